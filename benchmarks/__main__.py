@@ -20,7 +20,7 @@ def _names() -> list[str]:
 
 def _line(result: Result) -> str:
     limit = "" if result.limit is None else f"  (at most {result.limit:g})"
-    sign = "" if result.within else "  OVER"
+    sign = "" if result.is_within_limit else "  OVER"
     return f"  {result.name:<52} {result.value:>10.4g} {result.unit}{limit}{sign}  {result.note}"
 
 

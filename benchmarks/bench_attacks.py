@@ -103,7 +103,7 @@ def _attacked(name: str, core: int, others: set[int]) -> Iterator[Result]:
             slower.append(100 * (attacked / quiet - 1))
         attacker.kill()
         over = time.monotonic()
-        wait_for(lambda: _gets_in(path), 60)
+        wait_for(lambda: _is_admitted(path), 60)
         waited = time.monotonic() - over
     quiet_ms = f"{1000 * quiet:.2f} ms a step"
     spread = f"{pairs} pairs of blocks from {min(slower):.1f} to {max(slower):.1f} %"
@@ -113,7 +113,7 @@ def _attacked(name: str, core: int, others: set[int]) -> Iterator[Result]:
     yield Result("  until a new monitor is in, after it", waited, "s", MOST_WAIT_SECONDS)
 
 
-def _gets_in(path: Path) -> bool:
+def _is_admitted(path: Path) -> bool:
     try:
         Connection.open(path).close()
     except (LlmtopError, ConnectionError):

@@ -17,8 +17,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from benchmarks.result import Result
-from llmtop.bench.baseline import runs_that_count
-from llmtop.bench.comparing import chosen, compare_runs
+from llmtop.bench.baseline import counted_runs
+from llmtop.bench.comparing import choose_metric, compare_runs
 from tests.support.resampled_runs import LEFT_WHOLE, Pool, outcome, pairs_of, plain_bootstrap, pool_of, pools
 
 PAIRS = 400
@@ -33,10 +33,10 @@ def run() -> Iterable[Result]:
     """See the module."""
     for name, pool in pools().items():
         on_a_gpu = name == LEFT_WHOLE
-        yield from of_pool(name, pool, promised=on_a_gpu or name == "typical", whole=on_a_gpu)
+        yield from pool_results(name, pool, promised=on_a_gpu or name == "typical", whole=on_a_gpu)
 
 
-def of_pool(name: str, pool: Pool, *, promised: bool, whole: bool = False) -> Iterator[Result]:
+def pool_results(name: str, pool: Pool, *, promised: bool, whole: bool = False) -> Iterator[Result]:
     """False alarms and misses for one pool; `promised`: whether a planted one must be found; `whole`: its runs."""
     for runs, interleaved in ((5, False), (5, True), (3, False)):
         how = f"{name}, {runs} runs{', in turns' if interleaved else ''}"
@@ -55,21 +55,21 @@ def of_pool(name: str, pool: Pool, *, promised: bool, whole: bool = False) -> It
     yield Result(f"{name}, 5 runs: the same, plain bootstrap", 100.0 * (1.0 - plain.covered), "%", None, "")
 
 
-def of_measured(file: Path) -> Iterator[Result]:
+def measured_results(file: Path) -> Iterator[Result]:
     """What each measured pair is decided to be, then the same as of a pool, drawn from runs without a plant."""
     pairs = pairs_of(file)
     for number, pair in enumerate(pairs, 1):
-        sides = runs_that_count(pair.a), runs_that_count(pair.b)
-        found = compare_runs(*sides, against="a", metric=chosen(None, *sides), limit=3.0)
+        sides = counted_runs(pair.a), counted_runs(pair.b)
+        found = compare_runs(*sides, against="a", metric=choose_metric(None, *sides), limit=3.0)
         worse = found.changes[0].worse_pct if found.changes else math.nan
         yield Result(f"pair {number} ({pair.kind}): {found.decision}", worse, "% worse", None, found.reason)
     plain = [pair.a for pair in pairs] + [pair.b for pair in pairs if pair.kind == "equal"]
     once = {bench.started_at: bench for bench in plain}  # pairs share a side
     pool = pool_of(list(once.values()))
     if len(pool) >= LEAST_RUNS:
-        yield from of_pool("measured", pool, promised=True, whole=True)
+        yield from pool_results("measured", pool, promised=True, whole=True)
 
 
 if __name__ == "__main__":
-    for result in of_measured(Path(sys.argv[1])):
+    for result in measured_results(Path(sys.argv[1])):
         print(json.dumps({"name": result.name, "value": result.value, "unit": result.unit, "note": result.note}))

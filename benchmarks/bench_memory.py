@@ -22,11 +22,11 @@ def run() -> Iterable[Result]:
     """The report as text and as data, and what grew between two."""
     with tempfile.TemporaryDirectory(prefix="bench-") as name:
         path = write(Path(name) / "large.pickle", native=False)
-        yield _figure("a memory snapshot to its report", ["report", str(path)], _MOST_SECONDS, _told(path))
+        yield _figure("a memory snapshot to its report", ["report", str(path)], _MOST_SECONDS, _content_note(path))
         yield _figure("the same, --full --json", ["report", str(path), "--full", "--json"], _MOST_SECONDS)
         yield _figure("two of them compared", ["compare", str(path), str(path)])
         write(path, native=True)
-        yield _figure("with frames of C++ too", ["report", str(path)], _MOST_SECONDS, _told(path))
+        yield _figure("with frames of C++ too", ["report", str(path)], _MOST_SECONDS, _content_note(path))
 
 
 def _figure(what: str, arguments: list[str], most: float | None = None, note: str = "") -> Result:
@@ -36,7 +36,7 @@ def _figure(what: str, arguments: list[str], most: float | None = None, note: st
     return Result(what, statistics.median(seconds), "s", most, "; ".join(filter(None, (note, spread))))
 
 
-def _told(path: Path) -> str:
+def _content_note(path: Path) -> str:
     """What is in it."""
     device = load(path).devices[0]
     blocks = int((device.blocks.state == ACTIVE).sum())

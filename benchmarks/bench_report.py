@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from benchmarks.older import checkout, cost, in_turns
+from benchmarks.older import checkout, cost, run_interleaved
 from benchmarks.result import Result
 from tests.support.data import KINETO, LAUNCH_BOUND, unpacked
 from tests.support.nsys import find_nsys
@@ -47,7 +47,7 @@ def run() -> Iterable[Result]:
         older = folder / "older"
         older.mkdir()
         checkout(OLDER, older)
-        yield from _beside(older, real, "launch_bound.sqlite", 1.1)
+        yield from _compare_older(older, real, "launch_bound.sqlite", 1.1)
         nsys = find_nsys()
         if nsys is not None:
             ours = min(_wall(real) for _ in range(3))
@@ -62,19 +62,19 @@ def run() -> Iterable[Result]:
         for kind, most, make in kinds:
             made = make(folder)
             size = made.stat().st_size >> 20
-            yield from _beside(older, made, f"two million events of {kind}, {size} MiB", most)
+            yield from _compare_older(older, made, f"two million events of {kind}, {size} MiB", most)
             made.unlink()
         if _HTA.exists():
-            yield _beside_hta(folder)
+            yield _compare_hta(folder)
 
 
-def _beside(older: Path, path: Path, what: str, most: float) -> Iterator[Result]:
-    pair = in_turns(older, ["-m", "llmtop", "report", str(path), "--json"])
+def _compare_older(older: Path, path: Path, what: str, most: float) -> Iterator[Result]:
+    pair = run_interleaved(older, ["-m", "llmtop", "report", str(path), "--json"])
     yield Result(f"{what}, over {OLDER}", pair.seconds, "x", most, pair.note)
     yield Result("  its peak memory", pair.peak, "x", _MOST_MEMORY)
 
 
-def _beside_hta(folder: Path) -> Result:
+def _compare_hta(folder: Path) -> Result:
     given = os.environ.get("LLMTOP_BENCH_TRACE")
     trace = Path(given) if given else _GIVEN if _GIVEN.exists() else KINETO
     ours = [cost(REPOSITORY, ["-m", "llmtop", "report", str(trace), "--json"]) for _ in range(3)]

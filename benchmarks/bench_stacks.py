@@ -17,7 +17,7 @@ from pathlib import Path
 
 from benchmarks.result import Result
 from llmtop.capture.base.job import CaptureJob, Plan, Target
-from llmtop.capture.base.step_listener import StepWatch
+from llmtop.capture.base.step_listener import StepListener
 from llmtop.capture.py_spy import engine, inside, loading, outside
 from llmtop.protocol import wire
 from tests.support.trainings import Heard, Training, connect
@@ -100,7 +100,7 @@ def _median_step(heard: Heard) -> float:
 def _outside(pid: int, folder: Path) -> Iterator[None]:
     target = Target(pid)
     plan = Plan(engine="py-spy", targets=(target,), parent=folder, seconds=3 * BLOCK_SECONDS)
-    job = CaptureJob(plan, folder, StepWatch([]))
+    job = CaptureJob(plan, folder, StepListener([]))
     recording = outside.PySpyRecording(job, target)
     try:
         recording.await_start(job)
@@ -112,7 +112,7 @@ def _outside(pid: int, folder: Path) -> Iterator[None]:
 @contextmanager
 def _screen(pid: int) -> Iterator[None]:
     """What the screen of stacks does while it is open."""
-    watching, ended = loading.Watching(pid), threading.Event()
+    watching, ended = loading.LoadingMonitor(pid), threading.Event()
 
     def look() -> None:
         while not ended.wait(REFRESH_SECONDS):
@@ -132,7 +132,7 @@ def _screen(pid: int) -> Iterator[None]:
 @contextmanager
 def _loader(pid: int) -> Iterator[None]:
     """What an alert that a training waits for its data does by itself, once a minute."""
-    thread = threading.Thread(target=loading.burst, args=(pid,))
+    thread = threading.Thread(target=loading.sample_burst, args=(pid,))
     thread.start()
     try:
         yield
@@ -145,7 +145,7 @@ def _inside(socket: Path) -> Iterator[None]:
     asked = inside.StackRequest(socket, 3 * BLOCK_SECONDS)
     try:
         yield
-        asked.enough()
-        asked.answer()
+        asked.finish()
+        asked.await_answer()
     finally:
         asked.close()

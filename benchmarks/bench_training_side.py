@@ -76,7 +76,7 @@ def _environment(directory: str, root: Path = REPOSITORY) -> dict[str, str]:
 def _measure(
     way: str,
     watcher: str | None = None,
-    told: list[int] | None = None,
+    messages: list[int] | None = None,
     seconds: float = SECONDS,
     root: Path = REPOSITORY,
 ) -> dict[str, float | None]:
@@ -96,8 +96,8 @@ def _measure(
             last = (done.stderr.strip().splitlines() or ["no word"])[-1]
             raise SkipBenchmark(f"{way} ended with {done.returncode}: {last}")
         medians: dict[str, float | None] = json.loads(printed[-1])
-        if told is not None and watching is not None:
-            told += [int(word) for word in watching.communicate(timeout=20)[0].split() if word.isdecimal()]
+        if messages is not None and watching is not None:
+            messages += [int(word) for word in watching.communicate(timeout=20)[0].split() if word.isdecimal()]
         return medians
 
 
@@ -171,13 +171,13 @@ def _bare() -> tuple[float, float]:
     return statistics.median(taken[ours]), statistics.median(taken[bare])
 
 
-def _added(way: str, watcher: str | None = None) -> float:
+def _added_overhead(way: str, watcher: str | None = None) -> float:
     """Microseconds that a way with its own plain steps adds: the median over the rounds."""
     rounds = [_measure(way, watcher) for _ in range(ROUNDS)]
     return statistics.median((one["watched"] or 0.0) - (one["plain"] or 0.0) for one in rounds)
 
 
-def _added_between(way: str) -> float:
+def _added_to_base(way: str) -> float:
     """Microseconds that a way without plain steps of its own adds to the "base" run beside it: the median."""
     taken = []
     for _ in range(PAIRS):
@@ -196,7 +196,7 @@ def _in_turns(way: str, older: Path) -> tuple[float, float]:
     return statistics.median(added[REPOSITORY]), statistics.median(added[older])
 
 
-def _said(way: str) -> float:
+def _reported_overhead(way: str) -> float:
     """Microseconds that a way says of itself that it costs a step, to a monitor: the median over the rounds."""
     rounds = []
     for _ in range(ROUNDS):
@@ -208,7 +208,7 @@ def _said(way: str) -> float:
     return statistics.median(rounds)
 
 
-def _apart(said: float, true: float) -> float:
+def _cost_ratio(said: float, true: float) -> float:
     """By what factor two costs differ, whichever is larger."""
     return max(said, true) / max(min(said, true), 1e-3)
 
@@ -222,20 +222,24 @@ def run() -> Iterator[Result]:
         ours, bare = _bare()
     yield Result("step with four phases", ours / 1e3, "µs", note="nothing in it, in the training thread")
     yield Result("  over five bare stamping context managers", ours / bare, "x", 4.0, f"{bare / 1e3:.2f} µs")
-    yield Result("floor: stamps and a memory-map write, added", _added("floor"), "µs")
-    manual = _added("manual")
+    yield Result("floor: stamps and a memory-map write, added", _added_overhead("floor"), "µs")
+    manual = _added_overhead("manual")
     yield Result("manual: step() and four phases, added", manual, "µs", note="no monitor")
-    watched = {watcher: _added("manual", watcher) for watcher in ("reading", "stopped")}
+    watched = {watcher: _added_overhead("manual", watcher) for watcher in ("reading", "stopped")}
     for watcher, added in watched.items():
         yield Result(f"  with a monitor {watcher}", added, "µs")
-    said = _said("manual")
+    said = _reported_overhead("manual")
     yield Result(
-        "  what it says that it costs, over that", _apart(said, watched["reading"]), "x", 2.0, f"{said:.1f} µs"
+        "  what it says that it costs, over that",
+        _cost_ratio(said, watched["reading"]),
+        "x",
+        2.0,
+        f"{said:.1f} µs",
     )
-    auto = _added("auto")
+    auto = _added_overhead("auto")
     yield Result("auto: llmtop run, added", auto, "µs", 40.0)
-    said = _said("auto")
-    yield Result("  what it says that it costs, over that", _apart(said, auto), "x", 2.0, f"{said:.1f} µs")
+    said = _reported_overhead("auto")
+    yield Result("  what it says that it costs, over that", _cost_ratio(said, auto), "x", 2.0, f"{said:.1f} µs")
     with tempfile.TemporaryDirectory(prefix="lt-") as folder:
         checkout(OLDER, Path(folder))
         for way, most in (("manual", 1.03), ("auto", 1.1)):
@@ -244,7 +248,7 @@ def run() -> Iterator[Result]:
             yield Result(f"{way}, over {OLDER}'s", now / older, "x", most, note)
     if importlib.util.find_spec("traceml_ai") is None:
         return
-    traceml = _added_between("traceml")
+    traceml = _added_to_base("traceml")
     yield Result("TraceML, added", traceml, "µs")
     yield Result("manual over TraceML", manual / traceml, "x", 1 / 40)
     yield Result("auto over TraceML", auto / traceml, "x", 1 / 4)

@@ -73,7 +73,7 @@ def checkout(commit: str, folder: Path) -> None:
         tar.extractall(folder, filter="data")
 
 
-def in_turns(root: Path, arguments: list[str], pairs: int = PAIRS) -> Pair:
+def run_interleaved(root: Path, arguments: list[str], pairs: int = PAIRS) -> Pair:
     """Run `python ARGUMENTS` with the present files and with those below `root`, in turns."""
     costs: list[tuple[Cost, Cost]] = []
     for turn in range(pairs):

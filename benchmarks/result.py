@@ -20,7 +20,7 @@ class Result:
     note: str = ""
 
     @property
-    def within(self) -> bool:
+    def is_within_limit(self) -> bool:
         """Whether the figure keeps its promise."""
         return self.limit is None or self.value <= self.limit
 

@@ -134,7 +134,7 @@ class Hooks:
             raise SystemExit("not started by llmtop run: nothing of it is here")
 
     @contextmanager
-    def taken_out(self) -> Iterator[None]:
+    def without_hooks(self) -> Iterator[None]:
         """Train without it."""
         for owner, name, wrapper in self._wrapped:
             setattr(owner, name, wrapper.__wrapped__)
@@ -185,7 +185,7 @@ def main() -> None:
         if way in ("manual", "floor"):
             microseconds(training, training.plain, plain)
         elif hooks is not None:
-            with hooks.taken_out():
+            with hooks.without_hooks():
                 microseconds(training, training.plain, plain)
     medians = {"plain": statistics.median(plain) if plain else None, "watched": statistics.median(watched)}
     print(json.dumps(medians), flush=True)

@@ -47,7 +47,7 @@ def _prospects() -> tuple[Prospect, ...]:
         Ability(
             name,
             name not in refused,
-            *refused.get(name, (engine.gives, "")),
+            *refused.get(name, (engine.description, "")),
             warning=nsys.PAUSE_COST if name == "nsys" else "",
             pauses=name == "nsys",
         )

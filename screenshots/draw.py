@@ -27,7 +27,7 @@ HERE = Path(__file__).parent
 _FONTS = (Path("/usr/share/fonts"), Path.home() / ".fonts", Path.home() / ".local/share/fonts")
 
 
-class Still:
+class StaticFeed:
     """A feed that hands over a scene at once and then holds still."""
 
     interval = 1.0
@@ -119,11 +119,23 @@ PICTURES: tuple[Picture, ...] = (
         then=captures.finished,
     ),
     Picture("stacks-100x24", (100, 24), captures.training, ("s",), before=captures.stacks),
-    Picture("report-120x40", (120, 40), _alone, ("enter",), before=reports.of(reports.LAUNCH_BOUND)),
-    Picture("report-80x24", (80, 24), _alone, ("down",), before=reports.of(reports.LAUNCH_BOUND)),
-    Picture("timeline-120x30", (120, 30), _alone, ("l",), before=reports.of(reports.TWO_GPUS)),
-    Picture("timeline-zoom-120x30", (120, 30), _alone, ("l", *("up",) * 4), before=reports.of(reports.TWO_GPUS)),
-    Picture("compare-120x40", (120, 40), _alone, ("v",), before=reports.of(reports.HEALTHY, reports.LAUNCH_BOUND)),
+    Picture("report-120x40", (120, 40), _alone, ("enter",), before=reports.open_report(reports.LAUNCH_BOUND)),
+    Picture("report-80x24", (80, 24), _alone, ("down",), before=reports.open_report(reports.LAUNCH_BOUND)),
+    Picture("timeline-120x30", (120, 30), _alone, ("l",), before=reports.open_report(reports.TWO_GPUS)),
+    Picture(
+        "timeline-zoom-120x30",
+        (120, 30),
+        _alone,
+        ("l", *("up",) * 4),
+        before=reports.open_report(reports.TWO_GPUS),
+    ),
+    Picture(
+        "compare-120x40",
+        (120, 40),
+        _alone,
+        ("v",),
+        before=reports.open_report(reports.HEALTHY, reports.LAUNCH_BOUND),
+    ),
     Picture("help-100x40", (100, 40), _alone, keys=("question_mark",)),
     Picture("light-120x30", (120, 30), _anomaly, app={"theme": "light"}),
     Picture("16-colors-120x30", (120, 30), _anomaly, environment={"TEXTUAL_COLOR_SYSTEM": "standard"}),
@@ -145,7 +157,7 @@ async def svg(picture: Picture) -> str:
     if isinstance(picture.scene, str):
         with tempfile.TemporaryDirectory() as folder:
             return await _replayed(situations.feed(picture.scene, Path(folder)), picture)
-    app = LlmtopApp(Still(picture.scene()), **picture.app)
+    app = LlmtopApp(StaticFeed(picture.scene()), **picture.app)
     async with app.run_test(size=picture.size) as pilot:
         await pilot.pause()
         if picture.before:

@@ -13,7 +13,7 @@ HEALTHY = _DATA / "h200" / "nsys" / "healthy.sqlite.gz"
 TWO_GPUS = _DATA / "h200x2" / "nsys" / "healthy.sqlite.gz"
 
 
-def of(path: Path, against: Path | None = None) -> Callable[[Any], None]:
+def open_report(path: Path, against: Path | None = None) -> Callable[[Any], None]:
     """Open the report of a capture, held against another one as baseline."""
 
     def push(app: Any) -> None:

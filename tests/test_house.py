@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,36 @@ MOST_LINES = 60
 MOST_CLASSES = 6
 """Names that may stand for two things: what is on the wire and in a snapshot, what times and what was timed."""
 MOST_FILES = 5
+PRIVATE_WORDS = frozenset({
+    "chores", "complain", "complains", "deaf", "dear", "grave", "gravity", "heard", "knob", "knobs", "leftover",
+    "leftovers", "look", "looks", "makeup", "met", "obey", "prospect", "prospects", "remembered", "shelf",
+    "shelved", "sibling",
+    "standstill", "stranger", "strangers", "tells", "told", "trail", "undisturbed", "whom", "wish",
+    "wishes",
+})  # fmt: skip
+"""Words that mean nothing to a reader from the field; STYLE: names are those of the field."""
+NO_NAMES = frozenset({
+    "about", "above", "after", "ahead", "among", "asked", "at", "before", "begun", "behind", "below", "beside",
+    "between", "both", "by", "done", "for", "found", "from", "given", "gone", "heard", "into", "kept", "known",
+    "made", "met", "of", "off", "on", "out", "over", "said", "seen", "shown", "taken", "to", "told", "under",
+    "until", "when", "where", "while", "who", "whom", "why", "with", "within", "without",
+})  # fmt: skip
+"""Prepositions, participles and question words that say nothing of a function when they are its whole name."""
+WORDS_LEFT: dict[str, int] = {
+    "chores": 12, "complain": 1, "deaf": 1, "dear": 1, "grave": 6, "gravity": 1, "heard": 13,
+    "leftovers": 1, "look": 177, "looks": 27, "makeup": 8, "met": 3, "prospect": 1, "prospects": 1,
+    "sibling": 3, "standstill": 6, "stranger": 1, "strangers": 4, "tells": 2, "told": 78, "trail": 1,
+    "undisturbed": 9, "whom": 8,
+}  # fmt: skip
+"""How many names still have such a word: only ever lowered."""
+NAMES_LEFT: dict[str, int] = {
+    "about": 1, "after": 1, "ahead": 1, "asked": 1, "at": 7, "before": 3, "behind": 3, "below": 1,
+    "beside": 3, "between": 2, "both": 4, "for": 1, "found": 4, "gone": 4, "heard": 4, "kept": 3,
+    "known": 8, "made": 3, "met": 1, "of": 20, "on": 1, "over": 2, "said": 8, "seen": 3, "shown": 10,
+    "to": 1, "told": 19, "until": 1, "where": 4, "who": 3, "whom": 3, "why": 1, "with": 3, "within": 7,
+    "without": 2,
+}  # fmt: skip
+"""How many functions still have such a name: only ever lowered."""
 
 
 def _files() -> Iterator[Path]:
@@ -52,3 +83,49 @@ def test_no_function_is_longer_than_a_screen() -> None:
         and (lines := (node.end_lineno or 0) - node.lineno + 1) > MOST_LINES
     ]
     assert not long
+
+
+def _named(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node.name
+        elif isinstance(node, ast.arg):
+            yield node.arg
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            yield node.attr
+        if isinstance(node, ast.ClassDef):
+            for field in node.body:
+                if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
+                    yield field.target.id
+
+
+def private_words(tree: ast.AST) -> Counter[str]:
+    """Count the private words in the names of classes, functions, parameters, attributes and fields."""
+    words = (word.lower() for name in _named(tree) for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", name))
+    return Counter(word for word in words if word in PRIVATE_WORDS)
+
+
+def unclear_functions(tree: ast.AST) -> Counter[str]:
+    """Count the functions whose whole name is a preposition, a participle or a question word."""
+    functions = (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+    return Counter(name for node in functions if (name := node.name.strip("_")) in NO_NAMES)
+
+
+def test_both_counters_find_a_plant() -> None:
+    tree = ast.parse(
+        "class ToldOf:\n  wish: int\n  def _met(self, whom): self.last_look = 1\n  def told_by(self): ..."
+    )
+    assert private_words(tree) == {"told": 2, "wish": 1, "met": 1, "whom": 1, "look": 1}
+    assert unclear_functions(tree) == {"met": 1}
+
+
+def test_names_use_no_private_words() -> None:
+    found = sum((private_words(ast.parse(file.read_text())) for file in _files()), Counter[str]())
+    more = {word: count for word, count in found.items() if count > WORDS_LEFT.get(word, 0)}
+    assert not more, f"choose the field's word; all that are left: {dict(sorted(found.items()))}"
+
+
+def test_no_function_is_named_by_a_preposition_or_a_participle() -> None:
+    found = sum((unclear_functions(ast.parse(file.read_text())) for file in _files()), Counter[str]())
+    more = {name: count for name, count in found.items() if count > NAMES_LEFT.get(name, 0)}
+    assert not more, f"name what it returns or does; all that are left: {dict(sorted(found.items()))}"

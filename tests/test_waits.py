@@ -29,15 +29,16 @@ PIPES = frozenset({"stdout", "stderr", "stdin"})
 NO_WAIT = "returns at once: nothing of threading, subprocess or socket"
 MAIN_LOOP = "the main loop of a thread or process of llmtop, which waits for work"
 KEY = "waits for a key"
+LIMITED = "PerfRun.wait, which has a limit of its own"
 ALLOWED = {
     ("collectors/record_stage.py", "RecordStage._write"): MAIN_LOOP,
     ("collectors/trainings/source.py", "StepsSource._take_opened"): "only this thread takes, and it is not empty",
     ("collectors/replay.py", "ReplayFeed._wait"): f"{KEY}: the replay is paused",
     ("llmtop/capture/kineto/daemon.py", "FabricHost._accept"): "a socket that does not block",
     ("llmtop/capture/kineto/spawn.py", "_spawn"): "its own fork, which forks once more and exits",
-    ("llmtop/capture/perf/recording.py", "PerfRecording.counted"): "PerfRun.wait, which has a limit of its own",
-    ("llmtop/capture/perf/recording.py", "PerfRecording.scripted"): "PerfRun.wait, which has a limit of its own",
-    ("llmtop/capture/take.py", "take"): "_Later.result, which has a limit of its own",
+    ("llmtop/capture/perf/recording.py", "PerfRecording.read_counters"): LIMITED,
+    ("llmtop/capture/perf/recording.py", "PerfRecording.read_stacks"): LIMITED,
+    ("llmtop/capture/take.py", "take"): "_BackgroundGitState.result, which has a limit of its own",
     ("llmtop/capture/torch_xla/trace_program.py", "main"): "the monitor's word; hanging up ends it too",
     ("llmtop/cli/live/alert_command.py", "OnAlert._run"): MAIN_LOOP,
     ("llmtop/instrument/auto/training/loop_state.py", "LoopState.__init__"): NO_WAIT,

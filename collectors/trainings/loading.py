@@ -55,11 +55,11 @@ class LoaderCosts:
         return replace(snapshot, ranks=ranks)
 
     def _look(self, pid: int, step_seconds: float | None) -> None:
-        from llmtop.capture.py_spy.loading import burst
+        from llmtop.capture.py_spy.loading import sample_burst
 
         cost = None
         try:
-            cost = burst(pid, step_seconds)
+            cost = sample_burst(pid, step_seconds)
         except LlmtopError:
             pass  # `s` says why it cannot be read
         finally:

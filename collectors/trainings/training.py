@@ -168,9 +168,9 @@ class Training:
             return
         self._ask_engines_at = now + ENGINES_SECONDS
         # Here and not above: a monitor without a training is spared the engines.
-        from llmtop.capture.capabilities import capturable
+        from llmtop.capture.capabilities import capturable_engines
 
-        self._capturable = () if self.gone or self.silent else capturable(self.pid, self.stats.hello)
+        self._capturable = () if self.gone or self.silent else capturable_engines(self.pid, self.stats.hello)
         self._asked_engines = True
 
     def is_alive(self) -> bool:

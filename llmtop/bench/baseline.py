@@ -16,7 +16,7 @@ BASELINE, CANDIDATE = "baseline", "candidate"
 """What the two commands of --against are called in metrics.json."""
 
 
-def runs_that_count(found: Bench, label: str = "") -> list[BenchRun]:
+def counted_runs(found: Bench, label: str = "") -> list[BenchRun]:
     """The attached runs of one variant that have a window to judge by, in the order in which they were made."""
     return [
         run for run in found.runs if run.attached and run.label == label and has_enough_steps(run, found.settings)
@@ -47,12 +47,12 @@ def read_baseline(path: Path) -> Bench:
         )
     if CANDIDATE in labels:
         found.runs = [msgspec.structs.replace(run, label="") for run in found.runs if run.label == CANDIDATE]
-    if not runs_that_count(found):
+    if not counted_runs(found):
         raise UnusableInput(f"{file} holds no run with a whole window: make the baseline anew")
     return found
 
 
-def check_new(path: Path, *, force: bool) -> None:
+def check_baseline_path(path: Path, *, force: bool) -> None:
     """Refuse early what could not be saved after all runs.
 
     Raises:

@@ -9,25 +9,25 @@ import numpy as np
 
 from llmtop.bench.model.comparison import BenchComparison, FactDifference, FigureChange
 from llmtop.bench.model.results import METRICS, BenchMetric, BenchRun
-from llmtop.bench.statistics.decide import Decision, decide, runs_for, told
-from llmtop.bench.statistics.intervals import ChangeInterval, RunSample, interval
-from llmtop.bench.statistics.step_statistics import of_steps, worse_by
+from llmtop.bench.statistics.decide import Decision, change_text, decide, required_runs
+from llmtop.bench.statistics.intervals import ChangeInterval, RunSample, change_interval
+from llmtop.bench.statistics.step_statistics import step_statistic, worse_percent
 from llmtop.errors import UnusableInput
 from llmtop.format import counted
 
-_BY_DEFAULT = ("tokens_per_s", "samples_per_s", "steps_per_s")
+_DEFAULT_METRICS = ("tokens_per_s", "samples_per_s", "steps_per_s")
 """What is compared unless --metric names another: the first that both have."""
-FEWEST = 2
+MIN_RUNS = 2
 """Runs on each side, without which nothing is known of their noise."""
 
 
-def value_of(run: BenchRun, metric: BenchMetric) -> float | None:
+def metric_value(run: BenchRun, metric: BenchMetric) -> float | None:
     """A figure of a run as far as it can be compared by ratio; None where it is absent or 0."""
     value = getattr(run.figures, metric.name)
     return float(value) if value is not None and value > 0 else None
 
 
-def chosen(wanted: BenchMetric | None, *sides: Sequence[BenchRun]) -> BenchMetric:
+def choose_metric(wanted: BenchMetric | None, *sides: Sequence[BenchRun]) -> BenchMetric:
     """What is compared: the figure that was asked for, or the first usual one that all runs have.
 
     Raises:
@@ -35,16 +35,18 @@ def chosen(wanted: BenchMetric | None, *sides: Sequence[BenchRun]) -> BenchMetri
     """
     by_name = {metric.name: metric for metric in METRICS}
     if wanted is None:
-        has = [all(value_of(run, by_name[name]) for runs in sides for run in runs) for name in _BY_DEFAULT]
-        return by_name[_BY_DEFAULT[has.index(True) if True in has else -1]]
-    if not all(value_of(run, wanted) for runs in sides for run in runs):
-        present = [one for one in METRICS if all(value_of(run, one) for runs in sides for run in runs)]
+        has = [
+            all(metric_value(run, by_name[name]) for runs in sides for run in runs) for name in _DEFAULT_METRICS
+        ]
+        return by_name[_DEFAULT_METRICS[has.index(True) if True in has else -1]]
+    if not all(metric_value(run, wanted) for runs in sides for run in runs):
+        present = [one for one in METRICS if all(metric_value(run, one) for runs in sides for run in runs)]
         names = ", ".join(one.short or one.name for one in present) or "nothing"
         raise UnusableInput(f"--metric {wanted.short or wanted.name}: not every run has it; all have {names}")
     return wanted
 
 
-def change_of(
+def metric_change(
     baseline: Sequence[BenchRun],
     candidate: Sequence[BenchRun],
     metric: BenchMetric,
@@ -62,22 +64,22 @@ def change_of(
         confidence: of the interval; None: the usual one.
     """
     before, after = _samples(baseline, metric), _samples(candidate, metric)
-    if before is None or after is None or min(len(before), len(after)) < FEWEST:
+    if before is None or after is None or min(len(before), len(after)) < MIN_RUNS:
         return None
     side_by_side = paired and len(before) == len(after)
     more = {} if confidence is None else {"confidence": confidence}
-    return interval(before, after, of_steps(metric), paired=side_by_side, **more)
+    return change_interval(before, after, step_statistic(metric), paired=side_by_side, **more)
 
 
 def _samples(runs: Sequence[BenchRun], metric: BenchMetric) -> list[RunSample] | None:
     found = []
     for run in runs:
-        value = value_of(run, metric)
+        value = metric_value(run, metric)
         if value is None:
             return None
         steps = np.array(run.window.step_seconds if run.window else [], dtype=float)
         usable = len(steps) > 1 and bool(np.all(steps > 0.0))
-        found.append(RunSample(value, steps if usable and of_steps(metric) else None))
+        found.append(RunSample(value, steps if usable and step_statistic(metric) else None))
     return found
 
 
@@ -102,9 +104,9 @@ def compare_runs(
         paired: whether runs of the same place in both were made side by side.
         differs: in what their environments differ.
     """
-    found = change_of(baseline, candidate, metric, paired=paired)
+    found = metric_change(baseline, candidate, metric, paired=paired)
     decision, reason, advice = _decision(found, metric, limit, (len(baseline), len(candidate)))
-    blocks = found.blocks if found is not None and of_steps(metric) else None
+    blocks = found.blocks if found is not None and step_statistic(metric) else None
     return BenchComparison(
         against=against,
         metric=metric.name,
@@ -129,18 +131,22 @@ def _decision(
     if found is None:
         reason = (
             f"{counted(runs[0], 'run')} of the baseline and {counted(runs[1], 'run')} of the candidate count; "
-            f"with fewer than {FEWEST} on a side nothing is known of their noise"
+            f"with fewer than {MIN_RUNS} on a side nothing is known of their noise"
         )
         return "none" if limit is None else Decision.UNDECIDABLE.value, reason, "give --runs 5, to both"
     if limit is None:
-        low, high = sorted((worse_by(metric, found.low), worse_by(metric, found.high)))
+        low, high = sorted((worse_percent(metric, found.low), worse_percent(metric, found.high)))
         more = "more than the noise" if low > 0.0 or high < 0.0 else "no difference beyond noise"
-        between = f"between {told(low)} and {told(high)}"
-        return "none", f"{metric.title} is {told(worse_by(metric, found.log_ratio))}, {between}: {more}", ""
+        between = f"between {change_text(low)} and {change_text(high)}"
+        return (
+            "none",
+            f"{metric.title} is {change_text(worse_percent(metric, found.log_ratio))}, {between}: {more}",
+            "",
+        )
     verdict = decide(found, metric, limit)
     if verdict.decision is not Decision.UNDECIDABLE:
         return verdict.decision.value, verdict.reason, ""
-    needed = runs_for(found, limit, min(runs))
+    needed = required_runs(found, limit, min(runs))
     advice = (
         "quieten the machine, or take a longer window (--steps): more runs alone would not do"
         if needed is None
@@ -160,7 +166,7 @@ def _changes(
     changes = [_change(baseline, candidate, first, found)]
     for metric in METRICS:
         if metric is not first:
-            other = change_of(baseline, candidate, metric, paired=paired)
+            other = metric_change(baseline, candidate, metric, paired=paired)
             changes += [_change(baseline, candidate, metric, other)] if other else []
     return changes
 
@@ -168,14 +174,14 @@ def _changes(
 def _change(
     baseline: Sequence[BenchRun], candidate: Sequence[BenchRun], metric: BenchMetric, found: ChangeInterval
 ) -> FigureChange:
-    low, high = sorted((worse_by(metric, found.low), worse_by(metric, found.high)))
+    low, high = sorted((worse_percent(metric, found.low), worse_percent(metric, found.high)))
     return FigureChange(
         name=metric.name,
         title=metric.title,
         unit=metric.unit,
-        baseline=median(value for run in baseline if (value := value_of(run, metric))),
-        candidate=median(value for run in candidate if (value := value_of(run, metric))),
-        worse_pct=worse_by(metric, found.log_ratio),
+        baseline=median(value for run in baseline if (value := metric_value(run, metric))),
+        candidate=median(value for run in candidate if (value := metric_value(run, metric))),
+        worse_pct=worse_percent(metric, found.log_ratio),
         worse_low_pct=low,
         worse_high_pct=high,
     )

@@ -11,17 +11,24 @@ from pathlib import Path
 
 import msgspec
 
-from llmtop.bench.baseline import BASELINE, CANDIDATE, check_new, read_baseline, runs_that_count, save_baseline
-from llmtop.bench.comparing import FEWEST, chosen, compare_runs, value_of
-from llmtop.bench.history import HistoryEntry, append_history, comparable, compare_history, read_history
+from llmtop.bench.baseline import (
+    BASELINE,
+    CANDIDATE,
+    check_baseline_path,
+    counted_runs,
+    read_baseline,
+    save_baseline,
+)
+from llmtop.bench.comparing import MIN_RUNS, choose_metric, compare_runs, metric_value
+from llmtop.bench.history import HistoryEntry, append_history, comparable_entries, compare_history, read_history
 from llmtop.bench.model.comparison import BenchComparison
-from llmtop.bench.model.fact_differences import fact_differences, told_differences
+from llmtop.bench.model.fact_differences import difference_texts, fact_differences
 from llmtop.bench.model.results import METRICS_FILE, Bench, BenchRun
-from llmtop.bench.output.junit import junit
-from llmtop.bench.output.summary import summary
-from llmtop.bench.parameter_sweep import knob_variants
+from llmtop.bench.output.junit import render_junit
+from llmtop.bench.output.summary import render_summary
+from llmtop.bench.parameter_sweep import parameter_variants
 from llmtop.bench.protocol import Variant
-from llmtop.bench.rank import rank
+from llmtop.bench.rank import rank_values
 from llmtop.bench.regression_capture import capture_and_compare
 from llmtop.bench.statistics.decide import Decision
 from llmtop.bench.statistics.step_statistics import metric_named
@@ -70,15 +77,15 @@ class Gate:
         _check(options, runs)
         self._metric = metric_named(options.metric) if options.metric is not None else None
         self._baseline = read_baseline(options.baseline) if options.baseline is not None else None
-        self._before = runs_that_count(self._baseline) if self._baseline is not None else []
+        self._before = counted_runs(self._baseline) if self._baseline is not None else []
         if self._baseline is not None:
-            chosen(self._metric, self._before)
+            choose_metric(self._metric, self._before)
         self._history = read_history(options.history) if options.history is not None else []
         self.variants = self._variants()
 
     def _variants(self) -> list[Variant]:
         if self._options.vary:
-            return knob_variants(self._options.vary[0], self._command)
+            return parameter_variants(self._options.vary[0], self._command)
         if self._options.against is None:
             return [Variant(self._command)]
         try:
@@ -104,7 +111,7 @@ class Gate:
         if differs:
             raise UnusableInput(
                 f"--strict: the environment is not that of {self._options.baseline} "
-                f"({'; '.join(told_differences(differs))}): make the baseline anew here, or leave out --strict"
+                f"({'; '.join(difference_texts(differs))}): make the baseline anew here, or leave out --strict"
             )
 
     def judge(self, found: Bench, folder: Path, say: Callable[[str], None]) -> int:
@@ -130,7 +137,7 @@ class Gate:
         decision = found.comparison.decision if found.comparison is not None else "none"
         is_worse = decision in (Decision.REGRESSION.value, Decision.UNDECIDABLE.value)
         if self._options.history is not None:
-            self._remember(found, self._options.history, decision)
+            self._append_history(found, self._options.history, decision)
         wanted = decision == Decision.REGRESSION.value or (
             self._options.save_baseline is not None and not is_worse
         )
@@ -150,8 +157,8 @@ class Gate:
     def _compare(self, found: Bench) -> BenchComparison | None:
         limit = self._options.fail_over
         if self._options.against is not None:
-            before, after = runs_that_count(found, BASELINE), runs_that_count(found, CANDIDATE)
-            metric = chosen(self._metric, before, after)
+            before, after = counted_runs(found, BASELINE), counted_runs(found, CANDIDATE)
+            metric = choose_metric(self._metric, before, after)
             return compare_runs(
                 before,
                 after,
@@ -160,7 +167,7 @@ class Gate:
                 limit=limit,
                 paired=True,
             )
-        after = runs_that_count(found)
+        after = counted_runs(found)
         if self._options.history is not None:
             return self._with_history(found, after, self._options.history)
         if self._baseline is None:
@@ -169,21 +176,21 @@ class Gate:
             self._before,
             after,
             against=str(self._options.baseline),
-            metric=chosen(self._metric, self._before, after),
+            metric=choose_metric(self._metric, self._before, after),
             limit=limit,
             differs=fact_differences(self._baseline.environment, found.environment),
         )
 
     def _with_history(self, found: Bench, runs: Sequence[BenchRun], path: Path) -> BenchComparison:
-        metric = chosen(self._metric, runs)
-        entries = comparable(self._history, found.environment, metric, self._options.window)
-        values = [value for run in runs if (value := value_of(run, metric))]
+        metric = choose_metric(self._metric, runs)
+        entries = comparable_entries(self._history, found.environment, metric, self._options.window)
+        values = [value for run in runs if (value := metric_value(run, metric))]
         left_out = max(0, min(len(self._history), self._options.window) - len(entries))
         return compare_history(
             entries, values, path=path, metric=metric, limit=self._options.fail_over, left_out=left_out
         )
 
-    def _remember(self, found: Bench, path: Path, decision: str) -> None:
+    def _append_history(self, found: Bench, path: Path, decision: str) -> None:
         figures = found.figures.get("", {})
         append_history(
             path,
@@ -199,8 +206,8 @@ class Gate:
         )
 
     def _rank(self, found: Bench) -> None:
-        runs = {variant.label: runs_that_count(found, variant.label) for variant in self.variants}
-        found.ranking = rank(runs, chosen(self._metric, *runs.values()))
+        runs = {variant.label: counted_runs(found, variant.label) for variant in self.variants}
+        found.ranking = rank_values(runs, choose_metric(self._metric, *runs.values()))
 
     def write(self, found: Bench) -> None:
         """Write what CI shows, however the bench went.
@@ -209,9 +216,9 @@ class Gate:
             NotPossibleHere: a file cannot be written.
         """
         if self._options.summary is not None:
-            write(self._options.summary, summary(found).encode())
+            write(self._options.summary, render_summary(found).encode())
         if self._options.junit is not None:
-            write(self._options.junit, junit(found))
+            write(self._options.junit, render_junit(found))
 
 
 def _exit_code(decision: str) -> int:
@@ -244,12 +251,12 @@ def _check(options: GateOptions, runs: int) -> None:
         raise UnusableInput(
             "--save-baseline keeps one command, and --vary runs several: bench the best value alone"
         )
-    if runs < FEWEST and options.compares and not options.save_baseline:
+    if runs < MIN_RUNS and options.compares and not options.save_baseline:
         raise UnusableInput(
-            f"--runs {runs}: with fewer than {FEWEST} nothing is known of noise; 5 are a good number"
+            f"--runs {runs}: with fewer than {MIN_RUNS} nothing is known of noise; 5 are a good number"
         )
     if options.save_baseline is not None:
-        check_new(options.save_baseline, force=options.force)
+        check_baseline_path(options.save_baseline, force=options.force)
     for name, path in (("--summary", options.summary), ("--junit", options.junit), ("--history", options.history)):
         if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
             raise UnusableInput(f"{name} {path}: that is no file in a folder that is there")

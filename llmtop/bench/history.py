@@ -24,7 +24,7 @@ from llmtop.errors import NotPossibleHere, UnusableInput
 from llmtop.format import printable
 from llmtop.system.inputs import read_input
 
-FEWEST = 3
+MIN_ENTRIES = 3
 """Earlier benches; of fewer it is not known how far they lie apart."""
 _OF_A_MEDIAN = math.pi / 2.0
 """The variance of a median over that of a mean, of the same normal values."""
@@ -82,7 +82,7 @@ def append_history(path: Path, entry: HistoryEntry) -> None:
         ) from None
 
 
-def comparable(
+def comparable_entries(
     entries: Sequence[HistoryEntry], environment: Mapping[str, str], metric: BenchMetric, window: int
 ) -> list[HistoryEntry]:
     """The last `window` entries that were no regression, have the figure and were made in such an environment."""
@@ -117,20 +117,20 @@ def compare_history(
         limit: percent that it may be worse; None: nothing is decided.
         left_out: earlier benches that are not comparable.
     """
-    against = f"the history {path.name} ({_benches(len(entries))})"
+    against = f"the history {path.name} ({_count_text(len(entries))})"
     more = f"; {left_out} more are of another environment, or were regressions" if left_out else ""
-    if len(entries) < FEWEST:
+    if len(entries) < MIN_ENTRIES:
         return BenchComparison(
             against=against,
             metric=metric.name,
             limit_pct=limit,
             decision="none",
-            reason=f"the history holds {_benches(len(entries))} to compare with, and {FEWEST} are needed "
+            reason=f"the history holds {_count_text(len(entries))} to compare with, and {MIN_ENTRIES} are needed "
             f"before anything is judged{more}",
             baseline_runs=len(entries),
             candidate_runs=len(values),
         )
-    found = _predicted(np.log([entry.medians[metric.name] for entry in entries]), np.log(values))
+    found = _predict_change(np.log([entry.medians[metric.name] for entry in entries]), np.log(values))
     verdict = decide(found, metric, limit if limit is not None else math.inf)
     change = FigureChange(
         name=metric.name,
@@ -158,11 +158,11 @@ def compare_history(
     )
 
 
-def _benches(number: int) -> str:
+def _count_text(number: int) -> str:
     return f"{number} bench" if number == 1 else f"{number} benches"
 
 
-def _predicted(earlier: np.ndarray, now: np.ndarray) -> ChangeInterval:
+def _predict_change(earlier: np.ndarray, now: np.ndarray) -> ChangeInterval:
     """The change from the middle of earlier medians to this one, all as logarithms."""
     spread = float(earlier.var(ddof=1))
     own = float(now.var(ddof=1)) / len(now) * _OF_A_MEDIAN if len(now) > 1 else 0.0

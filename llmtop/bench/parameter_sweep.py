@@ -9,13 +9,13 @@ from llmtop.bench.protocol import Variant
 from llmtop.errors import UnusableInput
 from llmtop.redaction.secret_filter import variable_without_secrets, words_without_secrets
 
-HOLE = "{}"
+PLACEHOLDER = "{}"
 """What stands in a command for the value."""
 _MOST = 16
 """Values; each is run several times."""
 
 
-def knob_variants(text: str, command: Sequence[str]) -> list[Variant]:
+def parameter_variants(text: str, command: Sequence[str]) -> list[Variant]:
     """What --vary asks for: `NAME=V1,V2,…`, or `V1,V2,…` where the command has a {}.
 
     Where the command has a {}, each value takes its place, and NAME is only what it is called; else NAME is set in
@@ -24,27 +24,27 @@ def knob_variants(text: str, command: Sequence[str]) -> list[Variant]:
     Raises:
         UnusableInput: there is nothing to vary, or only one value.
     """
-    has_hole = any(HOLE in word for word in command)
+    has_placeholder = any(PLACEHOLDER in word for word in command)
     name, equals, listed = text.partition("=")
     if not equals:
         name, listed = "", text
     values = [value.strip() for value in listed.split(",")]
-    if not has_hole and not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+    if not has_placeholder and not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
         raise UnusableInput(
             f"--vary {text}: give a variable of the environment and its values (NUM_WORKERS=2,4,8), or put {{}} "
             "into the command where the value belongs"
         )
     if "" in values or len(values) < 2 or len(set(values)) < len(values) or len(values) > _MOST:
         raise UnusableInput(f"--vary {text}: give from two to {_MOST} different values, with a comma between them")
-    return [_variant(name, value, command, has_hole=has_hole) for value in values]
+    return [_variant(name, value, command, has_placeholder=has_placeholder) for value in values]
 
 
-def _variant(name: str, value: str, command: Sequence[str], *, has_hole: bool) -> Variant:
+def _variant(name: str, value: str, command: Sequence[str], *, has_placeholder: bool) -> Variant:
     label = f"{name}={value}" if name else value
     if words_without_secrets([label]) != [label] or (name and variable_without_secrets(name, value) != value):
         raise UnusableInput(
             "--vary: a value looks like a secret, and values are told in files: vary something else"
         )
-    if has_hole:
-        return Variant(tuple(word.replace(HOLE, value) for word in command), label)
+    if has_placeholder:
+        return Variant(tuple(word.replace(PLACEHOLDER, value) for word in command), label)
     return Variant(tuple(command), label, {name: value})

@@ -18,7 +18,7 @@ from llmtop.bench.model.results import (
     Bench,
     BenchRun,
     BenchSettings,
-    OverRuns,
+    FigureSummary,
     State,
     has_enough_steps,
 )
@@ -43,7 +43,7 @@ class Variant:
     """Set in its environment."""
 
 
-def interleaved(variants: Sequence[Variant], runs: int) -> list[Variant]:
+def interleave(variants: Sequence[Variant], runs: int) -> list[Variant]:
     """The order of runs: each variant once in every round, first and last in turns.
 
     So what drifts over minutes (heat, a neighbour) touches all of them alike.
@@ -79,8 +79,8 @@ def measure(
     """
     for variant in variants:
         check_program(variant.command, {**os.environ, **variant.variables})
-    _make(out)
-    order = interleaved(variants, settings.runs)
+    _make_folder(out)
+    order = interleave(variants, settings.runs)
     _announce(variants, settings, out, say, bare=bare)
     found = Bench(
         started_at=time.time(),
@@ -115,7 +115,7 @@ def _check(found: Bench, out: Path, request: RunRequest, check: Callable[[Mappin
         raise
 
 
-def _make(out: Path) -> None:
+def _make_folder(out: Path) -> None:
     if (out / METRICS_FILE).exists():
         raise UnusableInput(f"{out} holds the runs of another bench: give another folder with --out, or remove it")
     try:
@@ -171,15 +171,15 @@ def _add(found: Bench, out: Path, request: RunRequest, say: Callable[[str], None
         say(f"llmtop: {error}")
         return
     found.runs.append(run)
-    found.state = state_after(run, found.settings)
+    found.state = next_state(run, found.settings)
     for sentence in (*run.unsteady, *run.notes):
         say(f"run {run.number}: {sentence}")
-    found.figures = over_runs(found.runs, found.settings)
-    found.attaching = attaching(found.runs, found.settings)
+    found.figures = summarize_runs(found.runs, found.settings)
+    found.attach_cost_text = attaching(found.runs, found.settings)
     _save(found, out)
 
 
-def state_after(run: BenchRun, settings: BenchSettings) -> State:
+def next_state(run: BenchRun, settings: BenchSettings) -> State:
     """Whether there shall be more runs after this one: "running" if so, else how it all ended."""
     if run.ended == "interrupted":
         return "interrupted"
@@ -188,7 +188,7 @@ def state_after(run: BenchRun, settings: BenchSettings) -> State:
     return "running" if has_enough_steps(run, settings) else "failed"
 
 
-def over_runs(runs: Iterable[BenchRun], settings: BenchSettings) -> dict[str, dict[str, OverRuns]]:
+def summarize_runs(runs: Iterable[BenchRun], settings: BenchSettings) -> dict[str, dict[str, FigureSummary]]:
     """By variant and figure: median and spread over the runs that count."""
     values: dict[str, dict[str, list[float]]] = {}
     for run in runs:
@@ -197,13 +197,13 @@ def over_runs(runs: Iterable[BenchRun], settings: BenchSettings) -> dict[str, di
                 value = getattr(run.figures, metric.name)
                 if value is not None:
                     values.setdefault(run.label, {}).setdefault(metric.name, []).append(float(value))
-    return {label: {name: _over(found) for name, found in named.items()} for label, named in values.items()}
+    return {label: {name: _summarize(found) for name, found in named.items()} for label, named in values.items()}
 
 
-def _over(values: list[float]) -> OverRuns:
+def _summarize(values: list[float]) -> FigureSummary:
     middle, low, high = median(values), min(values), max(values)
     spread = 100.0 * (high - low) / abs(middle) if middle else 0.0
-    return OverRuns(median=middle, lowest=low, highest=high, spread_pct=spread, runs=len(values))
+    return FigureSummary(median=middle, lowest=low, highest=high, spread_pct=spread, runs=len(values))
 
 
 def attaching(runs: Sequence[BenchRun], settings: BenchSettings) -> str | None:

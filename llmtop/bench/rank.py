@@ -8,14 +8,14 @@ from statistics import fmean, median
 
 import numpy as np
 
-from llmtop.bench.comparing import change_of, value_of
+from llmtop.bench.comparing import metric_change, metric_value
 from llmtop.bench.model.comparison import RankedValue, Ranking
 from llmtop.bench.model.results import BenchMetric, BenchRun
 from llmtop.bench.statistics.intervals import CONFIDENCE
-from llmtop.bench.statistics.step_statistics import worse_by
+from llmtop.bench.statistics.step_statistics import worse_percent
 
 
-def rank(runs: Mapping[str, Sequence[BenchRun]], metric: BenchMetric) -> Ranking:
+def rank_values(runs: Mapping[str, Sequence[BenchRun]], metric: BenchMetric) -> Ranking:
     """Order values of a knob whose runs were interleaved.
 
     Every two values are compared as pairs of runs. The more values there are, the more pairs could differ by
@@ -26,26 +26,32 @@ def rank(runs: Mapping[str, Sequence[BenchRun]], metric: BenchMetric) -> Ranking
         metric: what they are ordered by; all runs have it.
     """
     score = {
-        label: fmean(np.log([value_of(run, metric) or np.nan for run in found])) for label, found in runs.items()
+        label: fmean(np.log([metric_value(run, metric) or np.nan for run in found]))
+        for label, found in runs.items()
     }
     order = sorted(runs, key=lambda label: score[label], reverse=metric.more_is_better)
     pairs = list(combinations(order, 2))
     confidence = 1.0 - (1.0 - CONFIDENCE) / max(1, len(pairs))
     changes = {
-        pair: change_of(runs[pair[0]], runs[pair[1]], metric, paired=True, confidence=confidence) for pair in pairs
+        pair: metric_change(runs[pair[0]], runs[pair[1]], metric, paired=True, confidence=confidence)
+        for pair in pairs
     }
     apart = {pair for pair, change in changes.items() if change and (change.low > 0.0 or change.high < 0.0)}
     best = order[0]
     values = []
     for label in order:
         change = changes.get((best, label))
-        low, high = sorted((worse_by(metric, change.low), worse_by(metric, change.high))) if change else (0.0, 0.0)
+        low, high = (
+            sorted((worse_percent(metric, change.low), worse_percent(metric, change.high)))
+            if change
+            else (0.0, 0.0)
+        )
         values.append(
             RankedValue(
                 label=label,
-                median=median(value for run in runs[label] if (value := value_of(run, metric))),
+                median=median(value for run in runs[label] if (value := metric_value(run, metric))),
                 runs=len(runs[label]),
-                behind_pct=worse_by(metric, change.log_ratio) if change else 0.0,
+                behind_pct=worse_percent(metric, change.log_ratio) if change else 0.0,
                 behind_low_pct=low,
                 behind_high_pct=high,
                 as_good_as_best=label == best or (best, label) not in apart,
@@ -73,8 +79,8 @@ def _summary(values: Sequence[RankedValue], apart: set[tuple[str, str]]) -> str:
     if not behind:
         worse = "; ".join(f"{after} is worse than {before}" for before, after in sorted(apart))
         return f"no value is shown to be the best: {worse}"
-    told = ", ".join(f"{one.label} ({one.behind_pct:.2g}% worse)" for one in behind)
+    behind_text = ", ".join(f"{one.label} ({one.behind_pct:.2g}% worse)" for one in behind)
     if not level:
-        return f"{best.label} is best: better than {told}"
+        return f"{best.label} is best: better than {behind_text}"
     names = ", ".join(one.label for one in (best, *level))
-    return f"{names} do equally well within noise, and better than {told}"
+    return f"{names} do equally well within noise, and better than {behind_text}"

@@ -99,6 +99,6 @@ def _newest(place: Path) -> Path | None:
     return found[-1] if found else None
 
 
-def _recording(of: Bench, folder: Path) -> Path | None:
-    paths = [folder / run.folder / RECORDING_FILE for run in of.runs if run.attached]
+def _recording(bench: Bench, folder: Path) -> Path | None:
+    paths = [folder / run.folder / RECORDING_FILE for run in bench.runs if run.attached]
     return next((path for path in paths if path.is_file()), None)

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from llmtop.capture.base.engine import Engine, Refusal
 from llmtop.capture.base.job import Target
-from llmtop.capture.base.ttl_cache import Remembered
-from llmtop.capture.engines import ENGINES, named
+from llmtop.capture.base.ttl_cache import TtlCache
+from llmtop.capture.engines import ENGINES, engine_named
 from llmtop.errors import NotPossibleHere
 from llmtop.protocol.wire import Hello
 from llmtop.system import procfs
@@ -22,8 +22,8 @@ class Ability:
     """Whether one engine can capture one process now."""
 
     engine: str
-    can: bool
-    because: str
+    is_supported: bool
+    reason: str
     """What it gives when it can; why not when it cannot. One clause, without a full stop."""
     command: str = ""
     """What would change a no."""
@@ -33,7 +33,7 @@ class Ability:
     """Whether it pauses the training unasked."""
 
 
-def abilities(target: Target) -> tuple[Ability, ...]:
+def list_abilities(target: Target) -> tuple[Ability, ...]:
     """What each engine says to a process, best engine first. Takes up to 0.1 s."""
     alive = procfs.is_alive(target.pid)
     return tuple(_ability(engine, target, alive) for engine in ENGINES.values())
@@ -43,27 +43,32 @@ def _ability(engine: Engine, target: Target, alive: bool) -> Ability:
     no = engine.refusal(target) if alive else Refusal("the process has ended")
     if no is not None:
         return Ability(engine.name, False, *no)
-    return Ability(engine.name, True, engine.gives, warning=engine.warning(target), pauses=engine.pauses(target))
+    return Ability(
+        engine.name, True, engine.description, warning=engine.warning(target), pauses=engine.pauses(target)
+    )
 
 
-def best(found: tuple[Ability, ...]) -> str | None:
+def best_engine(found: tuple[Ability, ...]) -> str | None:
     """The best engine that can; None if none can."""
-    return next((ability.engine for ability in found if ability.can and ENGINES[ability.engine].reports), None)
+    return next(
+        (ability.engine for ability in found if ability.is_supported and ENGINES[ability.engine].has_time_report),
+        None,
+    )
 
 
-def best_for(targets: tuple[Target, ...]) -> str:
+def best_common_engine(targets: tuple[Target, ...]) -> str:
     """The best engine that can capture all of these.
 
     Raises:
         NotPossibleHere: there is none; the sentence says why for the first of them.
     """
-    each = [abilities(target) for target in targets]
-    reporting = [engine.name for engine in ENGINES.values() if engine.reports]
+    each = [list_abilities(target) for target in targets]
+    reporting = [engine.name for engine in ENGINES.values() if engine.has_time_report]
     for name in reporting:
-        if each and all(ability.can for found in each for ability in found if ability.engine == name):
+        if each and all(ability.is_supported for found in each for ability in found if ability.engine == name):
             return name
     reasons = (
-        "; ".join(f"{a.engine}: {a.because}" for a in each[0] if a.engine in reporting) if each else "no process"
+        "; ".join(f"{a.engine}: {a.reason}" for a in each[0] if a.engine in reporting) if each else "no process"
     )
     raise NotPossibleHere(f"no engine can capture {targets[0].name if targets else 'nothing'} ({reasons})")
 
@@ -75,16 +80,16 @@ def require(target: Target, engine: str) -> None:
         UnusableInput: there is no such engine.
         NotPossibleHere: that engine cannot capture that process.
     """
-    ability = _ability(named(engine), target, procfs.is_alive(target.pid))
-    if not ability.can:
+    ability = _ability(engine_named(engine), target, procfs.is_alive(target.pid))
+    if not ability.is_supported:
         change = f"; to change that: {ability.command}" if ability.command else ""
-        raise NotPossibleHere(f"{engine} cannot capture {target.name}: {ability.because}{change}")
+        raise NotPossibleHere(f"{engine} cannot capture {target.name}: {ability.reason}{change}")
 
 
-_remembered: Remembered[tuple[str, ...]] = Remembered()
+_cache: TtlCache[tuple[str, ...]] = TtlCache()
 
 
-def capturable(pid: int, hello: Hello | None) -> tuple[str, ...]:
+def capturable_engines(pid: int, hello: Hello | None) -> tuple[str, ...]:
     """Names of the engines that can capture a process now, best first.
 
     Cheap enough for every refresh of a screen: the answer holds some seconds for the same process and the same
@@ -92,9 +97,9 @@ def capturable(pid: int, hello: Hello | None) -> tuple[str, ...]:
     """
     offers = tuple(hello.engines) if hello else ()
 
-    def ask() -> tuple[str, ...]:
+    def find() -> tuple[str, ...]:
         # a socket is only needed to capture; that there is a hello says that there is one
         target = Target(pid, hello=hello, socket=Path("/") if hello else None)
-        return tuple(ability.engine for ability in abilities(target) if ability.can)
+        return tuple(ability.engine for ability in list_abilities(target) if ability.is_supported)
 
-    return _remembered.get((pid, procfs.started_ticks(pid), offers), ask)
+    return _cache.get((pid, procfs.started_ticks(pid), offers), find)

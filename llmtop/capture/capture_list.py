@@ -12,7 +12,7 @@ from llmtop.capture import engines
 from llmtop.capture.base import folder
 from llmtop.capture.base.folder import INFO, Info
 from llmtop.capture.nsys import orphans
-from llmtop.capture.take import copy_line, open_line
+from llmtop.capture.take import copy_command, open_command
 from llmtop.errors import LlmtopError, UnusableInput
 from llmtop.system.inputs import Limits, read_input
 
@@ -28,7 +28,7 @@ class _Steps(msgspec.Struct):
     seconds_p50: float | None = None
 
 
-class _Written(msgspec.Struct):
+class _ListedReport(msgspec.Struct):
     """Of a report what the list shows; all else in it is passed over."""
 
     engine: str = ""
@@ -37,10 +37,10 @@ class _Written(msgspec.Struct):
     """Of memory only how many there were."""
 
 
-_decoder = msgspec.json.Decoder(_Written)
+_decoder = msgspec.json.Decoder(_ListedReport)
 
 
-class Shelved(msgspec.Struct, frozen=True, kw_only=True):
+class StoredCapture(msgspec.Struct, frozen=True, kw_only=True):
     """One capture of the list."""
 
     path: Path
@@ -63,7 +63,7 @@ class Shelved(msgspec.Struct, frozen=True, kw_only=True):
         return self.path.name
 
     @property
-    def whom(self) -> str:
+    def target_text(self) -> str:
         """Which ranks, else which pids."""
         if self.info is None:
             return ""
@@ -71,50 +71,50 @@ class Shelved(msgspec.Struct, frozen=True, kw_only=True):
         return f"rank {','.join(ranks)}" if ranks else f"pid {','.join(map(str, self.info.pids))}"
 
     @property
-    def tells(self) -> str:
+    def report_kind(self) -> str:
         """The kind of its report; of an engine that this version does not know, steps."""
         known = engines.ENGINES.get(self.engine)
-        return "steps" if known is None else known.tells
+        return "steps" if known is None else known.report_kind
 
     @property
-    def copy(self) -> str:
+    def copy_command(self) -> str:
         """The command that brings it to another machine, to be called there."""
-        return copy_line(self.path)
+        return copy_command(self.path)
 
     @property
-    def open(self) -> str:
+    def open_command(self) -> str:
         """Which program shows it, once it is copied."""
         traces = [one.name for one in self.info.files if one.name not in _NO_TRACE] if self.info else []
         traces.sort(key=lambda name: name.endswith(_RAW))
         try:
-            engine = engines.named(self.engine)
+            engine = engines.engine_named(self.engine)
         except LlmtopError:  # of a newer version
             return f"llmtop report {self.path.name}"
         if not traces or not engine.open_with:
             return f"llmtop report {self.path.name}"
-        shown = [engine.shown(self.path / name) for name in traces]
+        shown = [engine.viewer_file(self.path / name) for name in traces]
         there = next((path for path in shown if path.is_file()), None)
         if there is None and any((self.path / name).is_file() for name in traces):
             return f"llmtop report {self.path.name}"  # what the program would open is not among them
-        return open_line(there or shown[0], engine.open_with)
+        return open_command(there or shown[0], engine.open_with)
 
 
-def shelf(parent: Path) -> list[Shelved]:
+def list_captures(parent: Path) -> list[StoredCapture]:
     """The captures of a folder, the newest first; every folder in it that has a report or says it is a capture."""
     try:
         paths = [path for path in parent.iterdir() if path.is_dir()]
     except OSError:
         return []
-    found = [shelved for path in paths if (shelved := _shelved(path)) is not None]
+    found = [capture for path in paths if (capture := _read_capture(path)) is not None]
     return sorted(found, key=lambda one: (-one.taken_at, one.name))
 
 
-def _shelved(path: Path) -> Shelved | None:
+def _read_capture(path: Path) -> StoredCapture | None:
     try:
         info: Info | None = folder.read_info(path)
     except UnusableInput:
         info = None
-    written = _written(path / REPORT)
+    written = _read_report_head(path / REPORT)
     if info is None and written is None:
         return None
     try:
@@ -124,20 +124,20 @@ def _shelved(path: Path) -> Shelved | None:
     step = written.steps.seconds_p50 if written and isinstance(written.steps, _Steps) else None
     if step is None and info is not None:
         step = info.step_seconds.before_p50
-    return Shelved(
+    return StoredCapture(
         path=path,
         taken_at=taken_at,
         engine=info.engine if info else (written.engine if written else ""),
-        bytes=folder.bytes_in(path),
+        bytes=folder.total_bytes(path),
         info=info,
-        state=orphans.state_of(path, info) if info else "done",
+        state=orphans.capture_state(path, info) if info else "done",
         verdict=written.verdict if written else "",
         step_seconds=step,
         has_report=written is not None,
     )
 
 
-def _written(path: Path) -> _Written | None:
+def _read_report_head(path: Path) -> _ListedReport | None:
     if not path.is_file():
         return None
     try:
@@ -146,7 +146,9 @@ def _written(path: Path) -> _Written | None:
         return None
 
 
-def beyond(captures: list[Shelved], keep: int, baseline: Path | None) -> list[Shelved]:
+def removable_captures(
+    captures: list[StoredCapture], keep: int, marked_baseline: Path | None
+) -> list[StoredCapture]:
     """Those that go when the newest `keep` stay: finished ones only, and never the baseline.
 
     Args:
@@ -154,7 +156,7 @@ def beyond(captures: list[Shelved], keep: int, baseline: Path | None) -> list[Sh
         keep: how many stay, the baseline not counted where it is older.
         baseline: the folder that is marked; None: none is.
     """
-    return [one for one in captures[keep:] if one.state != "running" and one.path != baseline and one.info]
+    return [one for one in captures[keep:] if one.state != "running" and one.path != marked_baseline and one.info]
 
 
 def baseline(parent: Path) -> Path | None:
@@ -167,7 +169,7 @@ def baseline(parent: Path) -> Path | None:
     return path if name and Path(name).name == name and path.is_dir() else None
 
 
-def mark(parent: Path, capture: Path | None) -> None:
+def mark_baseline(parent: Path, capture: Path | None) -> None:
     """Mark a capture of this folder as the baseline; None: none.
 
     Raises:
@@ -188,7 +190,7 @@ def default_parent() -> Path:
         return chosen
 
 
-def when(taken_at: float) -> str:
+def taken_at_text(taken_at: float) -> str:
     """When a capture was taken: the time of the day, with the day before it where that is another."""
     then = time.localtime(taken_at)
     same_day = time.strftime("%F", then) == time.strftime("%F")

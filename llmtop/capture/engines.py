@@ -31,7 +31,7 @@ ENGINES: dict[str, Engine] = {
 """By name, best first."""
 
 
-def named(name: str) -> Engine:
+def engine_named(name: str) -> Engine:
     """The engine of that name.
 
     Raises:
@@ -53,11 +53,11 @@ def check_options(engine: Engine, names: Iterable[str]) -> None:
     own = {option.name for option in engine.options}
     for name in names:
         if name not in own:
-            raise UnusableInput(_not_its_own(engine, name))
+            raise UnusableInput(_foreign_option_text(engine, name))
     engine.check_options(names)
 
 
-def _not_its_own(engine: Engine, name: str) -> str:
+def _foreign_option_text(engine: Engine, name: str) -> str:
     for other in ENGINES.values():
         if any(option.name == name for option in other.options):
             return f"{name} is an option of {other.name}, not of {engine.name}: add --engine {other.name}"

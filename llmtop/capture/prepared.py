@@ -20,7 +20,7 @@ from llmtop.capture import take
 from llmtop.capture.base import folder as folders
 from llmtop.capture.base.folder import Info
 from llmtop.capture.base.job import CaptureJob, OnProgress, Plan, Target
-from llmtop.capture.base.step_listener import StepWatch
+from llmtop.capture.base.step_listener import StepListener
 from llmtop.capture.capabilities import Ability
 from llmtop.capture.engines import ENGINES
 from llmtop.capture.take import Result, TakeSnapshot
@@ -30,7 +30,7 @@ from llmtop.model.snapshot import Snapshot
 STEPS = 5
 PID = 463
 """Of the process that was recorded, as the traces have it."""
-_BLINK = 0.25
+_MIN_STAGE_SECONDS = 0.25
 """Seconds that a stage takes at least: quicker ones would flash by unread."""
 
 
@@ -41,9 +41,9 @@ class Story:
     member: str
     """Of the archive, less the engine before it and the ending."""
     name: str
-    about: str
+    description: str
     """What was recorded, in a sentence."""
-    following: str
+    next_step: str
     """What to press, or do, once its report has been read."""
     alert: str = ""
     """The id of the alert that it explains."""
@@ -95,8 +95,8 @@ class PreparedResult(Result):
     """What came of one: its trace has no file that another program opens."""
 
     @property
-    def open(self) -> str:
-        """See `Result.open`."""
+    def open_command(self) -> str:
+        """See `Result.open_command`."""
         return f"llmtop report {self.folder}"
 
 
@@ -155,7 +155,7 @@ class PreparedCaptures:
             with tarfile.open(self._archive) as packed:
                 names = packed.getnames()
         except (OSError, tarfile.TarError, EOFError) as error:
-            raise _damaged(error) from None
+            raise _damaged_error(error) from None
         found: dict[str, dict[str, str]] = {}
         for name in names:
             engine, _, rest = name.partition("-")
@@ -174,21 +174,21 @@ class PreparedCaptures:
         (target,) = plan.targets
         assert isinstance(target, PreparedTarget)
         folders.check_disk(plan.parent)
-        path = folders.make(plan.parent, f"{target.story.member.split('_')[0]}-{plan.engine}")
-        watch = StepWatch([])
+        path = folders.make_folder(plan.parent, f"{target.story.member.split('_')[0]}-{plan.engine}")
+        watch = StepListener([])
         try:
             job = CaptureJob(plan, path, watch, on_progress, cancelled)
-            return self._opened(job, target.story)
+            return self._open(job, target.story)
         except BaseException:
             folders.discard(path)
             raise
         finally:
             watch.close()
 
-    def _opened(self, job: CaptureJob, story: Story) -> Result:
+    def _open(self, job: CaptureJob, story: Story) -> Result:
         job.stage("prepare", "recorded beforehand: nothing runs here")
-        trace = self._unpacked(job, story)
-        job.sleep(_BLINK)
+        trace = self._unpack(job, story)
+        job.sleep(_MIN_STAGE_SECONDS)
         job.stage("analyse", "reading the trace")
         info = Info(
             engine=job.plan.engine,
@@ -198,13 +198,14 @@ class PreparedCaptures:
             ranks=[None],
             steps_wanted=STEPS,
             notes=[
-                f"prepared: {story.about} It was recorded beforehand, is read now, and goes when the demo ends.",
-                story.following,
+                f"prepared: {story.description} It was recorded beforehand, is read now, and goes when the demo "
+                "ends.",
+                story.next_step,
             ],
         )
         report = take.written_report(job, trace)
         info.steps = report.steps.count if report.steps is not None else None
-        job.sleep(_BLINK)
+        job.sleep(_MIN_STAGE_SECONDS)
         job.end_stage()
         info.stage_seconds = {name: round(seconds, 3) for name, seconds in job.stage_seconds.items()}
         info.state, info.finished_at = "done", time.time()
@@ -212,9 +213,9 @@ class PreparedCaptures:
         job.stage("done")
         with self._lock:
             self.taken.append(story)
-        return PreparedResult(job.folder, info, folders.bytes_in(job.folder), trace, report)
+        return PreparedResult(job.folder, info, folders.total_bytes(job.folder), trace, report)
 
-    def _unpacked(self, job: CaptureJob, story: Story) -> Path:
+    def _unpack(self, job: CaptureJob, story: Story) -> Path:
         name = self._members()[job.plan.engine][story.member]
         path = job.folder / "capture.sqlite"
         try:
@@ -224,9 +225,9 @@ class PreparedCaptures:
                     raise NotPossibleHere(f"{name} is no file of the demo's captures; install llmtop anew")
                 folders.write(path, member.read())
         except (OSError, tarfile.TarError, EOFError) as error:
-            raise _damaged(error) from None
+            raise _damaged_error(error) from None
         return path
 
 
-def _damaged(error: Exception) -> NotPossibleHere:
+def _damaged_error(error: Exception) -> NotPossibleHere:
     return NotPossibleHere(f"the captures that llmtop demo opens cannot be read ({error}); install llmtop anew")

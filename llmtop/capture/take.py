@@ -21,7 +21,7 @@ from llmtop.capture.base.engine import Engine
 from llmtop.capture.base.folder import Info
 from llmtop.capture.base.job import Cancelled, CaptureJob, OnProgress, Plan, Recorded
 from llmtop.capture.base.lock import CaptureLock, Holder
-from llmtop.capture.base.step_listener import StepWatch
+from llmtop.capture.base.step_listener import StepListener
 from llmtop.errors import LlmtopError, NotPossibleHere, UnusableInput
 from llmtop.format import counted, duration, percent, size
 from llmtop.model.snapshot import Snapshot
@@ -48,18 +48,20 @@ class Result:
     """The analysis' Report; None where the engine makes none or it failed (then a note says why)."""
 
     @property
-    def copy(self) -> str:
+    def copy_command(self) -> str:
         """The command that brings it to another machine, to be called there."""
-        return copy_line(self.folder)
+        return copy_command(self.folder)
 
     @property
-    def open(self) -> str:
+    def open_command(self) -> str:
         """How to look at it, after the copy."""
-        engine = engines.named(self.info.engine)
-        return open_line(self.folder if self.trace is None else engine.shown(self.trace), engine.open_with)
+        engine = engines.engine_named(self.info.engine)
+        return open_command(
+            self.folder if self.trace is None else engine.viewer_file(self.trace), engine.open_with
+        )
 
     @property
-    def slowest(self) -> str:
+    def slowest_step_text(self) -> str:
         """What it cost the training, in one line; "" where that is not known."""
         steps, pauses = self.info.step_seconds, self.info.paused_seconds
         waited = (
@@ -112,15 +114,15 @@ def take(
     """
     engine = engine or _engine(plan)
     folders.check_disk(plan.parent)
-    with ExitStack() as held:
-        locks = [held.enter_context(_lock(plan, target.pid)) for target in plan.targets]
-        path = folders.make(plan.parent, plan.engine)
+    with ExitStack() as stack:
+        locks = [stack.enter_context(_lock(plan, target.pid)) for target in plan.targets]
+        path = folders.make_folder(plan.parent, plan.engine)
         del locks
-        watch = StepWatch([(target.pid, target.socket) for target in plan.heard if target.socket])
-        held.callback(watch.close)
+        watch = StepListener([(target.pid, target.socket) for target in plan.step_sources if target.socket])
+        stack.callback(watch.close)
         job = CaptureJob(plan, path, watch, on_progress, cancelled)
         info = _begin(job, snapshot)
-        git = _Later(lambda: folders.git_of(plan.first.pid))
+        git = _BackgroundGitState(lambda: folders.git_state(plan.first.pid))
         try:
             recorded = engine.record(job)
             info.git = git.result()
@@ -133,7 +135,7 @@ def take(
             raise
 
 
-class _Later:
+class _BackgroundGitState:
     """What can be found out while the window is open: it must not delay the start, nor the report."""
 
     def __init__(self, find: Callable[[], folders.Git | None]) -> None:
@@ -150,7 +152,7 @@ class _Later:
 
 
 def _engine(plan: Plan) -> Engine:
-    engine = engines.named(plan.engine)
+    engine = engines.engine_named(plan.engine)
     if not plan.targets:
         raise UnusableInput("no process was named to capture: give --pid or --rank")
     return engine
@@ -210,14 +212,14 @@ def _finish(job: CaptureJob, engine: Engine, info: Info, recorded: Recorded, sna
     info.gpus_after = list(after.gpus) if after else None
     _describe_after(job, info)
     _note_longer_steps(info)
-    _keep_environment(job, info)
+    _write_environment(job, info)
     job.end_stage()
     info.stage_seconds = {name: round(seconds, 3) for name, seconds in job.stage_seconds.items()}
     info.state, info.finished_at = "done", time.time()
     folders.write_info(job.folder, info)
     job.stage("done")
     trace = recorded.traces[0] if recorded.traces else None
-    return Result(job.folder, info, folders.bytes_in(job.folder), trace, report)
+    return Result(job.folder, info, folders.total_bytes(job.folder), trace, report)
 
 
 def _describe_window(job: CaptureJob, info: Info, recorded: Recorded) -> None:
@@ -226,7 +228,7 @@ def _describe_window(job: CaptureJob, info: Info, recorded: Recorded) -> None:
         return
     begin, end = job.window
     info.window_seconds = (end - begin) / 1e9
-    within = job.watch.within(begin, end)
+    within = job.watch.steps_within(begin, end)
     if recorded.first_step is not None and recorded.last_step is not None:
         info.steps = recorded.last_step - recorded.first_step + 1
     elif within:
@@ -246,7 +248,7 @@ def _describe_length(job: CaptureJob, engine: Engine, info: Info, recorded: Reco
     if recorded.seconds is not None:
         seconds: float | None = recorded.seconds
     else:
-        by_trace = report is not None and engine.only_its_trace_tells_how_long
+        by_trace = report is not None and engine.is_length_only_in_trace
         seconds = report.window_seconds if by_trace else info.window_seconds
     info.seconds_recorded = None if seconds is None else round(seconds, 3)
     wanted, why = info.seconds_wanted, job.stopped_early
@@ -258,10 +260,10 @@ def _describe_length(job: CaptureJob, engine: Engine, info: Info, recorded: Reco
         asked = counted(info.steps_wanted or 0, "step")
         info.stopped_early = f"recorded {counted(steps, 'whole step')} of the {asked} asked for: {why}"
     if info.stopped_early:
-        _put_first(job.folder / "report.md", info.stopped_early)
+        _prepend_sentence(job.folder / "report.md", info.stopped_early)
 
 
-def _put_first(path: Path, sentence: str) -> None:
+def _prepend_sentence(path: Path, sentence: str) -> None:
     """Begin a report of Markdown with a sentence, where there is a report."""
     from llmtop.report.render.markdown import escape
 
@@ -271,7 +273,7 @@ def _put_first(path: Path, sentence: str) -> None:
 
 def _describe_after(job: CaptureJob, info: Info) -> None:
     """Say what the steps took while it was captured, and since: those that came while the report was made."""
-    if job.window is None or not job.watch.heard:
+    if job.window is None or not job.watch.publishing_pids:
         return
     stopped = job.stopped_ns or job.window[1]
     info.step_seconds.slowest_during = job.watch.slowest_seconds(round(info.started_at * 1e9), stopped)
@@ -301,7 +303,7 @@ def _report(job: CaptureJob, engine: Engine, info: Info, recorded: Recorded) -> 
     try:
         report = _analyse(job, info, recorded.traces)
         _note_losses(info, report)
-        engine.after_report(job, report)
+        engine.learn_from_report(job, report)
         return report
     except LlmtopError as error:
         info.notes.append(f"no report could be made: {error}")
@@ -311,18 +313,18 @@ def _report(job: CaptureJob, engine: Engine, info: Info, recorded: Recorded) -> 
 def _analyse(job: CaptureJob, info: Info, traces: list[Path]) -> Any:
     from llmtop.analysis.steps.unprofiled_step import Undisturbed as Told
 
-    def undisturbed() -> Undisturbed:
+    def unprofiled_step() -> Undisturbed:
         # Asked once the trace has been read: by then some steps have gone by since the tool stopped.
         _describe_after(job, info)
-        told = info.step_seconds
-        return Told(told.before_p50, told.after_p50, told.profiler_stays)
+        report_progress = info.step_seconds
+        return Told(report_progress.before_p50, report_progress.after_p50, report_progress.profiler_stays)
 
     # several ranks are judged together, which the folder stands for
     whole = traces[0] if len(traces) == 1 else job.folder
-    return written_report(job, whole, undisturbed)
+    return written_report(job, whole, unprofiled_step)
 
 
-def written_report(job: CaptureJob, trace: Path, undisturbed: Callable[[], Undisturbed] | None = None) -> Any:
+def written_report(job: CaptureJob, trace: Path, unprofiled_step: Callable[[], Undisturbed] | None = None) -> Any:
     """Make the report of a trace, and write it into the capture's folder.
 
     Args:
@@ -337,13 +339,13 @@ def written_report(job: CaptureJob, trace: Path, undisturbed: Callable[[], Undis
     from llmtop.report.model import to_json
     from llmtop.report.render.markdown import render
 
-    wanted = None if engines.named(job.plan.engine).by_the_clock else job.plan.steps
-    report = analyze(trace, steps=wanted, undisturbed=undisturbed)
+    wanted = None if engines.engine_named(job.plan.engine).is_time_based else job.plan.steps
+    report = analyze(trace, steps=wanted, undisturbed=unprofiled_step)
     _write_report(job.folder, render(report), to_json(report))
     return report
 
 
-def _keep_environment(job: CaptureJob, info: Info) -> None:
+def _write_environment(job: CaptureJob, info: Info) -> None:
     """Write environment.json: what the first of the processes runs in. A capture without it is still one.
 
     One of ranks on several nodes may have none of them here.
@@ -375,7 +377,7 @@ def _write_report(path: Path, markdown: str, data: bytes) -> None:
 
 def _fail(job: CaptureJob, info: Info, error: BaseException) -> None:
     """Keep the folder if anything of the trace is in it; write down what went wrong if the disk lets us."""
-    kept = [path for path in folders.files_in(job.folder) if path.name != folders.INFO]
+    kept = [path for path in folders.list_files(job.folder) if path.name != folders.INFO]
     if not kept:
         folders.discard(job.folder)
         return
@@ -386,7 +388,7 @@ def _fail(job: CaptureJob, info: Info, error: BaseException) -> None:
         return  # a full disk is then what `error` says already
 
 
-def copy_line(path: Path) -> str:
+def copy_command(path: Path) -> str:
     """The scp command that brings a folder to the machine it is called on."""
     user = os.environ.get("USER") or os.environ.get("LOGNAME") or "root"
     host, port = socket.gethostname(), "22"
@@ -397,7 +399,7 @@ def copy_line(path: Path) -> str:
     return f"scp -r {flag}{user}@{host}:{shlex.quote(str(path))} ."
 
 
-def open_line(path: Path, open_with: str) -> str:
+def open_command(path: Path, open_with: str) -> str:
     """How to look at a file once it has been copied: a command, or where to drop it."""
     above = path.parent.parent.name if path.parent.name == TRACES else ""
     if path.name == TRACES:

@@ -14,7 +14,7 @@ from llmtop.protocol import client, socket_dir
 from llmtop.system import procfs
 
 
-def attached() -> tuple[Target, ...]:
+def list_attached() -> tuple[Target, ...]:
     """All trainings that answer, by rank and pid; takes up to two seconds for each that is stopped."""
     try:
         files = client.discover(socket_dir.runtime_dir())
@@ -28,10 +28,10 @@ def attached() -> tuple[Target, ...]:
     return tuple(sorted(found, key=lambda target: (target.rank is None, target.rank or 0, target.pid)))
 
 
-def unattached(known: frozenset[int] = frozenset()) -> tuple[Target, ...]:
+def list_unattached(known: frozenset[int] = frozenset()) -> tuple[Target, ...]:
     """Processes of this user that were started for one of the engines, and are not in `known`."""
     pids = own_pids() - known
-    said = [engine.unattached(pids) for engine in ENGINES.values()]
+    said = [engine.find_unattached(pids) for engine in ENGINES.values()]
     return tuple(
         Target(pid)
         for pid in sorted(pids)
@@ -39,26 +39,26 @@ def unattached(known: frozenset[int] = frozenset()) -> tuple[Target, ...]:
     )
 
 
-def choose(pids: Sequence[int] = (), ranks: Sequence[int] = ()) -> tuple[Target, ...]:
+def choose_targets(pids: Sequence[int] = (), ranks: Sequence[int] = ()) -> tuple[Target, ...]:
     """The processes that were named, or, if none was, those of the one training there is.
 
     Raises:
         UnusableInput: no such process or rank, or several trainings and none was named.
         NotPossibleHere: there is nothing to capture.
     """
-    known = attached()
+    known = list_attached()
     if pids:
         return tuple(_by_pid(pid, known) for pid in pids)
     if ranks:
         return tuple(_by_rank(rank, known) for rank in ranks)
     if not known:
-        known = unattached()
+        known = list_unattached()
     if not known:
         raise NotPossibleHere(
             "no training to capture: none is attached (start it with llmtop run -- COMMAND), or name any Python "
             "process with --pid"
         )
-    if len(known) > 1 and not _one_job(known):
+    if len(known) > 1 and not _is_one_job(known):
         several = ", ".join(f"{target.pid} ({printable(target.command or '?', 40)})" for target in known[:8])
         raise UnusableInput(f"several trainings run here: {several}; choose with --pid or --rank")
     return known
@@ -86,7 +86,7 @@ def _by_rank(rank: int, known: Sequence[Target]) -> Target:
     raise UnusableInput(f"no attached process is rank {rank}; attached ranks: {there}")
 
 
-def _one_job(known: Sequence[Target]) -> bool:
+def _is_one_job(known: Sequence[Target]) -> bool:
     """Whether these are the ranks of one training: started by one parent, each rank once."""
     ranks = [target.rank for target in known]
     one_parent = len({procfs.parent(target.pid) for target in known}) == 1

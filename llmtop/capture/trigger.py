@@ -14,7 +14,7 @@ from pathlib import Path
 from llmtop.capture import take
 from llmtop.capture.base import folder
 from llmtop.capture.base.job import Cancelled, OnProgress, Plan
-from llmtop.capture.base.step_listener import StepWatch, duration
+from llmtop.capture.base.step_listener import StepListener, step_seconds
 from llmtop.errors import LlmtopError, NotPossibleHere, UnusableInput
 from llmtop.format import duration as in_words
 from llmtop.format import size
@@ -83,7 +83,7 @@ def parse(text: str) -> Condition:
 class SlowSteps:
     """Looks at each step once, against the median of those before it."""
 
-    def __init__(self, condition: SlowStep, watch: StepWatch) -> None:
+    def __init__(self, condition: SlowStep, watch: StepListener) -> None:
         self._condition = condition
         self._watch = watch
         self._armed_ns = time.monotonic_ns()
@@ -91,15 +91,15 @@ class SlowSteps:
 
     def check(self) -> str | None:
         """Why the condition fires now, in a sentence; None while it does not."""
-        for pid, steps in self._watch.within(0).items():
+        for pid, steps in self._watch.steps_within(0).items():
             seen, offset = self._seen.get(pid, self._armed_ns), self._watch.unix_offset_ns(pid)
             for index, step in enumerate(steps):
                 began = step.started_unix_ns - offset  # the wall clock may be set while this waits
                 if began <= seen:
                     continue
                 self._seen[pid] = began
-                before = [duration(earlier) for earlier in steps[max(0, index - 50) : index]]
-                took = duration(step)
+                before = [step_seconds(earlier) for earlier in steps[max(0, index - 50) : index]]
+                took = step_seconds(step)
                 limit = self._limit(before)
                 if limit is not None and took > limit:
                     usual = (
@@ -145,7 +145,7 @@ class TriggerLimits:
 
 
 @dataclass(frozen=True)
-class Fired:
+class Firing:
     """One firing: what for, and what came of it."""
 
     reason: str
@@ -153,7 +153,7 @@ class Fired:
     error: str = ""
 
 
-def armed(
+def capture_on_conditions(
     plan: Plan,
     conditions: list[Condition],
     limits: TriggerLimits,
@@ -161,7 +161,7 @@ def armed(
     on_progress: OnProgress = lambda progress: None,
     cancelled: threading.Event | None = None,
     snapshot: Callable[[], Snapshot | None] = lambda: None,
-) -> Iterator[Fired]:
+) -> Iterator[Firing]:
     """Wait for a condition and capture, again and again; ends when a limit is reached, or when cancelled.
 
     A capture that fails is told and counted, and the trigger stays armed.
@@ -180,15 +180,15 @@ def armed(
         except Cancelled:
             return
         except LlmtopError as error:
-            yield Fired(reason, error=str(error))
+            yield Firing(reason, error=str(error))
         else:
-            yield Fired(reason, result)
+            yield Firing(reason, result)
         if number + 1 < limits.captures and cancelled.wait(limits.cooldown_seconds):
             return
 
 
 def _check_room(parent: Path, limits: TriggerLimits) -> None:
-    used = folder.bytes_in(parent) if parent.is_dir() else 0
+    used = folder.total_bytes(parent) if parent.is_dir() else 0
     if used >= limits.disk_bytes:
         raise NotPossibleHere(
             f"the captures in {parent} take {size(used)}, the limit is {size(limits.disk_bytes)}: remove some "
@@ -201,9 +201,9 @@ def _wait(
     plan: Plan, conditions: list[Condition], cancelled: threading.Event, snapshot: Callable[[], Snapshot | None]
 ) -> str | None:
     """The reason, or None when cancelled."""
-    watch = StepWatch([(target.pid, target.socket) for target in plan.targets if target.socket])
+    watch = StepListener([(target.pid, target.socket) for target in plan.targets if target.socket])
     try:
-        if not watch.heard and any(isinstance(condition, SlowStep) for condition in conditions):
+        if not watch.publishing_pids and any(isinstance(condition, SlowStep) for condition in conditions):
             raise NotPossibleHere(
                 f"{plan.targets[0].name} tells no steps, so no slow one can be seen; start it with: "
                 "llmtop run -- COMMAND"

@@ -9,15 +9,15 @@ from xml.etree import ElementTree
 import msgspec
 import pytest
 
-from llmtop.bench.baseline import read_baseline, runs_that_count, save_baseline
-from llmtop.bench.comparing import chosen, compare_runs
+from llmtop.bench.baseline import counted_runs, read_baseline, save_baseline
+from llmtop.bench.comparing import choose_metric, compare_runs
 from llmtop.bench.gate import Gate, GateOptions
 from llmtop.bench.history import read_history
 from llmtop.bench.model.fact_differences import fact_differences
 from llmtop.bench.model.results import BenchRun
 from llmtop.bench.output.comparison_text import render_outcome
-from llmtop.bench.output.junit import junit
-from llmtop.bench.output.summary import summary
+from llmtop.bench.output.junit import render_junit
+from llmtop.bench.output.summary import render_summary
 from llmtop.bench.statistics.step_statistics import metric_named
 from llmtop.errors import UnusableInput
 from tests.support.bench_runs import made_bench, made_runs
@@ -133,7 +133,7 @@ def test_what_is_no_baseline_is_refused(tmp_path: Path, text: str) -> None:
 def test_a_folder_of_a_bench_is_a_baseline_too_and_one_of_a_newer_llmtop_is_not(tmp_path: Path) -> None:
     found = made_bench(made_runs(0.1, 3))
     (tmp_path / "metrics.json").write_bytes(msgspec.json.encode(found))
-    assert len(runs_that_count(read_baseline(tmp_path))) == 3
+    assert len(counted_runs(read_baseline(tmp_path))) == 3
     found.schema = 99
     (tmp_path / "metrics.json").write_bytes(msgspec.json.encode(found))
     with pytest.raises(UnusableInput, match="newer llmtop"):
@@ -200,10 +200,10 @@ def test_the_metric_is_the_first_rate_that_all_have_and_another_must_be_there() 
         msgspec.structs.replace(run, figures=msgspec.structs.replace(run.figures, tokens_per_s=None))
         for run in runs
     ]
-    assert chosen(None, runs).name == "tokens_per_s"
-    assert chosen(None, runs, bare).name == "steps_per_s"
+    assert choose_metric(None, runs).name == "tokens_per_s"
+    assert choose_metric(None, runs, bare).name == "steps_per_s"
     with pytest.raises(UnusableInput, match=r"--metric mfu: not every run has it; all have .*p95"):
-        chosen(metric_named("mfu"), runs)
+        choose_metric(metric_named("mfu"), runs)
 
 
 def test_a_bench_that_failed_is_told_to_ci_as_well(tmp_path: Path) -> None:
@@ -212,9 +212,9 @@ def test_a_bench_that_failed_is_told_to_ci_as_well(tmp_path: Path) -> None:
         runs[1], ended="crashed", window=None, exit_code=7, notes=["it ended with <7> | \x1b[1m"]
     )
     found = made_bench([runs[0], crashed], state="failed")
-    root = ElementTree.fromstring(junit(found))
+    root = ElementTree.fromstring(render_junit(found))
     assert root[0].get("errors") == "1"
-    text = summary(found)
+    text = render_summary(found)
     assert "llmtop bench: failed" in text
     assert "\x1b" not in text
     assert (

@@ -51,7 +51,7 @@ class Training:
         return wait_for(self._target, what="an attached training")
 
     def _target(self) -> Target | None:
-        return next((target for target in targets.attached() if target.pid == self.pid), None)
+        return next((target for target in targets.list_attached() if target.pid == self.pid), None)
 
     def end(self) -> int:
         """End it as a user would; returns its exit code."""

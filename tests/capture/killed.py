@@ -34,7 +34,7 @@ def _capture(stage: str, pid: str, captures: str, engine: str, *options: str) ->
         if progress.stage == stage:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    chosen = targets.choose([int(pid)])
+    chosen = targets.choose_targets([int(pid)])
     take.take(Plan(engine, chosen, Path(captures), steps=5, options=frozenset(options)), die)
 
 

@@ -67,7 +67,7 @@ class _Told:
 
     def __init__(self, job: TwoNodes, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("LLMTOP_DIR", str(job.nodes[0]))
-        hello = targets.attached()[0].hello
+        hello = targets.list_attached()[0].hello
         assert hello is not None
         assert hello.store is not None
         self._where = hello.store
@@ -163,7 +163,7 @@ def test_a_request_that_names_no_folder_of_the_users_writes_beside_the_training_
         job.wait_attached()
         wait_for(lambda: _heard(job), 60, "both nodes to hear")
         monkeypatch.setenv("LLMTOP_DIR", str(job.nodes[0]))
-        hello = targets.attached()[0].hello
+        hello = targets.list_attached()[0].hello
         assert hello is not None
         assert hello.store is not None
         keys = Keys(hello.store.prefix)

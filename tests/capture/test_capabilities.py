@@ -12,7 +12,7 @@ import pytest
 from llmtop.capture import capabilities, targets
 from llmtop.capture.base.job import Target
 from llmtop.capture.capabilities import Ability
-from llmtop.capture.engines import ENGINES, check_options, named
+from llmtop.capture.engines import ENGINES, check_options, engine_named
 from llmtop.capture.nsys import permissions
 from llmtop.capture.perf import program
 from llmtop.capture.py_spy import ptrace_permission
@@ -24,7 +24,7 @@ from tests.capture.conftest import Start
 
 
 def by_engine(target: Target) -> dict[str, Ability]:
-    return {ability.engine: ability for ability in capabilities.abilities(target)}
+    return {ability.engine: ability for ability in capabilities.list_abilities(target)}
 
 
 def test_each_no_has_a_reason_and_the_command_that_would_change_it(start: Start) -> None:
@@ -33,23 +33,25 @@ def test_each_no_has_a_reason_and_the_command_that_would_change_it(start: Start)
     in_process = ["xla.profiler", "torch.profiler", "jax.profiler"]
     assert list(found) == ["nsys", *in_process, "kineto", "py-spy", "perf", "memory"]
     for engine, flags in (("nsys", ""), ("torch.profiler", ""), ("kineto", "")):
-        assert not found[engine].can
-        assert found[engine].because
+        assert not found[engine].is_supported
+        assert found[engine].reason
         assert found[engine].command.startswith("llmtop run ") or engine == "nsys", flags
-    assert found["py-spy"].can
+    assert found["py-spy"].is_supported
 
 
 def test_the_best_engine_is_the_first_that_can() -> None:
     can = {"nsys": False, "torch.profiler": True, "kineto": True, "py-spy": True, "memory": True}
     found = tuple(Ability(engine, yes, "") for engine, yes in can.items())
-    assert capabilities.best(found) == "torch.profiler"
-    assert capabilities.best(tuple(Ability(one.engine, one.engine == "memory", "") for one in found)) is None
+    assert capabilities.best_engine(found) == "torch.profiler"
+    assert (
+        capabilities.best_engine(tuple(Ability(one.engine, one.engine == "memory", "") for one in found)) is None
+    )
 
 
 def test_an_attached_training_without_torch_says_so(start: Start) -> None:
     found = by_engine(start().wait_attached())
-    assert found["torch.profiler"].because == "it has not imported torch"
-    assert not found["torch.profiler"].can
+    assert found["torch.profiler"].reason == "it has not imported torch"
+    assert not found["torch.profiler"].is_supported
 
 
 def test_asking_for_an_engine_that_cannot_is_refused_with_the_way_out(start: Start) -> None:
@@ -58,15 +60,17 @@ def test_asking_for_an_engine_that_cannot_is_refused_with_the_way_out(start: Sta
         NotPossibleHere, match=r"kineto cannot capture pid \d+: .*; to change that: llmtop run --kineto -- "
     ):
         capabilities.require(target, "kineto")
-    assert capabilities.best_for((target,)) == "py-spy"
+    assert capabilities.best_common_engine((target,)) == "py-spy"
 
 
 def test_a_gone_process_can_be_captured_by_nothing() -> None:
     gone = subprocess.Popen(["true"])
     gone.wait()
-    assert {ability.because for ability in capabilities.abilities(Target(gone.pid))} == {"the process has ended"}
+    assert {ability.reason for ability in capabilities.list_abilities(Target(gone.pid))} == {
+        "the process has ended"
+    }
     with pytest.raises(NotPossibleHere, match="no engine can capture"):
-        capabilities.best_for((Target(gone.pid),))
+        capabilities.best_common_engine((Target(gone.pid),))
 
 
 def test_capturable_is_the_names_of_those_that_can_and_is_remembered(
@@ -74,15 +78,15 @@ def test_capturable_is_the_names_of_those_that_can_and_is_remembered(
 ) -> None:
     target = start().wait_attached()
     can = ("py-spy",) if program.refusal() is not None else ("py-spy", "perf")
-    assert capabilities.capturable(target.pid, target.hello) == can
+    assert capabilities.capturable_engines(target.pid, target.hello) == can
 
     def never(_target: Target) -> tuple[Ability, ...]:
         raise AssertionError("it must not be asked again so soon")
 
-    monkeypatch.setattr(capabilities, "abilities", never)
-    assert capabilities.capturable(target.pid, target.hello) == can
+    monkeypatch.setattr(capabilities, "list_abilities", never)
+    assert capabilities.capturable_engines(target.pid, target.hello) == can
     with pytest.raises(AssertionError):
-        capabilities.capturable(target.pid, Hello(engines=["torch.profiler"]))
+        capabilities.capturable_engines(target.pid, Hello(engines=["torch.profiler"]))
 
 
 @pytest.mark.parametrize(
@@ -113,7 +117,7 @@ def test_why_a_process_cannot_be_read(
 
 def test_in_a_container_the_capability_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ptrace_permission, "yama_scope", lambda: None)
-    monkeypatch.setattr(ptrace_permission, "in_container", lambda: True)
+    monkeypatch.setattr(ptrace_permission, "is_in_container", lambda: True)
     monkeypatch.setattr(procfs, "status", lambda pid: {})
 
     def refused(*_: object) -> int:
@@ -127,9 +131,9 @@ def test_in_a_container_the_capability_is_named(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_what_belongs_to_root_is_refused_to_others_with_the_setting(monkeypatch: pytest.MonkeyPatch) -> None:
-    engine = named("nsys")
+    engine = engine_named("nsys")
     monkeypatch.setattr(permissions.os, "geteuid", lambda: 1000)
-    monkeypatch.setattr(permissions, "profiling_restricted", lambda: True)
+    monkeypatch.setattr(permissions, "is_profiling_restricted", lambda: True)
     monkeypatch.setattr(permissions, "perf_paranoid", lambda: 4)
     metrics, sampling = engine.option_refusal("gpu-metrics"), engine.option_refusal("cpu-sampling")
     assert metrics is not None
@@ -138,7 +142,7 @@ def test_what_belongs_to_root_is_refused_to_others_with_the_setting(monkeypatch:
     assert "perf_event_paranoid" in sampling[1]
     with pytest.raises(NotPossibleHere, match=r"cpu-sampling: .*; to change that: sudo sysctl"):
         check_options(engine, ["cpu-sampling"])
-    monkeypatch.setattr(permissions, "profiling_restricted", lambda: False)
+    monkeypatch.setattr(permissions, "is_profiling_restricted", lambda: False)
     assert engine.option_refusal("gpu-metrics") is None
 
 
@@ -159,13 +163,13 @@ def test_every_option_says_what_it_costs() -> None:
 )
 def test_an_option_in_the_wrong_place_is_refused(engine: str, name: str, sentence: str) -> None:
     with pytest.raises(UnusableInput, match=sentence):
-        check_options(named(engine), [name])
+        check_options(engine_named(engine), [name])
 
 
 def test_options_that_contradict_each_other_are_refused() -> None:
     with pytest.raises(UnusableInput, match="not both"):
-        check_options(named("nsys"), ["pause", "no-pause"])
-    check_options(named("nsys"), ["pause"])
+        check_options(engine_named("nsys"), ["pause", "no-pause"])
+    check_options(engine_named("nsys"), ["pause"])
 
 
 def test_the_launch_line_has_what_was_asked_for() -> None:
@@ -199,25 +203,25 @@ def test_blackwell_is_traced_in_software_where_nsys_can(
 
 def test_a_training_is_chosen_by_pid_by_rank_or_by_being_the_only_one(start: Start) -> None:
     zero = start(RANK="0", WORLD_SIZE="2", LOCAL_RANK="0")
-    assert [target.pid for target in targets.choose()] == [zero.pid]
+    assert [target.pid for target in targets.choose_targets()] == [zero.pid]
     one = start(RANK="1", WORLD_SIZE="2", LOCAL_RANK="1")
-    assert [target.pid for target in targets.choose()] == [zero.pid, one.pid], (
+    assert [target.pid for target in targets.choose_targets()] == [zero.pid, one.pid], (
         "ranks of one parent are one training"
     )
-    assert [target.pid for target in targets.choose(ranks=[1])] == [one.pid]
-    assert [target.rank for target in targets.choose(pids=[zero.pid])] == [0]
+    assert [target.pid for target in targets.choose_targets(ranks=[1])] == [one.pid]
+    assert [target.rank for target in targets.choose_targets(pids=[zero.pid])] == [0]
     with pytest.raises(UnusableInput, match="no attached process is rank 7; attached ranks: 0, 1"):
-        targets.choose(ranks=[7])
+        targets.choose_targets(ranks=[7])
     other = start()
     with pytest.raises(UnusableInput, match=rf"several trainings run here: .*{other.pid}.*--pid or --rank"):
-        targets.choose()
+        targets.choose_targets()
 
 
 def test_a_pid_that_is_not_there_is_refused() -> None:
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
     with pytest.raises(UnusableInput, match=f"there is no process {gone.pid}"):
-        targets.choose(pids=[gone.pid])
+        targets.choose_targets(pids=[gone.pid])
 
 
 def test_a_descriptor_that_goes_while_they_are_looked_at_hides_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:

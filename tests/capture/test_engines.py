@@ -22,7 +22,7 @@ from llmtop.capture import capabilities, targets
 from llmtop.capture.base.engine import Refusal
 from llmtop.capture.base.folder import Info
 from llmtop.capture.base.job import Target
-from llmtop.capture.engines import ENGINES, named
+from llmtop.capture.engines import ENGINES, engine_named
 from llmtop.capture.take import Result
 from llmtop.cli.capture.command import capture
 from llmtop.cli.doctor.command import doctor
@@ -110,9 +110,9 @@ def made_up(monkeypatch: pytest.MonkeyPatch) -> MadeUpEngine:
 
 def test_an_engine_more_is_offered_beside_the_others(made_up: MadeUpEngine) -> None:
     mine = Target(os.getpid())
-    *others, last = capabilities.abilities(mine)
+    *others, last = capabilities.list_abilities(mine)
     assert [ability.engine for ability in others] == [name for name in ENGINES if name != made_up.name]
-    assert (last.engine, last.can, last.because) == (made_up.name, True, made_up.gives)
+    assert (last.engine, last.is_supported, last.reason) == (made_up.name, True, made_up.description)
     assert last.warning == "nothing of it is true"
     made_up.refused = Refusal("it is tired", "sleep 10")
     with pytest.raises(NotPossibleHere, match=r"made-up cannot capture .*: it is tired; to change that: sleep 10"):
@@ -123,7 +123,7 @@ def test_it_is_known_by_its_name_only_once_it_is_registered() -> None:
     with pytest.raises(
         UnusableInput, match=r"no engine 'made-up'; there are: nsys, xla\.profiler, torch\.profiler, jax\.profiler"
     ):
-        named("made-up")
+        engine_named("made-up")
 
 
 def test_the_command_line_takes_a_capture_with_it(
@@ -170,24 +170,24 @@ def test_what_was_started_for_it_is_found_unattached_and_what_only_serves_a_trai
     made_up: MadeUpEngine, monkeypatch: pytest.MonkeyPatch, runtime_dir: Path
 ) -> None:
     mine, parent = os.getpid(), os.getppid()
-    assert Target(mine) not in targets.unattached()
+    assert Target(mine) not in targets.list_unattached()
     made_up.started = {mine: True, parent: False, 4_000_000_000: True}
-    assert Target(mine) in targets.unattached()
-    found = {target.pid for target in targets.unattached()}
+    assert Target(mine) in targets.list_unattached()
+    found = {target.pid for target in targets.list_unattached()}
     assert not {parent, 4_000_000_000} & found
-    assert mine not in {target.pid for target in targets.unattached(frozenset({mine}))}, "it is attached"
+    assert mine not in {target.pid for target in targets.list_unattached(frozenset({mine}))}, "it is attached"
     another = MadeUpEngine()
     monkeypatch.setitem(ENGINES, "another", another)
     another.started = {mine: False, parent: True}
-    assert not {mine, parent} & {target.pid for target in targets.unattached()}
+    assert not {mine, parent} & {target.pid for target in targets.list_unattached()}
 
 
 def test_of_what_nsys_launched_python_is_found(start: Start, runtime_dir: Path) -> None:
     training = start("--plain", NSYS_PROFILING_SESSION_ID="4711")
     other = subprocess.Popen(["sleep", "60"], env=environment(NSYS_PROFILING_SESSION_ID="4711"))
     try:
-        assert wait_for(lambda: Target(training.pid) in targets.unattached())
-        assert ENGINES["nsys"].unattached([training.pid, other.pid, os.getpid()]) == {training.pid: True}
+        assert wait_for(lambda: Target(training.pid) in targets.list_unattached())
+        assert ENGINES["nsys"].find_unattached([training.pid, other.pid, os.getpid()]) == {training.pid: True}
     finally:
         other.kill()
         other.wait()
@@ -201,7 +201,7 @@ def test_its_options_are_listed_and_it_stands_in_the_help(made_up: MadeUpEngine)
 
 
 def test_the_dialog_asks_it_like_any_other(made_up: MadeUpEngine) -> None:
-    alone = Prospect(Target(os.getpid()), capabilities.abilities(Target(os.getpid())))
+    alone = Prospect(Target(os.getpid()), capabilities.list_abilities(Target(os.getpid())))
     form = Form((alone,))
     assert form.engine == "py-spy"
     assert form.plan().steps is None, "a process that tells no steps"  # type: ignore[union-attr]
@@ -287,13 +287,13 @@ def test_a_training_records_for_an_engine_more(monkeypatch: pytest.MonkeyPatch, 
 def test_how_to_look_at_a_capture_is_the_engine_s_to_say(engine: str, trace: str | None, line: str) -> None:
     folder = Path("/data/x-y")
     result = Result(folder, Info(engine=engine, started_at=1.0), 1, folder / trace if trace else None)
-    assert result.open == line
+    assert result.open_command == line
 
 
 def test_asking_the_engines_loads_nothing_that_only_a_capture_needs() -> None:
     code = (
         "import os, sys; from llmtop.capture import capabilities; from llmtop.capture.base.job import Target; "
-        "capabilities.abilities(Target(os.getpid())); print(*sys.modules)"
+        "capabilities.list_abilities(Target(os.getpid())); print(*sys.modules)"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], env=environment(), capture_output=True, text=True, check=True

@@ -13,8 +13,8 @@ import pytest
 from llmtop.capture import take
 from llmtop.capture.base import folder
 from llmtop.capture.base.folder import Info
-from llmtop.capture.base.lock import CaptureLock, Holder, current
-from llmtop.capture.base.lock import leftovers as left_locks
+from llmtop.capture.base.lock import CaptureLock, Holder, running_captures
+from llmtop.capture.base.lock import orphaned_captures as left_locks
 from llmtop.capture.nsys import orphans
 from llmtop.errors import NotPossibleHere, UnusableInput
 from tests.support.processes import environment, wait_for
@@ -29,7 +29,7 @@ def holder(**more: object) -> Holder:
 
 
 def test_two_captures_of_one_second_get_two_folders(tmp_path: Path) -> None:
-    made = {folder.make(tmp_path / "captures", "nsys") for _ in range(3)}
+    made = {folder.make_folder(tmp_path / "captures", "nsys") for _ in range(3)}
     assert len(made) == 3
     assert all(path.name.startswith(time.strftime("%Y")) and "-nsys" in path.name for path in made)
 
@@ -37,9 +37,9 @@ def test_two_captures_of_one_second_get_two_folders(tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(NotPossibleHere, match=r"(is a file|Not a directory).*--out"):
-        folder.make(tmp_path / "file", "nsys")
+        folder.make_folder(tmp_path / "file", "nsys")
     with pytest.raises(NotPossibleHere, match=r"cannot be written: .*--out"):
-        folder.make(Path("/proc/none"), "nsys")
+        folder.make_folder(Path("/proc/none"), "nsys")
 
 
 def test_too_little_room_is_told_before_anything_is_begun(tmp_path: Path) -> None:
@@ -72,7 +72,7 @@ def test_a_write_that_fails_leaves_the_old_file_and_no_part(
 
 
 def test_only_captures_are_removed(tmp_path: Path) -> None:
-    mine = folder.make(tmp_path, "nsys")
+    mine = folder.make_folder(tmp_path, "nsys")
     folder.write_info(mine, info())
     (mine / "trace").write_bytes(b"x" * 1000)
     precious = tmp_path / "precious"
@@ -88,11 +88,11 @@ def test_only_captures_are_removed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("damaged", [b"", b"{", b'{"engine": 1}', b"\xff\xfe", b"[]"])
 def test_a_damaged_capture_is_told_and_left_out_of_the_list(tmp_path: Path, damaged: bytes) -> None:
-    path = folder.make(tmp_path, "nsys")
+    path = folder.make_folder(tmp_path, "nsys")
     (path / folder.INFO).write_bytes(damaged)
     with pytest.raises(UnusableInput, match="damaged"):
         folder.read_info(path)
-    assert folder.listed(tmp_path) == []
+    assert folder.list_infos(tmp_path) == []
 
 
 def test_the_commit_of_the_trainings_folder_is_told(tmp_path: Path) -> None:
@@ -104,9 +104,9 @@ def test_the_commit_of_the_trainings_folder_is_told(tmp_path: Path) -> None:
     subprocess.run(["git", "-C", str(repository), *identity, "commit", "-qm", "x"], check=True)
     process = subprocess.Popen(["sleep", "60"], cwd=repository)
     try:
-        clean = folder.git_of(process.pid)
+        clean = folder.git_state(process.pid)
         (repository / "train.py").write_text("2")
-        changed = folder.git_of(process.pid)
+        changed = folder.git_state(process.pid)
     finally:
         process.kill()
         process.wait()
@@ -120,17 +120,17 @@ def test_the_commit_of_the_trainings_folder_is_told(tmp_path: Path) -> None:
 def test_the_copy_line_is_the_way_this_person_came(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("USER", "ada")
     monkeypatch.setenv("SSH_CONNECTION", "10.0.0.5 50000 10.0.0.9 2222")
-    assert take.copy_line(Path("/data/a b")) == "scp -r -P 2222 ada@10.0.0.9:'/data/a b' ."
+    assert take.copy_command(Path("/data/a b")) == "scp -r -P 2222 ada@10.0.0.9:'/data/a b' ."
 
 
 def test_a_lock_is_for_one_and_free_again_after(runtime_dir: Path) -> None:
     with CaptureLock("pid-7", holder()) as lock:
-        assert [one.target for one in current()] == [7]
+        assert [one.target for one in running_captures()] == [7]
         assert left_locks() == []
         with pytest.raises(NotPossibleHere, match=rf"another llmtop \(pid {os.getpid()}\)"):
             CaptureLock("pid-7", holder())
         CaptureLock("pid-8", holder(target=8)).release()
-        assert lock.leftover is None
+        assert lock.orphan is None
     assert list(runtime_dir.iterdir()) == []
     CaptureLock("pid-7", holder()).release()
 
@@ -148,27 +148,27 @@ def test_the_lock_of_a_killed_llmtop_is_free_and_says_what_it_was(runtime_dir: P
     process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, env=environment())
     assert process.stdout is not None
     process.stdout.readline()
-    assert 9 in [one.target for one in current()]
+    assert 9 in [one.target for one in running_captures()]
     process.kill()
     process.wait()
-    wait_for(lambda: current() == [], what="the kernel to free the lock")
+    wait_for(lambda: running_captures() == [], what="the kernel to free the lock")
     assert {one.target for _, one in left_locks()} >= {9}
     with CaptureLock("pid-9", holder(target=9)) as lock:
-        assert lock.leftover is not None
-        assert lock.leftover.pid == process.pid
-    assert [line for line in orphans.sentences() if "session" in line] == []
-    assert list(orphans.stop_all())
+        assert lock.orphan is not None
+        assert lock.orphan.pid == process.pid
+    assert [line for line in orphans.orphan_messages() if "session" in line] == []
+    assert list(orphans.stop_orphans())
     assert left_locks() == []
 
 
 def test_a_capture_whose_llmtop_was_killed_is_listed_as_cut_short(runtime_dir: Path, tmp_path: Path) -> None:
-    path = folder.make(tmp_path, "nsys")
+    path = folder.make_folder(tmp_path, "nsys")
     running = info(pids=[7])
     folder.write_info(path, running)
-    assert orphans.state_of(path, running) == "cut short"
+    assert orphans.capture_state(path, running) == "cut short"
     with CaptureLock("pid-7", holder()):
-        assert orphans.state_of(path, running) == "running"
-    assert orphans.state_of(path, info(state="done")) == "done"
+        assert orphans.capture_state(path, running) == "running"
+    assert orphans.capture_state(path, info(state="done")) == "done"
 
 
 def test_how_long_a_capture_has_run_is_told_by_no_clock_that_can_be_set() -> None:

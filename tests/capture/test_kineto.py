@@ -33,7 +33,7 @@ def training(start_once: Start) -> Training:
 
 def _asks(training: Training) -> bool:
     directory = kineto_engine.directory_of(training.pid)
-    return directory is not None and training.pid in [one.pid for one in kineto_engine.pollers(directory)]
+    return directory is not None and training.pid in [one.pid for one in kineto_engine.list_pollers(directory)]
 
 
 def plan(training: Training, parent: Path, **more: object) -> Plan:
@@ -43,7 +43,7 @@ def plan(training: Training, parent: Path, **more: object) -> Plan:
 @pytest.mark.torch
 class TestCapture:
     def test_five_steps_of_an_unmodified_script(self, training: Training, captures: Path) -> None:
-        assert Target(training.pid) in targets.unattached(), "it is found without being named"
+        assert Target(training.pid) in targets.list_unattached(), "it is found without being named"
         result = take.take(plan(training, captures))
         assert result.trace == result.folder / "traces" / f"pid{training.pid}.pt.trace.json"
         assert result.report.steps.count == 5

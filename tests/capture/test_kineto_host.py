@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from llmtop.capture.base.job import CaptureJob, Plan, Target
-from llmtop.capture.base.step_listener import StepWatch
+from llmtop.capture.base.step_listener import StepListener
 from llmtop.capture.kineto import daemon, messages
 from llmtop.capture.kineto import engine as kineto_engine
 from llmtop.capture.kineto.daemon import FabricHost
@@ -66,8 +66,8 @@ def test_every_question_is_answered_and_with_nothing_while_nobody_wishes(host: F
 def test_a_wish_is_told_once_and_only_to_a_process_that_can_trace(host: FabricHost) -> None:
     monitor = kineto_engine.HostConnection(host.directory)
     answer(ask(host))
-    monitor.send(messages.Wish(pid=os.getpid(), path="/tmp/trace.json", steps=7))
-    wait_for(lambda: kineto_engine.pollers(host.directory))
+    monitor.send(messages.TraceRequest(pid=os.getpid(), path="/tmp/trace.json", steps=7))
+    wait_for(lambda: kineto_engine.list_pollers(host.directory))
     assert answer(ask(host, kind=1)) == b"", "it is busy: a wish sent now would be lost"
     text = answer(ask(host)).decode()
     assert "ACTIVITIES_ITERATIONS=7\n" in text
@@ -79,9 +79,9 @@ def test_a_wish_is_told_once_and_only_to_a_process_that_can_trace(host: FabricHo
 
 def test_hanging_up_takes_a_wish_back(host: FabricHost) -> None:
     monitor = kineto_engine.HostConnection(host.directory)
-    monitor.send(messages.Wish(pid=os.getpid(), path="/tmp/trace.json", steps=7))
+    monitor.send(messages.TraceRequest(pid=os.getpid(), path="/tmp/trace.json", steps=7))
     monitor.close()
-    kineto_engine.pollers(host.directory)  # the host has heard the hanging up when it answers this
+    kineto_engine.list_pollers(host.directory)  # the host has heard the hanging up when it answers this
     assert answer(ask(host)) == b""
 
 
@@ -95,9 +95,9 @@ def test_hanging_up_takes_a_wish_back(host: FabricHost) -> None:
         wire.framed(b"garbage"),
         wire.framed(b"\x82\xa4type\xa4look\xa4more" + b"\x91" * 3000 + b"\x00"),
         wire.framed(b"\x84\xa4type\xa4wish\xa3pid\x01\xa4path\xa2/\xff\xa5steps\x01"),
-        Frames().encode(messages.Wish(pid=1, path="relative", steps=1)),
-        Frames().encode(messages.Wish(pid=1, path="/a\nKEY=1", steps=1)),
-        Frames().encode(messages.Wish(pid=1, path="/a")),
+        Frames().encode(messages.TraceRequest(pid=1, path="relative", steps=1)),
+        Frames().encode(messages.TraceRequest(pid=1, path="/a\nKEY=1", steps=1)),
+        Frames().encode(messages.TraceRequest(pid=1, path="/a")),
         Frames().encode(wire.Refused(reason="a host says that")),  # type: ignore[arg-type]
     ],
 )
@@ -107,7 +107,7 @@ def test_what_is_no_wish_is_refused_and_the_host_serves_on(host: FabricHost, sen
         bad.sendall(sent)
         assert b"refused" in bad.recv(4096)
     assert answer(ask(host)) == b""
-    neighbour.send(messages.WhoIsThere())
+    neighbour.send(messages.ListPollers())
     assert isinstance(neighbour.receive(30), messages.Pollers)
     neighbour.close()
 
@@ -117,17 +117,17 @@ def test_a_crowd_of_monitors_is_sent_away_and_those_that_are_in_are_served(host:
     crowd = [connected(host) for _ in range(100)]
     assert crowd[-1].recv(1) == b"", "it was hung up on"
     assert answer(ask(host)) == b"", "the training is answered meanwhile"
-    crowd[0].sendall(Frames().encode(messages.WhoIsThere()))
+    crowd[0].sendall(Frames().encode(messages.ListPollers()))
     assert b"pollers" in crowd[0].recv(4096)
     for one in crowd:
         one.close()
-    assert [one.pid for one in kineto_engine.pollers(host.directory)] == [os.getpid()]
+    assert [one.pid for one in kineto_engine.list_pollers(host.directory)] == [os.getpid()]
 
 
 def test_what_comes_in_pieces_is_understood(host: FabricHost) -> None:
     answer(ask(host))
     with connected(host) as monitor:
-        for byte in Frames().encode(messages.WhoIsThere()) * 2:
+        for byte in Frames().encode(messages.ListPollers()) * 2:
             monitor.sendall(bytes([byte]))
         mine, heard = Frames(), list[messages.FromHost]()
         while len(heard) < 2:
@@ -190,9 +190,9 @@ def test_launchers_and_spawned_workers_are_no_trainings(host: FabricHost, tmp_pa
         for process in running.values():
             assert process.stdout is not None
             process.stdout.readline()
-        asking = {poller.pid for poller in kineto_engine.pollers(host.directory)}
+        asking = {poller.pid for poller in kineto_engine.list_pollers(host.directory)}
         assert asking == {process.pid for process in running.values()}
-        assert kineto_engine.trainings(host.directory) == [running["rank"].pid]
+        assert kineto_engine.training_pids(host.directory) == [running["rank"].pid]
     finally:
         for process in running.values():
             process.kill()
@@ -209,7 +209,7 @@ def dropping(host: FabricHost, how_many: int) -> Iterator[int]:
         cwd=REPOSITORY,
     ) as process:
         try:
-            wait_for(lambda: process.pid in [one.pid for one in kineto_engine.pollers(host.directory)])
+            wait_for(lambda: process.pid in [one.pid for one in kineto_engine.list_pollers(host.directory)])
             yield process.pid
         finally:
             process.kill()
@@ -217,13 +217,13 @@ def dropping(host: FabricHost, how_many: int) -> Iterator[int]:
 
 def _job(pid: int, folder: Path, **length: float) -> CaptureJob:
     plan = Plan("kineto", (Target(pid),), folder, **length)  # type: ignore[arg-type]
-    return CaptureJob(plan, folder, StepWatch([]))
+    return CaptureJob(plan, folder, StepListener([]))
 
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Waits as for a process that asks ten times a second."""
-    monkeypatch.setattr(kineto_engine, "TAKEN_SECONDS", 0.5)
+    monkeypatch.setattr(kineto_engine, "START_SECONDS", 0.5)
     monkeypatch.setattr(kineto_engine, "ASK_SECONDS", 0.1)
 
 

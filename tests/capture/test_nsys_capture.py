@@ -54,8 +54,8 @@ def test_the_folder_says_what_was_captured(under_nsys: Training, captures: Path)
     assert written["step_seconds"]["slowest_during"] is not None
     names = {file["name"] for file in written["files"]}
     assert {"trace.nsys-rep", "trace.sqlite", "report.md", "report.json"} <= names
-    assert str(result.folder) in result.copy
-    assert "trace.nsys-rep" in result.open
+    assert str(result.folder) in result.copy_command
+    assert "trace.nsys-rep" in result.open_command
 
 
 def test_the_command_line_captures_and_prints_json_alone(under_nsys: Training, captures: Path) -> None:
@@ -95,7 +95,7 @@ def test_a_training_under_plain_nsys_launch_is_found(start: Start, real_nsys: Pa
 def _attached() -> tuple[Target, ...]:
     from llmtop.capture import targets
 
-    return targets.attached()
+    return targets.list_attached()
 
 
 def test_the_ranks_of_one_launch_are_in_one_report_and_elsewhere_a_file_each(

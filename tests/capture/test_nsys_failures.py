@@ -12,7 +12,7 @@ import pytest
 from llmtop.capture import capabilities
 from llmtop.capture import take as run
 from llmtop.capture.base.job import Cancelled, Plan, Progress, Target
-from llmtop.capture.base.lock import current
+from llmtop.capture.base.lock import running_captures
 from llmtop.capture.engines import ENGINES
 from llmtop.capture.nsys import collection, lost_records
 from llmtop.errors import NotPossibleHere
@@ -83,7 +83,7 @@ def test_a_failure_is_one_sentence_and_the_training_runs_on(
         take(training, captures)
     assert "\n" not in str(refused.value)
     training.wait_for_steps(3)
-    assert current() == [], "the lock must be free again"
+    assert running_captures() == [], "the lock must be free again"
 
 
 @pytest.mark.parametrize("works", [True, False])
@@ -151,11 +151,11 @@ def test_after_a_capture_that_lost_kernels_nsys_is_not_let_near_the_training_aga
     monkeypatch.setenv("FAKE_NSYS", "")
     with pytest.raises(NotPossibleHere, match=r"lacked kernels, and nsys has crashed.*start it anew"):
         take(training, captures)
-    assert current() == []
+    assert running_captures() == []
     assert len(list(captures.iterdir())) == 1
-    (ability,) = [one for one in capabilities.abilities(Target(training.pid)) if one.engine == "nsys"]
-    assert not ability.can
-    assert ability.because == lost_records.REFUSAL
+    (ability,) = [one for one in capabilities.list_abilities(Target(training.pid)) if one.engine == "nsys"]
+    assert not ability.is_supported
+    assert ability.reason == lost_records.REFUSAL
     assert ability.command.startswith("llmtop run --nsys -- ")
     training.wait_for_steps(3)
 
@@ -168,16 +168,16 @@ def test_a_loss_by_another_version_or_of_another_training_bars_nothing(
     monkeypatch.setenv("FAKE_NSYS_VERSION", version)
     monkeypatch.setenv("FAKE_NSYS_PID", str(training.pid if whose == "its own" else 99))
     assert any("did not record 50" in note for note in take(training, captures).info.notes)
-    assert not lost_records.happened("4711")
+    assert not lost_records.has_loss("4711")
 
 
 def test_a_loss_is_of_one_training_whatever_number_its_session_has(
     training: Training, start: Start, captures: Path
 ) -> None:
-    lost_records.remember("4711", [training.pid])
-    assert lost_records.happened("4711")
+    lost_records.note_loss("4711", [training.pid])
+    assert lost_records.has_loss("4711")
     training.end()
-    assert not lost_records.happened("4711")
+    assert not lost_records.has_loss("4711")
     again = start("--step-ms", "10", NSYS_PROFILING_SESSION_ID="4711")
     assert take(again, captures).info.state == "done"
 
@@ -205,9 +205,9 @@ def test_what_a_version_does_to_trainings_is_said_before_the_key_is_pressed(
     monkeypatch.setenv("FAKE_NSYS_VERSION", version)
     monkeypatch.setattr(procfs, "uses_gpu", lambda pid: gpu)
     target = training.wait_attached() if attached else Target(training.pid)
-    (ability,) = [one for one in capabilities.abilities(target) if one.engine == "nsys"]
-    assert ability.can
-    assert ability.because == ENGINES["nsys"].gives
+    (ability,) = [one for one in capabilities.list_abilities(target) if one.engine == "nsys"]
+    assert ability.is_supported
+    assert ability.reason == ENGINES["nsys"].description
     assert ability.warning.startswith(said)
     assert bool(ability.warning) == bool(said)
 
@@ -238,7 +238,7 @@ def test_a_training_on_a_gpu_pauses_for_the_versions_that_harm_it(
     target = training.wait_attached()
     result = run.take(Plan("nsys", (target,), captures, steps=3, options=frozenset(options)))
     assert len(result.info.paused_seconds) == pauses
-    assert ("the training waited" in result.slowest) == bool(pauses)
+    assert ("the training waited" in result.slowest_step_text) == bool(pauses)
     training.wait_for_steps(20)
 
 
@@ -248,13 +248,13 @@ def test_torch_s_profiler_is_not_offered_beside_nsys_on_a_gpu(
     target = Target(training.pid, hello=Hello(engines=["torch.profiler"], torch="2.11"), socket=Path("/"))
 
     def offered() -> dict[str, capabilities.Ability]:
-        return {one.engine: one for one in capabilities.abilities(target)}
+        return {one.engine: one for one in capabilities.list_abilities(target)}
 
-    assert offered()["torch.profiler"].can, "without a GPU there is no CUPTI to share"
+    assert offered()["torch.profiler"].is_supported, "without a GPU there is no CUPTI to share"
     monkeypatch.setattr(procfs, "uses_gpu", lambda pid: True)
     refused = offered()["torch.profiler"]
-    assert not refused.can
-    assert refused.because == "it runs under nsys, and CUPTI serves one tracer at a time"
+    assert not refused.is_supported
+    assert refused.reason == "it runs under nsys, and CUPTI serves one tracer at a time"
     assert refused.command.startswith("llmtop run -- ")
 
 

@@ -54,7 +54,7 @@ def test_the_window_holds_the_steps_asked_for_and_says_what_it_cost(under_nsys: 
     assert start > 0
     assert stop >= pause.SETTLE_SECONDS
     assert (result.info.step_seconds.slowest_during or 0) > stop
-    assert "; the training waited " in result.slowest
+    assert "; the training waited " in result.slowest_step_text
     assert session_state(target) == "Launched"
     under_nsys.wait_for_steps(5)
     assert under_nsys.end() == 0
@@ -81,7 +81,7 @@ def test_ranks_that_wait_for_each_other_pause_after_the_same_step(
         "--step-ms", str(step_ms), "--lockstep", str(tmp_path / "s"),
         behind=(*llmtop_run, "--nsys", "--", "sh", "-c", both),
     )  # fmt: skip
-    ranks = wait_for(lambda: found if len(found := targets.attached()) == 2 else None)
+    ranks = wait_for(lambda: found if len(found := targets.list_attached()) == 2 else None)
     listeners = [heard(target) for target in ranks]
     given = {"steps": None, **length, "options": PAUSE}
     # One that was not asked for is in the session too.
@@ -141,9 +141,9 @@ def test_what_a_killed_llmtop_left_collecting_is_stopped_in_a_pause(
     tool, session = nsys.for_process(target.pid)
     tool.run("start", f"--session={session.id}", "-o", str(tmp_path / "left"), "-f", "true")
     listener = heard(target)
-    assert collection.stop_leftover(tool, session.id) == [tmp_path / "left.nsys-rep"]
+    assert collection.stop_orphan(tool, session.id) == [tmp_path / "left.nsys-rep"]
     listener.until(lambda: len(pauses(listener)) == 1)
-    assert orphans.sentences() == []
+    assert orphans.orphan_messages() == []
     training.wait_for_steps(3)
 
 
@@ -172,7 +172,7 @@ def test_a_step_that_never_ends_is_not_waited_for_long(
     training = start("--step-ms", "3000", behind=(*llmtop_run, "--nsys", "--"))
     target = training.wait_attached()
     monkeypatch.setattr(pause, "PATIENCE_SECONDS", 0.3)
-    monkeypatch.setattr(pause.Pauses, "step_seconds", 0.0)
+    monkeypatch.setattr(pause.SessionPause, "step_seconds", 0.0)
     with pytest.raises(NotPossibleHere, match=r"not started: pid \d+ did not end a step within 0 s"):
         take.take(plan(target, captures, options=PAUSE))
     assert session_state(target) == "Launched"
@@ -250,7 +250,7 @@ def test_the_pause_of_one_capture_does_not_set_off_the_next(
     )
     target = training.wait_attached()
     listener = heard(target)
-    armed = trigger.armed(
+    armed = trigger.capture_on_conditions(
         plan(target, captures, options=PAUSE),
         [trigger.SlowStep(medians=20.0)],  # 400 ms; a pause of 500 ms would be over it too
         trigger.TriggerLimits(captures=3, cooldown_seconds=0.1),
@@ -267,7 +267,7 @@ def test_of_two_that_do_not_run_in_step_none_waits_long_for_the_other(
 ) -> None:
     both = 'RANK=0 WORLD_SIZE=2 "$0" "$@" --step-ms 20 & RANK=1 WORLD_SIZE=2 "$0" "$@" --step-ms 500; wait'
     start(behind=(*llmtop_run, "--nsys", "--", "sh", "-c", both))
-    ranks = wait_for(lambda: found if len(found := targets.attached()) == 2 else None)
+    ranks = wait_for(lambda: found if len(found := targets.list_attached()) == 2 else None)
     result = take.take(Plan("nsys", ranks, captures, steps=4, options=PAUSE))
     assert result.info.notes == []
     assert max(result.info.paused_seconds) < pause.LONGEST_SECONDS

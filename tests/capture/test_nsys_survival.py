@@ -59,11 +59,11 @@ def test_a_collection_whose_llmtop_and_holder_were_killed_is_found_and_stopped(
     target = under_nsys.wait_attached()
     tool, session = nsys.for_process(target.pid)
     abandon(tool, session, target, tmp_path)
-    assert any(session.id in sentence for sentence in orphans.sentences())
-    outcomes = list(orphans.stop_all())
+    assert any(session.id in sentence for sentence in orphans.orphan_messages())
+    outcomes = list(orphans.stop_orphans())
     assert all(isinstance(outcome, str) for outcome in outcomes)
     assert session_state(target) == "Launched"
-    assert orphans.sentences() == []
+    assert orphans.orphan_messages() == []
     under_nsys.wait_for_steps(3)
 
 

@@ -55,7 +55,7 @@ def test_the_rank_is_in_the_name_and_in_the_file(captured: take.Result) -> None:
     assert captured.info.steps is not None
     assert captured.info.steps > 0, "these ranks do not wait for each other, so they count differently"
     assert {entry.name for entry in captured.info.files} >= {"traces/rank0.pt.trace.json"}
-    assert captured.open.endswith(f"{captured.folder.name}/traces/rank0.pt.trace.json there")
+    assert captured.open_command.endswith(f"{captured.folder.name}/traces/rank0.pt.trace.json there")
     assert capture_info(files(captured)[0]) == capture_info(captured.folder), "the trace alone knows its capture"
 
 
@@ -105,7 +105,7 @@ def test_hta_opens_the_folder_as_it_is_and_knows_the_ranks(captured: take.Result
 def test_only_the_rank_is_added(tmp_path: Path) -> None:
     path = write_chrome(tmp_path / "x.json", steady())
     before = json.loads(path.read_bytes())
-    traces.label(path, 3, 8)
+    traces.write_label(path, 3, 8)
     after = json.loads(path.read_bytes())
     assert after.pop("distributedInfo") == {"rank": 3, "world_size": 8}
     assert after == before
@@ -126,24 +126,24 @@ def test_only_the_rank_is_added(tmp_path: Path) -> None:
 def test_a_trace_that_says_its_rank_or_is_no_object_is_left_alone(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "x.json"
     path.write_bytes(data)
-    traces.label(path, 3, 8)
+    traces.write_label(path, 3, 8)
     assert path.read_bytes() == data
-    traces.label(path, None, None)
+    traces.write_label(path, None, None)
     assert path.read_bytes() == data
 
 
 def test_a_name_of_an_event_is_not_taken_for_the_rank_that_is_missing(tmp_path: Path) -> None:
     path = tmp_path / "x.json"
     path.write_text('{"traceEvents": [{"name": "\\"distributedInfo\\"", "ph": "i"}]}')
-    traces.label(path, 0, None)
+    traces.write_label(path, 0, None)
     assert json.loads(path.read_bytes())["distributedInfo"] == {"rank": 0}
 
 
 def test_a_training_that_torchrun_started_without_llmtop_has_its_rank_from_there(tmp_path: Path) -> None:
     sleeper = subprocess.Popen(["sleep", "60"], env={"RANK": "5", "WORLD_SIZE": "16"})
     try:
-        assert traces.place_of(Target(sleeper.pid)) == (5, 16)
+        assert traces.rank_and_world_size(Target(sleeper.pid)) == (5, 16)
     finally:
         sleeper.kill()
         sleeper.wait()
-    assert traces.place_of(Target(sleeper.pid)) == (None, None)
+    assert traces.rank_and_world_size(Target(sleeper.pid)) == (None, None)

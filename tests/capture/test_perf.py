@@ -19,7 +19,7 @@ from llmtop.capture import take
 from llmtop.capture.base.job import Cancelled, Plan, Progress, Target
 from llmtop.capture.perf import bpf, counters, program, script, trampoline
 from llmtop.capture.perf.engine import PerfEngine
-from llmtop.capture.py_spy.cpu_times import started_by
+from llmtop.capture.py_spy.cpu_times import descendant_pids
 from llmtop.errors import NotPossibleHere
 from llmtop.stacks.model import StackNode
 from llmtop.stacks.text import brief
@@ -27,7 +27,7 @@ from llmtop.stacks.text import counters as counted
 from llmtop.system import procfs
 from tests.support.processes import REPOSITORY, environment, running, wait_for
 
-needs_perf = pytest.mark.skipif(program.refusal() is not None or bool(program._tried()), reason="no perf here")
+needs_perf = pytest.mark.skipif(program.refusal() is not None or bool(program._try_perf()), reason="no perf here")
 
 SCRIPT = """
 import time, zlib
@@ -94,7 +94,7 @@ def test_a_capture_shows_native_frames_what_it_waits_for_and_the_counters(
     if counts.ipc is None:
         assert "cycles" in counts.absent
         assert "does not count" in " ".join(counted(found))
-    if program.may_all():
+    if program.may_trace_kernel():
         off = threads["MainThread, off it"]
         assert off.unit == "microseconds"
         assert off.tree is not None
@@ -191,7 +191,7 @@ def test_functions_of_python_are_seen_where_it_was_started_so(version: str, tmp_
     assert process.stdout is not None
     try:
         process.stdout.readline()
-        assert trampoline.active(process.pid)
+        assert trampoline.is_active(process.pid)
         result = take.take(plan(process.pid, tmp_path / "captures", seconds=2.0))
     finally:
         process.kill()
@@ -224,17 +224,17 @@ pt main loop 7/9 10.500000: PERF_RECORD_SWITCH IN
 
 
 def test_what_perf_prints_is_time_off_the_cpu_and_functions_of_python() -> None:
-    found = script.read(PRINTED.splitlines(keepends=True), {7: "python train.py"}, {})
-    assert found.python
-    assert [(frame.name, frame.file) for frame in found.on[0].frames] == [
+    found = script.read_script(PRINTED.splitlines(keepends=True), {7: "python train.py"}, {})
+    assert found.has_python
+    assert [(frame.name, frame.file) for frame in found.on_cpu[0].frames] == [
         ("press", "/home/me/train.py"), ("deflate", "/lib/libz.so.1"),
     ]  # fmt: skip
-    off = {stack.thread.name: stack for stack in found.off}
+    off = {stack.thread.name: stack for stack in found.off_cpu}
     assert off["MainThread"].samples == 250_000
     assert off["MainThread"].frames[0].name == "do_nanosleep"
     assert off["pt main loop"].samples == 100_000
     assert off["pt main loop"].frames[-1] == script.PREEMPTED
-    assert script.read(["\x00garbage\n", "\t(\n", " 9 9\n"], {}, {}) == script.Scripted([], [], False)
+    assert script.read_script(["\x00garbage\n", "\t(\n", " 9 9\n"], {}, {}) == script.PerfStacks([], [], False)
 
 
 @pytest.mark.parametrize(("ipc", "bound"), [(0.6, "memory"), (1.5, "neither"), (2.4, "compute")])
@@ -244,12 +244,12 @@ def test_instructions_a_cycle_say_what_cores_do_and_what_is_not_counted_is_said(
 
     lines = [line("task-clock", 1500.0), line("cycles:u", 1000), line("instructions:u", ipc * 1000), "# no JSON"]
     lines += [line("cache-references", 200), line("cache-misses", 20), line("branch-misses", "<not supported>")]
-    found = counters.read("\n".join(lines), 3.0)
+    found = counters.read_counters("\n".join(lines), 3.0)
     assert (found.cpus, found.ipc, found.bound) == (0.5, pytest.approx(ipc), bound)
     assert found.cache_miss_pct == 10.0
     assert found.branch_miss_pct is None
     assert found.absent == ("branch-misses",)
-    assert counters.read("", 1.0).ipc is None
+    assert counters.read_counters("", 1.0).ipc is None
 
 
 def test_where_perf_is_missing_or_forbidden_one_command_is_named(
@@ -266,32 +266,34 @@ def test_where_perf_is_missing_or_forbidden_one_command_is_named(
     level = tmp_path / "paranoid"
     level.write_text("4\n")
     monkeypatch.setattr(program, "_PARANOID", level)
-    monkeypatch.setattr(program, "may_all", lambda: False)
+    monkeypatch.setattr(program, "may_trace_kernel", lambda: False)
     refused = PerfEngine().refusal(Target(os.getpid()))
     assert refused is not None
-    assert "perf_event_paranoid is 4" in refused.because
+    assert "perf_event_paranoid is 4" in refused.reason
 
 
 def test_one_liners_fit_the_finding_and_are_only_run_where_they_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert [question.name for question in bpf.fitting("disk")] == ["block I/O latency"]
-    assert [question.name for question in bpf.fitting("cpu")] == ["run-queue latency"]
+    assert [question.name for question in bpf.questions_for("disk")] == ["block I/O latency"]
+    assert [question.name for question in bpf.questions_for("cpu")] == ["run-queue latency"]
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert bpf.command(bpf.QUESTIONS[0], 7) == []
-    assert bpf.ask(bpf.QUESTIONS[0], 7) == ""
+    assert bpf.question_command(bpf.QUESTIONS[0], 7) == []
+    assert bpf.answer_question(bpf.QUESTIONS[0], 7) == ""
     tool = tmp_path / "bpftrace"
     tool.write_text('#!/bin/sh\nprintf "Attaching 2 probes...\\n@[999]: 1\\n@[0]: 12\\n@[202]: 30\\n"\n')
     tool.chmod(0o755)
     with running(_worker_of(tmp_path)) as process:
-        of_both = wait_for(lambda: started_by([process.pid]) and bpf.command(bpf.QUESTIONS[0], process.pid))
-        worker = started_by([process.pid])[0]
+        of_both = wait_for(
+            lambda: descendant_pids([process.pid]) and bpf.question_command(bpf.QUESTIONS[0], process.pid)
+        )
+        worker = descendant_pids([process.pid])[0]
     assert f"/pid == {process.pid} || pid == {worker}/" in of_both[2]
     monkeypatch.setattr(bpf.os, "geteuid", lambda: 0)
     monkeypatch.setattr(bpf.platform, "machine", lambda: "x86_64")
-    assert bpf.ask(bpf.QUESTIONS[0], 7) == "futex: 30\nread: 12\nsystem call 999: 1"
+    assert bpf.answer_question(bpf.QUESTIONS[0], 7) == "futex: 30\nread: 12\nsystem call 999: 1"
     monkeypatch.setattr(bpf.os, "geteuid", lambda: 1000)
-    assert bpf.ask(bpf.QUESTIONS[0], 7) == ""
+    assert bpf.answer_question(bpf.QUESTIONS[0], 7) == ""
 
 
 ASKS = """
@@ -327,8 +329,8 @@ def test_a_real_bpftrace_tells_what_a_loaders_worker_asks_the_kernel(
     if shutil.which("bpftrace") is None or os.geteuid() != 0:
         pytest.skip("no bpftrace that may ask: run tests/fetch_hosts.sh, as root")
     with running(_worker_of(tmp_path)) as process:
-        wait_for(lambda: started_by([process.pid]), what="its worker")
-        said = {question.name: bpf.ask(question, process.pid) for question in bpf.QUESTIONS}
+        wait_for(lambda: descendant_pids([process.pid]), what="its worker")
+        said = {question.name: bpf.answer_question(question, process.pid) for question in bpf.QUESTIONS}
     refused = next((text for text in said.values() if text.startswith("it failed")), None)
     if refused is not None:
         pytest.skip(f"the kernel does not allow it: {refused}")

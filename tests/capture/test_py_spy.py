@@ -20,7 +20,7 @@ from llmtop.analysis.load_stacks import load_stacks
 from llmtop.capture import take
 from llmtop.capture.base.engine import Refusal
 from llmtop.capture.base.job import Cancelled, CaptureJob, Plan, Progress, Target
-from llmtop.capture.base.step_listener import StepWatch
+from llmtop.capture.base.step_listener import StepListener
 from llmtop.capture.py_spy import engine as py_spy
 from llmtop.capture.py_spy import outside, ptrace_permission, stacks
 from llmtop.errors import NotPossibleHere, UnusableInput
@@ -108,7 +108,7 @@ def refusing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     program = tmp_path / "py-spy"
     program.write_text("#!/bin/sh\necho 'Error: Unsupported version of Python: 3.14.0' >&2\nexit 1\n")
     program.chmod(0o755)
-    monkeypatch.setattr(outside, "find", lambda: program)
+    monkeypatch.setattr(outside, "find_py_spy", lambda: program)
     return program
 
 
@@ -139,7 +139,7 @@ def test_a_recording_is_a_speedscope_file_and_a_tree(process: subprocess.Popen[s
     data = json.loads((result.folder / "report.json").read_bytes())
     assert data["processes"][0]["threads"][0]["samples"] > 20
     assert result.trace == result.folder / f"pid{process.pid}.folded"
-    assert "speedscope.json there" in result.open
+    assert "speedscope.json there" in result.open_command
     told = load_stacks([result.trace])
     assert told is not None
     assert told.processes[0].threads[0].samples == data["processes"][0]["threads"][0]["samples"]
@@ -216,7 +216,7 @@ def test_a_look_shows_workers_after_the_training(loading: Loading) -> None:
     assert threads[0].worker is None
     mains = {thread.worker: thread for thread in threads if thread.name == "MainThread"}
     assert set(mains) == {None, loading.busy, loading.idle}
-    assert not mains[loading.idle].works
+    assert not mains[loading.idle].is_working
     assert any(frame.own and frame.name == "decode" for frame in mains[loading.busy].frames)
 
 
@@ -263,7 +263,7 @@ def test_an_attached_training_tells_its_own_stacks_where_py_spy_refuses(
     threads = py_spy.dump(training.pid)
     assert threads[0].name == "MainThread"
     assert any(frame.text.startswith("main (training.py:") for frame in threads[0].frames)
-    assert not any(thread.works for thread in threads[1:]), "llmtop's own"
+    assert not any(thread.is_working for thread in threads[1:]), "llmtop's own"
     result = take.take(plan(training.pid, captures, targets=(target,), steps=10, seconds=None))
     assert any("Unsupported version of Python: 3.14.0" in note for note in result.info.notes)
     assert any("workers" in note for note in result.info.notes)
@@ -296,7 +296,7 @@ def tasks(pid: int) -> set[str]:
 
 
 def job(plan: Plan, folder: Path) -> CaptureJob:
-    return CaptureJob(plan, folder, StepWatch([]))
+    return CaptureJob(plan, folder, StepListener([]))
 
 
 def below(node: StackNode | None) -> Iterator[StackNode]:
@@ -308,4 +308,4 @@ def below(node: StackNode | None) -> Iterator[StackNode]:
 
 def test_a_dump_that_is_no_json_is_refused() -> None:
     with pytest.raises(UnusableInput, match="py-spy"):
-        stacks.from_dump(b"not json", 1)
+        stacks.read_dump(b"not json", 1)

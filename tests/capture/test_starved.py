@@ -19,7 +19,7 @@ from llmtop.analysis.load_stacks import load_stacks
 from llmtop.capture import take
 from llmtop.capture.base.job import Plan, Target
 from llmtop.capture.py_spy import engine as py_spy
-from llmtop.capture.py_spy.loading import Watching, burst
+from llmtop.capture.py_spy.loading import LoadingMonitor, sample_burst
 from llmtop.model.snapshot import LoadingCost
 from llmtop.stacks.text import brief
 from llmtop.system import procfs
@@ -157,8 +157,8 @@ def test_a_slow_network_is_named(tmp_path: Path) -> None:
 
 def test_looks_of_the_screen_and_of_the_alert_say_the_same_and_leave_nothing() -> None:
     with starved("lock", 4) as process:
-        cost = burst(process.pid, 0.01)
-        watching = Watching(process.pid)
+        cost = sample_burst(process.pid, 0.01)
+        watching = LoadingMonitor(process.pid)
         looks = [watching.add(py_spy.dump(process.pid)) for _ in range(12)]
         watching.close()
         assert procfs.status(process.pid).get("TracerPid", "0") == "0"

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from llmtop.capture.across import job_of
-from llmtop.capture.across.rank_choice import RankChoice, usual_rank, with_company
-from llmtop.capture.across.step_choice import StepChoice, choose
+from llmtop.capture.across import local_job
+from llmtop.capture.across.rank_choice import RankChoice, add_reference_ranks, median_rank
+from llmtop.capture.across.step_choice import StepChoice, choose_step
 from llmtop.capture.base.job import Target
 from llmtop.errors import NotPossibleHere, UnusableInput
 from llmtop.protocol import wire
@@ -20,13 +20,13 @@ from tests.support.processes import environment
 
 
 class Steps:
-    """What a `StepWatch` says of one training that has made so many steps of one length."""
+    """What a `StepListener` says of one training that has made so many steps of one length."""
 
     def __init__(self, count: int, seconds: float, by: int = 1) -> None:
         self._steps = [wire.StepDone(by * index, 1, round(seconds * 1e9)) for index in range(count)]
         self._seconds = seconds
 
-    def within(self, _begin: int) -> dict[int, list[wire.StepDone]]:
+    def steps_within(self, _begin: int) -> dict[int, list[wire.StepDone]]:
         return {1: self._steps}
 
     def median_seconds(self) -> float | None:
@@ -38,7 +38,7 @@ class Steps:
     [("+20", 1.0, 119), ("+20", 0.05, 99 + 2 + 60), ("+1", 10.0, 99 + 2 + 1), ("400", 1.0, 400)],
 )
 def test_it_is_so_far_ahead_that_every_node_has_heard(asked: str, seconds: float, step: int) -> None:
-    chosen = choose(StepChoice.parse(asked), Steps(100, seconds))  # type: ignore[arg-type]
+    chosen = choose_step(StepChoice.parse(asked), Steps(100, seconds))  # type: ignore[arg-type]
     assert chosen.step == step
     assert f"step {step}" in chosen.sentence
     assert chosen.seconds == pytest.approx((step - 99) * seconds)
@@ -47,12 +47,12 @@ def test_it_is_so_far_ahead_that_every_node_has_heard(asked: str, seconds: float
 @pytest.mark.parametrize(("asked", "why"), [("99", "has passed"), ("3", "has passed"), ("101", "too soon")])
 def test_a_step_that_cannot_be_is_refused(asked: str, why: str) -> None:
     with pytest.raises(UnusableInput, match=why):
-        choose(StepChoice.parse(asked), Steps(100, 1.0))  # type: ignore[arg-type]
+        choose_step(StepChoice.parse(asked), Steps(100, 1.0))  # type: ignore[arg-type]
 
 
 def test_before_the_first_step_nothing_can_be_said() -> None:
     with pytest.raises(NotPossibleHere, match="no step has ended"):
-        choose(StepChoice.parse("+20"), Steps(0, 1.0))  # type: ignore[arg-type]
+        choose_step(StepChoice.parse("+20"), Steps(0, 1.0))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("text", ["", "+", "-3", "1.5", "+2x", "9" * 20, "١٢"])
@@ -96,7 +96,7 @@ def test_what_is_no_choice_of_ranks_is_refused(text: str) -> None:
 def test_the_accused_have_company(
     accused: list[int], world: int, median: int | None, chosen: tuple[int, ...]
 ) -> None:
-    assert with_company(accused, world, median) == chosen
+    assert add_reference_ranks(accused, world, median) == chosen
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_the_accused_have_company(
     [({}, None), ({5: 0.1}, 5), ({0: 0.3, 1: 0.0, 2: 0.2}, 2), ({0: 0.3, 1: 0.0, 2: 0.2, 7: 0.1}, 7)],
 )
 def test_a_rank_that_waits_as_most_do(waits: dict[int, float], usual: int | None) -> None:
-    assert usual_rank(waits) == usual
+    assert median_rank(waits) == usual
 
 
 def _target(pid: int, rank: int | None, place: str, store: str | None = None) -> Target:
@@ -121,34 +121,34 @@ def _target(pid: int, rank: int | None, place: str, store: str | None = None) ->
 
 def test_one_job_is_seen_and_of_several_one_must_be_named() -> None:
     one = [_target(1, 1, "a:1", "a:1"), _target(2, 0, "a:1", "a:1"), _target(9, None, "")]
-    job = job_of.seen(one)
-    assert ([target.pid for target in job.here], job.world_size) == ([2, 1], 4)
+    job = local_job.find_job(one)
+    assert ([target.pid for target in job.targets], job.world_size) == ([2, 1], 4)
     assert job.store == wire.JobStore(address="a:1", prefix="/llmtop//0")
     two = [*one, _target(3, 0, "b:1")]
     with pytest.raises(UnusableInput, match=r"several jobs have ranks here: .* choose one with --pid"):
-        job_of.seen(two)
-    assert job_of.seen(two, 3).store is None
+        local_job.find_job(two)
+    assert local_job.find_job(two, 3).store is None
     with pytest.raises(UnusableInput, match="process 9 is no attached rank"):
-        job_of.seen(two, 9)
+        local_job.find_job(two, 9)
     with pytest.raises(NotPossibleHere, match="no rank of a job is attached"):
-        job_of.seen([])
+        local_job.find_job([])
 
 
 def test_without_a_store_the_same_command_for_every_node_is_said() -> None:
-    job = job_of.seen([_target(3, 0, "b:1")])
+    job = local_job.find_job([_target(3, 0, "b:1")])
     with pytest.raises(NotPossibleHere, match="have not met by a TCPStore"):
-        job_of.opened(job)
-    said = job_of.elsewhere(job, 5000)
+        local_job.open_store(job)
+    said = local_job.manual_command(job, 5000)
     assert "srun --overlap --jobid JOB --ntasks-per-node 1 llmtop capture --at-step 5000 --ranks here" in said
     assert "clush" in said
 
 
 def test_a_script_that_counts_by_tens_is_followed() -> None:
     counted = Steps(100, 1.0, by=10)
-    assert choose(StepChoice.parse("+20"), counted).step == 990 + 200  # type: ignore[arg-type]
-    assert choose(StepChoice.parse("1200"), counted).step == 1200  # type: ignore[arg-type]
+    assert choose_step(StepChoice.parse("+20"), counted).step == 990 + 200  # type: ignore[arg-type]
+    assert choose_step(StepChoice.parse("1200"), counted).step == 1200  # type: ignore[arg-type]
     with pytest.raises(UnusableInput, match="counts its steps by 10, and 1205 is none of them"):
-        choose(StepChoice.parse("1205"), counted)  # type: ignore[arg-type]
+        choose_step(StepChoice.parse("1205"), counted)  # type: ignore[arg-type]
 
 
 def _capture(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:

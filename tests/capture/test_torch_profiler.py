@@ -176,7 +176,7 @@ def test_a_script_with_a_profiler_of_its_own_is_left_alone(start: Start, capture
 def _target(pid: int) -> Target | None:
     from llmtop.capture import targets
 
-    return next((target for target in targets.attached() if target.pid == pid), None)
+    return next((target for target in targets.list_attached() if target.pid == pid), None)
 
 
 def test_a_request_while_one_runs_is_refused(training: Training, tmp_path: Path) -> None:

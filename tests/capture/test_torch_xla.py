@@ -85,8 +85,8 @@ def test_a_window_comes_from_the_one_port_that_speaks_first_and_hears_nothing(
 ) -> None:
     one = training("silent", "grpc", "mail")
     assert ENGINE.refusal(Target(one.pid)) is None
-    assert ports.port_of(one.pid) == one.ports[1]
-    assert Target(one.pid) in targets.unattached()
+    assert ports.profiler_port(one.pid) == one.ports[1]
+    assert Target(one.pid) in targets.list_unattached()
     data = tmp_path / "some.pb"
     data.write_bytes(b"\1" * 300)
     code, _ = one.does(f"write {data}").captured(tmp_path / "captures")
@@ -199,27 +199,27 @@ def test_which_of_several_servers_it_is_must_be_said(training: Any, tmp_path: Pa
 
 def test_what_the_training_s_environment_says_wins(training: Any) -> None:
     one = training("grpc", "silent", MASTER_PORT="1")
-    assert ports.candidates(one.pid) == sorted(one.ports)
+    assert ports.candidate_ports(one.pid) == sorted(one.ports)
     other = training("grpc", LLMTOP_XLA_PORT="7")
     refused = ENGINE.refusal(Target(other.pid))
     assert refused is not None
-    assert "LLMTOP_XLA_PORT says 7" in refused.because
+    assert "LLMTOP_XLA_PORT says 7" in refused.reason
 
 
 def test_the_rendezvous_of_a_job_is_left_alone(training: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     one = training("grpc", "grpc")
     monkeypatch.setattr(ports.procfs, "environ", lambda pid: {"MASTER_PORT": str(one.ports[0])})
-    assert ports.candidates(one.pid) == [one.ports[1]]
+    assert ports.candidate_ports(one.pid) == [one.ports[1]]
 
 
 def test_without_a_server_or_torch_xla_it_is_said_what_would_change_that(training: Any) -> None:
     refused = ENGINE.refusal(Target(training().pid))
     assert refused is not None
-    assert refused.because == "its script has not started torch_xla's profiler server"
+    assert refused.reason == "its script has not started torch_xla's profiler server"
     assert "start_server(9012)" in refused.command
     none = ENGINE.refusal(Target(os.getpid()))
     assert none is not None
-    assert none.because == "it has not imported torch_xla"
+    assert none.reason == "it has not imported torch_xla"
 
 
 def test_torch_s_own_profiler_is_said_to_see_the_host_alone(training: Any) -> None:

@@ -11,8 +11,8 @@ import pytest
 from llmtop.capture import trigger
 from llmtop.capture.base import folder
 from llmtop.capture.base.job import Plan, Target
-from llmtop.capture.base.step_listener import StepWatch
-from llmtop.capture.trigger import AlertCondition, Fired, NewAlerts, SlowStep, TriggerLimits
+from llmtop.capture.base.step_listener import StepListener
+from llmtop.capture.trigger import AlertCondition, Firing, NewAlerts, SlowStep, TriggerLimits
 from llmtop.errors import NotPossibleHere, UnusableInput
 from llmtop.model.snapshot import Alert, Host, Snapshot
 from llmtop.protocol import wire
@@ -50,7 +50,9 @@ def plan(target: Target, parent: Path) -> Plan:
 def test_a_slow_step_fires_and_the_capture_says_why(start: Start, captures: Path) -> None:
     training = start("--step-ms", "20", "--slow-every", "25")
     target = training.wait_attached()
-    (fired,) = trigger.armed(plan(target, captures), [SlowStep(medians=3.0)], TriggerLimits(captures=1))
+    (fired,) = trigger.capture_on_conditions(
+        plan(target, captures), [SlowStep(medians=3.0)], TriggerLimits(captures=1)
+    )
     assert "step > 3x: step" in fired.reason
     assert "took 1" in fired.reason
     assert fired.result is not None
@@ -77,7 +79,7 @@ def test_an_even_training_fires_nothing(start: Start, captures: Path, tmp_path: 
     target = start("--step-ms", "20", "--until", str(end)).wait_attached()
     with pytest.raises(NotPossibleHere, match="ended before the condition came true"):
         list(
-            trigger.armed(
+            trigger.capture_on_conditions(
                 plan(target, captures), [SlowStep(seconds=60.0)], TriggerLimits(), cancelled=NeverCancelled(end)
             )
         )
@@ -87,14 +89,14 @@ def test_an_even_training_fires_nothing(start: Start, captures: Path, tmp_path: 
 def test_it_fires_at_most_so_often_and_waits_in_between(start: Start, captures: Path) -> None:
     target = start("--step-ms", "20", "--slow-every", "15").wait_attached()
     at: list[float] = []
-    for fired in trigger.armed(
+    for fired in trigger.capture_on_conditions(
         plan(target, captures), [SlowStep(medians=2.0)], TriggerLimits(captures=2, cooldown_seconds=1.0)
     ):
         assert fired.result is not None
         at.append(time.monotonic())
     assert len(at) == 2
     assert at[1] - at[0] >= 1.0
-    assert len(folder.listed(captures)) == 2
+    assert len(folder.list_infos(captures)) == 2
 
 
 def test_a_failed_capture_is_told_and_the_trigger_stays_armed(
@@ -110,8 +112,8 @@ def test_a_failed_capture_is_told_and_the_trigger_stays_armed(
         return real(*arguments, **more)  # type: ignore[arg-type]
 
     monkeypatch.setattr(trigger.take, "take", fail_once)
-    fired: list[Fired] = list(
-        trigger.armed(
+    fired: list[Firing] = list(
+        trigger.capture_on_conditions(
             plan(target, captures), [SlowStep(medians=2.0)], TriggerLimits(captures=2, cooldown_seconds=0)
         )
     )
@@ -123,7 +125,11 @@ def test_the_disk_limit_disarms_it(start: Start, captures: Path) -> None:
     (captures / "old").write_bytes(b"x" * 1000)
     target = start().wait_attached()
     with pytest.raises(NotPossibleHere, match=r"take 1000 B, the limit is 500 B: remove some .*--disk-limit"):
-        list(trigger.armed(plan(target, captures), [SlowStep(medians=2.0)], TriggerLimits(disk_bytes=500)))
+        list(
+            trigger.capture_on_conditions(
+                plan(target, captures), [SlowStep(medians=2.0)], TriggerLimits(disk_bytes=500)
+            )
+        )
 
 
 def test_disarming_ends_it_at_once(start: Start, captures: Path) -> None:
@@ -131,7 +137,11 @@ def test_disarming_ends_it_at_once(start: Start, captures: Path) -> None:
     cancelled = threading.Event()
     threading.Timer(0.3, cancelled.set).start()
     assert (
-        list(trigger.armed(plan(target, captures), [SlowStep(seconds=99.0)], TriggerLimits(), cancelled=cancelled))
+        list(
+            trigger.capture_on_conditions(
+                plan(target, captures), [SlowStep(seconds=99.0)], TriggerLimits(), cancelled=cancelled
+            )
+        )
         == []
     )
 
@@ -139,7 +149,11 @@ def test_disarming_ends_it_at_once(start: Start, captures: Path) -> None:
 def test_a_process_without_steps_is_refused_a_step_condition(start: Start, captures: Path) -> None:
     training = start("--plain")
     with pytest.raises(NotPossibleHere, match="tells no steps"):
-        list(trigger.armed(plan(Target(training.pid), captures), [SlowStep(medians=2.0)], TriggerLimits()))
+        list(
+            trigger.capture_on_conditions(
+                plan(Target(training.pid), captures), [SlowStep(medians=2.0)], TriggerLimits()
+            )
+        )
 
 
 def snapshot(*alerts: Alert) -> Snapshot:
@@ -174,7 +188,7 @@ def test_other_alerts_do_not_fire_a_named_one() -> None:
 
 def test_a_wall_clock_that_is_set_back_hides_no_slow_step() -> None:
     """And fires for no step twice."""
-    watch = StepWatch(())
+    watch = StepListener(())
     hour, ms = 3600 * 10**9, 10**6
     began = time.time_ns()
     offset = began - time.monotonic_ns()

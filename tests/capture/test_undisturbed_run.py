@@ -28,7 +28,7 @@ class _SlowEngine(MadeUpEngine):
         super().record(job)
         assert job.window is not None
         stopped = job.window[1]
-        wait_for(lambda: job.watch.whole(stopped) >= 5, 60, "steps after the window")
+        wait_for(lambda: job.watch.whole_step_count(stopped) >= 5, 60, "steps after the window")
         step = (job.watch.median_seconds() or 0.0) * 1e6
         capture, period = Capture(), step * SLOWER
         for number in range(6):

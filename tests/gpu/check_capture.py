@@ -29,7 +29,7 @@ import psutil
 
 from llmtop.capture import targets
 from llmtop.capture.base.job import Target
-from llmtop.capture.base.step_listener import StepWatch
+from llmtop.capture.base.step_listener import StepListener
 from llmtop.nsys_cli import tool as nsys
 from tests.support.processes import REPOSITORY, environment, wait_for
 
@@ -80,12 +80,12 @@ class Check:
     def _ready(self, process: subprocess.Popen[bytes], ranks: int, attached: bool) -> tuple[Target, ...]:
         def find() -> tuple[Target, ...]:
             assert process.poll() is None, _ended(process, str(self.folder / "training.log"))
-            return targets.attached() if attached else targets.unattached()
+            return targets.list_attached() if attached else targets.list_unattached()
 
         found = wait_for(lambda: found if len(found := find()) >= ranks else (), 180, "the training")
         if attached:
             with listening(found) as watch:
-                wait_for(lambda: watch.whole(0) >= 30, 300, "30 steps")
+                wait_for(lambda: watch.whole_step_count(0) >= 30, 300, "30 steps")
         else:
             time.sleep(10)
         return found
@@ -126,9 +126,9 @@ def old_nvtx(cpu: bool) -> list[str]:
 
 
 @contextlib.contextmanager
-def listening(found: tuple[Target, ...]) -> Iterator[StepWatch]:
+def listening(found: tuple[Target, ...]) -> Iterator[StepListener]:
     """Hear the steps of trainings."""
-    watch = StepWatch([(target.pid, target.socket) for target in found if target.socket])
+    watch = StepListener([(target.pid, target.socket) for target in found if target.socket])
     try:
         yield watch
     finally:

@@ -48,7 +48,9 @@ def _captures(cpu: bool, under: tuple[str, ...], captures: list[tuple[str, ...]]
             command, env=environment(LLMTOP_QUIET="1"), stdout=subprocess.DEVNULL, start_new_session=True
         )
         try:
-            target: Target = wait_for(lambda: next(iter(targets.attached()), None), 120, "an attached training")
+            target: Target = wait_for(
+                lambda: next(iter(targets.list_attached()), None), 120, "an attached training"
+            )
             found = []
             for arguments in captures:
                 line = [sys.executable, "-m", "llmtop", "capture", "--json", "--pid", str(target.pid)]

@@ -77,7 +77,7 @@ class Run:
         """Wait until all ranks publish; False when the command ends first, or never does."""
         deadline = time.monotonic() + START_SECONDS
         while time.monotonic() < deadline and process.poll() is None:
-            if len(targets.attached()) >= self.command.ranks:
+            if len(targets.list_attached()) >= self.command.ranks:
                 return True
             time.sleep(0.2)
         return False

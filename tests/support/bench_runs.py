@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from llmtop.bench.model.results import Bench, BenchRun, BenchSettings, MeasuredSteps, OverRuns, RunFigures
+from llmtop.bench.model.results import Bench, BenchRun, BenchSettings, FigureSummary, MeasuredSteps, RunFigures
 
 TOKENS = 1000.0
 
@@ -49,11 +49,11 @@ def made_runs(
 
 def made_bench(runs: list[BenchRun], **more: object) -> Bench:
     """All of them as metrics.json has them, done."""
-    figures: dict[str, dict[str, OverRuns]] = {}
+    figures: dict[str, dict[str, FigureSummary]] = {}
     for label in dict.fromkeys(run.label for run in runs):
         rates = [run.figures.tokens_per_s or 0.0 for run in runs if run.label == label]
         figures[label] = {
-            "tokens_per_s": OverRuns(
+            "tokens_per_s": FigureSummary(
                 median=float(np.median(rates)),
                 lowest=min(rates),
                 highest=max(rates),

@@ -15,30 +15,30 @@ class MadeUpEngine(Engine):
     """Records that it was there."""
 
     name = "made-up"
-    gives = "a file that says hello"
-    tells = "text"
+    description = "a file that says hello"
+    report_kind = "text"
     counts_steps = True
     options = (Option("loudly", "capital letters", "some ink", False),)
 
     def __init__(self, refused: Refusal | None = None) -> None:
         self.refused = refused
         self.started: dict[int, bool] = {}
-        """What `unattached` says, of whatever it is asked."""
+        """What `find_unattached` returns, of whatever it is asked."""
 
     def refusal(self, target: Target) -> Refusal | None:
         """See `Engine.refusal`."""
         return self.refused
 
-    def unattached(self, pids: Collection[int]) -> dict[int, bool]:
-        """See `Engine.unattached`."""
+    def find_unattached(self, pids: Collection[int]) -> dict[int, bool]:
+        """See `Engine.find_unattached`."""
         return {pid: trains for pid, trains in self.started.items() if pid in pids}
 
     def checks(self) -> list[Check]:
         """See `Engine.checks`."""
         return [Check(name="ink", ok=False, says="the pen is dry", command="buy ink")]
 
-    def left_behind(self) -> list[str]:
-        """See `Engine.left_behind`."""
+    def orphan_messages(self) -> list[str]:
+        """See `Engine.orphan_messages`."""
         return ["there is a stain on the desk"]
 
     def warning(self, target: Target, options: object = ()) -> str:

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from llmtop.bench.model.results import Bench
 from llmtop.bench.statistics.decide import decide
-from llmtop.bench.statistics.intervals import ChangeInterval, RunSample, interval
-from llmtop.bench.statistics.step_statistics import metric_named, of_steps
+from llmtop.bench.statistics.intervals import ChangeInterval, RunSample, change_interval
+from llmtop.bench.statistics.step_statistics import metric_named, step_statistic
 from tests.support.data import DATA
 
 Pool = list[NDArray[np.float64]]
@@ -113,7 +113,7 @@ def outcome(
     """
     random = np.random.default_rng(7)
     judged, planted = metric_named(metric), math.log1p(slower)
-    figure = of_steps(judged)
+    figure = step_statistic(judged)
     assert figure is not None
     decisions: Counter[str] = Counter()
     covered = 0
@@ -122,7 +122,7 @@ def outcome(
         baseline = [_run(pool[place], steps, 1.0, figure, None if whole else random) for place in before]
         candidate = [_run(pool[place], steps, 1.0 + slower, figure, None if whole else random) for place in after]
         if compare is None:
-            found = interval(baseline, candidate, figure, paired=interleaved)
+            found = change_interval(baseline, candidate, figure, paired=interleaved)
         else:
             found = compare(baseline, candidate)
         decisions[decide(found, judged, limit).decision.value] += 1
@@ -165,5 +165,5 @@ def plain_bootstrap(baseline: Sequence[RunSample], candidate: Sequence[RunSample
     before, after = (np.log([run.value for run in side]) for side in (baseline, candidate))
     drawn = [side[random.integers(len(side), size=(2000, len(side)))].mean(axis=1) for side in (before, after)]
     low, high = np.quantile(drawn[1] - drawn[0], [0.025, 0.975])
-    usual = interval(baseline, candidate, None)
+    usual = change_interval(baseline, candidate, None)
     return usual._replace(low=float(low), high=float(high))

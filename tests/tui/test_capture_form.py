@@ -51,7 +51,7 @@ def test_without_nsys_the_rank_that_is_looked_at_is_captured() -> None:
 def test_an_engine_must_be_able_for_all_that_are_chosen() -> None:
     form = Form((prospect(7, 0, can=("nsys", "py-spy")), prospect(8, 1, can=("py-spy",))))
     assert form.engine == "py-spy"
-    assert [ability.engine for ability in form.abilities() if ability.can] == ["py-spy"]
+    assert [ability.engine for ability in form.abilities() if ability.is_supported] == ["py-spy"]
     go_to(form, WHOM)
     form.change(1)
     go_to(form, ENGINE)

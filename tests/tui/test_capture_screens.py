@@ -25,7 +25,7 @@ from llmtop.capture.engines import ENGINES
 from llmtop.model.snapshot import Alert, Rank, Snapshot
 from llmtop.nsys_cli import tool as nsys
 from screenshots import captures as pictured
-from screenshots.draw import Still
+from screenshots.draw import StaticFeed
 from screenshots.scenes import scene
 from tests.capture.conftest import NVTX, TRAINING, Start, Training, captures, llmtop_run, real_nsys, start
 from tests.support.data import HEALTHY, LAUNCH_BOUND
@@ -59,7 +59,7 @@ def beside(training: Training) -> list[Snapshot]:
 async def running(
     snapshots: list[Snapshot], size: tuple[int, int] = (120, 30)
 ) -> AsyncIterator[tuple[LlmtopApp, Pilot[int]]]:
-    app = LlmtopApp(Still(snapshots))
+    app = LlmtopApp(StaticFeed(snapshots))
     async with app.run_test(size=size) as pilot:
         await pilot.pause()
         yield app, pilot
@@ -129,7 +129,7 @@ async def test_an_engine_more_in_the_registry_is_in_the_dialog_and_captures(
 class Recorded200(MadeUpEngine):
     """Has two captures of a real H200 to give, one after the other: before a fix and after it."""
 
-    tells = "steps"
+    report_kind = "steps"
 
     def record(self, job: CaptureJob) -> Recorded:
         """See `Engine.record`."""
@@ -250,7 +250,7 @@ async def test_a_failure_is_shown_as_one_sentence_and_the_monitor_goes_on(start:
 async def test_nothing_to_capture_says_how_to_start_one(
     runtime_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("llmtop.capture.targets.unattached", lambda known=frozenset(): ())
+    monkeypatch.setattr("llmtop.capture.targets.list_unattached", lambda known=frozenset(): ())
     async with running(scene(gpus=1, ranks=0)) as (app, pilot):
         await pilot.press("c")
         await shows(app, pilot, "No training can be captured", "llmtop run -- COMMAND")

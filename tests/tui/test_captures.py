@@ -159,7 +159,7 @@ async def test_a_capture_is_deleted_only_after_it_was_asked(parent: Path) -> Non
 
 async def test_the_newest_are_kept_and_the_baseline(parent: Path) -> None:
     made.with_stacks(parent, number=3)
-    shelf.mark(parent, parent / "1-healthy")
+    shelf.mark_baseline(parent, parent / "1-healthy")
     async with running(feed()) as (app, pilot):
         await pilot.press("o")
         await shows(app, pilot, "launch-bound")

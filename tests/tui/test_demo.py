@@ -227,7 +227,7 @@ def test_what_fits_the_moment_is_proposed_first(prepared: PreparedCaptures) -> N
 
 
 def test_what_is_unpacked_goes_with_the_demo(prepared: PreparedCaptures) -> None:
-    engine = next(one.engine for one in prepared.abilities() if one.can)
+    engine = next(one.engine for one in prepared.abilities() if one.is_supported)
     parent = prepared.parent
     for target in prepared.targets(None):
         prepared.take(Plan(engine=engine, targets=(target,), parent=parent, steps=5))

@@ -365,7 +365,7 @@ def test_an_error_nobody_expected_is_one_sentence_a_log_and_70(where: str, state
     [
         (["demo", "--json"], PLANTS["a thread"]),
         (["doctor"], "import llmtop.cli.doctor.command; llmtop.cli.doctor.command.examine = broken"),
-        (["captures"], "import llmtop.capture.base.folder; llmtop.capture.base.folder.looked_through = broken"),
+        (["captures"], "from llmtop.capture.base import folder; folder.list_infos_and_errors = broken"),
         (["--once"], "import collectors.hub; collectors.hub.live_hub = broken"),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",

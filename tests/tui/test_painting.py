@@ -347,9 +347,9 @@ def test_text_is_cut_to_cells_not_characters(text: str, width: int) -> None:
 
 
 async def test_styles_are_built_once_a_theme() -> None:
-    from screenshots.draw import Still
+    from screenshots.draw import StaticFeed
 
-    app = LlmtopApp(Still(scene(gpus=1, seconds=3)))
+    app = LlmtopApp(StaticFeed(scene(gpus=1, seconds=3)))
     async with app.run_test(size=(80, 24)) as pilot:
         await pilot.pause()
         before = app.look

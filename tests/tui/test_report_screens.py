@@ -14,7 +14,7 @@ from textual.pilot import Pilot
 from llmtop.analysis.analyze import analyze
 from llmtop.capture.base.folder import PARENT
 from llmtop.report.model import Span, to_json
-from screenshots.draw import Still
+from screenshots.draw import StaticFeed
 from screenshots.scenes import scene
 from tests.support.data import HEALTHY, LAUNCH_BOUND, TWO_GPUS
 from tui.app import LlmtopApp
@@ -52,7 +52,7 @@ def captures(tmp_path_factory: pytest.TempPathFactory) -> Path:
 async def running(
     size: tuple[int, int] = (120, 40), path: Path | None = None, **options: Any
 ) -> AsyncIterator[tuple[LlmtopApp, Pilot[int]]]:
-    app = LlmtopApp(Still(scene(gpus=1)), **options)
+    app = LlmtopApp(StaticFeed(scene(gpus=1)), **options)
     async with app.run_test(size=size) as pilot:
         await pilot.pause()
         if path is not None:

@@ -19,7 +19,7 @@ async def test_where_py_spy_refuses_the_training_tells_its_stacks_itself(
     program = tmp_path / "py-spy"
     program.write_text("#!/bin/sh\necho 'Error: Unsupported version of Python: 3.14.0' >&2\nexit 1\n")
     program.chmod(0o755)
-    monkeypatch.setattr(outside, "find", lambda: program)
+    monkeypatch.setattr(outside, "find_py_spy", lambda: program)
     training = start()
     training.wait_attached()
     async with running(beside(training)) as (app, pilot):

@@ -46,9 +46,9 @@ class Prospect:
 
 def prospects() -> tuple[Prospect, ...]:
     """Whom one could capture; asks every training and every tool, so it takes up to a few seconds."""
-    attached = targets.attached()
-    others = targets.unattached(frozenset(target.pid for target in attached))
-    return tuple(Prospect(target, capabilities.abilities(target)) for target in (*attached, *others))
+    attached = targets.list_attached()
+    others = targets.list_unattached(frozenset(target.pid for target in attached))
+    return tuple(Prospect(target, capabilities.list_abilities(target)) for target in (*attached, *others))
 
 
 @dataclass
@@ -104,7 +104,7 @@ class Form:
         together = []
         for index, first in enumerate(self.group[0].abilities if self.group else ()):
             each = [prospect.abilities[index] for prospect in self.group]
-            together.append(next((ability for ability in each if not ability.can), first))
+            together.append(next((ability for ability in each if not ability.is_supported), first))
         return together
 
     @property
@@ -115,9 +115,9 @@ class Form:
     def _best(self) -> str:
         """The engine that the configuration asks for where it can, else the first that can."""
         preferred = config.current().capture.engine
-        if preferred and any(one.can for one in self.abilities() if one.engine == preferred):
+        if preferred and any(one.is_supported for one in self.abilities() if one.engine == preferred):
             return preferred
-        return capabilities.best(tuple(self.abilities())) or ""
+        return capabilities.best_engine(tuple(self.abilities())) or ""
 
     def _tells_steps(self) -> bool:
         """Whether steps can be counted: by the process itself, or by the engine in it."""
@@ -129,7 +129,7 @@ class Form:
         if self.chosen_engine is None:
             return []
         pauses = any(ability.pauses for ability in self.abilities() if ability.engine == self.engine)
-        return self.chosen_engine.options_now(pauses)
+        return self.chosen_engine.available_options(pauses)
 
     def option_refusal(self, name: str) -> Refusal | None:
         """Why one of these cannot be had on this machine; None if it can."""
@@ -154,7 +154,7 @@ class Form:
             self.whom = (self.whom + step) % len(self.groups)
             self._take_engine(self.engine)
         elif kind == ENGINE:
-            able = [ability.engine for ability in self.abilities() if ability.can]
+            able = [ability.engine for ability in self.abilities() if ability.is_supported]
             if able:
                 index = able.index(self.engine) if self.engine in able else 0
                 self._take_engine(able[(index + step) % len(able)])
@@ -168,7 +168,7 @@ class Form:
             self.when = (self.when + step) % len(CONDITIONS)
 
     def _take_engine(self, engine: str) -> None:
-        able = {ability.engine for ability in self.abilities() if ability.can}
+        able = {ability.engine for ability in self.abilities() if ability.is_supported}
         self.engine = engine if engine in able else self._best()
         self.chosen &= {option.name for option in self.available_options()}
         if self.length not in self.lengths():

@@ -23,7 +23,7 @@ def found(parent: Path) -> tuple[tuple[float, str], ...]:
     Args:
         parent: the folder that captures are made in.
     """
-    listed = folder.listed(parent)[-MOST:]
+    listed = folder.list_infos(parent)[-MOST:]
     return tuple((info.started_at, _words(path, info)) for path, info in listed)
 
 

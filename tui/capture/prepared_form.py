@@ -43,7 +43,9 @@ class PreparedForm(Form):
     @property
     def preface(self) -> str:
         """That nothing runs, and what was recorded."""
-        about = "".join(one.target.story.about for one in self.group if isinstance(one.target, PreparedTarget))
+        about = "".join(
+            one.target.story.description for one in self.group if isinstance(one.target, PreparedTarget)
+        )
         return f"Prepared, because in a demo nothing runs: enter opens a capture that was recorded before. {about}"
 
     @property

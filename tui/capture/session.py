@@ -111,7 +111,7 @@ class Capturing:
     def _wait(self) -> None:
         assert self.plan is not None
         assert self.condition is not None
-        fired = trigger.armed(
+        fired = trigger.capture_on_conditions(
             self.plan,
             [self.condition],
             ARMED_LIMITS,

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from collectors.prometheus.cluster import LATE_SHARE
 from collectors.prometheus.cluster_view import ClusterView, Run
 from llmtop.capture import targets
-from llmtop.capture.across.rank_choice import with_company
+from llmtop.capture.across.rank_choice import add_reference_ranks
 from llmtop.errors import LlmtopError
 
 AHEAD = "+20"
@@ -22,7 +22,7 @@ def command(view: ClusterView) -> list[str]:
     """`llmtop capture` of the ranks that hang or are late, else of two that stand for all; of the largest run."""
     accused, run = _accused(view)
     world = (run.ranks if run is not None else None) or max([0, *accused]) + 1
-    ranks = with_company(accused, world) if world > 1 else (0,)
+    ranks = add_reference_ranks(accused, world) if world > 1 else (0,)
     return ["llmtop", "capture", "--at-step", AHEAD, "--ranks", ",".join(map(str, ranks))]
 
 
@@ -43,7 +43,7 @@ def line(words: Sequence[str]) -> str:
 def can_run() -> bool:
     """Whether a rank of a job is attached on this machine, so that it can be called here; takes up to seconds."""
     try:
-        return any(target.rank is not None for target in targets.attached())
+        return any(target.rank is not None for target in targets.list_attached())
     except LlmtopError:
         return False
 

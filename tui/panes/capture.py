@@ -54,13 +54,13 @@ def form(asked: Form, width: int, look: Look) -> tuple[list[Row], int]:
     commands = {fmt.printable(one.target.command or "?") for one in asked.group}
     line(WHOM, "", "whom", whom, " ".join(sorted(commands)))
     engine = asked.chosen_engine
-    line(ENGINE, "", "engine", engine.name if engine else "none can", engine.gives if engine else "")
+    line(ENGINE, "", "engine", engine.name if engine else "none can", engine.description if engine else "")
     _engines(asked, lines, width, look)
     line(LENGTH, "", "length", length_words(asked.length), "whole steps" if asked.length[0] else "by the clock")
     for number, option in enumerate(asked.available_options()):
         on = option.name in asked.chosen
         refused = asked.option_refusal(option.name)
-        note = f"cost: {option.cost}" if refused is None else f"not here: {refused.because}"
+        note = f"cost: {option.cost}" if refused is None else f"not here: {refused.reason}"
         line(OPTIONS, option.name, "more" if number == 0 else "", f"[{'x' if on else ' '}] {option.name}", note)
     when = "now" if asked.condition is None else str(asked.condition)
     much = (
@@ -84,14 +84,14 @@ def _details(asked: Form, current: tuple[str, str]) -> list[str]:
     if kind == OPTIONS:
         option = next(one for one in asked.available_options() if one.name == name)
         refused = asked.option_refusal(name)
-        no = "" if refused is None else f" Not here: {refused.because}; to change that: {refused.command}"
+        no = "" if refused is None else f" Not here: {refused.reason}; to change that: {refused.command}"
         return [fmt.printable(f"{name}: {option.summary}. Cost: {option.cost}.{no}")]
     if kind == ENGINE:
         warned = [f"{one.engine}: {one.warning}." for one in asked.abilities() if one.warning]
         cannot = [
-            f"{one.engine} cannot: {one.because}." + (f" To change that: {one.command}" * bool(one.command))
+            f"{one.engine} cannot: {one.reason}." + (f" To change that: {one.command}" * bool(one.command))
             for one in asked.abilities()
-            if not one.can
+            if not one.is_supported
         ]
         return [fmt.printable(line) for line in warned + cannot]
     if kind == WHEN:
@@ -112,12 +112,14 @@ def _engines(asked: Form, lines: list[Row], width: int, look: Look) -> None:
     palette = look.palette
     for ability in asked.abilities():
         row = Row(width).add(" " * (_LABEL + 5), palette.text)
-        row.add("can " if ability.can else "no  ", palette.strong if ability.can else palette.dim)
+        row.add(
+            "can " if ability.is_supported else "no  ", palette.strong if ability.is_supported else palette.dim
+        )
         row.add(pad(ability.engine, 15), palette.strong if ability.engine == asked.engine else palette.text)
         if ability.warning:
             row.add(fmt.printable(ability.warning), palette.warning)
-        if not ability.can:
-            row.add(fmt.printable(ability.because), palette.dim)
+        if not ability.is_supported:
+            row.add(fmt.printable(ability.reason), palette.dim)
             if ability.command:
                 row.add(f" {look.glyphs.arrow} ", palette.dim).add(fmt.printable(ability.command), palette.code)
         lines.append(row.end(palette.text))
@@ -161,7 +163,7 @@ def under_way(capturing: Capturing, width: int, look: Look) -> list[Row]:
 
 
 def _exports(plan: Plan | None) -> bool:
-    return plan is not None and ENGINES[plan.engine].exports
+    return plan is not None and ENGINES[plan.engine].has_export_stage
 
 
 def _stage(
@@ -219,11 +221,11 @@ def result(taken: Result, width: int, look: Look) -> list[Row]:
     rows = _paragraph(fmt.printable(early, 400), width, palette.warning, look) if early else []
     rows += [
         Row(width).add(f"   {taken.summary}", palette.strong),
-        Row(width).add("   copy  ", palette.dim).add(taken.copy, palette.code),
-        Row(width).add("   open  ", palette.dim).add(taken.open, palette.code),
+        Row(width).add("   copy  ", palette.dim).add(taken.copy_command, palette.code),
+        Row(width).add("   open  ", palette.dim).add(taken.open_command, palette.code),
     ]
-    if taken.slowest:
-        rows += _paragraph(taken.slowest, width, palette.dim, look)
+    if taken.slowest_step_text:
+        rows += _paragraph(taken.slowest_step_text, width, palette.dim, look)
     for note in taken.info.notes:
         rows += _paragraph(f"note: {fmt.printable(note)}", width, palette.warning, look)
     rows.append(Row(width))

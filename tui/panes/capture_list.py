@@ -9,7 +9,7 @@ from rich.style import Style
 
 from llmtop import config
 from llmtop import format as fmt
-from llmtop.capture.capture_list import Shelved, when
+from llmtop.capture.capture_list import StoredCapture, taken_at_text
 from llmtop.model import bottlenecks
 from tui.core.columns import Around, Column, fitting, wanted
 from tui.paint.rows import Look, Row, clip, elapsed, pad
@@ -18,27 +18,27 @@ _GAP = 2
 _LEAST_COMMAND = 10
 
 
-def _verdict(capture: Shelved) -> str:
+def _verdict(capture: StoredCapture) -> str:
     """What it says: the verdict, else what kind of capture it is, else why it says nothing."""
     if capture.state != "done":
         return capture.state
     if capture.verdict:
         known = bottlenecks.find(capture.verdict)
         return known.badge.lower() if known else fmt.printable(capture.verdict)
-    return capture.tells if capture.has_report else "no report"
+    return capture.report_kind if capture.has_report else "no report"
 
 
-COLUMNS: tuple[Column[Shelved], ...] = (
-    Column("taken", 11, 0, lambda one, _: when(one.taken_at), numeric=False),
+COLUMNS: tuple[Column[StoredCapture], ...] = (
+    Column("taken", 11, 0, lambda one, _: taken_at_text(one.taken_at), numeric=False),
     Column("ago", 8, 5, lambda one, around: elapsed(around.now - one.taken_at)),
     Column("engine", 14, 2, lambda one, _: fmt.printable(one.engine, 14), numeric=False),
-    Column("whom", 12, 4, lambda one, _: fmt.printable(one.whom, 12), numeric=False),
+    Column("whom", 12, 4, lambda one, _: fmt.printable(one.target_text, 12), numeric=False),
     Column("verdict", 12, 0, lambda one, _: _verdict(one), numeric=False, strong=True),
     Column("step", 8, 1, lambda one, _: fmt.duration(one.step_seconds)),
     Column("steps", 5, 6, lambda one, _: fmt.DASH if one.info is None else fmt.number(one.info.steps)),
     Column("size", 8, 1, lambda one, _: fmt.size(one.bytes)),
 )
-PROGRAM = Column[Shelved](
+PROGRAM = Column[StoredCapture](
     "command",
     0,
     9,
@@ -47,7 +47,7 @@ PROGRAM = Column[Shelved](
 )
 
 
-def plan(width: int) -> list[Column[Shelved]]:
+def plan(width: int) -> list[Column[StoredCapture]]:
     """The columns that fit, and the command where there is room for some of it."""
     room, titles_wanted = width - 4, config.current().columns.captures
     columns = fitting(wanted(COLUMNS, titles_wanted), room, _GAP)
@@ -56,7 +56,7 @@ def plan(width: int) -> list[Column[Shelved]]:
     return [*columns, PROGRAM] if shown and room - used >= _LEAST_COMMAND else columns
 
 
-def titles(columns: Sequence[Column[Shelved]], width: int, look: Look) -> Row:
+def titles(columns: Sequence[Column[StoredCapture]], width: int, look: Look) -> Row:
     """The titles of the columns."""
     row = Row(width).add("    ", look.palette.dim)
     for column in columns:
@@ -66,8 +66,8 @@ def titles(columns: Sequence[Column[Shelved]], width: int, look: Look) -> Row:
 
 
 def line(
-    capture: Shelved,
-    columns: Sequence[Column[Shelved]],
+    capture: StoredCapture,
+    columns: Sequence[Column[StoredCapture]],
     now: float,
     width: int,
     look: Look,
@@ -90,14 +90,14 @@ def line(
     return row.end(style)
 
 
-def about(capture: Shelved, width: int, look: Look) -> list[Row]:
+def about(capture: StoredCapture, width: int, look: Look) -> list[Row]:
     """The chosen capture: its folder, how to get it to one's own machine, and what opens it there."""
     palette = look.palette
     rows = []
     for label, text, style in (
         ("folder", str(capture.path), palette.text),
-        ("copy", f"{capture.copy}   (y copies this line)", palette.code),
-        ("open", capture.open, palette.code),
+        ("copy", f"{capture.copy_command}   (y copies this line)", palette.code),
+        ("open", capture.open_command, palette.code),
     ):
         row = Row(width).add(f"    {pad(label, 8)}", palette.dim)
         rows.append(row.add(clip(fmt.printable(text), row.left), style).end(palette.text))

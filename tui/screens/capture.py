@@ -89,7 +89,7 @@ class CaptureScreen(ScrollingScreen):
     def command(self) -> str:
         """The line that brings the capture that was taken to another machine."""
         taken = self._capturing.result
-        return super().command() if taken is None else taken.copy
+        return super().command() if taken is None else taken.copy_command
 
     def _changed(self) -> None:
         self.redraw()

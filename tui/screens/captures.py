@@ -10,9 +10,8 @@ from typing import Literal
 from llmtop import format as fmt
 from llmtop.capture import capture_list as shelf
 from llmtop.capture.base import folder
-from llmtop.capture.capture_list import Shelved
+from llmtop.capture.capture_list import StoredCapture
 from llmtop.errors import LlmtopError
-from llmtop.report_kinds.kinds import kind_named
 from tui.core import keys
 from tui.core.canvas import Placed
 from tui.core.layout import Rect
@@ -40,7 +39,7 @@ class CapturesScreen(LlmtopScreen):
         """
         super().__init__()
         self._given = parent
-        self._captures: list[Shelved] | None = None
+        self._captures: list[StoredCapture] | None = None
         self._baseline: Path | None = None
         self._chosen: Path | None = None
         self._first: Path | None = None
@@ -67,7 +66,7 @@ class CapturesScreen(LlmtopScreen):
     def _look(self) -> None:
         self.in_background(partial(_all, self._place), self._show, "llmtop-captures")
 
-    def _show(self, found: tuple[list[Shelved], Path | None]) -> None:
+    def _show(self, found: tuple[list[StoredCapture], Path | None]) -> None:
         self._captures, self._baseline = found
         self.redraw()
 
@@ -125,7 +124,7 @@ class CapturesScreen(LlmtopScreen):
                 row.add(f" {self.look.glyphs.dot} ", palette.dim).add(text, palette.info)
         return row
 
-    def _sign(self, capture: Shelved) -> str:
+    def _sign(self, capture: StoredCapture) -> str:
         return "1" if capture.path == self._first else "B" if capture.path == self._baseline else " "
 
     def _question(self, width: int) -> list[Row]:
@@ -155,17 +154,17 @@ class CapturesScreen(LlmtopScreen):
             return None
         return paths.index(self._chosen) if self._chosen in paths else 0
 
-    def _capture(self) -> Shelved | None:
+    def _capture(self) -> StoredCapture | None:
         at = self._at()
         return None if at is None or self._captures is None else self._captures[at]
 
-    def _beyond(self) -> list[Shelved]:
-        return shelf.beyond(self._captures or [], self._keep, self._baseline)
+    def _beyond(self) -> list[StoredCapture]:
+        return shelf.removable_captures(self._captures or [], self._keep, self._baseline)
 
     def command(self) -> str:
         """The line that brings the chosen capture to another machine."""
         capture = self._capture()
-        return "" if capture is None else capture.copy
+        return "" if capture is None else capture.copy_command
 
     def action_move(self, step: int) -> None:
         """Choose the capture that is `step` lines further."""
@@ -191,14 +190,16 @@ class CapturesScreen(LlmtopScreen):
         elif capture is not None:
             self._open(capture)
 
-    def _open(self, capture: Shelved) -> None:
+    def _open(self, capture: StoredCapture) -> None:
         if capture.state == "running":
             self.notify("This capture is still under way.")
         elif not capture.has_report:
             why = capture.info.error if capture.info and capture.info.error else "it has no report"
-            self.notify(f"{capture.name}: {fmt.printable(why)}. To look at it: {capture.open}", markup=False)
+            self.notify(
+                f"{capture.name}: {fmt.printable(why)}. To look at it: {capture.open_command}", markup=False
+            )
         else:
-            self.llmtop.open_screen(kind_named(capture.tells).screen, capture.path)
+            self.llmtop.open_screen(kind_named(capture.report_kind).screen, capture.path)
 
     def action_kernels(self) -> None:
         """Open what ncu measured, where it lies beside the chosen capture."""
@@ -248,7 +249,7 @@ class CapturesScreen(LlmtopScreen):
                 return
         self.in_background(partial(report_picker.both, first, capture.path), self._compare, "llmtop-compare")
 
-    def _before(self, capture: Shelved) -> list[Path]:
+    def _before(self, capture: StoredCapture) -> list[Path]:
         """Those of the same engine that were taken before a capture, the newest first: where nothing is marked, it
         is compared with that."""
         captures = self._captures or []
@@ -285,7 +286,7 @@ class CapturesScreen(LlmtopScreen):
     def _tell_none(self) -> None:
         self.notify("There is no capture here yet: c takes one.")
 
-    def _delete(self, captures: list[Shelved]) -> None:
+    def _delete(self, captures: list[StoredCapture]) -> None:
         self._asks = ""
         outcomes = [_removed(capture.path) for capture in captures]
         freed = [outcome for outcome in outcomes if isinstance(outcome, int)]
@@ -314,5 +315,5 @@ def _removed(path: Path) -> int | LlmtopError:
         return error
 
 
-def _all(parent: Path) -> tuple[list[Shelved], Path | None]:
-    return shelf.shelf(parent), shelf.baseline(parent)
+def _all(parent: Path) -> tuple[list[StoredCapture], Path | None]:
+    return shelf.list_captures(parent), shelf.baseline(parent)

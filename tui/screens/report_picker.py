@@ -54,7 +54,7 @@ def mark_path(parent: Path, capture: Path | None) -> None:
     """
     from llmtop.capture import capture_list as shelf
 
-    shelf.mark(parent, capture)
+    shelf.mark_baseline(parent, capture)
     loaded = baseline()
     if loaded is not None and loaded.folder != capture:
         mark(None)  # the other one is read when a report is next held against it

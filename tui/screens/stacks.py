@@ -8,7 +8,7 @@ from textwrap import wrap
 
 from llmtop import format as fmt
 from llmtop.capture.py_spy import engine as py_spy
-from llmtop.capture.py_spy.loading import Watching
+from llmtop.capture.py_spy.loading import LoadingMonitor
 from llmtop.capture.py_spy.stacks import ThreadStack
 from llmtop.errors import LlmtopError
 from llmtop.model.snapshot import LoadingCost
@@ -43,7 +43,7 @@ class StacksScreen(ScrollingScreen):
         self._looked_at = 0.0
         self._looking = False
         self._all = False
-        self._watching: Watching | None = None
+        self._watching: LoadingMonitor | None = None
         self._loading: LoadingCost | None = None
 
     def on_unmount(self) -> None:
@@ -64,7 +64,7 @@ class StacksScreen(ScrollingScreen):
         self._looking = True
         if self._watching is None or self._watching.pid != self._pid:
             self.on_unmount()
-            self._watching, self._loading = Watching(self._pid), None
+            self._watching, self._loading = LoadingMonitor(self._pid), None
         self.in_background(partial(_look, self._watching), self._show, "llmtop-stacks")
 
     def _show(self, looked: tuple[int, tuple[ThreadStack, ...], str, LoadingCost | None]) -> None:
@@ -102,7 +102,7 @@ class StacksScreen(ScrollingScreen):
         loading = () if self._loading is None else loading_rows(self._loading, width, look)
         named = self._loading is not None and self._loading.cause != "unknown"
         rows += loading if named else ()
-        busy = [one for one in self._threads if self._all or one.works or one is self._threads[0]]
+        busy = [one for one in self._threads if self._all or one.is_working or one is self._threads[0]]
         for thread in busy:
             rows += thread_rows(thread, width, look)
         hidden = len(self._threads) - len(busy)
@@ -161,7 +161,7 @@ def loading_rows(cost: LoadingCost, width: int, look: Look) -> list[Row]:
     return [*said, *todo, Row(width).add(looks, look.palette.dim), Row(width)]
 
 
-def _look(watching: Watching) -> tuple[int, tuple[ThreadStack, ...], str, LoadingCost | None]:
+def _look(watching: LoadingMonitor) -> tuple[int, tuple[ThreadStack, ...], str, LoadingCost | None]:
     """The stacks of a process, or the sentence that says why not; and what its loader costs, where it waits."""
     try:
         found = py_spy.dump(watching.pid)

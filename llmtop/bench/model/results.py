@@ -14,7 +14,7 @@ SCHEMA = 1
 
 METRICS_FILE = "metrics.json"
 
-Ended = Literal["window", "itself", "crashed", "interrupted", "killed", "failed"]
+EndReason = Literal["window", "itself", "crashed", "interrupted", "killed", "failed"]
 """How a run ended: "window": asked to end (SIGINT) once its window was whole; "itself": with exit code 0 before
 that, or because it was let (--to-end); "crashed": with another exit code or by a signal, neither asked for;
 "interrupted": bench itself was told to end; "killed": with SIGKILL because --kill allowed that; "failed": bench
@@ -132,7 +132,7 @@ class BenchRun(msgspec.Struct, frozen=True, kw_only=True):
     """Of the command; None where a signal ended it, or it has not ended."""
     signal: str | None = None
     """The signal that ended it: "SIGINT"."""
-    ended: Ended
+    ended: EndReason
     steps_seen: int = 0
     """All whole steps, warm-up and what came after the window included."""
     window: MeasuredSteps | None = None
@@ -146,7 +146,7 @@ class BenchRun(msgspec.Struct, frozen=True, kw_only=True):
     notes: list[str] = []
 
 
-class OverRuns(msgspec.Struct, frozen=True, kw_only=True):
+class FigureSummary(msgspec.Struct, frozen=True, kw_only=True):
     """One figure over the runs of one variant."""
 
     median: float
@@ -173,7 +173,7 @@ class Bench(msgspec.Struct, kw_only=True):
     environment: dict[str, str] = {}
     """The main facts of environment.json: GPUs, driver, CUDA, torch, commit, host."""
     runs: list[BenchRun] = []
-    figures: dict[str, dict[str, OverRuns]] = {}
+    figures: dict[str, dict[str, FigureSummary]] = {}
     """By the variant's label and the figure's name, over its whole attached runs."""
     comparison: BenchComparison | None = None
     """With what these runs were held to; None where they were held to nothing."""
@@ -181,7 +181,7 @@ class Bench(msgspec.Struct, kw_only=True):
     """Of the values of --vary."""
     folder: str | None = None
     """In a baseline: where its artifacts were, for a later comparison of captures."""
-    attaching: str | None = None
+    attach_cost_text: str | None = None
     """What being attached cost beside a bare run, in words; None where none was made."""
     notes: list[str] = []
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from llmtop.bench.model.comparison import BenchComparison, FigureChange, Ranking
-from llmtop.bench.model.fact_differences import told_differences
+from llmtop.bench.model.fact_differences import difference_texts
 from llmtop.bench.model.results import METRICS, Bench
-from llmtop.bench.statistics.decide import told
+from llmtop.bench.statistics.decide import change_text
 from llmtop.format import DASH, count, counted, duration, number, printable, size
 from llmtop.report.render.text_table import Text
 
 _MOST_WORDS = 200
 
 
-def value_told(value: float | None, unit: str) -> str:
+def value_text(value: float | None, unit: str) -> str:
     """A figure with its unit; of a rate without, since its title has it."""
     if value is None:
         return DASH
@@ -38,15 +38,15 @@ def comparison_table(found: BenchComparison) -> Text:
 def _row(change: FigureChange) -> tuple[str, ...]:
     return (
         change.title,
-        value_told(change.baseline, change.unit),
-        value_told(change.candidate, change.unit),
-        told(change.worse_pct),
-        _between(change.worse_low_pct, change.worse_high_pct),
+        value_text(change.baseline, change.unit),
+        value_text(change.candidate, change.unit),
+        change_text(change.worse_pct),
+        _interval_text(change.worse_low_pct, change.worse_high_pct),
         "yes" if change.is_beyond_noise else "no",
     )
 
 
-def _between(low: float, high: float) -> str:
+def _interval_text(low: float, high: float) -> str:
     """An interval in percent."""
     digits = 1 if max(abs(low), abs(high)) < 100.0 else 0
     return f"{low + 0.0:+.{digits}f} … {high + 0.0:+.{digits}f}%"
@@ -61,9 +61,9 @@ def ranking_table(found: Ranking) -> Text:
         rows.append(
             (
                 printable(value.label, 60),
-                value_told(value.median, found.unit),
-                DASH if first else told(value.behind_pct),
-                DASH if first else _between(value.behind_low_pct, value.behind_high_pct),
+                value_text(value.median, found.unit),
+                DASH if first else change_text(value.behind_pct),
+                DASH if first else _interval_text(value.behind_low_pct, value.behind_high_pct),
                 ("best" if alone else DASH) if first else ("no" if value.as_good_as_best else "yes"),
             )
         )
@@ -81,9 +81,9 @@ def runs_table(found: Bench) -> Text:
     rows = [
         (
             f"{titles[name].title}{f' ({printable(label, 40)})' if label else ''}",
-            value_told(over.median, titles[name].unit),
-            value_told(over.lowest, titles[name].unit),
-            value_told(over.highest, titles[name].unit),
+            value_text(over.median, titles[name].unit),
+            value_text(over.lowest, titles[name].unit),
+            value_text(over.highest, titles[name].unit),
             f"{over.spread_pct:.1f}%",
         )
         for label, figures in found.figures.items()
@@ -112,8 +112,8 @@ def comparison_sentences(found: BenchComparison) -> list[str]:
         steps = "single steps" if found.block_steps == 1 else f"blocks of {found.block_steps} steps"
         lines.append(f"Resampled by runs, then by {steps}: {found.block_reason}.")
     if found.differs:
-        told_all = "; ".join(printable(one, _MOST_WORDS) for one in told_differences(found.differs))
-        lines.append(f"The environments differ: {told_all}.")
+        differences = "; ".join(printable(one, _MOST_WORDS) for one in difference_texts(found.differs))
+        lines.append(f"The environments differ: {differences}.")
     lines += [f"{printable(note, 400)}" for note in found.notes]
     if found.capture:
         lines.append(f"Captured, with the compared report beside it: {found.capture}")

@@ -23,19 +23,19 @@ def render_outcome(found: Bench, width: int = 100) -> str:
     title = "" if found.ranking is not None and found.comparison is None else f"decision: {word}\n"
     if found.comparison is not None and found.comparison.decision == "none":
         title = ""
-    blocks = [title + _broken(f"{printable(sentence, 600)}.", width)]
+    blocks = [title + _wrap(f"{printable(sentence, 600)}.", width)]
     if found.comparison is not None:
         if found.comparison.changes:
-            blocks.append(_drawn(comparison_table(found.comparison)))
-        blocks.append("\n".join(_broken(one, width) for one in comparison_sentences(found.comparison)))
+            blocks.append(_draw_table(comparison_table(found.comparison)))
+        blocks.append("\n".join(_wrap(one, width) for one in comparison_sentences(found.comparison)))
     elif found.ranking is not None:
-        blocks.append(_drawn(ranking_table(found.ranking)))
+        blocks.append(_draw_table(ranking_table(found.ranking)))
     return "\n\n".join(block for block in blocks if block)
 
 
-def _drawn(table: Text) -> str:
+def _draw_table(table: Text) -> str:
     return "\n".join("  ".join(row).rstrip() for row in table.lines())
 
 
-def _broken(sentence: str, width: int) -> str:
+def _wrap(sentence: str, width: int) -> str:
     return "\n".join(textwrap.wrap(sentence, max(40, width), break_long_words=False, break_on_hyphens=False))

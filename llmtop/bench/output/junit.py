@@ -18,7 +18,7 @@ from llmtop.format import printable
 _NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
-def junit(found: Bench) -> bytes:
+def render_junit(found: Bench) -> bytes:
     """The whole file."""
     cases = [_run(run, has_enough_steps(run, found.settings) or not run.attached) for run in found.runs]
     if found.comparison is not None and found.comparison.limit_pct is not None:
@@ -42,13 +42,13 @@ def junit(found: Bench) -> bytes:
 
 
 def _run(run: BenchRun, good: bool) -> ElementTree.Element:
-    called = f"run {run.number}{f' ({run.label})' if run.label else ''}" if run.attached else "run without llmtop"
+    name = f"run {run.number}{f' ({run.label})' if run.label else ''}" if run.attached else "run without llmtop"
     case = ElementTree.Element(
-        "testcase", classname="llmtop.bench", name=_text(called), time=f"{run.wall_seconds:.3f}"
+        "testcase", classname="llmtop.bench", name=_text(name), time=f"{run.wall_seconds:.3f}"
     )
     if not good:
-        said = "; ".join(run.notes) or f"it ended as {run.ended}, without a whole window"
-        ElementTree.SubElement(case, "error", message=_text(said), type=run.ended)
+        message = "; ".join(run.notes) or f"it ended as {run.ended}, without a whole window"
+        ElementTree.SubElement(case, "error", message=_text(message), type=run.ended)
     return case
 
 
@@ -59,10 +59,10 @@ def _decision(comparison: BenchComparison) -> ElementTree.Element:
     kind = {Decision.REGRESSION.value: "failure", Decision.UNDECIDABLE.value: "error", "none": "skipped"}
     element = kind.get(comparison.decision)
     if element is not None:
-        told = ElementTree.SubElement(case, element, message=_text(comparison.reason))
+        details = ElementTree.SubElement(case, element, message=_text(comparison.reason))
         if element != "skipped":
-            told.set("type", comparison.decision)
-            told.text = _text("\n".join(comparison_sentences(comparison)))
+            details.set("type", comparison.decision)
+            details.text = _text("\n".join(comparison_sentences(comparison)))
     else:
         ElementTree.SubElement(case, "system-out").text = _text(comparison.reason)
     return case

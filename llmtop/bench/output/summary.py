@@ -17,7 +17,7 @@ from llmtop.report.render.text_table import Text
 _MARKS = {"regression": "❌", "undecidable": "❔", "failed": "❌", "interrupted": "❔", "running": "❔"}
 
 
-def summary(found: Bench) -> str:
+def render_summary(found: Bench) -> str:
     """All of it, the decision first."""
     word, sentence = headline(found)
     parts = [f"## {_MARKS.get(word, '✅')} llmtop bench: {word}", f"**{escape(printable(sentence, 600))}**"]
@@ -32,12 +32,12 @@ def summary(found: Bench) -> str:
         f"run {run.number}: {printable(one, 300)}" for run in found.runs for one in (*run.unsteady, *run.notes)
     ]
     lines += [printable(note, 300) for note in found.notes]
-    lines.append(_asked(found))
+    lines.append(_settings_text(found))
     parts.append("\n".join(f"- {escape(line)}" for line in lines))
     return "\n\n".join(parts) + "\n"
 
 
-def _asked(found: Bench) -> str:
+def _settings_text(found: Bench) -> str:
     asked = found.settings
     window = f"{asked.steps} steps" if asked.steps is not None else duration(asked.seconds)
     facts = ", ".join(f"{name} {printable(value, 80)}" for name, value in found.environment.items())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from llmtop.bench.model.results import METRICS, Bench, BenchMetric, OverRuns
+from llmtop.bench.model.results import METRICS, Bench, BenchMetric, FigureSummary
 from llmtop.format import counted, duration, figure, number, size
 from llmtop.report.render.text_table import Text
 
@@ -20,7 +20,9 @@ def render(found: Bench) -> str:
     costs = [run.figures.overhead_seconds for run in found.runs if run.figures.overhead_seconds is not None]
     if costs:
         lines.append(f"attached: {duration(max(costs))} a step, as the training itself estimates")
-    return "\n".join([*lines, *([found.attaching] if found.attaching else []), *unsteady, *found.notes])
+    return "\n".join(
+        [*lines, *([found.attach_cost_text] if found.attach_cost_text else []), *unsteady, *found.notes]
+    )
 
 
 def _table(rows: list[tuple[str, ...]]) -> list[str]:
@@ -38,12 +40,12 @@ def _head(found: Bench) -> str:
     )
 
 
-def _row(metric: BenchMetric, over: OverRuns) -> tuple[str, ...]:
+def _row(metric: BenchMetric, over: FigureSummary) -> tuple[str, ...]:
     values = (over.median, over.lowest, over.highest)
-    return (metric.title, *(in_unit(metric, value) for value in values), number(over.spread_pct, 1, " %"))
+    return (metric.title, *(figure_text(metric, value) for value in values), number(over.spread_pct, 1, " %"))
 
 
-def in_unit(metric: BenchMetric, value: float) -> str:
+def figure_text(metric: BenchMetric, value: float) -> str:
     """A figure as it is told: "13.9 ms", "63.5k tokens/s", "79.6 GiB"."""
     if metric.unit == "s":
         return duration(value)

@@ -9,16 +9,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from llmtop.bench.run.command_process import CommandProcess
-from llmtop.bench.run.interrupt import ToldToEnd, told_to_end
+from llmtop.bench.run.interrupt import Interrupts, collect_interrupts
 from llmtop.bench.run.run_end import RunEnd
 from llmtop.capture import capabilities, targets
 from llmtop.capture.base.job import DEFAULT_STEPS, Plan, Target
-from llmtop.capture.base.step_listener import StepWatch
+from llmtop.capture.base.step_listener import StepListener
 from llmtop.capture.take import Result, take
 from llmtop.errors import LlmtopError, NotPossibleHere
 
 _TICK_SECONDS = 0.1
-CALLED_OFF_SECONDS = 60.0
+CANCEL_SECONDS = 60.0
 """How long a capture that is called off may take to be undone; nsys ends a collection in about three seconds."""
 
 
@@ -38,7 +38,7 @@ class BenchCapture:
 
 
 @dataclass
-class _Taking:
+class _CaptureThread:
     """A capture being taken in a thread, so that what waits can be told meanwhile."""
 
     cancelled: threading.Event = field(default_factory=threading.Event)
@@ -58,7 +58,7 @@ class _Taking:
             self.error = error
 
     @property
-    def is_over(self) -> bool:
+    def is_finished(self) -> bool:
         """Whether it has begun and ended."""
         return self.thread is not None and not self.thread.is_alive()
 
@@ -69,44 +69,48 @@ def capture_run(request: BenchCapture) -> Result:
     Raises:
         LlmtopError: the command made no such steps, or no engine could capture it.
     """
-    with told_to_end() as told:
+    with collect_interrupts() as interrupts:
         command = CommandProcess(request.command, request.environment)
-        taking = _Taking()
-        end = RunEnd(command, told, request.say, kill=request.kill)
+        taking = _CaptureThread()
+        end = RunEnd(command, interrupts, request.say, kill=request.kill)
         try:
-            _until_its_end(request, command, taking, end, told)
+            _run_until_end(request, command, taking, end, interrupts)
         finally:
             taking.cancelled.set()
             if taking.thread is not None:
-                taking.thread.join(CALLED_OFF_SECONDS)
+                taking.thread.join(CANCEL_SECONDS)
             if not command.has_ended():
                 command.interrupt()
-        end.wait_for_left()
+        end.wait_for_remaining()
     if taking.error is not None:
         raise taking.error
     if taking.result is None:
         raise NotPossibleHere(
             "nothing was captured: "
-            + ("it was told to end" if told else f"the command ended within its first {request.warmup} steps")
+            + (
+                "it was told to end"
+                if interrupts
+                else f"the command ended within its first {request.warmup} steps"
+            )
         )
     return taking.result
 
 
-def _until_its_end(
-    request: BenchCapture, command: CommandProcess, taking: _Taking, end: RunEnd, told: ToldToEnd
+def _run_until_end(
+    request: BenchCapture, command: CommandProcess, taking: _CaptureThread, end: RunEnd, interrupts: Interrupts
 ) -> None:
     watched: _Warmup | None = None
     try:
         while not command.has_ended():
-            if taking.thread is None and not told:
-                watched = watched or _Warmup.of(command)
+            if taking.thread is None and not interrupts:
+                watched = watched or _Warmup.from_command(command)
                 if watched is not None and watched.steps > request.warmup:
                     taking.start(_plan(request, watched.targets))
-            if told:
+            if interrupts:
                 taking.cancelled.set()
-            if taking.is_over:
-                end.ask()
-            if end.look():
+            if taking.is_finished:
+                end.request_end()
+            if end.poll():
                 return
             time.sleep(_TICK_SECONDS)
     finally:
@@ -119,18 +123,18 @@ class _Warmup:
 
     def __init__(self, found: Sequence[Target]) -> None:
         self.targets = tuple(found)
-        self._watch = StepWatch([(target.pid, target.socket) for target in found if target.socket])
+        self._watch = StepListener([(target.pid, target.socket) for target in found if target.socket])
 
     @classmethod
-    def of(cls, command: CommandProcess) -> _Warmup | None:
+    def from_command(cls, command: CommandProcess) -> _Warmup | None:
         """Of those that have attached and made a step by now; None while there is none."""
-        found = [target for target in targets.attached() if command.owns(target.pid)]
+        found = [target for target in targets.list_attached() if command.owns(target.pid)]
         return cls(found) if found else None
 
     @property
     def steps(self) -> int:
         """Whole steps that each of them has made since."""
-        return self._watch.whole(0)
+        return self._watch.whole_step_count(0)
 
     def close(self) -> None:
         """Listen no more."""
@@ -139,7 +143,7 @@ class _Warmup:
 
 def _plan(request: BenchCapture, found: tuple[Target, ...]) -> Plan:
     return Plan(
-        engine=capabilities.best_for(found),
+        engine=capabilities.best_common_engine(found),
         targets=found,
         parent=request.folder,
         steps=DEFAULT_STEPS,

@@ -106,11 +106,11 @@ class CommandProcess:
                 self._known.setdefault(pid, False)
         return self._known[pid]
 
-    def left(self) -> list[int]:
+    def remaining_pids(self) -> list[int]:
         """The processes of this run that are alive, without the first."""
         entry = f"{run_lifetime.MARKER}={self._marker}".encode()
         pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]
-        return [pid for pid in pids if pid != self.pid and _carries(pid, entry) and procfs.is_alive(pid)]
+        return [pid for pid in pids if pid != self.pid and _has_mark(pid, entry) and procfs.is_alive(pid)]
 
     def interrupt(self) -> None:
         """Send SIGINT to its process group, as a terminal does at ctrl+c."""
@@ -119,7 +119,7 @@ class CommandProcess:
     def kill(self) -> None:
         """Kill its process group, and what else carries its mark."""
         self._send(signals.SIGKILL)
-        for pid in self.left():
+        for pid in self.remaining_pids():
             with contextlib.suppress(OSError):
                 os.kill(pid, signals.SIGKILL)
 
@@ -128,7 +128,7 @@ class CommandProcess:
             os.killpg(self.pid, number)
 
 
-def _carries(pid: int, entry: bytes) -> bool:
+def _has_mark(pid: int, entry: bytes) -> bool:
     try:
         return entry in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     except OSError:

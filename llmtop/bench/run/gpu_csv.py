@@ -23,19 +23,19 @@ _COLUMNS: Final[tuple[tuple[str, Callable[[Gpu], object]], ...]] = (
     ("index", lambda gpu: gpu.number),
     ("name", lambda gpu: gpu.name.replace(",", " ")),
     ("uuid", lambda gpu: gpu.uuid),
-    ("utilization.gpu [%]", lambda gpu: _whole(gpu.util_pct)),
-    ("utilization.memory [%]", lambda gpu: _whole(gpu.mem_util_pct)),
-    ("memory.used [MiB]", lambda gpu: _whole(gpu.mem_used_bytes, _MIB)),
-    ("memory.total [MiB]", lambda gpu: _whole(gpu.mem_total_bytes, _MIB)),
+    ("utilization.gpu [%]", lambda gpu: _integer_text(gpu.util_pct)),
+    ("utilization.memory [%]", lambda gpu: _integer_text(gpu.mem_util_pct)),
+    ("memory.used [MiB]", lambda gpu: _integer_text(gpu.mem_used_bytes, _MIB)),
+    ("memory.total [MiB]", lambda gpu: _integer_text(gpu.mem_total_bytes, _MIB)),
     ("power.draw [W]", lambda gpu: None if gpu.power_watts is None else f"{gpu.power_watts:.2f}"),
     ("power.limit [W]", lambda gpu: None if gpu.power_limit_watts is None else f"{gpu.power_limit_watts:.2f}"),
-    ("temperature.gpu", lambda gpu: _whole(gpu.temperature_c)),
-    ("temperature.memory", lambda gpu: _whole(gpu.mem_temperature_c)),
-    ("clocks.current.sm [MHz]", lambda gpu: _whole(gpu.sm_clock_mhz)),
-    ("clocks.max.sm [MHz]", lambda gpu: _whole(gpu.sm_clock_max_mhz)),
+    ("temperature.gpu", lambda gpu: _integer_text(gpu.temperature_c)),
+    ("temperature.memory", lambda gpu: _integer_text(gpu.mem_temperature_c)),
+    ("clocks.current.sm [MHz]", lambda gpu: _integer_text(gpu.sm_clock_mhz)),
+    ("clocks.max.sm [MHz]", lambda gpu: _integer_text(gpu.sm_clock_max_mhz)),
     ("pcie.link.gen.current", lambda gpu: gpu.pcie_gen),
     ("pcie.link.width.current", lambda gpu: gpu.pcie_width),
-    ("clocks_event_reasons.active", lambda gpu: _mask(gpu.clock_event_reasons)),
+    ("clocks_event_reasons.active", lambda gpu: _throttle_mask(gpu.clock_event_reasons)),
 )
 
 
@@ -61,7 +61,7 @@ class GpuCsv:
         Raises:
             NotPossibleHere: the disk is full.
         """
-        now = _stamp(snapshot.time)
+        now = _timestamp(snapshot.time)
         self._write([[now, *(_text(value(gpu)) for _, value in _COLUMNS)] for gpu in snapshot.gpus])
 
     def close(self) -> None:
@@ -82,15 +82,15 @@ class GpuCsv:
         )
 
 
-def _stamp(unix: float) -> str:
+def _timestamp(unix: float) -> str:
     return time.strftime("%Y/%m/%d %H:%M:%S", time.localtime(unix)) + f".{int(unix % 1 * 1000):03d}"
 
 
-def _whole(value: float | None, unit: int = 1) -> str | None:
+def _integer_text(value: float | None, unit: int = 1) -> str | None:
     return None if value is None else str(round(value / unit))
 
 
-def _mask(reasons: tuple[str, ...] | None) -> str | None:
+def _throttle_mask(reasons: tuple[str, ...] | None) -> str | None:
     """The driver's bit mask again; a reason without a name here has its bit in its name ("reason_0x800")."""
     if reasons is None:
         return None

@@ -10,7 +10,7 @@ from types import FrameType
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-class ToldToEnd:
+class Interrupts:
     """Which of them came."""
 
     def __init__(self) -> None:
@@ -21,16 +21,16 @@ class ToldToEnd:
 
 
 @contextmanager
-def told_to_end() -> Iterator[ToldToEnd]:
+def collect_interrupts() -> Iterator[Interrupts]:
     """Within it, such a signal is noted and does nothing else. For the main thread."""
-    told = ToldToEnd()
+    interrupts = Interrupts()
 
     def note(number: int, _frame: FrameType | None) -> None:
-        told.signals.append(signal.Signals(number))
+        interrupts.signals.append(signal.Signals(number))
 
     before = {number: signal.signal(number, note) for number in ENDING}
     try:
-        yield told
+        yield interrupts
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

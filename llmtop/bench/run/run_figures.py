@@ -17,11 +17,11 @@ from llmtop.step_history.whole_steps import WholeStep
 
 LOOK_BACK_SECONDS = 1.0
 """What the driver's counters say is of so long before: the first sample of a window is of its warm-up."""
-LEAST_SAMPLES = 3
+MIN_SAMPLES = 3
 """Fewer samples of a counter in the window say nothing of it."""
 
 
-def figures_of(
+def window_figures(
     window: MeasuredSteps,
     measured: Sequence[WholeStep],
     ranks: Sequence[RankSteps],
@@ -42,8 +42,8 @@ def figures_of(
     samples = None if window.step_samples is None else sum(window.step_samples)
     uuids = [rank.rank.gpu_uuid for rank in ranks if rank.rank.gpu_uuid]
     during = [one for one in snapshots if _is_within(one, window)]
-    gpus = {uuid: _samples(uuid, during) for uuid in dict.fromkeys(uuids)}
-    joules = _energy([_spread_over(uuid, snapshots) for uuid in gpus], window)
+    gpus = {uuid: _gpu_samples(uuid, during) for uuid in dict.fromkeys(uuids)}
+    joules = _energy([_energy_readings(uuid, snapshots) for uuid in gpus], window)
     busy = _busy(gpus, measured, ranks) if not shared else None
     mfu_pct, mfu_note = _mfu(ranks, None if tokens is None else tokens / seconds, during)
     peaks = [one.memory_peak_bytes for one in ranks if one.memory_peak_bytes is not None]
@@ -83,12 +83,12 @@ def _is_within(snapshot: Snapshot, window: MeasuredSteps) -> bool:
     return since <= snapshot.time <= window.started_at + window.seconds + LOOK_BACK_SECONDS / 2
 
 
-def _samples(uuid: str, during: Sequence[Snapshot]) -> list[Gpu]:
+def _gpu_samples(uuid: str, during: Sequence[Snapshot]) -> list[Gpu]:
     found = [gpu for one in during for gpu in one.gpus if gpu.uuid == uuid and gpu.error is None]
     return list({gpu.sampled_at or -place: gpu for place, gpu in enumerate(found)}.values())
 
 
-def _spread_over(uuid: str, snapshots: Sequence[Snapshot]) -> list[tuple[float, float]]:
+def _energy_readings(uuid: str, snapshots: Sequence[Snapshot]) -> list[tuple[float, float]]:
     """When the energy counter of a GPU said what."""
     found = {
         gpu.sampled_at or one.time: gpu.energy_joules
@@ -109,7 +109,7 @@ def _energy(counters: Sequence[list[tuple[float, float]]], window: MeasuredSteps
         begins, ends = window.started_at, window.started_at + window.seconds
         # A window shorter than the distance of two readings would be made of one straight line alone.
         inside = sum(begins <= at <= ends for at in times)
-        if inside < LEAST_SAMPLES or times[0] > begins + LOOK_BACK_SECONDS or times[-1] < ends - LOOK_BACK_SECONDS:
+        if inside < MIN_SAMPLES or times[0] > begins + LOOK_BACK_SECONDS or times[-1] < ends - LOOK_BACK_SECONDS:
             return None
         total += float(np.interp(ends, times, joules) - np.interp(begins, times, joules))
     return total if total > 0 else None
@@ -136,8 +136,8 @@ def _busy(gpus: dict[str, list[Gpu]], measured: Sequence[WholeStep], ranks: Sequ
         util = [gpu.util_pct for gpu in samples if gpu.util_pct is not None]
         sm = [gpu.sm_active_pct for gpu in samples if gpu.sm_active_pct is not None]
         busy = believed(
-            util_pct=fmean(util) if len(util) >= LEAST_SAMPLES else None,
-            sm_pct=fmean(sm) if len(sm) >= LEAST_SAMPLES else None,
+            util_pct=fmean(util) if len(util) >= MIN_SAMPLES else None,
+            sm_pct=fmean(sm) if len(sm) >= MIN_SAMPLES else None,
             events_pct=events,
             host_paced_pct=paced,
         )
@@ -168,10 +168,10 @@ def _mfu(
         return None, note
     pids = {one.rank.pid for one in ranks}
     for snapshot in reversed(during):
-        told = [rank for rank in snapshot.ranks if rank.pid in pids and rank.mfu_pct and rank.tokens_per_s]
-        if len(told) == len(pids):
-            rate = sum(rank.tokens_per_s or 0.0 for rank in told)
-            mean = fmean(rank.mfu_pct or 0.0 for rank in told)
+        reported = [rank for rank in snapshot.ranks if rank.pid in pids and rank.mfu_pct and rank.tokens_per_s]
+        if len(reported) == len(pids):
+            rate = sum(rank.tokens_per_s or 0.0 for rank in reported)
+            mean = fmean(rank.mfu_pct or 0.0 for rank in reported)
             value = mean * tokens_per_s / rate
-            return (value, told[0].mfu_note) if math.isfinite(value) else (None, note)
+            return (value, reported[0].mfu_note) if math.isfinite(value) else (None, note)
     return None, note

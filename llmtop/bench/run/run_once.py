@@ -11,10 +11,10 @@ from typing import Any
 
 import msgspec
 
-from llmtop.bench.model.results import METRICS_FILE, BenchRun, BenchSettings, Ended
+from llmtop.bench.model.results import METRICS_FILE, BenchRun, BenchSettings, EndReason
 from llmtop.bench.run import run_result as judged
 from llmtop.bench.run.command_process import CommandProcess
-from llmtop.bench.run.interrupt import ToldToEnd, told_to_end
+from llmtop.bench.run.interrupt import Interrupts, collect_interrupts
 from llmtop.bench.run.run_end import RunEnd
 from llmtop.bench.run.run_watch import RunWatch
 from llmtop.capture.base.folder import write
@@ -65,8 +65,8 @@ def run_once(request: RunRequest) -> BenchRun:
         raise NotPossibleHere(
             f"{request.folder} cannot be made: {error.strerror}; choose another folder with --out"
         ) from None
-    with told_to_end() as told:
-        run = _bare(request, told) if not request.attached else _watched(request, told)
+    with collect_interrupts() as interrupts:
+        run = _run_bare(request, interrupts) if not request.attached else _run_watched(request, interrupts)
     try:
         write(request.folder / METRICS_FILE, msgspec.json.format(msgspec.json.encode(run), indent=2) + b"\n")
     except LlmtopError as error:
@@ -74,69 +74,71 @@ def run_once(request: RunRequest) -> BenchRun:
     return run
 
 
-def _started(request: RunRequest) -> CommandProcess:
+def _start(request: RunRequest) -> CommandProcess:
     environment = {**request.environment, **request.variables}
     return CommandProcess(request.command, environment, attached=request.attached)
 
 
-def _watched(request: RunRequest, told: ToldToEnd) -> BenchRun:
+def _run_watched(request: RunRequest, interrupts: Interrupts) -> BenchRun:
     watch = RunWatch(request.folder, request.surroundings)
     try:
-        command = _started(request)
-        end = RunEnd(command, told, request.say, kill=request.settings.kill)
+        command = _start(request)
+        end = RunEnd(command, interrupts, request.say, kill=request.settings.kill)
         try:
-            by_window = _until_its_end(request, command, watch, end)
-            if not end.abandoned:
+            by_window = _run_until_end(request, command, watch, end)
+            if not end.is_abandoned:
                 watch.finish(command)
         finally:
-            if not command.has_ended() and not end.abandoned:
+            if not command.has_ended() and not end.is_abandoned:
                 command.interrupt()
     finally:
         watch.close()
-    notes = end.wait_for_left()
-    if end.abandoned:
+    notes = end.wait_for_remaining()
+    if end.is_abandoned:
         notes.append(f"left running, as told: pid {command.pid}")
-    ended = _how(command, told, end, by_window=by_window)
+    ended = _end_reason(command, interrupts, end, by_window=by_window)
     if watch.error is not None:
         ended, notes = "failed", [*notes, str(watch.error)]
-    return judged.run_of(_facts(request, command, ended, notes), request.settings, watch, command)
+    return judged.run_result(_base_run(request, command, ended, notes), request.settings, watch, command)
 
 
-def _until_its_end(request: RunRequest, command: CommandProcess, watch: RunWatch, end: RunEnd) -> bool:
+def _run_until_end(request: RunRequest, command: CommandProcess, watch: RunWatch, end: RunEnd) -> bool:
     """Watch until the command has ended; returns whether its window was whole before it was asked to end."""
     settings, whole = request.settings, False
     while not command.has_ended():
-        if watch.look(command) and not whole:
-            whole = watch.steps.is_whole(settings) and not end.asked
+        if watch.poll(command) and not whole:
+            whole = watch.steps.is_whole(settings) and not end.is_asked
             if whole and settings.to_end:
                 request.say(f"run {request.number}: measured; waiting for the command's own end (--to-end)")
             elif whole or watch.error is not None:
-                end.ask()
-        if end.look():
+                end.request_end()
+        if end.poll():
             break
         time.sleep(_TICK_SECONDS)
-    return whole and end.asked
+    return whole and end.is_asked
 
 
-def _bare(request: RunRequest, told: ToldToEnd) -> BenchRun:
-    command = _started(request)
-    end = RunEnd(command, told, request.say, kill=request.settings.kill)
-    while not command.has_ended() and not end.look():
+def _run_bare(request: RunRequest, interrupts: Interrupts) -> BenchRun:
+    command = _start(request)
+    end = RunEnd(command, interrupts, request.say, kill=request.settings.kill)
+    while not command.has_ended() and not end.poll():
         time.sleep(_TICK_SECONDS)
-    return _facts(request, command, _how(command, told, end, by_window=False), end.wait_for_left())
+    return _base_run(
+        request, command, _end_reason(command, interrupts, end, by_window=False), end.wait_for_remaining()
+    )
 
 
-def _how(command: CommandProcess, told: ToldToEnd, end: RunEnd, *, by_window: bool) -> Ended:
-    if told:
+def _end_reason(command: CommandProcess, interrupts: Interrupts, end: RunEnd, *, by_window: bool) -> EndReason:
+    if interrupts:
         return "interrupted"
-    if end.killed:
+    if end.is_killed:
         return "killed"
     if by_window:
         return "window"
     return "itself" if command.exit_code == 0 else "crashed"
 
 
-def _facts(request: RunRequest, command: CommandProcess, ended: Ended, notes: list[str]) -> BenchRun:
+def _base_run(request: RunRequest, command: CommandProcess, ended: EndReason, notes: list[str]) -> BenchRun:
     """What is known of a run whatever it measured."""
     return BenchRun(
         number=request.number,

@@ -11,7 +11,7 @@ from llmtop.analysis.analyze_recording import analyze_snapshots
 from llmtop.bench.model.results import BenchRun, BenchSettings, MeasuredSteps
 from llmtop.bench.run import steadiness
 from llmtop.bench.run.command_process import CommandProcess
-from llmtop.bench.run.run_figures import figures_of
+from llmtop.bench.run.run_figures import window_figures
 from llmtop.bench.run.run_steps import RunSteps
 from llmtop.bench.run.run_watch import RunWatch
 from llmtop.errors import UnusableInput
@@ -19,7 +19,7 @@ from llmtop.format import counted
 from llmtop.launch.uninstrumentable import deaf_option, sentence, unreached
 
 
-def run_of(run: BenchRun, settings: BenchSettings, watch: RunWatch, command: CommandProcess) -> BenchRun:
+def run_result(run: BenchRun, settings: BenchSettings, watch: RunWatch, command: CommandProcess) -> BenchRun:
     """The run with all that was measured of it.
 
     Args:
@@ -29,25 +29,25 @@ def run_of(run: BenchRun, settings: BenchSettings, watch: RunWatch, command: Com
         command: its process, which has ended.
     """
     steps = watch.steps
-    window = steps.window(settings)
-    notes = [*run.notes, *_short(run, settings, steps, window)]
+    window = steps.measured_window(settings)
+    notes = [*run.notes, *_incomplete_notes(run, settings, steps, window)]
     if window is None:
-        return replace(run, steps_seen=steps.seen, notes=notes)
+        return replace(run, steps_seen=steps.step_count, notes=notes)
     ended = window.started_at + window.seconds
     during = [one for one in watch.snapshots if window.started_at <= one.time <= ended + 1.0]
     uuids = {rank.rank.gpu_uuid for rank in steps.ranks if rank.rank.gpu_uuid}
-    by_gpus, more, shared = steadiness.of_gpus(uuids, during, command.owns)
+    by_gpus, more, shared = steadiness.gpu_findings(uuids, during, command.owns)
     if window.lost:
         more.append(f"{counted(window.lost, 'step')} of the window did not arrive here, and count in no figure")
     verdict, summary = _verdict(watch, window)
     return replace(
         run,
-        steps_seen=steps.seen,
+        steps_seen=steps.step_count,
         window=window,
-        figures=figures_of(window, steps.measured(settings), steps.ranks, list(watch.snapshots), shared),
+        figures=window_figures(window, steps.measured_steps(settings), steps.ranks, list(watch.snapshots), shared),
         verdict=verdict,
         verdict_summary=summary,
-        unsteady=[*steadiness.of_steps(window), *by_gpus],
+        unsteady=[*steadiness.step_findings(window), *by_gpus],
         notes=[*notes, *more],
     )
 
@@ -62,24 +62,26 @@ def _verdict(watch: RunWatch, window: MeasuredSteps) -> tuple[str, str]:
     return report.verdict, report.summary
 
 
-def _short(run: BenchRun, settings: BenchSettings, steps: RunSteps, window: MeasuredSteps | None) -> list[str]:
+def _incomplete_notes(
+    run: BenchRun, settings: BenchSettings, steps: RunSteps, window: MeasuredSteps | None
+) -> list[str]:
     """Why there is no whole window, and what to do; empty where there is one."""
     if window is not None and window.whole:
         return []
     wanted = f"{settings.steps} steps" if settings.steps is not None else f"{settings.seconds:g} s"
     asked = f"{settings.warmup} steps of warm-up and {wanted}"
-    if not steps.seen:
-        return [f"not one whole step was seen: {_unseen(run, attached=steps.attached)}"]
+    if not steps.step_count:
+        return [f"not one whole step was seen: {_no_steps_reason(run, attached=steps.has_attached)}"]
     if run.ended not in ("itself", "crashed"):
-        return [f"cut short after {counted(steps.seen, 'whole step')}; asked for were {asked}"]
+        return [f"cut short after {counted(steps.step_count, 'whole step')}; asked for were {asked}"]
     how = run.signal or f"exit code {run.exit_code}"
     return [
-        f"the command ended ({how}) after {counted(steps.seen, 'whole step')}; asked for were {asked}: give "
+        f"the command ended ({how}) after {counted(steps.step_count, 'whole step')}; asked for were {asked}: give "
         "fewer, or let it train for longer"
     ]
 
 
-def _unseen(run: BenchRun, *, attached: bool) -> str:
+def _no_steps_reason(run: BenchRun, *, attached: bool) -> str:
     """Why no step came, as far as it can be told."""
     if attached:
         return "it attached, and ended no step; llmtop doctor says what is seen of a training"

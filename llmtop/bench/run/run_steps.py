@@ -76,17 +76,17 @@ class RunSteps:
         return sorted(stepping, key=lambda one: (one.rank.rank is None, one.rank.rank or 0, -len(one.wholes)))
 
     @property
-    def seen(self) -> int:
+    def step_count(self) -> int:
         """Whole steps so far, of the process whose steps are measured."""
         ranks = self.ranks
         return len(ranks[0].wholes) if ranks else 0
 
     @property
-    def attached(self) -> bool:
+    def has_attached(self) -> bool:
         """Whether any process has attached."""
         return bool(self._ranks)
 
-    def measured(self, settings: BenchSettings) -> list[WholeStep]:
+    def measured_steps(self, settings: BenchSettings) -> list[WholeStep]:
         """The steps after warm-up that are measured, as far as they are there."""
         ranks = self.ranks
         after = ranks[0].wholes[settings.warmup :] if ranks else []
@@ -101,14 +101,14 @@ class RunSteps:
 
     def is_whole(self, settings: BenchSettings) -> bool:
         """Whether there are as many as were asked for."""
-        measured = self.measured(settings)
+        measured = self.measured_steps(settings)
         if settings.steps is not None:
             return len(measured) >= settings.steps
         return sum(whole.seconds for whole in measured) >= (settings.seconds or 0.0) and len(measured) > 1
 
-    def window(self, settings: BenchSettings) -> MeasuredSteps | None:
+    def measured_window(self, settings: BenchSettings) -> MeasuredSteps | None:
         """The window; None where no step came after warm-up."""
-        measured, ranks = self.measured(settings), self.ranks
+        measured, ranks = self.measured_steps(settings), self.ranks
         if not measured:
             return None
         main, count = ranks[0], len(measured)
@@ -120,8 +120,8 @@ class RunSteps:
             seconds=last.step.started_at + last.seconds - first.step.started_at,
             warmup_steps=settings.warmup,
             step_seconds=[whole.seconds for whole in measured],
-            step_tokens=_over_ranks(measured, together, "tokens"),
-            step_samples=_over_ranks(measured, together, "samples"),
+            step_tokens=_sum_over_ranks(measured, together, "tokens"),
+            step_samples=_sum_over_ranks(measured, together, "samples"),
             ranks=len(together),
             kind=main.rank.kind,
             lost=lost,
@@ -129,14 +129,14 @@ class RunSteps:
         )
 
 
-def _over_ranks(measured: list[WholeStep], ranks: list[RankSteps], name: str) -> list[float] | None:
+def _sum_over_ranks(measured: list[WholeStep], ranks: list[RankSteps], name: str) -> list[float] | None:
     """What all ranks told of each of these steps together; None unless all of them told it of all steps."""
     totals = [getattr(whole.step, name) for whole in measured]
     for other in ranks[1:]:
-        told = {whole.step.index: getattr(whole.step, name) for whole in other.wholes}
-        if not told:
+        reported = {whole.step.index: getattr(whole.step, name) for whole in other.wholes}
+        if not reported:
             continue
-        theirs = [told.get(whole.step.index) for whole in measured]
+        theirs = [reported.get(whole.step.index) for whole in measured]
         totals = [
             None if mine is None or more is None else mine + more
             for mine, more in zip(totals, theirs, strict=True)

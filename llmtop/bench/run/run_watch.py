@@ -19,7 +19,7 @@ from llmtop.model.snapshot import Rank, Snapshot
 
 RECORDING_FILE, GPU_FILE = "recording.llmtop.gz", "gpu.csv"
 INTERVAL_SECONDS = 1.0
-LOOK_SECONDS = 0.1
+DISCOVERY_SECONDS = 0.1
 """How often it is looked for trainings until the first has attached: one of a second shall not be missed."""
 SETTLING_SECONDS = 3.0
 """After the first has, so long still: the other ranks attach, and then looking costs less."""
@@ -58,15 +58,15 @@ class RunWatch:
         sources = live_sources(interval, engines=False, look_at_loaders=False)  # looks fall into some windows
         if isinstance(sources.ranks, StepsSource):
             self._trainings = sources.ranks
-            self._trainings.look_every(LOOK_SECONDS)
+            self._trainings.look_every(DISCOVERY_SECONDS)
         return sources
 
-    def look(self, command: CommandProcess) -> bool:
+    def poll(self, command: CommandProcess) -> bool:
         """Make a snapshot if one is due; returns whether one was made. For a loop that comes by often."""
         now = time.monotonic()
         if now < self._due:
             return False
-        self._take(command)
+        self._take_snapshot(command)
         self._due = next_round(self._due, time.monotonic(), INTERVAL_SECONDS)
         return True
 
@@ -74,10 +74,10 @@ class RunWatch:
         """Take in the last steps of a command that has ended."""
         until = time.monotonic() + END_SECONDS
         while True:
-            ranks = self._take(command)
+            ranks = self._take_snapshot(command)
             if all(rank.state == "gone" for rank in ranks) or time.monotonic() > until:
                 return
-            time.sleep(LOOK_SECONDS)
+            time.sleep(DISCOVERY_SECONDS)
 
     def close(self) -> None:
         """Close files and sources."""
@@ -86,7 +86,7 @@ class RunWatch:
         self._csv.close()
         self.error = self.error or self._recorder.error
 
-    def _take(self, command: CommandProcess) -> list[Rank]:
+    def _take_snapshot(self, command: CommandProcess) -> list[Rank]:
         snapshot = self._hub.poll()
         ranks = [rank for rank in snapshot.ranks if command.owns(rank.pid)]
         self.steps.add(ranks)
@@ -102,7 +102,7 @@ class RunWatch:
 
     def _settle(self) -> None:
         """Look for trainings less often once those of this run are known."""
-        if self._trainings is None or not self.steps.attached:
+        if self._trainings is None or not self.steps.has_attached:
             return
         now = time.monotonic()
         if self._settled_at is None:

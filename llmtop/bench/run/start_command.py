@@ -15,7 +15,7 @@ from pathlib import Path
 _PR_SET_PDEATHSIG = 1
 
 
-def _ask_for_a_signal_at_the_death_of_bench() -> None:
+def _request_parent_death_signal() -> None:
     """A bench that is killed shall leave no training on the GPU: it then gets what ctrl+c sends, once."""
     with contextlib.suppress(OSError, AttributeError):  # a C library without it: the training goes on then
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, int(signal.SIGINT), 0, 0, 0)
@@ -30,7 +30,7 @@ def main(command: list[str]) -> None:
     from llmtop.format import printable
     from llmtop.launch.exec_in_place import exec_in_place
 
-    _ask_for_a_signal_at_the_death_of_bench()
+    _request_parent_death_signal()
     # Python takes SIGINT for itself at its start; a shell in the background would have it ignored.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:

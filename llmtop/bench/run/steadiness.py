@@ -22,7 +22,7 @@ from llmtop.model.snapshot import Snapshot
 from llmtop.step_history.step_blocks import split_of
 
 BLOCKS = 10
-LEAST_STEPS = 20
+MIN_STEPS = 20
 """Fewer steps show neither a trend nor two regimes."""
 TREND = math.log(1.03)
 REGIMES = math.log(1.05)
@@ -41,10 +41,10 @@ OFTEN = 0.05
 """Share of the window's seconds from which a reason is told."""
 
 
-def of_steps(window: MeasuredSteps) -> list[str]:
+def step_findings(window: MeasuredSteps) -> list[str]:
     """What the steps themselves say against it."""
     steps = window.step_seconds
-    if len(steps) < LEAST_STEPS:
+    if len(steps) < MIN_STEPS:
         return []
     edges = [round(place * len(steps) / BLOCKS) for place in range(BLOCKS + 1)]
     levels = [math.log(median(steps[low:high])) for low, high in pairwise(edges)]
@@ -60,12 +60,12 @@ def of_steps(window: MeasuredSteps) -> list[str]:
         first, second = median(steps[: edges[place]]), median(steps[edges[place] :])
         return [
             f"two regimes: steps took {duration(first)} up to step {edges[place]} of the window, and "
-            f"{duration(second)} from then on ({_change(jump)})"
+            f"{duration(second)} from then on ({_change_text(jump)})"
         ]
     s = sum((b > a) - (b < a) for i, a in enumerate(levels) for b in levels[i + 1 :])
     drift = (median(levels[-3:]) - median(levels[:3])) * BLOCKS / (BLOCKS - 3)
     if abs(s) >= CERTAIN and abs(drift) >= TREND:
-        return [f"a trend: steps got {'longer' if drift > 0 else 'shorter'} all along ({_change(drift)})"]
+        return [f"a trend: steps got {'longer' if drift > 0 else 'shorter'} all along ({_change_text(drift)})"]
     return []
 
 
@@ -81,11 +81,11 @@ def _is_jump(levels: Sequence[float]) -> bool:
     return stepped < straight
 
 
-def _change(log: float) -> str:
+def _change_text(log: float) -> str:
     return f"{100 * (math.exp(log) - 1):+.0f} %"
 
 
-def of_gpus(
+def gpu_findings(
     uuids: set[str], snapshots: Sequence[Snapshot], owns: Callable[[int], bool]
 ) -> tuple[list[str], list[str], frozenset[str]]:
     """What the GPUs say against it.
@@ -118,8 +118,8 @@ def of_gpus(
     }
     if others:
         users = sorted({user for user, _ in others.values() if user is not None})
-        of_whom = f" of {', '.join(users)}" if users else ""
+        users_text = f" of {', '.join(users)}" if users else ""
         number = "another process" if len(others) == 1 else f"{len(others)} other processes"
-        unsteady.append(f"{number}{of_whom} computed on the same GPU")
+        unsteady.append(f"{number}{users_text} computed on the same GPU")
     shared = frozenset(uuid for _, uuid in others.values() if uuid is not None)
     return unsteady, notes, shared

@@ -46,7 +46,7 @@ def block_length(runs: Sequence[Steps]) -> BlockLength:
     correlation = covariance / covariance[0]
     count = sum(len(run) for run in runs)
     chance = 2.0 * math.sqrt(math.log10(count) / count)
-    last = _last_that_counts(correlation, chance, max(5, math.ceil(math.sqrt(math.log10(count)))))
+    last = _last_significant_lag(correlation, chance, max(5, math.ceil(math.sqrt(math.log10(count)))))
     if last == 0:
         return BlockLength(1, f"neighbouring steps are unrelated (autocorrelation {correlation[1]:+.2f})")
     lags = np.arange(1, min(2 * last, most) + 1)
@@ -73,7 +73,7 @@ def _covariance(runs: Sequence[Steps], most: int) -> Steps:
     return total / sum(len(run) for run in runs)
 
 
-def _last_that_counts(correlation: Steps, chance: float, quiet: int) -> int:
+def _last_significant_lag(correlation: Steps, chance: float, quiet: int) -> int:
     """The last lag before `quiet` ones in a row (fewer at the end) that are no more than chance."""
     for lag in range(1, len(correlation)):
         if bool(np.all(np.abs(correlation[lag : lag + quiet]) < chance)):
@@ -81,7 +81,7 @@ def _last_that_counts(correlation: Steps, chance: float, quiet: int) -> int:
     return len(correlation) - 1
 
 
-def resampled(steps: Steps, length: int, count: int, random: np.random.Generator) -> Steps:
+def resample(steps: Steps, length: int, count: int, random: np.random.Generator) -> Steps:
     """Runs as long as `steps`, put together of blocks of it drawn with replacement; a block may go round the end.
 
     Args:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from llmtop.bench.model.results import BenchMetric
 from llmtop.bench.statistics.intervals import ChangeInterval
-from llmtop.bench.statistics.step_statistics import worse_by
+from llmtop.bench.statistics.step_statistics import worse_percent
 from llmtop.errors import EXIT_DONE, EXIT_ENVIRONMENT, EXIT_FINDING
 
 
@@ -51,9 +51,9 @@ def decide(found: ChangeInterval, metric: BenchMetric, limit: float) -> GateVerd
         metric: what it is a change of.
         limit: percent that the candidate may be worse; 0 or more.
     """
-    worse = worse_by(metric, found.log_ratio)
-    low, high = sorted((worse_by(metric, found.low), worse_by(metric, found.high)))
-    between = f"{metric.title} is {told(worse)}, between {told(low)} and {told(high)}"
+    worse = worse_percent(metric, found.log_ratio)
+    low, high = sorted((worse_percent(metric, found.low), worse_percent(metric, found.high)))
+    interval = f"{metric.title} is {change_text(worse)}, between {change_text(low)} and {change_text(high)}"
     if worse > limit and low > 0.0:
         decision, why = Decision.REGRESSION, f"more than the limit of {limit:g}% and than the noise"
     elif high <= limit and high < 0.0:
@@ -62,10 +62,10 @@ def decide(found: ChangeInterval, metric: BenchMetric, limit: float) -> GateVerd
         decision, why = Decision.OK, f"within the limit of {limit:g}%"
     else:
         decision, why = Decision.UNDECIDABLE, f"so noise hides whether it is more than the limit of {limit:g}%"
-    return GateVerdict(decision, worse, low, high, limit, f"{between}: {why}")
+    return GateVerdict(decision, worse, low, high, limit, f"{interval}: {why}")
 
 
-def told(worse: float) -> str:
+def change_text(worse: float) -> str:
     """A change in words: "6.1% worse", "0.4% better", "the same"."""
     if math.isclose(worse, 0.0, abs_tol=0.005):
         return "the same"
@@ -76,7 +76,7 @@ def told(worse: float) -> str:
     )
 
 
-def runs_for(found: ChangeInterval, limit: float, runs: int) -> int | None:
+def required_runs(found: ChangeInterval, limit: float, runs: int) -> int | None:
     """How many runs would bring the noise down to half the limit, if it stays as it is; None: over a hundred.
 
     Args:

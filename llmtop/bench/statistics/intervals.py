@@ -25,8 +25,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from llmtop.bench.statistics.blocks import BlockLength, block_length, resampled
-from llmtop.bench.statistics.step_statistics import OfSteps, Steps
+from llmtop.bench.statistics.blocks import BlockLength, block_length, resample
+from llmtop.bench.statistics.step_statistics import Steps, StepStatistic
 from llmtop.bench.statistics.student_t import t_quantile
 
 Values = NDArray[np.float64]
@@ -83,10 +83,10 @@ class _DrawnRuns(NamedTuple):
     """Of the mean from what it really is, one for each replicate."""
 
 
-def interval(
+def change_interval(
     baseline: Sequence[RunSample],
     candidate: Sequence[RunSample],
-    figure: OfSteps | None,
+    figure: StepStatistic | None,
     *,
     paired: bool = False,
     confidence: float = CONFIDENCE,
@@ -108,32 +108,32 @@ def interval(
         raise ValueError("an interval needs two runs on each side, and pairs as many on both")
     random = np.random.default_rng(SEED)
     blocks = block_length([run.steps for run in (*baseline, *candidate) if run.steps is not None])
-    before = [_within(run, figure, blocks.steps, random) for run in baseline]
-    after = [_within(run, figure, blocks.steps, random) for run in candidate]
-    before_logs, after_logs = _logs(baseline), _logs(candidate)
+    before = [_step_noise(run, figure, blocks.steps, random) for run in baseline]
+    after = [_step_noise(run, figure, blocks.steps, random) for run in candidate]
+    before_logs, after_logs = _log_values(baseline), _log_values(candidate)
     if paired:
         both = [one - other for one, other in zip(after, before, strict=True)]
-        groups = [_group(after_logs - before_logs, both, random)]
+        groups = [_draw_runs(after_logs - before_logs, both, random)]
         log_ratio, deviations = groups[0].mean, groups[0].deviations
     else:
-        groups = [_group(before_logs, before, random), _group(after_logs, after, random)]
+        groups = [_draw_runs(before_logs, before, random), _draw_runs(after_logs, after, random)]
         log_ratio, deviations = groups[1].mean - groups[0].mean, groups[1].deviations - groups[0].deviations
     error, degrees = float(deviations.std()), _welch(groups)
     half = error * t_quantile(0.5 + confidence / 2.0, degrees)
     return ChangeInterval(log_ratio, log_ratio - half, log_ratio + half, error, degrees, blocks, paired)
 
 
-def _logs(runs: Sequence[RunSample]) -> Values:
+def _log_values(runs: Sequence[RunSample]) -> Values:
     return np.log([run.value for run in runs])
 
 
-def _within(run: RunSample, figure: OfSteps | None, length: int, random: np.random.Generator) -> Values:
+def _step_noise(run: RunSample, figure: StepStatistic | None, length: int, random: np.random.Generator) -> Values:
     """By how much the noise of its steps moves the logarithm of a run's figure: a value a draw, mean 0."""
     if run.steps is None or figure is None or len(run.steps) < 2:
         return np.zeros(WITHIN)
     chunk = max(1, _CELLS // len(run.steps))
     drawn = [
-        np.log(figure(resampled(run.steps, length, min(chunk, WITHIN - done), random)))
+        np.log(figure(resample(run.steps, length, min(chunk, WITHIN - done), random)))
         for done in range(0, WITHIN, chunk)
     ]
     found = np.concatenate(drawn)
@@ -143,7 +143,7 @@ def _within(run: RunSample, figure: OfSteps | None, length: int, random: np.rand
     return centred
 
 
-def _group(logs: Values, within: Sequence[Values], random: np.random.Generator) -> _DrawnRuns:
+def _draw_runs(logs: Values, within: Sequence[Values], random: np.random.Generator) -> _DrawnRuns:
     """Draw runs, then for each of them the noise of its steps."""
     count = len(logs)
     spread = float(logs.var(ddof=1))

@@ -11,7 +11,7 @@ from llmtop.bench.model.results import METRICS, BenchMetric
 from llmtop.errors import UnusableInput
 
 Steps = NDArray[np.float64]
-OfSteps = Callable[[Steps], Steps]
+StepStatistic = Callable[[Steps], Steps]
 """From seconds of steps, shape (..., steps), to a figure, shape (...), but for a factor that is a run's own."""
 
 
@@ -28,12 +28,12 @@ def metric_named(name: str) -> BenchMetric:
     raise UnusableInput(f"--metric: no figure is called {name!r}; there are: {names}")
 
 
-def of_steps(metric: BenchMetric) -> OfSteps | None:
+def step_statistic(metric: BenchMetric) -> StepStatistic | None:
     """How a figure comes of the steps of a run; None where a run has it as a whole and no step does."""
-    return _OF_STEPS.get(metric.name)
+    return _STEP_STATISTICS.get(metric.name)
 
 
-def worse_by(metric: BenchMetric, log_ratio: float) -> float:
+def worse_percent(metric: BenchMetric, log_ratio: float) -> float:
     """By how many percent a candidate is worse, of the logarithm of candidate over baseline; negative: better.
 
     Of what shall be high it is what the time for the same work grew by, so that 5% mean the same of `steps_per_s`
@@ -51,15 +51,15 @@ def _rate(steps: Steps) -> Steps:
     return 1.0 / _mean(steps)
 
 
-def _percentile(share: float) -> OfSteps:
-    def of(steps: Steps) -> Steps:
+def _percentile(share: float) -> StepStatistic:
+    def percentile(steps: Steps) -> Steps:
         found: Steps = np.quantile(steps, share, axis=-1)
         return found
 
-    return of
+    return percentile
 
 
-_OF_STEPS: dict[str, OfSteps] = {
+_STEP_STATISTICS: dict[str, StepStatistic] = {
     "steps_per_s": _rate,
     "samples_per_s": _rate,
     "tokens_per_s": _rate,

@@ -42,13 +42,13 @@ class RankChoice:
         raise UnusableInput(f"--ranks {text!r} is none of: accused, 0,7, node:NAME, here, all")
 
 
-def usual_rank(waits_seconds: Mapping[int, float]) -> int | None:
+def median_rank(waits_seconds: Mapping[int, float]) -> int | None:
     """The rank whose wait is the median, of two the lower; None without any."""
     ranks = sorted(waits_seconds, key=lambda rank: (waits_seconds[rank], rank))
     return ranks[(len(ranks) - 1) // 2] if ranks else None
 
 
-def with_company(accused: Iterable[int], world_size: int, median: int | None = None) -> tuple[int, ...]:
+def add_reference_ranks(accused: Iterable[int], world_size: int, median: int | None = None) -> tuple[int, ...]:
     """The ranks to capture where some are accused: with their neighbours, and one that is as most are.
 
     Args:

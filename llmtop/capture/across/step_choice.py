@@ -6,13 +6,13 @@ import math
 import re
 from dataclasses import dataclass
 
-from llmtop.capture.base.step_listener import StepWatch
+from llmtop.capture.base.step_listener import StepListener
 from llmtop.errors import NotPossibleHere, UnusableInput
 from llmtop.format import duration
 
-SOONEST_SECONDS = 3.0
+MIN_LEAD_SECONDS = 3.0
 """A node looks once a second, its ranks must be reached, and one may be steps ahead of those heard here."""
-_AHEAD = 2
+_MIN_STEPS_AHEAD = 2
 """The step that is under way, and the one that the profiler takes to start."""
 _FORM = re.compile(r"^(?P<plus>\+?)(?P<number>\d{1,15})$", re.ASCII)
 
@@ -40,7 +40,7 @@ class StepChoice:
 
 
 @dataclass(frozen=True)
-class Chosen:
+class ChosenStep:
     """The step, and how far it is."""
 
     step: int
@@ -55,29 +55,29 @@ class Chosen:
     def sentence(self) -> str:
         """For people."""
         why = (
-            f"; later than asked, since every node must have heard of it, which takes {duration(SOONEST_SECONDS)}"
+            f"; later than asked, since every node must have heard of it, which takes {duration(MIN_LEAD_SECONDS)}"
             if self.moved
             else ""
         )
         return f"it begins at step {self.step}, in some {duration(self.seconds)} (step {self.last} has ended{why})"
 
 
-def choose(wanted: StepChoice, watch: StepWatch) -> Chosen:
+def choose_step(wanted: StepChoice, watch: StepListener) -> ChosenStep:
     """The step at which all begin.
 
     Raises:
         NotPossibleHere: no step has been heard of.
         UnusableInput: that step has passed, or comes too soon.
     """
-    heard = [[step.index for step in steps[-2:]] for steps in watch.within(0).values() if steps]
+    publishing = [[step.index for step in steps[-2:]] for steps in watch.steps_within(0).values() if steps]
     median = watch.median_seconds()
-    if not heard or not median:
+    if not publishing or not median:
         raise NotPossibleHere(
             "no step has ended yet of which this could be counted: wait until the training steps"
         )
-    *before, last = max(heard, key=lambda indices: indices[-1])
+    *before, last = max(publishing, key=lambda indices: indices[-1])
     by = max(1, last - before[0]) if before else 1  # some scripts count in tens, or in samples
-    soonest = last + by * (_AHEAD + math.ceil(SOONEST_SECONDS / median))
+    soonest = last + by * (_MIN_STEPS_AHEAD + math.ceil(MIN_LEAD_SECONDS / median))
     step = last + by * wanted.number if wanted.relative else wanted.number
     if not wanted.relative and step <= last:
         raise UnusableInput(f"step {step} has passed: step {last} has ended; --at-step +20 is 20 steps from now")
@@ -91,4 +91,4 @@ def choose(wanted: StepChoice, watch: StepWatch) -> Chosen:
             f"this script counts its steps by {by}, and {step} is none of them: {soonest} is; or give +20"
         )
     chosen = max(step, soonest)
-    return Chosen(chosen, last, (chosen - last) / by * median, moved=chosen > step)
+    return ChosenStep(chosen, last, (chosen - last) / by * median, moved=chosen > step)

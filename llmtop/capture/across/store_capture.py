@@ -9,8 +9,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from llmtop.capture.across import job_of
-from llmtop.capture.across.job_of import SeenJob
+from llmtop.capture.across import local_job
+from llmtop.capture.across.local_job import LocalJob
 from llmtop.capture.base import traces
 from llmtop.capture.base.engine import Engine, Refusal
 from llmtop.capture.base.job import CapturedRank, CaptureJob, Recorded, Target
@@ -23,26 +23,26 @@ from llmtop.protocol.job_store import END, LOST_SECONDS, TOKEN, Ask, Keys, NodeT
 from llmtop.protocol.tcp_store import StoreError, TcpStore
 from llmtop.trace.files.file_kind import TRACES
 
-LOOK_SECONDS = 1.0
-HEARD_SECONDS = 5.0
+POLL_SECONDS = 1.0
+ANSWER_SECONDS = 5.0
 """By then a node that hears has answered: it looks once a second, and its ranks have 1.5 s."""
-GONE_SECONDS = 4.0
+CANCEL_SECONDS = 4.0
 """How long a call waits at its end for the nodes to have taken it back."""
-SHOWN_SECONDS = 5.0
+FILE_VISIBLE_SECONDS = 5.0
 _ENDED = ("done", "failed", "cancelled")
-_MOST_NOTES = 20
+_MAX_NOTES = 20
 
 
 @dataclass
 class _Node:
     """What one node has said."""
 
-    told: NodeTold
+    status: NodeTold
     changed_at: float
 
 
 @dataclass
-class _Asked:
+class _PendingRequest:
     """One request under way."""
 
     store: TcpStore
@@ -53,20 +53,20 @@ class _Asked:
     asked_at: float = field(default_factory=time.monotonic)
     nodes: dict[int, _Node] = field(default_factory=dict)
     beat: int = 0
-    looked_at: float = float("-inf")
+    polled_at: float = float("-inf")
 
     def ranks(self) -> dict[int, tuple[RankTold, NodeTold]]:
         """How each rank is, as far as a node has said."""
-        return {one.rank: (one, node.told) for node in self.nodes.values() for one in node.told.ranks}
+        return {one.rank: (one, node.status) for node in self.nodes.values() for one in node.status.ranks}
 
 
-class AcrossNodes(Engine):
+class MultiNodeEngine(Engine):
     """An engine of attached trainings, for ranks that are not all on this node."""
 
-    begins_at_step = True
+    supports_start_step = True
 
     def __init__(
-        self, engine: InProcessEngine, seen: SeenJob, ranks: tuple[int, ...] | None, node: str | None
+        self, engine: InProcessEngine, local_job: LocalJob, ranks: tuple[int, ...] | None, node: str | None
     ) -> None:
         """Prepare.
 
@@ -77,11 +77,11 @@ class AcrossNodes(Engine):
             node: the one node that is meant.
         """
         self._engine = engine
-        self._seen = seen
+        self._local_job = local_job
         self._ranks = ranks
         self._node = node
-        self.name, self.gives = engine.name, engine.gives
-        self.reports, self.open_with = engine.reports, engine.open_with
+        self.name, self.description = engine.name, engine.description
+        self.has_time_report, self.open_with = engine.has_time_report, engine.open_with
 
     def refusal(self, target: Target) -> Refusal | None:
         """See `Engine.refusal`."""
@@ -93,28 +93,28 @@ class AcrossNodes(Engine):
         token = _write_token(job.folder)
         asked = None
         try:
-            with job_of.opened(self._seen) as store:
+            with local_job.open_store(self._local_job) as store:
                 asked = self._ask(job, store, token)
                 try:
                     self._follow(job, asked)
                 finally:
-                    _take_back(asked)
-            return self._recorded(job, asked)
+                    _cancel(asked)
+            return self._collect(job, asked)
         except StoreError as error:
             raise NotPossibleHere(f"the job's store has gone, and the job with it perhaps: {error}") from None
         finally:
             with suppress(OSError):
                 (job.folder / TOKEN).unlink()
 
-    def _ask(self, job: CaptureJob, store: TcpStore, token: str) -> _Asked:
-        assert self._seen.store is not None
+    def _ask(self, job: CaptureJob, store: TcpStore, token: str) -> _PendingRequest:
+        assert self._local_job.store is not None
         assert job.plan.at_step is not None
-        keys = Keys(self._seen.store.prefix)
-        cards = job_of.nodes(store, self._seen.store.prefix)
+        keys = Keys(self._local_job.store.prefix)
+        cards = local_job.list_nodes(store, self._local_job.store.prefix)
         if not cards:
             raise NotPossibleHere("no node of this job hears what is asked of it: their llmtop may be older")
         self._check_node([name for card in cards.values() for name in card.names])
-        folder = TRACES if self._engine.reports else "."
+        folder = TRACES if self._engine.has_time_report else "."
         (job.folder / folder).mkdir(exist_ok=True)
         ask = Ask(
             id=secrets.token_hex(4),
@@ -132,79 +132,79 @@ class AcrossNodes(Engine):
         number = 1
         while not store.put(keys.ask(number), job_store.encode(ask)):
             number += 1
-        return _Asked(store, keys, number, sorted(cards))
+        return _PendingRequest(store, keys, number, sorted(cards))
 
     def _check_node(self, names: list[str]) -> None:
         short = {name.partition(".")[0] for name in names}
         if self._node is None or self._node in {*names, *short}:
             return
-        known = ", ".join(dict.fromkeys(printable(name, 60) for name in names[:_MOST_NOTES]))
+        known = ", ".join(dict.fromkeys(printable(name, 60) for name in names[:_MAX_NOTES]))
         raise NotPossibleHere(f"no node of this job that hears is called {printable(self._node, 60)}: {known}")
 
     # --- following -----------------------------------------------------------------------------------
 
-    def _follow(self, job: CaptureJob, asked: _Asked) -> None:
+    def _follow(self, job: CaptureJob, asked: _PendingRequest) -> None:
         """Hear the nodes until every rank has ended, one way or the other."""
         job.stage("start", f"it begins at step {job.plan.at_step}")
-        silence = _Silence(job)
+        silence = _SilenceTimeout(job)
         while not self._is_over(asked):
-            job.check()
+            job.raise_if_cancelled()
             silence.check()
-            if time.monotonic() - asked.looked_at >= LOOK_SECONDS:
-                _look(asked)
-                self._say(job, asked)
+            if time.monotonic() - asked.polled_at >= POLL_SECONDS:
+                _poll(asked)
+                self._report_progress(job, asked)
             job.sleep(0.1)
         if job.window is None:
             job.window = time.time_ns(), time.time_ns()
         else:
             job.window = job.window[0], time.time_ns()
 
-    def _say(self, job: CaptureJob, asked: _Asked) -> None:
+    def _report_progress(self, job: CaptureJob, asked: _PendingRequest) -> None:
         states = [told.state for told, _ in asked.ranks().values()]
         if job.window is None and any(state in ("recording", "writing", "done") for state in states):
             job.window = time.time_ns(), time.time_ns()
             job.stage("record")
         counts = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
-        job.say(counts or "no node has answered yet")
+        job.report_progress(counts or "no node has answered yet")
 
-    def _is_over(self, asked: _Asked) -> bool:
+    def _is_over(self, asked: _PendingRequest) -> bool:
         """Whether nobody is left to be waited for."""
         now = time.monotonic()
         ranks = asked.ranks()
-        late = now - asked.asked_at > HEARD_SECONDS
-        expected = self._expected()
+        late = now - asked.asked_at > ANSWER_SECONDS
+        expected = self._expected_ranks()
         if not late and (expected is None or not expected <= ranks.keys()):
             return False
         for node in asked.nodes.values():
             if now - node.changed_at > LOST_SECONDS:
-                for told in node.told.ranks:
+                for told in node.status.ranks:
                     if told.state not in _ENDED:
                         told.state, told.detail = "failed", "its node has gone, or what hears for it there"
         return all(told.state in _ENDED for told, _ in asked.ranks().values())
 
-    def _expected(self) -> set[int] | None:
+    def _expected_ranks(self) -> set[int] | None:
         if self._ranks is not None:
             return set(self._ranks)
-        return None if self._node is not None else set(range(self._seen.world_size))
+        return None if self._node is not None else set(range(self._local_job.world_size))
 
     # --- the end -------------------------------------------------------------------------------------
 
-    def _recorded(self, job: CaptureJob, asked: _Asked) -> Recorded:
+    def _collect(self, job: CaptureJob, asked: _PendingRequest) -> Recorded:
         job.stage("stop", "gathering")
         ranks = asked.ranks()
         done = {rank: one for rank, one in sorted(ranks.items()) if one[0].state == "done"}
-        notes = [*self._missing(ranks), *_failures(asked)]
+        notes = [*self._missing_notes(ranks), *_failures(asked)]
         if not done:
             raise NotPossibleHere(f"no rank was captured: {'; '.join(notes[:4]) or 'nobody has heard of it'}")
-        found = Recorded(notes=_cut(notes))
+        found = Recorded(notes=_truncate(notes))
         found.ranks = [CapturedRank(rank, told.pid, node.host) for rank, (told, node) in done.items()]
         for rank, (told, node) in done.items():
-            path = job.folder / (TRACES if self._engine.reports else ".") / Path(told.path).name
-            if node.shared and _has_come(path):
-                traces.label(path, rank, self._seen.world_size)
-                found.traces += [path] if self._engine.reports else []
+            path = job.folder / (TRACES if self._engine.has_time_report else ".") / Path(told.path).name
+            if node.shared and _wait_for_file(path):
+                traces.write_label(path, rank, self._local_job.world_size)
+                found.traces += [path] if self._engine.has_time_report else []
             else:
-                found.notes.append(_elsewhere(rank, told, node, job.folder))
+                found.notes.append(_remote_file_text(rank, told, node, job.folder))
         firsts = {told.first_step for told, _ in done.values()}
         if len(firsts) > 1:
             found.notes.append(f"they did not begin at the same step: {sorted(map(str, firsts))}")
@@ -216,8 +216,8 @@ class AcrossNodes(Engine):
         job.stopped_early = printable(early[0], 300) if early else ""
         return found
 
-    def _missing(self, ranks: dict[int, tuple[RankTold, NodeTold]]) -> list[str]:
-        missing = sorted((self._expected() or set()) - ranks.keys())
+    def _missing_notes(self, ranks: dict[int, tuple[RankTold, NodeTold]]) -> list[str]:
+        missing = sorted((self._expected_ranks() or set()) - ranks.keys())
         if not missing:
             return []
         named = ", ".join(map(str, missing[:16])) + (f" and {len(missing) - 16} more" if len(missing) > 16 else "")
@@ -228,7 +228,7 @@ class AcrossNodes(Engine):
         ]
 
 
-class _Silence:
+class _SilenceTimeout:
     """Ends the wait for a training that does not go on."""
 
     def __init__(self, job: CaptureJob) -> None:
@@ -243,9 +243,11 @@ class _Silence:
         Raises:
             NotPossibleHere: the training has ended, or no step of it ends.
         """
-        if not self._job.alive:
+        if not self._job.is_alive:
             raise NotPossibleHere("the training has ended before it was captured")
-        newest = [step.started_unix_ns for steps in self._job.watch.within(0).values() for step in steps[-1:]]
+        newest = [
+            step.started_unix_ns for steps in self._job.watch.steps_within(0).values() for step in steps[-1:]
+        ]
         if newest and max(newest) != self._seen:
             self._seen, self._since = max(newest), time.monotonic()
         elif time.monotonic() - self._since > self._patience:
@@ -254,24 +256,24 @@ class _Silence:
             )
 
 
-def _look(asked: _Asked) -> None:
+def _poll(asked: _PendingRequest) -> None:
     """Tell that whoever asked is there, and hear the nodes."""
-    asked.looked_at = now = time.monotonic()
+    asked.polled_at = now = time.monotonic()
     asked.beat += 1
     asked.store.set(asked.keys.beat(asked.number), str(asked.beat).encode())
     for number in asked.hosts:
-        told = job_store.decode(NodeTold, asked.store.get(asked.keys.told(asked.number, number)) or b"")
+        status = job_store.decode(NodeTold, asked.store.get(asked.keys.told(asked.number, number)) or b"")
         known = asked.nodes.get(number)
-        if told is not None and (known is None or told.beat != known.told.beat):
-            asked.nodes[number] = _Node(told, now)
+        if status is not None and (known is None or status.beat != known.status.beat):
+            asked.nodes[number] = _Node(status, now)
 
 
-def _take_back(asked: _Asked) -> None:
+def _cancel(asked: _PendingRequest) -> None:
     """Have every node end what it is at; waits a moment until they have."""
     with suppress(StoreError):
         asked.store.set(asked.keys.beat(asked.number), END)
         asked.store.set(asked.keys.ask(asked.number), b"{}")
-        until = time.monotonic() + GONE_SECONDS
+        until = time.monotonic() + CANCEL_SECONDS
         now = time.monotonic()
         waiting = [number for number, node in asked.nodes.items() if now - node.changed_at < LOST_SECONDS]
         while waiting and time.monotonic() < until:
@@ -281,21 +283,21 @@ def _take_back(asked: _Asked) -> None:
             asked.store.delete(asked.keys.told(asked.number, number))
 
 
-def _failures(asked: _Asked) -> list[str]:
+def _failures(asked: _PendingRequest) -> list[str]:
     """Of ranks that were not captured, and of nodes that refused."""
-    failed = [_failed(told, node) for told, node in asked.ranks().values() if told.state != "done"]
-    nodes = [one.told for one in asked.nodes.values() if one.told.refused]
+    failed = [_failure_text(status, node) for status, node in asked.ranks().values() if status.state != "done"]
+    nodes = [one.status for one in asked.nodes.values() if one.status.refused]
     return failed + [f"{printable(node.host, 60)}: {printable(node.refused)}" for node in nodes]
 
 
-def _failed(told: RankTold, node: NodeTold) -> str:
-    why = printable(told.detail or told.state)
-    return f"rank {told.rank} on {printable(node.host, 60)} (pid {told.pid}) was not captured: {why}"
+def _failure_text(status: RankTold, node: NodeTold) -> str:
+    why = printable(status.detail or status.state)
+    return f"rank {status.rank} on {printable(node.host, 60)} (pid {status.pid}) was not captured: {why}"
 
 
-def _has_come(path: Path) -> bool:
+def _wait_for_file(path: Path) -> bool:
     """Whether a file is there that another node has written; a shared folder may show it a moment later."""
-    until = time.monotonic() + SHOWN_SECONDS
+    until = time.monotonic() + FILE_VISIBLE_SECONDS
     while not path.is_file():
         if time.monotonic() > until:
             return False
@@ -303,16 +305,16 @@ def _has_come(path: Path) -> bool:
     return True
 
 
-def _elsewhere(rank: int, told: RankTold, node: NodeTold, folder: Path) -> str:
-    host, path = printable(node.host, 60), printable(told.path)
+def _remote_file_text(rank: int, status: RankTold, node: NodeTold, folder: Path) -> str:
+    host, path = printable(node.host, 60), printable(status.path)
     return (
         f"the trace of rank {rank} is on {host}, which does not share this folder: "
         f"scp {host}:{path} {folder / TRACES}; then: llmtop report {folder}"
     )
 
 
-def _cut(notes: list[str]) -> list[str]:
-    return notes if len(notes) <= _MOST_NOTES else [*notes[:_MOST_NOTES], f"and {len(notes) - _MOST_NOTES} more"]
+def _truncate(notes: list[str]) -> list[str]:
+    return notes if len(notes) <= _MAX_NOTES else [*notes[:_MAX_NOTES], f"and {len(notes) - _MAX_NOTES} more"]
 
 
 def _write_token(folder: Path) -> str:

@@ -18,7 +18,7 @@ from llmtop.nsys_cli.tool import Option
 class Refusal(NamedTuple):
     """Why something cannot be had."""
 
-    because: str
+    reason: str
     """One clause, without a full stop."""
     command: str = ""
     """The one command that would change it; "" where none would."""
@@ -40,13 +40,13 @@ class Engine(ABC):
 
     name: str
     """As the command line, the folders and capture.json have it."""
-    gives: str
+    description: str
     """What its captures show, in one clause."""
-    reports: bool = True
+    has_time_report: bool = True
     """Whether its captures say where time goes. One for another question is taken only when it is named."""
-    tells: str = "steps"
+    report_kind: str = "steps"
     """The kind of its reports, which decides how they are shown: a name in `llmtop.report_kinds.kinds`."""
-    exports: bool = False
+    has_export_stage: bool = False
     """Whether it has the stage "export"."""
     stays_in_process: bool = False
     """Whether it cannot leave a process again that it has captured, whose steps may be longer from then on."""
@@ -54,11 +54,11 @@ class Engine(ABC):
     """Whether several processes come into one file; else all ranks at once are more than most want."""
     counts_steps: bool = False
     """Whether it counts the steps of a process that tells none."""
-    by_the_clock: bool = False
+    is_time_based: bool = False
     """Whether its windows are stretches of time, whatever was asked for: all whole steps in one are judged."""
-    only_its_trace_tells_how_long: bool = False
+    is_length_only_in_trace: bool = False
     """Whether nothing but its trace tells for how long it recorded: the file comes later."""
-    begins_at_step: bool = False
+    supports_start_step: bool = False
     """Whether it can begin at a step that is named beforehand, the same in all ranks."""
     launch_flag: str = ""
     """The flag of `llmtop run` without which it can capture nothing; "" where it needs none."""
@@ -71,7 +71,7 @@ class Engine(ABC):
     def refusal(self, target: Target) -> Refusal | None:
         """Why it cannot capture a process that is alive; None if it can. May take 0.1 s."""
 
-    def unattached(self, pids: Collection[int]) -> dict[int, bool]:
+    def find_unattached(self, pids: Collection[int]) -> dict[int, bool]:
         """Which of these processes, that do not publish, were started so that it can capture them.
 
         Args:
@@ -87,7 +87,7 @@ class Engine(ABC):
         """What it needs of this machine, and whether that is here."""
         return []
 
-    def left_behind(self) -> list[str]:
+    def orphan_messages(self) -> list[str]:
         """What its captures that were killed have left running: a sentence for each."""
         return []
 
@@ -99,7 +99,7 @@ class Engine(ABC):
         """Whether it pauses that process unasked."""
         return False
 
-    def options_now(self, pauses: bool) -> list[Option]:
+    def available_options(self, pauses: bool) -> list[Option]:
         """The options that a capture can have.
 
         Args:
@@ -131,7 +131,7 @@ class Engine(ABC):
                 )
             refused = self.option_refusal(option.name)
             if refused:
-                raise NotPossibleHere(f"{option.name}: {refused.because}; to change that: {refused.command}")
+                raise NotPossibleHere(f"{option.name}: {refused.reason}; to change that: {refused.command}")
 
     @abstractmethod
     def record(self, job: CaptureJob) -> Recorded:
@@ -144,14 +144,14 @@ class Engine(ABC):
             LlmtopError: one sentence: what went wrong, what was kept and where, how to finish by hand.
         """
 
-    def after_report(self, job: CaptureJob, report: Any) -> None:  # noqa: B027 - most have nothing to learn from it
+    def learn_from_report(self, job: CaptureJob, report: Any) -> None:  # noqa: B027 - most have nothing to learn from it
         """Learn from the report that was made of its traces (a `llmtop.report.model.Report`)."""
 
-    def shown(self, trace: Path) -> Path:
+    def viewer_file(self, trace: Path) -> Path:
         """The file that `open_with` shows, which lies beside a trace that a report is made of, or is it."""
         return trace
 
-    def restart(self, target: Target) -> str:
+    def restart_command(self, target: Target) -> str:
         """The command that starts a process again so that this engine can capture it."""
         flag = f"{self.launch_flag} " if self.launch_flag else ""
         return f"llmtop run {flag}-- {printable(target.command or 'COMMAND', 120)}"

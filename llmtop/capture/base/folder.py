@@ -131,7 +131,7 @@ def check_disk(parent: Path, minimum: int = MIN_FREE_BYTES) -> int:
     return free
 
 
-def make(parent: Path, engine: str) -> Path:
+def make_folder(parent: Path, engine: str) -> Path:
     """Make a new folder for one capture; its name is the local time and the engine.
 
     Raises:
@@ -192,7 +192,7 @@ def write_info(folder: Path, info: Info) -> None:
     """
     info.files = [
         File(name=p.relative_to(folder).as_posix(), bytes=p.stat().st_size)
-        for p in files_in(folder)
+        for p in list_files(folder)
         if p.name != INFO
     ]
     write(folder / INFO, msgspec.json.format(msgspec.json.encode(info), indent=2) + b"\n")
@@ -216,12 +216,12 @@ def read_info(folder: Path) -> Info:
         ) from None
 
 
-def bytes_in(folder: Path) -> int:
+def total_bytes(folder: Path) -> int:
     """What a folder's files take."""
-    return sum(map(bytes_of, files_in(folder)))
+    return sum(map(bytes_of, list_files(folder)))
 
 
-def files_in(folder: Path) -> list[Path]:
+def list_files(folder: Path) -> list[Path]:
     """All files below a folder; none where that is not there."""
     found = []
     for place, _, names in os.walk(folder):  # what may not be read, or went a moment ago, is passed over
@@ -238,16 +238,16 @@ def _is_file(path: Path) -> bool:
         return False
 
 
-def listed(parent: Path) -> list[tuple[Path, Info]]:
+def list_infos(parent: Path) -> list[tuple[Path, Info]]:
     """The captures in a folder, oldest first; what is damaged or foreign is left out."""
-    return looked_through(parent)[0]
+    return list_infos_and_errors(parent)[0]
 
 
-def looked_through(parent: Path) -> tuple[list[tuple[Path, Info]], list[str]]:
+def list_infos_and_errors(parent: Path) -> tuple[list[tuple[Path, Info]], list[str]]:
     """The captures in a folder, oldest first, and a sentence for each that cannot be read."""
     found, refused = [], []
-    for path in _with_info(parent):
-        info = _read_or_why_not(path)
+    for path in _capture_folders(parent):
+        info = _read_or_error(path)
         if isinstance(info, Info):
             found.append((path, info))
         else:
@@ -255,14 +255,14 @@ def looked_through(parent: Path) -> tuple[list[tuple[Path, Info]], list[str]]:
     return sorted(found, key=lambda pair: pair[1].started_at), refused
 
 
-def _read_or_why_not(folder: Path) -> Info | str:
+def _read_or_error(folder: Path) -> Info | str:
     try:
         return read_info(folder)
     except UnusableInput as error:
         return str(error)
 
 
-def _with_info(parent: Path) -> list[Path]:
+def _capture_folders(parent: Path) -> list[Path]:
     """The folders that claim to be captures."""
     try:
         names = sorted(os.listdir(parent))
@@ -281,7 +281,7 @@ def remove(folder: Path) -> int:
     if folder.is_symlink():
         raise UnusableInput(f"{folder} is a link: name the capture itself")
     read_info(folder)
-    freed = bytes_in(folder)
+    freed = total_bytes(folder)
     try:
         shutil.rmtree(folder)
     except OSError as error:
@@ -294,7 +294,7 @@ def discard(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def git_of(pid: int) -> Git | None:
+def git_state(pid: int) -> Git | None:
     """The commit of the folder that a process works in; None outside a repository or without git."""
     try:
         folder = os.readlink(f"/proc/{pid}/cwd")

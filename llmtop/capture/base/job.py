@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from llmtop.capture.base.step_listener import StepWatch
+from llmtop.capture.base.step_listener import StepListener
 from llmtop.errors import LlmtopError
 from llmtop.protocol.wire import Hello
 from llmtop.system import procfs
@@ -46,7 +46,7 @@ class Target:
         return f"pid {self.pid}" if self.rank is None else f"rank {self.rank} (pid {self.pid})"
 
     @property
-    def stem(self) -> str:
+    def file_stem(self) -> str:
         """For file names: "rank3" or "pid812"."""
         return f"pid{self.pid}" if self.rank is None else f"rank{self.rank}"
 
@@ -75,18 +75,18 @@ class Plan:
     """The first step to be recorded, by the script's own count; None: as soon as may be."""
     wait_seconds: float = 0.0
     """How long that step is expected to be ahead."""
-    about: Target | None = None
+    representative: Target | None = None
     """Whose command and steps stand for the run, where none of `targets` is asked for."""
 
     @property
     def first(self) -> Target:
         """The process that stands for the run."""
-        return self.about or self.targets[0]
+        return self.representative or self.targets[0]
 
     @property
-    def heard(self) -> tuple[Target, ...]:
+    def step_sources(self) -> tuple[Target, ...]:
         """Those whose steps are listened to."""
-        return self.targets or ((self.about,) if self.about else ())
+        return self.targets or ((self.representative,) if self.representative else ())
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,7 @@ class CaptureJob:
         self,
         plan: Plan,
         folder: Path,
-        watch: StepWatch,
+        watch: StepListener,
         on_progress: OnProgress = lambda progress: None,
         cancelled: threading.Event | None = None,
     ) -> None:
@@ -169,7 +169,7 @@ class CaptureJob:
         """Enter a stage and tell so."""
         self.end_stage()
         self._stage, self._stage_began = name, time.monotonic()
-        self.say(detail)
+        self.report_progress(detail)
 
     def end_stage(self) -> None:
         """Note how long the present stage took."""
@@ -180,7 +180,7 @@ class CaptureJob:
             self.stage_seconds[self._stage] = spent
         self._stage = ""
 
-    def say(self, detail: str = "", steps: int | None = None) -> None:
+    def report_progress(self, detail: str = "", steps: int | None = None) -> None:
         """Tell how far the present stage is."""
         wanted = self.plan.steps if steps is not None else None
         self._on_progress(Progress(self._stage, detail, steps, wanted, self.elapsed))
@@ -195,7 +195,7 @@ class CaptureJob:
         """Whether the person asked for an end."""
         return self._cancelled.is_set()
 
-    def check(self) -> None:
+    def raise_if_cancelled(self) -> None:
         """Give up here if the person asked for it.
 
         Raises:
@@ -211,9 +211,9 @@ class CaptureJob:
             Cancelled: meanwhile the person asked for an end.
         """
         self._cancelled.wait(seconds)
-        self.check()
+        self.raise_if_cancelled()
 
     @property
-    def alive(self) -> bool:
+    def is_alive(self) -> bool:
         """Whether any of the processes still runs."""
-        return any(procfs.is_alive(target.pid) for target in self.plan.heard)
+        return any(procfs.is_alive(target.pid) for target in self.plan.step_sources)

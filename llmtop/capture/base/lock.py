@@ -64,10 +64,10 @@ class CaptureLock:
         directory = socket_dir.runtime_dir()
         socket_dir.make_dir(directory)
         self.path = directory / f"{PREFIX}{key}.lock"
-        self.leftover: Holder | None = None
+        self.orphan: Holder | None = None
         """The holder before, if it was killed in the middle."""
         self._fd = self._take()
-        self.leftover = _holder(self._fd)
+        self.orphan = _read_holder(self._fd)
         os.ftruncate(self._fd, 0)
         os.pwrite(self._fd, msgspec.json.encode(holder), 0)
 
@@ -77,13 +77,13 @@ class CaptureLock:
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                holder = _holder(fd)
+                holder = _read_holder(fd)
                 os.close(fd)
-                # `leftovers()` of another llmtop holds it for an instant without being a capture
+                # `orphaned_captures()` of another llmtop holds it for an instant without being a capture
                 if holder is None or attempt < _TRIES - 1:
                     time.sleep(0.02)
                     continue
-                raise NotPossibleHere(_taken(holder)) from None
+                raise NotPossibleHere(_refusal_text(holder)) from None
             # Whoever let go of it may have removed the file between open() and flock().
             if os.path.exists(self.path) and os.path.samestat(os.fstat(fd), os.stat(self.path)):
                 return fd
@@ -108,48 +108,48 @@ class CaptureLock:
         self.release()
 
 
-def leftovers() -> list[tuple[Path, Holder]]:
+def orphaned_captures() -> list[tuple[Path, Holder]]:
     """The captures that were cut short: lock files that say who holds them, while nobody does."""
     found = []
     for path in sorted(socket_dir.runtime_dir().glob(f"{PREFIX}*.lock")):
-        holder = _unheld(path)
+        holder = _read_if_unheld(path)
         if holder is not None:
             found.append((path, holder))
     return found
 
 
-def current() -> list[Holder]:
+def running_captures() -> list[Holder]:
     """The captures that run now, of this user."""
     found = []
     for path in sorted(socket_dir.runtime_dir().glob(f"{PREFIX}*.lock")):
-        if _unheld(path) is None:
+        if _read_if_unheld(path) is None:
             with suppress(OSError, msgspec.DecodeError):
                 found.append(_decoder.decode(path.read_bytes()))
     return found
 
 
-def _unheld(path: Path) -> Holder | None:
+def _read_if_unheld(path: Path) -> Holder | None:
     try:
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:
         return None
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return _holder(fd)
+        return _read_holder(fd)
     except BlockingIOError:
         return None
     finally:
         os.close(fd)
 
 
-def _holder(fd: int) -> Holder | None:
+def _read_holder(fd: int) -> Holder | None:
     try:
         return _decoder.decode(os.pread(fd, 4096, 0))
     except msgspec.DecodeError:
         return None
 
 
-def _taken(holder: Holder) -> str:
+def _refusal_text(holder: Holder) -> str:
     return (
         f"another llmtop (pid {holder.pid}) has been capturing this process with {holder.engine} for "
         f"{holder.held_seconds():.0f} s: wait until it is done, or cancel it there"

@@ -11,16 +11,16 @@ _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None)
 
 
-def dies_with_this_thread() -> Callable[[], None]:
+def signal_on_thread_death() -> Callable[[], None]:
     """What to give as preexec_fn: the child gets SIGINT, as by ctrl+c, when the thread that started it has gone.
 
     It makes two system calls and takes no lock, so it is safe beside threads.
     """
     parent = os.getpid()
 
-    def ask() -> None:
+    def request_signal() -> None:
         _LIBC.prctl(_PR_SET_PDEATHSIG, int(signal.SIGINT), 0, 0, 0)
         if os.getppid() != parent:
             os._exit(0)  # it has gone already
 
-    return ask
+    return request_signal

@@ -17,10 +17,10 @@ from llmtop.system.wall_clock import WallClock
 
 HISTORY = 64
 """Steps before the window that tell what a step took until then."""
-KEPT = 4096
+MAX_STEPS = 4096
 
 
-class StepWatch:
+class StepListener:
     """Listens to the trainings' own messages in a thread a training; one that cannot be heard counts no steps."""
 
     def __init__(self, sockets: Iterable[tuple[int, Path]]) -> None:
@@ -45,7 +45,7 @@ class StepWatch:
                 ).start()
 
     @property
-    def heard(self) -> frozenset[int]:
+    def publishing_pids(self) -> frozenset[int]:
         """The pids that tell their steps."""
         return frozenset(self._steps)
 
@@ -67,13 +67,13 @@ class StepWatch:
     def _add(self, pid: int, message: wire.Steps) -> None:
         with self._lock:
             kept = self._steps[pid]
-            moved = self._move(pid, message.unix_offset_ns)
+            moved = self._update_offset(pid, message.unix_offset_ns)
             if moved:  # the wall clock was set, by which windows are told
                 kept[:] = [replace(step, started_unix_ns=step.started_unix_ns + moved) for step in kept]
             kept += message.steps
-            del kept[:-KEPT]
+            del kept[:-MAX_STEPS]
 
-    def _move(self, pid: int, offset_ns: int | None) -> int:
+    def _update_offset(self, pid: int, offset_ns: int | None) -> int:
         """Take the offset of the newest steps; returns by how much it differs from that of the ones before."""
         if offset_ns is None:
             return 0
@@ -84,7 +84,7 @@ class StepWatch:
         """What to take from the steps' unix times for a clock that nobody sets (`time.monotonic_ns`)."""
         return self._offsets.get(pid, self._own_offset_ns)
 
-    def within(self, begin_ns: int, end_ns: int | None = None) -> dict[int, list[wire.StepDone]]:
+    def steps_within(self, begin_ns: int, end_ns: int | None = None) -> dict[int, list[wire.StepDone]]:
         """The steps that began and ended within the window, by pid. Times are unix ns."""
         end = time.time_ns() if end_ns is None else end_ns
         with self._lock:
@@ -93,21 +93,21 @@ class StepWatch:
                 for pid, steps in self._steps.items()
             }
 
-    def whole(self, begin_ns: int) -> int:
+    def whole_step_count(self, begin_ns: int) -> int:
         """How many whole steps every training has done since then; 0 if none is heard."""
-        return min((len(steps) for steps in self.within(begin_ns).values()), default=0)
+        return min((len(steps) for steps in self.steps_within(begin_ns).values()), default=0)
 
     def median_seconds(self, end_ns: int | None = None, begin_ns: int = 0) -> float | None:
         """The median step, of all trainings heard, within that time; None if there was none."""
-        within = self.within(begin_ns, end_ns).values()
-        durations = [duration(step) for steps in within for step in steps]
+        within = self.steps_within(begin_ns, end_ns).values()
+        durations = [step_seconds(step) for steps in within for step in steps]
         return statistics.median(durations) if durations else None
 
     def slowest_seconds(self, begin_ns: int, end_ns: int) -> float | None:
         """The slowest step that touched that time, whole or not; None if there was none."""
         with self._lock:
             touched = [
-                duration(step)
+                step_seconds(step)
                 for steps in self._steps.values()
                 for step in steps
                 if step.started_unix_ns + step.host_ns >= begin_ns and step.started_unix_ns <= end_ns
@@ -115,6 +115,6 @@ class StepWatch:
         return max(touched, default=None)
 
 
-def duration(step: wire.StepDone) -> float:
+def step_seconds(step: wire.StepDone) -> float:
     """What a step cost, in seconds: from the start of the one before where that is known, for gaps count."""
     return max(step.interval_ns or 0, step.host_ns) / 1e9

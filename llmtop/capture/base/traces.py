@@ -43,14 +43,14 @@ def path_for(job: CaptureJob, target: Target, ending: str = ENDING) -> Path:
         folder.mkdir(exist_ok=True)
     except OSError as error:
         raise NotPossibleHere(f"{folder} cannot be made: {error.strerror}") from None
-    rank, _ = place_of(target)
-    stem = target.stem if rank is None else f"rank{rank}"
+    rank, _ = rank_and_world_size(target)
+    stem = target.file_stem if rank is None else f"rank{rank}"
     path = folder / f"{stem}{ending}"
-    taken = [other for other in job.plan.targets if other is not target and place_of(other)[0] == rank]
+    taken = [other for other in job.plan.targets if other is not target and rank_and_world_size(other)[0] == rank]
     return path.with_name(f"{stem}_pid{target.pid}{ending}") if rank is not None and taken else path
 
 
-def place_of(target: Target) -> tuple[int | None, int | None]:
+def rank_and_world_size(target: Target) -> tuple[int | None, int | None]:
     """Rank and number of ranks of a process, as it says itself, else by the variables that torchrun gives it."""
     if target.hello is not None:
         return target.rank, target.hello.world_size
@@ -66,7 +66,7 @@ def _number(text: str | None) -> int | None:
     return int(text) if text is not None and text.isascii() and text.isdigit() and len(text) < 8 else None
 
 
-def label(path: Path, rank: int | None, world_size: int | None) -> None:
+def write_label(path: Path, rank: int | None, world_size: int | None) -> None:
     """Write into a trace whose it is, where PyTorch has not; one that is no object is left as it is.
 
     Raises:
@@ -96,7 +96,7 @@ def label(path: Path, rank: int | None, world_size: int | None) -> None:
         ) from None
 
 
-def label_packed(path: Path, pid: int, rank: int | None, world_size: int | None) -> None:
+def write_gzipped_label(path: Path, pid: int, rank: int | None, world_size: int | None) -> None:
     """Write into a gzipped trace of jax.profiler whose it is: XLA does not say; one that is no object is left so.
 
     Raises:

@@ -13,7 +13,7 @@ FRESH_SECONDS = 15.0
 Answer = TypeVar("Answer")
 
 
-class Remembered(Generic[Answer]):
+class TtlCache(Generic[Answer]):
     """Answers by what was asked; for any thread."""
 
     def __init__(self) -> None:

@@ -16,54 +16,54 @@ SILENCE_SECONDS = 60.0
 the training may be hung, and that is what somebody wants to see."""
 
 
-def wait_window(job: CaptureJob, begin_ns: int, full: Callable[[], bool] = lambda: False) -> list[str]:
+def wait_window(job: CaptureJob, begin_ns: int, is_full: Callable[[], bool] = lambda: False) -> list[str]:
     """Wait until the window holds what the plan asks for; returns notes on what it does not.
 
     Steps are counted from what the trainings say themselves: those that began after `begin_ns` (unix ns) and have
-    ended, of the training that has done fewest; or until `full` says that no more will come.
+    ended, of the training that has done fewest; or until `is_full` says that no more will come.
 
     Raises:
         Cancelled: meanwhile.
     """
     if job.plan.steps is None:
-        return _wait_seconds(job, job.plan.seconds or 0.0, full)
-    if not job.watch.heard:
+        return _wait_seconds(job, job.plan.seconds or 0.0, is_full)
+    if not job.watch.publishing_pids:
         return [
-            *_wait_seconds(job, seconds := seconds_for(job), full),
+            *_wait_seconds(job, seconds := recording_seconds(job), is_full),
             f"the process tells no steps, so the window is {duration(seconds)} long",
         ]
-    return _wait_steps(job, begin_ns, job.plan.steps + SPARE_STEPS, full)
+    return _wait_steps(job, begin_ns, job.plan.steps + SPARE_STEPS, is_full)
 
 
-def seconds_for(job: CaptureJob) -> float:
+def recording_seconds(job: CaptureJob) -> float:
     """How long to record when steps were asked for and cannot be counted."""
     median = job.watch.median_seconds()
     steps = job.plan.steps or 1
     return DEFAULT_SECONDS if median is None else max((steps + 1 + SPARE_STEPS) * median, 0.1)
 
 
-def _wait_seconds(job: CaptureJob, seconds: float, full: Callable[[], bool]) -> list[str]:
+def _wait_seconds(job: CaptureJob, seconds: float, is_full: Callable[[], bool]) -> list[str]:
     deadline = time.monotonic() + seconds
-    while (left := deadline - time.monotonic()) > 0 and not full():
-        if not job.alive:
+    while (left := deadline - time.monotonic()) > 0 and not is_full():
+        if not job.is_alive:
             job.stopped_early = "the training ended"
             return ["the training ended within the window"]
-        job.say(f"{duration(seconds - left)} of {duration(seconds)}")
+        job.report_progress(f"{duration(seconds - left)} of {duration(seconds)}")
         job.sleep(min(left, 0.1))
     return []
 
 
-def _wait_steps(job: CaptureJob, begin_ns: int, wanted: int, full: Callable[[], bool]) -> list[str]:
+def _wait_steps(job: CaptureJob, begin_ns: int, wanted: int, is_full: Callable[[], bool]) -> list[str]:
     done, last_at = 0, time.monotonic()
     patience = max(SILENCE_SECONDS, 3 * (job.watch.median_seconds() or 0.0))
-    job.say(steps=0)
-    while done < wanted and not full():
+    job.report_progress(steps=0)
+    while done < wanted and not is_full():
         job.sleep(POLL_SECONDS)
-        whole = job.watch.whole(begin_ns)
+        whole = job.watch.whole_step_count(begin_ns)
         if whole > done:
             done, last_at = whole, time.monotonic()
-            job.say(steps=min(done, wanted - SPARE_STEPS))
-        elif not job.alive:
+            job.report_progress(steps=min(done, wanted - SPARE_STEPS))
+        elif not job.is_alive:
             job.stopped_early = "the training ended"
             return [f"the training ended within the window, after {done} whole steps"]
         elif time.monotonic() - last_at > patience:

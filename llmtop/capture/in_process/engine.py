@@ -15,7 +15,7 @@ from pathlib import Path
 
 from llmtop.capture.base.engine import Engine, Refusal
 from llmtop.capture.base.job import DEFAULT_STEPS, CaptureJob, Recorded, Target
-from llmtop.capture.base.wait_for_window import SILENCE_SECONDS, seconds_for
+from llmtop.capture.base.wait_for_window import SILENCE_SECONDS, recording_seconds
 from llmtop.errors import LlmtopError, NotPossibleHere
 from llmtop.format import duration
 from llmtop.protocol import client, wire
@@ -42,8 +42,8 @@ class _Request:
 class InProcessEngine(Engine):
     """Records with what PyTorch or JAX brings along, in the training, which offers it in its Hello."""
 
-    begins_at_step = True
-    not_offered: str = "it has not imported torch"
+    supports_start_step = True
+    unavailable_reason: str = "it has not imported torch"
     """Why a process of this llmtop does not offer it, as a rule."""
     suffix: str
     """Of its files."""
@@ -51,16 +51,16 @@ class InProcessEngine(Engine):
     def refusal(self, target: Target) -> Refusal | None:
         """See `Engine.refusal`."""
         if target.hello is None or target.socket is None:
-            return Refusal("it is not attached to llmtop", self.restart(target))
+            return Refusal("it is not attached to llmtop", self.restart_command(target))
         if self.name in target.hello.engines:
             return None
-        return self.refusal_of_absent(target)
+        return self.unavailable_refusal(target)
 
-    def refusal_of_absent(self, target: Target) -> Refusal:
+    def unavailable_refusal(self, target: Target) -> Refusal:
         """Why an attached process does not offer it."""
         if target.hello is None or target.hello.torch is None:
-            return Refusal(self.not_offered)
-        return Refusal("its llmtop does not offer it", self.restart(target))
+            return Refusal(self.unavailable_reason)
+        return Refusal("its llmtop does not offer it", self.restart_command(target))
 
     def record(self, job: CaptureJob) -> Recorded:
         """See `Engine.record`."""
@@ -68,7 +68,7 @@ class InProcessEngine(Engine):
         requests: list[_Request] = []
         try:
             requests += (self._ask(job, target) for target in job.plan.targets)
-            job.stage("start", _begins(job))
+            job.stage("start", _start_text(job))
             _follow(job, requests, until=("recording", "writing", *_ENDED))
             begun = time.time_ns()
             job.stage("record")
@@ -76,22 +76,22 @@ class InProcessEngine(Engine):
             job.window = (begun, time.time_ns())
             job.stage("stop", "the training writes its file")
             _follow(job, requests, until=_ENDED)
-            job.check()  # a small file may have been there before anybody could look
+            job.raise_if_cancelled()  # a small file may have been there before anybody could look
         except BaseException:
-            _call_off(requests)
+            _cancel_all(requests)
             raise
         finally:
             for request in requests:
                 request.connection.close()
         early = [request.state.stopped_early for request in requests if request.state.stopped_early]
         job.stopped_early = early[0] if early else ""
-        return self._recorded(requests)
+        return self._collect(requests)
 
     def path_for(self, job: CaptureJob, target: Target) -> Path:
         """Where a process is to write its file."""
-        return job.folder / f"{target.stem}{self.suffix}"
+        return job.folder / f"{target.file_stem}{self.suffix}"
 
-    def after_writing(self, target: Target, path: Path) -> None:
+    def complete_file(self, target: Target, path: Path) -> None:
         """Complete what a process has written.
 
         Raises:
@@ -106,7 +106,7 @@ class InProcessEngine(Engine):
             )
         if self.name not in target.hello.engines:
             raise NotPossibleHere(
-                f"{target.name} does not offer {self.name}: {self.not_offered}, or its llmtop is older; "
+                f"{target.name} does not offer {self.name}: {self.unavailable_reason}, or its llmtop is older; "
                 "restart it with this llmtop"
             )
         message = wire.CaptureRequest(
@@ -132,7 +132,7 @@ class InProcessEngine(Engine):
             target, connection, message, wire.CaptureState(id=message.id, state="armed"), time.monotonic()
         )
 
-    def _recorded(self, requests: list[_Request]) -> Recorded:
+    def _collect(self, requests: list[_Request]) -> Recorded:
         failed = [request for request in requests if request.state.state != "done"]
         if failed:
             first = failed[0]
@@ -143,12 +143,12 @@ class InProcessEngine(Engine):
         lasts = [request.state.last_step for request in requests if request.state.last_step is not None]
         files = [Path(request.state.path or request.message.path) for request in requests]
         for request, file in zip(requests, files, strict=True):
-            self.after_writing(request.target, file)
+            self.complete_file(request.target, file)
         begun, ended = max(firsts, default=None), min(lasts, default=None)
         if begun is not None and ended is not None and begun > ended:
             begun = ended = None  # ranks that do not wait for each other have no step in common
         return Recorded(
-            traces=files if self.reports else [],
+            traces=files if self.has_time_report else [],
             notes=[request.state.detail for request in requests if request.state.detail],
             seconds=min((one.state.seconds for one in requests if one.state.seconds is not None), default=None),
             first_step=begun,
@@ -156,7 +156,7 @@ class InProcessEngine(Engine):
         )
 
 
-def _begins(job: CaptureJob) -> str:
+def _start_text(job: CaptureJob) -> str:
     if job.plan.at_step is not None:
         return f"it begins at step {job.plan.at_step}"
     return "the training begins at its next step; the first time takes a second or two"
@@ -165,7 +165,7 @@ def _begins(job: CaptureJob) -> str:
 def steps_to_record(job: CaptureJob, engine: Engine) -> int:
     """How many steps a process is asked to record."""
     # By the device's clock a step ends where the next begins, so the last one needs a step after it.
-    return _steps(job) + (1 if engine.reports else 0)
+    return _steps(job) + (1 if engine.has_time_report else 0)
 
 
 def _steps(job: CaptureJob) -> int:
@@ -184,20 +184,20 @@ def _follow(job: CaptureJob, requests: list[_Request], until: tuple[str, ...]) -
         NotPossibleHere: one has gone, or passes no step boundary.
     """
     while waiting := [request for request in requests if request.state.state not in until]:
-        job.check()
+        job.raise_if_cancelled()
         for request in waiting:
             _read(request)
             _check_time(job, request)
-        _say(job, waiting[0].state, min(_done(request) for request in requests))
+        _report_progress(job, waiting[0].state, min(_finished_steps(request) for request in requests))
 
 
-def _say(job: CaptureJob, state: wire.CaptureState, steps: int) -> None:
+def _report_progress(job: CaptureJob, state: wire.CaptureState, steps: int) -> None:
     if state.state != "recording":
-        job.say(state.detail)
+        job.report_progress(state.detail)
     elif job.plan.seconds is not None and state.seconds is not None:
-        job.say(f"{duration(min(state.seconds, job.plan.seconds))} of {duration(job.plan.seconds)}")
+        job.report_progress(f"{duration(min(state.seconds, job.plan.seconds))} of {duration(job.plan.seconds)}")
     else:
-        job.say(state.detail, steps=steps)
+        job.report_progress(state.detail, steps=steps)
 
 
 def _read(request: _Request) -> None:
@@ -216,7 +216,9 @@ def _read(request: _Request) -> None:
 def _check_time(job: CaptureJob, request: _Request) -> None:
     silent = time.monotonic() - request.changed_at
     writing = request.state.state == "writing"
-    patience = WRITE_SECONDS if writing else max(SILENCE_SECONDS, 3 * seconds_for(job), 3 * job.plan.wait_seconds)
+    patience = (
+        WRITE_SECONDS if writing else max(SILENCE_SECONDS, 3 * recording_seconds(job), 3 * job.plan.wait_seconds)
+    )
     if request.state.state in _ENDED or silent < patience:
         return
     if writing:
@@ -230,12 +232,12 @@ def _check_time(job: CaptureJob, request: _Request) -> None:
     )
 
 
-def _done(request: _Request) -> int:
+def _finished_steps(request: _Request) -> int:
     first, last = request.state.first_step, request.state.last_step
     return 0 if first is None or last is None else last - first + 1
 
 
-def _call_off(requests: list[_Request]) -> None:
+def _cancel_all(requests: list[_Request]) -> None:
     """Take back what was asked for and give the trainings a moment to say so; they clean up in any case."""
     for request in requests:
         if request.state.state not in _ENDED:

@@ -17,15 +17,17 @@ class JaxProfilerEngine(InProcessEngine):
     """One Chrome trace a process and XLA's own file beside it, with the steps and phases in them."""
 
     name = "jax.profiler"
-    gives = "what XLA ran on the devices and the phases, recorded by the JAX process itself at step boundaries"
+    description = (
+        "what XLA ran on the devices and the phases, recorded by the JAX process itself at step boundaries"
+    )
     options = (Option("stacks", "each call of a Python function", "each of them becomes some µs slower", False),)
-    not_offered = "it has not imported jax, or one that keeps its trace where llmtop does not know it"
+    unavailable_reason = "it has not imported jax, or one that keeps its trace where llmtop does not know it"
     suffix = ".trace.json.gz"
     open_with = "https://ui.perfetto.dev"
 
     def refusal(self, target: Target) -> Refusal | None:
         """See `Engine.refusal`."""
-        return super().refusal(target) or sessions.tracer_refusal(target, self.restart(target))
+        return super().refusal(target) or sessions.tracer_refusal(target, self.restart_command(target))
 
     def checks(self) -> list[Check]:
         """See `Engine.checks`; the window itself needs nothing but the process that is captured."""
@@ -34,14 +36,14 @@ class JaxProfilerEngine(InProcessEngine):
         says = "not installed: reads XLA's .xplane.pb; the .trace.json.gz of jax.profiler needs nothing"
         return [Check(name="xprof", ok=None, says=says, command=xla_viewer.INSTALL)]
 
-    def refusal_of_absent(self, target: Target) -> Refusal:
-        """See `InProcessEngine.refusal_of_absent`."""
-        return Refusal(self.not_offered)
+    def unavailable_refusal(self, target: Target) -> Refusal:
+        """See `InProcessEngine.unavailable_refusal`."""
+        return Refusal(self.unavailable_reason)
 
     def path_for(self, job: CaptureJob, target: Target) -> Path:
         """See `InProcessEngine.path_for`."""
         return traces.path_for(job, target, self.suffix)
 
-    def after_writing(self, target: Target, path: Path) -> None:
-        """See `InProcessEngine.after_writing`."""
-        traces.label_packed(path, target.pid, *traces.place_of(target))
+    def complete_file(self, target: Target, path: Path) -> None:
+        """See `InProcessEngine.complete_file`."""
+        traces.write_gzipped_label(path, target.pid, *traces.rank_and_world_size(target))

@@ -13,9 +13,9 @@ class MemoryEngine(InProcessEngine):
     """One pickle a process: `llmtop report` says what it shows, and PyTorch's own viewer opens it, too."""
 
     name = "memory"
-    gives = "every allocation of some steps with its stack: who holds what, the peak, leaks"
-    reports = False
-    tells = "memory"
+    description = "every allocation of some steps with its stack: who holds what, the peak, leaks"
+    has_time_report = False
+    report_kind = "memory"
     suffix = ".memory.pickle"
     open_with = "https://pytorch.org/memory_viz"
 

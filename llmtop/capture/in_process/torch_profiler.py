@@ -18,7 +18,7 @@ class TorchProfilerEngine(InProcessEngine):
     """One Chrome trace a process, with the steps and phases in it."""
 
     name = "torch.profiler"
-    gives = "kernels, operators and phases, recorded by the training itself at step boundaries"
+    description = "kernels, operators and phases, recorded by the training itself at step boundaries"
     options = (
         Option("stacks", "the Python stack of each operator", "each operator becomes some 10 µs slower", False),
         Option("shapes", "the shapes of each operator's inputs", "each operator becomes some µs slower", False),
@@ -29,11 +29,11 @@ class TorchProfilerEngine(InProcessEngine):
 
     def refusal(self, target: Target) -> Refusal | None:
         """See `Engine.refusal`."""
-        return super().refusal(target) or sessions.tracer_refusal(target, self.restart(target))
+        return super().refusal(target) or sessions.tracer_refusal(target, self.restart_command(target))
 
     def warning(self, target: Target, options: Collection[str] = ()) -> str:
         """See `Engine.warning`."""
-        if ports.extension_of(target.pid) is None:
+        if ports.loaded_extension(target.pid) is None:
             return ""
         return f"of a training on torch_xla it records the host alone; for the device: {ports.START}"
 
@@ -41,6 +41,6 @@ class TorchProfilerEngine(InProcessEngine):
         """See `InProcessEngine.path_for`."""
         return traces.path_for(job, target)
 
-    def after_writing(self, target: Target, path: Path) -> None:
-        """See `InProcessEngine.after_writing`."""
-        traces.label(path, *traces.place_of(target))
+    def complete_file(self, target: Target, path: Path) -> None:
+        """See `InProcessEngine.complete_file`."""
+        traces.write_label(path, *traces.rank_and_world_size(target))

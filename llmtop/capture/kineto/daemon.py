@@ -33,7 +33,7 @@ DIRECTORY_VARIABLE = "KINETO_IPC_SOCKET_DIR"
 SERVICE = "dynolog"
 """The name that Kineto asks for."""
 CONFIG = "kineto.conf"
-TOLD_PREFIX = "told-"
+REQUESTED_PREFIX = "told-"
 """Of a file with the pid of a process that has been told to trace; ending.py looks for its own."""
 MAX_DIRECTORY = 54
 """Kineto adds "/dynoconfigclient" and a UUID, and a socket's path has 107 characters."""
@@ -49,12 +49,12 @@ _QUESTION = struct.Struct("@iiq")
 _CONTEXT = struct.Struct("@iiq")
 _CREDENTIALS = struct.Struct("3i")
 _LARGEST = 4096
-_MOST_CALLERS = 64
+_MAX_CALLERS = 64
 """Monitors that may be connected at once; each of them asks for a moment."""
 
 
 @dataclass
-class _Known:
+class _KnownProcess:
     own_pid: int
     ready: bool
     asked_at: float
@@ -64,7 +64,7 @@ class _Known:
 class _Caller:
     channel: socket.socket
     frames: messages.Frames = field(default_factory=lambda: messages.Frames(messages.MAX_MESSAGE))
-    wish: messages.Wish | None = None
+    request: messages.TraceRequest | None = None
 
 
 def environment(directory: Path) -> dict[str, str]:
@@ -92,7 +92,7 @@ def bind() -> tuple[Path, socket.socket, socket.socket]:
         service.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         service.bind(str(directory / SERVICE))
         control.bind(str(directory / messages.CONTROL))
-        control.listen(_MOST_CALLERS)
+        control.listen(_MAX_CALLERS)
         (directory / CONFIG).write_text(f"ON_DEMAND_CONFIG_UPDATE_INTERVAL_SECS={POLL_SECONDS}\n")
     except OSError as error:
         service.close()
@@ -102,17 +102,17 @@ def bind() -> tuple[Path, socket.socket, socket.socket]:
     return directory, service, control
 
 
-def config_for(wish: messages.Wish) -> bytes:
+def kineto_config(request: messages.TraceRequest) -> bytes:
     """The text that makes Kineto record so many steps, or so long."""
-    lines = [f"ACTIVITIES_LOG_FILE={wish.path}", "ACTIVITIES_WARMUP_PERIOD_SECS=0"]
-    if wish.steps:
+    lines = [f"ACTIVITIES_LOG_FILE={request.path}", "ACTIVITIES_WARMUP_PERIOD_SECS=0"]
+    if request.steps:
         lines += [
             "PROFILE_START_ITERATION=0",
             "PROFILE_START_ITERATION_ROUNDUP=1",
-            f"ACTIVITIES_ITERATIONS={wish.steps}",
+            f"ACTIVITIES_ITERATIONS={request.steps}",
         ]
     else:
-        lines.append(f"ACTIVITIES_DURATION_MSECS={wish.milliseconds}")
+        lines.append(f"ACTIVITIES_DURATION_MSECS={request.milliseconds}")
     return "\n".join([*lines, ""]).encode()
 
 
@@ -123,7 +123,7 @@ class FabricHost:
         """Take over what `bind` made."""
         self.directory = directory
         self._service, self._control = service, control
-        self._known: dict[int, _Known] = {}
+        self._known: dict[int, _KnownProcess] = {}
         self._callers: dict[int, _Caller] = {}
         self._wake_read, self._wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self._thread: threading.Thread | None = None
@@ -164,12 +164,12 @@ class FabricHost:
             self._answer()
         for fd in readable:
             if fd in self._callers:
-                self._hear(self._callers[fd])
+                self._read_caller(self._callers[fd])
         if control in readable:  # after those that hung up
             self._accept()
         return True
 
-    def asked_lately(self) -> bool:
+    def has_recent_pollers(self) -> bool:
         """Whether any process still asks: trainings may outlive the one that started them."""
         fresh = time.monotonic() - FRESH_SECONDS
         return any(known.asked_at > fresh and procfs.is_alive(pid) for pid, known in self._known.items())
@@ -192,23 +192,23 @@ class FabricHost:
             wanted, count, _ = _QUESTION.unpack_from(body)
             pids = body[_QUESTION.size :][: 4 * max(count, 0)]
             own = struct.unpack_from("@i", pids)[0] if len(pids) >= 4 else pid
-            self._known[pid] = _Known(own, bool(wanted & ACTIVITIES), time.monotonic())
-            self._tell(pid, address)
+            self._known[pid] = _KnownProcess(own, bool(wanted & ACTIVITIES), time.monotonic())
+            self._deliver_request(pid, address)
 
-    def _tell(self, pid: int, address: str) -> None:
+    def _deliver_request(self, pid: int, address: str) -> None:
         known = self._known[pid]
-        waiting = [c for c in self._callers.values() if c.wish is not None and c.wish.pid == pid]
+        waiting = [c for c in self._callers.values() if c.request is not None and c.request.pid == pid]
         if not waiting or not known.ready:
             self._reply(address, b"req", b"")
             return
-        wish, waiting[0].wish = waiting[0].wish, None
+        request, waiting[0].request = waiting[0].request, None
         with contextlib.suppress(OSError):  # a full disk: its exit goes unguarded then
-            (self.directory / f"{TOLD_PREFIX}{known.own_pid}").touch()
-        if wish is not None and self._reply(address, b"req", config_for(wish)):
+            (self.directory / f"{REQUESTED_PREFIX}{known.own_pid}").touch()
+        if request is not None and self._reply(address, b"req", kineto_config(request)):
             known.ready = False
             self._send(waiting[0], messages.Sent(own_pid=known.own_pid))
         else:
-            waiting[0].wish = wish
+            waiting[0].request = request
 
     def _reply(self, address: str, kind: bytes, body: bytes) -> bool:
         try:
@@ -223,13 +223,13 @@ class FabricHost:
         except OSError:
             return
         channel.setblocking(False)
-        many = len(self._callers) >= _MOST_CALLERS
+        many = len(self._callers) >= _MAX_CALLERS
         if many or not wire.peer_allowed(wire.peer_credentials(channel)[1]):
             channel.close()
             return
         self._callers[channel.fileno()] = _Caller(channel)
 
-    def _hear(self, caller: _Caller) -> None:
+    def _read_caller(self, caller: _Caller) -> None:
         try:
             data = caller.channel.recv(messages.MAX_MESSAGE)
         except OSError:
@@ -239,13 +239,13 @@ class FabricHost:
             return
         try:
             for message in caller.frames.requests(data):
-                self._obey(caller, message)
+                self._handle_message(caller, message)
         except UnusableInput as unusable:
             self._send(caller, wire.Refused(reason=str(unusable)))
             self._drop(caller)
 
-    def _obey(self, caller: _Caller, message: messages.FromMonitor) -> None:
-        if isinstance(message, messages.WhoIsThere):
+    def _handle_message(self, caller: _Caller, message: messages.FromMonitor) -> None:
+        if isinstance(message, messages.ListPollers):
             now = time.monotonic()
             self._known = {pid: k for pid, k in self._known.items() if procfs.is_alive(pid)}
             pollers = [
@@ -258,7 +258,7 @@ class FabricHost:
         ):
             self._send(caller, wire.Refused(reason="a wish needs an absolute path and a length"))
         else:
-            caller.wish = message
+            caller.request = message
 
     def _send(self, caller: _Caller, message: messages.FromHost) -> None:
         try:

@@ -16,7 +16,7 @@ import msgspec
 from llmtop.capture.base import traces
 from llmtop.capture.base.engine import Engine, Refusal
 from llmtop.capture.base.job import CaptureJob, Recorded, Target
-from llmtop.capture.base.wait_for_window import SILENCE_SECONDS, SPARE_STEPS, seconds_for
+from llmtop.capture.base.wait_for_window import SILENCE_SECONDS, SPARE_STEPS, recording_seconds
 from llmtop.capture.kineto import daemon as kineto
 from llmtop.capture.kineto import messages
 from llmtop.capture.nsys import sessions
@@ -27,12 +27,12 @@ from llmtop.system import procfs
 
 WRITE_SECONDS = 120.0
 """How long Kineto may take to write its file once it has recorded; five steps took two seconds."""
-TAKEN_SECONDS = 5.0
+START_SECONDS = 5.0
 """By then Kineto records by the clock, or never will: a process asks once a second, libkineto begins two seconds
 after it got the configuration (Config::validate), by a thread that wakes once a second. When that thread wakes
 later, as on a busy machine, libkineto drops the configuration and reports it nowhere
 (ConfigDerivedState::canStart)."""
-MOST_REQUESTS = 6
+MAX_REQUESTS = 6
 """How often a configuration that was dropped is sent. The thread wakes up to a second early, or just in time: one
 that was late once may be early the next time."""
 ASK_SECONDS = 1.0
@@ -55,7 +55,7 @@ class HostConnection:
         """
         self.directory = directory
         self._frames = messages.Frames()
-        self._heard: deque[bytes] = deque()
+        self._received: deque[bytes] = deque()
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._socket.settimeout(HOST_SECONDS)
         try:
@@ -90,7 +90,7 @@ class HostConnection:
             NotPossibleHere: the host has gone, or refused.
         """
         self._socket.settimeout(max(seconds, 0.001))
-        while not self._heard:
+        while not self._received:
             try:
                 data = self._socket.recv(4096)
             except (TimeoutError, BlockingIOError):
@@ -100,11 +100,11 @@ class HostConnection:
             if not data:
                 raise NotPossibleHere(f"{_GONE} (it hung up)")
             try:
-                self._heard += self._frames.feed(data)
+                self._received += self._frames.feed(data)
             except UnusableInput:
                 raise NotPossibleHere(_NOT_OURS) from None
         try:
-            answer = wire.decoded(self._frames.from_host, self._heard.popleft())
+            answer = wire.decoded(self._frames.from_host, self._received.popleft())
         except msgspec.DecodeError:
             raise NotPossibleHere(_NOT_OURS) from None
         if isinstance(answer, wire.Refused):
@@ -123,7 +123,7 @@ def directory_of(pid: int) -> Path | None:
     return Path(text) if text and environ.get("KINETO_USE_DAEMON") else None
 
 
-def pollers(directory: Path) -> list[messages.Poller]:
+def list_pollers(directory: Path) -> list[messages.Poller]:
     """The processes that asked there lately.
 
     Raises:
@@ -131,25 +131,25 @@ def pollers(directory: Path) -> list[messages.Poller]:
     """
     host = HostConnection(directory)
     try:
-        host.send(messages.WhoIsThere())
+        host.send(messages.ListPollers())
         answer = host.receive(HOST_SECONDS)
     finally:
         host.close()
     return answer.pollers if isinstance(answer, messages.Pollers) else []
 
 
-def trainings(directory: Path) -> list[int]:
+def training_pids(directory: Path) -> list[int]:
     """The pids among them that train: no launcher, no worker that was spawned to load data.
 
     Raises:
         NotPossibleHere: nobody hosts there.
     """
-    asking = [poller.pid for poller in pollers(directory) if poller.seconds_ago < kineto.FRESH_SECONDS]
+    asking = [poller.pid for poller in list_pollers(directory) if poller.seconds_ago < kineto.FRESH_SECONDS]
     on_gpu = [pid for pid in asking if procfs.uses_gpu(pid)]
-    return sorted(pid for pid in on_gpu or asking if not _serves(pid, set(asking)))
+    return sorted(pid for pid in on_gpu or asking if not _is_helper_process(pid, set(asking)))
 
 
-def _serves(pid: int, asking: set[int]) -> bool:
+def _is_helper_process(pid: int, asking: set[int]) -> bool:
     command = procfs.command(pid) or ""
     launcher = "torchrun" in command or "torch.distributed.run" in command or "accelerate launch" in command
     spawned = "multiprocessing.spawn" in command or "multiprocessing.forkserver" in command
@@ -157,14 +157,14 @@ def _serves(pid: int, asking: set[int]) -> bool:
 
 
 @dataclass
-class _Wait:
+class _PendingTrace:
     target: Target
     host: HostConnection
     path: Path
     """Where the trace is to be in the end."""
     own_pid: int | None = None
     since: float = field(default_factory=time.monotonic)
-    wish: messages.Wish | None = None
+    request: messages.TraceRequest | None = None
     sent_at: float = 0.0
     """When the process got it last, by `time.monotonic`."""
     requests: int = 1
@@ -173,29 +173,31 @@ class _Wait:
     asked_at: float = 0.0
 
     @property
-    def asked(self) -> Path:
+    def requested_path(self) -> Path:
         """What Kineto is told: it puts the pid before the first dot of a name, or before the last one."""
         return self.path.with_name(f"{self.path.name.removesuffix(traces.ENDING)}.json")
 
     @property
-    def written(self) -> Path:
+    def final_path(self) -> Path:
         """What Kineto makes of that."""
-        return self.asked.with_name(f"{self.asked.stem}_{self.own_pid}{self.asked.suffix}")
+        return self.requested_path.with_name(
+            f"{self.requested_path.stem}_{self.own_pid}{self.requested_path.suffix}"
+        )
 
     @property
-    def partial(self) -> Path:
+    def partial_path(self) -> Path:
         """Kineto writes beside the final name first."""
-        return self.written.with_name(self.written.name + ".tmp")
+        return self.final_path.with_name(self.final_path.name + ".tmp")
 
 
 class KinetoEngine(Engine):
     """Records with the Kineto that is inside each PyTorch; one file a process."""
 
     name = "kineto"
-    gives = "kernels and operators, recorded by PyTorch without a line of llmtop in the process"
+    description = "kernels and operators, recorded by PyTorch without a line of llmtop in the process"
     stays_in_process = True
     counts_steps = True
-    only_its_trace_tells_how_long = True
+    is_length_only_in_trace = True
     open_with = "https://ui.perfetto.dev"
     launch_flag = "--kineto"
 
@@ -204,16 +206,16 @@ class KinetoEngine(Engine):
         try:
             directory = directory_of(target.pid)
             if directory is None:
-                return Refusal("it was not started for Kineto captures", self.restart(target))
-            asking = {poller.pid for poller in pollers(directory)}
+                return Refusal("it was not started for Kineto captures", self.restart_command(target))
+            asking = {poller.pid for poller in list_pollers(directory)}
         except NotPossibleHere as refused:
-            return Refusal(str(refused).partition(";")[0], self.restart(target))
+            return Refusal(str(refused).partition(";")[0], self.restart_command(target))
         if target.pid not in asking:
             return Refusal("it has not imported torch, or its torch is built without Kineto")
-        return sessions.tracer_refusal(target, self.restart(target))
+        return sessions.tracer_refusal(target, self.restart_command(target))
 
-    def unattached(self, pids: Collection[int]) -> dict[int, bool]:
-        """See `Engine.unattached`."""
+    def find_unattached(self, pids: Collection[int]) -> dict[int, bool]:
+        """See `Engine.find_unattached`."""
         asking: dict[Path, list[int]] = {}
         for pid in pids:
             with suppress(NotPossibleHere):
@@ -224,17 +226,17 @@ class KinetoEngine(Engine):
         for directory, those in asking.items():
             training: list[int] = []
             with suppress(NotPossibleHere):
-                training = trainings(directory)
+                training = training_pids(directory)
             found.update({pid: pid in training for pid in those})
         return found
 
     def record(self, job: CaptureJob) -> Recorded:
         """See `Engine.record`."""
         job.stage("prepare")
-        waits: list[_Wait] = []
+        waits: list[_PendingTrace] = []
         try:
             waits += (
-                _ask(job, target) for target in job.plan.targets
+                _send_request(job, target) for target in job.plan.targets
             )  # those before a refusal are kept, to close
             job.stage("start", f"the process asks every {kineto.POLL_SECONDS} s whether to record")
             for wait in waits:
@@ -252,37 +254,39 @@ class KinetoEngine(Engine):
         return recorded
 
 
-def _ask(job: CaptureJob, target: Target) -> _Wait:
+def _send_request(job: CaptureJob, target: Target) -> _PendingTrace:
     directory = directory_of(target.pid)
     if directory is None:
         raise NotPossibleHere(
             f"{target.name} was not started for Kineto captures; restart it with: llmtop run --kineto -- COMMAND"
         )
     host = HostConnection(directory)
-    wait = _Wait(target, host, traces.path_for(job, target))
-    milliseconds = 0 if job.plan.steps else round(1000 * (job.plan.seconds or seconds_for(job)))
+    wait = _PendingTrace(target, host, traces.path_for(job, target))
+    milliseconds = 0 if job.plan.steps else round(1000 * (job.plan.seconds or recording_seconds(job)))
     # In such a trace only the ends of the optimizer's steps mark steps: N lie between N + 1 of them. By the
     # device's clock, which runs behind, another is lost at the start and one at the end (seen on an H200: 4 of 7).
     steps = job.plan.steps + SPARE_STEPS + 3 if job.plan.steps else 0
-    wait.wish = messages.Wish(pid=target.pid, path=str(wait.asked), steps=steps, milliseconds=milliseconds)
-    host.send(wait.wish)
+    wait.request = messages.TraceRequest(
+        pid=target.pid, path=str(wait.requested_path), steps=steps, milliseconds=milliseconds
+    )
+    host.send(wait.request)
     return wait
 
 
-def _await_sent(job: CaptureJob, wait: _Wait) -> None:
+def _await_sent(job: CaptureJob, wait: _PendingTrace) -> None:
     while wait.own_pid is None:
         answer = wait.host.receive(0.05)
         if isinstance(answer, messages.Sent):
             wait.own_pid, wait.sent_at = answer.own_pid, time.monotonic()
-        job.check()
-        _still_there(wait)
+        job.raise_if_cancelled()
+        _raise_if_gone(wait)
         if time.monotonic() - wait.since > 3 * kineto.FRESH_SECONDS:
-            raise NotPossibleHere(_why_not_sent(wait.target))
+            raise NotPossibleHere(_unsent_text(wait.target))
 
 
-def _why_not_sent(target: Target) -> str:
+def _unsent_text(target: Target) -> str:
     name = target.name
-    known = [poller for poller in pollers(directory_of(target.pid) or Path("/")) if poller.pid == target.pid]
+    known = [poller for poller in list_pollers(directory_of(target.pid) or Path("/")) if poller.pid == target.pid]
     if not known:
         return f"{name} has never asked the Kineto host: it has not imported torch yet, or is no PyTorch process"
     silent = known[0].seconds_ago
@@ -291,30 +295,30 @@ def _why_not_sent(target: Target) -> str:
     return f"a trace is already being recorded in {name}, perhaps by its own torch.profiler: try again later"
 
 
-def _await_file(job: CaptureJob, wait: _Wait) -> None:
+def _await_file(job: CaptureJob, wait: _PendingTrace) -> None:
     """Wait for the finished file; Kineto confirms nothing else. What it has dropped is sent again.
 
     Raises:
         Cancelled: meanwhile.
         NotPossibleHere: no file comes: one sentence says why.
     """
-    told = time.monotonic()
-    limits = _Limits.of(job)
-    while not wait.written.exists():
+    is_reported = time.monotonic()
+    limits = _Limits.for_job(job)
+    while not wait.final_path.exists():
         job.sleep(0.05)
-        _still_there(wait)
+        _raise_if_gone(wait)
         spent = time.monotonic() - wait.since
         if time.monotonic() - wait.asked_at > ASK_SECONDS:
-            _ask_whether_it_records(wait, limits)
-        if wait.partial.exists():
+            _poll_host(wait, limits)
+        if wait.partial_path.exists():
             wait.began = True
         if spent > (limits.all_seconds if wait.began else limits.begin_seconds):
-            raise NotPossibleHere(_why_no_file(wait, limits, spent))
-        if time.monotonic() - told > 0.5:
-            told = time.monotonic()
-            job.say(f"{wait.target.name}: {_doing(wait)} ({spent:.0f} s)")
-    os.replace(wait.written, wait.path)
-    traces.label(wait.path, *traces.place_of(wait.target))
+            raise NotPossibleHere(_missing_file_text(wait, limits, spent))
+        if time.monotonic() - is_reported > 0.5:
+            is_reported = time.monotonic()
+            job.report_progress(f"{wait.target.name}: {_activity_text(wait)} ({spent:.0f} s)")
+    os.replace(wait.final_path, wait.path)
+    traces.write_label(wait.path, *traces.rank_and_world_size(wait.target))
 
 
 @dataclass(frozen=True)
@@ -328,22 +332,22 @@ class _Limits:
     """Until its file is there."""
 
     @classmethod
-    def of(cls, job: CaptureJob) -> _Limits:
+    def for_job(cls, job: CaptureJob) -> _Limits:
         if job.plan.steps is None:
-            begin = MOST_REQUESTS * 2 * TAKEN_SECONDS  # each time it is sent it may wait for a question
+            begin = MAX_REQUESTS * 2 * START_SECONDS  # each time it is sent it may wait for a question
             return cls(False, begin, begin + (job.plan.seconds or 0.0) + WRITE_SECONDS)
-        begin = max(SILENCE_SECONDS, 3 * seconds_for(job))
+        begin = max(SILENCE_SECONDS, 3 * recording_seconds(job))
         return cls(True, begin, 2 * begin + WRITE_SECONDS)
 
 
-def _ask_whether_it_records(wait: _Wait, limits: _Limits) -> None:
+def _poll_host(wait: _PendingTrace, limits: _Limits) -> None:
     """Hear of the host whether the process records, and send what it has dropped once more.
 
     A process that asks for work does not record. One that is to begin with a step asks until that step comes, and
     takes no second configuration until then (ActivityProfilerController::scheduleTrace).
     """
     before = time.monotonic()
-    known = [one for one in pollers(wait.host.directory) if one.pid == wait.target.pid]
+    known = [one for one in list_pollers(wait.host.directory) if one.pid == wait.target.pid]
     wait.asked_at = now = time.monotonic()
     # After the pollers: what the host sent before it answered is there by now.
     while (answer := wait.host.receive(0.001)) is not None:
@@ -355,34 +359,34 @@ def _ask_whether_it_records(wait: _Wait, limits: _Limits) -> None:
         # The host takes it for busy from the moment it sent a configuration until it asks again.
         wait.began = wait.began or asked_after > _ROUNDING_SECONDS
         return
-    if asked_after < TAKEN_SECONDS or wait.written.exists() or wait.wish is None:
+    if asked_after < START_SECONDS or wait.final_path.exists() or wait.request is None:
         return
     if wait.began:
         raise NotPossibleHere(
             f"Kineto in {wait.target.name} has recorded and wrote no file: the disk is full, or it cannot write "
             f"to {wait.path.parent}"
         )
-    if wait.requests < MOST_REQUESTS:
+    if wait.requests < MAX_REQUESTS:
         wait.requests += 1
         wait.sent_at = now  # at the earliest
-        wait.host.send(wait.wish)
+        wait.host.send(wait.request)
     elif not limits.by_steps:
-        raise NotPossibleHere(_why_no_file(wait, limits, now - wait.since))
+        raise NotPossibleHere(_missing_file_text(wait, limits, now - wait.since))
 
 
-def _doing(wait: _Wait) -> str:
-    if wait.partial.exists():
+def _activity_text(wait: _PendingTrace) -> str:
+    if wait.partial_path.exists():
         return "writing"
     if wait.began:
         return "recording"
     return "not recording yet" if wait.requests == 1 else f"not recording yet, asked {wait.requests} times"
 
 
-def _why_no_file(wait: _Wait, limits: _Limits, spent: float) -> str:
+def _missing_file_text(wait: _PendingTrace, limits: _Limits, spent: float) -> str:
     name = wait.target.name
     if wait.began:
         return (
-            f"Kineto in {name} has not finished its file after {duration(spent)}; it comes to {wait.written}, "
+            f"Kineto in {name} has not finished its file after {duration(spent)}; it comes to {wait.final_path}, "
             "unless the disk is full"
         )
     if limits.by_steps:
@@ -396,7 +400,7 @@ def _why_no_file(wait: _Wait, limits: _Limits, spent: float) -> str:
     )
 
 
-def _still_there(wait: _Wait) -> None:
+def _raise_if_gone(wait: _PendingTrace) -> None:
     if not procfs.is_alive(wait.target.pid):
-        wait.partial.unlink(missing_ok=True)
+        wait.partial_path.unlink(missing_ok=True)
         raise NotPossibleHere(f"{wait.target.name} ended before its trace was written: nothing was kept")

@@ -16,7 +16,7 @@ MAX_MESSAGE = 4096
 """Bytes of the longest message that a host takes: a path, and some numbers."""
 
 
-class Wish(msgspec.Struct, tag="wish", kw_only=True, omit_defaults=True):
+class TraceRequest(msgspec.Struct, tag="wish", kw_only=True, omit_defaults=True):
     """From a monitor: have that process trace. Hanging up before `Sent` takes it back."""
 
     pid: int
@@ -26,7 +26,7 @@ class Wish(msgspec.Struct, tag="wish", kw_only=True, omit_defaults=True):
     milliseconds: int = 0
 
 
-class WhoIsThere(msgspec.Struct, tag="look"):
+class ListPollers(msgspec.Struct, tag="look"):
     """From a monitor: who is there?"""
 
 
@@ -53,7 +53,7 @@ class Sent(msgspec.Struct, tag="sent", kw_only=True):
     own_pid: int
 
 
-FromMonitor = Wish | WhoIsThere
+FromMonitor = TraceRequest | ListPollers
 FromHost = Pollers | Sent | wire.Refused
 
 

@@ -89,7 +89,7 @@ def main(arguments: list[str]) -> None:
     try:
         while end is not None:
             host.serve_once(kineto.POLL_SECONDS)
-            if select.select([end], [], [], 0)[0] and not host.asked_lately():
+            if select.select([end], [], [], 0)[0] and not host.has_recent_pollers():
                 break
     finally:
         host.close()

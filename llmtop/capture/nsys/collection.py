@@ -71,28 +71,28 @@ class Collection:
     log_fd: int
     lock: CaptureLock
     targets: list[Target] = field(default_factory=list)
-    released: bool = False
+    is_released: bool = False
 
     def log(self) -> str:
         """All that nsys said so far."""
         size = os.fstat(self.log_fd).st_size
         return os.pread(self.log_fd, size, 0).decode(errors="replace").replace("\r", "\n")
 
-    def code(self, step: str) -> int | None:
+    def exit_status(self, step: str) -> int | None:
         """The exit status of "start" or "stop"; None while it runs."""
         codes = [int(code) for name, code in _MARK.findall(self.log()) if name == step]
         return codes[-1] if codes else None
 
-    def said(self) -> str:
+    def output_text(self) -> str:
         """What nsys said for people, in one line."""
         return words.reason(_MARK.sub("", _GENERATED.sub("", self.log()))) or "it gave no reason"
 
-    def written(self) -> list[Path]:
+    def written_reports(self) -> list[Path]:
         """The files that nsys said it wrote."""
         return [Path(text) for text in _GENERATED.findall(self.log())]
 
     @property
-    def tool(self) -> dict[str, str]:
+    def tool_info(self) -> dict[str, str]:
         """Which program, which version, which session."""
         return {"nsys": self.nsys.version_text, "path": str(self.nsys.path), "session": self.session.id}
 
@@ -102,22 +102,22 @@ class Collection:
         return any(procfs.uses_gpu(target.pid) for target in self.targets)
 
     @property
-    def done(self) -> bool:
+    def has_ended(self) -> bool:
         """Whether nothing of it runs any more."""
         return self.holder.poll() is not None
 
     def release(self) -> None:
         """Have it stopped; returns at once."""
-        if not self.released and self.holder.stdin is not None:
-            self.released = True
+        if not self.is_released and self.holder.stdin is not None:
+            self.is_released = True
             with suppress(OSError):  # the shell has ended: nsys refused to start
                 self.holder.stdin.write(b"stop\n")
                 self.holder.stdin.close()
 
     def close(self) -> None:
         """Give up what this process holds; the shell stops the collection by itself if it has not yet."""
-        if not self.released and self.holder.stdin is not None:
-            self.released = True
+        if not self.is_released and self.holder.stdin is not None:
+            self.is_released = True
             self.holder.stdin.close()  # without a word: then it pauses the trainings for it itself
         self.lock.release()
         if self.log_fd >= 0:
@@ -132,7 +132,7 @@ def begin(
     log_fd = os.memfd_create("llmtop-nsys")
     try:
         check_disk(job.folder, MIN_FREE_BYTES)
-        check_disk(_scratch(targets[0].pid), MIN_FREE_BYTES)
+        check_disk(_scratch_folder(targets[0].pid), MIN_FREE_BYTES)
         begin = _start_arguments(nsys, output, job.plan.options, sampling_scope(targets[0].pid))
         python = sys.executable if paused else ""  # what stops it when this process is killed
         always = "always" if "pause" in job.plan.options else ""
@@ -159,7 +159,7 @@ def _environment() -> dict[str, str]:
     return {**nsys_module.child_environment(), "LLMTOP_DIR": str(socket_dir.runtime_dir().absolute())}
 
 
-def _scratch(pid: int) -> Path:
+def _scratch_folder(pid: int) -> Path:
     """Where nsys keeps a collection before it is a report."""
     return Path(procfs.environ(pid).get("NSYS_AGENT_TMP_DIR", "/tmp"))
 
@@ -193,10 +193,10 @@ def await_start(job: CaptureJob, collection: Collection) -> None:
         NotPossibleHere: it refused, crashed, or did not answer.
     """
     deadline = time.monotonic() + START_SECONDS
-    while collection.code("start") is None:
-        if collection.done:
+    while collection.exit_status("start") is None:
+        if collection.has_ended:
             raise NotPossibleHere(
-                f"nsys start ended without an answer ({collection.said()}); the training runs on; by hand: "
+                f"nsys start ended without an answer ({collection.output_text()}); the training runs on; by hand: "
                 f"{collection.nsys.path} start --session={collection.session.id}"
             )
         if time.monotonic() > deadline:
@@ -205,10 +205,10 @@ def await_start(job: CaptureJob, collection: Collection) -> None:
                 f"still starts is stopped at once; look with: {collection.nsys.path} sessions list"
             )
         job.sleep(POLL_SECONDS)
-    code = collection.code("start")
+    code = collection.exit_status("start")
     if code != 0:
         raise NotPossibleHere(
-            f"nsys start failed with {code}: {collection.said()}; the training runs on; by hand: "
+            f"nsys start failed with {code}: {collection.output_text()}; the training runs on; by hand: "
             f"{collection.nsys.path} start --session={collection.session.id}"
         )
 
@@ -223,7 +223,7 @@ def await_report(job: CaptureJob, collection: Collection) -> Path:
     sampled = "cpu-sampling" in job.plan.options
     limit = STOP_SECONDS_SAMPLED if sampled else STOP_SECONDS
     began = time.monotonic()
-    while not collection.done:
+    while not collection.has_ended:
         waited = time.monotonic() - began
         if waited > limit:
             raise NotPossibleHere(
@@ -232,35 +232,36 @@ def await_report(job: CaptureJob, collection: Collection) -> Path:
                 f"{collection.nsys.path} stop --session={collection.session.id}"
             )
         if waited > 5:
-            job.say(f"nsys writes its report ({waited:.0f} s)")
+            job.report_progress(f"nsys writes its report ({waited:.0f} s)")
         job.sleep(POLL_SECONDS)
-    reports = collection.written()
+    reports = collection.written_reports()
     expected = collection.output.with_name(collection.output.name + ".nsys-rep")
     if expected.is_file() and expected.stat().st_size and expected not in reports:
         reports.append(expected)  # the training ended within the window, and nsys launch wrote it
     finished = [path for path in reports if path.suffix == ".nsys-rep" and path.is_file()]
     if finished:
-        return _bring_home(finished[0], expected)
+        return _move_report(finished[0], expected)
     raw = [path for path in reports if path.suffix == ".qdstrm" and path.is_file()]
     if raw:
-        kept = _bring_home(raw[0], expected.with_suffix(".qdstrm"))
-        job.say("nsys could not make its report: once more")
+        kept = _move_report(raw[0], expected.with_suffix(".qdstrm"))
+        job.report_progress("nsys could not make its report: once more")
         again = import_raw(collection.nsys, kept)
         if again is not None:
-            return _bring_home(again, expected)
+            return _move_report(again, expected)
         raise NotPossibleHere(
-            f"nsys recorded, but could not make its report ({collection.said()}); the raw data is kept at {kept}; "
-            f"by hand, where there is room: {importer(collection.nsys) or 'QdstrmImporter'} -i {kept}"
+            f"nsys recorded, but could not make its report ({collection.output_text()}); the raw data "
+            f"is kept at {kept}; by hand, where there is room: "
+            f"{importer(collection.nsys) or 'QdstrmImporter'} -i {kept}"
         )
     if not any(procfs.is_alive(target.pid) for target in collection.targets):
         raise NotPossibleHere("the training ended within the window and nsys left no report")
     raise NotPossibleHere(
-        f"nsys stop ended with {collection.code('stop')} and left no report: {collection.said()}; the training "
-        f"runs on; look with: {collection.nsys.path} sessions list"
+        f"nsys stop ended with {collection.exit_status('stop')} and left no report: {collection.output_text()}; "
+        f"the training runs on; look with: {collection.nsys.path} sessions list"
     )
 
 
-def _bring_home(path: Path, wanted: Path) -> Path:
+def _move_report(path: Path, wanted: Path) -> Path:
     """Move what nsys wrote elsewhere (it goes to its scratch folder when it cannot write) to the capture."""
     if path == wanted:
         return path
@@ -271,13 +272,13 @@ def _bring_home(path: Path, wanted: Path) -> Path:
         return path
 
 
-def stop_leftover(nsys: Nsys, session_id: str) -> list[Path]:
+def stop_orphan(nsys: Nsys, session_id: str) -> list[Path]:
     """End a collection that a killed llmtop left behind; returns what nsys wrote.
 
     Raises:
         NotPossibleHere: it cannot be stopped.
     """
-    done = pause.stop(nsys, session_id, STOP_SECONDS)
+    done = pause.stop_session(nsys, session_id, STOP_SECONDS)
     still = [one for one in nsys_module.sessions(nsys) if one.id == session_id and one.collecting]
     if still:
         raise NotPossibleHere(
@@ -291,8 +292,8 @@ def stop_leftover(nsys: Nsys, session_id: str) -> list[Path]:
 def discard(collections: list[Collection]) -> None:
     """Wait, for as long as a person will, until nsys has ended these, and remove what it wrote."""
     deadline = time.monotonic() + START_SECONDS
-    while not all(collection.done for collection in collections) and time.monotonic() < deadline:
+    while not all(collection.has_ended for collection in collections) and time.monotonic() < deadline:
         time.sleep(POLL_SECONDS)
     for collection in collections:
-        for path in collection.written():
+        for path in collection.written_reports():
             path.unlink(missing_ok=True)

@@ -23,8 +23,8 @@ class NsysEngine(Engine):
     """Records with Nsight Systems; one report for all processes of a session."""
 
     name = "nsys"
-    gives = "kernels, copies, CUDA calls and NVTX phases of all its processes in one report"
-    exports = True
+    description = "kernels, copies, CUDA calls and NVTX phases of all its processes in one report"
+    has_export_stage = True
     stays_in_process = True
     one_file_for_all = True
     launch_flag = "--nsys"
@@ -37,17 +37,17 @@ class NsysEngine(Engine):
             session = nsys.session_of(target.pid)
         except NotPossibleHere as refused:
             return Refusal(str(refused).partition(";")[0], "sudo llmtop")
-        restart = self.restart(target)
+        restart = self.restart_command(target)
         if session is None:
-            return _missing() or Refusal("nsys cannot attach, and it was not started under nsys", restart)
+            return _missing_refusal() or Refusal("nsys cannot attach, and it was not started under nsys", restart)
         if not is_live(target.pid, session):
-            return _missing() or Refusal("its nsys session has ended", restart)
-        if lost_records.happened(session):
+            return _missing_refusal() or Refusal("its nsys session has ended", restart)
+        if lost_records.has_loss(session):
             return Refusal(lost_records.REFUSAL, restart)
         return None
 
-    def unattached(self, pids: Collection[int]) -> dict[int, bool]:
-        """See `Engine.unattached`; of what nsys launched, all that is Python."""
+    def find_unattached(self, pids: Collection[int]) -> dict[int, bool]:
+        """See `Engine.find_unattached`; of what nsys launched, all that is Python."""
         found = {}
         for pid in pids:
             with suppress(NotPossibleHere, OSError):
@@ -57,13 +57,13 @@ class NsysEngine(Engine):
 
     def checks(self) -> list[Check]:
         """See `Engine.checks`."""
-        return [_program(), permissions.cpu_sampling(), permissions.gpu_metrics()]
+        return [_program_check(), permissions.cpu_sampling_check(), permissions.gpu_metrics_check()]
 
-    def left_behind(self) -> list[str]:
-        """See `Engine.left_behind`."""
+    def orphan_messages(self) -> list[str]:
+        """See `Engine.orphan_messages`."""
         from llmtop.capture.nsys import orphans
 
-        return orphans.sentences()
+        return orphans.orphan_messages()
 
     def warning(self, target: Target, options: Collection[str] = ()) -> str:
         """See `Engine.warning`; what pausing costs is said with the options where these decide on it."""
@@ -81,10 +81,10 @@ class NsysEngine(Engine):
         """See `Engine.pauses`."""
         return should_pause(target) and can_pause(target)
 
-    def options_now(self, pauses: bool) -> list[Option]:
-        """See `Engine.options_now`; of pausing and not, what would not be done unasked."""
+    def available_options(self, pauses: bool) -> list[Option]:
+        """See `Engine.available_options`; of pausing and not, what would not be done unasked."""
         hidden = _PAUSE if pauses else _NO_PAUSE
-        return [option for option in super().options_now(pauses) if option.name != hidden]
+        return [option for option in super().available_options(pauses) if option.name != hidden]
 
     def option_refusal(self, name: str) -> Refusal | None:
         """See `Engine.option_refusal`."""
@@ -104,11 +104,11 @@ class NsysEngine(Engine):
 
         return window.record(job)
 
-    def shown(self, trace: Path) -> Path:
+    def viewer_file(self, trace: Path) -> Path:
         """Nsight Systems opens the report that the SQLite was exported from."""
         return trace.with_suffix(".nsys-rep")
 
-    def after_report(self, job: CaptureJob, report: Any) -> None:
+    def learn_from_report(self, job: CaptureJob, report: Any) -> None:
         """Where nsys lost kernels of a training it is not asked again: that has crashed trainings."""
         from llmtop.analysis.findings import RECORDS_LOST
 
@@ -118,10 +118,10 @@ class NsysEngine(Engine):
             with suppress(LlmtopError, OSError):
                 tool, session = nsys.for_process(pid)
                 if tool.needs_pause:  # other versions are not known to crash what they lose kernels of
-                    lost_records.remember(session.id, [pid])
+                    lost_records.note_loss(session.id, [pid])
 
 
-def _missing() -> Refusal | None:
+def _missing_refusal() -> Refusal | None:
     try:
         nsys.find()
     except NotPossibleHere as refused:
@@ -130,7 +130,7 @@ def _missing() -> Refusal | None:
     return None
 
 
-def _program() -> Check:
+def _program_check() -> Check:
     try:
         found = nsys.find()
     except NotPossibleHere as refusal:

@@ -19,18 +19,18 @@ from llmtop.system import procfs
 REFUSAL = "an nsys capture of it lacked kernels, and nsys has crashed trainings in the captures after such a one"
 
 
-def remember(session: str, pids: Iterable[int]) -> None:
+def note_loss(session: str, pids: Iterable[int]) -> None:
     """A capture in that session lacks kernels; it holds for as long as one of its processes lives."""
     path = _path(session)
     socket_dir.make_dir(path.parent)
-    known = _known(path)
+    known = _read_pids(path)
     path.write_bytes(msgspec.json.encode(known | {pid: procfs.started_ticks(pid) for pid in pids}))
 
 
-def happened(session: str) -> bool:
+def has_loss(session: str) -> bool:
     """Whether a capture in that nsys session has lost kernels."""
     path = _path(session)
-    known = _known(path)
+    known = _read_pids(path)
     if not known:
         return False
     # The numbers of sessions and processes come again.
@@ -41,7 +41,7 @@ def happened(session: str) -> bool:
     return False
 
 
-def _known(path: Path) -> dict[int, int | None]:
+def _read_pids(path: Path) -> dict[int, int | None]:
     try:
         return msgspec.json.decode(path.read_bytes(), type=dict[int, int | None])
     except (OSError, msgspec.DecodeError):

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 
 from llmtop.capture.base.job import Target
-from llmtop.capture.base.step_listener import duration
+from llmtop.capture.base.step_listener import step_seconds
 from llmtop.errors import LlmtopError, NotPossibleHere
 from llmtop.protocol import client, wire
 
@@ -58,7 +58,7 @@ class _MarkedTraining:
             self.state, self.detail = "gone", "it has hung up"
 
 
-class Operators:
+class OperatorMarking:
     """The trainings of a capture whose operators are marked. Empty where nobody asked for it."""
 
     def __init__(self, targets: Iterable[Target]) -> None:
@@ -72,7 +72,7 @@ class Operators:
         self._members: list[_MarkedTraining] = []
         try:
             for target in targets:
-                self._members.append(_member(target))
+                self._members.append(_connect(target))
         except BaseException:
             self.close()
             raise
@@ -80,7 +80,7 @@ class Operators:
     def __len__(self) -> int:
         return len(self._members)
 
-    def __enter__(self) -> Operators:
+    def __enter__(self) -> OperatorMarking:
         return self
 
     def __exit__(
@@ -94,7 +94,7 @@ class Operators:
             member.connection.close()
         self._members.clear()
 
-    def ask(self, sleep: Sleep) -> None:
+    def await_support(self, sleep: Sleep) -> None:
         """Ask each whether it can be had now.
 
         Raises:
@@ -140,7 +140,7 @@ class Operators:
             member.send(want)
 
     def _await(self, state: str, sleep: Sleep) -> None:
-        paces = [statistics.median(map(duration, member.steps)) for member in self._members if member.steps]
+        paces = [statistics.median(map(step_seconds, member.steps)) for member in self._members if member.steps]
         patience = max(PATIENCE_SECONDS, 3 * max(paces, default=0.0))
         deadline = time.monotonic() + patience
         while True:
@@ -161,7 +161,7 @@ class Operators:
             sleep(_POLL)
 
 
-def _member(target: Target) -> _MarkedTraining:
+def _connect(target: Target) -> _MarkedTraining:
     hello = target.hello
     if hello is None or target.socket is None:
         raise NotPossibleHere(

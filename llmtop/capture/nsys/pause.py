@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 
-from llmtop.capture.base.step_listener import duration
+from llmtop.capture.base.step_listener import step_seconds
 from llmtop.errors import LlmtopError, NotPossibleHere
 from llmtop.nsys_cli import tool as nsys
 from llmtop.nsys_cli.tool import Nsys
@@ -69,20 +69,20 @@ class _SessionProcess:
     """How many steps it had finished when it last said so."""
     offset_ns: int | None = None
     """Unix time minus CLOCK_MONOTONIC, by which its last steps are told."""
-    gone: bool = False
+    is_gone: bool = False
 
     @property
     def is_paused(self) -> bool:
-        return not self.gone and self.state is not None and self.state.state == "paused"
+        return not self.is_gone and self.state is not None and self.state.state == "paused"
 
     @property
     def step_seconds(self) -> float:
         """The median of its last steps; 0 where it has told none."""
-        return statistics.median(map(duration, self.steps)) if self.steps else 0.0
+        return statistics.median(map(step_seconds, self.steps)) if self.steps else 0.0
 
     @property
     def has_ended(self) -> bool:
-        return self.gone or (self.state is not None and self.state.state in _ENDED)
+        return self.is_gone or (self.state is not None and self.state.state in _ENDED)
 
     def send(self, message: wire.FromMonitor) -> None:
         with suppress(client.Closed, LlmtopError):  # the next read finds it gone
@@ -90,12 +90,12 @@ class _SessionProcess:
 
     def read(self, seconds: float = 0.0) -> bool:
         """Take what has come; returns whether there was anything."""
-        if self.gone:
+        if self.is_gone:
             return False
         try:
             messages = self.connection.receive(seconds)
         except (LlmtopError, client.Closed, OSError, ValueError):
-            self.gone = True
+            self.is_gone = True
             return False
         for message in messages:
             if isinstance(message, wire.Steps):
@@ -116,7 +116,7 @@ class _SessionProcess:
         return now - last.started_unix_ns - last.host_ns < _FRESH_NS
 
 
-class Pauses:
+class SessionPause:
     """The attached processes of nsys sessions, to be paused together. Empty where nothing needs a pause, and one
     that ends is left out from then on."""
 
@@ -140,13 +140,13 @@ class Pauses:
         return frozenset(member.pid for member in self._members)
 
     @property
-    def hold(self) -> bool:
+    def is_paused(self) -> bool:
         """Whether all of them are paused, by what has come until now."""
         self._read()
         return all(member.is_paused for member in self._members)
 
     @property
-    def begun(self) -> bool:
+    def is_any_paused(self) -> bool:
         """Whether one of them is."""
         self._read()
         return any(member.is_paused for member in self._members)
@@ -157,7 +157,7 @@ class Pauses:
         paces = [member.step_seconds for member in self._members]
         return statistics.median(paces) if paces else 0.0
 
-    def __enter__(self) -> Pauses:
+    def __enter__(self) -> SessionPause:
         return self
 
     def __exit__(
@@ -183,13 +183,13 @@ class Pauses:
         late = ""
         for _ in range(_TRIES):
             self.resume()
-            self._ask(self._soon())
+            self._ask(self._common_step_count())
             if self.wait(sleep):
                 return
-            late = self._late()
+            late = self._unpaused_names()
         raise NotPossibleHere(f"{late} could not be paused after the same step")
 
-    def ahead(self, steps: int) -> bool:
+    def schedule(self, steps: int) -> bool:
         """Ask for a pause so many steps after the last one; returns whether that is far enough ahead."""
         counts = {member.state.finished if member.state else 0 for member in self._members}
         paces = [member.step_seconds for member in self._members]
@@ -208,9 +208,9 @@ class Pauses:
         patience = max(PATIENCE_SECONDS, 3 * self.step_seconds)
         deadline = time.monotonic() + patience
         try:
-            while not self.hold:
+            while not self.is_paused:
                 for member in self._members:
-                    if member.gone:
+                    if member.is_gone:
                         raise NotPossibleHere(f"{member.name} has hung up")
                     if member.state is not None and member.state.state in ("failed", "resumed"):
                         reason = member.state.detail or "it went on"
@@ -219,7 +219,7 @@ class Pauses:
                     self.resume()
                     return False
                 if time.monotonic() > deadline:
-                    raise NotPossibleHere(f"{self._late()} did not end a step within {patience:.0f} s")
+                    raise NotPossibleHere(f"{self._unpaused_names()} did not end a step within {patience:.0f} s")
                 sleep(_POLL)
         except BaseException:
             self.resume()
@@ -251,7 +251,7 @@ class Pauses:
             member.state = None
             member.send(member.request)
 
-    def _soon(self) -> int | None:
+    def _common_step_count(self) -> int | None:
         """A count of steps that all of them have still before them, for those that run in step; None for one
         process alone, and for several that count differently: each then pauses after its present step."""
         behind = self._members if len(self._members) > 1 else []
@@ -268,11 +268,11 @@ class Pauses:
     def _read(self) -> None:
         for member in self._members:
             member.read()
-        for member in [one for one in self._members if one.gone and not procfs.is_alive(one.pid)]:
+        for member in [one for one in self._members if one.is_gone and not procfs.is_alive(one.pid)]:
             member.connection.close()
             self._members.remove(member)
 
-    def _late(self) -> str:
+    def _unpaused_names(self) -> str:
         return ", ".join(member.name for member in self._members if not member.is_paused)
 
 
@@ -296,19 +296,21 @@ def _members(session_ids: frozenset[str], only_gpu: bool) -> list[_SessionProces
 
 def _belongs(connection: client.Connection, session_ids: frozenset[str], only_gpu: bool) -> bool:
     pid = connection.host_pid
-    if not pid or not possible(connection.hello, pid) or (only_gpu and not procfs.uses_gpu(pid)):
+    if not pid or not can_pause(connection.hello, pid) or (only_gpu and not procfs.uses_gpu(pid)):
         return False
     with suppress(NotPossibleHere):
         return nsys.session_of(pid) in session_ids
     return False
 
 
-def possible(hello: wire.Hello | None, pid: int) -> bool:
+def can_pause(hello: wire.Hello | None, pid: int) -> bool:
     """Whether it can be paused: it says so, and only for PyTorch can it know when its GPU is idle."""
     return hello is not None and hello.pauses and (hello.torch is not None or not procfs.uses_gpu(pid))
 
 
-def stop(tool: Nsys, session_id: str, seconds: float, always: bool = False) -> subprocess.CompletedProcess[str]:
+def stop_session(
+    tool: Nsys, session_id: str, seconds: float, always: bool = False
+) -> subprocess.CompletedProcess[str]:
     """`nsys stop`, with the processes of the session paused for its beginning where that is needed and possible.
 
     Args:
@@ -320,20 +322,20 @@ def stop(tool: Nsys, session_id: str, seconds: float, always: bool = False) -> s
     Raises:
         NotPossibleHere: as `Nsys.run`.
     """
-    with Pauses([session_id] if always or tool.needs_pause else (), only_gpu=not always) as pauses:
+    with SessionPause([session_id] if always or tool.needs_pause else (), only_gpu=not always) as pauses:
         with suppress(NotPossibleHere):  # then it has to do without
             pauses.pause()
-        going_on = threading.Timer(SETTLE_SECONDS, pauses.resume)
-        going_on.start()
+        timer = threading.Timer(SETTLE_SECONDS, pauses.resume)
+        timer.start()
         try:
             return tool.run("stop", f"--session={session_id}", seconds=seconds)
         finally:
-            going_on.join(SETTLE_SECONDS + LONGEST_SECONDS)  # a training that pauses goes on by itself by then
+            timer.join(SETTLE_SECONDS + LONGEST_SECONDS)  # a training that pauses goes on by itself by then
 
 
 def main() -> int:
     """Stop that collection; returns nsys's exit code."""
     path, session, *always = sys.argv[1:]
-    done = stop(nsys.at(Path(path)), session, _STOP_SECONDS, bool(always))
+    done = stop_session(nsys.at(Path(path)), session, _STOP_SECONDS, bool(always))
     print(done.stdout + done.stderr, end="")
     return done.returncode

@@ -10,7 +10,7 @@ from llmtop.capture.base.engine import Check, Refusal
 
 def gpu_metrics_refusal() -> Refusal | None:
     """Why the GPU's counters cannot be had; None if they can, or if there is no driver to ask."""
-    if os.geteuid() == 0 or not profiling_restricted():
+    if os.geteuid() == 0 or not is_profiling_restricted():
         return None
     return Refusal(
         "the driver gives GPU metrics to root only (RmProfilingAdminOnly is 1)",
@@ -33,7 +33,7 @@ def cpu_sampling_refusal() -> Refusal | None:
     )
 
 
-def profiling_restricted() -> bool | None:
+def is_profiling_restricted() -> bool | None:
     """Whether the driver keeps its counters to root; None without a driver."""
     try:
         text = Path("/proc/driver/nvidia/params").read_text(errors="replace")
@@ -50,22 +50,22 @@ def perf_paranoid() -> int | None:
         return None
 
 
-def cpu_sampling() -> Check:
+def cpu_sampling_check() -> Check:
     """Whether CPU samples of the whole machine can be had."""
     level = perf_paranoid()
     refused = cpu_sampling_refusal()
     if refused:
-        return Check(name="CPU sampling", ok=False, says=refused.because, command=refused.command)
+        return Check(name="CPU sampling", ok=False, says=refused.reason, command=refused.command)
     says = "no perf events in this kernel" if level is None else f"allowed (perf_event_paranoid is {level})"
     return Check(name="CPU sampling", ok=level is not None, says=says)
 
 
-def gpu_metrics() -> Check:
+def gpu_metrics_check() -> Check:
     """Whether the GPU's counters can be had."""
     refused = gpu_metrics_refusal()
     if refused:
-        return Check(name="GPU metrics", ok=False, says=refused.because, command=refused.command)
-    restricted = profiling_restricted()
+        return Check(name="GPU metrics", ok=False, says=refused.reason, command=refused.command)
+    restricted = is_profiling_restricted()
     if restricted is None:
         return Check(name="GPU metrics", ok=False, says="no NVIDIA driver is loaded")
     says = "to root only, and this is root" if restricted else "to all users"

@@ -4,26 +4,26 @@ from __future__ import annotations
 
 from llmtop.capture.base.engine import Refusal
 from llmtop.capture.base.job import Target
-from llmtop.capture.base.ttl_cache import Remembered
+from llmtop.capture.base.ttl_cache import TtlCache
 from llmtop.capture.nsys import pause
 from llmtop.errors import NotPossibleHere
 from llmtop.nsys_cli import tool as nsys
 from llmtop.nsys_cli.tool import Nsys, Session
 from llmtop.system import procfs
 
-_remembered: Remembered[tuple[Nsys, Session] | None] = Remembered()
+_cache: TtlCache[tuple[Nsys, Session] | None] = TtlCache()
 
 
 def live_session(pid: int) -> tuple[Nsys, Session] | None:
     """The nsys session of a process, and an nsys that knows it; None if it has none, or that has ended."""
 
-    def ask() -> tuple[Nsys, Session] | None:
+    def find() -> tuple[Nsys, Session] | None:
         try:
             return nsys.for_process(pid)
         except NotPossibleHere:
             return None
 
-    return _remembered.get((pid, procfs.started_ticks(pid)), ask)
+    return _cache.get((pid, procfs.started_ticks(pid)), find)
 
 
 def is_live(pid: int, session: str) -> bool:
@@ -40,7 +40,7 @@ def should_pause(target: Target) -> bool:
 
 def can_pause(target: Target) -> bool:
     """Whether it can be asked to wait at the end of a step."""
-    return pause.possible(target.hello, target.pid)
+    return pause.can_pause(target.hello, target.pid)
 
 
 def tracer_refusal(target: Target, restart: str) -> Refusal | None:

@@ -21,10 +21,10 @@ from llmtop.capture.nsys.collection import (
     await_start,
     begin,
     discard,
-    stop_leftover,
+    stop_orphan,
 )
-from llmtop.capture.nsys.operators import Operators
-from llmtop.capture.nsys.pause import Pauses
+from llmtop.capture.nsys.operators import OperatorMarking
+from llmtop.capture.nsys.pause import SessionPause
 from llmtop.capture.nsys.sessions import can_pause, should_pause
 from llmtop.errors import NotPossibleHere
 from llmtop.nsys_cli import tool as nsys_module
@@ -43,19 +43,19 @@ def record(job: CaptureJob) -> Recorded:
     job.stage("prepare", "looking for the nsys session")
     sessions = _sessions(job.plan.targets)
     collections: list[Collection] = []
-    with ExitStack() as held, _pauses(job, sessions) as pauses, _operators(job) as operators:
+    with ExitStack() as held, _find_pause(job, sessions) as pauses, _prepare_operators(job) as operators:
         try:
             locks = [held.enter_context(_lock(job, nsys, session)) for nsys, session, _ in sessions]
             _pause_for_start(job, pauses)
             for where, lock in zip(sessions, locks, strict=True):
-                output = job.folder / ("trace" if len(sessions) == 1 else where[2][0].stem)
+                output = job.folder / ("trace" if len(sessions) == 1 else where[2][0].file_stem)
                 collections.append(begin(job, where, lock, output, len(pauses) > 0))
             job.stage("start")
             for collection in collections:
                 await_start(job, collection)
             operators.begin()  # a paused training goes on with them
             begun = time.time_ns()
-            early = [] if pauses.hold else [_WENT_ON]
+            early = [] if pauses.is_paused else [_WENT_ON]
             pauses.resume()
             job.stage("record")
             if operators:
@@ -70,9 +70,9 @@ def record(job: CaptureJob) -> Recorded:
             job.stage("export")
             recorded = Recorded(notes=notes, paused_seconds=pauses.seconds)
             for collection, report in zip(collections, reports, strict=True):
-                recorded.tool.update(collection.tool)
+                recorded.tool.update(collection.tool_info)
                 exported, notes = export_beside(collection.nsys, report, collection.uses_gpu)
-                job.check()
+                job.raise_if_cancelled()
                 recorded.traces.append(exported)
                 recorded.notes += notes
                 if exported.parent != job.folder:
@@ -86,11 +86,11 @@ def record(job: CaptureJob) -> Recorded:
     return recorded
 
 
-def _pauses(job: CaptureJob, sessions: list[tuple[Nsys, Session, list[Target]]]) -> Pauses:
+def _find_pause(job: CaptureJob, sessions: list[tuple[Nsys, Session, list[Target]]]) -> SessionPause:
     """Those that are to pause for this capture; the person has the last word."""
     options = job.plan.options
     if "no-pause" in options:
-        return Pauses()
+        return SessionPause()
     always = "pause" in options
     unable = [target.name for target in job.plan.targets if not can_pause(target)]
     if always and unable:
@@ -98,7 +98,7 @@ def _pauses(job: CaptureJob, sessions: list[tuple[Nsys, Session, list[Target]]])
             f"{', '.join(unable)} cannot be paused (not attached to this llmtop, or tells no steps): leave out "
             "--option pause"
         )
-    pauses = Pauses(
+    pauses = SessionPause(
         [session.id for nsys, session, _ in sessions if always or nsys.needs_pause], only_gpu=not always
     )
     for target in job.plan.targets:
@@ -109,24 +109,24 @@ def _pauses(job: CaptureJob, sessions: list[tuple[Nsys, Session, list[Target]]])
     return pauses
 
 
-def _operators(job: CaptureJob) -> Operators:
+def _prepare_operators(job: CaptureJob) -> OperatorMarking:
     """Those whose operators are to be marked, asked whether they can be.
 
     Raises:
         NotPossibleHere: one of them cannot.
     """
     if "ops" not in job.plan.options:
-        return Operators(())
-    operators = Operators(job.plan.targets)
+        return OperatorMarking(())
+    operators = OperatorMarking(job.plan.targets)
     try:
-        operators.ask(job.sleep)
+        operators.await_support(job.sleep)
     except BaseException:
         operators.close()
         raise
     return operators
 
 
-def _pause_for_start(job: CaptureJob, pauses: Pauses) -> None:
+def _pause_for_start(job: CaptureJob, pauses: SessionPause) -> None:
     """Pause them.
 
     Raises:
@@ -134,22 +134,22 @@ def _pause_for_start(job: CaptureJob, pauses: Pauses) -> None:
     """
     if not pauses:
         return
-    job.say("the training pauses at the end of its step")
+    job.report_progress("the training pauses at the end of its step")
     try:
         pauses.pause(job.sleep)
     except NotPossibleHere as refusal:
         raise NotPossibleHere(_NO_PAUSE.format(refusal)) from None
 
 
-def _record(job: CaptureJob, pauses: Pauses, operators: Operators, begun: int) -> list[str]:
+def _record(job: CaptureJob, pauses: SessionPause, operators: OperatorMarking, begun: int) -> list[str]:
     """Wait for the window's end, at which operators are marked no longer and the trainings are paused again if
     they can be; returns notes."""
     if not pauses:
         return [*wait_window(job, begun, operators.listen), *operators.end(job.sleep)]
     # asked for when the window is over, it would take one step more
-    ahead = job.plan.steps is not None and pauses.ahead(job.plan.steps + SPARE_STEPS)
+    ahead = job.plan.steps is not None and pauses.schedule(job.plan.steps + SPARE_STEPS)
     # also when nothing is expected: what the trainings tell must be read, or they stop telling
-    notes = wait_window(job, begun, lambda: operators.listen() or (pauses.begun and ahead))
+    notes = wait_window(job, begun, lambda: operators.listen() or (pauses.is_any_paused and ahead))
     operators.end_soon()  # one that is paused does when it goes on
     if ahead and not notes:
         with suppress(NotPossibleHere):  # one that became slow, say: it can still be asked for now
@@ -162,9 +162,9 @@ def _record(job: CaptureJob, pauses: Pauses, operators: Operators, begun: int) -
     return notes
 
 
-def _release(collections: list[Collection], pauses: Pauses) -> None:
+def _release(collections: list[Collection], pauses: SessionPause) -> None:
     """Have all of them stopped; what is paused goes on when the part of it that needs a pause is over."""
-    settle = bool(pauses) and not all(collection.released for collection in collections)
+    settle = bool(pauses) and not all(collection.is_released for collection in collections)
     for collection in collections:
         collection.release()
     if settle:
@@ -181,7 +181,7 @@ def _sessions(targets: tuple[Target, ...]) -> list[tuple[Nsys, Session, list[Tar
     found: dict[str, tuple[Nsys, Session, list[Target]]] = {}
     for target in targets:
         nsys, session = nsys_module.for_process(target.pid)
-        if lost_records.happened(session.id):
+        if lost_records.has_loss(session.id):
             raise NotPossibleHere(
                 f"nsys cannot capture {target.name}: {lost_records.REFUSAL}; save a checkpoint and start it anew "
                 "for another nsys capture"
@@ -203,30 +203,32 @@ def _lock(job: CaptureJob, nsys: Nsys, session: Session) -> CaptureLock:
     lock = CaptureLock(f"nsys-{session.id}", holder)
     try:
         if session.collecting:
-            if lock.leftover is None:
+            if lock.orphan is None:
                 raise NotPossibleHere(
                     f"something other than llmtop is capturing in the nsys session {session.id} of "
                     f"{job.plan.targets[0].name}: let it finish, or stop it: nsys stop --session={session.id}"
                 )
-            job.say("stopping what a killed llmtop left collecting")
-            stop_leftover(nsys, session.id)
+            job.report_progress("stopping what a killed llmtop left collecting")
+            stop_orphan(nsys, session.id)
     except BaseException:
         lock.release()
         raise
     return lock
 
 
-def _undo(job: CaptureJob, collections: list[Collection], pauses: Pauses) -> None:
+def _undo(job: CaptureJob, collections: list[Collection], pauses: SessionPause) -> None:
     """After a cancel: have every collection stopped and its files gone, for as long as a person will wait."""
-    job.say("cancelling: nsys ends its collection")
-    if pauses and not all(collection.released for collection in collections):
+    job.report_progress("cancelling: nsys ends its collection")
+    if pauses and not all(collection.is_released for collection in collections):
         limit = time.monotonic() + pause.LONGEST_SECONDS
-        while any(one.code("start") is None and not one.done for one in collections) and pauses.hold:
+        while (
+            any(one.exit_status("start") is None and not one.has_ended for one in collections) and pauses.is_paused
+        ):
             if time.monotonic() > limit:
                 break
             time.sleep(POLL_SECONDS)
         with suppress(NotPossibleHere):  # then it has to do without
-            if not pauses.hold:
+            if not pauses.is_paused:
                 pauses.pause()
     _release(collections, pauses)
     discard(collections)

@@ -10,7 +10,7 @@ import subprocess
 from dataclasses import dataclass
 
 from llmtop.capture.base.engine import Check
-from llmtop.capture.py_spy.cpu_times import started_by
+from llmtop.capture.py_spy.cpu_times import descendant_pids
 from llmtop.format import printable
 
 RUN_SECONDS = 3
@@ -41,7 +41,7 @@ class Question:
     """What one of them answers."""
 
     name: str
-    about: tuple[str, ...]
+    causes: tuple[str, ...]
     """The causes of loading that it fits."""
     bpftrace: str
     """The program; "{ours}" is true of the training and of those that it started."""
@@ -74,7 +74,7 @@ QUESTIONS = (
 )
 
 
-def command(question: Question, pid: int) -> list[str]:
+def question_command(question: Question, pid: int) -> list[str]:
     """How it is asked here: by bpftrace, else by BCC, which knows of one process only; [] where neither is there.
 
     Args:
@@ -82,7 +82,7 @@ def command(question: Question, pid: int) -> list[str]:
         pid: of the training. What it started by now, as its loader's workers, is asked about as well.
     """
     if shutil.which("bpftrace"):
-        ours = " || ".join(f"pid == {one}" for one in [pid, *started_by([pid])][:_MOST_PROCESSES])
+        ours = " || ".join(f"pid == {one}" for one in [pid, *descendant_pids([pid])][:_MOST_PROCESSES])
         ended = question.bpftrace.replace("{ours}", ours) + f" interval:s:{RUN_SECONDS} {{ exit(); }}"
         return ["bpftrace", "-e", ended]
     tool = question.bcc[0]
@@ -92,9 +92,9 @@ def command(question: Question, pid: int) -> list[str]:
     return []
 
 
-def fitting(cause: str | None) -> tuple[Question, ...]:
+def questions_for(cause: str | None) -> tuple[Question, ...]:
     """Those that fit a cause of loading; all where there is none."""
-    return tuple(question for question in QUESTIONS if cause is None or cause in question.about)
+    return tuple(question for question in QUESTIONS if cause is None or cause in question.causes)
 
 
 def checks() -> list[Check]:
@@ -114,9 +114,9 @@ def checks() -> list[Check]:
     ]
 
 
-def ask(question: Question, pid: int) -> str:
+def answer_question(question: Question, pid: int) -> str:
     """Run it for `RUN_SECONDS` and return what it said; "" where it cannot be run (no root, not installed)."""
-    words = command(question, pid)
+    words = question_command(question, pid)
     if not words or os.geteuid() != 0:
         return ""
     try:
@@ -127,10 +127,10 @@ def ask(question: Question, pid: int) -> str:
         return ""
     if done.returncode:
         return f"it failed: {printable(done.stderr.decode(errors='replace').strip(), 200)}"
-    return "\n".join(_told(done.stdout.decode(errors="replace")))
+    return "\n".join(_answer_lines(done.stdout.decode(errors="replace")))
 
 
-def _told(text: str) -> list[str]:
+def _answer_lines(text: str) -> list[str]:
     """The lines of an answer: system calls by name, the most frequent first."""
     lines = [line for line in text.splitlines() if line.strip() and not line.startswith("Attaching ")]
     counted = [(int(found[2]), int(found[1])) for line in lines if (found := _COUNT.match(line))]

@@ -26,7 +26,7 @@ EVENTS = (
 MEMORY_BOUND_IPC, COMPUTE_BOUND_IPC = 1.0, 2.0
 
 
-def read(text: str, seconds: float) -> Counters:
+def read_counters(text: str, seconds: float) -> Counters:
     """Read it.
 
     Args:
@@ -37,8 +37,8 @@ def read(text: str, seconds: float) -> Counters:
     absent = []
     for line in text.splitlines():
         try:
-            told = json.loads(line)
-            name, value = str(told["event"]).partition(":")[0], str(told["counter-value"])
+            value_text = json.loads(line)
+            name, value = str(value_text["event"]).partition(":")[0], str(value_text["counter-value"])
         except (ValueError, KeyError, TypeError):
             continue
         try:

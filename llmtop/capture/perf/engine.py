@@ -17,10 +17,10 @@ from llmtop.capture.base.job import CaptureJob, Recorded, Target
 from llmtop.capture.base.wait_for_window import wait_window
 from llmtop.capture.perf import bpf, program, trampoline
 from llmtop.capture.perf.recording import RATE_HZ, PerfRecording
-from llmtop.capture.perf.script import Scripted
+from llmtop.capture.perf.script import PerfStacks
 from llmtop.capture.py_spy import cpu_times
-from llmtop.capture.py_spy.loading import judge
-from llmtop.capture.py_spy.thread_states import StateLooks
+from llmtop.capture.py_spy.loading import judge_loading
+from llmtop.capture.py_spy.thread_states import StateSampler
 from llmtop.model.snapshot import LoadingCost
 from llmtop.nsys_cli.tool import Option
 from llmtop.stacks.fold import CpuTime, fold
@@ -34,7 +34,7 @@ class PerfEngine(Engine):
     """Samples and switches by Debian's linux-perf, with py-spy's Python stacks of the same window beside them."""
 
     name = "perf"
-    gives = "where the CPUs' time goes down to C and the kernel, and why threads are off them; no GPU"
+    description = "where the CPUs' time goes down to C and the kernel, and why threads are off them; no GPU"
     options = (
         Option(
             "frame-pointers",
@@ -51,22 +51,24 @@ class PerfEngine(Engine):
         if refused is not None:
             return refused
         owner = procfs.status(target.pid).get("Uid", "").split()
-        if owner and not program.may_all() and int(owner[0]) != os.geteuid():
+        if owner and not program.may_trace_kernel() and int(owner[0]) != os.geteuid():
             return Refusal(f"process {target.pid} belongs to uid {owner[0]}", "sudo llmtop")
         return None
 
     def warning(self, target: Target, options: Collection[str] = ()) -> str:
         """See `Engine.warning`."""
         return (
-            "" if program.may_all() else "without the kernel's switches: why threads are off a CPU stays unknown"
+            ""
+            if program.may_trace_kernel()
+            else "without the kernel's switches: why threads are off a CPU stays unknown"
         )
 
     def checks(self) -> list[Check]:
         """See `Engine.checks`."""
         return [program.check(), *bpf.checks()]
 
-    def shown(self, trace: Path) -> Path:
-        """See `Engine.shown`."""
+    def viewer_file(self, trace: Path) -> Path:
+        """See `Engine.viewer_file`."""
         return trace.with_suffix(".speedscope.json")
 
     def record(self, job: CaptureJob) -> Recorded:
@@ -74,39 +76,39 @@ class PerfEngine(Engine):
         job.stage("prepare")
         pids = [target.pid for target in job.plan.targets]
         recordings: list[PerfRecording] = []
-        states: list[StateLooks] = []
+        states: list[StateSampler] = []
         job.stage("start")
         try:
             for target in job.plan.targets:
                 recordings.append(PerfRecording(job, target))
                 recordings[-1].begin(job)
-            states += (StateLooks([pid]) for pid in pids)
-            first = cpu_times.count(pids)
+            states += (StateSampler([pid]) for pid in pids)
+            first = cpu_times.read_cpu_times(pids)
             begun = time.time_ns()
             job.stage("record")
             notes = wait_window(job, begun)
             job.window = (begun, time.time_ns())
             job.stage("stop")
-            cpu = cpu_times.between(first, cpu_times.count(pids))
-            for looks in states:
-                looks.close()
+            cpu = cpu_times.cpu_shares(first, cpu_times.read_cpu_times(pids))
+            for sampler in states:
+                sampler.close()
             for recording in recordings:
                 recording.end()
             job.stage("analyse", "reading what perf recorded")
-            recorded = Recorded(notes=notes, tool={"perf": program.find()})
-            window = _Window(job, recorded, cpu)
-            for recording, looks in zip(recordings, states, strict=True):
-                window.add(recording, looks)
+            recorded = Recorded(notes=notes, tool={"perf": program.find_perf()})
+            window = _WindowReport(job, recorded, cpu)
+            for recording, sampler in zip(recordings, states, strict=True):
+                window.add(recording, sampler)
             recorded.report = window.report()
             return recorded
         finally:
-            for looks in states:
-                looks.close()
+            for sampler in states:
+                sampler.close()
             for recording in recordings:
                 recording.close()
 
 
-class _Window:
+class _WindowReport:
     """What was seen of all trainings, as it becomes a report."""
 
     def __init__(self, job: CaptureJob, recorded: Recorded, cpu: Mapping[int, CpuTime]) -> None:
@@ -116,23 +118,23 @@ class _Window:
         self._loading: dict[str, LoadingCost] = {}
         self._notes: dict[str, None] = {}
 
-    def add(self, recording: PerfRecording, looks: StateLooks) -> None:
+    def add(self, recording: PerfRecording, states: StateSampler) -> None:
         """Read what one training left, and write its files."""
         target, job = recording.target, self._job
-        self._counters[target.name] = recording.counted()
-        found = recording.scripted()
-        python = recording.python(job)
+        self._counters[target.name] = recording.read_counters()
+        found = recording.read_stacks()
+        python = recording.python_stacks(job)
         self._write(target, found, python)
         ranks = {target.pid: target.rank} if target.rank is not None else {}
-        self._processes += _together(
+        self._processes += _merge_processes(
             [
                 fold(python, ranks, self._cpu),
-                _on(fold(found.on, ranks, self._cpu)),
-                _off(fold(found.off, ranks, {})),
+                _label_on_cpu(fold(found.on_cpu, ranks, self._cpu)),
+                _label_off_cpu(fold(found.off_cpu, ranks, {})),
             ]
         )
         begin, end = job.window or (0, 0)
-        cost = judge(target.pid, python, self._cpu, looks, job.watch.median_seconds(end, begin))
+        cost = judge_loading(target.pid, python, self._cpu, states, job.watch.median_seconds(end, begin))
         if cost is not None:
             self._loading[target.name] = cost
         notes = [*recording.notes]
@@ -141,22 +143,22 @@ class _Window:
                 "perf may not see the kernel here (sudo sysctl kernel.perf_event_paranoid=-1), so it is not "
                 "known in which stack threads were off a CPU"
             )
-        if not found.python and not trampoline.active(target.pid):
+        if not found.has_python and not trampoline.is_active(target.pid):
             notes.append(
                 "perf sees no functions of Python: that is told only by Python 3.12 and newer started with "
                 "PYTHONPERFSUPPORT=1 or -X perf; py-spy's stacks of the same window have them"
             )
         self._notes |= dict.fromkeys(notes)
 
-    def _write(self, target: Target, found: Scripted, python: list[Stack]) -> None:
+    def _write(self, target: Target, found: PerfStacks, python: list[Stack]) -> None:
         for kind, stacks, rate in (
-            ("perf", found.on, RATE_HZ),
-            ("off-cpu", found.off, 1e6),
+            ("perf", found.on_cpu, RATE_HZ),
+            ("off-cpu", found.off_cpu, 1e6),
             ("python", python, 100.0),
         ):
             if not stacks:
                 continue
-            trace = self._job.folder / f"{target.stem}.{kind}.folded"
+            trace = self._job.folder / f"{target.file_stem}.{kind}.folded"
             folder.write(trace, folded(stacks))
             folder.write(trace.with_suffix(".speedscope.json"), speedscope(stacks, target.name, rate))
             self._recorded.traces.append(trace)
@@ -180,15 +182,15 @@ class _Window:
         return markdown(report), msgspec.to_builtins(report)
 
 
-def _on(processes: tuple[ProcessStacks, ...]) -> tuple[ProcessStacks, ...]:
-    return _renamed(processes, "on a CPU", "samples")
+def _label_on_cpu(processes: tuple[ProcessStacks, ...]) -> tuple[ProcessStacks, ...]:
+    return _label_threads(processes, "on a CPU", "samples")
 
 
-def _off(processes: tuple[ProcessStacks, ...]) -> tuple[ProcessStacks, ...]:
-    return _renamed(processes, "off it", "microseconds")
+def _label_off_cpu(processes: tuple[ProcessStacks, ...]) -> tuple[ProcessStacks, ...]:
+    return _label_threads(processes, "off it", "microseconds")
 
 
-def _renamed(processes: tuple[ProcessStacks, ...], where: str, unit: str) -> tuple[ProcessStacks, ...]:
+def _label_threads(processes: tuple[ProcessStacks, ...], where: str, unit: str) -> tuple[ProcessStacks, ...]:
     """With names that say what their trees are of. What perf saw on a CPU worked; what is off it waits, but "
     "for the"
     threads that llmtop has."""
@@ -211,14 +213,14 @@ def _thread(one: ThreadStacks, where: str, unit: str) -> ThreadStacks:
     return msgspec.structs.replace(one, thread=f"{one.thread}, {where}", kind=kind, unit=unit)
 
 
-def _together(each: list[tuple[ProcessStacks, ...]]) -> list[ProcessStacks]:
+def _merge_processes(each: list[tuple[ProcessStacks, ...]]) -> list[ProcessStacks]:
     """The same process's threads in one; what perf saw on CPUs comes first."""
-    by: dict[int | None, list[ProcessStacks]] = {}
+    by_pid: dict[int | None, list[ProcessStacks]] = {}
     for processes in each:
         for process in processes:
-            by.setdefault(process.pid, []).append(process)
+            by_pid.setdefault(process.pid, []).append(process)
     merged = []
-    for same in by.values():
+    for same in by_pid.values():
         threads = [thread for process in same for thread in process.threads]
         threads.sort(key=lambda one: ("MainThread" not in one.thread, "on a CPU" not in one.thread))
         merged.append(replace(same[0], threads=tuple(threads)))

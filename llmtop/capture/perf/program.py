@@ -13,8 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from llmtop.capture.base.engine import Check, Refusal
-from llmtop.capture.base.parent_death import dies_with_this_thread
-from llmtop.capture.py_spy.ptrace_permission import has_capability, in_container
+from llmtop.capture.base.parent_death import signal_on_thread_death
+from llmtop.capture.py_spy.ptrace_permission import has_capability, is_in_container
 from llmtop.errors import NotPossibleHere
 from llmtop.format import printable
 
@@ -27,7 +27,7 @@ ENDS_SECONDS = 5.0
 """How long a killed perf may take to end: the kernel ends it once it comes back from the disk."""
 
 
-def find() -> str:
+def find_perf() -> str:
     """perf's program.
 
     Raises:
@@ -47,7 +47,7 @@ def paranoid() -> int:
         return 2
 
 
-def may_all() -> bool:
+def may_trace_kernel() -> bool:
     """Whether this user may look at the kernel and its tracepoints too."""
     return os.geteuid() == 0 or has_capability(CAP_PERFMON) or paranoid() < 0
 
@@ -55,11 +55,11 @@ def may_all() -> bool:
 def refusal() -> Refusal | None:
     """Why perf cannot be used here; None if it can, as far as can be told without a try."""
     try:
-        find()
+        find_perf()
     except NotPossibleHere as missing:
         because, _, command = str(missing).partition(": ")
         return Refusal(because, command)
-    if paranoid() > 2 and not may_all():
+    if paranoid() > 2 and not may_trace_kernel():
         return Refusal(
             f"the kernel lets only root use perf (kernel.perf_event_paranoid is {paranoid()})",
             "sudo sysctl kernel.perf_event_paranoid=1",
@@ -71,38 +71,38 @@ def check() -> Check:
     """Whether it works here, by a try."""
     refused = refusal()
     if refused is not None:
-        return Check(name="perf", ok=False, says=refused.because, command=refused.command)
-    why = _tried()
+        return Check(name="perf", ok=False, says=refused.reason, command=refused.command)
+    why = _try_perf()
     if why:
-        command = "docker run --cap-add=PERFMON --security-opt seccomp=unconfined …" if in_container() else ""
+        command = "docker run --cap-add=PERFMON --security-opt seccomp=unconfined …" if is_in_container() else ""
         return Check(name="perf", ok=False, says=f"perf cannot record here ({why})", command=command)
-    if may_all():
-        return Check(name="perf", ok=True, says=f"{find()}, with the kernel's own frames and switches")
+    if may_trace_kernel():
+        return Check(name="perf", ok=True, says=f"{find_perf()}, with the kernel's own frames and switches")
     return Check(
         name="perf",
         ok=True,
-        says=f"{find()}, of programs' own frames alone (kernel.perf_event_paranoid is {paranoid()})",
+        says=f"{find_perf()}, of programs' own frames alone (kernel.perf_event_paranoid is {paranoid()})",
         command="sudo sysctl kernel.perf_event_paranoid=-1",
     )
 
 
-def _tried() -> str:
+def _try_perf() -> str:
     """Why it cannot count this very process; "" if it can."""
-    command = [find(), "stat", "-e", "task-clock:u", "-p", str(os.getpid()), "--", "true"]
+    command = [find_perf(), "stat", "-e", "task-clock:u", "-p", str(os.getpid()), "--", "true"]
     try:
         done = subprocess.run(
             command, stdin=subprocess.DEVNULL, capture_output=True, timeout=TRY_SECONDS, check=False
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         return printable(str(error), 100)
-    return "" if done.returncode == 0 else reason(done.stderr.decode(errors="replace"))
+    return "" if done.returncode == 0 else failure_reason(done.stderr.decode(errors="replace"))
 
 
-def reason(text: str) -> str:
+def failure_reason(text: str) -> str:
     """What perf says of why it cannot, in one clause."""
     lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("#")]
-    told = [line for line in lines if line.lower() not in ("error:", "fatal:")]
-    return printable(told[0].rstrip("."), 160) if told else "it gave no reason"
+    stated = [line for line in lines if line.lower() not in ("error:", "fatal:")]
+    return printable(stated[0].rstrip("."), 160) if stated else "it gave no reason"
 
 
 class PerfRun:
@@ -121,7 +121,7 @@ class PerfRun:
         self._answers, write = os.pipe()
         self._log = os.memfd_create("llmtop-perf")
         control = f"fd:{read},{write}"
-        command = [find(), *(word.replace("{control}", control) for word in arguments)]
+        command = [find_perf(), *(word.replace("{control}", control) for word in arguments)]
         try:
             self.process = subprocess.Popen(
                 command,
@@ -130,7 +130,7 @@ class PerfRun:
                 stderr=self._log,
                 pass_fds=(read, write),
                 start_new_session=True,
-                preexec_fn=dies_with_this_thread(),  # noqa: PLW1509  safe, as it says
+                preexec_fn=signal_on_thread_death(),  # noqa: PLW1509  safe, as it says
             )
         except OSError as error:
             self.close()
@@ -156,7 +156,9 @@ class PerfRun:
                 return
             if self.process.poll() is not None:
                 break
-        raise NotPossibleHere(f"perf cannot record it ({reason(self.said())}); the training runs on")
+        raise NotPossibleHere(
+            f"perf cannot record it ({failure_reason(self.output_text())}); the training runs on"
+        )
 
     def end(self) -> None:
         """Have it write what it has."""
@@ -176,7 +178,7 @@ class PerfRun:
         if code == -signal.SIGKILL:
             raise NotPossibleHere("perf was killed while it recorded: nothing was kept; the training runs on")
 
-    def said(self) -> str:
+    def output_text(self) -> str:
         """What it printed."""
         return os.pread(self._log, 1 << 16, 0).decode(errors="replace")
 

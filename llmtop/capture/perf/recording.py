@@ -12,9 +12,9 @@ from pathlib import Path
 
 from llmtop.capture.base.job import CaptureJob, Target
 from llmtop.capture.perf import counters, script
-from llmtop.capture.perf.program import WRITE_SECONDS, PerfRun, find, may_all, reason
+from llmtop.capture.perf.program import WRITE_SECONDS, PerfRun, failure_reason, find_perf, may_trace_kernel
 from llmtop.capture.py_spy import outside
-from llmtop.capture.py_spy.cpu_times import started_by
+from llmtop.capture.py_spy.cpu_times import descendant_pids
 from llmtop.errors import NotPossibleHere
 from llmtop.stacks.model import Counters
 from llmtop.stacks.samples import Stack
@@ -39,10 +39,10 @@ class PerfRecording:
         """
         self.target = target
         self.notes: list[str] = []
-        self.switches = may_all()
-        self._workers = [pid for pid in started_by([target.pid]) if procfs.is_alive(pid)]
-        self._data = job.folder / f"{target.stem}.perf.data"
-        self._counts = job.folder / f"{target.stem}.perf-stat.json"
+        self.switches = may_trace_kernel()
+        self._workers = [pid for pid in descendant_pids([target.pid]) if procfs.is_alive(pid)]
+        self._data = job.folder / f"{target.file_stem}.perf.data"
+        self._counts = job.folder / f"{target.file_stem}.perf-stat.json"
         self._began = self._ended = 0.0
         pids = ",".join(str(pid) for pid in (target.pid, *self._workers))
         self._runs: list[PerfRun] = []
@@ -89,7 +89,7 @@ class PerfRecording:
         if self._python is not None:
             self._python.stop()
 
-    def python(self, job: CaptureJob) -> list[Stack]:
+    def python_stacks(self, job: CaptureJob) -> list[Stack]:
         """The stacks that py-spy saw meanwhile."""
         if self._python is None:
             return []
@@ -99,17 +99,17 @@ class PerfRecording:
             self.notes.append(f"no Python stacks beside perf's: {why}")
             return []
 
-    def counted(self) -> Counters:
+    def read_counters(self) -> Counters:
         """What perf stat counted."""
         self._runs[1].wait()
         try:
-            return counters.read(self._counts.read_text(), max(self._ended - self._began, 1e-3))
+            return counters.read_counters(self._counts.read_text(), max(self._ended - self._began, 1e-3))
         except OSError as error:
             raise NotPossibleHere(f"perf left no counters in {self._counts}: {error.strerror}") from None
         finally:
             self._counts.unlink(missing_ok=True)
 
-    def scripted(self) -> script.Scripted:
+    def read_stacks(self) -> script.PerfStacks:
         """The stacks that perf recorded.
 
         Raises:
@@ -117,10 +117,12 @@ class PerfRecording:
         """
         self._runs[0].wait()
         if not self._data.is_file() or not self._data.stat().st_size:
-            raise NotPossibleHere(f"perf left nothing in {self._data} ({reason(self._runs[0].said())})")
+            raise NotPossibleHere(
+                f"perf left nothing in {self._data} ({failure_reason(self._runs[0].output_text())})"
+            )
         fields = "comm,pid,tid,time,event,ip,sym,dso"
         command = [
-            find(),
+            find_perf(),
             "script",
             "--input",
             str(self._data),
@@ -134,23 +136,25 @@ class PerfRecording:
         quiet = subprocess.DEVNULL
         with subprocess.Popen(
             command, stdin=quiet, stdout=subprocess.PIPE, stderr=quiet, text=True, errors="replace"
-        ) as told:
-            assert told.stdout is not None
-            patience = threading.Timer(SCRIPT_SECONDS, told.kill)
+        ) as error_lines:
+            assert error_lines.stdout is not None
+            patience = threading.Timer(SCRIPT_SECONDS, error_lines.kill)
             patience.start()
             try:
-                found = script.read(told.stdout, asked, dict.fromkeys(self._workers, self.target.pid))
-                told.wait(timeout=WRITE_SECONDS)
+                found = script.read_script(
+                    error_lines.stdout, asked, dict.fromkeys(self._workers, self.target.pid)
+                )
+                error_lines.wait(timeout=WRITE_SECONDS)
             except BaseException:
-                told.kill()
+                error_lines.kill()
                 raise
             finally:
                 patience.cancel()
-        if told.returncode == -signal.SIGKILL:
+        if error_lines.returncode == -signal.SIGKILL:
             raise NotPossibleHere(
                 f"perf script has not read {self._data} within {SCRIPT_SECONDS:.0f} s: capture fewer seconds"
             )
-        if told.returncode and not found.on:
+        if error_lines.returncode and not found.on_cpu:
             raise NotPossibleHere(f"what perf recorded in {self._data} cannot be read by {command[0]} script")
         # It holds pieces of the training's memory (its stacks), and what was to be seen has been read.
         self._data.unlink(missing_ok=True)

@@ -22,26 +22,26 @@ class _Thread:
 
     pid: int
     comm: str
-    on: Counter[tuple[Frame, ...]] = field(default_factory=Counter)
+    on_cpu: Counter[tuple[Frame, ...]] = field(default_factory=Counter)
     off_us: Counter[tuple[Frame, ...]] = field(default_factory=Counter)
-    standing: tuple[Frame, ...] = ()
+    off_frames: tuple[Frame, ...] = ()
     """Its stack at the last switch."""
     left_at: float | None = None
 
 
 @dataclass(frozen=True)
-class Scripted:
+class PerfStacks:
     """All of it."""
 
-    on: list[Stack]
+    on_cpu: list[Stack]
     """A sample each time a thread was seen on a CPU."""
-    off: list[Stack]
+    off_cpu: list[Stack]
     """Off it; "samples" are microseconds."""
-    python: bool
+    has_python: bool
     """Whether functions of Python are among the frames (its perf trampoline)."""
 
 
-def read(lines: Iterable[str], asked: dict[int, str], started_by: dict[int, int]) -> Scripted:
+def read_script(lines: Iterable[str], asked: dict[int, str], started_by: dict[int, int]) -> PerfStacks:
     """Read what was printed with -F comm,pid,tid,time,event,ip,sym,dso and the events of switches.
 
     Args:
@@ -51,51 +51,51 @@ def read(lines: Iterable[str], asked: dict[int, str], started_by: dict[int, int]
     """
     threads: dict[int, _Thread] = {}
     last = 0.0
-    for head, frames in _events(lines):
+    for head, frames in _read_events(lines):
         tid = int(head["tid"])
         thread = threads.setdefault(tid, _Thread(int(head["pid"]), head["comm"].strip()))
         last = max(last, float(head["time"]))
-        _note(thread, head["event"], float(head["time"]), frames)
+        _add_event(thread, head["event"], float(head["time"]), frames)
     for thread in threads.values():
-        _back(thread, last)
+        _resume(thread, last)
     on, off = [], []
     for tid, thread in threads.items():
         pid = thread.pid if thread.pid > 0 else tid
         process = SampledProcess(pid, asked.get(pid, ""), started_by.get(pid))
         named = ThreadId(tid, MAIN if tid == pid else thread.comm)
-        on += [Stack(process, named, frames, number) for frames, number in thread.on.items()]
+        on += [Stack(process, named, frames, number) for frames, number in thread.on_cpu.items()]
         off += [Stack(process, named, frames, number) for frames, number in thread.off_us.items() if number]
     python = any(_is_python(frame) for stack in on for frame in stack.frames)
-    return Scripted(on, off, python)
+    return PerfStacks(on, off, python)
 
 
-def _note(thread: _Thread, event: str, at: float, frames: tuple[Frame, ...]) -> None:
+def _add_event(thread: _Thread, event: str, at: float, frames: tuple[Frame, ...]) -> None:
     if event.startswith("PERF_RECORD_SWITCH"):
         if "OUT" in event:
             thread.left_at = at
             if "preempt" in event:
-                thread.standing = (*thread.standing, PREEMPTED)
+                thread.off_frames = (*thread.off_frames, PREEMPTED)
         else:
-            _back(thread, at)
+            _resume(thread, at)
     elif "sched_switch" in event:
-        thread.standing = frames
+        thread.off_frames = frames
     elif frames:
-        thread.on[frames] += 1
+        thread.on_cpu[frames] += 1
 
 
-def _back(thread: _Thread, at: float) -> None:
+def _resume(thread: _Thread, at: float) -> None:
     """It runs again."""
     if thread.left_at is not None:
-        thread.off_us[thread.standing or (ASLEEP,)] += round(1e6 * (at - thread.left_at))
-    thread.left_at, thread.standing = None, ()
+        thread.off_us[thread.off_frames or (ASLEEP,)] += round(1e6 * (at - thread.left_at))
+    thread.left_at, thread.off_frames = None, ()
 
 
-def _events(lines: Iterable[str]) -> Iterator[tuple[re.Match[str], tuple[Frame, ...]]]:
+def _read_events(lines: Iterable[str]) -> Iterator[tuple[re.Match[str], tuple[Frame, ...]]]:
     head: re.Match[str] | None = None
     frames: list[Frame] = []
     for line in lines:
         if line[:1] in ("\t", " ") and (match := _FRAME.match(line.rstrip("\n"))):
-            frames.append(_frame(match["name"], match["file"]))
+            frames.append(_parse_frame(match["name"], match["file"]))
             continue
         found = _HEAD.match(line)
         if found is None:
@@ -107,7 +107,7 @@ def _events(lines: Iterable[str]) -> Iterator[tuple[re.Match[str], tuple[Frame, 
         yield head, tuple(reversed(frames))
 
 
-def _frame(name: str, file: str) -> Frame:
+def _parse_frame(name: str, file: str) -> Frame:
     if name.startswith("py::"):
         function, _, place = name[4:].partition(":")
         return Frame(function, place, None)

@@ -16,7 +16,7 @@ from llmtop.system import procfs
 _ASKED = re.compile(r"(?:^| )-X ?(?:perf|perf_jit)(?: |$)")
 
 
-def active(pid: int) -> bool:
+def is_active(pid: int) -> bool:
     """Whether the process was started with it."""
     try:
         variables = procfs.environ(pid)

@@ -27,10 +27,10 @@ class CpuReading:
     """By thread: ns on a CPU and ns waiting for one since it began, its name, and its process."""
 
 
-def count(pids: Collection[int]) -> CpuReading:
+def read_cpu_times(pids: Collection[int]) -> CpuReading:
     """Read the counters of all threads of these processes, and of those that they have started."""
     threads: dict[int, tuple[int, int, str, int]] = {}
-    for pid in {*pids, *started_by(pids)}:
+    for pid in {*pids, *descendant_pids(pids)}:
         with suppress(OSError):
             for task in os.scandir(f"/proc/{pid}/task"):
                 with suppress(OSError, ValueError):  # a thread ends at any time
@@ -41,7 +41,7 @@ def count(pids: Collection[int]) -> CpuReading:
     return CpuReading(time.monotonic(), threads)
 
 
-def between(first: CpuReading, last: CpuReading) -> dict[int, CpuTime]:
+def cpu_shares(first: CpuReading, last: CpuReading) -> dict[int, CpuTime]:
     """The share of the time between that each thread was on a CPU; of those that were there both times."""
     passed = max((last.at - first.at) * 1e9, 1.0)
     return {
@@ -53,7 +53,7 @@ def between(first: CpuReading, last: CpuReading) -> dict[int, CpuTime]:
     }
 
 
-def started_by(pids: Collection[int]) -> list[int]:
+def descendant_pids(pids: Collection[int]) -> list[int]:
     """The processes that these have started, and those that these have, by pid."""
     found: set[int] = set()
     for pid in pids:

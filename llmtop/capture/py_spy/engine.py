@@ -19,10 +19,10 @@ import msgspec
 from llmtop.capture.base import folder
 from llmtop.capture.base.engine import Check, Engine, Refusal
 from llmtop.capture.base.job import CaptureJob, Recorded, Target
-from llmtop.capture.base.wait_for_window import seconds_for, wait_window
+from llmtop.capture.base.wait_for_window import recording_seconds, wait_window
 from llmtop.capture.py_spy import cpu_times, inside, outside, ptrace_permission, stacks
-from llmtop.capture.py_spy.loading import judge
-from llmtop.capture.py_spy.thread_states import StateLooks
+from llmtop.capture.py_spy.loading import judge_loading
+from llmtop.capture.py_spy.thread_states import StateSampler
 from llmtop.errors import NotPossibleHere
 from llmtop.model.snapshot import LoadingCost
 from llmtop.nsys_cli.tool import Option
@@ -42,7 +42,7 @@ def dump(pid: int) -> tuple[stacks.ThreadStack, ...]:
     try:
         return outside.dump(pid)
     except NotPossibleHere:
-        socket = inside.socket_of(pid)
+        socket = inside.find_socket(pid)
         if socket is None:
             raise
         return inside.dump(socket)
@@ -59,12 +59,12 @@ def _is_python(target: Target) -> bool:
         return True  # not ours to see; the check of permissions says so
 
 
-def _tells(target: Target) -> bool:
+def _can_sample_itself(target: Target) -> bool:
     """Whether the process can tell its stacks itself."""
     return target.socket is not None and target.hello is not None and target.hello.stacks
 
 
-class _Told:
+class _SelfSampling:
     """A training that samples itself: what `outside.PySpyRecording` is for py-spy."""
 
     taken_by: Literal["training"] = "training"
@@ -72,7 +72,7 @@ class _Told:
 
     def __init__(self, job: CaptureJob, target: Target, why: str) -> None:
         assert target.socket is not None
-        seconds = math.ceil(3 * (job.plan.seconds or seconds_for(job))) + 30
+        seconds = math.ceil(3 * (job.plan.seconds or recording_seconds(job))) + 30
         self.target = target
         self.notes = [
             f"{why}. So the training told the stacks of its own threads; those of processes that it started, "
@@ -85,11 +85,11 @@ class _Told:
 
     def stop(self) -> None:
         """Ask it to tell what it has."""
-        self._asked.enough()
+        self._asked.finish()
 
     def samples(self, job: CaptureJob) -> list[Stack]:
         """Take what it tells."""
-        found, notes = inside.samples(self._asked, self.target.command or "")
+        found, notes = inside.read_samples(self._asked, self.target.command or "")
         self.notes += notes
         return found
 
@@ -98,15 +98,15 @@ class _Told:
         self._asked.close()
 
 
-_Sampler: TypeAlias = outside.PySpyRecording | _Told
+_Sampler: TypeAlias = outside.PySpyRecording | _SelfSampling
 
 
 class PySpyEngine(Engine):
     """Samples Python stacks; a tree, a folded and a speedscope file a training, with its workers."""
 
     name = "py-spy"
-    tells = "stacks"
-    gives = "Python stacks only, read from outside: where the CPU's time goes"
+    report_kind = "stacks"
+    description = "Python stacks only, read from outside: where the CPU's time goes"
     options = (
         Option(
             "native",
@@ -119,10 +119,10 @@ class PySpyEngine(Engine):
 
     def refusal(self, target: Target) -> Refusal | None:
         """See `Engine.refusal`."""
-        if _tells(target):
+        if _can_sample_itself(target):
             return None
         try:
-            outside.find()
+            outside.find_py_spy()
         except NotPossibleHere as missing:
             because, _, command = str(missing).partition(": ")
             return Refusal(because, command)
@@ -132,41 +132,41 @@ class PySpyEngine(Engine):
 
     def checks(self) -> list[Check]:
         """See `Engine.checks`."""
-        return [_program(), ptrace_permission.reading()]
+        return [_program_check(), ptrace_permission.permission_check()]
 
-    def shown(self, trace: Path) -> Path:
-        """See `Engine.shown`."""
+    def viewer_file(self, trace: Path) -> Path:
+        """See `Engine.viewer_file`."""
         return trace.with_suffix(".speedscope.json")
 
     def record(self, job: CaptureJob) -> Recorded:
         """See `Engine.record`."""
         job.stage("prepare")
         samplers: list[_Sampler] = []
-        states: list[StateLooks] = []
+        states: list[StateSampler] = []
         job.stage("start")
         try:
-            samplers += (_begun(job, target) for target in job.plan.targets)
+            samplers += (_start_sampler(job, target) for target in job.plan.targets)
             pids = [target.pid for target in job.plan.targets]
-            states += (StateLooks([pid]) for pid in pids)
-            first = cpu_times.count(pids)
+            states += (StateSampler([pid]) for pid in pids)
+            first = cpu_times.read_cpu_times(pids)
             begun = time.time_ns()
             job.stage("record")
             notes = wait_window(job, begun)
             job.window = (begun, time.time_ns())
             job.stage("stop")
-            last = cpu_times.count(pids)
-            for looks in states:
-                looks.close()
+            last = cpu_times.read_cpu_times(pids)
+            for sampler_of_states in states:
+                sampler_of_states.close()
             for sampler in samplers:
                 sampler.stop()
-            found = [_FoundProgram(sampler, sampler.samples(job)) for sampler in samplers]
+            found = [_SamplerStacks(sampler, sampler.samples(job)) for sampler in samplers]
         finally:
             for one in (*states, *samplers):
                 one.close()
-        return _finish(job, found, notes, cpu_times.between(first, last), dict(zip(pids, states, strict=True)))
+        return _finish(job, found, notes, cpu_times.cpu_shares(first, last), dict(zip(pids, states, strict=True)))
 
 
-def _begun(job: CaptureJob, target: Target) -> _Sampler:
+def _start_sampler(job: CaptureJob, target: Target) -> _Sampler:
     """A sampler that samples: py-spy, or where that cannot, the training itself.
 
     Raises:
@@ -180,9 +180,9 @@ def _begun(job: CaptureJob, target: Target) -> _Sampler:
     except NotPossibleHere as refused:
         if recording is not None:
             recording.close()
-        if not _tells(target) or not procfs.is_alive(target.pid):
+        if not _can_sample_itself(target) or not procfs.is_alive(target.pid):
             raise
-        return _Told(job, target, str(refused))
+        return _SelfSampling(job, target, str(refused))
     except BaseException:
         if recording is not None:
             recording.close()
@@ -190,21 +190,21 @@ def _begun(job: CaptureJob, target: Target) -> _Sampler:
 
 
 @dataclass(frozen=True)
-class _FoundProgram:
+class _SamplerStacks:
     sampler: _Sampler
     stacks: list[Stack]
 
 
 def _finish(
     job: CaptureJob,
-    found: list[_FoundProgram],
+    found: list[_SamplerStacks],
     notes: list[str],
     cpu: Mapping[int, CpuTime],
-    states: Mapping[int, StateLooks],
+    states: Mapping[int, StateSampler],
 ) -> Recorded:
     asked = {one.sampler.target.pid: one.sampler.target for one in found}
     notes += dict.fromkeys(note for one in found for note in one.sampler.notes)
-    recorded = Recorded(notes=notes, tool={"py-spy": _where()})
+    recorded = Recorded(notes=notes, tool={"py-spy": _program_text()})
     processes: list[ProcessStacks] = []
     loading: dict[str, LoadingCost] = {}
     begin, end = job.window or (0, 0)
@@ -212,14 +212,14 @@ def _finish(
         target = one.sampler.target
         # A training may have been started by another one: its stacks are in its own file.
         own = [stack for stack in one.stacks if stack.process is None or _belongs(stack.process, target, asked)]
-        own = [replace(stack, thread=_named(stack.thread, cpu)) for stack in own]
-        trace = job.folder / f"{target.stem}.folded"
+        own = [replace(stack, thread=_with_system_name(stack.thread, cpu)) for stack in own]
+        trace = job.folder / f"{target.file_stem}.folded"
         folder.write(trace, folded(own))
         folder.write(trace.with_suffix(".speedscope.json"), speedscope(own, target.name, one.sampler.rate_hz))
         recorded.traces.append(trace)
         ranks = {target.pid: target.rank} if target.rank is not None else {}
         processes += fold(own, ranks, cpu)
-        cost = judge(target.pid, own, cpu, states[target.pid], job.watch.median_seconds(end, begin))
+        cost = judge_loading(target.pid, own, cpu, states[target.pid], job.watch.median_seconds(end, begin))
         if cost is not None:
             loading[target.name] = cost
     first = found[0].sampler
@@ -241,22 +241,22 @@ def _belongs(process: SampledProcess, target: Target, asked: Mapping[int, Target
     return process.pid == target.pid or process.pid not in asked
 
 
-def _named(thread: ThreadId, cpu: Mapping[int, CpuTime]) -> ThreadId:
+def _with_system_name(thread: ThreadId, cpu: Mapping[int, CpuTime]) -> ThreadId:
     """With the system's name where Python has none and the system's is llmtop's own."""
     known = cpu.get(thread.os_id) if thread.os_id is not None and not thread.name else None
     return thread if known is None or not known.name.startswith("llmtop-") else replace(thread, name=known.name)
 
 
-def _where() -> str:
+def _program_text() -> str:
     try:
-        return str(outside.find())
+        return str(outside.find_py_spy())
     except NotPossibleHere:
         return "not installed"
 
 
-def _program() -> Check:
+def _program_check() -> Check:
     try:
-        return Check(name="py-spy", ok=True, says=str(outside.find()))
+        return Check(name="py-spy", ok=True, says=str(outside.find_py_spy()))
     except NotPossibleHere as refusal:
         because, _, command = str(refusal).partition(": ")
         return Check(name="py-spy", ok=False, says=because, command=command)

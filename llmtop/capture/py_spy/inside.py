@@ -7,7 +7,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from llmtop.capture.py_spy.stacks import ThreadStack, ordered, system_name
+from llmtop.capture.py_spy.stacks import ThreadStack, sort_threads, system_name
 from llmtop.errors import LlmtopError, NotPossibleHere
 from llmtop.protocol import client, socket_dir, wire
 from llmtop.stacks.samples import MAIN, Frame, SampledProcess, Stack, ThreadId
@@ -46,15 +46,15 @@ class StackRequest:
             raise
 
     @property
-    def same_numbers(self) -> bool:
+    def has_same_numbers(self) -> bool:
         """Whether the process counts threads as this one does: in a container of its own it does not."""
         return self.pid == self._connection.hello.pid
 
-    def enough(self) -> None:
+    def finish(self) -> None:
         """Have it tell what it has seen."""
         self._send(wire.EnoughStacks(id=self.id))
 
-    def answer(self) -> wire.StacksSeen:
+    def await_answer(self) -> wire.StacksSeen:
         """Wait for what it tells.
 
         Raises:
@@ -87,7 +87,7 @@ class StackRequest:
             raise NotPossibleHere(f"the training cannot be reached: {error}") from None
 
 
-def socket_of(pid: int) -> Path | None:
+def find_socket(pid: int) -> Path | None:
     """The socket of an attached training; None where it has none."""
     try:
         files = client.discover(socket_dir.runtime_dir())
@@ -112,10 +112,10 @@ def dump(socket: Path) -> tuple[ThreadStack, ...]:
     """
     asked = StackRequest(socket, 0.0)
     try:
-        seen = asked.answer()
+        seen = asked.await_answer()
     finally:
         asked.close()
-    return ordered([_thread(stack, asked) for stack in _read(seen, asked)])
+    return sort_threads([_thread(stack, asked) for stack in _read(seen, asked)])
 
 
 def _thread(stack: Stack, asked: StackRequest) -> ThreadStack:
@@ -124,19 +124,19 @@ def _thread(stack: Stack, asked: StackRequest) -> ThreadStack:
     return ThreadStack(
         name=stack.thread.name or ("llmtop-server" if ours else "thread"),
         os_id=number or 0,
-        active=bool(number) and asked.same_numbers and procfs.thread_runs(asked.pid, number or 0),
+        active=bool(number) and asked.has_same_numbers and procfs.thread_runs(asked.pid, number or 0),
         owns_gil=False,
         frames=stack.frames[::-1],
     )
 
 
-def samples(asked: StackRequest, command: str) -> tuple[list[Stack], list[str]]:
+def read_samples(asked: StackRequest, command: str) -> tuple[list[Stack], list[str]]:
     """What the training has seen, with notes on what is missing.
 
     Raises:
-        NotPossibleHere: as `StackRequest.answer`.
+        NotPossibleHere: as `StackRequest.await_answer`.
     """
-    seen = asked.answer()
+    seen = asked.await_answer()
     notes = []
     if seen.cut:
         notes.append(f"{seen.cut} looks at rare stacks are left out: too many different ones were seen")
@@ -146,7 +146,7 @@ def samples(asked: StackRequest, command: str) -> tuple[list[Stack], list[str]]:
 def _read(seen: wire.StacksSeen, asked: StackRequest, command: str = "") -> list[Stack]:
     frames = [Frame(frame.name, frame.file, frame.line or None) for frame in seen.frames]
     process = SampledProcess(asked.pid, command)
-    threads = [_known(thread, asked) for thread in seen.threads]
+    threads = [_thread_id(thread, asked) for thread in seen.threads]
     try:
         return [
             Stack(process, threads[stack.thread], tuple(frames[place] for place in stack.frames), stack.looks)
@@ -158,7 +158,7 @@ def _read(seen: wire.StacksSeen, asked: StackRequest, command: str = "") -> list
         ) from None
 
 
-def _known(thread: wire.SeenThread, asked: StackRequest) -> ThreadId:
-    number = thread.os_id if asked.same_numbers else None
+def _thread_id(thread: wire.SeenThread, asked: StackRequest) -> ThreadId:
+    number = thread.os_id if asked.has_same_numbers else None
     name = thread.name or (system_name(asked.pid, number) if number else "")
     return ThreadId(asked.pid if name == MAIN and number is None else number, name)

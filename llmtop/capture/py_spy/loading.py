@@ -8,10 +8,10 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
-from llmtop.capture.base.parent_death import dies_with_this_thread
+from llmtop.capture.base.parent_death import signal_on_thread_death
 from llmtop.capture.py_spy import cpu_times, outside
 from llmtop.capture.py_spy.stacks import ThreadStack
-from llmtop.capture.py_spy.thread_states import StateLooks, cores
+from llmtop.capture.py_spy.thread_states import StateSampler, usable_cores
 from llmtop.errors import UnusableInput
 from llmtop.model.snapshot import LoadingCost
 from llmtop.stacks.fold import CpuTime
@@ -20,15 +20,15 @@ from llmtop.stacks.samples import SampledProcess, Stack, ThreadId, read_folded
 BURST_SECONDS = 3
 BURST_HZ = 20
 """A glance at a training that waits for data: some 60 looks a thread, of which most are in its loader."""
-_LOOKS_KEPT = 60
+_MAX_SAMPLES = 60
 _PATIENCE_SECONDS = 20.0
 
 
-def judge(
+def judge_loading(
     pid: int,
     stacks: Sequence[Stack],
     cpu: Mapping[int, CpuTime],
-    looks: StateLooks | None = None,
+    states: StateSampler | None = None,
     step_seconds: float | None = None,
 ) -> LoadingCost | None:
     """What a training's loader costs; None where it does not wait for it.
@@ -44,25 +44,25 @@ def judge(
     from llmtop.loading.seen import LoadSeen
     from llmtop.loading.source import SourceFiles
 
-    sources = SourceFiles(root_of(pid))
+    sources = SourceFiles(root_folder(pid))
     return decide(
         LoadSeen(
             pid=pid,
             stacks=tuple(stacks),
-            states={} if looks is None else looks.seen(),
+            states={} if states is None else states.counts(),
             cpu=cpu,
-            cores=cores(pid),
+            cores=usable_cores(pid),
             step_seconds=step_seconds,
-            read_bytes_per_s=None if looks is None else looks.read_bytes_per_s(),
-            written_bytes_per_s=None if looks is None else looks.written_bytes_per_s(),
-            workers=tuple(cpu_times.started_by([pid])),
+            read_bytes_per_s=None if states is None else states.read_bytes_per_s(),
+            written_bytes_per_s=None if states is None else states.written_bytes_per_s(),
+            workers=tuple(cpu_times.descendant_pids([pid])),
         ),
         sources.calls,
         sources.is_generator,
     )
 
 
-def root_of(pid: int) -> str:
+def root_folder(pid: int) -> str:
     """Where its files are to be found: in a container of its own, below /proc/PID/root."""
     root = f"/proc/{pid}/root"
     try:
@@ -72,22 +72,22 @@ def root_of(pid: int) -> str:
     return "" if same else root
 
 
-def burst(pid: int, step_seconds: float | None = None) -> LoadingCost | None:
+def sample_burst(pid: int, step_seconds: float | None = None) -> LoadingCost | None:
     """Look for `BURST_SECONDS` from outside, without a pause; nothing of it stays on disk or runs on.
 
     Raises:
         NotPossibleHere: py-spy is not there, or may not read the process.
     """
-    outside.check(pid)
+    outside.check_access(pid)
     kept = os.memfd_create("llmtop-loading")
-    looks = StateLooks([pid])
-    first = cpu_times.count([pid])
+    looks = StateSampler([pid])
+    first = cpu_times.read_cpu_times([pid])
     # Unasked, and of trainings that may be short of CPUs: it takes what they leave.
     command = [
         "nice",
         "-n",
         "19",
-        str(outside.find()),
+        str(outside.find_py_spy()),
         "record",
         "--pid",
         str(pid),
@@ -102,13 +102,13 @@ def burst(pid: int, step_seconds: float | None = None) -> LoadingCost | None:
             subprocess.run(
                 command, stdin=quiet, stdout=quiet, stderr=quiet, pass_fds=(kept,), timeout=_PATIENCE_SECONDS,
                 check=False, start_new_session=True,
-                preexec_fn=dies_with_this_thread(),
+                preexec_fn=signal_on_thread_death(),
             )  # fmt: skip
-        cpu = cpu_times.between(first, cpu_times.count([pid]))
+        cpu = cpu_times.cpu_shares(first, cpu_times.read_cpu_times([pid]))
         with os.fdopen(os.dup(kept), "rb") as file:
             file.seek(0)
             stacks = read_folded(file.read().decode(errors="replace"))
-        return judge(pid, stacks, cpu, looks, step_seconds)
+        return judge_loading(pid, stacks, cpu, looks, step_seconds)
     except UnusableInput:
         return None  # it was cut short: the process has ended
     finally:
@@ -116,24 +116,24 @@ def burst(pid: int, step_seconds: float | None = None) -> LoadingCost | None:
         os.close(kept)
 
 
-class Watching:
-    """One training that is looked at again and again: what its looks come to."""
+class LoadingMonitor:
+    """Repeated samples of one training and the loading cost that they show."""
 
     def __init__(self, pid: int) -> None:
-        """Begin to look at the states of its threads."""
+        """Start to sample the states of its threads."""
         self.pid = pid
-        self._looks: deque[list[Stack]] = deque(maxlen=_LOOKS_KEPT)
-        self._states = StateLooks([pid])
-        self._first = cpu_times.count([pid])
+        self._samples: deque[list[Stack]] = deque(maxlen=_MAX_SAMPLES)
+        self._states = StateSampler([pid])
+        self._first = cpu_times.read_cpu_times([pid])
 
     def add(self, threads: Sequence[ThreadStack]) -> LoadingCost | None:
-        """Take one more look at its stacks; what its loader costs by all of them."""
-        self._looks.append([_stack(self.pid, thread) for thread in threads])
-        cpu = cpu_times.between(self._first, cpu_times.count([self.pid]))
-        return judge(self.pid, [stack for look in self._looks for stack in look], cpu, self._states)
+        """Add one sample of its stacks and return the loading cost from all samples."""
+        self._samples.append([_stack(self.pid, thread) for thread in threads])
+        cpu = cpu_times.cpu_shares(self._first, cpu_times.read_cpu_times([self.pid]))
+        return judge_loading(self.pid, [stack for sample in self._samples for stack in sample], cpu, self._states)
 
     def close(self) -> None:
-        """Look no more."""
+        """Stop sampling."""
         self._states.close()
 
 

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Literal
 
 from llmtop.capture.base.job import CaptureJob, Target
-from llmtop.capture.base.parent_death import dies_with_this_thread
-from llmtop.capture.base.wait_for_window import seconds_for
+from llmtop.capture.base.parent_death import signal_on_thread_death
+from llmtop.capture.base.wait_for_window import recording_seconds
 from llmtop.capture.py_spy import ptrace_permission, stacks
-from llmtop.capture.py_spy.cpu_times import started_by
+from llmtop.capture.py_spy.cpu_times import descendant_pids
 from llmtop.errors import NotPossibleHere, UnusableInput
 from llmtop.format import printable
 from llmtop.stacks.samples import Stack, read_folded
@@ -38,7 +38,7 @@ _UNKNOWN_VERSION = "unsupported version of python"
 _MOST_WORKERS, _AT_ONCE = 64, 8
 
 
-def find() -> Path:
+def find_py_spy() -> Path:
     """py-spy's program: beside this Python, else on PATH.
 
     Raises:
@@ -53,16 +53,16 @@ def find() -> Path:
     return Path(on_path)
 
 
-def check(pid: int) -> None:
+def check_access(pid: int) -> None:
     """See whether py-spy may read a process.
 
     Raises:
         NotPossibleHere: it may not; the sentence names the command that would change it.
     """
-    find()
+    find_py_spy()
     refused = ptrace_permission.refusal(pid)
     if refused is not None:
-        raise NotPossibleHere(f"{refused.because}; to change that: {refused.command}")
+        raise NotPossibleHere(f"{refused.reason}; to change that: {refused.command}")
 
 
 def dump(pid: int) -> tuple[stacks.ThreadStack, ...]:
@@ -71,18 +71,18 @@ def dump(pid: int) -> tuple[stacks.ThreadStack, ...]:
     Raises:
         NotPossibleHere: not permitted, no Python process, one that py-spy does not know, or gone.
     """
-    found = list(_dumped(pid, None))
+    found = list(_run_dump(pid, None))
     # With --json py-spy leaves out the processes that it was to tell as well (--subprocesses), up to 0.4.3.
-    workers = [child for child in started_by([pid]) if _runs_python(child)][:_MOST_WORKERS]
+    workers = [child for child in descendant_pids([pid]) if _runs_python(child)][:_MOST_WORKERS]
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        for worker in pool.map(_worker, workers):
+        for worker in pool.map(_dump_worker, workers):
             found += worker
-    return stacks.ordered(found)
+    return stacks.sort_threads(found)
 
 
-def _worker(pid: int) -> tuple[stacks.ThreadStack, ...]:
+def _dump_worker(pid: int) -> tuple[stacks.ThreadStack, ...]:
     try:
-        return _dumped(pid, pid)
+        return _run_dump(pid, pid)
     except (NotPossibleHere, UnusableInput):
         return ()  # it has ended meanwhile
 
@@ -94,10 +94,10 @@ def _runs_python(pid: int) -> bool:
         return False
 
 
-def _dumped(pid: int, worker: int | None) -> tuple[stacks.ThreadStack, ...]:
-    check(pid)
+def _run_dump(pid: int, worker: int | None) -> tuple[stacks.ThreadStack, ...]:
+    check_access(pid)
     last = ""
-    command = [str(find()), "dump", "--json", "--nonblocking", "--full-filenames", "--pid", str(pid)]
+    command = [str(find_py_spy()), "dump", "--json", "--nonblocking", "--full-filenames", "--pid", str(pid)]
     for _ in range(_DUMP_TRIES):
         try:
             done = subprocess.run(
@@ -109,12 +109,12 @@ def _dumped(pid: int, worker: int | None) -> tuple[stacks.ThreadStack, ...]:
         except OSError as error:
             raise NotPossibleHere(f"{command[0]} cannot be run: {error.strerror}") from None
         if done.returncode == 0:
-            return stacks.from_dump(done.stdout, pid, worker)
+            return stacks.read_dump(done.stdout, pid, worker)
         last = done.stderr.decode(errors="replace")
-    raise NotPossibleHere(said(pid, last))
+    raise NotPossibleHere(failure_reason(pid, last))
 
 
-def said(pid: int, text: str) -> str:
+def failure_reason(pid: int, text: str) -> str:
     """Why py-spy cannot read a process, from what it printed."""
     if not procfs.is_alive(pid):
         return f"process {pid} has ended"
@@ -136,17 +136,17 @@ class PySpyRecording:
         Raises:
             NotPossibleHere: it may not read the process, or cannot be run.
         """
-        check(target.pid)
+        check_access(target.pid)
         self.target = target
         self.notes: list[str] = []
         self._native = "native" in job.plan.options
         self.rate_hz: float = NATIVE_RATE_HZ if self._native else RATE_HZ
-        self._raw = job.folder / f"{target.stem}.py-spy"
+        self._raw = job.folder / f"{target.file_stem}.py-spy"
         self._log_fd = os.memfd_create("llmtop-py-spy")
         # Bounded, so that a py-spy whose monitor was killed ends as well.
-        bound = math.ceil(3 * (job.plan.seconds or seconds_for(job))) + 30
+        bound = math.ceil(3 * (job.plan.seconds or recording_seconds(job))) + 30
         self._stopped_before = procfs.is_stopped(target.pid)
-        command = [str(find()), "record", "--pid", str(target.pid), "--duration", str(bound)]
+        command = [str(find_py_spy()), "record", "--pid", str(target.pid), "--duration", str(bound)]
         command += ["--rate", str(self.rate_hz), "--format", "raw", "--threads", "--idle", "--subprocesses"]
         command += [
             "--full-filenames",
@@ -162,7 +162,7 @@ class PySpyRecording:
                 stderr=self._log_fd,
                 start_new_session=True,
                 # One that holds the training for each look is not to be ended within such a look.
-                preexec_fn=None if self._native else dies_with_this_thread(),  # noqa: PLW1509  safe, as it says
+                preexec_fn=None if self._native else signal_on_thread_death(),  # noqa: PLW1509  safe, as it says
             )
         except OSError as error:
             os.close(self._log_fd)
@@ -177,7 +177,7 @@ class PySpyRecording:
         deadline = time.monotonic() + START_SECONDS
         while "Sampling process" not in self._log():
             if self._process.poll() is not None:
-                raise NotPossibleHere(said(self.target.pid, self._log()))
+                raise NotPossibleHere(failure_reason(self.target.pid, self._log()))
             if time.monotonic() > deadline:
                 raise NotPossibleHere(f"py-spy has not begun within {START_SECONDS:.0f} s; the training runs on")
             job.sleep(0.01)

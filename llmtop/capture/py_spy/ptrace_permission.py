@@ -21,11 +21,11 @@ def refusal(pid: int) -> Refusal | None:
     except FileNotFoundError:
         return Refusal(f"there is no process {pid} here", "llmtop --once")
     except OSError:
-        return _why(pid)
+        return _refusal(pid)
     return None
 
 
-def _why(pid: int) -> Refusal:
+def _refusal(pid: int) -> Refusal:
     owner = procfs.status(pid).get("Uid", "").split()
     if owner and int(owner[0]) != os.geteuid():
         return Refusal(f"process {pid} belongs to uid {owner[0]}", "sudo llmtop")
@@ -42,7 +42,7 @@ def _why(pid: int) -> Refusal:
             "the kernel forbids it to all until the next boot (yama ptrace_scope is 3)",
             "sudo sed -i 's/ptrace_scope *= *3/ptrace_scope = 0/' /etc/sysctl.d/*.conf && sudo reboot",
         )
-    if in_container():
+    if is_in_container():
         return Refusal("this container may not read other processes", "docker run --cap-add=SYS_PTRACE …")
     return Refusal("the kernel refuses to let it be read", "sudo llmtop")
 
@@ -61,12 +61,12 @@ def has_capability(bit: int = CAP_SYS_PTRACE) -> bool:
     return bool(int(text, 16) >> bit & 1)
 
 
-def in_container() -> bool:
+def is_in_container() -> bool:
     """Whether this looks like the inside of a container."""
     return any(Path(mark).exists() for mark in ("/.dockerenv", "/run/.containerenv")) or "container" in os.environ
 
 
-def reading() -> Check:
+def permission_check() -> Check:
     """Whether this user's processes may be read."""
     scope = yama_scope()
     if has_capability() and scope != 3:

@@ -12,7 +12,7 @@ from llmtop.format import printable
 from llmtop.stacks.fold import waits_for_work
 from llmtop.stacks.samples import MAIN, Frame
 
-__all__ = ["Frame", "ThreadStack", "from_dump", "ordered", "system_name"]
+__all__ = ["Frame", "ThreadStack", "read_dump", "sort_threads", "system_name"]
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class ThreadStack:
         return next((index for index, frame in enumerate(self.frames) if frame.own), None)
 
     @property
-    def works(self) -> bool:
+    def is_working(self) -> bool:
         """Whether it does something, or is blocked in it; False: it waits to be given work, or is llmtop's."""
         if self.name.startswith("llmtop-"):
             return False
@@ -59,7 +59,7 @@ class _DumpThread(msgspec.Struct):
 _dump_decoder = msgspec.json.Decoder(list[_DumpThread])
 
 
-def from_dump(data: bytes, pid: int, worker: int | None = None) -> tuple[ThreadStack, ...]:
+def read_dump(data: bytes, pid: int, worker: int | None = None) -> tuple[ThreadStack, ...]:
     """Read `py-spy dump --json`; the main thread comes first, then active ones.
 
     Args:
@@ -74,7 +74,7 @@ def from_dump(data: bytes, pid: int, worker: int | None = None) -> tuple[ThreadS
         threads = _dump_decoder.decode(data)
     except msgspec.DecodeError as error:
         raise UnusableInput(f"py-spy's dump cannot be read ({error}): try a newer py-spy") from None
-    return ordered(
+    return sort_threads(
         [
             ThreadStack(
                 name=printable(t.thread_name or system_name(pid, t.os_thread_id) or "thread"),
@@ -89,7 +89,7 @@ def from_dump(data: bytes, pid: int, worker: int | None = None) -> tuple[ThreadS
     )
 
 
-def ordered(threads: list[ThreadStack]) -> tuple[ThreadStack, ...]:
+def sort_threads(threads: list[ThreadStack]) -> tuple[ThreadStack, ...]:
     """The main thread first, then active ones; workers after the process that started them."""
     return tuple(
         sorted(threads, key=lambda t: (t.worker is not None, t.worker or 0, t.name != MAIN, not t.active, t.name))

@@ -19,15 +19,15 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from llmtop.capture.py_spy.cpu_times import started_by
+from llmtop.capture.py_spy.cpu_times import descendant_pids
 
 if TYPE_CHECKING:
     from llmtop.loading.seen import Waits
 
 RATE_HZ = 20.0
-_MOST_THREADS = 32
+_MAX_THREADS = 32
 """Of the training's own process; of the others only the first thread is looked at."""
-_RESCAN_LOOKS = 10
+_RESCAN_SAMPLES = 10
 _REMOTE = re.compile(r"nfs|rpc|ceph|cifs|smb|fuse|request_wait_answer|lustre|ptlrpc|ldlm|p9_|afs|gfs|beegfs|gpfs")
 _WAITS: tuple[tuple[re.Pattern[str], Waits], ...] = (
     (re.compile(r"lock_inode_wait|flock_lock|posix_lock|fcntl_setlk|locks_lock"), "lock"),
@@ -45,7 +45,7 @@ _DISK = re.compile(
 _FUTEX = {"x86_64": 202, "aarch64": 98}.get(platform.machine())
 
 
-def look(pid: int, thread: int) -> Waits | None:
+def read_state(pid: int, thread: int) -> Waits | None:
     """What a thread does at this instant; None where it has gone."""
     place = f"/proc/{pid}/task/{thread}"
     try:
@@ -58,21 +58,21 @@ def look(pid: int, thread: int) -> Waits | None:
         channel = Path(f"{place}/wchan").read_text(errors="replace").strip("0\0\n ")
     except OSError:
         channel = ""
-    return _of(state, channel, place)
+    return _classify(state, channel, place)
 
 
-def _of(state: str, channel: str, place: str) -> Waits:
+def _classify(state: str, channel: str, place: str) -> Waits:
     if state == "D":
         if _REMOTE.search(channel):
             return "network"
         return "disk" if not channel or _DISK.search(channel) else "device"
     for pattern, waits in _WAITS:
         if pattern.search(channel):
-            return _futex(place) if waits == "futex" else waits
+            return _classify_futex(place) if waits == "futex" else waits
     return "asleep"
 
 
-def _futex(place: str) -> Waits:
+def _classify_futex(place: str) -> Waits:
     """Who waits for Python's own lock looks each 5 ms: its wait has a timeout, the fourth argument of futex(2)."""
     try:
         words = Path(f"{place}/syscall").read_text().split()
@@ -83,7 +83,7 @@ def _futex(place: str) -> Waits:
     return "futex"
 
 
-class StateLooks:
+class StateSampler:
     """Looks at the threads of some processes, `RATE_HZ` times a second, in a thread of its own."""
 
     def __init__(self, pids: Collection[int]) -> None:
@@ -100,16 +100,16 @@ class StateLooks:
     def _run(self) -> None:
         looks, threads = 0, list[tuple[int, int]]()
         while not self._ended.wait(1.0 / RATE_HZ):
-            if looks % _RESCAN_LOOKS == 0:
-                threads = threads_of(self._pids)
+            if looks % _RESCAN_SAMPLES == 0:
+                threads = list_threads(self._pids)
             looks += 1
             for pid, thread in threads:
-                waits = look(pid, thread)
+                waits = read_state(pid, thread)
                 if waits is not None:
                     with self._lock:
                         self._seen.setdefault(thread, Counter())[waits] += 1
 
-    def seen(self) -> dict[int, Counter[Waits]]:
+    def counts(self) -> dict[int, Counter[Waits]]:
         """What was seen until now, by thread."""
         with self._lock:
             return {thread: counted.copy() for thread, counted in self._seen.items()}
@@ -133,20 +133,20 @@ class StateLooks:
         self._thread.join(timeout=5.0)
 
 
-def threads_of(pids: Collection[int]) -> list[tuple[int, int]]:
+def list_threads(pids: Collection[int]) -> list[tuple[int, int]]:
     """(process, thread) of all to be looked at: first threads, and of the processes asked for some more."""
     found = []
     for pid in pids:
         with suppress(OSError):
             own = sorted(int(name) for name in os.listdir(f"/proc/{pid}/task"))
-            found += [(pid, thread) for thread in own[:_MOST_THREADS]]
-    return [*found, *((child, child) for child in started_by(pids))]
+            found += [(pid, thread) for thread in own[:_MAX_THREADS]]
+    return [*found, *((child, child) for child in descendant_pids(pids))]
 
 
 def storage_bytes(pids: Collection[int]) -> dict[int, tuple[int, int]]:
     """What each process and each that it started has read from storage and written to it, by /proc/PID/io."""
     found = {}
-    for pid in {*pids, *started_by(pids)}:
+    for pid in {*pids, *descendant_pids(pids)}:
         with suppress(OSError, ValueError, KeyError):
             lines = Path(f"/proc/{pid}/io").read_text().splitlines()
             values = dict(line.split(": ") for line in lines)
@@ -154,7 +154,7 @@ def storage_bytes(pids: Collection[int]) -> dict[int, tuple[int, int]]:
     return found
 
 
-def cores(pid: int) -> float:
+def usable_cores(pid: int) -> float:
     """How many CPUs a process may use: by its affinity, and by the quota of its cgroup and those above."""
     try:
         most = float(len(os.sched_getaffinity(pid)))

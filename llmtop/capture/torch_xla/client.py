@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from llmtop.capture.base.job import CaptureJob, Target
-from llmtop.capture.base.parent_death import dies_with_this_thread
+from llmtop.capture.base.parent_death import signal_on_thread_death
 from llmtop.capture.torch_xla import ports, trace_program
 from llmtop.errors import NotPossibleHere
 from llmtop.format import duration, printable
@@ -59,12 +59,12 @@ class ProfilerClient:
         try:
             folder.mkdir()
             self._process = subprocess.Popen(
-                command(target.pid, port, folder),
+                client_command(target.pid, port, folder),
                 env=_environment(target.pid),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=self._said,
-                preexec_fn=dies_with_this_thread(),  # noqa: PLW1509 - two system calls, no lock
+                preexec_fn=signal_on_thread_death(),  # noqa: PLW1509 - two system calls, no lock
             )
         except OSError as error:
             self._said.close()
@@ -84,7 +84,7 @@ class ProfilerClient:
         assert self._process.stdout is not None
         until = time.monotonic() + LOAD_SECONDS
         while not select.select([self._process.stdout], [], [], _POLL_SECONDS)[0]:
-            job.check()
+            job.raise_if_cancelled()
             if time.monotonic() > until:
                 raise NotPossibleHere(
                     f"torch_xla's client has not loaded torch_xla for {duration(LOAD_SECONDS)}: the machine is "
@@ -93,7 +93,7 @@ class ProfilerClient:
         if not self._process.stdout.read1(64).startswith(b"ready"):  # type: ignore[attr-defined]
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(_ENDS_SECONDS)
-            raise self._failed()
+            raise self._failure()
 
     def record(self, seconds: float) -> None:
         """Have it record from now on, for so many seconds."""
@@ -102,7 +102,7 @@ class ProfilerClient:
             self._process.stdin.write(f"{max(1, round(1000 * seconds))}\n".encode())
             self._process.stdin.close()
         except OSError:
-            raise self._failed() from None
+            raise self._failure() from None
 
     def await_file(self, job: CaptureJob, seconds: float, began: float) -> Path:
         """Wait for the window's end and its file.
@@ -119,14 +119,16 @@ class ProfilerClient:
         while self._process.poll() is None:
             job.sleep(_POLL_SECONDS)
             spent = time.monotonic() - began
-            job.say(f"{duration(min(spent, seconds))} of {duration(seconds)}" if spent < seconds else "writing")
+            job.report_progress(
+                f"{duration(min(spent, seconds))} of {duration(seconds)}" if spent < seconds else "writing"
+            )
             if spent > seconds + WRITE_SECONDS:
                 raise NotPossibleHere(
                     f"the profiler of {self.target.name} has not answered for {duration(spent)}: the training may "
                     "be stopped, or compile; look at its stacks (key s)"
                 )
         if self._process.returncode:
-            raise self._failed()
+            raise self._failure()
         found = sorted(self._folder.rglob(f"*{ENDING}"))
         if not found or not found[-1].stat().st_size:
             raise NotPossibleHere(
@@ -147,7 +149,7 @@ class ProfilerClient:
                     stream.close()
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    def _failed(self) -> NotPossibleHere:
+    def _failure(self) -> NotPossibleHere:
         code = self._process.poll()
         self._said.seek(0)
         lines = self._said.read().decode(errors="replace").strip().splitlines()
@@ -162,7 +164,7 @@ class ProfilerClient:
         return NotPossibleHere(f"torch_xla's client of {self.target.name} ended by itself ({last})")
 
 
-def command(pid: int, port: int, folder: Path) -> list[str]:
+def client_command(pid: int, port: int, folder: Path) -> list[str]:
     """How the client of one training is started.
 
     Raises:
@@ -170,7 +172,7 @@ def command(pid: int, port: int, folder: Path) -> list[str]:
     """
     interpreter = os.readlink(f"/proc/{pid}/exe")
     program = str(Path(trace_program.__file__))
-    return [interpreter, "-I", program, str(port), str(folder), *ports.packages_of(pid)]
+    return [interpreter, "-I", program, str(port), str(folder), *ports.package_folders(pid)]
 
 
 def _environment(pid: int) -> dict[str, str]:

@@ -11,7 +11,7 @@ from typing import Final
 from llmtop.capture.base import traces
 from llmtop.capture.base.engine import Check, Engine, Refusal
 from llmtop.capture.base.job import CaptureJob, Recorded, Target
-from llmtop.capture.base.wait_for_window import seconds_for
+from llmtop.capture.base.wait_for_window import recording_seconds
 from llmtop.capture.torch_xla import ports
 from llmtop.capture.torch_xla.client import ProfilerClient
 from llmtop.errors import NotPossibleHere
@@ -25,17 +25,17 @@ class TorchXlaEngine(Engine):
     """One of XLA's own files a process, with torch_xla's marks of steps and the script's annotations in it."""
 
     name = "xla.profiler"
-    gives = "what XLA ran on the devices, by the profiler server that a script of torch_xla has started"
-    by_the_clock = True
+    description = "what XLA ran on the devices, by the profiler server that a script of torch_xla has started"
+    is_time_based = True
     open_with = "xprof --logdir"
 
     def refusal(self, target: Target) -> Refusal | None:
         """See `Engine.refusal`."""
         return ports.refusal(target.pid)
 
-    def unattached(self, pids: Collection[int]) -> dict[int, bool]:
-        """See `Engine.unattached`."""
-        return ports.serving(set(pids))
+    def find_unattached(self, pids: Collection[int]) -> dict[int, bool]:
+        """See `Engine.find_unattached`."""
+        return ports.serving_pids(set(pids))
 
     def checks(self) -> list[Check]:
         """See `Engine.checks`; what reads its files is told by the engine of JAX."""
@@ -51,12 +51,12 @@ class TorchXlaEngine(Engine):
             return ""
         return f"its file is read with the package xprof, which is not installed here: {xla_viewer.INSTALL}"
 
-    def shown(self, trace: Path) -> Path:
-        """See `Engine.shown`; xprof takes a folder."""
+    def viewer_file(self, trace: Path) -> Path:
+        """See `Engine.viewer_file`; xprof takes a folder."""
         return trace.parent
 
-    def restart(self, target: Target) -> str:
-        """See `Engine.restart`."""
+    def restart_command(self, target: Target) -> str:
+        """See `Engine.restart_command`."""
         return ports.START
 
     def record(self, job: CaptureJob) -> Recorded:
@@ -66,12 +66,12 @@ class TorchXlaEngine(Engine):
         recorded = Recorded(tool={"client": "torch_xla.debug.profiler.trace"})
         try:
             for target in job.plan.targets:
-                folder = job.folder / f"{target.stem}.recording"
-                clients.append(ProfilerClient(target, ports.port_of(target.pid), folder))
+                folder = job.folder / f"{target.file_stem}.recording"
+                clients.append(ProfilerClient(target, ports.profiler_port(target.pid), folder))
             for client in clients:
                 client.await_ready(job)
             job.stage("start")
-            seconds = job.plan.seconds or seconds_for(job)  # its steps have been heard meanwhile
+            seconds = job.plan.seconds or recording_seconds(job)  # its steps have been heard meanwhile
             begun, began = time.time_ns(), time.monotonic()
             for client in clients:
                 client.record(seconds)
@@ -80,7 +80,7 @@ class TorchXlaEngine(Engine):
             job.window = (begun, begun + round(1e9 * seconds))
             job.stage("stop")
             for client, file in zip(clients, found, strict=True):
-                recorded.traces.append(_kept(job, client.target, file))
+                recorded.traces.append(_keep_file(job, client.target, file))
         finally:
             for client in clients:
                 client.close()
@@ -89,7 +89,7 @@ class TorchXlaEngine(Engine):
         return recorded
 
 
-def _kept(job: CaptureJob, target: Target, file: Path) -> Path:
+def _keep_file(job: CaptureJob, target: Target, file: Path) -> Path:
     path = traces.path_for(job, target, xla_viewer.ENDING)
     try:
         os.replace(file, path)

@@ -37,23 +37,23 @@ class Listener(NamedTuple):
 
     port: int
     inode: str
-    anywhere: bool
+    is_on_any_address: bool
     """Whether at all of the machine's addresses."""
 
 
-def extension_of(pid: int) -> Path | None:
+def loaded_extension(pid: int) -> Path | None:
     """The library of torch_xla that a process has loaded; None if it has none, or may not be looked at."""
-    return next((Path(name) for name in _mapped(pid) if _EXTENSION.match(name)), None)
+    return next((Path(name) for name in _mapped_files(pid) if _EXTENSION.match(name)), None)
 
 
-def packages_of(pid: int) -> list[str]:
+def package_folders(pid: int) -> list[str]:
     """The folders of packages from which a process has loaded libraries, that of torch_xla first."""
-    found = [match[1] for name in _mapped(pid) if (match := _PACKAGES.match(name))]
-    own = extension_of(pid)
+    found = [match[1] for name in _mapped_files(pid) if (match := _PACKAGES.match(name))]
+    own = loaded_extension(pid)
     return list(dict.fromkeys([*([] if own is None else [str(own.parent)]), *found]))
 
 
-def _mapped(pid: int) -> list[str]:
+def _mapped_files(pid: int) -> list[str]:
     try:
         lines = Path(f"/proc/{pid}/maps").read_text(errors="replace").splitlines()
     except OSError:
@@ -61,7 +61,7 @@ def _mapped(pid: int) -> list[str]:
     return list(dict.fromkeys(line.split(maxsplit=5)[-1] for line in lines if line.endswith(".so")))
 
 
-def listeners(pid: int) -> list[Listener]:
+def list_listeners(pid: int) -> list[Listener]:
     """The TCP ports that a process listens on, in its own network."""
     sockets = set()
     with suppress(OSError):
@@ -83,14 +83,14 @@ def listeners(pid: int) -> list[Listener]:
     return found
 
 
-def candidates(pid: int) -> list[int]:
+def candidate_ports(pid: int) -> list[int]:
     """The ports among which that of the profiler is: the one that was said, else each that may be it.
 
     Raises:
         NotPossibleHere: the process is another user's, what was said is no port, or none that it listens on.
     """
     environ = procfs.environ(pid)
-    known = listeners(pid)
+    known = list_listeners(pid)
     said = environ.get(VARIABLE) or os.environ.get(VARIABLE)
     if said:
         if not any(str(one.port) == said for one in known):
@@ -100,30 +100,30 @@ def candidates(pid: int) -> list[int]:
             )
         return [int(said)]
     rendezvous = environ.get("MASTER_PORT")
-    return sorted({one.port for one in known if one.anywhere and str(one.port) != rendezvous})
+    return sorted({one.port for one in known if one.is_on_any_address and str(one.port) != rendezvous})
 
 
 def refusal(pid: int) -> Refusal | None:
     """Why no window can be had of a process by torch_xla's profiler; None if one can. Reads /proc alone."""
-    if extension_of(pid) is None:
+    if loaded_extension(pid) is None:
         return _NO_TORCH_XLA
     try:
-        there = candidates(pid)
+        there = candidate_ports(pid)
     except NotPossibleHere as refused:
         return Refusal(str(refused).partition(";")[0], f"set {VARIABLE}" if VARIABLE in str(refused) else "")
-    if not _same(pid, "net"):
+    if not _is_same_namespace(pid, "net"):
         return Refusal("its network is a container's of its own", "run llmtop in that container")
     return None if there else Refusal("its script has not started torch_xla's profiler server", START)
 
 
-def port_of(pid: int) -> int:
+def profiler_port(pid: int) -> int:
     """The port on which the profiler of a process listens.
 
     Raises:
         NotPossibleHere: none is one, or several may be.
     """
-    there = candidates(pid)
-    speaking = [port for port in there if speaks_grpc(port)]
+    there = candidate_ports(pid)
+    speaking = [port for port in there if is_grpc_server(port)]
     if len(speaking) == 1:
         return speaking[0]
     name = f"pid {pid}"
@@ -141,15 +141,15 @@ def port_of(pid: int) -> int:
     )
 
 
-def speaks_grpc(port: int) -> bool:
+def is_grpc_server(port: int) -> bool:
     """Whether a server of HTTP/2 listens at that port of this machine; nothing is sent to it."""
     for host in ("127.0.0.1", "::1"):
         with suppress(OSError):
-            return _greets_as_http2(socket.create_connection((host, port), _SPEAKS_SECONDS))
+            return _is_http2_greeting(socket.create_connection((host, port), _SPEAKS_SECONDS))
     return False
 
 
-def _greets_as_http2(connection: socket.socket) -> bool:
+def _is_http2_greeting(connection: socket.socket) -> bool:
     with connection, suppress(OSError):
         head = b""
         while len(head) < _HEAD and (piece := connection.recv(_HEAD - len(head))):
@@ -158,15 +158,15 @@ def _greets_as_http2(connection: socket.socket) -> bool:
     return False
 
 
-def serving(pids: set[int]) -> dict[int, bool]:
+def serving_pids(pids: set[int]) -> dict[int, bool]:
     """Those of these processes that have a port of torch_xla's profiler; False for a fork that inherited it."""
     ports: dict[int, set[str]] = {}
     for pid in pids:
-        if extension_of(pid) is None:
+        if loaded_extension(pid) is None:
             continue
         with suppress(NotPossibleHere):
-            wanted = set(candidates(pid))
-            ports[pid] = {one.inode for one in listeners(pid) if one.port in wanted}
+            wanted = set(candidate_ports(pid))
+            ports[pid] = {one.inode for one in list_listeners(pid) if one.port in wanted}
     found = {}
     for pid, inodes in ports.items():
         inherited = inodes and inodes <= ports.get(procfs.parent(pid) or 0, set())
@@ -175,7 +175,7 @@ def serving(pids: set[int]) -> dict[int, bool]:
     return found
 
 
-def _same(pid: int, kind: str) -> bool:
+def _is_same_namespace(pid: int, kind: str) -> bool:
     """Whether a process is in our namespace of that kind, as far as that can be told."""
     try:
         return os.readlink(f"/proc/{pid}/ns/{kind}") == os.readlink(f"/proc/self/ns/{kind}")

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 from llmtop.errors import LlmtopError, NotPossibleHere, UnusableInput
 
 if TYPE_CHECKING:
-    from llmtop.capture.across.job_of import SeenJob
+    from llmtop.capture.across.local_job import LocalJob
     from llmtop.capture.across.rank_choice import RankChoice
     from llmtop.capture.base.engine import Engine
     from llmtop.capture.base.job import Plan, Target
-    from llmtop.capture.base.step_listener import StepWatch
+    from llmtop.capture.base.step_listener import StepListener
 
 AHEAD = "+20"
 HEAR_SECONDS = 10.0
@@ -55,8 +55,8 @@ def ready(
         LlmtopError: it cannot be done; what can be instead.
     """
     from llmtop.capture import targets
-    from llmtop.capture.across import job_of, rank_choice, step_choice
-    from llmtop.capture.base.step_listener import StepWatch
+    from llmtop.capture.across import local_job, rank_choice, step_choice
+    from llmtop.capture.base.step_listener import StepListener
 
     wanted = step_choice.StepChoice.parse(asked.at_step)
     if len(asked.pids) > 1:
@@ -66,15 +66,15 @@ def ready(
     if asked.rank and asked.ranks is not None:
         raise UnusableInput("give --rank or --ranks, not both")
     choice = rank_choice.RankChoice.parse(asked.ranks or ",".join(map(str, asked.rank)) or rank_choice.ACCUSED)
-    job = job_of.seen(targets.attached(), asked.pids[0] if asked.pids else None)
+    job = local_job.find_job(targets.list_attached(), asked.pids[0] if asked.pids else None)
     choice = _without_accused(choice, job, say)
     here = _here(choice, job)
-    made = plan(here or job.here[:1])
+    made = plan(here or job.targets[:1])
     engine = _engine(made)
-    watch = StepWatch([(one.pid, one.socket) for one in job.here[:1] if one.socket])
+    watch = StepListener([(one.pid, one.socket) for one in job.targets[:1] if one.socket])
     try:
         _hear(watch)
-        chosen = step_choice.choose(wanted, watch)
+        chosen = step_choice.choose_step(wanted, watch)
         if here is None and job.store is None:
             far = chosen.step + round(_BY_HAND_SECONDS / max(watch.median_seconds() or 1.0, 1e-3))
             _refuse_without_store(job, far)
@@ -87,74 +87,74 @@ def ready(
     return _across(made, engine, job, choice)
 
 
-def _across(made: Plan, engine: Engine, job: SeenJob, choice: RankChoice) -> tuple[Plan, Engine]:
-    from llmtop.capture.across.store_capture import AcrossNodes
+def _across(made: Plan, engine: Engine, job: LocalJob, choice: RankChoice) -> tuple[Plan, Engine]:
+    from llmtop.capture.across.store_capture import MultiNodeEngine
     from llmtop.capture.in_process.engine import InProcessEngine
 
     assert isinstance(engine, InProcessEngine)
-    local = job.here if choice.all else job.targets(choice.ranks or ())
+    local = job.targets if choice.all else job.targets_of_ranks(choice.ranks or ())
     return (
-        replace(made, targets=local, about=job.here[0]),
-        AcrossNodes(engine, job, choice.ranks, choice.node),
+        replace(made, targets=local, representative=job.targets[0]),
+        MultiNodeEngine(engine, job, choice.ranks, choice.node),
     )
 
 
-def _refuse_without_store(job: SeenJob, step: int) -> None:
-    from llmtop.capture.across import job_of
+def _refuse_without_store(job: LocalJob, step: int) -> None:
+    from llmtop.capture.across import local_job
 
     try:
-        job_of.opened(job).close()
+        local_job.open_store(job).close()
     except NotPossibleHere as error:
-        raise NotPossibleHere(f"{error}; instead: {job_of.elsewhere(job, step)}") from None
+        raise NotPossibleHere(f"{error}; instead: {local_job.manual_command(job, step)}") from None
 
 
-def _here(choice: RankChoice, job: SeenJob) -> tuple[Target, ...] | None:
+def _here(choice: RankChoice, job: LocalJob) -> tuple[Target, ...] | None:
     """The targets, if all that is asked for is on this node; else None.
 
     Raises:
         UnusableInput: there is no such rank.
     """
-    from llmtop.capture.across.job_of import node_names_here
+    from llmtop.capture.across.local_job import local_node_names
 
     if choice.here:
-        return job.here
+        return job.targets
     if choice.node is not None:
-        names = node_names_here(job)
-        return job.here if choice.node in names else None
+        names = local_node_names(job)
+        return job.targets if choice.node in names else None
     ranks = set(range(job.world_size)) if choice.all else set(choice.ranks or ())
     unknown = sorted(rank for rank in ranks if rank >= job.world_size)
     if unknown:
         raise UnusableInput(f"there is no rank {unknown[0]}: this job has {job.world_size} ranks, from 0 on")
-    return job.targets(tuple(ranks)) if ranks <= job.ranks_here else None
+    return job.targets_of_ranks(tuple(ranks)) if ranks <= job.local_ranks else None
 
 
 def _engine(made: Plan) -> Engine:
     from llmtop.capture import engines
 
-    engine = engines.named(made.engine)
-    if not engine.begins_at_step:
-        able = ", ".join(one.name for one in engines.ENGINES.values() if one.begins_at_step)
+    engine = engines.engine_named(made.engine)
+    if not engine.supports_start_step:
+        able = ", ".join(one.name for one in engines.ENGINES.values() if one.supports_start_step)
         raise UnusableInput(f"{engine.name} cannot begin at a step that is named beforehand: use --engine {able}")
     return engine
 
 
-def _hear(watch: StepWatch) -> None:
+def _hear(watch: StepListener) -> None:
     until = time.monotonic() + HEAR_SECONDS
-    while not any(watch.within(0).values()) and watch.heard and time.monotonic() < until:
+    while not any(watch.steps_within(0).values()) and watch.publishing_pids and time.monotonic() < until:
         time.sleep(0.05)
 
 
 # --- who is accused ---
 
 
-def _without_accused(choice: RankChoice, job: SeenJob, say: Say) -> RankChoice:
+def _without_accused(choice: RankChoice, job: LocalJob, say: Say) -> RankChoice:
     """The choice with the ranks that "accused" stands for."""
-    from llmtop.capture.across.rank_choice import RankChoice, with_company
+    from llmtop.capture.across.rank_choice import RankChoice, add_reference_ranks
 
     if not choice.accused:
         return choice
     ranks, where, usual = _accused(job)
-    chosen = with_company(ranks, job.world_size, usual)
+    chosen = add_reference_ranks(ranks, job.world_size, usual)
     shown = ", ".join(map(str, chosen))
     if ranks:
         say(f"{where} names rank {', '.join(map(str, sorted(ranks)))}: capturing ranks {shown}")
@@ -163,12 +163,12 @@ def _without_accused(choice: RankChoice, job: SeenJob, say: Say) -> RankChoice:
     return RankChoice(ranks=chosen)
 
 
-def _accused(job: SeenJob) -> tuple[set[int], str, int | None]:
+def _accused(job: LocalJob) -> tuple[set[int], str, int | None]:
     """The ranks that somebody names, who that is, and a rank that waits as long as most where that can be told.
 
     The site's Prometheus is asked, else this node's own rules.
     """
-    from llmtop.capture.across.rank_choice import usual_rank
+    from llmtop.capture.across.rank_choice import median_rank
     from llmtop.cli.cluster.command import accused_ranks, server
 
     url = server()
@@ -176,23 +176,23 @@ def _accused(job: SeenJob) -> tuple[set[int], str, int | None]:
         with suppress(LlmtopError):
             return accused_ranks(url, _name(job)), "Prometheus", None
     ranks, waits = _named_here(job)
-    return ranks, "what this node sees", usual_rank(waits)
+    return ranks, "what this node sees", median_rank(waits)
 
 
-def _name(job: SeenJob) -> str:
+def _name(job: LocalJob) -> str:
     """What the job is called, on every node alike."""
     from collectors.trainings.job_names import JobNames, Member
 
-    members = [Member(one.pid, one.pid, one.hello, live=True) for one in job.here if one.hello is not None]
+    members = [Member(one.pid, one.pid, one.hello, live=True) for one in job.targets if one.hello is not None]
     return JobNames().named(members)[members[0].key]
 
 
-def _named_here(job: SeenJob) -> tuple[set[int], dict[int, float]]:
+def _named_here(job: LocalJob) -> tuple[set[int], dict[int, float]]:
     """The ranks of this node that its rules name, and how long each of the others waits, seconds a step."""
     from collectors.hub import live_hub
     from llmtop.model.snapshot import Snapshot
 
-    pids = {target.pid for target in job.here}
+    pids = {target.pid for target in job.targets}
     found: set[int] = set()
     waits: dict[int, float] = {}
     named = threading.Event()

@@ -36,7 +36,7 @@ def captures(*, out: Path | None, names: tuple[str, ...], keep: int | None, stop
     elif keep is not None:
         from llmtop.capture import capture_list as shelf
 
-        gone = shelf.beyond(shelf.shelf(parent), keep, shelf.baseline(parent))
+        gone = shelf.removable_captures(shelf.list_captures(parent), keep, shelf.baseline(parent))
         _remove([one.path for one in gone], as_json)
     elif names:
         _remove(_named(parent, names), as_json)
@@ -49,12 +49,12 @@ def _list(parent: Path, as_json: bool) -> None:
     from llmtop.capture.base import folder
     from llmtop.capture.nsys import orphans
 
-    found, refused = folder.looked_through(parent)
+    found, refused = folder.list_infos_and_errors(parent)
     total = 0
     for path, info in found:
-        taken = folder.bytes_in(path)
+        taken = folder.total_bytes(path)
         total += taken
-        state = orphans.state_of(path, info)
+        state = orphans.capture_state(path, info)
         if as_json:
             facts = {"folder": str(path), "bytes": taken, "capture": msgspec.to_builtins(info), "state": state}
             say_json(facts)
@@ -70,7 +70,7 @@ def _list(parent: Path, as_json: bool) -> None:
         say(f"{what} in {printable(str(parent))}", err=True)
     for sentence in refused:
         say(f"left out: {printable(sentence)}", err=True)
-    for line in orphans.sentences():
+    for line in orphans.orphan_messages():
         say(line, err=True)
 
 
@@ -78,7 +78,7 @@ def _named(parent: Path, names: tuple[str, ...]) -> list[Path]:
     from llmtop.capture.base import folder
 
     if "all" in names:
-        return [path for path, _ in folder.listed(parent)]
+        return [path for path, _ in folder.list_infos(parent)]
     return [parent / name if Path(name).name == name else Path(name) for name in names]
 
 
@@ -97,7 +97,7 @@ def _stop_leftovers(as_json: bool) -> None:
     from llmtop.capture.nsys import orphans
 
     failed: LlmtopError | None = None
-    for outcome in orphans.stop_all():
+    for outcome in orphans.stop_orphans():
         if isinstance(outcome, LlmtopError):
             failed = outcome
             say(f"llmtop: {outcome}", err=True)

@@ -26,7 +26,7 @@ from llmtop.format import duration, printable, size
 if TYPE_CHECKING:
     from llmtop.capture.base.job import Plan, Progress, Target
     from llmtop.capture.take import Result, TakeSnapshot
-    from llmtop.capture.trigger import Fired
+    from llmtop.capture.trigger import Firing
     from llmtop.model.snapshot import Snapshot
 
 
@@ -150,7 +150,7 @@ def capture(
         _at_step(asked, lambda chosen: _plan(chosen, name, (steps, None), out, options), as_json)
         return EXIT_DONE
     with _snapshots(alerts=any(isinstance(one, trigger.AlertCondition) for one in conditions)) as snapshot:
-        plan = _plan(targets.choose(pids, ranks), engine, (steps, seconds), out, options)
+        plan = _plan(targets.choose_targets(pids, ranks), engine, (steps, seconds), out, options)
         with _cancel_on_signals() as cancelled:
             _say_before(plan)
             if not conditions:
@@ -158,7 +158,7 @@ def capture(
             else:
                 limits = trigger.TriggerLimits(most, cooldown, int(disk_limit * (1 << 30)))
                 _say(f"armed: {', '.join(when)}; ctrl+c disarms")
-                fired = trigger.armed(
+                fired = trigger.capture_on_conditions(
                     plan, conditions, limits, on_progress=_Stages(), cancelled=cancelled, snapshot=snapshot
                 )
                 for one in fired:
@@ -191,7 +191,7 @@ def _plan(
     steps, seconds = length
     if steps is not None and seconds is not None:
         raise UnusableInput("give --steps or --seconds, not both")
-    engine = engines.named(capabilities.best_for(chosen) if name is None else name)
+    engine = engines.engine_named(capabilities.best_common_engine(chosen) if name is None else name)
     if name is not None:
         for target in chosen:
             capabilities.require(target, name)
@@ -221,7 +221,7 @@ def _beginning_at_a_step() -> str:
     """The first engine that can."""
     from llmtop.capture.engines import ENGINES
 
-    return next(engine.name for engine in ENGINES.values() if engine.begins_at_step)
+    return next(engine.name for engine in ENGINES.values() if engine.supports_start_step)
 
 
 def _at_step(asked: _AtStep, plan: Callable[[tuple[Target, ...]], Plan], as_json: bool) -> None:
@@ -334,7 +334,7 @@ def _say_before(plan: Plan) -> None:
     length = f"{plan.steps} steps" if plan.steps else duration(plan.seconds)
     free = check_disk(plan.parent)
     _say(f"capturing {length} of {names} with {plan.engine}; a few MB to {plan.parent} ({size(free)} free)")
-    for option in engines.named(plan.engine).options:
+    for option in engines.engine_named(plan.engine).options:
         if option.name in plan.options:
             _say(f"{option.name}: {option.cost}")
 
@@ -347,8 +347,8 @@ def _print_result(result: Result, as_json: bool) -> None:
             "folder": str(result.folder),
             "trace": str(result.trace) if result.trace else None,
             "bytes": result.bytes,
-            "copy": result.copy,
-            "open": result.open,
+            "copy": result.copy_command,
+            "open": result.open_command,
             "capture": msgspec.to_builtins(result.info),
             "report": report_data(result),
         }
@@ -359,11 +359,11 @@ def _print_result(result: Result, as_json: bool) -> None:
     say(_report_text(result))
     for note in result.info.notes:
         say(f"note: {printable(note)}")
-    if result.slowest:
-        say(result.slowest)
+    if result.slowest_step_text:
+        say(result.slowest_step_text)
     say(result.summary)
-    say(f"copy: {result.copy}")
-    say(f"open: {result.open}")
+    say(f"copy: {result.copy_command}")
+    say(f"open: {result.open_command}")
 
 
 def _report_text(result: Result) -> str:
@@ -375,7 +375,7 @@ def _report_text(result: Result) -> str:
     return written.read_text(errors="replace") if written.is_file() else ""
 
 
-def _print_fired(fired: Fired, as_json: bool) -> None:
+def _print_fired(fired: Firing, as_json: bool) -> None:
     _say(fired.reason)
     if fired.result is not None:
         _print_result(fired.result, as_json)
@@ -394,4 +394,4 @@ def _print_options() -> None:
             where = f"at launch: llmtop run {engine.launch_flag}" if option.at_launch else f"-e {engine.name}"
             say(f"{option.name}  ({where})\n    {option.summary}\n    cost: {option.cost}")
             if refused:
-                say(f"    not here: {refused.because}; to change that: {refused.command}")
+                say(f"    not here: {refused.reason}; to change that: {refused.command}")

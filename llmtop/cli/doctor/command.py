@@ -106,13 +106,13 @@ def _with_loader(diagnosis: Diagnosis, pid: int) -> Diagnosis:
         NotPossibleHere: its stacks cannot be read.
     """
     from llmtop.capture.perf import bpf
-    from llmtop.capture.py_spy.loading import burst
+    from llmtop.capture.py_spy.loading import sample_burst
 
-    cost = burst(pid)
+    cost = sample_burst(pid)
     asked = [
-        KernelAnswer(name=question.name, command=shlex.join(words), says=bpf.ask(question, pid))
-        for question in (() if cost is None else bpf.fitting(cost.cause))
-        if (words := bpf.command(question, pid))
+        KernelAnswer(name=question.name, command=shlex.join(words), says=bpf.answer_question(question, pid))
+        for question in (() if cost is None else bpf.questions_for(cost.cause))
+        if (words := bpf.question_command(question, pid))
     ]
     return msgspec.structs.replace(diagnosis, loading=cost, kernel=asked)
 
@@ -159,15 +159,15 @@ def examine() -> Diagnosis:
         _runtime_dir(),
         _disk(),
     ]
-    known = targets.attached()
-    others = targets.unattached(frozenset(target.pid for target in known))
-    trainings = [_training(target, capabilities.abilities(target)) for target in (*known, *others)]
+    known = targets.list_attached()
+    others = targets.list_unattached(frozenset(target.pid for target in known))
+    trainings = [_training(target, capabilities.list_abilities(target)) for target in (*known, *others)]
     return Diagnosis(
         python=f"{sys.version.split()[0]} at {sys.executable}",
         checks=checks,
         trainings=trainings,
         notes=[
-            *(sentence for engine in ENGINES.values() for sentence in engine.left_behind()),
+            *(sentence for engine in ENGINES.values() for sentence in engine.orphan_messages()),
             *uninstrumentable.sentences(targets.own_pids()),
         ],
     )

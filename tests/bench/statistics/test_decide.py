@@ -7,7 +7,7 @@ import math
 import pytest
 
 from llmtop.bench.statistics.blocks import BlockLength
-from llmtop.bench.statistics.decide import Decision, decide, runs_for, told
+from llmtop.bench.statistics.decide import Decision, change_text, decide, required_runs
 from llmtop.bench.statistics.intervals import ChangeInterval
 from llmtop.bench.statistics.step_statistics import metric_named
 from tests.support.resampled_runs import LEFT_WHOLE, outcome, plain_bootstrap, pools
@@ -55,13 +55,13 @@ def test_the_same_change_of_a_rate_is_decided_the_same_way() -> None:
     [(6.12, "6.1% worse"), (-0.44, "0.44% better"), (0.001, "the same"), (148.2, "148% worse")],
 )
 def test_a_change_is_told_in_words(worse: float, words: str) -> None:
-    assert told(worse) == words
+    assert change_text(worse) == words
 
 
 def test_more_runs_are_proposed_where_they_would_do() -> None:
-    assert runs_for(_change(0.0, 4.0), 5.0, 5) == 13
-    assert runs_for(_change(0.0, 60.0), 5.0, 5) is None
-    assert runs_for(_change(0.0, 4.0), 0.0, 5) is None
+    assert required_runs(_change(0.0, 4.0), 5.0, 5) == 13
+    assert required_runs(_change(0.0, 60.0), 5.0, 5) is None
+    assert required_runs(_change(0.0, 4.0), 0.0, 5) is None
 
 
 @pytest.mark.parametrize("interleaved", [False, True])

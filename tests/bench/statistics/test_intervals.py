@@ -7,13 +7,13 @@ import math
 import numpy as np
 import pytest
 
-from llmtop.bench.statistics.blocks import block_length, resampled
-from llmtop.bench.statistics.intervals import RunSample, interval
-from llmtop.bench.statistics.step_statistics import metric_named, of_steps, worse_by
+from llmtop.bench.statistics.blocks import block_length, resample
+from llmtop.bench.statistics.intervals import RunSample, change_interval
+from llmtop.bench.statistics.step_statistics import metric_named, step_statistic, worse_percent
 from llmtop.bench.statistics.student_t import t_quantile
 from llmtop.errors import UnusableInput
 
-MEAN = of_steps(metric_named("mean"))
+MEAN = step_statistic(metric_named("mean"))
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_blocks_of_steps_that_never_vary_or_of_next_to_none_are_told() -> None:
 
 
 def test_a_resampled_run_keeps_neighbours_together_and_goes_round_the_end() -> None:
-    made = resampled(np.arange(10.0), 5, 200, np.random.default_rng(0))
+    made = resample(np.arange(10.0), 5, 200, np.random.default_rng(0))
     assert made.shape == (200, 10)
     whole = made.reshape(200, 2, 5)
     assert set(np.unique(np.diff(whole, axis=2))) == {1.0, -9.0}
@@ -80,10 +80,10 @@ def test_a_host_that_launches_ahead_and_waits_now_and_then_makes_no_noise() -> N
         runs = [steps * (1.0 + 0.01 * random.normal(size=40)) for steps in runs]
         return [RunSample(float(steps.mean()), steps) for steps in runs]
 
-    found = interval(made(1.0), made(1.0), MEAN)
+    found = change_interval(made(1.0), made(1.0), MEAN)
     assert found.blocks.steps == 20
     assert found.noise < 0.02
-    slower = interval(made(1.0), made(1.06), MEAN)
+    slower = change_interval(made(1.0), made(1.06), MEAN)
     assert slower.low > 0.03
 
 
@@ -92,7 +92,7 @@ def test_an_interval_holds_what_was_planted_about_as_often_as_it_says() -> None:
     for seed in range(60):
         before = _runs(0.1, 5, 40, 2 * seed, between=0.01)
         after = _runs(0.106, 5, 40, 2 * seed + 1, between=0.01)
-        found = interval(before, after, MEAN)
+        found = change_interval(before, after, MEAN)
         held += found.low <= math.log(1.06) <= found.high
     assert held >= 52, held
 
@@ -102,7 +102,7 @@ def test_runs_that_lie_close_by_chance_still_have_the_noise_of_their_steps() -> 
     steps = 0.1 * np.exp(0.2 * random.normal(size=(6, 40)))
     steps = steps / steps.mean(axis=1, keepdims=True) * 0.1
     runs = [RunSample(0.1, one) for one in steps]
-    found = interval(runs[:3], runs[3:], MEAN)
+    found = change_interval(runs[:3], runs[3:], MEAN)
     assert found.error == pytest.approx(0.2 / math.sqrt(40) * math.sqrt(2 / 3), rel=0.3)
 
 
@@ -110,7 +110,7 @@ def test_drift_that_both_of_a_pair_share_drops_out() -> None:
     drift = [1.0, 1.1, 1.2, 1.3, 1.4]
     before = [RunSample(one) for one in drift]
     after = [RunSample(1.06 * one * (1 + 0.001 * (-1) ** place)) for place, one in enumerate(drift)]
-    paired, loose = interval(before, after, None, paired=True), interval(before, after, None)
+    paired, loose = change_interval(before, after, None, paired=True), change_interval(before, after, None)
     assert paired.low > 0.05
     assert loose.low < 0.0 < loose.high
     assert paired.paired
@@ -119,24 +119,24 @@ def test_drift_that_both_of_a_pair_share_drops_out() -> None:
 
 def test_the_same_runs_are_always_decided_the_same_way() -> None:
     before, after = _runs(0.1, 5, 40, 1, between=0.01), _runs(0.1, 5, 40, 2, between=0.01)
-    assert interval(before, after, MEAN) == interval(before, after, MEAN)
+    assert change_interval(before, after, MEAN) == change_interval(before, after, MEAN)
 
 
 def test_a_long_run_is_drawn_in_parts() -> None:
     runs = _runs(0.1, 2, 30_000, 5)
-    assert interval(runs, runs, MEAN).noise < 0.01
+    assert change_interval(runs, runs, MEAN).noise < 0.01
 
 
 def test_one_run_has_no_interval() -> None:
     with pytest.raises(ValueError, match="two runs"):
-        interval([RunSample(1.0)], [RunSample(1.0), RunSample(1.0)], None)
+        change_interval([RunSample(1.0)], [RunSample(1.0), RunSample(1.0)], None)
 
 
 def test_a_rate_and_the_mean_step_tell_the_same_percent() -> None:
     longer = math.log(1.06)
-    assert worse_by(metric_named("mean"), longer) == pytest.approx(6.0)
-    assert worse_by(metric_named("tokens_per_s"), -longer) == pytest.approx(6.0)
-    assert worse_by(metric_named("p95"), -longer) == pytest.approx(-5.66, abs=0.01)
+    assert worse_percent(metric_named("mean"), longer) == pytest.approx(6.0)
+    assert worse_percent(metric_named("tokens_per_s"), -longer) == pytest.approx(6.0)
+    assert worse_percent(metric_named("p95"), -longer) == pytest.approx(-5.66, abs=0.01)
 
 
 def test_an_unknown_metric_is_answered_with_those_there_are() -> None:

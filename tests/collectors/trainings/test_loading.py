@@ -52,7 +52,7 @@ def test_one_that_waits_is_looked_at_once_and_forgotten_when_it_waits_no_more(
         looked.append((pid, step_seconds))
         return COST
 
-    monkeypatch.setattr(looking, "burst", burst)
+    monkeypatch.setattr(looking, "sample_burst", burst)
     stage = LoaderCosts()
     both = snapshot(replace(rank(1, 0.5), step_seconds_p50=0.2), rank(2, 0.0))
     wait_for(lambda: stage(both).ranks[0].loading, what="the cost")
@@ -74,7 +74,7 @@ def test_two_are_looked_at_in_turns_and_a_refusal_is_no_end(monkeypatch: pytest.
         at_once.release()
         raise NotPossibleHere("it may not be read")
 
-    monkeypatch.setattr(looking, "burst", burst)
+    monkeypatch.setattr(looking, "sample_burst", burst)
     monkeypatch.setattr(loading, "AGAIN_SECONDS", 0.01)
     stage = LoaderCosts()
     both = snapshot(rank(1, 0.5), rank(2, 0.5))

@@ -12,29 +12,29 @@ from llmtop.protocol import job_store, tcp_store, wire
 from llmtop.protocol.job_store import Keys, NodeCard
 from llmtop.protocol.tcp_store import StoreError, TcpStore
 
-MOST_NODES = 100_000
+MAX_NODES = 100_000
 
 
 @dataclass(frozen=True)
-class SeenJob:
+class LocalJob:
     """One job, by its ranks on this node."""
 
-    here: tuple[Target, ...]
+    targets: tuple[Target, ...]
     """By rank."""
     world_size: int
     store: wire.JobStore | None
 
     @property
-    def ranks_here(self) -> frozenset[int]:
+    def local_ranks(self) -> frozenset[int]:
         """Which of them are on this node."""
-        return frozenset(target.rank for target in self.here if target.rank is not None)
+        return frozenset(target.rank for target in self.targets if target.rank is not None)
 
-    def targets(self, ranks: Sequence[int]) -> tuple[Target, ...]:
+    def targets_of_ranks(self, ranks: Sequence[int]) -> tuple[Target, ...]:
         """Those of these ranks that are on this node."""
-        return tuple(target for target in self.here if target.rank in ranks)
+        return tuple(target for target in self.targets if target.rank in ranks)
 
 
-def seen(known: Sequence[Target], pid: int | None = None) -> SeenJob:
+def find_job(known: Sequence[Target], pid: int | None = None) -> LocalJob:
     """The job that has ranks here.
 
     Args:
@@ -66,7 +66,7 @@ def seen(known: Sequence[Target], pid: int | None = None) -> SeenJob:
     ranks = sorted(next(iter(jobs.values())), key=lambda target: target.rank or 0)
     hello = ranks[0].hello
     assert hello is not None
-    return SeenJob(tuple(ranks), hello.world_size or len(ranks), hello.store)
+    return LocalJob(tuple(ranks), hello.world_size or len(ranks), hello.store)
 
 
 def _job(target: Target) -> object:
@@ -78,13 +78,13 @@ def _job(target: Target) -> object:
     return (launch.master, launch.run_id, launch.slurm_job_id) if launch is not None else hello.world_size
 
 
-def node_names_here(job: SeenJob) -> frozenset[str]:
+def local_node_names(job: LocalJob) -> frozenset[str]:
     """What the node is called that these ranks are on: as the system has it, with its domain or without."""
-    names = {target.hello.host for target in job.here if target.hello is not None}
+    names = {target.hello.host for target in job.targets if target.hello is not None}
     return frozenset({*names, *(name.partition(".")[0] for name in names)})
 
 
-def nodes(store: TcpStore, prefix: str) -> dict[int, NodeCard]:
+def list_nodes(store: TcpStore, prefix: str) -> dict[int, NodeCard]:
     """Who hears, by number.
 
     Raises:
@@ -92,14 +92,14 @@ def nodes(store: TcpStore, prefix: str) -> dict[int, NodeCard]:
     """
     keys = Keys(prefix)
     found = {}
-    for number in range(1, min(store.add(keys.nodes, 0), MOST_NODES) + 1):
+    for number in range(1, min(store.add(keys.nodes, 0), MAX_NODES) + 1):
         card = job_store.decode(NodeCard, store.get(keys.node(number)) or b"")
         if card is not None and card.names:
             found[number] = card
     return found
 
 
-def opened(job: SeenJob) -> TcpStore:
+def open_store(job: LocalJob) -> TcpStore:
     """The job's store.
 
     Raises:
@@ -116,9 +116,9 @@ def opened(job: SeenJob) -> TcpStore:
         raise NotPossibleHere(f"the job's store cannot be reached from here: {error}") from None
 
 
-def elsewhere(job: SeenJob, step: int) -> str:
+def manual_command(job: LocalJob, step: int) -> str:
     """The commands that ask every node by itself, where the store cannot be had."""
-    hello = job.here[0].hello
+    hello = job.targets[0].hello
     slurm = hello.launch.slurm_job_id if hello is not None and hello.launch is not None else ""
     command = f"llmtop capture --at-step {step} --ranks here"
     return f"srun --overlap --jobid {slurm or 'JOB'} --ntasks-per-node 1 {command}; or: clush -w NODES {command}"
