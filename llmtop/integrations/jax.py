@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 import jax
 
 import llmtop
-from llmtop.instrument.guest import guard
+from llmtop.instrument.guest import guard, registry
 from llmtop.instrument.record import recorder
 from llmtop.instrument.record.recorder import Step
 from llmtop.integrations.guarded import guarded
@@ -142,3 +142,6 @@ def _place() -> None:
     facts = recorder.get().facts
     facts.rank, facts.world_size = int(jax.process_index()), int(jax.process_count())
     facts.changed()
+
+
+registry.jax_steps_are_marked = marks_steps

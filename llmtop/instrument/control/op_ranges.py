@@ -15,6 +15,7 @@ from threading import get_ident
 from typing import TYPE_CHECKING, Any, Protocol
 
 from llmtop.instrument.control import recordings
+from llmtop.instrument.guest import registry
 from llmtop.instrument.guest.interrupts import raised_by_handler
 from llmtop.protocol import wire
 
@@ -229,3 +230,8 @@ def _hides_operators() -> bool:
 def _said(error: Exception) -> str:
     lines = str(error).splitlines() or [type(error).__name__]
     return lines[0][:200]
+
+
+registry.after_failure(end_here)
+registry.at_fork("op_ranges", end_here)
+registry.at_end("op_ranges", end_here)

@@ -24,7 +24,7 @@ from typing import Any
 
 from llmtop.errors import NotPossibleHere
 from llmtop.instrument.control.allocator_snapshot import KEY
-from llmtop.instrument.guest import guard
+from llmtop.instrument.guest import guard, sanitize
 from llmtop.protocol import socket_dir
 
 MOST_BYTES = 256 << 20
@@ -185,7 +185,7 @@ class _Taken:
                 os.unlink(self.partial)
                 return
             os.replace(self.partial, self.path)
-            watch_of_run = sys.modules.get("_llmtop_watch")
+            watch_of_run = sanitize.launcher()
             if watch_of_run is not None:
                 watch_of_run.kept(os.fspath(self.path))
 

@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
+from llmtop.instrument.guest import registry
 from llmtop.instrument.guest.interrupts import raised_by_handler
 from llmtop.instrument.guest.threads import Thread, wait_for
 from llmtop.instrument.serve import limits
@@ -30,6 +31,8 @@ MAX_SECONDS = 10.0
 """Whatever a monitor asks for; as much again for the GPU to become idle."""
 GRACE_SECONDS = 1.0
 """A monitor that was killed may have left a tool at work that takes a moment."""
+DRAIN_SECONDS = 1.0
+"""How long an exit waits for a thread that waits for the GPU."""
 _LOOK_SECONDS = 0.05
 _waiter: Thread | None = None
 """The latest thread that waits, or has waited, for the GPU."""
@@ -228,3 +231,6 @@ def _synchronize(devices: list[int], done: threading.Event, errors: list[str]) -
         errors.append(f"{type(error).__name__}: {error}")
     finally:
         done.set()
+
+
+registry.at_end("pause", lambda _recorder: end_with_process(DRAIN_SECONDS))

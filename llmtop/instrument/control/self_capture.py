@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Protocol
 from llmtop.instrument.control.recording import Recording
 from llmtop.instrument.control.recording_length import RecordingLength
 from llmtop.instrument.control.recordings import RECORDINGS
+from llmtop.instrument.guest import registry
 from llmtop.instrument.guest.interrupts import raised_by_handler
 from llmtop.instrument.guest.threads import Thread, wait_for
 from llmtop.instrument.steps.ring import MASK
@@ -29,7 +30,7 @@ from llmtop.protocol import wire
 if TYPE_CHECKING:
     from llmtop.instrument.record.recorder import Recorder
 
-Send = Callable[[wire.FromTraining], None]
+Send = Callable[[wire.CaptureState], None]
 
 
 class Asker(Protocol):
@@ -40,6 +41,8 @@ class Asker(Protocol):
         """Whether it has ended."""
 
 
+WRITE_SECONDS = 10.0
+"""How long an exit waits for the file of a capture."""
 _STEP_SECONDS = 2.0
 """How long an exit waits for the next step of another thread, which alone can stop what records it."""
 
@@ -355,3 +358,8 @@ class _EndOfThread:
 
     def __del__(self) -> None:
         self._capture.thread_ends()
+
+
+registry.at_fork("capture", lambda _recorder: forget_after_fork())
+registry.at_end("inherited", lambda _recorder: not inherited())
+registry.at_end("capture", lambda _recorder: end_with_process(WRITE_SECONDS))

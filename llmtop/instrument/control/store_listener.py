@@ -14,7 +14,7 @@ import time
 from typing import TYPE_CHECKING
 
 from llmtop.instrument.control.node_request import AskedHere
-from llmtop.instrument.guest import descriptors
+from llmtop.instrument.guest import descriptors, registry
 from llmtop.instrument.guest.descriptors import Channel
 from llmtop.instrument.guest.threads import Thread
 from llmtop.instrument.identity import launcher_env
@@ -171,3 +171,7 @@ class StoreListener:
             one.begin()
             if one.over:
                 self._asked.remove(one)
+
+
+registry.at_fork("store", lambda _recorder: forget_after_fork())
+registry.at_end("store", lambda _recorder: end_with_process())

@@ -6,6 +6,7 @@ graph.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from time import perf_counter_ns, thread_time_ns
 from typing import TYPE_CHECKING, Any
 
@@ -14,12 +15,12 @@ from llmtop.instrument.gpu import events as gpu_events
 from llmtop.instrument.gpu.clock import GpuClock
 from llmtop.instrument.gpu.logged_tensors import GpuMetrics
 from llmtop.instrument.gpu.stream_waits import StreamWaits
-from llmtop.instrument.guest.interrupts import raised_by_handler
 from llmtop.instrument.identity import process_group
 from llmtop.instrument.pytorch import allocator as torch_allocator
 from llmtop.instrument.pytorch.compile import is_compiling, keep_untraced
 
 if TYPE_CHECKING:
+    from llmtop.instrument.identity.run_info import Facts
     from llmtop.instrument.record.state import State
 
 LOOK_EVERY_NS = 250_000_000
@@ -36,8 +37,15 @@ at all objects of the process takes some 0.1 s."""
 class Chores:
     """Called by the recorder after some steps; says after how many it wants to be called again."""
 
-    def __init__(self, recorder: State) -> None:
+    def __init__(self, recorder: State, listen_to_store: Callable[[Facts], None]) -> None:
+        """Prepare.
+
+        Args:
+            recorder: of this process.
+            listen_to_store: called once in one process of each node, when the job's store is known.
+        """
         self._recorder = recorder
+        self._listen_to_store = listen_to_store
         self._cuda: Any = None
         self._last_count = 0
         self._last_ns: int | None = None
@@ -128,7 +136,7 @@ class Chores:
             self._knows_group = process_group.learn(recorder.facts)
             if recorder.facts.store is not None and not recorder.facts.local_rank:
                 # Of a job of several nodes, in one process of each.
-                _listen_to_the_store(recorder)
+                self._listen_to_store(recorder.facts)
         for look in recorder.looks:
             look()
         if self._cuda is None:
@@ -183,14 +191,3 @@ class Chores:
         recorder.gpu_metrics = GpuMetrics(cuda)
         if recorder.tracks is None:  # steps that overlap share the stream: their GPU times cannot be told apart
             recorder.clock = GpuClock(gpu_events.CudaEvents(cuda))
-
-
-def _listen_to_the_store(recorder: State) -> None:
-    """Have this node's rank hear of captures at a step; without a thread or a file to be had, it does not."""
-    try:
-        from llmtop.instrument.control import store_listener
-
-        store_listener.begin(recorder.facts)
-    except Exception as error:
-        if raised_by_handler(error):
-            raise

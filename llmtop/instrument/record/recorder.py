@@ -26,9 +26,8 @@ from time import perf_counter_ns
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from llmtop.instrument.guest import forks, guard, sanitize  # noqa: F401 - its callback at a fork comes before ours
+from llmtop.instrument.guest import forks, guard, registry, sanitize  # noqa: F401 - forks' callback comes before ours
 from llmtop.instrument.guest.guard import met, run_alone
-from llmtop.instrument.guest.loaded import loaded
 from llmtop.instrument.record.state import NEVER, State
 from llmtop.instrument.steps.ring import MASK
 
@@ -364,15 +363,7 @@ def _after_fork() -> None:
     server = _recorder.server
     if server is not None:
         run_alone(server.forget_after_fork, otherwise=None)
-        captures = loaded("llmtop.instrument.control.self_capture")
-        if captures is not None:
-            run_alone(captures.forget_after_fork, otherwise=None)
-        marking = loaded("llmtop.instrument.control.op_ranges")
-        if marking is not None:
-            run_alone(lambda: marking.end_here(_recorder), otherwise=None)
-        listener = loaded("llmtop.instrument.control.store_listener")
-        if listener is not None:
-            run_alone(listener.forget_after_fork, otherwise=None)
+        registry.run_at_fork(_recorder)
     _recorder.reset()
 
 

@@ -13,10 +13,9 @@ from contextlib import AbstractContextManager
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
-from llmtop.instrument.guest import sanitize
+from llmtop.instrument.guest import registry, sanitize
 from llmtop.instrument.guest.guard import is_the_scripts, met
 from llmtop.instrument.guest.interrupts import raised_by_handler
-from llmtop.instrument.guest.loaded import loaded
 from llmtop.instrument.guest.sanitize import complain
 from llmtop.instrument.identity.run_info import Facts
 from llmtop.instrument.record.boundary_observers import Annotate, Nvtx, Watch
@@ -307,9 +306,7 @@ class State(OpenPhases):
             if self.paused or is_the_scripts(error):
                 self.paused = False
                 raise
-            ranges = loaded("llmtop.instrument.control.op_ranges")
-            if ranges is not None:
-                ranges.end_here(self)
+            registry.run_after_failure(self)
             self.run_chores = self.boundary_hook = self.op_ranges = None
             self._watch.clock = self._watch.arrival = None
             self._rewatch()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from llmtop.instrument.gpu.times import gpu_time
 from llmtop.instrument.identity.clock_name import clock_name
 from llmtop.instrument.serve import signs_of_life
-from llmtop.instrument.serve.hello import hello
+from llmtop.instrument.serve.hello import Controls, hello
 from llmtop.instrument.serve.overhead import OverheadEstimate
 from llmtop.instrument.serve.stack_sampling import Looks
 from llmtop.instrument.serve.step_messages import Batch, Shared, StepReader, encoded, encoded_steps, message_of
@@ -26,14 +26,16 @@ Write = Callable[["Monitor", bytes], None]
 class News:
     """Finds out what is new for each monitor, and sends it. Used by the server thread alone."""
 
-    def __init__(self, recorder: State, write: Write) -> None:
+    def __init__(self, recorder: State, controls: Controls, write: Write) -> None:
         """Prepare; nothing is read or sent yet.
 
         Args:
             recorder: what is told of.
+            controls: what a monitor can control here.
             write: sends bytes to a monitor, or drops it.
         """
         self._recorder = recorder
+        self._controls = controls
         self._reader = StepReader(recorder)
         self._shared = Shared()
         self._overhead = OverheadEstimate(recorder)
@@ -61,7 +63,10 @@ class News:
     def greet(self, monitor: Monitor) -> None:
         """Say who the training is."""
         monitor.facts_version = self._recorder.facts.version
-        self._write(monitor, self.encoded(hello(self._recorder)) or self.encoded(wire.Hello(pid=os.getpid())))
+        self._write(
+            monitor,
+            self.encoded(hello(self._recorder, self._controls)) or self.encoded(wire.Hello(pid=os.getpid())),
+        )
 
     def greet_again(self, monitor: Monitor) -> None:
         """Say who the training is, if that has changed since this monitor was told."""

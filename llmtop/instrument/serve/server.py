@@ -14,7 +14,6 @@ import os
 import secrets
 import select
 import socket
-import sys
 import time
 from collections import deque
 from collections.abc import Callable
@@ -24,13 +23,13 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from llmtop.errors import NotPossibleHere, UnusableInput
-from llmtop.instrument.guest import descriptors, threads
+from llmtop.instrument.guest import descriptors, sanitize, threads
 from llmtop.instrument.guest.descriptors import Channel
 from llmtop.instrument.guest.interrupts import raised_by_handler
 from llmtop.instrument.guest.sanitize import complain
 from llmtop.instrument.serve import collectives, limits, signs_of_life
 from llmtop.instrument.serve.connection import Monitor
-from llmtop.instrument.serve.hello import captures, op_ranges, pausing, stacks
+from llmtop.instrument.serve.hello import Controls
 from llmtop.instrument.serve.publisher import News
 from llmtop.instrument.steps.ring import SIZE
 from llmtop.protocol import client, socket_dir, wire
@@ -66,9 +65,10 @@ OnCapture = Callable[["wire.CaptureRequest | wire.CaptureCancel", Send], None]
 class Server:
     """Listens at ``<pid>-<8 hex>.sock`` in `socket_dir.runtime_dir()` from `start` until `stop`."""
 
-    def __init__(self, recorder: State) -> None:
+    def __init__(self, recorder: State, controls: Controls) -> None:
         self._recorder = recorder
-        self._news = News(recorder, self._write)
+        self._controls = controls
+        self._news = News(recorder, controls, self._write)
         self._monitors: dict[int, Monitor] = {}
         self._states: deque[wire.CaptureState | wire.PauseState | wire.OpRangesState] = deque()
         self._stacks: deque[tuple[Monitor, wire.StacksSeen]] = deque()
@@ -97,7 +97,7 @@ class Server:
         self._captures_allowed = limits.Allowance(limits.CAPTURES_PER_S, limits.CAPTURES_AT_ONCE)
         self._stacks_allowed = limits.Allowance(limits.STACKS_PER_S, limits.STACKS_AT_ONCE)
         self.on_capture: OnCapture | None = None
-        """Called in the server thread with what a monitor asked for; None: `control.self_capture` is."""
+        """Called in the server thread with what a monitor asked for; None: the controls are."""
 
     def start(self) -> None:
         """Start the thread, and wait a moment until it listens; a second call only waits.
@@ -374,13 +374,13 @@ class Server:
             if self.on_capture is not None:
                 self.on_capture(message, self.send_state)
             else:
-                captures().handle(message, self._recorder, self.send_state, monitor)
+                self._controls.captures().handle(message, self._recorder, self.send_state, monitor)
         except Exception as error:  # noqa: BLE001 - a capture that cannot start must not end the publishing
             self.send_state(wire.CaptureState(id=message.id, state="failed", detail=f"cannot capture: {error}"))
 
     def _pause(self, monitor: Monitor, message: wire.Pause | wire.Resume) -> None:
         try:
-            pausing().handle(message, self._recorder, self.send_state, monitor)
+            self._controls.pauses().handle(message, self._recorder, self.send_state, monitor)
         except Exception as error:  # noqa: BLE001 - as for a capture
             self.send_state(wire.PauseState(id=message.id, state="failed", detail=f"cannot pause: {error}"))
 
@@ -391,7 +391,7 @@ class Server:
             refusal = "captures are asked for too often: wait a few seconds"
         try:
             if not refusal:
-                op_ranges().handle(message, self._recorder, self.send_state, monitor)
+                self._controls.operators().handle(message, self._recorder, self.send_state, monitor)
         except Exception as error:  # noqa: BLE001 - as for a capture
             refusal = f"cannot mark operators: {error}"
         if refusal:
@@ -406,7 +406,10 @@ class Server:
             tell(wire.StacksSeen(id=message.id, refused="its stacks are asked for too often: wait a few seconds"))
             return
         try:
-            stacks().handle(message, tell, lambda: monitor.gone or self._stopping)
+            # Imported when a monitor first asks for stacks.
+            from llmtop.instrument.serve.stacks import own_stacks
+
+            own_stacks.handle(message, tell, lambda: monitor.gone or self._stopping)
         except ImportError as error:
             tell(wire.StacksSeen(id=message.id, refused=f"it cannot look: {error}"))
 
@@ -476,6 +479,6 @@ class Server:
 
 def _say_so() -> None:
     """Have it said that the run is watched, if this process runs below `llmtop run`, which has put that there."""
-    watch = sys.modules.get("_llmtop_watch")
+    watch = sanitize.launcher()
     if watch is not None:
         watch.attached()

@@ -20,7 +20,7 @@ from types import CodeType, FrameType
 from typing import Final
 
 from llmtop.format import printable
-from llmtop.instrument.guest import guard
+from llmtop.instrument.guest import guard, registry
 from llmtop.instrument.guest.threads import Thread, wait_for
 from llmtop.protocol import wire
 
@@ -217,3 +217,6 @@ def _threads(idents: list[int]) -> list[wire.SeenThread]:
             )
         )
     return found
+
+
+registry.at_end("stacks", lambda _recorder: end_with_process())
