@@ -38,7 +38,7 @@ WATCH = """
 import sys
 import time
 from pathlib import Path
-from llmtop import wire
+from llmtop.protocol import wire
 from llmtop.protocol.client import Connection, discover
 while not (found := discover(Path(sys.argv[1]))):
     time.sleep(0.02)

@@ -36,8 +36,8 @@ def _overlap(recorder: State, nvtx: Nvtx | None) -> Overlapping:
 
 
 _recorder = get()
-_recorder.start = _start
-_recorder.overlap = _overlap
+_recorder.factories.start = _start
+_recorder.factories.overlap = _overlap
 _by_hand = _recorder.by_hand
 keep_untraced()
 

@@ -20,6 +20,7 @@ DATALOAD = "dataload"
 WAITS = "the waits for batches"
 _classes: dict[type, type] = {}
 _recorder = get()
+_hooks = _recorder.hooks
 _wait = phase_of(DATALOAD)
 
 
@@ -130,8 +131,8 @@ def _wait_for(waits: Any, take: Callable[[], T], begun: int = 0) -> T:
     """The next item. The end of the data is none, so the wait for it belongs to no step and is not counted."""
     phase: Any = _wait
     try:
-        if _recorder.before_batch is not None:
-            phase = _recorder.before_batch(waits) or _wait
+        if _hooks.before_batch is not None:
+            phase = _hooks.before_batch(waits) or _wait
         phase.__enter__()
         if begun:
             _recorder.began_earlier(DATALOAD, begun)

@@ -24,7 +24,7 @@ from tests.support.trainings import STEPPING, Heard, Training, connect, socket_o
 STORY = """
 import os, sys, time
 import llmtop
-from llmtop import wire
+from llmtop.protocol import wire
 from llmtop.instrument.record import recorder
 with llmtop.step(): pass
 sys.stdin.readline()

@@ -165,7 +165,7 @@ class Alarm({base}): pass
 {HANDLERS[handler]}
 signal.signal(signal.SIGALRM, handler)
 import llmtop
-from llmtop.instrument.serve import launcher_env
+from llmtop.instrument.identity import launcher_env
 asked = launcher_env.from_environment
 def interrupted():
     launcher_env.from_environment = asked

@@ -144,7 +144,7 @@ def test_two_users_see_their_own_trainings_and_take_no_place_of_each_other(tmp_p
                 training.hear("up")
             assert [file.pid for file in sockets(places[0])] == [], "root is told that it is another user's"
             assert len(list(places[0].glob("*.sock"))) == len(list(places[1].glob("*.sock"))) == 1
-            look = "from llmtop.protocol.client import discover\nfrom llmtop import socket_dir\n"
+            look = "from llmtop.protocol.client import discover\nfrom llmtop.protocol import socket_dir\n"
             look += "print([f.pid for f in discover(socket_dir.runtime_dir())], flush=True)\n"
             with Training(as_user.format(uid=61001) + look) as monitor:
                 assert monitor.finish()[0] == f"[{first.pid}]\n"

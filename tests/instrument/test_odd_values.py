@@ -234,7 +234,7 @@ def test_ranks_that_are_none_are_not_told(runtime_dir: Path) -> None:
 
 def test_an_answer_that_cannot_be_sent_ends_nothing(runtime_dir: Path) -> None:
     script = """
-from llmtop import wire
+from llmtop.protocol import wire
 from llmtop.instrument.record import recorder
 llmtop.attach()
 def on_capture(request, send):

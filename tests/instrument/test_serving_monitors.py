@@ -133,7 +133,7 @@ def test_a_stopped_monitor_holds_up_neither_the_training_nor_another_monitor(run
 import sys
 from pathlib import Path
 from llmtop.protocol.client import Connection
-from llmtop import wire
+from llmtop.protocol import wire
 connection = Connection.open(Path(sys.argv[1]))
 print("subscribed", flush=True)
 steps, lost, first = 0, 0, None
@@ -443,7 +443,7 @@ input()
 def test_what_a_capture_answers_reaches_the_monitor_that_asked(runtime_dir: Path) -> None:
     script = """
 import llmtop, time
-from llmtop import wire
+from llmtop.protocol import wire
 from llmtop.instrument.record import recorder
 llmtop.attach()
 def on_capture(request, send):

@@ -96,7 +96,7 @@ def test_a_child_that_is_forked_while_its_parent_is_recorded_stops_nothing(tmp_p
 import os, sys
 import torch.profiler
 import llmtop
-from llmtop import wire
+from llmtop.protocol import wire
 from llmtop.instrument.control import self_capture
 from llmtop.instrument.record import recorder
 r, sent = recorder.get(), []

@@ -120,7 +120,7 @@ ENDING = """
 if "llmtop.instrument.auto" in sys.modules:
     # There is no CUDA here: the device "meta" stands for it, which torch copies to in the same calls.
     from llmtop.instrument import auto
-    from llmtop.instrument.auto import transfers
+    from llmtop.instrument.auto.training import transfers
     transfers.time_copies_to("meta", auto.install())
 undisturbed = in_child(None)
 found = {}

@@ -292,7 +292,7 @@ def test_copies_of_a_batch_to_a_device_are_counted_and_no_others(zygote: Zygote,
         + """
 # There is no CUDA here: the device "meta" stands for it, which torch copies to in the same calls.
 from llmtop.instrument import auto
-from llmtop.instrument.auto import transfers
+from llmtop.instrument.auto.training import transfers
 transfers.time_copies_to("meta", auto.install())
 there = torch.empty(4, 12, dtype=torch.int64, device="meta")
 

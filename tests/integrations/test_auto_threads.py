@@ -62,7 +62,7 @@ def test_a_training_in_an_event_loop_is_seen_as_outside(zygote: Zygote, tmp_path
         + """
 import asyncio
 from llmtop.instrument import auto
-from llmtop.instrument.auto import transfers
+from llmtop.instrument.auto.training import transfers
 transfers.time_copies_to("meta", auto.install())
 async def cell():
     for (batch,) in DataLoader(TensorDataset(ids), batch_size=4):

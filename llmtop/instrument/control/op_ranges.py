@@ -67,7 +67,7 @@ def handle(request: wire.OpRanges, recorder: Recorder, send: Send, asker: _Range
         refusal = "another llmtop has its operators marked"
     elif not offered():
         refusal = "it has loaded no PyTorch that can mark operators"
-    elif recorder.pause is None and recorder.boundary_hook is not None:
+    elif recorder.pause.request is None and recorder.boundary_hook is not None:
         refusal = "a capture runs inside it"
     elif request.want == "ready":
         refusal = _refusal()

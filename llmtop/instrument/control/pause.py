@@ -56,7 +56,7 @@ def handle(request: wire.Pause | wire.Resume, recorder: Recorder, send: Send, as
         send: tells the monitors; called from the training thread too.
         asker: who asked: when it has gone, so has the pause.
     """
-    known = recorder.pause  # read once: the training thread takes it away when it is over
+    known = recorder.pause.request  # read once: the training thread takes it away when it is over
     known = known if isinstance(known, PauseUnderWay) else None
     running = known if known is not None and not known.over else None
     if isinstance(request, wire.Resume):
@@ -77,7 +77,7 @@ def handle(request: wire.Pause | wire.Resume, recorder: Recorder, send: Send, as
         return
     if known is not None:
         known.resume()  # whose monitor has gone: if it still waits, the next one follows a step later
-    pause = recorder.pause = PauseUnderWay(request, recorder, send, asker)
+    pause = recorder.pause.request = PauseUnderWay(request, recorder, send, asker)
     pause.arm()
 
 
@@ -126,10 +126,10 @@ class PauseUnderWay:
         elif wanted is not None and finished > wanted:
             self._end("late", f"step {index} had ended before")
         elif wanted is None or finished == wanted:
-            self._holding = self._recorder.paused = True
+            self._holding = self._recorder.pause.holds = True
             try:
                 self._hold(index)
-                self._recorder.paused = False
+                self._recorder.pause.holds = False
             finally:
                 # A signal's handler that raises ends the pause; what it raised is the script's.
                 self._end("failed", "the training was interrupted")
@@ -185,8 +185,8 @@ class PauseUnderWay:
         # First what must not stay, should a signal's handler raise in between.
         if self._recorder.boundary_hook == self._at_boundary:
             self._recorder.boundary_hook = None
-        if self._recorder.pause is self:
-            self._recorder.pause = None
+        if self._recorder.pause.request is self:
+            self._recorder.pause.request = None
         if self._ended:
             return
         self._ended = True

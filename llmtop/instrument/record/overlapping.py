@@ -230,6 +230,5 @@ class Tracks:
         ring.rows[ring.count & MASK] = row
         ring.count += 1
         if recorder.waiting:
-            recorder.waiting = False
-            recorder.wake()
+            recorder.tell()
         return index

@@ -137,7 +137,7 @@ class Chores:
             if recorder.facts.store is not None and not recorder.facts.local_rank:
                 # Of a job of several nodes, in one process of each.
                 self._listen_to_store(recorder.facts)
-        for look in recorder.looks:
+        for look in recorder.hooks.looks:
             look()
         if self._cuda is None:
             self._cuda = gpu_events.initialised_cuda()
@@ -161,7 +161,7 @@ class Chores:
         recorder = self._recorder
         if recorder.tracks is not None or (recorder.facts.world_size or 1) < 2:
             return
-        roots = [] if recorder.roots is None else recorder.roots()
+        roots = [] if recorder.hooks.roots is None else recorder.hooks.roots()
         if not roots and self._searches >= SEARCHES:
             return
         # Both load torch, which such a training has loaded long since.

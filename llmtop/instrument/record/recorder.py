@@ -295,8 +295,7 @@ class Step:
             r.pending = NEVER
             ring.count = count + 1
             if r.waiting:
-                r.waiting = False
-                r.wake()
+                r.tell()
         except BaseException as failed:  # noqa: BLE001 - the door: see guard
             r.step_failed(self)
             met("some steps", failed)

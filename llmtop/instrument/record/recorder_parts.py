@@ -117,6 +117,9 @@ class PublishingServer(Protocol):
     def start(self) -> None:
         """Start the thread, and wait a moment until it listens."""
 
+    def wake(self) -> None:
+        """Have the thread look for something to send; from any thread, never blocks."""
+
     def stop(self) -> None:
         """Send what is left, and wait a moment for the thread to end."""
 

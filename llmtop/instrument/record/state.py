@@ -35,8 +35,55 @@ NO_THREAD = 0
 """Owner when every call has to be looked at: concurrent, or off."""
 
 
-def _nobody_waits() -> None:
-    """Stands for the server's `wake` while no server runs."""
+# What is read at every step (`waiting`, `chores_in`, `boundary_hook`, `op_ranges`) stays in the recorder itself: a
+# struct of its own would be one more line of memory that each step touches.
+
+
+class Factories:
+    """What makes the parts that are imported late; set by `api`, which knows them."""
+
+    __slots__ = ("overlap", "start")
+
+    def __init__(self) -> None:
+        self.start: Callable[[State, Watch], None] | None = None
+        """What attach() starts."""
+        self.overlap: Callable[[State, Nvtx | None], Overlapping] | None = None
+        """Makes what tells overlapping steps apart."""
+
+
+class HookCallbacks:
+    """Callbacks of the hooks on torch; set by `auto`."""
+
+    __slots__ = ("before_batch", "looks", "refresh", "roots")
+
+    def __init__(self) -> None:
+        self.before_batch: Callable[[object], AbstractContextManager[None] | None] | None = None
+        """Called with what gives it when the script asks a loader of llmtop's for a batch; returns the phase that
+        the wait is, None for the usual."""
+        self.roots: Callable[[], list[Any]] | None = None
+        """Returns the modules that are trained and that no other holds."""
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget what a forked child does not do."""
+        self.looks: list[Callable[[], None]] = []
+        """Called in the training thread some times a second, after a step: by these hooks find out what they can
+        know beside the steps, and what has been loaded only now."""
+        self.refresh: Callable[[bool], None] | None = None
+        """Called in the server thread while a monitor is there: take in the numbers of the moment; True: those of
+        the last moment. Lets nothing out."""
+
+
+class PauseSlot:
+    """The pause of this process; set by `control.pause`."""
+
+    __slots__ = ("holds", "request")
+
+    def __init__(self) -> None:
+        self.request: object = None
+        """What a monitor asked for; it has the boundary hook as long as it is not over."""
+        self.holds = False
+        """Whether the training thread waits in that hook: what is raised there then is a signal handler's."""
 
 
 class State(OpenPhases):
@@ -46,7 +93,6 @@ class State(OpenPhases):
         "_watch",
         "arrivals",
         "attached",
-        "before_batch",
         "begun",
         "blind",
         "boundary_hook",
@@ -54,11 +100,12 @@ class State(OpenPhases):
         "clock",
         "costs",
         "evaluates",
+        "factories",
         "facts",
         "go_concurrent_next",
         "gpu_metrics",
         "held",
-        "looks",
+        "hooks",
         "manual_used",
         "memory",
         "memory_version",
@@ -67,35 +114,22 @@ class State(OpenPhases):
         "off",
         "op_ranges",
         "open_step",
-        "overlap",
         "pause",
-        "paused",
         "pending",
         "previous",
-        "refresh",
         "ring",
-        "roots",
         "run_chores",
         "server",
-        "start",
         "thread",
         "tokens_in",
         "tracks",
         "waiting",
-        "wake",
         "worked",
     )
 
     def __init__(self) -> None:
-        self.before_batch: Callable[[object], AbstractContextManager[None] | None] | None = None
-        """Set by hooks: called with what gives it when the script asks a loader of llmtop's for a batch; returns
-        the phase that the wait is, None for the usual."""
-        self.start: Callable[[State, Watch], None] | None = None
-        """What attach() starts; set by `api`, which knows it."""
-        self.overlap: Callable[[State, Nvtx | None], Overlapping] | None = None
-        """Makes what tells overlapping steps apart; likewise."""
-        self.roots: Callable[[], list[Any]] | None = None
-        """Set by hooks: the modules that are trained and that no other holds."""
+        self.factories = Factories()
+        self.hooks = HookCallbacks()
         self.reset()
 
     def reset(self) -> None:
@@ -126,15 +160,9 @@ class State(OpenPhases):
         self.gpu_metrics: GpuMetrics | None = None
         self.memory: Reading | None = None
         self.memory_version = 0
-        self.looks: list[Callable[[], None]] = []
-        """Called in the training thread some times a second, after a step: by these hooks find out what they can
-        know beside the steps, and what has been loaded only now."""
-        self.refresh: Callable[[bool], None] | None = None
-        """Called in the server thread while a monitor is there: take in the numbers of the moment; True: those of
-        the last moment. Lets nothing out."""
+        self.hooks.reset()
         self.waiting = False
         """Set by the server thread when it has sent all there is and wants to be woken."""
-        self.wake: Callable[[], None] = _nobody_waits
         self.server: PublishingServer | None = None
         self.tracks: Overlapping | None = None
         self.metrics: dict[str, float] = {}
@@ -269,8 +297,8 @@ class State(OpenPhases):
         self.clock = None
         self.time_next_step(False)
         try:
-            if self.overlap is not None:
-                self.tracks = self.overlap(self, self._watch.nvtx)
+            if self.factories.overlap is not None:
+                self.tracks = self.factories.overlap(self, self._watch.nvtx)
         except Exception as error:  # no descriptor for the import, say: no step is recorded then
             if raised_by_handler(error):
                 raise
@@ -283,10 +311,7 @@ class State(OpenPhases):
     def _reset_requests(self) -> None:
         self.op_ranges: Callable[[int], None] | None = None
         """Marks operators for nsys; called as the hook is, after it: a pause may end in between."""
-        self.pause: object = None
-        """What a monitor asked for; it has the hook as long as it is not over."""
-        self.paused = False
-        """Whether the training thread waits in that hook: what is raised there then is a signal handler's."""
+        self.pause = PauseSlot()
 
     def after_step(self, index: int, now: int) -> None:
         """What is not done at every step: chores when they are due, and a capture that counts steps."""
@@ -303,8 +328,8 @@ class State(OpenPhases):
             if marking is not None:
                 marking(index)
         except BaseException as error:  # nothing of ours may reach the training, and nothing of its own be kept
-            if self.paused or is_the_scripts(error):
-                self.paused = False
+            if self.pause.holds or is_the_scripts(error):
+                self.pause.holds = False
                 raise
             registry.run_after_failure(self)
             self.run_chores = self.boundary_hook = self.op_ranges = None
@@ -318,7 +343,8 @@ class State(OpenPhases):
         """Something beside a step is new: wake the server thread if it sleeps until there is."""
         if self.waiting:
             self.waiting = False
-            self.wake()
+            if self.server is not None:
+                self.server.wake()
 
     # --- once --------------------------------------------------------------------------------------------------
 
@@ -328,8 +354,8 @@ class State(OpenPhases):
             return
         self.attached = True
         try:
-            if self.start is not None:
-                self.start(self, self._watch)
+            if self.factories.start is not None:
+                self.factories.start(self, self._watch)
         except BaseException as error:  # nothing of ours may reach the training, and nothing of its own be kept
             if not isinstance(error, Exception) or raised_by_handler(error):
                 self.attached = False  # the next step begins again where this one was cut short

@@ -191,7 +191,6 @@ class Server:
         try:
             if not self._listen():
                 return
-            self._recorder.wake = self.wake
             self._begun.release()
             _say_so()
             while not self._stopping and self._has_descriptors():
@@ -422,8 +421,8 @@ class Server:
 
     def _send_all(self) -> None:
         """Give every monitor that is able to take it all that is new."""
-        if self._monitors and self._recorder.refresh is not None:
-            self._recorder.refresh(self._stopping)
+        if self._monitors and self._recorder.hooks.refresh is not None:
+            self._recorder.hooks.refresh(self._stopping)
         count = self._recorder.ring.count
         self._comes_fast, self._sent_count = count - self._sent_count > MOST_HELD, count
         states = b"".join(self._news.encoded(self._states.popleft()) for _ in range(len(self._states)))

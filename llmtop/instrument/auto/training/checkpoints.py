@@ -50,7 +50,7 @@ def listen(loop: Loop) -> None:
     torch.serialization.save = timed
     if torch.save is save:
         torch.save = timed
-    loop.recorder.looks.append(lambda: look(loop))
+    loop.recorder.hooks.looks.append(lambda: look(loop))
 
 
 def look(loop: Loop) -> None:

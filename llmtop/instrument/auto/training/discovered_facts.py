@@ -257,6 +257,6 @@ def make(loop: TrainingLoop) -> Known:
     """What is known of that loop's training, which the recorder is to ask for from now on."""
     known = Known(loop)
     recorder = get()
-    recorder.looks.append(known.look)
-    recorder.refresh = known.refresh
+    recorder.hooks.looks.append(known.look)
+    recorder.hooks.refresh = known.refresh
     return known

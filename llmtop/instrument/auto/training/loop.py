@@ -490,6 +490,6 @@ def _within_another_step() -> bool:
 def make(again: Callable[[], Loop]) -> Loop:
     """The loop of this process, and of every child that it forks; `again` finds that of any other."""
     loop = Loop(again)
-    loop.recorder.before_batch = loop.batch_is_asked_for
+    loop.recorder.hooks.before_batch = loop.batch_is_asked_for
     os.register_at_fork(after_in_child=loop.reset)
     return loop
