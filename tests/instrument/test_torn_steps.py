@@ -129,7 +129,7 @@ import os, threading
 import torch, torch.distributed as dist
 from llmtop.instrument import auto
 from tests.support.light_optimizer import LightSGD
-from llmtop.instrument.auto import communication
+from llmtop.instrument.auto.training import communication
 os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="0")
 loop = auto.install()
 dist.init_process_group("gloo", rank=0, world_size=1)
