@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from time import perf_counter_ns
 from typing import Any, Generic, TypeVar
 
-from llmtop.instrument.guest.guard import met
+from llmtop.instrument.guest.guard import report_internal_error
 from llmtop.instrument.record.recorder import get, phase_of
 
 T = TypeVar("T")
@@ -137,7 +137,7 @@ def _wait_for(waits: Any, take: Callable[[], T], begun: int = 0) -> T:
         if begun:
             _recorder.began_earlier(DATALOAD, begun)
     except BaseException as error:  # noqa: BLE001
-        met(WAITS, error)
+        report_internal_error(WAITS, error)
     try:
         item = take()
     except BaseException:
@@ -147,7 +147,7 @@ def _wait_for(waits: Any, take: Callable[[], T], begun: int = 0) -> T:
             else:
                 phase.__exit__(None, None, None)
         except BaseException as error:  # noqa: BLE001
-            met(WAITS, error)
+            report_internal_error(WAITS, error)
         raise
     phase.__exit__(None, None, None)
     return item

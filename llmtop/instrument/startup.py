@@ -14,12 +14,12 @@ from llmtop.instrument.identity import launcher_env, process_group
 from llmtop.instrument.pytorch.compile import keep_untraced
 from llmtop.instrument.record.boundary_observers import Nvtx, Watch, tool_listens
 from llmtop.instrument.record.costs import Costs
-from llmtop.instrument.record.periodic import Chores
+from llmtop.instrument.record.periodic import PeriodicTasks
 
 if TYPE_CHECKING:
     from llmtop.instrument.identity.run_info import Facts
     from llmtop.instrument.record.state import State
-    from llmtop.instrument.serve.hello import CaptureControl, OperatorControl, PauseControl
+    from llmtop.instrument.serve.hello import CaptureControl, Controls, OperatorControl, PauseControl
 
 
 def start(recorder: State, watch: Watch) -> None:
@@ -38,23 +38,31 @@ def start(recorder: State, watch: Watch) -> None:
     facts.launch = launcher_env.launch()
     process_group.learn(facts)
     recorder.costs = Costs()
-    recorder.run_chores = Chores(recorder, _listen_to_store)
+    recorder.run_periodic = PeriodicTasks(recorder, _listen_to_store)
     watch.step_is_hooked = facts.auto
     if tool_listens():
         watch.nvtx = Nvtx()
     keep_untraced()
     # msgspec first comes in here: a script that only imports llmtop never pays for it.
-    from llmtop.instrument.serve.hello import Controls
     from llmtop.instrument.serve.server import Server
 
     if recorder.server is None:
-        recorder.server = Server(recorder, Controls(_captures, _pauses, _operators))
+        recorder.server = Server(recorder, controls())
         atexit.register(ending.end, recorder)
     recorder.server.start()
 
 
-# Control modules are imported when a monitor first needs them, in the server thread. They register what they do at
-# the end of the process and at a fork in `guest.registry`.
+def controls() -> Controls:
+    """Return what a monitor can control here.
+
+    The modules are imported when a monitor first needs them, in the server thread. What they do at the end of the
+    process and at a fork, they register in `guest.registry`.
+    """
+    from llmtop.instrument.serve.hello import Controls
+
+    return Controls(_captures, _pauses, _operators)
+
+
 def _captures() -> CaptureControl:
     from llmtop.instrument.control import self_capture
 

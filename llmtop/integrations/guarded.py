@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from llmtop.instrument.guest.guard import met
+from llmtop.instrument.guest.guard import report_internal_error
 
 
 def guarded(tell: Callable[..., None], *args: Any) -> None:
@@ -13,4 +13,4 @@ def guarded(tell: Callable[..., None], *args: Any) -> None:
     try:
         tell(*args)
     except Exception as error:  # noqa: BLE001 - the door
-        met("what the training library says", error)
+        report_internal_error("what the training library says", error)

@@ -36,7 +36,7 @@ _START_OTHERS = frozenset({
 """Programs, not scripts, that are there to start others; nothing has to be said of them."""
 
 
-def deaf_option(command: Sequence[str]) -> str | None:
+def unsupported_python_flag(command: Sequence[str]) -> str | None:
     """The option by which a Python with this command line ignores what `llmtop run` prepared; None without one."""
     if not command or not _PYTHON.match(Path(command[0]).name):
         return None
@@ -92,7 +92,7 @@ def sentences(pids: Iterable[int]) -> list[str]:
 def _said_of(pid: int) -> str | None:
     try:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").rstrip("\0").split("\0")
-        option = deaf_option(words)
+        option = unsupported_python_flag(words)
         if (
             option is None
             or ABI not in procfs.environ(pid)

@@ -16,7 +16,7 @@ from llmtop.bench.run.run_steps import RunSteps
 from llmtop.bench.run.run_watch import RunWatch
 from llmtop.errors import UnusableInput
 from llmtop.format import counted
-from llmtop.launch.uninstrumentable import deaf_option, sentence, unreached
+from llmtop.launch.uninstrumentable import sentence, unreached, unsupported_python_flag
 
 
 def run_of(run: BenchRun, settings: BenchSettings, watch: RunWatch, command: CommandProcess) -> BenchRun:
@@ -85,7 +85,7 @@ def _unseen(run: BenchRun, *, attached: bool) -> str:
         return "it attached, and ended no step; llmtop doctor says what is seen of a training"
     if os.environ.get("LLMTOP_OFF"):
         return "LLMTOP_OFF is set"
-    if option := deaf_option(run.command):
+    if option := unsupported_python_flag(run.command):
         return sentence(option)
     program = shutil.which(run.command[0]) or run.command[0]
     return unreached(run.command, program) or (

@@ -96,13 +96,13 @@ def _speaking(
     """Say what is known to go wrong already; else have the command's own processes say how it went."""
     from llmtop.launch.environment import with_a_line, without_lines
     from llmtop.launch.inject._llmtop_watch import QUIET
-    from llmtop.launch.uninstrumentable import deaf_option, sentence, unreached
+    from llmtop.launch.uninstrumentable import sentence, unreached, unsupported_python_flag
 
     if quiet or environment.get(QUIET):
         return without_lines(environment)
     if environment.get("LLMTOP_OFF"):
         why: str | None = "LLMTOP_OFF is set"
-    elif option := deaf_option(command):
+    elif option := unsupported_python_flag(command):
         why = sentence(option)
     else:
         why = unreached(command, program) if os.access(program, os.X_OK) else None

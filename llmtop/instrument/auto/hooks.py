@@ -45,8 +45,8 @@ def install(again: Callable[[], Loop]) -> Loop:
         """Look for what this process trains, and publish it."""
         with dynamo.Paused():
             ranks.look()
-            if ranks.look not in loop.recorder.hooks.looks:
-                loop.recorder.hooks.looks.append(ranks.look)
+            if ranks.look not in loop.recorder.hooks.periodic:
+                loop.recorder.hooks.periodic.append(ranks.look)
             inferred = inference.trains(modules)
             if modules.unknown:
                 modules.look()

@@ -73,7 +73,7 @@ class JaxProfiler(Recording):
     peak_factor = 12.0
 
     @classmethod
-    def offered(cls, module: Any) -> bool:
+    def is_available(cls, module: Any) -> bool:
         return _state() is not None
 
     @classmethod

@@ -33,7 +33,7 @@ GRACE_SECONDS = 1.0
 """A monitor that was killed may have left a tool at work that takes a moment."""
 DRAIN_SECONDS = 1.0
 """How long an exit waits for a thread that waits for the GPU."""
-_LOOK_SECONDS = 0.05
+_POLL_SECONDS = 0.05
 _waiter: Thread | None = None
 """The latest thread that waits, or has waited, for the GPU."""
 
@@ -149,7 +149,7 @@ class PauseUnderWay:
         if not busy and not self.over:
             self._tell("paused")
             until = time.monotonic() + _limit(self.request.seconds)
-            while not wait_for(self._released, _LOOK_SECONDS) and time.monotonic() < until:
+            while not wait_for(self._released, _POLL_SECONDS) and time.monotonic() < until:
                 if self._asker.gone:
                     wait_for(self._released, GRACE_SECONDS)
                     break
@@ -176,7 +176,7 @@ class PauseUnderWay:
             return f"{type(error).__name__}: {error}"
         limit = _limit(self.request.drain_seconds)
         until = time.monotonic() + limit
-        while not wait_for(done, _LOOK_SECONDS) and not self.over:
+        while not wait_for(done, _POLL_SECONDS) and not self.over:
             if time.monotonic() > until:
                 return f"the GPU was still at work {limit:.0f} s after step {index}"
         return errors[0] if errors else ""

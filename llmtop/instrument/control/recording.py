@@ -31,7 +31,7 @@ class Recording(ABC):
 
     @classmethod
     @abstractmethod
-    def offered(cls, module: Any) -> bool:
+    def is_available(cls, module: Any) -> bool:
         """Whether a process with this library can have it; imports nothing.
 
         Args:

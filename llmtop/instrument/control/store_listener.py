@@ -25,7 +25,7 @@ from llmtop.version import __version__
 if TYPE_CHECKING:
     from llmtop.instrument.identity.run_info import Facts
 
-LOOK_SECONDS = 1.0
+POLL_SECONDS = 1.0
 HEAR_SECONDS = 0.25
 """How often ranks that are at a capture are heard."""
 MOST_AT_ONCE = 4
@@ -139,14 +139,14 @@ class StoreListener:
             due = 0.0
             while not self._stopping:
                 if time.monotonic() >= due:
-                    due = time.monotonic() + LOOK_SECONDS
-                    number = self._look(store, node, number)
+                    due = time.monotonic() + POLL_SECONDS
+                    number = self._poll(store, node, number)
                 busy = [one for one in self._asked if one.is_busy]
                 poll.poll(HEAR_SECONDS if busy else max(0.0, due - time.monotonic()))
                 for one in busy:
                     one.drain()
 
-    def _look(self, store: TcpStore, node: int, number: int) -> int:
+    def _poll(self, store: TcpStore, node: int, number: int) -> int:
         """Take in what is newly asked, and tell how all is; returns the number of the next request."""
         asked = store.get(self._keys.ask(number))
         if asked is not None:

@@ -96,7 +96,7 @@ def warn(about: str, sentence: str) -> None:
         _say(sentence)
 
 
-def complain(error: BaseException, aloud: bool = False) -> None:
+def log_once(error: BaseException, aloud: bool = False) -> None:
     """Say on stderr why publishing is off.
 
     Args:

@@ -27,7 +27,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from llmtop.instrument.guest import forks, guard, registry, sanitize  # noqa: F401 - forks' callback comes before ours
-from llmtop.instrument.guest.guard import met, run_alone
+from llmtop.instrument.guest.guard import report_internal_error, run_alone
 from llmtop.instrument.record.state import NEVER, State
 from llmtop.instrument.steps.ring import MASK
 
@@ -181,7 +181,7 @@ class Phase:
                 r.watch.begin(node)
             node.begun = perf_counter_ns()
         except Exception as error:  # noqa: BLE001 - the door: see guard
-            met("some phases", error)
+            report_internal_error("some phases", error)
         return None
 
     def __exit__(
@@ -204,7 +204,7 @@ class Phase:
             if begun < r.pending:  # noqa: PLR1730 - a call of min() costs more
                 r.pending = begun
         except Exception as failed:  # noqa: BLE001 - the door: see guard
-            met("some phases", failed)
+            report_internal_error("some phases", failed)
         return None
 
     def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -255,7 +255,7 @@ class Step:
             r.pending = 0
         except BaseException as error:  # noqa: BLE001 - the door: see guard
             r.step_failed(self)
-            met("some steps", error)
+            report_internal_error("some steps", error)
         return self
 
     def __exit__(
@@ -298,10 +298,10 @@ class Step:
                 r.tell()
         except BaseException as failed:  # noqa: BLE001 - the door: see guard
             r.step_failed(self)
-            met("some steps", failed)
+            report_internal_error("some steps", failed)
             return
-        r.chores_in -= 1
-        if r.chores_in <= 0 or r.boundary_hook is not None or r.op_ranges is not None:
+        r.periodic_in -= 1
+        if r.periodic_in <= 0 or r.boundary_hook is not None or r.op_ranges is not None:
             r.after_step(index, now)
 
     def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -314,7 +314,7 @@ def _decorated(function: Callable[..., Any], around: Callable[[], Phase | Step])
 
         return decorate(function, around)
     except Exception as error:  # noqa: BLE001 - the door: see guard; no descriptor for the import, say
-        met("a decorated function", error)
+        report_internal_error("a decorated function", error)
         return function
 
 

@@ -69,7 +69,7 @@ class PhaseObserver(Protocol):
 class MeasuredCosts(Protocol):
     """What llmtop takes from the training thread, in nanoseconds."""
 
-    chores_ns: int
+    periodic_ns: int
     """Of processor time between steps so far, in all."""
 
     @property

@@ -14,9 +14,9 @@ from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
 from llmtop.instrument.guest import registry, sanitize
-from llmtop.instrument.guest.guard import is_the_scripts, met
+from llmtop.instrument.guest.guard import raised_by_user_code, report_internal_error
 from llmtop.instrument.guest.interrupts import raised_by_handler
-from llmtop.instrument.guest.sanitize import complain
+from llmtop.instrument.guest.sanitize import log_once
 from llmtop.instrument.identity.run_info import Facts
 from llmtop.instrument.record.boundary_observers import Annotate, Nvtx, Watch
 from llmtop.instrument.record.open_phases import OpenPhases
@@ -35,8 +35,8 @@ NO_THREAD = 0
 """Owner when every call has to be looked at: concurrent, or off."""
 
 
-# What is read at every step (`waiting`, `chores_in`, `boundary_hook`, `op_ranges`) stays in the recorder itself: a
-# struct of its own would be one more line of memory that each step touches.
+# What each step reads (`waiting`, `periodic_in`, `boundary_hook`, `op_ranges`) stays in the recorder itself: in a
+# struct of its own it would be one more line of memory that each step touches.
 
 
 class Factories:
@@ -54,7 +54,7 @@ class Factories:
 class HookCallbacks:
     """Callbacks of the hooks on torch; set by `auto`."""
 
-    __slots__ = ("before_batch", "looks", "refresh", "roots")
+    __slots__ = ("before_batch", "periodic", "refresh", "roots")
 
     def __init__(self) -> None:
         self.before_batch: Callable[[object], AbstractContextManager[None] | None] | None = None
@@ -66,7 +66,7 @@ class HookCallbacks:
 
     def reset(self) -> None:
         """Forget what a forked child does not do."""
-        self.looks: list[Callable[[], None]] = []
+        self.periodic: list[Callable[[], None]] = []
         """Called in the training thread some times a second, after a step: by these hooks find out what they can
         know beside the steps, and what has been loaded only now."""
         self.refresh: Callable[[bool], None] | None = None
@@ -96,7 +96,6 @@ class State(OpenPhases):
         "begun",
         "blind",
         "boundary_hook",
-        "chores_in",
         "clock",
         "costs",
         "evaluates",
@@ -116,9 +115,10 @@ class State(OpenPhases):
         "open_step",
         "pause",
         "pending",
+        "periodic_in",
         "previous",
         "ring",
-        "run_chores",
+        "run_periodic",
         "server",
         "thread",
         "tokens_in",
@@ -150,9 +150,9 @@ class State(OpenPhases):
         self._watch = Watch()
         self.go_concurrent_next = False
         """Tasks overlapped in the open step, so that from the next on each call is told by its task."""
-        self.chores_in = 1
-        self.run_chores: Callable[[int, int], int] | None = None
-        """Called every `chores_in` steps with (index, now); returns after how many steps again."""
+        self.periodic_in = 1
+        self.run_periodic: Callable[[int, int], int] | None = None
+        """Called every `periodic_in` steps with (index, now); returns after how many steps again."""
         self.clock: GpuClock | None = None
         self.costs: MeasuredCosts | None = None
         self.arrivals: Sampler | None = None
@@ -209,7 +209,7 @@ class State(OpenPhases):
                     if raised_by_handler(error):
                         raise
                     self.gpu_metrics = None
-                    complain(error)
+                    log_once(error)
             return
         number = sanitize.number(value)
         if number is not None:
@@ -263,7 +263,7 @@ class State(OpenPhases):
             self.tracks.exit(name, now)
         elif get_ident() == self.thread and self.exit_out_of_order(name) and loop_runs():
             self.go_concurrent_next = True
-            self.chores_in = 0
+            self.periodic_in = 0
 
     def enter_step_elsewhere(self, step: OpenStep) -> None:
         """A step begins, and the calling thread is not the owner."""
@@ -303,7 +303,7 @@ class State(OpenPhases):
             if raised_by_handler(error):
                 raise
             self.off = True
-            complain(error)
+            log_once(error)
         # Once it is so, and not only when the kind was set: a Hello in between would say that it can be paused.
         self.facts.changed()
         self.tell()
@@ -314,12 +314,12 @@ class State(OpenPhases):
         self.pause = PauseSlot()
 
     def after_step(self, index: int, now: int) -> None:
-        """What is not done at every step: chores when they are due, and a capture that counts steps."""
+        """What is not done at every step: periodic tasks when they are due, and a capture that counts steps."""
         try:
             if self.go_concurrent_next:
                 self.go_concurrent()
-            if self.chores_in <= 0:
-                self.chores_in = NEVER if self.run_chores is None else self.run_chores(index, now)
+            if self.periodic_in <= 0:
+                self.periodic_in = NEVER if self.run_periodic is None else self.run_periodic(index, now)
                 self.tell()
             hook = self.boundary_hook
             if hook is not None:
@@ -328,16 +328,16 @@ class State(OpenPhases):
             if marking is not None:
                 marking(index)
         except BaseException as error:  # nothing of ours may reach the training, and nothing of its own be kept
-            if self.pause.holds or is_the_scripts(error):
+            if self.pause.holds or raised_by_user_code(error):
                 self.pause.holds = False
                 raise
             registry.run_after_failure(self)
-            self.run_chores = self.boundary_hook = self.op_ranges = None
+            self.run_periodic = self.boundary_hook = self.op_ranges = None
             self._watch.clock = self._watch.arrival = None
             self._rewatch()
             if self.arrivals is not None:
                 self.arrivals.give_up()
-            met("the GPU's times and captures", error)
+            report_internal_error("the GPU's times and captures", error)
 
     def tell(self) -> None:
         """Something beside a step is new: wake the server thread if it sleeps until there is."""
@@ -360,7 +360,7 @@ class State(OpenPhases):
             if not isinstance(error, Exception) or raised_by_handler(error):
                 self.attached = False  # the next step begins again where this one was cut short
                 raise
-            complain(error, aloud=not self.facts.local_rank)
+            log_once(error, aloud=not self.facts.local_rank)
         self._rewatch()
         if loop_runs() and not self.facts.auto:  # a loop that hooks see has one step at a time, in a notebook too
             self.go_concurrent()

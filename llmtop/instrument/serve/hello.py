@@ -47,7 +47,7 @@ class PauseControl(Protocol):
 class OperatorControl(Protocol):
     """NVTX ranges around PyTorch's operators (`control.op_ranges`)."""
 
-    def offered(self) -> bool:
+    def is_available(self) -> bool:
         """Whether this process can emit them."""
 
     def handle(
@@ -123,7 +123,7 @@ def _engines(controls: Controls) -> list[str]:
 
 def _marks_operators(controls: Controls) -> bool:
     try:
-        return bool(controls.operators().offered())
+        return bool(controls.operators().is_available())
     except Exception:  # noqa: BLE001 - absent or broken: as for engines
         return False
 

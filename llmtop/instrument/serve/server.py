@@ -26,11 +26,11 @@ from llmtop.errors import NotPossibleHere, UnusableInput
 from llmtop.instrument.guest import descriptors, sanitize, threads
 from llmtop.instrument.guest.descriptors import Channel
 from llmtop.instrument.guest.interrupts import raised_by_handler
-from llmtop.instrument.guest.sanitize import complain
+from llmtop.instrument.guest.sanitize import log_once
 from llmtop.instrument.serve import collectives, limits, signs_of_life
 from llmtop.instrument.serve.connection import Monitor
 from llmtop.instrument.serve.hello import Controls
-from llmtop.instrument.serve.publisher import News
+from llmtop.instrument.serve.publisher import Publisher
 from llmtop.instrument.steps.ring import SIZE
 from llmtop.protocol import client, socket_dir, wire
 from llmtop.system.procfs import is_alive
@@ -68,7 +68,7 @@ class Server:
     def __init__(self, recorder: State, controls: Controls) -> None:
         self._recorder = recorder
         self._controls = controls
-        self._news = News(recorder, controls, self._write)
+        self._publisher = Publisher(recorder, controls, self._write)
         self._monitors: dict[int, Monitor] = {}
         self._states: deque[wire.CaptureState | wire.PauseState | wire.OpRangesState] = deque()
         self._stacks: deque[tuple[Monitor, wire.StacksSeen]] = deque()
@@ -197,7 +197,7 @@ class Server:
                 self._turn(self._timeout())
             self._finish()
         except Exception as error:  # noqa: BLE001 - nothing of ours may reach the training
-            complain(error, aloud=not self._recorder.facts.local_rank)
+            log_once(error, aloud=not self._recorder.facts.local_rank)
         finally:
             self._recorder.waiting = False
             self._unlink()
@@ -242,7 +242,7 @@ class Server:
                 self._accept_some(listener)
             elif descriptor in self._monitors:
                 self._serve(self._monitors[descriptor], events)
-        self._news.look(self._monitors.values())
+        self._publisher.look(self._monitors.values())
         now = time.monotonic()
         if now - self._sent_at >= self._hold_s() or self._states or self._stacks:
             self._send_all()
@@ -266,7 +266,7 @@ class Server:
         """Seconds to sleep at most; asks the training thread to wake us when there is nothing to be sent yet."""
         due: list[float] = []
         if any(monitor.ready for monitor in self._monitors.values()):
-            due += signs_of_life.LIFE_S, collectives.LOOK_S, self._news.looks.rest_s()
+            due += signs_of_life.LIFE_S, collectives.LOOK_S, self._publisher.stack_sampler.rest_s()
             rest = self._hold_s() - (time.monotonic() - self._sent_at)
             if rest > 0:
                 due.append(rest)
@@ -274,7 +274,7 @@ class Server:
                 self._recorder.waiting = True
                 # A step that ended before this line was reached has woken nobody.
                 told = self._states or self._stacks
-                if told or any(self._news.waits_for(monitor) for monitor in self._monitors.values()):
+                if told or any(self._publisher.waits_for(monitor) for monitor in self._monitors.values()):
                     self._recorder.waiting = False
                     due.append(0.0)
         if self._listen_again_at is not None or any(not monitor.subscribed for monitor in self._monitors.values()):
@@ -308,7 +308,7 @@ class Server:
         else:
             self._monitors[channel.fileno()] = monitor
             self._poll.register(channel, select.POLLIN)
-            self._news.greet(monitor)
+            self._publisher.greet(monitor)
 
     def _serve(self, monitor: Monitor, events: int) -> None:
         try:
@@ -366,7 +366,7 @@ class Server:
         if isinstance(message, wire.CaptureRequest) and not self._captures_allowed.take():
             detail = "captures are asked for too often: wait a few seconds"
             self._write(
-                monitor, self._news.encoded(wire.CaptureState(id=message.id, state="failed", detail=detail))
+                monitor, self._publisher.encoded(wire.CaptureState(id=message.id, state="failed", detail=detail))
             )
             return
         try:
@@ -425,28 +425,28 @@ class Server:
             self._recorder.hooks.refresh(self._stopping)
         count = self._recorder.ring.count
         self._comes_fast, self._sent_count = count - self._sent_count > MOST_HELD, count
-        states = b"".join(self._news.encoded(self._states.popleft()) for _ in range(len(self._states)))
+        states = b"".join(self._publisher.encoded(self._states.popleft()) for _ in range(len(self._states)))
         for _ in range(len(self._stacks)):
             asked, answer = self._stacks.popleft()
             if not asked.gone:
-                self._write(asked, self._news.encoded(answer))
+                self._write(asked, self._publisher.encoded(answer))
         for monitor in list(self._monitors.values()):
             if not monitor.subscribed:
                 continue
             if states:
                 self._write(monitor, states)
-            self._news.greet_again(monitor)
-            while self._news.has_steps(monitor) and monitor.channel.fileno() in self._monitors:
+            self._publisher.greet_again(monitor)
+            while self._publisher.has_steps(monitor) and monitor.channel.fileno() in self._monitors:
                 # Only then: after a turn without news the next step is to wake us, not the clock.
                 self._sent_at = time.monotonic()
-                self._news.send_steps(monitor)
-            self._news.send_gpu(monitor)
-            self._news.send_arrivals(monitor)
-            self._news.send_sign_of_life(monitor)
-            self._news.send_collectives(monitor)
-            self._news.send_overhead(monitor)
-            self._news.send_looks(monitor)
-        self._news.end_round()
+                self._publisher.send_steps(monitor)
+            self._publisher.send_gpu(monitor)
+            self._publisher.send_arrivals(monitor)
+            self._publisher.send_sign_of_life(monitor)
+            self._publisher.send_collectives(monitor)
+            self._publisher.send_overhead(monitor)
+            self._publisher.send_stack_samples(monitor)
+        self._publisher.end_round()
 
     def _write(self, monitor: Monitor, data: bytes) -> None:
         was_behind = monitor.behind

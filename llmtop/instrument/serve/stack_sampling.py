@@ -28,7 +28,7 @@ from llmtop.protocol import wire
 if TYPE_CHECKING:
     from llmtop.instrument.record.state import State
 
-LOOK_NS: Final = 100_000_000
+SAMPLE_NS: Final = 100_000_000
 """The least that passes between two looks; twice as much is the most while steps go on."""
 FEWER_BY: Final = 4
 """Between two looks passes this part of the time since the last step ended."""
@@ -46,7 +46,7 @@ LATE_NS: Final = 8_000_000
 """So late a look comes that had to wait for more than Python's switch interval."""
 
 
-class Looks:
+class StackSampler:
     """What was seen of the training thread since somebody watches. Used by the server thread alone."""
 
     def __init__(self, recorder: State, pauses: deque[NoStepStretch]) -> None:
@@ -98,7 +98,7 @@ class Looks:
             self._looked = self._found_since = now
         # What passed while it stood still is nothing that it did.
         between, self._looked = 0 if self.waits_for else now - self._looked, now
-        self._next = now + min(max(LOOK_NS + _odd(now) % LOOK_NS, since_step // FEWER_BY), REST_NS)
+        self._next = now + min(max(SAMPLE_NS + _odd(now) % SAMPLE_NS, since_step // FEWER_BY), REST_NS)
         tracks = recorder.tracks
         thread = recorder.thread if tracks is None else tracks.thread
         if not thread or recorder.facts.kind != "step":

@@ -23,7 +23,7 @@ from torch import nn
 from llmtop.instrument.auto.patches.module_calls import TimedClass, Timer
 from llmtop.instrument.auto.patches.replacements import Replaced
 from llmtop.instrument.auto.training.timed_modules import MAX_CLASSES, MAX_LEVELS, MODULES
-from llmtop.instrument.guest.guard import met
+from llmtop.instrument.guest.guard import report_internal_error
 from llmtop.instrument.pytorch import dynamo, search
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class Forwards:
         """An outermost module of a timed class is called."""
         if not self._called:
             self._called = True
-            self._without.give_back()
+            self._without.restore()
 
     def found(self) -> None:
         """What the process computes is known: look for nothing more than what `eval()` is called on."""
@@ -83,7 +83,7 @@ class Forwards:
         calls many modules, as a layer's, would have each of them pay for that call. `Module.eval` stays as it is
         in any case: it is called once an evaluation.
         """
-        self._without.give_back()
+        self._without.restore()
         timed, self._timed = self._timed, {}
         kept = timed if dynamo.has_compiled() else {}
         for kind, one in timed.items():
@@ -97,7 +97,7 @@ class Forwards:
         try:
             timed.restore()
         except BaseException as error:  # noqa: BLE001 - a metaclass of the script's may forbid it
-            met(MODULES, error)
+            report_internal_error(MODULES, error)
 
     def _listening(self, run: Any, tell: Callable[[Any], None], *, first: bool = False) -> Any:
         """A function that does what `run` does, and has `tell` called with its first argument before or after."""
@@ -111,7 +111,7 @@ class Forwards:
             try:
                 tell(self)
             except BaseException as error:  # noqa: BLE001 - the door: see guard
-                met(MODULES, error)
+                report_internal_error(MODULES, error)
             return run(self, *args, **kwargs) if first else result
 
         return told
@@ -157,7 +157,7 @@ class Forwards:
             try:
                 self._timed[kind] = TimedClass(kind, self._inference)
             except BaseException as error:  # noqa: BLE001 - a metaclass of the script's may forbid it
-                met(MODULES, error)
+                report_internal_error(MODULES, error)
 
 
 def _is_torchs_own() -> bool:

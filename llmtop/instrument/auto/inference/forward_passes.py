@@ -30,7 +30,7 @@ from llmtop.instrument.auto.inference.requests import Request
 from llmtop.instrument.auto.inference.sequences import Sequences
 from llmtop.instrument.auto.model.batch_shape import guess
 from llmtop.instrument.auto.training.loop import is_data_worker
-from llmtop.instrument.guest.guard import met
+from llmtop.instrument.guest.guard import report_internal_error
 from llmtop.instrument.pytorch import dynamo
 from llmtop.instrument.pytorch.search import own_dict
 from llmtop.instrument.record.recorder import Step, phase_of
@@ -114,7 +114,7 @@ class Inference:
         if self.over:
             return False
         self.over = True
-        self._generation.give_back()
+        self._generation.restore()
         modules.take_over(self._forwards.hand_over())
         recorder, facts = self.recorder, self.recorder.facts
         if not facts.inference:
@@ -164,7 +164,7 @@ class Inference:
         here.request, here.step, self._by_hand = None, None, None
         if step is not None and r.open_step is step:
             r.step_failed(step)
-        met(what, error)
+        report_internal_error(what, error)
 
     # --- forward passes ---------------------------------------------------------------------------
 

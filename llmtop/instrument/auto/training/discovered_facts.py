@@ -19,12 +19,12 @@ from llmtop.instrument.auto.model.flops_estimate import ModelFacts
 from llmtop.instrument.auto.training import frameworks
 from llmtop.instrument.gpu.logged_tensors import GpuMetrics
 from llmtop.instrument.guest import sanitize
-from llmtop.instrument.guest.guard import met
+from llmtop.instrument.guest.guard import report_internal_error
 from llmtop.instrument.record.recorder import get
 
 if TYPE_CHECKING:
     from llmtop.instrument.auto.training.frameworks import Framework
-    from llmtop.instrument.auto.training.step_end import Closer
+    from llmtop.instrument.auto.training.step_end import StepEndDetector
     from llmtop.instrument.record.recorder import Recorder
 
 MOST_NAMES = 32
@@ -42,7 +42,7 @@ class TrainingLoop(Protocol):
     """What is asked of the loop that this belongs to."""
 
     recorder: Recorder
-    closer: Closer
+    step_end_detector: StepEndDetector
 
     @property
     def here(self) -> bool:
@@ -106,7 +106,7 @@ class Known:
             self.model.look()
         except BaseException as error:  # noqa: BLE001 - the door: see guard
             self._give_up()
-            met(WHAT_IT_KNOWS, error)
+            report_internal_error(WHAT_IT_KNOWS, error)
 
     def index(self) -> int | None:
         """The library's number of the step that ends now; None where it does not say.
@@ -121,7 +121,7 @@ class Known:
             self._last = done
         except BaseException as error:  # noqa: BLE001 - the door
             self._give_up()
-            met(WHAT_IT_KNOWS, error)
+            report_internal_error(WHAT_IT_KNOWS, error)
             return None
         return done
 
@@ -189,7 +189,7 @@ class Known:
                         self._accelerated[name] = number
             self._loop.recorder.tell()
         except BaseException as error:  # noqa: BLE001 - the door
-            met(WHAT_IT_LOGS, error)
+            report_internal_error(WHAT_IT_LOGS, error)
 
     # --- the server thread ------------------------------------------------------------------------
 
@@ -217,7 +217,7 @@ class Known:
         lr_name = "lr" if framework is None else framework.lr_name
         logged = (self._loop.recorder.metrics.copy().keys() - self._ours.keys()) | values.keys()
         if not any(type(name) is str and _LEARNING_RATE.search(name) for name in logged):
-            rate = on_host(_learning_rate(self._loop.closer.optimizer()))
+            rate = on_host(_learning_rate(self._loop.step_end_detector.optimizer()))
             if rate is not None:
                 self._put(lr_name, rate)
 
@@ -257,6 +257,6 @@ def make(loop: TrainingLoop) -> Known:
     """What is known of that loop's training, which the recorder is to ask for from now on."""
     known = Known(loop)
     recorder = get()
-    recorder.hooks.looks.append(known.look)
+    recorder.hooks.periodic.append(known.look)
     recorder.hooks.refresh = known.refresh
     return known

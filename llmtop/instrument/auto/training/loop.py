@@ -319,10 +319,10 @@ class Loop(LoopState):
             self._closure = self.unstepped = False
             self._torch_steps = True
             self._stepping = None
-            closer = self.closer
-            if id(optimizer) == closer.number and not closer.others:
-                closer.run += 1
-            elif not closer.closes(optimizer):
+            step_end_detector = self.step_end_detector
+            if id(optimizer) == step_end_detector.number and not step_end_detector.others:
+                step_end_detector.run += 1
+            elif not step_end_detector.closes(optimizer):
                 return
             if self.boundary_from_outside is None:
                 self.end_step()

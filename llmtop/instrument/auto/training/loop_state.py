@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from llmtop.instrument.auto.training import discovered_facts as known
 from llmtop.instrument.auto.training.evaluation import Evaluation
-from llmtop.instrument.auto.training.step_end import Closer
-from llmtop.instrument.guest.guard import met
+from llmtop.instrument.auto.training.step_end import StepEndDetector
+from llmtop.instrument.guest.guard import report_internal_error
 from llmtop.instrument.record import recorder
 from llmtop.instrument.record.recorder import Step, phase_of
 
@@ -61,7 +61,6 @@ class LoopState:
         "batch_of",
         "boundary_from_outside",
         "busy",
-        "closer",
         "dataload",
         "evaluated",
         "evaluation",
@@ -72,6 +71,7 @@ class LoopState:
         "meet",
         "optimizing",
         "recorder",
+        "step_end_detector",
         "steps_without_forward",
         "thread",
         "trained",
@@ -125,7 +125,7 @@ class LoopState:
         """Returns a parameter that is trained, or None; keeps no reference to it (see `search.HeldParameter`)."""
         self._version: tuple[int, int] | None = None
         self.steps_without_forward = 0
-        self.closer = Closer()
+        self.step_end_detector = StepEndDetector()
         self._torch_steps = False
         """Whether an optimizer of torch's has stepped, as hooks see it: then nothing else ends a step."""
         self._passes = self._most_passes = self._foreign = self._foreign_since = 0
@@ -165,7 +165,7 @@ class LoopState:
         self._be_idle()
         if step is not None and self.recorder.open_step is step and self._begun_here:
             self.recorder.step_failed(step)
-        met(what, error)
+        report_internal_error(what, error)
 
     def stands_down(self) -> bool:
         """Whether to record nothing, because the script does it itself. What was begun is then given up."""
