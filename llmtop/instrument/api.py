@@ -193,7 +193,7 @@ def log(**metrics: object) -> None:
             else:
                 _recorder.log_other(name, value)
         if _recorder.waiting:
-            _recorder.tell()
+            _recorder.wake_server()
     except Exception as error:  # noqa: BLE001 - the door: see guard
         report_internal_error("some metrics", error)
 
@@ -221,7 +221,7 @@ def attach(
         _declare(total_steps, flops_per_token, params, dtype, warmup_steps)
         if not _is_being_spawned():
             _recorder.attach()
-        _recorder.tell()
+        _recorder.wake_server()
     except Exception as error:  # noqa: BLE001 - the door: see guard
         report_internal_error("what attach() was told", error)
 

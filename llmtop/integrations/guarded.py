@@ -8,7 +8,7 @@ from typing import Any
 from llmtop.instrument.guest.guard import report_internal_error
 
 
-def guarded(tell: Callable[..., None], *args: Any) -> None:
+def run_guarded(tell: Callable[..., None], *args: Any) -> None:
     """Tell what a library has called us for; see `guard`."""
     try:
         tell(*args)

@@ -24,7 +24,7 @@ import llmtop
 from llmtop.instrument.guest import guard, registry
 from llmtop.instrument.record import recorder
 from llmtop.instrument.record.recorder import Step
-from llmtop.integrations.guarded import guarded
+from llmtop.integrations.guarded import run_guarded
 
 F = TypeVar("F", bound=Callable[..., Any])
 MARK = "llmtop.step"
@@ -59,7 +59,7 @@ class JaxStep:
     def __enter__(self) -> JaxStep:
         self._step = llmtop.step(self.tokens, self.samples, index=self._index)
         self._step.__enter__()
-        guarded(self._begin)
+        run_guarded(self._begin)
         return self
 
     def __exit__(
@@ -70,7 +70,7 @@ class JaxStep:
             mark.__exit__(kind, error, trace)
         if step is not None:
             step.tokens, step.samples = self.tokens, self.samples
-            guarded(_publish)
+            run_guarded(_publish)
             step.__exit__(kind, error, trace)
 
     def __call__(self, function: F) -> F:

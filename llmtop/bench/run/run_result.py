@@ -16,7 +16,7 @@ from llmtop.bench.run.run_steps import RunSteps
 from llmtop.bench.run.run_watch import RunWatch
 from llmtop.errors import UnusableInput
 from llmtop.format import counted
-from llmtop.launch.uninstrumentable import sentence, unreached, unsupported_python_flag
+from llmtop.launch.uninstrumentable import flag_message, unattachable_reason, unsupported_python_flag
 
 
 def run_of(run: BenchRun, settings: BenchSettings, watch: RunWatch, command: CommandProcess) -> BenchRun:
@@ -86,8 +86,8 @@ def _unseen(run: BenchRun, *, attached: bool) -> str:
     if os.environ.get("LLMTOP_OFF"):
         return "LLMTOP_OFF is set"
     if option := unsupported_python_flag(run.command):
-        return sentence(option)
+        return flag_message(option)
     program = shutil.which(run.command[0]) or run.command[0]
-    return unreached(run.command, program) or (
+    return unattachable_reason(run.command, program) or (
         "nothing of it attached; a PyTorch loop attaches by itself, any other by calling llmtop.step()"
     )

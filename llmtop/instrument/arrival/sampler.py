@@ -129,7 +129,7 @@ class Sampler:
 
     # --- between steps, in the training thread ----------------------------------------------------
 
-    def ended(self, index: int) -> None:
+    def end_sample(self, index: int) -> None:
         """The sampled step has ended: take the hooks off, and keep its stamps."""
         step, self._open = self._open, None
         if self._waits is not None and self._looks_at_waits:

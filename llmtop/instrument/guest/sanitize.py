@@ -80,7 +80,7 @@ def metric_name(value: str) -> str:
     )
 
 
-def shown(value: object) -> str:
+def describe(value: object) -> str:
     """A value of the script's as it is shown in a sentence: short and printable."""
     if type(value) is str:
         return repr(value if len(value) <= _SHOWN else value[:_SHOWN] + "…")

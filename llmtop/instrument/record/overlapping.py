@@ -230,5 +230,5 @@ class Tracks:
         ring.rows[ring.count & MASK] = row
         ring.count += 1
         if recorder.waiting:
-            recorder.tell()
+            recorder.wake_server()
         return index

@@ -97,7 +97,7 @@ class PeriodicTasks:
         if self._is_sampling:
             self._is_sampling = False
             self._recorder.sample_next_step(False)
-            arrivals.ended(index)
+            arrivals.end_sample(index)
         arrivals.read()
         if arrivals.is_lost:
             self._recorder.arrivals = None  # another model may have taken its place

@@ -295,7 +295,7 @@ class Step:
             r.pending = NEVER
             ring.count = count + 1
             if r.waiting:
-                r.tell()
+                r.wake_server()
         except BaseException as failed:  # noqa: BLE001 - the door: see guard
             r.step_failed(self)
             report_internal_error("some steps", failed)
@@ -322,7 +322,7 @@ def prepare(recorder: Recorder, step: Step) -> None:
     """Called before a step: attach at the first one, whose kind is the process's; requests may overlap."""
     recorder.attach()
     if step.kind not in ("step", "request"):
-        given = sanitize.shown(step.kind)
+        given = sanitize.describe(step.kind)
         sanitize.warn("kind", f'step(kind=) takes "step" or "request", not {given}: it was taken for "step"')
         step.kind = "step"
     if step.kind != "step":

@@ -222,20 +222,20 @@ class State(OpenPhases):
         super().count_left_out(reason)
         if self.left_out[reason] == 1:
             self.facts.changed()
-            self.tell()
+            self.wake_server()
 
     def cannot_see(self, what: str, why: str) -> None:
         """Remember that something of this script cannot be seen; the monitor shows it."""
         if what not in self.blind:
             self.blind[what] = why
             self.facts.changed()
-            self.tell()
+            self.wake_server()
 
-    def sees(self, what: str) -> None:
+    def can_see(self, what: str) -> None:
         """Take back `cannot_see`: it can be seen after all."""
         if self.blind.pop(what, None) is not None:
             self.facts.changed()
-            self.tell()
+            self.wake_server()
 
     def time_next_step(self, timed: bool) -> None:
         """Whether the GPU clock is to time the step that begins now."""
@@ -306,7 +306,7 @@ class State(OpenPhases):
             log_once(error)
         # Once it is so, and not only when the kind was set: a Hello in between would say that it can be paused.
         self.facts.changed()
-        self.tell()
+        self.wake_server()
 
     def _reset_requests(self) -> None:
         self.op_ranges: Callable[[int], None] | None = None
@@ -320,7 +320,7 @@ class State(OpenPhases):
                 self.go_concurrent()
             if self.periodic_in <= 0:
                 self.periodic_in = NEVER if self.run_periodic is None else self.run_periodic(index, now)
-                self.tell()
+                self.wake_server()
             hook = self.boundary_hook
             if hook is not None:
                 hook(index)
@@ -339,7 +339,7 @@ class State(OpenPhases):
                 self.arrivals.give_up()
             report_internal_error("the GPU's times and captures", error)
 
-    def tell(self) -> None:
+    def wake_server(self) -> None:
         """Something beside a step is new: wake the server thread if it sleeps until there is."""
         if self.waiting:
             self.waiting = False

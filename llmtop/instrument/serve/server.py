@@ -192,7 +192,7 @@ class Server:
             if not self._listen():
                 return
             self._begun.release()
-            _say_so()
+            _announce()
             while not self._stopping and self._has_descriptors():
                 self._turn(self._timeout())
             self._finish()
@@ -476,7 +476,7 @@ class Server:
                 self._path.unlink(missing_ok=True)
 
 
-def _say_so() -> None:
+def _announce() -> None:
     """Have it said that the run is watched, if this process runs below `llmtop run`, which has put that there."""
     watch = sanitize.launcher()
     if watch is not None:

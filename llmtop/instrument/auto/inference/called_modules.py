@@ -66,15 +66,15 @@ class Forwards:
         for kind in (torch.no_grad, torch.inference_mode):
             self._without.put(kind, "__enter__", self._listening(vars(kind)["__enter__"], self._turned_off))
 
-    def seen(self) -> None:
+    def note_call(self) -> None:
         """An outermost module of a timed class is called."""
         if not self._called:
             self._called = True
             self._without.restore()
 
-    def found(self) -> None:
+    def stop_searching(self) -> None:
         """What the process computes is known: look for nothing more than what `eval()` is called on."""
-        self.seen()
+        self.note_call()
 
     def hand_over(self) -> dict[type, TimedClass]:
         """Listen no more; returns the timed classes that keep their call, which rest from now on.
@@ -87,7 +87,7 @@ class Forwards:
         timed, self._timed = self._timed, {}
         kept = timed if dynamo.has_compiled() else {}
         for kind, one in timed.items():
-            one.told.rest()
+            one.listener.rest()
             if kind not in kept:
                 self._restore(one)
         self._roots.clear()
@@ -103,7 +103,7 @@ class Forwards:
         """A function that does what `run` does, and has `tell` called with its first argument before or after."""
 
         @functools.wraps(run)
-        def told(self: Any, *args: Any, **kwargs: Any) -> Any:
+        def listening_call(self: Any, *args: Any, **kwargs: Any) -> Any:
             if _is_compiling():
                 return run(self, *args, **kwargs)
             if not first:
@@ -114,7 +114,7 @@ class Forwards:
                 report_internal_error(MODULES, error)
             return run(self, *args, **kwargs) if first else result
 
-        return told
+        return listening_call
 
     def _evaluates(self, module: Any) -> None:
         """The script calls `eval()` on a module, which it may be about to call."""

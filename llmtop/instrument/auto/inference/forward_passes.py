@@ -180,7 +180,7 @@ class Inference:
             return None  # DataParallel calls them in threads of its own, each for a part of one batch
         here, r = self._here, self.recorder
         here.inside = True
-        self._forwards.seen()
+        self._forwards.note_call()
         if self._records == "generate":
             r.saw_work()
             return self._ends
@@ -342,7 +342,7 @@ class Inference:
         """Publish this process from now on, as one for inference."""
         self._records = records
         self._by_hand = None
-        self._forwards.found()
+        self._forwards.stop_searching()
         recorder, facts = self.recorder, self.recorder.facts
         kind: Kind = "step" if records == "forwards" else "request"
         with dynamo.Paused():
@@ -354,7 +354,7 @@ class Inference:
                 recorder.attach()
                 dynamo.keep_out()  # also of what has been loaded to publish
             else:
-                recorder.tell()
+                recorder.wake_server()
 
     def _step(self) -> Step:
         # Of a kind that may overlap only where they do: the others have the GPU's times, and can be paused.

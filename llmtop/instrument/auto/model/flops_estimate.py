@@ -87,4 +87,4 @@ class ModelFacts:
         if told != (facts.seen_flops_per_token, facts.flops_unknown, facts.seen_dtype):
             facts.seen_flops_per_token, facts.flops_unknown, facts.seen_dtype = told
             facts.changed()
-            self._recorder.tell()
+            self._recorder.wake_server()

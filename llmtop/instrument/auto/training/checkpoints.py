@@ -76,7 +76,7 @@ def _timed(function: Callable[..., Any], loop: Loop, name: str) -> Callable[...,
         phase = None
         try:
             if not _is_compiling():
-                phase = loop.aside(name)
+                phase = loop.side_phase(name)
         except BaseException as error:  # noqa: BLE001
             loop.lost(CHECKPOINTS, error)
         if phase is None:

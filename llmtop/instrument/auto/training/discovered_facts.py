@@ -45,7 +45,7 @@ class TrainingLoop(Protocol):
     step_end_detector: StepEndDetector
 
     @property
-    def here(self) -> bool:
+    def in_training_thread(self) -> bool:
         """Whether the calling thread is the one that trains."""
 
     @property
@@ -138,7 +138,7 @@ class Known:
 
     def _find(self) -> None:
         """Look at what calls us. What is new is believed to count the steps until it shows otherwise."""
-        found = frameworks.running(self.framework, lambda: frameworks.Accelerated(self._accelerated))
+        found = frameworks.find_running(self.framework, lambda: frameworks.Accelerated(self._accelerated))
         if found is self.framework:
             return
         self.framework = found
@@ -155,7 +155,7 @@ class Known:
         if (total, batches) != (facts.seen_total_steps, facts.accumulation_steps):
             facts.seen_total_steps, facts.accumulation_steps = total, batches
             facts.changed()
-            self._loop.recorder.tell()
+            self._loop.recorder.wake_server()
 
     def _fetch(self) -> None:
         """Begin to copy what is logged and still on a GPU, and take in what has arrived."""
@@ -163,19 +163,19 @@ class Known:
         if recorder.gpu_metrics is None or self.framework is None:
             return
         if self._gpu is None:
-            self._gpu = recorder.gpu_metrics.beside()
+            self._gpu = recorder.gpu_metrics.on_same_device()
         self._gpu.collect(self._arrived)
         now = time.monotonic()
         if now >= self._gpu_due:
             self._gpu_due = now + GPU_EVERY_S
-            for name, value in self.framework.logged().items():
+            for name, value in self.framework.logged_metrics().items():
                 if type(name) is str and sanitize.is_on_gpu(value):
                     self._gpu.take(name, value)
 
     def _passes(self, values: Any) -> None:
         """Something was given to `Accelerator.log`: keep the numbers, and no tensor."""
         try:
-            if not isinstance(values, dict) or not self._loop.here:
+            if not isinstance(values, dict) or not self._loop.in_training_thread:
                 return
             for name, value in dict.items(values):
                 if type(name) is not str:
@@ -187,7 +187,7 @@ class Known:
                     number = on_host(value)
                     if number is not None:
                         self._accelerated[name] = number
-            self._loop.recorder.tell()
+            self._loop.recorder.wake_server()
         except BaseException as error:  # noqa: BLE001 - the door
             report_internal_error(WHAT_IT_LOGS, error)
 
@@ -208,7 +208,7 @@ class Known:
 
     def _take_in(self) -> None:
         framework = self.framework
-        values = {} if framework is None else framework.logged().copy()
+        values = {} if framework is None else framework.logged_metrics().copy()
         values.update(self._arrived.copy())
         for name, value in values.items():
             number = on_host(value) if type(name) is str else None

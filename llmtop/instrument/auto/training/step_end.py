@@ -94,7 +94,7 @@ class StepEndDetector:
         self._doubt = 1
         """How many times as patient as at first, since it came back after all."""
 
-    def found(self, optimizers: list[Any]) -> None:
+    def remember_optimizers(self, optimizers: list[Any]) -> None:
         """Remember the optimizers that were there when the training began."""
         self._founders = [weakref.ref(optimizer) for optimizer in optimizers]
         self._awaited = [weakref.ref(optimizer) for optimizer in optimizers if id(optimizer) not in self._seen]
@@ -104,7 +104,7 @@ class StepEndDetector:
         reference = None if self._closer is None else self._closer.reference
         return None if reference is None else reference()
 
-    def closes(self, optimizer: Any) -> bool:
+    def ends_step(self, optimizer: Any) -> bool:
         """Whether this step ends a step of the training: of another than `number`, or of that one after others."""
         one = self._seen.get(id(optimizer))
         new = one is None

@@ -98,7 +98,7 @@ class Modules:
         if self._candidates is None:
             found, optimizers = search.look()
             self._roots = [weakref.ref(module) for module in found]
-            self.loop.step_end_detector.found(optimizers)
+            self.loop.step_end_detector.remember_optimizers(optimizers)
         else:
             parents = [parent for candidate in self._candidates if (parent := candidate()) is not None]
             found = search.children(parents)
@@ -145,7 +145,7 @@ class Modules:
                 if timed is None:
                     timed = TimedClass(kind, self)
                 else:
-                    timed.told.give_to(self)
+                    timed.listener.give_to(self)
                 self._timed.append(timed)
             except BaseException as error:  # noqa: BLE001, PERF203 - a metaclass of the script's may forbid it
                 report_internal_error(MODULES, error)
@@ -157,7 +157,7 @@ class Modules:
         for timed in given_back:
             try:
                 if timed.kind in self._before:
-                    timed.told.rest()
+                    timed.listener.rest()
                 else:
                     timed.restore()
             except BaseException as error:  # noqa: BLE001, PERF203 - as above
