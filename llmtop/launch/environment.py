@@ -41,7 +41,7 @@ def announcing_environment(environment: Mapping[str, str]) -> dict[str, str]:
     or the command at its end why nothing has.
 
     Args:
-        environment: of `instrumented`.
+        environment: of `instrumented_environment`.
     """
     try:
         told = runtime_dir() / wire.told_name(os.getpid())

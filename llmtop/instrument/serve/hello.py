@@ -130,8 +130,8 @@ def _marks_operators(controls: Controls) -> bool:
 
 def _note(blind: dict[str, str], left_out: dict[str, int]) -> str | None:
     # Copies: the training thread may add a reason meanwhile.
-    said = [f"llmtop cannot see {what}: {why}" for what, why in blind.copy().items()]
+    sentences = [f"llmtop cannot see {what}: {why}" for what, why in blind.copy().items()]
     if left_out:
         reasons = ", ".join(f"{reason} ({count})" for reason, count in left_out.copy().items())
-        said.append(f"not in the numbers: {reasons}")
-    return "; ".join(said) or None
+        sentences.append(f"not in the numbers: {reasons}")
+    return "; ".join(sentences) or None

@@ -50,7 +50,7 @@ class Publisher:
         return self.has_steps(monitor) or self._has_facts(monitor) or self._has_stall_changed(monitor)
 
     def _has_stall_changed(self, monitor: Monitor) -> bool:
-        return monitor.ready and monitor.standstill != self.stack_sampler.waits_for
+        return monitor.ready and monitor.stalled_at != self.stack_sampler.waits_for
 
     def has_steps(self, monitor: Monitor) -> bool:
         """Whether there is what `send_steps` sends."""
@@ -190,8 +190,8 @@ class Publisher:
     def send_stack_samples(self, monitor: Monitor) -> None:
         """Tell what the training does in no phase, and that it stands still or goes on."""
         sampler = self.stack_sampler
-        if monitor.ready and monitor.standstill != sampler.waits_for:
-            monitor.standstill = sampler.waits_for
+        if monitor.ready and monitor.stalled_at != sampler.waits_for:
+            monitor.stalled_at = sampler.waits_for
             self._write(monitor, self.encoded(wire.Standstill(where=sampler.waits_for)))
         outside = sampler.outside
         if monitor.ready and outside is not None and monitor.outside_number != sampler.number:

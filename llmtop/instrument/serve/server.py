@@ -50,8 +50,8 @@ _SUBSCRIBE_WITHIN_S = 10.0
 _MAKES_ROOM_AFTER_S = 2.0
 _EXIT_WAIT_S = 1.0
 _EXIT_PATIENCE_S = 0.2
-_LOOK_AGAIN_S = 1.0
-_LOOK_AT_DESCRIPTORS_S = 5.0
+_RETRY_S = 1.0
+_CHECK_DESCRIPTORS_S = 5.0
 """While monitors are there: a training that closes all descriptors closes also what would wake the thread."""
 _LISTEN_WAIT_S = 1.0
 """How long attach() waits until there is a socket; on a slow disk it comes later."""
@@ -278,9 +278,9 @@ class Server:
                     self._recorder.waiting = False
                     due.append(0.0)
         if self._listen_again_at is not None or any(not monitor.subscribed for monitor in self._monitors.values()):
-            due.append(_LOOK_AGAIN_S)
+            due.append(_RETRY_S)
         if self._monitors:
-            due.append(_LOOK_AT_DESCRIPTORS_S)
+            due.append(_CHECK_DESCRIPTORS_S)
         return min(due) if due else None
 
     def _accept_some(self, listener: Channel) -> None:
@@ -291,7 +291,7 @@ class Server:
                 if error.errno in _NO_ROOM:
                     # No descriptor to be had: the pending connection would wake us without end.
                     self._poll.unregister(listener.fileno())
-                    self._listen_again_at = time.monotonic() + _LOOK_AGAIN_S
+                    self._listen_again_at = time.monotonic() + _RETRY_S
                 return
             self._accept(channel)
 
@@ -349,7 +349,7 @@ class Server:
         elif isinstance(message, wire.OpRanges):
             self._mark_operators(monitor, message)
         elif isinstance(message, wire.LookAtStacks | wire.EnoughStacks):
-            self._look_at_stacks(monitor, message)
+            self._sample_stacks(monitor, message)
         else:
             self._capture(monitor, message)
 
@@ -396,7 +396,7 @@ class Server:
         if refusal:
             self.send_state(wire.OpRangesState(id=message.id, state="failed", detail=refusal))
 
-    def _look_at_stacks(self, monitor: Monitor, message: wire.LookAtStacks | wire.EnoughStacks) -> None:
+    def _sample_stacks(self, monitor: Monitor, message: wire.LookAtStacks | wire.EnoughStacks) -> None:
         def tell(answer: wire.StacksSeen) -> None:
             self._stacks.append((monitor, answer))
             self.wake()
