@@ -47,7 +47,7 @@ ALLOWED = {
     ("llmtop/instrument/serve/server.py", "Server.__init__"): "a lock that was made in the line before",
     ("llmtop/integrations/hooked.py", "is_by_hand"): NO_WAIT,
     ("llmtop/integrations/jax.py", "JaxStep._begin"): NO_WAIT,
-    ("llmtop/integrations/jax.py", "_place"): NO_WAIT,
+    ("llmtop/integrations/jax.py", "_read_rank"): NO_WAIT,
     ("llmtop/launch/spawn_detached.py", "_receive"): "a connection that select() has seen come",
     ("llmtop/launch/spawn_detached.py", "_run_and_exit"): "the process of a keeper: the main loop of its starter",
     ("llmtop/launch/spawn_detached.py", "start"): "its own child, which SIGKILL has just ended",

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from llmtop.instrument.guest.guard import met
+from llmtop.instrument.guest.guard import report_internal_error
 from llmtop.instrument.guest.sanitize import LARGEST
 from llmtop.instrument.identity import declared_facts as declared
 from llmtop.instrument.loader import timed_loader
@@ -36,8 +36,8 @@ def _overlap(recorder: State, nvtx: Nvtx | None) -> Overlapping:
 
 
 _recorder = get()
-_recorder.start = _start
-_recorder.overlap = _overlap
+_recorder.factories.start = _start
+_recorder.factories.overlap = _overlap
 _by_hand = _recorder.by_hand
 keep_untraced()
 
@@ -143,7 +143,7 @@ def _first_use(name: str) -> Phase:
         if type(name) is str and len(_by_hand) < MAX_NAMES:
             _by_hand[name] = made
     except Exception as error:  # noqa: BLE001 - the door: see guard
-        met("some phases", error)
+        report_internal_error("some phases", error)
         return _NO_PHASE
     return made
 
@@ -166,7 +166,7 @@ def loader(iterable: L) -> L:
     try:
         return cast(L, timed_loader(iterable))
     except Exception as error:  # noqa: BLE001 - the door: see guard
-        met("the waits for batches", error)
+        report_internal_error("the waits for batches", error)
         return iterable
 
 
@@ -193,9 +193,9 @@ def log(**metrics: object) -> None:
             else:
                 _recorder.log_other(name, value)
         if _recorder.waiting:
-            _recorder.tell()
+            _recorder.wake_server()
     except Exception as error:  # noqa: BLE001 - the door: see guard
-        met("some metrics", error)
+        report_internal_error("some metrics", error)
 
 
 def attach(
@@ -221,9 +221,9 @@ def attach(
         _declare(total_steps, flops_per_token, params, dtype, warmup_steps)
         if not _is_being_spawned():
             _recorder.attach()
-        _recorder.tell()
+        _recorder.wake_server()
     except Exception as error:  # noqa: BLE001 - the door: see guard
-        met("what attach() was told", error)
+        report_internal_error("what attach() was told", error)
 
 
 def _declare(

@@ -1,14 +1,15 @@
 """The end of a training: nothing of llmtop's holds it up, and none of its threads is inside PyTorch by then.
 
 Called once, by `atexit`: after the script's own threads have ended, before the interpreter goes. A capture that is
-armed or recording ends as failed at once; only a file that is being written may take `WRITE_SECONDS` more.
+armed or recording ends as failed at once; only a file that is being written may take some seconds more.
 
 A process in which PyTorch's profiler records ends with a segmentation fault, and a forked child of one in which it
 has recorded does not end at all: that is what its C++ destructors do, which run after Python. So what records is
 stopped here; and where that cannot be done, the process is made to end without them, with the exit code it has.
 
 Each part is guarded on its own, and a module that the server thread is still importing is not used: a process may
-end while its first monitor connects. Nothing is imported here: the server thread may hold that module's lock.
+end while its first monitor connects. Nothing is imported here: the server thread may hold that module's lock. What
+is imported late registers its part in `guest.registry`.
 """
 
 from __future__ import annotations
@@ -17,40 +18,33 @@ import ctypes
 import os
 from typing import TYPE_CHECKING
 
+from llmtop.instrument.guest import registry
 from llmtop.instrument.guest.guard import run_alone
-from llmtop.instrument.guest.loaded import loaded
 
 if TYPE_CHECKING:
     from llmtop.instrument.record.state import State
 
-WRITE_SECONDS = 10.0
-"""How long an exit waits for the file of a capture."""
-DRAIN_SECONDS = 1.0
-"""And for a thread that waits for the GPU."""
+_BEFORE_SERVER: tuple[tuple[registry.EndName, bool], ...] = (
+    ("store", True),
+    ("op_ranges", True),
+    ("capture", False),
+    ("pause", False),
+)
+"""In this order; beside each, whether the destructors may still run if it raises."""
 
 
 def end(recorder: State) -> None:
     """End what is under way, and the publishing; a forked child, which has neither, comes here too."""
-    captures = loaded("llmtop.instrument.control.self_capture")
-    if captures is not None and run_alone(captures.inherited, otherwise=False):
+    if not registry.run_at_end("inherited", recorder, if_it_raises=True):
         skip_destructors()
     server = recorder.server
     if server is None:
         return
-    listener = loaded("llmtop.instrument.control.store_listener")
-    if listener is not None:
-        run_alone(listener.end_with_process, otherwise=None)
-    marking = loaded("llmtop.instrument.control.op_ranges")
-    if marking is not None:
-        run_alone(lambda: marking.end_here(recorder), otherwise=None)
-    clean = captures is None or run_alone(lambda: captures.end_with_process(WRITE_SECONDS), otherwise=False)
-    pausing = loaded("llmtop.instrument.control.pause")
-    if pausing is not None:
-        clean &= run_alone(lambda: pausing.end_with_process(DRAIN_SECONDS), otherwise=False)
+    clean = True
+    for name, if_it_raises in _BEFORE_SERVER:
+        clean &= registry.run_at_end(name, recorder, if_it_raises)
     run_alone(server.stop, otherwise=None)
-    stacks = loaded("llmtop.instrument.serve.stacks.own_stacks")
-    if stacks is not None:
-        run_alone(stacks.end_with_process, otherwise=None)
+    registry.run_at_end("stacks", recorder, if_it_raises=True)
     if not clean or run_alone(_kineto_has_traced, otherwise=False):
         skip_destructors()
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from time import perf_counter_ns
 from typing import Any, Generic, TypeVar
 
-from llmtop.instrument.guest.guard import met
+from llmtop.instrument.guest.guard import report_internal_error
 from llmtop.instrument.record.recorder import get, phase_of
 
 T = TypeVar("T")
@@ -20,6 +20,7 @@ DATALOAD = "dataload"
 WAITS = "the waits for batches"
 _classes: dict[type, type] = {}
 _recorder = get()
+_hooks = _recorder.hooks
 _wait = phase_of(DATALOAD)
 
 
@@ -130,13 +131,13 @@ def _wait_for(waits: Any, take: Callable[[], T], begun: int = 0) -> T:
     """The next item. The end of the data is none, so the wait for it belongs to no step and is not counted."""
     phase: Any = _wait
     try:
-        if _recorder.before_batch is not None:
-            phase = _recorder.before_batch(waits) or _wait
+        if _hooks.before_batch is not None:
+            phase = _hooks.before_batch(waits) or _wait
         phase.__enter__()
         if begun:
             _recorder.began_earlier(DATALOAD, begun)
     except BaseException as error:  # noqa: BLE001
-        met(WAITS, error)
+        report_internal_error(WAITS, error)
     try:
         item = take()
     except BaseException:
@@ -146,7 +147,7 @@ def _wait_for(waits: Any, take: Callable[[], T], begun: int = 0) -> T:
             else:
                 phase.__exit__(None, None, None)
         except BaseException as error:  # noqa: BLE001
-            met(WAITS, error)
+            report_internal_error(WAITS, error)
         raise
     phase.__exit__(None, None, None)
     return item

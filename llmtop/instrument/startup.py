@@ -9,14 +9,17 @@ from typing import TYPE_CHECKING
 from llmtop.errors import NotPossibleHere
 from llmtop.instrument import ending
 from llmtop.instrument.guest import threads
+from llmtop.instrument.guest.interrupts import raised_by_handler
 from llmtop.instrument.identity import launcher_env, process_group
 from llmtop.instrument.pytorch.compile import keep_untraced
 from llmtop.instrument.record.boundary_observers import Nvtx, Watch, tool_listens
 from llmtop.instrument.record.costs import Costs
-from llmtop.instrument.record.periodic import Chores
+from llmtop.instrument.record.periodic import PeriodicTasks
 
 if TYPE_CHECKING:
+    from llmtop.instrument.identity.run_info import Facts
     from llmtop.instrument.record.state import State
+    from llmtop.instrument.serve.hello import CaptureControl, Controls, OperatorControl, PauseControl
 
 
 def start(recorder: State, watch: Watch) -> None:
@@ -35,7 +38,7 @@ def start(recorder: State, watch: Watch) -> None:
     facts.launch = launcher_env.launch()
     process_group.learn(facts)
     recorder.costs = Costs()
-    recorder.run_chores = Chores(recorder)
+    recorder.run_periodic = PeriodicTasks(recorder, _listen_to_store)
     watch.step_is_hooked = facts.auto
     if tool_listens():
         watch.nvtx = Nvtx()
@@ -44,6 +47,46 @@ def start(recorder: State, watch: Watch) -> None:
     from llmtop.instrument.serve.server import Server
 
     if recorder.server is None:
-        recorder.server = Server(recorder)
+        recorder.server = Server(recorder, controls())
         atexit.register(ending.end, recorder)
     recorder.server.start()
+
+
+def controls() -> Controls:
+    """Return what a monitor can control here.
+
+    The modules are imported when a monitor first needs them, in the server thread. What they do at the end of the
+    process and at a fork, they register in `guest.registry`.
+    """
+    from llmtop.instrument.serve.hello import Controls
+
+    return Controls(_captures, _pauses, _operators)
+
+
+def _captures() -> CaptureControl:
+    from llmtop.instrument.control import self_capture
+
+    return self_capture
+
+
+def _pauses() -> PauseControl:
+    from llmtop.instrument.control import pause
+
+    return pause
+
+
+def _operators() -> OperatorControl:
+    from llmtop.instrument.control import op_ranges
+
+    return op_ranges
+
+
+def _listen_to_store(facts: Facts) -> None:
+    """Listen for captures at a step in the job's store; without a thread or a file to be had, do not."""
+    try:
+        from llmtop.instrument.control import store_listener
+
+        store_listener.begin(facts)
+    except Exception as error:
+        if raised_by_handler(error):
+            raise

@@ -12,7 +12,7 @@ from typing import Any
 from accelerate.tracking import GeneralTracker
 
 import llmtop
-from llmtop.integrations.guarded import guarded
+from llmtop.integrations.guarded import run_guarded
 from llmtop.integrations.hooked import hooked_loop
 
 
@@ -39,7 +39,7 @@ class LlmtopTracker(GeneralTracker):  # type: ignore[misc]  # accelerate is not 
 
     def start(self) -> None:
         """Publish this process from now on; Accelerate calls it once."""
-        guarded(self._start)
+        run_guarded(self._start)
 
     def _start(self) -> None:
         hooked_loop().attach()  # in a process that has been given this tracker, too
@@ -50,7 +50,7 @@ class LlmtopTracker(GeneralTracker):  # type: ignore[misc]  # accelerate is not 
 
     def log(self, values: dict[str, Any], step: int | None = None, **kwargs: Any) -> None:
         """Show what the script logs with Accelerate beside its steps."""
-        guarded(_log, values)
+        run_guarded(_log, values)
 
 
 def _log(values: dict[str, Any]) -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from llmtop.instrument.guest.guard import met
+from llmtop.instrument.guest.guard import report_internal_error
 
 
-def guarded(tell: Callable[..., None], *args: Any) -> None:
+def run_guarded(tell: Callable[..., None], *args: Any) -> None:
     """Tell what a library has called us for; see `guard`."""
     try:
         tell(*args)
     except Exception as error:  # noqa: BLE001 - the door
-        met("what the training library says", error)
+        report_internal_error("what the training library says", error)

@@ -21,10 +21,10 @@ from typing import Any, TypeVar
 import jax
 
 import llmtop
-from llmtop.instrument.guest import guard
+from llmtop.instrument.guest import guard, registry
 from llmtop.instrument.record import recorder
 from llmtop.instrument.record.recorder import Step
-from llmtop.integrations.guarded import guarded
+from llmtop.integrations.guarded import run_guarded
 
 F = TypeVar("F", bound=Callable[..., Any])
 MARK = "llmtop.step"
@@ -38,9 +38,9 @@ class _Process:
     """What is known of JAX in this process."""
 
     def __init__(self) -> None:
-        self.met = False
+        self.has_begun = False
         """Whether a step has begun."""
-        self.placed = False
+        self.has_read_rank = False
         """Whether it was asked which process of how many this is."""
         self.compiles, self.compile_seconds, self.told = 0, 0.0, 0
 
@@ -59,7 +59,7 @@ class JaxStep:
     def __enter__(self) -> JaxStep:
         self._step = llmtop.step(self.tokens, self.samples, index=self._index)
         self._step.__enter__()
-        guarded(self._begin)
+        run_guarded(self._begin)
         return self
 
     def __exit__(
@@ -70,7 +70,7 @@ class JaxStep:
             mark.__exit__(kind, error, trace)
         if step is not None:
             step.tokens, step.samples = self.tokens, self.samples
-            guarded(_tell)
+            run_guarded(_publish)
             step.__exit__(kind, error, trace)
 
     def __call__(self, function: F) -> F:
@@ -84,9 +84,9 @@ class JaxStep:
         return stepping  # type: ignore[return-value]  # of the same signature, as wraps says
 
     def _begin(self) -> None:
-        if not _process.met:
-            _process.met = True
-            _meet()
+        if not _process.has_begun:
+            _process.has_begun = True
+            _begin_observing()
         number = recorder.get().next_index if self._index is None else int(self._index)
         # Costs nothing to speak of while nobody records: the number is kept only then.
         mark = jax.profiler.StepTraceAnnotation(MARK, step_num=number)
@@ -109,10 +109,10 @@ def step(tokens: float | None = None, samples: float | None = None, index: int |
 
 def marks_steps() -> bool:
     """Whether the script's steps are marked from here for whatever jax.profiler records."""
-    return _process.met
+    return _process.has_begun
 
 
-def _meet() -> None:
+def _begin_observing() -> None:
     """At the first step: listen to the compiler, beside whoever else does, and say what cannot be seen."""
     guard.note(_UNSEEN, _WHY)
     jax.monitoring.register_event_duration_secs_listener(_heard)
@@ -125,20 +125,23 @@ def _heard(event: str, seconds: float, **_: Any) -> None:
         _process.compile_seconds += seconds
 
 
-def _tell() -> None:
+def _publish() -> None:
     """At the end of a step: who this is among the processes, and what was compiled since."""
-    if not _process.placed:
-        _process.placed = True
-        _place()
+    if not _process.has_read_rank:
+        _process.has_read_rank = True
+        _read_rank()
     if _process.told != _process.compiles:
         _process.told = _process.compiles
         llmtop.log(jax_compiles=_process.compiles, jax_compile_seconds=_process.compile_seconds)
 
 
-def _place() -> None:
+def _read_rank() -> None:
     """The rank, where the script has made JAX distributed: to ask otherwise would start its devices."""
     if not getattr(jax.distributed, "is_initialized", bool)():
         return
     facts = recorder.get().facts
     facts.rank, facts.world_size = int(jax.process_index()), int(jax.process_count())
     facts.changed()
+
+
+registry.jax_steps_are_marked = marks_steps

@@ -10,7 +10,7 @@ import time
 from typing import Any
 
 import llmtop
-from llmtop.integrations.guarded import guarded
+from llmtop.integrations.guarded import run_guarded
 from llmtop.integrations.hooked import hooked_loop
 
 METRICS_SECONDS = 0.5
@@ -58,11 +58,11 @@ class LlmtopProfiler(_Profiler):  # type: ignore[misc]  # which class that is sh
 
     def start(self, action_name: str) -> None:
         """Lightning begins an action, by its name of it."""
-        guarded(self._begins, action_name)
+        run_guarded(self._begins, action_name)
 
     def stop(self, action_name: str) -> None:
         """Lightning has ended the action."""
-        guarded(self._ends, action_name)
+        run_guarded(self._ends, action_name)
 
     def _begins(self, action_name: str) -> None:
         loop = hooked_loop()

@@ -11,7 +11,7 @@ from transformers import TrainerCallback
 
 import llmtop
 from llmtop.instrument.auto.training.loop import runs_below
-from llmtop.integrations.guarded import guarded
+from llmtop.integrations.guarded import run_guarded
 from llmtop.integrations.hooked import hooked_loop, is_by_hand
 
 
@@ -27,27 +27,27 @@ class LlmtopCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Publish this process from now on."""
-        guarded(_begin_train, state.max_steps)
+        run_guarded(_begin_train, state.max_steps)
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """The batches of a step are there."""
-        guarded(_begin_step, state.global_step)
+        run_guarded(_begin_step, state.global_step)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """End the step: the optimizer has stepped."""
-        guarded(_end_step)
+        run_guarded(_end_step)
 
     def on_prediction_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """A batch of an evaluation is done."""
-        guarded(_saw_work)
+        run_guarded(_saw_work)
 
     def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Show what the Trainer logs beside the steps."""
-        guarded(_log, kwargs.get("logs") or {})
+        run_guarded(_log, kwargs.get("logs") or {})
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Leave the steps of a loop that follows to the hooks again."""
-        guarded(_end_train)
+        run_guarded(_end_train)
 
 
 def _begin_train(max_steps: int) -> None:

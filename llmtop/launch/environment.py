@@ -19,7 +19,7 @@ HISTORY = "LLMTOP_MEMORY_HISTORY"
 """Set by ``llmtop run --memory-history``: torch's allocator records the stack of each allocation."""
 
 
-def instrumented(environment: Mapping[str, str]) -> dict[str, str]:
+def instrumented_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """The environment with what has every Python (but one started with -I, -E or -S) wait for torch.
 
     Calling it twice (`llmtop run` below `llmtop run`) adds nothing the second time.
@@ -36,12 +36,12 @@ def instrumented(environment: Mapping[str, str]) -> dict[str, str]:
     return changed
 
 
-def with_a_line(environment: Mapping[str, str]) -> dict[str, str]:
+def announcing_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """The environment in which one process of the command that takes this one's place says that it has attached,
     or the command at its end why nothing has.
 
     Args:
-        environment: of `instrumented`.
+        environment: of `instrumented_environment`.
     """
     try:
         told = runtime_dir() / wire.told_name(os.getpid())
@@ -50,7 +50,7 @@ def with_a_line(environment: Mapping[str, str]) -> dict[str, str]:
     return {**environment, PID: str(os.getpid()), TOLD: str(told)}
 
 
-def without_lines(environment: Mapping[str, str]) -> dict[str, str]:
+def quiet_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """The environment in which nothing is said."""
     return {**environment, QUIET: "1"}
 

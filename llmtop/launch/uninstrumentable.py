@@ -17,7 +17,7 @@ _WITH_VALUE = "WX"
 """Options of the interpreter whose value may be the next word."""
 _LAST = "cm"
 """Options after which all words are the program's."""
-_DEAF = {
+_UNSUPPORTED = {
     "I": "-I (isolated)",
     "E": "-E (no PYTHON variables)",
     "S": "-S (no site)",
@@ -36,7 +36,7 @@ _START_OTHERS = frozenset({
 """Programs, not scripts, that are there to start others; nothing has to be said of them."""
 
 
-def deaf_option(command: Sequence[str]) -> str | None:
+def unsupported_python_flag(command: Sequence[str]) -> str | None:
     """The option by which a Python with this command line ignores what `llmtop run` prepared; None without one."""
     if not command or not _PYTHON.match(Path(command[0]).name):
         return None
@@ -45,8 +45,8 @@ def deaf_option(command: Sequence[str]) -> str | None:
         if not word.startswith("-") or word in ("-", "--") or word.startswith("--"):
             return None
         for place, letter in enumerate(word[1:], 2):
-            if letter in _DEAF:
-                return _DEAF[letter]
+            if letter in _UNSUPPORTED:
+                return _UNSUPPORTED[letter]
             if letter in _LAST:
                 return None
             if letter in _WITH_VALUE:
@@ -56,7 +56,7 @@ def deaf_option(command: Sequence[str]) -> str | None:
     return None
 
 
-def sentence(option: str) -> str:
+def flag_message(option: str) -> str:
     """What to say of such a Python, and what to do."""
     return (
         f"python {option} ignores its environment, so no step of it is seen; start it without, or call "
@@ -64,7 +64,7 @@ def sentence(option: str) -> str:
     )
 
 
-def unreached(command: Sequence[str], program: str) -> str | None:
+def unattachable_reason(command: Sequence[str], program: str) -> str | None:
     """Why no process of a command will attach, as far as its program tells: a sentence, or None.
 
     Args:
@@ -86,13 +86,13 @@ def unreached(command: Sequence[str], program: str) -> str | None:
 
 def sentences(pids: Iterable[int]) -> list[str]:
     """What to say about those of these processes that train unseen: below `llmtop run`, with torch, but deaf."""
-    return [said for pid in pids if (said := _said_of(pid))]
+    return [said for pid in pids if (said := _unseen_message(pid))]
 
 
-def _said_of(pid: int) -> str | None:
+def _unseen_message(pid: int) -> str | None:
     try:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").rstrip("\0").split("\0")
-        option = deaf_option(words)
+        option = unsupported_python_flag(words)
         if (
             option is None
             or ABI not in procfs.environ(pid)
@@ -102,4 +102,4 @@ def _said_of(pid: int) -> str | None:
     except (OSError, NotPossibleHere):
         return None  # gone, or not ours to read
     command = printable(" ".join(words_without_secrets(words)), 70)
-    return f"pid {pid} ({command}) runs below llmtop run, but {sentence(option)}"
+    return f"pid {pid} ({command}) runs below llmtop run, but {flag_message(option)}"

@@ -223,7 +223,7 @@ class _OptionsRecording(Recording):
     refused = ""
 
     @classmethod
-    def offered(cls, torch: Any) -> bool:
+    def is_available(cls, torch: Any) -> bool:
         return hasattr(torch, "made_up")
 
     @classmethod

@@ -73,7 +73,7 @@ def one_step(sampler: Sampler, index: int, gpu: Gpu | None = None, kernel_ms: in
             sampler.replica.backward()
         if begun:
             sampler.ends(node)
-    sampler.ended(index + 1)
+    sampler.end_sample(index + 1)
     if gpu is not None:
         gpu.synchronise()
     sampler.read()
@@ -160,7 +160,7 @@ def test_a_device_that_fails_fails_in_no_call_of_ours(gpu: Gpu) -> None:
     sampler.replica.backward()
     sampler.ends(BACKWARD)
     gpu.failing = False
-    sampler.ended(2)
+    sampler.end_sample(2)
     sampler.read()
     assert [sample.step for sample in samples(sampler)] == [1]
 
@@ -174,7 +174,7 @@ def test_waits_for_other_ranks_are_added_up(monkeypatch: pytest.MonkeyPatch) -> 
         sampler.begins(COMMUNICATION)
         sampler.ends(COMMUNICATION)
     sampler.begins(FORWARD)
-    sampler.ended(1)
+    sampler.end_sample(1)
     sampler.read()
     assert samples(sampler)[0].waited_host_ns == 300
 
@@ -187,7 +187,7 @@ def chosen(step_ns: float, steps: int = 4096) -> set[int]:
     while index < steps:
         if sampler.begin_if_due(index, step_ns):
             found.add(index + 1)
-            sampler.ended(index + 1)
+            sampler.end_sample(index + 1)
             index += 1
         else:
             index += sampler.rest(index)

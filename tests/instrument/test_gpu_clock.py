@@ -27,7 +27,7 @@ class Rig:
         self.clock = GpuClock(self.gpu)
         self.recorder.attach()
         self.recorder.clock = self.clock
-        self.recorder.run_chores = periodic.Chores(self.recorder)
+        self.recorder.run_periodic = periodic.PeriodicTasks(self.recorder, listen_to_store=lambda _facts: None)
 
     def train(self, steps: int, step: Callable[[], None]) -> list[wire.GpuTime]:
         """Run steps and return the GPU times of those that were timed."""

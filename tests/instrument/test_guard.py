@@ -12,6 +12,7 @@ from types import FrameType
 import pytest
 
 import llmtop
+from llmtop.instrument import startup
 from llmtop.instrument.guest import guard
 from llmtop.instrument.record import open_phases, recorder
 from llmtop.instrument.serve.hello import hello
@@ -115,7 +116,7 @@ def test_what_is_ours_is_said_once_and_goes_no_further(
         with llmtop.step(), llmtop.phase("first"):
             pass
     assert len(recorded.steps) == 3
-    note = hello(recorded.recorder).note
+    note = hello(recorded.recorder, startup.controls()).note
     assert note is not None
     assert note.count("llmtop cannot see some phases") == 1
     assert type(error).__name__ in note
@@ -141,5 +142,5 @@ def test_an_error_without_a_text_is_noted_all_the_same(recorded: Recorded) -> No
     try:
         raise Speechless
     except Speechless as error:
-        guard.met("something", error)
+        guard.report_internal_error("something", error)
     assert recorder.get() is recorded.recorder

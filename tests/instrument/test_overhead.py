@@ -30,7 +30,7 @@ class Annotation:
 
 def run(steps):
     for _ in range(steps):
-        r.chores_in = 1  # a sample after each step
+        r.periodic_in = 1  # a sample after each step
         with llmtop.phase("dataload"):
             time.sleep(0.0005)
         with llmtop.step(tokens=7):
@@ -52,7 +52,7 @@ told = [
 ]
 print(json.dumps({"steps": told, "heard": heard, "known": r.costs.known, "step_ns": r.costs.step_ns(),
     "phase_ns": r.costs.phase_ns(), "children": sorted(r.root.children), "left_out": r.left_out,
-    "chores_ns": r.costs.chores_ns}))
+    "periodic_ns": r.costs.periodic_ns}))
 """
 
 
@@ -62,7 +62,7 @@ def test_what_calls_cost_is_found_out_without_a_trace_in_the_steps(runtime_dir: 
     assert err == ""
     told = json.loads(out)
     assert told["known"]
-    assert min(told["step_ns"], told["phase_ns"], told["chores_ns"]) > 0
+    assert min(told["step_ns"], told["phase_ns"], told["periodic_ns"]) > 0
     assert told["children"] == ["dataload", "forward"]
     assert told["left_out"] == {}
     assert told["heard"] == ["dataload", "forward", "attention"] * 10

@@ -149,7 +149,7 @@ dist.init_process_group(**GROUP)
 if with_llmtop:  # each step is sampled, from the first on that can be
     from llmtop.instrument.arrival import sampler
     from llmtop.instrument.record import periodic, recorder
-    sampler.EVERY_NS, periodic.LOOK_EVERY_NS = 1, 1
+    sampler.EVERY_NS, periodic.PERIOD_NS = 1, 1
 torch.manual_seed(0)
 net = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 8))
 ddp = nn.parallel.DistributedDataParallel(net)

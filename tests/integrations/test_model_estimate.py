@@ -226,7 +226,8 @@ RATES = {
     "on a device": ("train(net, rate=0.25).param_groups[0]['lr'] = torch.empty((), device='meta')", {}),
     "of the script": ("llmtop.log(learning_rate=7.0)\ntrain(net, rate=0.25)", {"learning_rate": 7.0}),
     "of the script, later": (
-        "optimizer = train(net, rate=0.25)\nget().refresh(True)\nllmtop.log(lr=7.0)\nget().refresh(True)",
+        "optimizer = train(net, rate=0.25)\nrefresh = get().hooks.refresh\n"
+        "refresh(True)\nllmtop.log(lr=7.0)\nrefresh(True)",
         {"lr": 7.0},
     ),
     "with steps of its own": (

@@ -25,7 +25,7 @@ dist.init_process_group(**GROUP)
 if with_llmtop:  # each step is sampled, from the first on that can be
     from llmtop.instrument.arrival import sampler
     from llmtop.instrument.record import periodic, recorder
-    sampler.EVERY_NS, periodic.LOOK_EVERY_NS = 1, 1
+    sampler.EVERY_NS, periodic.PERIOD_NS = 1, 1
 heard = []
 
 class Functions(TorchFunctionMode):

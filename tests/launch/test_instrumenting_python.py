@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from llmtop.launch.environment import INJECT, instrumented
+from llmtop.launch.environment import INJECT, instrumented_environment
 from tests.launch.conftest import LLMTOP
 from tests.support.processes import REPOSITORY, environment
 from tests.support.steps import read
@@ -251,7 +251,7 @@ print("trained", flush=True)
 if "child" not in sys.argv:
     subprocess.run([sys.executable, {str(script)!r}, "child"], check=True)
 """)
-    variables = {**instrumented(os.environ), "PYTHONPATH": f"{INJECT}:{packages}", variable: value}
+    variables = {**instrumented_environment(os.environ), "PYTHONPATH": f"{INJECT}:{packages}", variable: value}
     done = subprocess.run(
         [str(tmp_path / "venv/bin/python"), str(script)],
         env=variables,
@@ -268,7 +268,9 @@ if "child" not in sys.argv:
 
 
 def test_a_run_within_a_run_adds_nothing() -> None:
-    once = instrumented({"PYTHONPATH": "/somewhere", "HOME": "/"})
+    once = instrumented_environment({"PYTHONPATH": "/somewhere", "HOME": "/"})
     assert once["PYTHONPATH"] == f"{INJECT}{os.pathsep}/somewhere"
-    assert instrumented(once) == once
-    assert instrumented({})["PYTHONPATH"] == str(INJECT), "no empty entry: it would mean the current folder"
+    assert instrumented_environment(once) == once
+    assert instrumented_environment({})["PYTHONPATH"] == str(INJECT), (
+        "no empty entry: it would mean the current folder"
+    )

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from llmtop.launch.uninstrumentable import deaf_option
+from llmtop.launch.uninstrumentable import unsupported_python_flag
 from tests.launch.conftest import LLMTOP
 from tests.support.processes import environment, wait_for
 
@@ -35,7 +35,7 @@ from tests.support.processes import environment, wait_for
     ],
 )
 def test_the_options_that_make_it_deaf(command: str, option: str | None) -> None:
-    found = deaf_option(command.split())
+    found = unsupported_python_flag(command.split())
     assert (found or "").partition(" ")[0] == (option or "")
 
 

@@ -46,8 +46,8 @@ def show() -> None:
 
     r = recorder.get()
     steps: list[dict[str, Any]] = []
-    if r.refresh is not None:
-        r.refresh(True)  # as the server thread does while a monitor is there
+    if r.hooks.refresh is not None:
+        r.hooks.refresh(True)  # as the server thread does while a monitor is there
     for step in steps_of(r):
         phases = {phase.name: (phase.count, phase.host_ns / 1e9) for phase in step.phases}
         numbers = {"seconds": step.host_ns / 1e9, "tokens": step.tokens, "samples": step.samples}

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from llmtop.errors import NotPossibleHere, UnusableInput
 from llmtop.launch import run_lifetime
-from llmtop.launch.environment import instrumented, without_lines
+from llmtop.launch.environment import instrumented_environment, quiet_environment
 from llmtop.system import procfs
 
 _STARTER = Path(__file__).with_name("start_command.py")
@@ -49,7 +49,11 @@ class CommandProcess:
         """
         variables = dict(environment)
         variables.pop("LLMTOP_OFF", None)
-        variables = without_lines(instrumented(variables)) if attached else {**variables, "LLMTOP_OFF": "1"}
+        variables = (
+            quiet_environment(instrumented_environment(variables))
+            if attached
+            else {**variables, "LLMTOP_OFF": "1"}
+        )
         self._marker = run_lifetime.new_marker()
         variables[run_lifetime.MARKER] = self._marker
         check_program(command, variables)

@@ -16,7 +16,7 @@ from llmtop.bench.run.run_steps import RunSteps
 from llmtop.bench.run.run_watch import RunWatch
 from llmtop.errors import UnusableInput
 from llmtop.format import counted
-from llmtop.launch.uninstrumentable import deaf_option, sentence, unreached
+from llmtop.launch.uninstrumentable import flag_message, unattachable_reason, unsupported_python_flag
 
 
 def run_result(run: BenchRun, settings: BenchSettings, watch: RunWatch, command: CommandProcess) -> BenchRun:
@@ -87,9 +87,9 @@ def _no_steps_reason(run: BenchRun, *, attached: bool) -> str:
         return "it attached, and ended no step; llmtop doctor says what is seen of a training"
     if os.environ.get("LLMTOP_OFF"):
         return "LLMTOP_OFF is set"
-    if option := deaf_option(run.command):
-        return sentence(option)
+    if option := unsupported_python_flag(run.command):
+        return flag_message(option)
     program = shutil.which(run.command[0]) or run.command[0]
-    return unreached(run.command, program) or (
+    return unattachable_reason(run.command, program) or (
         "nothing of it attached; a PyTorch loop attaches by itself, any other by calling llmtop.step()"
     )

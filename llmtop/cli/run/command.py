@@ -66,12 +66,12 @@ def run(
         raise UnusableInput("--with chooses what nsys records; add --nsys")
     if memory_history and not auto:
         raise UnusableInput("--memory-history is switched on by the hooks that --no-auto leaves out")
-    from llmtop.launch.environment import HISTORY, instrumented
+    from llmtop.launch.environment import HISTORY, instrumented_environment
     from llmtop.launch.exec_in_place import exec_in_place, not_started, occupy_closed_streams
 
     # nsys opens files in the training before Python starts: with a closed stdout, print() would write to one.
     occupy_closed_streams(for_command=nsys)
-    environment = instrumented(os.environ) if auto else dict(os.environ)
+    environment = instrumented_environment(os.environ) if auto else dict(os.environ)
     program = shutil.which(command[0], os.F_OK, environment.get("PATH"))
     if program is None:
         raise not_started(command[0], FileNotFoundError())  # before anything is started for it
@@ -94,19 +94,19 @@ def _speaking(
     environment: dict[str, str], command: tuple[str, ...], program: str, *, quiet: bool
 ) -> dict[str, str]:
     """Say what is known to go wrong already; else have the command's own processes say how it went."""
-    from llmtop.launch.environment import with_a_line, without_lines
+    from llmtop.launch.environment import announcing_environment, quiet_environment
     from llmtop.launch.inject._llmtop_watch import QUIET
-    from llmtop.launch.uninstrumentable import deaf_option, sentence, unreached
+    from llmtop.launch.uninstrumentable import flag_message, unattachable_reason, unsupported_python_flag
 
     if quiet or environment.get(QUIET):
-        return without_lines(environment)
+        return quiet_environment(environment)
     if environment.get("LLMTOP_OFF"):
         why: str | None = "LLMTOP_OFF is set"
-    elif option := deaf_option(command):
-        why = sentence(option)
+    elif option := unsupported_python_flag(command):
+        why = flag_message(option)
     else:
-        why = unreached(command, program) if os.access(program, os.X_OK) else None
-        environment = with_a_line(environment)
+        why = unattachable_reason(command, program) if os.access(program, os.X_OK) else None
+        environment = announcing_environment(environment)
     if why is not None:
         _print(f"not attached: {why}")
     return environment

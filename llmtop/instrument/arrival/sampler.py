@@ -27,7 +27,7 @@ from llmtop.instrument.arrival.samples import Sample, Samples
 from llmtop.instrument.gpu.events import Events
 from llmtop.instrument.gpu.stream_waits import Pairs, StreamWaits
 from llmtop.instrument.guest.forks import keep_in_children
-from llmtop.instrument.guest.guard import met
+from llmtop.instrument.guest.guard import report_internal_error
 from llmtop.instrument.guest.interrupts import raised_by_handler
 from llmtop.naming.phase_names import role_of
 
@@ -129,7 +129,7 @@ class Sampler:
 
     # --- between steps, in the training thread ----------------------------------------------------
 
-    def ended(self, index: int) -> None:
+    def end_sample(self, index: int) -> None:
         """The sampled step has ended: take the hooks off, and keep its stamps."""
         step, self._open = self._open, None
         if self._waits is not None and self._looks_at_waits:
@@ -214,7 +214,7 @@ class Sampler:
         if step.reference is not None:
             self._free.append(step.reference)
         if self._waits is not None and step.waits is not None:
-            self._waits.give_back(step.waits)
+            self._waits.recycle(step.waits)
 
     def _waits_every(self) -> int:
         """At every which of the sampled steps the waits are looked at: a power of two, as in all ranks."""
@@ -285,7 +285,7 @@ class Sampler:
                 self._gradient_is_ready(place)
             except BaseException as error:  # noqa: BLE001 - the door: see guard
                 self._spoil()
-                met(ARRIVALS, error)
+                report_internal_error(ARRIVALS, error)
 
         return ready
 

@@ -36,7 +36,7 @@ def install(again: Callable[[], Loop]) -> Loop:
     transfers.listen(loop)
     checkpoints.listen(loop)
     modules = Modules(loop)
-    loop.recorder.roots = modules.roots
+    loop.recorder.hooks.roots = modules.roots
     inference = Inference(loop)
     loop.forget_too = inference.forget
     ranks = communication.Ranks()
@@ -45,8 +45,8 @@ def install(again: Callable[[], Loop]) -> Loop:
         """Look for what this process trains, and publish it."""
         with dynamo.Paused():
             ranks.look()
-            if ranks.look not in loop.recorder.looks:
-                loop.recorder.looks.append(ranks.look)
+            if ranks.look not in loop.recorder.hooks.periodic:
+                loop.recorder.hooks.periodic.append(ranks.look)
             inferred = inference.trains(modules)
             if modules.unknown:
                 modules.look()

@@ -23,6 +23,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from llmtop.instrument.control.recording import Recording
+from llmtop.instrument.guest import registry
 
 if TYPE_CHECKING:
     from llmtop.instrument.record.recorder import Recorder
@@ -72,7 +73,7 @@ class JaxProfiler(Recording):
     peak_factor = 12.0
 
     @classmethod
-    def offered(cls, module: Any) -> bool:
+    def is_available(cls, module: Any) -> bool:
         return _state() is not None
 
     @classmethod
@@ -183,8 +184,8 @@ class JaxProfiler(Recording):
 
     def _begin_mark(self) -> None:
         """Mark the step that begins, where the script does not mark it by llmtop.integrations.jax."""
-        marking = sys.modules.get("llmtop.integrations.jax")
-        if marking is None or not marking.marks_steps():
+        are_marked = registry.jax_steps_are_marked
+        if are_marked is None or not are_marked():
             number = self._recorder.next_index
             self._mark = self._jax.profiler.StepTraceAnnotation(MARK, step_num=number)
             self._mark.__enter__()

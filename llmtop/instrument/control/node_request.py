@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 from llmtop.errors import NotPossibleHere
-from llmtop.instrument.control.peer_rank import Gone, Sibling
+from llmtop.instrument.control.peer_rank import Gone, PeerRank
 from llmtop.protocol import client, job_store, socket_dir, wire
 from llmtop.protocol.job_store import Ask, NodeTold, RankTold
 from llmtop.protocol.tcp_store import TcpStore
@@ -38,8 +38,8 @@ class AskedHere:
         self._ask = ask
         self._store = store
         self._told = NodeTold(host=names[0])
-        self._siblings: dict[int, Sibling] = {}
-        self._greeting: list[Sibling] = []
+        self._peers: dict[int, PeerRank] = {}
+        self._greeting: list[PeerRank] = []
         """By rank."""
         self._ranks: dict[int, RankTold] = {}
         self._folder: Path | None = None
@@ -57,25 +57,25 @@ class AskedHere:
 
     def forget(self) -> None:
         """In a forked child: close its copies of the connections, and say nothing on them."""
-        for sibling in (*self._greeting, *self._siblings.values()):
-            sibling.channel.close()
+        for peer in (*self._greeting, *self._peers.values()):
+            peer.channel.close()
 
     def begin(self) -> None:
         """Ask the ranks that are meant."""
         greeting = self._greeted()
         wanted = None if self._ask.ranks is None else set(self._ask.ranks)
         mine = {}
-        for sibling in greeting:
-            hello = sibling.hello
+        for peer in greeting:
+            hello = peer.hello
             if hello is None or hello.rank is None or not self._is_meant(hello, wanted):
-                sibling.close()
+                peer.close()
             else:
-                mine[hello.rank] = sibling
+                mine[hello.rank] = peer
         if not mine:
             self.over = True
             return
         self._ranks = {rank: RankTold(rank=rank, pid=mine[rank].pid) for rank in sorted(mine)}
-        self._siblings = mine
+        self._peers = mine
         refused = self._find_folder()
         for rank in sorted(mine):
             if refused:
@@ -85,17 +85,17 @@ class AskedHere:
 
     def drain(self) -> None:
         """Hear what the ranks have said since."""
-        for rank, sibling in list(self._siblings.items()):
-            self._hear(rank, sibling)
+        for rank, peer in list(self._peers.items()):
+            self._hear(rank, peer)
 
-    def _hear(self, rank: int, sibling: Sibling) -> None:
+    def _hear(self, rank: int, peer: PeerRank) -> None:
         try:
-            for state in sibling.states():
+            for state in peer.states():
                 if state.id == self._id(rank):
                     self._take(rank, state)
         except Gone as error:
-            del self._siblings[rank]
-            sibling.close()
+            del self._peers[rank]
+            peer.close()
             if self._ranks[rank].state not in ENDED:
                 self._set(rank, state="failed", detail=f"it has ended: {error}"[:_LONGEST])
 
@@ -127,12 +127,12 @@ class AskedHere:
             remove: whether what has been written is for nobody.
         """
         self.over = True
-        for rank, sibling in self._siblings.items():
+        for rank, peer in self._peers.items():
             with contextlib.suppress(Gone):
                 if self._ranks[rank].state not in ENDED:
-                    sibling.cancel(self._id(rank))
-            sibling.close()
-        self._siblings = {}
+                    peer.cancel(self._id(rank))
+            peer.close()
+        self._peers = {}
         if not remove:
             return
         for told in self._ranks.values():
@@ -143,7 +143,7 @@ class AskedHere:
             with contextlib.suppress(OSError):
                 folder.rmdir()
 
-    def _greeted(self) -> list[Sibling]:
+    def _greeted(self) -> list[PeerRank]:
         """Those of this node's trainings that say who they are."""
         found = []
         try:
@@ -152,7 +152,7 @@ class AskedHere:
             return []
         for file in files:
             with contextlib.suppress(Gone):
-                found.append(Sibling(file.path))
+                found.append(PeerRank(file.path))
         self._greeting = found
         until = time.monotonic() + GREET_SECONDS
         while any(one.hello is None for one in found) and time.monotonic() < until:
@@ -177,7 +177,7 @@ class AskedHere:
             at_step=ask.at_step,
         )
         try:
-            self._siblings[rank].ask(request)
+            self._peers[rank].ask(request)
         except Gone as error:
             self._set(rank, state="failed", detail=f"it cannot be reached: {error}"[:_LONGEST])
 
@@ -226,12 +226,12 @@ class AskedHere:
         return ""
 
 
-def _is_there(sibling: Sibling) -> bool:
+def _is_there(peer: PeerRank) -> bool:
     """Whether it still speaks; takes in its Hello."""
     try:
-        sibling.states()
+        peer.states()
     except Gone:
-        sibling.close()
+        peer.close()
         return False
     return True
 

@@ -15,6 +15,7 @@ from threading import get_ident
 from typing import TYPE_CHECKING, Any, Protocol
 
 from llmtop.instrument.control import recordings
+from llmtop.instrument.guest import registry
 from llmtop.instrument.guest.interrupts import raised_by_handler
 from llmtop.protocol import wire
 
@@ -39,7 +40,7 @@ class _RangeAsker(Protocol):
     def gone(self) -> bool: ...
 
 
-def offered() -> bool:
+def is_available() -> bool:
     """Whether this process has loaded a PyTorch that can mark operators; imports nothing."""
     torch: Any = sys.modules.get("torch")
     found = getattr(getattr(torch, "_C", None), "_autograd", None)
@@ -56,7 +57,7 @@ def handle(request: wire.OpRanges, recorder: Recorder, send: Send, asker: _Range
         asker: who asked: when it has gone, the ranges end.
     """
     known = recorder.op_ranges
-    running = known if isinstance(known, Marking) and not known.ended else None
+    running = known if isinstance(known, OperatorRanges) and not known.ended else None
     if request.want == "off":
         if running is not None and running.request.id == request.id:
             running.end_soon()
@@ -64,9 +65,9 @@ def handle(request: wire.OpRanges, recorder: Recorder, send: Send, asker: _Range
     refusal, note = "", ""
     if running is not None:
         refusal = "another llmtop has its operators marked"
-    elif not offered():
+    elif not is_available():
         refusal = "it has loaded no PyTorch that can mark operators"
-    elif recorder.pause is None and recorder.boundary_hook is not None:
+    elif recorder.pause.request is None and recorder.boundary_hook is not None:
         refusal = "a capture runs inside it"
     elif request.want == "ready":
         refusal = _refusal()
@@ -74,7 +75,7 @@ def handle(request: wire.OpRanges, recorder: Recorder, send: Send, asker: _Range
     if refusal or request.want != "on":
         send(wire.OpRangesState(id=request.id, state="failed" if refusal else "ready", detail=refusal or note))
         return
-    recorder.op_ranges = Marking(request, recorder, send, asker)
+    recorder.op_ranges = OperatorRanges(request, recorder, send, asker)
 
 
 def end_here(recorder: State) -> None:
@@ -83,11 +84,11 @@ def end_here(recorder: State) -> None:
     In a forked child as well: it has the thread, and the ranges with it, but no monitor that would end them.
     """
     known, recorder.op_ranges = recorder.op_ranges, None
-    if isinstance(known, Marking):
+    if isinstance(known, OperatorRanges):
         known.drop()
 
 
-class Marking:
+class OperatorRanges:
     """One stretch of marked operators, from the request to the step after which it ended."""
 
     def __init__(self, request: wire.OpRanges, recorder: Recorder, send: Send, asker: _RangeAsker) -> None:
@@ -130,7 +131,7 @@ class Marking:
                 self._send(wire.OpRangesState(id=self.request.id, state="on", detail=f"after step {index}"))
         except Exception as error:  # whatever PyTorch raises, the training goes on
             self.drop()
-            self._end("failed", _said(error))
+            self._end("failed", _first_line(error))
             if raised_by_handler(error):
                 raise
 
@@ -146,7 +147,7 @@ class Marking:
     def _stop(self) -> None:
         """Mark no more, where this is the thread that does; a second call does nothing."""
         began = self._thread
-        self._give_back()
+        self._restore_profilers()
         if began == get_ident() and sys.modules["torch"].autograd._profiler_enabled():
             _disable()
         self._thread = 0
@@ -169,7 +170,7 @@ class Marking:
                 self._before[name] = begin, (ours := first(begin))
                 setattr(profiler, name, ours)
 
-    def _give_back(self) -> None:
+    def _restore_profilers(self) -> None:
         profiler: Any = sys.modules["torch"].autograd.profiler
         while self._before:
             name, (begin, ours) = self._before.popitem()
@@ -191,7 +192,7 @@ def _refusal() -> str:
         _enable()
         _disable()
     except Exception as error:  # noqa: BLE001 - a PyTorch without CUDA, or of another version
-        return f"its PyTorch cannot mark operators ({_said(error)})"
+        return f"its PyTorch cannot mark operators ({_first_line(error)})"
     return ""
 
 
@@ -226,6 +227,11 @@ def _hides_operators() -> bool:
     return bool(counters.get("stats", {}).get("unique_graphs")) or recordings.has_cuda_graph()
 
 
-def _said(error: Exception) -> str:
+def _first_line(error: Exception) -> str:
     lines = str(error).splitlines() or [type(error).__name__]
     return lines[0][:200]
+
+
+registry.after_failure(end_here)
+registry.at_fork("op_ranges", end_here)
+registry.at_end("op_ranges", end_here)

@@ -24,7 +24,7 @@ from typing import Any
 
 from llmtop.errors import NotPossibleHere
 from llmtop.instrument.control.allocator_snapshot import KEY
-from llmtop.instrument.guest import guard
+from llmtop.instrument.guest import guard, sanitize
 from llmtop.protocol import socket_dir
 
 MOST_BYTES = 256 << 20
@@ -63,7 +63,7 @@ def watch() -> None:
                 _record_history(torch)
             attach(_observed)
         except Exception as error:  # noqa: BLE001 - to the one door, which passes on what is the script's
-            guard.met("out-of-memory errors", error)
+            guard.report_internal_error("out-of-memory errors", error)
 
     torch.cuda._lazy_call(when_initialised)
 
@@ -104,7 +104,7 @@ def _observed(device: int, wanted: int, _allowed: int, device_free: int) -> None
         _taken = _Taken(os.getpid(), _snapshot(sys.modules["torch"]), error)
         atexit.register(_taken.end)
     except Exception as failed:  # noqa: BLE001 - as above
-        guard.met("the snapshot at an out-of-memory error", failed)
+        guard.report_internal_error("the snapshot at an out-of-memory error", failed)
     finally:
         _busy.release()
 
@@ -181,16 +181,16 @@ class _Taken:
         if os.getpid() != self._pid:
             return  # a forked child: it is its parent's
         with suppress(OSError):
-            if not ended_by_it(sys.modules["torch"].cuda.OutOfMemoryError):
+            if not ended_by_error(sys.modules["torch"].cuda.OutOfMemoryError):
                 os.unlink(self.partial)
                 return
             os.replace(self.partial, self.path)
-            watch_of_run = sys.modules.get("_llmtop_watch")
+            watch_of_run = sanitize.launcher()
             if watch_of_run is not None:
                 watch_of_run.kept(os.fspath(self.path))
 
 
-def ended_by_it(kind: type[BaseException]) -> bool:
+def ended_by_error(kind: type[BaseException]) -> bool:
     """Whether the exception that ends this process is of that kind, or was raised because of one."""
     error: BaseException | None = getattr(sys, "last_value", None)
     seen = 0

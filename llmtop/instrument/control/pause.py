@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
+from llmtop.instrument.guest import registry
 from llmtop.instrument.guest.interrupts import raised_by_handler
 from llmtop.instrument.guest.threads import Thread, wait_for
 from llmtop.instrument.serve import limits
@@ -30,7 +31,9 @@ MAX_SECONDS = 10.0
 """Whatever a monitor asks for; as much again for the GPU to become idle."""
 GRACE_SECONDS = 1.0
 """A monitor that was killed may have left a tool at work that takes a moment."""
-_LOOK_SECONDS = 0.05
+DRAIN_SECONDS = 1.0
+"""How long an exit waits for a thread that waits for the GPU."""
+_POLL_SECONDS = 0.05
 _waiter: Thread | None = None
 """The latest thread that waits, or has waited, for the GPU."""
 
@@ -53,7 +56,7 @@ def handle(request: wire.Pause | wire.Resume, recorder: Recorder, send: Send, as
         send: tells the monitors; called from the training thread too.
         asker: who asked: when it has gone, so has the pause.
     """
-    known = recorder.pause  # read once: the training thread takes it away when it is over
+    known = recorder.pause.request  # read once: the training thread takes it away when it is over
     known = known if isinstance(known, PauseUnderWay) else None
     running = known if known is not None and not known.over else None
     if isinstance(request, wire.Resume):
@@ -74,7 +77,7 @@ def handle(request: wire.Pause | wire.Resume, recorder: Recorder, send: Send, as
         return
     if known is not None:
         known.resume()  # whose monitor has gone: if it still waits, the next one follows a step later
-    pause = recorder.pause = PauseUnderWay(request, recorder, send, asker)
+    pause = recorder.pause.request = PauseUnderWay(request, recorder, send, asker)
     pause.arm()
 
 
@@ -123,10 +126,10 @@ class PauseUnderWay:
         elif wanted is not None and finished > wanted:
             self._end("late", f"step {index} had ended before")
         elif wanted is None or finished == wanted:
-            self._holding = self._recorder.paused = True
+            self._holding = self._recorder.pause.holds = True
             try:
                 self._hold(index)
-                self._recorder.paused = False
+                self._recorder.pause.holds = False
             finally:
                 # A signal's handler that raises ends the pause; what it raised is the script's.
                 self._end("failed", "the training was interrupted")
@@ -146,7 +149,7 @@ class PauseUnderWay:
         if not busy and not self.over:
             self._tell("paused")
             until = time.monotonic() + _limit(self.request.seconds)
-            while not wait_for(self._released, _LOOK_SECONDS) and time.monotonic() < until:
+            while not wait_for(self._released, _POLL_SECONDS) and time.monotonic() < until:
                 if self._asker.gone:
                     wait_for(self._released, GRACE_SECONDS)
                     break
@@ -173,7 +176,7 @@ class PauseUnderWay:
             return f"{type(error).__name__}: {error}"
         limit = _limit(self.request.drain_seconds)
         until = time.monotonic() + limit
-        while not wait_for(done, _LOOK_SECONDS) and not self.over:
+        while not wait_for(done, _POLL_SECONDS) and not self.over:
             if time.monotonic() > until:
                 return f"the GPU was still at work {limit:.0f} s after step {index}"
         return errors[0] if errors else ""
@@ -182,8 +185,8 @@ class PauseUnderWay:
         # First what must not stay, should a signal's handler raise in between.
         if self._recorder.boundary_hook == self._at_boundary:
             self._recorder.boundary_hook = None
-        if self._recorder.pause is self:
-            self._recorder.pause = None
+        if self._recorder.pause.request is self:
+            self._recorder.pause.request = None
         if self._ended:
             return
         self._ended = True
@@ -228,3 +231,6 @@ def _synchronize(devices: list[int], done: threading.Event, errors: list[str]) -
         errors.append(f"{type(error).__name__}: {error}")
     finally:
         done.set()
+
+
+registry.at_end("pause", lambda _recorder: end_with_process(DRAIN_SECONDS))

@@ -22,7 +22,7 @@ class Gone(Exception):
     """It has hung up, or is no training of this user."""
 
 
-class Sibling:
+class PeerRank:
     """One connection. Nothing of it blocks."""
 
     def __init__(self, path: Path) -> None:

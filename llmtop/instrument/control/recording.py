@@ -14,7 +14,7 @@ MANY_STEPS = 1 << 30
 
 
 class Recording(ABC):
-    """One way to record; every method is called in the training thread but `offered`, `refusal` and `write`."""
+    """One way to record; all but `is_available`, `refusal` and `write` run in the training thread."""
 
     engine: str
     """The capture engine that asks for it, by the name that stands in the Hello and in the request."""
@@ -31,7 +31,7 @@ class Recording(ABC):
 
     @classmethod
     @abstractmethod
-    def offered(cls, module: Any) -> bool:
+    def is_available(cls, module: Any) -> bool:
         """Whether a process with this library can have it; imports nothing.
 
         Args:

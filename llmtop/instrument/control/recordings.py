@@ -40,7 +40,7 @@ class TorchProfiler(Recording):
     leaves_threads = True
 
     @classmethod
-    def offered(cls, torch: Any) -> bool:
+    def is_available(cls, torch: Any) -> bool:
         return hasattr(torch, "profiler")
 
     @classmethod
@@ -107,7 +107,7 @@ class MemoryHistory(Recording):
     engine = "memory"
 
     @classmethod
-    def offered(cls, torch: Any) -> bool:
+    def is_available(cls, torch: Any) -> bool:
         version = getattr(torch, "version", None)
         return hasattr(torch, "profiler") and bool(getattr(version, "cuda", None))
 

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Protocol
 from llmtop.instrument.control.recording import Recording
 from llmtop.instrument.control.recording_length import RecordingLength
 from llmtop.instrument.control.recordings import RECORDINGS
+from llmtop.instrument.guest import registry
 from llmtop.instrument.guest.interrupts import raised_by_handler
 from llmtop.instrument.guest.threads import Thread, wait_for
 from llmtop.instrument.steps.ring import MASK
@@ -29,7 +30,7 @@ from llmtop.protocol import wire
 if TYPE_CHECKING:
     from llmtop.instrument.record.recorder import Recorder
 
-Send = Callable[[wire.FromTraining], None]
+Send = Callable[[wire.CaptureState], None]
 
 
 class Asker(Protocol):
@@ -40,6 +41,8 @@ class Asker(Protocol):
         """Whether it has ended."""
 
 
+WRITE_SECONDS = 10.0
+"""How long an exit waits for the file of a capture."""
 _STEP_SECONDS = 2.0
 """How long an exit waits for the next step of another thread, which alone can stop what records it."""
 
@@ -47,7 +50,7 @@ _lock = threading.Lock()
 _running: SelfCapture | None = None
 _recorded = False
 """Whether PyTorch's profiler has run here; then threads of its own wait in it for ever."""
-_inherited = False
+_has_inherited_profiler = False
 """Whether it had in the process that this one was forked from."""
 _of_thread = threading.local()
 """What goes when its thread ends."""
@@ -56,7 +59,8 @@ _of_thread = threading.local()
 def engines() -> list[str]:
     """What this process can take of itself now; imports nothing."""
     loaded = {name: sys.modules.get(kind.library) for name, kind in RECORDINGS.items()}
-    return [name for name, module in loaded.items() if module is not None and RECORDINGS[name].offered(module)]
+    found = {name: module for name, module in loaded.items() if module is not None}
+    return [name for name, module in found.items() if RECORDINGS[name].is_available(module)]
 
 
 def handle(
@@ -100,15 +104,15 @@ def end_with_process(seconds: float) -> bool:
     return running is None or running.ended.is_set() or running.end_with_process(seconds)
 
 
-def inherited() -> bool:
+def has_inherited_profiler() -> bool:
     """Whether this process was forked from one in which PyTorch's profiler had run."""
-    return _inherited
+    return _has_inherited_profiler
 
 
 def forget_after_fork() -> None:
     """In a forked child: the capture is the parent's, and so is whatever thread holds the lock."""
-    global _inherited, _lock, _recorded, _running
-    _inherited = _inherited or _recorded
+    global _has_inherited_profiler, _lock, _recorded, _running
+    _has_inherited_profiler = _has_inherited_profiler or _recorded
     _recorded = False
     _running = None
     _lock = threading.Lock()
@@ -355,3 +359,8 @@ class _EndOfThread:
 
     def __del__(self) -> None:
         self._capture.thread_ends()
+
+
+registry.at_fork("capture", lambda _recorder: forget_after_fork())
+registry.at_end("inherited", lambda _recorder: not has_inherited_profiler())
+registry.at_end("capture", lambda _recorder: end_with_process(WRITE_SECONDS))

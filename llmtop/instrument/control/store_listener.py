@@ -14,7 +14,7 @@ import time
 from typing import TYPE_CHECKING
 
 from llmtop.instrument.control.node_request import AskedHere
-from llmtop.instrument.guest import descriptors
+from llmtop.instrument.guest import descriptors, registry
 from llmtop.instrument.guest.descriptors import Channel
 from llmtop.instrument.guest.threads import Thread
 from llmtop.instrument.identity import launcher_env
@@ -25,7 +25,7 @@ from llmtop.version import __version__
 if TYPE_CHECKING:
     from llmtop.instrument.identity.run_info import Facts
 
-LOOK_SECONDS = 1.0
+POLL_SECONDS = 1.0
 HEAR_SECONDS = 0.25
 """How often ranks that are at a capture are heard."""
 MOST_AT_ONCE = 4
@@ -139,14 +139,14 @@ class StoreListener:
             due = 0.0
             while not self._stopping:
                 if time.monotonic() >= due:
-                    due = time.monotonic() + LOOK_SECONDS
-                    number = self._look(store, node, number)
+                    due = time.monotonic() + POLL_SECONDS
+                    number = self._poll(store, node, number)
                 busy = [one for one in self._asked if one.is_busy]
                 poll.poll(HEAR_SECONDS if busy else max(0.0, due - time.monotonic()))
                 for one in busy:
                     one.drain()
 
-    def _look(self, store: TcpStore, node: int, number: int) -> int:
+    def _poll(self, store: TcpStore, node: int, number: int) -> int:
         """Take in what is newly asked, and tell how all is; returns the number of the next request."""
         asked = store.get(self._keys.ask(number))
         if asked is not None:
@@ -171,3 +171,7 @@ class StoreListener:
             one.begin()
             if one.over:
                 self._asked.remove(one)
+
+
+registry.at_fork("store", lambda _recorder: forget_after_fork())
+registry.at_end("store", lambda _recorder: end_with_process())

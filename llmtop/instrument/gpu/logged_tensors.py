@@ -28,7 +28,7 @@ class GpuMetrics:
         self._taken_ns: dict[str, int] = {}
         self._waiting: dict[str, tuple[Any, Any]] = {}
 
-    def beside(self) -> GpuMetrics:
+    def on_same_device(self) -> GpuMetrics:
         """Another one on the same device, for numbers of other origin."""
         return GpuMetrics(self._cuda)
 

@@ -68,11 +68,11 @@ class StreamWaits:
         spent_ns = self._calls.cost_ns()
         self.cost_ns += 0.3 * (spent_ns - self.cost_ns) if self.cost_ns else spent_ns
         if self._spoilt:
-            self.give_back(pairs)
+            self.recycle(pairs)
             return None
         return pairs
 
-    def give_back(self, pairs: Pairs) -> None:
+    def recycle(self, pairs: Pairs) -> None:
         """These events may be recorded again."""
         for pair in pairs:
             self._free += pair

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from llmtop.instrument.guest.interrupts import raised_by_handler
-from llmtop.instrument.guest.sanitize import complain
+from llmtop.instrument.guest.sanitize import log_once
 
 _LARGEST_REASON = 200
 _OURS = frozenset({"llmtop", "torch", "msgspec", "nvtx", "numpy"})
@@ -31,7 +31,7 @@ note: Callable[[str, str], None] = _nobody_listens
 """Told what cannot be seen and why; this process's recorder puts itself here."""
 
 
-def met(what: str, error: BaseException) -> None:
+def report_internal_error(what: str, error: BaseException) -> None:
     """Note that llmtop does not see something, and why; to be called in the ``except`` that caught `error`.
 
     Args:
@@ -41,11 +41,11 @@ def met(what: str, error: BaseException) -> None:
     Raises:
         BaseException: `error` itself, where it is the script's.
     """
-    if is_the_scripts(error):
+    if raised_by_user_code(error):
         raise error
     try:
         note(what, f"{type(error).__name__}: {error}"[:_LARGEST_REASON])
-        complain(error)
+        log_once(error)
     except Exception:  # noqa: BLE001 - a text that cannot be made of the error, stderr that is closed
         return
 
@@ -64,13 +64,13 @@ def run_alone(part: Callable[[], T], otherwise: T) -> T:
         return part()
     except BaseException as error:  # noqa: BLE001 - see above
         try:
-            complain(error)
+            log_once(error)
         except BaseException:  # noqa: BLE001 - a handler once more, stderr that is closed
             return otherwise
         return otherwise
 
 
-def is_the_scripts(error: BaseException) -> bool:
+def raised_by_user_code(error: BaseException) -> bool:
     """Whether an exception that came out of llmtop's own lines was raised there by the script.
 
     By a signal's handler (see `interrupts`), or by another thread of it (PyThreadState_SetAsyncExc): that has no

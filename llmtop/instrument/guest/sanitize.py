@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar, cast
 
 from llmtop.errors import NotPossibleHere
 from llmtop.format import printable
@@ -80,7 +80,7 @@ def metric_name(value: str) -> str:
     )
 
 
-def shown(value: object) -> str:
+def describe(value: object) -> str:
     """A value of the script's as it is shown in a sentence: short and printable."""
     if type(value) is str:
         return repr(value if len(value) <= _SHOWN else value[:_SHOWN] + "…")
@@ -96,7 +96,7 @@ def warn(about: str, sentence: str) -> None:
         _say(sentence)
 
 
-def complain(error: BaseException, aloud: bool = False) -> None:
+def log_once(error: BaseException, aloud: bool = False) -> None:
     """Say on stderr why publishing is off.
 
     Args:
@@ -109,10 +109,31 @@ def complain(error: BaseException, aloud: bool = False) -> None:
     mendable = isinstance(error, NotPossibleHere) and aloud and not _said and not quiet
     if mendable or os.environ.get("LLMTOP_DEBUG"):
         _said = _said or mendable
-        run = sys.modules.get("_llmtop_watch")
+        run = launcher()
         if run is not None:
             run.claim()  # what follows is this run's one line
         _say(f"not publishing: {error}")
+
+
+class Launcher(Protocol):
+    """What `llmtop run` has put into this process (launch/inject/_llmtop_watch.py)."""
+
+    def claim(self) -> bool:
+        """Claim the one line that a run prints."""
+
+    def attached(self) -> None:
+        """Print that this run is watched."""
+
+    def kept(self, path: str) -> None:
+        """Print where the snapshot of an out-of-memory error is."""
+
+
+def launcher() -> Launcher | None:
+    """Return what `llmtop run` has put into this process; None where it did not start it.
+
+    It is loaded before any module of llmtop, and beside the package: it cannot register itself here.
+    """
+    return cast("Launcher | None", sys.modules.get("_llmtop_watch"))
 
 
 def _say(sentence: str) -> None:

@@ -22,7 +22,7 @@ _FAULTS = {signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.S
 """Raised by the faulting thread itself: blocked, they would hide a crash's stack."""
 
 
-_LOOK_MS = 5
+_POLL_MS = 5
 _IMPORT_SECONDS = 0.1
 """How long an exit waits for a thread that is within an import: usual ones take 20 to 50 ms, and nobody knows how
 long one over a network takes."""
@@ -106,7 +106,7 @@ def wait_until(true: Callable[[], bool], seconds: float) -> bool:
     while not true():
         if time.monotonic() >= until:
             return False
-        nothing.poll(_LOOK_MS)
+        nothing.poll(_POLL_MS)
     return True
 
 

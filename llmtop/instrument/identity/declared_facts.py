@@ -81,5 +81,5 @@ def _number(value: object) -> float | None:
 
 
 def _refuse(argument: str, value: object, wanted: str, otherwise: str) -> None:
-    given = sanitize.shown(value)
+    given = sanitize.describe(value)
     sanitize.warn(argument, f"attach({argument}=) takes {wanted}, not {given}: it was left out, and {otherwise}")

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from llmtop.instrument.guest.guard import is_the_scripts, met
+from llmtop.instrument.guest.guard import raised_by_user_code, report_internal_error
 
 _replaced: list[tuple[Callable[..., Any], Callable[..., Any]]] = []
 _told = False
@@ -48,9 +48,9 @@ def keep_untraced() -> None:
             for function, stand_in in _replaced:
                 substitute(function)(stand_in)
     except Exception as error:  # noqa: BLE001 - the door: see guard; graphs break, and that is all
-        if is_the_scripts(error):
+        if raised_by_user_code(error):
             _told = False
-        met("how to keep torch.compile from compiling llmtop", error)
+        report_internal_error("how to keep torch.compile from compiling llmtop", error)
 
 
 def is_compiling() -> bool:

@@ -33,7 +33,7 @@ class Costs:
     """Nanoseconds that llmtop takes from the training thread. Written by that thread, read by the server's."""
 
     def __init__(self) -> None:
-        self.chores_ns = 0
+        self.periodic_ns = 0
         """Of processor time between steps so far, in all."""
         self._step: deque[int] = deque(maxlen=SAMPLES)
         self._phase: deque[int] = deque(maxlen=SAMPLES)

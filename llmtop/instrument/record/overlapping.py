@@ -199,13 +199,13 @@ class Tracks:
             self._close_range(track.stack.pop().range)
 
     def _after_step(self, index: int, now: int) -> None:
-        """Do the chores and a capture's hook, which must always have the same thread: that of the first step."""
+        """Do the periodic tasks and call a capture's hook, both always in the thread of the first step."""
         recorder = self._recorder
         if self.thread is None:
             self.thread = get_ident()
-        recorder.chores_in -= 1
+        recorder.periodic_in -= 1
         asked = recorder.boundary_hook is not None or recorder.op_ranges is not None
-        if self.thread == get_ident() and (recorder.chores_in <= 0 or asked):
+        if self.thread == get_ident() and (recorder.periodic_in <= 0 or asked):
             recorder.after_step(index, now)
 
     def _write(self, track: Track, step: OpenStep, now: int) -> int:
@@ -230,6 +230,5 @@ class Tracks:
         ring.rows[ring.count & MASK] = row
         ring.count += 1
         if recorder.waiting:
-            recorder.waiting = False
-            recorder.wake()
+            recorder.wake_server()
         return index

@@ -6,6 +6,7 @@ graph.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from time import perf_counter_ns, thread_time_ns
 from typing import TYPE_CHECKING, Any
 
@@ -14,18 +15,18 @@ from llmtop.instrument.gpu import events as gpu_events
 from llmtop.instrument.gpu.clock import GpuClock
 from llmtop.instrument.gpu.logged_tensors import GpuMetrics
 from llmtop.instrument.gpu.stream_waits import StreamWaits
-from llmtop.instrument.guest.interrupts import raised_by_handler
 from llmtop.instrument.identity import process_group
 from llmtop.instrument.pytorch import allocator as torch_allocator
 from llmtop.instrument.pytorch.compile import is_compiling, keep_untraced
 
 if TYPE_CHECKING:
+    from llmtop.instrument.identity.run_info import Facts
     from llmtop.instrument.record.state import State
 
-LOOK_EVERY_NS = 250_000_000
+PERIOD_NS = 250_000_000
 MOST_STEPS = 1024
 """Steps may become longer all of a sudden."""
-LOOK_AT_EVENTS_AFTER = 4
+POLL_EVENTS_AFTER = 4
 COSTS_AFTER = 3
 """The first steps are no usual ones."""
 SEARCHES = 3
@@ -33,16 +34,23 @@ SEARCHES = 3
 at all objects of the process takes some 0.1 s."""
 
 
-class Chores:
+class PeriodicTasks:
     """Called by the recorder after some steps; says after how many it wants to be called again."""
 
-    def __init__(self, recorder: State) -> None:
+    def __init__(self, recorder: State, listen_to_store: Callable[[Facts], None]) -> None:
+        """Prepare.
+
+        Args:
+            recorder: of this process.
+            listen_to_store: called once in one process of each node, when the job's store is known.
+        """
         self._recorder = recorder
+        self._listen_to_store = listen_to_store
         self._cuda: Any = None
         self._last_count = 0
         self._last_ns: int | None = None
-        self._step_ns = float(LOOK_EVERY_NS)
-        self._look_at_ns = 0
+        self._step_ns = float(PERIOD_NS)
+        self._due_ns = 0
         self._memory_at_ns = 0
         self._since_timed = 0
         self._is_timing = False
@@ -64,7 +72,7 @@ class Chores:
         if costs is not None:
             if recorder.tracks is None and recorder.ring.count >= COSTS_AFTER:
                 costs.sample(recorder, began, began - now)
-            costs.chores_ns += thread_time_ns() - spent
+            costs.periodic_ns += thread_time_ns() - spent
         return wait
 
     def _do(self, index: int, now: int) -> int:
@@ -76,10 +84,10 @@ class Chores:
             recorder.time_next_step(False)
             clock.end(index, recorder.previous)
             self._since_timed = 0
-        if now >= self._look_at_ns:
-            self._look_at_ns = now + LOOK_EVERY_NS
-            self._look(now)
-        wait = min(MOST_STEPS, max(1, int(LOOK_EVERY_NS / self._step_ns)))
+        if now >= self._due_ns:
+            self._due_ns = now + PERIOD_NS
+            self._run_due_tasks(now)
+        wait = min(MOST_STEPS, max(1, int(PERIOD_NS / self._step_ns)))
         if recorder.arrivals is not None:
             wait = min(wait, self._sample(recorder.arrivals, index))
         return wait if clock is None else min(wait, self._time_steps(clock))
@@ -89,7 +97,7 @@ class Chores:
         if self._is_sampling:
             self._is_sampling = False
             self._recorder.sample_next_step(False)
-            arrivals.ended(index)
+            arrivals.end_sample(index)
         arrivals.read()
         if arrivals.is_lost:
             self._recorder.arrivals = None  # another model may have taken its place
@@ -98,7 +106,7 @@ class Chores:
             self._recorder.sample_next_step(True)
             return 1
         rest = arrivals.rest(index)
-        return min(rest, LOOK_AT_EVENTS_AFTER) if arrivals.is_waiting else rest
+        return min(rest, POLL_EVENTS_AFTER) if arrivals.is_waiting else rest
 
     def _measure_pace(self, count: int, now: int) -> None:
         steps = count - self._last_count
@@ -112,15 +120,15 @@ class Chores:
         clock.read()
         rest = clock.steps_between(self._step_ns) - self._since_timed
         if rest <= 1 and clock.is_full:
-            return LOOK_AT_EVENTS_AFTER
+            return POLL_EVENTS_AFTER
         if rest <= 1:
             clock.begin()
             self._is_timing = True
             self._recorder.time_next_step(True)
             return 1
-        return min(rest - 1, LOOK_AT_EVENTS_AFTER) if clock.is_waiting else rest - 1
+        return min(rest - 1, POLL_EVENTS_AFTER) if clock.is_waiting else rest - 1
 
-    def _look(self, now: int) -> None:
+    def _run_due_tasks(self, now: int) -> None:
         recorder = self._recorder
         keep_untraced()
         recorder.paths.arrange(recorder.root)
@@ -128,15 +136,15 @@ class Chores:
             self._knows_group = process_group.learn(recorder.facts)
             if recorder.facts.store is not None and not recorder.facts.local_rank:
                 # Of a job of several nodes, in one process of each.
-                _listen_to_the_store(recorder)
-        for look in recorder.looks:
-            look()
+                self._listen_to_store(recorder.facts)
+        for callback in recorder.hooks.periodic:
+            callback()
         if self._cuda is None:
             self._cuda = gpu_events.initialised_cuda()
             if self._cuda is not None:
-                self._meet_gpu(self._cuda)
+                self._start_gpu_clock(self._cuda)
         if self._knows_group and recorder.arrivals is None and recorder.ring.count >= COSTS_AFTER:
-            self._look_for_ranks()
+            self._find_replica()
         if self._cuda is None:
             return
         if self._cuda.is_current_stream_capturing():
@@ -148,12 +156,12 @@ class Chores:
             recorder.memory = torch_allocator.read(self._cuda)
             recorder.memory_version += 1
 
-    def _look_for_ranks(self) -> None:
+    def _find_replica(self) -> None:
         """Find what is trained together with other ranks, and sample from now on when this one reaches them."""
         recorder = self._recorder
         if recorder.tracks is not None or (recorder.facts.world_size or 1) < 2:
             return
-        roots = [] if recorder.roots is None else recorder.roots()
+        roots = [] if recorder.hooks.roots is None else recorder.hooks.roots()
         if not roots and self._searches >= SEARCHES:
             return
         # Both load torch, which such a training has loaded long since.
@@ -176,21 +184,10 @@ class Chores:
             recorder.arrivals = Sampler(replica, events, waits)
             recorder.facts.changed()
 
-    def _meet_gpu(self, cuda: Any) -> None:
+    def _start_gpu_clock(self, cuda: Any) -> None:
         recorder = self._recorder
         recorder.facts.gpu_uuid = gpu_events.uuid(cuda)
         recorder.facts.changed()
         recorder.gpu_metrics = GpuMetrics(cuda)
         if recorder.tracks is None:  # steps that overlap share the stream: their GPU times cannot be told apart
             recorder.clock = GpuClock(gpu_events.CudaEvents(cuda))
-
-
-def _listen_to_the_store(recorder: State) -> None:
-    """Have this node's rank hear of captures at a step; without a thread or a file to be had, it does not."""
-    try:
-        from llmtop.instrument.control import store_listener
-
-        store_listener.begin(recorder.facts)
-    except Exception as error:
-        if raised_by_handler(error):
-            raise

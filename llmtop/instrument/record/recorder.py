@@ -26,9 +26,8 @@ from time import perf_counter_ns
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from llmtop.instrument.guest import forks, guard, sanitize  # noqa: F401 - its callback at a fork comes before ours
-from llmtop.instrument.guest.guard import met, run_alone
-from llmtop.instrument.guest.loaded import loaded
+from llmtop.instrument.guest import forks, guard, registry, sanitize  # noqa: F401 - forks' callback comes before ours
+from llmtop.instrument.guest.guard import report_internal_error, run_alone
 from llmtop.instrument.record.state import NEVER, State
 from llmtop.instrument.steps.ring import MASK
 
@@ -182,7 +181,7 @@ class Phase:
                 r.watch.begin(node)
             node.begun = perf_counter_ns()
         except Exception as error:  # noqa: BLE001 - the door: see guard
-            met("some phases", error)
+            report_internal_error("some phases", error)
         return None
 
     def __exit__(
@@ -205,7 +204,7 @@ class Phase:
             if begun < r.pending:  # noqa: PLR1730 - a call of min() costs more
                 r.pending = begun
         except Exception as failed:  # noqa: BLE001 - the door: see guard
-            met("some phases", failed)
+            report_internal_error("some phases", failed)
         return None
 
     def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -256,7 +255,7 @@ class Step:
             r.pending = 0
         except BaseException as error:  # noqa: BLE001 - the door: see guard
             r.step_failed(self)
-            met("some steps", error)
+            report_internal_error("some steps", error)
         return self
 
     def __exit__(
@@ -296,14 +295,13 @@ class Step:
             r.pending = NEVER
             ring.count = count + 1
             if r.waiting:
-                r.waiting = False
-                r.wake()
+                r.wake_server()
         except BaseException as failed:  # noqa: BLE001 - the door: see guard
             r.step_failed(self)
-            met("some steps", failed)
+            report_internal_error("some steps", failed)
             return
-        r.chores_in -= 1
-        if r.chores_in <= 0 or r.boundary_hook is not None or r.op_ranges is not None:
+        r.periodic_in -= 1
+        if r.periodic_in <= 0 or r.boundary_hook is not None or r.op_ranges is not None:
             r.after_step(index, now)
 
     def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -316,7 +314,7 @@ def _decorated(function: Callable[..., Any], around: Callable[[], Phase | Step])
 
         return decorate(function, around)
     except Exception as error:  # noqa: BLE001 - the door: see guard; no descriptor for the import, say
-        met("a decorated function", error)
+        report_internal_error("a decorated function", error)
         return function
 
 
@@ -324,7 +322,7 @@ def prepare(recorder: Recorder, step: Step) -> None:
     """Called before a step: attach at the first one, whose kind is the process's; requests may overlap."""
     recorder.attach()
     if step.kind not in ("step", "request"):
-        given = sanitize.shown(step.kind)
+        given = sanitize.describe(step.kind)
         sanitize.warn("kind", f'step(kind=) takes "step" or "request", not {given}: it was taken for "step"')
         step.kind = "step"
     if step.kind != "step":
@@ -364,15 +362,7 @@ def _after_fork() -> None:
     server = _recorder.server
     if server is not None:
         run_alone(server.forget_after_fork, otherwise=None)
-        captures = loaded("llmtop.instrument.control.self_capture")
-        if captures is not None:
-            run_alone(captures.forget_after_fork, otherwise=None)
-        marking = loaded("llmtop.instrument.control.op_ranges")
-        if marking is not None:
-            run_alone(lambda: marking.end_here(_recorder), otherwise=None)
-        listener = loaded("llmtop.instrument.control.store_listener")
-        if listener is not None:
-            run_alone(listener.forget_after_fork, otherwise=None)
+        registry.run_at_fork(_recorder)
     _recorder.reset()
 
 

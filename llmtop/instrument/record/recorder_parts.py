@@ -69,7 +69,7 @@ class PhaseObserver(Protocol):
 class MeasuredCosts(Protocol):
     """What llmtop takes from the training thread, in nanoseconds."""
 
-    chores_ns: int
+    periodic_ns: int
     """Of processor time between steps so far, in all."""
 
     @property
@@ -116,6 +116,9 @@ class PublishingServer(Protocol):
 
     def start(self) -> None:
         """Start the thread, and wait a moment until it listens."""
+
+    def wake(self) -> None:
+        """Have the thread look for something to send; from any thread, never blocks."""
 
     def stop(self) -> None:
         """Send what is left, and wait a moment for the thread to end."""

@@ -13,11 +13,10 @@ from contextlib import AbstractContextManager
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
-from llmtop.instrument.guest import sanitize
-from llmtop.instrument.guest.guard import is_the_scripts, met
+from llmtop.instrument.guest import registry, sanitize
+from llmtop.instrument.guest.guard import raised_by_user_code, report_internal_error
 from llmtop.instrument.guest.interrupts import raised_by_handler
-from llmtop.instrument.guest.loaded import loaded
-from llmtop.instrument.guest.sanitize import complain
+from llmtop.instrument.guest.sanitize import log_once
 from llmtop.instrument.identity.run_info import Facts
 from llmtop.instrument.record.boundary_observers import Annotate, Nvtx, Watch
 from llmtop.instrument.record.open_phases import OpenPhases
@@ -36,8 +35,55 @@ NO_THREAD = 0
 """Owner when every call has to be looked at: concurrent, or off."""
 
 
-def _nobody_waits() -> None:
-    """Stands for the server's `wake` while no server runs."""
+# What each step reads (`waiting`, `periodic_in`, `boundary_hook`, `op_ranges`) stays in the recorder itself: in a
+# struct of its own it would be one more line of memory that each step touches.
+
+
+class Factories:
+    """What makes the parts that are imported late; set by `api`, which knows them."""
+
+    __slots__ = ("overlap", "start")
+
+    def __init__(self) -> None:
+        self.start: Callable[[State, Watch], None] | None = None
+        """What attach() starts."""
+        self.overlap: Callable[[State, Nvtx | None], Overlapping] | None = None
+        """Makes what tells overlapping steps apart."""
+
+
+class HookCallbacks:
+    """Callbacks of the hooks on torch; set by `auto`."""
+
+    __slots__ = ("before_batch", "periodic", "refresh", "roots")
+
+    def __init__(self) -> None:
+        self.before_batch: Callable[[object], AbstractContextManager[None] | None] | None = None
+        """Called with what gives it when the script asks a loader of llmtop's for a batch; returns the phase that
+        the wait is, None for the usual."""
+        self.roots: Callable[[], list[Any]] | None = None
+        """Returns the modules that are trained and that no other holds."""
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget what a forked child does not do."""
+        self.periodic: list[Callable[[], None]] = []
+        """Called in the training thread some times a second, after a step: by these hooks find out what they can
+        know beside the steps, and what has been loaded only now."""
+        self.refresh: Callable[[bool], None] | None = None
+        """Called in the server thread while a monitor is there: take in the numbers of the moment; True: those of
+        the last moment. Lets nothing out."""
+
+
+class PauseSlot:
+    """The pause of this process; set by `control.pause`."""
+
+    __slots__ = ("holds", "request")
+
+    def __init__(self) -> None:
+        self.request: object = None
+        """What a monitor asked for; it has the boundary hook as long as it is not over."""
+        self.holds = False
+        """Whether the training thread waits in that hook: what is raised there then is a signal handler's."""
 
 
 class State(OpenPhases):
@@ -47,19 +93,18 @@ class State(OpenPhases):
         "_watch",
         "arrivals",
         "attached",
-        "before_batch",
         "begun",
         "blind",
         "boundary_hook",
-        "chores_in",
         "clock",
         "costs",
         "evaluates",
+        "factories",
         "facts",
         "go_concurrent_next",
         "gpu_metrics",
         "held",
-        "looks",
+        "hooks",
         "manual_used",
         "memory",
         "memory_version",
@@ -68,35 +113,23 @@ class State(OpenPhases):
         "off",
         "op_ranges",
         "open_step",
-        "overlap",
         "pause",
-        "paused",
         "pending",
+        "periodic_in",
         "previous",
-        "refresh",
         "ring",
-        "roots",
-        "run_chores",
+        "run_periodic",
         "server",
-        "start",
         "thread",
         "tokens_in",
         "tracks",
         "waiting",
-        "wake",
         "worked",
     )
 
     def __init__(self) -> None:
-        self.before_batch: Callable[[object], AbstractContextManager[None] | None] | None = None
-        """Set by hooks: called with what gives it when the script asks a loader of llmtop's for a batch; returns
-        the phase that the wait is, None for the usual."""
-        self.start: Callable[[State, Watch], None] | None = None
-        """What attach() starts; set by `api`, which knows it."""
-        self.overlap: Callable[[State, Nvtx | None], Overlapping] | None = None
-        """Makes what tells overlapping steps apart; likewise."""
-        self.roots: Callable[[], list[Any]] | None = None
-        """Set by hooks: the modules that are trained and that no other holds."""
+        self.factories = Factories()
+        self.hooks = HookCallbacks()
         self.reset()
 
     def reset(self) -> None:
@@ -117,9 +150,9 @@ class State(OpenPhases):
         self._watch = Watch()
         self.go_concurrent_next = False
         """Tasks overlapped in the open step, so that from the next on each call is told by its task."""
-        self.chores_in = 1
-        self.run_chores: Callable[[int, int], int] | None = None
-        """Called every `chores_in` steps with (index, now); returns after how many steps again."""
+        self.periodic_in = 1
+        self.run_periodic: Callable[[int, int], int] | None = None
+        """Called every `periodic_in` steps with (index, now); returns after how many steps again."""
         self.clock: GpuClock | None = None
         self.costs: MeasuredCosts | None = None
         self.arrivals: Sampler | None = None
@@ -127,15 +160,9 @@ class State(OpenPhases):
         self.gpu_metrics: GpuMetrics | None = None
         self.memory: Reading | None = None
         self.memory_version = 0
-        self.looks: list[Callable[[], None]] = []
-        """Called in the training thread some times a second, after a step: by these hooks find out what they can
-        know beside the steps, and what has been loaded only now."""
-        self.refresh: Callable[[bool], None] | None = None
-        """Called in the server thread while a monitor is there: take in the numbers of the moment; True: those of
-        the last moment. Lets nothing out."""
+        self.hooks.reset()
         self.waiting = False
         """Set by the server thread when it has sent all there is and wants to be woken."""
-        self.wake: Callable[[], None] = _nobody_waits
         self.server: PublishingServer | None = None
         self.tracks: Overlapping | None = None
         self.metrics: dict[str, float] = {}
@@ -182,7 +209,7 @@ class State(OpenPhases):
                     if raised_by_handler(error):
                         raise
                     self.gpu_metrics = None
-                    complain(error)
+                    log_once(error)
             return
         number = sanitize.number(value)
         if number is not None:
@@ -195,20 +222,20 @@ class State(OpenPhases):
         super().count_left_out(reason)
         if self.left_out[reason] == 1:
             self.facts.changed()
-            self.tell()
+            self.wake_server()
 
     def cannot_see(self, what: str, why: str) -> None:
         """Remember that something of this script cannot be seen; the monitor shows it."""
         if what not in self.blind:
             self.blind[what] = why
             self.facts.changed()
-            self.tell()
+            self.wake_server()
 
-    def sees(self, what: str) -> None:
+    def can_see(self, what: str) -> None:
         """Take back `cannot_see`: it can be seen after all."""
         if self.blind.pop(what, None) is not None:
             self.facts.changed()
-            self.tell()
+            self.wake_server()
 
     def time_next_step(self, timed: bool) -> None:
         """Whether the GPU clock is to time the step that begins now."""
@@ -236,7 +263,7 @@ class State(OpenPhases):
             self.tracks.exit(name, now)
         elif get_ident() == self.thread and self.exit_out_of_order(name) and loop_runs():
             self.go_concurrent_next = True
-            self.chores_in = 0
+            self.periodic_in = 0
 
     def enter_step_elsewhere(self, step: OpenStep) -> None:
         """A step begins, and the calling thread is not the owner."""
@@ -270,33 +297,30 @@ class State(OpenPhases):
         self.clock = None
         self.time_next_step(False)
         try:
-            if self.overlap is not None:
-                self.tracks = self.overlap(self, self._watch.nvtx)
+            if self.factories.overlap is not None:
+                self.tracks = self.factories.overlap(self, self._watch.nvtx)
         except Exception as error:  # no descriptor for the import, say: no step is recorded then
             if raised_by_handler(error):
                 raise
             self.off = True
-            complain(error)
+            log_once(error)
         # Once it is so, and not only when the kind was set: a Hello in between would say that it can be paused.
         self.facts.changed()
-        self.tell()
+        self.wake_server()
 
     def _reset_requests(self) -> None:
         self.op_ranges: Callable[[int], None] | None = None
         """Marks operators for nsys; called as the hook is, after it: a pause may end in between."""
-        self.pause: object = None
-        """What a monitor asked for; it has the hook as long as it is not over."""
-        self.paused = False
-        """Whether the training thread waits in that hook: what is raised there then is a signal handler's."""
+        self.pause = PauseSlot()
 
     def after_step(self, index: int, now: int) -> None:
-        """What is not done at every step: chores when they are due, and a capture that counts steps."""
+        """What is not done at every step: periodic tasks when they are due, and a capture that counts steps."""
         try:
             if self.go_concurrent_next:
                 self.go_concurrent()
-            if self.chores_in <= 0:
-                self.chores_in = NEVER if self.run_chores is None else self.run_chores(index, now)
-                self.tell()
+            if self.periodic_in <= 0:
+                self.periodic_in = NEVER if self.run_periodic is None else self.run_periodic(index, now)
+                self.wake_server()
             hook = self.boundary_hook
             if hook is not None:
                 hook(index)
@@ -304,24 +328,23 @@ class State(OpenPhases):
             if marking is not None:
                 marking(index)
         except BaseException as error:  # nothing of ours may reach the training, and nothing of its own be kept
-            if self.paused or is_the_scripts(error):
-                self.paused = False
+            if self.pause.holds or raised_by_user_code(error):
+                self.pause.holds = False
                 raise
-            ranges = loaded("llmtop.instrument.control.op_ranges")
-            if ranges is not None:
-                ranges.end_here(self)
-            self.run_chores = self.boundary_hook = self.op_ranges = None
+            registry.run_after_failure(self)
+            self.run_periodic = self.boundary_hook = self.op_ranges = None
             self._watch.clock = self._watch.arrival = None
             self._rewatch()
             if self.arrivals is not None:
                 self.arrivals.give_up()
-            met("the GPU's times and captures", error)
+            report_internal_error("the GPU's times and captures", error)
 
-    def tell(self) -> None:
+    def wake_server(self) -> None:
         """Something beside a step is new: wake the server thread if it sleeps until there is."""
         if self.waiting:
             self.waiting = False
-            self.wake()
+            if self.server is not None:
+                self.server.wake()
 
     # --- once --------------------------------------------------------------------------------------------------
 
@@ -331,13 +354,13 @@ class State(OpenPhases):
             return
         self.attached = True
         try:
-            if self.start is not None:
-                self.start(self, self._watch)
+            if self.factories.start is not None:
+                self.factories.start(self, self._watch)
         except BaseException as error:  # nothing of ours may reach the training, and nothing of its own be kept
             if not isinstance(error, Exception) or raised_by_handler(error):
                 self.attached = False  # the next step begins again where this one was cut short
                 raise
-            complain(error, aloud=not self.facts.local_rank)
+            log_once(error, aloud=not self.facts.local_rank)
         self._rewatch()
         if loop_runs() and not self.facts.auto:  # a loop that hooks see has one step at a time, in a notebook too
             self.go_concurrent()

@@ -39,7 +39,7 @@ class Monitor:
         "outside_number",
         "overhead_version",
         "since",
-        "standstill",
+        "stalled_at",
         "subscribed",
     )
 
@@ -75,7 +75,7 @@ class Monitor:
         self.metrics: dict[str, float] = {}
         self.outside_number = 0
         """Of the last `wire.Outside` that it was sent."""
-        self.standstill = ""
+        self.stalled_at = ""
         """Where the training stands still, as it was told."""
 
     @property

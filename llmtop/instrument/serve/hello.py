@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import sys
-from types import ModuleType
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol
 
 from llmtop.instrument.identity import launcher_env
 from llmtop.protocol import wire
@@ -15,49 +14,68 @@ from llmtop.version import __version__
 if TYPE_CHECKING:
     from llmtop.instrument.record.state import State
 
-_CAPTURES = "llmtop.instrument.control.self_capture"
-_PAUSING = "llmtop.instrument.control.pause"
-_OP_RANGES = "llmtop.instrument.control.op_ranges"
-_STACKS = "llmtop.instrument.serve.stacks.own_stacks"
+
+class CaptureControl(Protocol):
+    """Captures that this process takes of itself (`control.self_capture`)."""
+
+    def engines(self) -> list[str]:
+        """Return the engines that can be used now."""
+
+    def handle(
+        self,
+        request: wire.CaptureRequest | wire.CaptureCancel,
+        recorder: Any,
+        send: Callable[[wire.CaptureState], None],
+        asker: Any = None,
+    ) -> None:
+        """Begin or cancel a capture."""
 
 
-def captures() -> ModuleType:
-    """The module that captures inside this process; imported when a monitor first wants to know of it.
+class PauseControl(Protocol):
+    """Pauses of the training (`control.pause`)."""
 
-    Raises:
-        Exception: whatever its import raises.
+    def handle(
+        self,
+        request: wire.Pause | wire.Resume,
+        recorder: Any,
+        send: Callable[[wire.PauseState], None],
+        asker: Any,
+    ) -> None:
+        """Pause the training, or resume it."""
+
+
+class OperatorControl(Protocol):
+    """NVTX ranges around PyTorch's operators (`control.op_ranges`)."""
+
+    def is_available(self) -> bool:
+        """Whether this process can emit them."""
+
+    def handle(
+        self, request: wire.OpRanges, recorder: Any, send: Callable[[wire.OpRangesState], None], asker: Any
+    ) -> None:
+        """Check, begin or end the ranges."""
+
+
+class Controls:
+    """What a monitor can control here. Each callback imports its module at the first call.
+
+    A callback raises whatever that import raises.
     """
-    return importlib.import_module(_CAPTURES)
+
+    __slots__ = ("captures", "operators", "pauses")
+
+    def __init__(
+        self,
+        captures: Callable[[], CaptureControl],
+        pauses: Callable[[], PauseControl],
+        operators: Callable[[], OperatorControl],
+    ) -> None:
+        self.captures = captures
+        self.pauses = pauses
+        self.operators = operators
 
 
-def pausing() -> ModuleType:
-    """The module that pauses this process; imported when a monitor first asks for it.
-
-    Raises:
-        Exception: whatever its import raises.
-    """
-    return importlib.import_module(_PAUSING)
-
-
-def op_ranges() -> ModuleType:
-    """The module that marks operators for nsys; imported when a monitor first wants to know of it.
-
-    Raises:
-        Exception: whatever its import raises.
-    """
-    return importlib.import_module(_OP_RANGES)
-
-
-def stacks() -> ModuleType:
-    """The module that looks at this process's stacks; imported when a monitor first asks for them.
-
-    Raises:
-        ImportError: it is not there.
-    """
-    return importlib.import_module(_STACKS)
-
-
-def hello(recorder: State) -> wire.Hello:
+def hello(recorder: State, controls: Controls) -> wire.Hello:
     """All that this process says about itself now."""
     facts = recorder.facts
     return wire.Hello(
@@ -82,11 +100,11 @@ def hello(recorder: State) -> wire.Hello:
         auto=facts.auto,
         inference=facts.inference,
         started_at=facts.started_at,
-        engines=_engines(),
+        engines=_engines(controls),
         pauses=recorder.tracks is None,
         arrivals=recorder.arrivals is not None,
         stacks=True,
-        op_ranges=_marks_operators(),
+        op_ranges=_marks_operators(controls),
         note=_note(recorder.blind, recorder.left_out),
         store=None if facts.store is None else wire.JobStore(**facts.store._asdict()),
     )
@@ -96,24 +114,24 @@ def _torch_version() -> str | None:
     return str(getattr(sys.modules.get("torch"), "__version__", "")) or None
 
 
-def _engines() -> list[str]:
+def _engines(controls: Controls) -> list[str]:
     try:
-        return list(captures().engines())
+        return list(controls.captures().engines())
     except Exception:  # noqa: BLE001 - absent or broken: no engine is offered
         return []
 
 
-def _marks_operators() -> bool:
+def _marks_operators(controls: Controls) -> bool:
     try:
-        return bool(op_ranges().offered())
+        return bool(controls.operators().is_available())
     except Exception:  # noqa: BLE001 - absent or broken: as for engines
         return False
 
 
 def _note(blind: dict[str, str], left_out: dict[str, int]) -> str | None:
     # Copies: the training thread may add a reason meanwhile.
-    said = [f"llmtop cannot see {what}: {why}" for what, why in blind.copy().items()]
+    sentences = [f"llmtop cannot see {what}: {why}" for what, why in blind.copy().items()]
     if left_out:
         reasons = ", ".join(f"{reason} ({count})" for reason, count in left_out.copy().items())
-        said.append(f"not in the numbers: {reasons}")
-    return "; ".join(said) or None
+        sentences.append(f"not in the numbers: {reasons}")
+    return "; ".join(sentences) or None

@@ -42,7 +42,7 @@ class OverheadEstimate:
         count = recorder.ring.count
         if now - self._at_s < EVERY_S or costs is None or not costs.known or count == self._count:
             return
-        measured_ns = time.thread_time_ns() + costs.chores_ns
+        measured_ns = time.thread_time_ns() + costs.periodic_ns
         if recorder.clock is not None:
             measured_ns += recorder.clock.spent_ns
         if recorder.arrivals is not None:

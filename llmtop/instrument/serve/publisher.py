@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from llmtop.instrument.gpu.times import gpu_time
 from llmtop.instrument.identity.clock_name import clock_name
 from llmtop.instrument.serve import signs_of_life
-from llmtop.instrument.serve.hello import hello
+from llmtop.instrument.serve.hello import Controls, hello
 from llmtop.instrument.serve.overhead import OverheadEstimate
-from llmtop.instrument.serve.stack_sampling import Looks
+from llmtop.instrument.serve.stack_sampling import StackSampler
 from llmtop.instrument.serve.step_messages import Batch, Shared, StepReader, encoded, encoded_steps, message_of
 from llmtop.protocol import wire
 
@@ -23,32 +23,34 @@ if TYPE_CHECKING:
 Write = Callable[["Monitor", bytes], None]
 
 
-class News:
+class Publisher:
     """Finds out what is new for each monitor, and sends it. Used by the server thread alone."""
 
-    def __init__(self, recorder: State, write: Write) -> None:
+    def __init__(self, recorder: State, controls: Controls, write: Write) -> None:
         """Prepare; nothing is read or sent yet.
 
         Args:
             recorder: what is told of.
+            controls: what a monitor can control here.
             write: sends bytes to a monitor, or drops it.
         """
         self._recorder = recorder
+        self._controls = controls
         self._reader = StepReader(recorder)
         self._shared = Shared()
         self._overhead = OverheadEstimate(recorder)
         self._write = write
-        self.looks = Looks(recorder, self._reader.pauses)
+        self.stack_sampler = StackSampler(recorder, self._reader.pauses)
 
     def waits_for(self, monitor: Monitor) -> bool:
         """Whether there is something for this monitor that is worth to wake for.
 
         Figures of the GPU come after steps and are no reason of their own.
         """
-        return self.has_steps(monitor) or self._has_facts(monitor) or self._has_looked(monitor)
+        return self.has_steps(monitor) or self._has_facts(monitor) or self._has_stall_changed(monitor)
 
-    def _has_looked(self, monitor: Monitor) -> bool:
-        return monitor.ready and monitor.standstill != self.looks.waits_for
+    def _has_stall_changed(self, monitor: Monitor) -> bool:
+        return monitor.ready and monitor.stalled_at != self.stack_sampler.waits_for
 
     def has_steps(self, monitor: Monitor) -> bool:
         """Whether there is what `send_steps` sends."""
@@ -61,7 +63,10 @@ class News:
     def greet(self, monitor: Monitor) -> None:
         """Say who the training is."""
         monitor.facts_version = self._recorder.facts.version
-        self._write(monitor, self.encoded(hello(self._recorder)) or self.encoded(wire.Hello(pid=os.getpid())))
+        self._write(
+            monitor,
+            self.encoded(hello(self._recorder, self._controls)) or self.encoded(wire.Hello(pid=os.getpid())),
+        )
 
     def greet_again(self, monitor: Monitor) -> None:
         """Say who the training is, if that has changed since this monitor was told."""
@@ -178,20 +183,20 @@ class News:
     def look(self, monitors: Iterable[Monitor]) -> None:
         """Look at the training thread if it is time and somebody is there to be told."""
         if any(monitor.subscribed for monitor in monitors):
-            self.looks.look()
+            self.stack_sampler.look()
         else:
-            self.looks.forget()
+            self.stack_sampler.forget()
 
-    def send_looks(self, monitor: Monitor) -> None:
+    def send_stack_samples(self, monitor: Monitor) -> None:
         """Tell what the training does in no phase, and that it stands still or goes on."""
-        looks = self.looks
-        if monitor.ready and monitor.standstill != looks.waits_for:
-            monitor.standstill = looks.waits_for
-            self._write(monitor, self.encoded(wire.Standstill(where=looks.waits_for)))
-        outside = looks.outside
-        if monitor.ready and outside is not None and monitor.outside_number != looks.number:
-            monitor.outside_number = looks.number
-            self._write(monitor, self._shared.get(("outside", looks.number), lambda: self.encoded(outside)))
+        sampler = self.stack_sampler
+        if monitor.ready and monitor.stalled_at != sampler.waits_for:
+            monitor.stalled_at = sampler.waits_for
+            self._write(monitor, self.encoded(wire.Standstill(where=sampler.waits_for)))
+        outside = sampler.outside
+        if monitor.ready and outside is not None and monitor.outside_number != sampler.number:
+            monitor.outside_number = sampler.number
+            self._write(monitor, self._shared.get(("outside", sampler.number), lambda: self.encoded(outside)))
 
     def end_round(self) -> None:
         """Forget what was encoded for all monitors of this round of sending."""

@@ -14,7 +14,6 @@ import os
 import secrets
 import select
 import socket
-import sys
 import time
 from collections import deque
 from collections.abc import Callable
@@ -24,14 +23,14 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from llmtop.errors import NotPossibleHere, UnusableInput
-from llmtop.instrument.guest import descriptors, threads
+from llmtop.instrument.guest import descriptors, sanitize, threads
 from llmtop.instrument.guest.descriptors import Channel
 from llmtop.instrument.guest.interrupts import raised_by_handler
-from llmtop.instrument.guest.sanitize import complain
+from llmtop.instrument.guest.sanitize import log_once
 from llmtop.instrument.serve import collectives, limits, signs_of_life
 from llmtop.instrument.serve.connection import Monitor
-from llmtop.instrument.serve.hello import captures, op_ranges, pausing, stacks
-from llmtop.instrument.serve.publisher import News
+from llmtop.instrument.serve.hello import Controls
+from llmtop.instrument.serve.publisher import Publisher
 from llmtop.instrument.steps.ring import SIZE
 from llmtop.protocol import client, socket_dir, wire
 from llmtop.system.procfs import is_alive
@@ -51,8 +50,8 @@ _SUBSCRIBE_WITHIN_S = 10.0
 _MAKES_ROOM_AFTER_S = 2.0
 _EXIT_WAIT_S = 1.0
 _EXIT_PATIENCE_S = 0.2
-_LOOK_AGAIN_S = 1.0
-_LOOK_AT_DESCRIPTORS_S = 5.0
+_RETRY_S = 1.0
+_CHECK_DESCRIPTORS_S = 5.0
 """While monitors are there: a training that closes all descriptors closes also what would wake the thread."""
 _LISTEN_WAIT_S = 1.0
 """How long attach() waits until there is a socket; on a slow disk it comes later."""
@@ -66,9 +65,10 @@ OnCapture = Callable[["wire.CaptureRequest | wire.CaptureCancel", Send], None]
 class Server:
     """Listens at ``<pid>-<8 hex>.sock`` in `socket_dir.runtime_dir()` from `start` until `stop`."""
 
-    def __init__(self, recorder: State) -> None:
+    def __init__(self, recorder: State, controls: Controls) -> None:
         self._recorder = recorder
-        self._news = News(recorder, self._write)
+        self._controls = controls
+        self._publisher = Publisher(recorder, controls, self._write)
         self._monitors: dict[int, Monitor] = {}
         self._states: deque[wire.CaptureState | wire.PauseState | wire.OpRangesState] = deque()
         self._stacks: deque[tuple[Monitor, wire.StacksSeen]] = deque()
@@ -97,7 +97,7 @@ class Server:
         self._captures_allowed = limits.Allowance(limits.CAPTURES_PER_S, limits.CAPTURES_AT_ONCE)
         self._stacks_allowed = limits.Allowance(limits.STACKS_PER_S, limits.STACKS_AT_ONCE)
         self.on_capture: OnCapture | None = None
-        """Called in the server thread with what a monitor asked for; None: `control.self_capture` is."""
+        """Called in the server thread with what a monitor asked for; None: the controls are."""
 
     def start(self) -> None:
         """Start the thread, and wait a moment until it listens; a second call only waits.
@@ -191,14 +191,13 @@ class Server:
         try:
             if not self._listen():
                 return
-            self._recorder.wake = self.wake
             self._begun.release()
-            _say_so()
+            _announce()
             while not self._stopping and self._has_descriptors():
                 self._turn(self._timeout())
             self._finish()
         except Exception as error:  # noqa: BLE001 - nothing of ours may reach the training
-            complain(error, aloud=not self._recorder.facts.local_rank)
+            log_once(error, aloud=not self._recorder.facts.local_rank)
         finally:
             self._recorder.waiting = False
             self._unlink()
@@ -243,7 +242,7 @@ class Server:
                 self._accept_some(listener)
             elif descriptor in self._monitors:
                 self._serve(self._monitors[descriptor], events)
-        self._news.look(self._monitors.values())
+        self._publisher.look(self._monitors.values())
         now = time.monotonic()
         if now - self._sent_at >= self._hold_s() or self._states or self._stacks:
             self._send_all()
@@ -267,7 +266,7 @@ class Server:
         """Seconds to sleep at most; asks the training thread to wake us when there is nothing to be sent yet."""
         due: list[float] = []
         if any(monitor.ready for monitor in self._monitors.values()):
-            due += signs_of_life.LIFE_S, collectives.LOOK_S, self._news.looks.rest_s()
+            due += signs_of_life.LIFE_S, collectives.LOOK_S, self._publisher.stack_sampler.rest_s()
             rest = self._hold_s() - (time.monotonic() - self._sent_at)
             if rest > 0:
                 due.append(rest)
@@ -275,13 +274,13 @@ class Server:
                 self._recorder.waiting = True
                 # A step that ended before this line was reached has woken nobody.
                 told = self._states or self._stacks
-                if told or any(self._news.waits_for(monitor) for monitor in self._monitors.values()):
+                if told or any(self._publisher.waits_for(monitor) for monitor in self._monitors.values()):
                     self._recorder.waiting = False
                     due.append(0.0)
         if self._listen_again_at is not None or any(not monitor.subscribed for monitor in self._monitors.values()):
-            due.append(_LOOK_AGAIN_S)
+            due.append(_RETRY_S)
         if self._monitors:
-            due.append(_LOOK_AT_DESCRIPTORS_S)
+            due.append(_CHECK_DESCRIPTORS_S)
         return min(due) if due else None
 
     def _accept_some(self, listener: Channel) -> None:
@@ -292,7 +291,7 @@ class Server:
                 if error.errno in _NO_ROOM:
                     # No descriptor to be had: the pending connection would wake us without end.
                     self._poll.unregister(listener.fileno())
-                    self._listen_again_at = time.monotonic() + _LOOK_AGAIN_S
+                    self._listen_again_at = time.monotonic() + _RETRY_S
                 return
             self._accept(channel)
 
@@ -309,7 +308,7 @@ class Server:
         else:
             self._monitors[channel.fileno()] = monitor
             self._poll.register(channel, select.POLLIN)
-            self._news.greet(monitor)
+            self._publisher.greet(monitor)
 
     def _serve(self, monitor: Monitor, events: int) -> None:
         try:
@@ -350,7 +349,7 @@ class Server:
         elif isinstance(message, wire.OpRanges):
             self._mark_operators(monitor, message)
         elif isinstance(message, wire.LookAtStacks | wire.EnoughStacks):
-            self._look_at_stacks(monitor, message)
+            self._sample_stacks(monitor, message)
         else:
             self._capture(monitor, message)
 
@@ -367,20 +366,20 @@ class Server:
         if isinstance(message, wire.CaptureRequest) and not self._captures_allowed.take():
             detail = "captures are asked for too often: wait a few seconds"
             self._write(
-                monitor, self._news.encoded(wire.CaptureState(id=message.id, state="failed", detail=detail))
+                monitor, self._publisher.encoded(wire.CaptureState(id=message.id, state="failed", detail=detail))
             )
             return
         try:
             if self.on_capture is not None:
                 self.on_capture(message, self.send_state)
             else:
-                captures().handle(message, self._recorder, self.send_state, monitor)
+                self._controls.captures().handle(message, self._recorder, self.send_state, monitor)
         except Exception as error:  # noqa: BLE001 - a capture that cannot start must not end the publishing
             self.send_state(wire.CaptureState(id=message.id, state="failed", detail=f"cannot capture: {error}"))
 
     def _pause(self, monitor: Monitor, message: wire.Pause | wire.Resume) -> None:
         try:
-            pausing().handle(message, self._recorder, self.send_state, monitor)
+            self._controls.pauses().handle(message, self._recorder, self.send_state, monitor)
         except Exception as error:  # noqa: BLE001 - as for a capture
             self.send_state(wire.PauseState(id=message.id, state="failed", detail=f"cannot pause: {error}"))
 
@@ -391,13 +390,13 @@ class Server:
             refusal = "captures are asked for too often: wait a few seconds"
         try:
             if not refusal:
-                op_ranges().handle(message, self._recorder, self.send_state, monitor)
+                self._controls.operators().handle(message, self._recorder, self.send_state, monitor)
         except Exception as error:  # noqa: BLE001 - as for a capture
             refusal = f"cannot mark operators: {error}"
         if refusal:
             self.send_state(wire.OpRangesState(id=message.id, state="failed", detail=refusal))
 
-    def _look_at_stacks(self, monitor: Monitor, message: wire.LookAtStacks | wire.EnoughStacks) -> None:
+    def _sample_stacks(self, monitor: Monitor, message: wire.LookAtStacks | wire.EnoughStacks) -> None:
         def tell(answer: wire.StacksSeen) -> None:
             self._stacks.append((monitor, answer))
             self.wake()
@@ -406,7 +405,10 @@ class Server:
             tell(wire.StacksSeen(id=message.id, refused="its stacks are asked for too often: wait a few seconds"))
             return
         try:
-            stacks().handle(message, tell, lambda: monitor.gone or self._stopping)
+            # Imported when a monitor first asks for stacks.
+            from llmtop.instrument.serve.stacks import own_stacks
+
+            own_stacks.handle(message, tell, lambda: monitor.gone or self._stopping)
         except ImportError as error:
             tell(wire.StacksSeen(id=message.id, refused=f"it cannot look: {error}"))
 
@@ -419,32 +421,32 @@ class Server:
 
     def _send_all(self) -> None:
         """Give every monitor that is able to take it all that is new."""
-        if self._monitors and self._recorder.refresh is not None:
-            self._recorder.refresh(self._stopping)
+        if self._monitors and self._recorder.hooks.refresh is not None:
+            self._recorder.hooks.refresh(self._stopping)
         count = self._recorder.ring.count
         self._comes_fast, self._sent_count = count - self._sent_count > MOST_HELD, count
-        states = b"".join(self._news.encoded(self._states.popleft()) for _ in range(len(self._states)))
+        states = b"".join(self._publisher.encoded(self._states.popleft()) for _ in range(len(self._states)))
         for _ in range(len(self._stacks)):
             asked, answer = self._stacks.popleft()
             if not asked.gone:
-                self._write(asked, self._news.encoded(answer))
+                self._write(asked, self._publisher.encoded(answer))
         for monitor in list(self._monitors.values()):
             if not monitor.subscribed:
                 continue
             if states:
                 self._write(monitor, states)
-            self._news.greet_again(monitor)
-            while self._news.has_steps(monitor) and monitor.channel.fileno() in self._monitors:
+            self._publisher.greet_again(monitor)
+            while self._publisher.has_steps(monitor) and monitor.channel.fileno() in self._monitors:
                 # Only then: after a turn without news the next step is to wake us, not the clock.
                 self._sent_at = time.monotonic()
-                self._news.send_steps(monitor)
-            self._news.send_gpu(monitor)
-            self._news.send_arrivals(monitor)
-            self._news.send_sign_of_life(monitor)
-            self._news.send_collectives(monitor)
-            self._news.send_overhead(monitor)
-            self._news.send_looks(monitor)
-        self._news.end_round()
+                self._publisher.send_steps(monitor)
+            self._publisher.send_gpu(monitor)
+            self._publisher.send_arrivals(monitor)
+            self._publisher.send_sign_of_life(monitor)
+            self._publisher.send_collectives(monitor)
+            self._publisher.send_overhead(monitor)
+            self._publisher.send_stack_samples(monitor)
+        self._publisher.end_round()
 
     def _write(self, monitor: Monitor, data: bytes) -> None:
         was_behind = monitor.behind
@@ -474,8 +476,8 @@ class Server:
                 self._path.unlink(missing_ok=True)
 
 
-def _say_so() -> None:
+def _announce() -> None:
     """Have it said that the run is watched, if this process runs below `llmtop run`, which has put that there."""
-    watch = sys.modules.get("_llmtop_watch")
+    watch = sanitize.launcher()
     if watch is not None:
         watch.attached()

@@ -28,7 +28,7 @@ from llmtop.protocol import wire
 if TYPE_CHECKING:
     from llmtop.instrument.record.state import State
 
-LOOK_NS: Final = 100_000_000
+SAMPLE_NS: Final = 100_000_000
 """The least that passes between two looks; twice as much is the most while steps go on."""
 FEWER_BY: Final = 4
 """Between two looks passes this part of the time since the last step ended."""
@@ -46,7 +46,7 @@ LATE_NS: Final = 8_000_000
 """So late a look comes that had to wait for more than Python's switch interval."""
 
 
-class Looks:
+class StackSampler:
     """What was seen of the training thread since somebody watches. Used by the server thread alone."""
 
     def __init__(self, recorder: State, pauses: deque[NoStepStretch]) -> None:
@@ -59,7 +59,7 @@ class Looks:
         self._recorder = recorder
         self._pauses = pauses
         self._sight = Sight()
-        self._looked = 0
+        self._sampled_at = 0
         """When, as perf_counter ns; 0 for not lately."""
         self._next = 0
         self._collections = 0
@@ -80,7 +80,7 @@ class Looks:
 
     def forget(self) -> None:
         """Nobody watches any more."""
-        self._looked = self._next = 0
+        self._sampled_at = self._next = 0
         self._sight.forget()
         self._found.clear()
         self._forget_waits()
@@ -94,11 +94,11 @@ class Looks:
             return
         recorder, late = self._recorder, now - self._next
         since_step = now - recorder.ring.last_end()
-        if not self._looked:
-            self._looked = self._found_since = now
+        if not self._sampled_at:
+            self._sampled_at = self._found_since = now
         # What passed while it stood still is nothing that it did.
-        between, self._looked = 0 if self.waits_for else now - self._looked, now
-        self._next = now + min(max(LOOK_NS + _odd(now) % LOOK_NS, since_step // FEWER_BY), REST_NS)
+        between, self._sampled_at = 0 if self.waits_for else now - self._sampled_at, now
+        self._next = now + min(max(SAMPLE_NS + _odd(now) % SAMPLE_NS, since_step // FEWER_BY), REST_NS)
         tracks = recorder.tracks
         thread = recorder.thread if tracks is None else tracks.thread
         if not thread or recorder.facts.kind != "step":
@@ -120,11 +120,11 @@ class Looks:
         elif self.waits_for:
             self._note_pause("", now)
         if between and not self.waits_for and tracks is None and recorder.ring.count:
-            self._look_for_wait(thread, between)
+            self._sample_gpu_wait(thread, between)
         if now - self._found_since >= TELL_NS:
             self._tell(now)
 
-    def _look_for_wait(self, thread: int, between: int) -> None:
+    def _sample_gpu_wait(self, thread: int, between: int) -> None:
         """Whether the training waits for its GPU now; the look stands for the time since the one before."""
         least, more = APART_NS
         asked = time.perf_counter_ns()

@@ -23,7 +23,7 @@ from torch import nn
 from llmtop.instrument.auto.patches.module_calls import TimedClass, Timer
 from llmtop.instrument.auto.patches.replacements import Replaced
 from llmtop.instrument.auto.training.timed_modules import MAX_CLASSES, MAX_LEVELS, MODULES
-from llmtop.instrument.guest.guard import met
+from llmtop.instrument.guest.guard import report_internal_error
 from llmtop.instrument.pytorch import dynamo, search
 
 if TYPE_CHECKING:
@@ -66,15 +66,15 @@ class Forwards:
         for kind in (torch.no_grad, torch.inference_mode):
             self._without.put(kind, "__enter__", self._listening(vars(kind)["__enter__"], self._turned_off))
 
-    def seen(self) -> None:
+    def note_call(self) -> None:
         """An outermost module of a timed class is called."""
         if not self._called:
             self._called = True
-            self._without.give_back()
+            self._without.restore()
 
-    def found(self) -> None:
+    def stop_searching(self) -> None:
         """What the process computes is known: look for nothing more than what `eval()` is called on."""
-        self.seen()
+        self.note_call()
 
     def hand_over(self) -> dict[type, TimedClass]:
         """Listen no more; returns the timed classes that keep their call, which rest from now on.
@@ -83,11 +83,11 @@ class Forwards:
         calls many modules, as a layer's, would have each of them pay for that call. `Module.eval` stays as it is
         in any case: it is called once an evaluation.
         """
-        self._without.give_back()
+        self._without.restore()
         timed, self._timed = self._timed, {}
         kept = timed if dynamo.has_compiled() else {}
         for kind, one in timed.items():
-            one.told.rest()
+            one.listener.rest()
             if kind not in kept:
                 self._restore(one)
         self._roots.clear()
@@ -97,13 +97,13 @@ class Forwards:
         try:
             timed.restore()
         except BaseException as error:  # noqa: BLE001 - a metaclass of the script's may forbid it
-            met(MODULES, error)
+            report_internal_error(MODULES, error)
 
     def _listening(self, run: Any, tell: Callable[[Any], None], *, first: bool = False) -> Any:
         """A function that does what `run` does, and has `tell` called with its first argument before or after."""
 
         @functools.wraps(run)
-        def told(self: Any, *args: Any, **kwargs: Any) -> Any:
+        def listening_call(self: Any, *args: Any, **kwargs: Any) -> Any:
             if _is_compiling():
                 return run(self, *args, **kwargs)
             if not first:
@@ -111,10 +111,10 @@ class Forwards:
             try:
                 tell(self)
             except BaseException as error:  # noqa: BLE001 - the door: see guard
-                met(MODULES, error)
+                report_internal_error(MODULES, error)
             return run(self, *args, **kwargs) if first else result
 
-        return told
+        return listening_call
 
     def _evaluates(self, module: Any) -> None:
         """The script calls `eval()` on a module, which it may be about to call."""
@@ -157,7 +157,7 @@ class Forwards:
             try:
                 self._timed[kind] = TimedClass(kind, self._inference)
             except BaseException as error:  # noqa: BLE001 - a metaclass of the script's may forbid it
-                met(MODULES, error)
+                report_internal_error(MODULES, error)
 
 
 def _is_torchs_own() -> bool:

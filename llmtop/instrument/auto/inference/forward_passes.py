@@ -30,7 +30,7 @@ from llmtop.instrument.auto.inference.requests import Request
 from llmtop.instrument.auto.inference.sequences import Sequences
 from llmtop.instrument.auto.model.batch_shape import guess
 from llmtop.instrument.auto.training.loop import is_data_worker
-from llmtop.instrument.guest.guard import met
+from llmtop.instrument.guest.guard import report_internal_error
 from llmtop.instrument.pytorch import dynamo
 from llmtop.instrument.pytorch.search import own_dict
 from llmtop.instrument.record.recorder import Step, phase_of
@@ -114,7 +114,7 @@ class Inference:
         if self.over:
             return False
         self.over = True
-        self._generation.give_back()
+        self._generation.restore()
         modules.take_over(self._forwards.hand_over())
         recorder, facts = self.recorder, self.recorder.facts
         if not facts.inference:
@@ -164,7 +164,7 @@ class Inference:
         here.request, here.step, self._by_hand = None, None, None
         if step is not None and r.open_step is step:
             r.step_failed(step)
-        met(what, error)
+        report_internal_error(what, error)
 
     # --- forward passes ---------------------------------------------------------------------------
 
@@ -180,7 +180,7 @@ class Inference:
             return None  # DataParallel calls them in threads of its own, each for a part of one batch
         here, r = self._here, self.recorder
         here.inside = True
-        self._forwards.seen()
+        self._forwards.note_call()
         if self._records == "generate":
             r.saw_work()
             return self._ends
@@ -342,7 +342,7 @@ class Inference:
         """Publish this process from now on, as one for inference."""
         self._records = records
         self._by_hand = None
-        self._forwards.found()
+        self._forwards.stop_searching()
         recorder, facts = self.recorder, self.recorder.facts
         kind: Kind = "step" if records == "forwards" else "request"
         with dynamo.Paused():
@@ -354,7 +354,7 @@ class Inference:
                 recorder.attach()
                 dynamo.keep_out()  # also of what has been loaded to publish
             else:
-                recorder.tell()
+                recorder.wake_server()
 
     def _step(self) -> Step:
         # Of a kind that may overlap only where they do: the others have the GPU's times, and can be paused.

@@ -58,10 +58,10 @@ class Generation:
         self._listened: set[type] = set()
         self._waits = AfterImport(MODULE, self._listen)
 
-    def give_back(self) -> None:
+    def restore(self) -> None:
         """Leave the library alone again."""
         self._waits.forget()
-        self._replaced.give_back()
+        self._replaced.restore()
         self._listened.clear()
 
     def _listen(self) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from llmtop.instrument.auto.model import compute_dtype
 from llmtop.instrument.auto.model.flops_per_token import Estimate, estimate
-from llmtop.instrument.guest.guard import met
+from llmtop.instrument.guest.guard import report_internal_error
 
 if TYPE_CHECKING:
     from llmtop.instrument.record.state import State
@@ -50,7 +50,7 @@ class ModelFacts:
                 self.curious = True
             self._autocast = compute_dtype.by_autocast(module)
         except BaseException as error:  # noqa: BLE001 - the door: see guard
-            met(MODEL, error)
+            report_internal_error(MODEL, error)
 
     def sees_loss(self, tensors: Any) -> None:
         """Gradients are about to be computed of this: a good moment to see in what the model computes."""
@@ -59,7 +59,7 @@ class ModelFacts:
             self._by_loss = compute_dtype.by_graph(tensors)
         except BaseException as error:  # noqa: BLE001 - the door
             self._by_loss = None
-            met(MODEL, error)
+            report_internal_error(MODEL, error)
 
     def look(self) -> None:
         """Have a monitor told of what is new."""
@@ -87,4 +87,4 @@ class ModelFacts:
         if told != (facts.seen_flops_per_token, facts.flops_unknown, facts.seen_dtype):
             facts.seen_flops_per_token, facts.flops_unknown, facts.seen_dtype = told
             facts.changed()
-            self._recorder.tell()
+            self._recorder.wake_server()

@@ -96,17 +96,17 @@ class TimedClass:
     """A class of modules whose calls are timed, until `restore`.
 
     A function that was compiled meanwhile is compiled again once that `__call__` is gone. Where that may be, it
-    stays, and `told` is given to somebody else, or rests.
+    stays, and `listener` is given to somebody else, or rests.
     """
 
     def __init__(self, kind: Any, timer: Timer) -> None:
         self.kind = kind
-        self.told = CallListener(timer)
+        self.listener = CallListener(timer)
         self._own = vars(kind).get("__call__", MISSING)
         own = None if self._own is MISSING else self._own
         if own is not None and type(own) is not FunctionType:
             own = _bound(own)
-        call = _timed(kind, own, self.told, _TOOLS)
+        call = _timed(kind, own, self.listener, _TOOLS)
         if callable(self._own):
             functools.update_wrapper(call, self._own)
         kind.__call__ = self._call = call
@@ -122,7 +122,7 @@ class TimedClass:
 
 
 def _timed(kind: Any, own: Call | None, timer: CallListener, tools: tuple[Any, ...]) -> Call:
-    is_compiling, profiler, here, bound, torchs = tools
+    is_compiling, profiler, in_training_thread, bound, torchs = tools
 
     def __call__(module: Any, /, *args: Any, **kwargs: Any) -> Any:  # noqa: N807
         # Looked up at each call, as without us: torch.fx replaces Module.__call__ while it traces.
@@ -133,7 +133,7 @@ def _timed(kind: Any, own: Call | None, timer: CallListener, tools: tuple[Any, .
             if getattr(call, "__func__", None) is torchs and profiler() is None:
                 call = module._call_impl if module._compiled_call_impl is None else module._compiled_call_impl
             loop = timer.loop
-            if here() == loop.thread and (not loop.busy or (loop.optimizing and timer.recovers())):
+            if in_training_thread() == loop.thread and (not loop.busy or (loop.optimizing and timer.recovers())):
                 try:
                     ends = timer.begins(module, args, kwargs)
                 except BaseException as error:  # noqa: BLE001 - the door: see guard

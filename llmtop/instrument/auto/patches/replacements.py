@@ -22,7 +22,7 @@ class Replaced:
         setattr(owner, name, function)
         self._given.append((owner, name, own, function))
 
-    def give_back(self) -> None:
+    def restore(self) -> None:
         """Restore all; what somebody else has put there since stays."""
         while self._given:
             owner, name, own, function = self._given.pop()

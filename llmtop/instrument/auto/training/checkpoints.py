@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from llmtop.instrument.auto.training.loop import Loop
-from llmtop.instrument.guest.guard import met
+from llmtop.instrument.guest.guard import report_internal_error
 
 CHECKPOINTS = "the checkpoints"
 _LIGHTNING = ("lightning.pytorch", "pytorch_lightning")
@@ -50,7 +50,7 @@ def listen(loop: Loop) -> None:
     torch.serialization.save = timed
     if torch.save is save:
         torch.save = timed
-    loop.recorder.looks.append(lambda: look(loop))
+    loop.recorder.hooks.periodic.append(lambda: look(loop))
 
 
 def look(loop: Loop) -> None:
@@ -67,7 +67,7 @@ def look(loop: Loop) -> None:
                 if callable(function):
                     setattr(owner, name, _timed(function, loop, phase))
             except (AttributeError, TypeError) as error:  # one that cannot be changed is left alone
-                met(CHECKPOINTS, error)
+                report_internal_error(CHECKPOINTS, error)
 
 
 def _timed(function: Callable[..., Any], loop: Loop, name: str) -> Callable[..., Any]:
@@ -76,7 +76,7 @@ def _timed(function: Callable[..., Any], loop: Loop, name: str) -> Callable[...,
         phase = None
         try:
             if not _is_compiling():
-                phase = loop.aside(name)
+                phase = loop.side_phase(name)
         except BaseException as error:  # noqa: BLE001
             loop.lost(CHECKPOINTS, error)
         if phase is None:

@@ -89,7 +89,12 @@ def _timed(collective: Callable[..., Any], loop: Loop) -> Callable[..., Any]:
     def timed(*args: Any, **kwargs: Any) -> Any:
         phase = None
         try:
-            if not _is_compiling() and not kwargs.get("async_op") and loop.here and not loop.stands_down():
+            if (
+                not _is_compiling()
+                and not kwargs.get("async_op")
+                and loop.in_training_thread
+                and not loop.stands_down()
+            ):
                 phase = loop.waits()
         except BaseException as error:  # noqa: BLE001
             loop.lost(WAITS, error)

@@ -19,12 +19,12 @@ from llmtop.instrument.auto.model.flops_estimate import ModelFacts
 from llmtop.instrument.auto.training import frameworks
 from llmtop.instrument.gpu.logged_tensors import GpuMetrics
 from llmtop.instrument.guest import sanitize
-from llmtop.instrument.guest.guard import met
+from llmtop.instrument.guest.guard import report_internal_error
 from llmtop.instrument.record.recorder import get
 
 if TYPE_CHECKING:
     from llmtop.instrument.auto.training.frameworks import Framework
-    from llmtop.instrument.auto.training.step_end import Closer
+    from llmtop.instrument.auto.training.step_end import StepEndDetector
     from llmtop.instrument.record.recorder import Recorder
 
 MOST_NAMES = 32
@@ -42,10 +42,10 @@ class TrainingLoop(Protocol):
     """What is asked of the loop that this belongs to."""
 
     recorder: Recorder
-    closer: Closer
+    step_end_detector: StepEndDetector
 
     @property
-    def here(self) -> bool:
+    def in_training_thread(self) -> bool:
         """Whether the calling thread is the one that trains."""
 
     @property
@@ -106,7 +106,7 @@ class Known:
             self.model.look()
         except BaseException as error:  # noqa: BLE001 - the door: see guard
             self._give_up()
-            met(WHAT_IT_KNOWS, error)
+            report_internal_error(WHAT_IT_KNOWS, error)
 
     def index(self) -> int | None:
         """The library's number of the step that ends now; None where it does not say.
@@ -121,7 +121,7 @@ class Known:
             self._last = done
         except BaseException as error:  # noqa: BLE001 - the door
             self._give_up()
-            met(WHAT_IT_KNOWS, error)
+            report_internal_error(WHAT_IT_KNOWS, error)
             return None
         return done
 
@@ -138,7 +138,7 @@ class Known:
 
     def _find(self) -> None:
         """Look at what calls us. What is new is believed to count the steps until it shows otherwise."""
-        found = frameworks.running(self.framework, lambda: frameworks.Accelerated(self._accelerated))
+        found = frameworks.find_running(self.framework, lambda: frameworks.Accelerated(self._accelerated))
         if found is self.framework:
             return
         self.framework = found
@@ -155,7 +155,7 @@ class Known:
         if (total, batches) != (facts.seen_total_steps, facts.accumulation_steps):
             facts.seen_total_steps, facts.accumulation_steps = total, batches
             facts.changed()
-            self._loop.recorder.tell()
+            self._loop.recorder.wake_server()
 
     def _fetch(self) -> None:
         """Begin to copy what is logged and still on a GPU, and take in what has arrived."""
@@ -163,19 +163,19 @@ class Known:
         if recorder.gpu_metrics is None or self.framework is None:
             return
         if self._gpu is None:
-            self._gpu = recorder.gpu_metrics.beside()
+            self._gpu = recorder.gpu_metrics.on_same_device()
         self._gpu.collect(self._arrived)
         now = time.monotonic()
         if now >= self._gpu_due:
             self._gpu_due = now + GPU_EVERY_S
-            for name, value in self.framework.logged().items():
+            for name, value in self.framework.logged_metrics().items():
                 if type(name) is str and sanitize.is_on_gpu(value):
                     self._gpu.take(name, value)
 
     def _passes(self, values: Any) -> None:
         """Something was given to `Accelerator.log`: keep the numbers, and no tensor."""
         try:
-            if not isinstance(values, dict) or not self._loop.here:
+            if not isinstance(values, dict) or not self._loop.in_training_thread:
                 return
             for name, value in dict.items(values):
                 if type(name) is not str:
@@ -187,9 +187,9 @@ class Known:
                     number = on_host(value)
                     if number is not None:
                         self._accelerated[name] = number
-            self._loop.recorder.tell()
+            self._loop.recorder.wake_server()
         except BaseException as error:  # noqa: BLE001 - the door
-            met(WHAT_IT_LOGS, error)
+            report_internal_error(WHAT_IT_LOGS, error)
 
     # --- the server thread ------------------------------------------------------------------------
 
@@ -208,7 +208,7 @@ class Known:
 
     def _take_in(self) -> None:
         framework = self.framework
-        values = {} if framework is None else framework.logged().copy()
+        values = {} if framework is None else framework.logged_metrics().copy()
         values.update(self._arrived.copy())
         for name, value in values.items():
             number = on_host(value) if type(name) is str else None
@@ -217,7 +217,7 @@ class Known:
         lr_name = "lr" if framework is None else framework.lr_name
         logged = (self._loop.recorder.metrics.copy().keys() - self._ours.keys()) | values.keys()
         if not any(type(name) is str and _LEARNING_RATE.search(name) for name in logged):
-            rate = on_host(_learning_rate(self._loop.closer.optimizer()))
+            rate = on_host(_learning_rate(self._loop.step_end_detector.optimizer()))
             if rate is not None:
                 self._put(lr_name, rate)
 
@@ -257,6 +257,6 @@ def make(loop: TrainingLoop) -> Known:
     """What is known of that loop's training, which the recorder is to ask for from now on."""
     known = Known(loop)
     recorder = get()
-    recorder.looks.append(known.look)
-    recorder.refresh = known.refresh
+    recorder.hooks.periodic.append(known.look)
+    recorder.hooks.refresh = known.refresh
     return known

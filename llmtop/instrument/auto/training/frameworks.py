@@ -29,7 +29,7 @@ class Framework(Protocol):
     lr_name: str
     """How it calls the learning rate."""
 
-    def is_of(self, trainer: Any) -> bool:
+    def belongs_to(self, trainer: Any) -> bool:
         """Whether this is about that object."""
 
     def steps_done(self) -> int | None:
@@ -42,7 +42,7 @@ class Framework(Protocol):
     def accumulation(self, most_passes: int) -> int | None:
         """How many batches make a step; `most_passes` backward passes have been seen in one."""
 
-    def logged(self) -> dict[str, Any]:
+    def logged_metrics(self) -> dict[str, Any]:
         """The latest of what it logs: numbers, and tensors of which nobody has said that they are on the host."""
 
 
@@ -57,7 +57,7 @@ class HuggingFaceTrainer:
         self._read = 0
         self._values: dict[str, Any] = {}
 
-    def is_of(self, trainer: Any) -> bool:
+    def belongs_to(self, trainer: Any) -> bool:
         """See `Framework`; each fit of a Trainer has a state of its own."""
         return self._trainer() is trainer and self._state() is getattr(trainer, "state", None)
 
@@ -76,7 +76,7 @@ class HuggingFaceTrainer:
         """See `Framework`."""
         return _count(getattr(getattr(self._trainer(), "args", None), "gradient_accumulation_steps", None))
 
-    def logged(self) -> dict[str, Any]:
+    def logged_metrics(self) -> dict[str, Any]:
         """See `Framework`. The epoch is that of the last step, whether it was logged or not."""
         state = self._state()
         history = getattr(state, "log_history", None)
@@ -101,7 +101,7 @@ class LightningTrainer:
         self._state = _weak(getattr(trainer, "state", None))
         self._progress = _weak(_progress_of(trainer))
 
-    def is_of(self, trainer: Any) -> bool:
+    def belongs_to(self, trainer: Any) -> bool:
         """See `Framework`; that of a fit whose steps are counted elsewhere is another."""
         return self._trainer() is trainer and self._progress() is _progress_of(trainer)
 
@@ -137,7 +137,7 @@ class LightningTrainer:
             return None
         return _count(getattr(trainer, "accumulate_grad_batches", None))
 
-    def logged(self) -> dict[str, Any]:
+    def logged_metrics(self) -> dict[str, Any]:
         """See `Framework`. Read where Lightning keeps it: to ask for it may compute metrics over all ranks."""
         trainer = self._trainer()
         connector = getattr(trainer, "_logger_connector", None)
@@ -158,7 +158,7 @@ class Accelerated:
         """`logged` is where `listen_to_accelerate` keeps what passes."""
         self._logged = logged
 
-    def is_of(self, trainer: Any) -> bool:
+    def belongs_to(self, trainer: Any) -> bool:
         """See `Framework`."""
         return trainer is Accelerated
 
@@ -179,7 +179,7 @@ class Accelerated:
         told = _count(plugin.get("num_steps", 1)) if isinstance(plugin, Mapping) else None
         return told if told is not None and most_passes >= told else None
 
-    def logged(self) -> dict[str, Any]:
+    def logged_metrics(self) -> dict[str, Any]:
         """See `Framework`."""
         return self._logged.copy()
 
@@ -193,7 +193,7 @@ _OWNERS: dict[str, Callable[[Any], Framework]] = {
 _WITHOUT_OWNER = frozenset({"accelerate.accelerator", "accelerate.optimizer"})
 
 
-def running(known: Framework | None, accelerated: Callable[[], Framework]) -> Framework | None:
+def find_running(known: Framework | None, accelerated: Callable[[], Framework]) -> Framework | None:
     """What runs the code that calls this: `known` if it still does; None for a loop of the script's own.
 
     A trainer comes before Accelerate, which it may use. Takes some microseconds.
@@ -206,12 +206,12 @@ def running(known: Framework | None, accelerated: Callable[[], Framework]) -> Fr
         if make is not None:
             trainer = _self_of(frame)
             if trainer is not None:
-                return known if known is not None and known.is_of(trainer) else make(trainer)
+                return known if known is not None and known.belongs_to(trainer) else make(trainer)
         by_accelerate = by_accelerate or module in _WITHOUT_OWNER
         frame = frame.f_back
     if not by_accelerate:
         return None
-    return known if known is not None and known.is_of(Accelerated) else accelerated()
+    return known if known is not None and known.belongs_to(Accelerated) else accelerated()
 
 
 def _self_of(frame: FrameType) -> Any:
@@ -239,11 +239,11 @@ def listen_to_accelerate(tell: Callable[[Any], None]) -> bool:
         return False
 
     @functools.wraps(log)
-    def told_and_logged(self: Any, values: Any, *args: Any, **kwargs: Any) -> Any:
+    def log_and_publish(self: Any, values: Any, *args: Any, **kwargs: Any) -> Any:
         tell(values)
         return log(self, values, *args, **kwargs)
 
-    kind.log = told_and_logged  # type: ignore[union-attr]  # Accelerate is not followed by mypy here
+    kind.log = log_and_publish  # type: ignore[union-attr]  # Accelerate is not followed by mypy here
     return True
 
 

@@ -14,7 +14,7 @@ from time import perf_counter_ns
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from llmtop.instrument.auto.training.loop_state import LoopState, nothing
+from llmtop.instrument.auto.training.loop_state import LoopState, no_parameter
 from llmtop.instrument.record.recorder import Phase, Step
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class Loop(LoopState):
         Returns:
             The phase that the wait is part of; None for a phase of its own.
         """
-        if not self.here or self.stands_down():
+        if not self.in_training_thread or self.stands_down():
             return None
         if self.unstepped:
             self._look_for_unseen_step()
@@ -83,11 +83,11 @@ class Loop(LoopState):
         """The batch is there, or there are no more: what comes after an epoch belongs to no step."""
         if exhausted and phase in (None, self.dataload):
             self.recorder.cancel_phase("dataload")
-            self.feed = nothing
+            self.feed = no_parameter
         else:
             (phase or self.dataload).__exit__(None, None, None)
 
-    def aside(self, name: str) -> Phase | None:
+    def side_phase(self, name: str) -> Phase | None:
         """The phase for something that is no part of a step's work, such as a checkpoint; None where it is part
         of something else.
 
@@ -95,7 +95,11 @@ class Loop(LoopState):
             name: "checkpoint" or "evaluation".
         """
         r = self.recorder
-        if not self.attached or not self.here or (self.busy and not (self.optimizing and self.recovers())):
+        if (
+            not self.attached
+            or not self.in_training_thread
+            or (self.busy and not (self.optimizing and self.recovers()))
+        ):
             return None
         if self.stands_down() or r.node is not r.root or r.tracks is not None or self.infers:
             return None
@@ -112,7 +116,11 @@ class Loop(LoopState):
         """The phase for a copy to the device that begins now; None when it is part of something else."""
         if self.recorder.evaluates and self._step is None:
             return None
-        if not self.attached or not self.here or (self.busy and not (self.optimizing and self.recovers())):
+        if (
+            not self.attached
+            or not self.in_training_thread
+            or (self.busy and not (self.optimizing and self.recovers()))
+        ):
             return None
         return None if self.stands_down() else self._h2d
 
@@ -231,7 +239,7 @@ class Loop(LoopState):
 
     def gradients_are_computed(self) -> None:
         """Called within backward: what follows waits for other ranks, if this is the thread that will wait."""
-        if self.in_backward and not self._waiting and self.here:
+        if self.in_backward and not self._waiting and self.in_training_thread:
             self._backward.__exit__(None, None, None)
             self._waiting = True
             self._communication.__enter__()
@@ -262,7 +270,7 @@ class Loop(LoopState):
         """The phase for a collective that blocks Python; None when it is not to be counted."""
         if self._waiting or (self.recorder.evaluates and self._step is None):
             return None
-        return self._communication if self.attached and self.here else None
+        return self._communication if self.attached and self.in_training_thread else None
 
     # --- optimizers -------------------------------------------------------------------------------
 
@@ -319,10 +327,10 @@ class Loop(LoopState):
             self._closure = self.unstepped = False
             self._torch_steps = True
             self._stepping = None
-            closer = self.closer
-            if id(optimizer) == closer.number and not closer.others:
-                closer.run += 1
-            elif not closer.closes(optimizer):
+            step_end_detector = self.step_end_detector
+            if id(optimizer) == step_end_detector.number and not step_end_detector.others:
+                step_end_detector.run += 1
+            elif not step_end_detector.ends_step(optimizer):
                 return
             if self.boundary_from_outside is None:
                 self.end_step()
@@ -417,7 +425,7 @@ class Loop(LoopState):
         if self._passes > self._most_passes:
             self._most_passes = self._passes
             if self._passes > PASSES_WITHOUT_STEP:
-                r.sees(STEPS)
+                r.can_see(STEPS)
         self._passes = 0
         step = r.open_step
         if not self._started:
@@ -490,6 +498,6 @@ def _within_another_step() -> bool:
 def make(again: Callable[[], Loop]) -> Loop:
     """The loop of this process, and of every child that it forks; `again` finds that of any other."""
     loop = Loop(again)
-    loop.recorder.before_batch = loop.batch_is_asked_for
+    loop.recorder.hooks.before_batch = loop.batch_is_asked_for
     os.register_at_fork(after_in_child=loop.reset)
     return loop

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from llmtop.instrument.auto.training import discovered_facts as known
 from llmtop.instrument.auto.training.evaluation import Evaluation
-from llmtop.instrument.auto.training.step_end import Closer
-from llmtop.instrument.guest.guard import met
+from llmtop.instrument.auto.training.step_end import StepEndDetector
+from llmtop.instrument.guest.guard import report_internal_error
 from llmtop.instrument.record import recorder
 from llmtop.instrument.record.recorder import Step, phase_of
 
@@ -23,7 +23,7 @@ FOREIGN_PASSES = 16
 """Backward passes of another thread, while the one whose steps are recorded ends none, until it takes over."""
 
 
-def nothing() -> None:
+def no_parameter() -> None:
     """Stands for what gives a parameter while none is known."""
 
 
@@ -61,7 +61,6 @@ class LoopState:
         "batch_of",
         "boundary_from_outside",
         "busy",
-        "closer",
         "dataload",
         "evaluated",
         "evaluation",
@@ -72,6 +71,7 @@ class LoopState:
         "meet",
         "optimizing",
         "recorder",
+        "step_end_detector",
         "steps_without_forward",
         "thread",
         "trained",
@@ -87,7 +87,7 @@ class LoopState:
         self.dataload, self._h2d, self._forward, self._backward, self._communication, self._optimizer = map(
             phase_of, ("dataload", "h2d", "forward", "backward", "communication", "optimizer")
         )
-        self.meet: Callable[[], None] = nothing
+        self.meet: Callable[[], None] = no_parameter
         """Set by `hooks`: called at the first backward pass, or optimizer's step, looks for what this process
         trains and publishes it."""
         self.boundary_from_outside: Callable[[], bool] | None = None
@@ -108,7 +108,7 @@ class LoopState:
         self.evaluated = False
         """Something happened that may be an evaluation's: a forward without a backward pass, a batch of another
         iterator than the training's."""
-        self.feed: Callable[[], object] = nothing
+        self.feed: Callable[[], object] = no_parameter
         """Returns the iterator that the batches of the training come from: a weak reference."""
         self.evaluation = Evaluation(self.recorder)
         self.trains: set[int] = set()
@@ -121,11 +121,11 @@ class LoopState:
         self._own_step = Step()
         """What `_step` is where it was begun here; used again for each."""
         self._begun_here = False
-        self.watched: Callable[[], Any] = nothing
+        self.watched: Callable[[], Any] = no_parameter
         """Returns a parameter that is trained, or None; keeps no reference to it (see `search.HeldParameter`)."""
         self._version: tuple[int, int] | None = None
         self.steps_without_forward = 0
-        self.closer = Closer()
+        self.step_end_detector = StepEndDetector()
         self._torch_steps = False
         """Whether an optimizer of torch's has stepped, as hooks see it: then nothing else ends a step."""
         self._passes = self._most_passes = self._foreign = self._foreign_since = 0
@@ -165,7 +165,7 @@ class LoopState:
         self._be_idle()
         if step is not None and self.recorder.open_step is step and self._begun_here:
             self.recorder.step_failed(step)
-        met(what, error)
+        report_internal_error(what, error)
 
     def stands_down(self) -> bool:
         """Whether to record nothing, because the script does it itself. What was begun is then given up."""
@@ -191,7 +191,7 @@ class LoopState:
         return self._most_passes
 
     @property
-    def here(self) -> bool:
+    def in_training_thread(self) -> bool:
         """Whether the calling thread is the one that trains."""
         return get_ident() == self.thread
 

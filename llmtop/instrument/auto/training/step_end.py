@@ -48,7 +48,7 @@ class _Stepped:
         """How often it has come back and was taken for an inner loop's."""
 
 
-class Closer:
+class StepEndDetector:
     """Told of each optimizer's step that has ended; keeps no optimizer alive.
 
     The usual case is the loop's own affair: where `number` is the optimizer's id() and there were no `others`, it
@@ -94,7 +94,7 @@ class Closer:
         self._doubt = 1
         """How many times as patient as at first, since it came back after all."""
 
-    def found(self, optimizers: list[Any]) -> None:
+    def remember_optimizers(self, optimizers: list[Any]) -> None:
         """Remember the optimizers that were there when the training began."""
         self._founders = [weakref.ref(optimizer) for optimizer in optimizers]
         self._awaited = [weakref.ref(optimizer) for optimizer in optimizers if id(optimizer) not in self._seen]
@@ -104,7 +104,7 @@ class Closer:
         reference = None if self._closer is None else self._closer.reference
         return None if reference is None else reference()
 
-    def closes(self, optimizer: Any) -> bool:
+    def ends_step(self, optimizer: Any) -> bool:
         """Whether this step ends a step of the training: of another than `number`, or of that one after others."""
         one = self._seen.get(id(optimizer))
         new = one is None
@@ -139,12 +139,12 @@ class Closer:
         self._outer = False
         return True
 
-    def _returns(self, one: _Stepped, closer: _Stepped, before: int, continues: bool) -> bool:
+    def _returns(self, one: _Stepped, closing: _Stepped, before: int, continues: bool) -> bool:
         """Whether one that has stepped earlier, `before` times in a row, takes over from the closer."""
-        older = one.age < closer.age
-        passed_over = one.under not in (NOBODY, closer.age) and before == 1
+        older = one.age < closing.age
+        passed_over = one.under not in (NOBODY, closing.age) and before == 1
         if not continues:
-            one.under = closer.age
+            one.under = closing.age
         if one is self._lost:
             self._doubt *= 2
         elif self._is_inner(one):

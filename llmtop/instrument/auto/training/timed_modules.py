@@ -23,7 +23,7 @@ from torch import nn
 from llmtop.instrument.auto.model.batch_shape import guess
 from llmtop.instrument.auto.patches.module_calls import TimedClass
 from llmtop.instrument.auto.training.loop import Loop
-from llmtop.instrument.guest.guard import met
+from llmtop.instrument.guest.guard import report_internal_error
 from llmtop.instrument.pytorch import search
 
 MAX_LEVELS = 4
@@ -88,7 +88,7 @@ class Modules:
             self._level = MAX_LEVELS + 1
             self._candidates = None
             self._hidden = False
-            met(MODULES, error)
+            report_internal_error(MODULES, error)
 
     def _look(self) -> None:
         if self.called or self._level > MAX_LEVELS:
@@ -98,7 +98,7 @@ class Modules:
         if self._candidates is None:
             found, optimizers = search.look()
             self._roots = [weakref.ref(module) for module in found]
-            self.loop.closer.found(optimizers)
+            self.loop.step_end_detector.remember_optimizers(optimizers)
         else:
             parents = [parent for candidate in self._candidates if (parent := candidate()) is not None]
             found = search.children(parents)
@@ -145,10 +145,10 @@ class Modules:
                 if timed is None:
                     timed = TimedClass(kind, self)
                 else:
-                    timed.told.give_to(self)
+                    timed.listener.give_to(self)
                 self._timed.append(timed)
             except BaseException as error:  # noqa: BLE001, PERF203 - a metaclass of the script's may forbid it
-                met(MODULES, error)
+                report_internal_error(MODULES, error)
 
     def _restore(self, but: Iterable[type] = ()) -> None:
         kept = [timed for timed in self._timed if timed.kind in but]
@@ -157,11 +157,11 @@ class Modules:
         for timed in given_back:
             try:
                 if timed.kind in self._before:
-                    timed.told.rest()
+                    timed.listener.rest()
                 else:
                     timed.restore()
             except BaseException as error:  # noqa: BLE001, PERF203 - as above
-                met(MODULES, error)
+                report_internal_error(MODULES, error)
 
     def failed(self, error: BaseException) -> None:
         """Called within `except` where seeing a call has failed: note that it cannot be seen, and why."""

@@ -20,7 +20,7 @@ from types import CodeType, FrameType
 from typing import Final
 
 from llmtop.format import printable
-from llmtop.instrument.guest import guard
+from llmtop.instrument.guest import guard, registry
 from llmtop.instrument.guest.threads import Thread, wait_for
 from llmtop.protocol import wire
 
@@ -42,7 +42,7 @@ _Place = tuple[CodeType, int]
 """A function, and how far in it: the instruction."""
 
 _lock = threading.Lock()
-_running: Looking | None = None
+_running: OwnStackSampling | None = None
 
 
 def handle(message: wire.LookAtStacks | wire.EnoughStacks, tell: Tell, gone: Callable[[], bool]) -> None:
@@ -64,7 +64,7 @@ def handle(message: wire.LookAtStacks | wire.EnoughStacks, tell: Tell, gone: Cal
             refused = "its stacks are being looked at for another monitor: try again in a moment"
             tell(wire.StacksSeen(id=message.id, refused=refused))
             return
-        _running = Looking(message, tell, gone)
+        _running = OwnStackSampling(message, tell, gone)
         _running.begin()
 
 
@@ -76,7 +76,7 @@ def end_with_process() -> None:
         wait_for(running.ended, _END_SECONDS)
 
 
-class Looking:
+class OwnStackSampling:
     """One request, from the first look to the answer."""
 
     def __init__(self, message: wire.LookAtStacks, tell: Tell, gone: Callable[[], bool]) -> None:
@@ -107,18 +107,18 @@ class Looking:
 
     def _run(self) -> None:
         try:
-            seen = StackLooks()
+            seen = StackSamples()
             self._look(seen)
-            answer = seen.told(self.id)
+            answer = seen.to_message(self.id)
         except Exception as error:  # noqa: BLE001 - what goes wrong is noted, and the training goes on
-            guard.met("the stacks of its threads", error)
+            guard.report_internal_error("the stacks of its threads", error)
             answer = wire.StacksSeen(id=self.id, refused=f"{type(error).__name__}: {error}"[:_MAX_FILE])
         finally:
             self.ended.set()
         if not self._gone():
             self._tell(answer)
 
-    def _look(self, seen: StackLooks) -> None:
+    def _look(self, seen: StackSamples) -> None:
         nothing = select.poll()
         now = time.monotonic()
         until = now + self._seconds
@@ -134,7 +134,7 @@ class Looking:
                 return
 
 
-class StackLooks:
+class StackSamples:
     """What was seen in some looks."""
 
     def __init__(self) -> None:
@@ -167,7 +167,7 @@ class StackLooks:
                 self._cut += 1
         innermost = None  # type: ignore[assignment]
 
-    def told(self, request: str) -> wire.StacksSeen:
+    def to_message(self, request: str) -> wire.StacksSeen:
         """All of it as a message that fits into a frame; the rarest stacks are left out first."""
         most = sorted(self._stacks.items(), key=lambda item: -item[1])
         while True:
@@ -180,7 +180,7 @@ class StackLooks:
     def _message(self, request: str, stacks: list[tuple[tuple[int, tuple[_Place, ...]], int]]) -> wire.StacksSeen:
         frames: dict[_Place, int] = {}
         threads: dict[int, int] = {}
-        told = [
+        to_message = [
             wire.SeenStack(
                 thread=threads.setdefault(thread, len(threads)),
                 frames=[frames.setdefault(place, len(frames)) for place in reversed(places)],
@@ -193,7 +193,7 @@ class StackLooks:
             looks=self._looks,
             frames=[_frame(*place) for place in frames],
             threads=_threads(list(threads)),
-            stacks=told,
+            stacks=to_message,
             cut=self._cut,
         )
 
@@ -217,3 +217,6 @@ def _threads(idents: list[int]) -> list[wire.SeenThread]:
             )
         )
     return found
+
+
+registry.at_end("stacks", lambda _recorder: end_with_process())

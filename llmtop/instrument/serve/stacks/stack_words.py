@@ -97,7 +97,7 @@ class _Place(NamedTuple):
     line: int
 
 
-class StackLook(NamedTuple):
+class StackDescription(NamedTuple):
     """What one look at a thread has found."""
 
     words: str
@@ -121,7 +121,7 @@ class Sight:
         """Let go of all that was remembered."""
         self.__init__()  # type: ignore[misc]
 
-    def look(self, thread: int, step: int) -> StackLook | None:
+    def look(self, thread: int, step: int) -> StackDescription | None:
         """Look at a thread that is alive; None where it runs no Python now.
 
         Args:
@@ -141,7 +141,7 @@ class Sight:
         finally:
             frames.clear()
             del frame
-        return StackLook(self._shown(place) if isinstance(place, _Place) else place, waits_for)
+        return StackDescription(self._shown(place) if isinstance(place, _Place) else place, waits_for)
 
     def waits_for_gpu(self, thread: int, step: int) -> str:
         """The line at which a thread waits for its GPU; "" where it does not. Arguments as of `look`.

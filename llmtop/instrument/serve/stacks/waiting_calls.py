@@ -2,7 +2,7 @@
 
 It is told from the innermost Python frame, from what is called there: the call itself is C. While it waits it
 holds no lock of Python's, so whoever looks then gets the lock at once; a look that had to wait for the lock has
-found a thread that ran Python, whatever it stands in by the time that the lock is given up (`Looks`).
+found a thread that ran Python, whatever it stands in by the time that the lock is given up (`StackSampler`).
 """
 
 from __future__ import annotations
