@@ -70,7 +70,7 @@ class ReportKind(ABC):
     """One kind of report."""
 
     name: str
-    """As `Engine.tells` and the list of captures have it."""
+    """As `Engine.report_kind` and the list of captures have it."""
     screen: str
     """Class of the screen that shows it (`tui.screens.registry`)."""
     command: str = "report"

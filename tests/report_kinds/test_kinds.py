@@ -18,7 +18,7 @@ from tui.screens.registry import SCREENS
 def test_each_engine_has_a_kind_and_each_kind_a_screen() -> None:
     names = [kind.name for kind in kinds.KINDS]
     assert len(set(names)) == len(names)
-    assert {engine.tells for engine in ENGINES.values()} <= set(names)
+    assert {engine.report_kind for engine in ENGINES.values()} <= set(names)
     assert {kinds.kind_named(name).screen for name in names} <= SCREENS.keys()
 
 

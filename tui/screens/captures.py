@@ -12,6 +12,7 @@ from llmtop.capture import capture_list as shelf
 from llmtop.capture.base import folder
 from llmtop.capture.capture_list import StoredCapture
 from llmtop.errors import LlmtopError
+from llmtop.report_kinds.kinds import kind_named
 from tui.core import keys
 from tui.core.canvas import Placed
 from tui.core.layout import Rect
