@@ -13,6 +13,7 @@ part of the step, holds the others up.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from statistics import median
 from typing import Final, NamedTuple
 
 from llmtop import format as fmt
@@ -22,7 +23,7 @@ from llmtop.rules import limits
 from llmtop.rules.rule import Rule, RuleText, Told, clauses
 from llmtop.rules.state.rank import JobState, RankState
 from llmtop.rules.state.step_costs import StepCosts, work_of
-from llmtop.rules.state.windows import finite, median
+from llmtop.rules.state.windows import finite
 from llmtop.rules.step_bound import timed
 from llmtop.step_history.whole_steps import OUTSIDE
 
