@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from msgspec.structs import replace
 
 from llmtop.hardware.gpu_specs import pcie_bytes_per_s
-from llmtop.model.gpu_busy import Busy, believed
+from llmtop.model.gpu_busy import COPIES_OF_LINK, Busy, believed
 from llmtop.model.snapshot import Gpu, Process, Rank, Snapshot
 from llmtop.naming.phase_names import role_of
 from llmtop.recording.steady import SteadyTime
@@ -27,8 +27,8 @@ LEAST_POLLED, LEAST_SECONDS = 3, 1.5
 OWN_SAMPLES_ERR: Final = 20.0
 """Points between the mean of the driver's samples and that of its readings from which the samples are something
 else (no driver is known that does it)."""
-COPIES_OF_LINK, COPIES_BYTES_PER_S = 0.1, 4e9
-"""Of what its PCIe link carries, or where that is not known, from which a GPU may spend a tenth of its time
+COPIES_BYTES_PER_S = 4e9
+"""The same as `COPIES_OF_LINK` where the PCIe link is not known: from here on a GPU may spend a tenth of its time
 copying, which GPU-Util does not see."""
 BLOCKING_BYTES_PER_S, BLOCKING_PCT = 1.5e9, 10.0
 """The same where the host stands in phases of copying for so much of a step: memory that is not pinned comes at a

@@ -17,7 +17,7 @@ from collectors.nccl_ras.client import DEFAULT, RasAnswer, ask
 from collectors.nccl_ras.stuck import stuck_communicators
 from llmtop.errors import NotPossibleHere
 from llmtop.model.snapshot import Gpu, Rank, Snapshot, StuckCommunicator
-from llmtop.model.stall_thresholds import QUIET_S, QUIET_STEPS
+from llmtop.model.stall_thresholds import quiet_seconds
 from llmtop.rules.gpu import POWER_LOW, looks_busy_but_is_not
 from llmtop.rules.state.gpu import GpuState, share_pct
 from llmtop.system import procfs
@@ -130,7 +130,7 @@ def _is_quiet(rank: Rank, now: float) -> bool:
     if rank.kind != "step" or rank.state not in ("running", "stalled") or (rank.world_size or 1) < 2:
         return False
     usual = rank.step_seconds_p50 or 0.0
-    return rank.last_step_at is not None and now - rank.last_step_at > max(QUIET_S, QUIET_STEPS * usual)
+    return rank.last_step_at is not None and now - rank.last_step_at > quiet_seconds(usual)
 
 
 def _address(pids: Iterable[int]) -> tuple[str, int]:

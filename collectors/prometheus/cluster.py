@@ -25,8 +25,9 @@ from collectors.prometheus.cluster_view import (
 from collectors.prometheus.hung import hung_ranks
 from collectors.prometheus.queries import TAG, Queries, charts
 from llmtop.format import printable
+from llmtop.model.straggler_thresholds import LATE_STEP_PCT
 
-LATE_SHARE = 0.1
+LATE_SHARE = LATE_STEP_PCT[0] / 100
 """Of the step, from which a late rank is held against its node: as the rule `straggler` has it."""
 NOISE_SHARE = 0.02
 """Of the step, below which a rank is not late."""

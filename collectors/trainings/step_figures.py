@@ -6,8 +6,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from collectors.trainings.long_windows import MINUTES_SECONDS, LongWindow, class_of
-from collectors.trainings.step_window import Counted, StepWindow, percentile
+from collectors.trainings.step_window import Counted, StepWindow
 from llmtop.model.snapshot import Step, Window
+from llmtop.order_statistics import percentile
 from llmtop.step_history.step_changes import StepChanges
 from llmtop.step_history.whole_steps import Following, WholeStep, latency
 

@@ -327,13 +327,3 @@ _LATE_STEPS = 512
 
 def _known(values: Iterable[float | None]) -> Iterable[float]:
     return (value for value in values if value is not None and math.isfinite(value))
-
-
-def percentile(ordered: Sequence[float], pct: float) -> float | None:
-    """The percentile of values in ascending order, linear between neighbours (numpy's default method)."""
-    if not ordered:
-        return None
-    place = (len(ordered) - 1) * pct / 100
-    low = math.floor(place)
-    high = min(low + 1, len(ordered) - 1)
-    return ordered[low] + (ordered[high] - ordered[low]) * (place - low)

@@ -17,14 +17,11 @@ from collectors.trainings.rank_stats import RankStats
 from llmtop.errors import NotPossibleHere
 from llmtop.hardware.gpu_specs import estimated_mfu, mfu
 from llmtop.model.snapshot import CollectiveCount, Rank, RankState, StampedWait
+from llmtop.model.stall_thresholds import STALLED_SECONDS, STALLED_STEPS
 from llmtop.protocol import client, wire
 from llmtop.protocol.socket_dir import memory_snapshot
 from llmtop.system.wall_clock import TOLERANCE_NS, WallClock
 
-STALLED_SECONDS = 60.0
-STALLED_STEPS = 5.0
-"""Stalled is: alive, and no step, nor other work that can be seen, for max(STALLED_SECONDS, STALLED_STEPS times
-the median step)."""
 ENGINES_SECONDS = 5.0
 """How often it is asked what can capture a process."""
 _HEARD_WITHIN_SECONDS = 2.0

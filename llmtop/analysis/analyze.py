@@ -6,7 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 from msgspec import structs
 
 from llmtop.analysis.capture_info import capture_info
@@ -36,6 +35,7 @@ from llmtop.analysis.work.hlo_operations import hlo_times
 from llmtop.analysis.work.kernels import kernel_times
 from llmtop.analysis.work.operators import operator_calls, operator_times
 from llmtop.analysis.work.time_breakdown import makeup
+from llmtop.order_statistics import spread_pct
 from llmtop.report.environment import environment_of
 from llmtop.report.model import (
     Device,
@@ -284,16 +284,10 @@ def _steps(own: ProcessSteps | None, lane: Lane | None, trace: model.Trace) -> S
         seconds_p50=median,
         seconds_min=min(seconds),
         seconds_max=max(seconds),
-        spread_pct=_spread_pct(seconds),
+        spread_pct=spread_pct(seconds),
         outliers=tuple(i for i, value in enumerate(seconds) if value > _OUTLIER * median),
         left_out=left_out(own, lane, trace),
     )
-
-
-def _spread_pct(lengths: list[float] | npt.NDArray[np.float64]) -> float | None:
-    """The interquartile range of steps' lengths over their median."""
-    quarter, median, three = np.percentile(lengths, [25, 50, 75]).tolist()
-    return 100.0 * (three - quarter) / median if median > 0 else None
 
 
 def _device(lane: Lane, gaps: Gaps, judgement: Judgement, trace: model.Trace, ranks: dict[int, int]) -> Device:
@@ -325,7 +319,7 @@ def _device(lane: Lane, gaps: Gaps, judgement: Judgement, trace: model.Trace, ra
         steps=lane.counted,
         window_seconds=lane.length / 1e9,
         step_seconds=float(np.median(lengths)) if lane.counted else None,
-        spread_pct=_spread_pct(lengths) if lane.counted else None,
+        spread_pct=spread_pct(lengths.tolist()) if lane.counted else None,
         kernel_seconds=float(took.sum()) / 1e9,
         kernel_median_us=float(np.median(took)) / 1e3 if told else None,
         launch_api_seconds=float((launches.end - launches.start).sum()) / 1e9,

@@ -23,6 +23,7 @@ from llmtop.model.bottlenecks import BOUND_IDS, BoundId, Verdict
 from llmtop.model.gpu_busy import idle_pct
 from llmtop.model.severity import gravity
 from llmtop.model.snapshot import Alert, Gpu, Rank, Snapshot, Step
+from llmtop.order_statistics import spread_pct
 from llmtop.recording.steady import SteadyTime
 from llmtop.report import environment as environments
 from llmtop.report.model import Device, Finding, MetricOverTime, PhaseMean, Report, StepsJudged
@@ -326,14 +327,13 @@ def _step_times(steps: list[WholeStep]) -> StepsJudged:
     if not lengths:
         return StepsJudged(found_by="no attached training told its steps")
     median = statistics.median(lengths)
-    quartiles = statistics.quantiles(lengths, n=4) if len(lengths) > 1 else [median] * 3
     return StepsJudged(
         found_by="as the training told them, after warm-up",
         count=len(lengths),
         seconds_p50=median,
         seconds_min=min(lengths),
         seconds_max=max(lengths),
-        spread_pct=100.0 * (quartiles[2] - quartiles[0]) / median if median > 0 else None,
+        spread_pct=spread_pct(lengths),
         outliers=tuple(i for i, value in enumerate(lengths) if value > 1.5 * median)[:100],
     )
 

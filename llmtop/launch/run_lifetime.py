@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import secrets
 import time
 
-from llmtop.system.procfs import is_alive
+from llmtop.system.procfs import has_variable, is_alive, pids
 
 MARKER = "LLMTOP_RUN_ID"
 """Every process of one run has this in its environment, so that what it left in the background is found too."""
@@ -28,12 +27,4 @@ def wait_for_end(pid: int, marker: str) -> None:
 
 
 def _any_carries(entry: bytes) -> bool:
-    return any(entry in _environ(name) for name in os.listdir("/proc") if name.isdigit())
-
-
-def _environ(pid: str) -> list[bytes]:
-    try:
-        with open(f"/proc/{pid}/environ", "rb") as environ:
-            return environ.read().split(b"\0")
-    except OSError:
-        return []  # gone by now, or another user's
+    return any(has_variable(pid, entry) for pid in pids())

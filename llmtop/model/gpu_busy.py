@@ -26,6 +26,9 @@ AGREE_POINTS: Final = 2.0
 UTIL_ERROR_POINTS: Final = 8.0
 """How far the mean of GPU-Util was from the truth at most, on six programs."""
 
+COPIES_OF_LINK: Final = 0.1
+"""Below this part of what the PCIe link carries, copies of pinned memory take less than a tenth of the time."""
+
 BLURRED_UTIL: Final = 20.0
 """Below it, half of GPU-Util is hardly more than that: 16.2 was said of 8.6 %, and 17.2 of 11.8."""
 SMALL_KERNELS: Final = 0.35

@@ -135,7 +135,7 @@ def _clock_evidence(gpu: GpuState) -> dict[str, float | int | None]:
         "sm_clock_max_mhz": gpu.gpu.sm_clock_max_mhz,
         "power_watts": gpu.mean("power_watts"),
         "power_limit_watts": gpu.gpu.power_limit_watts,
-        "temperature_c": gpu.gpu.temperature_c,
+        "temperature_c": gpu.temperature_c,
         "util_pct": gpu.mean("util_pct"),
     }
 
@@ -191,7 +191,7 @@ def _tell_throttled(gpu: GpuState) -> Told:
     named = reasons & _THROTTLE.keys() - {clock_events.HW_SLOWDOWN} or reasons & _THROTTLE.keys()
     why = [words for reason, words in _THROTTLE.items() if reason in named]
     advice = [words for causes, words in _AGAINST.items() if named & causes]
-    heat = f", {fmt.number(gpu.gpu.temperature_c, 0, ' °C')}" if gpu.gpu.temperature_c is not None else ""
+    heat = f", {fmt.number(gpu.temperature_c, 0, ' °C')}" if gpu.temperature_c is not None else ""
     return Told(
         severity="warning",
         summary=f"{gpu.label} is slowed down, {' and '.join(why) or 'by its hardware'}: "
@@ -272,7 +272,7 @@ def _tell_error(gpu: GpuState) -> Told:
     return Told(
         severity=severity_of(error),
         summary=f"{gpu.label}: {fmt.printable(error, 160)}.",
-        evidence={"temperature_c": gpu.gpu.temperature_c, "power_watts": gpu.gpu.power_watts},
+        evidence={"temperature_c": gpu.temperature_c, "power_watts": gpu.mean("power_watts")},
         next="the GPU is well; read what the program that ended wrote, and run it under compute-sanitizer, or "
         "with CUDA_LAUNCH_BLOCKING=1, to find the kernel"
         if is_a_programs(error)

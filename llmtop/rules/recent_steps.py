@@ -37,8 +37,7 @@ UTIL_LAUNCH: Final = 90.0
 _ROLES: Final[tuple[Role, ...]] = ("input", "h2d", "comm", "sync", "compute", "backward", "optimizer")
 RX_LOW_BYTES_PER_S: Final = (2.0e9, 1.5e9)
 """Pageable copies reached 8.3 GB/s on an H200; healthy trainings read 0.03."""
-RX_OF_LINK: Final = 0.1
-"""Below this part of what the link carries, copies of pinned memory take less than a tenth of the time."""
+RX_OF_LINK: Final = gpu_busy.COPIES_OF_LINK
 RX_POLLS_OF_LINK: Final = 0.5
 """The same where ranks wait for each other: a kernel of NCCL that waits reads the host's memory again and again.
 Two H100s said 14 of 58.7 GB/s, and 0.02 while they worked."""

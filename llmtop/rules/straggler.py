@@ -13,20 +13,22 @@ part of the step, holds the others up.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from statistics import median
 from typing import Final, NamedTuple
 
 from llmtop import format as fmt
 from llmtop.model.snapshot import GRADIENT_POINTS, Arrival, Cause
+from llmtop.model.straggler_thresholds import LATE_STEP_PCT
 from llmtop.naming.phase_names import Role
 from llmtop.rules import limits
 from llmtop.rules.rule import Rule, RuleText, Told, clauses
 from llmtop.rules.state.rank import JobState, RankState
 from llmtop.rules.state.step_costs import StepCosts, work_of
-from llmtop.rules.state.windows import finite, median
+from llmtop.rules.state.windows import finite
 from llmtop.rules.step_bound import timed
 from llmtop.step_history.whole_steps import OUTSIDE
 
-BEHIND_PCT: Final = limits.pair(limits.SET.straggler.step_pct, (10.0, 7.0))
+BEHIND_PCT: Final = limits.pair(limits.SET.straggler.step_pct, LATE_STEP_PCT)
 """(Others' median wait - this rank's wait) / step: to raise, and to stay raised."""
 RATIO: Final = (0.83, 0.88)
 RATIO_PCT: Final = limits.pair(0.3 * BEHIND_PCT[0], (3.0, 2.0))

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from llmtop.order_statistics import upper_median
 from llmtop.step_history.whole_steps import OUTSIDE, WholeStep
 
 SPREAD = 5.0
@@ -100,19 +101,16 @@ def _upper_median(values: list[float], number: int) -> float:
 
 
 def level_of(blocks: Sequence[Block]) -> float:
-    levels = sorted([block.level for block in blocks])
-    return levels[len(levels) // 2]
+    return upper_median([block.level for block in blocks])
 
 
 def spread_of(blocks: Sequence[Block]) -> float:
-    spreads = sorted([block.high - block.low for block in blocks])
-    return spreads[len(spreads) // 2]
+    return upper_median([block.high - block.low for block in blocks])
 
 
 def parts_of(blocks: Sequence[Block]) -> dict[str, float]:
     names = {name for block in blocks for name in block.parts}
-    number = len(blocks)
-    return {name: sorted([block.parts.get(name, 0.0) for block in blocks])[number // 2] for name in names}
+    return {name: upper_median([block.parts.get(name, 0.0) for block in blocks]) for name in names}
 
 
 def series_of(blocks: Sequence[Block], name: str | None, usual: float) -> list[float]:
@@ -120,10 +118,6 @@ def series_of(blocks: Sequence[Block], name: str | None, usual: float) -> list[f
     if name is None:
         return [block.level for block in blocks]
     return [math.log1p(block.parts.get(name, 0.0) / usual) for block in blocks]
-
-
-def median_of(values: Sequence[float]) -> float:
-    return sorted(values)[len(values) // 2]
 
 
 def split_of(levels: list[float]) -> int:

@@ -24,6 +24,7 @@ from collections import deque
 from itertools import islice
 
 from llmtop.model.snapshot import Change, RareSteps
+from llmtop.order_statistics import upper_median
 from llmtop.step_history.change_point import NORMAL_AFTER_SECONDS, ChangePoint
 from llmtop.step_history.rare_steps import RareStepFinder
 from llmtop.step_history.step_blocks import (
@@ -32,7 +33,6 @@ from llmtop.step_history.step_blocks import (
     PastValues,
     block_of,
     level_of,
-    median_of,
     parts_of,
     series_of,
     split_of,
@@ -175,7 +175,7 @@ class StepChanges:
         if len(run) >= 64 * RUN_STEPS:
             self._end_run()  # the other test has had enough
             return False
-        if sorted([whole.seconds for whole in run])[len(run) // 2] <= self._level:
+        if upper_median([whole.seconds for whole in run]) <= self._level:
             return False  # many of them are no longer than before
         found = ChangePoint(
             first, run[0].step.index, run[0].step.started_at, level_of(before), parts_of(before), spread_of(before)
@@ -223,7 +223,7 @@ class StepChanges:
             short = sum([block.seconds for block in after]) < seconds
             for name in (None, *islice(after[-1].parts, MOST_PARTS)):
                 values = series_of([*before, *after], name, usual)
-                shift = median_of(values[-width:]) - median_of(values[:-width])
+                shift = upper_median(values[-width:]) - upper_median(values[:-width])
                 if now % width == 0:
                     self._past(name)[scale].add(now, shift)
                 if abs(shift) < least or (short and shift > 0):
@@ -258,7 +258,7 @@ class StepChanges:
         before, after = values[:place], values[place:]
         if len(before) < max(4, width // 2) or len(after) < max(2, width * 3 // 4):
             return False
-        shift = median_of(after) - median_of(before)
+        shift = upper_median(after) - upper_median(before)
         usual = self._usual_shift(name, scale, self._closed - len(after))
         if abs(shift) < max(least, usual) or not _is_step(before, after, max(min(4, width), width // 4)):
             return False
@@ -349,10 +349,10 @@ class StepChanges:
 
 def _is_step(before: list[float], after: list[float], near: int) -> bool:
     """Whether nearly all values lie on their side, and the change is between those next to each other."""
-    low, high = median_of(before), median_of(after)
+    low, high = upper_median(before), upper_median(after)
     shift, middle = high - low, (low + high) / 2
     if sum((value > middle) == (shift > 0) for value in after) < LASTING_SHARE * len(after):
         return False
     if sum((value < middle) == (shift > 0) for value in before) < LASTING_SHARE * len(before):
         return False
-    return (median_of(after[:near]) - median_of(before[-near:])) / shift >= ABRUPT_SHARE
+    return (upper_median(after[:near]) - upper_median(before[-near:])) / shift >= ABRUPT_SHARE

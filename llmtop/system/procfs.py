@@ -90,6 +90,24 @@ def status(pid: int) -> dict[str, str]:
     return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
 
 
+def runs_python(pid: int) -> bool:
+    """Return whether the process's program is a Python interpreter; False also where that cannot be seen."""
+    return "python" in Path(_target(f"/proc/{pid}/exe")).name
+
+
+def pids() -> list[int]:
+    """Return the pids of all processes that /proc lists."""
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+
+
+def has_variable(pid: int, entry: bytes) -> bool:
+    """Return whether the process was started with `entry` (NAME=value); False also where that cannot be seen."""
+    try:
+        return entry in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return False
+
+
 def parent(pid: int) -> int | None:
     """The pid of a process's parent; None when the process is gone."""
     text = status(pid).get("PPid")

@@ -191,6 +191,16 @@ def test_a_fault_is_told_at_once_and_stays_for_a_moment() -> None:
     assert feed(rules, range(3, 9), **GEMM) == []
 
 
+def test_an_error_brings_no_value_of_before_the_driver_fell_silent() -> None:
+    rules = Rules()
+    silent = {**GEMM, "temperature_c": 61.0, "sampled_at": 0.5, "error": "GPU is lost"}
+    (alert,) = feed(rules, [1], **silent)
+    assert alert.evidence == {"temperature_c": 61.0, "power_watts": 692.0}
+    (alert,) = feed(rules, range(2, 20), **silent)
+    assert alert.evidence.get("temperature_c") is None
+    assert alert.evidence.get("power_watts") is None
+
+
 def test_memory_bound_work_is_named_without_alarm() -> None:
     state = {**GEMM, "dram_active_pct": 88.0, "tensor_active_pct": 0.3}
     (alert,) = feed(Rules(), range(6), **state)

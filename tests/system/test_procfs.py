@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import subprocess
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from llmtop.system import procfs
 from llmtop.system.procfs import is_alive
 from tests.support.processes import core_waits, wait_for, waited_since
 
@@ -56,3 +58,20 @@ def test_a_thread_that_ends_between_listing_and_reading_is_left_out(monkeypatch:
     assert str(thread.native_id) in before
     assert set(before) - set(after) == {str(thread.native_id)}
     assert waited_since({**before, str(thread.native_id): 1e6}) >= 0.0
+
+
+def test_a_process_is_python_by_its_program_and_is_found_by_its_environment() -> None:
+    variables = {**os.environ, "LLMTOP_TEST_MARK": "here"}
+    for command, python in (([sys.executable, "-c", "input()"], True), (["cat"], False)):
+        child = subprocess.Popen(command, stdin=subprocess.PIPE, env=variables)
+        try:
+            mark = functools.partial(procfs.has_variable, child.pid, b"LLMTOP_TEST_MARK=here")
+            wait_for(mark, what="the program to have its environment, which it gets just after exec")
+            assert procfs.runs_python(child.pid) is python
+            assert child.pid in procfs.pids()
+            assert not procfs.has_variable(child.pid, b"LLMTOP_TEST_MARK=her")
+        finally:
+            child.kill()
+            child.communicate()
+    assert not procfs.runs_python(2**22 + 1)
+    assert not procfs.has_variable(2**22 + 1, b"A=b")

@@ -113,8 +113,11 @@ class CommandProcess:
     def remaining_pids(self) -> list[int]:
         """The processes of this run that are alive, without the first."""
         entry = f"{run_lifetime.MARKER}={self._marker}".encode()
-        pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]
-        return [pid for pid in pids if pid != self.pid and _has_mark(pid, entry) and procfs.is_alive(pid)]
+        return [
+            pid
+            for pid in procfs.pids()
+            if pid != self.pid and procfs.has_variable(pid, entry) and procfs.is_alive(pid)
+        ]
 
     def interrupt(self) -> None:
         """Send SIGINT to its process group, as a terminal does at ctrl+c."""
@@ -130,10 +133,3 @@ class CommandProcess:
     def _send(self, number: signals.Signals) -> None:
         with contextlib.suppress(OSError):  # it has just ended
             os.killpg(self.pid, number)
-
-
-def _has_mark(pid: int, entry: bytes) -> bool:
-    try:
-        return entry in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-    except OSError:
-        return False

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
@@ -15,6 +14,7 @@ from llmtop.capture.nsys.sessions import can_pause, is_live, live_session, shoul
 from llmtop.errors import LlmtopError, NotPossibleHere, UnusableInput
 from llmtop.nsys_cli import tool as nsys
 from llmtop.nsys_cli.tool import Option
+from llmtop.system import procfs
 
 _PAUSE, _NO_PAUSE = "pause", "no-pause"
 
@@ -51,7 +51,7 @@ class NsysEngine(Engine):
         found = {}
         for pid in pids:
             with suppress(NotPossibleHere, OSError):
-                if nsys.session_of(pid) is not None and "python" in Path(os.readlink(f"/proc/{pid}/exe")).name:
+                if nsys.session_of(pid) is not None and procfs.runs_python(pid):
                     found[pid] = True
         return found
 

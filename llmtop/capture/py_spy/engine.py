@@ -7,7 +7,6 @@ own.
 from __future__ import annotations
 
 import math
-import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -51,9 +50,9 @@ def dump(pid: int) -> tuple[stacks.ThreadStack, ...]:
 def _is_python(target: Target) -> bool:
     if target.hello is not None:
         return True
+    if procfs.runs_python(target.pid):
+        return True
     try:
-        if "python" in Path(os.readlink(f"/proc/{target.pid}/exe")).name:
-            return True
         return "libpython" in Path(f"/proc/{target.pid}/maps").read_text(errors="replace")
     except OSError:
         return True  # not ours to see; the check of permissions says so

@@ -73,7 +73,7 @@ def dump(pid: int) -> tuple[stacks.ThreadStack, ...]:
     """
     found = list(_run_dump(pid, None))
     # With --json py-spy leaves out the processes that it was to tell as well (--subprocesses), up to 0.4.3.
-    workers = [child for child in descendant_pids([pid]) if _runs_python(child)][:_MOST_WORKERS]
+    workers = [child for child in descendant_pids([pid]) if procfs.runs_python(child)][:_MOST_WORKERS]
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         for worker in pool.map(_dump_worker, workers):
             found += worker
@@ -85,13 +85,6 @@ def _dump_worker(pid: int) -> tuple[stacks.ThreadStack, ...]:
         return _run_dump(pid, pid)
     except (NotPossibleHere, UnusableInput):
         return ()  # it has ended meanwhile
-
-
-def _runs_python(pid: int) -> bool:
-    try:
-        return "python" in Path(os.readlink(f"/proc/{pid}/exe")).name
-    except OSError:
-        return False
 
 
 def _run_dump(pid: int, worker: int | None) -> tuple[stacks.ThreadStack, ...]:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from llmtop.instrument.steps.ring import MASK
-from llmtop.model.stall_thresholds import QUIET_S, QUIET_STEPS
+from llmtop.model.stall_thresholds import quiet_seconds
 from llmtop.protocol import wire
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def is_quiet(recorder: State) -> bool:
         return False
     rows = [ring.rows[place & MASK] for place in range(max(0, count - _USUAL), count)]
     usual = median(max(row[2], row[3]) for row in rows)
-    return bool(time.perf_counter_ns() - rows[-1][1] - rows[-1][2] > max(QUIET_S * 1e9, QUIET_STEPS * usual))
+    return bool(time.perf_counter_ns() - rows[-1][1] - rows[-1][2] > 1e9 * quiet_seconds(usual / 1e9))
 
 
 def _told(source: str, group: str, enqueued: int, completed: int | None) -> wire.CollectiveCount:

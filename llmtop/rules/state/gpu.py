@@ -46,6 +46,7 @@ class GpuState:
         "reasons",
         "sm_active_pct",
         "step_pids",
+        "temperature_c",
         "util_pct",
         "windows",
     )
@@ -67,6 +68,7 @@ class GpuState:
         self.util_pct: float | None = None
         self.mem_util_pct: float | None = None
         self.sm_active_pct: float | None = None
+        self.temperature_c: float | None = None
         self.power_share_pct: float | None = None
         """Power as a share of this GPU's limit."""
         self.fresh = True
@@ -90,6 +92,7 @@ class GpuState:
         self.util_pct = finite(values.util_pct)
         self.mem_util_pct = finite(values.mem_util_pct)
         self.sm_active_pct = finite(values.sm_active_pct)
+        self.temperature_c = finite(values.temperature_c)
         self.power_share_pct = share_pct(values.power_watts, values.power_limit_watts)
         self.reasons = _names(values.clock_event_reasons)
         for name, window in self.windows.items():

@@ -15,17 +15,6 @@ def finite(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
-def median(values: list[float]) -> float:
-    """The middle value; the mean of the two middle ones for an even count.
-
-    Raises:
-        IndexError: `values` is empty.
-    """
-    ordered = sorted(values)
-    middle = len(ordered) // 2
-    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
-
-
 class RecentValues:
     """The values of the last `seconds`, at most `limit` of them; the newest two stay however old they are.
 

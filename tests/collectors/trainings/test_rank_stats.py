@@ -10,7 +10,7 @@ from msgspec import structs
 
 from collectors.trainings.pending_steps import PENDING_STEPS
 from collectors.trainings.rank_stats import HISTORY_STEPS, RankStats
-from collectors.trainings.step_window import percentile
+from llmtop.order_statistics import percentile
 from llmtop.protocol import wire
 
 MS = 1_000_000
