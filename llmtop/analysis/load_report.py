@@ -60,13 +60,13 @@ def load_report(
     """
     file = examine(path)
     if file.kind == "json":
-        return _read(path, limits)
+        return _read_report(path, limits)
     if file.kind == "recording":
         from llmtop.analysis.analyze_recording import analyze_recording
 
         return analyze_recording(path, limits)
     if file.kind == "stacks":
-        raise UnusableInput(stacks_only(path))
+        raise UnusableInput(stacks_only_message(path))
     from llmtop.analysis.analyze import analyze
 
     try:
@@ -77,16 +77,16 @@ def load_report(
         if file.kind != "folder" or not written.is_file():
             raise
         if load_stacks([path], limits) is not None:
-            raise UnusableInput(stacks_only(path)) from None
-        return _read(written, limits)
+            raise UnusableInput(stacks_only_message(path)) from None
+        return _read_report(written, limits)
 
 
-def stacks_only(path: Path) -> str:
+def stacks_only_message(path: Path) -> str:
     """The sentence on a capture of Python stacks where one with steps is needed."""
     return f"{path} holds Python stacks, which have no steps and no verdict; llmtop report {path} shows them"
 
 
-def _read(path: Path, limits: Limits) -> Report:
+def _read_report(path: Path, limits: Limits) -> Report:
     data = read_input(path, limits)
     try:
         report = from_json(data)

@@ -61,18 +61,18 @@ def load_stacks(paths: Sequence[Path], limits: Limits = DEFAULT) -> StackReport 
 
 def _load(path: Path, limits: Limits) -> StackReport | None:
     if path.is_dir():
-        return _of_folder(path, limits)
+        return _load_folder(path, limits)
     file = examine(path)
     if file.kind == "json":
-        return _written(path, limits)
-    return _of_files([path], path, limits) if file.kind == "stacks" else None
+        return _read_written(path, limits)
+    return _load_folded([path], path, limits) if file.kind == "stacks" else None
 
 
-def _of_folder(folder: Path, limits: Limits) -> StackReport | None:
+def _load_folder(folder: Path, limits: Limits) -> StackReport | None:
     written = None
     if (folder / _REPORT).is_file():
         with suppress(UnusableInput):  # damaged: the stacks themselves may be there
-            written = _written(folder / _REPORT, limits)
+            written = _read_written(folder / _REPORT, limits)
     if written is not None and all(thread.tree for process in written.processes for thread in process.threads):
         return replace(written, source=str(folder))
     found = sorted(path for path in folder.glob(f"*{ENDING}") if path.is_file())
@@ -80,10 +80,10 @@ def _of_folder(folder: Path, limits: Limits) -> StackReport | None:
     files = [path for path in found if not path.name.endswith(f".off-cpu{ENDING}")] or found
     if not files:
         return written
-    return _of_files(files, folder, limits, written)
+    return _load_folded(files, folder, limits, written)
 
 
-def _written(path: Path, limits: Limits) -> StackReport | None:
+def _read_written(path: Path, limits: Limits) -> StackReport | None:
     """A report on stacks; None where it is another one, or other JSON."""
     data = read_input(path, limits)
     try:
@@ -95,7 +95,7 @@ def _written(path: Path, limits: Limits) -> StackReport | None:
         return None
 
 
-def _of_files(files: list[Path], source: Path, limits: Limits, told: StackReport | None = None) -> StackReport:
+def _load_folded(files: list[Path], source: Path, limits: Limits, told: StackReport | None = None) -> StackReport:
     processes: list[ProcessStacks] = []
     loading = {} if told is None else dict(told.loading)
     for file in files:

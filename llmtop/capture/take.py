@@ -28,7 +28,7 @@ from llmtop.model.snapshot import Snapshot
 from llmtop.trace.files.file_kind import TRACES
 
 if TYPE_CHECKING:
-    from llmtop.analysis.steps.unprofiled_step import Undisturbed
+    from llmtop.analysis.steps.unprofiled_step import UnprofiledStep
 
 TakeSnapshot = Callable[[], Snapshot | None]
 LONGER_AFTER = 1.1
@@ -309,20 +309,20 @@ def _report(job: CaptureJob, engine: Engine, info: Info, recorded: Recorded) -> 
 
 
 def _analyse(job: CaptureJob, info: Info, traces: list[Path]) -> Any:
-    from llmtop.analysis.steps.unprofiled_step import Undisturbed as Told
+    from llmtop.analysis.steps.unprofiled_step import UnprofiledStep
 
-    def undisturbed() -> Undisturbed:
+    def undisturbed() -> UnprofiledStep:
         # Asked once the trace has been read: by then some steps have gone by since the tool stopped.
         _describe_after(job, info)
         told = info.step_seconds
-        return Told(told.before_p50, told.after_p50, told.profiler_stays)
+        return UnprofiledStep(told.before_p50, told.after_p50, told.profiler_stays)
 
     # several ranks are judged together, which the folder stands for
     whole = traces[0] if len(traces) == 1 else job.folder
     return written_report(job, whole, undisturbed)
 
 
-def written_report(job: CaptureJob, trace: Path, undisturbed: Callable[[], Undisturbed] | None = None) -> Any:
+def written_report(job: CaptureJob, trace: Path, undisturbed: Callable[[], UnprofiledStep] | None = None) -> Any:
     """Make the report of a trace, and write it into the capture's folder.
 
     Args:

@@ -106,7 +106,7 @@ class DeviceTimePart(msgspec.Struct, frozen=True, kw_only=True):
     """How long such a pass takes on average by the device's clock, idle time in it included."""
 
 
-class Makeup(msgspec.Struct, frozen=True, kw_only=True):
+class TimeBreakdown(msgspec.Struct, frozen=True, kw_only=True):
     """What the device time of a capture is made of, whole file."""
 
     vendor: Literal["NVIDIA", "AMD", "Google", "CPU"] | None = None

@@ -201,8 +201,8 @@ class XlaCollector:
 
     def _take_operations(self) -> None:
         """On the CPU: what XLA ran on the threads of the host is the device's work."""
-        for start, end, lane, text, args, run in self._host.operations():
-            stream = self._streams.setdefault((0, lane), len(self._streams))
+        for start, end, line, text, args, run in self._host.operations():
+            stream = self._streams.setdefault((0, line), len(self._streams))
             name = self.names.number(printable(text, model.LONGEST_NAME))
             hlo, module = self._operation(args, len(self._ops))
             memories = (model.MEMORY_UNKNOWN, model.MEMORY_UNKNOWN)

@@ -42,7 +42,7 @@ _MOST_DEVICES, _DIGITS = 1024, 7
 class _Operation(NamedTuple):
     start: int
     end: int
-    lane: Number
+    line: Number
     text: str
     args: XlaArgs
 
@@ -191,16 +191,16 @@ class HostLines:
         An operation that only holds others (a loop, a call) is left out for them.
         """
         self._runs = self._find_runs()
-        lanes: dict[Number, list[_Operation]] = {}
+        by_line: dict[Number, list[_Operation]] = {}
         for one in self._operations:
-            lanes.setdefault(one.lane, []).append(one)
+            by_line.setdefault(one.line, []).append(one)
         self._operations = []
-        for lane, ops in lanes.items():
+        for line, ops in by_line.items():
             ops.sort(key=lambda one: (one.start, -one.end))
             for one, following in zip(ops, [*ops[1:], None], strict=True):
                 if following is not None and following.start < one.end and following.end <= one.end:
                     continue
-                yield one.start, one.end, lane, one.text, one.args, self._runs.get(_run(one), -1)
+                yield one.start, one.end, line, one.text, one.args, self._runs.get(_run(one), -1)
 
     def _find_runs(self) -> dict[tuple[int, int], int]:
         """Which hand-over of a function each of its runs is of: empty where that cannot be told for sure.
