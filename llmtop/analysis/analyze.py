@@ -43,7 +43,7 @@ from llmtop.analysis.work.hlo_operations import hlo_times
 from llmtop.analysis.work.kernels import kernel_times
 from llmtop.analysis.work.operators import operator_calls, operator_times
 from llmtop.analysis.work.time_breakdown import time_breakdown
-from llmtop.report.environment import environment_of
+from llmtop.report.environment import read_environment
 from llmtop.report.model import (
     Device,
     GapTime,
@@ -59,7 +59,7 @@ from llmtop.trace import intervals as iv
 from llmtop.trace import model
 from llmtop.trace.files.file_kind import Examined, examine
 from llmtop.trace.files.open import open_trace
-from llmtop.trace.groups import distinct, grouped
+from llmtop.trace.groups import distinct_values, grouped
 from llmtop.trace.intervals import Spans
 
 _OUTLIER = 1.5
@@ -95,7 +95,7 @@ def analyze(
     # nsys knows pids alone; whoever asked for the capture knew the ranks.
     trace.ranks = trace.ranks or [model.TracedRank(pid, rank, 0) for pid, rank in told.ranks.items()]
     report = analyze_trace(trace, steps, told.command, limits, steps_told, page=page)
-    return structs.replace(report, environment=environment_of(file.path))
+    return structs.replace(report, environment=read_environment(file.path))
 
 
 def analyze_trace(
@@ -244,7 +244,7 @@ def _check_limits(trace: model.Trace, limits: Limits) -> None:
 
 def _processes(trace: model.Trace) -> list[int]:
     tables = (trace.ops.process, trace.ranges.process, trace.calls.process, trace.host.process)
-    return sorted({pid for pids in tables for pid in distinct(pids).tolist()})
+    return sorted({pid for pids in tables for pid in distinct_values(pids).tolist()})
 
 
 def _longest_steps(steps: dict[int, ProcessSteps]) -> ProcessSteps | None:
@@ -259,7 +259,7 @@ def _busy_with_other_processes(timeline: DeviceTimeline, timelines: list[DeviceT
         for other in timelines
         if other.process != timeline.process and timeline.trace.same_gpu(own, (other.process, other.device))
     ]
-    return iv.either(*sets)
+    return iv.union_of(*sets)
 
 
 def _phases(

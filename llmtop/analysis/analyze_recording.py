@@ -164,7 +164,7 @@ def analyze_recording(path: str | Path, limits: Limits = DEFAULT) -> Report:
         report = analyze_snapshots((snapshot for _, snapshot in reader.snapshots()), str(path), notes, limits)
         if reader.damage:
             notes.append(reader.damage)
-        told = environments.of_surroundings(reader.header.environment)
+        told = environments.parse_environment(reader.header.environment)
         return with_notes(msgspec.structs.replace(report, environment=told), notes)
     finally:
         reader.close()

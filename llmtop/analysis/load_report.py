@@ -11,9 +11,9 @@ from msgspec import structs
 from llmtop.analysis.load_stacks import load_stacks
 from llmtop.errors import UnusableInput
 from llmtop.format import printable
-from llmtop.report.environment import environment_of
+from llmtop.report.environment import read_environment
 from llmtop.report.model import Report, from_json
-from llmtop.report.opaque_report import OwnReport
+from llmtop.report.opaque_report import OpaqueReport
 from llmtop.system.inputs import DEFAULT, Limits, depth_of, read_input
 from llmtop.trace.files.file_kind import examine
 
@@ -40,7 +40,7 @@ def load_reports(
     from llmtop.trace.files.open import open_traces
 
     report = analyze_trace(open_traces(files, limits), steps, limits=limits, page=page)
-    return structs.replace(report, environment=environment_of(paths[0]))
+    return structs.replace(report, environment=read_environment(paths[0]))
 
 
 def load_report(
@@ -55,7 +55,7 @@ def load_report(
         page: whether to make the timeline of all steps too, where there is a capture.
 
     Raises:
-        UnusableInput: none of what llmtop reads, too damaged, or beyond a limit; `OwnReport` where there is text.
+        UnusableInput: none of what llmtop reads, damaged, or beyond a limit; `OpaqueReport` where there is text.
         NotPossibleHere: it needs an nsys that is not here.
     """
     file = examine(path)
@@ -94,7 +94,7 @@ def _read_report(path: Path, limits: Limits) -> Report:
         text = path.with_name("report.md")
         if path.name == "report.json" and text.is_file():
             words, found = (one.decode(errors="replace") for one in (read_input(text, limits), data))
-            raise OwnReport(path.parent, words, found) from None
+            raise OpaqueReport(path.parent, words, found) from None
         raise UnusableInput(
             f"{path} is JSON but no report of llmtop and no trace ({printable(str(error), 160)})"
         ) from None
@@ -107,7 +107,7 @@ def _read_report(path: Path, limits: Limits) -> Report:
             f"{path} is JSON nested deeper than any parser's limit on depth: llmtop wrote no such report"
         ) from None
     # What is in capture.json was completed after the report was written.
-    report = structs.replace(report, environment=environment_of(path) or report.environment)
+    report = structs.replace(report, environment=read_environment(path) or report.environment)
     # Beyond what is typed only the evidence of findings has depth.
     for finding in report.findings:
         limits.check_number(path, "json_depth", depth_of(finding.evidence, limits.json_depth))

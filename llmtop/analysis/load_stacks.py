@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from llmtop.errors import UnusableInput
 from llmtop.loading.cost import decide
-from llmtop.loading.seen import LoadSeen
+from llmtop.loading.seen import LoaderSamples
 from llmtop.stacks.fold import fold
 from llmtop.stacks.model import ProcessStacks, StackReport, from_json
 from llmtop.stacks.samples import read_folded
@@ -107,7 +107,7 @@ def _load_folded(files: list[Path], source: Path, limits: Limits, told: StackRep
         ranks = {asked: int(rank[1])} if rank is not None and asked is not None else {}
         processes += fold(stacks, ranks, {})
         # The file says nothing of states: what is blocked in C is not told from what runs there.
-        cost = decide(LoadSeen(pid=asked or 0, stacks=tuple(stacks)))
+        cost = decide(LoaderSamples(pid=asked or 0, stacks=tuple(stacks)))
         if cost is not None and told is None:
             loading[processes[-1].name if asked is None else f"pid {asked}"] = cost
     return StackReport(

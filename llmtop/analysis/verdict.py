@@ -248,7 +248,7 @@ def _loss_of_whole_capture(timeline: DeviceTimeline, gaps: Gaps) -> float:
         return 0.0
     setup = setup_ns(gaps)
     gone = (
-        iv.rest(timeline.busy, first, last).total
+        iv.complement(timeline.busy, first, last).total
         + timeline.only_host_copies.total
         + timeline.exposed_nccl.total
         - setup

@@ -136,7 +136,7 @@ def time_change(
     if before is None or after is None:
         told = "only before" if after is None else "only after"
         return ComparedFigure(name=name, unit="s", before=before, after=after, told=told)
-    told = in_words(before, after)
+    told = factor_text(before, after)
     return ComparedFigure(
         name=name,
         unit="s",
@@ -150,7 +150,7 @@ def time_change(
     )
 
 
-def in_words(before: float, after: float) -> str:
+def factor_text(before: float, after: float) -> str:
     """A change of which percent say nothing, in words; "" for any other."""
     if before == after:
         return ""

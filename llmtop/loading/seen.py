@@ -31,7 +31,7 @@ timeout, as Python's own lock is waited for; "asleep" for what the kernel does n
 
 
 @dataclass(frozen=True)
-class LoadSeen:
+class LoaderSamples:
     """What was seen of one training over some seconds."""
 
     pid: int

@@ -24,7 +24,7 @@ NOT_FREED = -1
 
 
 @dataclass(frozen=True)
-class Lives:
+class AllocationLifetimes:
     """From which event to which each allocation lived."""
 
     made: list[int]
@@ -37,7 +37,7 @@ class Lives:
     """Events that freed what was allocated before the first event."""
 
 
-def lives_of(events: AllocatorEvents) -> Lives:
+def allocation_lifetimes(events: AllocatorEvents) -> AllocationLifetimes:
     """Follow each address from its allocation to its release."""
     made: list[int] = []
     freed: dict[int, int] = {}
@@ -53,7 +53,7 @@ def lives_of(events: AllocatorEvents) -> Lives:
                 before.append(row)
             else:
                 freed[start] = row
-    return Lives(made, freed, living, before)
+    return AllocationLifetimes(made, freed, living, before)
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class Curve:
         return int(self.allocated.min()) >= 0 and int(self.reserved.min()) >= 0
 
 
-def curve_of(device: DeviceMemory, allocated: int) -> Curve:
+def memory_curve(device: DeviceMemory, allocated: int) -> Curve:
     """Go back from what is held at the end.
 
     Args:
@@ -124,7 +124,7 @@ class PhasesInTime:
         return self._roles[number] if number >= 0 else "other"
 
 
-def step_of(snapshot: MemorySnapshot, time_us: int) -> int | None:
+def step_at(snapshot: MemorySnapshot, time_us: int) -> int | None:
     """The number of the whole step that a time lies in, from 0; None outside of all."""
     place = bisect.bisect_left(snapshot.steps_us, time_us) - 1
     return place if 0 <= place < len(snapshot.steps_us) - 1 else None

@@ -7,7 +7,7 @@ from pathlib import Path
 from llmtop.errors import UnusableInput
 
 
-class OwnReport(UnusableInput):
+class OpaqueReport(UnusableInput):
     """Text to be read, with no figure to compare: what a capture has whose engine `tells` text."""
 
     def __init__(self, folder: Path, text: str, data: str) -> None:

@@ -70,14 +70,14 @@ def single(start: int, end: int) -> Spans:
     return Spans(np.array([start], dtype=np.int64), np.array([end], dtype=np.int64))
 
 
-def either(*sets: Spans) -> Spans:
+def union_of(*sets: Spans) -> Spans:
     """The instants that lie in any of the sets."""
     return (
         union(np.concatenate([s.starts for s in sets]), np.concatenate([s.ends for s in sets])) if sets else EMPTY
     )
 
 
-def both(a: Spans, b: Spans) -> Spans:
+def intersection(a: Spans, b: Spans) -> Spans:
     """The instants that lie in `a` and in `b`."""
     if not len(a) or not len(b):
         return EMPTY
@@ -99,15 +99,15 @@ def both(a: Spans, b: Spans) -> Spans:
     return Spans(starts[order], ends[order])
 
 
-def without(a: Spans, b: Spans) -> Spans:
+def difference(a: Spans, b: Spans) -> Spans:
     """The instants that lie in `a` and not in `b`."""
     if not len(a) or not len(b):
         return a
     low, high = min(int(a.starts[0]), int(b.starts[0])), max(int(a.ends[-1]), int(b.ends[-1]))
-    return both(a, rest(b, low, high))
+    return intersection(a, complement(b, low, high))
 
 
-def rest(a: Spans, start: int, end: int) -> Spans:
+def complement(a: Spans, start: int, end: int) -> Spans:
     """The instants of [start, end) that do not lie in `a`: its gaps, the two at the edges among them."""
     inside = clip(a, start, end)
     starts = np.concatenate([np.array([start], dtype=np.int64), inside.ends])
@@ -125,7 +125,7 @@ def clip(a: Spans, start: int, end: int) -> Spans:
     return Spans(starts[keep], ends[keep])
 
 
-def measure_before(a: Spans, instants: Ns) -> Ns:
+def time_before(a: Spans, instants: Ns) -> Ns:
     """For each instant (ns), how much of `a` lies before it, in ns."""
     if not len(a):
         return np.zeros(len(instants), dtype=np.int64)
@@ -136,7 +136,7 @@ def measure_before(a: Spans, instants: Ns) -> Ns:
     return np.where(at > 0, done[last] + open_part, 0)
 
 
-def measure_parts(a: Spans, parts: Spans) -> Ns:
+def overlap_per_interval(a: Spans, parts: Spans) -> Ns:
     """How much of `parts` lies in each interval of `a`, in ns.
 
     Args:
@@ -148,9 +148,9 @@ def measure_parts(a: Spans, parts: Spans) -> Ns:
     return np.bincount(at, weights=parts.lengths, minlength=len(a)).astype(np.int64)
 
 
-def overlap(starts: Ns, ends: Ns, a: Spans) -> Ns:
+def overlap_with(starts: Ns, ends: Ns, a: Spans) -> Ns:
     """For each interval [start, end), which may overlap one another, how much of it lies in `a`, in ns."""
-    return measure_before(a, np.maximum(ends, starts)) - measure_before(a, starts)
+    return time_before(a, np.maximum(ends, starts)) - time_before(a, starts)
 
 
 def contains(a: Spans, instants: Ns) -> npt.NDArray[np.bool_]:

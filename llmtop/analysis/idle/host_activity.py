@@ -91,14 +91,14 @@ def host_activity(timeline: DeviceTimeline, phases: list[PhaseSpans]) -> HostAct
         return iv.union(calls.start[kinds == kind], calls.end[kinds == kind])
 
     waits = of(cuda.SYNC)
-    quiet = iv.rest(every, timeline.begin_ns, timeline.end_ns)
+    quiet = iv.complement(every, timeline.begin_ns, timeline.end_ns)
     compute = _compute_phases(phases)
     inferred, long_quiet = _quiet_spans(timeline, quiet, compute, own.rows)
     return HostActivity(
         input_ranges=own.input_ranges,
         copy=of(cuda.COPY),
-        sync=iv.either(waits, own.reading_back),
-        blocked=iv.either(waits, own.reading_back, _freeing_calls(timeline, calls)),
+        sync=iv.union_of(waits, own.reading_back),
+        blocked=iv.union_of(waits, own.reading_back, _freeing_calls(timeline, calls)),
         allocation=of(cuda.ALLOCATION),
         calls=every,
         inferred_input=inferred,
@@ -125,7 +125,7 @@ def _readback_operators(timeline: DeviceTimeline, calls: Spans) -> Spans:
     chosen = _rows_of_launchers(host, timeline) & (host.kind == model.OPERATOR) & named[host.name]
     # Only those that call into CUDA: .item() of a tensor on the host waits for nothing.
     spans = iv.union(host.start[chosen], host.end[chosen])
-    used = iv.overlap(spans.starts, spans.ends, calls) > 0
+    used = iv.overlap_with(spans.starts, spans.ends, calls) > 0
     return Spans(spans.starts[used], spans.ends[used])
 
 
@@ -175,7 +175,7 @@ def _input_names(names: list[str]) -> tuple[npt.NDArray[np.bool_], npt.NDArray[n
 
 def _compute_phases(phases: list[PhaseSpans]) -> Spans:
     own = [phase.spans for phase in phases if computes(role_of(phase.path.split("/")[0]))]
-    return iv.either(*own) if own else iv.EMPTY
+    return iv.union_of(*own) if own else iv.EMPTY
 
 
 def _quiet_spans(timeline: DeviceTimeline, quiet: Spans, compute: Spans, rows: Ns) -> tuple[Spans, Spans]:
@@ -186,7 +186,7 @@ def _quiet_spans(timeline: DeviceTimeline, quiet: Spans, compute: Spans, rows: N
     """
     step = float(np.median(np.diff(timeline.bounds))) if timeline.counted else float(timeline.length)
     shortest = max(_QUIET_SHORTEST_NS, 0.02 * step)
-    in_compute = iv.overlap(quiet.starts, quiet.ends, compute)
+    in_compute = iv.overlap_with(quiet.starts, quiet.ends, compute)
     free = (in_compute < 0.5 * quiet.lengths) | (quiet.lengths >= _QUIET_IN_COMPUTE_NS)
     inferred = free & (quiet.lengths >= shortest) & _precedes_input_copy(timeline, quiet, rows)
     other = free & ~inferred & (quiet.lengths >= _QUIET_LONG_NS)

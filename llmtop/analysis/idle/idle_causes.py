@@ -101,11 +101,11 @@ def attribute_idle_time(timeline: DeviceTimeline, others: Spans, phases: list[Ph
     sets = {"other_process": others} | _queued_spans(idle, launched)
     if host.seen:
         sets |= setup_spans(timeline) | {
-            "input": iv.either(host.input_ranges, host.inferred_input),
+            "input": iv.union_of(host.input_ranges, host.inferred_input),
             "copy": host.copy,
             "sync": host.sync,
             "allocation": host.allocation,
-            "os_wait": iv.both(host.os_wait, host.long_quiet),
+            "os_wait": iv.intersection(host.os_wait, host.long_quiet),
             "host": host.long_quiet,
             "launch": idle,
         }
@@ -113,12 +113,12 @@ def attribute_idle_time(timeline: DeviceTimeline, others: Spans, phases: list[Ph
     for cause in _ORDER:
         if cause not in sets:
             continue
-        mine = left if sets[cause] is idle else iv.both(left, sets[cause])
+        mine = left if sets[cause] is idle else iv.intersection(left, sets[cause])
         if len(mine):
-            left = iv.EMPTY if mine is left else iv.without(left, mine)
-            by_cause["launch" if cause == "latency" else cause] += iv.measure_parts(idle, mine)
+            left = iv.EMPTY if mine is left else iv.difference(left, mine)
+            by_cause["launch" if cause == "latency" else cause] += iv.overlap_per_interval(idle, mine)
     if len(left):
-        by_cause["unknown"] += iv.measure_parts(idle, left)
+        by_cause["unknown"] += iv.overlap_per_interval(idle, left)
     _divide_late_time(timeline, host, by_cause, late)
     return Gaps(idle, by_cause, ending)
 

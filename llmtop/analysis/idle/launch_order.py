@@ -17,7 +17,7 @@ from llmtop.analysis.steps.device_timeline import DeviceTimeline
 from llmtop.naming.kernel_names import functor_of
 from llmtop.report.model import KernelTime, LaunchOrder
 from llmtop.trace import model
-from llmtop.trace.groups import distinct
+from llmtop.trace.groups import distinct_values
 
 _HOTTEST = 20
 """Kernels that are looked at: nobody profiles the twenty-first."""
@@ -48,11 +48,15 @@ def _launch_order(row: KernelTime, timelines: Sequence[DeviceTimeline]) -> Launc
     best: tuple[int, LaunchOrder] | None = None
     for timeline in timelines:
         ops, names = timeline.ops, timeline.trace.names
-        mine = np.array([number for number in distinct(ops.name).tolist() if names[number] == row.short_name])
+        mine = np.array(
+            [number for number in distinct_values(ops.name).tolist() if names[number] == row.short_name]
+        )
         inside = (ops.start >= timeline.begin_ns) & (ops.start < timeline.end_ns)
         at = np.flatnonzero((ops.kind == model.KERNEL) & np.isin(ops.name, mine) & inside)
         full = ops.full_name[at]
-        own = [number for number in distinct(full).tolist() if (functor_of(names[number]) or "") == row.functor]
+        own = [
+            number for number in distinct_values(full).tolist() if (functor_of(names[number]) or "") == row.functor
+        ]
         took = (ops.end - ops.start)[at]
         wanted = np.isin(full, own)
         total = int(took[wanted].sum())

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from llmtop.analysis.idle import cuda_calls as cuda
 from llmtop.trace import model
-from llmtop.trace.groups import distinct
+from llmtop.trace.groups import distinct_values
 from llmtop.trace.intervals import Ns
 
 FEWEST = 20
@@ -60,7 +60,7 @@ def unrecorded_kernels(trace: model.Trace) -> dict[int, UnrecordedKernels]:
     has_kernel = np.zeros(len(calls), dtype=bool) if keys is None else np.isin(*keys)
     launches = _matching_calls(trace, _LAUNCHES_KERNEL) & ~_calls_during_capture(trace)
     found = {}
-    for process in distinct(calls.process[launches]).tolist():
+    for process in distinct_values(calls.process[launches]).tolist():
         own = (launched_by >= 0) & (kernels.process == process)
         mine = launches & (calls.process == process)
         if own.any():
@@ -69,7 +69,7 @@ def unrecorded_kernels(trace: model.Trace) -> dict[int, UnrecordedKernels]:
             mine &= calls.start < _last_sync_begin(trace, process)
         missing = mine & ~has_kernel
         # A runtime call and the driver's within it are one launch where they share their correlation.
-        launched, lost = (len(distinct(calls.correlation[chosen])) for chosen in (mine, missing))
+        launched, lost = (len(distinct_values(calls.correlation[chosen])) for chosen in (mine, missing))
         row = UnrecordedKernels(process, launched, lost, _threads_by_count(calls.thread[missing]))
         if row.missing >= FEWEST and row.missing_pct >= LEAST_PCT:
             found[process] = row
@@ -100,7 +100,7 @@ def _calls_during_capture(trace: model.Trace) -> npt.NDArray[np.bool_]:
     calls = trace.calls
     begins, ends = _matching_calls(trace, _BEGINS_GRAPH), _matching_calls(trace, _ENDS_GRAPH)
     inside = np.zeros(len(calls), dtype=bool)
-    for process in distinct(calls.process[begins | ends]).tolist():
+    for process in distinct_values(calls.process[begins | ends]).tolist():
         mine = calls.process == process
         opened, closed = np.sort(calls.start[mine & begins]), np.sort(calls.start[mine & ends])
         more_opened = np.searchsorted(opened, calls.start, side="right")

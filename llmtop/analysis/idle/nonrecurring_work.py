@@ -141,7 +141,7 @@ def _capture_spans(timeline: DeviceTimeline) -> Spans:
     at = np.searchsorted(closed, opened)
     whole = at < len(closed)
     made = mine.where(~begins & ~ends)
-    return iv.either(iv.union(opened[whole], closed[at[whole]]), iv.union(made.start, made.end))
+    return iv.union_of(iv.union(opened[whole], closed[at[whole]]), iv.union(made.start, made.end))
 
 
 def _compile_spans(timeline: DeviceTimeline) -> Spans:
@@ -153,4 +153,4 @@ def _compile_spans(timeline: DeviceTimeline) -> Spans:
             mine = table.where(chosen)
             mine = mine.where(_rows_of_launchers(mine, timeline) & (mine.end != model.OPEN))
             parts.append(iv.union(mine.start, mine.end))
-    return iv.either(*parts) if parts else iv.EMPTY
+    return iv.union_of(*parts) if parts else iv.EMPTY

@@ -134,7 +134,7 @@ class DeviceTimeline:
     @functools.cached_property
     def only_host_copies(self) -> Spans:
         """Time in which nothing but copies between host and device ran, whole file."""
-        return iv.without(self.host_copies, self._union(~self._is_host_copy))
+        return iv.difference(self.host_copies, self._union(~self._is_host_copy))
 
     @functools.cached_property
     def nccl(self) -> Spans:
@@ -144,12 +144,12 @@ class DeviceTimeline:
     @functools.cached_property
     def exposed_nccl(self) -> Spans:
         """NCCL while nothing else ran on this device, whole file."""
-        return iv.without(self.nccl, self._union(~self.is_nccl))
+        return iv.difference(self.nccl, self._union(~self.is_nccl))
 
     @functools.cached_property
     def idle(self) -> Spans:
         """Time within whole steps in which this process ran nothing on this device."""
-        return iv.rest(self.busy, self.begin_ns, self.end_ns)
+        return iv.complement(self.busy, self.begin_ns, self.end_ns)
 
     def within(self, spans: Spans) -> int:
         """How much of a set lies in whole steps, ns."""

@@ -55,8 +55,8 @@ def _device_phase_times(
     found = [row for _, row in sorted(rows, key=lambda item: item[0])]
     if not found:
         return found
-    in_phases = iv.either(*(phase.spans for phase in phases))
-    host = iv.rest(in_phases, low, high)
+    in_phases = iv.union_of(*(phase.spans for phase in phases))
+    host = iv.complement(in_phases, low, high)
     gpu = _ABSENT if device is None else device.figures(host, ~iv.contains(in_phases, device.launched_at))
     return [*found, _row(OUTSIDE, steps, host, gpu, 1.0)]
 
@@ -93,13 +93,13 @@ class _DevicePhases:
         launched_at = timeline.trace.calls.start[timeline.launched_by[rows]]
         low, high = max(low, int(timeline.ops.start[0])), min(high, int(timeline.ops.end.max()))
         return _DevicePhases(
-            timeline, rows, launched_at, iv.rest(timeline.busy, low, high) if low < high else iv.EMPTY
+            timeline, rows, launched_at, iv.complement(timeline.busy, low, high) if low < high else iv.EMPTY
         )
 
     def figures(self, host: Spans, chosen: npt.NDArray[np.bool_]) -> _PhaseFigures:
         """Of the phase that the host was in during `host`, in which it launched the `chosen` ones of `rows`."""
         timeline = self.timeline
-        idle = iv.both(self.idle, host).total
+        idle = iv.intersection(self.idle, host).total
         # Without a launch that is known nothing can be said of what the device did for a phase.
         if not len(self.rows) or not timeline.counted:
             return _PhaseFigures(timeline.device, None, None, idle)

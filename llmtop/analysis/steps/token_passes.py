@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from llmtop.naming.kernel_names import kind_of
 from llmtop.trace import model
-from llmtop.trace.groups import distinct, grouped
+from llmtop.trace.groups import distinct_values, grouped
 from llmtop.trace.intervals import Ns
 
 TOKEN_CHOICE = re.compile(r"ArgMaxOps|\bargmax|sampleMultinomialOnce|TopPSampling|TopKTopPSampling", re.I)
@@ -113,6 +113,6 @@ def _separates_stages(prefill: npt.NDArray[np.bool_], decodes: npt.NDArray[np.bo
 def _matching_names(trace: model.Trace, fits: Callable[[str], bool]) -> npt.NDArray[np.bool_]:
     """Which of the names of device work fit."""
     like = np.zeros(len(trace.names), dtype=bool)
-    for number in distinct(trace.ops.full_name).tolist():
+    for number in distinct_values(trace.ops.full_name).tolist():
         like[number] = fits(trace.names[number])
     return like

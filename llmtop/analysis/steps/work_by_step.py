@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from llmtop.analysis.steps.device_timeline import DeviceTimeline
 from llmtop.report.per_step import PerStep
-from llmtop.trace.groups import ranked
+from llmtop.trace.groups import rank_values
 from llmtop.trace.intervals import Ns
 
 
@@ -58,10 +58,10 @@ class WorkSteps:
         if not len(inside):
             return {}
         steps, timelines = len(self.place), len(self.steps)
-        cells, which = ranked(group[inside] * steps + number[inside])
+        cells, which = rank_values(group[inside] * steps + number[inside])
         counts = np.bincount(which).astype(np.float64)
         sums = np.bincount(which, weights=took[inside])
-        pairs, which = ranked(cells // steps * timelines + self.place[cells % steps])
+        pairs, which = rank_values(cells // steps * timelines + self.place[cells % steps])
         of = self.steps[pairs % timelines]
         count = np.bincount(which, weights=counts) / of
         mean = np.bincount(which, weights=sums) / of

@@ -36,7 +36,7 @@ def collective_times(timelines: list[DeviceTimeline]) -> tuple[CollectiveTime, .
         for name in np.unique(names).tolist():
             mine = ops.where(names == name)
             spans = iv.clip(iv.union(mine.start, mine.end), timeline.begin_ns, timeline.end_ns)
-            exposed = iv.both(spans, timeline.exposed_nccl).total
+            exposed = iv.intersection(spans, timeline.exposed_nccl).total
             rows.append(
                 CollectiveTime(
                     device=timeline.device,
@@ -57,7 +57,7 @@ def _deviation_ms(timeline: DeviceTimeline, spans: iv.Spans) -> float | None:
     """How far the time that lies in single steps is from its mean; None without whole steps."""
     if not timeline.counted:
         return None
-    return float(np.std(np.diff(iv.measure_before(spans, timeline.bounds)))) / 1e6
+    return float(np.std(np.diff(iv.time_before(spans, timeline.bounds)))) / 1e6
 
 
 def _collective_name(names: list[str], said: int, kernel: int) -> str:

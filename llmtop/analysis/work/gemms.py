@@ -16,7 +16,7 @@ from llmtop.hardware.gpu_specs import memory_bytes_per_s, peak
 from llmtop.naming.kernel_names import kind_of, matrix_type
 from llmtop.report.device_time import GemmTime, Roof
 from llmtop.trace import model
-from llmtop.trace.groups import distinct, grouped
+from llmtop.trace.groups import distinct_values, grouped
 from llmtop.trace.intervals import Ns
 
 _MOST = 64
@@ -68,7 +68,7 @@ def gemm_times(trace: model.Trace, known: tuple[Roof, ...]) -> tuple[GemmTime, .
     """
     # Of the kernels alone: some libraries set a few bytes of workspace before each product.
     row = np.where(trace.ops.kind == model.KERNEL, launching_operators(trace), -1)
-    used = distinct(row[row >= 0])
+    used = distinct_values(row[row >= 0])
     groups = _groups(trace, used[trace.host.inputs[used] > 0])
     if not groups:
         return ()

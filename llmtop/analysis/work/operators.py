@@ -21,7 +21,7 @@ from llmtop.naming.kernel_names import kind_of
 from llmtop.report.device_time import OperatorPart, OperatorTime
 from llmtop.report.per_step import PerStep
 from llmtop.trace import model
-from llmtop.trace.groups import distinct, grouped
+from llmtop.trace.groups import distinct_values, grouped
 from llmtop.trace.intervals import Ns
 
 GRAPH, OUTSIDE, UNKNOWN = "(CUDA graph)", "(no operator)", "(launch not recorded)"
@@ -48,7 +48,7 @@ def _find_launching_operators(trace: model.Trace) -> Ns:
     row = np.full(len(trace.ops), -1, dtype=np.int64)
     known = np.flatnonzero(trace.launched_by >= 0)
     if len(operators) and len(known):
-        by, calls = trace.calls, distinct(trace.launched_by[known])
+        by, calls = trace.calls, distinct_values(trace.launched_by[known])
         at = operators.innermost(by.process[calls], by.thread[calls], by.start[calls])
         row_of = np.full(len(by), -1, dtype=np.int64)
         row_of[calls] = np.where(at >= 0, operators.rows[at], -1)
@@ -75,7 +75,7 @@ def operator_calls(trace: model.Trace) -> OperatorCalls:
 
 def _operator_calls(trace: model.Trace) -> OperatorCalls:
     row = launching_operators(trace)
-    rows = distinct(row[row >= 0])
+    rows = distinct_values(row[row >= 0])
     backward = _backward_nodes(trace, rows)
     return OperatorCalls(rows, backward, _recomputed_operators(trace, rows, backward))
 
@@ -83,7 +83,7 @@ def _operator_calls(trace: model.Trace) -> OperatorCalls:
 def matching_names(trace: model.Trace, matches: Callable[[str], object]) -> npt.NDArray[np.bool_]:
     """For each name of a trace whether it matches; only names of the host's rows are tried."""
     fits = np.zeros(len(trace.names), dtype=bool)
-    for number in distinct(trace.host.name).tolist():
+    for number in distinct_values(trace.host.name).tolist():
         fits[number] = bool(matches(trace.names[number]))
     return fits
 
@@ -123,7 +123,7 @@ def _recomputed_operators(trace: model.Trace, rows: Ns, backward: Ns) -> npt.NDA
 
 def launched_by_graph(trace: model.Trace) -> npt.NDArray[np.bool_]:
     """For each piece of device work whether a replayed graph launched it."""
-    used = distinct(trace.calls.name)
+    used = distinct_values(trace.calls.name)
     fits = np.zeros(len(trace.names), dtype=bool)
     fits[used] = [bool(_GRAPH.search(trace.names[number])) for number in used.tolist()]
     by = trace.launched_by
@@ -191,7 +191,7 @@ def _work_while_operators_recorded(trace: model.Trace) -> npt.NDArray[np.bool_]:
     if not trace.operators_of_a_part:
         return chosen
     operators = host.kind == model.OPERATOR
-    for pid in distinct(host.process[operators]).tolist():
+    for pid in distinct_values(host.process[operators]).tolist():
         mine = operators & (host.process == pid)
         first, last = host.start[mine].min(), host.end[mine].max()
         launched_at = trace.calls.start[by]
@@ -284,7 +284,7 @@ def _work_without_operator(
             continue
         total, calls = int(took[mine].sum()), trace.launched_by[mine]
         launches = int(mine.sum())
-        many = len(distinct(calls)) if number != 2 else launches
+        many = len(distinct_values(calls)) if number != 2 else launches
         rows.append(
             OperatorTime(
                 name=name,

@@ -24,7 +24,7 @@ from llmtop.naming.phase_names import is_optimizer_step, role_of
 from llmtop.report.device_time import DeviceTimePart, TimeBreakdown
 from llmtop.trace import intervals as iv
 from llmtop.trace import model
-from llmtop.trace.groups import distinct, grouped
+from llmtop.trace.groups import distinct_values, grouped
 from llmtop.trace.intervals import Ns
 
 WorkMask = npt.NDArray[np.bool_]
@@ -134,7 +134,7 @@ def _kernels_matching(trace: model.Trace, fits: Callable[[str], object]) -> Work
     """Kernels whose full name fits."""
     kernels = trace.ops.kind == model.KERNEL
     like = np.zeros(len(trace.names), dtype=bool)
-    for number in distinct(trace.ops.full_name[kernels]).tolist():
+    for number in distinct_values(trace.ops.full_name[kernels]).tolist():
         like[number] = bool(fits(trace.names[number]))
     return np.asarray(kernels & like[trace.ops.full_name])
 
@@ -149,7 +149,7 @@ def _vendor(trace: model.Trace) -> Literal["NVIDIA", "AMD", "Google", "CPU"] | N
         return "AMD"
     if any(map(_NVIDIA.search, names)):
         return "NVIDIA"
-    called = [trace.names[number] for number in distinct(trace.calls.name).tolist()]
+    called = [trace.names[number] for number in distinct_values(trace.calls.name).tolist()]
     if any(name.startswith("hip") for name in called):
         return "AMD"
     return "NVIDIA" if any(name.startswith("cu") for name in called) else None
@@ -182,7 +182,7 @@ def _workload(trace: model.Trace, calls: OperatorCalls) -> tuple[Literal["traini
 
 
 def _names_of(trace: model.Trace, numbers: Ns) -> list[str]:
-    return [trace.names[number] for number in distinct(numbers).tolist()]
+    return [trace.names[number] for number in distinct_values(numbers).tolist()]
 
 
 def _launched_within(trace: model.Trace, fits: Callable[[str], object], functions: bool = False) -> WorkMask:
@@ -190,7 +190,7 @@ def _launched_within(trace: model.Trace, fits: Callable[[str], object], function
     backward pass runs on one of autograd's."""
     chosen = np.zeros(len(trace.ops), dtype=bool)
     like = np.zeros(len(trace.names), dtype=bool)
-    for number in distinct(trace.ranges.name).tolist():
+    for number in distinct_values(trace.ranges.name).tolist():
         like[number] = bool(fits(trace.names[number]))
     closed = like[trace.ranges.name] & (trace.ranges.end != model.OPEN)
     tables: list[tuple[model.Ranges | model.HostSpans, WorkMask]] = [(trace.ranges, closed)]
@@ -202,13 +202,13 @@ def _launched_within(trace: model.Trace, fits: Callable[[str], object], function
     known = np.flatnonzero(trace.launched_by >= 0)
     launched_at = trace.calls.start[trace.launched_by[known]] if len(known) else known
     process = trace.ops.process[known]
-    for pid in distinct(process).tolist():
+    for pid in distinct_values(process).tolist():
         spans = [
             iv.union(table.start[mine & (table.process == pid)], table.end[mine & (table.process == pid)])
             for table, mine in tables
         ]
         own = process == pid
-        chosen[known[own]] = iv.contains(iv.either(*spans), launched_at[own])
+        chosen[known[own]] = iv.contains(iv.union_of(*spans), launched_at[own])
     return chosen
 
 
@@ -262,7 +262,7 @@ def _stages(trace: model.Trace) -> dict[str, WorkMask]:
 
 
 def _graph_launches(trace: model.Trace) -> int:
-    names = distinct(trace.calls.name)
+    names = distinct_values(trace.calls.name)
     graphs = names[[bool(re.search(r"GraphLaunch", trace.names[number])) for number in names.tolist()]]
     return int(np.isin(trace.calls.name, graphs).sum()) if len(graphs) else 0
 

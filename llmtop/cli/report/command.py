@@ -18,7 +18,7 @@ from llmtop.system.inputs import Limits
 
 if TYPE_CHECKING:
     from llmtop.report.model import Report
-    from llmtop.report.opaque_report import OwnReport
+    from llmtop.report.opaque_report import OpaqueReport
     from llmtop.stacks.model import StackReport
 
 _COLORS = {"critical": "red", "warning": "yellow"}
@@ -79,7 +79,7 @@ def report(
     from llmtop.analysis.load_stacks import load_stacks
     from llmtop.cli.report.memory import memory_files, report_memory
     from llmtop.report.model import to_json
-    from llmtop.report.opaque_report import OwnReport
+    from llmtop.report.opaque_report import OpaqueReport
     from llmtop.report.render import markdown as render_markdown
     from llmtop.report.render import text as render_text
 
@@ -100,7 +100,7 @@ def report(
         return
     try:
         found = load_reports(paths, steps, limits, page=html is not None)
-    except OwnReport as own:
+    except OpaqueReport as own:
         if html is not None or steps is not None:
             raise
         _print_own(own, as_json=as_json)
@@ -130,7 +130,7 @@ def _write_page(path: Path, found: Report) -> Report:
     return structs.replace(found, whole_timeline=None)
 
 
-def _print_own(own: OwnReport, *, as_json: bool) -> None:
+def _print_own(own: OpaqueReport, *, as_json: bool) -> None:
     if as_json:
         say_encoded(own.data.encode())
     else:
@@ -208,7 +208,7 @@ def compare(
 
     from llmtop.analysis.load_report import load_report
     from llmtop.cli.report.memory import compare_memory, memory_files
-    from llmtop.compare.compare import compare_reports, regressed, undecided
+    from llmtop.compare.compare import compare_reports, is_regression, is_undecided
     from llmtop.compare.render import brief, render
     from llmtop.errors import EXIT_FINDING
 
@@ -227,9 +227,9 @@ def compare(
     else:
         width = shutil.get_terminal_size((100, 40)).columns
         say((render if full else brief)(found, _paint if _colored() else None, width), nl=False, styled=True)
-    if fail_over is not None and regressed(found, fail_over):
+    if fail_over is not None and is_regression(found, fail_over):
         raise click.exceptions.Exit(EXIT_FINDING)
-    if fail_over is not None and undecided(found, fail_over):
+    if fail_over is not None and is_undecided(found, fail_over):
         raise NotPossibleHere(
             f"whether the step became slower by more than {fail_over:g}% cannot be decided: two different "
             "profilers took part, and what they cost is not known; capture both with one engine (llmtop capture "

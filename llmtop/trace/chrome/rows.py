@@ -42,13 +42,13 @@ class Rows:
             del rows  # an array that is looked into cannot be emptied
             del self._single[:]
 
-    def look(self, place: int) -> Ns:
+    def column(self, place: int) -> Ns:
         """A column, as far as it is there."""
         self._settle()
         blocks = self._columns[place]
         return np.concatenate(blocks) if blocks else np.empty(0, dtype=np.int64)
 
-    def take(self, place: int) -> Ns:
+    def pop_column(self, place: int) -> Ns:
         """A column, of which nothing is kept here any more."""
         self._settle()
         blocks, self._columns[place] = self._columns[place], []
