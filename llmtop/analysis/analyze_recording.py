@@ -178,10 +178,16 @@ def with_notes(report: Report, notes: list[str]) -> Report:
 def analyze_snapshots(
     snapshots: Iterable[Snapshot], source: str, notes: list[str] | None = None, limits: Limits = DEFAULT
 ) -> Report:
-    """What a stream of snapshots shows, over its whole length.
+    """Return a report on a whole stream of snapshots.
+
+    Args:
+        snapshots: in order of time; read once.
+        source: path or name that the report gives as its origin.
+        notes: sentences to put into the report besides its own.
+        limits: how many GPUs and processes may be analysed.
 
     Raises:
-        UnusableInput: there is not one snapshot, or more GPUs or processes than the limits allow.
+        UnusableInput: there is no snapshot, or more GPUs or processes than the limits allow.
     """
     seen = _RecordingTotals()
     for snapshot in snapshots:

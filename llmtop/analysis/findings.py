@@ -38,7 +38,7 @@ _FEWEST_LAUNCHES = 100
 
 @dataclass(frozen=True)
 class Measurements:
-    """All figures of a capture from which findings are made."""
+    """Figures of a capture from which findings are made."""
 
     judgement: Judgement
     timelines: list[DeviceTimeline]
@@ -66,7 +66,7 @@ class Measurements:
 
     @property
     def situation(self) -> Situation:
-        """What advice must fit."""
+        """Vendor, workload and framework that advice depends on."""
         made = self.makeup
         if made is None:
             return Situation(framework=self.framework)
@@ -268,7 +268,7 @@ def _evidence(measured: Measurements, timeline: DeviceTimeline, verdict: LossId,
 
 
 def launch_evidence(timeline: DeviceTimeline) -> dict[str, Any]:
-    """How launching compares with the work launched."""
+    """Return how the time of launch calls compares with the time of the kernels."""
     kernels = timeline.ops.where(timeline.ops.kind == model.KERNEL)
     took = kernels.end - kernels.start
     launches = launch_calls(timeline)

@@ -23,7 +23,7 @@ _WARNING_PCT = 30.0
 
 
 class WorkMeasurements(Protocol):
-    """What of a measured capture is looked at."""
+    """Measurements that these findings need."""
 
     @property
     def judgement(self) -> Judgement:
@@ -52,7 +52,7 @@ class WorkMeasurements(Protocol):
 
 @dataclass(frozen=True)
 class WorkFinding:
-    """One thing seen, without its advice."""
+    """Finding on the device's work, without advice."""
 
     kind: FindingId
     severity: Severity
@@ -66,7 +66,7 @@ class WorkFinding:
 
 
 def work_findings(measured: WorkMeasurements) -> list[WorkFinding]:
-    """Those that hold for the capture."""
+    """Return the findings that apply to the capture."""
     timeline = measured.judgement.timeline
     if timeline is None:
         return []

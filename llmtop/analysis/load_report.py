@@ -24,7 +24,13 @@ def load_reports(
     limits: Limits = DEFAULT,
     page: bool = False,
 ) -> Report:
-    """Analyse or read one path as `load_report` does, or the captures of several ranks as one.
+    """Return a report on one path, as `load_report` does, or on the captures of several ranks as one.
+
+    Args:
+        paths: one path, or one capture for each rank.
+        steps: number of first whole steps to analyse, or whole steps a to b (b excluded); None for all.
+        limits: how much memory and time the input may need.
+        page: whether to build the timeline of all steps too.
 
     Raises:
         UnusableInput: as `load_report`; or several paths of which one is no capture.

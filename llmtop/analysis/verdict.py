@@ -74,7 +74,7 @@ _VERDICTS: Final[dict[LossId, Verdict]] = {
 
 @dataclass(frozen=True)
 class Judgement:
-    """The verdict on a capture, with the lane that it was found on and what was lost there."""
+    """Verdict on a capture, with the timeline that it was found on and the time lost there."""
 
     verdict: Verdict
     timeline: DeviceTimeline | None
@@ -124,7 +124,7 @@ def loss_shares(timeline: DeviceTimeline, gaps: Gaps) -> dict[LossId, float]:
 
 
 def setup_ns(gaps: Gaps) -> int:
-    """Idle time, in ns, that went into work which no later step repeats."""
+    """Return the idle time, in ns, spent on work that no later step repeats."""
     return sum(gaps.total(cause) for cause, verdict in CAUSE_OF.items() if verdict == ONE_OFF)
 
 

@@ -32,7 +32,14 @@ GOOD_CAPTURE: Final[Mapping[model.Framework | None, str]] = {
 def verdict_sentence(
     judgement: Judgement, steps: StepsJudged, trace: model.Trace, missing: Mapping[int, UnrecordedKernels]
 ) -> str:
-    """The verdict with its numbers; what else is close; whether it lies at the border, or cannot be relied on."""
+    """Return the verdict with its numbers, further causes close to it, and whether it is reliable.
+
+    Args:
+        judgement: the verdict of the capture.
+        steps: steps that the shares are taken over.
+        trace: the capture.
+        missing: kernels that were launched but not recorded, by pid.
+    """
     timeline = judgement.timeline
     if timeline is None:
         return "unknown: the capture has no device activity, so it cannot say what bounds the step."
@@ -130,7 +137,7 @@ def _idle_text(judgement: Judgement) -> str:
 
 
 def left_out_text(steps: ProcessSteps, timeline: DeviceTimeline | None, trace: model.Trace) -> str:
-    """What of the capture lies in no whole step."""
+    """Return which part of the capture lies in no whole step."""
     low, high = trace.window
     if timeline is not None and timeline.counted:
         first, last = timeline.begin_ns - timeline.slow_first_ns, timeline.end_ns

@@ -118,7 +118,7 @@ class _ReportPair:
 
 
 def compare_reports(before: Report, after: Report) -> Comparison:
-    """Say what moved from one report to the other, as far as that is more than noise."""
+    """Return what changed from one report to the other beyond the noise."""
     paired = pair_devices(before, after)
     main = paired.main
     sides = (before, None if main is None else main.before), (after, None if main is None else main.after)
@@ -178,7 +178,12 @@ def _incomparable_note(before: Report, after: Report, work: _Works, kinds: tuple
 
 
 def is_regression(comparison: Comparison, limit_pct: float) -> bool:
-    """Whether the median step became slower by more than `limit_pct` percent, and by more than the noise."""
+    """Return whether the median step became slower beyond the limit and beyond the noise.
+
+    Args:
+        comparison: two compared reports.
+        limit_pct: allowed slowdown, in percent of the step before.
+    """
     step = comparison.step
     if step is None or not step.moved or step.change_pct is None:
         return False
@@ -187,8 +192,14 @@ def is_regression(comparison: Comparison, limit_pct: float) -> bool:
 
 
 def is_undecided(comparison: Comparison, limit_pct: float) -> bool:
-    """Whether it is open if the step became slower by more than `limit_pct` percent: two profilers took part, and
-    what they cost is not known."""
+    """Return whether it is unknown if the step became slower beyond the limit.
+
+    Two profilers took part then, and their overhead is not known.
+
+    Args:
+        comparison: two compared reports.
+        limit_pct: allowed slowdown, in percent of the step before.
+    """
     bounds = comparison.step_range_pct
     return bounds is not None and not is_regression(comparison, limit_pct) and bounds[1] > limit_pct
 

@@ -149,7 +149,14 @@ class DeviceShares:
 
 
 def shares_of(pair: DevicePair, before: Report, after: Report, basis: Basis) -> tuple[DeviceShares, DeviceShares]:
-    """What both sides of a pair lost; corrected only where both are, so that like stands beside like."""
+    """Return what both sides of a pair lost of their steps; corrected only where both can be.
+
+    Args:
+        pair: the device on both sides.
+        before: report of the first capture.
+        after: report of the second capture.
+        basis: which steps of both reports are compared.
+    """
     one, two = correction_of(before), correction_of(after)
     both = (
         basis == "undisturbed" and pair.before.judged and pair.after.judged and one is not None and two is not None
@@ -219,7 +226,15 @@ def _is_idle_change_certain(
 def share_change(
     name: str, before: float | None, after: float | None, relative: float, judged: bool = True
 ) -> ComparedFigure:
-    """A share before and after; `judged` is whether a difference beyond the noise is one of the training."""
+    """Return a share before and after.
+
+    Args:
+        name: name of the figure.
+        before: percent; None where not known.
+        after: percent; None where not known.
+        relative: uncertainty of the steps, as a share of them.
+        judged: whether a difference beyond the noise is due to the training.
+    """
     if before is None or after is None:
         return ComparedFigure(name=name, unit="pct", before=before, after=after)
     noise = max(POINTS, relative * max(abs(before), abs(after)))

@@ -154,7 +154,11 @@ def _work_ratio_text(found: Comparison, work_seconds: tuple[float, ...] | None) 
 
 
 def difference(seconds: float) -> str:
-    """A length of time that came or went, with its sign."""
+    """Return a difference in time as text, with its sign.
+
+    Args:
+        seconds: positive where time was added.
+    """
     return f"{'-' if seconds <= -5e-10 else '+'}{duration(abs(seconds))}"
 
 

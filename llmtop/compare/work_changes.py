@@ -91,7 +91,17 @@ NOT_BY_STEP = ComparedSteps((), (), 0.0)
 def compared_steps(
     paired: PairedDevices, before: Report, after: Report, step_seconds: float | None
 ) -> ComparedSteps:
-    """Of the devices that have whole steps on both sides; of none where a report is too old to say that."""
+    """Return the devices that have whole steps on both sides.
+
+    Args:
+        paired: devices of both reports.
+        before: report of the first capture.
+        after: report of the second capture.
+        step_seconds: length of a step; None where not known.
+
+    Returns:
+        No device where a report is too old to have work by step.
+    """
     told = all(
         any(row.per_step for row in side.kernels) or any(row.per_step for row in side.operators)
         for side in (before, after)

@@ -101,7 +101,7 @@ IsGenerator: TypeAlias = Callable[[Frame], bool]
 
 @dataclass(frozen=True)
 class StackActivity:
-    """What one stack is about."""
+    """Work that one sampled stack shows."""
 
     work: Work
     library: str = ""

@@ -32,7 +32,7 @@ timeout, as Python's own lock is waited for; "asleep" for what the kernel does n
 
 @dataclass(frozen=True)
 class LoaderSamples:
-    """What was seen of one training over some seconds."""
+    """Samples of the loader's threads of one training, over some seconds."""
 
     pid: int
     """Of the training."""

@@ -40,7 +40,7 @@ _IDLE: tuple[Waits, ...] = ("pipe", "poll", "asleep")
 
 @dataclass
 class LoaderThread:
-    """One thread that prepares batches, as shares of the window."""
+    """Thread that prepares batches, as shares of the window."""
 
     pid: int
     worker: bool
@@ -65,7 +65,7 @@ class LoaderThread:
 
 @dataclass
 class LoadingShares:
-    """All of them, and how the training's own thread waits for them."""
+    """Loader threads, and how the training's main thread waits for them."""
 
     wait: float
     """Share of the training's own thread in which it awaits or makes a batch."""

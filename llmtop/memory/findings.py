@@ -43,7 +43,7 @@ def memory_summary(report: MemoryReport) -> str:
 
 
 def memory_findings(report: MemoryReport) -> tuple[MemoryFinding, ...]:
-    """What went wrong first, then what would free memory, most first."""
+    """Return the findings: failures first, then by how much memory each would free."""
     device = fullest(report.devices)
     if device is None:
         return ()

@@ -25,7 +25,7 @@ NOT_FREED = -1
 
 @dataclass(frozen=True)
 class AllocationLifetimes:
-    """From which event to which each allocation lived."""
+    """Events at which each allocation was made and freed."""
 
     made: list[int]
     """The events that allocated, in order."""
@@ -58,7 +58,7 @@ def allocation_lifetimes(events: AllocatorEvents) -> AllocationLifetimes:
 
 @dataclass(frozen=True)
 class Curve:
-    """What was held after each event, and before the first."""
+    """Bytes held after each event, and before the first."""
 
     allocated: Ints
     """One value more than there are events: the first is before them. As requested."""
@@ -71,7 +71,7 @@ class Curve:
 
 
 def memory_curve(device: DeviceMemory, allocated: int) -> Curve:
-    """Go back from what is held at the end.
+    """Return the bytes held at each event, computed backwards from what is held at the end.
 
     Args:
         device: with its history.
@@ -111,7 +111,16 @@ class PhasesInTime:
         self._roles = [role_of(phase.name) for phase in self.phases]
 
     def at(self, time_us: int) -> int:
-        """The number of the phase, -1 for none; what is at its last microsecond is in it, at its first not."""
+        """Return the number of the innermost phase at a time.
+
+        A phase contains its last microsecond and not its first.
+
+        Args:
+            time_us: time of the allocator's clock, in µs.
+
+        Returns:
+            -1 for no phase.
+        """
         place = bisect.bisect_left(self._at, time_us) - 1
         return self._phase[place] if place >= 0 else -1
 
@@ -125,6 +134,14 @@ class PhasesInTime:
 
 
 def step_at(snapshot: MemorySnapshot, time_us: int) -> int | None:
-    """The number of the whole step that a time lies in, from 0; None outside of all."""
+    """Return the number of the whole step at a time, from 0.
+
+    Args:
+        snapshot: the snapshot with the steps.
+        time_us: time of the allocator's clock, in µs.
+
+    Returns:
+        None outside of all steps.
+    """
     place = bisect.bisect_left(snapshot.steps_us, time_us) - 1
     return place if 0 <= place < len(snapshot.steps_us) - 1 else None

@@ -98,7 +98,7 @@ def innermost_module(stack: Stack) -> str:
 
 
 def frame_text(frame: StackLine) -> str:
-    """A frame in a line: "train.py:42 step"."""
+    """Return a frame as text: "train.py:42 step"."""
     return f"{frame.file.rpartition('/')[2]}:{frame.line} {frame.function}"
 
 

@@ -49,7 +49,7 @@ class Piece(NamedTuple):
 
 @dataclass
 class StackTable:
-    """What each stack says, worked out once."""
+    """Facts of each allocation stack, computed once."""
 
     stacks: tuple[Stack, ...]
     _makers: dict[int, Maker | None] = field(default_factory=dict)
@@ -72,12 +72,12 @@ class StackTable:
         return innermost_module(self.stacks[stack])
 
     def frame_lines(self, stack: int) -> tuple[str, ...]:
-        """Its frames in words, the innermost first."""
+        """Return the frames of a stack as text, innermost first."""
         return tuple(frame_text(frame) for frame in self.stacks[stack][:_FRAMES])
 
 
 class LiveBlocks:
-    """One device: its history, and what lives when."""
+    """Live allocations of one device at the end and at the peak."""
 
     def __init__(
         self, snapshot: MemorySnapshot, device: DeviceMemory, stacks: StackTable, phases: PhasesInTime

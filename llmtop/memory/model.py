@@ -88,7 +88,7 @@ class MemoryTimeline(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LeakingLine(msgspec.Struct, frozen=True, kw_only=True):
-    """A line of which something was kept in every step of the window."""
+    """Line that kept allocations in every step of the window."""
 
     line: str
     stack: tuple[str, ...]

@@ -133,7 +133,7 @@ def figures(device: MemoryDevice) -> list[str]:
 
 
 def draw_timeline(timeline: MemoryTimeline, width: int, rows: int) -> list[str]:
-    """Allocated as a filled curve, and above it in grey what is reserved besides; bytes at the left, time below.
+    """Return allocated and reserved memory over time as a chart of text lines.
 
     Args:
         timeline: what to draw.

@@ -47,7 +47,7 @@ class NcuReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def judge_kernel(kernel: KernelProfile) -> KernelJudgement:
-    """What limits a kernel, and what says so."""
+    """Return what limits a kernel, with the evidence."""
     found = limiter(kernel)
     return KernelJudgement(
         kernel=kernel.name,

@@ -269,5 +269,5 @@ def _small_grid(kernel: KernelProfile) -> Limiter | None:
 
 
 def stall_text(stall: str) -> str:
-    """A stall's name with what it means: "long_scoreboard (waiting for data of L1, L2 or memory)"."""
+    """Return a stall's name with its meaning: "long_scoreboard (waiting for data of L1, L2 or memory)"."""
     return f"{stall} ({STALLS[stall]})" if stall in STALLS else stall

@@ -31,7 +31,7 @@ REMEDY = (
 
 @dataclass(frozen=True)
 class NcuTool:
-    """An ncu that can be started."""
+    """Executable ncu of Nsight Compute."""
 
     path: Path
     version: str

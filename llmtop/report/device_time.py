@@ -107,7 +107,7 @@ class DeviceTimePart(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TimeBreakdown(msgspec.Struct, frozen=True, kw_only=True):
-    """What the device time of a capture is made of, whole file."""
+    """Breakdown of the device time of a whole capture."""
 
     vendor: Literal["NVIDIA", "AMD", "Google", "CPU"] | None = None
     """Google: TPUs. CPU: what is called device work are XLA's operations on the CPU."""

@@ -16,7 +16,7 @@ _MAJORITY = 0.9
 
 
 def drop_unusable_rows(trace: model.Trace) -> model.Trace:
-    """Drop unusable rows of a trace as loaded, in place, and say so in its notes; returns it."""
+    """Drop unusable rows of a loaded trace in place, add a note on them, and return the trace."""
     timeless = backwards = 0
     for column in ("ops", "calls", "ranges", "host", "overhead"):
         table = getattr(trace, column)

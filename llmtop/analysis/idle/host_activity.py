@@ -82,7 +82,7 @@ def _find_launcher_calls(timeline: DeviceTimeline) -> _Calls:
 
 
 def host_activity(timeline: DeviceTimeline, phases: list[PhaseSpans]) -> HostActivity:
-    """What the launching threads of a lane did."""
+    """Return what the launching threads of a timeline did."""
     own = _launcher_calls(timeline)
     calls, every = own.table, own.every
     kinds = _host_call_kinds(timeline, own.rows)

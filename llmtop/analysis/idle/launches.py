@@ -13,7 +13,7 @@ from llmtop.trace.intervals import Ns
 
 
 def launch_calls(timeline: DeviceTimeline) -> model.ApiCalls:
-    """The calls that launch kernels or graphs on this lane's device, whole file."""
+    """Return the calls that launch kernels or graphs on this timeline's device, whole file."""
     return timeline.trace.once(
         "launch calls", (timeline.process, timeline.device), lambda: _find_launch_calls(timeline)
     )

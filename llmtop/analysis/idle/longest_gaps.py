@@ -29,7 +29,7 @@ _MOST_EXAMINED = 40
 def longest_gaps(
     timelines: list[DeviceTimeline], gaps: list[Gaps], phases: dict[int, list[PhaseSpans]]
 ) -> tuple[LongGap, ...]:
-    """The longest gaps over all devices, longest first."""
+    """Return the longest gaps of all devices, longest first."""
     found: list[tuple[int, int, int]] = []
     for index, own in enumerate(gaps):
         lengths = own.spans.lengths
@@ -44,7 +44,7 @@ def longest_gaps(
 
 
 def deepest_during(timeline: DeviceTimeline, gaps: Gaps, causes: Collection[str]) -> tuple[str, float] | None:
-    """What the launching threads were in, deepest, for most of the idle time that some causes have.
+    """Return the innermost operator or frame on the host for most of the idle time of these causes.
 
     Args:
         lane: whose.

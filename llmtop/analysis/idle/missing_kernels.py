@@ -31,7 +31,7 @@ _ENDS_GRAPH = re.compile(r"^(cuda|cu|hip)StreamEndCapture", re.I)
 
 @dataclass(frozen=True)
 class UnrecordedKernels:
-    """How many kernels of one process were launched but not recorded."""
+    """Kernels that a process launched and the profiler did not record."""
 
     process: int
     launched: int
@@ -47,7 +47,7 @@ class UnrecordedKernels:
 
 
 def unrecorded_kernels(trace: model.Trace) -> dict[int, UnrecordedKernels]:
-    """The processes of whose kernels too many are missing, by pid."""
+    """Return the processes with too many unrecorded kernels, by pid."""
     calls = trace.calls
     if not len(calls):
         return {}

@@ -39,7 +39,7 @@ _COMPILES = re.compile(
 
 
 def setup_spans(timeline: DeviceTimeline) -> dict[str, Spans]:
-    """When the launching threads of a lane captured a graph, compiled, or set something up once; by cause."""
+    """Return when the launching threads captured graphs, compiled or set something up, by cause."""
     return {
         "capture": _capture_spans(timeline),
         "compile": _compile_spans(timeline),

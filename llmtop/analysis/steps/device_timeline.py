@@ -21,7 +21,7 @@ _BETWEEN_HOST_AND_DEVICE = (model.HOST_TO_DEVICE, model.DEVICE_TO_HOST)
 
 @dataclass(frozen=True)
 class DeviceTimeline:
-    """The timeline of one process on one GPU, in ns of the trace's clock."""
+    """Timeline of one process on one GPU, in ns of the trace's clock."""
 
     trace: model.Trace
     process: int
@@ -61,12 +61,12 @@ class DeviceTimeline:
 
     @property
     def begin_ns(self) -> int:
-        """Where the first whole step begins: ns of the trace's clock."""
+        """Begin of the first whole step, in ns of the trace's clock."""
         return int(self.bounds[0])
 
     @property
     def end_ns(self) -> int:
-        """Where the last whole step ends: ns of the trace's clock."""
+        """End of the last whole step, in ns of the trace's clock."""
         return int(self.bounds[-1])
 
     @property
@@ -80,11 +80,22 @@ class DeviceTimeline:
         return max(self.end_ns - self.begin_ns, 1)
 
     def share(self, nanoseconds: float) -> float:
-        """A time in ns as percent of the whole steps."""
+        """Return a time as a percentage of the whole steps.
+
+        Args:
+            nanoseconds: time within the whole steps.
+        """
         return 100.0 * nanoseconds / self.length
 
     def per_step_ms(self, nanoseconds: float) -> float | None:
-        """A time in ns as milliseconds a step; None without whole steps."""
+        """Return a time as milliseconds per step.
+
+        Args:
+            nanoseconds: time within the whole steps.
+
+        Returns:
+            None without whole steps.
+        """
         return nanoseconds / 1e6 / self.counted if self.counted else None
 
     def _union(self, chosen: npt.NDArray[np.bool_]) -> Spans:
@@ -172,7 +183,7 @@ class DeviceTimeline:
 
 
 def device_timelines(trace: model.Trace, steps: dict[int, ProcessSteps]) -> list[DeviceTimeline]:
-    """Every (process, GPU) with device work, in order of GPU and pid."""
+    """Return a timeline for every (process, GPU) with device work, in order of GPU and pid."""
     ops = trace.ops
     order = np.lexsort((ops.start, ops.process, ops.device))
     device, process = ops.device[order], ops.process[order]

@@ -35,7 +35,7 @@ _APART = 5.0
 
 @dataclass(frozen=True)
 class InferredSteps:
-    """Where steps were seen to begin."""
+    """Step boundaries that were inferred from repeating kernels."""
 
     places: Ns
     """Which of the process's kernels, by their order, mark a step."""
@@ -45,7 +45,7 @@ class InferredSteps:
 
 
 def infer_steps(trace: model.Trace, process: int) -> InferredSteps | None:
-    """The steps of a process by what repeats in its kernels; None where nothing repeats like a step."""
+    """Return the steps of a process by its repeating kernels; None where nothing repeats like a step."""
     rows = _kernel_rows(trace, process)
     if len(rows) < FEWEST_MARKS:
         return None

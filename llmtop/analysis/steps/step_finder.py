@@ -55,7 +55,7 @@ _NONE = np.empty(0, dtype=np.int64)
 
 
 def select_steps(steps: ProcessSteps, wanted: int | tuple[int, int] | None) -> ProcessSteps:
-    """Only the first `wanted` whole steps, or those from a to b (b excluded); all of them for None."""
+    """Return the first `wanted` whole steps, or steps a to b (b excluded); all steps for None."""
     if wanted is None:
         return steps
     first, last = (0, wanted) if isinstance(wanted, int) else wanted
@@ -251,7 +251,7 @@ def rows_by_value(values: Ns) -> Iterator[tuple[int, Ns]]:
 
 
 def outermost_ranges(ranges: model.Ranges) -> model.Ranges:
-    """The ranges of one thread, in order of their start, that lie in no other."""
+    """Return the ranges of one thread, in order of their start, that lie in no other range."""
     if not len(ranges):
         return ranges
     reach = np.concatenate([[np.iinfo(np.int64).min], np.maximum.accumulate(ranges.end)[:-1]])

@@ -27,7 +27,7 @@ _HOST_PACED: tuple[LossId, ...] = ("launch_bound", "input_bound", "sync_bound", 
 
 @dataclass(frozen=True)
 class UnprofiledStep:
-    """Seconds a step, as the training told them: medians. None where it told none."""
+    """Median seconds per step without the profiler, before and after the capture; None where unknown."""
 
     before: float | None = None
     after: float | None = None

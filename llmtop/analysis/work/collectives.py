@@ -101,7 +101,7 @@ def _bandwidth(name: str, ops: model.DeviceOps) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Straggler:
-    """One rank that the others wait for."""
+    """Rank that the others wait for in collectives."""
 
     culprit: DeviceTimeline
     waiting: DeviceTimeline
@@ -112,12 +112,12 @@ class Straggler:
 
 
 def exposed_pct(timeline: DeviceTimeline) -> float:
-    """Exposed NCCL in percent of whole steps."""
+    """Return exposed NCCL time in percent of the whole steps."""
     return timeline.share(timeline.within(timeline.exposed_nccl))
 
 
 def find_straggler(timelines: list[DeviceTimeline]) -> Straggler | None:
-    """The rank that waits least in NCCL, if the others wait clearly longer: they wait for it."""
+    """Return the rank that waits least in NCCL, if the others wait clearly longer for it."""
     with_nccl = [timeline for timeline in timelines if len(timeline.nccl)]
     if len(with_nccl) < 2:
         return None
@@ -131,10 +131,18 @@ def find_straggler(timelines: list[DeviceTimeline]) -> Straggler | None:
 def slower_phase(
     phases: list[PhaseMean], culprit: DeviceTimeline, waiting: DeviceTimeline, apart: float
 ) -> str | None:
-    """The phase that takes the culprit longest beyond the other, on the device or else on the host.
+    """Return the phase in which the straggler takes longer than the other rank.
 
-    None where no phase takes it longer by at least a third of what the other waits (`apart`, in seconds): what is
-    less does not explain that. On the device the wait itself is in a phase of the other.
+    Args:
+        phases: phases of both ranks.
+        culprit: timeline of the straggler.
+        waiting: timeline of the rank that waits.
+        apart: seconds per step that the other rank waits longer in NCCL.
+
+    Returns:
+        None where no phase takes longer by at least a third of `apart`: less does not explain the wait.
+        Phases are compared on the device, or on the host where the device does not show it; on the device the wait
+        itself lies in a phase of the other rank.
     """
     clocks: tuple[tuple[str, Callable[[PhaseMean], float | None]], ...] = (
         ("device", lambda row: row.gpu_seconds),

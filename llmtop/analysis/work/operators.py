@@ -58,7 +58,7 @@ def _find_launching_operators(trace: model.Trace) -> Ns:
 
 @dataclass(frozen=True)
 class OperatorCalls:
-    """The operators that launched something themselves."""
+    """Calls of operators that launched device work themselves."""
 
     rows: Ns
     """Of `Trace.host`, ascending."""

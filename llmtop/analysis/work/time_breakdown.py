@@ -57,7 +57,7 @@ _COPY_KERNEL = re.compile(r"direct_copy_kernel|copy_kernel_cuda|copy_device_to_d
 
 
 def time_breakdown(trace: model.Trace) -> TimeBreakdown | None:
-    """What device time goes into; None without device work."""
+    """Return what the device time consists of; None without device work."""
     ops = trace.ops
     took = ops.end - ops.start
     everything = int(took.sum())

@@ -10,7 +10,7 @@ from llmtop.format import padded, width_of
 
 @dataclass(frozen=True)
 class TextTable:
-    """One table of a report as cells of text."""
+    """Table of a report as cells of text."""
 
     title: str
     header: tuple[str, ...]

@@ -24,7 +24,7 @@ _OWNER = attrgetter("pid", "tid")
 
 
 class BatchCollector:
-    """Takes the timed events of a piece of a file."""
+    """Collector of a batch of timed events."""
 
     def __init__(self, learnt: TraceIndex, tables: Tables) -> None:
         """Take them into these tables."""
@@ -172,7 +172,14 @@ def stream_of(event: Event) -> int:
 
 
 def record_message(learnt: TraceIndex, tables: Tables, row: int, arguments: Args) -> int:
-    """Note the process group of a collective, that row of device work; returns the bytes of its message."""
+    """Record the process group of a collective and return the size of its message in bytes.
+
+    Args:
+        learnt: what is known of the trace so far.
+        tables: tables to add to.
+        row: row of the device work.
+        arguments: arguments of the event.
+    """
     ranks = int_or(arguments.group, 0)
     if 0 < ranks < 1 << 31:
         tables.groups.extend((row, ranks, learnt.collective(arguments.collective)))

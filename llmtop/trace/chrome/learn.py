@@ -59,7 +59,7 @@ RANGE_NAMES = re.compile(r"ProfilerStep#|Optimizer\.(step|zero_grad)#|enumerate\
 
 @dataclass(frozen=True)
 class EventType:
-    """What all events of one category and name have in common."""
+    """Properties that all events of one category and name share."""
 
     kind: int
     """-1 for a category that is of no use here."""
@@ -75,7 +75,7 @@ class EventType:
 
 
 class TraceIndex:
-    """What is known of a trace so far. Numbers are given in the order of the events that need them first."""
+    """Index of names, threads and devices of a trace. Numbers are given in order of first use."""
 
     def __init__(self) -> None:
         self.names = model.Names()
@@ -176,7 +176,7 @@ class TraceIndex:
 
 
 def int_or(value: Any, default: int) -> int:
-    """A value of any type as a number, `default` for what is none."""
+    """Return a value of any type as an integer, `default` where it is not a number."""
     if type(value) is not int:
         try:
             value = int(value)

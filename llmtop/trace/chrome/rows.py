@@ -43,13 +43,13 @@ class Rows:
             del self._single[:]
 
     def column(self, place: int) -> Ns:
-        """A column, as far as it is there."""
+        """Return a copy of a column as collected so far."""
         self._settle()
         blocks = self._columns[place]
         return np.concatenate(blocks) if blocks else np.empty(0, dtype=np.int64)
 
     def pop_column(self, place: int) -> Ns:
-        """A column, of which nothing is kept here any more."""
+        """Return a column and release its memory here."""
         self._settle()
         blocks, self._columns[place] = self._columns[place], []
         return np.concatenate(blocks) if blocks else np.empty(0, dtype=np.int64)

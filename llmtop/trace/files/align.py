@@ -30,7 +30,7 @@ _TOGETHER = frozenset({"AllReduce", "AllGather", "ReduceScatter", "AllToAll"})
 
 
 class ClockOffset(NamedTuple):
-    """By how much one file's times are later than another's."""
+    """Offset of one file's clock from another's, in ns."""
 
     ns: int
     collectives: int

@@ -47,7 +47,7 @@ class Pages:
         """Open it.
 
         Raises:
-            NotPlain: it is no such file, or cannot be read.
+            UnsupportedTable: it is no such file, or cannot be read.
         """
         try:
             self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -79,7 +79,7 @@ class Pages:
             wanted: what stands for NULL, by the name of the column.
 
         Raises:
-            NotPlain: at the first batch or at any later one.
+            UnsupportedTable: at the first batch or at any later one.
         """
         root, names = _schema(connection, table, wanted)
         places = [names.index(name) for name in wanted]

@@ -9,5 +9,5 @@ INSTALL = "pip install xprof"
 
 
 def is_xprof_installed() -> bool:
-    """Whether it is installed; nothing of it is loaded."""
+    """Return whether xprof is installed, without importing it."""
     return importlib.util.find_spec("xprof") is not None
