@@ -8,35 +8,42 @@ from pathlib import Path
 import numpy as np
 from msgspec import structs
 
-from llmtop.analysis.capture_info import capture_info
-from llmtop.analysis.findings import Measured, findings
+from llmtop.analysis.capture_info import read_capture_info
+from llmtop.analysis.findings import Measurements, findings
 from llmtop.analysis.idle import cuda_calls as cuda
-from llmtop.analysis.idle.idle_causes import CAUSES, Gaps, attribute
+from llmtop.analysis.idle.idle_causes import CAUSES, Gaps, attribute_idle_time
 from llmtop.analysis.idle.launch_order import with_launch_order
 from llmtop.analysis.idle.launches import launch_calls, launches_per_step
 from llmtop.analysis.idle.longest_gaps import longest_gaps
-from llmtop.analysis.idle.missing_kernels import unrecorded
+from llmtop.analysis.idle.missing_kernels import unrecorded_kernels
 from llmtop.analysis.idle.sync_calls import wait_places
 from llmtop.analysis.notes import capture_notes
-from llmtop.analysis.roofline import roofline
-from llmtop.analysis.steps.device_timeline import Lane, lanes_of
+from llmtop.analysis.roofline import roofline_text
+from llmtop.analysis.steps.device_timeline import DeviceTimeline, device_timelines
 from llmtop.analysis.steps.phase_times import phase_times
-from llmtop.analysis.steps.step_finder import PhaseSpans, ProcessSteps, cut, deepest, find_phases, find_steps
-from llmtop.analysis.steps.unprofiled_step import Undisturbed
-from llmtop.analysis.steps.work_by_step import StepOfWork
+from llmtop.analysis.steps.step_finder import (
+    PhaseSpans,
+    ProcessSteps,
+    deepest_nesting,
+    find_phases,
+    find_steps,
+    select_steps,
+)
+from llmtop.analysis.steps.unprofiled_step import UnprofiledStep
+from llmtop.analysis.steps.work_by_step import WorkSteps
 from llmtop.analysis.timeline.step_timeline import step_timeline
 from llmtop.analysis.timeline.whole_timeline import whole_timeline
-from llmtop.analysis.verdict import Judgement, judge, lost, setup_ns
-from llmtop.analysis.verdict_text import left_out, verdict_sentence
-from llmtop.analysis.work.collectives import collective_times, exposed_pct, uneven
+from llmtop.analysis.verdict import Judgement, judge, loss_shares, setup_ns
+from llmtop.analysis.verdict_text import left_out_text, verdict_sentence
+from llmtop.analysis.work.collectives import collective_times, exposed_pct, find_straggler
 from llmtop.analysis.work.copies import copy_times
-from llmtop.analysis.work.gemms import gemm_times, roofs
+from llmtop.analysis.work.gemms import gemm_times, gpu_roofs
 from llmtop.analysis.work.hlo_operations import hlo_times
 from llmtop.analysis.work.kernels import kernel_times
 from llmtop.analysis.work.operators import operator_calls, operator_times
-from llmtop.analysis.work.time_breakdown import makeup
+from llmtop.analysis.work.time_breakdown import time_breakdown
 from llmtop.order_statistics import spread_pct
-from llmtop.report.environment import environment_of
+from llmtop.report.environment import read_environment
 from llmtop.report.model import (
     Device,
     GapTime,
@@ -52,7 +59,7 @@ from llmtop.trace import intervals as iv
 from llmtop.trace import model
 from llmtop.trace.files.file_kind import Examined, examine
 from llmtop.trace.files.open import open_trace
-from llmtop.trace.groups import distinct, grouped
+from llmtop.trace.groups import distinct_values, grouped
 from llmtop.trace.intervals import Spans
 
 _OUTLIER = 1.5
@@ -62,7 +69,7 @@ def analyze(
     path: str | Path | Examined,
     steps: int | tuple[int, int] | None = None,
     limits: Limits = DEFAULT,
-    undisturbed: Callable[[], Undisturbed] | None = None,
+    undisturbed: Callable[[], UnprofiledStep] | None = None,
     page: bool = False,
 ) -> Report:
     """Read a capture and say what it shows.
@@ -82,13 +89,13 @@ def analyze(
         NotPossibleHere: a .nsys-rep, and no nsys here that could export it.
     """
     file = path if isinstance(path, Examined) else examine(Path(path))
-    told = capture_info(file.path)
+    told = read_capture_info(file.path)
     steps_told = undisturbed or (lambda: told.undisturbed)
     trace = open_trace(file, limits)
     # nsys knows pids alone; whoever asked for the capture knew the ranks.
     trace.ranks = trace.ranks or [model.TracedRank(pid, rank, 0) for pid, rank in told.ranks.items()]
     report = analyze_trace(trace, steps, told.command, limits, steps_told, page=page)
-    return structs.replace(report, environment=environment_of(file.path))
+    return structs.replace(report, environment=read_environment(file.path))
 
 
 def analyze_trace(
@@ -96,7 +103,7 @@ def analyze_trace(
     steps: int | tuple[int, int] | None = None,
     command: str = "python train.py",
     limits: Limits = DEFAULT,
-    undisturbed: Callable[[], Undisturbed] = Undisturbed,
+    undisturbed: Callable[[], UnprofiledStep] = UnprofiledStep,
     *,
     page: bool = False,
 ) -> Report:
@@ -113,11 +120,11 @@ def analyze_trace(
     Raises:
         UnusableInput: it has more processes or devices, or ranges nested deeper, than the limits allow.
     """
-    _within(trace, limits)
-    per_process = {pid: cut(find_steps(trace, pid), steps) for pid in _processes(trace)}
+    _check_limits(trace, limits)
+    per_process = {pid: select_steps(find_steps(trace, pid), steps) for pid in _processes(trace)}
     phases = {pid: find_phases(trace, found) for pid, found in per_process.items()}
-    lanes = lanes_of(trace, per_process)
-    measured = _measure(trace, command, lanes, per_process, phases, undisturbed=undisturbed)
+    timelines = device_timelines(trace, per_process)
+    measured = _measure(trace, command, timelines, per_process, phases, undisturbed=undisturbed)
     judgement, gaps = measured.judgement, measured.gaps
     return Report(
         source=trace.source,
@@ -129,7 +136,7 @@ def analyze_trace(
         kernels=measured.kernels,
         copies=measured.copies,
         api=measured.api,
-        gaps=tuple(_gap_rows(lanes, gaps)),
+        gaps=tuple(_gap_rows(timelines, gaps)),
         verdict=judgement.verdict,
         findings=findings(measured),
         summary=verdict_sentence(judgement, measured.steps, trace, measured.missing),
@@ -137,8 +144,8 @@ def analyze_trace(
         at_border=judgement.at_border,
         steps=measured.steps,
         correction=judgement.correction,
-        longest_gaps=longest_gaps(lanes, gaps, phases),
-        collectives=collective_times(lanes),
+        longest_gaps=longest_gaps(timelines, gaps, phases),
+        collectives=collective_times(timelines),
         waits=measured.waits,
         ranges=_ranges(trace),
         metrics=_metrics(trace),
@@ -147,21 +154,23 @@ def analyze_trace(
         gemms=measured.gemms,
         roofs=measured.roofs,
         makeup=measured.makeup,
-        timeline=_timeline(judgement, lanes, gaps, phases),
-        whole_timeline=whole_timeline(lanes, gaps, phases, measured.ranks, judgement.lane) if page else None,
-        notes=(*capture_notes(trace, lanes, per_process), *_uncorrected(judgement)),
+        timeline=_timeline(judgement, timelines, gaps, phases),
+        whole_timeline=whole_timeline(timelines, gaps, phases, measured.ranks, judgement.timeline)
+        if page
+        else None,
+        notes=(*capture_notes(trace, timelines, per_process), *_uncorrected_notes(judgement)),
     )
 
 
 def _measure(
     trace: model.Trace,
     command: str,
-    lanes: list[Lane],
+    timelines: list[DeviceTimeline],
     steps: dict[int, ProcessSteps],
     phases: dict[int, list[PhaseSpans]],
     *,
-    undisturbed: Callable[[], Undisturbed],
-) -> Measured:
+    undisturbed: Callable[[], UnprofiledStep],
+) -> Measurements:
     """All figures from which findings are made: of all lanes, and of the steps of the process that is judged.
 
     Args:
@@ -173,24 +182,27 @@ def _measure(
         undisturbed: says how long the training's steps took before and after the capture.
     """
     operator_calls(trace)  # kept by the trace; first, since it needs much memory for a moment
-    gaps = [attribute(lane, _others(lane, lanes), phases[lane.process]) for lane in lanes]
-    missing = unrecorded(trace)
-    judgement = judge(lanes, gaps, missing, undisturbed())
-    main = judgement.lane
-    own = steps[main.process] if main is not None else _longest(steps)
-    ceilings = roofs(trace)
-    by_step = StepOfWork.of(lanes, len(trace.ops))
-    return Measured(
+    gaps = [
+        attribute_idle_time(timeline, _busy_with_other_processes(timeline, timelines), phases[timeline.process])
+        for timeline in timelines
+    ]
+    missing = unrecorded_kernels(trace)
+    judgement = judge(timelines, gaps, missing, undisturbed())
+    main = judgement.timeline
+    own = steps[main.process] if main is not None else _longest_steps(steps)
+    ceilings = gpu_roofs(trace)
+    by_step = WorkSteps.of(timelines, len(trace.ops))
+    return Measurements(
         judgement=judgement,
-        lanes=lanes,
+        timelines=timelines,
         gaps=gaps,
-        uneven=uneven([lane for lane in lanes if lane.process not in missing]),
-        phases=_phases(steps, phases, lanes),
+        uneven=find_straggler([timeline for timeline in timelines if timeline.process not in missing]),
+        phases=_phases(steps, phases, timelines),
         waits=() if main is None else wait_places(main, phases[main.process]),
-        kernels=with_launch_order(kernel_times(trace, by_step), lanes),
+        kernels=with_launch_order(kernel_times(trace, by_step), timelines),
         copies=copy_times(trace),
-        api=cuda.api_times(trace, lanes),
-        steps=_steps(own, main, trace),
+        api=cuda.api_times(trace, timelines),
+        steps=_judged_steps(own, main, trace),
         command=command,
         ranks={rank.process: rank.rank for rank in trace.ranks},
         missing=missing,
@@ -198,78 +210,78 @@ def _measure(
         operators=operator_times(trace, by_step) or hlo_times(trace, by_step),
         gemms=gemm_times(trace, ceilings),
         roofs=ceilings,
-        makeup=makeup(trace),
+        makeup=time_breakdown(trace),
         framework=trace.framework,
     )
 
 
-def _devices(trace: model.Trace, measured: Measured) -> tuple[Device, ...]:
-    pairs = zip(measured.lanes, measured.gaps, strict=True)
-    return tuple(_device(lane, gap, measured.judgement, trace, measured.ranks) for lane, gap in pairs)
+def _devices(trace: model.Trace, measured: Measurements) -> tuple[Device, ...]:
+    pairs = zip(measured.timelines, measured.gaps, strict=True)
+    return tuple(_device(timeline, gap, measured.judgement, trace, measured.ranks) for timeline, gap in pairs)
 
 
-def _roofline(trace: model.Trace, measured: Measured) -> str:
+def _roofline(trace: model.Trace, measured: Measurements) -> str:
     if measured.judgement.lacks:
         return ""
-    return roofline(trace, measured.judgement, measured.kernels, measured.gemms, measured.makeup)
+    return roofline_text(trace, measured.judgement, measured.kernels, measured.gemms, measured.makeup)
 
 
-def _within(trace: model.Trace, limits: Limits) -> None:
+def _check_limits(trace: model.Trace, limits: Limits) -> None:
     """Refuse what would be judged lane by lane and process by process for hours.
 
     Raises:
         UnusableInput: there are too many of them.
     """
-    lanes = grouped(trace.ops.device, trace.ops.process)[0]
-    limits.check_number(trace.source, "devices", len(lanes))
+    timelines = grouped(trace.ops.device, trace.ops.process)[0]
+    limits.check_number(trace.source, "devices", len(timelines))
     callers, which = grouped(trace.calls.process)
     made = dict(zip(callers, np.bincount(which).tolist(), strict=True))
-    pairs = sum(made.get((process,), 0) for _, process in lanes)
+    pairs = sum(made.get((process,), 0) for _, process in timelines)
     limits.check_number(trace.source, "device_calls", pairs)
     limits.check_number(trace.source, "processes", len(_processes(trace)))
-    limits.check_number(trace.source, "depth", deepest(trace.ranges))
+    limits.check_number(trace.source, "depth", deepest_nesting(trace.ranges))
 
 
 def _processes(trace: model.Trace) -> list[int]:
     tables = (trace.ops.process, trace.ranges.process, trace.calls.process, trace.host.process)
-    return sorted({pid for pids in tables for pid in distinct(pids).tolist()})
+    return sorted({pid for pids in tables for pid in distinct_values(pids).tolist()})
 
 
-def _longest(steps: dict[int, ProcessSteps]) -> ProcessSteps | None:
+def _longest_steps(steps: dict[int, ProcessSteps]) -> ProcessSteps | None:
     return max(steps.values(), key=len, default=None)
 
 
-def _others(lane: Lane, lanes: list[Lane]) -> Spans:
+def _busy_with_other_processes(timeline: DeviceTimeline, timelines: list[DeviceTimeline]) -> Spans:
     """When other processes ran something on the same device."""
-    own = (lane.process, lane.device)
+    own = (timeline.process, timeline.device)
     sets = [
         other.busy
-        for other in lanes
-        if other.process != lane.process and lane.trace.same_gpu(own, (other.process, other.device))
+        for other in timelines
+        if other.process != timeline.process and timeline.trace.same_gpu(own, (other.process, other.device))
     ]
-    return iv.either(*sets)
+    return iv.union_of(*sets)
 
 
 def _phases(
-    steps: dict[int, ProcessSteps], phases: dict[int, list[PhaseSpans]], lanes: list[Lane]
+    steps: dict[int, ProcessSteps], phases: dict[int, list[PhaseSpans]], timelines: list[DeviceTimeline]
 ) -> list[PhaseMean]:
     rows: list[PhaseMean] = []
     for pid, own in steps.items():
-        rows += phase_times(own, phases[pid], [lane for lane in lanes if lane.process == pid])
+        rows += phase_times(own, phases[pid], [timeline for timeline in timelines if timeline.process == pid])
     return rows
 
 
-def _of_the_host(lane: Lane | None, own: ProcessSteps) -> bool:
+def _uses_host_bounds(timeline: DeviceTimeline | None, own: ProcessSteps) -> bool:
     """Whether the steps on the device had to be cut where the host cut them."""
     edges = np.append(own.starts, own.ends[-1:])
-    return lane is not None and bool(np.isin(lane.bounds, edges).all())
+    return timeline is not None and bool(np.isin(timeline.bounds, edges).all())
 
 
-def _steps(own: ProcessSteps | None, lane: Lane | None, trace: model.Trace) -> StepsJudged:
+def _judged_steps(own: ProcessSteps | None, timeline: DeviceTimeline | None, trace: model.Trace) -> StepsJudged:
     if own is None:
         return StepsJudged(found_by="the capture has no events of a process")
-    on_device = lane is not None and lane.counted > 0
-    seconds = (np.diff(lane.bounds) / 1e9).tolist() if lane is not None and on_device else own.seconds
+    on_device = timeline is not None and timeline.counted > 0
+    seconds = (np.diff(timeline.bounds) / 1e9).tolist() if timeline is not None and on_device else own.seconds
     if not seconds:
         return StepsJudged(
             found_by=own.found_by,
@@ -279,72 +291,74 @@ def _steps(own: ProcessSteps | None, lane: Lane | None, trace: model.Trace) -> S
     return StepsJudged(
         found_by=own.found_by,
         inferred=own.inferred,
-        clock="device" if on_device and not _of_the_host(lane, own) else "host",
+        clock="device" if on_device and not _uses_host_bounds(timeline, own) else "host",
         count=len(seconds),
         seconds_p50=median,
         seconds_min=min(seconds),
         seconds_max=max(seconds),
         spread_pct=spread_pct(seconds),
         outliers=tuple(i for i, value in enumerate(seconds) if value > _OUTLIER * median),
-        left_out=left_out(own, lane, trace),
+        left_out=left_out_text(own, timeline, trace),
     )
 
 
-def _device(lane: Lane, gaps: Gaps, judgement: Judgement, trace: model.Trace, ranks: dict[int, int]) -> Device:
-    ops = lane.ops
-    gpu = trace.gpu(lane.process, lane.device)
+def _device(
+    timeline: DeviceTimeline, gaps: Gaps, judgement: Judgement, trace: model.Trace, ranks: dict[int, int]
+) -> Device:
+    ops = timeline.ops
+    gpu = trace.gpu(timeline.process, timeline.device)
     first, last = int(ops.start[0]), int(ops.end.max())
     kernels = ops.kind == model.KERNEL
     took = (ops.end - ops.start)[kernels]
-    told = len(took) > 0 and lane.kernels_known
-    launches = launch_calls(lane)
-    lengths = np.diff(lane.bounds) / 1e9
+    told = len(took) > 0 and timeline.kernels_known
+    launches = launch_calls(timeline)
+    lengths = np.diff(timeline.bounds) / 1e9
     return Device(
-        device=lane.device,
-        pid=lane.process,
+        device=timeline.device,
+        pid=timeline.process,
         name=gpu.name if gpu else None,
         uuid=gpu.uuid if gpu else None,
-        rank=ranks.get(lane.process),
-        busy_pct=100.0 * lane.busy.total / max(last - first, 1),
-        kernel_pct=None if lane.graphs else lane.share(lane.within(lane.kernels)),
-        memcpy_pct=None if lane.graphs else lane.share(lane.within(lane.copies)),
-        nccl_pct=None if lane.graphs else lane.share(lane.within(lane.nccl)),
-        nccl_exposed_pct=None if lane.graphs else exposed_pct(lane),
+        rank=ranks.get(timeline.process),
+        busy_pct=100.0 * timeline.busy.total / max(last - first, 1),
+        kernel_pct=None if timeline.graphs else timeline.share(timeline.within(timeline.kernels)),
+        memcpy_pct=None if timeline.graphs else timeline.share(timeline.within(timeline.copies)),
+        nccl_pct=None if timeline.graphs else timeline.share(timeline.within(timeline.nccl)),
+        nccl_exposed_pct=None if timeline.graphs else exposed_pct(timeline),
         kernels=int(kernels.sum()),
         kernels_under_10us_pct=100.0 * float(np.mean(took < 10_000)) if told else None,
-        idle_pct=lane.share(lane.idle.total),
-        copy_only_pct=lane.share(lane.within(lane.only_host_copies)),
-        one_off_pct=lane.share(setup_ns(gaps)),
-        lost_pct=dict(lost(lane, gaps).items()),
-        steps=lane.counted,
-        window_seconds=lane.length / 1e9,
-        step_seconds=float(np.median(lengths)) if lane.counted else None,
-        spread_pct=spread_pct(lengths.tolist()) if lane.counted else None,
+        idle_pct=timeline.share(timeline.idle.total),
+        copy_only_pct=timeline.share(timeline.within(timeline.only_host_copies)),
+        one_off_pct=timeline.share(setup_ns(gaps)),
+        lost_pct=dict(loss_shares(timeline, gaps).items()),
+        steps=timeline.counted,
+        window_seconds=timeline.length / 1e9,
+        step_seconds=float(np.median(lengths)) if timeline.counted else None,
+        spread_pct=spread_pct(lengths.tolist()) if timeline.counted else None,
         kernel_seconds=float(took.sum()) / 1e9,
         kernel_median_us=float(np.median(took)) / 1e3 if told else None,
         launch_api_seconds=float((launches.end - launches.start).sum()) / 1e9,
-        launches_per_step=launches_per_step(lane),
-        graphs=lane.graphs,
-        judged=lane is judgement.lane,
+        launches_per_step=launches_per_step(timeline),
+        graphs=timeline.graphs,
+        judged=timeline is judgement.timeline,
     )
 
 
-def _gap_rows(lanes: list[Lane], gaps: list[Gaps]) -> list[GapTime]:
+def _gap_rows(timelines: list[DeviceTimeline], gaps: list[Gaps]) -> list[GapTime]:
     rows = []
-    for lane, found in zip(lanes, gaps, strict=True):
+    for timeline, found in zip(timelines, gaps, strict=True):
         for cause, meaning in CAUSES.items():
             parts = found.by_cause[cause]
             total = int(parts.sum())
             if total:
                 rows.append(
                     GapTime(
-                        device=lane.device,
-                        pid=lane.process,
+                        device=timeline.device,
+                        pid=timeline.process,
                         cause=cause,
                         summary=meaning,
                         seconds=total / 1e9,
-                        share_pct=lane.share(total),
-                        ms_per_step=lane.per_step_ms(total),
+                        share_pct=timeline.share(total),
+                        ms_per_step=timeline.per_step_ms(total),
                         gaps=int((parts > 0).sum()),
                         longest_us=int(parts.max()) / 1e3,
                     )
@@ -401,15 +415,15 @@ def _metrics(trace: model.Trace) -> tuple[MetricOverTime, ...]:
 
 
 def _timeline(
-    judgement: Judgement, lanes: list[Lane], gaps: list[Gaps], phases: dict[int, list[PhaseSpans]]
+    judgement: Judgement, timelines: list[DeviceTimeline], gaps: list[Gaps], phases: dict[int, list[PhaseSpans]]
 ) -> Timeline | None:
-    lane = judgement.lane
-    if lane is None:
+    timeline = judgement.timeline
+    if timeline is None:
         return None
-    return step_timeline(lane, gaps[lanes.index(lane)], phases[lane.process])
+    return step_timeline(timeline, gaps[timelines.index(timeline)], phases[timeline.process])
 
 
-def _uncorrected(judgement: Judgement) -> list[str]:
+def _uncorrected_notes(judgement: Judgement) -> list[str]:
     """That the shares hold the profiler's own cost, and why."""
     reason = judgement.correction.reason
     told = bool(judgement.lost and reason and not judgement.lacks)

@@ -48,7 +48,7 @@ _LONGEST_STEP = 1e9
 
 
 @dataclass
-class _Of:
+class _RankSamples:
     """What was seen of one rank in the whole recording."""
 
     rank: Rank
@@ -81,7 +81,7 @@ class _Of:
 
 
 @dataclass
-class _Held:
+class _AlertSpan:
     """An alert and how long it was up."""
 
     last: Alert
@@ -92,21 +92,21 @@ class _Held:
 
 
 @dataclass
-class _Seen:
+class _RecordingTotals:
     """Everything that was seen, gathered in one pass."""
 
     clock: SteadyTime = field(default_factory=SteadyTime)
     first: float = 0.0
     last: float = 0.0
     snapshots: int = 0
-    ranks: dict[int, _Of] = field(default_factory=dict)
+    ranks: dict[int, _RankSamples] = field(default_factory=dict)
     gpus: dict[str, Gpu] = field(default_factory=dict)
     samples: dict[tuple[str, str], array[float]] = field(default_factory=dict)
     """By GPU and metric: times and values in turn."""
-    alerts: list[_Held] = field(default_factory=list)
+    alerts: list[_AlertSpan] = field(default_factory=list)
     more_alerts: int = 0
     """Times that an alert was up which is not among `alerts`, for there were too many."""
-    _by_names: dict[tuple[str, str | None, int | None], _Held] = field(default_factory=dict)
+    _by_names: dict[tuple[str, str | None, int | None], _AlertSpan] = field(default_factory=dict)
 
     def add(self, snapshot: Snapshot) -> None:
         """Count in one more snapshot."""
@@ -122,7 +122,7 @@ class _Seen:
                 if value is not None and abs(value) < _LARGEST:
                     self.samples.setdefault((gpu.uuid, name), array("d")).extend((now, value))
         for rank in snapshot.ranks:
-            own = self.ranks.setdefault(rank.pid, _Of(rank))
+            own = self.ranks.setdefault(rank.pid, _RankSamples(rank))
             own.add(rank, most=min(_MOST_STEPS, max(_MOST_STEPS_OF_ALL // len(self.ranks), 100)))
         for alert in snapshot.alerts:
             held = self._held(alert)
@@ -130,7 +130,7 @@ class _Seen:
                 if len(self.alerts) >= _MOST_ALERTS:
                     self.more_alerts += 1
                     continue
-                held = _Held(alert)
+                held = _AlertSpan(alert)
                 self.alerts.append(held)
             # Up at both ends of the interval; a series of snapshots does not say more.
             held.seconds += passed if held.at == self.snapshots - 1 else 0.0
@@ -139,7 +139,7 @@ class _Seen:
                 held.last = alert
             self._by_names[held.last.id, held.last.gpu, held.last.pid] = held
 
-    def _held(self, alert: Alert) -> _Held | None:
+    def _held(self, alert: Alert) -> _AlertSpan | None:
         """What is kept of this alert, now or earlier; without its training, of the one up a moment ago."""
         names = (alert.id, alert.gpu, alert.pid)
         exact = self._by_names.get(names)
@@ -165,13 +165,13 @@ def analyze_recording(path: str | Path, limits: Limits = DEFAULT) -> Report:
         report = analyze_snapshots((snapshot for _, snapshot in reader.snapshots()), str(path), notes, limits)
         if reader.damage:
             notes.append(reader.damage)
-        told = environments.of_surroundings(reader.header.environment)
-        return replace_notes(msgspec.structs.replace(report, environment=told), notes)
+        told = environments.parse_environment(reader.header.environment)
+        return with_notes(msgspec.structs.replace(report, environment=told), notes)
     finally:
         reader.close()
 
 
-def replace_notes(report: Report, notes: list[str]) -> Report:
+def with_notes(report: Report, notes: list[str]) -> Report:
     """The report with more notes."""
     return msgspec.structs.replace(report, notes=(*report.notes, *notes))
 
@@ -179,12 +179,18 @@ def replace_notes(report: Report, notes: list[str]) -> Report:
 def analyze_snapshots(
     snapshots: Iterable[Snapshot], source: str, notes: list[str] | None = None, limits: Limits = DEFAULT
 ) -> Report:
-    """What a stream of snapshots shows, over its whole length.
+    """Return a report on a whole stream of snapshots.
+
+    Args:
+        snapshots: in order of time; read once.
+        source: path or name that the report gives as its origin.
+        notes: sentences to put into the report besides its own.
+        limits: how many GPUs and processes may be analysed.
 
     Raises:
-        UnusableInput: there is not one snapshot, or more GPUs or processes than the limits allow.
+        UnusableInput: there is no snapshot, or more GPUs or processes than the limits allow.
     """
-    seen = _Seen()
+    seen = _RecordingTotals()
     for snapshot in snapshots:
         seen.add(snapshot)
         limits.check_number(source, "devices", len(seen.gpus))
@@ -193,7 +199,7 @@ def analyze_snapshots(
         notes.append(f"more than {_MOST_ALERTS} different alerts were raised: the later ones are left out")
     if not seen.snapshots:
         raise UnusableInput(f"{source} holds no snapshot that can be read")
-    steps = {pid: _counted(own) for pid, own in seen.ranks.items()}
+    steps = {pid: _counted_steps(own) for pid, own in seen.ranks.items()}
     main = max(steps, key=lambda pid: len(steps[pid]), default=None)
     idle = {pid: _idle_pct(own) for pid, own in seen.ranks.items()}
     verdict, worst = _verdict(seen, idle)
@@ -216,7 +222,7 @@ def analyze_snapshots(
     )
 
 
-def _counted(own: _Of) -> list[WholeStep]:
+def _counted_steps(own: _RankSamples) -> list[WholeStep]:
     """The steps that count: whole ones after warm-up, in order; requests as they are."""
     following, found = Following(), []
     for step in own.steps.values():
@@ -226,7 +232,7 @@ def _counted(own: _Of) -> list[WholeStep]:
     return found
 
 
-def _idle_pct(own: _Of) -> float | None:
+def _idle_pct(own: _RankSamples) -> float | None:
     """How idle its GPU was; None when not measured.
 
     Where the recording does not say, as that of an older version: the share of the steps in which the training's
@@ -245,7 +251,7 @@ def _idle_pct(own: _Of) -> float | None:
     return rank.gpu_idle_pct
 
 
-def _verdict(seen: _Seen, idle: dict[int, float | None]) -> tuple[Verdict, int | None]:
+def _verdict(seen: _RecordingTotals, idle: dict[int, float | None]) -> tuple[Verdict, int | None]:
     """The verdict by the GPU's idle share, and by the alert that was up longest; unknown without either."""
     total = max(seen.last - seen.first, 1e-9)
     up = ((kind, held.seconds) for kind in BOUND_IDS for held in seen.alerts if held.last.id == kind)
@@ -259,18 +265,18 @@ def _verdict(seen: _Seen, idle: dict[int, float | None]) -> tuple[Verdict, int |
         return named, worst
     if worst is None:
         return "unknown", None
-    if known[worst] < BORDER_PCT and not _is_bound(seen.ranks[worst]):
+    if known[worst] < BORDER_PCT and not _has_idle_lower_bound(seen.ranks[worst]):
         return "gpu_bound", worst
     return named or "unknown", worst
 
 
-def _is_bound(own: _Of) -> bool:
+def _has_idle_lower_bound(own: _RankSamples) -> bool:
     """Whether its GPU was idle for at least so long as is known: then it may have been idle for longer."""
     return own.bounds > 0 and own.bounds >= own.idle_count
 
 
 def _devices(
-    seen: _Seen, steps: dict[int, list[WholeStep]], idle: dict[int, float | None], worst: int | None
+    seen: _RecordingTotals, steps: dict[int, list[WholeStep]], idle: dict[int, float | None], worst: int | None
 ) -> Iterable[Device]:
     """A row for each rank, with its GPU's name."""
     for pid, own in seen.ranks.items():
@@ -338,7 +344,7 @@ def _step_times(steps: list[WholeStep]) -> StepsJudged:
     )
 
 
-def _findings(seen: _Seen) -> tuple[Finding, ...]:
+def _findings(seen: _RecordingTotals) -> tuple[Finding, ...]:
     """A finding for each alert that was raised, the longest first."""
     total = max(seen.last - seen.first, 1e-9)
     found = []
@@ -363,7 +369,7 @@ def _findings(seen: _Seen) -> tuple[Finding, ...]:
     return tuple(found)
 
 
-def _metrics(seen: _Seen) -> Iterable[MetricOverTime]:
+def _metrics(seen: _RecordingTotals) -> Iterable[MetricOverTime]:
     width = max((seen.last - seen.first) / _BUCKETS, 1e-6)
     for (uuid, name), samples in seen.samples.items():
         buckets: list[list[float]] = [[] for _ in range(_BUCKETS)]
@@ -381,13 +387,13 @@ def _metrics(seen: _Seen) -> Iterable[MetricOverTime]:
         )
 
 
-def _summary(verdict: Verdict, worst: int | None, idle: dict[int, float | None], seen: _Seen) -> str:
+def _summary(verdict: Verdict, worst: int | None, idle: dict[int, float | None], seen: _RecordingTotals) -> str:
     share = idle.get(worst) if worst is not None else None
     text = f"{verdict}, as far as a recording of {duration(seen.last - seen.first)} can tell: "
     if share is not None:
         own = seen.ranks.get(worst or 0)
         if own is not None and (own.idle_count or own.bounds):
-            least = "at least " if _is_bound(own) else ""
+            least = "at least " if _has_idle_lower_bound(own) else ""
             text += f"the GPU was idle for {least}{percent(share, 1)} of the time (pid {worst})."
         else:
             text += f"the training's stream was empty for {percent(share, 1)} of its steps (pid {worst})."

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from llmtop.analysis.steps.unprofiled_step import UNKNOWN, Undisturbed
+from llmtop.analysis.steps.unprofiled_step import UNKNOWN_REASON, UnprofiledStep
 from llmtop.errors import UnusableInput
 from llmtop.system.inputs import read_input
 from llmtop.trace.files.file_kind import TRACES
@@ -25,12 +25,12 @@ class CaptureInfo:
 
     command: str = _COMMAND
     """Its command line, quoted for a shell."""
-    undisturbed: Undisturbed = UNKNOWN
+    undisturbed: UnprofiledStep = UNKNOWN_REASON
     ranks: dict[int, int] = field(default_factory=dict)
     """By the pid on its host; empty where ranks of several hosts were captured, of which two may have one pid."""
 
 
-def capture_info(path: Path) -> CaptureInfo:
+def read_capture_info(path: Path) -> CaptureInfo:
     """Read capture.json of a capture; what it lacks, or has in another form, is not known.
 
     Args:
@@ -50,7 +50,9 @@ def capture_info(path: Path) -> CaptureInfo:
     if not isinstance(steps, dict):
         return CaptureInfo(quoted or _COMMAND, ranks=ranks)
     before, after = (_seconds(steps.get(name)) for name in ("before_p50", "after_p50"))
-    return CaptureInfo(quoted or _COMMAND, Undisturbed(before, after, steps.get("profiler_stays") is True), ranks)
+    return CaptureInfo(
+        quoted or _COMMAND, UnprofiledStep(before, after, steps.get("profiler_stays") is True), ranks
+    )
 
 
 def _seconds(value: object) -> float | None:

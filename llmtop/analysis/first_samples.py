@@ -6,7 +6,7 @@ import shlex
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from llmtop.analysis.steps.device_timeline import Lane
+from llmtop.analysis.steps.device_timeline import DeviceTimeline
 from llmtop.analysis.verdict import Judgement
 from llmtop.format import count, duration, percent
 from llmtop.hardware.gpu_specs import peak
@@ -14,23 +14,23 @@ from llmtop.model.severity import Severity
 from llmtop.naming.kernel_names import kind_of, matrix_type
 from llmtop.ncu.command import command_line, launches_a_step, launches_of
 from llmtop.report.advice.table import FindingId
-from llmtop.report.device_time import Makeup, OperatorTime
+from llmtop.report.device_time import OperatorTime, TimeBreakdown
 from llmtop.report.model import KernelTime
 
-TOLD_PCT = 10.0
+LEAST_REPORTED_PCT = 10.0
 """Of device time. What a change of less gains is in the noise of most comparisons, 3 % of a step."""
-_MUCH_PCT = 30.0
+_WARNING_PCT = 30.0
 
 
-class Figures(Protocol):
-    """What of a measured capture is looked at."""
+class WorkMeasurements(Protocol):
+    """Measurements that these findings need."""
 
     @property
     def judgement(self) -> Judgement:
         """Which device is judged."""
 
     @property
-    def lanes(self) -> list[Lane]:
+    def timelines(self) -> list[DeviceTimeline]:
         """All of the capture."""
 
     @property
@@ -42,7 +42,7 @@ class Figures(Protocol):
         """All operators, most time first."""
 
     @property
-    def makeup(self) -> Makeup | None:
+    def makeup(self) -> TimeBreakdown | None:
         """What the device time is made of."""
 
     @property
@@ -51,8 +51,8 @@ class Figures(Protocol):
 
 
 @dataclass(frozen=True)
-class FirstLook:
-    """One thing seen, without its advice."""
+class WorkFinding:
+    """Finding on the device's work, without advice."""
 
     kind: FindingId
     severity: Severity
@@ -65,21 +65,21 @@ class FirstLook:
     """What the templates of the advice are filled with."""
 
 
-def first_looks(measured: Figures) -> list[FirstLook]:
-    """Those that hold for the capture."""
-    lane = measured.judgement.lane
-    if lane is None:
+def work_findings(measured: WorkMeasurements) -> list[WorkFinding]:
+    """Return the findings that apply to the capture."""
+    timeline = measured.judgement.timeline
+    if timeline is None:
         return []
-    found = [_fp32(measured, lane), _copies(measured), _hot_kernel(measured, lane)]
+    found = [_fp32_finding(measured, timeline), _copies_finding(measured), _hot_kernel_finding(measured, timeline)]
     return [look for look in found if look is not None]
 
 
-def _fp32(measured: Figures, lane: Lane) -> FirstLook | None:
+def _fp32_finding(measured: WorkMeasurements, timeline: DeviceTimeline) -> WorkFinding | None:
     """Matrix products in full fp32 on a GPU whose tensor cores do TF32 or half precision several times as fast."""
     made = measured.makeup
     share = made.fp32_matrix_pct if made is not None else None
-    gpu = lane.trace.gpu(lane.process, lane.device)
-    if share is None or share < TOLD_PCT or gpu is None or not gpu.name:
+    gpu = timeline.trace.gpu(timeline.process, timeline.device)
+    if share is None or share < LEAST_REPORTED_PCT or gpu is None or not gpu.name:
         return None
     plain = peak(gpu.name, "fp32")
     faster = [one for one in (peak(gpu.name, "tf32"), peak(gpu.name, "bf16") or peak(gpu.name, "fp16")) if one]
@@ -87,8 +87,8 @@ def _fp32(measured: Figures, lane: Lane) -> FirstLook | None:
         return None
     times = " and ".join(f"{one.flops_per_s / plain.flops_per_s:.1f} times in {one.dtype}" for one in faster)
     best = max(one.flops_per_s for one in faster)
-    rows = [row for row in measured.kernels if kind_of(_full(row)) in ("GEMM", "convolution")]
-    top = next((row for row in rows if matrix_type(_full(row)) == "fp32"), None)
+    rows = [row for row in measured.kernels if kind_of(_uses_full_fp32(row)) in ("GEMM", "convolution")]
+    top = next((row for row in rows if matrix_type(_uses_full_fp32(row)) == "fp32"), None)
     summary = (
         f"{percent(share, 1)} of device time is matrix products and convolutions in full fp32, which use no "
         f"tensor cores: by its datasheet {gpu.name} does {times} as many FLOP/s as in fp32."
@@ -99,28 +99,30 @@ def _fp32(measured: Figures, lane: Lane) -> FirstLook | None:
         "fp32_peak_tflops": plain.flops_per_s / 1e12,
     }
     evidence |= {f"{one.dtype}_peak_tflops": one.flops_per_s / 1e12 for one in faster}
-    severity: Severity = "warning" if share >= _MUCH_PCT else "info"
+    severity: Severity = "warning" if share >= _WARNING_PCT else "info"
     gained = share * (1 - plain.flops_per_s / best)
     tf32 = peak(gpu.name, "tf32") is not None
     try_it = f"TORCH_ALLOW_TF32_CUBLAS_OVERRIDE=1 {measured.command}   # TF32 without a change to the script"
     fills = {"try_it": try_it if tf32 else ""}
-    return FirstLook("fp32_matrix", severity, share, summary, evidence, _of_step(lane, gained), fills)
+    return WorkFinding(
+        "fp32_matrix", severity, share, summary, evidence, _saved_ms_per_step(timeline, gained), fills
+    )
 
 
-def _full(row: KernelTime) -> str:
+def _uses_full_fp32(row: KernelTime) -> str:
     return row.variants[0].name if row.variants else row.name
 
 
-def _of_step(lane: Lane, device_pct: float) -> float | None:
+def _saved_ms_per_step(timeline: DeviceTimeline, device_pct: float) -> float | None:
     """That share of the device time of a step, in ms: what goes away when that work does."""
-    return device_pct / 100 * lane.within(lane.busy) / 1e6 / lane.counted if lane.counted else None
+    return device_pct / 100 * timeline.within(timeline.busy) / 1e6 / timeline.counted if timeline.counted else None
 
 
-def _copies(measured: Figures) -> FirstLook | None:
+def _copies_finding(measured: WorkMeasurements) -> WorkFinding | None:
     """Copies and conversions within the device, which compute nothing."""
-    made, lane = measured.makeup, measured.judgement.lane
+    made, timeline = measured.makeup, measured.judgement.timeline
     share = made.copy_cast_pct if made is not None else None
-    if share is None or share < TOLD_PCT or lane is None:
+    if share is None or share < LEAST_REPORTED_PCT or timeline is None:
         return None
     row = next((row for row in measured.operators if row.name == "aten::copy_"), None)
     where = f", mostly in {row.module}" if row is not None and row.module else ""
@@ -138,13 +140,13 @@ def _copies(measured: Figures) -> FirstLook | None:
         }
         if row.shapes:
             evidence["most_time_with"] = row.shapes[0].name
-    return FirstLook("copies_casts", "info", share, summary, evidence, _of_step(lane, share))
+    return WorkFinding("copies_casts", "info", share, summary, evidence, _saved_ms_per_step(timeline, share))
 
 
-def _hot_kernel(measured: Figures, lane: Lane) -> FirstLook | None:
+def _hot_kernel_finding(measured: WorkMeasurements, timeline: DeviceTimeline) -> WorkFinding | None:
     """The kernel with the most time, with the line that looks at some launches of it in a later step."""
     compute = [row for row in measured.kernels if row.kind != "NCCL"]
-    if not compute or not lane.kernels_known:
+    if not compute or not timeline.kernels_known:
         return None
     top = compute[0]
     by = f" by {top.operator}" if top.operator else ""
@@ -160,4 +162,4 @@ def _hot_kernel(measured: Figures, lane: Lane) -> FirstLook | None:
         "kernel": shlex.quote(top.short_name),
         "command": measured.command,
     }
-    return FirstLook("hot_kernel", "info", None, summary, evidence, None, fills)
+    return WorkFinding("hot_kernel", "info", None, summary, evidence, None, fills)

@@ -11,9 +11,9 @@ from msgspec import structs
 from llmtop.analysis.load_stacks import load_stacks
 from llmtop.errors import UnusableInput
 from llmtop.format import printable
-from llmtop.report.environment import environment_of, stopped_early_of
+from llmtop.report.environment import read_environment, stopped_early_of
 from llmtop.report.model import Report, from_json
-from llmtop.report.opaque_report import OwnReport
+from llmtop.report.opaque_report import OpaqueReport
 from llmtop.system.inputs import DEFAULT, Limits, depth_of, read_input
 from llmtop.trace.files.file_kind import examine
 
@@ -24,7 +24,13 @@ def load_reports(
     limits: Limits = DEFAULT,
     page: bool = False,
 ) -> Report:
-    """Analyse or read one path as `load_report` does, or the captures of several ranks as one.
+    """Return a report on one path, as `load_report` does, or on the captures of several ranks as one.
+
+    Args:
+        paths: one path, or one capture for each rank.
+        steps: number of first whole steps to analyse, or whole steps a to b (b excluded); None for all.
+        limits: how much memory and time the input may need.
+        page: whether to build the timeline of all steps too.
 
     Raises:
         UnusableInput: as `load_report`; or several paths of which one is no capture.
@@ -41,7 +47,7 @@ def load_reports(
 
     report = analyze_trace(open_traces(files, limits), steps, limits=limits, page=page)
     stopped_early = stopped_early_of(paths[0])
-    return structs.replace(report, environment=environment_of(paths[0]), stopped_early=stopped_early)
+    return structs.replace(report, environment=read_environment(paths[0]), stopped_early=stopped_early)
 
 
 def load_report(
@@ -56,18 +62,18 @@ def load_report(
         page: whether to make the timeline of all steps too, where there is a capture.
 
     Raises:
-        UnusableInput: none of what llmtop reads, too damaged, or beyond a limit; `OwnReport` where there is text.
+        UnusableInput: none of what llmtop reads, damaged, or beyond a limit; `OpaqueReport` where there is text.
         NotPossibleHere: it needs an nsys that is not here.
     """
     file = examine(path)
     if file.kind == "json":
-        return _read(path, limits)
+        return _read_report(path, limits)
     if file.kind == "recording":
         from llmtop.analysis.analyze_recording import analyze_recording
 
         return analyze_recording(path, limits)
     if file.kind == "stacks":
-        raise UnusableInput(stacks_only(path))
+        raise UnusableInput(stacks_only_message(path))
     from llmtop.analysis.analyze import analyze
 
     try:
@@ -78,16 +84,16 @@ def load_report(
         if file.kind != "folder" or not written.is_file():
             raise
         if load_stacks([path], limits) is not None:
-            raise UnusableInput(stacks_only(path)) from None
-        return _read(written, limits)
+            raise UnusableInput(stacks_only_message(path)) from None
+        return _read_report(written, limits)
 
 
-def stacks_only(path: Path) -> str:
+def stacks_only_message(path: Path) -> str:
     """The sentence on a capture of Python stacks where one with steps is needed."""
     return f"{path} holds Python stacks, which have no steps and no verdict; llmtop report {path} shows them"
 
 
-def _read(path: Path, limits: Limits) -> Report:
+def _read_report(path: Path, limits: Limits) -> Report:
     data = read_input(path, limits)
     try:
         report = from_json(data)
@@ -95,7 +101,7 @@ def _read(path: Path, limits: Limits) -> Report:
         text = path.with_name("report.md")
         if path.name == "report.json" and text.is_file():
             words, found = (one.decode(errors="replace") for one in (read_input(text, limits), data))
-            raise OwnReport(path.parent, words, found) from None
+            raise OpaqueReport(path.parent, words, found) from None
         raise UnusableInput(
             f"{path} is JSON but no report of llmtop and no trace ({printable(str(error), 160)})"
         ) from None
@@ -110,7 +116,7 @@ def _read(path: Path, limits: Limits) -> Report:
     # What is in capture.json was completed after the report was written.
     report = structs.replace(
         report,
-        environment=environment_of(path) or report.environment,
+        environment=read_environment(path) or report.environment,
         stopped_early=stopped_early_of(path) or report.stopped_early,
     )
     # Beyond what is typed only the evidence of findings has depth.

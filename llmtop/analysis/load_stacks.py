@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from llmtop.errors import UnusableInput
 from llmtop.loading.cost import decide
-from llmtop.loading.seen import LoadSeen
+from llmtop.loading.seen import LoaderSamples
 from llmtop.report.environment import stopped_early_of
 from llmtop.stacks.fold import fold
 from llmtop.stacks.model import ProcessStacks, StackReport, from_json
@@ -62,20 +62,20 @@ def load_stacks(paths: Sequence[Path], limits: Limits = DEFAULT) -> StackReport 
 
 def _load(path: Path, limits: Limits) -> StackReport | None:
     if path.is_dir():
-        report = _of_folder(path, limits)
+        report = _load_folder(path, limits)
         stopped_early = stopped_early_of(path)
         return report if report is None or not stopped_early else replace(report, stopped_early=stopped_early)
     file = examine(path)
     if file.kind == "json":
-        return _written(path, limits)
-    return _of_files([path], path, limits) if file.kind == "stacks" else None
+        return _read_written(path, limits)
+    return _load_folded([path], path, limits) if file.kind == "stacks" else None
 
 
-def _of_folder(folder: Path, limits: Limits) -> StackReport | None:
+def _load_folder(folder: Path, limits: Limits) -> StackReport | None:
     written = None
     if (folder / _REPORT).is_file():
         with suppress(UnusableInput):  # damaged: the stacks themselves may be there
-            written = _written(folder / _REPORT, limits)
+            written = _read_written(folder / _REPORT, limits)
     if written is not None and all(thread.tree for process in written.processes for thread in process.threads):
         return replace(written, source=str(folder))
     found = sorted(path for path in folder.glob(f"*{ENDING}") if path.is_file())
@@ -83,10 +83,10 @@ def _of_folder(folder: Path, limits: Limits) -> StackReport | None:
     files = [path for path in found if not path.name.endswith(f".off-cpu{ENDING}")] or found
     if not files:
         return written
-    return _of_files(files, folder, limits, written)
+    return _load_folded(files, folder, limits, written)
 
 
-def _written(path: Path, limits: Limits) -> StackReport | None:
+def _read_written(path: Path, limits: Limits) -> StackReport | None:
     """A report on stacks; None where it is another one, or other JSON."""
     data = read_input(path, limits)
     try:
@@ -98,7 +98,7 @@ def _written(path: Path, limits: Limits) -> StackReport | None:
         return None
 
 
-def _of_files(files: list[Path], source: Path, limits: Limits, told: StackReport | None = None) -> StackReport:
+def _load_folded(files: list[Path], source: Path, limits: Limits, told: StackReport | None = None) -> StackReport:
     processes: list[ProcessStacks] = []
     loading = {} if told is None else dict(told.loading)
     for file in files:
@@ -110,7 +110,7 @@ def _of_files(files: list[Path], source: Path, limits: Limits, told: StackReport
         ranks = {asked: int(rank[1])} if rank is not None and asked is not None else {}
         processes += fold(stacks, ranks, {})
         # The file says nothing of states: what is blocked in C is not told from what runs there.
-        cost = decide(LoadSeen(pid=asked or 0, stacks=tuple(stacks)))
+        cost = decide(LoaderSamples(pid=asked or 0, stacks=tuple(stacks)))
         if cost is not None and told is None:
             loading[processes[-1].name if asked is None else f"pid {asked}"] = cost
     return StackReport(

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from llmtop.analysis.steps.device_timeline import Lane
+from llmtop.analysis.steps.device_timeline import DeviceTimeline
 from llmtop.analysis.steps.step_finder import ProcessSteps
 from llmtop.format import counted, percent
 from llmtop.trace import intervals as iv
 from llmtop.trace import model
 
 
-def capture_notes(trace: model.Trace, lanes: list[Lane], steps: dict[int, ProcessSteps]) -> list[str]:
+def capture_notes(
+    trace: model.Trace, timelines: list[DeviceTimeline], steps: dict[int, ProcessSteps]
+) -> list[str]:
     """What a reader must know before the figures: what the capture lacks, and what was left out.
 
     Args:
@@ -31,26 +33,27 @@ def capture_notes(trace: model.Trace, lanes: list[Lane], steps: dict[int, Proces
         notes.append(
             f"{unlaunched} of {len(trace.ops)} pieces of device work have no launching call in the capture"
         )
-    for lane in lanes:
-        if lane.graphs:
+    for timeline in timelines:
+        if timeline.graphs:
             notes.append(
-                f"GPU {lane.device}, pid {lane.process}: {counted(lane.graphs, 'CUDA graph')} traced as a whole: "
-                "their kernels are not known, and pauses within them count as busy; nsys --cuda-graph-trace=node "
+                f"GPU {timeline.device}, pid {timeline.process}: {counted(timeline.graphs, 'CUDA graph')} "
+                "traced as a whole: their kernels are not known, and pauses within them count as "
+                f"busy; nsys --cuda-graph-trace=node "
                 "records them one by one"
             )
-        if not lane.counted:
-            found_by = steps[lane.process].found_by
+        if not timeline.counted:
+            found_by = steps[timeline.process].found_by
             notes.append(
-                f"GPU {lane.device}, pid {lane.process}: no whole step on the device ({found_by}); its shares "
-                "are of the time from its first to its last activity"
+                f"GPU {timeline.device}, pid {timeline.process}: no whole step on the device ({found_by}); "
+                "its shares are of the time from its first to its last activity"
             )
-        elif lane.slow_first:
+        elif timeline.slow_first:
             notes.append(
-                f"GPU {lane.device}, pid {lane.process}: the first whole step is left out of the shares, it was "
-                "slowed down by the start of the capture"
+                f"GPU {timeline.device}, pid {timeline.process}: the first whole step is left out of the shares, "
+                "it was slowed down by the start of the capture"
             )
     for rank in trace.ranks:
-        present = {lane.process for lane in lanes if len(lane.nccl)}
+        present = {timeline.process for timeline in timelines if len(timeline.nccl)}
         if rank.world_size > 1 and len(present) == 1:
             notes.append(
                 f"this is rank {rank.rank} of {rank.world_size}, alone: whether it waits for another rank or for "

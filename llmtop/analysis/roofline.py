@@ -7,7 +7,7 @@ from llmtop.analysis.work.kernels import seconds_by_kind
 from llmtop.format import percent
 from llmtop.hardware.gpu_specs import memory_bytes_per_s, peak
 from llmtop.naming.kernel_names import KernelKind
-from llmtop.report.device_time import GemmTime, Makeup
+from llmtop.report.device_time import GemmTime, TimeBreakdown
 from llmtop.report.model import KernelTime
 from llmtop.trace import model
 
@@ -19,12 +19,12 @@ _NEAR_PCT = 60.0
 """Of the roof: large products of cuBLAS reach 60 to 80 % of the datasheet's dense peak."""
 
 
-def roofline(
+def roofline_text(
     trace: model.Trace,
     judgement: Judgement,
     kernels: tuple[KernelTime, ...],
     gemms: tuple[GemmTime, ...] = (),
-    makeup: Makeup | None = None,
+    makeup: TimeBreakdown | None = None,
 ) -> str:
     """A few sentences on how near the kernels come to the GPU's peaks; empty without kernels.
 
@@ -35,8 +35,8 @@ def roofline(
         gemms: its matrix products, where their shapes were recorded.
         makeup: whose GPUs they are.
     """
-    lane = judgement.lane
-    if lane is None or not kernels or not lane.kernels_known:
+    timeline = judgement.timeline
+    if timeline is None or not kernels or not timeline.kernels_known:
         return ""
     by_kind = seconds_by_kind(kernels)
     by_kind.pop("NCCL", None)
@@ -45,13 +45,13 @@ def roofline(
         return ""
     math = 100.0 * sum(by_kind.get(kind, 0.0) for kind in _MATH) / everything
     shares = ", ".join(f"{kind} {percent(100 * s / everything)}" for kind, s in list(by_kind.items())[:4])
-    text = f"Kernel time without NCCL: {shares}. {_ceiling(judgement, math)}"
-    text += _measured(trace, lane.device)
-    text += _balance(trace.gpu(lane.process, lane.device))
-    return text + _reached(gemms) + _counted(makeup, bool(gemms))
+    text = f"Kernel time without NCCL: {shares}. {_ceiling_text(judgement, math)}"
+    text += _metrics_text(trace, timeline.device)
+    text += _balance_text(trace.gpu(timeline.process, timeline.device))
+    return text + _gemm_rates_text(gemms) + _counters_text(makeup, bool(gemms))
 
 
-def _reached(gemms: tuple[GemmTime, ...]) -> str:
+def _gemm_rates_text(gemms: tuple[GemmTime, ...]) -> str:
     """How near the matrix products come to their roofs, by the recorded shapes."""
     known = [row for row in gemms if row.roof_pct is not None]
     total = sum(row.seconds for row in known)
@@ -66,7 +66,7 @@ def _reached(gemms: tuple[GemmTime, ...]) -> str:
     )
 
 
-def _counted(makeup: Makeup | None, shapes: bool) -> str:
+def _counters_text(makeup: TimeBreakdown | None, shapes: bool) -> str:
     """What only counters can tell, and which tool reads them."""
     if makeup is not None and makeup.vendor in ("CPU", "Google"):
         return ""
@@ -83,9 +83,9 @@ def _counted(makeup: Makeup | None, shapes: bool) -> str:
     return f"{how} At which roof any other kernel is, only {tool}."
 
 
-def _ceiling(judgement: Judgement, math: float) -> str:
+def _ceiling_text(judgement: Judgement, math: float) -> str:
     if judgement.verdict != "gpu_bound":
-        of = "of the step" if judgement.lane is None or judgement.lane.counted else "of the time"
+        of = "of the step" if judgement.timeline is None or judgement.timeline.counted else "of the time"
         lost = f"{percent(judgement.total)} {of} is lost to idle time, lone copies and exposed NCCL"
         return f"The ceiling here is not a kernel's: {lost}."
     if math >= 60.0:
@@ -95,7 +95,7 @@ def _ceiling(judgement: Judgement, math: float) -> str:
     return f"{percent(math)} is matrix work, the rest moves data: compute and memory bandwidth share the time."
 
 
-def _measured(trace: model.Trace, device: int) -> str:
+def _metrics_text(trace: model.Trace, device: int) -> str:
     """GPU metrics over the capture, where they were recorded."""
     means = {
         metric.name: float(metric.values[metric.values == metric.values].mean())
@@ -114,7 +114,7 @@ def _measured(trace: model.Trace, device: int) -> str:
     return f" Measured over the capture: {said} of peak." if said else ""
 
 
-def _balance(gpu: model.TracedGpu | None) -> str:
+def _balance_text(gpu: model.TracedGpu | None) -> str:
     """The machine balance: how many FLOPs a kernel must do for each byte that it moves before the tensor cores and
     not the memory limit it (Williams, Waterman, Patterson, Roofline, 2009)."""
     if gpu is None or gpu.name is None:

@@ -17,8 +17,8 @@ from typing import Final
 
 from llmtop.analysis.idle.idle_causes import Gaps
 from llmtop.analysis.idle.nonrecurring_work import longest_setup
-from llmtop.analysis.steps.device_timeline import Lane
-from llmtop.analysis.steps.unprofiled_step import UNCORRECTED, UNKNOWN, Undisturbed, correct
+from llmtop.analysis.steps.device_timeline import DeviceTimeline
+from llmtop.analysis.steps.unprofiled_step import UNCORRECTED, UNKNOWN_REASON, UnprofiledStep, correct_shares
 from llmtop.analysis.work.collectives import exposed_pct
 from llmtop.format import counted, duration, percent
 from llmtop.model.bottlenecks import LossId, Verdict
@@ -33,9 +33,9 @@ NEAR_PCT = 2.0
 CLOSE_PCT = 5.0
 """A cause at most so many points behind the first is named beside it: on the next run it may be the first."""
 FEWEST_KERNELS = 10
-LEAST_SEEN = 0.1
+LEAST_COVERED_PCT = 0.1
 """Without repeated steps: fewer kernels than that, or less of the capture's time than that share, show no step."""
-_STEPS_THAT_COUNT = 2
+_FEWEST_STEPS = 2
 
 KERNEL_GAPS: Final = "kernel_gaps"
 ONE_OFF: Final = "one_off"
@@ -74,10 +74,10 @@ _VERDICTS: Final[dict[LossId, Verdict]] = {
 
 @dataclass(frozen=True)
 class Judgement:
-    """The verdict on a capture, with the lane that it was found on and what was lost there."""
+    """Verdict on a capture, with the timeline that it was found on and the time lost there."""
 
     verdict: Verdict
-    lane: Lane | None
+    timeline: DeviceTimeline | None
     lost: dict[LossId, float]
     """Of the judged lane: percent of whole steps by verdict, the largest first."""
     second: LossId | None = None
@@ -91,14 +91,14 @@ class Judgement:
     lacks: str = ""
     """Why the verdict is unknown, as the end of a sentence; "" where it is not for lack of evidence."""
     correction: Correction = UNCORRECTED
-    """What of `lost` was corrected by the undisturbed run."""
+    """What of `loss_shares` was corrected by the undisturbed run."""
 
     @property
     def step_seconds(self) -> float | None:
-        """The step that `lost` is percent of: the undisturbed one where it is known; None without whole steps."""
-        if self.lane is None or not self.lane.counted:
+        """Seconds of the step that `lost` is a percentage of: unprofiled where known; None without steps."""
+        if self.timeline is None or not self.timeline.counted:
             return None
-        captured = self.lane.length / 1e9 / self.lane.counted
+        captured = self.timeline.length / 1e9 / self.timeline.counted
         known = None if self.correction.reason else self.correction.undisturbed_seconds
         return captured * (1 - self.one_off_pct / 100) if known is None else known
 
@@ -108,7 +108,7 @@ class Judgement:
         return sum(self.lost.values())
 
 
-def lost(lane: Lane, gaps: Gaps) -> dict[LossId, float]:
+def loss_shares(timeline: DeviceTimeline, gaps: Gaps) -> dict[LossId, float]:
     """Percent of whole steps by what they were lost to, the largest first; no entry for nothing.
 
     One-off work is in none of them, nor in the time that they are percent of.
@@ -117,19 +117,22 @@ def lost(lane: Lane, gaps: Gaps) -> dict[LossId, float]:
     for cause, verdict in CAUSE_OF.items():
         if verdict != ONE_OFF:
             sums[verdict] = sums.get(verdict, 0.0) + gaps.total(cause)
-    sums["h2d_bound"] += lane.within(lane.only_host_copies)
-    sums["communication_bound"] = float(lane.within(lane.exposed_nccl))
-    length = max(lane.length - setup_ns(gaps), 1)
-    return _ordered({verdict: 100.0 * nanoseconds / length for verdict, nanoseconds in sums.items()})
+    sums["h2d_bound"] += timeline.within(timeline.only_host_copies)
+    sums["communication_bound"] = float(timeline.within(timeline.exposed_nccl))
+    length = max(timeline.length - setup_ns(gaps), 1)
+    return _sorted_shares({verdict: 100.0 * nanoseconds / length for verdict, nanoseconds in sums.items()})
 
 
 def setup_ns(gaps: Gaps) -> int:
-    """Idle time, in ns, that went into work which no later step repeats."""
+    """Return the idle time, in ns, spent on work that no later step repeats."""
     return sum(gaps.total(cause) for cause, verdict in CAUSE_OF.items() if verdict == ONE_OFF)
 
 
 def judge(
-    lanes: list[Lane], gaps: list[Gaps], incomplete: Collection[int] = (), undisturbed: Undisturbed = UNKNOWN
+    timelines: list[DeviceTimeline],
+    gaps: list[Gaps],
+    incomplete: Collection[int] = (),
+    undisturbed: UnprofiledStep = UNKNOWN_REASON,
 ) -> Judgement:
     """The verdict over all devices.
 
@@ -139,18 +142,18 @@ def judge(
         incomplete: the processes whose kernels are not all in the capture.
         undisturbed: how long the training's steps took before and after the capture.
     """
-    if not lanes:
+    if not timelines:
         return Judgement("unknown", None, {})
-    index = _judged(lanes, gaps, incomplete)
-    lane, shares = lanes[index], lost(lanes[index], gaps[index])
-    total, whole = sum(shares.values()), _whole_lost(lane, gaps[index])
-    setup = lane.share(setup_ns(gaps[index]))
-    lacks = missing_evidence(lane, gaps[index])
+    index = _judged_timeline(timelines, gaps, incomplete)
+    timeline, shares = timelines[index], loss_shares(timelines[index], gaps[index])
+    total, whole = sum(shares.values()), _loss_of_whole_capture(timeline, gaps[index])
+    setup = timeline.share(setup_ns(gaps[index]))
+    lacks = missing_evidence(timeline, gaps[index])
     if lacks:
-        return Judgement("unknown", lane, shares, whole_lost_pct=whole, one_off_pct=setup, lacks=lacks)
-    correction = correct(lane, shares, setup_ns(gaps[index]), undisturbed)
+        return Judgement("unknown", timeline, shares, whole_lost_pct=whole, one_off_pct=setup, lacks=lacks)
+    correction = correct_shares(timeline, shares, setup_ns(gaps[index]), undisturbed)
     if not correction.reason:
-        shares = _ordered({kind: correction.lost_pct.get(kind, 0.0) for kind in _VERDICTS})
+        shares = _sorted_shares({kind: correction.lost_pct.get(kind, 0.0) for kind in _VERDICTS})
         total = whole = sum(shares.values())
     verdict: Verdict = "gpu_bound"
     second = None
@@ -162,16 +165,16 @@ def judge(
     near = abs(total - BORDER_PCT) <= NEAR_PCT
     # A capture of few steps: the steps say one thing, all that was recorded another (or nearly so).
     apart = (total < BORDER_PCT) != (whole < BORDER_PCT) or (total < BORDER_PCT and BORDER_PCT - whole <= NEAR_PCT)
-    idle = _idle(gaps[index], shares.get("idle", 0.0))
-    return Judgement(verdict, lane, shares, second, near or apart, whole, setup, idle, correction=correction)
+    idle = _idle_shares(gaps[index], shares.get("idle", 0.0))
+    return Judgement(verdict, timeline, shares, second, near or apart, whole, setup, idle, correction=correction)
 
 
-def _ordered(shares: dict[LossId, float]) -> dict[LossId, float]:
+def _sorted_shares(shares: dict[LossId, float]) -> dict[LossId, float]:
     """Without the empty ones, the largest first."""
     return dict(sorted(((kind, share) for kind, share in shares.items() if share > 0), key=lambda item: -item[1]))
 
 
-def _idle(gaps: Gaps, share_pct: float) -> dict[str, float]:
+def _idle_shares(gaps: Gaps, share_pct: float) -> dict[str, float]:
     """The share of idle time that has no verdict of its own, divided among its causes, the largest first."""
     totals = {cause: gaps.total(cause) for cause, verdict in CAUSE_OF.items() if verdict == "idle"}
     everything = max(sum(totals.values()), 1)
@@ -179,60 +182,75 @@ def _idle(gaps: Gaps, share_pct: float) -> dict[str, float]:
     return dict(sorted(shares.items(), key=lambda item: -item[1]))
 
 
-def missing_evidence(lane: Lane, gaps: Gaps) -> str:
+def missing_evidence(timeline: DeviceTimeline, gaps: Gaps) -> str:
     """Why no verdict can rest on what a device did in a capture, as the end of a sentence; "" if one can."""
     # A graph that was traced as a whole is a step's worth of kernels.
-    kernels = int((lane.ops.kind == model.KERNEL).sum()) + FEWEST_KERNELS * lane.graphs
-    low, high = lane.trace.window
-    setup, idle = setup_ns(gaps), lane.idle.total
-    over = counted(lane.counted, "whole step") if lane.counted else "the time from first to last device activity"
+    kernels = int((timeline.ops.kind == model.KERNEL).sum()) + FEWEST_KERNELS * timeline.graphs
+    low, high = timeline.trace.window
+    setup, idle = setup_ns(gaps), timeline.idle.total
+    over = (
+        counted(timeline.counted, "whole step")
+        if timeline.counted
+        else "the time from first to last device activity"
+    )
     if not kernels:
         return "no kernel ran in the capture, only copies or memsets"
-    if 2 * setup > idle and lane.share(setup) >= BORDER_PCT:
-        return f"{percent(lane.share(setup), 1)} of {over} is one-off work ({_setup_words(lane, gaps)})"
-    if lane.counted >= _STEPS_THAT_COUNT:
+    if 2 * setup > idle and timeline.share(setup) >= BORDER_PCT:
+        return f"{percent(timeline.share(setup), 1)} of {over} is one-off work ({_setup_text(timeline, gaps)})"
+    if timeline.counted >= _FEWEST_STEPS:
         return ""
-    busy = f"the GPU worked for {duration(lane.busy.total / 1e9)}"
-    if kernels < FEWEST_KERNELS and 2 * lane.within(lane.busy) < lane.length:
+    busy = f"the GPU worked for {duration(timeline.busy.total / 1e9)}"
+    if kernels < FEWEST_KERNELS and 2 * timeline.within(timeline.busy) < timeline.length:
         return f"{busy}, in {counted(kernels, 'kernel')}: too little to see a step in"
-    if not lane.counted and lane.length < LEAST_SEEN * (high - low):
-        return f"{busy}, within {duration(lane.length / 1e9)} of the {duration((high - low) / 1e9)} of the capture"
+    if not timeline.counted and timeline.length < LEAST_COVERED_PCT * (high - low):
+        covered = duration(timeline.length / 1e9)
+        return f"{busy}, within {covered} of the {duration((high - low) / 1e9)} of the capture"
     return ""
 
 
-def _setup_words(lane: Lane, gaps: Gaps) -> str:
+def _setup_text(timeline: DeviceTimeline, gaps: Gaps) -> str:
     words = {
         "capture": "capturing CUDA graphs",
         "compile": "compiling kernels",
         "one_off": "calls that set up once",
     }
-    parts = sorted(((lane.share(gaps.total(cause)), text, cause) for cause, text in words.items()), reverse=True)
+    parts = sorted(
+        ((timeline.share(gaps.total(cause)), text, cause) for cause, text in words.items()), reverse=True
+    )
     said = [f"{text} {percent(share, 1)}" for share, text, _ in parts if share >= 1.0]
-    longest = longest_setup(lane)
+    longest = longest_setup(timeline)
     return ", ".join(said) + (f", the longest {longest}" if longest and gaps.total("one_off") else "")
 
 
-def _judged(lanes: list[Lane], gaps: list[Gaps], incomplete: Collection[int]) -> int:
+def _judged_timeline(timelines: list[DeviceTimeline], gaps: list[Gaps], incomplete: Collection[int]) -> int:
     """Which lane the verdict is about.
 
     A process may touch a device in passing (every rank of torchrun can leave a context on GPU 0): lanes with less
     than a hundredth of the busiest one's work are not judged. Without NCCL nobody waits for anybody, and the lane
     that loses most is told.
     """
-    work = [lane.busy.total for lane in lanes]
-    real = [i for i in range(len(lanes)) if work[i] * 100 >= max(work)]
-    real = [i for i in real if lanes[i].process not in incomplete] or real
-    with_nccl = [i for i in real if len(lanes[i].nccl)]
+    work = [timeline.busy.total for timeline in timelines]
+    real = [i for i in range(len(timelines)) if work[i] * 100 >= max(work)]
+    real = [i for i in real if timelines[i].process not in incomplete] or real
+    with_nccl = [i for i in real if len(timelines[i].nccl)]
     if with_nccl:
-        return min(with_nccl, key=lambda i: exposed_pct(lanes[i]))
-    return max(real, key=lambda i: sum(lost(lanes[i], gaps[i]).values()))
+        return min(with_nccl, key=lambda i: exposed_pct(timelines[i]))
+    return max(real, key=lambda i: sum(loss_shares(timelines[i], gaps[i]).values()))
 
 
-def _whole_lost(lane: Lane, gaps: Gaps) -> float:
+def _loss_of_whole_capture(timeline: DeviceTimeline, gaps: Gaps) -> float:
     # A step by the host's clock may begin before the device's first work, and end after its last.
-    first, last = min(int(lane.ops.start[0]), lane.low), max(int(lane.ops.end.max()), lane.high)
+    first, last = (
+        min(int(timeline.ops.start[0]), timeline.begin_ns),
+        max(int(timeline.ops.end.max()), timeline.end_ns),
+    )
     if last <= first:
         return 0.0
     setup = setup_ns(gaps)
-    gone = iv.rest(lane.busy, first, last).total + lane.only_host_copies.total + lane.exposed_nccl.total - setup
+    gone = (
+        iv.complement(timeline.busy, first, last).total
+        + timeline.only_host_copies.total
+        + timeline.exposed_nccl.total
+        - setup
+    )
     return 100.0 * max(gone, 0) / max(last - first - setup, 1)

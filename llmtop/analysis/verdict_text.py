@@ -8,8 +8,8 @@ from typing import Final
 import numpy as np
 
 from llmtop.analysis.idle.idle_causes import CAUSES
-from llmtop.analysis.idle.missing_kernels import Unrecorded
-from llmtop.analysis.steps.device_timeline import Lane
+from llmtop.analysis.idle.missing_kernels import UnrecordedKernels
+from llmtop.analysis.steps.device_timeline import DeviceTimeline
 from llmtop.analysis.steps.step_finder import ProcessSteps
 from llmtop.analysis.verdict import BORDER_PCT, CLOSE_PCT, Judgement
 from llmtop.format import counted, duration, percent
@@ -30,23 +30,34 @@ GOOD_CAPTURE: Final[Mapping[model.Framework | None, str]] = {
 
 
 def verdict_sentence(
-    judgement: Judgement, steps: StepsJudged, trace: model.Trace, missing: Mapping[int, Unrecorded]
+    judgement: Judgement, steps: StepsJudged, trace: model.Trace, missing: Mapping[int, UnrecordedKernels]
 ) -> str:
-    """The verdict with its numbers; what else is close; whether it lies at the border, or cannot be relied on."""
-    lane = judgement.lane
-    if lane is None:
+    """Return the verdict with its numbers, further causes close to it, and whether it is reliable.
+
+    Args:
+        judgement: the verdict of the capture.
+        steps: steps that the shares are taken over.
+        trace: the capture.
+        missing: kernels that were launched but not recorded, by pid.
+    """
+    timeline = judgement.timeline
+    if timeline is None:
         return "unknown: the capture has no device activity, so it cannot say what bounds the step."
     if judgement.lacks:
         text = f"unknown: {judgement.lacks}, so no verdict can rest on it. {GOOD_CAPTURE[trace.framework]}"
-        return text + _unreliable(missing.get(lane.process))
-    over = counted(lane.counted, "whole step") if lane.counted else "the time from first to last device activity"
+        return text + _unreliable_text(missing.get(timeline.process))
+    over = (
+        counted(timeline.counted, "whole step")
+        if timeline.counted
+        else "the time from first to last device activity"
+    )
     if not judgement.correction.reason:
         over = "the undisturbed step"
     numbers, files = len(np.unique(trace.ops.device)), len({*trace.file_of.values()})
-    where = f" of GPU {lane.device}" if numbers > 1 or files > 1 else ""
+    where = f" of GPU {timeline.device}" if numbers > 1 or files > 1 else ""
     if numbers < files:
-        where += f" (pid {lane.process})"  # each rank counts its own GPUs
-    text = f"{judgement.verdict}: {BOTTLENECKS[judgement.verdict].sentence}. {_undisturbed(judgement)}"
+        where += f" (pid {timeline.process})"  # each rank counts its own GPUs
+    text = f"{judgement.verdict}: {BOTTLENECKS[judgement.verdict].sentence}. {_unprofiled_text(judgement)}"
     total = judgement.total
     if judgement.verdict == "gpu_bound":
         text += f"{percent(total, 1)} of {over}{where} is lost to idle time, lone copies and exposed NCCL"
@@ -58,20 +69,20 @@ def verdict_sentence(
             if share >= 1.0
         ]
         text += f"{percent(total, 1)} of {over}{where} is lost: {', '.join(parts)}."
-    text += _idle_words(judgement)
-    text += _close(judgement, over)
-    if lane.counted and steps.seconds_p50 and judgement.correction.reason:
+    text += _idle_text(judgement)
+    text += _close_text(judgement, over)
+    if timeline.counted and steps.seconds_p50 and judgement.correction.reason:
         text += f" A step takes {duration(judgement.step_seconds)} on average."
-    return text + _unreliable(missing.get(lane.process))
+    return text + _unreliable_text(missing.get(timeline.process))
 
 
-def _close(judgement: Judgement, over: str) -> str:
+def _close_text(judgement: Judgement, over: str) -> str:
     """What else is near: another cause, the border, and what was left out."""
     text = ""
     if judgement.second:
         first, second = next(iter(judgement.lost)), judgement.second
         text += (
-            f" {_named(first)} and {_named(second)} lie within {CLOSE_PCT:.0f} points of each other "
+            f" {_loss_name(first)} and {_loss_name(second)} lie within {CLOSE_PCT:.0f} points of each other "
             f"({percent(judgement.lost[first], 1)} and {percent(judgement.lost[second], 1)}): look at both."
         )
     if judgement.one_off_pct >= 1.0:
@@ -85,7 +96,7 @@ def _close(judgement: Judgement, over: str) -> str:
     return text
 
 
-def _unreliable(lacks: Unrecorded | None) -> str:
+def _unreliable_text(lacks: UnrecordedKernels | None) -> str:
     """That kernels are missing, where they are."""
     if lacks is None:
         return ""
@@ -96,7 +107,7 @@ def _unreliable(lacks: Unrecorded | None) -> str:
     )
 
 
-def _undisturbed(judgement: Judgement) -> str:
+def _unprofiled_text(judgement: Judgement) -> str:
     """Device time over the step that no profiler slows down, and what the profiler added to it."""
     found = judgement.correction
     if found.reason or found.undisturbed_seconds is None or found.captured_seconds is None:
@@ -112,12 +123,12 @@ def _undisturbed(judgement: Judgement) -> str:
     return f"{words}the profiler added {duration(added)} ({share}), which is left out. "
 
 
-def _named(kind: LossId) -> str:
+def _loss_name(kind: LossId) -> str:
     """What time is lost to, as the beginning of a sentence or after an "and"."""
     return BOTTLENECKS[kind].title
 
 
-def _idle_words(judgement: Judgement) -> str:
+def _idle_text(judgement: Judgement) -> str:
     """What of the idle time without a verdict of its own is known."""
     known = [
         f"{percent(share, 1)} {CAUSES[cause]}" for cause, share in judgement.idle_by_cause.items() if share >= 1.0
@@ -125,28 +136,28 @@ def _idle_words(judgement: Judgement) -> str:
     return f" Of that idle time: {'; '.join(known)}." if judgement.verdict == "idle" and known else ""
 
 
-def left_out(steps: ProcessSteps, lane: Lane | None, trace: model.Trace) -> str:
-    """What of the capture lies in no whole step."""
+def left_out_text(steps: ProcessSteps, timeline: DeviceTimeline | None, trace: model.Trace) -> str:
+    """Return which part of the capture lies in no whole step."""
     low, high = trace.window
-    if lane is not None and lane.counted:
-        first, last = lane.low - lane.slow_first_ns, lane.high
+    if timeline is not None and timeline.counted:
+        first, last = timeline.begin_ns - timeline.slow_first_ns, timeline.end_ns
     else:
         first, last = int(steps.starts[0]), int(steps.ends[-1])
     edges = (("first", first - low, steps.cut_before), ("last", high - last, steps.cut_after))
     told = [(f"the {name} {duration(ns / 1e9)}", cut) for name, ns, cut in edges if ns > 0]
     if any(cut for _, cut in told):
-        parts = [f"{edge}, which {_holds(cut)}" for edge, cut in told]
+        parts = [f"{edge}, which {_contents_text(cut)}" for edge, cut in told]
     elif told:
         verb = "hold" if len(told) > 1 else "holds"
         parts = [f"{' and '.join(edge for edge, _ in told)}, which {verb} no whole step"]
     else:
         parts = []
-    if lane is not None and lane.slow_first:
+    if timeline is not None and timeline.slow_first:
         parts.append("the first whole step, which the start of the capture slowed down")
     return ", and ".join(parts)
 
 
-def _holds(cut: int) -> str:
+def _contents_text(cut: int) -> str:
     if not cut:
         return "holds no whole step"
     return f"holds {counted(cut, 'whole step')} that {'was' if cut == 1 else 'were'} not asked for"

@@ -28,7 +28,7 @@ from llmtop.model.snapshot import Snapshot
 from llmtop.trace.files.file_kind import TRACES
 
 if TYPE_CHECKING:
-    from llmtop.analysis.steps.unprofiled_step import Undisturbed
+    from llmtop.analysis.steps.unprofiled_step import UnprofiledStep
 
 TakeSnapshot = Callable[[], Snapshot | None]
 LONGER_AFTER = 1.1
@@ -311,20 +311,22 @@ def _report(job: CaptureJob, engine: Engine, info: Info, recorded: Recorded) -> 
 
 
 def _analyse(job: CaptureJob, info: Info, traces: list[Path]) -> Any:
-    from llmtop.analysis.steps.unprofiled_step import Undisturbed as Told
+    from llmtop.analysis.steps.unprofiled_step import UnprofiledStep
 
-    def unprofiled_step() -> Undisturbed:
+    def unprofiled_step() -> UnprofiledStep:
         # Asked once the trace has been read: by then some steps have gone by since the tool stopped.
         _describe_after(job, info)
-        report_progress = info.step_seconds
-        return Told(report_progress.before_p50, report_progress.after_p50, report_progress.profiler_stays)
+        times = info.step_seconds
+        return UnprofiledStep(times.before_p50, times.after_p50, times.profiler_stays)
 
     # several ranks are judged together, which the folder stands for
     whole = traces[0] if len(traces) == 1 else job.folder
     return written_report(job, whole, unprofiled_step)
 
 
-def written_report(job: CaptureJob, trace: Path, unprofiled_step: Callable[[], Undisturbed] | None = None) -> Any:
+def written_report(
+    job: CaptureJob, trace: Path, unprofiled_step: Callable[[], UnprofiledStep] | None = None
+) -> Any:
     """Make the report of a trace, and write it into the capture's folder.
 
     Args:

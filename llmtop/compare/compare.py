@@ -13,11 +13,11 @@ from typing import TypeAlias
 from msgspec import structs
 
 from llmtop.compare.device_pairs import (
-    Judged,
-    Pair,
-    Paired,
-    Shares,
-    compared,
+    DevicePair,
+    DeviceShares,
+    MovedKinds,
+    PairedDevices,
+    compared_device,
     device_time,
     figures_of,
     pair_devices,
@@ -29,17 +29,23 @@ from llmtop.compare.phase_pairs import mean_phases, phase_changes
 from llmtop.compare.render import render
 from llmtop.compare.step_times import StepTime, basis_of, step_change, step_time
 from llmtop.compare.verdict_change import verdict_change
-from llmtop.compare.words import has_whole_graphs, lost_records, notes_of, nothing_moved, summary_of
+from llmtop.compare.words import (
+    comparison_notes,
+    comparison_summary,
+    has_lost_records,
+    has_no_change,
+    has_whole_graphs,
+)
 from llmtop.compare.work_changes import (
     NOT_BY_STEP,
     Work,
     collective_changes,
+    compared_steps,
+    has_little_in_common,
     kernels_of,
     kind_changes,
-    little_in_common,
     operators_of,
-    other_size,
-    stepwise,
+    size_change_text,
     window_note,
     work_changes,
     work_ratio,
@@ -47,7 +53,7 @@ from llmtop.compare.work_changes import (
 from llmtop.report.environment import differences
 from llmtop.report.model import Device, PhaseMean, Report
 
-__all__ = ["ComparedFigure", "Comparison", "compare_reports", "regressed", "render", "undecided"]
+__all__ = ["ComparedFigure", "Comparison", "compare_reports", "is_regression", "is_undecided", "render"]
 
 
 _Works: TypeAlias = tuple[dict[str, Work], dict[str, Work]]
@@ -55,12 +61,12 @@ _Works: TypeAlias = tuple[dict[str, Work], dict[str, Work]]
 
 
 @dataclass(frozen=True)
-class _Both:
+class _ReportPair:
     """Two reports, and what the parts of a comparison have in common."""
 
     before: Report
     after: Report
-    paired: Paired
+    paired: PairedDevices
     steps: tuple[StepTime | None, StepTime | None]
     """Of the leading device."""
     basis: Basis
@@ -73,7 +79,7 @@ class _Both:
     @property
     def complete(self) -> bool:
         """Whether all kernels that were launched are in both: else what a step holds is not known."""
-        return not any(lost_records(report) for report in (self.before, self.after))
+        return not any(has_lost_records(report) for report in (self.before, self.after))
 
     @property
     def relative(self) -> float:
@@ -88,13 +94,15 @@ class _Both:
         one, two = self.steps
         return None if one is None or two is None else max(one.captured, two.captured)
 
-    def shares(self, pair: Pair) -> tuple[Shares, Shares]:
+    def shares(self, pair: DevicePair) -> tuple[DeviceShares, DeviceShares]:
         """What a device lost of its steps on both sides."""
         return shares_of(pair, self.before, self.after, self.basis)
 
-    def figures(self, pair: Pair, steps: tuple[StepTime | None, StepTime | None]) -> tuple[ComparedFigure, ...]:
+    def figures(
+        self, pair: DevicePair, steps: tuple[StepTime | None, StepTime | None]
+    ) -> tuple[ComparedFigure, ...]:
         """The shares of a device, and its work in a step."""
-        judged = Judged(self.alike, self.alike or self.basis == "undisturbed")
+        judged = MovedKinds(self.alike, self.alike or self.basis == "undisturbed")
         time = device_time(pair, self.relative, self.complete)
         rows = figures_of(pair, self.shares(pair), self.relative, steps, judged)
         return (*rows, *([time] if time is not None else []))
@@ -110,14 +118,14 @@ class _Both:
 
 
 def compare_reports(before: Report, after: Report) -> Comparison:
-    """Say what moved from one report to the other, as far as that is more than noise."""
+    """Return what changed from one report to the other beyond the noise."""
     paired = pair_devices(before, after)
     main = paired.main
     sides = (before, None if main is None else main.before), (after, None if main is None else main.after)
     one, two = (step_time(*side) for side in sides)
-    both = _Both(before, after, paired, (one, two), basis_of(before, after, one, two))
+    both = _ReportPair(before, after, paired, (one, two), basis_of(before, after, one, two))
     step, bounds = (None, None) if one is None or two is None else step_change(one, two, both.basis)
-    on = stepwise(paired, before, after, both.longest) if both.complete else NOT_BY_STEP
+    on = compared_steps(paired, before, after, both.longest) if both.complete else NOT_BY_STEP
     operators = operators_of(before), operators_of(after)
     # Of kernels in graphs that one side recorded as a whole none is gone.
     graphs = has_whole_graphs(before) != has_whole_graphs(after)
@@ -152,25 +160,30 @@ def compare_reports(before: Report, after: Report) -> Comparison:
         collectives=collective_changes(before, after, paired),
         work_ratio=work_ratio(*work, on) if both.complete else None,
     )
-    same = nothing_moved(found)
+    same = has_no_change(found)
     seconds = None if on.places else tuple(sum(row.seconds for row in side.values()) for side in work)
     windows = window_note(*kernels, on) if both.complete else ""
-    on_work = (*_strange(before, after, work, found.kinds), windows)
-    notes = notes_of(before, after, paired, found, on_work)
-    summary = summary_of(found, same, paired, words, seconds)
+    on_work = (*_incomparable_note(before, after, work, found.kinds), windows)
+    notes = comparison_notes(before, after, paired, found, on_work)
+    summary = comparison_summary(found, same, paired, words, seconds)
     return structs.replace(found, same=same, summary=summary, notes=notes)
 
 
-def _strange(before: Report, after: Report, work: _Works, kinds: tuple[WorkChange, ...]) -> list[str]:
+def _incomparable_note(before: Report, after: Report, work: _Works, kinds: tuple[WorkChange, ...]) -> list[str]:
     """That two captures hardly do the same, or not of the same size, where that is so."""
-    if little_in_common(*work):
+    if has_little_in_common(*work):
         return ["hardly any of the work is on both sides: are these captures of the same program?"]
     gpus = [{device.name for device in report.devices} for report in (before, after)]
-    return [other_size(kinds)] if gpus[0] == gpus[1] else []
+    return [size_change_text(kinds)] if gpus[0] == gpus[1] else []
 
 
-def regressed(comparison: Comparison, limit_pct: float) -> bool:
-    """Whether the median step became slower by more than `limit_pct` percent, and by more than the noise."""
+def is_regression(comparison: Comparison, limit_pct: float) -> bool:
+    """Return whether the median step became slower beyond the limit and beyond the noise.
+
+    Args:
+        comparison: two compared reports.
+        limit_pct: allowed slowdown, in percent of the step before.
+    """
     step = comparison.step
     if step is None or not step.moved or step.change_pct is None:
         return False
@@ -178,14 +191,20 @@ def regressed(comparison: Comparison, limit_pct: float) -> bool:
     return least > limit_pct
 
 
-def undecided(comparison: Comparison, limit_pct: float) -> bool:
-    """Whether it is open if the step became slower by more than `limit_pct` percent: two profilers took part, and
-    what they cost is not known."""
+def is_undecided(comparison: Comparison, limit_pct: float) -> bool:
+    """Return whether it is unknown if the step became slower beyond the limit.
+
+    Two profilers took part then, and their overhead is not known.
+
+    Args:
+        comparison: two compared reports.
+        limit_pct: allowed slowdown, in percent of the step before.
+    """
     bounds = comparison.step_range_pct
-    return bounds is not None and not regressed(comparison, limit_pct) and bounds[1] > limit_pct
+    return bounds is not None and not is_regression(comparison, limit_pct) and bounds[1] > limit_pct
 
 
-def _device(both: _Both, pair: Pair) -> DeviceChange:
+def _device(both: _ReportPair, pair: DevicePair) -> DeviceChange:
     """One device before and after, by itself."""
     one, two = step_time(both.before, pair.before), step_time(both.after, pair.after)
     step = None
@@ -195,8 +214,8 @@ def _device(both: _Both, pair: Pair) -> DeviceChange:
     return DeviceChange(
         name=pair.name,
         paired_by=pair.by,
-        before=compared(pair.before),
-        after=compared(pair.after),
+        before=compared_device(pair.before),
+        after=compared_device(pair.after),
         step=step,
         figures=both.figures(pair, (one, two)),
         phases=_phases(both, *own),
@@ -209,7 +228,7 @@ def _rows_of(report: Report, device: Device) -> list[PhaseMean]:
     return mean_phases(own)
 
 
-def _phases(both: _Both, before: list[PhaseMean], after: list[PhaseMean]) -> tuple[ComparedFigure, ...]:
+def _phases(both: _ReportPair, before: list[PhaseMean], after: list[PhaseMean]) -> tuple[ComparedFigure, ...]:
     return phase_changes(before, after, both.relative, both.longest, (both.alike, both.complete))
 
 

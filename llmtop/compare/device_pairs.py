@@ -24,7 +24,7 @@ _By = Literal["uuid", "rank", "index", "alone"]
 
 
 @dataclass(frozen=True)
-class Pair:
+class DevicePair:
     """One device, before and after."""
 
     before: Device
@@ -49,13 +49,13 @@ class Pair:
 
 
 @dataclass(frozen=True)
-class Paired:
+class PairedDevices:
     """The devices of two reports."""
 
-    pairs: tuple[Pair, ...]
+    pairs: tuple[DevicePair, ...]
     unpaired: tuple[str, ...]
     """Sentences on those that are on one side only."""
-    main: Pair | None
+    main: DevicePair | None
     """The one whose figures lead: the judged one, where both verdicts are about the same."""
 
 
@@ -66,10 +66,10 @@ _KEYS: tuple[tuple[_By, Callable[[Device], Hashable]], ...] = (
 )
 
 
-def pair_devices(before: Report, after: Report) -> Paired:
+def pair_devices(before: Report, after: Report) -> PairedDevices:
     """Each device of one report with the same one of the other."""
     left = list(enumerate(before.devices)), list(enumerate(after.devices))
-    pairs: list[Pair] = []
+    pairs: list[DevicePair] = []
     for by, key in _KEYS:
         for value in dict.fromkeys(key(device) for _, device in left[0]):
             if value is None:
@@ -84,11 +84,11 @@ def pair_devices(before: Report, after: Report) -> Paired:
         pairs.append(_pair(left[0].pop(), left[1].pop(), "alone"))
     pairs.sort(key=lambda pair: pair.places)
     unpaired = [
-        f"{_called(device)} is in the {word} only: it is in no figure here"
+        f"{_pair_label(device)} is in the {word} only: it is in no figure here"
         for word, side in zip(("first", "second"), left, strict=True)
         for _, device in side
     ]
-    return Paired(tuple(pairs), tuple(unpaired), _main(pairs))
+    return PairedDevices(tuple(pairs), tuple(unpaired), _main(pairs))
 
 
 def _order(own: tuple[int, Device]) -> tuple[int, int]:
@@ -96,15 +96,15 @@ def _order(own: tuple[int, Device]) -> tuple[int, int]:
     return (-1 if device.rank is None else device.rank, device.pid)
 
 
-def _pair(one: tuple[int, Device], other: tuple[int, Device], by: _By) -> Pair:
-    return Pair(one[1], other[1], (one[0], other[0]), by)
+def _pair(one: tuple[int, Device], other: tuple[int, Device], by: _By) -> DevicePair:
+    return DevicePair(one[1], other[1], (one[0], other[0]), by)
 
 
-def _called(device: Device) -> str:
+def _pair_label(device: Device) -> str:
     return f"GPU {device.device}" + ("" if device.rank is None else f" (rank {device.rank})")
 
 
-def _main(pairs: list[Pair]) -> Pair | None:
+def _main(pairs: list[DevicePair]) -> DevicePair | None:
     """The same from both sides: judged on both, else on one, else any."""
     ranked = sorted(
         pairs,
@@ -117,7 +117,7 @@ def _main(pairs: list[Pair]) -> Pair | None:
     return ranked[0] if ranked else None
 
 
-def compared(device: Device) -> ComparedDevice:
+def compared_device(device: Device) -> ComparedDevice:
     """How a device is named in a comparison."""
     return ComparedDevice(
         device=device.device, pid=device.pid, rank=device.rank, uuid=device.uuid, judged=device.judged
@@ -125,7 +125,7 @@ def compared(device: Device) -> ComparedDevice:
 
 
 @dataclass(frozen=True)
-class Shares:
+class DeviceShares:
     """What a device lost of its steps, in percent."""
 
     idle_pct: float | None
@@ -134,7 +134,7 @@ class Shares:
     """The mean step that these are shares of, without one-off work."""
 
     @staticmethod
-    def of(device: Device, correction: Correction | None) -> Shares:
+    def of(device: Device, correction: Correction | None) -> DeviceShares:
         """Those of a device.
 
         Args:
@@ -142,23 +142,30 @@ class Shares:
             correction: by the undisturbed run, which is of the judged device; None: as captured.
         """
         if correction is not None and device.judged and correction.busy_pct is not None:
-            return Shares(100 - correction.busy_pct, correction.lost_pct, correction.undisturbed_seconds)
+            return DeviceShares(100 - correction.busy_pct, correction.lost_pct, correction.undisturbed_seconds)
         mean = device.window_seconds / device.steps if device.steps else None
         mean = None if mean is None else mean * (1 - (device.one_off_pct or 0.0) / 100)
-        return Shares(device.idle_pct, device.lost_pct, mean)
+        return DeviceShares(device.idle_pct, device.lost_pct, mean)
 
 
-def shares_of(pair: Pair, before: Report, after: Report, basis: Basis) -> tuple[Shares, Shares]:
-    """What both sides of a pair lost; corrected only where both are, so that like stands beside like."""
+def shares_of(pair: DevicePair, before: Report, after: Report, basis: Basis) -> tuple[DeviceShares, DeviceShares]:
+    """Return what both sides of a pair lost of their steps; corrected only where both can be.
+
+    Args:
+        pair: the device on both sides.
+        before: report of the first capture.
+        after: report of the second capture.
+        basis: which steps of both reports are compared.
+    """
     one, two = correction_of(before), correction_of(after)
     both = (
         basis == "undisturbed" and pair.before.judged and pair.after.judged and one is not None and two is not None
     )
-    return Shares.of(pair.before, one if both else None), Shares.of(pair.after, two if both else None)
+    return DeviceShares.of(pair.before, one if both else None), DeviceShares.of(pair.after, two if both else None)
 
 
 @dataclass(frozen=True)
-class Judged:
+class MovedKinds:
     """Of what a difference beyond the noise is one of the training: two profilers make some of their own."""
 
     busy: bool
@@ -168,11 +175,11 @@ class Judged:
 
 
 def figures_of(
-    pair: Pair,
-    shares: tuple[Shares, Shares],
+    pair: DevicePair,
+    shares: tuple[DeviceShares, DeviceShares],
     relative: float,
     steps: tuple[StepTime | None, StepTime | None],
-    judged: Judged,
+    judged: MovedKinds,
 ) -> tuple[ComparedFigure, ...]:
     """Busy, idle, and what the step is lost to, in percent.
 
@@ -183,7 +190,7 @@ def figures_of(
         steps: of that device.
         judged: which of the figures can be set against each other.
     """
-    apart = _idle_apart(shares, steps)
+    apart = _is_idle_change_certain(shares, steps)
     told, busy_told, idle_told = judged.shares, judged.busy or apart, judged.shares or apart
     a, b = pair.before, pair.after
     rows = [
@@ -202,7 +209,9 @@ def figures_of(
     return tuple(row for row in rows if row.before is not None or row.after is not None)
 
 
-def _idle_apart(shares: tuple[Shares, Shares], steps: tuple[StepTime | None, StepTime | None]) -> bool:
+def _is_idle_change_certain(
+    shares: tuple[DeviceShares, DeviceShares], steps: tuple[StepTime | None, StepTime | None]
+) -> bool:
     """Whether the idle shares differ whatever two profilers added to them."""
     bounds = []
     for share, step in zip(shares, steps, strict=True):
@@ -217,7 +226,15 @@ def _idle_apart(shares: tuple[Shares, Shares], steps: tuple[StepTime | None, Ste
 def share_change(
     name: str, before: float | None, after: float | None, relative: float, judged: bool = True
 ) -> ComparedFigure:
-    """A share before and after; `judged` is whether a difference beyond the noise is one of the training."""
+    """Return a share before and after.
+
+    Args:
+        name: name of the figure.
+        before: percent; None where not known.
+        after: percent; None where not known.
+        relative: uncertainty of the steps, as a share of them.
+        judged: whether a difference beyond the noise is due to the training.
+    """
     if before is None or after is None:
         return ComparedFigure(name=name, unit="pct", before=before, after=after)
     noise = max(POINTS, relative * max(abs(before), abs(after)))
@@ -232,7 +249,7 @@ def share_change(
 
 
 def parts_of(
-    pair: Pair, shares: tuple[Shares, Shares], relative: float, complete: bool, basis: Basis
+    pair: DevicePair, shares: tuple[DeviceShares, DeviceShares], relative: float, complete: bool, basis: Basis
 ) -> tuple[ComparedFigure, ...]:
     """What the mean step of a device is made of, in seconds: the GPU's own work, and what it was lost to.
 
@@ -260,7 +277,7 @@ def parts_of(
     return tuple(rows)
 
 
-def device_time(pair: Pair, relative: float, complete: bool) -> ComparedFigure | None:
+def device_time(pair: DevicePair, relative: float, complete: bool) -> ComparedFigure | None:
     """Device time in a step: what no profiler changes; None without whole steps.
 
     Args:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from llmtop.compare.model import ComparedFigure, Comparison, DeviceChange, FindingChange, WorkChange
 from llmtop.compare.words import difference, signed
 from llmtop.format import DASH, counted, duration, middled, number, percent, printable, times
-from llmtop.report.render.text_table import Text
+from llmtop.report.render.text_table import TextTable
 
 _Style = Callable[[str, str], str]
 
@@ -31,7 +31,7 @@ _UNBROKEN = 10_000
 class _Table:
     """One table, with what is said below it and which of its rows moved."""
 
-    text: Text
+    text: TextTable
     moved: Sequence[bool]
     below: tuple[str, ...] = ()
 
@@ -48,7 +48,7 @@ def render(comparison: Comparison, style: _Style | None = None, width: int | Non
     width = _UNBROKEN if width is None else max(60, min(width, 140))
     lines = _head(comparison, width, paint, brief=False)
     for made in _tables(comparison, width, brief=False).values():
-        lines += ["", *_drawn(made, paint)]
+        lines += ["", *_table_lines(made, paint)]
     notes = _notes(comparison, width, paint, most=None)
     return "\n".join([*lines, *([""] if notes else []), *notes]) + "\n"
 
@@ -60,8 +60,8 @@ def brief(comparison: Comparison, style: _Style | None = None, width: int = 100)
     lines = _head(comparison, width, paint, brief=True)
     last = _notes(comparison, width, paint, most=3)
     last.append(paint("--full says all, --json too.", "dim"))
-    for made in _fitting(_tables(comparison, width, brief=True), BRIEF_LINES - len(lines) - len(last) - 1):
-        lines += ["", *_drawn(made, paint)]
+    for made in _fit_tables(_tables(comparison, width, brief=True), BRIEF_LINES - len(lines) - len(last) - 1):
+        lines += ["", *_table_lines(made, paint)]
     return "\n".join([*lines, "", *last]) + "\n"
 
 
@@ -86,15 +86,15 @@ def _head(found: Comparison, width: int, paint: _Style, brief: bool) -> list[str
         shown = _wrapped(printable(text, 900), width, "    ")
         lines += [paint(line, "warning") for line in (shown[:3] if brief else shown)]
     for word, source, made in (
-        ("before:", found.before, _made(found.engine_before, found.steps_before)),
-        ("after: ", found.after, _made(found.engine_after, found.steps_after)),
+        ("before:", found.before, _report_origin(found.engine_before, found.steps_before)),
+        ("after: ", found.after, _report_origin(found.engine_after, found.steps_after)),
     ):
         lines.append(paint(f"{word} {middled(source, width - len(word) - len(made) - 1)}{made}", "dim"))
     lines.append("")
     return [*lines, *(paint(line, "title") for line in _wrapped(printable(found.summary, 1500), width))]
 
 
-def _made(engine: str, steps: int) -> str:
+def _report_origin(engine: str, steps: int) -> str:
     """What a report was made of."""
     return f" ({printable(engine, 20)}, {counted(steps, 'whole step') if steps else 'no whole steps'})"
 
@@ -175,7 +175,7 @@ def _changes(title: str, rows: Sequence[ComparedFigure], width: int) -> _Table:
         )
         for row in rows
     ]
-    text = Text(title, ("", "before", "after", "change", ""), cells, left=1, most=len(cells))
+    text = TextTable(title, ("", "before", "after", "change", ""), cells, text_columns=1, most=len(cells))
     return _Table(text, [row.moved for row in rows])
 
 
@@ -208,13 +208,13 @@ def _devices(devices: Sequence[DeviceChange]) -> _Table:
         rows.append(tuple(cells))
         moved.append((steps is not None and steps.moved) or any(row.moved for row in device.figures))
     header = ("device (*: judged)", "step", "GPU time in it", "idle", "exposed NCCL")
-    return _Table(Text("Devices, each against itself", header, rows, left=1, most=len(rows)), moved)
+    return _Table(TextTable("Devices, each against itself", header, rows, text_columns=1, most=len(rows)), moved)
 
 
 def _work(title: str, rows: Sequence[WorkChange], width: int, brief: bool) -> _Table:
     """Kernels or operators; in brief those that moved."""
     if not rows:
-        return _Table(Text(title, ("",), ()), ())
+        return _Table(TextTable(title, ("",), ()), ())
     stepwise = any(row.worth_seconds is not None for row in rows)
     shown = [row for row in rows if row.state != "same"] if brief else list(rows)
     before = sum(bool(row.window_before) for row in rows)
@@ -226,7 +226,7 @@ def _work(title: str, rows: Sequence[WorkChange], width: int, brief: bool) -> _T
     header: tuple[str, ...] = ("", "name", "times", "before", "after", "worth", "")
     if not stepwise:
         header = ("", "name", "in the window", "mean before", "after", "change", "")
-    text = Text(head, header, cells, left=2, most=len(cells))
+    text = TextTable(head, header, cells, text_columns=2, most=len(cells))
     return _Table(text, [row.state != "same" for row in shown], below=() if shown else ("  none of them moved",))
 
 
@@ -275,11 +275,11 @@ def _part(before: float, after: float) -> str:
 
 def _both_counts(before: float | None, after: float | None) -> str:
     """How often, once where it is the same on both sides."""
-    one, two = _often(before), _often(after)
+    one, two = _count_text(before), _count_text(after)
     return one if one == two else f"{one} -> {two}"
 
 
-def _often(value: float | None) -> str:
+def _count_text(value: float | None) -> str:
     """A count, or a mean of counts with one decimal."""
     text = number(value, 1)
     return text.removesuffix(".0")
@@ -305,7 +305,7 @@ def _collectives(found: Comparison, brief: bool) -> _Table:
         for row in rows
     ]
     header = ("", "collective", "times", "time a step", "exposed", "bus GB/s")
-    text = Text("NCCL, a step", header, cells, left=2, most=len(cells))
+    text = TextTable("NCCL, a step", header, cells, text_columns=2, most=len(cells))
     return _Table(text, [row.state != "same" for row in rows])
 
 
@@ -316,7 +316,7 @@ def _findings(found: Comparison, width: int) -> _Table:
         rows = [_finding(row) for row in found.findings if row.state == state]
         if rows:
             lines += _wrapped(f"  {state}: {', '.join(rows)}", width, "    ")
-    return _Table(Text("Findings", (), ()), (), below=tuple(lines))
+    return _Table(TextTable("Findings", (), ()), (), below=tuple(lines))
 
 
 def _finding(row: FindingChange) -> str:
@@ -330,7 +330,7 @@ def _finding(row: FindingChange) -> str:
     return f"{name} {one}" if one == two else f"{name} {one} -> {two}"
 
 
-def _fitting(tables: dict[str, _Table], room: int) -> list[_Table]:
+def _fit_tables(tables: dict[str, _Table], room: int) -> list[_Table]:
     """As many rows of each as there are lines for; where there are too few, the last tables shrink first."""
     names = list(tables)
     rows = [min(len(tables[name].text.rows), _BRIEF_ROWS.get(name, 20)) for name in names]
@@ -356,7 +356,7 @@ def _fitting(tables: dict[str, _Table], room: int) -> list[_Table]:
     return made
 
 
-def _drawn(table: _Table, paint: _Style) -> list[str]:
+def _table_lines(table: _Table, paint: _Style) -> list[str]:
     """A table's title and lines."""
     lines = [paint(table.text.title, "title")] if table.text.title else []
     if table.text.shown:

@@ -74,7 +74,12 @@ def step_time(report: Report, device: Device | None) -> StepTime | None:
 
 
 def uncertainty_of(count: int, spread_pct: float | None) -> float:
-    """How much the median of so many steps may be off, as a share of it."""
+    """Return the uncertainty of the median step, as a share of it.
+
+    Args:
+        count: number of steps.
+        spread_pct: interquartile range over the median, in percent; None where not known.
+    """
     if count < FEW_STEPS or spread_pct is None:
         return FEW_PCT / 100
     return NOTCH * spread_pct / 100 / math.sqrt(count)
@@ -88,7 +93,14 @@ def device_seconds(device: Device) -> float | None:
 
 
 def basis_of(before: Report, after: Report, a: StepTime | None, b: StepTime | None) -> Basis:
-    """Which steps of two reports can be set against each other."""
+    """Return which steps of two reports can be compared: captured or unprofiled ones.
+
+    Args:
+        before: report of the first capture.
+        after: report of the second capture.
+        a: step of the first report; None without steps.
+        b: step of the second report; None without steps.
+    """
     if a is None or b is None:
         return ""
     if a.undisturbed is not None and b.undisturbed is not None:
@@ -136,7 +148,7 @@ def time_change(
     if before is None or after is None:
         told = "only before" if after is None else "only after"
         return ComparedFigure(name=name, unit="s", before=before, after=after, told=told)
-    told = in_words(before, after)
+    told = factor_text(before, after)
     return ComparedFigure(
         name=name,
         unit="s",
@@ -150,7 +162,7 @@ def time_change(
     )
 
 
-def in_words(before: float, after: float) -> str:
+def factor_text(before: float, after: float) -> str:
     """A change of which percent say nothing, in words; "" for any other."""
     if before == after:
         return ""

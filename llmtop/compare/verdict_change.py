@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from llmtop.compare.device_pairs import POINTS, Shares
+from llmtop.compare.device_pairs import POINTS, DeviceShares
 from llmtop.compare.model import Basis
 from llmtop.compare.step_times import StepTime, correction_of
 from llmtop.model.bottlenecks import BOTTLENECKS
@@ -34,9 +34,9 @@ def verdict_change(
     if "unknown" in (one, two):
         known = f"{one} before" if two == "unknown" else f"{two} after"
         return False, f"What bounds the step is known on one side only: {known}."
-    why = _no_change(before, after, relative)
+    why = _same_training_reason(before, after, relative)
     if not why and basis == "bounded":
-        why = _by_profilers(before, after, steps)
+        why = _profiler_reason(before, after, steps)
     if why:
         return False, f"The verdicts differ ({one} before, {two} after), which shows no change: {why}."
     was, now = (f"{verdict} ({BOTTLENECKS[verdict].sentence})" for verdict in (one, two))
@@ -45,10 +45,10 @@ def verdict_change(
 
 def _lost(report: Report) -> dict[str, float]:
     device = next((device for device in report.devices if device.judged), None)
-    return {} if device is None else Shares.of(device, correction_of(report)).lost_pct
+    return {} if device is None else DeviceShares.of(device, correction_of(report)).lost_pct
 
 
-def _no_change(before: Report, after: Report, relative: float) -> str:
+def _same_training_reason(before: Report, after: Report, relative: float) -> str:
     """Why the same training may have got both verdicts; "" where it may not."""
     one, two = _lost(before), _lost(after)
     if not one and not two:
@@ -67,7 +67,7 @@ def _no_change(before: Report, after: Report, relative: float) -> str:
     return "neither cause has moved" if all(stayed(one.get(k, 0.0), two.get(k, 0.0)) for k in kinds) else ""
 
 
-def _by_profilers(before: Report, after: Report, steps: tuple[StepTime | None, StepTime | None]) -> str:
+def _profiler_reason(before: Report, after: Report, steps: tuple[StepTime | None, StepTime | None]) -> str:
     """Why two profilers alone may have made the difference; "" where they cannot have."""
     why = "different profilers took part, and each adds idle time of its own"
     verdicts = (before.verdict, after.verdict)

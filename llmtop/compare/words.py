@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from llmtop.compare.device_pairs import Paired
+from llmtop.compare.device_pairs import PairedDevices
 from llmtop.compare.model import ComparedFigure, Comparison
 from llmtop.compare.step_times import FEW_STEPS, correction_of
 from llmtop.format import counted, duration, percent, times
@@ -19,7 +19,7 @@ _WORTH_SAYING = 0.1
 """Of what the step changed by: a part that changed by less explains little of it."""
 
 
-def lost_records(report: Report) -> bool:
+def has_lost_records(report: Report) -> bool:
     """Whether kernels that were launched are not in a capture."""
     return any(finding.id == _RECORDS_LOST for finding in report.findings)
 
@@ -29,7 +29,7 @@ def has_whole_graphs(report: Report) -> bool:
     return any(device.graphs for device in report.devices)
 
 
-def nothing_moved(found: Comparison) -> bool:
+def has_no_change(found: Comparison) -> bool:
     """Whether two reports show no difference that is more than noise."""
     changes = [*([found.step] if found.step else []), *found.figures, *found.parts, *found.phases]
     changes += [row for device in found.devices for row in (*device.figures, *device.phases)]
@@ -43,8 +43,8 @@ def nothing_moved(found: Comparison) -> bool:
     )
 
 
-def summary_of(
-    found: Comparison, same: bool, paired: Paired, verdict: str, work_seconds: tuple[float, ...] | None
+def comparison_summary(
+    found: Comparison, same: bool, paired: PairedDevices, verdict: str, work_seconds: tuple[float, ...] | None
 ) -> str:
     """The step, where its change comes from, and the bottleneck.
 
@@ -56,7 +56,7 @@ def summary_of(
         work_seconds: device time of all work in both windows, where no step can be told; else None.
     """
     where = f" of {paired.main.name}" if paired.main is not None and len(paired.pairs) > 1 else ""
-    texts = [_step(found, where), _by_work(found, work_seconds), _because(found), verdict]
+    texts = [_step(found, where), _work_ratio_text(found, work_seconds), _main_cause_text(found), verdict]
     return " ".join([*(["No difference."] if same else []), *(text for text in texts if text)])
 
 
@@ -71,12 +71,12 @@ def _step(found: Comparison, where: str) -> str:
     values = f"{duration(step.before)} to {duration(step.after)}"
     noise = percent(100 * (step.noise or 0.0) / step.before, 1)
     if found.basis == "bounded":
-        return _bounded(found, step, where, values)
+        return _bounds_text(found, step, where, values)
     without = " without the profiler" if found.basis == "undisturbed" else ""
     said = f"({_part(step.change_pct)}, noise {noise})"
     if not step.moved:
         return f"The step{where} did not move: {values}{without} {said}."
-    if other_work(found) is not None:
+    if other_work_ratio(found) is not None:
         word = "shorter" if step.after < step.before else "longer"
         return f"The step{where} is {word}: {values}{without} {said}."
     if step.after < step.before:
@@ -84,7 +84,7 @@ def _step(found: Comparison, where: str) -> str:
     return f"The step{where} is slower: {values}{without}, {times(step.after / step.before)} as long {said}."
 
 
-def _bounded(found: Comparison, step: ComparedFigure, where: str, values: str) -> str:
+def _bounds_text(found: Comparison, step: ComparedFigure, where: str, values: str) -> str:
     """What of the step can be told although two profilers took part."""
     low, high = found.step_range_pct or (0.0, 0.0)
     if step.moved:
@@ -95,7 +95,7 @@ def _bounded(found: Comparison, step: ComparedFigure, where: str, values: str) -
         )
     device = next((row for row in found.figures if row.unit == "s"), None)
     text = (
-        f"Whether the step{where} moved cannot be told: {values} {_as_made(found)}, which is "
+        f"Whether the step{where} moved cannot be told: {values} {_profilers_text(found)}, which is "
         f"between {_part(low)} and {_part(high)} without them."
     )
     if device is None or device.change_pct is None or device.before is None or device.after is None:
@@ -109,13 +109,13 @@ def _bounded(found: Comparison, step: ComparedFigure, where: str, values: str) -
     )
 
 
-def _as_made(found: Comparison) -> str:
+def _profilers_text(found: Comparison) -> str:
     """With which profilers."""
     one = "recording" in (found.engine_before, found.engine_after)
     return "with a profiler on one side only" if one else "with two different profilers"
 
 
-def _because(found: Comparison) -> str:
+def _main_cause_text(found: Comparison) -> str:
     """What the step gained or lost most by."""
     step = found.step
     if step is None or not step.moved or step.before is None or step.after is None:
@@ -128,15 +128,15 @@ def _because(found: Comparison) -> str:
     return f"In a step: {', '.join(f'{name} {difference(seconds)}' for name, seconds in worth)}."
 
 
-def other_work(found: Comparison) -> float | None:
+def other_work_ratio(found: Comparison) -> float | None:
     """How many times as much work is done after; None where it is as much, or cannot be told."""
     ratio = found.work_ratio
     return None if ratio is None or abs(ratio - 1) <= _AS_MUCH else ratio
 
 
-def _by_work(found: Comparison, work_seconds: tuple[float, ...] | None) -> str:
+def _work_ratio_text(found: Comparison, work_seconds: tuple[float, ...] | None) -> str:
     """That different amounts of work are done, and what the change is for equal work."""
-    ratio, step = other_work(found), found.step
+    ratio, step = other_work_ratio(found), found.step
     if ratio is None:
         return ""
     if work_seconds is not None:
@@ -154,7 +154,11 @@ def _by_work(found: Comparison, work_seconds: tuple[float, ...] | None) -> str:
 
 
 def difference(seconds: float) -> str:
-    """A length of time that came or went, with its sign."""
+    """Return a difference in time as text, with its sign.
+
+    Args:
+        seconds: positive where time was added.
+    """
     return f"{'-' if seconds <= -5e-10 else '+'}{duration(abs(seconds))}"
 
 
@@ -168,8 +172,8 @@ def signed(value: float) -> str:
     return f"{round(value, 1) + 0.0:+.1f}"
 
 
-def notes_of(
-    before: Report, after: Report, paired: Paired, found: Comparison, on_work: Iterable[str]
+def comparison_notes(
+    before: Report, after: Report, paired: PairedDevices, found: Comparison, on_work: Iterable[str]
 ) -> tuple[str, ...]:
     """What to know before relying on the figures.
 
@@ -181,12 +185,12 @@ def notes_of(
         on_work: what to know of the kernels; an empty one says nothing.
     """
     sides = (("first", before), ("second", after))
-    notes = [*paired.unpaired, *_on_basis(before, after, found), *_on_devices(before, after, paired)]
+    notes = [*paired.unpaired, *_basis_note(before, after, found), *_device_notes(before, after, paired)]
     for word, report in sides:
         if 0 < report.steps.count < FEW_STEPS:
             steps = counted(report.steps.count, "whole step")
             notes.append(f"the {word} has only {steps}: capture more to see small changes")
-        if lost_records(report):
+        if has_lost_records(report):
             notes.append(f"the {word} lacks kernels that were launched: what a step holds is not known")
         if has_whole_graphs(report):
             notes.append(
@@ -206,12 +210,12 @@ def notes_of(
     return (*notes, *(text for text in on_work if text))
 
 
-def _on_basis(before: Report, after: Report, found: Comparison) -> list[str]:
+def _basis_note(before: Report, after: Report, found: Comparison) -> list[str]:
     corrected = [correction_of(report) is not None for report in (before, after)]
     if before.engine != after.engine:
         text = f"different engines ({before.engine}, {after.engine}) slow a training down differently"
         if found.basis == "bounded":
-            text += f": times of the host are not judged{_why_bounded(before, after)}"
+            text += f": times of the host are not judged{_bounds_reason(before, after)}"
         return [text]
     if found.basis == "captured" and any(corrected):
         word = "first" if corrected[0] else "second"
@@ -219,7 +223,7 @@ def _on_basis(before: Report, after: Report, found: Comparison) -> list[str]:
     return []
 
 
-def _why_bounded(before: Report, after: Report) -> str:
+def _bounds_reason(before: Report, after: Report) -> str:
     """Why the step without the profiler is not known, as the end of a sentence."""
     for word, report in (("first", before), ("second", after)):
         if report.correction is not None and report.correction.reason:
@@ -227,7 +231,7 @@ def _why_bounded(before: Report, after: Report) -> str:
     return ""
 
 
-def _on_devices(before: Report, after: Report, paired: Paired) -> list[str]:
+def _device_notes(before: Report, after: Report, paired: PairedDevices) -> list[str]:
     notes = []
     names = [{device.name for device in report.devices if device.name} for report in (before, after)]
     if names[0] and names[1] and names[0] != names[1]:

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from llmtop.compare.device_pairs import Paired
+from llmtop.compare.device_pairs import PairedDevices
 from llmtop.compare.model import CollectiveChange, State, WorkChange
 from llmtop.compare.step_times import FEW_PCT
 from llmtop.format import percent, times
@@ -58,7 +58,7 @@ class _Step:
 
 
 @dataclass(frozen=True)
-class Stepwise:
+class ComparedSteps:
     """Which devices' steps are set against each other."""
 
     places: tuple[tuple[int, int], ...]
@@ -85,17 +85,29 @@ class Stepwise:
         return _Step(count / number, seconds / number, math.sqrt(square) / number)
 
 
-NOT_BY_STEP = Stepwise((), (), 0.0)
+NOT_BY_STEP = ComparedSteps((), (), 0.0)
 
 
-def stepwise(paired: Paired, before: Report, after: Report, step_seconds: float | None) -> Stepwise:
-    """Of the devices that have whole steps on both sides; of none where a report is too old to say that."""
+def compared_steps(
+    paired: PairedDevices, before: Report, after: Report, step_seconds: float | None
+) -> ComparedSteps:
+    """Return the devices that have whole steps on both sides.
+
+    Args:
+        paired: devices of both reports.
+        before: report of the first capture.
+        after: report of the second capture.
+        step_seconds: length of a step; None where not known.
+
+    Returns:
+        No device where a report is too old to have work by step.
+    """
     told = all(
         any(row.per_step for row in side.kernels) or any(row.per_step for row in side.operators)
         for side in (before, after)
     )
     pairs = [pair for pair in paired.pairs if pair.has_steps] if told else []
-    return Stepwise(
+    return ComparedSteps(
         tuple(pair.places for pair in pairs),
         tuple((pair.before.steps, pair.after.steps) for pair in pairs),
         step_seconds or 0.0,
@@ -117,13 +129,13 @@ def operators_of(report: Report) -> dict[str, Work]:
     }
 
 
-def work_changes(before: dict[str, Work], after: dict[str, Work], on: Stepwise) -> tuple[WorkChange, ...]:
+def work_changes(before: dict[str, Work], after: dict[str, Work], on: ComparedSteps) -> tuple[WorkChange, ...]:
     """Each name before and after; what is worth most first, what did not move last."""
     rows = [_change(before.get(name), after.get(name), on) for name in dict.fromkeys([*before, *after])]
     return _ordered(row for row in rows if row is not None)
 
 
-def kind_changes(before: dict[str, Work], after: dict[str, Work], on: Stepwise) -> tuple[WorkChange, ...]:
+def kind_changes(before: dict[str, Work], after: dict[str, Work], on: ComparedSteps) -> tuple[WorkChange, ...]:
     """The same by what kernels compute: names change with the GPU, the library and the shape."""
     kinds = dict.fromkeys(work.kind for work in [*before.values(), *after.values()])
     together = [{kind: _together(kind, side.values()) for kind in kinds} for side in (before, after)]
@@ -165,7 +177,7 @@ def _ordered(rows: Iterable[WorkChange]) -> tuple[WorkChange, ...]:
     return tuple(sorted(rows, key=place))
 
 
-def _change(one: Work | None, other: Work | None, on: Stepwise) -> WorkChange | None:
+def _change(one: Work | None, other: Work | None, on: ComparedSteps) -> WorkChange | None:
     """One name before and after; None for what is in no whole step of either."""
     some = one or other
     if some is None:
@@ -221,7 +233,7 @@ def _state_of_calls(one: Work | None, other: Work | None) -> State:
     return "slower" if other.mean_us > one.mean_us else "faster"
 
 
-def work_ratio(before: dict[str, Work], after: dict[str, Work], on: Stepwise) -> float | None:
+def work_ratio(before: dict[str, Work], after: dict[str, Work], on: ComparedSteps) -> float | None:
     """How many times as much work is done after, in a step or, without steps, in the window; None if unclear.
 
     It is told by how often kernels or operators run, if most of them, by time, agree. Where gradients are
@@ -244,7 +256,7 @@ def work_ratio(before: dict[str, Work], after: dict[str, Work], on: Stepwise) ->
     return ratio if agree >= _MOST_OF_IT else None
 
 
-def little_in_common(before: dict[str, Work], after: dict[str, Work]) -> bool:
+def has_little_in_common(before: dict[str, Work], after: dict[str, Work]) -> bool:
     """Whether hardly any time goes to what is on both sides."""
     both = before.keys() & after.keys()
     sides = [
@@ -254,7 +266,7 @@ def little_in_common(before: dict[str, Work], after: dict[str, Work]) -> bool:
     return all(total > 0 and own < _IN_COMMON * total for own, total in sides)
 
 
-def other_size(kinds: Iterable[WorkChange]) -> str:
+def size_change_text(kinds: Iterable[WorkChange]) -> str:
     """That kernels of every kind take more (or less) time by a factor, where they do: no change of code does that.
 
     Args:
@@ -289,7 +301,7 @@ def _weighted_median(rows: list[tuple[float, float]]) -> float:
     return rows[-1][0]
 
 
-def window_note(before: dict[str, Work], after: dict[str, Work], on: Stepwise) -> str:
+def window_note(before: dict[str, Work], after: dict[str, Work], on: ComparedSteps) -> str:
     """That one window has more kernels than the other, where that is only for its length; "" where it is not."""
     kinds = kind_changes(before, after, on)
     told = []
@@ -297,7 +309,7 @@ def window_note(before: dict[str, Work], after: dict[str, Work], on: Stepwise) -
         a, b = row.window_before, row.window_after
         if not a or not b or min(a, b) > (1 - _WINDOW) * max(a, b):
             continue
-        if on.places and not _as_often(row):
+        if on.places and not _is_as_frequent(row):
             continue
         word = "fewer" if b < a else "more"
         told.append(f"{percent(100 * abs(b / a - 1))} {word} {row.kind} kernels ({a} before, {b} after)")
@@ -309,12 +321,12 @@ def window_note(before: dict[str, Work], after: dict[str, Work], on: Stepwise) -
     return f"in the window after ran {said}: without whole steps on both sides that says nothing of speed"
 
 
-def _as_often(row: WorkChange) -> bool:
+def _is_as_frequent(row: WorkChange) -> bool:
     a, b = row.count_before or 0.0, row.count_after or 0.0
     return abs(a - b) <= 0.02 * max(a, b)
 
 
-def collective_changes(before: Report, after: Report, paired: Paired) -> tuple[CollectiveChange, ...]:
+def collective_changes(before: Report, after: Report, paired: PairedDevices) -> tuple[CollectiveChange, ...]:
     """NCCL by device and collective, before and after; the largest change first."""
     rows = []
     for pair in paired.pairs:

@@ -37,8 +37,8 @@ from collections import Counter
 from collections.abc import Sequence
 
 from llmtop.loading.frames import Calls, IsGenerator
-from llmtop.loading.seen import LoadSeen
-from llmtop.loading.shares import Found, Loading, Part, shares
+from llmtop.loading.seen import LoaderSamples
+from llmtop.loading.shares import LoaderThread, LoadingShares, Part, loading_shares
 from llmtop.loading.words import advice_of, sentence
 from llmtop.model.snapshot import LoadingCost
 
@@ -62,7 +62,7 @@ _NOT_MORE = ("own_code", "lock", "gil", "slow_worker", "cpu", "unknown")
 
 
 def decide(
-    seen: LoadSeen, calls: Calls = lambda frame: (), is_generator: IsGenerator = lambda frame: False
+    seen: LoaderSamples, calls: Calls = lambda frame: (), is_generator: IsGenerator = lambda frame: False
 ) -> LoadingCost | None:
     """What the loader's time goes into; None where the training does not wait for it, or was not seen.
 
@@ -71,7 +71,7 @@ def decide(
         calls: what the line of a frame calls (`llmtop.loading.source.SourceFiles.calls`).
         is_generator: whether the function of a frame has a yield.
     """
-    found = shares(seen, calls, is_generator)
+    found = loading_shares(seen, calls, is_generator)
     if found is None or (not found.threads and found.wait_looks == 0):
         return None
     if 100 * found.wait < LEAST_WAIT_PCT:
@@ -99,10 +99,10 @@ def decide(
         read_bytes_per_s=seen.read_bytes_per_s,
         looks=sum(one.looks for one in found.threads),
     )
-    return _said(told, found, slow)
+    return _with_sentence(told, found, slow)
 
 
-def _said(told: LoadingCost, found: Found, slow: Loading | None) -> LoadingCost:
+def _with_sentence(told: LoadingCost, found: LoadingShares, slow: LoaderThread | None) -> LoadingCost:
     from msgspec.structs import replace
 
     waiting = sum(one.cpu_wait for one in found.threads)
@@ -110,7 +110,9 @@ def _said(told: LoadingCost, found: Found, slow: Loading | None) -> LoadingCost:
     return replace(told, advice=advice_of(told))
 
 
-def _cause(seen: LoadSeen, found: Found, pooled: Counter[Part], busy: float) -> tuple[str, Loading | None]:
+def _cause(
+    seen: LoaderSamples, found: LoadingShares, pooled: Counter[Part], busy: float
+) -> tuple[str, LoaderThread | None]:
     """The word, and the worker that it is about where it is about one."""
     if busy <= 0:
         return "unknown", None
@@ -140,7 +142,7 @@ def _cause(seen: LoadSeen, found: Found, pooled: Counter[Part], busy: float) -> 
     return _own_code(seen, found) if part == "own" else _CAUSES[part], None
 
 
-def _own_code(seen: LoadSeen, found: Found) -> str:
+def _own_code(seen: LoaderSamples, found: LoadingShares) -> str:
     """The word for code of the script's own: whether one more worker would find half of the CPU that it takes."""
     takes = [one.cpu + one.cpu_wait for one in found.threads if one.cpu is not None]
     if seen.cores is None or not takes:
@@ -151,12 +153,12 @@ def _own_code(seen: LoadSeen, found: Found) -> str:
     return "too_few_workers" if waits < _QUEUES * sum(takes) else "unknown"
 
 
-def _number(workers: Sequence[Loading]) -> int:
+def _number(workers: Sequence[LoaderThread]) -> int:
     """How many there are at a time."""
     return max(round(sum(one.present for one in workers)), 1) if workers else 0
 
 
-def _slow(workers: Sequence[Loading], within: float, *, spare: bool) -> Loading | None:
+def _slow(workers: Sequence[LoaderThread], within: float, *, spare: bool) -> LoaderThread | None:
     """The worker that holds the others up: it is busy, and each of them waits for more than half as long."""
     if len(workers) < 2 or any(one.present < 1 for one in workers):
         return None
@@ -172,7 +174,7 @@ def _part_of(cause: str, parts: dict[Part, float]) -> Part | None:
     return named if named is not None else next(iter(parts), None)
 
 
-def _where(threads: Sequence[Loading], part: Part | None) -> tuple[str, str]:
+def _where(threads: Sequence[LoaderThread], part: Part | None) -> tuple[str, str]:
     """The library and the line of the script under which most of a part was seen."""
     libraries: Counter[str] = Counter()
     places: Counter[str] = Counter()
@@ -188,7 +190,7 @@ def _where(threads: Sequence[Loading], part: Part | None) -> tuple[str, str]:
     return library, found.most_common(1)[0][0] if found else ""
 
 
-def _needed(found: Found) -> int | None:
+def _needed(found: LoadingShares) -> int | None:
     # Where hardly anything but waiting was seen, what it does besides is known by its upper bound alone.
     within = 1.0 - _wilson(found.wait_looks, found.looks)[0]
     busy = sum(one.busy for one in found.threads)

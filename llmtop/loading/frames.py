@@ -100,8 +100,8 @@ IsGenerator: TypeAlias = Callable[[Frame], bool]
 
 
 @dataclass(frozen=True)
-class Doing:
-    """What one stack is about."""
+class StackActivity:
+    """Work that one sampled stack shows."""
 
     work: Work
     library: str = ""
@@ -116,7 +116,7 @@ def function(frame: Frame) -> str:
     return frame.name.rpartition(".")[2]
 
 
-def loads(frames: Sequence[Frame], is_generator: IsGenerator) -> int | None:
+def loading_frame(frames: Sequence[Frame], is_generator: IsGenerator) -> int | None:
     """From which frame on a stack of the training's own thread prepares or awaits a batch; None: it does not.
 
     Args:
@@ -136,30 +136,30 @@ def loads(frames: Sequence[Frame], is_generator: IsGenerator) -> int | None:
     return None
 
 
-def doing(frames: Sequence[Frame], calls: Calls) -> Doing:
+def classify_stack(frames: Sequence[Frame], calls: Calls) -> StackActivity:
     """What a stack of a thread that prepares batches is about.
 
     Args:
-        frames: outermost first; of the training's own thread from where `loads` says.
+        frames: outermost first; of the training's own thread from where `loading_frame` says.
         calls: what the line of a frame calls.
     """
     inner = _of_worker(frames)
     place = next((frame.text for frame in reversed(inner) if frame.own), "")
     if not inner:
-        return Doing("idle")
+        return StackActivity("idle")
     python = [frame for frame in inner if not frame.native]
     fetched = next((index for index, frame in enumerate(python) if frame.file.endswith(_FETCH)), None)
     collating = fetched is not None and _collates(python[fetched:], calls)
     for index in range(len(python) - 1, -1, -1):
-        told = _told(python[index], calls)
+        told = _classify_frame(python[index], calls)
         if told is not None:
             work = told[0]
             if work == "lock" and any(_of_queue(frame) for frame in python[max(index - 2, 0) : index]):
                 work = "idle"  # it is the lock of a queue that has nothing for it
-            return Doing(work, told[1], place)
+            return StackActivity(work, told[1], place)
     work = _by_position(python, collating, fetched is None)
     package = _PACKAGE.search(python[-1].file) if work == "own" and python else None
-    return Doing(work, "" if package is None else package[1], place)
+    return StackActivity(work, "" if package is None else package[1], place)
 
 
 def _by_position(python: Sequence[Frame], collating: bool, starts: bool) -> Work:
@@ -208,7 +208,7 @@ def _collates(below: Sequence[Frame], calls: Calls) -> bool:
     return "collate" in below[1].name.lower()
 
 
-def _told(frame: Frame, calls: Calls) -> tuple[Work, str] | None:
+def _classify_frame(frame: Frame, calls: Calls) -> tuple[Work, str] | None:
     """What a frame says of its stack; None: nothing."""
     if frame.own:
         return _of_line(frame, calls)
@@ -239,11 +239,11 @@ def _of_transformers(frame: Frame) -> Work | None:
 
 def _of_line(frame: Frame, calls: Calls) -> tuple[Work, str] | None:
     """What the line calls; None where that is nothing of the tables, or several things."""
-    found = {told for called in calls(frame) if (told := _called(called)) is not None}
+    found = {told for called in calls(frame) if (told := _function_name(called)) is not None}
     return next(iter(found)) if len({work for work, _ in found}) == 1 else None
 
 
-def _called(name: str) -> tuple[Work, str] | None:
+def _function_name(name: str) -> tuple[Work, str] | None:
     parts = name.split(".")
     for length in range(len(parts), 0, -1):
         known = _CALLS.get(".".join(parts[:length]))

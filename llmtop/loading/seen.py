@@ -31,8 +31,8 @@ timeout, as Python's own lock is waited for; "asleep" for what the kernel does n
 
 
 @dataclass(frozen=True)
-class LoadSeen:
-    """What was seen of one training over some seconds."""
+class LoaderSamples:
+    """Samples of the loader's threads of one training, over some seconds."""
 
     pid: int
     """Of the training."""

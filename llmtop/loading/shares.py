@@ -13,8 +13,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-from llmtop.loading.frames import Calls, Doing, IsGenerator, doing, loads
-from llmtop.loading.seen import LoadSeen, Waits
+from llmtop.loading.frames import Calls, IsGenerator, StackActivity, classify_stack, loading_frame
+from llmtop.loading.seen import LoaderSamples, Waits
 from llmtop.stacks.samples import MAIN, Stack
 
 Part: TypeAlias = Literal[
@@ -39,8 +39,8 @@ _IDLE: tuple[Waits, ...] = ("pipe", "poll", "asleep")
 
 
 @dataclass
-class Loading:
-    """One thread that prepares batches, as shares of the window."""
+class LoaderThread:
+    """Thread that prepares batches, as shares of the window."""
 
     pid: int
     worker: bool
@@ -64,19 +64,19 @@ class Loading:
 
 
 @dataclass
-class Found:
-    """All of them, and how the training's own thread waits for them."""
+class LoadingShares:
+    """Loader threads, and how the training's main thread waits for them."""
 
     wait: float
     """Share of the training's own thread in which it awaits or makes a batch."""
     wait_looks: int
     looks: int
-    threads: list[Loading]
+    threads: list[LoaderThread]
     cpus: float
     """How many CPUs all threads of the training and of those that it started had."""
 
 
-def shares(seen: LoadSeen, calls: Calls, is_generator: IsGenerator) -> Found | None:
+def loading_shares(seen: LoaderSamples, calls: Calls, is_generator: IsGenerator) -> LoadingShares | None:
     """What the threads that load do; None where the training's own thread was not seen.
 
     Args:
@@ -84,12 +84,12 @@ def shares(seen: LoadSeen, calls: Calls, is_generator: IsGenerator) -> Found | N
         calls: what the line of a frame calls (`llmtop.loading.source`).
         is_generator: whether a frame's function has a yield.
     """
-    main = [stack for stack in seen.stacks if _own(stack, seen) and _is_main(stack, seen)]
+    main = [stack for stack in seen.stacks if _own(stack, seen) and _is_main_thread(stack, seen)]
     looks = sum(stack.samples for stack in main)
     if not looks:
         return None
-    at = [(stack, index) for stack in main if (index := loads(stack.frames, is_generator)) is not None]
-    told = [(doing(stack.frames[index:], calls), stack.samples) for stack, index in at]
+    at = [(stack, index) for stack in main if (index := loading_frame(stack.frames, is_generator)) is not None]
+    told = [(classify_stack(stack.frames[index:], calls), stack.samples) for stack, index in at]
     waiting = sum(number for _, number in told)
     moving = sum(number for one, number in told if one.work == "transfer")
     itself = sum(number for one, number in told if one.work != "idle") - moving
@@ -102,13 +102,13 @@ def shares(seen: LoadSeen, calls: Calls, is_generator: IsGenerator) -> Found | N
     if not any(one.worker for one in threads) and 2 * itself <= waiting:
         threads += _others(seen, calls, looks)
     _off_disk(threads, seen)
-    return Found(waiting / looks, waiting, looks, threads, sum(one.pct for one in seen.cpu.values()) / 100)
+    return LoadingShares(waiting / looks, waiting, looks, threads, sum(one.pct for one in seen.cpu.values()) / 100)
 
 
 _PAGE_BYTES = 4096
 
 
-def _off_disk(threads: Sequence[Loading], seen: LoadSeen) -> None:
+def _off_disk(threads: Sequence[LoaderThread], seen: LoaderSamples) -> None:
     """What waits for pages of files while nothing comes from storage waits for a filesystem of another machine.
 
     Each such wait is for a page at least, and on a disk of this machine takes no second.
@@ -123,15 +123,15 @@ def _off_disk(threads: Sequence[Loading], seen: LoadSeen) -> None:
             one.parts["network"] = one.parts.get("network", 0.0) + share
 
 
-def _own(stack: Stack, seen: LoadSeen) -> bool:
+def _own(stack: Stack, seen: LoaderSamples) -> bool:
     return stack.process is None or stack.process.pid == seen.pid
 
 
-def _is_main(stack: Stack, seen: LoadSeen) -> bool:
+def _is_main_thread(stack: Stack, seen: LoaderSamples) -> bool:
     return stack.thread.name == MAIN or stack.thread.os_id == seen.pid
 
 
-def _workers(seen: LoadSeen, calls: Calls, looks: int) -> list[Loading]:
+def _workers(seen: LoaderSamples, calls: Calls, looks: int) -> list[LoaderThread]:
     """The first threads of the processes that load; where no stack of any could be read, what their states say."""
     by: dict[int, list[Stack]] = {}
     for stack in seen.stacks:
@@ -149,7 +149,7 @@ def _workers(seen: LoadSeen, calls: Calls, looks: int) -> list[Loading]:
     }
     found = []
     for pid in sorted(chosen):
-        told = [(doing(stack.frames, calls), stack.samples) for stack in by[pid]]
+        told = [(classify_stack(stack.frames, calls), stack.samples) for stack in by[pid]]
         own = sum(number for _, number in told)
         passing = bool(seen.cpu) and pid not in seen.cpu  # it has begun or ended meanwhile
         one = _thread(pid, pid, told, max(looks, own) if passing else own, seen, worker=True)
@@ -164,11 +164,11 @@ def _has(stack: Stack, file: str) -> bool:
     return any(frame.file.endswith(file) for frame in stack.frames)
 
 
-def _others(seen: LoadSeen, calls: Calls, looks: int) -> list[Loading]:
+def _others(seen: LoaderSamples, calls: Calls, looks: int) -> list[LoaderThread]:
     """The training's other threads that do something: one that prefetches, a pool."""
     by: dict[int, list[Stack]] = {}
     for stack in seen.stacks:
-        if _own(stack, seen) and not _is_main(stack, seen) and stack.thread.os_id is not None:
+        if _own(stack, seen) and not _is_main_thread(stack, seen) and stack.thread.os_id is not None:
             by.setdefault(stack.thread.os_id, []).append(stack)
     found = []
     for thread, stacks in by.items():
@@ -176,7 +176,7 @@ def _others(seen: LoadSeen, calls: Calls, looks: int) -> list[Loading]:
             "llmtop/instrument/" in s.frames[0].file for s in stacks if s.frames
         ):
             continue
-        told = [(doing(stack.frames, calls), stack.samples) for stack in stacks]
+        told = [(classify_stack(stack.frames, calls), stack.samples) for stack in stacks]
         one = _thread(seen.pid, thread, told, max(looks, sum(number for _, number in told)), seen, worker=False)
         if one.busy > 0:
             found.append(one)
@@ -184,9 +184,15 @@ def _others(seen: LoadSeen, calls: Calls, looks: int) -> list[Loading]:
 
 
 def _thread(
-    pid: int, thread: int, told: Iterable[tuple[Doing, int]], looks: int, seen: LoadSeen, *, worker: bool
-) -> Loading:
-    one = Loading(pid, worker)
+    pid: int,
+    thread: int,
+    told: Iterable[tuple[StackActivity, int]],
+    looks: int,
+    seen: LoaderSamples,
+    *,
+    worker: bool,
+) -> LoaderThread:
+    one = LoaderThread(pid, worker)
     for doing_, number in told:
         if doing_.work == "idle":
             one.idle += number / looks
@@ -204,7 +210,7 @@ def _thread(
     return one
 
 
-def _take_waits(one: Loading, states: Counter[Waits], others_cpu: float, *, trains: bool) -> None:
+def _take_waits(one: LoaderThread, states: Counter[Waits], others_cpu: float, *, trains: bool) -> None:
     """Give to what the kernel says a thread waits for what its stacks gave to the code that it stands in."""
     total = sum(states.values())
     part = {name: number / total for name, number in states.items()}
@@ -223,7 +229,7 @@ def _take_waits(one: Loading, states: Counter[Waits], others_cpu: float, *, trai
         _take(one, "gil", part.get("gil", 0.0), ("own", "collate", "tokenize", "decode"))
 
 
-def _take(one: Loading, kind: Part, share: float, takes: Sequence[Part] = _FROM) -> None:
+def _take(one: LoaderThread, kind: Part, share: float, takes: Sequence[Part] = _FROM) -> None:
     """Bring a kind to that share, at the cost of others; what it has by its stacks already is a part of it."""
     wanted = share - one.parts.get(kind, 0.0)
     for other in takes:
@@ -236,15 +242,15 @@ def _take(one: Loading, kind: Part, share: float, takes: Sequence[Part] = _FROM)
             wanted -= given
 
 
-def _others_cpu(seen: LoadSeen, pid: int, thread: int) -> float:
+def _others_cpu(seen: LoaderSamples, pid: int, thread: int) -> float:
     """How many CPUs the other threads of a process had."""
     return sum(one.pct for number, one in seen.cpu.items() if one.pid == pid and number != thread) / 100
 
 
-def _by_states(pid: int, seen: LoadSeen) -> Loading:
+def _by_states(pid: int, seen: LoaderSamples) -> LoaderThread:
     states = seen.states[pid]
     total = sum(states.values())
-    one = Loading(pid, True, looks=total)
+    one = LoaderThread(pid, True, looks=total)
     one.idle = sum(states[name] for name in _IDLE) / total
     one.parts["unseen"] = 1.0 - one.idle
     _take(one, "disk", states["disk"] / total, ("unseen",))

@@ -74,7 +74,9 @@ def sentence(told: LoadingCost, slow: int | None, cpu_wait_pct: float) -> str:
         cores = "" if told.cores is None else f"{told.cores:g} "
         return f"Preparing batches is {share} {_code(told)} ({who}{at}), and the {cores}CPUs are full."
     if told.cause == "unknown":
-        most = ", ".join(f"{_is(name, told)} {percent(value)}" for name, value in list(told.shares.items())[:3])
+        most = ", ".join(
+            f"{_work_name(name, told)} {percent(value)}" for name, value in list(told.shares.items())[:3]
+        )
         ready = f"; ready without a CPU {percent(cpu_wait_pct)} of the time" if cpu_wait_pct >= 10 else ""
         seen = f"{most or 'nobody was seen preparing a batch'}{at}{ready}"
         return f"What its loader's time goes into is unknown: {seen}."
@@ -98,7 +100,7 @@ def advice_of(told: LoadingCost) -> str:
     return "; ".join(parts)
 
 
-def _is(name: str, told: LoadingCost) -> str:
+def _work_name(name: str, told: LoadingCost) -> str:
     """What a kind of work is called; of files with where their bytes come from, as far as the kernel tells."""
     if name != "file" or told.read_bytes_per_s is None:
         return _IS[name]

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
-from llmtop.memory.findings import findings_of, summary_of
-from llmtop.memory.growth import growing_of
+from llmtop.memory.findings import memory_findings, memory_summary
+from llmtop.memory.growth import find_leaks
 from llmtop.memory.history import Curve, PhasesInTime
-from llmtop.memory.live_blocks import Living, Stacks
+from llmtop.memory.live_blocks import LiveBlocks, StackTable
 from llmtop.memory.model import (
     Fragmentation,
     MemoryDevice,
@@ -31,7 +31,7 @@ from llmtop.memory.snapshot import (
     MemorySnapshot,
     load,
 )
-from llmtop.report.environment import environment_of
+from llmtop.report.environment import read_environment
 from llmtop.system.inputs import DEFAULT, Limits
 
 _STRETCHES = 160
@@ -44,21 +44,21 @@ def analyze_memory(paths: Sequence[Path], limits: Limits = DEFAULT) -> MemoryRep
     Raises:
         UnusableInput: see `llmtop.memory.snapshot.load`.
     """
-    return report_of([load(path, limits) for path in paths], environment_path=paths[0])
+    return build_report([load(path, limits) for path in paths], environment_path=paths[0])
 
 
-def report_of(snapshots: Sequence[MemorySnapshot], environment_path: Path | None = None) -> MemoryReport:
+def build_report(snapshots: Sequence[MemorySnapshot], environment_path: Path | None = None) -> MemoryReport:
     """What snapshots show, one a rank.
 
     Args:
         snapshots: at least one.
         environment_path: beside which capture.json may lie.
     """
-    seen = [(snapshot, living) for snapshot in snapshots for living in living_of(snapshot)]
+    seen = [(snapshot, living) for snapshot in snapshots for living in live_devices(snapshot)]
     devices = tuple(_device(snapshot, living) for snapshot, living in seen)
     windows = [seconds for living in (one for _, one in seen) if (seconds := _window_seconds(living)) is not None]
     steps = [max(len(snapshot.steps_us) - 1, 0) for snapshot in snapshots if snapshot.steps_us]
-    environment = environment_of(environment_path) if environment_path is not None else None
+    environment = read_environment(environment_path) if environment_path is not None else None
     whole = MemoryReport(
         source=", ".join(snapshot.source for snapshot in snapshots),
         window_seconds=max(windows, default=None),
@@ -70,17 +70,17 @@ def report_of(snapshots: Sequence[MemorySnapshot], environment_path: Path | None
     )
     import msgspec
 
-    return msgspec.structs.replace(whole, summary=summary_of(whole), findings=findings_of(whole))
+    return msgspec.structs.replace(whole, summary=memory_summary(whole), findings=memory_findings(whole))
 
 
-def living_of(snapshot: MemorySnapshot) -> list[Living]:
+def live_devices(snapshot: MemorySnapshot) -> list[LiveBlocks]:
     """The devices of a snapshot on which there is anything, with what lives on them."""
-    stacks, phases = Stacks(snapshot.stacks), PhasesInTime(snapshot)
+    stacks, phases = StackTable(snapshot.stacks), PhasesInTime(snapshot)
     used = [one for one in snapshot.devices if len(one.segment_bytes) or len(one.events) or one.failed]
-    return [Living(snapshot, device, stacks, phases) for device in used]
+    return [LiveBlocks(snapshot, device, stacks, phases) for device in used]
 
 
-def _device(snapshot: MemorySnapshot, living: Living) -> MemoryDevice:
+def _device(snapshot: MemorySnapshot, living: LiveBlocks) -> MemoryDevice:
     device, blocks, curve = living.device, living.device.blocks, living.curve
     return MemoryDevice(
         device=device.device,
@@ -101,7 +101,7 @@ def _device(snapshot: MemorySnapshot, living: Living) -> MemoryDevice:
         loss_peak_bytes=None if curve is None else living.loss_bytes(),
         phases=() if curve is None else _phase_peaks(living, curve),
         timeline=None if curve is None else _timeline(device.events.time_us, curve),
-        growing=growing_of(snapshot, living),
+        growing=find_leaks(snapshot, living),
         out_of_memory=tuple(_out_of_memory(living)),
     )
 
@@ -123,23 +123,23 @@ def _fragmentation(device: DeviceMemory) -> Fragmentation:
     )
 
 
-def _first_us(living: Living) -> int | None:
+def _first_us(living: LiveBlocks) -> int | None:
     """When the window began; None where the history has no times."""
     times = living.device.events.time_us
     return int(times[0]) if len(times) and int(times[0]) > 0 else None
 
 
-def _window_seconds(living: Living) -> float | None:
+def _window_seconds(living: LiveBlocks) -> float | None:
     first = _first_us(living)
     return None if first is None else max(0, int(living.device.events.time_us[-1]) - first) / 1e6
 
 
-def _since(living: Living, row: int) -> float | None:
+def _since(living: LiveBlocks, row: int) -> float | None:
     first = _first_us(living)
     return None if first is None else max(0, living.time_us(max(row, 0)) - first) / 1e6
 
 
-def _peak(living: Living, curve: Curve) -> MemoryPeak:
+def _peak(living: LiveBlocks, curve: Curve) -> MemoryPeak:
     row = living.peak if living.peak is not None else -1
     number = living.phases.at(living.time_us(row)) if row >= 0 else -1
     phase = living.phases.named(number)
@@ -151,7 +151,7 @@ def _peak(living: Living, curve: Curve) -> MemoryPeak:
     )
 
 
-def _phase_peaks(living: Living, curve: Curve) -> tuple[PhasePeak, ...]:
+def _phase_peaks(living: LiveBlocks, curve: Curve) -> tuple[PhasePeak, ...]:
     """In the order in which phases first ran."""
     times = living.device.events.time_us
     found: dict[str, list[tuple[int, int]]] = {}
@@ -189,7 +189,7 @@ def _timeline(times: Ints, curve: Curve) -> MemoryTimeline:
     )
 
 
-def _out_of_memory(living: Living) -> list[OutOfMemory]:
+def _out_of_memory(living: LiveBlocks) -> list[OutOfMemory]:
     events = living.device.events
     found = []
     for row in np.flatnonzero(events.action == OOM).tolist():
@@ -199,7 +199,7 @@ def _out_of_memory(living: Living) -> list[OutOfMemory]:
                 wanted_bytes=int(events.bytes[row]),
                 device_free_bytes=free if free >= 0 else None,
                 line=living.stacks.line(stack),
-                stack=living.stacks.told(stack),
+                stack=living.stacks.frame_lines(stack),
                 at_seconds=_since(living, row),
             )
         )
@@ -208,7 +208,7 @@ def _out_of_memory(living: Living) -> list[OutOfMemory]:
             wanted_bytes=one.wanted_bytes,
             device_free_bytes=one.device_free_bytes if one.device_free_bytes >= 0 else None,
             line=living.stacks.line(one.stack),
-            stack=living.stacks.told(one.stack),
+            stack=living.stacks.frame_lines(one.stack),
             at_seconds=None,
         )
         for one in living.device.failed
@@ -216,7 +216,7 @@ def _out_of_memory(living: Living) -> list[OutOfMemory]:
     return found
 
 
-def _notes(seen: list[tuple[MemorySnapshot, Living]]) -> list[str]:
+def _notes(seen: list[tuple[MemorySnapshot, LiveBlocks]]) -> list[str]:
     notes = []
     if not seen:
         notes.append("no memory is reserved on any device: nothing was allocated, or all of it was given back")

@@ -23,7 +23,7 @@ def _most(device: MemoryDevice) -> int:
     return device.peak.bytes if device.peak is not None else device.requested_bytes
 
 
-def summary_of(report: MemoryReport) -> str:
+def memory_summary(report: MemoryReport) -> str:
     """How much is held by whom, in a sentence or two."""
     device = fullest(report.devices)
     if device is None:
@@ -42,8 +42,8 @@ def summary_of(report: MemoryReport) -> str:
     return text + "."
 
 
-def findings_of(report: MemoryReport) -> tuple[MemoryFinding, ...]:
-    """What went wrong first, then what would free memory, most first."""
+def memory_findings(report: MemoryReport) -> tuple[MemoryFinding, ...]:
+    """Return the findings: failures first, then by how much memory each would free."""
     device = fullest(report.devices)
     if device is None:
         return ()

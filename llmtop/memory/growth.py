@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 
-from llmtop.memory.history import step_of
-from llmtop.memory.live_blocks import Living
-from llmtop.memory.model import Growing, Holder
+from llmtop.memory.history import step_at
+from llmtop.memory.live_blocks import LiveBlocks
+from llmtop.memory.model import Holder, LeakingLine
 from llmtop.memory.snapshot import MemorySnapshot
 
 LEAST_STEPS = 3
@@ -15,7 +15,7 @@ _BALANCED = 0.5
 """Where at least so many old blocks of the size go for those that come, a buffer turns over and nothing grows."""
 
 
-def growing_of(snapshot: MemorySnapshot, living: Living) -> tuple[Growing, ...]:
+def find_leaks(snapshot: MemorySnapshot, living: LiveBlocks) -> tuple[LeakingLine, ...]:
     """Stacks of which each step left something allocated until the end; the last step aside, which still uses it.
 
     What replaces older blocks of the same size, as a queue of the last losses does, is no growth.
@@ -26,7 +26,7 @@ def growing_of(snapshot: MemorySnapshot, living: Living) -> tuple[Growing, ...]:
     kept: dict[tuple[int, int], list[tuple[int, int, Holder]]] = {}
     for piece in living.pieces:
         if piece.at_end and piece.row >= 0:
-            step = step_of(snapshot, living.time_us(piece.row))
+            step = step_at(snapshot, living.time_us(piece.row))
             if step is not None and step < whole - 1:
                 kept.setdefault((piece.stack, 0 if piece.stack else piece.bytes), []).append(
                     (step, piece.bytes, piece.holder)
@@ -39,9 +39,9 @@ def growing_of(snapshot: MemorySnapshot, living: Living) -> tuple[Growing, ...]:
         if len(steps) < whole - 1 or replaced >= _BALANCED * len(pieces):
             continue
         found.append(
-            Growing(
+            LeakingLine(
                 line=living.stacks.line(stack) or "no Python frame (autograd's thread)",
-                stack=living.stacks.told(stack),
+                stack=living.stacks.frame_lines(stack),
                 holder=Counter(holder for _, _, holder in pieces).most_common(1)[0][0],
                 bytes_per_step=sum(size for _, size, _ in pieces) // len(steps),
                 blocks=len(pieces),

@@ -24,8 +24,8 @@ NOT_FREED = -1
 
 
 @dataclass(frozen=True)
-class Lives:
-    """From which event to which each allocation lived."""
+class AllocationLifetimes:
+    """Events at which each allocation was made and freed."""
 
     made: list[int]
     """The events that allocated, in order."""
@@ -37,7 +37,7 @@ class Lives:
     """Events that freed what was allocated before the first event."""
 
 
-def lives_of(events: AllocatorEvents) -> Lives:
+def allocation_lifetimes(events: AllocatorEvents) -> AllocationLifetimes:
     """Follow each address from its allocation to its release."""
     made: list[int] = []
     freed: dict[int, int] = {}
@@ -53,12 +53,12 @@ def lives_of(events: AllocatorEvents) -> Lives:
                 before.append(row)
             else:
                 freed[start] = row
-    return Lives(made, freed, living, before)
+    return AllocationLifetimes(made, freed, living, before)
 
 
 @dataclass(frozen=True)
 class Curve:
-    """What was held after each event, and before the first."""
+    """Bytes held after each event, and before the first."""
 
     allocated: Ints
     """One value more than there are events: the first is before them. As requested."""
@@ -70,8 +70,8 @@ class Curve:
         return int(self.allocated.min()) >= 0 and int(self.reserved.min()) >= 0
 
 
-def curve_of(device: DeviceMemory, allocated: int) -> Curve:
-    """Go back from what is held at the end.
+def memory_curve(device: DeviceMemory, allocated: int) -> Curve:
+    """Return the bytes held at each event, computed backwards from what is held at the end.
 
     Args:
         device: with its history.
@@ -111,7 +111,16 @@ class PhasesInTime:
         self._roles = [role_of(phase.name) for phase in self.phases]
 
     def at(self, time_us: int) -> int:
-        """The number of the phase, -1 for none; what is at its last microsecond is in it, at its first not."""
+        """Return the number of the innermost phase at a time.
+
+        A phase contains its last microsecond and not its first.
+
+        Args:
+            time_us: time of the allocator's clock, in µs.
+
+        Returns:
+            -1 for no phase.
+        """
         place = bisect.bisect_left(self._at, time_us) - 1
         return self._phase[place] if place >= 0 else -1
 
@@ -124,7 +133,15 @@ class PhasesInTime:
         return self._roles[number] if number >= 0 else "other"
 
 
-def step_of(snapshot: MemorySnapshot, time_us: int) -> int | None:
-    """The number of the whole step that a time lies in, from 0; None outside of all."""
+def step_at(snapshot: MemorySnapshot, time_us: int) -> int | None:
+    """Return the number of the whole step at a time, from 0.
+
+    Args:
+        snapshot: the snapshot with the steps.
+        time_us: time of the allocator's clock, in µs.
+
+    Returns:
+        None outside of all steps.
+    """
     place = bisect.bisect_left(snapshot.steps_us, time_us) - 1
     return place if 0 <= place < len(snapshot.steps_us) - 1 else None

@@ -78,27 +78,27 @@ def is_of_loss(stack: Stack) -> bool:
     return any(frame.function in _LOSSES for frame in stack)
 
 
-def line_of(stack: Stack) -> str:
+def innermost_line(stack: Stack) -> str:
     """The innermost line of the script's own code; of a library where there is none, "" without a stack."""
     if not stack:
         return ""
     own = next((frame for frame in stack if not any(part in frame.file for part in _LIBRARIES)), None)
-    return told(own or next((frame for frame in stack if "/torch/" not in frame.file), stack[0]))
+    return frame_text(own or next((frame for frame in stack if "/torch/" not in frame.file), stack[0]))
 
 
-def module_of(stack: Stack) -> str:
+def innermost_module(stack: Stack) -> str:
     """The innermost `forward` of a module that is none of torch's, with its line; else of torch's; "" outside."""
     passes = [frame for frame in stack if frame.function == "forward"]
     own = next((frame for frame in passes if "/torch/nn/" not in frame.file), None)
     inner = next((frame for frame in passes if "/torch/nn/modules/" in frame.file), None)
-    words = [told(own)] if own is not None else []
+    words = [frame_text(own)] if own is not None else []
     if inner is not None:
         words.append(inner.file.rpartition("/")[2].removesuffix(".py"))
     return " > ".join(words)
 
 
-def told(frame: StackLine) -> str:
-    """A frame in a line: "train.py:42 step"."""
+def frame_text(frame: StackLine) -> str:
+    """Return a frame as text: "train.py:42 step"."""
     return f"{frame.file.rpartition('/')[2]}:{frame.line} {frame.function}"
 
 

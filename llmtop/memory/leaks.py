@@ -8,11 +8,11 @@ from typing import Literal, NamedTuple
 
 from llmtop.errors import UnusableInput
 from llmtop.format import size
-from llmtop.memory.analyze import living_of
+from llmtop.memory.analyze import live_devices
 from llmtop.memory.findings import WORTH_PCT
-from llmtop.memory.growth import growing_of
-from llmtop.memory.live_blocks import Living, Piece, size_name
-from llmtop.memory.model import DeviceGrowth, Growing, Growth, Holder, LeakReport
+from llmtop.memory.growth import find_leaks
+from llmtop.memory.live_blocks import LiveBlocks, Piece, size_name
+from llmtop.memory.model import DeviceGrowth, Growth, Holder, LeakingLine, LeakReport
 from llmtop.memory.snapshot import MemorySnapshot, load
 from llmtop.system.inputs import DEFAULT, Limits
 
@@ -52,18 +52,18 @@ def compare_memory(before: list[Path], after: list[Path], limits: Limits = DEFAU
             f"{len(before)} and {len(after)} memory snapshots cannot be set side by side: name one file of each"
         )
     pairs = [(load(one, limits), load(two, limits)) for one, two in zip(before, after, strict=True)]
-    return leaks_of(pairs)
+    return find_growth(pairs)
 
 
-def leaks_of(pairs: list[tuple[MemorySnapshot, MemorySnapshot]]) -> LeakReport:
+def find_growth(pairs: list[tuple[MemorySnapshot, MemorySnapshot]]) -> LeakReport:
     """What grew, over pairs of snapshots of the same process."""
     devices: list[DeviceGrowth] = []
-    steady: list[list[Growing]] = []
+    steady: list[list[LeakingLine]] = []
     for one, two in pairs:
-        first = {living.device.device: living for living in living_of(one)}
-        second = {living.device.device: living for living in living_of(two)}
+        first = {living.device.device: living for living in live_devices(one)}
+        second = {living.device.device: living for living in live_devices(two)}
         for number in sorted({*first, *second}):
-            goes_on = list(growing_of(two, second[number])) if number in second else []
+            goes_on = list(find_leaks(two, second[number])) if number in second else []
             steady.append(goes_on)
             devices.append(_device(number, two.source, first.get(number), second.get(number), goes_on))
     verdict, summary = _judged(devices, steady)
@@ -81,7 +81,7 @@ def leaks_of(pairs: list[tuple[MemorySnapshot, MemorySnapshot]]) -> LeakReport:
 
 
 def _device(
-    number: int, source: str, before: Living | None, after: Living | None, goes_on: list[Growing]
+    number: int, source: str, before: LiveBlocks | None, after: LiveBlocks | None, goes_on: list[LeakingLine]
 ) -> DeviceGrowth:
     old, new = _sums(before), _sums(after)
     by_size = _lines_by_size(after, goes_on)
@@ -117,13 +117,13 @@ def _device(
     )
 
 
-def _sums(living: Living | None) -> dict[_Key, _Sum]:
+def _sums(living: LiveBlocks | None) -> dict[_Key, _Sum]:
     pieces: dict[_Key, list[Piece]] = defaultdict(list)
     if living is None:
         return {}
     for piece in living.pieces:
         if piece.at_end:
-            key = _Key(living.stacks.told(piece.stack), 0) if piece.stack else _Key((), piece.bytes)
+            key = _Key(living.stacks.frame_lines(piece.stack), 0) if piece.stack else _Key((), piece.bytes)
             pieces[key].append(piece)
     return {
         key: _Sum(sum(one.bytes for one in of), len(of), of[0].holder, living.stacks.line(of[0].stack))
@@ -131,7 +131,7 @@ def _sums(living: Living | None) -> dict[_Key, _Sum]:
     }
 
 
-def _lines_by_size(after: Living | None, goes_on: list[Growing]) -> dict[int, str]:
+def _lines_by_size(after: LiveBlocks | None, goes_on: list[LeakingLine]) -> dict[int, str]:
     """By size: the one line that keeps blocks of this size from step to step; where there are two, none."""
     if after is None:
         return {}
@@ -144,7 +144,7 @@ def _lines_by_size(after: Living | None, goes_on: list[Growing]) -> dict[int, st
 
 
 def _judged(
-    devices: list[DeviceGrowth], steady: list[list[Growing]]
+    devices: list[DeviceGrowth], steady: list[list[LeakingLine]]
 ) -> tuple[Literal["leak", "grown", "unknown", "same"], str]:
     """The word for it, and a sentence, about the device that grew most."""
     place = max(

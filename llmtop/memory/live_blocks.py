@@ -10,16 +10,23 @@ from typing import NamedTuple, cast
 import numpy as np
 
 from llmtop.format import size
-from llmtop.memory.history import NOT_FREED, Curve, Lives, PhasesInTime, curve_of, lives_of
+from llmtop.memory.history import (
+    NOT_FREED,
+    AllocationLifetimes,
+    Curve,
+    PhasesInTime,
+    allocation_lifetimes,
+    memory_curve,
+)
 from llmtop.memory.holders import (
     Maker,
     clears_gradients,
+    frame_text,
     holder_of,
+    innermost_line,
+    innermost_module,
     is_of_loss,
-    line_of,
     maker_of,
-    module_of,
-    told,
 )
 from llmtop.memory.model import HOLDERS, Held, Holder
 from llmtop.memory.snapshot import ACTIVE, DeviceMemory, MemorySnapshot, Stack
@@ -41,8 +48,8 @@ class Piece(NamedTuple):
 
 
 @dataclass
-class Stacks:
-    """What each stack says, worked out once."""
+class StackTable:
+    """Facts of each allocation stack, computed once."""
 
     stacks: tuple[Stack, ...]
     _makers: dict[int, Maker | None] = field(default_factory=dict)
@@ -55,25 +62,25 @@ class Stacks:
         return self._makers[stack]
 
     def line(self, stack: int) -> str:
-        """See `line_of`."""
+        """See `innermost_line`."""
         if stack not in self._lines:
-            self._lines[stack] = line_of(self.stacks[stack])
+            self._lines[stack] = innermost_line(self.stacks[stack])
         return self._lines[stack]
 
     def module(self, stack: int) -> str:
-        """See `module_of`."""
-        return module_of(self.stacks[stack])
+        """See `innermost_module`."""
+        return innermost_module(self.stacks[stack])
 
-    def told(self, stack: int) -> tuple[str, ...]:
-        """Its frames in words, the innermost first."""
-        return tuple(told(frame) for frame in self.stacks[stack][:_FRAMES])
+    def frame_lines(self, stack: int) -> tuple[str, ...]:
+        """Return the frames of a stack as text, innermost first."""
+        return tuple(frame_text(frame) for frame in self.stacks[stack][:_FRAMES])
 
 
-class Living:
-    """One device: its history, and what lives when."""
+class LiveBlocks:
+    """Live allocations of one device at the end and at the peak."""
 
     def __init__(
-        self, snapshot: MemorySnapshot, device: DeviceMemory, stacks: Stacks, phases: PhasesInTime
+        self, snapshot: MemorySnapshot, device: DeviceMemory, stacks: StackTable, phases: PhasesInTime
     ) -> None:
         self.device = device
         self.stacks = stacks
@@ -81,8 +88,8 @@ class Living:
         self._owners = snapshot.owners
         blocks = device.blocks
         self.requested = int(blocks.requested[blocks.state == ACTIVE].sum())
-        self.lives: Lives = lives_of(device.events)
-        curve = curve_of(device, self.requested) if len(device.events) else None
+        self.lives: AllocationLifetimes = allocation_lifetimes(device.events)
+        curve = memory_curve(device, self.requested) if len(device.events) else None
         self.curve: Curve | None = curve if curve is not None and curve.is_possible else None
         self.peak: int | None = None if self.curve is None else int(np.argmax(self.curve.allocated)) - 1
         """The event after which most was allocated, -1: before the first."""
@@ -209,7 +216,7 @@ class Living:
                     blocks=blocks,
                     holder=holder,
                     module=self.stacks.module(stack),
-                    stack=self.stacks.told(stack),
+                    stack=self.stacks.frame_lines(stack),
                     peak_bytes=at_peak if self.peak is not None else None,
                 )
             )

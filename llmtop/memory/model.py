@@ -87,8 +87,8 @@ class MemoryTimeline(msgspec.Struct, frozen=True, kw_only=True):
     reserved_bytes: tuple[int, ...]
 
 
-class Growing(msgspec.Struct, frozen=True, kw_only=True):
-    """A line of which something was kept in every step of the window."""
+class LeakingLine(msgspec.Struct, frozen=True, kw_only=True):
+    """Line that kept allocations in every step of the window."""
 
     line: str
     stack: tuple[str, ...]
@@ -136,7 +136,7 @@ class MemoryDevice(msgspec.Struct, frozen=True, kw_only=True):
     """What at the peak was allocated within a cross entropy or a softmax over classes: mostly a vocabulary."""
     phases: tuple[PhasePeak, ...] = ()
     timeline: MemoryTimeline | None = None
-    growing: tuple[Growing, ...] = ()
+    growing: tuple[LeakingLine, ...] = ()
     out_of_memory: tuple[OutOfMemory, ...] = ()
 
 

@@ -49,7 +49,7 @@ _DEEPEST: Final = 512
 """Frames of a stack that are kept, the innermost ones."""
 _NAMES: Final = 400
 """Characters of a file's or function's name."""
-OURS: Final = "llmtop"
+LLMTOP_PREFIX: Final = "llmtop"
 """The key under which llmtop's own capture adds what it knows: when steps began, and whose some tensors are."""
 
 
@@ -104,7 +104,7 @@ class AllocatorEvents:
         return len(self.action)
 
 
-class Failed(NamedTuple):
+class FailedAllocation(NamedTuple):
     """An allocation that failed."""
 
     wanted_bytes: int
@@ -123,7 +123,7 @@ class DeviceMemory:
     """Whether some segment can grow in place."""
     blocks: Blocks
     events: AllocatorEvents
-    failed: tuple[Failed, ...] = ()
+    failed: tuple[FailedAllocation, ...] = ()
     """Allocations that failed, as the training noted them where no history was recorded."""
 
 
@@ -234,7 +234,7 @@ class _Reader:
         self._by_frames: dict[tuple[int, ...], int] = {}
         """Most are not: each event has a list of its own, of frames that are one dict for each place in code."""
         self._frames: dict[int, StackLine] = {}
-        self._failed: dict[int, list[Failed]] = {}
+        self._failed: dict[int, list[FailedAllocation]] = {}
 
     def read(self, data: Any) -> MemorySnapshot:
         if not isinstance(data, dict) or not isinstance(data.get("segments"), list):
@@ -248,10 +248,10 @@ class _Reader:
         rows = sum(len(_listed(trace)) for trace in traces)
         rows += sum(len(_listed(segment.get("blocks"))) for all_of in segments.values() for segment in all_of)
         self._limits.check_events(self._source, rows, 0)
-        ours = data.get(OURS)
+        ours = data.get(LLMTOP_PREFIX)
         ours = ours if isinstance(ours, dict) else {}
         for error in _listed(ours.get("out_of_memory")):
-            failed = Failed(
+            failed = FailedAllocation(
                 _whole(error["wanted_bytes"]), _whole(error["device_free_bytes"]), self._stack(error.get("frames"))
             )
             self._failed.setdefault(_whole(error["device"]), []).append(failed)

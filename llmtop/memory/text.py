@@ -18,7 +18,7 @@ from llmtop.memory.model import (
     MemoryReport,
     MemoryTimeline,
 )
-from llmtop.report.render.text_table import Text
+from llmtop.report.render.text_table import TextTable
 
 BRIEF_LINES = 60
 """As of the report of a capture: what is read before the next command is typed."""
@@ -54,7 +54,7 @@ def brief(report: MemoryReport, width: int = 100, style: Style | None = None) ->
     for device in shown:
         if device.timeline is not None:
             lines += ["", paint("Allocated and reserved over the window", "title")]
-            lines += drawn(device.timeline, width - 4, _ROWS)
+            lines += draw_timeline(device.timeline, width - 4, _ROWS)
         chosen = [table for table in tables(device, width) if table.rows]
         room = BRIEF_LINES - len(lines) - 2
         for place, table in enumerate(chosen):
@@ -79,7 +79,7 @@ def render(report: MemoryReport, width: int = 100, style: Style | None = None) -
         lines += [f"  {text}" for text in figures(device)]
         if device.timeline is not None:
             lines += ["", paint("Allocated and reserved over the window", "title")]
-            lines += drawn(device.timeline, width - 4, _FULL_ROWS)
+            lines += draw_timeline(device.timeline, width - 4, _FULL_ROWS)
         for table in tables(device, width):
             if table.rows:
                 lines += _table(table, _ALL, paint)
@@ -132,8 +132,8 @@ def figures(device: MemoryDevice) -> list[str]:
     return lines
 
 
-def drawn(timeline: MemoryTimeline, width: int, rows: int) -> list[str]:
-    """Allocated as a filled curve, and above it in grey what is reserved besides; bytes at the left, time below.
+def draw_timeline(timeline: MemoryTimeline, width: int, rows: int) -> list[str]:
+    """Return allocated and reserved memory over time as a chart of text lines.
 
     Args:
         timeline: what to draw.
@@ -171,7 +171,7 @@ def _cell(allocated: int, reserved: int, top: int, row: int, rows: int) -> str:
     return "░" if reserved / top * rows > row - 0.5 else " "
 
 
-def tables(device: MemoryDevice, width: int) -> list[Text]:
+def tables(device: MemoryDevice, width: int) -> list[TextTable]:
     """The tables of one device, the most important first.
 
     Args:
@@ -180,29 +180,29 @@ def tables(device: MemoryDevice, width: int) -> list[Text]:
     """
     name = max(24, width - 60)
     return [
-        Text("Held by", ("", "now", "peak", "blocks"), [_held(one, 40) for one in device.holders], most=8),
+        TextTable("Held by", ("", "now", "peak", "blocks"), [_held(one, 40) for one in device.holders], most=8),
         _phase_table(device),
-        Text(
+        TextTable(
             "Lines that allocated it",
             ("line", "holder", "now", "peak", "blocks"),
             [(printable(one.name, name), one.holder, *_held(one, 0)[1:]) for one in device.lines],
-            left=2,
+            text_columns=2,
         ),
-        Text(
+        TextTable(
             "Kept in every step",
             ("line", "holder", "a step", "blocks"),
             [
                 (printable(one.line, name), one.holder, size(one.bytes_per_step), str(one.blocks))
                 for one in device.growing
             ],
-            left=2,
+            text_columns=2,
         ),
-        Text(
+        TextTable(
             "Modules whose forward pass allocated it",
             ("module", "now", "peak", "blocks"),
             [_held(one, name) for one in device.modules],
         ),
-        Text(
+        TextTable(
             "Without a stack, by size",
             ("size", "now", "peak", "blocks"),
             [_held(one, name) for one in device.sizes],
@@ -211,8 +211,8 @@ def tables(device: MemoryDevice, width: int) -> list[Text]:
     ]
 
 
-def _phase_table(device: MemoryDevice) -> Text:
-    return Text(
+def _phase_table(device: MemoryDevice) -> TextTable:
+    return TextTable(
         "Peak by phase",
         ("phase", "peak", "grows by", "times"),
         [
@@ -238,8 +238,8 @@ def _stacks(device: MemoryDevice, paint: Style) -> list[str]:
     return found
 
 
-def _table(table: Text, most: int, paint: Style) -> list[str]:
-    cut = Text(table.title, table.header, table.rows, table.left, most)
+def _table(table: TextTable, most: int, paint: Style) -> list[str]:
+    cut = TextTable(table.title, table.header, table.rows, table.text_columns, most)
     lines = ["", paint(table.title, "title")]
     lines += [("  " + "  ".join(cells)).rstrip() for cells in cut.lines()]
     if cut.more:
@@ -268,8 +268,11 @@ def render_growth(report: LeakReport, width: int = 100, style: Style | None = No
     for device in devices if full else devices[:2]:
         lines += ["", paint(_growth_title(device), "title")]
         for title, rows in (("grown", device.grown), ("shrunk", device.shrunk)):
-            table = Text(
-                title, (title, "holder", "change", "blocks", "before", "after"), _growths(rows, width), left=2
+            table = TextTable(
+                title,
+                (title, "holder", "change", "blocks", "before", "after"),
+                _growths(rows, width),
+                text_columns=2,
             )
             if rows:
                 lines += _table(table, _ALL if full else 10, paint)[2:]

@@ -51,7 +51,7 @@ class LaunchFilter:
         return [*found, "--launch-count", str(self.count)]
 
     @property
-    def told(self) -> str:
+    def description(self) -> str:
         """In words: "launches 10 to 14 of NAME"."""
         first = (self.skip or 0) + 1
         which = f"launch {first}" if self.count == 1 else f"launches {first} to {first + self.count - 1}"

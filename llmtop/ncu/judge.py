@@ -46,8 +46,8 @@ class NcuReport(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the kernel that was wanted is among them."""
 
 
-def judged(kernel: KernelProfile) -> KernelJudgement:
-    """What limits a kernel, and what says so."""
+def judge_kernel(kernel: KernelProfile) -> KernelJudgement:
+    """Return what limits a kernel, with the evidence."""
     found = limiter(kernel)
     return KernelJudgement(
         kernel=kernel.name,
@@ -73,7 +73,7 @@ def ncu_report(path: Path, kernels: Sequence[KernelProfile], left_out: int = 0) 
         kernels: all that were read of it.
         left_out: how many more it has.
     """
-    return NcuReport(source=str(path), kernels=tuple(map(judged, kernels)), left_out=left_out)
+    return NcuReport(source=str(path), kernels=tuple(map(judge_kernel, kernels)), left_out=left_out)
 
 
 def ncu_report_of_one(path: Path, kernels: Sequence[KernelProfile], place: int, note: str) -> NcuReport:
@@ -85,4 +85,4 @@ def ncu_report_of_one(path: Path, kernels: Sequence[KernelProfile], place: int, 
         place: which of them is told of.
         note: why that one.
     """
-    return NcuReport(source=str(path), kernels=(judged(kernels[place]),), place=place, note=note)
+    return NcuReport(source=str(path), kernels=(judge_kernel(kernels[place]),), place=place, note=note)

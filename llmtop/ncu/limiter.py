@@ -225,7 +225,8 @@ def _waiting(kernel: KernelProfile, units: _Units) -> Limiter:
     by = ""
     if stalls and between:
         name, cycles = stalls[0]
-        by = f" A warp waits {between:.0f} cycles between two instructions, {cycles:.0f} of them {said(name)}."
+        stalled = f"{cycles:.0f} of them {stall_text(name)}"
+        by = f" A warp waits {between:.0f} cycles between two instructions, {stalled}."
     achieved = kernel.number("sm__warps_active.avg.pct_of_peak_sustained_active")
     least = " and ".join(kernel.occupancy_limits)
     filled = f" {percent(achieved)} of an SM's places for warps are taken, limited by {least}." if least else ""
@@ -267,6 +268,6 @@ def _small_grid(kernel: KernelProfile) -> Limiter | None:
     return Limiter("small grid", "too small a grid", words, fix)
 
 
-def said(stall: str) -> str:
-    """A stall's name with what it means: "long_scoreboard (waiting for data of L1, L2 or memory)"."""
+def stall_text(stall: str) -> str:
+    """Return a stall's name with its meaning: "long_scoreboard (waiting for data of L1, L2 or memory)"."""
     return f"{stall} ({STALLS[stall]})" if stall in STALLS else stall

@@ -35,13 +35,13 @@ def library() -> str | None:
     return found.origin if found is not None else None
 
 
-def found_at() -> str | None:
+def ncu_report_folder() -> str | None:
     """Where ncu_report can be imported from: "" where it is installed, else the folder of an Nsight Compute that
     brings one; None where it cannot be had."""
     if library() is not None:
         return ""
     try:
-        return tool.find().python_path or None
+        return tool.find_ncu().python_path or None
     except NotPossibleHere:
         return None
 
@@ -60,7 +60,7 @@ def read(path: Path) -> tuple[list[KernelProfile], int]:
         head = file.read(len(_MAGIC))
     if head != _MAGIC:
         raise UnusableInput(f"{path} is no report of ncu ({SUFFIX})")
-    python_path = found_at()
+    python_path = ncu_report_folder()
     if python_path is None:
         raise NotPossibleHere(f"{path} is read with NVIDIA's ncu-report, which is not installed here: {INSTALL}")
     found = _extracted(path, python_path)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import msgspec
 
 from llmtop.format import figure, percent
-from llmtop.ncu.limiter import BUSY_PCT, IDLE_SM_PCT, said
+from llmtop.ncu.limiter import BUSY_PCT, IDLE_SM_PCT, stall_text
 from llmtop.ncu.profile import SECTOR_BYTES, KernelProfile
 
 _PCT = ".pct_of_peak_sustained_elapsed"
@@ -145,7 +145,7 @@ def _stalls(kernel: KernelProfile) -> Iterator[CounterReading]:
             threshold=f"under {_STALLED_PCT:.0f} % of them",
             poor=poor,
             source="Nsight Compute, rule WarpStateStats: over 30 % for one reason where under 80 % is issued",
-            todo=f"{said(name)}: {_STALL_TODO.get(name, 'see the source view of the report for the line')}"
+            todo=f"{stall_text(name)}: {_STALL_TODO.get(name, 'see the source view of the report for the line')}"
             if poor
             else "",
         )

@@ -91,7 +91,8 @@ def _failure(said: str, log: Path, launches: LaunchFilter, code: int | None, lat
         )
     if "No kernels were profiled" in said:
         return (
-            f"ncu saw nothing of {launches.told}: the command ended before, or calls other kernels than in the "
+            f"ncu saw nothing of {launches.description}: the command ended before, "
+            "or calls other kernels than in the "
             f"capture; give it as many steps as were captured, after --; what it said is in {log}"
         )
     errors = [line.removeprefix("==ERROR==").strip() for line in said.splitlines() if line.startswith("==ERROR==")]
@@ -100,7 +101,7 @@ def _failure(said: str, log: Path, launches: LaunchFilter, code: int | None, lat
     return f"ncu wrote no report and ended with code {code} ({why}); all that it said is in {log}"
 
 
-def wanted_of(row: KernelTime, kernels: Sequence[KernelProfile]) -> KernelProfile | None:
+def select_launch(row: KernelTime, kernels: Sequence[KernelProfile]) -> KernelProfile | None:
     """The launch of that kernel among those that were profiled; of several the longest. None where there is none.
 
     Args:

@@ -31,7 +31,7 @@ REMEDY = (
 
 @dataclass(frozen=True)
 class NcuTool:
-    """An ncu that can be started."""
+    """Executable ncu of Nsight Compute."""
 
     path: Path
     version: str
@@ -46,7 +46,7 @@ class NcuTool:
         return ""
 
 
-def find(environ: Mapping[str, str] | None = None) -> NcuTool:
+def find_ncu(environ: Mapping[str, str] | None = None) -> NcuTool:
     """The ncu to use: `$LLMTOP_NCU`, else the first on PATH, else the newest in NVIDIA's usual places.
 
     Raises:

@@ -106,8 +106,8 @@ class DeviceTimePart(msgspec.Struct, frozen=True, kw_only=True):
     """How long such a pass takes on average by the device's clock, idle time in it included."""
 
 
-class Makeup(msgspec.Struct, frozen=True, kw_only=True):
-    """What the device time of a capture is made of, whole file."""
+class TimeBreakdown(msgspec.Struct, frozen=True, kw_only=True):
+    """Breakdown of the device time of a whole capture."""
 
     vendor: Literal["NVIDIA", "AMD", "Google", "CPU"] | None = None
     """Google: TPUs. CPU: what is called device work are XLA's operations on the CPU."""

@@ -59,7 +59,7 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
     """In words, where that is shorter than both values: what has changed in a command."""
 
 
-def environment_of(path: Path) -> Environment | None:
+def read_environment(path: Path) -> Environment | None:
     """Read capture.json beside a capture; None where there is none that can be read.
 
     Args:
@@ -69,7 +69,7 @@ def environment_of(path: Path) -> Environment | None:
     found = _read(folder / "capture.json")
     if found is None:
         return None
-    around = of_surroundings(_read(folder / "environment.json"))
+    around = parse_environment(_read(folder / "environment.json"))
     git = found.get("git")
     git = git if isinstance(git, dict) else {}
     listed = found.get("gpus_before")
@@ -97,13 +97,13 @@ def stopped_early_of(path: Path) -> str | None:
     """Return the sentence of capture.json on a capture that recorded less than was asked for.
 
     Args:
-        path: as of `environment_of`.
+        path: as of `read_environment`.
     """
     found = _read((path if path.is_dir() else path.parent) / "capture.json")
     return None if found is None else _text(found, "stopped_early")
 
 
-def of_surroundings(found: dict[str, Any] | None) -> Environment | None:
+def parse_environment(found: dict[str, Any] | None) -> Environment | None:
     """What environment.json says, or the header of a recording; None without either."""
     if found is None or not isinstance(machine := found.get("machine"), dict):
         return None
@@ -176,27 +176,27 @@ def differences(before: Environment | None, after: Environment | None) -> tuple[
     if before is None or after is None:
         return ()
     found = []
-    for (name, one), (_, other) in zip(_told(before), _told(after), strict=True):
+    for (name, one), (_, other) in zip(_known_fields(before), _known_fields(after), strict=True):
         if one != other and (one is not None or other is not None):
             changed = words_changed(one, other) if name == "command" and one and other else ""
             found.append(Difference(name=name, before=one, after=other, told=changed))
-    return (*found, *_of_tables(before, after))
+    return (*found, *_table_differences(before, after))
 
 
-def _of_tables(before: Environment, after: Environment) -> list[Difference]:
+def _table_differences(before: Environment, after: Environment) -> list[Difference]:
     """Variables and packages that differ, one by one, where both sides list any."""
     found = []
     if before.python and after.python:
-        found += _apart("$", before.variables, after.variables)
+        found += _key_differences("$", before.variables, after.variables)
     if before.packages and after.packages:
-        found += _apart("package ", before.packages, after.packages)
+        found += _key_differences("package ", before.packages, after.packages)
     left = len(found) - _MOST_ROWS
     if left > 0:
         found[_MOST_ROWS:] = [Difference(name="packages", before=None, after=None, told=f"{left} more differ")]
     return found
 
 
-def _apart(prefix: str, before: dict[str, str], after: dict[str, str]) -> list[Difference]:
+def _key_differences(prefix: str, before: dict[str, str], after: dict[str, str]) -> list[Difference]:
     return [
         Difference(name=f"{prefix}{name}", before=before.get(name), after=after.get(name))
         for name in sorted(before.keys() | after.keys())
@@ -204,11 +204,11 @@ def _apart(prefix: str, before: dict[str, str], after: dict[str, str]) -> list[D
     ]
 
 
-def _told(of: Environment) -> list[tuple[str, str | None]]:
+def _known_fields(of: Environment) -> list[tuple[str, str | None]]:
     commit = None if of.commit is None else of.commit[:_HASH] + (" and changes" if of.dirty else "")
     limits = sorted({f"{limit:.0f} W" for limit in of.power_limit_watts})
     return [
-        ("GPUs", _counted(of.gpus)),
+        ("GPUs", _names_text(of.gpus)),
         ("power limit", ", ".join(limits) or None),
         ("ranks", None if of.ranks is None else str(of.ranks)),
         ("driver", of.driver),
@@ -225,7 +225,7 @@ def _told(of: Environment) -> list[tuple[str, str | None]]:
     ]
 
 
-def _counted(names: tuple[str, ...]) -> str | None:
+def _names_text(names: tuple[str, ...]) -> str | None:
     different = dict.fromkeys(names)
     return ", ".join(f"{names.count(name)} x {name}" for name in different) or None
 

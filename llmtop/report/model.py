@@ -14,7 +14,7 @@ import msgspec
 
 from llmtop.model.bottlenecks import Verdict
 from llmtop.model.severity import Severity
-from llmtop.report.device_time import GemmTime, Makeup, OperatorTime, Roof
+from llmtop.report.device_time import GemmTime, OperatorTime, Roof, TimeBreakdown
 from llmtop.report.environment import Environment
 from llmtop.report.per_step import PerStep
 from llmtop.report.whole_timeline import WholeTimeline
@@ -390,7 +390,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     operators: tuple[OperatorTime, ...] = ()
     gemms: tuple[GemmTime, ...] = ()
     roofs: tuple[Roof, ...] = ()
-    makeup: Makeup | None = None
+    makeup: TimeBreakdown | None = None
     timeline: Timeline | None = None
     whole_timeline: WholeTimeline | None = None
     """Made for a page alone."""

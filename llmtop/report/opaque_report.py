@@ -7,8 +7,8 @@ from pathlib import Path
 from llmtop.errors import UnusableInput
 
 
-class OwnReport(UnusableInput):
-    """Text to be read, with no figure to compare: what a capture has whose engine `tells` text."""
+class OpaqueReport(UnusableInput):
+    """Report of an engine that writes text only: there are no figures to compare."""
 
     def __init__(self, folder: Path, text: str, data: str) -> None:
         """Of a capture.

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from llmtop.errors import NotPossibleHere, UnusableInput
-from llmtop.report.opaque_report import OwnReport
+from llmtop.report.opaque_report import OpaqueReport
 from llmtop.report_kinds.kind import Paint, ReadOptions, ReportComparison, ReportDocument, ReportKind
 from llmtop.report_kinds.text_kind import TextDocument
 from llmtop.system.inputs import Limits
@@ -29,7 +29,7 @@ class StepsKind(ReportKind):
 
         try:
             report = load_reports(paths, options.steps, options.limits, page=options.html)
-        except OwnReport as own:
+        except OpaqueReport as own:
             if options.html or options.steps is not None:
                 raise
             return TextDocument(own)
@@ -90,11 +90,11 @@ class _StepsComparison(ReportComparison):
         return (render if full else brief)(self._found, paint, width)
 
     def is_slower_by(self, percent: float) -> bool:
-        from llmtop.compare.compare import regressed, undecided
+        from llmtop.compare.compare import is_regression, is_undecided
 
-        if regressed(self._found, percent):
+        if is_regression(self._found, percent):
             return True
-        if undecided(self._found, percent):
+        if is_undecided(self._found, percent):
             raise NotPossibleHere(
                 f"whether the step became slower by more than {percent:g}% cannot be decided: two different "
                 "profilers took part, and what they cost is not known; capture both with one engine (llmtop "

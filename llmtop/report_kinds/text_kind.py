@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from llmtop.format import printable_lines
-from llmtop.report.opaque_report import OwnReport
+from llmtop.report.opaque_report import OpaqueReport
 from llmtop.report_kinds.kind import Paint, ReadOptions, ReportDocument, ReportKind
 
 
@@ -27,7 +27,7 @@ class TextKind(ReportKind):
 class TextDocument(ReportDocument):
     """Such a report, as it was written."""
 
-    def __init__(self, own: OwnReport) -> None:
+    def __init__(self, own: OpaqueReport) -> None:
         """Hold what `llmtop.analysis.load_report` found."""
         self._own = own
 

@@ -137,7 +137,7 @@ def waits_for_work(frames: tuple[Frame, ...]) -> bool:
     return not python.own and function in _WAITS.get(PurePath(python.file).name, ())
 
 
-class _Growing:
+class _TreeBuilder:
     """A node while samples come in."""
 
     __slots__ = ("children", "frame", "own", "samples")
@@ -146,23 +146,23 @@ class _Growing:
         self.frame = frame
         self.samples = 0
         self.own = 0
-        self.children: dict[Frame, _Growing] = {}
+        self.children: dict[Frame, _TreeBuilder] = {}
 
 
 def tree(name: str, stacks: Iterable[Stack]) -> StackNode:
     """The stacks of one thread as a tree whose root is the thread."""
-    root = _Growing(None)
+    root = _TreeBuilder(None)
     for stack in stacks:
         node = root
         node.samples += stack.samples
         for frame in stack.frames[:MAX_DEPTH]:
-            node = node.children.get(frame) or node.children.setdefault(frame, _Growing(frame))
+            node = node.children.get(frame) or node.children.setdefault(frame, _TreeBuilder(frame))
             node.samples += stack.samples
         node.own += stack.samples
     return _grown(root, name)
 
 
-def _grown(node: _Growing, name: str) -> StackNode:
+def _grown(node: _TreeBuilder, name: str) -> StackNode:
     frame = node.frame
     children = sorted(node.children.values(), key=lambda one: (-one.samples, one.frame.text if one.frame else ""))
     return StackNode(

@@ -39,9 +39,9 @@ def render(report: StackReport, width: int = 100, style: Style | None = None) ->
     paint = style or _plain
     width = max(60, min(width, 160))
     lines = _head(report, width, paint)
-    for one in shown(report):
+    for one in shown_trees(report):
         lines += ["", *_thread(one, width, paint, _FULL_PCT, len(one.hottest))]
-    for text in (*_apart(report), *report.notes):
+    for text in (*_idle_threads_text(report), *report.notes):
         lines += ["", *_wrapped(text, width)]
     return "\n".join(lines) + "\n"
 
@@ -51,10 +51,10 @@ def brief(report: StackReport, width: int = 100, style: Style | None = None) -> 
     paint = style or _plain
     width = max(60, min(width, 160))
     lines = _head(report, width, paint)
-    every = shown(report)
+    every = shown_trees(report)
     trees = every[:_BRIEF_THREADS]
     left_out = len(every) - len(trees)
-    told = (*_apart(report)[:2], *report.notes[:2])
+    told = (*_idle_threads_text(report)[:2], *report.notes[:2])
     last = [line for text in told for line in _wrapped(printable(text, 3 * width), width)]
     more = f", and {counted(left_out, 'more thread')}" if left_out else ""
     last += [f"llmtop report --full has every frame{more}."]
@@ -76,17 +76,17 @@ def brief(report: StackReport, width: int = 100, style: Style | None = None) -> 
 def markdown(report: StackReport) -> str:
     """The report for a file beside the capture."""
     lines = [f"**{printable(report.stopped_early, 400)}**", ""] if report.stopped_early else []
-    lines += [f"# {title(report)}", "", summary(report), "", how(report), ""]
-    lines += [line for text in (*loading(report), *counters(report)) for line in (text, "")]
-    for one in shown(report):
+    lines += [f"# {report_title(report)}", "", summary(report), "", sampling_text(report), ""]
+    lines += [line for text in (*loading_text(report), *counters_text(report)) for line in (text, "")]
+    for one in shown_trees(report):
         lines += [f"## {one.title}", "", "```", *tree_lines(one.tree, 100, 1.0), "```", ""]
         lines += ["| innermost | anywhere | frame |", "| ---: | ---: | --- |"]
         lines += [f"| {own} | {total} | `{text}` |" for own, total, text in _hot_cells(one, 10)]
         lines += [""]
-    return "\n".join([*lines, *(f"{text}\n" for text in (*_apart(report), *report.notes))])
+    return "\n".join([*lines, *(f"{text}\n" for text in (*_idle_threads_text(report), *report.notes))])
 
 
-def title(report: StackReport) -> str:
+def report_title(report: StackReport) -> str:
     """Whose stacks they are: "Python stacks of rank 0 (pid 812) and 4 workers"."""
     asked = [process for process in report.processes if process.started_by is None]
     workers = len(report.processes) - len(asked)
@@ -99,7 +99,7 @@ def _workers(number: int) -> str:
     return "a process that it started" if number == 1 else f"{number} processes that it started"
 
 
-def how(report: StackReport) -> str:
+def sampling_text(report: StackReport) -> str:
     """How they were taken, in one sentence."""
     by = {
         "py-spy": "py-spy from outside",
@@ -117,7 +117,7 @@ def how(report: StackReport) -> str:
 
 def summary(report: StackReport) -> str:
     """Where the first thread stands most often, in one sentence."""
-    first = next((one for one in shown(report)), None)
+    first = next((one for one in shown_trees(report)), None)
     if first is None or not first.tree.samples:
         return "No thread of it did anything while it was sampled."
     own = _deepest_own(first.tree)
@@ -143,14 +143,14 @@ def _deepest_own(tree: StackNode) -> StackNode | None:
     return found
 
 
-def shown(report: StackReport) -> list[Shown]:
+def shown_trees(report: StackReport) -> list[Shown]:
     """The trees of threads that work, the same thread of several workers as one."""
     found: list[Shown] = []
     groups: dict[tuple[int, str], list[ThreadStacks]] = {}
     workers: dict[int, int] = {}
     for process in report.processes:
         if process.started_by is None:
-            found += (_alone(process, thread) for thread in _working(process))
+            found += (_single_thread_tree(process, thread) for thread in _working(process))
         else:
             workers[process.started_by] = workers.get(process.started_by, 0) + 1
             for thread in _working(process):
@@ -165,7 +165,7 @@ def _working(process: ProcessStacks) -> list[ThreadStacks]:
     return [thread for thread in process.threads if thread.kind == "working" and thread.tree is not None]
 
 
-def _alone(process: ProcessStacks, thread: ThreadStacks) -> Shown:
+def _single_thread_tree(process: ProcessStacks, thread: ThreadStacks) -> Shown:
     assert thread.tree is not None
     return Shown(_titled(f"{process.name}, {thread.thread}", [thread]), thread.tree, thread.hottest)
 
@@ -201,12 +201,12 @@ def _together(parent: str, workers: int, name: str, threads: list[ThreadStacks])
     which = f"{len(threads)} of {workers} workers" if len(threads) < workers else counted(workers, "worker")
     return Shown(
         _titled(f"{which} of {parent}, {name}", threads),
-        merged([thread.tree for thread in threads if thread.tree is not None]),
+        merge_trees([thread.tree for thread in threads if thread.tree is not None]),
         tuple(sorted(hot.values(), key=lambda frame: -frame.self_samples)),
     )
 
 
-def merged(trees: list[StackNode]) -> StackNode:
+def merge_trees(trees: list[StackNode]) -> StackNode:
     """Several trees as one; the name is the first one's."""
     if len(trees) == 1:
         return trees[0]
@@ -221,7 +221,7 @@ def merged(trees: list[StackNode]) -> StackNode:
         samples=sum(tree.samples for tree in trees),
         self_samples=sum(tree.self_samples for tree in trees),
         own=trees[0].own,
-        children=tuple(sorted((merged(same) for same in children.values()), key=lambda node: -node.samples)),
+        children=tuple(sorted((merge_trees(same) for same in children.values()), key=lambda node: -node.samples)),
     )
 
 
@@ -273,14 +273,14 @@ def _place(node: StackNode) -> str:
 def _head(report: StackReport, width: int, paint: Style) -> list[str]:
     early = printable(report.stopped_early or "", 400)
     lines = [paint(line, "warning") for line in (_wrapped(early, width)[:3] if early else [])]
-    lines += [paint(line, "dim") for line in _wrapped(title(report), width)[:2]]
+    lines += [paint(line, "dim") for line in _wrapped(report_title(report), width)[:2]]
     lines += ["", *(paint(line, "title") for line in _wrapped(summary(report), width)[:3])]
-    for text in (*loading(report), *counters(report)):
+    for text in (*loading_text(report), *counters_text(report)):
         lines += ["", *_wrapped(text, width)]
-    return [*lines, *(paint(line, "dim") for line in _wrapped(how(report), width))]
+    return [*lines, *(paint(line, "dim") for line in _wrapped(sampling_text(report), width))]
 
 
-def counters(report: StackReport) -> list[str]:
+def counters_text(report: StackReport) -> list[str]:
     """What was counted, a sentence a training."""
     return [f"{name}: {counted_text(one)}." for name, one in report.counters.items()]
 
@@ -308,7 +308,7 @@ def counted_text(one: Counters) -> str:
     return "; ".join(told) or "nothing could be counted"
 
 
-def loading(report: StackReport) -> list[str]:
+def loading_text(report: StackReport) -> list[str]:
     """What the loaders' time goes into and what to do, a paragraph a training."""
     several = len(report.loading) > 1
     return [
@@ -340,7 +340,7 @@ def _hot_cells(one: Shown, most: int) -> list[tuple[str, str, str]]:
     ]
 
 
-def _apart(report: StackReport) -> list[str]:
+def _idle_threads_text(report: StackReport) -> list[str]:
     """The threads that only wait, and llmtop's own, in a sentence each."""
     waiting: dict[str, int] = {}
     ours = 0

@@ -14,9 +14,9 @@ _SPARE = 1 << 20
 """So many more places than rows may be counted in: 8 MiB."""
 
 
-def distinct(column: npt.NDArray[np.signedinteger]) -> Ns:
+def distinct_values(column: npt.NDArray[np.signedinteger]) -> Ns:
     """The different values of a column, ascending."""
-    return ranked(column, inverse=False)[0]
+    return rank_values(column, inverse=False)[0]
 
 
 def grouped(*columns: npt.NDArray[np.signedinteger]) -> tuple[list[tuple[int, ...]], Ns]:
@@ -25,12 +25,12 @@ def grouped(*columns: npt.NDArray[np.signedinteger]) -> tuple[list[tuple[int, ..
     values: list[Ns] = []
     sizes: list[int] = []
     for column in columns:
-        own, rank = ranked(column)
+        own, rank = rank_values(column)
         values.append(own)
         sizes.append(len(own))
         # Ranks are less than the number of rows, so three columns of two million rows fit into 64 bits.
         key = key * max(len(own), 1) + rank
-    found, which = ranked(key)
+    found, which = rank_values(key)
     rows = []
     for number in found.tolist():
         row, left = [], number
@@ -41,7 +41,7 @@ def grouped(*columns: npt.NDArray[np.signedinteger]) -> tuple[list[tuple[int, ..
     return rows, which
 
 
-def ranked(column: npt.NDArray[np.signedinteger], inverse: bool = True) -> tuple[Ns, Ns]:
+def rank_values(column: npt.NDArray[np.signedinteger], inverse: bool = True) -> tuple[Ns, Ns]:
     """(the different values of a column, ascending; which of them each row has, unless `inverse` is False)."""
     if not len(column):
         return np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)

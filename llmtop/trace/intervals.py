@@ -64,21 +64,26 @@ def union(starts: Ns, ends: Ns) -> Spans:
 
 
 def single(start: int, end: int) -> Spans:
-    """The interval from `start` to `end` (ns), or none when it would be empty."""
+    """Return the interval from `start` to `end`, or no interval when it would be empty.
+
+    Args:
+        start: begin, in ns.
+        end: end (excluded), in ns.
+    """
     if end <= start:
         return EMPTY
     return Spans(np.array([start], dtype=np.int64), np.array([end], dtype=np.int64))
 
 
-def either(*sets: Spans) -> Spans:
-    """The instants that lie in any of the sets."""
+def union_of(*sets: Spans) -> Spans:
+    """Return the instants that lie in any of the sets."""
     return (
         union(np.concatenate([s.starts for s in sets]), np.concatenate([s.ends for s in sets])) if sets else EMPTY
     )
 
 
-def both(a: Spans, b: Spans) -> Spans:
-    """The instants that lie in `a` and in `b`."""
+def intersection(a: Spans, b: Spans) -> Spans:
+    """Return the instants that lie in `a` and in `b`."""
     if not len(a) or not len(b):
         return EMPTY
     # Every interval of the result starts at a start of one set that lies inside the other.
@@ -99,16 +104,22 @@ def both(a: Spans, b: Spans) -> Spans:
     return Spans(starts[order], ends[order])
 
 
-def without(a: Spans, b: Spans) -> Spans:
-    """The instants that lie in `a` and not in `b`."""
+def difference(a: Spans, b: Spans) -> Spans:
+    """Return the instants that lie in `a` and not in `b`."""
     if not len(a) or not len(b):
         return a
     low, high = min(int(a.starts[0]), int(b.starts[0])), max(int(a.ends[-1]), int(b.ends[-1]))
-    return both(a, rest(b, low, high))
+    return intersection(a, complement(b, low, high))
 
 
-def rest(a: Spans, start: int, end: int) -> Spans:
-    """The instants of [start, end) that do not lie in `a`: its gaps, the two at the edges among them."""
+def complement(a: Spans, start: int, end: int) -> Spans:
+    """Return the instants of [start, end) that do not lie in `a`, the gaps at both edges included.
+
+    Args:
+        a: set of instants.
+        start: begin of the window, in ns.
+        end: end of the window (excluded), in ns.
+    """
     inside = clip(a, start, end)
     starts = np.concatenate([np.array([start], dtype=np.int64), inside.ends])
     ends = np.concatenate([inside.starts, np.array([end], dtype=np.int64)])
@@ -117,7 +128,13 @@ def rest(a: Spans, start: int, end: int) -> Spans:
 
 
 def clip(a: Spans, start: int, end: int) -> Spans:
-    """The instants of `a` within [start, end), in ns."""
+    """Return the instants of `a` within a window.
+
+    Args:
+        a: set of instants.
+        start: begin of the window, in ns.
+        end: end of the window (excluded), in ns.
+    """
     if not len(a):
         return EMPTY
     starts, ends = np.maximum(a.starts, start), np.minimum(a.ends, end)
@@ -125,8 +142,16 @@ def clip(a: Spans, start: int, end: int) -> Spans:
     return Spans(starts[keep], ends[keep])
 
 
-def measure_before(a: Spans, instants: Ns) -> Ns:
-    """For each instant (ns), how much of `a` lies before it, in ns."""
+def time_before(a: Spans, instants: Ns) -> Ns:
+    """Return how much of `a` lies before each instant.
+
+    Args:
+        a: set of instants.
+        instants: (n,) int64, in ns.
+
+    Returns:
+        (n,) int64, in ns.
+    """
     if not len(a):
         return np.zeros(len(instants), dtype=np.int64)
     done = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(a.lengths)])
@@ -136,7 +161,7 @@ def measure_before(a: Spans, instants: Ns) -> Ns:
     return np.where(at > 0, done[last] + open_part, 0)
 
 
-def measure_parts(a: Spans, parts: Spans) -> Ns:
+def overlap_per_interval(a: Spans, parts: Spans) -> Ns:
     """How much of `parts` lies in each interval of `a`, in ns.
 
     Args:
@@ -148,13 +173,21 @@ def measure_parts(a: Spans, parts: Spans) -> Ns:
     return np.bincount(at, weights=parts.lengths, minlength=len(a)).astype(np.int64)
 
 
-def overlap(starts: Ns, ends: Ns, a: Spans) -> Ns:
+def overlap_with(starts: Ns, ends: Ns, a: Spans) -> Ns:
     """For each interval [start, end), which may overlap one another, how much of it lies in `a`, in ns."""
-    return measure_before(a, np.maximum(ends, starts)) - measure_before(a, starts)
+    return time_before(a, np.maximum(ends, starts)) - time_before(a, starts)
 
 
 def contains(a: Spans, instants: Ns) -> npt.NDArray[np.bool_]:
-    """For each instant (ns), whether it lies in `a`."""
+    """Return whether each instant lies in `a`.
+
+    Args:
+        a: set of instants.
+        instants: (n,) int64, in ns.
+
+    Returns:
+        (n,) bool.
+    """
     if not len(a):
         return np.zeros(len(instants), dtype=bool)
     at = np.searchsorted(a.starts, instants, side="right") - 1

@@ -14,7 +14,7 @@ from typing import Any, Final, Literal, TypeAlias, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from llmtop.trace.groups import distinct
+from llmtop.trace.groups import distinct_values
 from llmtop.trace.intervals import Ns
 
 Framework: TypeAlias = Literal["JAX", "torch_xla"]
@@ -315,7 +315,7 @@ def join_keys(call_process: Ns, call_correlation: Ns, op_process: Ns, op_correla
     """One number for (process, correlation), the same on both sides; correlation ids are unsigned 32 bit."""
     if not len(call_process) or not len(op_process):
         return None
-    processes = np.union1d(distinct(call_process), distinct(op_process))
+    processes = np.union1d(distinct_values(call_process), distinct_values(op_process))
     return (
         (np.searchsorted(processes, call_process) << 33) + call_correlation,
         (np.searchsorted(processes, op_process) << 33) + op_correlation,

@@ -15,8 +15,8 @@ _HOLE_RATIO = 20
 _MAJORITY = 0.9
 
 
-def clean(trace: model.Trace) -> model.Trace:
-    """Drop unusable rows of a trace as loaded, in place, and say so in its notes; returns it."""
+def drop_unusable_rows(trace: model.Trace) -> model.Trace:
+    """Drop unusable rows of a loaded trace in place, add a note on them, and return the trace."""
     timeless = backwards = 0
     for column in ("ops", "calls", "ranges", "host", "overhead"):
         table = getattr(trace, column)
@@ -30,11 +30,11 @@ def clean(trace: model.Trace) -> model.Trace:
         trace.notes.append(f"{timeless} events have no usable time and are left out")
     if backwards:
         trace.notes.append(f"{backwards} events end before they start and are left out")
-    _drop_far_ones(trace)
+    _drop_distant_rows(trace)
     return trace
 
 
-def _drop_far_ones(trace: model.Trace) -> None:
+def _drop_distant_rows(trace: model.Trace) -> None:
     """Leave out a few events that lie so far from all others that only a clock can have put them there."""
     starts = np.sort(np.concatenate([trace.ops.start, trace.calls.start, trace.ranges.start, trace.host.start]))
     if len(starts) < 3:

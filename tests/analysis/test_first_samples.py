@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from llmtop.analysis.analyze import analyze_trace
-from llmtop.analysis.work.time_breakdown import makeup
+from llmtop.analysis.work.time_breakdown import time_breakdown
 from llmtop.naming.kernel_names import functor_of, matrix_type
 from llmtop.report.advice.table import ADVICE, Situation, advice_for
 from llmtop.report.model import Finding, Report
@@ -189,7 +189,7 @@ def test_prefill_and_decode_are_told_apart(tmp_path: Path) -> None:
     for name, begin, took in spans:
         made.range(name, begin, begin + 100)
         made.kernel(begin + 120, begin + 120 + took, launched=begin + 10, name=BF16)
-    found = makeup(made.chrome_trace(tmp_path))
+    found = time_breakdown(made.chrome_trace(tmp_path))
     assert found is not None
     assert found.workload == "inference"
     assert {part.name: round(part.share_pct) for part in found.stages} == {
@@ -201,7 +201,7 @@ def test_prefill_and_decode_are_told_apart(tmp_path: Path) -> None:
 
 
 def test_a_capture_that_tells_nothing_has_no_workload(tmp_path: Path) -> None:
-    found = makeup(steady().trace(tmp_path))
+    found = time_breakdown(steady().trace(tmp_path))
     assert found is not None
     assert (found.workload, found.passes, found.stages) == (None, (), ())
 
@@ -289,7 +289,7 @@ def test_prompts_and_tokens_are_told_apart_without_a_range(
     kind: str, prompts: int, tokens: int, prefix: int, tmp_path: Path
 ) -> None:
     made = answers(prompts, tokens, prefix=prefix)
-    found = makeup(made.chrome_trace(tmp_path) if kind == "chrome" else made.trace(tmp_path))
+    found = time_breakdown(made.chrome_trace(tmp_path) if kind == "chrome" else made.trace(tmp_path))
     assert found is not None
     assert found.workload == "inference"
     assert found.stages_by.startswith("inferred")
@@ -307,11 +307,11 @@ def test_what_only_repeats_is_no_prompt_with_its_tokens(tmp_path: Path) -> None:
     for place, made in enumerate((answers(0, 0, prefix=20), answers(9, 1))):
         folder = tmp_path / str(place)
         folder.mkdir()
-        found = makeup(made.trace(folder))
+        found = time_breakdown(made.trace(folder))
         assert found is not None
         assert found.stages == ()
     trained = answers(3, 10)
     trained.kernel(90_000, 90_100, launched=89_000, name="void multi_tensor_apply_kernel<FusedAdamMathFunctor>")
-    found = makeup(trained.trace(tmp_path))
+    found = time_breakdown(trained.trace(tmp_path))
     assert found is not None
     assert (found.workload, found.stages) == ("training", ())

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from llmtop.memory.analyze import report_of
-from llmtop.memory.leaks import leaks_of
+from llmtop.memory.analyze import build_report
+from llmtop.memory.leaks import find_growth
 from llmtop.memory.model import LeakReport, MemoryReport
 from llmtop.memory.snapshot import MemorySnapshot, load
 from tests.support.memory_allocator import (
@@ -26,7 +26,7 @@ def _loaded(allocator: Allocator, folder: Path, name: str = "one") -> MemorySnap
 
 
 def _report(allocator: Allocator, folder: Path) -> MemoryReport:
-    return report_of([_loaded(allocator, folder)])
+    return build_report([_loaded(allocator, folder)])
 
 
 def _peaks(report: MemoryReport) -> dict[str, int | None]:
@@ -164,7 +164,7 @@ def _window(folder: Path, name: str = "one", before: int = 3, **options: object)
 
 
 def test_a_loss_that_each_step_keeps_is_a_leak_with_its_line(tmp_path: Path) -> None:
-    report = report_of([_window(tmp_path, leak=LOSS)])
+    report = build_report([_window(tmp_path, leak=LOSS)])
     (growing,) = report.devices[0].growing
     assert growing.line == "train.py:42 step"
     assert (growing.bytes_per_step, growing.steps) == (4, 5)
@@ -173,7 +173,7 @@ def test_a_loss_that_each_step_keeps_is_a_leak_with_its_line(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("queue", [0, 1, 10])
 def test_a_queue_of_the_last_losses_is_none(tmp_path: Path, queue: int) -> None:
-    report = report_of([_window(tmp_path, before=20, queue=queue)])
+    report = build_report([_window(tmp_path, before=20, queue=queue)])
     assert report.devices[0].growing == ()
     assert "memory_leak" not in [finding.id for finding in report.findings]
 
@@ -186,7 +186,7 @@ def test_without_known_steps_one_snapshot_says_nothing_of_a_leak(tmp_path: Path)
 
 
 def _compared(folder: Path, first: dict[str, object], second: dict[str, object]) -> LeakReport:
-    return leaks_of([(_window(folder, "first", **first), _window(folder, "second", **second))])  # type: ignore[arg-type]
+    return find_growth([(_window(folder, "first", **first), _window(folder, "second", **second))])  # type: ignore[arg-type]
 
 
 def test_two_windows_name_the_line_of_a_leak_whose_blocks_have_no_stack(tmp_path: Path) -> None:
@@ -208,7 +208,7 @@ def test_what_grew_without_a_line_is_unknown(tmp_path: Path) -> None:
         for _ in range(count):
             allocator.alloc(3 * MIB, STEP)
         allocator.forget_history()
-    found = leaks_of([(_loaded(first, tmp_path, "a"), _loaded(second, tmp_path, "b"))])
+    found = find_growth([(_loaded(first, tmp_path, "a"), _loaded(second, tmp_path, "b"))])
     assert found.verdict == "unknown"
     assert "leak" not in found.summary
     assert found.devices[0].grown[0].name == "blocks of 3.00 MiB (3,145,728 B)"
@@ -219,7 +219,7 @@ def test_what_grew_at_a_line_once_is_no_leak(tmp_path: Path) -> None:
     for allocator, count in ((first, 1), (second, 9)):
         for _ in range(count):
             allocator.alloc(3 * MIB, STEP)
-    found = leaks_of([(_loaded(first, tmp_path, "a"), _loaded(second, tmp_path, "b"))])
+    found = find_growth([(_loaded(first, tmp_path, "a"), _loaded(second, tmp_path, "b"))])
     assert found.verdict == "grown"
     assert "train.py:44 step" in found.summary
 
@@ -262,7 +262,7 @@ def test_what_the_training_says_of_its_tensors_goes_before_guesses(tmp_path: Pat
     data["llmtop"]["owners"] = {"parameters": weights[:4], "optimizer": weights[4:]}
     path = tmp_path / "owned.pickle"
     path.write_bytes(pickle.dumps(data))
-    held = _now(report_of([load(path)]))
+    held = _now(build_report([load(path)]))
     assert held["parameters"] == 4 * 8 * MIB
     assert held["optimizer"] == 8 * 8 * MIB
     assert "unknown" not in held

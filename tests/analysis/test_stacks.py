@@ -289,7 +289,7 @@ def test_a_tree_neither_loses_nor_invents_samples(recorded: list[tuple[list[str]
             check(child)
 
     check(root)
-    both = stacks_text.merged([root, root])
+    both = stacks_text.merge_trees([root, root])
     assert both.samples == 2 * root.samples
     check(both)
 

@@ -20,7 +20,7 @@ from llmtop.nsys_cli import tool as nsys
 from llmtop.protocol import wire
 from llmtop.protocol.client import Connection
 from llmtop.system import procfs
-from llmtop.trace.nsys.nvtx_operators import parse
+from llmtop.trace.nsys.nvtx_operators import parse_operator_range
 from tests.capture.conftest import Start, Training
 from tests.capture.killed import kill_capture_at
 from tests.capture.under_nsys import plan, session_state, touch_within
@@ -56,7 +56,7 @@ def marked(path: Path) -> list[Range]:
 
 def operators(path: Path) -> list[Range]:
     """Those that PyTorch marked."""
-    return [one for one in marked(path) if parse(one.text) is not None]
+    return [one for one in marked(path) if parse_operator_range(one.text) is not None]
 
 
 def heard(target: Target) -> Heard:
@@ -73,7 +73,7 @@ def test_operators_with_sizes_within_the_window_and_none_after_it(training: Trai
     target = training.wait_attached()
     first = take.take(plan(target, captures, options=OPS))
     assert first.trace is not None
-    found = [parse(one.text) for one in operators(first.trace)]
+    found = [parse_operator_range(one.text) for one in operators(first.trace)]
     names = {one.name for one in found if one is not None}
     assert {"aten::linear", "aten::addmm", "AddmmBackward0"} <= {name.split(": ")[-1] for name in names}
     assert any(one.inputs and one.sequence for one in found if one is not None)

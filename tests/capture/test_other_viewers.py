@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from llmtop.analysis.capture_info import capture_info
+from llmtop.analysis.capture_info import read_capture_info
 from llmtop.capture import take
 from llmtop.capture.base import traces
 from llmtop.capture.base.job import Plan, Target
@@ -56,7 +56,9 @@ def test_the_rank_is_in_the_name_and_in_the_file(captured: take.Result) -> None:
     assert captured.info.steps > 0, "these ranks do not wait for each other, so they count differently"
     assert {entry.name for entry in captured.info.files} >= {"traces/rank0.pt.trace.json"}
     assert captured.open_command.endswith(f"{captured.folder.name}/traces/rank0.pt.trace.json there")
-    assert capture_info(files(captured)[0]) == capture_info(captured.folder), "the trace alone knows its capture"
+    assert read_capture_info(files(captured)[0]) == read_capture_info(captured.folder), (
+        "the trace alone knows its capture"
+    )
 
 
 @pytest.mark.torch

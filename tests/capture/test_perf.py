@@ -23,7 +23,7 @@ from llmtop.capture.py_spy.cpu_times import descendant_pids
 from llmtop.errors import NotPossibleHere
 from llmtop.stacks.model import StackNode
 from llmtop.stacks.text import brief
-from llmtop.stacks.text import counters as counted
+from llmtop.stacks.text import counters_text as counted
 from llmtop.system import procfs
 from tests.support.processes import REPOSITORY, environment, running, wait_for
 

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from llmtop.analysis.analyze import analyze, analyze_trace
-from llmtop.compare.compare import ComparedFigure, Comparison, compare_reports, regressed, render
+from llmtop.compare.compare import ComparedFigure, Comparison, compare_reports, is_regression, render
 from llmtop.report.model import Report
 from tests.support.data import HEALTHY, LAUNCH_BOUND
 from tests.support.traces import Capture
@@ -39,7 +39,7 @@ def test_a_faster_step_is_told_with_its_size(tmp_path: Path) -> None:
     assert _step(comparison).moved
     assert "faster" in comparison.summary
     assert not comparison.bottleneck_changed
-    assert not regressed(comparison, 0)
+    assert not is_regression(comparison, 0)
 
 
 def test_what_lies_within_the_spread_of_the_steps_is_noise(tmp_path: Path) -> None:
@@ -48,11 +48,11 @@ def test_what_lies_within_the_spread_of_the_steps_is_noise(tmp_path: Path) -> No
     )
     assert not _step(noisy).moved
     assert "did not move" in noisy.summary
-    assert not regressed(noisy, 1.0)
+    assert not is_regression(noisy, 1.0)
     steady = compare_reports(_training(tmp_path, 10_000, jitter=20), _training(tmp_path, 10_300, jitter=20))
     assert _step(steady).moved, "the same 3 % with steady steps is real"
-    assert regressed(steady, 1.0)
-    assert not regressed(steady, 5.0)
+    assert is_regression(steady, 1.0)
+    assert not is_regression(steady, 5.0)
 
 
 def test_the_same_capture_twice_moved_nothing() -> None:
@@ -109,7 +109,7 @@ def test_without_steps_only_shares_are_compared(tmp_path: Path) -> None:
     bare = analyze_trace(capture.trace(tmp_path))
     comparison = compare_reports(bare, _training(tmp_path, 1000))
     assert comparison.step is None
-    assert not regressed(comparison, 0)
+    assert not is_regression(comparison, 0)
     assert "No step time" in comparison.summary
     assert any(change.name == "GPU idle" for change in comparison.figures)
 

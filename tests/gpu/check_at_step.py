@@ -144,13 +144,13 @@ def apart(folder: Path, backend: str, rank: int = 1) -> dict[str, Any]:
         return {}
     one, two = (open_trace(folder / "traces" / f"rank{number}.pt.trace.json") for number in (0, rank))
     shift = (two.origin_unix_ns or 0) - (one.origin_unix_ns or 0)
-    ends = [align._ends(trace).ends for trace in (one, two)]
+    ends = [align._collective_ends(trace).ends for trace in (one, two)]
     count = min(map(len, ends))
     apart = (ends[1][-count:] + shift - ends[0][-count:]) / 1000
     return {
         "collectives": [len(each) for each in ends],
         "ends_apart_us_median": float(np.median(apart)) if count else None,
-        "offset": str(align.offset(one, two, shift)),
+        "offset": str(align.clock_offset(one, two, shift)),
     }
 
 

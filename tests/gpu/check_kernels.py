@@ -162,7 +162,7 @@ def main() -> int:
     folder = (chosen.folder or Path(tempfile.mkdtemp(prefix="llmtop-kernels-"))).absolute()
     folder.mkdir(parents=True, exist_ok=True)
     began = time.monotonic()
-    ncu = tool.find(os.environ)
+    ncu = tool.find_ncu(os.environ)
     rows = _tried(lambda: planted(folder, ncu)) + _tried(lambda: hot(captured(folder), folder, ncu))
     for row in rows:
         row["ncu"] = ncu.version

@@ -19,7 +19,7 @@ import threading
 import time
 from pathlib import Path
 
-from llmtop.analysis.idle.missing_kernels import unrecorded
+from llmtop.analysis.idle.missing_kernels import unrecorded_kernels
 from llmtop.errors import UnusableInput
 from llmtop.nsys_cli import tool as nsys
 from llmtop.trace.files.open import open_trace
@@ -110,7 +110,7 @@ class Repeats(threading.Thread):
         export = ("export", "--type=sqlite", "--force-overwrite=true", f"--output={tables}", f"{output}.nsys-rep")
         self._tool.run(*export, seconds=120)
         try:
-            return "L" if unrecorded(open_trace(tables)) else "."
+            return "L" if unrecorded_kernels(open_trace(tables)) else "."
         except UnusableInput:
             return "L"
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from llmtop.loading.cost import decide
-from llmtop.loading.seen import LoadSeen, Waits
+from llmtop.loading.seen import LoaderSamples, Waits
 from llmtop.loading.source import SourceFiles
 from llmtop.model.snapshot import LoadingCost
 from llmtop.stacks.fold import CpuTime
@@ -44,9 +44,9 @@ def trains(waits: int, works: int) -> list[Stack]:
     ]
 
 
-def seen(*stacks: list[Stack], states: dict[int, dict[Waits, int]] | None = None, **more: object) -> LoadSeen:
+def seen(*stacks: list[Stack], states: dict[int, dict[Waits, int]] | None = None, **more: object) -> LoaderSamples:
     counted = {thread: Counter(one) for thread, one in (states or {}).items()}
-    return LoadSeen(pid=1, stacks=tuple(one for each in stacks for one in each), states=counted, **more)  # type: ignore[arg-type]
+    return LoaderSamples(pid=1, stacks=tuple(one for each in stacks for one in each), states=counted, **more)  # type: ignore[arg-type]
 
 
 def test_most_of_the_time_names_it_and_the_workers_that_suffice_are_counted() -> None:

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from llmtop.ncu import tool
 from llmtop.ncu.command import LaunchFilter, launches_of
 from llmtop.ncu.profile import KernelProfile
-from llmtop.ncu.run import wanted_of
+from llmtop.ncu.run import select_launch
 from llmtop.report.model import KernelTime, LaunchOrder
 from llmtop.report.per_step import PerStep
 from tests.ncu.conftest import Llmtop
@@ -272,8 +272,10 @@ def test_of_what_was_measured_the_wanted_kernel_is_told_by_its_functor() -> None
 
     there = [measured("sqrt_kernel_cuda", 9e4), measured("bfloat16_copy_kernel_cuda", 1e4)]
     there.append(measured("bfloat16_copy_kernel_cuda", 3e4))
-    assert wanted_of(_row("bfloat16_copy_kernel_cuda<float>"), there) is there[2], "the longest of its launches"
-    assert wanted_of(_row("lerp_scalar_kernel<float>"), there) is None
+    assert select_launch(_row("bfloat16_copy_kernel_cuda<float>"), there) is there[2], (
+        "the longest of its launches"
+    )
+    assert select_launch(_row("lerp_scalar_kernel<float>"), there) is None
 
 
 def test_another_kernel_than_the_wanted_is_said_to_be_one(tmp_path: Path, capture: Path, llmtop: Llmtop) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from llmtop.ncu.judge import KernelJudgement, judged
+from llmtop.ncu.judge import KernelJudgement, judge_kernel
 from llmtop.ncu.profile import KernelProfile
 from llmtop.ncu.read import read
 from llmtop.ncu.roofline import roofline_point
@@ -46,7 +46,7 @@ LIMITS = {
 
 
 def test_the_limiter_is_named_right(name: str, kernel: KernelProfile) -> None:
-    found = judged(kernel)
+    found = judge_kernel(kernel)
     assert found.word == LIMITS[name]
     assert found.sentence.endswith(".")
     assert found.todo
@@ -68,7 +68,7 @@ def _reading(judgement: KernelJudgement, name: str) -> float:
 
 
 def test_readings_are_those_of_ncus_page(name: str, kernel: KernelProfile) -> None:
-    found, by_ncu = judged(kernel), told(name)
+    found, by_ncu = judge_kernel(kernel), told(name)
     for ours, theirs in PAGES.items():
         assert _reading(found, ours) == pytest.approx(by_ncu[theirs][0], abs=0.006), ours
     # Two rows of that name: first the percentage of the speed of light, then bytes a second.
@@ -140,7 +140,7 @@ def test_faults_are_marked_with_what_to_do(tmp_path: Path) -> None:
     (bank,), _ = read(unpacked("conflicts", tmp_path))
     (gemm,), _ = read(unpacked("gpt0", tmp_path))
     poor = {
-        kernel.name: {one.name: one for one in judged(kernel).readings if one.poor}
+        kernel.name: {one.name: one for one in judge_kernel(kernel).readings if one.poor}
         for kernel in (strided, bank, gemm)
     }
     assert poor["planted_uncoalesced"]["bytes a sector, loads"].value == 4.0, "as ncu's page says"
@@ -150,7 +150,7 @@ def test_faults_are_marked_with_what_to_do(tmp_path: Path) -> None:
     assert poor[GEMM] == {}, "a healthy product has nothing that is poor"
     for readings in poor.values():
         assert all(one.todo and one.threshold and one.source for one in readings.values())
-    stores = next(one for one in judged(gemm).readings if one.name == "bank conflicts")
+    stores = next(one for one in judge_kernel(gemm).readings if one.name == "bank conflicts")
     assert "stores 13.2%" in stores.text, "as ncu's page says, though it is a hundredth of all wavefronts"
 
 

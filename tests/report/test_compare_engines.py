@@ -11,9 +11,9 @@ import pytest
 from msgspec import structs
 
 from llmtop.analysis.load_report import load_report
-from llmtop.compare.compare import compare_reports, regressed, undecided
+from llmtop.compare.compare import compare_reports, is_regression, is_undecided
 from llmtop.compare.render import brief
-from llmtop.report.environment import Environment, differences, environment_of, words_changed
+from llmtop.report.environment import Environment, differences, read_environment, words_changed
 from llmtop.report.model import Report
 from tests.support import preloaded
 from tests.support.traces import Capture, write_chrome, write_sqlite
@@ -122,8 +122,8 @@ def test_a_difference_beyond_any_profiler_is_told(tmp_path: Path) -> None:
         assert found.step is not None
         assert found.step.moved
         assert f"is {word}, whatever profilers cost" in found.summary
-    assert regressed(compare_reports(one, two), 100.0)
-    assert not regressed(compare_reports(two, one), 0.0)
+    assert is_regression(compare_reports(one, two), 100.0)
+    assert not is_regression(compare_reports(two, one), 0.0)
 
 
 def test_how_far_the_undisturbed_steps_lie_apart_is_noise(tmp_path: Path) -> None:
@@ -170,7 +170,7 @@ def test_what_is_no_percent_is_refused(tmp_path: Path, given: str) -> None:
 
 def test_undecided_is_only_what_two_profilers_leave_open(tmp_path: Path) -> None:
     one, two = _compared(_launching(tmp_path, "nsys", 8_000), _launching(tmp_path, "nsys", 8_010))
-    assert not undecided(compare_reports(one, two), 0.0)
+    assert not is_undecided(compare_reports(one, two), 0.0)
 
 
 _THERE = {
@@ -232,8 +232,8 @@ def test_the_same_environment_is_not_worth_a_line(tmp_path: Path) -> None:
 def test_a_damaged_capture_json_tells_nothing_and_stops_nothing(tmp_path: Path, written: bytes) -> None:
     damaged, whole = _launching(tmp_path, "nsys", 8_000), _launching(tmp_path, "nsys", 8_000, _THERE)
     (damaged / "capture.json").write_bytes(written)
-    assert environment_of(damaged) in (None, Environment())
-    neighbour = environment_of(whole)
+    assert read_environment(damaged) in (None, Environment())
+    neighbour = read_environment(whole)
     assert neighbour is not None
     assert neighbour.torch == "2.11.0"
     assert _run(damaged, whole).returncode == 0

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from llmtop.analysis.analyze import analyze_trace
-from llmtop.compare.compare import compare_reports, regressed, undecided
+from llmtop.compare.compare import compare_reports, is_regression, is_undecided
 from llmtop.compare.render import brief, render
 from llmtop.report.model import Report, from_json, to_json
 from llmtop.trace.files.open import open_traces
@@ -75,8 +75,8 @@ def test_any_figures_are_compared(report: Report, seed: int) -> None:
             for text in (render(found), brief(found)):
                 assert all(line.isprintable() for line in text.splitlines())
             msgspec.json.encode(found)
-            regressed(found, 5.0)
-            undecided(found, 5.0)
+            is_regression(found, 5.0)
+            is_undecided(found, 5.0)
         compared += 1
     assert min(refused, compared) > 10
 

@@ -11,7 +11,7 @@ import pytest
 
 from llmtop.analysis.analyze import analyze, analyze_trace
 from llmtop.analysis.load_report import load_report
-from llmtop.compare.compare import Comparison, compare_reports, regressed
+from llmtop.compare.compare import Comparison, compare_reports, is_regression
 from llmtop.compare.render import BRIEF_LINES, brief, render
 from llmtop.report.model import Report
 from tests.support.data import HEALTHY, KINETO, LAUNCH_BOUND, TWO_GPUS
@@ -55,7 +55,7 @@ def test_a_capture_against_itself_shows_no_difference(reports: dict[str, tuple[A
         assert {row.state for row in (*found.kernels, *found.operators, *found.collectives)} <= {"same"}, name
         assert all(row.worth_seconds in (0.0, None) for row in found.kernels), name
         assert not found.unpaired, name
-        assert not regressed(found, 0.0), name
+        assert not is_regression(found, 0.0), name
 
 
 def test_one_way_is_the_mirror_of_the_other(reports: dict[str, tuple[Any, Report]]) -> None:
@@ -65,7 +65,7 @@ def test_one_way_is_the_mirror_of_the_other(reports: dict[str, tuple[Any, Report
         assert there.basis == back.basis, pair
         assert there.bottleneck_changed == back.bottleneck_changed, pair
         assert _moved(there) == _moved(back), pair
-        assert not (regressed(there, 0.0) and regressed(back, 0.0)), pair
+        assert not (is_regression(there, 0.0) and is_regression(back, 0.0)), pair
         findings = {row.id: _mirror(row.state) for row in there.findings}
         assert findings == {row.id: row.state for row in back.findings}, pair
         assert len(there.unpaired) == len(back.unpaired), pair

@@ -9,7 +9,7 @@ import pytest
 
 from llmtop.__main__ import main
 from llmtop.memory.model import MemoryTimeline
-from llmtop.memory.text import BRIEF_LINES, drawn
+from llmtop.memory.text import BRIEF_LINES, draw_timeline
 from tests.support.memory_allocator import LOSS, MIB, STEP, Allocator, Training, frame
 
 
@@ -126,7 +126,7 @@ def test_names_in_a_snapshot_do_not_reach_the_terminal_as_they_are(
 
 
 def test_the_drawing_is_as_high_as_what_is_reserved() -> None:
-    lines = drawn(
+    lines = draw_timeline(
         MemoryTimeline(seconds=1.0, allocated_bytes=(0, 50, 100, 50), reserved_bytes=(100, 100, 100, 100)), 40, 4
     )
     assert [line.split("┤")[-1] for line in lines[:4]] == ["░░░░██░░", "░░░░██░░", "░░██████", "░░██████"]

@@ -12,7 +12,7 @@ from llmtop.environment.collect import as_dict
 from llmtop.environment.model import Machine, PythonFacts, Repository, Surroundings
 from llmtop.model.snapshot import Host, Snapshot
 from llmtop.recording.reader_writer import Writer
-from llmtop.report.environment import of_surroundings
+from llmtop.report.environment import parse_environment
 from llmtop.report.model import Report
 
 
@@ -49,22 +49,22 @@ def test_the_same_environment_differs_in_nothing(tmp_path: Path) -> None:
 def test_changes_of_files_that_store_the_text_alone_are_compared_by_its_hash() -> None:
     text = "diff --git a/x b/x\n+x = 2\n"
     stored: list[dict[str, Any]] = [{"diff": text}, {"diff_sha256": hashlib.sha256(text.encode()).hexdigest()}]
-    found = [of_surroundings({"machine": {}, "git": git}) for git in stored]
+    found = [parse_environment({"machine": {}, "git": git}) for git in stored]
     assert found[0] is not None
     assert found[0].diff
     assert found[0] == found[1]
 
 
 def test_no_changes_are_none() -> None:
-    found = of_surroundings({"machine": {}, "git": {"diff_sha256": hashlib.sha256(b"").hexdigest()}})
+    found = parse_environment({"machine": {}, "git": {"diff_sha256": hashlib.sha256(b"").hexdigest()}})
     assert found is not None
     assert found.diff is None
 
 
 def test_what_is_no_environment_is_none() -> None:
     for found in (None, {}, {"machine": 3}):
-        assert of_surroundings(found) is None
-    odd = of_surroundings(
+        assert parse_environment(found) is None
+    odd = parse_environment(
         {"machine": {"gpus": [3], "container": 1, "cpu_governor": []}, "python": {"packages": [1]}}
     )
     assert odd is not None

@@ -11,7 +11,7 @@ from typing import Any
 from llmtop.trace import model
 from llmtop.trace.files import chrome_json
 from llmtop.trace.files.open import open_trace
-from llmtop.trace.sanitize import clean
+from llmtop.trace.sanitize import drop_unusable_rows
 
 MAIN = 100
 
@@ -112,7 +112,7 @@ class Capture:
         """As torch.profiler would write it, read back; `properties` are the file's own."""
         path = write_chrome(folder / f"made-{self.pid}.json", self, **properties)
         with path.open("rb") as stream:
-            return clean(chrome_json.load(stream, str(path)))
+            return drop_unusable_rows(chrome_json.load(stream, str(path)))
 
 
 _TABLES = """

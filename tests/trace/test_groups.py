@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmtop.trace.groups import distinct, grouped
+from llmtop.trace.groups import distinct_values, grouped
 
 _values = st.one_of(st.integers(-5, 5), st.integers(-(1 << 61), 1 << 61), st.integers(0, 3_000_000))
 _rows = st.lists(st.tuples(_values, _values, st.integers(-3, 3)), max_size=40)
@@ -20,7 +20,7 @@ def test_combinations_are_those_of_unique(rows: list[tuple[int, int, int]]) -> N
     found, which = grouped(table[:, 0], table[:, 1], table[:, 2].astype(np.int8))
     assert found == sorted(set(rows))
     assert [found[place] for place in which.tolist()] == rows
-    assert distinct(table[:, 0]).tolist() == sorted({row[0] for row in rows})
+    assert distinct_values(table[:, 0]).tolist() == sorted({row[0] for row in rows})
 
 
 @pytest.mark.parametrize("kind", [np.int8, np.int32, np.int64])

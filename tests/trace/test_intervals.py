@@ -45,15 +45,15 @@ def test_union_is_every_instant_that_some_interval_covers(intervals: list[tuple[
 @given(pairs, pairs)
 def test_set_operations_agree_with_sets(a: list[tuple[int, int]], b: list[tuple[int, int]]) -> None:
     x, y = _spans(a), _spans(b)
-    assert _as_set(iv.either(x, y)) == _instants(a) | _instants(b)
-    assert _as_set(iv.both(x, y)) == _instants(a) & _instants(b)
-    assert _as_set(iv.without(x, y)) == _instants(a) - _instants(b)
+    assert _as_set(iv.union_of(x, y)) == _instants(a) | _instants(b)
+    assert _as_set(iv.intersection(x, y)) == _instants(a) & _instants(b)
+    assert _as_set(iv.difference(x, y)) == _instants(a) - _instants(b)
 
 
 @given(pairs, st.integers(0, TOP), st.integers(0, TOP))
 def test_rest_and_clip_divide_a_window(a: list[tuple[int, int]], start: int, end: int) -> None:
     spans, window = _spans(a), set(range(start, end))
-    inside, outside = iv.clip(spans, start, end), iv.rest(spans, start, end)
+    inside, outside = iv.clip(spans, start, end), iv.complement(spans, start, end)
     assert _as_set(inside) == _instants(a) & window
     assert _as_set(outside) == window - _instants(a)
     assert inside.total + outside.total == max(0, end - start)
@@ -62,7 +62,7 @@ def test_rest_and_clip_divide_a_window(a: list[tuple[int, int]], start: int, end
 @given(pairs, pairs)
 def test_overlap_measures_each_interval_by_itself(a: list[tuple[int, int]], b: list[tuple[int, int]]) -> None:
     starts, ends = _arrays(a)
-    found = iv.overlap(starts, ends, _spans(b)).tolist()
+    found = iv.overlap_with(starts, ends, _spans(b)).tolist()
     assert found == [len(set(range(start, end)) & _instants(b)) for start, end in a]
 
 
@@ -70,20 +70,20 @@ def test_overlap_measures_each_interval_by_itself(a: list[tuple[int, int]], b: l
 def test_instants_are_found_in_their_intervals(a: list[tuple[int, int]], instants: list[int]) -> None:
     spans, points = _spans(a), np.array(instants, dtype=np.int64)
     assert iv.contains(spans, points).tolist() == [t in _instants(a) for t in instants]
-    assert iv.measure_before(spans, points).tolist() == [sum(i < t for i in _instants(a)) for t in instants]
+    assert iv.time_before(spans, points).tolist() == [sum(i < t for i in _instants(a)) for t in instants]
 
 
 @given(pairs)
 def test_a_set_without_itself_is_empty_and_shares_nothing(a: list[tuple[int, int]]) -> None:
     spans = _spans(a)
-    assert iv.without(spans, spans).total == 0
-    assert iv.both(spans, spans).total == spans.total
+    assert iv.difference(spans, spans).total == 0
+    assert iv.intersection(spans, spans).total == spans.total
 
 
 def test_no_interval_at_all_is_no_special_case() -> None:
     nothing = _spans([])
     assert nothing.total == 0
-    assert iv.either().total == 0
-    assert iv.rest(nothing, 3, 9).total == 6
+    assert iv.union_of().total == 0
+    assert iv.complement(nothing, 3, 9).total == 6
     assert iv.single(5, 5).total == 0
     assert iv.single(5, 8).total == 3

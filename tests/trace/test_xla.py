@@ -16,7 +16,7 @@ from llmtop.naming.kernel_names import kind_of
 from llmtop.report.model import Report
 from llmtop.trace import model
 from llmtop.trace.files.open import open_trace, open_traces
-from llmtop.trace.xla.names import category_of
+from llmtop.trace.xla.names import operation_category
 from tests.support.xla_traces import GPU, HOST, meta, on_gpu, timed, unpacked, written
 
 
@@ -152,7 +152,7 @@ def test_a_category_that_the_file_says_is_taken_as_it_stands(tmp_path: Path) -> 
     ],
 )
 def test_an_operation_is_of_a_kind_by_its_name(name: str, category: str) -> None:
-    assert category_of(name) == category
+    assert operation_category(name) == category
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from rich.style import Style
 from llmtop import format as fmt
 from llmtop.memory import text as memory_text
 from llmtop.memory.model import MemoryDevice, MemoryFinding, MemoryReport
-from llmtop.report.render.text_table import Text
+from llmtop.report.render.text_table import TextTable
 from tui.paint.rows import Look, Row, clip
 
 _CURVE_ROWS = 6
@@ -71,7 +71,7 @@ def _device(device: MemoryDevice, width: int, look: Look) -> list[Row]:
         rows += _wrapped(said, width, palette.text, 3)
     if device.timeline is not None:
         rows += [Row(width), Row(width).add(" Allocated and reserved over the window", palette.strong)]
-        curve = memory_text.drawn(device.timeline, width - 2, _CURVE_ROWS)
+        curve = memory_text.draw_timeline(device.timeline, width - 2, _CURVE_ROWS)
         rows += [Row(width).add(line, look.lines["compute"]) for line in curve]
     tables = [table for table in memory_text.tables(device, width) if table.rows]
     for table in sorted(tables, key=lambda one: not one.title.startswith("Peak")):
@@ -79,22 +79,22 @@ def _device(device: MemoryDevice, width: int, look: Look) -> list[Row]:
     return rows
 
 
-def _table(table: Text, width: int, look: Look) -> list[Row]:
+def _table(table: TextTable, width: int, look: Look) -> list[Row]:
     """The title, the columns that fit, and every row."""
     palette = look.palette
     columns = fitting(table, width - 3)
-    left = sum(place < table.left for place in columns)
+    left = sum(place < table.text_columns for place in columns)
     header = tuple(table.header[place] for place in columns)
     cells = [tuple(row[place] for place in columns) for row in table.rows]
     others = sum(width + _GAP for width in _widths([header, *cells])[1:])
     room = max(width - 3 - others, 1)
     cells = [(clip(row[0], room), *row[1:]) for row in cells]
-    first, *rest = Text(table.title, header, cells, left, _ALL).lines()
+    first, *rest = TextTable(table.title, header, cells, left, _ALL).lines()
     rows = [Row(width), Row(width).add(f" {table.title}", palette.strong), _line(first, width, palette.dim)]
     return rows + [_line(row, width, palette.text) for row in rest]
 
 
-def fitting(table: Text, room: int) -> list[int]:
+def fitting(table: TextTable, room: int) -> list[int]:
     """The places of the columns that fit: the first one is cut down to `_LEAST_NAME`, then the last ones go."""
     widths = _widths([table.header, *table.rows])
     widths[0] = min(widths[0], _LEAST_NAME)

@@ -10,7 +10,7 @@ from llmtop import format as fmt
 from llmtop.compare.compare import Comparison
 from llmtop.report.model import Finding, Report
 from llmtop.report.render.tables import evidence_text, first_lines, headline, step_lines, tables
-from llmtop.report.render.text_table import Text
+from llmtop.report.render.text_table import TextTable
 from tui.paint import alert_style
 from tui.paint.rows import Look, Row, clip, pad
 
@@ -123,7 +123,7 @@ def details(report: Report, width: int, look: Look) -> list[Row]:
     return rows
 
 
-def _table(table: Text, width: int, look: Look) -> list[Row]:
+def _table(table: TextTable, width: int, look: Look) -> list[Row]:
     rows = []
     for number, cells in enumerate(table.lines()):
         row = Row(width).add("   ", look.palette.text)

@@ -8,7 +8,7 @@ from textual.message import Message
 
 from llmtop.compare.compare import Comparison, compare_reports
 from llmtop.errors import LlmtopError
-from llmtop.report.opaque_report import OwnReport
+from llmtop.report.opaque_report import OpaqueReport
 from tui.core import keys
 from tui.paint.rows import Row
 from tui.panes import report as report_pane
@@ -63,7 +63,7 @@ class ReportScreen(ScrollingScreen):
         """Show the report, or the sentence why there is none."""
         if isinstance(message.result, LlmtopError):
             self._refusal = str(message.result)
-            if isinstance(message.result, OwnReport):
+            if isinstance(message.result, OpaqueReport):
                 self._text = message.result.text.splitlines()
         else:
             self._loaded = message.result

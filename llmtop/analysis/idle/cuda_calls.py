@@ -6,7 +6,7 @@ import re
 
 import numpy as np
 
-from llmtop.analysis.steps.device_timeline import Lane
+from llmtop.analysis.steps.device_timeline import DeviceTimeline
 from llmtop.report.model import ApiTime
 from llmtop.trace import model
 from llmtop.trace.intervals import Ns
@@ -28,14 +28,14 @@ _ALLOCATION = re.compile(
 )
 
 
-def plain_name(name: str) -> str:
+def unversioned_name(name: str) -> str:
     """A function's name without the version that nsys keeps: cudaLaunchKernel_v7000 is cudaLaunchKernel."""
     return _VERSION.sub("", name)
 
 
-def kind_of(name: str) -> int:
+def call_kind(name: str) -> int:
     """LAUNCH, SYNC, COPY, ALLOCATION or OTHER, by the function's name."""
-    plain = plain_name(name)
+    plain = unversioned_name(name)
     if _SYNC.match(plain):
         return SYNC
     if _ALLOCATION.match(plain):
@@ -47,29 +47,31 @@ def kind_of(name: str) -> int:
     return OTHER
 
 
-def kinds(trace: model.Trace) -> Ns:
+def call_kinds(trace: model.Trace) -> Ns:
     """The kind of each name of the trace; meaningful for names of API calls."""
-    return trace.once("kinds", None, lambda: np.array([kind_of(name) for name in trace.names], dtype=np.int64))
+    return trace.once("kinds", None, lambda: np.array([call_kind(name) for name in trace.names], dtype=np.int64))
 
 
-def api_times(trace: model.Trace, lanes: list[Lane]) -> tuple[ApiTime, ...]:
+def api_times(trace: model.Trace, timelines: list[DeviceTimeline]) -> tuple[ApiTime, ...]:
     """All calls by function, whole file, most time first."""
     calls = trace.calls
     if not len(calls):
         return ()
     plain: dict[str, int] = {}
-    group = np.array([plain.setdefault(plain_name(name), len(plain)) for name in trace.names], dtype=np.int64)
+    group = np.array(
+        [plain.setdefault(unversioned_name(name), len(plain)) for name in trace.names], dtype=np.int64
+    )
     of_call = group[calls.name]
     took = calls.end - calls.start
     counts = np.bincount(of_call, minlength=len(plain))
     sums = np.bincount(of_call, weights=took, minlength=len(plain))
     longest = np.zeros(len(plain), dtype=np.int64)
     np.maximum.at(longest, of_call, took)
-    in_steps, steps = _in_steps(trace, lanes, of_call, len(plain))
+    in_steps, steps = _calls_in_steps(trace, timelines, of_call, len(plain))
     rows = [
         ApiTime(
             name=name,
-            kind=KIND_NAMES[kind_of(name)],
+            kind=KIND_NAMES[call_kind(name)],
             count=int(counts[number]),
             seconds=float(sums[number]) / 1e9,
             mean_us=float(sums[number]) / 1e3 / int(counts[number]),
@@ -82,17 +84,19 @@ def api_times(trace: model.Trace, lanes: list[Lane]) -> tuple[ApiTime, ...]:
     return tuple(sorted(rows, key=lambda row: -row.seconds))
 
 
-def _in_steps(trace: model.Trace, lanes: list[Lane], of_call: Ns, groups: int) -> tuple[Ns, int]:
+def _calls_in_steps(
+    trace: model.Trace, timelines: list[DeviceTimeline], of_call: Ns, groups: int
+) -> tuple[Ns, int]:
     """(calls within whole host steps by group, number of such steps), over all processes."""
     total, steps = np.zeros(groups, dtype=np.int64), 0
     seen: set[int] = set()
-    for lane in lanes:
-        if lane.process in seen or not len(lane.steps):
+    for timeline in timelines:
+        if timeline.process in seen or not len(timeline.steps):
             continue
-        seen.add(lane.process)
-        low, high = int(lane.steps.starts[0]), int(lane.steps.ends[-1])
+        seen.add(timeline.process)
+        low, high = int(timeline.steps.starts[0]), int(timeline.steps.ends[-1])
         calls = trace.calls
-        inside = (calls.process == lane.process) & (calls.start >= low) & (calls.start < high)
+        inside = (calls.process == timeline.process) & (calls.start >= low) & (calls.start < high)
         total += np.bincount(of_call[inside], minlength=groups)
-        steps += len(lane.steps)
+        steps += len(timeline.steps)
     return total, steps

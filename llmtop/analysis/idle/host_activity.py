@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from llmtop.analysis.idle import cuda_calls as cuda
-from llmtop.analysis.steps.device_timeline import Lane
+from llmtop.analysis.steps.device_timeline import DeviceTimeline
 from llmtop.analysis.steps.step_finder import LIBRARY_DOMAINS, PhaseSpans
 from llmtop.naming.phase_names import computes, role_of
 from llmtop.trace import intervals as iv
@@ -60,45 +60,45 @@ class _Calls:
     os_wait: Spans
 
 
-def _calls(lane: Lane) -> _Calls:
-    key = (lane.process, tuple(lane.launchers.tolist()))
-    return lane.trace.once("calls of threads", key, lambda: _calls_of(lane))
+def _launcher_calls(timeline: DeviceTimeline) -> _Calls:
+    key = (timeline.process, tuple(timeline.launchers.tolist()))
+    return timeline.trace.once("calls of threads", key, lambda: _find_launcher_calls(timeline))
 
 
-def _calls_of(lane: Lane) -> _Calls:
-    trace = lane.trace
-    rows = np.flatnonzero(_of_threads(trace.calls, lane))
+def _find_launcher_calls(timeline: DeviceTimeline) -> _Calls:
+    trace = timeline.trace
+    rows = np.flatnonzero(_rows_of_launchers(trace.calls, timeline))
     table = trace.calls.where(rows)
     every = iv.union(table.start, table.end)
-    waits = trace.host.where(_of_threads(trace.host, lane) & (trace.host.kind == model.OS_CALL))
+    waits = trace.host.where(_rows_of_launchers(trace.host, timeline) & (trace.host.kind == model.OS_CALL))
     return _Calls(
         rows=rows,
         table=table,
         every=every,
-        reading_back=_reading_back(lane, every),
-        input_ranges=_input_ranges(lane),
+        reading_back=_readback_operators(timeline, every),
+        input_ranges=_input_ranges(timeline),
         os_wait=iv.union(waits.start, waits.end),
     )
 
 
-def host_activity(lane: Lane, phases: list[PhaseSpans]) -> HostActivity:
-    """What the launching threads of a lane did."""
-    own = _calls(lane)
+def host_activity(timeline: DeviceTimeline, phases: list[PhaseSpans]) -> HostActivity:
+    """Return what the launching threads of a timeline did."""
+    own = _launcher_calls(timeline)
     calls, every = own.table, own.every
-    kinds = _kinds_of_calls(lane, own.rows)
+    kinds = _host_call_kinds(timeline, own.rows)
 
     def of(kind: int) -> Spans:
         return iv.union(calls.start[kinds == kind], calls.end[kinds == kind])
 
     waits = of(cuda.SYNC)
-    quiet = iv.rest(every, lane.low, lane.high)
+    quiet = iv.complement(every, timeline.begin_ns, timeline.end_ns)
     compute = _compute_phases(phases)
-    inferred, long_quiet = _quiet(lane, quiet, compute, own.rows)
+    inferred, long_quiet = _quiet_spans(timeline, quiet, compute, own.rows)
     return HostActivity(
         input_ranges=own.input_ranges,
         copy=of(cuda.COPY),
-        sync=iv.either(waits, own.reading_back),
-        blocked=iv.either(waits, own.reading_back, _freeing(lane, calls)),
+        sync=iv.union_of(waits, own.reading_back),
+        blocked=iv.union_of(waits, own.reading_back, _freeing_calls(timeline, calls)),
         allocation=of(cuda.ALLOCATION),
         calls=every,
         inferred_input=inferred,
@@ -108,53 +108,60 @@ def host_activity(lane: Lane, phases: list[PhaseSpans]) -> HostActivity:
     )
 
 
-def _freeing(lane: Lane, calls: model.ApiCalls) -> Spans:
+def _freeing_calls(timeline: DeviceTimeline, calls: model.ApiCalls) -> Spans:
     """Calls that free device memory: they wait until the device is done with all that was launched."""
-    names = lane.trace.names
-    frees = lane.trace.once(
-        "frees", None, lambda: np.array([bool(_FREES.match(cuda.plain_name(name))) for name in names])
+    names = timeline.trace.names
+    frees = timeline.trace.once(
+        "frees", None, lambda: np.array([bool(_FREES.match(cuda.unversioned_name(name))) for name in names])
     )
     chosen = frees[calls.name]
     return iv.union(calls.start[chosen], calls.end[chosen])
 
 
-def _reading_back(lane: Lane, calls: Spans) -> Spans:
+def _readback_operators(timeline: DeviceTimeline, calls: Spans) -> Spans:
     """Operators that do nothing but wait for a value of the device, where the capture has operators."""
-    named = np.array([bool(_READS_BACK.match(name)) for name in lane.trace.names])
-    host = lane.trace.host
-    chosen = _of_threads(host, lane) & (host.kind == model.OPERATOR) & named[host.name]
+    named = np.array([bool(_READS_BACK.match(name)) for name in timeline.trace.names])
+    host = timeline.trace.host
+    chosen = _rows_of_launchers(host, timeline) & (host.kind == model.OPERATOR) & named[host.name]
     # Only those that call into CUDA: .item() of a tensor on the host waits for nothing.
     spans = iv.union(host.start[chosen], host.end[chosen])
-    used = iv.overlap(spans.starts, spans.ends, calls) > 0
+    used = iv.overlap_with(spans.starts, spans.ends, calls) > 0
     return Spans(spans.starts[used], spans.ends[used])
 
 
-def _of_threads(table: model.ApiCalls | model.HostSpans | model.Ranges, lane: Lane) -> npt.NDArray[np.bool_]:
-    return np.asarray((table.process == lane.process) & np.isin(table.thread, lane.launchers))
+def _rows_of_launchers(
+    table: model.ApiCalls | model.HostSpans | model.Ranges, timeline: DeviceTimeline
+) -> npt.NDArray[np.bool_]:
+    return np.asarray((table.process == timeline.process) & np.isin(table.thread, timeline.launchers))
 
 
-def _kinds_of_calls(lane: Lane, rows: Ns) -> Ns:
+def _host_call_kinds(timeline: DeviceTimeline, rows: Ns) -> Ns:
     """The kind of each call; a call that copies is a big COPY, a SYNC (a value read back) or else a LAUNCH."""
-    trace = lane.trace
-    kinds = cuda.kinds(trace)[trace.calls.name[rows]]
+    trace = timeline.trace
+    kinds = cuda.call_kinds(trace)[trace.calls.name[rows]]
     kinds = np.where(kinds == cuda.COPY, cuda.LAUNCH, kinds)
     if not len(rows):
         return kinds
-    copies = lane.ops.kind == model.MEMCPY
-    called = lane.launched_by[copies]
+    copies = timeline.ops.kind == model.MEMCPY
+    called = timeline.launched_by[copies]
     at = np.minimum(np.searchsorted(rows, called), len(rows) - 1)
     own = (called >= 0) & (rows[at] == called)
-    size, direction, at = lane.ops.bytes[copies][own], lane.ops.direction[copies][own], at[own]
+    size, direction, at = timeline.ops.bytes[copies][own], timeline.ops.direction[copies][own], at[own]
     between = np.isin(direction, (model.HOST_TO_DEVICE, model.DEVICE_TO_HOST))
     kinds[at[between & (size >= BIG_COPY_BYTES)]] = cuda.COPY
     kinds[at[(direction == model.DEVICE_TO_HOST) & (size < BIG_COPY_BYTES)]] = cuda.SYNC
     return kinds
 
 
-def _input_ranges(lane: Lane) -> Spans:
-    ranges, names = lane.trace.ranges, lane.trace.names
-    named, library = lane.trace.once("input names", None, lambda: _input_names(names))
-    chosen = _of_threads(ranges, lane) & named[ranges.name] & ~library[ranges.domain] & (ranges.end != model.OPEN)
+def _input_ranges(timeline: DeviceTimeline) -> Spans:
+    ranges, names = timeline.trace.ranges, timeline.trace.names
+    named, library = timeline.trace.once("input names", None, lambda: _input_names(names))
+    chosen = (
+        _rows_of_launchers(ranges, timeline)
+        & named[ranges.name]
+        & ~library[ranges.domain]
+        & (ranges.end != model.OPEN)
+    )
     return iv.union(ranges.start[chosen], ranges.end[chosen])
 
 
@@ -168,34 +175,34 @@ def _input_names(names: list[str]) -> tuple[npt.NDArray[np.bool_], npt.NDArray[n
 
 def _compute_phases(phases: list[PhaseSpans]) -> Spans:
     own = [phase.spans for phase in phases if computes(role_of(phase.path.split("/")[0]))]
-    return iv.either(*own) if own else iv.EMPTY
+    return iv.union_of(*own) if own else iv.EMPTY
 
 
-def _quiet(lane: Lane, quiet: Spans, compute: Spans, rows: Ns) -> tuple[Spans, Spans]:
+def _quiet_spans(timeline: DeviceTimeline, quiet: Spans, compute: Spans, rows: Ns) -> tuple[Spans, Spans]:
     """The stretches without a CUDA call that come before a copy of input, and the others that are long.
 
     A stretch inside a phase of the step's own work is neither, unless it is very long: there the host is preparing
     launches.
     """
-    step = float(np.median(np.diff(lane.bounds))) if lane.counted else float(lane.length)
+    step = float(np.median(np.diff(timeline.bounds))) if timeline.counted else float(timeline.length)
     shortest = max(_QUIET_SHORTEST_NS, 0.02 * step)
-    in_compute = iv.overlap(quiet.starts, quiet.ends, compute)
+    in_compute = iv.overlap_with(quiet.starts, quiet.ends, compute)
     free = (in_compute < 0.5 * quiet.lengths) | (quiet.lengths >= _QUIET_IN_COMPUTE_NS)
-    inferred = free & (quiet.lengths >= shortest) & _before_input(lane, quiet, rows)
+    inferred = free & (quiet.lengths >= shortest) & _precedes_input_copy(timeline, quiet, rows)
     other = free & ~inferred & (quiet.lengths >= _QUIET_LONG_NS)
     return Spans(quiet.starts[inferred], quiet.ends[inferred]), Spans(quiet.starts[other], quiet.ends[other])
 
 
-def _before_input(lane: Lane, quiet: Spans, rows: Ns) -> npt.NDArray[np.bool_]:
+def _precedes_input_copy(timeline: DeviceTimeline, quiet: Spans, rows: Ns) -> npt.NDArray[np.bool_]:
     """Whether the next thing that these threads send to the device is a copy from the host."""
-    called = lane.launched_by
+    called = timeline.launched_by
     sends = np.isin(called, rows)
     if not sends.any():
         return np.zeros(len(quiet), dtype=bool)
-    launched_at = lane.trace.calls.start[called[sends]]
+    launched_at = timeline.trace.calls.start[called[sends]]
     order = np.argsort(launched_at, kind="stable")
     launched_at = launched_at[order]
-    ops = lane.ops
+    ops = timeline.ops
     from_host = (ops.kind == model.MEMCPY) & (ops.direction == model.HOST_TO_DEVICE) & (ops.bytes >= _INPUT_BYTES)
     from_host = from_host[sends][order]
     at = np.searchsorted(launched_at, quiet.ends)

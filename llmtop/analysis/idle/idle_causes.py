@@ -33,7 +33,7 @@ import numpy.typing as npt
 
 from llmtop.analysis.idle.host_activity import HostActivity, host_activity
 from llmtop.analysis.idle.nonrecurring_work import setup_spans
-from llmtop.analysis.steps.device_timeline import Lane
+from llmtop.analysis.steps.device_timeline import DeviceTimeline
 from llmtop.analysis.steps.step_finder import PhaseSpans
 from llmtop.trace import intervals as iv
 from llmtop.trace.intervals import Ns, Spans
@@ -84,7 +84,7 @@ class Gaps:
         return int(self.by_cause[cause].sum())
 
 
-def attribute(lane: Lane, others: Spans, phases: list[PhaseSpans]) -> Gaps:
+def attribute_idle_time(timeline: DeviceTimeline, others: Spans, phases: list[PhaseSpans]) -> Gaps:
     """Divide the idle time of a lane.
 
     Args:
@@ -92,20 +92,20 @@ def attribute(lane: Lane, others: Spans, phases: list[PhaseSpans]) -> Gaps:
         others: when other processes ran on the same device.
         phases: of the lane's process.
     """
-    idle = lane.idle
-    ending = _ending(lane, idle)
-    launched = _launched_at(lane, idle, ending)
-    host = host_activity(lane, phases)
+    idle = timeline.idle
+    ending = _ending_ops(timeline, idle)
+    launched = _launch_return_times(timeline, idle, ending)
+    host = host_activity(timeline, phases)
     late = launched > idle.starts
     left: Spans = idle
-    sets = {"other_process": others} | _launched_before(idle, launched)
+    sets = {"other_process": others} | _queued_spans(idle, launched)
     if host.seen:
-        sets |= setup_spans(lane) | {
-            "input": iv.either(host.input_ranges, host.inferred_input),
+        sets |= setup_spans(timeline) | {
+            "input": iv.union_of(host.input_ranges, host.inferred_input),
             "copy": host.copy,
             "sync": host.sync,
             "allocation": host.allocation,
-            "os_wait": iv.both(host.os_wait, host.long_quiet),
+            "os_wait": iv.intersection(host.os_wait, host.long_quiet),
             "host": host.long_quiet,
             "launch": idle,
         }
@@ -113,17 +113,17 @@ def attribute(lane: Lane, others: Spans, phases: list[PhaseSpans]) -> Gaps:
     for cause in _ORDER:
         if cause not in sets:
             continue
-        mine = left if sets[cause] is idle else iv.both(left, sets[cause])
+        mine = left if sets[cause] is idle else iv.intersection(left, sets[cause])
         if len(mine):
-            left = iv.EMPTY if mine is left else iv.without(left, mine)
-            by_cause["launch" if cause == "latency" else cause] += iv.measure_parts(idle, mine)
+            left = iv.EMPTY if mine is left else iv.difference(left, mine)
+            by_cause["launch" if cause == "latency" else cause] += iv.overlap_per_interval(idle, mine)
     if len(left):
-        by_cause["unknown"] += iv.measure_parts(idle, left)
-    _share_with_sync(lane, host, by_cause, late)
+        by_cause["unknown"] += iv.overlap_per_interval(idle, left)
+    _divide_late_time(timeline, host, by_cause, late)
     return Gaps(idle, by_cause, ending)
 
 
-def _launched_before(idle: Spans, launched: Ns) -> dict[str, Spans]:
+def _queued_spans(idle: Spans, launched: Ns) -> dict[str, Spans]:
     """The end of each gap from the launch of the work that ends it: all of it, if that was launched before."""
     waits = idle.ends - launched
     late = launched > idle.starts
@@ -140,35 +140,37 @@ def _launched_before(idle: Spans, launched: Ns) -> dict[str, Spans]:
     }
 
 
-def _ending(lane: Lane, idle: Spans) -> Ns:
+def _ending_ops(timeline: DeviceTimeline, idle: Spans) -> Ns:
     """The op that starts where each gap ends."""
-    starts = lane.ops.start
+    starts = timeline.ops.start
     found = np.minimum(np.searchsorted(starts, idle.ends), len(starts) - 1)
     return np.where(starts[found] == idle.ends, found, -1)
 
 
-def _launched_at(lane: Lane, idle: Spans, ending: Ns) -> Ns:
+def _launch_return_times(timeline: DeviceTimeline, idle: Spans, ending: Ns) -> Ns:
     """When the call that launched the op at the end of each gap returned, within the gap; its end if unknown."""
-    call = np.where(ending >= 0, lane.launched_by[np.maximum(ending, 0)], -1)
-    if not len(lane.trace.calls):
+    call = np.where(ending >= 0, timeline.launched_by[np.maximum(ending, 0)], -1)
+    if not len(timeline.trace.calls):
         return idle.ends
-    returned = np.where(call >= 0, lane.trace.calls.end[np.maximum(call, 0)], idle.ends)
+    returned = np.where(call >= 0, timeline.trace.calls.end[np.maximum(call, 0)], idle.ends)
     return np.clip(returned, idle.starts, idle.ends)
 
 
 _LATE = ("sync", "launch", "allocation")
 
 
-def _share_with_sync(lane: Lane, host: HostActivity, by_cause: dict[str, Ns], late: npt.NDArray[np.bool_]) -> None:
+def _divide_late_time(
+    timeline: DeviceTimeline, host: HostActivity, by_cause: dict[str, Ns], late: npt.NDArray[np.bool_]
+) -> None:
     """Divide what a late host cost between the calls that wait and everything else.
 
     `late` says which gaps end in work that was launched inside them.
     """
-    starts = lane.idle.starts
+    starts = timeline.idle.starts
     own = by_cause["sync"]
     idle = np.where(late, sum(by_cause[cause] for cause in _LATE), own)
     restart = np.where(late & iv.contains(host.sync, starts), RESTART_NS, 0)
-    owed = _owed(lane, iv.clip(host.blocked, lane.low, lane.high), starts, idle)
+    owed = _wait_debt(timeline, iv.clip(host.blocked, timeline.begin_ns, timeline.end_ns), starts, idle)
     sync = np.minimum(np.maximum(own + restart, owed), idle)
     others = np.maximum(idle - own, 1)
     # Of each gap: what is not sync's stays with its own causes, in proportion. The share is a float: the product
@@ -180,11 +182,11 @@ def _share_with_sync(lane: Lane, host: HostActivity, by_cause: dict[str, Ns], la
         by_cause[cause] = kept
 
 
-def _owed(lane: Lane, waits: Spans, starts: Ns, idle: Ns) -> Ns:
+def _wait_debt(timeline: DeviceTimeline, waits: Spans, starts: Ns, idle: Ns) -> Ns:
     """How much of each gap the debt of the waits before it covers."""
     owed = np.zeros(len(starts), dtype=np.int64)
     debt = 0
-    for low, high in zip(lane.bounds[:-1].tolist(), lane.bounds[1:].tolist(), strict=True):
+    for low, high in zip(timeline.bounds[:-1].tolist(), timeline.bounds[1:].tolist(), strict=True):
         gaps = slice(*np.searchsorted(starts, [low, high]))
         calls = slice(*np.searchsorted(waits.starts, [low, high]))
         # Nobody runs ahead by more than about a step: the queue of launches ends there.

@@ -7,60 +7,62 @@ from collections.abc import Sequence
 import numpy as np
 
 from llmtop.analysis.idle import cuda_calls as cuda
-from llmtop.analysis.steps.device_timeline import Lane
+from llmtop.analysis.steps.device_timeline import DeviceTimeline
 from llmtop.trace import model
 from llmtop.trace.intervals import Ns
 
 
-def launch_calls(lane: Lane) -> model.ApiCalls:
-    """The calls that launch kernels or graphs on this lane's device, whole file."""
-    return lane.trace.once("launch calls", (lane.process, lane.device), lambda: _launch_calls(lane))
+def launch_calls(timeline: DeviceTimeline) -> model.ApiCalls:
+    """Return the calls that launch kernels or graphs on this timeline's device, whole file."""
+    return timeline.trace.once(
+        "launch calls", (timeline.process, timeline.device), lambda: _find_launch_calls(timeline)
+    )
 
 
-def launches_per_step(lane: Lane) -> float | None:
+def launches_per_step(timeline: DeviceTimeline) -> float | None:
     """Calls that launch something on this device in a step; None without whole steps, or where the capture has no
     such call at all.
 
     Both are counted by the host's clock: a device that lags behind runs in its window what was launched before it.
     """
-    calls = launch_calls(lane)
-    if not lane.counted or not len(calls):
+    calls = launch_calls(timeline)
+    if not timeline.counted or not len(calls):
         return None
-    inside = (calls.start >= lane.launched_from) & (calls.start < lane.launched_until)
-    return float(np.count_nonzero(inside)) / lane.counted
+    inside = (calls.start >= timeline.launched_from) & (calls.start < timeline.launched_until)
+    return float(np.count_nonzero(inside)) / timeline.counted
 
 
-def runs_per_step(names: Ns, lanes: Sequence[Lane]) -> int | None:
+def runs_per_step(names: Ns, timelines: Sequence[DeviceTimeline]) -> int | None:
     """How often a process runs kernels of these names in a step; None without whole steps.
 
     Args:
         names: numbers of short names in `Trace.names`; at least one occurs in the capture.
         lanes: all of the capture; the figure is the mean over their processes, and at least 1.
     """
-    whole = [lane for lane in lanes if lane.counted]
+    whole = [timeline for timeline in timelines if timeline.counted]
     if not whole:
         return None
     a_step = 0.0
-    for lane in whole:
-        ops = lane.ops
+    for timeline in whole:
+        ops = timeline.ops
         mine = np.isin(ops.name, names) & (ops.kind == model.KERNEL)
-        inside = mine & (ops.start >= lane.low) & (ops.start < lane.high)
-        a_step += np.count_nonzero(inside) / lane.counted
-    return max(1, round(a_step / len({lane.process for lane in whole})))
+        inside = mine & (ops.start >= timeline.begin_ns) & (ops.start < timeline.end_ns)
+        a_step += np.count_nonzero(inside) / timeline.counted
+    return max(1, round(a_step / len({timeline.process for timeline in whole})))
 
 
-def _launch_calls(lane: Lane) -> model.ApiCalls:
-    trace, calls = lane.trace, lane.trace.calls
-    launching = cuda.kinds(trace) == cuda.LAUNCH
+def _find_launch_calls(timeline: DeviceTimeline) -> model.ApiCalls:
+    trace, calls = timeline.trace, timeline.trace.calls
+    launching = cuda.call_kinds(trace) == cuda.LAUNCH
     names = trace.once("no memset", None, lambda: np.array(["memset" not in name.lower() for name in trace.names]))
-    mine = (calls.process == lane.process) & (launching & names)[calls.name]
-    if lane.alone:
+    mine = (calls.process == timeline.process) & (launching & names)[calls.name]
+    if timeline.alone:
         return calls.where(mine)
     rows = np.flatnonzero(mine)
-    return calls.where(rows[_devices(trace, lane.process, rows) == lane.device])
+    return calls.where(rows[_launch_devices(trace, timeline.process, rows) == timeline.device])
 
 
-def _devices(trace: model.Trace, process: int, rows: Ns) -> Ns:
+def _launch_devices(trace: model.Trace, process: int, rows: Ns) -> Ns:
     """The device that each of these calls launched on; -1 where that cannot be told.
 
     A call of which nothing was recorded on a device is counted where the last one of its thread went: CUDA's

@@ -9,7 +9,7 @@ import numpy as np
 
 from llmtop.analysis.idle import cuda_calls as cuda
 from llmtop.analysis.idle.idle_causes import CAUSES, Gaps
-from llmtop.analysis.steps.device_timeline import Lane
+from llmtop.analysis.steps.device_timeline import DeviceTimeline
 from llmtop.analysis.steps.step_finder import PhaseSpans
 from llmtop.format import duration
 from llmtop.report.model import LongGap
@@ -22,27 +22,29 @@ _MOST_HOST_LINES = 4
 _PYTHON_LINE_NS = 100_000
 _FINEST = 100
 """What takes less than this part of a gap counts for what it was called from."""
-_LOOKED_AT = 40
+_MOST_EXAMINED = 40
 """How many gaps of one cause are looked into to say what the host did in them."""
 
 
-def longest_gaps(lanes: list[Lane], gaps: list[Gaps], phases: dict[int, list[PhaseSpans]]) -> tuple[LongGap, ...]:
-    """The longest gaps over all devices, longest first."""
+def longest_gaps(
+    timelines: list[DeviceTimeline], gaps: list[Gaps], phases: dict[int, list[PhaseSpans]]
+) -> tuple[LongGap, ...]:
+    """Return the longest gaps of all devices, longest first."""
     found: list[tuple[int, int, int]] = []
     for index, own in enumerate(gaps):
         lengths = own.spans.lengths
         found += [(int(lengths[gap]), index, gap) for gap in np.argsort(-lengths, kind="stable")[:_MOST].tolist()]
     found = sorted(found, key=lambda item: -item[0])[:_MOST]
     told = {index: [gap for _, other, gap in found if other == index] for _, index, _ in found}
-    seen = {index: _seen_in(lanes[index], gaps[index], chosen) for index, chosen in told.items()}
+    seen = {index: _launcher_rows(timelines[index], gaps[index], chosen) for index, chosen in told.items()}
     return tuple(
-        _describe(lanes[index], gaps[index], gap, phases[lanes[index].process], seen[index])
+        _describe_gap(timelines[index], gaps[index], gap, phases[timelines[index].process], seen[index])
         for _, index, gap in found
     )
 
 
-def deepest_during(lane: Lane, gaps: Gaps, causes: Collection[str]) -> tuple[str, float] | None:
-    """What the launching threads were in, deepest, for most of the idle time that some causes have.
+def deepest_during(timeline: DeviceTimeline, gaps: Gaps, causes: Collection[str]) -> tuple[str, float] | None:
+    """Return the innermost operator or frame on the host for most of the idle time of these causes.
 
     Args:
         lane: whose.
@@ -54,62 +56,66 @@ def deepest_during(lane: Lane, gaps: Gaps, causes: Collection[str]) -> tuple[str
         capture has neither.
     """
     weight = np.sum([gaps.by_cause[cause] for cause in causes], axis=0)
-    chosen = np.argsort(-weight, kind="stable")[:_LOOKED_AT]
+    chosen = np.argsort(-weight, kind="stable")[:_MOST_EXAMINED]
     chosen = chosen[weight[chosen] > 0]
-    if not len(lane.trace.host) or not len(chosen):
+    if not len(timeline.trace.host) or not len(chosen):
         return None
-    host = _within(lane.trace.host, lane, _some(gaps, chosen.tolist()))
+    host = _rows_in_spans(timeline.trace.host, timeline, _select_gaps(gaps, chosen.tolist()))
     total, times = 0, dict[int, int]()
     for gap in chosen.tolist():
         start, end = int(gaps.spans.starts[gap]), int(gaps.spans.ends[gap])
         total += end - start
-        for name, took in _deepest(host, start, end).items():
+        for name, took in _deepest_times(host, start, end).items():
             times[name] = times.get(name, 0) + took
     if not times:
         return None
     name = max(times, key=lambda number: times[number])
-    return lane.trace.names[name], 100.0 * times[name] / total
+    return timeline.trace.names[name], 100.0 * times[name] / total
 
 
 @dataclass(frozen=True)
-class _LaunchersSeen:
+class _LauncherRows:
     """What the launching threads of a lane did in some of its gaps."""
 
     calls: model.ApiCalls
     host: model.HostSpans
 
 
-def _seen_in(lane: Lane, gaps: Gaps, chosen: list[int]) -> _LaunchersSeen:
-    spans = _some(gaps, chosen)
-    return _LaunchersSeen(_within(lane.trace.calls, lane, spans), _within(lane.trace.host, lane, spans))
+def _launcher_rows(timeline: DeviceTimeline, gaps: Gaps, chosen: list[int]) -> _LauncherRows:
+    spans = _select_gaps(gaps, chosen)
+    return _LauncherRows(
+        _rows_in_spans(timeline.trace.calls, timeline, spans), _rows_in_spans(timeline.trace.host, timeline, spans)
+    )
 
 
-def _some(gaps: Gaps, chosen: list[int]) -> Spans:
+def _select_gaps(gaps: Gaps, chosen: list[int]) -> Spans:
     rows = np.sort(np.array(chosen, dtype=np.int64))
     return Spans(gaps.spans.starts[rows], gaps.spans.ends[rows])
 
 
-def _describe(lane: Lane, gaps: Gaps, gap: int, phases: list[PhaseSpans], seen: _LaunchersSeen) -> LongGap:
+def _describe_gap(
+    timeline: DeviceTimeline, gaps: Gaps, gap: int, phases: list[PhaseSpans], seen: _LauncherRows
+) -> LongGap:
     start, end = int(gaps.spans.starts[gap]), int(gaps.spans.ends[gap])
-    ops, names = lane.ops, lane.trace.names
-    before, after = _ended_last(ops, start), int(gaps.ending[gap])
+    ops, names = timeline.ops, timeline.trace.names
+    before, after = _last_ended_row(ops, start), int(gaps.ending[gap])
     causes = {cause: int(gaps.by_cause[cause][gap]) / 1e9 for cause in CAUSES if gaps.by_cause[cause][gap]}
-    step = int(np.searchsorted(lane.bounds, start, side="right")) - 1
+    step = int(np.searchsorted(timeline.bounds, start, side="right")) - 1
     return LongGap(
-        device=lane.device,
-        pid=lane.process,
-        start_seconds=(start - lane.trace.window[0]) / 1e9,
+        device=timeline.device,
+        pid=timeline.process,
+        start_seconds=(start - timeline.trace.window[0]) / 1e9,
         seconds=(end - start) / 1e9,
-        step=step if lane.counted else None,
+        step=step if timeline.counted else None,
         phase=_phase_at(phases, start),
         causes=dict(sorted(causes.items(), key=lambda item: -item[1])),
-        host=_host_lines(lane, start, end, phases, seen),
+        host=_host_lines(timeline, start, end, phases, seen),
         before=names[ops.name[before]] if before >= 0 else "",
         after=names[ops.name[after]] if after >= 0 else "",
     )
 
 
-def _ended_last(ops: model.DeviceOps, instant: int) -> int:
+def _last_ended_row(ops: model.DeviceOps, instant: int) -> int:
     """The row of what ended last by an instant; -1 where nothing had. Work runs beside other work: what began last
     is not always what ended last."""
     begun = int(np.searchsorted(ops.start, instant))
@@ -125,7 +131,7 @@ def _phase_at(phases: list[PhaseSpans], instant: int) -> str:
 
 
 def _host_lines(
-    lane: Lane, start: int, end: int, phases: list[PhaseSpans], seen: _LaunchersSeen
+    timeline: DeviceTimeline, start: int, end: int, phases: list[PhaseSpans], seen: _LauncherRows
 ) -> tuple[str, ...]:
     """What the launching threads did between two instants: phases, calls, operators, frames, with their times.
 
@@ -137,12 +143,12 @@ def _host_lines(
     took, _, path = max(inside, default=(0, 0, ""))
     if took:
         times[f"phase {path}"] = took
-    names = lane.trace.names
-    calls = _inside(seen.calls, start, end)
-    for name, took in _covered(calls, start, end).items():
-        call = f"in {cuda.plain_name(names[name])}"
+    names = timeline.trace.names
+    calls = _rows_between(seen.calls, start, end)
+    for name, took in _covered_by_name(calls, start, end).items():
+        call = f"in {cuda.unversioned_name(names[name])}"
         times[call] = min(times.get(call, 0) + took, end - start)
-    for name, took in _deepest(seen.host, start, end).items():
+    for name, took in _deepest_times(seen.host, start, end).items():
         if took >= _PYTHON_LINE_NS:
             times[names[name]] = max(took, times.get(names[name], 0))
     quiet = end - start - iv.clip(iv.union(calls.start, calls.end), start, end).total
@@ -152,7 +158,7 @@ def _host_lines(
     return tuple(f"{what[:120]}: {duration(took / 1e9)}" for what, took in lines)
 
 
-def _within(table: model.TableT, lane: Lane, spans: Spans) -> model.TableT:
+def _rows_in_spans(table: model.TableT, timeline: DeviceTimeline, spans: Spans) -> model.TableT:
     """What a lane's launching threads did in any of these spans, in order of its start, the outer first.
 
     A capture has millions of calls and frames, and few of them lie in the gaps that are looked into.
@@ -161,16 +167,16 @@ def _within(table: model.TableT, lane: Lane, spans: Spans) -> model.TableT:
     last = len(spans) - 1
     rows = np.flatnonzero((after <= last) & (spans.starts[np.minimum(after, last)] < table.end))
     near = table.where(rows)
-    mine = (near.process == lane.process) & np.isin(near.thread, lane.launchers)  # type: ignore[attr-defined]  # both tables of threads have them
+    mine = (near.process == timeline.process) & np.isin(near.thread, timeline.launchers)  # type: ignore[attr-defined]  # both tables of threads have them
     near = near.where(np.flatnonzero(mine))
     return near.where(np.lexsort((-near.end, near.start)))
 
 
-def _inside(table: model.TableT, start: int, end: int) -> model.TableT:
+def _rows_between(table: model.TableT, start: int, end: int) -> model.TableT:
     return table.where(np.flatnonzero((table.end > start) & (table.start < end)))
 
 
-def _covered(table: model.ApiCalls, start: int, end: int) -> dict[int, int]:
+def _covered_by_name(table: model.ApiCalls, start: int, end: int) -> dict[int, int]:
     """For how long anything of each name lasted between two instants, in ns."""
     found = {}
     for name in np.unique(table.name).tolist():
@@ -179,7 +185,7 @@ def _covered(table: model.ApiCalls, start: int, end: int) -> dict[int, int]:
     return found
 
 
-def _deepest(host: model.HostSpans, start: int, end: int) -> dict[int, int]:
+def _deepest_times(host: model.HostSpans, start: int, end: int) -> dict[int, int]:
     """How long each operator or frame was the deepest that was open on its thread, by name, in ns of the gap.
 
     Args:
@@ -187,44 +193,44 @@ def _deepest(host: model.HostSpans, start: int, end: int) -> dict[int, int]:
         start: of the gap, in ns.
         end: of the gap, in ns.
     """
-    rows = _inside(host, start, end)
+    rows = _rows_between(host, start, end)
     begin, stop = np.maximum(rows.start, start), np.minimum(rows.end, end)
     seen = np.flatnonzero((stop - begin) * _FINEST >= end - start)
     own: dict[int, list[tuple[int, int, int]]] = {}
     for row in seen.tolist():
         piece = (int(begin[row]), int(stop[row]), int(rows.name[row]))
         own.setdefault(int(rows.thread[row]), []).append(piece)
-    times: dict[int, Spanned] = {}
+    times: dict[int, SpanPieces] = {}
     for pieces in own.values():
         _add_deepest(pieces, times)
     return {name: _total(spans) for name, spans in times.items()}
 
 
-Spanned = list[tuple[int, int]]
+SpanPieces = list[tuple[int, int]]
 
 
-def _add_deepest(pieces: list[tuple[int, int, int]], times: dict[int, Spanned]) -> None:
+def _add_deepest(pieces: list[tuple[int, int, int]], times: dict[int, SpanPieces]) -> None:
     """Give each instant of one thread to the innermost of its pieces (begin, end, name), the outer first."""
     stack: list[tuple[int, int]] = []  # (end, name) of what is open
     at = 0
     for begin, stop, name in pieces:
         while stack and stack[-1][0] <= begin:
-            at = _give(times, stack.pop(), at)
+            at = _credit_time(times, stack.pop(), at)
         if stack:
             times.setdefault(stack[-1][1], []).append((at, begin))
         at = begin
         # One that outlasts what it began in, on a thread whose clock jumped, ends with it.
         stack.append((min(stop, stack[-1][0]) if stack else stop, name))
     while stack:
-        at = _give(times, stack.pop(), at)
+        at = _credit_time(times, stack.pop(), at)
 
 
-def _give(times: dict[int, Spanned], ended: tuple[int, int], at: int) -> int:
+def _credit_time(times: dict[int, SpanPieces], ended: tuple[int, int], at: int) -> int:
     end, name = ended
     times.setdefault(name, []).append((at, end))
     return max(at, end)
 
 
-def _total(spans: Spanned) -> int:
+def _total(spans: SpanPieces) -> int:
     table: Ns = np.array(spans, dtype=np.int64)
     return iv.union(table[:, 0], table[:, 1]).total

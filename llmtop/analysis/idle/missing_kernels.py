@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from llmtop.analysis.idle import cuda_calls as cuda
 from llmtop.trace import model
-from llmtop.trace.groups import distinct
+from llmtop.trace.groups import distinct_values
 from llmtop.trace.intervals import Ns
 
 FEWEST = 20
@@ -30,8 +30,8 @@ _ENDS_GRAPH = re.compile(r"^(cuda|cu|hip)StreamEndCapture", re.I)
 
 
 @dataclass(frozen=True)
-class Unrecorded:
-    """How many kernels of one process were launched but not recorded."""
+class UnrecordedKernels:
+    """Kernels that a process launched and the profiler did not record."""
 
     process: int
     launched: int
@@ -46,8 +46,8 @@ class Unrecorded:
         return 100.0 * self.missing / self.launched
 
 
-def unrecorded(trace: model.Trace) -> dict[int, Unrecorded]:
-    """The processes of whose kernels too many are missing, by pid."""
+def unrecorded_kernels(trace: model.Trace) -> dict[int, UnrecordedKernels]:
+    """Return the processes with too many unrecorded kernels, by pid."""
     calls = trace.calls
     if not len(calls):
         return {}
@@ -58,49 +58,49 @@ def unrecorded(trace: model.Trace) -> dict[int, Unrecorded]:
         return {}
     keys = model.join_keys(calls.process, calls.correlation, kernels.process, kernels.correlation)
     has_kernel = np.zeros(len(calls), dtype=bool) if keys is None else np.isin(*keys)
-    launches = _named(trace, _LAUNCHES_KERNEL) & ~_into_a_graph(trace)
+    launches = _matching_calls(trace, _LAUNCHES_KERNEL) & ~_calls_during_capture(trace)
     found = {}
-    for process in distinct(calls.process[launches]).tolist():
+    for process in distinct_values(calls.process[launches]).tolist():
         own = (launched_by >= 0) & (kernels.process == process)
         mine = launches & (calls.process == process)
         if own.any():
-            mine &= calls.start <= _surely_run_until(kernels.end[own], calls.start[launched_by[own]])
+            mine &= calls.start <= _certain_run_time(kernels.end[own], calls.start[launched_by[own]])
         else:
-            mine &= calls.start < _last_waited_for(trace, process)
+            mine &= calls.start < _last_sync_begin(trace, process)
         missing = mine & ~has_kernel
         # A runtime call and the driver's within it are one launch where they share their correlation.
-        launched, lost = (len(distinct(calls.correlation[chosen])) for chosen in (mine, missing))
-        row = Unrecorded(process, launched, lost, _by_count(calls.thread[missing]))
+        launched, lost = (len(distinct_values(calls.correlation[chosen])) for chosen in (mine, missing))
+        row = UnrecordedKernels(process, launched, lost, _threads_by_count(calls.thread[missing]))
         if row.missing >= FEWEST and row.missing_pct >= LEAST_PCT:
             found[process] = row
     return found
 
 
-def _surely_run_until(ended: Ns, launched_at: Ns) -> int:
+def _certain_run_time(ended: Ns, launched_at: Ns) -> int:
     """Until when what was launched has run by the last kernel's end: as long before it as any kernel took from its
     launch to its end. The host may be far ahead of the device."""
     return int(ended.max() - (ended - launched_at).max())
 
 
-def _last_waited_for(trace: model.Trace, process: int) -> int:
+def _last_sync_begin(trace: model.Trace, process: int) -> int:
     """When the last call began that waited for the device and came back: what was launched before has run."""
     calls = trace.calls
-    waits = (cuda.kinds(trace) == cuda.SYNC)[calls.name] & (calls.process == process)
+    waits = (cuda.call_kinds(trace) == cuda.SYNC)[calls.name] & (calls.process == process)
     return int(calls.start[waits].max()) if waits.any() else 0
 
 
-def _named(trace: model.Trace, pattern: re.Pattern[str]) -> npt.NDArray[np.bool_]:
+def _matching_calls(trace: model.Trace, pattern: re.Pattern[str]) -> npt.NDArray[np.bool_]:
     """For each call, whether its name matches the pattern."""
     fits = np.array([bool(pattern.match(name)) for name in trace.names])
     return np.asarray(fits[trace.calls.name])
 
 
-def _into_a_graph(trace: model.Trace) -> npt.NDArray[np.bool_]:
+def _calls_during_capture(trace: model.Trace) -> npt.NDArray[np.bool_]:
     """Which calls were made while their process captured a stream into a CUDA graph: those run nothing."""
     calls = trace.calls
-    begins, ends = _named(trace, _BEGINS_GRAPH), _named(trace, _ENDS_GRAPH)
+    begins, ends = _matching_calls(trace, _BEGINS_GRAPH), _matching_calls(trace, _ENDS_GRAPH)
     inside = np.zeros(len(calls), dtype=bool)
-    for process in distinct(calls.process[begins | ends]).tolist():
+    for process in distinct_values(calls.process[begins | ends]).tolist():
         mine = calls.process == process
         opened, closed = np.sort(calls.start[mine & begins]), np.sort(calls.start[mine & ends])
         more_opened = np.searchsorted(opened, calls.start, side="right")
@@ -112,6 +112,6 @@ def _into_a_graph(trace: model.Trace) -> npt.NDArray[np.bool_]:
     return inside
 
 
-def _by_count(threads: npt.NDArray[np.int64]) -> tuple[int, ...]:
+def _threads_by_count(threads: npt.NDArray[np.int64]) -> tuple[int, ...]:
     numbers, counts = np.unique(threads, return_counts=True)
     return tuple(int(number) for number in numbers[np.argsort(-counts, kind="stable")])

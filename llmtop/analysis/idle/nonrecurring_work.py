@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from llmtop.analysis.idle import cuda_calls as cuda
-from llmtop.analysis.steps.device_timeline import Lane
+from llmtop.analysis.steps.device_timeline import DeviceTimeline
 from llmtop.format import duration
 from llmtop.trace import intervals as iv
 from llmtop.trace import model
@@ -38,49 +38,61 @@ _COMPILES = re.compile(
 """Ranges and frames that are open while PyTorch or Triton compiles."""
 
 
-def setup_spans(lane: Lane) -> dict[str, Spans]:
-    """When the launching threads of a lane captured a graph, compiled, or set something up once; by cause."""
-    return {"capture": _captures(lane), "compile": _compiles(lane), "one_off": _long_spans(lane)}
+def setup_spans(timeline: DeviceTimeline) -> dict[str, Spans]:
+    """Return when the launching threads captured graphs, compiled or set something up, by cause."""
+    return {
+        "capture": _capture_spans(timeline),
+        "compile": _compile_spans(timeline),
+        "one_off": _long_spans(timeline),
+    }
 
 
-def longest_setup(lane: Lane) -> str:
+def longest_setup(timeline: DeviceTimeline) -> str:
     """The call that set something up and took longest: `hipLaunchKernel of gemm_kernel (6.54 ms)`; "" for none."""
-    rows = _long_calls(lane)
+    rows = _long_calls(timeline)
     if not len(rows):
         return ""
-    calls, names = lane.trace.calls, lane.trace.names
+    calls, names = timeline.trace.calls, timeline.trace.names
     row = int(rows[np.argmax(calls.end[rows] - calls.start[rows])])
-    kernel = _kernel_of(lane, rows).get(row)
+    kernel = _launched_kernels(timeline, rows).get(row)
     took = duration(int(calls.end[row] - calls.start[row]) / 1e9)
-    what = cuda.plain_name(names[calls.name[row]])
+    what = cuda.unversioned_name(names[calls.name[row]])
     return f"{what} of {names[kernel[1]]} ({took})" if kernel is not None else f"{what} ({took})"
 
 
-def _of_threads(table: model.ApiCalls | model.HostSpans | model.Ranges, lane: Lane) -> npt.NDArray[np.bool_]:
-    return np.asarray((table.process == lane.process) & np.isin(table.thread, lane.launchers))
+def _rows_of_launchers(
+    table: model.ApiCalls | model.HostSpans | model.Ranges, timeline: DeviceTimeline
+) -> npt.NDArray[np.bool_]:
+    return np.asarray((table.process == timeline.process) & np.isin(table.thread, timeline.launchers))
 
 
-def _long_spans(lane: Lane) -> Spans:
-    rows, calls = _long_calls(lane), lane.trace.calls
+def _long_spans(timeline: DeviceTimeline) -> Spans:
+    rows, calls = _long_calls(timeline), timeline.trace.calls
     return iv.union(calls.start[rows], calls.end[rows])
 
 
-def _long_calls(lane: Lane) -> Ns:
+def _long_calls(timeline: DeviceTimeline) -> Ns:
     """The rows of the calls that set something up once."""
-    key = (lane.process, lane.device, tuple(lane.launchers.tolist()), lane.low, lane.high)
-    return lane.trace.once("one-off calls", key, lambda: _find_long_calls(lane))
+    key = (
+        timeline.process,
+        timeline.device,
+        tuple(timeline.launchers.tolist()),
+        timeline.begin_ns,
+        timeline.end_ns,
+    )
+    return timeline.trace.once("one-off calls", key, lambda: _find_long_calls(timeline))
 
 
-def _find_long_calls(lane: Lane) -> Ns:
-    trace, calls = lane.trace, lane.trace.calls
+def _find_long_calls(timeline: DeviceTimeline) -> Ns:
+    trace, calls = timeline.trace, timeline.trace.calls
     rows = np.flatnonzero(calls.end - calls.start >= LONG_CALL_NS)
-    rows = rows[_of_threads(calls.where(rows), lane)]
-    waits_or_copies = np.isin(cuda.kinds(trace)[calls.name[rows]], (cuda.SYNC, cuda.COPY))
-    rows = rows[~waits_or_copies & ~_named(trace, calls.name[rows], _REPLAYS)]
+    rows = rows[_rows_of_launchers(calls.where(rows), timeline)]
+    waits_or_copies = np.isin(cuda.call_kinds(trace)[calls.name[rows]], (cuda.SYNC, cuda.COPY))
+    rows = rows[~waits_or_copies & ~_matching_names(trace, calls.name[rows], _REPLAYS)]
     if not len(rows):
         return rows
-    kernels = _kernel_of(lane, rows)
-    edges = _edges(lane)
+    kernels = _launched_kernels(timeline, rows)
+    edges = _part_bounds(timeline)
     part = np.searchsorted(edges, calls.start[rows], side="right")
     seen: dict[tuple[int, int], set[int]] = {}
     keys = [(int(calls.name[row]), kernels.get(int(row), (-1, -1))[0]) for row in rows.tolist()]
@@ -92,51 +104,53 @@ def _find_long_calls(lane: Lane) -> Ns:
     return np.asarray(rows[once])
 
 
-def _edges(lane: Lane) -> Ns:
+def _part_bounds(timeline: DeviceTimeline) -> Ns:
     """What divides the capture into steps of the host or, with fewer than two, into equal parts."""
-    if len(lane.steps) >= 2:
-        return np.append(lane.steps.starts, lane.steps.ends[-1])
-    return np.linspace(lane.low, lane.high, _PARTS + 1).astype(np.int64)
+    if len(timeline.steps) >= 2:
+        return np.append(timeline.steps.starts, timeline.steps.ends[-1])
+    return np.linspace(timeline.begin_ns, timeline.end_ns, _PARTS + 1).astype(np.int64)
 
 
-def _kernel_of(lane: Lane, rows: Ns) -> dict[int, tuple[int, int]]:
+def _launched_kernels(timeline: DeviceTimeline, rows: Ns) -> dict[int, tuple[int, int]]:
     """(full name, short name) of the kernel that each of these calls launched, where it launched one."""
-    launched = np.isin(lane.launched_by, rows) & (lane.ops.kind == model.KERNEL)
-    by = lane.launched_by[launched].tolist()
-    full, short = lane.ops.full_name[launched].tolist(), lane.ops.name[launched].tolist()
+    launched = np.isin(timeline.launched_by, rows) & (timeline.ops.kind == model.KERNEL)
+    by = timeline.launched_by[launched].tolist()
+    full, short = timeline.ops.full_name[launched].tolist(), timeline.ops.name[launched].tolist()
     return dict(zip(by, zip(full, short, strict=True), strict=True))
 
 
-def _named(trace: model.Trace, names: Ns, pattern: re.Pattern[str]) -> npt.NDArray[np.bool_]:
+def _matching_names(trace: model.Trace, names: Ns, pattern: re.Pattern[str]) -> npt.NDArray[np.bool_]:
     """Which of these names (rows of `Trace.names`) the pattern is found in."""
     what = f"named {pattern.pattern}"
     fits = trace.once(what, None, lambda: np.array([bool(pattern.search(name)) for name in trace.names]))
     return np.asarray(fits[names])
 
 
-def _captures(lane: Lane) -> Spans:
+def _capture_spans(timeline: DeviceTimeline) -> Spans:
     """From the begin of each capture of a stream to its end, and while the graph is made ready."""
-    calls = lane.trace.calls
-    fits = _named(lane.trace, calls.name, _GRAPH)
+    calls = timeline.trace.calls
+    fits = _matching_names(timeline.trace, calls.name, _GRAPH)
     mine = calls.where(fits)
-    mine = mine.where(_of_threads(mine, lane))
+    mine = mine.where(_rows_of_launchers(mine, timeline))
     if not len(mine):
         return iv.EMPTY
-    begins, ends = (_named(lane.trace, mine.name, pattern) for pattern in (_BEGINS_GRAPH, _ENDS_GRAPH))
+    begins, ends = (
+        _matching_names(timeline.trace, mine.name, pattern) for pattern in (_BEGINS_GRAPH, _ENDS_GRAPH)
+    )
     opened, closed = np.sort(mine.start[begins]), np.sort(mine.end[ends])
     at = np.searchsorted(closed, opened)
     whole = at < len(closed)
     made = mine.where(~begins & ~ends)
-    return iv.either(iv.union(opened[whole], closed[at[whole]]), iv.union(made.start, made.end))
+    return iv.union_of(iv.union(opened[whole], closed[at[whole]]), iv.union(made.start, made.end))
 
 
-def _compiles(lane: Lane) -> Spans:
+def _compile_spans(timeline: DeviceTimeline) -> Spans:
     """While a range or a Python frame of a compiler is open on a launching thread."""
     parts = []
-    for table in (lane.trace.ranges, lane.trace.host):
-        chosen = _named(lane.trace, table.name, _COMPILES)
+    for table in (timeline.trace.ranges, timeline.trace.host):
+        chosen = _matching_names(timeline.trace, table.name, _COMPILES)
         if chosen.any():
             mine = table.where(chosen)
-            mine = mine.where(_of_threads(mine, lane) & (mine.end != model.OPEN))
+            mine = mine.where(_rows_of_launchers(mine, timeline) & (mine.end != model.OPEN))
             parts.append(iv.union(mine.start, mine.end))
-    return iv.either(*parts) if parts else iv.EMPTY
+    return iv.union_of(*parts) if parts else iv.EMPTY

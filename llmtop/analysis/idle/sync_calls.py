@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from llmtop.analysis.idle import cuda_calls as cuda
-from llmtop.analysis.steps.device_timeline import Lane
+from llmtop.analysis.steps.device_timeline import DeviceTimeline
 from llmtop.analysis.steps.step_finder import PhaseSpans
 from llmtop.report.model import WaitPlace
 from llmtop.trace import intervals as iv
@@ -16,28 +16,28 @@ _MOST_CALLS = 20_000
 _DEEPEST = 64
 
 
-def wait_places(lane: Lane, phases: list[PhaseSpans]) -> tuple[WaitPlace, ...]:
+def wait_places(timeline: DeviceTimeline, phases: list[PhaseSpans]) -> tuple[WaitPlace, ...]:
     """Calls of the launching threads that wait, within whole steps of the host, most of them first."""
-    steps, trace = lane.steps, lane.trace
+    steps, trace = timeline.steps, timeline.trace
     if not len(steps):
         return ()
     low, high = int(steps.starts[0]), int(steps.ends[-1])
     calls = trace.calls
-    waiting = (cuda.kinds(trace) == cuda.SYNC)[calls.name]
-    mine = waiting & (calls.process == lane.process) & np.isin(calls.thread, lane.launchers)
+    waiting = (cuda.call_kinds(trace) == cuda.SYNC)[calls.name]
+    mine = waiting & (calls.process == timeline.process) & np.isin(calls.thread, timeline.launchers)
     rows = calls.where(mine & (calls.start >= low) & (calls.start < high))
     if not len(rows):
         return ()
-    inside = _phase_of(rows.start, phases)
-    by = _operator_of(rows, trace) if len(rows) <= _MOST_CALLS else np.zeros(len(rows), dtype=np.int64)
+    inside = _innermost_phases(rows.start, phases)
+    by = _innermost_operators(rows, trace) if len(rows) <= _MOST_CALLS else np.zeros(len(rows), dtype=np.int64)
     key = np.stack([rows.name, inside, by], axis=1)
     different, which = np.unique(key, axis=0, return_inverse=True)
     counts = np.bincount(which.reshape(-1))
     waited = np.bincount(which.reshape(-1), weights=rows.end - rows.start)
     found = [
         WaitPlace(
-            pid=lane.process,
-            call=cuda.plain_name(trace.names[call]),
+            pid=timeline.process,
+            call=cuda.unversioned_name(trace.names[call]),
             phase=phases[phase].path if phase >= 0 else "",
             operator=trace.names[operator],
             calls_per_step=int(counts[index]) / len(steps),
@@ -48,7 +48,7 @@ def wait_places(lane: Lane, phases: list[PhaseSpans]) -> tuple[WaitPlace, ...]:
     return tuple(sorted(found, key=lambda place: -place.calls_per_step))
 
 
-def _phase_of(instants: Ns, phases: list[PhaseSpans]) -> Ns:
+def _innermost_phases(instants: Ns, phases: list[PhaseSpans]) -> Ns:
     """The innermost phase that each instant lies in; -1 for none."""
     inside = np.full(len(instants), -1, dtype=np.int64)
     for index in sorted(range(len(phases)), key=lambda i: phases[i].path.count("/")):
@@ -56,7 +56,7 @@ def _phase_of(instants: Ns, phases: list[PhaseSpans]) -> Ns:
     return inside
 
 
-def _operator_of(rows: model.ApiCalls, trace: model.Trace) -> Ns:
+def _innermost_operators(rows: model.ApiCalls, trace: model.Trace) -> Ns:
     """The name of the innermost operator of the framework around each call of a process; 0, the empty name, for
     none."""
     found = np.zeros(len(rows), dtype=np.int64)

@@ -20,8 +20,8 @@ _BETWEEN_HOST_AND_DEVICE = (model.HOST_TO_DEVICE, model.DEVICE_TO_HOST)
 
 
 @dataclass(frozen=True)
-class Lane:
-    """The timeline of one process on one GPU, in ns of the trace's clock."""
+class DeviceTimeline:
+    """Timeline of one process on one GPU, in ns of the trace's clock."""
 
     trace: model.Trace
     process: int
@@ -60,13 +60,13 @@ class Lane:
         return np.asarray((self.ops.kind == model.KERNEL) & like[self.ops.name])
 
     @property
-    def low(self) -> int:
-        """Where the first whole step begins: ns of the trace's clock."""
+    def begin_ns(self) -> int:
+        """Begin of the first whole step, in ns of the trace's clock."""
         return int(self.bounds[0])
 
     @property
-    def high(self) -> int:
-        """Where the last whole step ends: ns of the trace's clock."""
+    def end_ns(self) -> int:
+        """End of the last whole step, in ns of the trace's clock."""
         return int(self.bounds[-1])
 
     @property
@@ -77,14 +77,25 @@ class Lane:
     @property
     def length(self) -> int:
         """From the begin of the first whole step to the end of the last, in ns."""
-        return max(self.high - self.low, 1)
+        return max(self.end_ns - self.begin_ns, 1)
 
     def share(self, nanoseconds: float) -> float:
-        """A time in ns as percent of the whole steps."""
+        """Return a time as a percentage of the whole steps.
+
+        Args:
+            nanoseconds: time within the whole steps.
+        """
         return 100.0 * nanoseconds / self.length
 
     def per_step_ms(self, nanoseconds: float) -> float | None:
-        """A time in ns as milliseconds a step; None without whole steps."""
+        """Return a time as milliseconds per step.
+
+        Args:
+            nanoseconds: time within the whole steps.
+
+        Returns:
+            None without whole steps.
+        """
         return nanoseconds / 1e6 / self.counted if self.counted else None
 
     def _union(self, chosen: npt.NDArray[np.bool_]) -> Spans:
@@ -134,7 +145,7 @@ class Lane:
     @functools.cached_property
     def only_host_copies(self) -> Spans:
         """Time in which nothing but copies between host and device ran, whole file."""
-        return iv.without(self.host_copies, self._union(~self._is_host_copy))
+        return iv.difference(self.host_copies, self._union(~self._is_host_copy))
 
     @functools.cached_property
     def nccl(self) -> Spans:
@@ -144,16 +155,16 @@ class Lane:
     @functools.cached_property
     def exposed_nccl(self) -> Spans:
         """NCCL while nothing else ran on this device, whole file."""
-        return iv.without(self.nccl, self._union(~self.is_nccl))
+        return iv.difference(self.nccl, self._union(~self.is_nccl))
 
     @functools.cached_property
     def idle(self) -> Spans:
         """Time within whole steps in which this process ran nothing on this device."""
-        return iv.rest(self.busy, self.low, self.high)
+        return iv.complement(self.busy, self.begin_ns, self.end_ns)
 
     def within(self, spans: Spans) -> int:
         """How much of a set lies in whole steps, ns."""
-        return iv.clip(spans, self.low, self.high).total
+        return iv.clip(spans, self.begin_ns, self.end_ns).total
 
     @functools.cached_property
     def launchers(self) -> Ns:
@@ -171,8 +182,8 @@ class Lane:
         return kept
 
 
-def lanes_of(trace: model.Trace, steps: dict[int, ProcessSteps]) -> list[Lane]:
-    """Every (process, GPU) with device work, in order of GPU and pid."""
+def device_timelines(trace: model.Trace, steps: dict[int, ProcessSteps]) -> list[DeviceTimeline]:
+    """Return a timeline for every (process, GPU) with device work, in order of GPU and pid."""
     ops = trace.ops
     order = np.lexsort((ops.start, ops.process, ops.device))
     device, process = ops.device[order], ops.process[order]
@@ -181,16 +192,16 @@ def lanes_of(trace: model.Trace, steps: dict[int, ProcessSteps]) -> list[Lane]:
     first = np.flatnonzero(begins)
     pairs = np.stack([device[first], process[first]], axis=1)
     devices = collections.Counter(pairs[:, 1].tolist())
-    lanes = []
+    timelines = []
     for (gpu, pid), rows in zip(pairs.tolist(), np.split(order, first[1:]) if len(order) else [], strict=True):
         own = steps[pid]
-        bounds, edges, counted = _bounds(trace, rows, own)
+        bounds, edges, counted = _step_bounds(trace, rows, own)
         slow_first = 0
-        if counted >= 3 and not own.cut_before and _first_is_slow(bounds):
+        if counted >= 3 and not own.cut_before and _is_first_step_slow(bounds):
             slow_first = int(bounds[1] - bounds[0])
             bounds, edges, counted = bounds[1:], edges[1:], counted - 1
-        lanes.append(
-            Lane(
+        timelines.append(
+            DeviceTimeline(
                 trace,
                 pid,
                 gpu,
@@ -204,17 +215,17 @@ def lanes_of(trace: model.Trace, steps: dict[int, ProcessSteps]) -> list[Lane]:
                 alone=devices[pid] == 1,
             )
         )
-    return lanes
+    return timelines
 
 
-def _first_is_slow(bounds: Ns) -> bool:
+def _is_first_step_slow(bounds: Ns) -> bool:
     """Whether the first step took much longer than the others: the start of a capture slows a step down (by 19 of
     75 ms in a trace of torch.profiler on an H200, where the others took 57)."""
     lengths = np.diff(bounds)
     return bool(lengths[0] > 1.15 * np.median(lengths[1:]) and lengths[0] > np.max(lengths[1:]))
 
 
-def _bounds(trace: model.Trace, rows: Ns, steps: ProcessSteps) -> tuple[Ns, Ns, int]:
+def _step_bounds(trace: model.Trace, rows: Ns, steps: ProcessSteps) -> tuple[Ns, Ns, int]:
     """Where the steps begin on the device, where the host began them, and how many they are.
 
     The host runs ahead of the device, and work that was launched before the capture began is not in the file. So

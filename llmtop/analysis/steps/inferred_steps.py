@@ -34,8 +34,8 @@ _APART = 5.0
 
 
 @dataclass(frozen=True)
-class Inferred:
-    """Where steps were seen to begin."""
+class InferredSteps:
+    """Step boundaries that were inferred from repeating kernels."""
 
     places: Ns
     """Which of the process's kernels, by their order, mark a step."""
@@ -44,25 +44,25 @@ class Inferred:
     how: str
 
 
-def infer(trace: model.Trace, process: int) -> Inferred | None:
-    """The steps of a process by what repeats in its kernels; None where nothing repeats like a step."""
-    rows = _kernels(trace, process)
+def infer_steps(trace: model.Trace, process: int) -> InferredSteps | None:
+    """Return the steps of a process by its repeating kernels; None where nothing repeats like a step."""
+    rows = _kernel_rows(trace, process)
     if len(rows) < FEWEST_MARKS:
         return None
     used = np.unique(trace.ops.full_name[rows]).tolist()
     optimizer = [name for name in used if kind_of(trace.names[name]) == "optimizer"]
     collective = [name for name in used if is_collective(trace.names[name])]
     for found in (
-        _by_period(trace, rows),
-        _by_bursts(trace, rows, optimizer, "the optimizer's kernels"),
-        _by_bursts(trace, rows, collective, "collectives"),
+        _infer_from_period(trace, rows),
+        _infer_from_bursts(trace, rows, optimizer, "the optimizer's kernels"),
+        _infer_from_bursts(trace, rows, collective, "collectives"),
     ):
-        if found is not None and _steady(found, len(rows)):
+        if found is not None and _are_steady(found, len(rows)):
             return found
     return None
 
 
-def _steady(found: Inferred, kernels: int) -> bool:
+def _are_steady(found: InferredSteps, kernels: int) -> bool:
     """Whether these are steps that take about the same time, each with a step's worth of kernels, and together
     with most of them."""
     apart, within = np.diff(found.instants), np.diff(found.places)
@@ -71,7 +71,7 @@ def _steady(found: Inferred, kernels: int) -> bool:
     return bool(np.std(apart) <= _UNEVEN_TIME * np.mean(apart))
 
 
-def _kernels(trace: model.Trace, process: int) -> Ns:
+def _kernel_rows(trace: model.Trace, process: int) -> Ns:
     """The rows of the kernels and graphs of a process on the GPU that runs most, in order of their start."""
     work = np.isin(trace.ops.kind, (model.KERNEL, model.GRAPH))
     rows = np.flatnonzero((trace.ops.process == process) & work)
@@ -82,7 +82,7 @@ def _kernels(trace: model.Trace, process: int) -> Ns:
     return np.asarray(rows[np.argsort(trace.ops.start[rows], kind="stable")])
 
 
-def _by_period(trace: model.Trace, rows: Ns) -> Inferred | None:
+def _infer_from_period(trace: model.Trace, rows: Ns) -> InferredSteps | None:
     """From one kernel to its next launch, where all that repeats does so in step with it."""
     names = trace.ops.full_name[rows]
     took = trace.ops.end[rows] - trace.ops.start[rows]
@@ -100,7 +100,7 @@ def _by_period(trace: model.Trace, rows: Ns) -> Inferred | None:
     best: tuple[float, Ns] | None = None
     for name in np.flatnonzero(counts == fewest)[:_MOST_MARKS].tolist():
         places = np.flatnonzero(names == name)
-        spread = _spread(places)
+        spread = _relative_spread(places)
         if spread <= _UNEVEN and (best is None or spread < best[0]):
             best = (spread, places)
     if best is None:
@@ -108,16 +108,16 @@ def _by_period(trace: model.Trace, rows: Ns) -> Inferred | None:
     _, places = best
     short = trace.names[trace.ops.name[rows[places[0]]]]
     how = f"inferred from what repeats, no range marks a step: from one kernel {short!r} to the next"
-    return Inferred(places, _instants(trace, rows[places]), how)
+    return InferredSteps(places, _launch_times(trace, rows[places]), how)
 
 
-def _spread(places: Ns) -> float:
+def _relative_spread(places: Ns) -> float:
     """How unevenly places lie: the standard deviation of the distances over their mean."""
     apart = np.diff(places)
     return float(np.std(apart) / max(float(np.mean(apart)), 1.0))
 
 
-def _by_bursts(trace: model.Trace, rows: Ns, wanted: list[int], what: str) -> Inferred | None:
+def _infer_from_bursts(trace: model.Trace, rows: Ns, wanted: list[int], what: str) -> InferredSteps | None:
     """From the end of one burst of such kernels to the end of the next."""
     places = np.flatnonzero(np.isin(trace.ops.full_name[rows], wanted))
     if len(places) < FEWEST_MARKS:
@@ -127,13 +127,13 @@ def _by_bursts(trace: model.Trace, rows: Ns, wanted: list[int], what: str) -> In
     if not border.any():
         return None
     begins = places[np.append(True, border)]
-    if len(begins) < FEWEST_MARKS or _spread(begins) > _BURSTS_UNEVEN:
+    if len(begins) < FEWEST_MARKS or _relative_spread(begins) > _BURSTS_UNEVEN:
         return None
     how = f"inferred from what repeats, no range marks a step: from one burst of {what} to the next"
-    return Inferred(begins, _instants(trace, rows[begins]), how)
+    return InferredSteps(begins, _launch_times(trace, rows[begins]), how)
 
 
-def _instants(trace: model.Trace, rows: Ns) -> Ns:
+def _launch_times(trace: model.Trace, rows: Ns) -> Ns:
     """When these kernels were launched, in order; when they ran, where that is not known of all."""
     called = trace.launched_by[rows]
     known = len(trace.calls) > 0 and bool((called >= 0).all())

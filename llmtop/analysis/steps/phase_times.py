@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from llmtop.analysis.steps.device_timeline import Lane
+from llmtop.analysis.steps.device_timeline import DeviceTimeline
 from llmtop.analysis.steps.step_finder import PhaseSpans, ProcessSteps
 from llmtop.report.model import PhaseMean
 from llmtop.step_history.whole_steps import OUTSIDE
@@ -23,7 +23,7 @@ PASSING_PCT = 1.0
 than this part of what it works on its busiest one, it has no phases there."""
 
 
-def phase_times(steps: ProcessSteps, phases: list[PhaseSpans], lanes: list[Lane]) -> list[PhaseMean]:
+def phase_times(steps: ProcessSteps, phases: list[PhaseSpans], timelines: list[DeviceTimeline]) -> list[PhaseMean]:
     """The phases of one process, means over its whole steps, in the order in which they occur in a step.
 
     Args:
@@ -33,15 +33,17 @@ def phase_times(steps: ProcessSteps, phases: list[PhaseSpans], lanes: list[Lane]
     """
     if not len(steps):
         return []
-    most = max((lane.busy.total for lane in lanes), default=0)
-    real = [lane for lane in lanes if 100 * lane.busy.total >= PASSING_PCT * most]
-    lanes_or_none: list[Lane | None] = [*real] or [None]
-    return [row for lane in lanes_or_none for row in _of_lane(steps, phases, lane)]
+    most = max((timeline.busy.total for timeline in timelines), default=0)
+    real = [timeline for timeline in timelines if 100 * timeline.busy.total >= PASSING_PCT * most]
+    lanes_or_none: list[DeviceTimeline | None] = [*real] or [None]
+    return [row for timeline in lanes_or_none for row in _device_phase_times(steps, phases, timeline)]
 
 
-def _of_lane(steps: ProcessSteps, phases: list[PhaseSpans], lane: Lane | None) -> list[PhaseMean]:
+def _device_phase_times(
+    steps: ProcessSteps, phases: list[PhaseSpans], timeline: DeviceTimeline | None
+) -> list[PhaseMean]:
     low, high = int(steps.starts[0]), int(steps.ends[-1])
-    device = None if lane is None else _OnDevice.of(lane, low, high)
+    device = None if timeline is None else _DevicePhases.of(timeline, low, high)
     rows: list[tuple[float, PhaseMean]] = []
     for phase in phases:
         host = iv.clip(phase.spans, low, high)
@@ -49,18 +51,18 @@ def _of_lane(steps: ProcessSteps, phases: list[PhaseSpans], lane: Lane | None) -
             continue
         inside = phase.starts[(phase.starts >= low) & (phase.starts < high)]
         gpu = _ABSENT if device is None else device.figures(host, iv.contains(phase.spans, device.launched_at))
-        rows.append((_place(steps, inside), _row(phase.path, steps, host, gpu, len(inside) / len(steps))))
+        rows.append((_place_in_step(steps, inside), _row(phase.path, steps, host, gpu, len(inside) / len(steps))))
     found = [row for _, row in sorted(rows, key=lambda item: item[0])]
     if not found:
         return found
-    in_phases = iv.either(*(phase.spans for phase in phases))
-    host = iv.rest(in_phases, low, high)
+    in_phases = iv.union_of(*(phase.spans for phase in phases))
+    host = iv.complement(in_phases, low, high)
     gpu = _ABSENT if device is None else device.figures(host, ~iv.contains(in_phases, device.launched_at))
     return [*found, _row(OUTSIDE, steps, host, gpu, 1.0)]
 
 
 @dataclass(frozen=True)
-class _Figures:
+class _PhaseFigures:
     """What a phase is on a device; ns are of all whole steps of the host, or of one step of the device."""
 
     device: int | None
@@ -69,14 +71,14 @@ class _Figures:
     idle_ns: int | None
 
 
-_ABSENT = _Figures(None, None, None, None)
+_ABSENT = _PhaseFigures(None, None, None, None)
 
 
 @dataclass(frozen=True)
-class _OnDevice:
+class _DevicePhases:
     """What phases are measured by on one device."""
 
-    lane: Lane
+    timeline: DeviceTimeline
     rows: Ns
     """The lane's ops whose launch is known."""
     launched_at: Ns
@@ -85,26 +87,28 @@ class _OnDevice:
     """When the device had nothing to do, between its first and last activity, while the host made whole steps."""
 
     @staticmethod
-    def of(lane: Lane, low: int, high: int) -> _OnDevice:
+    def of(timeline: DeviceTimeline, low: int, high: int) -> _DevicePhases:
         """Of a device, for the host's whole steps from `low` to `high`."""
-        rows = np.flatnonzero(lane.launched_by >= 0)
-        launched_at = lane.trace.calls.start[lane.launched_by[rows]]
-        low, high = max(low, int(lane.ops.start[0])), min(high, int(lane.ops.end.max()))
-        return _OnDevice(lane, rows, launched_at, iv.rest(lane.busy, low, high) if low < high else iv.EMPTY)
+        rows = np.flatnonzero(timeline.launched_by >= 0)
+        launched_at = timeline.trace.calls.start[timeline.launched_by[rows]]
+        low, high = max(low, int(timeline.ops.start[0])), min(high, int(timeline.ops.end.max()))
+        return _DevicePhases(
+            timeline, rows, launched_at, iv.complement(timeline.busy, low, high) if low < high else iv.EMPTY
+        )
 
-    def figures(self, host: Spans, chosen: npt.NDArray[np.bool_]) -> _Figures:
+    def figures(self, host: Spans, chosen: npt.NDArray[np.bool_]) -> _PhaseFigures:
         """Of the phase that the host was in during `host`, in which it launched the `chosen` ones of `rows`."""
-        lane = self.lane
-        idle = iv.both(self.idle, host).total
+        timeline = self.timeline
+        idle = iv.intersection(self.idle, host).total
         # Without a launch that is known nothing can be said of what the device did for a phase.
-        if not len(self.rows) or not lane.counted:
-            return _Figures(lane.device, None, None, idle)
+        if not len(self.rows) or not timeline.counted:
+            return _PhaseFigures(timeline.device, None, None, idle)
         rows = self.rows[chosen]
-        worked = lane.within(iv.union(lane.ops.start[rows], lane.ops.end[rows]))
-        return _Figures(lane.device, worked / lane.counted, lane.share(worked), idle)
+        worked = timeline.within(iv.union(timeline.ops.start[rows], timeline.ops.end[rows]))
+        return _PhaseFigures(timeline.device, worked / timeline.counted, timeline.share(worked), idle)
 
 
-def _row(name: str, steps: ProcessSteps, host: Spans, gpu: _Figures, count: float) -> PhaseMean:
+def _row(name: str, steps: ProcessSteps, host: Spans, gpu: _PhaseFigures, count: float) -> PhaseMean:
     whole = max(int(steps.ends[-1]) - int(steps.starts[0]), 1)
     return PhaseMean(
         name=name,
@@ -119,7 +123,7 @@ def _row(name: str, steps: ProcessSteps, host: Spans, gpu: _Figures, count: floa
     )
 
 
-def _place(steps: ProcessSteps, starts: Ns) -> float:
+def _place_in_step(steps: ProcessSteps, starts: Ns) -> float:
     """Where in a step a phase begins, as a share of the step: the median over the steps."""
     if not len(starts):
         return 0.0

@@ -10,7 +10,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from llmtop.analysis.steps.inferred_steps import infer
+from llmtop.analysis.steps.inferred_steps import infer_steps
 from llmtop.naming.phase_names import is_numbered_step, is_optimizer_step, role_of, without_number
 from llmtop.trace import model
 from llmtop.trace.intervals import Ns, Spans, union
@@ -54,8 +54,8 @@ _STUB = 0.05
 _NONE = np.empty(0, dtype=np.int64)
 
 
-def cut(steps: ProcessSteps, wanted: int | tuple[int, int] | None) -> ProcessSteps:
-    """Only the first `wanted` whole steps, or those from a to b (b excluded); all of them for None."""
+def select_steps(steps: ProcessSteps, wanted: int | tuple[int, int] | None) -> ProcessSteps:
+    """Return the first `wanted` whole steps, or steps a to b (b excluded); all steps for None."""
     if wanted is None:
         return steps
     first, last = (0, wanted) if isinstance(wanted, int) else wanted
@@ -67,19 +67,19 @@ def cut(steps: ProcessSteps, wanted: int | tuple[int, int] | None) -> ProcessSte
 def own_ranges(trace: model.Trace, process: int) -> model.Ranges:
     """The ranges of a process that its training (not a library) made, in order of their start."""
     ranges = trace.ranges.where(trace.ranges.process == process)
-    mine = ranges.where(~_of_library(trace.names, ranges.domain) & ~_of_library(trace.names, ranges.name))
+    mine = ranges.where(~_library_names(trace.names, ranges.domain) & ~_library_names(trace.names, ranges.name))
     # A range that encloses another and starts with it comes first.
     return mine.where(np.lexsort((-mine.end, mine.start)))
 
 
-def _of_library(names: list[str], rows: Ns) -> npt.NDArray[np.bool_]:
+def _library_names(names: list[str], rows: Ns) -> npt.NDArray[np.bool_]:
     """Which of these names (rows of `names`) are a library's."""
     used, at = np.unique(rows, return_inverse=True)
     library = [bool(LIBRARY_DOMAINS.match(names[n])) or names[n].startswith("nccl") for n in used.tolist()]
     return np.array(library, dtype=bool)[at.reshape(-1)]
 
 
-def deepest(ranges: model.Ranges) -> int:
+def deepest_nesting(ranges: model.Ranges) -> int:
     """How deep the ranges of any thread lie in each other; those without an end are not counted."""
     closed = ranges.where((ranges.end != model.OPEN) & (ranges.end > ranges.start))
     if not len(closed):
@@ -103,11 +103,17 @@ def find_steps(trace: model.Trace, process: int) -> ProcessSteps:
     ranges = own_ranges(trace, process)
     closed = ranges.where(ranges.end != model.OPEN)
     base = _base_names(trace.names, closed.name)
-    for finder in (_by_name, _by_torch_xla, _by_optimizer, _by_input, _by_regularity):
+    for finder in (
+        _steps_from_names,
+        _steps_from_torch_xla,
+        _steps_from_optimizer,
+        _steps_from_input,
+        _steps_from_regularity,
+    ):
         found = finder(trace, process, closed, base)
         if found is not None:
             return found
-    seen = infer(trace, process)
+    seen = infer_steps(trace, process)
     if seen is not None and len(seen.instants) > 1:
         return ProcessSteps(process, None, seen.instants[:-1], seen.instants[1:], seen.how, inferred=True)
     if (trace.ranges.process == process).any():
@@ -117,16 +123,18 @@ def find_steps(trace: model.Trace, process: int) -> ProcessSteps:
     return ProcessSteps(process, None, _NONE, _NONE, reason)
 
 
-Bases: TypeAlias = dict[int, str]
+BaseNames: TypeAlias = dict[int, str]
 """Names without the numbers at their ends, by their row in `Trace.names`."""
 
 
-def _base_names(names: list[str], rows: Ns) -> Bases:
+def _base_names(names: list[str], rows: Ns) -> BaseNames:
     """Names, by their row in `names`, without the number at their end: ProfilerStep#7 is ProfilerStep."""
     return {row: without_number(names[row]) for row in np.unique(rows).tolist()}
 
 
-def _by_name(trace: model.Trace, process: int, ranges: model.Ranges, base: Bases) -> ProcessSteps | None:
+def _steps_from_names(
+    trace: model.Trace, process: int, ranges: model.Ranges, base: BaseNames
+) -> ProcessSteps | None:
     like_a_step = {number for number, name in base.items() if role_of(name) == "step"}
     if not like_a_step:
         like_a_step = {number for number in base if is_numbered_step(trace.names[number])}
@@ -144,7 +152,7 @@ def _by_name(trace: model.Trace, process: int, ranges: model.Ranges, base: Bases
     mine = rows.where(
         (rows.thread == thread) & np.isin(rows.name, [n for n, text in base.items() if text == name])
     )
-    starts, ends = _whole(mine.start, mine.end)
+    starts, ends = _without_stub(mine.start, mine.end)
     between = starts[1:] - ends[:-1]
     if len(starts) > 1 and np.median(between) > 0.01 * np.median(np.diff(starts)):
         # Something (the loader, as a rule) lies between the ranges, and it is a part of what a step costs.
@@ -155,35 +163,41 @@ def _by_name(trace: model.Trace, process: int, ranges: model.Ranges, base: Bases
     return ProcessSteps(process, thread, starts, ends, how, int(mine.name[0]))
 
 
-def _whole(starts: Ns, ends: Ns) -> tuple[Ns, Ns]:
+def _without_stub(starts: Ns, ends: Ns) -> tuple[Ns, Ns]:
     """Without a last range that was cut short: a profiler that stops at a step's begin leaves one of some µs."""
     if len(starts) > 1 and ends[-1] - starts[-1] < _STUB * np.median(ends[:-1] - starts[:-1]):
         return starts[:-1], ends[:-1]
     return starts, ends
 
 
-def _by_torch_xla(trace: model.Trace, process: int, ranges: model.Ranges, base: Bases) -> ProcessSteps | None:
+def _steps_from_torch_xla(
+    trace: model.Trace, process: int, ranges: model.Ranges, base: BaseNames
+) -> ProcessSteps | None:
     if trace.framework != "torch_xla":
         return None
-    found = _by_marker(process, ranges, trace.names, lambda name: name == STEP_MARK, "end")
+    found = _steps_from_marker(process, ranges, trace.names, lambda name: name == STEP_MARK, "end")
     if found is None:
         return None
     return replace(found, found_by="from one mark of torch_xla's (torch_xla.sync, mark_step) to the next")
 
 
-def _by_optimizer(trace: model.Trace, process: int, ranges: model.Ranges, base: Bases) -> ProcessSteps | None:
-    return _by_marker(process, ranges, trace.names, is_optimizer_step, "end")
+def _steps_from_optimizer(
+    trace: model.Trace, process: int, ranges: model.Ranges, base: BaseNames
+) -> ProcessSteps | None:
+    return _steps_from_marker(process, ranges, trace.names, is_optimizer_step, "end")
 
 
-def _by_input(trace: model.Trace, process: int, ranges: model.Ranges, base: Bases) -> ProcessSteps | None:
-    return _by_marker(process, ranges, trace.names, _is_input, "start")
+def _steps_from_input(
+    trace: model.Trace, process: int, ranges: model.Ranges, base: BaseNames
+) -> ProcessSteps | None:
+    return _steps_from_marker(process, ranges, trace.names, _is_input, "start")
 
 
 def _is_input(name: str) -> bool:
     return role_of(name) == "input"
 
 
-def _by_marker(
+def _steps_from_marker(
     process: int, ranges: model.Ranges, names: list[str], matches: Callable[[str], bool], edge: str
 ) -> ProcessSteps | None:
     """Steps between the same edge of consecutive ranges of one name."""
@@ -202,16 +216,16 @@ def _by_marker(
     return ProcessSteps(process, chosen, edges[:-1], edges[1:], how, best[0])
 
 
-def _by_regularity(
+def _steps_from_regularity(
     trace: model.Trace, process: int, ranges: model.Ranges, base: dict[int, str]
 ) -> ProcessSteps | None:
     """The outermost ranges of a thread whose starts are the most evenly spaced, of at least three."""
     best: tuple[float, int, int] | None = None
-    for thread, rows in grouped(ranges.thread):
+    for thread, rows in rows_by_value(ranges.thread):
         if len(rows) < 3:
             continue
-        outer = outermost(ranges.where(rows))
-        for name, own in grouped(outer.name):
+        outer = outermost_ranges(ranges.where(rows))
+        for name, own in rows_by_value(outer.name):
             if len(own) < 3:
                 continue
             intervals = np.diff(outer.start[own])
@@ -221,13 +235,13 @@ def _by_regularity(
     if best is None:
         return None
     _, name, thread = best
-    outer = outermost(ranges.where(ranges.thread == thread))
+    outer = outermost_ranges(ranges.where(ranges.thread == thread))
     marks = np.sort(outer.start[outer.name == name])
     how = f"from the start of one range {trace.names[name]!r} to the next, the most regular of the capture"
     return ProcessSteps(process, thread, marks[:-1], marks[1:], how, name)
 
 
-def grouped(values: Ns) -> Iterator[tuple[int, Ns]]:
+def rows_by_value(values: Ns) -> Iterator[tuple[int, Ns]]:
     """Each different value, in ascending order, and the rows that have it, in theirs."""
     if not len(values):
         return
@@ -236,8 +250,8 @@ def grouped(values: Ns) -> Iterator[tuple[int, Ns]]:
     yield from zip(different.tolist(), np.split(order, first[1:]), strict=True)
 
 
-def outermost(ranges: model.Ranges) -> model.Ranges:
-    """The ranges of one thread, in order of their start, that lie in no other."""
+def outermost_ranges(ranges: model.Ranges) -> model.Ranges:
+    """Return the ranges of one thread, in order of their start, that lie in no other range."""
     if not len(ranges):
         return ranges
     reach = np.concatenate([[np.iinfo(np.int64).min], np.maximum.accumulate(ranges.end)[:-1]])

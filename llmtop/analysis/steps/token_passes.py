@@ -17,10 +17,10 @@ import numpy.typing as npt
 
 from llmtop.naming.kernel_names import kind_of
 from llmtop.trace import model
-from llmtop.trace.groups import distinct, grouped
+from llmtop.trace.groups import distinct_values, grouped
 from llmtop.trace.intervals import Ns
 
-CHOICE = re.compile(r"ArgMaxOps|\bargmax|sampleMultinomialOnce|TopPSampling|TopKTopPSampling", re.I)
+TOKEN_CHOICE = re.compile(r"ArgMaxOps|\bargmax|sampleMultinomialOnce|TopPSampling|TopKTopPSampling", re.I)
 """Kernels that choose a token: torch's argmax, of which its multinomial of one sample is made; servers' own."""
 FEWEST_TOKENS = 8
 _IN_A_ROW = 3
@@ -56,7 +56,7 @@ class TokenPasses:
 def token_passes(trace: model.Trace) -> TokenPasses | None:
     """The passes on the device that has most of them; None where nothing tells prompts from tokens."""
     ops = trace.ops
-    chooses = _named(trace, lambda name: CHOICE.search(name) is not None)[ops.full_name] & (
+    chooses = _matching_names(trace, lambda name: TOKEN_CHOICE.search(name) is not None)[ops.full_name] & (
         ops.kind == model.KERNEL
     )
     best: tuple[int, int, int] | None = None
@@ -69,15 +69,15 @@ def token_passes(trace: model.Trace) -> TokenPasses | None:
         return None
     rows = np.flatnonzero((ops.process == best[1]) & (ops.device == best[2]))
     rows = rows[np.argsort(ops.start[rows], kind="stable")]
-    return _of_rows(trace, rows, np.flatnonzero(chooses[rows]))
+    return _find_passes(trace, rows, np.flatnonzero(chooses[rows]))
 
 
-def _of_rows(trace: model.Trace, rows: Ns, marks: Ns) -> TokenPasses | None:
+def _find_passes(trace: model.Trace, rows: Ns, marks: Ns) -> TokenPasses | None:
     """The passes of these rows, each of which ends with the row at one of these places."""
     ops = trace.ops
     number = np.searchsorted(marks, np.arange(len(rows)))  # behind the last mark: of a pass that did not end
     names = ops.full_name[rows]
-    computes = _named(trace, lambda name: kind_of(name) in _COMPUTE)[names]
+    computes = _matching_names(trace, lambda name: kind_of(name) in _COMPUTE)[names]
     begins = np.append(0, marks[:-1] + 1)
     took = np.add.reduceat((ops.end - ops.start)[rows[: marks[-1] + 1]], begins)
     work = [
@@ -88,7 +88,7 @@ def _of_rows(trace: model.Trace, rows: Ns, marks: Ns) -> TokenPasses | None:
     decodes = np.array([one in follows for one in work])
     usual = float(np.median(took[decodes])) if decodes.any() else 0.0
     prefill = ~decodes & (took >= _LEAST_WORK * usual) & np.array([bool(one) for one in work])
-    if not _tell(prefill, decodes):
+    if not _separates_stages(prefill, decodes):
         return None
     starts = ops.start[rows[begins]]
     ends = ops.end[rows[marks]]
@@ -101,7 +101,7 @@ def _of_rows(trace: model.Trace, rows: Ns, marks: Ns) -> TokenPasses | None:
     return TokenPasses(of, prefill[counted], starts[counted], ends[counted])
 
 
-def _tell(prefill: npt.NDArray[np.bool_], decodes: npt.NDArray[np.bool_]) -> bool:
+def _separates_stages(prefill: npt.NDArray[np.bool_], decodes: npt.NDArray[np.bool_]) -> bool:
     """Whether a prompt's pass is there, and tokens after most of them."""
     places = np.flatnonzero(prefill)
     followed = [bool(decodes[place + 1 : place + 1 + _IN_A_ROW].all()) for place in places.tolist()]
@@ -110,9 +110,9 @@ def _tell(prefill: npt.NDArray[np.bool_], decodes: npt.NDArray[np.bool_]) -> boo
     return bool(known) and 2 * sum(known) > len(known)
 
 
-def _named(trace: model.Trace, fits: Callable[[str], bool]) -> npt.NDArray[np.bool_]:
+def _matching_names(trace: model.Trace, fits: Callable[[str], bool]) -> npt.NDArray[np.bool_]:
     """Which of the names of device work fit."""
     like = np.zeros(len(trace.names), dtype=bool)
-    for number in distinct(trace.ops.full_name).tolist():
+    for number in distinct_values(trace.ops.full_name).tolist():
         like[number] = fits(trace.names[number])
     return like

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from llmtop.analysis.steps.device_timeline import Lane
+from llmtop.analysis.steps.device_timeline import DeviceTimeline
 from llmtop.compare.step_times import SHORTEST
 from llmtop.format import duration, percent
 from llmtop.model.bottlenecks import LossId
@@ -26,8 +26,8 @@ _HOST_PACED: tuple[LossId, ...] = ("launch_bound", "input_bound", "sync_bound", 
 
 
 @dataclass(frozen=True)
-class Undisturbed:
-    """Seconds a step, as the training told them: medians. None where it told none."""
+class UnprofiledStep:
+    """Median seconds per step without the profiler, before and after the capture; None where unknown."""
 
     before: float | None = None
     after: float | None = None
@@ -35,11 +35,13 @@ class Undisturbed:
     """Whether the profiler stays in the process once it has been used: steps after it may be longer for that."""
 
 
-UNKNOWN = Undisturbed()
+UNKNOWN_REASON = UnprofiledStep()
 UNCORRECTED = Correction(reason="there is no verdict to correct")
 
 
-def correct(lane: Lane, lost: dict[LossId, float], one_off_ns: int, steps: Undisturbed) -> Correction:
+def correct_shares(
+    timeline: DeviceTimeline, lost: dict[LossId, float], one_off_ns: int, steps: UnprofiledStep
+) -> Correction:
     """The shares of an undisturbed step, or why there are none.
 
     Args:
@@ -56,18 +58,20 @@ def correct(lane: Lane, lost: dict[LossId, float], one_off_ns: int, steps: Undis
     if max(known) > (1 + VARIES_PCT / 100) * min(known):
         apart = percent(100 * (max(known) / min(known) - 1))
         return Correction(reason=f"the steps before and after the capture differ by {apart}")
-    if not lane.counted:
+    if not timeline.counted:
         return Correction(reason="the capture has no whole step to set against the undisturbed one")
     undisturbed = sum(known) / len(known)
-    captured = (lane.length - one_off_ns) / 1e9 / lane.counted
-    device = lane.within(lane.busy) / 1e9 / lane.counted
+    captured = (timeline.length - one_off_ns) / 1e9 / timeline.counted
+    device = timeline.within(timeline.busy) / 1e9 / timeline.counted
     if device > undisturbed or not SHORTEST <= undisturbed / captured <= _LONGEST:
         words = (
             f"a captured step of {duration(captured)} with {duration(device)} of device time is not the step that "
             f"takes {duration(undisturbed)} without the profiler"
         )
         return Correction(reason=words, undisturbed_seconds=undisturbed, captured_seconds=captured)
-    seconds = _undo({kind: share / 100 * captured for kind, share in lost.items()}, captured - undisturbed)
+    seconds = _subtract_overhead(
+        {kind: share / 100 * captured for kind, share in lost.items()}, captured - undisturbed
+    )
     shares = {kind: 100 * value / undisturbed for kind, value in seconds.items() if value > 0}
     return Correction(
         undisturbed_seconds=undisturbed,
@@ -79,7 +83,7 @@ def correct(lane: Lane, lost: dict[LossId, float], one_off_ns: int, steps: Undis
     )
 
 
-def _undo(lost: dict[LossId, float], added: float) -> dict[LossId, float]:
+def _subtract_overhead(lost: dict[LossId, float], added: float) -> dict[LossId, float]:
     """Seconds a step by loss, less what the profiler added to a step."""
     left = dict(lost)
     if added < 0:

@@ -11,14 +11,14 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from llmtop.analysis.steps.device_timeline import Lane
+from llmtop.analysis.steps.device_timeline import DeviceTimeline
 from llmtop.report.per_step import PerStep
-from llmtop.trace.groups import ranked
+from llmtop.trace.groups import rank_values
 from llmtop.trace.intervals import Ns
 
 
 @dataclass(frozen=True)
-class StepOfWork:
+class WorkSteps:
     """In which whole step of which lane each piece of device work began."""
 
     number: npt.NDArray[np.int32]
@@ -29,23 +29,23 @@ class StepOfWork:
     """For each lane how many whole steps it has."""
 
     @staticmethod
-    def of(lanes: Sequence[Lane], ops: int) -> StepOfWork:
+    def of(timelines: Sequence[DeviceTimeline], ops: int) -> WorkSteps:
         """Of all lanes of a trace.
 
         Args:
-            lanes: as `device_timeline.lanes_of` gives them.
+            lanes: as `device_timeline.device_timelines` gives them.
             ops: how many rows `Trace.ops` has.
         """
         number = np.full(ops, -1, dtype=np.int32)
-        steps = np.array([lane.counted for lane in lanes], dtype=np.int64)
-        for lane, first in zip(lanes, (np.cumsum(steps) - steps).tolist(), strict=True):
-            if lane.counted:
-                edges = np.searchsorted(lane.ops.start, lane.bounds)
-                own = np.arange(first, first + lane.counted, dtype=np.int32)
-                number[lane.rows[edges[0] : edges[-1]]] = np.repeat(own, np.diff(edges))
-        return StepOfWork(number, np.repeat(np.arange(len(lanes)), steps), steps)
+        steps = np.array([timeline.counted for timeline in timelines], dtype=np.int64)
+        for timeline, first in zip(timelines, (np.cumsum(steps) - steps).tolist(), strict=True):
+            if timeline.counted:
+                edges = np.searchsorted(timeline.ops.start, timeline.bounds)
+                own = np.arange(first, first + timeline.counted, dtype=np.int32)
+                number[timeline.rows[edges[0] : edges[-1]]] = np.repeat(own, np.diff(edges))
+        return WorkSteps(number, np.repeat(np.arange(len(timelines)), steps), steps)
 
-    def figures(self, rows: Ns, group: Ns, took: Ns) -> dict[int, tuple[PerStep, ...]]:
+    def per_step(self, rows: Ns, group: Ns, took: Ns) -> dict[int, tuple[PerStep, ...]]:
         """What groups of device work come to a step, by group and in it by lane; without those in no whole step.
 
         Args:
@@ -57,12 +57,12 @@ class StepOfWork:
         inside = np.flatnonzero(number >= 0)
         if not len(inside):
             return {}
-        steps, lanes = len(self.place), len(self.steps)
-        cells, which = ranked(group[inside] * steps + number[inside])
+        steps, timelines = len(self.place), len(self.steps)
+        cells, which = rank_values(group[inside] * steps + number[inside])
         counts = np.bincount(which).astype(np.float64)
         sums = np.bincount(which, weights=took[inside])
-        pairs, which = ranked(cells // steps * lanes + self.place[cells % steps])
-        of = self.steps[pairs % lanes]
+        pairs, which = rank_values(cells // steps * timelines + self.place[cells % steps])
+        of = self.steps[pairs % timelines]
         count = np.bincount(which, weights=counts) / of
         mean = np.bincount(which, weights=sums) / of
         # Steps without any of it count as zeros.
@@ -71,5 +71,5 @@ class StepOfWork:
         for pair, *row in zip(
             pairs.tolist(), count.tolist(), (mean / 1e9).tolist(), (deviation / 1e9).tolist(), strict=True
         ):
-            found.setdefault(pair // lanes, []).append(PerStep(pair % lanes, *row))
+            found.setdefault(pair // timelines, []).append(PerStep(pair % timelines, *row))
         return {own: tuple(rows_of) for own, rows_of in found.items()}

@@ -9,7 +9,7 @@ import numpy as np
 
 from llmtop.analysis.idle import cuda_calls as cuda
 from llmtop.analysis.idle.idle_causes import CAUSES, Gaps
-from llmtop.analysis.steps.device_timeline import Lane
+from llmtop.analysis.steps.device_timeline import DeviceTimeline
 from llmtop.analysis.steps.step_finder import PhaseSpans
 from llmtop.format import percent
 from llmtop.naming.kernel_names import kind_of
@@ -25,33 +25,33 @@ _LONGEST_TEXT = 160
 _KINDS = {model.MEMCPY: "copy", model.MEMSET: "memset", model.GRAPH: "graph"}
 
 
-def step_timeline(lane: Lane, gaps: Gaps, phases: list[PhaseSpans]) -> Timeline:
+def step_timeline(timeline: DeviceTimeline, gaps: Gaps, phases: list[PhaseSpans]) -> Timeline:
     """The step of median length on a device; the beginning of the capture when it has no steps."""
-    step, low, high = _chosen(lane)
+    step, low, high = _median_step(timeline)
     rows = [
-        TimelineRow(label=f"GPU {lane.device}", lane="gpu", spans=_gpu(lane, low, high, nccl=False)),
-        TimelineRow(label="NCCL", lane="gpu", spans=_gpu(lane, low, high, nccl=True)),
-        TimelineRow(label="idle", lane="gaps", spans=_gaps(gaps, low, high)),
-        *_host(lane, low, high),
-        TimelineRow(label="phases (host)", lane="phases", spans=_phases(phases, low, high)),
+        TimelineRow(label=f"GPU {timeline.device}", lane="gpu", spans=_gpu_row(timeline, low, high, nccl=False)),
+        TimelineRow(label="NCCL", lane="gpu", spans=_gpu_row(timeline, low, high, nccl=True)),
+        TimelineRow(label="idle", lane="gaps", spans=_gap_row(gaps, low, high)),
+        *_host_rows(timeline, low, high),
+        TimelineRow(label="phases (host)", lane="phases", spans=_phase_row(phases, low, high)),
     ]
     return Timeline(step=step, seconds=(high - low) / 1e9, rows=tuple(row for row in rows if row.spans))
 
 
-def _chosen(lane: Lane) -> tuple[int | None, int, int]:
-    if not lane.counted:
-        ahead = lane.ops.start[:_MOST_EVENTS]
-        return None, lane.low, min(lane.high, int(ahead[-1]) + 1) if len(ahead) else lane.high
-    lengths = np.diff(lane.bounds)
+def _median_step(timeline: DeviceTimeline) -> tuple[int | None, int, int]:
+    if not timeline.counted:
+        ahead = timeline.ops.start[:_MOST_EVENTS]
+        return None, timeline.begin_ns, min(timeline.end_ns, int(ahead[-1]) + 1) if len(ahead) else timeline.end_ns
+    lengths = np.diff(timeline.bounds)
     step = int(np.argsort(lengths, kind="stable")[(len(lengths) - 1) // 2])
-    return step, int(lane.bounds[step]), int(lane.bounds[step + 1])
+    return step, int(timeline.bounds[step]), int(timeline.bounds[step + 1])
 
 
-def _gpu(lane: Lane, low: int, high: int, nccl: bool) -> tuple[Span, ...]:
-    ops = lane.ops
-    chosen = (ops.end > low) & (ops.start < high) & (lane.is_nccl == nccl)
+def _gpu_row(timeline: DeviceTimeline, low: int, high: int, nccl: bool) -> tuple[Span, ...]:
+    ops = timeline.ops
+    chosen = (ops.end > low) & (ops.start < high) & (timeline.is_nccl == nccl)
     mine = ops.where(chosen)
-    names = lane.trace.names
+    names = timeline.trace.names
 
     def describe(row: int) -> tuple[str, str]:
         if mine.kind[row] == model.KERNEL:
@@ -61,7 +61,7 @@ def _gpu(lane: Lane, low: int, high: int, nccl: bool) -> tuple[Span, ...]:
     return _spans(mine.start, mine.end, low, high, describe)
 
 
-def _gaps(gaps: Gaps, low: int, high: int) -> tuple[Span, ...]:
+def _gap_row(gaps: Gaps, low: int, high: int) -> tuple[Span, ...]:
     spans = gaps.spans
     chosen = np.flatnonzero((spans.ends > low) & (spans.starts < high))
     causes = list(CAUSES)
@@ -75,27 +75,30 @@ def _gaps(gaps: Gaps, low: int, high: int) -> tuple[Span, ...]:
     return _spans(spans.starts[chosen], spans.ends[chosen], low, high, describe)
 
 
-def _host(lane: Lane, low: int, high: int) -> list[TimelineRow]:
+def _host_rows(timeline: DeviceTimeline, low: int, high: int) -> list[TimelineRow]:
     """The rows of a step's timeline that show the launching threads, one each."""
-    calls = lane.trace.calls
-    kinds = cuda.kinds(lane.trace)
-    names = lane.trace.names
+    calls = timeline.trace.calls
+    kinds = cuda.call_kinds(timeline.trace)
+    names = timeline.trace.names
     rows = []
-    for thread in lane.launchers.tolist():
+    for thread in timeline.launchers.tolist():
         mine = calls.where(
-            (calls.process == lane.process) & (calls.thread == thread) & (calls.end > low) & (calls.start < high)
+            (calls.process == timeline.process)
+            & (calls.thread == thread)
+            & (calls.end > low)
+            & (calls.start < high)
         )
         mine = mine.where(np.argsort(mine.start, kind="stable"))
 
         def describe(row: int, mine: model.ApiCalls = mine) -> tuple[str, str]:
-            return cuda.KIND_NAMES[kinds[mine.name[row]]], cuda.plain_name(names[mine.name[row]])
+            return cuda.KIND_NAMES[kinds[mine.name[row]]], cuda.unversioned_name(names[mine.name[row]])
 
-        label = "host (main)" if thread == lane.process else f"host ({thread})"
+        label = "host (main)" if thread == timeline.process else f"host ({thread})"
         rows.append(TimelineRow(label=label, lane="host", spans=_spans(mine.start, mine.end, low, high, describe)))
     return rows
 
 
-def _phases(phases: list[PhaseSpans], low: int, high: int) -> tuple[Span, ...]:
+def _phase_row(phases: list[PhaseSpans], low: int, high: int) -> tuple[Span, ...]:
     found = []
     for phase in phases:
         if "/" in phase.path:
@@ -112,7 +115,7 @@ def _spans(
 ) -> tuple[Span, ...]:
     """Pieces of a row, in order of their start; neighbours are joined when there are too many."""
     apart = 0 if len(starts) <= _MOST_SPANS else 2 * (high - low) // _MOST_SPANS
-    joined: list[_Joined] = []
+    joined: list[_JoinedSpan] = []
     for row in range(len(starts)):
         start, end = max(int(starts[row]), low), min(int(ends[row]), high)
         kind, text = describe(row)
@@ -120,12 +123,12 @@ def _spans(
         if apart and last is not None and max(end, last.end) - last.start < apart:
             last.add(start, end, kind)
         else:
-            joined.append(_Joined(start, end, text[:_LONGEST_TEXT], {kind: end - start}))
+            joined.append(_JoinedSpan(start, end, text[:_LONGEST_TEXT], {kind: end - start}))
     return tuple(piece.span(low) for piece in joined)
 
 
 @dataclass
-class _Joined:
+class _JoinedSpan:
     """Neighbouring pieces of a row that are drawn as one."""
 
     start: int

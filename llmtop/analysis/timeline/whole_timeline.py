@@ -10,9 +10,9 @@ import numpy as np
 
 from llmtop.analysis.idle import cuda_calls as cuda
 from llmtop.analysis.idle.idle_causes import CAUSES, Gaps
-from llmtop.analysis.steps.device_timeline import Lane
+from llmtop.analysis.steps.device_timeline import DeviceTimeline
 from llmtop.analysis.steps.step_finder import PhaseSpans
-from llmtop.analysis.work.operators import launched
+from llmtop.analysis.work.operators import launching_operators
 from llmtop.format import counted, printable
 from llmtop.naming.kernel_names import functor_of, kind_of
 from llmtop.report.whole_timeline import DeviceRows, PieceRow, WholeTimeline
@@ -21,7 +21,7 @@ from llmtop.trace.intervals import Ns
 
 MOST_PIECES = 30_000
 """Of all rows together: a page with as many has 1 MB, and a screen fewer pixels."""
-MOST_IN_USUAL = 1_500
+MOST_IN_MEDIAN_STEP = 1_500
 """More of each row of the judged device, in its step of median length."""
 MOST_DEVICES = 64
 _MOST_STREAMS = 4
@@ -49,7 +49,7 @@ class _Events:
     """Kind and text of such a number."""
 
 
-class _Words:
+class _TextTable:
     """Texts and kinds, each once."""
 
     def __init__(self) -> None:
@@ -70,11 +70,11 @@ class _Words:
 
 
 def whole_timeline(
-    lanes: list[Lane],
+    timelines: list[DeviceTimeline],
     gaps: list[Gaps],
     phases: dict[int, list[PhaseSpans]],
     ranks: dict[int, int],
-    judged: Lane | None,
+    judged: DeviceTimeline | None,
 ) -> WholeTimeline | None:
     """All devices over all whole steps; None where nothing ran on any.
 
@@ -85,31 +85,31 @@ def whole_timeline(
         ranks: by pid, where they are known.
         judged: whose steps can be gone through one by one.
     """
-    shown = sorted(range(len(lanes)), key=lambda at: (lanes[at] is not judged, at))[:MOST_DEVICES]
+    shown = sorted(range(len(timelines)), key=lambda at: (timelines[at] is not judged, at))[:MOST_DEVICES]
     if not shown:
         return None
-    low = min(int(lanes[at].bounds[0]) for at in shown)
-    high = max(int(lanes[at].bounds[-1]) for at in shown)
+    low = min(int(timelines[at].bounds[0]) for at in shown)
+    high = max(int(timelines[at].bounds[-1]) for at in shown)
     tables = [
-        (_label(lanes[at], ranks), _rows_of(lanes[at], gaps[at], phases[lanes[at].process]))
+        (_label(timelines[at], ranks), _device_rows(timelines[at], gaps[at], phases[timelines[at].process]))
         for at in sorted(shown)
     ]
-    words = _Words()
-    usual = _usual(judged)
-    most = _share_each([len(row.start) for _, rows in tables for row in rows])
+    words = _TextTable()
+    usual = _median_step(judged)
+    most = _most_pieces_per_row([len(row.start) for _, rows in tables for row in rows])
     devices = [
         DeviceRows(
             label=label,
             rows=tuple(
-                _pieces(row, (low, high), most, usual if lanes[at] is judged else None, words)
+                _pieces(row, (low, high), most, usual if timelines[at] is judged else None, words)
                 for row in rows
                 if len(row.start)
             ),
         )
         for at, (label, rows) in zip(sorted(shown), tables, strict=True)
     ]
-    steps = sorted({lanes[at].counted for at in shown})
-    left = len(lanes) - len(shown)
+    steps = sorted({timelines[at].counted for at in shown})
+    left = len(timelines) - len(shown)
     return WholeTimeline(
         title=_title(len(shown), steps),
         length=max(high - low, 1),
@@ -131,34 +131,40 @@ def _title(devices: int, steps: list[int]) -> str:
     return f"{gpus}, {number}{' each' if devices > 1 else ''}"
 
 
-def _usual(lane: Lane | None) -> tuple[int, int] | None:
+def _median_step(timeline: DeviceTimeline | None) -> tuple[int, int] | None:
     """From when to when the step of median length lasts."""
-    if lane is None or not lane.counted:
+    if timeline is None or not timeline.counted:
         return None
-    lengths = np.diff(lane.bounds)
+    lengths = np.diff(timeline.bounds)
     step = int(np.argsort(lengths, kind="stable")[(len(lengths) - 1) // 2])
-    return int(lane.bounds[step]), int(lane.bounds[step + 1])
+    return int(timeline.bounds[step]), int(timeline.bounds[step + 1])
 
 
-def _starts_and_lengths(lane: Lane, low: int) -> tuple[tuple[int, int], ...]:
-    bounds = (lane.bounds - low).tolist()[: _MOST_STEPS + 1]
+def _starts_and_lengths(timeline: DeviceTimeline, low: int) -> tuple[tuple[int, int], ...]:
+    bounds = (timeline.bounds - low).tolist()[: _MOST_STEPS + 1]
     return tuple((start, end - start) for start, end in itertools.pairwise(bounds))
 
 
-def _label(lane: Lane, ranks: dict[int, int]) -> str:
-    rank = ranks.get(lane.process)
-    return f"GPU {lane.device}, " + (
-        f"pid {lane.process}" if rank is None else f"rank {rank} (pid {lane.process})"
+def _label(timeline: DeviceTimeline, ranks: dict[int, int]) -> str:
+    rank = ranks.get(timeline.process)
+    return f"GPU {timeline.device}, " + (
+        f"pid {timeline.process}" if rank is None else f"rank {rank} (pid {timeline.process})"
     )
 
 
-def _rows_of(lane: Lane, gaps: Gaps, phases: list[PhaseSpans]) -> list[_Events]:
-    low, high = int(lane.bounds[0]), int(lane.bounds[-1])
-    rows = [_steps(lane), *_streams(lane), _idle(gaps), *_host(lane), _phases(phases)]
-    return [_within(row, low, high) for row in rows]
+def _device_rows(timeline: DeviceTimeline, gaps: Gaps, phases: list[PhaseSpans]) -> list[_Events]:
+    low, high = int(timeline.bounds[0]), int(timeline.bounds[-1])
+    rows = [
+        _step_row(timeline),
+        *_stream_rows(timeline),
+        _idle_row(gaps),
+        *_host_rows(timeline),
+        _phase_rows(phases),
+    ]
+    return [_clip_row(row, low, high) for row in rows]
 
 
-def _within(row: _Events, low: int, high: int) -> _Events:
+def _clip_row(row: _Events, low: int, high: int) -> _Events:
     chosen = np.flatnonzero((row.end > low) & (row.start < high))
     start, end = np.maximum(row.start[chosen], low), np.minimum(row.end[chosen], high)
     order = np.argsort(start, kind="stable")
@@ -171,17 +177,17 @@ def _within(row: _Events, low: int, high: int) -> _Events:
     return _Events(row.label, start[seen], end[seen], text[seen], row.said)
 
 
-def _steps(lane: Lane) -> _Events:
-    number = np.arange(lane.counted, dtype=np.int64)
-    bounds = lane.bounds if lane.counted else lane.bounds[:1]
+def _step_row(timeline: DeviceTimeline) -> _Events:
+    number = np.arange(timeline.counted, dtype=np.int64)
+    bounds = timeline.bounds if timeline.counted else timeline.bounds[:1]
     return _Events("steps", bounds[:-1], bounds[1:], number, lambda step: (_STEP, f"step {step}"))
 
 
-def _streams(lane: Lane) -> list[_Events]:
+def _stream_rows(timeline: DeviceTimeline) -> list[_Events]:
     """A row for each stream, the busiest first: work of one stream never runs at once."""
-    ops, names = lane.ops, lane.trace.names
-    by = launched(lane.trace)[lane.rows]
-    operator = np.where(by >= 0, lane.trace.host.name[by], -1) if len(lane.trace.host) else by
+    ops, names = timeline.ops, timeline.trace.names
+    by = launching_operators(timeline.trace)[timeline.rows]
+    operator = np.where(by >= 0, timeline.trace.host.name[by], -1) if len(timeline.trace.host) else by
     key = np.stack([operator, ops.name, ops.full_name, ops.kind.astype(np.int64)], axis=1)
     different, which = np.unique(key, axis=0, return_inverse=True)
     which = which.reshape(-1).astype(np.int64)
@@ -206,30 +212,30 @@ def _streams(lane: Lane) -> list[_Events]:
     return [_Events(label, ops.start[rows], ops.end[rows], which[rows], said) for label, rows in chosen]
 
 
-def _idle(gaps: Gaps) -> _Events:
+def _idle_row(gaps: Gaps) -> _Events:
     causes = list(CAUSES)
     most = np.argmax(np.stack([gaps.by_cause[cause] for cause in causes], axis=1), axis=1).astype(np.int64)
     return _Events("idle", gaps.spans.starts, gaps.spans.ends, most, lambda at: (causes[at], CAUSES[causes[at]]))
 
 
-def _host(lane: Lane) -> list[_Events]:
+def _host_rows(timeline: DeviceTimeline) -> list[_Events]:
     """The rows of the threads that launch, the main one first."""
-    calls, names = lane.trace.calls, lane.trace.names
-    kinds = cuda.kinds(lane.trace)
+    calls, names = timeline.trace.calls, timeline.trace.names
+    kinds = cuda.call_kinds(timeline.trace)
 
     def said(name: int) -> tuple[str, str]:
-        return cuda.KIND_NAMES[kinds[name]], cuda.plain_name(names[name])
+        return cuda.KIND_NAMES[kinds[name]], cuda.unversioned_name(names[name])
 
-    threads = sorted(lane.launchers.tolist(), key=lambda thread: thread != lane.process)[:_MOST_THREADS]
+    threads = sorted(timeline.launchers.tolist(), key=lambda thread: thread != timeline.process)[:_MOST_THREADS]
     rows = []
     for thread in threads:
-        mine = np.flatnonzero((calls.process == lane.process) & (calls.thread == thread))
-        label = "host (main)" if thread == lane.process else f"host ({thread})"
+        mine = np.flatnonzero((calls.process == timeline.process) & (calls.thread == thread))
+        label = "host (main)" if thread == timeline.process else f"host ({thread})"
         rows.append(_Events(label, calls.start[mine], calls.end[mine], calls.name[mine].astype(np.int64), said))
     return rows
 
 
-def _phases(phases: list[PhaseSpans]) -> _Events:
+def _phase_rows(phases: list[PhaseSpans]) -> _Events:
     top = [phase for phase in phases if "/" not in phase.path]
     empty = np.zeros(0, dtype=np.int64)
     return _Events(
@@ -241,7 +247,7 @@ def _phases(phases: list[PhaseSpans]) -> _Events:
     )
 
 
-def _share_each(lengths: list[int]) -> int:
+def _most_pieces_per_row(lengths: list[int]) -> int:
     """The most pieces of a row with which all rows together have no more than `MOST_PIECES`."""
     low, high = 1, MOST_PIECES
     while low < high:
@@ -254,7 +260,7 @@ def _share_each(lengths: list[int]) -> int:
 
 
 def _pieces(
-    row: _Events, window: tuple[int, int], most: int, usual: tuple[int, int] | None, words: _Words
+    row: _Events, window: tuple[int, int], most: int, usual: tuple[int, int] | None, words: _TextTable
 ) -> PieceRow:
     first = _first_of_each(row, window, most)
     if usual is not None and len(first) < len(row.start):
@@ -262,14 +268,14 @@ def _pieces(
         if len(within):
             a, b = int(within[0]), int(within[-1]) + 1
             closer = _Events(row.label, row.start[a:b], row.end[a:b], row.text[a:b], row.said)
-            fine = a + _first_of_each(closer, usual, MOST_IN_USUAL)
+            fine = a + _first_of_each(closer, usual, MOST_IN_MEDIAN_STEP)
             first = np.concatenate([first[first < a], fine, [b] if b < len(row.start) else [], first[first > b]])
             first = first.astype(np.int64)
     count = np.diff(np.append(first, len(row.start)))
     start, end = row.start[first], np.maximum.reduceat(row.end, first)
     took = row.end - row.start
     filled = np.add.reduceat(took, first)
-    text = _longest(row.text, took, np.repeat(np.arange(len(first)), count))
+    text = _dominant_texts(row.text, took, np.repeat(np.arange(len(first)), count))
     said = {number: row.said(number) for number in np.unique(text).tolist()}
     kinds = {number: words.kind(printable(kind, 40)) for number, (kind, _) in said.items()}
     texts = {number: words.text(words_of) for number, (_, words_of) in said.items()}
@@ -305,7 +311,7 @@ def _first_of_each(row: _Events, window: tuple[int, int], most: int) -> Ns:
         cells = max(1, cells * 3 // 4)
 
 
-def _longest(text: Ns, took: Ns, piece: Ns) -> Ns:
+def _dominant_texts(text: Ns, took: Ns, piece: Ns) -> Ns:
     """For each piece the text that took the most of its time."""
     order = np.lexsort((text, piece))
     text, took, piece = text[order], took[order], piece[order]

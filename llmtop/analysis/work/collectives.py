@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from llmtop.analysis.steps.device_timeline import Lane
+from llmtop.analysis.steps.device_timeline import DeviceTimeline
 from llmtop.format import duration
 from llmtop.naming.kernel_names import collective_of
 from llmtop.report.model import CollectiveTime, PhaseMean
@@ -20,43 +20,47 @@ UNEVEN_PCT = 5.0
 a run with one rank 40 % slower by 12."""
 
 
-def collective_times(lanes: list[Lane]) -> tuple[CollectiveTime, ...]:
+def collective_times(timelines: list[DeviceTimeline]) -> tuple[CollectiveTime, ...]:
     """NCCL kernels by collective and device, over whole steps; over all activity of a device that has none."""
     rows = []
-    for lane in lanes:
-        ops = lane.ops.where(lane.is_nccl & (lane.ops.start >= lane.low) & (lane.ops.start < lane.high))
+    for timeline in timelines:
+        ops = timeline.ops.where(
+            timeline.is_nccl & (timeline.ops.start >= timeline.begin_ns) & (timeline.ops.start < timeline.end_ns)
+        )
         if not len(ops):
             continue
         used, which = np.unique(np.stack([ops.collective, ops.name], axis=1), axis=0, return_inverse=True)
-        names = np.array([_collective(lane.trace.names, *pair) for pair in used.tolist()])[which.reshape(-1)]
+        names = np.array([_collective_name(timeline.trace.names, *pair) for pair in used.tolist()])[
+            which.reshape(-1)
+        ]
         for name in np.unique(names).tolist():
             mine = ops.where(names == name)
-            spans = iv.clip(iv.union(mine.start, mine.end), lane.low, lane.high)
-            exposed = iv.both(spans, lane.exposed_nccl).total
+            spans = iv.clip(iv.union(mine.start, mine.end), timeline.begin_ns, timeline.end_ns)
+            exposed = iv.intersection(spans, timeline.exposed_nccl).total
             rows.append(
                 CollectiveTime(
-                    device=lane.device,
-                    pid=lane.process,
+                    device=timeline.device,
+                    pid=timeline.process,
                     name=name,
-                    count_per_step=len(mine) / lane.counted if lane.counted else None,
-                    ms_per_step=lane.per_step_ms(spans.total),
-                    ms_deviation=_deviation_ms(lane, spans),
-                    exposed_ms_per_step=lane.per_step_ms(exposed),
-                    share_pct=lane.share(spans.total),
+                    count_per_step=len(mine) / timeline.counted if timeline.counted else None,
+                    ms_per_step=timeline.per_step_ms(spans.total),
+                    ms_deviation=_deviation_ms(timeline, spans),
+                    exposed_ms_per_step=timeline.per_step_ms(exposed),
+                    share_pct=timeline.share(spans.total),
                     **_bandwidth(name, mine),
                 )
             )
     return tuple(rows)
 
 
-def _deviation_ms(lane: Lane, spans: iv.Spans) -> float | None:
+def _deviation_ms(timeline: DeviceTimeline, spans: iv.Spans) -> float | None:
     """How far the time that lies in single steps is from its mean; None without whole steps."""
-    if not lane.counted:
+    if not timeline.counted:
         return None
-    return float(np.std(np.diff(iv.measure_before(spans, lane.bounds)))) / 1e6
+    return float(np.std(np.diff(iv.time_before(spans, timeline.bounds)))) / 1e6
 
 
-def _collective(names: list[str], said: int, kernel: int) -> str:
+def _collective_name(names: list[str], said: int, kernel: int) -> str:
     """By what PyTorch calls it and, where that is none (send, recv), by the kernel."""
     found = collective_of(names[said]) if said else "other"
     return collective_of(names[kernel]) if found == "other" else found
@@ -96,39 +100,49 @@ def _bandwidth(name: str, ops: model.DeviceOps) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class Uneven:
-    """One rank that the others wait for."""
+class Straggler:
+    """Rank that the others wait for in collectives."""
 
-    culprit: Lane
-    waiting: Lane
+    culprit: DeviceTimeline
+    waiting: DeviceTimeline
     """The one that waits most."""
     culprit_pct: float
     """Exposed NCCL of that rank, in percent of whole steps."""
     waiting_pct: float
 
 
-def exposed_pct(lane: Lane) -> float:
-    """Exposed NCCL in percent of whole steps."""
-    return lane.share(lane.within(lane.exposed_nccl))
+def exposed_pct(timeline: DeviceTimeline) -> float:
+    """Return exposed NCCL time in percent of the whole steps."""
+    return timeline.share(timeline.within(timeline.exposed_nccl))
 
 
-def uneven(lanes: list[Lane]) -> Uneven | None:
-    """The rank that waits least in NCCL, if the others wait clearly longer: they wait for it."""
-    with_nccl = [lane for lane in lanes if len(lane.nccl)]
+def find_straggler(timelines: list[DeviceTimeline]) -> Straggler | None:
+    """Return the rank that waits least in NCCL, if the others wait clearly longer for it."""
+    with_nccl = [timeline for timeline in timelines if len(timeline.nccl)]
     if len(with_nccl) < 2:
         return None
     least, most = min(with_nccl, key=exposed_pct), max(with_nccl, key=exposed_pct)
     low, high = exposed_pct(least), exposed_pct(most)
     if high - low < UNEVEN_PCT or high < 1.5 * low:
         return None
-    return Uneven(least, most, low, high)
+    return Straggler(least, most, low, high)
 
 
-def slower_phase(phases: list[PhaseMean], culprit: Lane, waiting: Lane, apart: float) -> str | None:
-    """The phase that takes the culprit longest beyond the other, on the device or else on the host.
+def slower_phase(
+    phases: list[PhaseMean], culprit: DeviceTimeline, waiting: DeviceTimeline, apart: float
+) -> str | None:
+    """Return the phase in which the straggler takes longer than the other rank.
 
-    None where no phase takes it longer by at least a third of what the other waits (`apart`, in seconds): what is
-    less does not explain that. On the device the wait itself is in a phase of the other.
+    Args:
+        phases: phases of both ranks.
+        culprit: timeline of the straggler.
+        waiting: timeline of the rank that waits.
+        apart: seconds per step that the other rank waits longer in NCCL.
+
+    Returns:
+        None where no phase takes longer by at least a third of `apart`: less does not explain the wait.
+        Phases are compared on the device, or on the host where the device does not show it; on the device the wait
+        itself lies in a phase of the other rank.
     """
     clocks: tuple[tuple[str, Callable[[PhaseMean], float | None]], ...] = (
         ("device", lambda row: row.gpu_seconds),
@@ -139,9 +153,9 @@ def slower_phase(phases: list[PhaseMean], culprit: Lane, waiting: Lane, apart: f
             {
                 row.name: seconds(row) or 0.0
                 for row in phases
-                if (row.pid, row.device) == (lane.process, lane.device)
+                if (row.pid, row.device) == (timeline.process, timeline.device)
             }
-            for lane in (culprit, waiting)
+            for timeline in (culprit, waiting)
         )
         longer = {name: mine[name] - other[name] for name in mine.keys() & other.keys()}
         # Of a phase and the one around it the inner one, where it explains as much.

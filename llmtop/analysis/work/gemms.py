@@ -10,29 +10,29 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from llmtop.analysis.work.operators import launched
-from llmtop.analysis.work.tensor_shapes import BYTES, Gemm, gemm_of
+from llmtop.analysis.work.operators import launching_operators
+from llmtop.analysis.work.tensor_shapes import BYTES, Gemm, parse_gemm
 from llmtop.hardware.gpu_specs import memory_bytes_per_s, peak
 from llmtop.naming.kernel_names import kind_of, matrix_type
 from llmtop.report.device_time import GemmTime, Roof
 from llmtop.trace import model
-from llmtop.trace.groups import distinct, grouped
+from llmtop.trace.groups import distinct_values, grouped
 from llmtop.trace.intervals import Ns
 
 _MOST = 64
 _TYPES = ("fp32", "tf32", "bf16", "fp16", "fp8")
 
 
-def roofs(trace: model.Trace) -> tuple[Roof, ...]:
+def gpu_roofs(trace: model.Trace) -> tuple[Roof, ...]:
     """What each GPU of the capture with device work can do; none for those that are in no table."""
     found: list[Roof] = []
-    for roof in _roofs(trace):
+    for roof in _find_roofs(trace):
         if roof is not None and roof not in found:
             found.append(roof)
     return tuple(found)
 
 
-def _roofs(trace: model.Trace) -> list[Roof | None]:
+def _find_roofs(trace: model.Trace) -> list[Roof | None]:
     """One for each GPU that each process calls by a number: several processes may call different ones alike."""
     found = []
     for device, process in grouped(trace.ops.device, trace.ops.process)[0]:
@@ -67,21 +67,21 @@ def gemm_times(trace: model.Trace, known: tuple[Roof, ...]) -> tuple[GemmTime, .
         known: what its GPUs can do; rates are set against a roof only where all of them have the same.
     """
     # Of the kernels alone: some libraries set a few bytes of workspace before each product.
-    row = np.where(trace.ops.kind == model.KERNEL, launched(trace), -1)
-    used = distinct(row[row >= 0])
+    row = np.where(trace.ops.kind == model.KERNEL, launching_operators(trace), -1)
+    used = distinct_values(row[row >= 0])
     groups = _groups(trace, used[trace.host.inputs[used] > 0])
     if not groups:
         return ()
     alike = {(roof.bytes_per_s, tuple(roof.flops_per_s.items())) for roof in known}
-    roof = known[0] if len(alike) == 1 and None not in _roofs(trace) else None
+    roof = known[0] if len(alike) == 1 and None not in _find_roofs(trace) else None
     rows = [
         _row(group, total, kernel, roof)
-        for group, (total, kernel) in zip(groups, _times(trace, groups, row), strict=True)
+        for group, (total, kernel) in zip(groups, _kernel_times(trace, groups, row), strict=True)
     ]
     return tuple(sorted(rows, key=lambda one: -one.seconds)[:_MOST])
 
 
-def _times(trace: model.Trace, groups: list[_Group], row: Ns) -> list[tuple[float, str]]:
+def _kernel_times(trace: model.Trace, groups: list[_Group], row: Ns) -> list[tuple[float, str]]:
     """For each group ns of kernel time, and the full name of the kernel with most of it."""
     group_of = np.full(len(trace.host) + 1, -1, dtype=np.int64)  # the last place is for the row -1
     for number, group in enumerate(groups):
@@ -103,7 +103,7 @@ def _groups(trace: model.Trace, used: Ns) -> list[_Group]:
     calls = np.split(used[order], np.cumsum(np.bincount(which))[:-1]) if len(used) else []
     found = []
     for (name, inputs), own in zip(pairs, calls, strict=True):
-        gemm = gemm_of(trace.names[name], trace.names[inputs])
+        gemm = parse_gemm(trace.names[name], trace.names[inputs])
         if gemm is not None:
             found.append(_Group(trace.names[name], gemm, own))
     return found
@@ -111,7 +111,7 @@ def _groups(trace: model.Trace, used: Ns) -> list[_Group]:
 
 def _row(group: _Group, total_ns: float, kernel: str, roof: Roof | None) -> GemmTime:
     gemm, calls = group.gemm, len(group.calls)
-    dtype = _computes_in(gemm.dtype, kernel)
+    dtype = _compute_type(gemm.dtype, kernel)
     value = BYTES.get(gemm.dtype or dtype or "")
     size = None if value is None else gemm.bytes(2 if value == 1 else value, value)
     flops_per_s = calls * gemm.flops / max(total_ns, 1.0) * 1e9
@@ -143,7 +143,7 @@ def _row(group: _Group, total_ns: float, kernel: str, roof: Roof | None) -> Gemm
     )
 
 
-def _computes_in(dtype: str | None, kernel: str) -> str | None:
+def _compute_type(dtype: str | None, kernel: str) -> str | None:
     """The type that it computes in: four-byte factors may go through the tensor cores as TF32, which the kernel's
     name says; where it does not, it is not known."""
     said = matrix_type(kernel) if kind_of(kernel) in ("GEMM", "convolution") else None

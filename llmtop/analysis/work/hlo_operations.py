@@ -7,7 +7,7 @@ import collections
 import numpy as np
 import numpy.typing as npt
 
-from llmtop.analysis.steps.work_by_step import StepOfWork
+from llmtop.analysis.steps.work_by_step import WorkSteps
 from llmtop.report.device_time import DeviceTimePart, OperatorPart, OperatorTime
 from llmtop.trace import model
 from llmtop.trace.groups import grouped
@@ -17,7 +17,7 @@ NO_OPERATION = "(no XLA operation)"
 _MOST_PARTS = 8
 
 
-def hlo_times(trace: model.Trace, steps: StepOfWork) -> tuple[OperatorTime, ...]:
+def hlo_times(trace: model.Trace, steps: WorkSteps) -> tuple[OperatorTime, ...]:
     """Device time by XLA's operation, whole file, all devices, most first; empty where none is known.
 
     Args:
@@ -31,7 +31,7 @@ def hlo_times(trace: model.Trace, steps: StepOfWork) -> tuple[OperatorTime, ...]
     everything = max(int(took.sum()), 1)
     keys, which = grouped(ops.hlo, ops.hlo_module)
     counts, sums = np.bincount(which), np.bincount(which, weights=took)
-    per_step = steps.figures(np.arange(len(ops)), which, took)
+    per_step = steps.per_step(np.arange(len(ops)), which, took)
     modules = collections.Counter(hlo for hlo, _ in keys)
     first = np.unique(which, return_index=True)[1]
     kernels = _kernels(trace, which, took)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from llmtop.analysis.steps.work_by_step import StepOfWork
-from llmtop.analysis.work.operators import launched
+from llmtop.analysis.steps.work_by_step import WorkSteps
+from llmtop.analysis.work.operators import launching_operators
 from llmtop.naming.kernel_names import KernelKind, functor_of, kind_of
 from llmtop.report.model import KernelTime, KernelVariant
 from llmtop.trace import model
@@ -13,7 +13,7 @@ from llmtop.trace.groups import grouped
 from llmtop.trace.intervals import Ns
 
 
-def kernel_times(trace: model.Trace, steps: StepOfWork) -> tuple[KernelTime, ...]:
+def kernel_times(trace: model.Trace, steps: WorkSteps) -> tuple[KernelTime, ...]:
     """All kernels by short name and functor, whole file, all devices; most time first.
 
     Args:
@@ -27,9 +27,9 @@ def kernel_times(trace: model.Trace, steps: StepOfWork) -> tuple[KernelTime, ...
     took = kernels.end - kernels.start
     everything = max(int(took.sum()), 1)
     group, names = _groups(trace, kernels)
-    variants = _variants(trace, kernels, group, took)
-    operators = _operators(trace, mine, group, took)
-    per_step = steps.figures(mine, group, took)
+    variants = _kernel_variants(trace, kernels, group, took)
+    operators = _launching_operators(trace, mine, group, took)
+    per_step = steps.per_step(mine, group, took)
     order = np.argsort(group, kind="stable")
     edges = np.searchsorted(group[order], np.arange(len(names) + 1))
     rows = []
@@ -67,9 +67,9 @@ def _groups(trace: model.Trace, kernels: model.DeviceOps) -> tuple[Ns, list[tupl
     return np.array(numbers, dtype=np.int64)[which], list(names)
 
 
-def _operators(trace: model.Trace, mine: Ns, group: Ns, took: Ns) -> dict[int, str]:
+def _launching_operators(trace: model.Trace, mine: Ns, group: Ns, took: Ns) -> dict[int, str]:
     """The operator that launched most of each group; a group without one is left out."""
-    row = launched(trace)[mine]
+    row = launching_operators(trace)[mine]
     known = row >= 0
     if not known.any():
         return {}
@@ -82,7 +82,9 @@ def _operators(trace: model.Trace, mine: Ns, group: Ns, took: Ns) -> dict[int, s
     return found
 
 
-def _variants(trace: model.Trace, kernels: model.DeviceOps, group: Ns, took: Ns) -> dict[int, list[KernelVariant]]:
+def _kernel_variants(
+    trace: model.Trace, kernels: model.DeviceOps, group: Ns, took: Ns
+) -> dict[int, list[KernelVariant]]:
     """The full names in each group, most time first."""
     pairs, which = grouped(group, kernels.full_name)
     counts = np.bincount(which)

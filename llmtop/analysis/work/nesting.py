@@ -14,7 +14,7 @@ _MOST_STEPS = 4096
 """Spans around one another that are looked at: Python's own limit is 1,000 frames, and a damaged file has any."""
 
 
-class OnThreads(Protocol):
+class ThreadSpans(Protocol):
     """Columns of spans: times in ns, and the process and thread they are on."""
 
     @property
@@ -40,7 +40,7 @@ class Nesting:
     Positions are places in that order; `rows` says which row of the table each is.
     """
 
-    def __init__(self, table: OnThreads, rows: Ns) -> None:
+    def __init__(self, table: ThreadSpans, rows: Ns) -> None:
         """Sort them.
 
         Args:
@@ -95,7 +95,7 @@ class Nesting:
             parents[wrong] = parents[parents[wrong]]
         return np.where((parents >= 0) & (ends[parents] <= starts), -1, parents)
 
-    def around(self, process: Ns, thread: Ns, instants: Ns) -> Ns:
+    def innermost(self, process: Ns, thread: Ns, instants: Ns) -> Ns:
         """The position of the innermost span that each instant lies in; -1 for none.
 
         Args:

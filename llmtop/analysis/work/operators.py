@@ -14,14 +14,14 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from llmtop.analysis.steps.work_by_step import StepOfWork
+from llmtop.analysis.steps.work_by_step import WorkSteps
 from llmtop.analysis.work.nesting import Nesting
 from llmtop.analysis.work.tensor_shapes import moved_bytes, shape_text
 from llmtop.naming.kernel_names import kind_of
 from llmtop.report.device_time import OperatorPart, OperatorTime
 from llmtop.report.per_step import PerStep
 from llmtop.trace import model
-from llmtop.trace.groups import distinct, grouped
+from llmtop.trace.groups import distinct_values, grouped
 from llmtop.trace.intervals import Ns
 
 GRAPH, OUTSIDE, UNKNOWN = "(CUDA graph)", "(no operator)", "(launch not recorded)"
@@ -38,18 +38,18 @@ _LIBRARIES = re.compile(
 )
 
 
-def launched(trace: model.Trace) -> Ns:
+def launching_operators(trace: model.Trace) -> Ns:
     """For each of `Trace.ops` a row of `Trace.host`, the operator that launched it; -1 where none did."""
-    return trace.once("operators", None, lambda: _launched(trace))
+    return trace.once("operators", None, lambda: _find_launching_operators(trace))
 
 
-def _launched(trace: model.Trace) -> Ns:
+def _find_launching_operators(trace: model.Trace) -> Ns:
     operators = Nesting(trace.host, np.flatnonzero(trace.host.kind == model.OPERATOR))
     row = np.full(len(trace.ops), -1, dtype=np.int64)
     known = np.flatnonzero(trace.launched_by >= 0)
     if len(operators) and len(known):
-        by, calls = trace.calls, distinct(trace.launched_by[known])
-        at = operators.around(by.process[calls], by.thread[calls], by.start[calls])
+        by, calls = trace.calls, distinct_values(trace.launched_by[known])
+        at = operators.innermost(by.process[calls], by.thread[calls], by.start[calls])
         row_of = np.full(len(by), -1, dtype=np.int64)
         row_of[calls] = np.where(at >= 0, operators.rows[at], -1)
         row[known] = row_of[trace.launched_by[known]]
@@ -57,8 +57,8 @@ def _launched(trace: model.Trace) -> Ns:
 
 
 @dataclass(frozen=True)
-class Calls:
-    """The operators that launched something themselves."""
+class OperatorCalls:
+    """Calls of operators that launched device work themselves."""
 
     rows: Ns
     """Of `Trace.host`, ascending."""
@@ -68,37 +68,37 @@ class Calls:
     """Which are of a forward pass that backward runs again (activation checkpointing)."""
 
 
-def operator_calls(trace: model.Trace) -> Calls:
+def operator_calls(trace: model.Trace) -> OperatorCalls:
     """The operators that launched something, worked out once for a trace."""
     return trace.once("operator calls", None, lambda: _operator_calls(trace))
 
 
-def _operator_calls(trace: model.Trace) -> Calls:
-    row = launched(trace)
-    rows = distinct(row[row >= 0])
-    backward = _in_backward(trace, rows)
-    return Calls(rows, backward, _recomputed(trace, rows, backward))
+def _operator_calls(trace: model.Trace) -> OperatorCalls:
+    row = launching_operators(trace)
+    rows = distinct_values(row[row >= 0])
+    backward = _backward_nodes(trace, rows)
+    return OperatorCalls(rows, backward, _recomputed_operators(trace, rows, backward))
 
 
-def named(trace: model.Trace, matches: Callable[[str], object]) -> npt.NDArray[np.bool_]:
+def matching_names(trace: model.Trace, matches: Callable[[str], object]) -> npt.NDArray[np.bool_]:
     """For each name of a trace whether it matches; only names of the host's rows are tried."""
     fits = np.zeros(len(trace.names), dtype=bool)
-    for number in distinct(trace.host.name).tolist():
+    for number in distinct_values(trace.host.name).tolist():
         fits[number] = bool(matches(trace.names[number]))
     return fits
 
 
-def _in_backward(trace: model.Trace, rows: Ns) -> Ns:
+def _backward_nodes(trace: model.Trace, rows: Ns) -> Ns:
     """For each row of `Trace.host` the row of autograd's operator around it, or itself; -1 where there is none."""
-    like = trace.once("backward names", None, lambda: named(trace, _BACKWARD.search))
+    like = trace.once("backward names", None, lambda: matching_names(trace, _BACKWARD.search))
     host = trace.host
     chosen = np.flatnonzero((host.kind == model.OPERATOR) & like[host.name])
     around = trace.once("backward", None, lambda: Nesting(host, chosen))
-    at = around.around(host.process[rows], host.thread[rows], host.start[rows])
+    at = around.innermost(host.process[rows], host.thread[rows], host.start[rows])
     return np.where(at >= 0, around.rows[at], -1) if len(around) else np.full(len(rows), -1, dtype=np.int64)
 
 
-def _recomputed(trace: model.Trace, rows: Ns, backward: Ns) -> npt.NDArray[np.bool_]:
+def _recomputed_operators(trace: model.Trace, rows: Ns, backward: Ns) -> npt.NDArray[np.bool_]:
     """Which operators are a forward pass that backward runs again.
 
     Autograd counts them, or an operator around them, as it does any forward operator; what a backward operator
@@ -113,24 +113,24 @@ def _recomputed(trace: model.Trace, rows: Ns, backward: Ns) -> npt.NDArray[np.bo
     if not len(counted):
         return again
     own = rows[asked]
-    at = counted.around(host.process[own], host.thread[own], host.start[own])
+    at = counted.innermost(host.process[own], host.thread[own], host.start[own])
     inner = np.where(at >= 0, counted.rows[at], -1)
-    like = trace.once("backward names", None, lambda: named(trace, _BACKWARD.search))
+    like = trace.once("backward names", None, lambda: matching_names(trace, _BACKWARD.search))
     inside = host.start[inner] >= host.start[backward[asked]]
     again[asked] = (inner >= 0) & ~like[host.name[inner]] & inside
     return again
 
 
-def graph_launched(trace: model.Trace) -> npt.NDArray[np.bool_]:
+def launched_by_graph(trace: model.Trace) -> npt.NDArray[np.bool_]:
     """For each piece of device work whether a replayed graph launched it."""
-    used = distinct(trace.calls.name)
+    used = distinct_values(trace.calls.name)
     fits = np.zeros(len(trace.names), dtype=bool)
     fits[used] = [bool(_GRAPH.search(trace.names[number])) for number in used.tolist()]
     by = trace.launched_by
     return (by >= 0) & fits[trace.calls.name[by]] if len(trace.calls) else np.zeros(len(by), dtype=bool)
 
 
-def operator_times(trace: model.Trace, steps: StepOfWork | None = None) -> tuple[OperatorTime, ...]:
+def operator_times(trace: model.Trace, steps: WorkSteps | None = None) -> tuple[OperatorTime, ...]:
     """Self device time by operator, whole file, all devices, most first; empty where no operator launched any.
 
     Of nsys: of the time in which operators were marked, which begins and ends with a step within its file.
@@ -139,18 +139,18 @@ def operator_times(trace: model.Trace, steps: StepOfWork | None = None) -> tuple
         trace: what was read of a capture.
         steps: in which steps its device work lies; None: figures a step are not wanted.
     """
-    row, calls = launched(trace), operator_calls(trace)
+    row, calls = launching_operators(trace), operator_calls(trace)
     used, backward = calls.rows, calls.backward
     if not len(used):
         return ()
     took = trace.ops.end - trace.ops.start
-    marked = _while_marked(trace)
+    marked = _work_while_operators_recorded(trace)
     everything = max(int(took[marked].sum()), 1)
     by_operator = row >= 0
     call = np.searchsorted(used, row[by_operator])
     seconds = np.bincount(call, weights=took[by_operator], minlength=len(used)).astype(np.float64)
     launches = np.bincount(call, minlength=len(used))
-    modules, sources = _places(trace, calls)
+    modules, sources = _source_places(trace, calls)
     kernels = _kernels_by_name(trace, by_operator, trace.host.name[row], took)
     autograd = bool((backward >= 0).any())
     per_step = {} if steps is None else _per_step(trace, steps, row, used)
@@ -159,8 +159,8 @@ def operator_times(trace: model.Trace, steps: StepOfWork | None = None) -> tuple
     for number in np.unique(names).tolist():
         mine = np.flatnonzero(names == number)
         total = float(seconds[mine].sum())
-        in_modules = _parts(modules.label, modules.of[mine], seconds[mine])
-        in_sources = _parts(sources.label, sources.of[mine], seconds[mine])
+        in_modules = _operator_parts(modules.label, modules.of[mine], seconds[mine])
+        in_sources = _operator_parts(sources.label, sources.of[mine], seconds[mine])
         rows.append(
             OperatorTime(
                 name=trace.names[number],
@@ -176,22 +176,22 @@ def operator_times(trace: model.Trace, steps: StepOfWork | None = None) -> tuple
                 source=next((part.name for part in in_sources), ""),
                 modules=in_modules,
                 sources=in_sources,
-                shapes=_shapes(trace, number, used[mine], seconds[mine], kernels[number]),
+                shapes=_parts_by_shape(trace, number, used[mine], seconds[mine], kernels[number]),
                 kernels=kernels[number],
                 per_step=per_step.get(number, ()),
             )
         )
-    rows += _without(trace, ~by_operator & marked, took, everything, steps)
+    rows += _work_without_operator(trace, ~by_operator & marked, took, everything, steps)
     return tuple(sorted(rows, key=lambda row: -row.seconds))
 
 
-def _while_marked(trace: model.Trace) -> npt.NDArray[np.bool_]:
+def _work_while_operators_recorded(trace: model.Trace) -> npt.NDArray[np.bool_]:
     """Which device work was launched from its process's first operator to the end of its last."""
     by, host, chosen = trace.launched_by, trace.host, np.ones(len(trace.ops), dtype=bool)
     if not trace.operators_of_a_part:
         return chosen
     operators = host.kind == model.OPERATOR
-    for pid in distinct(host.process[operators]).tolist():
+    for pid in distinct_values(host.process[operators]).tolist():
         mine = operators & (host.process == pid)
         first, last = host.start[mine].min(), host.end[mine].max()
         launched_at = trace.calls.start[by]
@@ -210,18 +210,18 @@ def _kernels_by_name(
     for place, (own, name) in enumerate(keys):
         part = OperatorPart(name=trace.names[name], calls=int(counts[place]), seconds=float(sums[place]) / 1e9)
         found.setdefault(own, []).append(part)
-    return {own: _most(parts) for own, parts in found.items()}
+    return {own: _largest_parts(parts) for own, parts in found.items()}
 
 
-def _most(parts: list[OperatorPart]) -> tuple[OperatorPart, ...]:
+def _largest_parts(parts: list[OperatorPart]) -> tuple[OperatorPart, ...]:
     return tuple(sorted(parts, key=lambda part: -part.seconds)[:_MOST_PARTS])
 
 
-def _parts(labels: list[str], of: Ns, seconds: npt.NDArray[np.float64]) -> tuple[OperatorPart, ...]:
+def _operator_parts(labels: list[str], of: Ns, seconds: npt.NDArray[np.float64]) -> tuple[OperatorPart, ...]:
     """Calls and seconds (given in ns) by label; calls without one are left out."""
     counts = np.bincount(of[of >= 0], minlength=1)
     sums = np.bincount(of[of >= 0], weights=seconds[of >= 0], minlength=1)
-    return _most(
+    return _largest_parts(
         [
             OperatorPart(name=labels[place], calls=int(counts[place]), seconds=float(sums[place]) / 1e9)
             for place in np.flatnonzero(counts).tolist()
@@ -229,7 +229,7 @@ def _parts(labels: list[str], of: Ns, seconds: npt.NDArray[np.float64]) -> tuple
     )
 
 
-def _shapes(
+def _parts_by_shape(
     trace: model.Trace,
     name: int,
     calls: Ns,
@@ -247,18 +247,18 @@ def _shapes(
         rate = size * int(mine.sum()) / total / 1e3 if size and total else None
         part = OperatorPart(name=shape_text(text), calls=int(mine.sum()), seconds=total / 1e9, tb_per_s=rate)
         found.append(part)
-    return _most(found)
+    return _largest_parts(found)
 
 
-def _per_step(trace: model.Trace, steps: StepOfWork, row: Ns, used: Ns) -> dict[int, tuple[PerStep, ...]]:
+def _per_step(trace: model.Trace, steps: WorkSteps, row: Ns, used: Ns) -> dict[int, tuple[PerStep, ...]]:
     """What each operator, by the number of its name, comes to a step."""
     mine = np.flatnonzero(row >= 0)
     name, took = trace.host.name[row[mine]], (trace.ops.end - trace.ops.start)[mine]
-    times = steps.figures(mine, name, took)
+    times = steps.per_step(mine, name, took)
     # One piece of work stands for each call: it lies in the step of its work.
     one = np.empty(len(used), dtype=np.int64)
     one[np.searchsorted(used, row[mine])] = mine
-    calls = steps.figures(one, trace.host.name[used], np.zeros(len(used), dtype=np.int64))
+    calls = steps.per_step(one, trace.host.name[used], np.zeros(len(used), dtype=np.int64))
     found: dict[int, tuple[PerStep, ...]] = {}
     for number, figures in times.items():
         counts = {figure.place: figure.count for figure in calls.get(number, ())}
@@ -269,14 +269,14 @@ def _per_step(trace: model.Trace, steps: StepOfWork, row: Ns, used: Ns) -> dict[
     return found
 
 
-def _without(
-    trace: model.Trace, chosen: npt.NDArray[np.bool_], took: Ns, everything: int, steps: StepOfWork | None
+def _work_without_operator(
+    trace: model.Trace, chosen: npt.NDArray[np.bool_], took: Ns, everything: int, steps: WorkSteps | None
 ) -> list[OperatorTime]:
     """What no operator launched, by how it was launched."""
-    group = np.where(trace.launched_by < 0, 2, np.where(graph_launched(trace), 0, 1))
+    group = np.where(trace.launched_by < 0, 2, np.where(launched_by_graph(trace), 0, 1))
     kernels = _kernels_by_name(trace, chosen, group, took)
     mine = np.flatnonzero(chosen)
-    per_step = {} if steps is None else steps.figures(mine, group[mine], took[mine])
+    per_step = {} if steps is None else steps.per_step(mine, group[mine], took[mine])
     rows = []
     for number, name in enumerate((GRAPH, OUTSIDE, UNKNOWN)):
         mine = chosen & (group == number)
@@ -284,7 +284,7 @@ def _without(
             continue
         total, calls = int(took[mine].sum()), trace.launched_by[mine]
         launches = int(mine.sum())
-        many = len(distinct(calls)) if number != 2 else launches
+        many = len(distinct_values(calls)) if number != 2 else launches
         rows.append(
             OperatorTime(
                 name=name,
@@ -308,20 +308,22 @@ class _Labels:
     """For each call a place in `label`; -1 for none."""
 
 
-def _places(trace: model.Trace, calls: Calls) -> tuple[_Labels, _Labels]:
+def _source_places(trace: model.Trace, calls: OperatorCalls) -> tuple[_Labels, _Labels]:
     """The module and the source line of each call; of a backward one those of its forward."""
     host = trace.host
-    made_for = _forward_of(trace, calls.backward)
+    made_for = _forward_operators(trace, calls.backward)
     where = np.where((calls.backward >= 0) & ~calls.again, made_for, calls.rows)
     known = where >= 0
     process, thread, start = host.process[where], host.thread[where], host.start[where]
     python = host.kind == model.PYTHON
-    is_module = named(trace, lambda name: name.startswith(_MODULE))[host.name] & python
-    of_user = named(trace, lambda name: ".py(" in name and not _LIBRARIES.search(name))[host.name] & python
+    is_module = matching_names(trace, lambda name: name.startswith(_MODULE))[host.name] & python
+    of_user = (
+        matching_names(trace, lambda name: ".py(" in name and not _LIBRARIES.search(name))[host.name] & python
+    )
     modules = Nesting(host, np.flatnonzero(is_module))
-    at = np.where(known, modules.around(process, thread, start), -1)
+    at = np.where(known, modules.innermost(process, thread, start), -1)
     frames = Nesting(host, np.flatnonzero(of_user))
-    line = np.where(known, frames.around(process, thread, start), -1)
+    line = np.where(known, frames.innermost(process, thread, start), -1)
     names = np.where(line >= 0, host.name[frames.rows[line]], -1) if len(frames) else line
     different, which = np.unique(names, return_inverse=True)
     sources = [trace.names[number] if number >= 0 else "" for number in different.tolist()]
@@ -354,7 +356,7 @@ def _module_paths(trace: model.Trace, modules: Nesting, at: Ns) -> tuple[list[st
     return list(labels), np.array(number, dtype=np.int64)[which.reshape(-1)]
 
 
-def _forward_of(trace: model.Trace, backward: Ns) -> Ns:
+def _forward_operators(trace: model.Trace, backward: Ns) -> Ns:
     """For each row of an operator of autograd's the row of the forward operator that it was made for; -1 for none.
 
     Both have one sequence number. Threads count for themselves, so the names must agree too: AddmmBackward0 is of
@@ -362,12 +364,12 @@ def _forward_of(trace: model.Trace, backward: Ns) -> Ns:
     """
     host = trace.host
     candidates = np.flatnonzero((host.sequence > 0) & (host.kind == model.OPERATOR))
-    candidates = candidates[_in_backward(trace, candidates) < 0]
+    candidates = candidates[_backward_nodes(trace, candidates) < 0]
     found = np.full(len(backward), -1, dtype=np.int64)
     asked = np.flatnonzero((backward >= 0) & (host.sequence[backward] > 0))
     if not len(candidates) or not len(asked):
         return found
-    plain = {number: _plain(trace.names[number]) for number in np.unique(host.name[candidates]).tolist()}
+    plain = {number: _normalized_name(trace.names[number]) for number in np.unique(host.name[candidates]).tolist()}
     made_for: dict[tuple[int, int, str], int] = {}
     candidates = candidates[np.isin(host.sequence[candidates], host.sequence[backward[asked]])]
     order = candidates[np.argsort(host.start[candidates], kind="stable")]
@@ -383,12 +385,12 @@ def _forward_of(trace: model.Trace, backward: Ns) -> Ns:
     answers = []
     for row in rows.tolist():
         node = _NODE.match(trace.names[host.name[row]])
-        key = (int(host.process[row]), int(host.sequence[row]), _plain(node[1]) if node else "")
+        key = (int(host.process[row]), int(host.sequence[row]), _normalized_name(node[1]) if node else "")
         answers.append(made_for.get(key, -1))
     found[asked] = np.array(answers, dtype=np.int64)[which.reshape(-1)]
     return found
 
 
-def _plain(name: str) -> str:
+def _normalized_name(name: str) -> str:
     """An operator's name as autograd's nodes are named after it: aten::_to_copy and ToCopy are "tocopy"."""
     return name.rpartition("::")[2].replace("_", "").lower()

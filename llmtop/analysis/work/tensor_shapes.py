@@ -70,14 +70,14 @@ class Gemm:
 
 
 @functools.lru_cache(maxsize=4096)
-def inputs_of(text: str) -> tuple[tuple[Shape | None, str | None], ...]:
+def parse_inputs(text: str) -> tuple[tuple[Shape | None, str | None], ...]:
     """Shape and type of each input; of what is no tensor, and of a list of tensors, the shape is None.
 
     Args:
         text: JSON of the shapes, a space, JSON of the types, as a trace keeps it.
     """
     shapes, _, types = text.partition(" ")
-    known, kinds = _list(shapes), _list(types)
+    known, kinds = _parse_list(shapes), _parse_list(types)
     found = []
     for place, shape in enumerate(known):
         kind = kinds[place] if place < len(kinds) and isinstance(kinds[place], str) else None
@@ -88,7 +88,7 @@ def inputs_of(text: str) -> tuple[tuple[Shape | None, str | None], ...]:
     return tuple(found)
 
 
-def _list(text: str) -> list[Any]:
+def _parse_list(text: str) -> list[Any]:
     try:
         found = msgspec.json.decode(text or "[]")
     except (msgspec.DecodeError, RecursionError):
@@ -99,7 +99,7 @@ def _list(text: str) -> list[Any]:
 def shape_text(text: str) -> str:
     """The tensors among the inputs for a reader: 8944x1024, 1024x2816 bf16."""
     parts, last = [], None
-    for shape, dtype in inputs_of(text):
+    for shape, dtype in parse_inputs(text):
         if shape is None:
             continue
         if dtype != last and last is not None:
@@ -107,7 +107,7 @@ def shape_text(text: str) -> str:
         parts.append("x".join(map(str, shape)) or "scalar")
         last = dtype or last
     said = ", ".join(parts) + (f" {last}" if last and parts else "")
-    lists = [shape for shape in _list(text.partition(" ")[0]) if isinstance(shape, list)]
+    lists = [shape for shape in _parse_list(text.partition(" ")[0]) if isinstance(shape, list)]
     many = [len(shape) for shape in lists if shape and all(isinstance(one, list) for one in shape)]
     said = ", ".join([*(f"{number} tensors" for number in many), *([said] if said else [])])
     return said if len(said) <= _LONGEST_TEXT else said[: _LONGEST_TEXT - 1] + "…"
@@ -128,12 +128,12 @@ _FACTORS: Final = {
 """Which inputs are the factors."""
 
 
-def gemm_of(operator: str, text: str) -> Gemm | None:
+def parse_gemm(operator: str, text: str) -> Gemm | None:
     """The matrix product that an operator computes; None if it is none, or its shapes are not those of one."""
     places = _FACTORS.get(operator)
     if places is None:
         return None
-    inputs = inputs_of(text)
+    inputs = parse_inputs(text)
     if len(inputs) <= places[1]:
         return None
     (left, dtype), (right, _) = inputs[places[0]], inputs[places[1]]
@@ -165,7 +165,7 @@ def moved_bytes(operator: str, text: str) -> int | None:
     Returns:
         Bytes; None where a type or shape is not known.
     """
-    tensors = [(shape, dtype) for shape, dtype in inputs_of(text) if shape is not None]
+    tensors = [(shape, dtype) for shape, dtype in parse_inputs(text) if shape is not None]
     if not tensors or any(dtype is None for _, dtype in tensors):
         return None
     sizes: list[int] = [math.prod(shape) * BYTES[dtype or ""] for shape, dtype in tensors]

@@ -11,17 +11,23 @@ import numpy.typing as npt
 
 from llmtop.analysis.steps.token_passes import TokenPasses, token_passes
 from llmtop.analysis.work.hlo_operations import hlo_parts, hlo_passes
-from llmtop.analysis.work.operators import Calls, graph_launched, launched, named, operator_calls
+from llmtop.analysis.work.operators import (
+    OperatorCalls,
+    launched_by_graph,
+    launching_operators,
+    matching_names,
+    operator_calls,
+)
 from llmtop.hardware.gpu_specs import has_matrix_cores
 from llmtop.naming.kernel_names import is_collective, kind_of, matrix_type
 from llmtop.naming.phase_names import is_optimizer_step, role_of
-from llmtop.report.device_time import DeviceTimePart, Makeup
+from llmtop.report.device_time import DeviceTimePart, TimeBreakdown
 from llmtop.trace import intervals as iv
 from llmtop.trace import model
-from llmtop.trace.groups import distinct, grouped
+from llmtop.trace.groups import distinct_values, grouped
 from llmtop.trace.intervals import Ns
 
-Chosen = npt.NDArray[np.bool_]
+WorkMask = npt.NDArray[np.bool_]
 
 _AMD = re.compile(r"\bAMD\b|Instinct|Radeon|\bMI\d{3}", re.I)
 _NVIDIA = re.compile(r"NVIDIA|Tesla|GeForce|Quadro|\b[AHBL]\d{2,3}\b", re.I)
@@ -50,18 +56,18 @@ _COPY_OPERATORS = frozenset({"aten::copy_", "aten::_to_copy", "aten::to", "aten:
 _COPY_KERNEL = re.compile(r"direct_copy_kernel|copy_kernel_cuda|copy_device_to_device")
 
 
-def makeup(trace: model.Trace) -> Makeup | None:
-    """What device time goes into; None without device work."""
+def time_breakdown(trace: model.Trace) -> TimeBreakdown | None:
+    """Return what the device time consists of; None without device work."""
     ops = trace.ops
     took = ops.end - ops.start
     everything = int(took.sum())
     if not everything:
         return None
 
-    def share(chosen: Chosen) -> float:
+    def share(chosen: WorkMask) -> float:
         return 100.0 * int(took[chosen].sum()) / everything
 
-    row, calls = launched(trace), operator_calls(trace)
+    row, calls = launching_operators(trace), operator_calls(trace)
     workload, told_by = _workload(trace, calls)
     passes = _passes(trace, row, calls) if workload == "training" else {}
     differentiated = hlo_passes(trace)
@@ -80,9 +86,11 @@ def makeup(trace: model.Trace) -> Makeup | None:
         for name, c in passes.items()
     }
     forward, back = parts.get("forward"), parts.get("backward")
-    graph = graph_launched(trace)
-    fp32 = _by_name(trace, lambda name: kind_of(name) in ("GEMM", "convolution") and matrix_type(name) == "fp32")
-    return Makeup(
+    graph = launched_by_graph(trace)
+    fp32 = _kernels_matching(
+        trace, lambda name: kind_of(name) in ("GEMM", "convolution") and matrix_type(name) == "fp32"
+    )
+    return TimeBreakdown(
         vendor=_vendor(trace),
         framework=trace.framework if trace.ops.hlo.any() else None,
         operations=hlo_parts(trace),
@@ -104,7 +112,7 @@ def makeup(trace: model.Trace) -> Makeup | None:
         graph_launches=_graph_launches(trace),
         graph_pct=share(graph) if len(trace.calls) else None,
         copy_cast_pct=share(_copies(trace, row)),
-        fp32_matrix_pct=share(fp32) if matrix_cores(trace) else None,
+        fp32_matrix_pct=share(fp32) if _all_gpus_have_matrix_cores(trace) else None,
     )
 
 
@@ -116,17 +124,17 @@ def _per_pass(answers: TokenPasses, stage: str) -> dict[str, Any]:
     return {"passes": int((answers.prefill == prefill).sum()), "pass_seconds": answers.seconds(prefill=prefill)}
 
 
-def matrix_cores(trace: model.Trace) -> bool:
+def _all_gpus_have_matrix_cores(trace: model.Trace) -> bool:
     """Whether all GPUs of the capture are known to be faster at matrix products in narrower types than fp32."""
     used = [trace.gpu(*pair) for pair in grouped(trace.ops.process, trace.ops.device)[0]]
     return all(gpu is not None and bool(gpu.name) and has_matrix_cores(gpu.name or "") for gpu in used)
 
 
-def _by_name(trace: model.Trace, fits: Callable[[str], object]) -> Chosen:
+def _kernels_matching(trace: model.Trace, fits: Callable[[str], object]) -> WorkMask:
     """Kernels whose full name fits."""
     kernels = trace.ops.kind == model.KERNEL
     like = np.zeros(len(trace.names), dtype=bool)
-    for number in distinct(trace.ops.full_name[kernels]).tolist():
+    for number in distinct_values(trace.ops.full_name[kernels]).tolist():
         like[number] = bool(fits(trace.names[number]))
     return np.asarray(kernels & like[trace.ops.full_name])
 
@@ -141,16 +149,16 @@ def _vendor(trace: model.Trace) -> Literal["NVIDIA", "AMD", "Google", "CPU"] | N
         return "AMD"
     if any(map(_NVIDIA.search, names)):
         return "NVIDIA"
-    called = [trace.names[number] for number in distinct(trace.calls.name).tolist()]
+    called = [trace.names[number] for number in distinct_values(trace.calls.name).tolist()]
     if any(name.startswith("hip") for name in called):
         return "AMD"
     return "NVIDIA" if any(name.startswith("cu") for name in called) else None
 
 
-def _workload(trace: model.Trace, calls: Calls) -> tuple[Literal["training", "inference"] | None, str]:
+def _workload(trace: model.Trace, calls: OperatorCalls) -> tuple[Literal["training", "inference"] | None, str]:
     """Training or inference, and what told it; (None, "") where nothing does."""
-    kernels = _names(trace, trace.ops.full_name[trace.ops.kind == model.KERNEL])
-    ranges = _names(trace, trace.ranges.name)
+    kernels = _names_of(trace, trace.ops.full_name[trace.ops.kind == model.KERNEL])
+    ranges = _names_of(trace, trace.ranges.name)
     matrix_work = any(kind_of(name) in ("GEMM", "convolution", "attention") for name in kernels)
     evidence: tuple[tuple[Literal["training", "inference"], str, object], ...] = (
         ("training", "operators of autograd's backward pass", (calls.backward >= 0).any()),
@@ -173,52 +181,52 @@ def _workload(trace: model.Trace, calls: Calls) -> tuple[Literal["training", "in
     return next(((workload, words) for workload, words, told in evidence if told), (None, ""))
 
 
-def _names(trace: model.Trace, numbers: Ns) -> list[str]:
-    return [trace.names[number] for number in distinct(numbers).tolist()]
+def _names_of(trace: model.Trace, numbers: Ns) -> list[str]:
+    return [trace.names[number] for number in distinct_values(numbers).tolist()]
 
 
-def _within(trace: model.Trace, fits: Callable[[str], object], functions: bool = False) -> Chosen:
+def _launched_within(trace: model.Trace, fits: Callable[[str], object], functions: bool = False) -> WorkMask:
     """Device work that was launched while a fitting range was open in its process, on any of its threads: the
     backward pass runs on one of autograd's."""
     chosen = np.zeros(len(trace.ops), dtype=bool)
     like = np.zeros(len(trace.names), dtype=bool)
-    for number in distinct(trace.ranges.name).tolist():
+    for number in distinct_values(trace.ranges.name).tolist():
         like[number] = bool(fits(trace.names[number]))
     closed = like[trace.ranges.name] & (trace.ranges.end != model.OPEN)
-    tables: list[tuple[model.Ranges | model.HostSpans, Chosen]] = [(trace.ranges, closed)]
+    tables: list[tuple[model.Ranges | model.HostSpans, WorkMask]] = [(trace.ranges, closed)]
     if functions:
-        python = (trace.host.kind == model.PYTHON) & named(
+        python = (trace.host.kind == model.PYTHON) & matching_names(
             trace, lambda name: _STAGE_FUNCTION.search(name) and fits(name)
         )[trace.host.name]
         tables.append((trace.host, python))
     known = np.flatnonzero(trace.launched_by >= 0)
     launched_at = trace.calls.start[trace.launched_by[known]] if len(known) else known
     process = trace.ops.process[known]
-    for pid in distinct(process).tolist():
+    for pid in distinct_values(process).tolist():
         spans = [
             iv.union(table.start[mine & (table.process == pid)], table.end[mine & (table.process == pid)])
             for table, mine in tables
         ]
         own = process == pid
-        chosen[known[own]] = iv.contains(iv.either(*spans), launched_at[own])
+        chosen[known[own]] = iv.contains(iv.union_of(*spans), launched_at[own])
     return chosen
 
 
-def _passes(trace: model.Trace, row: Ns, calls: Calls) -> dict[str, Chosen]:
+def _passes(trace: model.Trace, row: Ns, calls: OperatorCalls) -> dict[str, WorkMask]:
     """Disjoint parts of all device work, in the order of a step."""
     ops, rest = trace.ops, np.ones(len(trace.ops), dtype=bool)
     copied = np.isin(ops.kind, (model.MEMCPY, model.MEMSET))
-    found: dict[str, Chosen] = {}
+    found: dict[str, WorkMask] = {}
 
-    def take(name: str, chosen: Chosen) -> None:
+    def take(name: str, chosen: WorkMask) -> None:
         nonlocal rest
         found[name] = rest & chosen
         rest = rest & ~chosen
 
-    take("communication", _by_name(trace, is_collective))
+    take("communication", _kernels_matching(trace, is_collective))
     take("launch not recorded", trace.launched_by < 0)
-    optimizer = _within(trace, lambda name: role_of(name) == "optimizer" or is_optimizer_step(name))
-    take("optimizer", optimizer | _by_name(trace, lambda name: kind_of(name) == "optimizer"))
+    optimizer = _launched_within(trace, lambda name: role_of(name) == "optimizer" or is_optimizer_step(name))
+    take("optimizer", optimizer | _kernels_matching(trace, lambda name: kind_of(name) == "optimizer"))
     if (calls.backward >= 0).any():
         again = np.zeros(len(trace.host), dtype=bool)
         again[calls.rows[calls.again]] = True
@@ -230,21 +238,21 @@ def _passes(trace: model.Trace, row: Ns, calls: Calls) -> dict[str, Chosen]:
         take(_WHOLE_GRAPHS, ops.kind == model.GRAPH)
         take("forward", rest)
     else:
-        take("backward", _within(trace, lambda name: role_of(name) == "backward"))
+        take("backward", _launched_within(trace, lambda name: role_of(name) == "backward"))
         take("copies and memsets", copied)
-        take("forward", _within(trace, lambda name: role_of(name) == "compute"))
+        take("forward", _launched_within(trace, lambda name: role_of(name) == "compute"))
         take(_WHOLE_GRAPHS, ops.kind == model.GRAPH)
         take("other", rest)
     order = ("forward", "recomputed forward", "backward", "optimizer", "communication", "copies and memsets")
     return {name: found[name] for name in (*order, _WHOLE_GRAPHS, "other", "launch not recorded") if name in found}
 
 
-def _stages(trace: model.Trace) -> dict[str, Chosen]:
+def _stages(trace: model.Trace) -> dict[str, WorkMask]:
     """Device work by the stage of inference that launched it; empty where nothing tells the stages."""
-    found: dict[str, Chosen] = {}
+    found: dict[str, WorkMask] = {}
     rest = np.ones(len(trace.ops), dtype=bool)
     for name, pattern in reversed(_STAGES):
-        mine = rest & _within(trace, pattern.search, functions=True)
+        mine = rest & _launched_within(trace, pattern.search, functions=True)
         if mine.any():
             found[name] = mine
             rest &= ~mine
@@ -254,17 +262,17 @@ def _stages(trace: model.Trace) -> dict[str, Chosen]:
 
 
 def _graph_launches(trace: model.Trace) -> int:
-    names = distinct(trace.calls.name)
+    names = distinct_values(trace.calls.name)
     graphs = names[[bool(re.search(r"GraphLaunch", trace.names[number])) for number in names.tolist()]]
     return int(np.isin(trace.calls.name, graphs).sum()) if len(graphs) else 0
 
 
-def _copies(trace: model.Trace, row: Ns) -> Chosen:
+def _copies(trace: model.Trace, row: Ns) -> WorkMask:
     """Copies and conversions of type within a device."""
     inside = trace.ops.kind == model.KERNEL
     inside |= (trace.ops.kind == model.MEMCPY) & (trace.ops.direction == model.DEVICE_TO_DEVICE)
-    by_kernel = _by_name(trace, _COPY_KERNEL.search)
+    by_kernel = _kernels_matching(trace, _COPY_KERNEL.search)
     if not (row >= 0).any():
         return by_kernel
-    by_operator = named(trace, lambda name: name in _COPY_OPERATORS)[trace.host.name[row]] & (row >= 0)
+    by_operator = matching_names(trace, lambda name: name in _COPY_OPERATORS)[trace.host.name[row]] & (row >= 0)
     return np.asarray(inside & (by_operator | by_kernel))

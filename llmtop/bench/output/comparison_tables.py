@@ -7,7 +7,7 @@ from llmtop.bench.model.fact_differences import difference_texts
 from llmtop.bench.model.results import METRICS, Bench
 from llmtop.bench.statistics.decide import change_text
 from llmtop.format import DASH, count, counted, duration, number, printable, size
-from llmtop.report.render.text_table import Text
+from llmtop.report.render.text_table import TextTable
 
 _MOST_WORDS = 200
 
@@ -25,9 +25,9 @@ def value_text(value: float | None, unit: str) -> str:
     return f"{value:.4g}" if value < 9_999.5 else count(value)
 
 
-def comparison_table(found: BenchComparison) -> Text:
+def comparison_table(found: BenchComparison) -> TextTable:
     """Every figure that both sides have."""
-    return Text(
+    return TextTable(
         title="Compared",
         header=("figure", "baseline", "candidate", "change", "worse by, 95%", "beyond noise"),
         rows=[_row(change) for change in found.changes],
@@ -52,7 +52,7 @@ def _interval_text(low: float, high: float) -> str:
     return f"{low + 0.0:+.{digits}f} … {high + 0.0:+.{digits}f}%"
 
 
-def ranking_table(found: Ranking) -> Text:
+def ranking_table(found: Ranking) -> TextTable:
     """The values, best first."""
     rows = []
     alone = not any(value.as_good_as_best for value in found.values[1:])
@@ -67,7 +67,7 @@ def ranking_table(found: Ranking) -> Text:
                 ("best" if alone else DASH) if first else ("no" if value.as_good_as_best else "yes"),
             )
         )
-    return Text(
+    return TextTable(
         title="Ranked",
         header=("value", found.title, "than the first", "worse by", "worse beyond noise"),
         rows=rows,
@@ -75,7 +75,7 @@ def ranking_table(found: Ranking) -> Text:
     )
 
 
-def runs_table(found: Bench) -> Text:
+def runs_table(found: Bench) -> TextTable:
     """Every figure over the runs of each variant."""
     titles = {metric.name: metric for metric in METRICS}
     rows = [
@@ -90,7 +90,7 @@ def runs_table(found: Bench) -> Text:
         for name, over in figures.items()
         if name in titles
     ]
-    return Text(
+    return TextTable(
         title="Runs", header=("figure", "median", "lowest", "highest", "spread"), rows=rows, most=len(rows) or 1
     )
 

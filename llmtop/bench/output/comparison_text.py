@@ -7,7 +7,7 @@ import textwrap
 from llmtop.bench.model.results import Bench
 from llmtop.bench.output.comparison_tables import comparison_sentences, comparison_table, headline, ranking_table
 from llmtop.format import printable
-from llmtop.report.render.text_table import Text
+from llmtop.report.render.text_table import TextTable
 
 
 def render_outcome(found: Bench, width: int = 100) -> str:
@@ -33,7 +33,7 @@ def render_outcome(found: Bench, width: int = 100) -> str:
     return "\n\n".join(block for block in blocks if block)
 
 
-def _draw_table(table: Text) -> str:
+def _draw_table(table: TextTable) -> str:
     return "\n".join("  ".join(row).rstrip() for row in table.lines())
 
 

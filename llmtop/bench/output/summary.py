@@ -12,7 +12,7 @@ from llmtop.bench.output.comparison_tables import (
 )
 from llmtop.format import duration, printable
 from llmtop.report.render.markdown import escape
-from llmtop.report.render.text_table import Text
+from llmtop.report.render.text_table import TextTable
 
 _MARKS = {"regression": "❌", "undecidable": "❔", "failed": "❌", "interrupted": "❔", "running": "❔"}
 
@@ -45,10 +45,10 @@ def _settings_text(found: Bench) -> str:
     return f"{about}: {printable(' '.join(found.command), 200)}{f' ({facts})' if facts else ''}"
 
 
-def _table(table: Text) -> str:
+def _table(table: TextTable) -> str:
     """As GitHub and GitLab draw it."""
     rows = [table.header, *table.shown]
     lines = ["| " + " | ".join(escape(cell) for cell in row) + " |" for row in rows]
-    sides = ["---" if place < table.left else "---:" for place in range(len(table.header))]
+    sides = ["---" if place < table.text_columns else "---:" for place in range(len(table.header))]
     lines.insert(1, "| " + " | ".join(sides) + " |")
     return "\n".join(lines)

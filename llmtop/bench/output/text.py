@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from llmtop.bench.model.results import METRICS, Bench, BenchMetric, FigureSummary
 from llmtop.format import counted, duration, figure, number, size
-from llmtop.report.render.text_table import Text
+from llmtop.report.render.text_table import TextTable
 
 
 def render(found: Bench) -> str:
@@ -26,7 +26,7 @@ def render(found: Bench) -> str:
 
 
 def _table(rows: list[tuple[str, ...]]) -> list[str]:
-    table = Text("", ("", "median", "lowest", "highest", "spread"), rows, most=len(rows))
+    table = TextTable("", ("", "median", "lowest", "highest", "spread"), rows, most=len(rows))
     return ["  ".join(cells).rstrip() for cells in table.lines()]
 
 

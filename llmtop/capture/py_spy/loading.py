@@ -41,12 +41,12 @@ def judge_loading(
         step_seconds: its mean step.
     """
     from llmtop.loading.cost import decide
-    from llmtop.loading.seen import LoadSeen
+    from llmtop.loading.seen import LoaderSamples
     from llmtop.loading.source import SourceFiles
 
     sources = SourceFiles(root_folder(pid))
     return decide(
-        LoadSeen(
+        LoaderSamples(
             pid=pid,
             stacks=tuple(stacks),
             states={} if states is None else states.counts(),

@@ -47,7 +47,7 @@ class TorchXlaEngine(Engine):
 
     def warning(self, target: Target, options: Collection[str] = ()) -> str:
         """See `Engine.warning`."""
-        if xla_viewer.is_here():
+        if xla_viewer.is_xprof_installed():
             return ""
         return f"its file is read with the package xprof, which is not installed here: {xla_viewer.INSTALL}"
 

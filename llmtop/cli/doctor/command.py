@@ -188,11 +188,11 @@ def _kernels() -> list[Check]:
     from llmtop.ncu import read, tool
 
     try:
-        ncu = tool.find()
+        ncu = tool.find_ncu()
         found = [Check(name="ncu", ok=True, says=f"{ncu.version} at {ncu.path}")]
     except LlmtopError as error:
         found = [Check(name="ncu", ok=False, says=str(error).partition(": ")[0], command=tool.WHERE)]
-    where = read.found_at()
+    where = read.ncu_report_folder()
     if where is None:
         reads = Check(
             name="ncu-report", ok=False, says="not installed: reads what ncu wrote", command=read.INSTALL

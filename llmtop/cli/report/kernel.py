@@ -128,7 +128,11 @@ def _print_commands(path: Path, report: Report, rows: list[KernelTime], words: l
     for row in rows:
         launches = launches_of(row, report.kernels)
         facts = {"kernel": row.name, "kind": row.kind, "kernel_time_pct": row.share_pct, "count": row.count}
-        facts |= {"mean_us": row.mean_us, "launches": launches.told, "skips_warm_up": launches.skip is not None}
+        facts |= {
+            "mean_us": row.mean_us,
+            "launches": launches.description,
+            "skips_warm_up": launches.skip is not None,
+        }
         found.append(facts | {"command": command_line(launches, file_stem(row), command)})
     if as_json:
         say_json({"schema": 1, "source": str(path), "kernels": found})
@@ -172,11 +176,11 @@ def _run(
     from llmtop.ncu.command import file_stem, launches_of
     from llmtop.ncu.run import run
 
-    ncu = tool.find()
+    ncu = tool.find_ncu()
     refused = tool.counters_refused()
     if refused:
         raise NotPossibleHere(f"{refused}: {tool.REMEDY}")
-    if read.found_at() is None:
+    if read.ncu_report_folder() is None:
         raise NotPossibleHere(f"what ncu writes is read with NVIDIA's ncu-report, not here: {read.INSTALL}")
     refuse_used_gpus()
     _announce(words, len(rows), seconds, folder)
@@ -190,7 +194,7 @@ def _run(
         if found:
             refuse_used_gpus()
         launches = launches_of(row, report.kernels)
-        say(f"ncu: {printable(launches.told)} …", err=True)
+        say(f"ncu: {printable(launches.description)} …", err=True)
         written = run(ncu, launches, folder / file_stem(row), words, seconds)
         say(f"written: {written}", err=True)
         found.append(_read_one(written, row))
@@ -228,10 +232,10 @@ def _read_one(path: Path, row: KernelTime) -> NcuReport:
     """
     from llmtop.ncu.judge import ncu_report_of_one
     from llmtop.ncu.read import read
-    from llmtop.ncu.run import wanted_of
+    from llmtop.ncu.run import select_launch
 
     kernels, _left_out = read(path)
-    wanted = wanted_of(row, kernels)
+    wanted = select_launch(row, kernels)
     if wanted is None:
         others = ", ".join(dict.fromkeys(printable(kernel.demangled or kernel.name, 80) for kernel in kernels[:3]))
         note = (

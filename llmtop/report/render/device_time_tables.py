@@ -5,7 +5,7 @@ from __future__ import annotations
 from llmtop.format import DASH, count, duration, middled, number, percent, printable
 from llmtop.report.device_time import DeviceTimePart, GemmTime
 from llmtop.report.model import Report
-from llmtop.report.render.text_table import Text
+from llmtop.report.render.text_table import TextTable
 
 _WORTH_PCT = 0.05
 """Less is shown as 0.0%."""
@@ -14,7 +14,7 @@ _WIDE = 100
 """Characters of a name from which on there is room for shapes as well."""
 
 
-def operator_table(report: Report, width: int) -> Text:
+def operator_table(report: Report, width: int) -> TextTable:
     """Operators by self device time, with the module or the line that most of it is of.
 
     Args:
@@ -43,7 +43,7 @@ def operator_table(report: Report, width: int) -> Text:
     rate = ("TB/s",) if moved else ()
     header = ("operator, whole capture", *words, "of device", "calls", "mean", *rate, "total")
     title = "Operators by the device time of what each launched itself"
-    return Text(title, header, rows, left=1 + len(words), most=10)
+    return TextTable(title, header, rows, text_columns=1 + len(words), most=10)
 
 
 def _end(text: str, width: int) -> str:
@@ -51,7 +51,7 @@ def _end(text: str, width: int) -> str:
     return text if len(text) <= width else "…" + text[-(width - 1) :]
 
 
-def gemm_table(report: Report) -> Text:
+def gemm_table(report: Report) -> TextTable:
     """Matrix products by size, with what they reach of the GPU's peaks."""
     rows = [_gemm(row) for row in report.gemms]
     header = (
@@ -66,7 +66,7 @@ def gemm_table(report: Report) -> Text:
         "FLOP/B",
         "of roof",
     )
-    return Text("Roofline of the matrix products, from their shapes", header, rows, left=3, most=8)
+    return TextTable("Roofline of the matrix products, from their shapes", header, rows, text_columns=3, most=8)
 
 
 def _gemm(row: GemmTime) -> tuple[str, ...]:
@@ -86,7 +86,7 @@ def _gemm(row: GemmTime) -> tuple[str, ...]:
     )
 
 
-def makeup_table(report: Report) -> Text:
+def makeup_table(report: Report) -> TextTable:
     """Passes of a training or stages of inference, and shares that cut across them."""
     made = report.makeup
     rows: list[tuple[str, ...]] = []
@@ -105,7 +105,7 @@ def makeup_table(report: Report) -> Text:
     title = "What the device time is made of"
     if made is not None and made.workload is not None:
         title += f" ({made.workload}: {printable(made.told_by, 80)})"
-    return Text(title, ("part, whole capture", "of device", "total"), rows, left=1)
+    return TextTable(title, ("part, whole capture", "of device", "total"), rows, text_columns=1)
 
 
 def _part(part: DeviceTimePart) -> tuple[str, ...]:

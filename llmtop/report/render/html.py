@@ -60,7 +60,7 @@ def render(report: Report) -> str:
     environment = _environment()
     shown = report.whole_timeline
     if shown is None and report.timeline is not None:
-        shown = _of_one_step(report.timeline)
+        shown = _whole_from_step(report.timeline)
     return environment.get_template("page.html").render(
         report=report,
         first=first_lines(report),
@@ -85,7 +85,7 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"duration": duration, "evidence": evidence_text, "breakable": _breakable}
+    environment.filters |= {"duration": duration, "evidence": evidence_text, "breakable": _with_line_breaks}
     return environment
 
 
@@ -97,7 +97,7 @@ def _policy(environment: Environment) -> str:
 
 
 def _timeline(timeline: WholeTimeline) -> dict[str, Any]:
-    key = [(printable(kind, 40), color) for kind, color in _colored(list(timeline.kinds))]
+    key = [(printable(kind, 40), color) for kind, color in _kind_colors(list(timeline.kinds))]
     rows = [
         {
             "starts": row.starts,
@@ -129,7 +129,7 @@ def _timeline(timeline: WholeTimeline) -> dict[str, Any]:
     }
 
 
-def _of_one_step(timeline: Timeline) -> WholeTimeline:
+def _whole_from_step(timeline: Timeline) -> WholeTimeline:
     """The one step of a report that was made without a page in mind."""
     kinds: dict[str, int] = {}
     texts: dict[str, int] = {}
@@ -161,7 +161,7 @@ _LONG_WORD = re.compile(r"\S{24,}")
 _PARTS = re.compile(r"(?<=[_<,/.:;=&|])(?=[^_<,/.:;=&|\s])")
 
 
-def _breakable(text: str) -> Markup:
+def _with_line_breaks(text: str) -> Markup:
     """The text, escaped; in long words, names of kernels and files, a line may end between their parts."""
     made, after = Markup(), 0
     text = printable(text, 4000)
@@ -174,7 +174,7 @@ def _breakable(text: str) -> Markup:
 _MAY_BREAK = Markup("<wbr>")
 
 
-def _colored(kinds: list[str]) -> Iterator[tuple[str, str]]:
+def _kind_colors(kinds: list[str]) -> Iterator[tuple[str, str]]:
     """Each kind with its colour; phases, which have any name, take turns."""
     others = 0
     for kind in kinds:

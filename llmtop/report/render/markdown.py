@@ -7,7 +7,7 @@ import re
 from llmtop.format import duration, printable
 from llmtop.report.model import Finding, Report
 from llmtop.report.render.tables import evidence_text, first_lines, headline, shown_notes, step_lines, tables
-from llmtop.report.render.text_table import Text
+from llmtop.report.render.text_table import TextTable
 
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~])")
 
@@ -65,8 +65,8 @@ def _code(text: str) -> str:
     return f"{fence}\n{text}\n{fence}"
 
 
-def _table(table: Text) -> str:
-    marks = ["---" if index < table.left else "---:" for index in range(len(table.header))]
+def _table(table: TextTable) -> str:
+    marks = ["---" if index < table.text_columns else "---:" for index in range(len(table.header))]
     rows = [table.header, tuple(marks), *(tuple(escape(cell) for cell in row) for row in table.shown)]
     lines = ["| " + " | ".join(row) + " |" for row in rows]
     if table.more:

@@ -8,15 +8,15 @@ from __future__ import annotations
 from llmtop.format import DASH, count, counted, duration, figure, middled, number, percent, printable, size
 from llmtop.report.model import CollectiveTime, Finding, GapTime, LongGap, Report
 from llmtop.report.render.device_time_tables import gemm_table, makeup_table, operator_table
-from llmtop.report.render.text_table import Text
+from llmtop.report.render.text_table import TextTable
 
 
-def tables(report: Report, name_width: int = 60) -> list[Text]:
+def tables(report: Report, name_width: int = 60) -> list[TextTable]:
     """All tables that have rows, in the order in which a reader wants them."""
     return list(tables_by_name(report, name_width).values())
 
 
-def tables_by_name(report: Report, name_width: int = 60) -> dict[str, Text]:
+def tables_by_name(report: Report, name_width: int = 60) -> dict[str, TextTable]:
     """The same, each by the name of what it is of."""
     made = {
         "devices": _devices(report),
@@ -88,7 +88,7 @@ def _value(value: object) -> str:
     return printable(str(value), 160)
 
 
-def _devices(report: Report) -> Text:
+def _devices(report: Report) -> TextTable:
     rows = [
         (
             f"{device.device}{'*' if device.judged and len(report.devices) > 1 else ''}",
@@ -119,10 +119,10 @@ def _devices(report: Report) -> Text:
         "<10 µs",
         "launches/step",
     )
-    return Text("Devices", header, rows, left=3, most=64)
+    return TextTable("Devices", header, rows, text_columns=3, most=64)
 
 
-def _phases(report: Report, width: int) -> Text:
+def _phases(report: Report, width: int) -> TextTable:
     several = len({row.pid for row in report.phases}) > 1
     gpus = len({(row.pid, row.device) for row in report.phases}) > len({row.pid for row in report.phases})
     rows = [
@@ -140,16 +140,16 @@ def _phases(report: Report, width: int) -> Text:
         for row in report.phases
     ]
     header = ("phase, mean a step", "host", "of step", "GPU", "of step", "GPU idle in it", "times")
-    return Text(
+    return TextTable(
         "Phases (host: by the host's clock; GPU: device time of what was launched in it)",
         header,
         rows,
-        left=1,
+        text_columns=1,
         most=32,
     )
 
 
-def _gaps(report: Report) -> Text:
+def _gaps(report: Report) -> TextTable:
     several = len(report.devices) > 1
     rows = [
         (
@@ -161,16 +161,16 @@ def _gaps(report: Report) -> Text:
         )
         for row in report.gaps
     ]
-    return Text(
+    return TextTable(
         "Idle time by cause",
-        ("the GPU was idle because", _of(report, "of steps"), "a step", "gaps", "longest"),
+        ("the GPU was idle because", _share_header(report, "of steps"), "a step", "gaps", "longest"),
         rows,
-        left=1,
+        text_columns=1,
         most=40,
     )
 
 
-def _longest(report: Report, width: int) -> Text:
+def _longest(report: Report, width: int) -> TextTable:
     rows = []
     for gap in report.longest_gaps:
         cause = next(iter(gap.causes), "")
@@ -183,12 +183,16 @@ def _longest(report: Report, width: int) -> Text:
                 duration(gap.seconds),
             )
         )
-    return Text(
-        "Longest gaps", ("at", "cause", "phase", "what the launching threads did", "long"), rows, left=4, most=6
+    return TextTable(
+        "Longest gaps",
+        ("at", "cause", "phase", "what the launching threads did", "long"),
+        rows,
+        text_columns=4,
+        most=6,
     )
 
 
-def _kernels(report: Report, width: int) -> Text:
+def _kernels(report: Report, width: int) -> TextTable:
     launched = any(row.operator for row in report.kernels)
     rows = [
         (
@@ -204,10 +208,10 @@ def _kernels(report: Report, width: int) -> Text:
     ]
     by = ("by operator",) if launched else ()
     header = ("kernel, whole capture", "kind", *by, "of kernels", "count", "mean", "total")
-    return Text("Kernels", header, rows, left=2 + launched)
+    return TextTable("Kernels", header, rows, text_columns=2 + launched)
 
 
-def _collectives(report: Report) -> Text:
+def _collectives(report: Report) -> TextTable:
     sized = any(row.message_bytes for row in report.collectives)
     rows: list[tuple[str, ...]] = []
     for row in report.collectives:
@@ -224,10 +228,10 @@ def _collectives(report: Report) -> Text:
             fastest = number(row.fastest_bus_gb_per_s, 1, " GB/s")
             cells += (size(row.message_bytes), number(row.algorithm_gb_per_s, 1, " GB/s"), rate, fastest)
         rows.append(cells)
-    header: tuple[str, ...] = ("GPU", "collective", "a step", "time", "exposed", _of(report, "of step"))
+    header: tuple[str, ...] = ("GPU", "collective", "a step", "time", "exposed", _share_header(report, "of step"))
     if sized:
         header += ("message", "algorithm", "bus", "fastest bus")
-    return Text("NCCL", header, rows, left=2, most=32)
+    return TextTable("NCCL", header, rows, text_columns=2, most=32)
 
 
 def _gpu(report: Report, row: GapTime | LongGap | CollectiveTime) -> str:
@@ -236,12 +240,12 @@ def _gpu(report: Report, row: GapTime | LongGap | CollectiveTime) -> str:
     return f"GPU {row.device}" if alike < 2 else f"GPU {row.device}, pid {row.pid}"
 
 
-def _of(report: Report, steps: str) -> str:
+def _share_header(report: Report, steps: str) -> str:
     """What shares are of, as the head of a column: of steps, or of all the time where there are none."""
     return steps if any(device.steps for device in report.devices) else "of time"
 
 
-def _waits(report: Report, width: int) -> Text:
+def _waits(report: Report, width: int) -> TextTable:
     rows = [
         (
             printable(row.phase or DASH, 30),
@@ -253,10 +257,10 @@ def _waits(report: Report, width: int) -> Text:
         for row in report.waits
     ]
     header = ("phase", "call that waits", "operator", "a step", "host time a step")
-    return Text("Waits for the GPU (the host's clock)", header, rows, left=3, most=6)
+    return TextTable("Waits for the GPU (the host's clock)", header, rows, text_columns=3, most=6)
 
 
-def _copies(report: Report) -> Text:
+def _copies(report: Report) -> TextTable:
     rows = [
         (
             printable(row.direction, 30),
@@ -270,10 +274,12 @@ def _copies(report: Report) -> Text:
         )
         for row in report.copies
     ]
-    return Text("Copies, whole capture", ("direction", "memory", "count", "size", "rate", "total"), rows, left=2)
+    return TextTable(
+        "Copies, whole capture", ("direction", "memory", "count", "size", "rate", "total"), rows, text_columns=2
+    )
 
 
-def _api(report: Report, width: int) -> Text:
+def _api(report: Report, width: int) -> TextTable:
     rows = [
         (
             middled(row.name, width),
@@ -287,25 +293,25 @@ def _api(report: Report, width: int) -> Text:
         for row in report.api
     ]
     header = ("CUDA call, whole capture", "kind", "count", "a step", "mean", "longest", "total")
-    return Text("CUDA calls", header, rows, left=2, most=10)
+    return TextTable("CUDA calls", header, rows, text_columns=2, most=10)
 
 
-def _metrics(report: Report) -> Text:
+def _metrics(report: Report) -> TextTable:
     rows = [
         (
             f"GPU {row.device}",
             printable(row.name.replace("_", " "), 30),
             percent(row.mean_pct, 1),
             percent(row.p95_pct, 1),
-            _course(row.values_pct),
+            _sparkline(row.values_pct),
         )
         for row in report.metrics
     ]
     header = ("GPU", "metric", "mean", "p95", "over time, 0 to 100%")
-    return Text("GPU metrics, of peak", header, rows, left=2, most=64)
+    return TextTable("GPU metrics, of peak", header, rows, text_columns=2, most=64)
 
 
-def _course(values: tuple[float | None, ...], cells: int = 40) -> str:
+def _sparkline(values: tuple[float | None, ...], cells: int = 40) -> str:
     """A row of blocks on a fixed axis; a blank where nothing was measured."""
     levels = "▁▂▃▄▅▆▇█"
     drawn = []

@@ -20,7 +20,7 @@ from llmtop.report.render.tables import (
     tables,
     tables_by_name,
 )
-from llmtop.report.render.text_table import Text
+from llmtop.report.render.text_table import TextTable
 
 SIGNS = {"critical": "!!", "warning": "!", "info": "·"}
 """Before a finding; never colour alone."""
@@ -103,10 +103,10 @@ def _brief_finding(finding: Finding, width: int, paint: _Style) -> list[str]:
     sign = SIGNS.get(finding.severity, "·")
     saved = finding.saves_at_most_ms
     saves = "" if saved is None else f" Saves at most {duration(saved / 1e3)} a step."
-    said = _at_most(3, _wrapped(f"{sign} {printable(finding.summary, 1000)}{saves}", width, "", "  "))
+    said = _first_lines(3, _wrapped(f"{sign} {printable(finding.summary, 1000)}{saves}", width, "", "  "))
     todo = _wrapped(f"do: {_first_sentence(printable(finding.fix, 2000))}", width, "  ", "      ")
-    todo = _at_most(2, todo)
-    then = _at_most(2, _wrapped(f"next: {printable(finding.next, 1000)}", width, "  ", "      "))
+    todo = _first_lines(2, todo)
+    then = _first_lines(2, _wrapped(f"next: {printable(finding.next, 1000)}", width, "  ", "      "))
     return [
         *(paint(line, finding.severity) for line in said),
         *(todo if finding.fix else []),
@@ -114,7 +114,7 @@ def _brief_finding(finding: Finding, width: int, paint: _Style) -> list[str]:
     ]
 
 
-def _at_most(count: int, lines: list[str]) -> list[str]:
+def _first_lines(count: int, lines: list[str]) -> list[str]:
     """The first so many lines; where there are more, the last one says so."""
     if len(lines) <= count:
         return lines
@@ -195,7 +195,7 @@ def _wrapped(text: str, width: int, first: str = "", later: str | None = None) -
     ) or [""]
 
 
-def _table(table: Text) -> list[str]:
+def _table(table: TextTable) -> list[str]:
     lines = [("  " + "  ".join(cells)).rstrip() for cells in table.lines()]
     if table.more:
         lines.append(f"  … and {table.more} more (--json has all)")

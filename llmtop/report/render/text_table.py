@@ -9,13 +9,13 @@ from llmtop.format import padded, width_of
 
 
 @dataclass(frozen=True)
-class Text:
-    """One table of a report as cells of text."""
+class TextTable:
+    """Table of a report as cells of text."""
 
     title: str
     header: tuple[str, ...]
     rows: Sequence[tuple[str, ...]]
-    left: int = 1
+    text_columns: int = 1
     """How many columns from the left hold words; the others hold numbers."""
     most: int = 12
     """How many rows are worth showing where space is short."""
@@ -35,5 +35,6 @@ class Text:
         cells = [self.header, *self.shown]
         widths = [max(map(width_of, column)) for column in zip(*cells, strict=True)]
         return [
-            tuple(padded(cell, widths[i], right=i >= self.left) for i, cell in enumerate(row)) for row in cells
+            tuple(padded(cell, widths[i], right=i >= self.text_columns) for i, cell in enumerate(row))
+            for row in cells
         ]

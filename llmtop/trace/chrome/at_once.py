@@ -15,7 +15,7 @@ import numpy.typing as npt
 from llmtop.trace import model
 from llmtop.trace.chrome import learn
 from llmtop.trace.chrome.fields import ELEMENT_BYTES, PRODUCT_US, Args, Event
-from llmtop.trace.chrome.learn import EMPTY_LIST, LARGEST, NO_ARGS, Learnt, whole
+from llmtop.trace.chrome.learn import EMPTY_LIST, LARGEST, NO_ARGS, TraceIndex, int_or
 from llmtop.trace.chrome.rows import Tables
 from llmtop.trace.intervals import Ns
 
@@ -23,17 +23,17 @@ _WHAT = attrgetter("cat", "name")
 _OWNER = attrgetter("pid", "tid")
 
 
-class AtOnce:
-    """Takes the timed events of a piece of a file."""
+class BatchCollector:
+    """Collector of a batch of timed events."""
 
-    def __init__(self, learnt: Learnt, tables: Tables) -> None:
+    def __init__(self, learnt: TraceIndex, tables: Tables) -> None:
         """Take them into these tables."""
         self._learnt = learnt
         self._tables = tables
         self._shared = np.empty((3, 0), dtype=np.int64)
         """Kind, name and number of all that is known, by place."""
 
-    def take(self, timed: list[Event]) -> bool:
+    def add_all(self, timed: list[Event]) -> bool:
         """Take all of them; returns False, with none taken, if one has to be looked at by itself."""
         begin, took = _numbers([event.ts for event in timed]), _numbers([event.dur for event in timed])
         if begin is None or took is None:
@@ -93,11 +93,11 @@ class AtOnce:
         """Learn all that is new in these events, one after the other."""
         learnt = self._learnt
         for event in timed:
-            what = learnt.what.get((event.cat, event.name)) or learnt.learn(event.cat, event.name)
+            what = learnt.what.get((event.cat, event.name)) or learnt.add_event_type(event.cat, event.name)
             if what.kind < 0 or what.kind == learn.OVERHEAD:
                 continue
             if what.kind <= learn.MEMSET:
-                if event.args is not None and 0 < whole(event.args.group, 0) < 1 << 31:
+                if event.args is not None and 0 < int_or(event.args.group, 0) < 1 << 31:
                     learnt.collective(event.args.collective)
                 continue
             if what.kind == learn.OPERATOR and event.args is not None and len(event.args.dims) > EMPTY_LIST:
@@ -139,44 +139,51 @@ class AtOnce:
     def _work(self, events: list[Event], start: Ns, end: Ns, number: Ns) -> None:
         base, learnt = len(self._tables.ops), self._learnt
         given = [event.args or NO_ARGS for event in events]
-        device = _plain([one.device for one in given])
+        device = _natural_numbers([one.device for one in given])
         if device is None:
             device = np.array([device_of(learnt, event) for event in events], dtype=np.int64)
-        stream = _plain([one.stream for one in given])
+        stream = _natural_numbers([one.stream for one in given])
         if stream is None:
             stream = np.array([stream_of(event) for event in events], dtype=np.int64)
         sizes = [one.bytes for one in given]
         bytes_ = np.zeros(len(events), dtype=np.int64)
         if sizes.count(None) < len(sizes):
-            bytes_[:] = [0 if size is None else max(whole(size, 0), 0) for size in sizes]
+            bytes_[:] = [0 if size is None else max(int_or(size, 0), 0) for size in sizes]
         groups = [one.group for one in given]
         if groups.count(None) < len(groups):
             for row, group in enumerate(groups):
                 if group is not None:
-                    bytes_[row] = message(learnt, self._tables, base + row, given[row])
+                    bytes_[row] = record_message(learnt, self._tables, base + row, given[row])
         correlation = _whole_numbers([one.correlation for one in given], -1)
         self._tables.ops.add((start, end, device, stream, correlation, bytes_, number))
 
 
-def device_of(learnt: Learnt, event: Event) -> int:
+def device_of(learnt: TraceIndex, event: Event) -> int:
     """The number of the device on which a piece of work ran."""
     arguments = event.args or NO_ARGS
-    device = whole(arguments.device if arguments.device is not None else arguments.inDevice, -1)
+    device = int_or(arguments.device if arguments.device is not None else arguments.inDevice, -1)
     return device if device >= 0 else learnt.device(event.pid)
 
 
 def stream_of(event: Event) -> int:
     """The stream of a piece of device work."""
     stream = event.args.stream if event.args is not None else None
-    return whole(stream if stream is not None else event.tid, 0)
+    return int_or(stream if stream is not None else event.tid, 0)
 
 
-def message(learnt: Learnt, tables: Tables, row: int, arguments: Args) -> int:
-    """Note the process group of a collective, that row of device work; returns the bytes of its message."""
-    ranks = whole(arguments.group, 0)
+def record_message(learnt: TraceIndex, tables: Tables, row: int, arguments: Args) -> int:
+    """Record the process group of a collective and return the size of its message in bytes.
+
+    Args:
+        learnt: what is known of the trace so far.
+        tables: tables to add to.
+        row: row of the device work.
+        arguments: arguments of the event.
+    """
+    ranks = int_or(arguments.group, 0)
     if 0 < ranks < 1 << 31:
         tables.groups.extend((row, ranks, learnt.collective(arguments.collective)))
-    elements = max(whole(arguments.elements_in, 0), whole(arguments.elements_out, 0), 0)
+    elements = max(int_or(arguments.elements_in, 0), int_or(arguments.elements_out, 0), 0)
     return min(elements, 1 << 50) * ELEMENT_BYTES.get(str(arguments.dtype), 0)
 
 
@@ -189,7 +196,7 @@ def _numbers(values: list[Any]) -> npt.NDArray[np.float64] | None:
     return column if bool((np.abs(column) < PRODUCT_US).all()) else None
 
 
-def _plain(values: list[Any]) -> Ns | None:
+def _natural_numbers(values: list[Any]) -> Ns | None:
     """Numbers from 0 on; None if one is none."""
     column = np.array(values)
     if column.dtype != np.int64 or int(column.min()) < 0 or int(column.max()) >= LARGEST:
@@ -198,8 +205,8 @@ def _plain(values: list[Any]) -> Ns | None:
 
 
 def _whole_numbers(values: list[Any], default: int) -> Ns:
-    """Each as `whole` has it."""
+    """Each as `int_or` has it."""
     column = np.array(values)
     if column.dtype != np.int64 or (np.abs(column) >= LARGEST).any():
-        column = np.array([whole(value, default) for value in values], dtype=np.int64)
+        column = np.array([int_or(value, default) for value in values], dtype=np.int64)
     return column

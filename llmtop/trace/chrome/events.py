@@ -15,11 +15,11 @@ import numpy as np
 from llmtop.format import printable
 from llmtop.trace import model
 from llmtop.trace.chrome import learn
-from llmtop.trace.chrome.at_once import AtOnce, device_of, message, stream_of
+from llmtop.trace.chrome.at_once import BatchCollector, device_of, record_message, stream_of
 from llmtop.trace.chrome.fields import PRODUCT_US, Args, Event, Number
-from llmtop.trace.chrome.learn import EMPTY_LIST, NO_ARGS, Learnt, What, whole
+from llmtop.trace.chrome.learn import EMPTY_LIST, NO_ARGS, EventType, TraceIndex, int_or
 from llmtop.trace.chrome.rows import Rows, Tables
-from llmtop.trace.groups import distinct, grouped
+from llmtop.trace.groups import distinct_values, grouped
 from llmtop.trace.intervals import Ns
 
 _LATEST_US = 4e15
@@ -35,9 +35,9 @@ class Collector:
 
     def __init__(self) -> None:
         self.seen = 0
-        self._learnt = Learnt()
+        self._learnt = TraceIndex()
         self._tables = Tables()
-        self._at_once = AtOnce(self._learnt, self._tables)
+        self._at_once = BatchCollector(self._learnt, self._tables)
         self._broken = 0
         self._open: dict[tuple[Number, Number], list[Event]] = {}
         self.deepest = 0
@@ -59,7 +59,7 @@ class Collector:
         self.seen += len(events)
         timed = [event for event in events if event.ph == "X"]
         others = [event for event in events if event.ph != "X"] if len(timed) < len(events) else []
-        if any(event.ph in ("B", "E") for event in others) or not self._at_once.take(timed):
+        if any(event.ph in ("B", "E") for event in others) or not self._at_once.add_all(timed):
             self._one_by_one(events)
             return
         for event in others:
@@ -77,7 +77,7 @@ class Collector:
     def _named(self, event: Event) -> None:
         """The name of a process."""
         if event.ph == "M" and event.name == "process_name" and event.args is not None:
-            pid = whole(event.pid, -1)
+            pid = int_or(event.pid, -1)
             if pid >= 0 and isinstance(event.args.name, str):
                 self._process_names[pid] = printable(event.args.name, 200)
 
@@ -94,7 +94,7 @@ class Collector:
 
     def _timed(self, event: Event, begin: float | None, took: float | None) -> None:
         learnt, tables = self._learnt, self._tables
-        what = learnt.what.get((event.cat, event.name)) or learnt.learn(event.cat, event.name)
+        what = learnt.what.get((event.cat, event.name)) or learnt.add_event_type(event.cat, event.name)
         kind = what.kind
         if kind < 0:
             return
@@ -114,7 +114,7 @@ class Collector:
         if kind <= learn.MEMSET:
             self._op(event, what, start, end)
         elif kind == learn.CALL:
-            correlation = whole(event.args.correlation, -1) if event.args is not None else -1
+            correlation = int_or(event.args.correlation, -1) if event.args is not None else -1
             tables.calls.extend((start, end, *self._owner(event), what.name, correlation))
         elif kind == learn.RANGE:
             tables.ranges.extend((start, end, *self._owner(event), what.name, 0, model.PUSH_POP))
@@ -133,7 +133,7 @@ class Collector:
 
     def _operator(self, arguments: Args) -> None:
         """Note what the operator that comes next among the host's rows was called with."""
-        sequence = whole(arguments.sequence, -1) + 1
+        sequence = int_or(arguments.sequence, -1) + 1
         shaped = len(arguments.dims) > EMPTY_LIST
         inputs = self._learnt.inputs_of(arguments.dims, arguments.types) if shaped else 0
         if not 0 < sequence < 1 << 31:
@@ -141,27 +141,27 @@ class Collector:
         if inputs or sequence:
             self._tables.operators.extend((len(self._tables.host), inputs, sequence))
 
-    def _op(self, event: Event, what: What, start: int, end: int) -> None:
+    def _op(self, event: Event, what: EventType, start: int, end: int) -> None:
         arguments = event.args or NO_ARGS
-        size = 0 if arguments.bytes is None else max(whole(arguments.bytes, 0), 0)
+        size = 0 if arguments.bytes is None else max(int_or(arguments.bytes, 0), 0)
         if arguments.group is not None:
-            size = message(self._learnt, self._tables, len(self._tables.ops), arguments)
-        place = (device_of(self._learnt, event), stream_of(event), whole(arguments.correlation, -1))
+            size = record_message(self._learnt, self._tables, len(self._tables.ops), arguments)
+        place = (device_of(self._learnt, event), stream_of(event), int_or(arguments.correlation, -1))
         # The process is filled in when all launches are known; the rest all of one name have in common.
         self._tables.ops.extend((start, end, *place, size, what.number))
 
     def _device_ops(self) -> model.DeviceOps:
         """All device work, with what all of one name have in common."""
         ops, groups = self._tables.ops, self._tables.groups
-        columns: dict[str, Any] = {name: ops.take(place) for place, name in enumerate(_ROW_OF_WORK)}
-        what = ops.take(len(_ROW_OF_WORK))
+        columns: dict[str, Any] = {name: ops.pop_column(place) for place, name in enumerate(_ROW_OF_WORK)}
+        what = ops.pop_column(len(_ROW_OF_WORK))
         for name, kind in _SHARED_BY_WORK.items():
             columns[name] = np.array([getattr(one, name) for one in self._learnt.of_work], dtype=kind)[what]
         columns["process"] = np.full(len(what), -1, dtype=np.int64)
-        row = groups.take(0)
+        row = groups.pop_column(0)
         for place, name in enumerate(("ranks", "collective"), 1):
             columns[name] = np.zeros(len(what), dtype=np.int32)
-            columns[name][row] = groups.take(place)
+            columns[name][row] = groups.pop_column(place)
         return model.build(model.DeviceOps, columns)
 
     def trace(self, source: str, properties: dict[str, Any]) -> model.Trace:
@@ -172,16 +172,19 @@ class Collector:
             properties: its top-level fields besides the events.
         """
         trace = model.Trace(source=source, engine="kineto", names=self.names.all)
-        base = whole(properties.get("baseTimeNanoseconds"), 0)
+        base = int_or(properties.get("baseTimeNanoseconds"), 0)
         tables = self._tables
         trace.ops = self._device_ops()
         trace.calls = _table(model.ApiCalls, tables.calls)
         trace.ranges = _table(model.Ranges, tables.ranges)
-        row = tables.operators.take(0)
+        row = tables.operators.pop_column(0)
         trace.host = _table(
             model.HostSpans,
             tables.host,
-            {name: (row, tables.operators.take(place)) for place, name in enumerate(("inputs", "sequence"), 1)},
+            {
+                name: (row, tables.operators.pop_column(place))
+                for place, name in enumerate(("inputs", "sequence"), 1)
+            },
         )
         trace.overhead = _table(model.Table, tables.overhead)
         trace.origin_unix_ns = base or None
@@ -189,7 +192,7 @@ class Collector:
             trace.notes.append(f"{self._broken} events have no time and are left out")
         _give_processes(trace)
         _describe(trace, properties)
-        known = set(distinct(trace.calls.process).tolist())
+        known = set(distinct_values(trace.calls.process).tolist())
         process_names = self._learnt.process_names | self._process_names
         trace.process_names = {p: n for p, n in process_names.items() if p in known}
         return trace
@@ -205,7 +208,7 @@ def _table(kind: type[model.TableT], rows: Rows, sparse: dict[str, tuple[Ns, Ns]
     """
     sparse = sparse or {}
     names = [name for name in kind.__dataclass_fields__ if name not in sparse]
-    columns = {name: rows.take(place) for place, name in enumerate(names)}
+    columns = {name: rows.pop_column(place) for place, name in enumerate(names)}
     for name, (row, value) in sparse.items():
         columns[name] = np.zeros(len(columns["start"]), dtype=np.int32)
         columns[name][row] = value
@@ -233,8 +236,8 @@ def _describe(trace: model.Trace, properties: dict[str, Any]) -> None:
     devices = properties.get("deviceProperties")
     for device in devices if isinstance(devices, list) else []:
         if isinstance(device, dict) and isinstance(device.get("id"), int):
-            sms = whole(device.get("numSms"), -1)
-            number, name = whole(device["id"], -1), device.get("name")
+            sms = int_or(device.get("numSms"), -1)
+            number, name = int_or(device["id"], -1), device.get("name")
             trace.gpus[number] = model.TracedGpu(
                 number=number,
                 name=printable(name, 100) if isinstance(name, str) and name else None,
@@ -243,7 +246,9 @@ def _describe(trace: model.Trace, properties: dict[str, Any]) -> None:
     place = properties.get("distributedInfo")
     if isinstance(place, dict) and isinstance(place.get("rank"), int) and len(trace.calls):
         process = int(trace.calls.process[0])
-        trace.ranks.append(model.TracedRank(process, whole(place["rank"], -1), whole(place.get("world_size"), 0)))
+        trace.ranks.append(
+            model.TracedRank(process, int_or(place["rank"], -1), int_or(place.get("world_size"), 0))
+        )
     versions = [properties.get(key) for key in ("cuda_runtime_version", "cupti_version")]
     if isinstance(versions[0], int) and 0 < versions[0] < 1_000_000:
         trace.version = f"CUDA {versions[0] // 1000}.{versions[0] % 1000 // 10}"

@@ -66,7 +66,7 @@ COARSE_US = 2.0**43
 _plain_numbers = msgspec.json.Encoder(decimal_format="number")
 
 
-def lenient(raw: Any, event: type[Event] = Event, args: type[msgspec.Struct] = Args) -> Event:
+def lenient_event(raw: Any, event: type[Event] = Event, args: type[msgspec.Struct] = Args) -> Event:
     """An event of which single fields may have any type; what does not fit is dropped.
 
     Args:

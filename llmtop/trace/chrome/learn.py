@@ -58,8 +58,8 @@ RANGE_NAMES = re.compile(r"ProfilerStep#|Optimizer\.(step|zero_grad)#|enumerate\
 
 
 @dataclass(frozen=True)
-class What:
-    """What all events of one category and name have in common."""
+class EventType:
+    """Properties that all events of one category and name share."""
 
     kind: int
     """-1 for a category that is of no use here."""
@@ -74,15 +74,15 @@ class What:
     """Its place among all."""
 
 
-class Learnt:
-    """What is known of a trace so far. Numbers are given in the order of the events that need them first."""
+class TraceIndex:
+    """Index of names, threads and devices of a trace. Numbers are given in order of first use."""
 
     def __init__(self) -> None:
         self.names = model.Names()
-        self.what: dict[tuple[str | None, str | None], What] = {}
+        self.what: dict[tuple[str | None, str | None], EventType] = {}
         """By category and name."""
-        self.all: list[What] = []
-        self.of_work: list[What] = []
+        self.all: list[EventType] = []
+        self.of_work: list[EventType] = []
         """Of device work; a row of it has the place of its own."""
         self.threads: dict[tuple[Number, Number], int] = {}
         """By pid and tid as they stand in the file, a place in `owners`."""
@@ -96,7 +96,7 @@ class Learnt:
         self._processes: dict[Number, int] = {}
         self._devices: dict[Number, int] = {}
 
-    def learn(self, category: str | None, text: str | None) -> What:
+    def add_event_type(self, category: str | None, text: str | None) -> EventType:
         """Take the first event of its category and name."""
         kind = _KINDS.get((category or "").lower().replace(" ", "_"), -1)
         if kind == OPERATOR and RANGE_NAMES.match(text or ""):
@@ -105,12 +105,12 @@ class Learnt:
         if kind == MEMCPY:
             what = self._copy(text or "")
         elif kind == MEMSET:
-            what = What(kind, number("memset"), number("memset"))
+            what = EventType(kind, number("memset"), number("memset"))
         elif kind == KERNEL:
             full = printable(text or "", model.LONGEST_NAME)
-            what = What(kind, number(short_kernel_name(full)), number(full))
+            what = EventType(kind, number(short_kernel_name(full)), number(full))
         else:
-            what = What(kind, number(printable(text or "", model.LONGEST_NAME)) if kind >= 0 else 0)
+            what = EventType(kind, number(printable(text or "", model.LONGEST_NAME)) if kind >= 0 else 0)
         what = replace(what, number=len(self.of_work), place=len(self.all))
         if 0 <= kind <= MEMSET:
             self.of_work.append(what)
@@ -118,13 +118,13 @@ class Learnt:
         self.what[(category, text)] = what
         return what
 
-    def _copy(self, text: str) -> What:
+    def _copy(self, text: str) -> EventType:
         found = _COPY.match(text)
         direction = _COPY_DIRECTIONS.get(found[1], model.UNKNOWN) if found else model.UNKNOWN
         source = _MEMORIES.get(found[2] or "", model.MEMORY_UNKNOWN) if found else model.MEMORY_UNKNOWN
         target = _MEMORIES.get(found[3] or "", model.MEMORY_UNKNOWN) if found else model.MEMORY_UNKNOWN
         name = self.names.number(f"memcpy {model.DIRECTIONS[direction]}")
-        return What(MEMCPY, name, name, direction, source, target)
+        return EventType(MEMCPY, name, name, direction, source, target)
 
     def thread(self, event: Event) -> int:
         """The place of an event's owner. Ids are numbers as a rule; a name gets one below zero, each its own."""
@@ -133,12 +133,12 @@ class Learnt:
         if place is None:
             process = self._processes.get(event.pid)
             if process is None:
-                process = whole(event.pid, -2 - len(self._processes))
+                process = int_or(event.pid, -2 - len(self._processes))
                 self._processes[event.pid] = process
                 if process < 0 and isinstance(event.pid, str):
                     self.process_names[process] = printable(event.pid, 200)
             place = self.threads[key] = len(self.owners)
-            self.owners.append((process, whole(event.tid, -2 - place)))
+            self.owners.append((process, int_or(event.tid, -2 - place)))
         return place
 
     def device(self, named: Number) -> int:
@@ -146,7 +146,7 @@ class Learnt:
         device = self._devices.get(named)
         if device is None:
             last = _LAST_NUMBER.search(named) if isinstance(named, str) else None
-            device = int(last[1]) if last else max(whole(named, 0), 0)
+            device = int(last[1]) if last else max(int_or(named, 0), 0)
             self._devices[named] = device
         return device
 
@@ -175,8 +175,8 @@ class Learnt:
         return known
 
 
-def whole(value: Any, default: int) -> int:
-    """A value of any type as a number, `default` for what is none."""
+def int_or(value: Any, default: int) -> int:
+    """Return a value of any type as an integer, `default` where it is not a number."""
     if type(value) is not int:
         try:
             value = int(value)

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from llmtop.trace.chrome.fields import COARSE_US, Args, Event, ExactEvent, lenient
+from llmtop.trace.chrome.fields import COARSE_US, Args, Event, ExactEvent, lenient_event
 
 NO_NUMBER = re.compile(rb"(?<=[:\[,\s])[-+]?(?:inf|nan|Infinity|NaN)(?=\s*[,}\]])")
 """Kineto writes what C++ prints: JSON knows no inf and no nan."""
@@ -17,7 +17,7 @@ NO_NUMBER = re.compile(rb"(?<=[:\[,\s])[-+]?(?:inf|nan|Infinity|NaN)(?=\s*[,}\]]
 NO_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """What decoding raises for what is no JSON, or is nested too deep."""
 
-loose = msgspec.json.Decoder()
+loose_decoder = msgspec.json.Decoder()
 
 
 def _number(text: str) -> float | Decimal:
@@ -54,7 +54,7 @@ class Parser:
         self._several_exactly = msgspec.json.Decoder(list[exact])  # type: ignore[valid-type]
         self._one_exactly = msgspec.json.Decoder(exact)
 
-    def several(self, objects: bytes | memoryview, exactly: bool = False) -> list[Event] | None:
+    def parse_objects(self, objects: bytes | memoryview, exactly: bool = False) -> list[Event] | None:
         """The events of a text of whole objects with commas between, as tools write them today; None if it is not.
 
         Args:
@@ -70,7 +70,7 @@ class Parser:
         except NO_JSON:
             return None
 
-    def one(self, text: bytes) -> Event | None:
+    def parse_object(self, text: bytes) -> Event | None:
         """Parse the text of one event."""
         try:
             event = self._one.decode(text)
@@ -78,11 +78,11 @@ class Parser:
         except NO_JSON:
             return None
 
-    def loosely(self, text: bytes) -> Event | None:
+    def parse_loosely(self, text: bytes) -> Event | None:
         """One object with numbers that JSON has not, text that is not UTF-8, or fields of another type."""
         plain = NO_NUMBER.sub(b"null", text.decode("utf-8", "replace").encode())
         try:
-            return lenient(_loose_exactly.decode(plain), self._event, self._args)
+            return lenient_event(_loose_exactly.decode(plain), self._event, self._args)
         except (*NO_JSON, TypeError):
             return None
 

@@ -42,14 +42,14 @@ class Rows:
             del rows  # an array that is looked into cannot be emptied
             del self._single[:]
 
-    def look(self, place: int) -> Ns:
-        """A column, as far as it is there."""
+    def column(self, place: int) -> Ns:
+        """Return a copy of a column as collected so far."""
         self._settle()
         blocks = self._columns[place]
         return np.concatenate(blocks) if blocks else np.empty(0, dtype=np.int64)
 
-    def take(self, place: int) -> Ns:
-        """A column, of which nothing is kept here any more."""
+    def pop_column(self, place: int) -> Ns:
+        """Return a column and release its memory here."""
         self._settle()
         blocks, self._columns[place] = self._columns[place], []
         return np.concatenate(blocks) if blocks else np.empty(0, dtype=np.int64)

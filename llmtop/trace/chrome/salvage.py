@@ -33,7 +33,7 @@ _NEAR_END = 16
 _decoder = json.JSONDecoder(strict=False)
 
 
-class Lost(NamedTuple):
+class UnreadableBytes(NamedTuple):
     """A stretch that holds no event that can be read."""
 
     at: int
@@ -43,7 +43,7 @@ class Lost(NamedTuple):
     """How many began in it; at least one, if not the beginning of the file is meant."""
 
 
-class Salvaged(NamedTuple):
+class SalvagedEvents(NamedTuple):
     """What could be saved of a damaged stretch."""
 
     events: list[Event]
@@ -51,12 +51,12 @@ class Salvaged(NamedTuple):
     """Bytes that need not be looked at again."""
     end: int | None
     """Behind the bracket that ends the array of events; None if it is not there."""
-    lost: list[Lost]
+    lost: list[UnreadableBytes]
     rest: int
     """Bytes after the last whole event, where the stretch was to hold all that is left and no end is in it."""
 
 
-def scan(data: bytes, hold: bool, parser: Parser = TORCH) -> Salvaged:
+def scan(data: bytes, hold: bool, parser: Parser = TORCH) -> SalvagedEvents:
     """Read events one by one.
 
     Args:
@@ -72,11 +72,11 @@ class _Scan:
         self._data, self._hold, self._parser = data, hold, parser
         self._budget = _ATTEMPTS * len(data) + (64 << 10)
         self._events: list[Event] = []
-        self._lost: list[Lost] = []
+        self._lost: list[UnreadableBytes] = []
         self._good = 0
         """Behind the last thing that was understood."""
 
-    def run(self) -> Salvaged:
+    def run(self) -> SalvagedEvents:
         data = self._data
         between = iter(_BETWEEN.finditer(data))
         place = next(between, None)
@@ -88,7 +88,7 @@ class _Scan:
             if place is not None and self._good == at:
                 # As a rule the event ends where the next one begins.
                 text = data[at : place.start() + 1]
-                event = self._parser.one(text) or self._parser.loosely(text)
+                event = self._parser.parse_object(text) or self._parser.parse_loosely(text)
             if event is not None and place is not None:
                 self._events.append(event)
                 self._good = at = place.end()
@@ -99,7 +99,7 @@ class _Scan:
             if after > at:  # an event was read
                 ended = _ARRAY_ENDS.match(data, after)
                 if ended is not None:
-                    return Salvaged(self._events, ended.end(), ended.end(), self._lost, 0)
+                    return SalvagedEvents(self._events, ended.end(), ended.end(), self._lost, 0)
             at = self._after(after) if after > at else self._resume(at)
         return self._broken_off(at)
 
@@ -140,7 +140,7 @@ class _Scan:
             window *= 16
         event = None
         if is_event(value):
-            event = self._parser.one(part[:length]) or self._parser.loosely(part[:length])
+            event = self._parser.parse_object(part[:length]) or self._parser.parse_loosely(part[:length])
         if event is None:
             self._budget -= length
             return None if self._budget < 0 else at
@@ -168,23 +168,23 @@ class _Scan:
         stretch = self._data[start:end]
         if stretch.strip(b" \n\r\t,"):
             whole = stretch.rstrip(b" \n\r\t,")
-            self._lost.append(Lost(start, len(whole), max(1, len(_PH.findall(stretch)))))
+            self._lost.append(UnreadableBytes(start, len(whole), max(1, len(_PH.findall(stretch)))))
 
-    def _broken_off(self, at: int | None) -> Salvaged:
+    def _broken_off(self, at: int | None) -> SalvagedEvents:
         """No further event: the end of the stretch, of the array behind a damaged event, or of patience."""
         data, good = self._data, self._good
         if self._hold and at is not None and self._budget >= 0:
             if at > good:
                 self._leave_out(good, at)
-            return Salvaged(self._events, at, None, self._lost, 0)
+            return SalvagedEvents(self._events, at, None, self._lost, 0)
         if self._hold:
             # Between the last start that failed and the end nothing begins: an event's head may be cut there.
             keep = max(good, data.rfind(b"{", good)) if self._budget >= 0 else len(data)
             self._leave_out(good, keep)
-            return Salvaged(self._events, keep, None, self._lost, 0)
+            return SalvagedEvents(self._events, keep, None, self._lost, 0)
         closes = list(_END_AFTER_DAMAGE.finditer(data, good))
         if closes:
             self._leave_out(good, closes[-1].start() + 1)
-            return Salvaged(self._events, closes[-1].end(), closes[-1].end(), self._lost, 0)
+            return SalvagedEvents(self._events, closes[-1].end(), closes[-1].end(), self._lost, 0)
         rest = data[good:].strip(b" \n\r\t,")
-        return Salvaged(self._events, len(data), None, self._lost, len(data) - good if rest else 0)
+        return SalvagedEvents(self._events, len(data), None, self._lost, len(data) - good if rest else 0)

@@ -29,21 +29,21 @@ _TOGETHER = frozenset({"AllReduce", "AllGather", "ReduceScatter", "AllToAll"})
 """Which end on all ranks at once; a broadcast or a send ends earlier on some."""
 
 
-class Offset(NamedTuple):
-    """By how much one file's times are later than another's."""
+class ClockOffset(NamedTuple):
+    """Offset of one file's clock from another's, in ns."""
 
     ns: int
     collectives: int
     """By how many it was told."""
 
 
-class _Ends(NamedTuple):
+class _CollectiveEnds(NamedTuple):
     ends: Ns
     kinds: tuple[tuple[str, int], ...]
     """What each is, and how large."""
 
 
-def offset(first: model.Trace, other: model.Trace, shift: int) -> Offset | None:
+def clock_offset(first: model.Trace, other: model.Trace, shift: int) -> ClockOffset | None:
     """How far the other's times are ahead of the first's; None where that cannot be told, or is next to nothing.
 
     Args:
@@ -51,8 +51,8 @@ def offset(first: model.Trace, other: model.Trace, shift: int) -> Offset | None:
         other: another one, of another rank.
         shift: what is added to the other's times for their origins.
     """
-    one, two = _ends(first), _ends(other)
-    coarse = _by_steps(first, other, shift)
+    one, two = _collective_ends(first), _collective_ends(other)
+    coarse = _step_shift(first, other, shift)
     found = []
     for lag in range(-min(_MOST_LAGS, len(one.ends)), min(_MOST_LAGS, len(one.ends)) + 1):
         mine, theirs = slice(max(0, lag), None), slice(max(0, -lag), None)
@@ -63,12 +63,12 @@ def offset(first: model.Trace, other: model.Trace, shift: int) -> Offset | None:
         median = int(np.median(apart))
         spread = float(np.percentile(np.abs(apart - median), NEARLY_ALL))
         if spread <= MOST_SPREAD_NS:
-            found.append((spread, Offset(median, count)))
-    best = min(_as_good(found), key=lambda one: abs(one.ns - coarse), default=None)
+            found.append((spread, ClockOffset(median, count)))
+    best = min(_comparable_matches(found), key=lambda one: abs(one.ns - coarse), default=None)
     return best if best is not None and abs(best.ns) > LEAST_NS else None
 
 
-def _as_good(found: list[tuple[float, Offset]]) -> list[Offset]:
+def _comparable_matches(found: list[tuple[float, ClockOffset]]) -> list[ClockOffset]:
     """Those matches that are about as good as the best: steps are alike, so some may be whole steps apart.
 
     Of these the one counts that the steps' own numbers, or else the clocks, speak for.
@@ -80,7 +80,7 @@ def _as_good(found: list[tuple[float, Offset]]) -> list[Offset]:
     return [one for spread, one in found if spread <= tight and 2 * one.collectives >= most]
 
 
-def _ends(trace: model.Trace) -> _Ends:
+def _collective_ends(trace: model.Trace) -> _CollectiveEnds:
     """The ends of the collectives of the largest group, in the order in which they began."""
     ops = trace.ops
     named = {number: name for number, name in enumerate(trace.names) if is_collective(name)}
@@ -88,26 +88,29 @@ def _ends(trace: model.Trace) -> _Ends:
     if len(chosen) and chosen.ranks.max() > 0:
         chosen = chosen.where(chosen.ranks == chosen.ranks.max())
     chosen = chosen.where(np.argsort(chosen.start, kind="stable")[:_MOST])
-    told = [_kind(trace.names, said, kernel) for said, kernel in zip(chosen.collective, chosen.name, strict=True)]
+    told = [
+        _collective_kind(trace.names, said, kernel)
+        for said, kernel in zip(chosen.collective, chosen.name, strict=True)
+    ]
     together = np.array([kind in _TOGETHER for kind in told], dtype=bool)
     kept = chosen.where(together)
     kinds = tuple(zip((kind for kind in told if kind in _TOGETHER), kept.bytes.tolist(), strict=True))
-    return _Ends(kept.end, kinds)
+    return _CollectiveEnds(kept.end, kinds)
 
 
-def _kind(names: list[str], said: int, kernel: int) -> str:
+def _collective_kind(names: list[str], said: int, kernel: int) -> str:
     found = collective_of(names[said]) if said else "other"
     return collective_of(names[kernel]) if found == "other" else found
 
 
-def _by_steps(first: model.Trace, other: model.Trace, shift: int) -> int:
+def _step_shift(first: model.Trace, other: model.Trace, shift: int) -> int:
     """How far the same steps are apart where both number theirs, else 0: right to about a step."""
-    one, two = _steps(first), _steps(other)
+    one, two = _step_starts(first), _step_starts(other)
     apart = [two[name] + shift - one[name] for name in one.keys() & two.keys()]
     return int(np.median(apart)) if apart else 0
 
 
-def _steps(trace: model.Trace) -> dict[str, int]:
+def _step_starts(trace: model.Trace) -> dict[str, int]:
     """When each step that has a number began, by its range's name."""
     numbers = [number for number, name in enumerate(trace.names) if name.startswith("ProfilerStep#")]
     ranges = trace.ranges.where(np.isin(trace.ranges.name, numbers))

@@ -17,7 +17,7 @@ from llmtop.trace import model
 from llmtop.trace.chrome import salvage as chrome_salvage
 from llmtop.trace.chrome.events import Collector
 from llmtop.trace.chrome.fields import Event, ExactEvent
-from llmtop.trace.chrome.parse import NO_JSON, TORCH, loose
+from llmtop.trace.chrome.parse import NO_JSON, TORCH, loose_decoder
 from llmtop.trace.xla.events import XlaCollector
 from llmtop.trace.xla.fields import XLA
 
@@ -46,7 +46,7 @@ class EventStream(Protocol):
         """The next `size` bytes or, near the end only, fewer."""
 
 
-class Collects(Protocol):
+class EventCollector(Protocol):
     """What takes the events of a file and makes a trace of them."""
 
     seen: int
@@ -68,7 +68,7 @@ class Collects(Protocol):
         """Everything taken so far."""
 
 
-def load(stream: EventStream, source: str, check: Callable[[Collects], None] | None = None) -> model.Trace:
+def load(stream: EventStream, source: str, check: Callable[[EventCollector], None] | None = None) -> model.Trace:
     """Read one trace.
 
     Args:
@@ -79,7 +79,7 @@ def load(stream: EventStream, source: str, check: Callable[[Collects], None] | N
     Raises:
         UnusableInput: no trace events are in it.
     """
-    reading = _Reading(stream, source, check)
+    reading = _TraceReader(stream, source, check)
     reading.run()
     if not reading.collector.seen:
         raise UnusableInput(f"{source} holds no trace events: it is empty or cut before the first one")
@@ -95,15 +95,15 @@ def load(stream: EventStream, source: str, check: Callable[[Collects], None] | N
     return trace
 
 
-class _Reading:
+class _TraceReader:
     """One pass over the bytes of a trace."""
 
-    def __init__(self, stream: EventStream, source: str, check: Callable[[Collects], None] | None) -> None:
+    def __init__(self, stream: EventStream, source: str, check: Callable[[EventCollector], None] | None) -> None:
         self._stream, self._source, self._check = stream, source, check
-        self.collector: Collects = Collector()
+        self.collector: EventCollector = Collector()
         self._parser = TORCH
         self.header = self.tail = b""
-        self._lost: list[chrome_salvage.Lost] = []
+        self._lost: list[chrome_salvage.UnreadableBytes] = []
         self._places = self._bytes = self._events = 0
         self._exactly = False
         """Whether the clock of this file needs more digits than a float has."""
@@ -123,7 +123,7 @@ class _Reading:
         wanted = _PIECE_BYTES
         while True:
             self._fill(wanted)
-            if not self._ended and not _any_event(self._buffer):
+            if not self._ended and not _has_content(self._buffer):
                 self._drop(len(self._buffer))
                 continue
             if self._ended and self._last_piece():
@@ -183,7 +183,7 @@ class _Reading:
             if first is not None:
                 # What announces the events is damaged; they are still there.
                 lost = self._buffer[: first.start()]
-                self._count(chrome_salvage.Lost(0, len(lost), 0))
+                self._count(chrome_salvage.UnreadableBytes(0, len(lost), 0))
                 self._drop(first.start())
                 return
             searched = max(0, len(self._buffer) - 100)
@@ -200,7 +200,7 @@ class _Reading:
         """Take the whole events of the buffer at once; returns their bytes, 0 when that cannot be done."""
         places = list(chrome_salvage.NEXT.finditer(self._buffer, max(0, len(self._buffer) - (64 << 10))))
         whole = memoryview(self._buffer)[: places[-1].start() + 1] if places else None
-        events = self._parser.several(whole, self._exactly) if whole is not None else None
+        events = self._parser.parse_objects(whole, self._exactly) if whole is not None else None
         if events is None:
             return 0
         self._add(events)
@@ -214,7 +214,7 @@ class _Reading:
             return self._closed()
         closes = list(_END.finditer(rest, max(0, len(rest) - (64 << 10))))
         for close in closes[-1 : -1 - _TRIES : -1]:
-            events = self._parser.several(rest[: close.end() - 1].rstrip().rstrip(b","), self._exactly)
+            events = self._parser.parse_objects(rest[: close.end() - 1].rstrip().rstrip(b","), self._exactly)
             if events is not None:
                 self._add(events)
                 self.tail = rest[close.end() :]
@@ -227,7 +227,7 @@ class _Reading:
             self._cut = 0
         return True
 
-    def _finish(self, found: chrome_salvage.Salvaged) -> None:
+    def _finish(self, found: chrome_salvage.SalvagedEvents) -> None:
         """Read what follows the last event, or note how much of the file is no event."""
         if found.end is None:
             self._cut = None if self.header == _BARE and not found.rest else found.rest
@@ -237,12 +237,12 @@ class _Reading:
         self.tail = self._buffer
         self._closed()
 
-    def _take(self, found: chrome_salvage.Salvaged) -> None:
+    def _take(self, found: chrome_salvage.SalvagedEvents) -> None:
         self._add(found.events)
         for lost in found.lost:
-            self._count(chrome_salvage.Lost(self._offset + lost.at, lost.bytes, lost.events))
+            self._count(chrome_salvage.UnreadableBytes(self._offset + lost.at, lost.bytes, lost.events))
 
-    def _count(self, lost: chrome_salvage.Lost) -> None:
+    def _count(self, lost: chrome_salvage.UnreadableBytes) -> None:
         if not self._lost:
             self._lost.append(lost)
         self._places += 1
@@ -262,19 +262,19 @@ def _properties(part: bytes) -> dict[str, Any] | None:
     if not inside.strip(b"{}, \n\r\t"):
         return {}
     inside = inside if inside.startswith(b"{") else b"{" + inside
-    inside = inside if inside.endswith(b"}") and _balanced(inside) else inside + b"}"
+    inside = inside if inside.endswith(b"}") and _has_balanced_brackets(inside) else inside + b"}"
     try:
-        found = loose.decode(inside)
+        found = loose_decoder.decode(inside)
     except NO_JSON:
         return None
     return found if isinstance(found, dict) else None
 
 
-def _any_event(text: bytes) -> bool:
+def _has_content(text: bytes) -> bool:
     """Whether there is more than blanks and commas."""
     blanks = b" \n\r\t,"
     return bool(text[:100].strip(blanks) or text.strip(blanks))
 
 
-def _balanced(text: bytes) -> bool:
+def _has_balanced_brackets(text: bytes) -> bool:
     return text.count(b"{") <= text.count(b"}")

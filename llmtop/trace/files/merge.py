@@ -40,14 +40,14 @@ def merge(traces: list[model.Trace], source: str) -> model.Trace:
     parts: dict[str, list[model.Table]] = {}
     for index, trace in enumerate(traces):
         shift = (trace.origin_unix_ns or 0) - (merged.origin_unix_ns or 0) if merged.origin_unix_ns else 0
-        ahead = _ahead(traces[0], trace, shift, merged) if index else 0
+        ahead = _measured_offset(traces[0], trace, shift, merged) if index else 0
         shift -= ahead
         number = np.array([names.number(name) for name in trace.names], dtype=np.int64)
         own = set(np.unique(np.concatenate([getattr(trace, table).process for table in _WITH_PROCESSES])).tolist())
         apart = index * APART if own & taken else 0
         taken |= {process + apart for process in own}
         for field in ("ops", "calls", "ranges", "host", "overhead"):
-            parts.setdefault(field, []).append(_moved(getattr(trace, field), shift, number, apart))
+            parts.setdefault(field, []).append(_shifted_table(getattr(trace, field), shift, number, apart))
         merged.gpus |= trace.gpus
         merged.file_of |= {process + apart: index for process in own}
         pairs = model.pairs(trace.ops.process, trace.ops.device).tolist()
@@ -65,10 +65,10 @@ def merge(traces: list[model.Trace], source: str) -> model.Trace:
     return merged
 
 
-def _ahead(first: model.Trace, trace: model.Trace, shift: int, merged: model.Trace) -> int:
+def _measured_offset(first: model.Trace, trace: model.Trace, shift: int, merged: model.Trace) -> int:
     """How far a file's clock is ahead of the first file's, which is noted; 0 where they agree."""
     of_first = (first.origin_unix_ns or 0) - merged.origin_unix_ns if merged.origin_unix_ns else 0
-    found = align.offset(first, trace, shift - of_first)
+    found = align.clock_offset(first, trace, shift - of_first)
     if found is None:
         return 0
     how = "ahead of" if found.ns > 0 else "behind"
@@ -79,7 +79,7 @@ def _ahead(first: model.Trace, trace: model.Trace, shift: int, merged: model.Tra
     return found.ns
 
 
-def _moved(table: model.Table, shift: int, number: Ns, apart: int) -> model.Table:
+def _shifted_table(table: model.Table, shift: int, number: Ns, apart: int) -> model.Table:
     changed: dict[str, Ns] = {"start": table.start + shift}
     changed["end"] = np.where(table.end == model.OPEN, model.OPEN, table.end + shift)
     for field in _NAMED:

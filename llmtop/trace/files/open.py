@@ -14,7 +14,7 @@ from llmtop.trace.files.file_kind import TRACES, Examined, examine
 from llmtop.trace.files.gunzip import Gunzip
 from llmtop.trace.files.merge import merge
 from llmtop.trace.nsys import load as nsys_sqlite
-from llmtop.trace.sanitize import clean
+from llmtop.trace.sanitize import drop_unusable_rows
 from llmtop.trace.xla.viewer import ENDING
 
 _NOT_TRACES = ("capture.json", "report.json", "perfetto_trace.json.gz")
@@ -36,7 +36,9 @@ def open_traces(paths: Sequence[Path | Examined], limits: Limits = DEFAULT) -> m
     """
     given = [path if isinstance(path, Examined) else examine(path) for path in paths]
     files = [file for one in given for file in (_traces_in(one.path) if one.kind == "folder" else [one])]
-    return clean(merge([_open_file(file, limits) for file in files], ", ".join(str(one.path) for one in given)))
+    return drop_unusable_rows(
+        merge([_open_file(file, limits) for file in files], ", ".join(str(one.path) for one in given))
+    )
 
 
 def open_trace(path: Path | Examined, limits: Limits = DEFAULT) -> model.Trace:
@@ -64,7 +66,7 @@ def _traces_in(folder: Path) -> list[Examined]:
         if found:
             return [examine(path) for path in found]
     named = [path for path in files if path.name.endswith((".json", ".json.gz")) and path.name not in _NOT_TRACES]
-    traces = [one for one in map(_examined, named) if one is not None and one.kind == "chrome-json"]
+    traces = [one for one in map(_examine_or_none, named) if one is not None and one.kind == "chrome-json"]
     if traces:
         return traces
     spaces = [path for path in files if path.name.endswith(ENDING)]
@@ -89,7 +91,7 @@ def _runs_in(folder: Path) -> list[Path]:
     return [run for run in runs if any(run.glob("*.json.gz")) or any(run.glob(f"*{ENDING}"))]
 
 
-def _examined(path: Path) -> Examined | None:
+def _examine_or_none(path: Path) -> Examined | None:
     """What it is; None for what cannot be used."""
     try:
         return examine(path)
@@ -100,9 +102,9 @@ def _examined(path: Path) -> Examined | None:
 def _open_file(file: Examined, limits: Limits) -> model.Trace:
     path = file.path
     if file.kind == "nsys-report":
-        return _through_nsys(path, limits)
+        return _export_with_nsys(path, limits)
     if file.kind == "nsys-sqlite":
-        return _unpacked(path, limits) if file.packed else nsys_sqlite.load(path, str(path), limits)
+        return _load_unpacked(path, limits) if file.packed else nsys_sqlite.load(path, str(path), limits)
     if file.kind == "chrome-json":
         return _open_chrome(file, limits)
     if file.kind == "xspace":
@@ -115,7 +117,7 @@ def _open_file(file: Examined, limits: Limits) -> model.Trace:
 def _open_chrome(file: Examined, limits: Limits) -> model.Trace:
     path, on_disk = file.path, bytes_of(file.path)
 
-    def check(read: chrome_json.Collects) -> None:
+    def check(read: chrome_json.EventCollector) -> None:
         limits.check_events(path, read.seen, on_disk)
         limits.check_number(path, "threads", read.threads)
         limits.check_number(path, "name_characters", read.names.characters)
@@ -133,7 +135,7 @@ def _open_chrome(file: Examined, limits: Limits) -> model.Trace:
             raise UnusableInput(f"{path} cannot be read: {error.strerror}") from None
 
 
-def _unpacked(path: Path, limits: Limits) -> model.Trace:
+def _load_unpacked(path: Path, limits: Limits) -> model.Trace:
     """Unpack a gzipped export beside nothing of the user's, load it, and remove it."""
     on_disk = bytes_of(path)
     with tempfile.TemporaryDirectory(prefix="llmtop-") as folder:
@@ -151,7 +153,7 @@ def _unpacked(path: Path, limits: Limits) -> model.Trace:
         return trace
 
 
-def _through_nsys(path: Path, limits: Limits) -> model.Trace:
+def _export_with_nsys(path: Path, limits: Limits) -> model.Trace:
     """Have nsys export a report to SQLite, in a temporary folder."""
     from llmtop.nsys_cli.export import export_into
 

@@ -36,7 +36,7 @@ def load(path: Path, limits: Limits) -> model.Trace:
         UnusableInput: it is no such file, damaged, or beyond a limit.
         NotPossibleHere: xprof is not installed, or does not load.
     """
-    if not xla_viewer.is_here():
+    if not xla_viewer.is_xprof_installed():
         raise NotPossibleHere(
             f"{path} is read with the package xprof, which is not installed here: {INSTALL}; the .trace.json.gz "
             "that JAX writes beside it needs nothing"
@@ -45,7 +45,7 @@ def load(path: Path, limits: Limits) -> model.Trace:
 
     begun = False
 
-    def check(read: chrome_json.Collects) -> None:
+    def check(read: chrome_json.EventCollector) -> None:
         nonlocal begun
         begun = True
         limits.check_events(path, read.seen, on_disk)
@@ -73,7 +73,7 @@ def load(path: Path, limits: Limits) -> model.Trace:
                 raise
             process.kill()
             said.seek(0)
-            raise _failed(path, said.read()) from None
+            raise _failure_text(path, said.read()) from None
         finally:
             patience.cancel()
             process.kill()
@@ -85,7 +85,7 @@ def load(path: Path, limits: Limits) -> model.Trace:
     return trace
 
 
-def _failed(path: Path, said: bytes) -> Exception:
+def _failure_text(path: Path, said: bytes) -> Exception:
     """Why xprof gave no events, in a sentence."""
     lines = said.decode(errors="replace").strip().splitlines()
     last = printable(lines[-1], 160) if lines else ""

@@ -21,7 +21,7 @@ from llmtop.format import printable
 from llmtop.system.inputs import Limits, bytes_of
 from llmtop.trace import model, sanitize
 from llmtop.trace.intervals import Ns
-from llmtop.trace.nsys.sqlite_pages import NotPlain, Pages
+from llmtop.trace.nsys.sqlite_pages import Pages, UnsupportedTable
 
 # Kernel, runtime and NVTX tables in one: at 100,000 rows a block the lists of a block stay under 100 MB.
 BLOCK_ROWS = 100_000
@@ -42,7 +42,7 @@ _LEAST_ROW_BYTES = 4
 """A row takes 6 bytes at least: a table of more rows than that goes in circles."""
 
 
-def _said(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     """SQLite quotes the file in what it says, so its words are the file's."""
     return printable(str(error), 120)
 
@@ -68,7 +68,7 @@ class Database:
         self._work = _WORK_LEAST + _WORK_A_BYTE * self._bytes
         self._rows = 0
         self._pages: Pages | None = None
-        with suppress(NotPlain):
+        with suppress(UnsupportedTable):
             self._pages = Pages(path)
         try:
             # immutable: never a lock, a journal or a -wal file beside somebody's capture.
@@ -84,7 +84,7 @@ class Database:
             self.tables = {str(name) for (name,) in rows}
         except _DAMAGED as error:
             raise UnusableInput(
-                f"{source} cannot be read as an SQLite export of nsys ({_said(error)}); export it again: "
+                f"{source} cannot be read as an SQLite export of nsys ({_error_text(error)}); export it again: "
                 "nsys export --type sqlite REPORT.nsys-rep"
             ) from None
         self.columns = {name: self._columns(name) for name in self.tables.intersection(tables)}
@@ -110,7 +110,7 @@ class Database:
     def _damaged(self, table: str, error: Exception, left_out: str) -> None:
         if self._work < 0:
             self._limits.check_work(self.source)
-        self.notes.append(f"{table} is damaged ({_said(error)}): {left_out}")
+        self.notes.append(f"{table} is damaged ({_error_text(error)}): {left_out}")
 
     def numbers(self, table: str, columns: dict[str, int], where: str = "") -> dict[str, Ns]:
         """The columns of a table as int64; `columns` gives what stands for NULL or a column that is not there."""
@@ -140,10 +140,10 @@ class Database:
                 blocks.append(block)
                 read += len(block[0])
                 if read * _LEAST_ROW_BYTES > self._bytes:
-                    raise NotPlain
+                    raise UnsupportedTable
                 self._rows = before + read
                 self._limits.check_events(self.source, self._rows, self._bytes)
-        except NotPlain:
+        except UnsupportedTable:
             self._rows = before
             return None
         found = {}
@@ -211,7 +211,7 @@ class Database:
         known: dict[int, str] = {}
         for number, value in self.stream("SELECT id, value FROM StringIds", "StringIds"):
             if number in ids:
-                known[number] = plain(number, name_of(value))
+                known[number] = plain(number, printable_name(value))
         missing = ids - known.keys()
         if missing:
             self.notes.append(f"{len(missing)} names are missing from StringIds; they are written as #NUMBER")
@@ -228,7 +228,7 @@ class Database:
         self._limits.check_number(self.source, "name_characters", names.characters)
 
 
-def name_of(value: object) -> str:
+def printable_name(value: object) -> str:
     """A name in the file as it may be printed, no longer than names are in a trace."""
     return printable(str(value), model.LONGEST_NAME)
 
@@ -238,14 +238,14 @@ def _block(rows: list[tuple[Any, ...]], width: int) -> Ns:
         flat = np.fromiter(chain.from_iterable(rows), dtype=np.int64, count=len(rows) * width)
     except (TypeError, ValueError, OverflowError):
         # SQLite columns have no fixed type: a foreign or damaged row may hold text or a fraction.
-        flat = np.fromiter((whole(value) for value in chain.from_iterable(rows)), dtype=np.int64)
+        flat = np.fromiter((int_or_never(value) for value in chain.from_iterable(rows)), dtype=np.int64)
     beyond = (flat < -(1 << 62)) | (flat >= 1 << 62)
     if beyond.any():
         flat[beyond] = NEVER
     return flat.reshape(-1, width)
 
 
-def whole(value: object) -> int:
+def int_or_never(value: object) -> int:
     """A value of any type as a number; `NEVER` for what is none, or beyond what times and counts can be."""
     try:
         number = int(value)  # type: ignore[call-overload]  # anything may come; what is no number is caught

@@ -18,7 +18,7 @@ from llmtop.trace.chrome.learn import RANGE_NAMES
 from llmtop.trace.groups import grouped
 from llmtop.trace.intervals import Ns
 from llmtop.trace.nsys import nvtx_operators
-from llmtop.trace.nsys.database import BLOCK_ROWS, NEVER, Database, name_of, whole
+from llmtop.trace.nsys.database import BLOCK_ROWS, NEVER, Database, int_or_never, printable_name
 
 _TABLES = {
     *("StringIds", "NVTX_EVENTS", "META_DATA_EXPORT", "OSRT_API", "PROFILER_OVERHEAD", "PROCESSES"),
@@ -143,7 +143,7 @@ def _kernels(rows: dict[str, Ns], number: dict[int, int]) -> model.DeviceOps:
     short, full = _map(rows["shortName"], number), _map(rows["demangledName"], number)
     return model.build(
         model.DeviceOps,
-        _common(rows)
+        _common_columns(rows)
         | {"kind": np.full(len(short), model.KERNEL), "name": np.where(short > 0, short, full)}
         | {"full_name": np.where(full > 0, full, short)},
     )
@@ -155,7 +155,7 @@ def _copies(rows: dict[str, Ns], names: model.Names) -> model.DeviceOps:
     name = _map(direction, label)
     return model.build(
         model.DeviceOps,
-        _common(rows)
+        _common_columns(rows)
         | {"kind": np.full(len(name), model.MEMCPY), "name": name, "full_name": name, "bytes": rows["bytes"]}
         | {"direction": direction, "source_memory": _memory(rows["srcKind"])}
         | {"target_memory": _memory(rows["dstKind"])},
@@ -170,7 +170,7 @@ def _memsets(rows: dict[str, Ns], name: int) -> model.DeviceOps:
     length = len(rows["start"])
     return model.build(
         model.DeviceOps,
-        _common(rows)
+        _common_columns(rows)
         | {"kind": np.full(length, model.MEMSET), "bytes": rows["bytes"]}
         | {"name": np.full(length, name), "full_name": np.full(length, name)},
     )
@@ -180,7 +180,7 @@ def _graphs(
     rows: dict[str, Ns], names: model.Names, database: Database, ops: list[model.DeviceOps]
 ) -> model.DeviceOps:
     """CUDA graphs that were traced as a whole, as nsys does unless told to trace their nodes."""
-    common = _common(rows)
+    common = _common_columns(rows)
     if (rows["deviceId"] == _ON_HOST).any():
         # A graph whose first node runs on the host has no device of its own: its process has one, as a rule.
         others = model.joined(ops)
@@ -196,7 +196,7 @@ def _graphs(
     )
 
 
-def _common(rows: dict[str, Ns]) -> dict[str, Ns]:
+def _common_columns(rows: dict[str, Ns]) -> dict[str, Ns]:
     # CUPTI writes 0 and 0 where it could not tell when something ran.
     timeless = (rows["start"] == 0) & (rows["end"] == 0)
     return {
@@ -226,7 +226,7 @@ def _ranges(database: Database, names: model.Names) -> tuple[model.Ranges, model
     registered: dict[int, tuple[int, int]] = {}
 
     def plain(number: int, text: str) -> str:
-        return _unmarked(text, number, registered, names)
+        return _plain_range_name(text, number, registered, names)
 
     number = database.names([rows["textId"]], names, plain)
     name = _map(rows["textId"], number)
@@ -268,16 +268,16 @@ def _texts(
         return texts, marked
     query = f"SELECT rowid, text FROM {table} {kinds} AND text IS NOT NULL"
     for row, text in database.stream(query, table):
-        texts[row] = names.number(_unmarked(name_of(text), row, marked, names))
+        texts[row] = names.number(_plain_range_name(printable_name(text), row, marked, names))
         if not len(texts) % BLOCK_ROWS:
             database.check_names(names)
     database.check_names(names)
     return texts, marked
 
 
-def _unmarked(text: str, row: int, marked: dict[int, tuple[int, int]], names: model.Names) -> str:
+def _plain_range_name(text: str, row: int, marked: dict[int, tuple[int, int]], names: model.Names) -> str:
     """The name of a range without what PyTorch adds to that of an operator, which is noted in `marked`."""
-    operator = nvtx_operators.parse(text)
+    operator = nvtx_operators.parse_operator_range(text)
     if operator is None:
         return text
     if not RANGE_NAMES.match(operator.name):
@@ -291,7 +291,7 @@ def _domains(database: Database, process: Ns, domain: Ns, names: model.Names) ->
     known = {"domainId", "text", "globalTid"} <= database.columns["NVTX_EVENTS"]
     created = database.stream(query, "NVTX_EVENTS") if known else ()
     found = {
-        (((whole(tid) >> 24) & 0xFFFFFF) << 32) + whole(number): names.number(name_of(text))
+        (((int_or_never(tid) >> 24) & 0xFFFFFF) << 32) + int_or_never(number): names.number(printable_name(text))
         for tid, number, text in created
     }
     return _map((process << 32) + domain, found)
@@ -356,7 +356,7 @@ def _metrics(database: Database) -> list[model.SampledMetric]:
         if countable and label in _METRICS and unit.startswith("Throughput"):
             wanted[(kind, metric)] = _METRICS[label]
     edges = database.rows("SELECT min(timestamp), max(timestamp) FROM GPU_METRICS", "GPU_METRICS")
-    low, high = (whole(edge) for edge in edges[0]) if edges else (0, 0)
+    low, high = (int_or_never(edge) for edge in edges[0]) if edges else (0, 0)
     if not wanted or high <= low:
         return []
     width = (high - low + 1) / _METRIC_BUCKETS

@@ -17,7 +17,7 @@ _OPERATOR = re.compile(
 )
 
 
-class Marked(NamedTuple):
+class OperatorRange(NamedTuple):
     """One call of an operator."""
 
     name: str
@@ -27,7 +27,7 @@ class Marked(NamedTuple):
     """As `HostSpans.inputs` has them; the types are not in the range's name. Empty where not recorded."""
 
 
-def parse(text: str) -> Marked | None:
+def parse_operator_range(text: str) -> OperatorRange | None:
     """The operator that a range marks; None for a range of anything else."""
     if not any(mark in text for mark in _MARKS):
         return None
@@ -35,7 +35,7 @@ def parse(text: str) -> Marked | None:
     if found is None or found["name"] == text:
         return None
     sizes = (found["sizes"] or "").replace(" ", "")
-    return Marked(
+    return OperatorRange(
         name=found["name"],
         sequence=int(found["seq"]) + 1 if found["seq"] else 0,
         inputs=f"{sizes} []" if sizes not in ("", "[]") else "",

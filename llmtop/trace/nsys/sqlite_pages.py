@@ -36,7 +36,7 @@ _SHIFTS[1:7] = 64 - 8 * _WIDTHS[1:7]
 _NULL, _FLOAT, _ZERO, _ONE, _TEXT = 0, 7, 8, 9, 12
 
 
-class NotPlain(Exception):
+class UnsupportedTable(Exception):
     """This table is for SQLite to read."""
 
 
@@ -47,19 +47,19 @@ class Pages:
         """Open it.
 
         Raises:
-            NotPlain: it is no such file, or cannot be read.
+            UnsupportedTable: it is no such file, or cannot be read.
         """
         try:
             self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:
-            raise NotPlain from error
+            raise UnsupportedTable from error
         head = os.pread(self._file, 100, 0)
         size = int.from_bytes(head[16:18], "big")
         self._size = 65536 if size == 1 else size
         self._count = os.fstat(self._file).st_size // max(self._size, 1)
         if len(head) < 100 or self._size < 512 or self._size & (self._size - 1):
             self.close()
-            raise NotPlain
+            raise UnsupportedTable
         self._usable = self._size - head[20]
 
     def close(self) -> None:
@@ -79,7 +79,7 @@ class Pages:
             wanted: what stands for NULL, by the name of the column.
 
         Raises:
-            NotPlain: at the first batch or at any later one.
+            UnsupportedTable: at the first batch or at any later one.
         """
         root, names = _schema(connection, table, wanted)
         places = [names.index(name) for name in wanted]
@@ -93,13 +93,13 @@ class Pages:
         """These pages one after another, and some zeros."""
         flat = np.zeros(len(numbers) * self._size + _SPARE, dtype=np.uint8)
         if len(numbers) and not 2 <= int(numbers.min()) <= int(numbers.max()) <= self._count:
-            raise NotPlain
+            raise UnsupportedTable
         runs = np.split(numbers, np.flatnonzero(np.diff(numbers) != 1) + 1)
         at = 0
         for run in runs:
             length = len(run) * self._size
             if os.preadv(self._file, [flat[at : at + length].data], (int(run[0]) - 1) * self._size) != length:
-                raise NotPlain
+                raise UnsupportedTable
             at += length
         return flat
 
@@ -113,16 +113,16 @@ class Pages:
             level = np.concatenate([self._children(int(page)) for page in level])
             if len(level) > self._count or len(np.unique(level)) < len(level):
                 break  # it goes in circles
-        raise NotPlain
+        raise UnsupportedTable
 
     def _children(self, number: int) -> Ns:
         flat = self._read(np.array([number], dtype=np.int64))
         if flat[0] != _INTERIOR:
-            raise NotPlain
+            raise UnsupportedTable
         cells = (int(flat[3]) << 8) + int(flat[4])
         at = flat[12 : 12 + 2 * cells].view(">u2").astype(np.int64)
         if len(at) < cells or (cells and (int(at.max()) > self._usable - 4 or int(at.min()) < 12 + 2 * cells)):
-            raise NotPlain
+            raise UnsupportedTable
         at = np.append(at, 8)  # the last child stands in the page's head
         return np.asarray(flat[at[:, None] + np.arange(4)] @ np.array([1 << 24, 1 << 16, 1 << 8, 1]))
 
@@ -132,12 +132,12 @@ class Pages:
         counts = (heads[:, 3].astype(np.int64) << 8) + heads[:, 4]
         room = (self._size - 8) // 2
         if (heads[:, 0] != _LEAF).any() or int(counts.max()) > room or (len(counts) > 1 and not counts.all()):
-            raise NotPlain
+            raise UnsupportedTable
         page = np.repeat(np.arange(len(counts)), counts)
         place = np.arange(len(page)) - np.repeat(np.cumsum(counts) - counts, counts)
         offset = flat[:-_SPARE].view(">u2")[page * (self._size // 2) + 4 + place].astype(np.int64)
         if len(offset) and ((offset < 8 + 2 * counts[page]) | (offset > self._usable - 4)).any():
-            raise NotPlain
+            raise UnsupportedTable
         return page * self._size + offset, page * self._size + self._usable
 
     def _rows(self, flat: Bytes, columns: int, places: list[int], defaults: list[int]) -> tuple[Ns, ...]:
@@ -145,9 +145,9 @@ class Pages:
         payload, at = _varint(flat, at)
         at = _varint(flat, at)[1]  # past the row's number
         if (payload > self._usable - 35).any() or (at + payload > page_end).any():
-            raise NotPlain  # a part of the row lies in other pages
+            raise UnsupportedTable  # a part of the row lies in other pages
         if columns > 126 or (flat[at] != columns + 1).any():
-            raise NotPlain  # a value with a long type, or a row from before a column was added
+            raise UnsupportedTable  # a value with a long type, or a row from before a column was added
         value = at + columns + 1
         row_end = at + payload
         found: dict[int, tuple[Ns, Bytes]] = {}
@@ -157,9 +157,9 @@ class Pages:
                 found[column] = value, kind
             value = value + _WIDTHS[kind]
             if ((kind == 10) | (kind == 11) | (kind >= 128)).any():
-                raise NotPlain
+                raise UnsupportedTable
         if (value != row_end).any():
-            raise NotPlain
+            raise UnsupportedTable
         return tuple(
             _numbers(flat, *found[place], default) for place, default in zip(places, defaults, strict=True)
         )
@@ -178,7 +178,7 @@ def _schema(connection: sqlite3.Connection, table: str, wanted: dict[str, int]) 
         stored = not computed and not key & wanted.keys() and wanted.keys() <= set(names)
         if stored and len(rows) == 1 and isinstance(rows[0][0], int):
             return rows[0][0], names
-    raise NotPlain
+    raise UnsupportedTable
 
 
 def _varint(flat: Bytes, at: Ns) -> tuple[Ns, Ns]:
@@ -195,14 +195,14 @@ def _varint(flat: Bytes, at: Ns) -> tuple[Ns, Ns]:
         ends[more] += 1
         more = more[following >= 128]
     if len(more):
-        raise NotPlain
+        raise UnsupportedTable
     return value, ends
 
 
 def _numbers(flat: Bytes, at: Ns, kind: Bytes, default: int) -> Ns:
     """The values of one column."""
     if ((kind == _FLOAT) | (kind >= _TEXT)).any():
-        raise NotPlain
+        raise UnsupportedTable
     # Eight bytes from each value's first on, highest first; what lies behind the value is shifted out again.
     eight = np.ndarray((len(flat) - 7,), dtype="<i8", buffer=flat, strides=(1,))
     values = eight[at].byteswap() >> _SHIFTS[kind]

@@ -16,7 +16,7 @@ import numpy as np
 from llmtop.format import printable
 from llmtop.trace import model
 from llmtop.trace.chrome.fields import Event, Number
-from llmtop.trace.chrome.learn import short_kernel_name, whole
+from llmtop.trace.chrome.learn import int_or, short_kernel_name
 from llmtop.trace.chrome.rows import Rows
 from llmtop.trace.intervals import Ns
 from llmtop.trace.xla import names as xla_names
@@ -107,7 +107,7 @@ class XlaCollector:
             return
         if device[1] == "TPU":
             self._tpus.add(int(device[2]))
-        number = int(stream[1]) if stream is not None else whole(event.tid, 0)
+        number = int(stream[1]) if stream is not None else int_or(event.tid, 0)
         self._work(event, args, (start, end), (int(device[2]), number))
 
     def _work(self, event: Event, args: XlaArgs, span: tuple[int, int], place: tuple[int, int]) -> None:
@@ -116,16 +116,16 @@ class XlaCollector:
         direction, memories, size = model.UNKNOWN, (model.MEMORY_UNKNOWN, model.MEMORY_UNKNOWN), 0
         if args.copy is not None or text.startswith("Memcpy"):
             kind = model.MEMCPY
-            direction, memories, size = xla_names.copy_of(text, str(args.copy or ""))
+            direction, memories, size = xla_names.parse_copy(text, str(args.copy or ""))
             name = full = number(f"memcpy {model.DIRECTIONS[direction]}")
         elif args.memset is not None or text == "Memset":
-            kind, size = model.MEMSET, xla_names.bytes_in(str(args.memset or ""))
+            kind, size = model.MEMSET, xla_names.parse_bytes(str(args.memset or ""))
             name = full = number("memset")
         else:
             kind = model.GRAPH if args.graph is not None else model.KERNEL
             shown = printable(text, model.LONGEST_NAME)
             name, full = number(short_kernel_name(shown)), number(shown)
-        correlation = whole(args.correlation, -1)
+        correlation = int_or(args.correlation, -1)
         hlo, module = self._operation(args, len(self._ops))
         self._ops.extend((*span, kind, *place, name, full, correlation, size, direction, *memories, hlo, module))
 
@@ -135,7 +135,7 @@ class XlaCollector:
             return 0, 0
         number = self.names.number
         operation = printable(str(args.hlo_op), 400)
-        category = str(args.hlo_category or xla_names.category_of(operation))
+        category = str(args.hlo_category or xla_names.operation_category(operation))
         source = str(args.tf_op or args.name or "")
         if source.startswith(("XlaModule", "Thunk")):
             source = str(args.name or "")
@@ -153,7 +153,7 @@ class XlaCollector:
         """
         told = properties.get("llmtop")
         told = told if isinstance(told, dict) else {}
-        process = whole(told.get("pid"), NO_PROCESS)
+        process = int_or(told.get("pid"), NO_PROCESS)
         lazy = self._host.of_torch_xla
         engine = model.XLA_PROFILER if lazy else model.JAX_PROFILER
         trace = model.Trace(source=source, engine=engine, names=self.names.all)
@@ -167,7 +167,7 @@ class XlaCollector:
         trace.ranges = self._host.ranges(process, with_steps=not untold)
         trace.host = self._host.spans(process)
         trace.overhead = model.build(
-            model.Table, {name: self._overhead.take(place) for place, name in enumerate(("start", "end"))}
+            model.Table, {name: self._overhead.pop_column(place) for place, name in enumerate(("start", "end"))}
         )
         trace.process_names = {process: trace.framework or ""}
         if on_cpu:
@@ -193,29 +193,29 @@ class XlaCollector:
                 f"XLA writes {MOST_EVENTS:,} events into such a file at most, and this one is full: work may be "
                 "missing; record fewer steps (.xplane.pb beside it has all)"
             )
-        rank, world = whole(told.get("rank"), -1), whole(told.get("world_size"), 0)
+        rank, world = int_or(told.get("rank"), -1), int_or(told.get("world_size"), 0)
         if rank >= 0:
             trace.ranks.append(model.TracedRank(process, rank, world))
         return trace
 
     def _take_operations(self) -> None:
         """On the CPU: what XLA ran on the threads of the host is the device's work."""
-        for start, end, lane, text, args, run in self._host.operations():
-            stream = self._streams.setdefault((0, lane), len(self._streams))
+        for start, end, line, text, args, run in self._host.operations():
+            stream = self._streams.setdefault((0, line), len(self._streams))
             name = self.names.number(printable(text, model.LONGEST_NAME))
             hlo, module = self._operation(args, len(self._ops))
             memories = (model.MEMORY_UNKNOWN, model.MEMORY_UNKNOWN)
-            device = max(whole(args.device, 0), 0)
+            device = max(int_or(args.device, 0), 0)
             self._ops.extend(
                 (start, end, model.KERNEL, device, stream, name, name, run, 0, 0, *memories, hlo, module)
             )
 
     def _device_ops(self, process: int) -> model.DeviceOps:
-        columns: dict[str, Any] = {name: self._ops.take(place) for place, name in enumerate(_COLUMNS)}
+        columns: dict[str, Any] = {name: self._ops.pop_column(place) for place, name in enumerate(_COLUMNS)}
         known = np.flatnonzero(columns["hlo"])
         for place, name in enumerate(("hlo_category", "hlo_source")):
             values: Ns = np.zeros(len(columns["start"]), dtype=np.int64)
-            values[known] = self._categories.take(place)
+            values[known] = self._categories.pop_column(place)
             columns[name] = values
         columns["process"] = np.full(len(columns["start"]), process, dtype=np.int64)
         return model.build(model.DeviceOps, columns)

@@ -12,7 +12,7 @@ from llmtop.format import printable
 from llmtop.trace import intervals as iv
 from llmtop.trace import model
 from llmtop.trace.chrome.fields import Event, Number
-from llmtop.trace.chrome.learn import whole
+from llmtop.trace.chrome.learn import int_or
 from llmtop.trace.chrome.rows import Rows
 from llmtop.trace.xla.fields import XlaArgs
 
@@ -42,7 +42,7 @@ _MOST_DEVICES, _DIGITS = 1024, 7
 class _Operation(NamedTuple):
     start: int
     end: int
-    lane: Number
+    line: Number
     text: str
     args: XlaArgs
 
@@ -106,7 +106,7 @@ class HostLines:
             self._ranges.extend((start, end, thread, number(named)))
         elif args.correlation is not None:
             called = number(printable(text, 200))
-            self._calls.extend((start, end, thread, called, whole(args.correlation, -1)))
+            self._calls.extend((start, end, thread, called, int_or(args.correlation, -1)))
         elif args.hlo_op is not None:
             self._operations.append(_Operation(start, end, event.tid, text, args))
         else:
@@ -149,23 +149,23 @@ class HostLines:
     def _thread(self, tid: Number) -> int:
         known = self._threads.get(tid)
         if known is None:
-            known = self._threads[tid] = whole(tid, -2 - len(self._threads))
+            known = self._threads[tid] = int_or(tid, -2 - len(self._threads))
         return known
 
     def calls(self, process: int, with_runs: bool) -> model.ApiCalls:
         """CUDA calls and waits; with the hand-over of each function where that is all there is."""
-        columns = {name: self._calls.take(place) for place, name in enumerate(_CALL)}
+        columns = {name: self._calls.pop_column(place) for place, name in enumerate(_CALL)}
         if with_runs and self._runs:
-            more = {name: self._executes.take(place) for place, name in enumerate(_CALL[:-1])}
+            more = {name: self._executes.pop_column(place) for place, name in enumerate(_CALL[:-1])}
             more["correlation"] = np.argsort(np.argsort(more["start"], kind="stable"), kind="stable")
             columns = {name: np.concatenate([columns[name], more[name]]) for name in _CALL}
-        return model.build(model.ApiCalls, _of(process, columns))
+        return model.build(model.ApiCalls, _select_process(process, columns))
 
     def ranges(self, process: int, with_steps: bool) -> model.Ranges:
         """Phases, what the script annotated itself and, if wanted, steps."""
-        sure = {name: self._ranges.take(place) for place, name in enumerate(_RANGE)}
-        maybe = {name: self._maybe.take(place) for place, name in enumerate(_RANGE)}
-        inside = {name: self._dispatches.take(place) for place, name in enumerate(_RANGE[:3])}
+        sure = {name: self._ranges.pop_column(place) for place, name in enumerate(_RANGE)}
+        maybe = {name: self._maybe.pop_column(place) for place, name in enumerate(_RANGE)}
+        inside = {name: self._dispatches.pop_column(place) for place, name in enumerate(_RANGE[:3])}
         threads = self._steps_on or set(inside["thread"].tolist())
         kept = np.isin(maybe["thread"], list(threads))
         for thread in threads:
@@ -177,13 +177,13 @@ class HostLines:
         columns = {name: np.concatenate([sure[name][wanted], maybe[name][kept]]) for name in _RANGE}
         rows = len(columns["start"])
         columns["style"] = np.full(rows, model.PUSH_POP, dtype=np.int64)
-        return model.build(model.Ranges, _of(process, columns))
+        return model.build(model.Ranges, _select_process(process, columns))
 
     def spans(self, process: int) -> model.HostSpans:
         """What JAX, XLA and Python noted of themselves."""
-        columns = {name: self._spans.take(place) for place, name in enumerate(_RANGE)}
+        columns = {name: self._spans.pop_column(place) for place, name in enumerate(_RANGE)}
         columns["kind"] = np.full(len(columns["start"]), model.PYTHON, dtype=np.int64)
-        return model.build(model.HostSpans, _of(process, columns))
+        return model.build(model.HostSpans, _select_process(process, columns))
 
     def operations(self) -> Iterator[tuple[int, int, Number, str, XlaArgs, int]]:
         """What XLA ran on the host's threads: start, end, thread, name, arguments, and which run it is of, or -1.
@@ -191,16 +191,16 @@ class HostLines:
         An operation that only holds others (a loop, a call) is left out for them.
         """
         self._runs = self._find_runs()
-        lanes: dict[Number, list[_Operation]] = {}
+        by_line: dict[Number, list[_Operation]] = {}
         for one in self._operations:
-            lanes.setdefault(one.lane, []).append(one)
+            by_line.setdefault(one.line, []).append(one)
         self._operations = []
-        for lane, ops in lanes.items():
+        for line, ops in by_line.items():
             ops.sort(key=lambda one: (one.start, -one.end))
             for one, following in zip(ops, [*ops[1:], None], strict=True):
                 if following is not None and following.start < one.end and following.end <= one.end:
                     continue
-                yield one.start, one.end, lane, one.text, one.args, self._runs.get(_run(one), -1)
+                yield one.start, one.end, line, one.text, one.args, self._runs.get(_run_key(one), -1)
 
     def _find_runs(self) -> dict[tuple[int, int], int]:
         """Which hand-over of a function each of its runs is of: empty where that cannot be told for sure.
@@ -210,9 +210,9 @@ class HostLines:
         """
         began: dict[tuple[int, int], int] = {}
         for one in self._operations:
-            key = _run(one)
+            key = _run_key(one)
             began[key] = min(began.get(key, one.start), one.start)
-        handed = np.sort(self._executes.look(0)).tolist()
+        handed = np.sort(self._executes.column(0)).tolist()
         order = sorted(began, key=lambda key: (key[1], key[0]))
         last = max(one.end for one in self._operations)
         if not handed or len(order) < len(handed) or (0, _NO_RUN) in began or last > self._drained_at:
@@ -223,8 +223,8 @@ class HostLines:
         return {key: place for place, key in enumerate(order)}
 
 
-def _run(one: _Operation) -> tuple[int, int]:
-    return whole(one.args.device, 0), whole(one.args.run, _NO_RUN)
+def _run_key(one: _Operation) -> tuple[int, int]:
+    return int_or(one.args.device, 0), int_or(one.args.run, _NO_RUN)
 
 
 _NO_RUN = 1 << 60
@@ -233,5 +233,5 @@ _CALL = ("start", "end", "thread", "name", "correlation")
 _RANGE = ("start", "end", "thread", "name")
 
 
-def _of(process: int, columns: dict[str, Any]) -> dict[str, Any]:
+def _select_process(process: int, columns: dict[str, Any]) -> dict[str, Any]:
     return columns | {"process": np.full(len(columns["start"]), process, dtype=np.int64)}

@@ -32,7 +32,7 @@ _KINDS_OF_FUSION = (
 _LIBRARY = re.compile(r"^(?:custom-call|cublas|cudnn|__cublas|__cudnn|cub_|triton_kernel|te_)", re.I)
 
 
-def copy_of(name: str, details: str) -> tuple[int, tuple[int, int], int]:
+def parse_copy(name: str, details: str) -> tuple[int, tuple[int, int], int]:
     """Direction of a copy, kinds of its memories (keys of `model.MEMORIES`), and bytes; 0 bytes where not said.
 
     Args:
@@ -42,17 +42,17 @@ def copy_of(name: str, details: str) -> tuple[int, tuple[int, int], int]:
     kinds = {which: _MEMORIES.get(text, model.MEMORY_UNKNOWN) for which, text in _MEMORY.findall(details)}
     unknown = model.MEMORY_UNKNOWN
     memories = (kinds.get("src", unknown), kinds.get("dst", unknown))
-    return _DIRECTIONS.get(name, model.UNKNOWN), memories, bytes_in(details)
+    return _DIRECTIONS.get(name, model.UNKNOWN), memories, parse_bytes(details)
 
 
-def bytes_in(details: str) -> int:
+def parse_bytes(details: str) -> int:
     """Bytes that a copy or memset says; 0 where it does not."""
     found = _SIZE.search(details)
     return int(found[1]) if found is not None else 0
 
 
 @functools.lru_cache(maxsize=65536)
-def category_of(operation: str) -> str:
+def operation_category(operation: str) -> str:
     """What kind of operation that is, by the name that XLA gave it: it names most after their opcode.
 
     Args:

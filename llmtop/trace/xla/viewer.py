@@ -8,6 +8,6 @@ ENDING = ".xplane.pb"
 INSTALL = "pip install xprof"
 
 
-def is_here() -> bool:
-    """Whether it is installed; nothing of it is loaded."""
+def is_xprof_installed() -> bool:
+    """Return whether xprof is installed, without importing it."""
     return importlib.util.find_spec("xprof") is not None

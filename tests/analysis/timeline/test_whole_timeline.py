@@ -140,9 +140,9 @@ def test_any_events_come_out_in_order_side_by_side_and_all_counted(
     starts, lengths, texts = (np.array(column, dtype=np.int64) for column in zip(*events, strict=True))
     given_row = made._Events("r", starts, starts + lengths, texts, lambda number: (f"k{number}", f"t{number}"))
     low, high = int(starts.min()), int((starts + lengths).max())
-    clean = made._within(given_row, low, high)
+    clean = made._clip_row(given_row, low, high)
     close = None if usual is None else (usual[0], usual[0] + usual[1])
-    out = made._pieces(clean, (low, high), most, close, made._Words())
+    out = made._pieces(clean, (low, high), most, close, made._TextTable())
     begin = low + np.cumsum(out.starts)
     end = begin + out.lengths
     assert (begin[1:] >= end[:-1]).all()

@@ -55,7 +55,7 @@ def test_the_innermost_is_found(spans: list[tuple[int, int, int]]) -> None:
     nesting = Nesting(table, np.arange(len(spans)))
     instants = np.repeat(np.arange(-1, 62), 2)
     threads = np.tile(np.array([1, 2]), 63)
-    at = nesting.around(np.zeros(len(instants), dtype=np.int64), threads, instants)
+    at = nesting.innermost(np.zeros(len(instants), dtype=np.int64), threads, instants)
     for place, instant, thread in zip(at.tolist(), instants.tolist(), threads.tolist(), strict=True):
         row = None if place < 0 else nesting.rows[place]
         found = None if row is None else (int(table.start[row]), int(table.end[row]))
@@ -81,7 +81,7 @@ def test_spans_that_cross_give_one_that_holds_the_instant(spans: list[tuple[int,
     table = _table(spans)
     nesting = Nesting(table, np.arange(len(spans)))
     instants = np.arange(31)
-    at = nesting.around(np.zeros(31, dtype=np.int64), np.ones(31, dtype=np.int64), instants)
+    at = nesting.innermost(np.zeros(31, dtype=np.int64), np.ones(31, dtype=np.int64), instants)
     for place, instant in zip(at.tolist(), instants.tolist(), strict=True):
         if place >= 0:
             row = nesting.rows[place]

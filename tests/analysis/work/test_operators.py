@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from llmtop.analysis.work.gemms import gemm_times, roofs
+from llmtop.analysis.work.gemms import gemm_times, gpu_roofs
 from llmtop.analysis.work.operators import GRAPH, OUTSIDE, UNKNOWN, operator_times
-from llmtop.analysis.work.time_breakdown import makeup
+from llmtop.analysis.work.time_breakdown import time_breakdown
 from llmtop.report.device_time import OperatorTime
 from llmtop.trace.files.open import open_trace
 from tests.support.data import KINETO
@@ -131,7 +131,7 @@ def test_what_backward_computes_again_is_told_from_backward(tmp_path: Path) -> N
     made.kernel(600, 610, launched=115)
     made.operator("aten::threshold_backward", 150, 190)
     made.kernel(700, 730, launched=160)
-    made_of = makeup(made.chrome_trace(tmp_path))
+    made_of = time_breakdown(made.chrome_trace(tmp_path))
     assert made_of is not None
     assert made_of.workload == "training"
     parts = {part.name: round(part.seconds * 1e6) for part in made_of.passes}
@@ -153,7 +153,7 @@ def test_a_product_has_the_rate_of_its_size(tmp_path: Path) -> None:
     _product(made, 500, 20, [[64], [1024, 128], [128, 64], [], []], kinds, name="aten::addmm")
     _product(made, 600, 30, [[8, 16, 32], [8, 32, 64]], ["c10::BFloat16"] * 2, name="aten::bmm")
     trace = made.chrome_trace(tmp_path, **H100)
-    rows = {row.operator: row for row in gemm_times(trace, roofs(trace))}
+    rows = {row.operator: row for row in gemm_times(trace, gpu_roofs(trace))}
     mm = rows["aten::mm"]
     assert (mm.m, mm.n, mm.k, mm.batch, mm.calls, mm.dtype) == (4096, 2048, 1024, 1, 4, "bf16")
     flops = 2 * 4096 * 2048 * 1024
@@ -173,7 +173,7 @@ def test_a_workspace_set_before_a_product_is_not_its_time(tmp_path: Path) -> Non
     _product(made, 0, 50, [[64, 64], [64, 64]], ["c10::Half"] * 2)
     made.memset(900, 940, launched=1.5)
     trace = made.chrome_trace(tmp_path, **H100)
-    assert gemm_times(trace, roofs(trace))[0].mean_us == pytest.approx(50)
+    assert gemm_times(trace, gpu_roofs(trace))[0].mean_us == pytest.approx(50)
     assert operator_times(trace)[0].mean_us == pytest.approx(90), "torch counts it as the operator's"
 
 
@@ -194,7 +194,7 @@ def test_four_byte_factors_are_tf32_where_the_kernel_says_so(
     made = Capture()
     _product(made, 0, 50, [[64, 64], [64, 64]], ["float"] * 2, kernel=kernel)
     trace = made.chrome_trace(tmp_path, **H100)
-    row = gemm_times(trace, roofs(trace))[0]
+    row = gemm_times(trace, gpu_roofs(trace))[0]
     assert row.dtype == dtype
     assert (row.peak_pct is None) == (dtype is None), "no peak is guessed"
 
@@ -218,7 +218,7 @@ def test_shapes_of_no_product_leave_the_neighbours_alone(tmp_path: Path, dims: A
     _product(made, 0, 50, dims, ["c10::BFloat16"] * 2)
     _product(made, 100, 20, [[64, 64], [64, 64]], ["c10::BFloat16"] * 2)
     trace = made.chrome_trace(tmp_path, **H100)
-    assert [row.calls for row in gemm_times(trace, roofs(trace))] == [1]
+    assert [row.calls for row in gemm_times(trace, gpu_roofs(trace))] == [1]
     assert operator_times(trace)[0].calls == 2
 
 

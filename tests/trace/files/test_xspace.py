@@ -63,7 +63,7 @@ def test_one_that_is_cut_or_none_is_refused_in_a_sentence(space: Path, keep: int
 
 
 def test_without_xprof_it_is_said_what_would_read_it(space: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(xla_viewer, "is_here", lambda: False)
+    monkeypatch.setattr(xla_viewer, "is_xprof_installed", lambda: False)
     with pytest.raises(NotPossibleHere, match=r"pip install xprof; the \.trace\.json\.gz that JAX writes beside"):
         open_trace(space)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from llmtop.trace.nsys.sqlite_pages import NotPlain, Pages
+from llmtop.trace.nsys.sqlite_pages import Pages, UnsupportedTable
 
 _EDGES = [0, 1, 2, -1, 127, 128, -129, 1 << 23, -(1 << 31), 1 << 40, 1 << 47, -(1 << 47) - 1, (1 << 63) - 1, None]
 _DEFAULT = -7
@@ -83,13 +83,13 @@ def test_rows_that_were_deleted_and_written_anew(tmp_path: Path) -> None:
 def test_what_is_no_whole_number_is_left_to_sqlite(tmp_path: Path, value: object, columns: str) -> None:
     width = len(columns.split(","))
     path = _made(tmp_path / "x.sqlite", [(value, 1, 2, 3)[:width]], columns=columns)
-    with pytest.raises(NotPlain):
+    with pytest.raises(UnsupportedTable):
         _by_pages(path)
 
 
 def test_a_row_that_spills_over_its_page_is_left_to_sqlite(tmp_path: Path) -> None:
     path = _made(tmp_path / "x.sqlite", [(1, "long" * 5000, 2, 3)])
-    with pytest.raises(NotPlain):
+    with pytest.raises(UnsupportedTable):
         _by_pages(path)
 
 
@@ -97,14 +97,14 @@ def test_a_column_that_was_added_later_is_left_to_sqlite(tmp_path: Path) -> None
     path = _made(tmp_path / "x.sqlite", [(1, 2, 3)], columns="a, x, b")
     with closing(sqlite3.connect(path)) as database:
         database.execute("ALTER TABLE t ADD COLUMN c DEFAULT 9")
-    with pytest.raises(NotPlain):
+    with pytest.raises(UnsupportedTable):
         _by_pages(path)
 
 
 def test_a_file_that_is_none(tmp_path: Path) -> None:
     for data in (b"", b"SQLite format 3\0", bytes(100), b"\xff" * 5000):
         (tmp_path / "x").write_bytes(data)
-        with pytest.raises(NotPlain):
+        with pytest.raises(UnsupportedTable):
             Pages(tmp_path / "x").columns(sqlite3.connect(":memory:"), "t", _WANTED).__next__()
 
 
@@ -119,7 +119,7 @@ def test_damage_is_left_to_sqlite_or_read_as_sqlite_reads_it(tmp_path: Path) -> 
         path.write_bytes(data[: draw.choice((len(data), len(data) - draw.randrange(3000)))])
         try:
             found = _by_pages(path)
-        except (NotPlain, sqlite3.Error):
+        except (UnsupportedTable, sqlite3.Error):
             found = []
         if found:
             read += 1
