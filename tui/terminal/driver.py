@@ -113,13 +113,13 @@ class TerminalDriver(LinuxDriver):
     # --- stopping and going on --------------------------------------------------------------------------------
 
     def _sigtstp_application(self, *_: object) -> None:
-        self._soon(self._stop)
+        self._call_soon(self._stop)
 
     def _sigcont_application(self, *_: object) -> None:
         if not self._stopping:
-            self._soon(self._go_on)
+            self._call_soon(self._resume)
 
-    def _soon(self, step: Callable[[], None]) -> None:
+    def _call_soon(self, step: Callable[[], None]) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed: the program ends
             self._loop.call_soon_threadsafe(step)
 
@@ -134,7 +134,7 @@ class TerminalDriver(LinuxDriver):
         if showing:
             self._take_again()
 
-    def _go_on(self) -> None:
+    def _resume(self) -> None:
         """Set every mode again and draw all, after a SIGCONT that followed no SIGTSTP."""
         if not self._showing:
             return
