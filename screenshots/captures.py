@@ -60,7 +60,7 @@ def dialog(app: Any) -> None:
     """Let the dialog find the ranks of the scene."""
     import tui.screens.capture as screen
 
-    screen.prospects = _prospects  # type: ignore[attr-defined]
+    screen.capturable_processes = _prospects  # type: ignore[attr-defined]
     folder.PARENT = str(_FOLDER.parent)
     del app
 

@@ -16,7 +16,7 @@ _M_ARENA_MAX = -8
 """malloc.h of glibc."""
 _NEW_OBJECTS = 50_000
 """More than come between two calls of `release_free_memory`, which looks for cycles anyway. While the windows of
-eight ranks fill, 700 objects a snapshot stay for good: with a tenth of this, they took 3 % of the monitor's time."""
+eight ranks fill, 700 objects a snapshot stay for good: with a tenth of this, they took 3 % of its time."""
 
 
 def share_one_heap() -> None:

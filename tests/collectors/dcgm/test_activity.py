@@ -20,7 +20,7 @@ from tests.support.processes import wait_for
 from tests.support.readings import gpu_when
 
 LABELS = 'pci_bus_id="00000000:1B:00.0",device="nvidia0",modelName="NVIDIA A100-SXM4-80GB",Hostname="node7"'
-SECONDS = {"PATIENCE_SECONDS": 0.2, "AGAIN_SECONDS": 0.1, "AGAIN_SECONDS_IN_VAIN": 0.1, "KEPT_SECONDS": 1.0}
+SECONDS = {"PATIENCE_SECONDS": 0.2, "POLL_SECONDS": 0.1, "RETRY_SECONDS": 0.1, "RETENTION_SECONDS": 1.0}
 
 
 def line(name: str, uuid: str, value: object, more: str = "", stamp: str = "") -> str:

@@ -70,7 +70,7 @@ def source(library: Library) -> Iterator[TpuSource]:
 def told_when(source: TpuSource, holds: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
     return wait_for(
         lambda: told if holds(told := source.reading_values()) else None, what=f"{source.reading_values()}"
-    )  # noqa: E501
+    )
 
 
 def rows_with(field: str) -> Callable[[dict[str, Any]], object]:
