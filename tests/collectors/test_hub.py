@@ -48,7 +48,7 @@ class Given(Generic[T]):
 
 
 class GivenRanks(Given[RanksReading]):
-    def settled(self) -> bool:
+    def is_settled(self) -> bool:
         return True
 
     def pids(self) -> tuple[int, ...]:

@@ -55,7 +55,7 @@ class Held:
     def set_interval(self, _seconds: float) -> None:
         """Nothing to change."""
 
-    def want(self, _wanted: object) -> None:
+    def request(self, _wanted: object) -> None:
         """Nothing else is there."""
 
     def close(self) -> None:
