@@ -265,7 +265,7 @@ def test_span_and_instant_stay_within_bounds() -> None:
     assert state.at is None, "the future is now"
     state.shift_instant(2)
     assert state.at == state.now - 120
-    state.back(-1)
+    state.shift_instant(-1)
     assert state.at == state.now - 60
 
 
