@@ -47,12 +47,14 @@ def _measured(server: Prometheus, count: int, promised: float, settle: float) ->
     cluster = Cluster(client)
     time.sleep(settle)
     wait_for(
-        lambda: (view := cluster.look()).nodes_up == count and view.late and view.rules, 120, "all to be known"
+        lambda: (view := cluster.query_view()).nodes_up == count and view.late and view.rules,
+        120,
+        "all to be known",
     )
     taken = []
     for _ in range(REFRESHES):
         time.sleep(0.3)
-        view = cluster.look(slice(0, 200))
+        view = cluster.query_view(slice(0, 200))
         taken.append(view.took_seconds)
         if view.problems or not view.late:
             raise AssertionError(view.problems or "the slow rank is not named")

@@ -34,9 +34,9 @@ BLOCKING_BYTES_PER_S, BLOCKING_PCT = 1.5e9, 10.0
 """The same where the host stands in phases of copying for so much of a step: memory that is not pinned comes at a
 sixth of what the link carries."""
 BUSY_UTIL: Final = 90.0
-UNSEEN_BYTES: Final = 1 << 30
+UNLISTED_BYTES: Final = 1 << 30
 """Memory in use that no listed process has, from which there is one that the driver does not list here."""
-UNSEEN_SECONDS: Final = 6.0
+UNLISTED_SECONDS: Final = 6.0
 """For so long: what each process has is told some seconds after what is in use in all."""
 
 
@@ -72,7 +72,7 @@ class GpuBusy:
         self._gpus: dict[str, deque[_Sample]] = {}
         self._sampled: dict[str, float | None] = {}
         self._last: dict[tuple[str, int, float], Rank] = {}
-        self._unseen_since: dict[str, float] = {}
+        self._unlisted_since: dict[str, float] = {}
         self._now = 0.0
         self._keep = WINDOW_SECONDS
 
@@ -90,16 +90,16 @@ class GpuBusy:
         self._keep = max(
             [WINDOW_SECONDS, *(min(one.window_seconds or 0.0, MOST_SECONDS) for one in snapshot.ranks)]
         )
-        self._take(snapshot.gpus, now)
+        self._add_samples(snapshot.gpus, now)
         if not snapshot.ranks:
             self._last.clear()
             return snapshot
-        alone = _alone(snapshot, self._with_strangers(snapshot, now))
-        ranks = tuple(self._told(rank, alone, now) for rank in snapshot.ranks)
+        alone = _exclusive_gpus(snapshot, self._gpus_with_unlisted_users(snapshot, now))
+        ranks = tuple(self._with_busy_share(rank, alone, now) for rank in snapshot.ranks)
         self._last = {_key(rank): rank for rank in ranks}
         return replace(snapshot, ranks=ranks)
 
-    def _take(self, gpus: Iterable[Gpu], now: float) -> None:
+    def _add_samples(self, gpus: Iterable[Gpu], now: float) -> None:
         before, self._gpus = self._gpus, {}
         sampled, self._sampled = self._sampled, {}
         for gpu in gpus:
@@ -113,36 +113,36 @@ class GpuBusy:
             while samples and samples[0].time < now - self._keep:
                 samples.popleft()
 
-    def _with_strangers(self, snapshot: Snapshot, now: float) -> set[str]:
+    def _gpus_with_unlisted_users(self, snapshot: Snapshot, now: float) -> set[str]:
         """The GPUs on which somebody computes whom the driver does not list here: in another container, say."""
-        unseen = _unseen(snapshot)
-        self._unseen_since = {uuid: self._unseen_since.get(uuid, now) for uuid in unseen}
-        return {uuid for uuid, since in self._unseen_since.items() if now - since >= UNSEEN_SECONDS}
+        unseen = _gpus_with_unlisted_memory(snapshot)
+        self._unlisted_since = {uuid: self._unlisted_since.get(uuid, now) for uuid in unseen}
+        return {uuid for uuid, since in self._unlisted_since.items() if now - since >= UNLISTED_SECONDS}
 
-    def _told(self, rank: Rank, alone: dict[tuple[str, int], str], now: float) -> Rank:
+    def _with_busy_share(self, rank: Rank, alone: dict[tuple[str, int], str], now: float) -> Rank:
         if rank.step is None:
-            return _with(rank, None, None)
+            return _with_busy(rank, None, None)
         if rank.state == "gone":
             last = self._last.get(_key(rank), rank)
             return replace(rank, **{name: getattr(last, name) for name in _FIELDS})
         uuid = alone.get((rank.host, rank.pid))
-        since = _since(rank, now)
+        since = _figures_since(rank, now)
         means = None if uuid is None or since is None else _means(self._gpus.get(uuid, ()), since)
         events = events_pct(rank)
         if means is None:
-            return _with(rank, believed(util_pct=None, sm_pct=None, events_pct=events), rank.window_seconds)
+            return _with_busy(rank, believed(util_pct=None, sm_pct=None, events_pct=events), rank.window_seconds)
         if _may_copy(means, rank):
-            return _with(rank, None, None)
+            return _with_busy(rank, None, None)
         busy = believed(
             util_pct=means.util_pct,
             sm_pct=means.sm_pct,
             events_pct=events,
             host_paced_pct=rank.gpu_host_paced_pct,
         )
-        return _with(rank, busy, means.seconds)
+        return _with_busy(rank, busy, means.seconds)
 
 
-def _since(rank: Rank, now: float) -> float | None:
+def _figures_since(rank: Rank, now: float) -> float | None:
     """From when on the rank's own figures are, by the clock of `now`; None before it has any.
 
     What the GPU did before the first of those steps, at loading say, is not theirs.
@@ -165,7 +165,7 @@ def events_pct(rank: Rank) -> float | None:
     return 100.0 - min(max(idle, 0.0), 100.0) * inside
 
 
-def _unseen(snapshot: Snapshot) -> set[str]:
+def _gpus_with_unlisted_memory(snapshot: Snapshot) -> set[str]:
     """The GPUs whose memory is used by more than the processes that are listed."""
     held: dict[str, int | None] = {}
     for process in snapshot.processes:
@@ -177,11 +177,11 @@ def _unseen(snapshot: Snapshot) -> set[str]:
     return {
         uuid
         for uuid, mine in held.items()
-        if mine is not None and (in_all := used.get(uuid)) is not None and in_all - mine >= UNSEEN_BYTES
+        if mine is not None and (in_all := used.get(uuid)) is not None and in_all - mine >= UNLISTED_BYTES
     }
 
 
-def _alone(snapshot: Snapshot, with_strangers: set[str]) -> dict[tuple[str, int], str]:
+def _exclusive_gpus(snapshot: Snapshot, with_unlisted: set[str]) -> dict[tuple[str, int], str]:
     """The GPUs on which one training alone computes, by its host and pid."""
     listed: dict[str, list[Process]] = {}
     for process in snapshot.processes:
@@ -196,7 +196,7 @@ def _alone(snapshot: Snapshot, with_strangers: set[str]) -> dict[tuple[str, int]
     return {
         (rank.host, rank.pid): uuid
         for uuid, (rank, *others) in wanted.items()
-        if not others and uuid not in with_strangers and _is_alone(rank, listed.get(uuid, []))
+        if not others and uuid not in with_unlisted and _is_exclusive(rank, listed.get(uuid, []))
     }
 
 
@@ -206,7 +206,7 @@ def _gpu_of(rank: Rank, listed: dict[str, list[Process]]) -> str | None:
     return mine[0] if len(mine) == 1 else None
 
 
-def _is_alone(rank: Rank, there: list[Process]) -> bool:
+def _is_exclusive(rank: Rank, there: list[Process]) -> bool:
     if len(there) != 1:
         return False  # none: the driver does not say, or not yet
     (one,) = there
@@ -259,7 +259,7 @@ def _key(rank: Rank) -> tuple[str, int, float]:
     return rank.host, rank.pid, rank.attached_at or 0.0
 
 
-def _with(rank: Rank, busy: Busy | None, seconds: float | None) -> Rank:
+def _with_busy(rank: Rank, busy: Busy | None, seconds: float | None) -> Rank:
     return replace(
         rank,
         gpu_busy_pct=None if busy is None else busy.pct,

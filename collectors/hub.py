@@ -12,8 +12,8 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from collectors.base import pipeline
-from collectors.base.interruptible_sleep import Alarm
-from collectors.base.malloc import give_back, look_for_cycles_seldom, share_one_heap
+from collectors.base.interruptible_sleep import InterruptibleSleep
+from collectors.base.malloc import reduce_cycle_collections, release_free_memory, share_one_heap
 from collectors.base.periodic_thread import last_tick
 from collectors.base.pipeline import Stage
 from collectors.base.source import GpuReading, GpuSource, HostSource, ProcessSource, RankSource, RanksReading
@@ -23,7 +23,7 @@ from llmtop.model import jobs
 from llmtop.model.snapshot import Host, Process, Snapshot
 
 ONCE_SECONDS = 4.0
-"""How long `Hub.once` waits for values that need two samples (rates, shares of time)."""
+"""How long `Hub.first_snapshot` waits for values that need two samples (rates, shares of time)."""
 
 FIRST_SECONDS = 1.0
 """How long the first snapshot waits for the driver's first answer."""
@@ -31,7 +31,7 @@ FIRST_SECONDS = 1.0
 WARM_PACE_SECONDS = 0.5
 """Until rates are known, a screen gets snapshots that lack them, so soon one after the other."""
 
-TRAIL_SECONDS = 0.2
+SAMPLING_DELAY_SECONDS = 0.2
 """Rounds trail the instants at which the sources read by so much, or by a quarter of a shorter interval, so that
 what they put together is of that instant and not of one interval before."""
 TIDY_SECONDS = 30.0
@@ -58,9 +58,9 @@ def live_sources(
     *,
     all_users: bool = False,
     engines: bool = True,
-    turns: bool = False,
-    look_at_loaders: bool = True,
-    unseen: bool = False,
+    on_every_node: bool = False,
+    sample_loaders: bool = True,
+    unattended: bool = False,
 ) -> Sources:
     """The sources of this machine: its GPUs, the host, the processes and the attached trainings.
 
@@ -70,9 +70,9 @@ def live_sources(
         all_users: root listens to the trainings of every user, each in his own folder. NCCL is not asked then:
             where to ask stands in a process's environment, which is another user's word.
         engines: whether to find out what can capture each training.
-        look_at_loaders: whether trainings that wait for data are looked at, unless the configuration forbids it.
-        unseen: nobody looks on, so that trainings may tell of some steps at once.
-        turns: whether the other nodes of a job have a hub like this one too, so that they ask NCCL in turn.
+        sample_loaders: whether trainings that wait for data are looked at, unless the configuration forbids it.
+        unattended: nobody looks on, so that trainings may tell of some steps at once.
+        on_every_node: whether the other nodes of the job run such a hub too, so that they query NCCL in turn.
     """
     # psutil and the rules take some 40 ms to import: a screen paints its first frame before.
     from collectors.dcgm.activity import DcgmActivity
@@ -83,13 +83,13 @@ def live_sources(
     from collectors.nccl_ras.stage import NcclRas
     from collectors.trainings.all_users import AllUsersSource
     from collectors.trainings.loading import LoaderCosts
-    from collectors.trainings.source import EVERY_MS, UNSEEN_EVERY_MS, StepsSource
+    from collectors.trainings.source import EVERY_MS, UNATTENDED_EVERY_MS, StepsSource
     from llmtop.rules.engine import Rules
 
-    loaders = (LoaderCosts(),) if look_at_loaders and config.current().look_at_loaders else ()
+    loaders = (LoaderCosts(),) if sample_loaders and config.current().look_at_loaders else ()
     gpu = AllGpus(interval)
     names = _GpuNames(gpu)
-    every_ms = UNSEEN_EVERY_MS if unseen else EVERY_MS
+    every_ms = UNATTENDED_EVERY_MS if unattended else EVERY_MS
     ranks: RankSource = (
         AllUsersSource(names) if all_users else StepsSource(directory, names, engines=engines, every_ms=every_ms)
     )
@@ -100,7 +100,7 @@ def live_sources(
         ranks=ranks,
         rules=Rules().apply,
         before_rules=(
-            *(() if all_users else (NcclRas(turns=turns),)),
+            *(() if all_users else (NcclRas(on_every_node=on_every_node),)),
             GpuBusy(),
             DcgmActivity(),
             *(() if all_users else loaders),
@@ -112,13 +112,13 @@ def live_hub(
     *,
     interval: float = 1.0,
     selection: GpuSelection | None = None,
-    taps: Sequence[Stage] = (),
+    stages: Sequence[Stage] = (),
     whole: bool = False,
     make_sources: Callable[[float], Sources] = live_sources,
 ) -> Hub:
     """A hub over this machine; arguments as of `Hub`."""
     share_one_heap()
-    return Hub(make_sources, interval=interval, selection=selection, taps=taps, whole=whole)
+    return Hub(make_sources, interval=interval, selection=selection, stages=stages, whole=whole)
 
 
 class _GpuNames:
@@ -148,7 +148,7 @@ class Hub:
         *,
         interval: float = 1.0,
         selection: GpuSelection | None = None,
-        taps: Sequence[Stage] = (),
+        stages: Sequence[Stage] = (),
         whole: bool = False,
     ) -> None:
         """Remember how to make the sources; that is done by the thread that starts them.
@@ -157,17 +157,17 @@ class Hub:
             make_sources: called once, with the interval.
             interval: seconds between snapshots.
             selection: which GPUs to show; by default those of CUDA_VISIBLE_DEVICES, or all.
-            taps: stages after the rules, in order.
+            stages: stages after the rules, in order.
             whole: wait with the first snapshot until rates are known, as always where there are taps.
         """
-        self._whole = whole or bool(taps)
+        self._whole = whole or bool(stages)
         self._sampled: dict[str, set[float | None]] = {}
         self._make_sources = make_sources
-        self._taps = tuple(taps)
+        self._stages = tuple(stages)
         self._selection = selection or GpuSelection.default()
         self._interval = interval
         self._lock = threading.Lock()
-        self._wake = Alarm()
+        self._wake = InterruptibleSleep()
         self._closed = False
         self._sources: Sources | None = None
         self._thread: threading.Thread | None = None
@@ -215,7 +215,7 @@ class Hub:
             for source in self._sources[:4]:
                 source.close()
 
-    def once(self, seconds: float = ONCE_SECONDS) -> Snapshot:
+    def first_snapshot(self, seconds: float = ONCE_SECONDS) -> Snapshot:
         """Start the sources and return the first snapshot in which rates are known.
 
         Rates and shares of time need two samples of each source; after `seconds`, what there is has to do.
@@ -229,7 +229,7 @@ class Hub:
         reading, host = sources.gpu.latest(), sources.host.latest()
         ranks, processes = sources.ranks.latest(), sources.processes.latest()
         snapshot = self._compose(reading, host, processes, ranks)
-        return pipeline.run((*sources.before_rules, sources.rules, *self._taps), snapshot)
+        return pipeline.run((*sources.before_rules, sources.rules, *self._stages), snapshot)
 
     def _compose(
         self, reading: GpuReading, host: Host, processes: tuple[Process, ...], ranks: RanksReading
@@ -266,13 +266,13 @@ class Hub:
             return
         self._first_round()
         self._warm_up(on_snapshot)
-        look_for_cycles_seldom()
+        reduce_cycle_collections()
         due = tidied = time.monotonic()
         while not self._closed:
             on_snapshot(self.poll())
             if due - tidied >= TIDY_SECONDS:
                 tidied = due
-                give_back()
+                release_free_memory()
             due = self._wait_for_next(due)
             self._wait_for_sources(due)
 
@@ -300,7 +300,7 @@ class Hub:
 
     def _wait_for_sources(self, due: float) -> None:
         """At a long interval, wait for those that have not read at this round's instant yet."""
-        tick = due - trail(self._interval)
+        tick = due - sampling_delay(self._interval)
         while not self._closed and self._interval > 1.0 and time.monotonic() < tick + PATIENCE_SECONDS:
             if self._have_read(tick):
                 return
@@ -347,9 +347,9 @@ class Hub:
             self._wake.clear()
 
 
-def trail(interval: float) -> float:
+def sampling_delay(interval: float) -> float:
     """Seconds from the instant at which the sources sample to the snapshot of what they found."""
-    return min(TRAIL_SECONDS, interval / 4)
+    return min(SAMPLING_DELAY_SECONDS, interval / 4)
 
 
 def next_round(due: float, now: float, interval: float) -> float:
@@ -357,7 +357,7 @@ def next_round(due: float, now: float, interval: float) -> float:
 
     Of the rounds that a slow consumer made impossible only the latest is held, at once.
     """
-    latest = last_tick(now, interval, trail(interval))
+    latest = last_tick(now, interval, sampling_delay(interval))
     if latest > due + interval / 2:
         return latest
     following = latest + interval
@@ -373,7 +373,7 @@ def _has_rates(sources: Sources, sampled: dict[str, set[float | None]]) -> bool:
         return False
     if not all(gpu.error is not None or len(sampled[gpu.uuid] - {None}) > 1 for gpu in reading.gpus):
         return False
-    if sources.host.latest().cpu_pct is None or not sources.ranks.settled():
+    if sources.host.latest().cpu_pct is None or not sources.ranks.is_settled():
         return False
     processes = sources.processes.latest()
     if not set(sources.ranks.pids()) <= {process.pid for process in processes}:

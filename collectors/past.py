@@ -43,7 +43,7 @@ class _RecordingPart(NamedTuple):
     in_memory: bool
 
 
-class Past:
+class SnapshotHistory:
     """What was shown, to be shown again. The feed's thread writes, any thread reads."""
 
     def __init__(self, folder: Path | None = None, limit_bytes: int = LIMIT_BYTES) -> None:
@@ -91,10 +91,10 @@ class Past:
         if newest is None or moved or newest.writer.bytes_written >= self._limit // PARTS:
             if len(self._parts) >= PARTS:
                 _close(self._parts.pop(0))
-            self._parts.append(self._new(snapshot, now))
+            self._parts.append(self._new_recording(snapshot, now))
         return self._parts[-1]
 
-    def _new(self, snapshot: Snapshot, now: float) -> _RecordingPart:
+    def _new_recording(self, snapshot: Snapshot, now: float) -> _RecordingPart:
         """An empty recording that has no name."""
         if self.shortened is None:
             free = shutil.disk_usage(self._folder).free
@@ -126,7 +126,7 @@ class Past:
             with contextlib.suppress(LlmtopError, OSError):
                 part.writer.flush()
 
-    def at(self, time: float) -> tuple[float, Snapshot] | None:
+    def snapshot_at(self, time: float) -> tuple[float, Snapshot] | None:
         """The last snapshot at or before this unix time, else the first; with its time. None without any."""
         with self._lock:
             for number, part in enumerate(reversed(self._parts)):
@@ -143,7 +143,7 @@ class Past:
         return None
 
     @property
-    def first(self) -> float | None:
+    def first_time(self) -> float | None:
         """Unix time of the oldest snapshot that is still there; None without any."""
         with self._lock:
             return self._parts[0].first if self._parts else None

@@ -8,7 +8,7 @@ from collectors.trainings.step_figures import StepFigures, steps_left
 from llmtop.model.snapshot import SCHEMA, Rank, Snapshot
 
 
-class Refigure:
+class RecomputeFigures:
     """A stage for recordings: the ranks' figures are those of the steps that the recording holds.
 
     An older version may have made them over another stretch, or of steps that ended earlier (schema 1). What a
@@ -32,14 +32,14 @@ class Refigure:
                 steps.add(step)
             for step in rank.gpu_updates:
                 steps.update(step)
-            ranks.append(_with(rank, steps))
+            ranks.append(_with_figures(rank, steps))
         return replace(snapshot, schema=SCHEMA, ranks=tuple(ranks))
 
 
-def _with(rank: Rank, steps: StepFigures) -> Rank:
+def _with_figures(rank: Rank, steps: StepFigures) -> Rank:
     if not steps.figures():
         return rank
-    told = steps.told(running=rank.state == "running", left=steps_left(rank.total_steps, rank.step))
+    told = steps.rank_fields(running=rank.state == "running", left=steps_left(rank.total_steps, rank.step))
     before, now = rank.tokens_per_s, told["tokens_per_s"]
     mfu = rank.mfu_pct * now / before if rank.mfu_pct is not None and before and now is not None else None
     return replace(rank, **told, mfu_pct=mfu)

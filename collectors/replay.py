@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator
 from msgspec.structs import replace
 
 from collectors.base import pipeline
-from collectors.base.interruptible_sleep import Alarm
+from collectors.base.interruptible_sleep import InterruptibleSleep
 from collectors.base.pipeline import Stage
 from collectors.gpu_busy import GpuBusy
-from collectors.refigure import Refigure
+from collectors.refigure import RecomputeFigures
 from llmtop.errors import UnusableInput
 from llmtop.format import duration
 from llmtop.model.snapshot import Snapshot
@@ -24,12 +24,12 @@ MIN_SPEED, MAX_SPEED = 0.25, 16.0
 HISTORY_SECONDS = 300.0
 """How far back a jump looks for what charts show; at most `HISTORY_SNAPSHOTS` of them."""
 HISTORY_SNAPSHOTS = 1200
-HOLE_SECONDS, HOLE_TIMES = 90.0, 5.0
+GAP_SECONDS, GAP_TIMES = 90.0, 5.0
 """A gap longer than both (so many times the usual one) is a hole: nobody recorded. The screen's keys set intervals
 of up to 60 s."""
-HOLE_TOLD_SECONDS = 10.0
+GAP_NOTE_SECONDS = 10.0
 """So long the snapshots after a hole say that there was one."""
-_HOLE_SHOWN_SECONDS = 1.0  # what a hole takes to play
+_GAP_PLAY_SECONDS = 1.0  # what a hole takes to play
 _GROWTH_SECONDS = 1.0  # how often the end of a recording is looked at again, in case it is still being written
 
 
@@ -57,9 +57,9 @@ class ReplayFeed:
                 f"{reader.path} holds no snapshot" + (f": {reader.damage}" if reader.damage else "")
             )
         self._reader, self._make_rules = reader, make_rules
-        self._stages: tuple[Stage, ...] = (Refigure(), GpuBusy(), make_rules())
+        self._stages: tuple[Stage, ...] = (RecomputeFigures(), GpuBusy(), make_rules())
         self._lock = threading.Lock()
-        self._wake = Alarm()
+        self._wake = InterruptibleSleep()
         self._closed = self._paused = self._ended = False
         self._speed = speed
         self._position = 0.0
@@ -164,7 +164,7 @@ class ReplayFeed:
         return pipeline.run(self._stages, snapshot)
 
     def _notes(self) -> Iterator[str]:
-        if self._hole is not None and 0 <= self._position - self._hole[0] < HOLE_TOLD_SECONDS:
+        if self._hole is not None and 0 <= self._position - self._hole[0] < GAP_NOTE_SECONDS:
             yield f"nothing was recorded for {duration(self._hole[1])} before this; skipped"
         if self._reader.damage:
             yield self._reader.damage
@@ -174,9 +174,9 @@ class ReplayFeed:
     def _seconds_to(self, position: float) -> float:
         """Seconds of the recording that pass until that position, of which a hole takes next to none."""
         gap = position - self._position
-        if gap > HOLE_SECONDS and gap > HOLE_TIMES * self._reader.usual_gap:
+        if gap > GAP_SECONDS and gap > GAP_TIMES * self._reader.usual_gap:
             self._hole = (position, gap)
-            return 0.0 if math.isinf(self._speed) else _HOLE_SHOWN_SECONDS * self._speed
+            return 0.0 if math.isinf(self._speed) else _GAP_PLAY_SECONDS * self._speed
         return gap
 
     def _play(self, on_snapshot: Callable[[Snapshot], None]) -> None:
@@ -205,7 +205,7 @@ class ReplayFeed:
 
     def _jump(self, target: float, on_snapshot: Callable[[Snapshot], None]) -> Iterator[tuple[float, Snapshot]]:
         """Judge what lies before the target with fresh rules, show the snapshot there, and return what follows."""
-        self._stages = (Refigure(), GpuBusy(), self._make_rules())
+        self._stages = (RecomputeFigures(), GpuBusy(), self._make_rules())
         before: deque[tuple[float, Snapshot]] = deque(maxlen=HISTORY_SNAPSHOTS)
         upcoming = self._reader.snapshots(target - HISTORY_SECONDS)
         following: tuple[float, Snapshot] | None = None

@@ -21,7 +21,7 @@ from llmtop.nsys_cli import tool as nsys
 from llmtop.protocol.wire import Hello
 from screenshots.scenes import START, scene
 from tui.capture import session
-from tui.capture.form import Prospect
+from tui.capture.form import CapturableProcess
 
 _RECORDED = Path(__file__).parents[1] / "tests" / "data" / "h200" / "nsys" / "launch_bound.sqlite.gz"
 _COMMAND = "python train_gpt.py --batch 8 --sequence 2048"
@@ -41,7 +41,7 @@ def _targets() -> tuple[Target, ...]:
     )
 
 
-def _prospects() -> tuple[Prospect, ...]:
+def _prospects() -> tuple[CapturableProcess, ...]:
     refused = {"kineto": ("it was not started for Kineto captures", f"llmtop run --kineto -- {_COMMAND}")}
     abilities = tuple(
         Ability(
@@ -53,21 +53,21 @@ def _prospects() -> tuple[Prospect, ...]:
         )
         for name, engine in ENGINES.items()
     )
-    return tuple(Prospect(target, abilities) for target in _targets())
+    return tuple(CapturableProcess(target, abilities) for target in _targets())
 
 
 def dialog(app: Any) -> None:
     """Let the dialog find the ranks of the scene."""
     import tui.screens.capture as screen
 
-    screen.prospects = _prospects  # type: ignore[attr-defined]
+    screen.capturable_processes = _prospects  # type: ignore[attr-defined]
     folder.PARENT = str(_FOLDER.parent)
     del app
 
 
 def under_way(app: Any) -> None:
     """An nsys capture that records."""
-    now = session.of(app, lambda: None)
+    now = session.capture_of(app, lambda: None)
     now.state, now.plan = "running", Plan("nsys", _targets(), _FOLDER.parent, steps=5)
     now.stages = {"prepare": 0.0, "start": 0.15, "record": 0.31}
     now.progress = Progress("record", "", 3, 5, 0.52)
@@ -81,7 +81,7 @@ def finished(app: Any) -> None:
         copy = Path(folder) / "trace.sqlite"
         copy.write_bytes(gzip.decompress(_RECORDED.read_bytes()))
         report = replace(analyze(copy, steps=5), source=str(_FOLDER / "trace.sqlite"))
-    now = session.of(app, lambda: None)
+    now = session.capture_of(app, lambda: None)
     info = Info(
         engine="nsys",
         state="done",

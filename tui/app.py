@@ -23,7 +23,7 @@ from llmtop.model.snapshot import Alert, Snapshot
 from tui import textual_private
 from tui.core import keys
 from tui.core.context import ScreenContext
-from tui.core.picture import saved
+from tui.core.picture import save_picture
 from tui.core.theme_memory import ThemeMemory
 from tui.paint import alert_style
 from tui.paint.glyphs import to_ascii
@@ -33,12 +33,12 @@ from tui.screens.base import LlmtopScreen
 from tui.screens.main import MainScreen
 from tui.screens.registry import screen_class
 from tui.state.history import SPANS
-from tui.state.process_ref import Whom
+from tui.state.process_ref import ProcessRef
 from tui.state.view import View
 from tui.terminal.session import has_shell, title
 
 if TYPE_CHECKING:
-    from collectors.past import Past
+    from collectors.past import SnapshotHistory
     from llmtop.capture.prepared import PreparedCaptures
 
 INTERVALS = (0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
@@ -54,7 +54,7 @@ _WIDTHS_KEPT = 1024
 """Texts of which rich remembers the width: what is drawn anew every second is many times fewer."""
 
 
-class Arrived(Message):
+class SnapshotArrived(Message):
     """At least one snapshot waits in the app's queue."""
 
 
@@ -91,7 +91,7 @@ class LlmtopApp(ScreenContext):
         self._lock = threading.Lock()
         self._pending: deque[Snapshot | list[Snapshot]] = deque(maxlen=MAX_PENDING)
         self._told = False
-        self._past: Past | None = None
+        self._past: SnapshotHistory | None = None
         self._newest: Snapshot | None = None
         self._heard_at = time.monotonic()
         self._silence: asyncio.TimerHandle | None = None
@@ -148,9 +148,9 @@ class LlmtopApp(ScreenContext):
         """Called in the feed's thread: keep it, queue it, and tell the app unless it has been told already."""
         if not self.replaying:
             if self._past is None:
-                from collectors.past import Past  # after the first frame
+                from collectors.past import SnapshotHistory  # after the first frame
 
-                self._past = Past()
+                self._past = SnapshotHistory()
             self._past.write(snapshot)
         self._queue(snapshot)
 
@@ -164,17 +164,17 @@ class LlmtopApp(ScreenContext):
         with self._lock:
             self._pending.append(item)
             told, self._told = self._told, True
-        if not told and not self.post_message(Arrived()):
+        if not told and not self.post_message(SnapshotArrived()):
             with self._lock:
                 self._told = False  # nobody heard it: the next one says it again
 
-    def on_arrived(self, _message: Arrived) -> None:
+    def on_snapshot_arrived(self, _message: SnapshotArrived) -> None:
         """Take in everything that waits, then draw once."""
         with self._lock:
             waiting = list(self._pending)
             self._pending.clear()
             self._told = False
-        self._heard()
+        self._mark_live()
         history = self.view.history
         for item in waiting:
             if not isinstance(item, Snapshot):
@@ -194,7 +194,7 @@ class LlmtopApp(ScreenContext):
             self.view.snapshot = newest
             self.redraw()
 
-    def _heard(self) -> None:
+    def _mark_live(self) -> None:
         """The screen is live until nothing has come for a while."""
         self._heard_at, self.view.silent_seconds = time.monotonic(), None
         if self._silence is not None:
@@ -202,14 +202,14 @@ class LlmtopApp(ScreenContext):
         loop = textual_private.event_loop(self)
         if not self.replaying and loop is not None:
             patience = max(STALE_SECONDS, STALE_TIMES * self.view.interval)
-            self._silence = loop.call_later(patience, self._fell_silent)
+            self._silence = loop.call_later(patience, self._mark_stale)
 
-    def _fell_silent(self) -> None:
+    def _mark_stale(self) -> None:
         """Say that the screen is not live, and for how long not."""
         loop = textual_private.event_loop(self)
         if loop is None or not self.is_running:
             return
-        self._silence = loop.call_later(1.0, self._fell_silent)
+        self._silence = loop.call_later(1.0, self._mark_stale)
         self.view.silent_seconds = time.monotonic() - self._heard_at
         if self.view.snapshot is not None and self.view.history.instant is None:
             self.redraw()
@@ -251,7 +251,7 @@ class LlmtopApp(ScreenContext):
 
     def _call_attention(self, snapshot: Snapshot) -> None:
         """Ring once for each new alert and name the worst in the title: tmux shows both in other windows."""
-        loud = [alert for alert in self.view.alerts.heard(snapshot) if alert_style.weight(alert) > 0]
+        loud = [alert for alert in self.view.alerts.unmuted(snapshot) if alert_style.severity_rank(alert) > 0]
         first = self._ringing is None
         ringing = self._ringing or Raised()
         before, new = ringing.up, ringing.new(loud)
@@ -267,7 +267,7 @@ class LlmtopApp(ScreenContext):
     def _title_for(self, loud: list[Alert], snapshot: Snapshot) -> str:
         if not loud:
             return "llmtop"
-        text = f"{alert_style.word(loud[0])} {alert_style.subject(loud[0], snapshot)} · llmtop"
+        text = f"{alert_style.alert_word(loud[0])} {alert_style.subject(loud[0], snapshot)} · llmtop"
         return to_ascii(text) if self._ascii else text
 
     # --- keys -------------------------------------------------------------------------------------------------
@@ -293,7 +293,7 @@ class LlmtopApp(ScreenContext):
     def action_open_about(self, screen: str) -> None:
         """Push the screen that a key of the table names, about the process that the screen on top is about."""
         top = self.screen
-        self.open_screen(screen, top.whom() if isinstance(top, LlmtopScreen) else Whom())
+        self.open_screen(screen, top.target_process() if isinstance(top, LlmtopScreen) else ProcessRef())
 
     def action_copy(self) -> None:
         """Send the command that the screen on top shows to the terminal's clipboard (OSC 52)."""
@@ -310,7 +310,7 @@ class LlmtopApp(ScreenContext):
         """Save what is shown as a picture (SVG) and as text, in the folder that llmtop was started in."""
         top = self.screen
         text = top.picture() if isinstance(top, LlmtopScreen) else ""
-        self.notify(saved(self.export_screenshot(title="llmtop"), text), markup=False)
+        self.notify(save_picture(self.export_screenshot(title="llmtop"), text), markup=False)
 
     def open_screen(self, name: str, *arguments: Any) -> None:
         """Make the screen of that class with `arguments`, and push it; a refusal is shown as one sentence."""
@@ -365,9 +365,9 @@ class LlmtopApp(ScreenContext):
         """Move the instant that is shown by a share (-1 to 1) of all that is remembered or recorded."""
         if isinstance(self._feed, ReplayControls):
             self.action_seek(share * self._feed.length)
-        elif self._past is not None and self._past.first is not None:
-            newest = self.view.history.newest or self._past.first
-            self.action_seek(share * (newest - self._past.first))
+        elif self._past is not None and self._past.first_time is not None:
+            newest = self.view.history.newest or self._past.first_time
+            self.action_seek(share * (newest - self._past.first_time))
         else:
             self.notify("Nothing is remembered yet.", timeout=2)
 
@@ -412,7 +412,7 @@ class LlmtopApp(ScreenContext):
         """Show a live view as it was at this unix time, or nearest to it."""
         view, past = self.view, self._past
         newest = view.history.newest
-        found = None if past is None or newest is None or at >= newest else past.at(at)
+        found = None if past is None or newest is None or at >= newest else past.snapshot_at(at)
         if past is None or found is None:
             self._go_live()
         else:

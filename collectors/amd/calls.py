@@ -18,7 +18,7 @@ LOST = frozenset({32, 34})
 """amdsmi_status_t that concern the whole driver: not initialised, not loaded."""
 ABSENT = frozenset({NO_FUNCTION, 1, 2, 3, 5, 20, 30, 31, 39, 40, 41, 52, 55})
 """Those that only mean that a value is not there, or not now (30: another thread is asking)."""
-_WORDS = {
+_STATUS_TEXTS = {
     GARBAGE: "the driver's answer cannot be read",
     2: "not supported",
     4: "a library that amdsmi needs could not be loaded",
@@ -35,17 +35,17 @@ _WORDS = {
     54: "the GPU could not be reset (see dmesg)",
     56: "the GPU's EEPROM is corrupted",
 }
-_VAGUE = frozenset({GARBAGE, 7, 16})
+_UNSPECIFIC = frozenset({GARBAGE, 7, 16})
 
 
-def words(code: int) -> str:
+def status_text(code: int) -> str:
     """What an amdsmi_status_t means; a number that this version does not know is named as such."""
-    return _WORDS.get(code, f"amdsmi answered with error {code}")
+    return _STATUS_TEXTS.get(code, f"amdsmi answered with error {code}")
 
 
-def vague(code: int) -> bool:
+def is_unspecific(code: int) -> bool:
     """Whether an answer says neither why nor what is lost."""
-    return code in _VAGUE or (code not in _WORDS and code not in ABSENT)
+    return code in _UNSPECIFIC or (code not in _STATUS_TEXTS and code not in ABSENT)
 
 
 def error_text(refusals: Mapping[str, int], *, answered: bool = False) -> str | None:
@@ -54,10 +54,10 @@ def error_text(refusals: Mapping[str, int], *, answered: bool = False) -> str | 
     Where other calls were `answered`, a vague refusal costs its own value and no more.
     """
     for code in sorted(LOST & set(refusals.values())):
-        return words(code)
+        return status_text(code)
     for call, code in refusals.items():
-        if code not in ABSENT and code != NO_PERMISSION and not (answered and vague(code)):
-            return f"{words(code)} ({call})"
+        if code not in ABSENT and code != NO_PERMISSION and not (answered and is_unspecific(code)):
+            return f"{status_text(code)} ({call})"
     return None
 
 
@@ -89,6 +89,6 @@ class AmdCaller(CallRound):
         return None
 
     @property
-    def lost(self) -> bool:
+    def is_lost(self) -> bool:
         """Whether a call of this round was answered with the loss of the driver."""
         return not LOST.isdisjoint(self.refusals.values())

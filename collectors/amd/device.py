@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import time
 
-from collectors.amd.calls import AmdCaller, error_text, vague
-from collectors.amd.fields import Xgmi, cheap_values, identity, slow_values, uses
-from collectors.base.periodic_thread import Beat
-from collectors.gpu.bounds import judged
+from collectors.amd.calls import AmdCaller, error_text, is_unspecific
+from collectors.amd.fields import Xgmi, fast_values, identity, slow_values, uses
+from collectors.base.periodic_thread import PeriodicThread
+from collectors.gpu.bounds import plausible_values
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from collectors.gpu.bounds import Odd, Values
+    from collectors.gpu.bounds import ImplausibleValues, Values
 
 SLOW_SECONDS = 2.0
 STALE_SECONDS = 2.0
@@ -22,12 +22,12 @@ STALE_SECONDS = 2.0
 SETTLE_SECONDS = 3.0
 
 
-class _Round:
+class _RoundValues:
     """What one round of one thread found."""
 
-    def __init__(self, values: Values, call: AmdCaller, odd: Odd) -> None:
-        self.values, self.odd = judged(values, odd), odd
-        self.refusals, self.answered, self.lost = call.refusals, call.answered, call.lost
+    def __init__(self, values: Values, call: AmdCaller, implausible: ImplausibleValues) -> None:
+        self.values, self.implausible = plausible_values(values, implausible), implausible
+        self.refusals, self.answered, self.lost = call.refusals, call.answered, call.is_lost
         self.at, self.unix = time.monotonic(), time.time()
 
 
@@ -44,76 +44,76 @@ class AmdSampler:
         self._name = "AMD GPU"
         self._known = False
         self._fast_call, self._slow_call = AmdCaller(smi), AmdCaller(smi)
-        self._fast: _Round | None = None
-        self._slow: _Round | None = None
+        self._fast: _RoundValues | None = None
+        self._slow: _RoundValues | None = None
         self._fast_rounds = 0
         self._xgmi = Xgmi()
         self._uses: list[Values] = []
         self._born = time.monotonic()
-        self._beats = (
-            Beat(f"amd{index}", self._fast_round, interval),
-            Beat(f"amd{index}-slow", self._slow_round, max(SLOW_SECONDS, interval), offset=-0.05),
+        self._threads = (
+            PeriodicThread(f"amd{index}", self._fast_round, interval),
+            PeriodicThread(f"amd{index}-slow", self._slow_round, max(SLOW_SECONDS, interval), offset=-0.05),
         )
 
     def start(self) -> None:
         """Start the threads."""
-        for beat in self._beats:
+        for beat in self._threads:
             beat.start()
 
     def stop(self) -> None:
         """Ask the threads to end; returns at once."""
-        for beat in self._beats:
+        for beat in self._threads:
             beat.stop()
 
     def join(self, deadline: float) -> bool:
         """Wait until a monotonic time for the threads to end; returns whether all did."""
-        ended = [beat.join(deadline - time.monotonic()) for beat in self._beats]
+        ended = [beat.join(deadline - time.monotonic()) for beat in self._threads]
         return all(ended)
 
     def set_interval(self, seconds: float) -> None:
         """Change the pace."""
         self._interval = seconds
-        self._beats[0].set_seconds(seconds)
-        self._beats[1].set_seconds(max(SLOW_SECONDS, seconds))
+        self._threads[0].set_seconds(seconds)
+        self._threads[1].set_seconds(max(SLOW_SECONDS, seconds))
 
     @property
-    def lost(self) -> bool:
+    def is_lost(self) -> bool:
         """Whether the last round found the driver gone."""
         return self._fast is not None and self._fast.lost
 
     @property
-    def settled(self) -> bool:
+    def is_settled(self) -> bool:
         """Whether it was sampled twice and its slow values are there, or it had its chance."""
         return time.monotonic() - self._born > SETTLE_SECONDS or (self._fast_rounds > 1 and self._slow is not None)
 
-    def hanging(self, seconds: float) -> bool:
+    def is_hanging(self, seconds: float) -> bool:
         """Whether a thread has been inside one call for longer than that."""
         waits = (call.waiting() for call in (self._fast_call, self._slow_call))
         return any(wait is not None and wait[1] > seconds for wait in waits)
 
     @property
-    def odd(self) -> Odd:
+    def implausible_values(self) -> ImplausibleValues:
         """What the driver said in the last rounds that cannot be, by field."""
-        return {name: value for one in (self._slow, self._fast) if one for name, value in one.odd.items()}
+        return {name: value for one in (self._slow, self._fast) if one for name, value in one.implausible.items()}
 
-    def refused(self, code: int) -> set[str]:
+    def functions_refused_with(self, code: int) -> set[str]:
         """The functions that answered `code` in the last rounds."""
         return {name for refusals in self._refusals() for name, answer in refusals.items() if answer == code}
 
-    def refused_vaguely(self) -> set[str]:
+    def functions_refused_without_reason(self) -> set[str]:
         """The functions that were refused for no reason given, while others answered."""
         if self._fast is None or not self._fast.answered:
             return set()
-        return {name for refusals in self._refusals() for name, code in refusals.items() if vague(code)}
+        return {name for refusals in self._refusals() for name, code in refusals.items() if is_unspecific(code)}
 
-    def own_faults(self) -> list[str]:
+    def internal_errors(self) -> list[str]:
         """Mistakes of llmtop itself in the last rounds."""
-        return [beat.fault for beat in self._beats if beat.fault is not None]
+        return [beat.fault for beat in self._threads if beat.fault is not None]
 
     def row(self) -> Values:
         """This GPU as known now: fields of `llmtop.model.snapshot.Gpu`."""
         now, fast, slow = time.monotonic(), self._fast, self._slow
-        fresh = fast is not None and now - fast.at <= self._patience()
+        fresh = fast is not None and now - fast.at <= self._stale_after()
         values: Values = {}
         if slow is not None and now - slow.at <= 3 * max(SLOW_SECONDS, self._interval):
             values.update(slow.values)
@@ -129,7 +129,7 @@ class AmdSampler:
         fresh = slow is not None and time.monotonic() - slow.at <= 3 * max(SLOW_SECONDS, self._interval)
         return self._uses if fresh else []
 
-    def _patience(self) -> float:
+    def _stale_after(self) -> float:
         return max(3 * self._interval, STALE_SECONDS)
 
     def _refusals(self) -> list[dict[str, int]]:
@@ -138,7 +138,7 @@ class AmdSampler:
     def _error(self, now: float, fresh: bool) -> str | None:
         texts: list[str | None] = []
         since = max(self._born, self._fast.at if self._fast else 0.0)
-        if not fresh and now - self._born > self._patience():
+        if not fresh and now - self._born > self._stale_after():
             wait = self._fast_call.waiting()
             texts.append(
                 f"the driver has not answered for {now - since:.0f} s" + (f" ({wait[0]})" if wait else "")
@@ -157,15 +157,15 @@ class AmdSampler:
             uuid, name = identity(call, self._handle)
             self.uuid, self._name = uuid or self.uuid, name or self._name
             self._known = uuid is not None and name is not None
-        self._fast = _Round(cheap_values(call, self._handle), call, {})
+        self._fast = _RoundValues(fast_values(call, self._handle), call, {})
         self._fast_rounds += 1
         self._on_fresh()
 
     def _slow_round(self) -> None:
-        call, odd = self._slow_call, {}  # type: AmdCaller, Odd
+        call, implausible = self._slow_call, {}  # type: AmdCaller, ImplausibleValues
         call.begin()
         values = slow_values(call, self._handle)
-        if not call.lost:
+        if not call.is_lost:
             values.update(self._xgmi.read(call, self._handle))
-            self._uses = uses(call, self._handle, self.uuid, odd)
-        self._slow = _Round(values, call, odd)
+            self._uses = uses(call, self._handle, self.uuid, implausible)
+        self._slow = _RoundValues(values, call, implausible)

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import time
 
-from collectors.gpu.bounds import judged, plausible_pid
+from collectors.gpu.bounds import plausible_pid, plausible_values
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
     from collectors.amd.calls import AmdCaller
-    from collectors.gpu.bounds import Odd, Values
+    from collectors.gpu.bounds import ImplausibleValues, Values
 
 _GENERATIONS = {2_500: 1, 5_000: 2, 8_000: 3, 16_000: 4, 32_000: 5, 64_000: 6}
 """Of PCIe, by MT/s."""
@@ -37,11 +37,11 @@ def identity(call: AmdCaller, handle: Any) -> tuple[str | None, str | None]:
     return uuid, name if name and name != "N/A" else None
 
 
-def cheap_values(call: AmdCaller, handle: Any) -> Values:
+def fast_values(call: AmdCaller, handle: Any) -> Values:
     """What is asked for at every tick."""
     smi = call.smi
     activity = call("amdsmi_get_gpu_activity", handle) or {}
-    if call.lost:
+    if call.is_lost:
         return {}
     power = call("amdsmi_get_power_info", handle) or {}
     clock = call("amdsmi_get_clock_info", handle, smi.AmdSmiClkType.GFX) or {}
@@ -63,7 +63,7 @@ def cheap_values(call: AmdCaller, handle: Any) -> Values:
 def slow_values(call: AmdCaller, handle: Any) -> Values:
     """Values that change slowly or take long to ask for."""
     cap = call("amdsmi_get_power_cap_info", handle) or {}
-    if call.lost:
+    if call.is_lost:
         return {}
     pcie = (call("amdsmi_get_pcie_info", handle) or {}).get("pcie_metric", {})
     energy = call("amdsmi_get_energy_count", handle) or {}
@@ -115,15 +115,17 @@ class Xgmi:
         }
 
 
-def uses(call: AmdCaller, handle: Any, uuid: str, odd: Odd) -> list[Values]:
+def uses(call: AmdCaller, handle: Any, uuid: str, implausible: ImplausibleValues) -> list[Values]:
     """Who uses the GPU: fields of `collectors.base.source.GpuUse`."""
     found = []
     for process in call("amdsmi_get_gpu_process_list", handle) or ():
         pid = process["pid"]
         if not plausible_pid(pid):
-            odd["pid"] = pid
+            implausible["pid"] = pid
             continue
-        mem = judged({"mem_bytes": _number(process["memory_usage"]["vram_mem"])}, odd).get("mem_bytes")
+        mem = plausible_values({"mem_bytes": _number(process["memory_usage"]["vram_mem"])}, implausible).get(
+            "mem_bytes"
+        )
         found.append({"pid": pid, "gpu_uuid": uuid, "mem_bytes": None if mem is None else int(mem)})
     return found
 

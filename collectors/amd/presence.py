@@ -33,7 +33,7 @@ def has_binding() -> bool:
     return find_spec("amdsmi") is not None
 
 
-def worth_asking() -> bool:
+def may_have_gpus() -> bool:
     """Whether there is a GPU of AMD's, or the library that would know."""
     return gpu_count() > 0 or library() is not None
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import time
 
-from collectors.amd.calls import NO_PERMISSION, AmdCaller, words
+from collectors.amd.calls import NO_PERMISSION, AmdCaller, status_text
 from collectors.amd.device import AmdSampler
-from collectors.base.periodic_thread import Beat
-from collectors.gpu.bounds import odd_notes
+from collectors.base.periodic_thread import PeriodicThread
+from collectors.gpu.bounds import implausible_notes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from collectors.gpu.bounds import Values
 
-LOOK_SECONDS = 2.0
-FIRST_LOOK_SECONDS = 2.0
+DISCOVERY_SECONDS = 2.0
+FIRST_DISCOVERY_SECONDS = 2.0
 """For so long a reading without GPUs means that they are still being counted."""
 RESTART_SECONDS, RESTART_SECONDS_BESIDE_HEALTHY = 5.0, 60.0
 """amdsmi is started again no more often, while no GPU answers and while some do."""
@@ -37,7 +37,7 @@ class AmdSource:
         `on_fresh` is called, from any thread, after a GPU's cheap values were read and after each look.
         """
         self._interval, self._on_fresh = interval, on_fresh
-        self._watch = Beat("amd", self._look, LOOK_SECONDS)
+        self._watch = PeriodicThread("amd", self._discover, DISCOVERY_SECONDS)
         self._call: AmdCaller | None = None
         self._samplers: list[AmdSampler] = []
         self._initialised = False
@@ -57,45 +57,51 @@ class AmdSource:
         for sampler in self._samplers:
             sampler.set_interval(seconds)
 
-    def told(self) -> Values:
+    def reading_values(self) -> Values:
         """What is known now, as plain values: fields of `GpuReading`, its GPUs and its uses."""
         samplers = self._samplers
         notes = self._notes(samplers)
-        if not self._looked and time.monotonic() - self._started_at < FIRST_LOOK_SECONDS:
+        if not self._looked and time.monotonic() - self._started_at < FIRST_DISCOVERY_SECONDS:
             return {"notes": notes, "settled": bool(notes)}
         return {
-            "gpus": _apart([sampler.row() for sampler in samplers]),
+            "gpus": _with_distinct_uuids([sampler.row() for sampler in samplers]),
             "uses": [use for sampler in samplers for use in sampler.uses()],
             "driver_version": self._version,
             "notes": notes,
-            "settled": all(sampler.settled for sampler in samplers),
+            "settled": all(sampler.is_settled for sampler in samplers),
         }
 
     def _notes(self, samplers: list[AmdSampler]) -> tuple[str, ...]:
         notes = [self._problem]
         waiting = None if self._call is None else self._call.waiting()
-        if waiting is not None and waiting[1] > LOOK_SECONDS:
+        if waiting is not None and waiting[1] > DISCOVERY_SECONDS:
             notes.append(f"the driver has not answered {waiting[0]} for {waiting[1]:.0f} s")
         if self._looked and not samplers and self._problem is None:
             notes.append("amdsmi is here, but it lists no GPU")
         for names, says in (
-            (set().union(*(one.refused(NO_PERMISSION) for one in samplers)), words(NO_PERMISSION)),
-            (set().union(*(one.refused_vaguely() for one in samplers)), "the driver gives no reason"),
+            (
+                set().union(*(one.functions_refused_with(NO_PERMISSION) for one in samplers)),
+                status_text(NO_PERMISSION),
+            ),
+            (
+                set().union(*(one.functions_refused_without_reason() for one in samplers)),
+                "the driver gives no reason",
+            ),
         ):
             if names:
                 notes.append(f"{', '.join(sorted(names))} refused, what it gives is absent: {says}")
-        notes += odd_notes((f"GPU {sampler.index}", sampler.odd) for sampler in samplers)
-        notes += [self._watch.fault, *(fault for sampler in samplers for fault in sampler.own_faults())]
+        notes += implausible_notes((f"GPU {sampler.index}", sampler.implausible_values) for sampler in samplers)
+        notes += [self._watch.fault, *(fault for sampler in samplers for fault in sampler.internal_errors())]
         return tuple(dict.fromkeys(note for note in notes if note))
 
     # ---- the watching thread ----
 
-    def _look(self) -> None:
+    def _discover(self) -> None:
         if self._call is None:
             self._call = self._load()
         if self._call is not None:
             if not self._initialised:
-                self._begin(self._call)
+                self._create_samplers(self._call)
             elif self._restart_due():
                 self._restart(self._call)
         self._on_fresh()
@@ -112,14 +118,14 @@ class AmdSource:
             return AmdCaller(amdsmi)
         return None
 
-    def _begin(self, call: AmdCaller) -> None:
+    def _create_samplers(self, call: AmdCaller) -> None:
         call.begin()
         call("amdsmi_init")
         code = call.refusals.get("amdsmi_init")
         if code is None:
             handles = call("amdsmi_get_processor_handles")
             code = call.refusals.get("amdsmi_get_processor_handles")
-        self._problem = None if code is None else f"no GPU of AMD's can be shown: {words(code)}"
+        self._problem = None if code is None else f"no GPU of AMD's can be shown: {status_text(code)}"
         if code is not None:
             return
         self._initialised = True
@@ -135,9 +141,9 @@ class AmdSource:
         return AmdSampler(smi, handle, index, self._interval, self._on_fresh)
 
     def _restart_due(self) -> bool:
-        lost = [sampler for sampler in self._samplers if sampler.lost]
+        lost = [sampler for sampler in self._samplers if sampler.is_lost]
         none_listed = not self._samplers
-        if not (lost or none_listed) or any(sampler.hanging(1.0) for sampler in self._samplers):
+        if not (lost or none_listed) or any(sampler.is_hanging(1.0) for sampler in self._samplers):
             return False
         all_lost = len(lost) == len(self._samplers)
         pause = RESTART_SECONDS if all_lost else RESTART_SECONDS_BESIDE_HEALTHY
@@ -151,13 +157,13 @@ class AmdSource:
         if all(sampler.join(deadline) for sampler in self._samplers):
             call("amdsmi_shut_down")
             self._initialised = False
-            self._begin(call)
+            self._create_samplers(call)
         else:
             for sampler in self._samplers:
                 sampler.start()
 
 
-def _apart(rows: list[Values]) -> list[Values]:
+def _with_distinct_uuids(rows: list[Values]) -> list[Values]:
     """The rows with UUIDs that differ: under virtual machines and partitions several GPUs may say the same."""
     seen: set[str] = set()
     for row in rows:

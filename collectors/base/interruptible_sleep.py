@@ -15,7 +15,7 @@ _DAY_S = 86_400.0
 """poll() takes no more than 24 of them."""
 
 
-class Alarm:
+class InterruptibleSleep:
     """Set from any thread, also more often than anybody waits; waited for by one."""
 
     def __init__(self) -> None:

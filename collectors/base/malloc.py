@@ -15,8 +15,8 @@ from contextlib import suppress
 _M_ARENA_MAX = -8
 """malloc.h of glibc."""
 _NEW_OBJECTS = 50_000
-"""More than come between two calls of `give_back`, which looks for cycles anyway. While the windows of eight ranks
-fill, 700 objects a snapshot stay for good: with a tenth of this, looking at them was 3 % of the monitor's time."""
+"""More than come between two calls of `release_free_memory`, which looks for cycles anyway. While the windows of
+eight ranks fill, 700 objects a snapshot stay for good: with a tenth of this, they took 3 % of its time."""
 
 
 def share_one_heap() -> None:
@@ -25,7 +25,7 @@ def share_one_heap() -> None:
         ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
 
 
-def look_for_cycles_seldom() -> None:
+def reduce_cycle_collections() -> None:
     """Have Python look for unused cycles in what comes from now on alone, and when there is much of it.
 
     What a started monitor has loaded stays for good, and to look through it takes 30 ms; a snapshot makes a few
@@ -35,7 +35,7 @@ def look_for_cycles_seldom() -> None:
     gc.set_threshold(_NEW_OBJECTS, 10, 10)
 
 
-def give_back() -> None:
+def release_free_memory() -> None:
     """Return to the system what is free, unused cycles with it; where the C library cannot, nothing."""
     gc.collect()
     with suppress(OSError, AttributeError):

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from collectors.base.interruptible_sleep import Alarm
+from collectors.base.interruptible_sleep import InterruptibleSleep
 
 EARLY_SECONDS = 0.15
 """When the second round follows the first, whatever the pace: rates need two samples, at least 0.1 s apart."""
@@ -15,7 +15,7 @@ WARM_PACE_SECONDS = 0.5
 """For so long rounds then follow each other so soon at least: what one source tells, another needs."""
 
 
-class Beat:
+class PeriodicThread:
     """Does `work` at once, again after `EARLY_SECONDS`, and then at every multiple of `seconds` (plus `offset`).
 
     Beats of the same pace run at the same instants, so what they read belongs together, and who puts it together
@@ -35,7 +35,7 @@ class Beat:
         """Prepare; `at_end` runs in the thread after its last round."""
         self._name, self._work, self._offset, self._at_end = name, work, offset, at_end
         self._seconds = seconds
-        self._wake = Alarm()
+        self._wake = InterruptibleSleep()
         self._stopping = False
         self._thread: threading.Thread | None = None
         self.fault: str | None = None
@@ -43,7 +43,7 @@ class Beat:
 
     def start(self) -> None:
         """Begin, also again after a stop; does nothing while the thread lives."""
-        if self.alive:
+        if self.is_alive:
             return
         self._stopping = False
         self._wake.clear()
@@ -65,10 +65,10 @@ class Beat:
         """Wait `seconds` at most for the thread to end; returns whether it has."""
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(max(0.0, seconds))
-        return not self.alive
+        return not self.is_alive
 
     @property
-    def alive(self) -> bool:
+    def is_alive(self) -> bool:
         """Whether the thread runs now."""
         return self._thread is not None and self._thread.is_alive()
 

@@ -82,7 +82,7 @@ ProcessSource = TimedSource[tuple[Process, ...]]
 class RankSource(Source[RanksReading], Protocol):
     """The steps collector: `latest()` moves on, so each step is handed over once."""
 
-    def settled(self) -> bool:
+    def is_settled(self) -> bool:
         """Whether the trainings that were there at the start have been heard, or have had their chance."""
 
     def pids(self) -> tuple[int, ...]:

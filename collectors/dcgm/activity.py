@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from collectors.base import pipeline
 from collectors.dcgm.page import URL, DcgmPage
-from collectors.gpu.bounds import judged
+from collectors.gpu.bounds import plausible_values
 from llmtop import config
 from llmtop.errors import UnusableInput
 from llmtop.model.snapshot import Gpu, Snapshot
@@ -29,9 +29,9 @@ VARIABLE: Final = "LLMTOP_DCGM"
 NONE: Final = "none"
 PATIENCE_SECONDS = 4.0
 """For so long a GPU may lack SM activity before DCGM is asked: GPM needs two samples."""
-AGAIN_SECONDS, AGAIN_SECONDS_IN_VAIN = 5.0, 60.0
+POLL_SECONDS, RETRY_SECONDS = 5.0, 60.0
 """Between two questions, and where the last one had no answer that is of use."""
-KEPT_SECONDS = 12.0
+RETENTION_SECONDS = 12.0
 """Values are dropped so long after they were told."""
 STALE_SECONDS = 90.0
 """Lines that carry a time stamp are left out when that is older: three times the exporter's own interval."""
@@ -69,7 +69,7 @@ class DcgmActivity:
             url: of the exporter's metrics; by default what $LLMTOP_DCGM says, or the configuration, else the usual
                 place, if root or this user listens there.
         """
-        named_url = url or named()
+        named_url = url or configured_url()
         self._page: DcgmPage | None = None
         self._fault: str | None = None
         if named_url != NONE:
@@ -90,7 +90,7 @@ class DcgmActivity:
         """The snapshot with what DCGM says of the GPUs whose driver gives no SM activity."""
         if self._fault is not None:
             return pipeline.with_note(snapshot, self._fault)
-        lacking = self._lacks(snapshot.gpus)
+        lacking = self._gpus_without_activity(snapshot.gpus)
         if not lacking or self._page is None:
             return snapshot
         now = time.monotonic()
@@ -103,13 +103,14 @@ class DcgmActivity:
             at, values = self._found
         if self._page.ignored is not None:
             snapshot = pipeline.with_note(snapshot, self._page.ignored.sentence(f"set {VARIABLE}={URL}"))
-        if not values or now - at > KEPT_SECONDS:
+        if not values or now - at > RETENTION_SECONDS:
             return snapshot
         return replace(
-            snapshot, gpus=tuple(_with(gpu, values) if gpu.uuid in lacking else gpu for gpu in snapshot.gpus)
+            snapshot,
+            gpus=tuple(_with_missing_values(gpu, values) if gpu.uuid in lacking else gpu for gpu in snapshot.gpus),
         )
 
-    def _lacks(self, gpus: Iterable[Gpu]) -> set[str]:
+    def _gpus_without_activity(self, gpus: Iterable[Gpu]) -> set[str]:
         """Who has had no SM activity for a while, though its driver answers."""
         now = time.monotonic()
         silent = [
@@ -121,24 +122,24 @@ class DcgmActivity:
     def _ask(self, page: DcgmPage) -> None:
         found: Mapping[Place, Mapping[str, float]] = {}
         try:
-            found = activity_in(page.ask(), time.time())
+            found = parse_activity(page.ask(), time.time())
         finally:
             now = time.monotonic()
             with self._lock:
                 self._asking = False
-                self._next = now + (AGAIN_SECONDS if found else AGAIN_SECONDS_IN_VAIN)
-                if found or now - self._found[0] > KEPT_SECONDS:
+                self._next = now + (POLL_SECONDS if found else RETRY_SECONDS)
+                if found or now - self._found[0] > RETENTION_SECONDS:
                     self._found = now, found
                 elif self._found[1]:
-                    self._next = now + AGAIN_SECONDS  # it answered a moment ago
+                    self._next = now + POLL_SECONDS  # it answered a moment ago
 
 
-def named() -> str | None:
+def configured_url() -> str | None:
     """What the user names to be asked: a URL, or `NONE`; None where he names nothing."""
     return os.environ.get(VARIABLE) or config.current().dcgm
 
 
-def activity_in(text: str, now: float) -> dict[Place, dict[str, float]]:
+def parse_activity(text: str, now: float) -> dict[Place, dict[str, float]]:
     """Values by GPU, and by field of `llmtop.model.snapshot.Gpu`, from an exporter's text.
 
     What cannot be is left out (DCGM writes "blank" as 140737488355328), and what is older than `STALE_SECONDS` by
@@ -161,11 +162,11 @@ def activity_in(text: str, now: float) -> dict[Place, dict[str, float]]:
         if uuid and math.isfinite(value):
             field, factor = FIELDS[name]
             found.setdefault((uuid, told.get("GPU_I_ID", "")), {})[field] = value * factor
-    sound = {place: judged(values, {}) for place, values in found.items()}
+    sound = {place: plausible_values(values, {}) for place, values in found.items()}
     return {place: values for place, values in sound.items() if values}
 
 
-def _with(gpu: Gpu, values: Mapping[Place, Mapping[str, float]]) -> Gpu:
+def _with_missing_values(gpu: Gpu, values: Mapping[Place, Mapping[str, float]]) -> Gpu:
     """The GPU with what it lacks; what the driver itself gives stays."""
     instance = "" if gpu.mig_gpu_instance is None else str(gpu.mig_gpu_instance)
     told = values.get((gpu.mig_parent_uuid or gpu.uuid, instance), {})

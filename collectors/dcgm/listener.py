@@ -40,7 +40,7 @@ def listeners(address: str, port: int, tables: Collection[Path] = _TABLES) -> fr
         port: of TCP.
         tables: files of the kernel in the form of /proc/net/tcp.
     """
-    wanted = _plain(address)
+    wanted = _unmapped_address(address)
     return frozenset(
         listener
         for table in tables
@@ -49,7 +49,7 @@ def listeners(address: str, port: int, tables: Collection[Path] = _TABLES) -> fr
     )
 
 
-def is_believed(found: Collection[Listener]) -> bool:
+def is_trusted(found: Collection[Listener]) -> bool:
     """Whether root or this process's own user owns each of these sockets, and there is one."""
     uids = {listener.uid for listener in found}
     return bool(uids) and uids <= {0, os.geteuid()} - {_overflow_uid()}
@@ -71,10 +71,10 @@ def _address(words: str) -> str:
     raw = b"".join(
         int(words[place : place + 8], 16).to_bytes(4, sys.byteorder) for place in range(0, len(words), 8)
     )
-    return _plain(str(ip_address(raw)))
+    return _unmapped_address(str(ip_address(raw)))
 
 
-def _plain(address: str) -> str:
+def _unmapped_address(address: str) -> str:
     """The address, as IPv4 where it is one that IPv6 carries (::ffff:127.0.0.1)."""
     found = ip_address(address)
     mapped = found.ipv4_mapped if isinstance(found, IPv6Address) else None

@@ -7,17 +7,17 @@ from collections.abc import Collection
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-from collectors.dcgm.listener import Listener, is_believed, listeners
+from collectors.dcgm.listener import Listener, is_trusted, listeners
 from llmtop.errors import UnusableInput
 
 URL = "http://127.0.0.1:9400/metrics"
 """Where it listens unless told otherwise."""
-MOST_BYTES = 8 << 20
+MAX_BYTES = 8 << 20
 """Of an answer: a node of 16 GPUs with 80 fields each has 400 KiB."""
 LIMIT_SECONDS = 2.0
 
 
-class Ignored(NamedTuple):
+class UntrustedListener(NamedTuple):
     """A listener at `URL` that is not believed."""
 
     uids: tuple[int, ...]
@@ -60,21 +60,21 @@ class DcgmPage:
         if parts.scheme != "http" or not parts.hostname or not port:
             raise UnusableInput(f"{url!r} is no URL of a dcgm-exporter, such as {URL}; none: there is none to ask")
         self._host, self._port, self._path = parts.hostname, port, parts.path or "/metrics"
-        self.ignored: Ignored | None = None
+        self.ignored: UntrustedListener | None = None
         """Set by `ask` where somebody listens who is not believed."""
 
     def ask(self) -> str:
         """Its answer, or the beginning of it; "" where there is none, or it is not believed."""
         before = frozenset() if self._is_named else listeners(self._host, self._port)
-        if before and not is_believed(before):
-            self.ignored = _ignored(before)
+        if before and not is_trusted(before):
+            self.ignored = _untrusted_listener(before)
             return ""
         answer = self._fetch()
         if answer is None or self._is_named:
             self.ignored = None
             return answer or ""
         after = listeners(self._host, self._port)
-        self.ignored = None if is_believed(after) else _ignored(after)
+        self.ignored = None if is_trusted(after) else _untrusted_listener(after)
         # Another listener than before may be the one that answered.
         return answer if before == after and self.ignored is None else ""
 
@@ -91,7 +91,7 @@ class DcgmPage:
         try:
             connection.request("GET", self._path)
             answer = connection.getresponse()
-            while answer.status == http.client.OK and len(body) < MOST_BYTES and time.monotonic() < until:
+            while answer.status == http.client.OK and len(body) < MAX_BYTES and time.monotonic() < until:
                 piece = answer.read1(1 << 16)
                 if not piece:
                     break
@@ -103,5 +103,5 @@ class DcgmPage:
         return body.decode("utf-8", "replace")
 
 
-def _ignored(found: Collection[Listener]) -> Ignored:
-    return Ignored(tuple(sorted({listener.uid for listener in found if not is_believed((listener,))})))
+def _untrusted_listener(found: Collection[Listener]) -> UntrustedListener:
+    return UntrustedListener(tuple(sorted({listener.uid for listener in found if not is_trusted((listener,))})))

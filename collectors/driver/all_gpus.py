@@ -36,7 +36,7 @@ class AllGpus:
                 self._tpus = DriverSource(interval, "Google")
             else:
                 self._tpu_note = NO_TPU_BINDING
-        if presence.worth_asking():
+        if presence.may_have_gpus():
             if presence.has_binding():
                 self._amd = DriverSource(interval, "AMD")
             elif presence.gpu_count():
@@ -54,7 +54,7 @@ class AllGpus:
 
     def latest(self) -> GpuReading:
         """What all say now. Nothing before NVIDIA's driver has spoken: the others would get other numbers then."""
-        gpus = self._of_both()
+        gpus = self._nvidia_and_amd()
         if self._tpus is None:
             return replace(gpus, notes=(*gpus.notes, self._tpu_note)) if self._tpu_note else gpus
         return self._with_tpus(gpus, self._tpus.latest())
@@ -77,7 +77,7 @@ class AllGpus:
     def _sources(self) -> list[DriverSource]:
         return [source for source in (self._nvidia, self._amd, self._tpus) if source is not None]
 
-    def _of_both(self) -> GpuReading:
+    def _nvidia_and_amd(self) -> GpuReading:
         nvidia = self._nvidia.latest()
         if self._amd is None:
             if self._amd_note is None or nvidia.gpus or not nvidia.notes:

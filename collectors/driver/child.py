@@ -122,7 +122,7 @@ def kill(child: Child) -> None:
         os.kill(child.pid, signal.SIGKILL)
 
 
-def end_in_words(status: int) -> str:
+def exit_reason(status: int) -> str:
     """Why a child ended, that nobody had asked to."""
     if status == _UNKNOWN:
         return "the process that asks the driver ended"
@@ -141,7 +141,7 @@ def end_in_words(status: int) -> str:
 # ---- in the child ----
 
 
-def settle(parent: int) -> socket.socket:
+def isolate(parent: int) -> socket.socket:
     """Be nobody's but the monitor's: no terminal, no signal that one sends, no file, and no life after it.
 
     Returns the end of the channel.
@@ -153,7 +153,7 @@ def settle(parent: int) -> socket.socket:
         signal.signal(number, signal.SIG_IGN)
     for known in (signal.SIGTERM, signal.SIGCHLD):
         signal.signal(known, signal.SIG_DFL)
-    nowhere = _open_nowhere()
+    nowhere = _open_null_device()
     for standard in (0, 1, 2):
         os.dup2(nowhere, standard)
     # Whatever the monitor itself was started with lies open here too.
@@ -162,7 +162,7 @@ def settle(parent: int) -> socket.socket:
             with suppress(OSError):  # that of the listing itself is closed already
                 os.close(int(name))
     os.set_inheritable(_CHANNEL, False)
-    _leave_no_core()
+    _disable_core_dumps()
     libc = ctypes.CDLL(None, use_errno=True)
     libc.prctl(_PR_SET_NAME, b"llmtop-driver", 0, 0, 0)
     libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
@@ -173,7 +173,7 @@ def settle(parent: int) -> socket.socket:
     return socket.socket(fileno=_CHANNEL)
 
 
-def _open_nowhere() -> int:
+def _open_null_device() -> int:
     """A descriptor that takes what is written, or refuses it where a root folder has no /dev/null."""
     try:
         return os.open(os.devnull, os.O_RDWR)
@@ -183,7 +183,7 @@ def _open_nowhere() -> int:
         return writer
 
 
-def _leave_no_core() -> None:
+def _disable_core_dumps() -> None:
     """A driver that crashes again and again must not fill the folder that the monitor was started in."""
     import resource
 

@@ -32,14 +32,14 @@ def serve(channel: socket.socket, vendor: str) -> None:
     command = channel.recv(PACE.size)
     if len(command) == PACE.size:
         with suppress(BrokenPipeError, ConnectionResetError):
-            _tell(channel, vendor, *PACE.unpack(command))
+            _send_readings(channel, vendor, *PACE.unpack(command))
     # A thread may be inside a call that never returns. The kernel takes back what the driver's library holds.
     os._exit(0)
 
 
-def _tell(channel: socket.socket, vendor: str, interval: float) -> None:
+def _send_readings(channel: socket.socket, vendor: str, interval: float) -> None:
     fresh_out, fresh_in = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-    source = _source(vendor, interval, lambda: _ring(fresh_in))
+    source = _source(vendor, interval, lambda: _wake(fresh_in))
     source.start()
     poll = select.poll()
     poll.register(channel, select.POLLIN)
@@ -55,11 +55,11 @@ def _tell(channel: socket.socket, vendor: str, interval: float) -> None:
         if fresh_out in ready:
             time.sleep(_GATHER_SECONDS)
             os.read(fresh_out, 1 << 16)
-        reading = source.told()
+        reading = source.reading_values()
         uses = reading.pop("uses", [])
-        told = json.dumps([reading, None if uses == sent else uses]).encode()
+        message = json.dumps([reading, None if uses == sent else uses]).encode()
         sent = uses
-        channel.sendall(LENGTH.pack(len(told)) + told)
+        channel.sendall(LENGTH.pack(len(message)) + message)
 
 
 def _source(vendor: str, interval: float, on_fresh: Callable[[], None]) -> NvmlSource | AmdSource | TpuSource:
@@ -77,6 +77,6 @@ def _source(vendor: str, interval: float, on_fresh: Callable[[], None]) -> NvmlS
     return NvmlSource(interval, on_fresh=on_fresh)
 
 
-def _ring(bell: int) -> None:
+def _wake(bell: int) -> None:
     with suppress(BlockingIOError):  # it has been rung often enough
         os.write(bell, b"\0")

@@ -15,23 +15,23 @@ from typing import Literal
 import msgspec
 from msgspec.structs import replace
 
-from collectors.base.interruptible_sleep import Alarm
+from collectors.base.interruptible_sleep import InterruptibleSleep
 from collectors.base.source import GpuReading, GpuUse
 from collectors.driver import child as driver_child
 from collectors.driver.child import HEARTBEAT_SECONDS, LENGTH, PACE, Child
 from llmtop.model.snapshot import Gpu
 
-AGAIN_SECONDS = (1.0, 60.0)
+RESTART_SECONDS = (1.0, 60.0)
 """How soon after its end the driver is asked again: at first, and at most; the time doubles from end to end."""
-WELL_SECONDS = 60.0
+STABLE_SECONDS = 60.0
 """A process that has lived for so long was well: the next wait is the first one again."""
 SILENT_HEARTBEATS = 3
 """Heartbeats that may be missing before the values are dropped, and it is said."""
-HOPELESS_HEARTBEATS = 30
+MAX_SILENT_HEARTBEATS = 30
 """Heartbeats without a word after which the process is ended. A GPU that hangs does not silence it."""
-KEPT_SECONDS = 600.0
+RETENTION_SECONDS = 600.0
 """For so long it is still said that the driver's library has crashed, once it answers again."""
-MOST_BYTES = 64 << 20
+MAX_BYTES = 64 << 20
 """Of one message: 64 GPUs and 100,000 processes take 12 MiB."""
 CLOSE_SECONDS = 0.8
 _GARBLED = "the process that asks the driver said what cannot be read"
@@ -47,7 +47,7 @@ class DriverSource:
         """Prepare to sample that vendor's GPUs every `interval` seconds; starts nothing yet."""
         self._interval, self._vendor = interval, vendor
         self._child: Child | None = None
-        self._wake = Alarm()
+        self._wake = InterruptibleSleep()
         self._closing = False
         self._reading = GpuReading()
         self._trouble: str | None = None
@@ -77,7 +77,7 @@ class DriverSource:
                 trouble += f"; it is asked again in {max(1, math.ceil(again_at - time.monotonic()))} s"
             rows = tuple(_without_values(gpu, trouble) for gpu in reading.gpus)
             return replace(reading, gpus=rows, uses=(), notes=(trouble,))
-        if crashed is not None and time.monotonic() - crashed[1] < KEPT_SECONDS:
+        if crashed is not None and time.monotonic() - crashed[1] < RETENTION_SECONDS:
             at = time.strftime("%H:%M:%S", time.localtime(crashed[2]))
             return replace(reading, notes=(*reading.notes, f"{crashed[0]} at {at}, and was started again"))
         return reading
@@ -95,19 +95,19 @@ class DriverSource:
     # ---- the listening thread ----
 
     def _run(self) -> None:
-        wait = AGAIN_SECONDS[0]
+        wait = RESTART_SECONDS[0]
         while not self._closing:
             born = time.monotonic()
             child = self._start_child()
             if child is not None:
-                self._listen(child)
-                self._end(child)
-                if time.monotonic() - born >= WELL_SECONDS:
-                    wait = AGAIN_SECONDS[0]
+                self._receive(child)
+                self._reap(child)
+                if time.monotonic() - born >= STABLE_SECONDS:
+                    wait = RESTART_SECONDS[0]
             self._again_at = time.monotonic() + wait
             self._wake.wait(wait)
             self._again_at = None
-            wait = min(2 * wait, AGAIN_SECONDS[1])
+            wait = min(2 * wait, RESTART_SECONDS[1])
 
     def _start_child(self) -> Child | None:
         try:
@@ -118,13 +118,13 @@ class DriverSource:
             self._trouble = f"no process could be started to ask the driver ({why})"
         return self._child
 
-    def _listen(self, child: Child) -> None:
+    def _receive(self, child: Child) -> None:
         """Take readings until the process is gone, or has been silent for too long."""
         self._send_pace(child)
         # Silence is counted in waits, not by a clock: this process may have been stopped itself.
         child.channel.settimeout(HEARTBEAT_SECONDS)
         silent, received = 0, bytearray()
-        while not self._closing and silent < HOPELESS_HEARTBEATS:
+        while not self._closing and silent < MAX_SILENT_HEARTBEATS:
             try:
                 piece = child.channel.recv(1 << 16)
             except TimeoutError:
@@ -139,16 +139,16 @@ class DriverSource:
             silent = 0
             received += piece
             try:
-                self._take(received)
+                self._consume(received)
             except (msgspec.MsgspecError, UnicodeDecodeError):
                 self._garbled = True  # its memory is not what it was: the next one's is
                 return
 
-    def _take(self, received: bytearray) -> None:
+    def _consume(self, received: bytearray) -> None:
         """Take the whole messages at the beginning; an empty reading does not end what trouble there is."""
         while len(received) >= LENGTH.size:
             end = LENGTH.size + LENGTH.unpack_from(received)[0]
-            if end > MOST_BYTES:
+            if end > MAX_BYTES:
                 raise msgspec.DecodeError(f"a message of {end} bytes")
             if len(received) < end:
                 return
@@ -158,7 +158,7 @@ class DriverSource:
                 self._reading = replace(reading, uses=self._reading.uses if uses is None else uses)
                 self._trouble = None
 
-    def _end(self, child: Child) -> None:
+    def _reap(self, child: Child) -> None:
         """See the process to its end, and say why it ended."""
         child.channel.close()
         status = driver_child.reap(child, 0.3)
@@ -170,7 +170,7 @@ class DriverSource:
             status = driver_child.reap(child, 1.0)
         self._child = None
         if status is not None and not self._closing:
-            why = _GARBLED if self._garbled else driver_child.end_in_words(status)
+            why = _GARBLED if self._garbled else driver_child.exit_reason(status)
             self._garbled = False
             self._crashed = why, time.monotonic(), time.time()
             self._trouble = why

@@ -6,10 +6,10 @@ import re
 import threading
 from collections.abc import Callable, Collection
 
-from collectors.base.interruptible_sleep import Alarm
-from collectors.dcgm.page import URL, DcgmPage, Ignored
+from collectors.base.interruptible_sleep import InterruptibleSleep
+from collectors.dcgm.page import URL, DcgmPage, UntrustedListener
 
-AGAIN_SECONDS = 60.0
+POLL_SECONDS = 60.0
 _LINE = re.compile(r'^(DCGM_FI_\w+)\{[^}]*?\bUUID="([^"]{1,128})"', re.MULTILINE)
 
 
@@ -30,7 +30,7 @@ class DcgmExporter:
         self._warn = warn
         self._series: Collection[tuple[str, str]] | None = None
         self._closed = False
-        self._wake = Alarm()
+        self._wake = InterruptibleSleep()
         self._thread = threading.Thread(target=self._run, name="llmtop-dcgm", daemon=True)
 
     def start(self) -> None:
@@ -47,17 +47,17 @@ class DcgmExporter:
         return self._series
 
     @property
-    def ignored(self) -> Ignored | None:
+    def untrusted_listener(self) -> UntrustedListener | None:
         """Who listens there and is not believed."""
         return self._page.ignored
 
     def _run(self) -> None:
-        warned: Ignored | None = None
+        warned: UntrustedListener | None = None
         while not self._closed:
             self._series = frozenset((uuid, name) for name, uuid in _LINE.findall(self._page.ask()))
             ignored = self._page.ignored
             if ignored is not None and ignored != warned:
                 warned = ignored
                 self._warn(ignored.sentence(f"pass --dcgm-exporter {URL}") + "; the GPU series are exported here")
-            self._wake.wait(AGAIN_SECONDS)
+            self._wake.wait(POLL_SECONDS)
             self._wake.clear()

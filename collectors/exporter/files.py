@@ -9,7 +9,7 @@ import threading
 from contextlib import suppress
 from pathlib import Path
 
-from collectors.base.interruptible_sleep import Alarm
+from collectors.base.interruptible_sleep import InterruptibleSleep
 from collectors.exporter.stage import ExportStage
 from collectors.exporter.text import page
 from llmtop.errors import LlmtopError, NotPossibleHere, UnusableInput
@@ -37,8 +37,8 @@ class Textfile:
         self.error: LlmtopError | None = None
         """Why it cannot be written now."""
         self._closed = False
-        self._wake = Alarm()
-        self._lock = _locked(folder)
+        self._wake = InterruptibleSleep()
+        self._lock = _lock_folder(folder)
         self._write()
         if self.error is not None:
             raise self.error
@@ -68,7 +68,7 @@ class Textfile:
 
     def _write(self) -> None:
         try:
-            write_whole(self.path, page(self._stage.collect()))
+            write_atomically(self.path, page(self._stage.collect()))
             self.error = None
         except OSError as error:
             self.error = NotPossibleHere(
@@ -76,7 +76,7 @@ class Textfile:
             )
 
 
-def _locked(folder: Path) -> int:
+def _lock_folder(folder: Path) -> int:
     try:
         file = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
     except OSError as error:
@@ -110,7 +110,7 @@ class Discovery:
         self._path = path
         self._text = json.dumps([{"targets": [target], "labels": {}}]).encode() + b"\n"
         try:
-            write_whole(path, self._text)
+            write_atomically(path, self._text)
         except OSError as error:
             raise NotPossibleHere(f"{path} cannot be written: {error.strerror}") from None
 
@@ -121,7 +121,7 @@ class Discovery:
                 self._path.unlink()
 
 
-def write_whole(path: Path, data: bytes) -> None:
+def write_atomically(path: Path, data: bytes) -> None:
     """Write a file that readers see as it was or as it is now, never in between.
 
     Raises:

@@ -68,7 +68,7 @@ class LastXids:
     def __init__(self) -> None:
         self._last: dict[str, int] = {}
 
-    def take(self, gpus: Collection[Gpu]) -> None:
+    def update(self, gpus: Collection[Gpu]) -> None:
         """Look at what the GPUs report now; those that are no more are forgotten."""
         for gpu in gpus:
             found = xids_in(gpu.error or "")
@@ -76,7 +76,7 @@ class LastXids:
                 self._last[gpu.uuid] = found[-1]
         self._last = {gpu.uuid: self._last[gpu.uuid] for gpu in gpus if gpu.uuid in self._last}
 
-    def of(self, uuid: str) -> int | None:
+    def latest(self, uuid: str) -> int | None:
         """None while none was seen."""
         return self._last.get(uuid)
 
@@ -103,20 +103,24 @@ def families(
         )
         for gpu in gpus:
             value = field.value(gpu) if gpu.uuid in labels else None
-            if value is not None and (_parent(gpu), field.name) not in others and not _dcgms(gpu, field.name):
+            if (
+                value is not None
+                and (_parent(gpu), field.name) not in others
+                and not _is_from_dcgm(gpu, field.name)
+            ):
                 family.add_metric(labels[gpu.uuid], value)
         if family.samples:
             yield family
     errors = GaugeMetricFamily(XID, "Value of the last XID error encountered", labels=_LABELS)
     for gpu in gpus:
-        last = xids.of(gpu.uuid)
+        last = xids.latest(gpu.uuid)
         if last is not None and gpu.uuid in labels and (_parent(gpu), XID) not in others:
             errors.add_metric(labels[gpu.uuid], last)
     if errors.samples:
         yield errors
 
 
-def _dcgms(gpu: Gpu, name: str) -> bool:
+def _is_from_dcgm(gpu: Gpu, name: str) -> bool:
     """Whether the value was had from a dcgm-exporter, and so is its own to tell."""
     return gpu.activity_source == "dcgm" and name.startswith("DCGM_FI_PROF_")
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 ANY: Final = "*"
-_AGAIN_SECONDS: Final = 60.0
+_RETRY_SECONDS: Final = 60.0
 _RESOLVER: Final = Path("/etc/resolv.conf")
 
 
@@ -32,8 +32,8 @@ class HostNames:
                 and "*" allows any.
         """
         self._any = ANY in allowed
-        self._suffixes = tuple(_plain(name) for name in allowed if name.startswith("."))
-        self._names = {"localhost", *map(_plain, allowed), *_own_names()}
+        self._suffixes = tuple(_normalized(name) for name in allowed if name.startswith("."))
+        self._names = {"localhost", *map(_normalized, allowed), *_own_names()}
         self._lock = threading.Lock()
         self._asked_at: float | None = None
 
@@ -50,16 +50,16 @@ class HostNames:
     def _ask(self) -> None:
         """Add what the name service calls this machine: in the thread of who needs it, as it may take seconds."""
         with self._lock:
-            if self._asked_at is None or time.monotonic() - self._asked_at > _AGAIN_SECONDS:
+            if self._asked_at is None or time.monotonic() - self._asked_at > _RETRY_SECONDS:
                 with suppress(OSError, UnicodeError):
                     name, aliases, _ = socket.gethostbyaddr(socket.gethostname())
-                    self._names.update(map(_plain, (name, *aliases)))
+                    self._names.update(map(_normalized, (name, *aliases)))
                 self._asked_at = time.monotonic()
 
 
 def _own_names() -> set[str]:
     """The host name, short and whole, and with each domain that names are searched in."""
-    name = _plain(socket.gethostname())
+    name = _normalized(socket.gethostname())
     short = name.partition(".")[0]
     return {name, short, *(f"{short}.{domain}" for domain in _search_domains(_RESOLVER))} - {""}
 
@@ -70,7 +70,9 @@ def _search_domains(file: Path) -> set[str]:
     except OSError:
         return set()
     found = (line.split() for line in lines)
-    domains = {_plain(word) for words in found if words and words[0] in ("search", "domain") for word in words[1:]}
+    domains = {
+        _normalized(word) for words in found if words and words[0] in ("search", "domain") for word in words[1:]
+    }
     return domains - {""}
 
 
@@ -79,7 +81,7 @@ def _name_in(host: str) -> str:
     host = host.strip()
     if host.startswith("["):
         return host[1:].partition("]")[0].partition("%")[0]
-    return _plain(host.rpartition(":")[0] if host.count(":") == 1 else host)
+    return _normalized(host.rpartition(":")[0] if host.count(":") == 1 else host)
 
 
 def _is_address(name: str) -> bool:
@@ -90,5 +92,5 @@ def _is_address(name: str) -> bool:
     return True
 
 
-def _plain(name: str) -> str:
+def _normalized(name: str) -> str:
     return name.lower().removesuffix(".")

@@ -10,8 +10,8 @@ from typing import Final, Literal, NamedTuple
 
 Kind = Literal["counter", "gauge"]
 OTHER: Final = "other"
-"""The phase that stands for all beyond `MOST_PHASES`."""
-MOST_PHASES: Final = 32
+"""The phase that stands for all beyond `MAX_PHASES`."""
+MAX_PHASES: Final = 32
 """Names of phases of one rank."""
 RANK: Final = ("rank", "pid")
 

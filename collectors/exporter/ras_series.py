@@ -19,20 +19,20 @@ class RasValue(NamedTuple):
     value: float
 
 
-def told(snapshot: Snapshot) -> Iterator[RasValue]:
+def ras_values(snapshot: Snapshot) -> Iterator[RasValue]:
     """Of each communicator in which ranks are behind or missing; others only wait for one of these."""
     for stuck in snapshot.stuck_communicators:
         if not (stuck.behind or stuck.missing):
             continue
-        which = _which(stuck, snapshot.ranks)
+        which = _communicator_labels(stuck, snapshot.ranks)
         yield RasValue(names.RAS_WAITING, which, stuck.waiting_count)
         for one in stuck.behind:
-            yield RasValue(names.RAS_BEHIND, (*which, *_who(one)), (stuck.number or 0) - (one.called or 0))
+            yield RasValue(names.RAS_BEHIND, (*which, *_rank_labels(one)), (stuck.number or 0) - (one.called or 0))
         for one in stuck.missing:
-            yield RasValue(names.RAS_MISSING, (*which, *_who(one)), 1)
+            yield RasValue(names.RAS_MISSING, (*which, *_rank_labels(one)), 1)
 
 
-def _which(stuck: StuckCommunicator, ranks: tuple[Rank, ...]) -> tuple[str, ...]:
+def _communicator_labels(stuck: StuckCommunicator, ranks: tuple[Rank, ...]) -> tuple[str, ...]:
     """Run, user, communicator, process group and operation; "" is what is not known here."""
     here = [rank for rank in ranks if rank.pid in stuck.pids]
     first = here[0] if here else None
@@ -59,5 +59,5 @@ def _process_group(here: list[Rank]) -> str:
     return label(groups.pop()) if len(groups) == 1 else ""
 
 
-def _who(one: CommunicatorRank) -> tuple[str, str, str]:
+def _rank_labels(one: CommunicatorRank) -> tuple[str, str, str]:
     return str(one.rank), label(one.host), str(one.pid)

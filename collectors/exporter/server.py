@@ -1,6 +1,6 @@
 """What Prometheus fetches over HTTP: one page, for whoever reaches the port.
 
-A connection has a thread and ten seconds. Of more than `MOST_CONNECTIONS` at once the oldest is dropped: many that
+A connection has a thread and ten seconds. Of more than `MAX_CONNECTIONS` at once the oldest is dropped: many that
 say nothing do not keep out who comes to fetch. What is told is made once for each snapshot.
 """
 
@@ -24,7 +24,7 @@ from collectors.exporter.stage import ExportStage
 from collectors.exporter.text import page
 from llmtop.errors import LlmtopError, NotPossibleHere, UnusableInput
 
-MOST_CONNECTIONS = 16
+MAX_CONNECTIONS = 16
 LIMIT_SECONDS = 10.0
 """How long a connection may say, or take, nothing."""
 PATH = "/metrics"
@@ -35,7 +35,7 @@ _FORMAT = "text/plain; version=0.0.4; charset=utf-8"
 _StartResponse = Callable[[str, list[tuple[str, str]]], object]
 
 
-class App:
+class MetricsApp:
     """The page, as WSGI has it."""
 
     def __init__(self, stage: ExportStage, names: HostNames) -> None:
@@ -49,13 +49,13 @@ class App:
     def __call__(self, environ: dict[str, Any], start_response: _StartResponse) -> Iterable[bytes]:
         """Answer one request."""
         if environ.get("HTTP_HOST") not in self._names:
-            return _say(
+            return _respond_text(
                 start_response, MISDIRECTED, "this exporter does not answer to that Host; see --allow-host"
             )
         if environ["REQUEST_METHOD"] not in ("GET", "HEAD"):
-            return _say(start_response, "405 Method Not Allowed", "GET it", ("Allow", "GET, HEAD"))
+            return _respond_text(start_response, "405 Method Not Allowed", "GET it", ("Allow", "GET, HEAD"))
         if environ["PATH_INFO"] not in (PATH, "/"):
-            return _say(start_response, "404 Not Found", f"what there is, is at {PATH}")
+            return _respond_text(start_response, "404 Not Found", f"what there is, is at {PATH}")
         packed = gzip_accepted(environ.get("HTTP_ACCEPT_ENCODING", ""))
         body = self._body(packed)
         headers = [("Content-Type", _FORMAT), ("Content-Length", str(len(body)))]
@@ -64,7 +64,7 @@ class App:
 
     def _body(self, packed: bool) -> bytes:
         with self._lock:
-            state = self._stage.number, self._stage.is_old
+            state = self._stage.number, self._stage.is_stale
             if state != self._made_of:
                 self._made_of, self._made = state, {}
             if False not in self._made:
@@ -74,7 +74,9 @@ class App:
             return self._made[packed]
 
 
-def _say(start_response: _StartResponse, status: str, words: str, *headers: tuple[str, str]) -> Iterable[bytes]:
+def _respond_text(
+    start_response: _StartResponse, status: str, words: str, *headers: tuple[str, str]
+) -> Iterable[bytes]:
     body = f"{words}\n".encode()
     start_response(status, [("Content-Type", "text/plain"), ("Content-Length", str(len(body))), *headers])
     return [body]
@@ -117,7 +119,7 @@ class _Server(ThreadingWSGIServer):
         """Give the connection a thread; the oldest goes where there are too many."""
         with self._open_lock:
             self._open[id(request)] = request
-            oldest = next(iter(self._open.values())) if len(self._open) > MOST_CONNECTIONS else None
+            oldest = next(iter(self._open.values())) if len(self._open) > MAX_CONNECTIONS else None
             if oldest is not None:
                 del self._open[id(oldest)]
         if oldest is not None:
@@ -179,7 +181,9 @@ class MetricsServer:
         family, number = _resolved(address, port)
         kind = _Server6 if family == socket.AF_INET6 else _Server
         try:
-            self._server = make_server(number, port, App(stage, HostNames((address, *allowed))), kind, _Handler)
+            self._server = make_server(
+                number, port, MetricsApp(stage, HostNames((address, *allowed))), kind, _Handler
+            )
         except OSError as error:
             raise _cannot_listen(address, port, error) from None
         self._server.tls = tls

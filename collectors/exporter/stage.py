@@ -9,18 +9,18 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from prometheus_client import Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-from collectors.dcgm.page import Ignored
+from collectors.dcgm.page import UntrustedListener
 from collectors.exporter import gpu_series, names, ras_series
 from collectors.exporter.names import ExportedSeries
 from collectors.exporter.totals import RankTotals, label
 from llmtop.model.snapshot import Alert, Rank, Snapshot
 from llmtop.version import __version__
 
-OLD_SECONDS = 10.0
-OLD_INTERVALS = 3.0
+STALE_SECONDS = 10.0
+STALE_INTERVALS = 3.0
 """A snapshot older than max(OLD_SECONDS, OLD_INTERVALS times the interval) is not told any more: what stands still
 must not look alive."""
-_Who = tuple[str, str]
+_RankLabels = tuple[str, str]
 _Others = Callable[[], Collection[tuple[str, str]] | None]
 
 
@@ -32,7 +32,7 @@ class ExportStage:
         *,
         interval: float,
         others: _Others = lambda: (),
-        ignored: Callable[[], Ignored | None] = lambda: None,
+        ignored: Callable[[], UntrustedListener | None] = lambda: None,
     ) -> None:
         """Begin to count.
 
@@ -43,7 +43,7 @@ class ExportStage:
             ignored: who listens on the dcgm-exporter's port and is not believed.
         """
         self._ignored = ignored
-        self._old = max(OLD_SECONDS, OLD_INTERVALS * interval)
+        self._old = max(STALE_SECONDS, STALE_INTERVALS * interval)
         self._others = others
         self._started = time.monotonic()
         self._lock = threading.Lock()
@@ -63,17 +63,17 @@ class ExportStage:
             since = snapshot.time - elapsed  # when this stage began, by the wall clock as it is now
             known = self._totals
             self._totals = {}
-            for rank in _one_each(snapshot.ranks):
+            for rank in _one_per_process(snapshot.ranks):
                 mine = known.get(_key(rank)) or RankTotals(since)
                 mine.add(rank)
                 self._totals[_key(rank)] = mine
-            self._xids.take(snapshot.gpus)
+            self._xids.update(snapshot.gpus)
             self._snapshot = snapshot
             self.number += 1
         return snapshot
 
     @property
-    def is_old(self) -> bool:
+    def is_stale(self) -> bool:
         """Whether the snapshots have stopped coming."""
         snapshot = self._snapshot
         return snapshot is not None and time.monotonic() - (snapshot.monotonic or 0.0) > self._old
@@ -91,7 +91,7 @@ class ExportStage:
         yield _family(names.SNAPSHOT, [((), snapshot.time)])
         host = snapshot.host
         yield _family(names.NODE_INFO, [((host.name, __version__, host.driver_version or ""), 1)])
-        if self.is_old:
+        if self.is_stale:
             return
         ignored = self._ignored()
         if ignored is not None:
@@ -99,42 +99,46 @@ class ExportStage:
         others = self._others()
         if others is not None:
             yield from gpu_series.families(snapshot.gpus, host.name, self._xids, others)
-        ranks = [rank for rank in _one_each(snapshot.ranks) if rank.state != "gone"]
-        yield from self._of_ranks(ranks, {gpu.uuid: gpu.number for gpu in snapshot.gpus})
+        ranks = [rank for rank in _one_per_process(snapshot.ranks) if rank.state != "gone"]
+        yield from self._rank_families(ranks, {gpu.uuid: gpu.number for gpu in snapshot.gpus})
         yield from _alerts(snapshot)
-        found = list(ras_series.told(snapshot))
+        found = list(ras_series.ras_values(snapshot))
         for series in (names.RAS_WAITING, names.RAS_BEHIND, names.RAS_MISSING):
-            yield from _known(series, ((one.labels, one.value) for one in found if one.series is series))
+            yield from _family_with_values(
+                series, ((one.labels, one.value) for one in found if one.series is series)
+            )
 
-    def _of_ranks(self, ranks: list[Rank], gpus: dict[str, str]) -> Iterator[Metric]:
-        pairs = [(_who(rank), self._totals[_key(rank)]) for rank in ranks]
+    def _rank_families(self, ranks: list[Rank], gpus: dict[str, str]) -> Iterator[Metric]:
+        pairs = [(_rank_labels(rank), self._totals[_key(rank)]) for rank in ranks]
         for series, field in _TOTALS:
-            yield from _known(series, ((who, getattr(of, field)) for who, of in pairs))
-        yield from _known(names.STEPS_LOST, ((_who(rank), rank.lost) for rank in ranks))
+            yield from _family_with_values(series, ((who, getattr(of, field)) for who, of in pairs))
+        yield from _family_with_values(names.STEPS_LOST, ((_rank_labels(rank), rank.lost) for rank in ranks))
         for series, field in _BY_PHASE:
-            yield from _known(
+            yield from _family_with_values(
                 series,
                 (((*who, phase), seconds) for who, of in pairs for phase, seconds in getattr(of, field).items()),
             )
-        yield from _known(
+        yield from _family_with_values(
             names.RECENT_STEP_SECONDS,
             (
-                ((*_who(rank), percentile), getattr(rank, field))
+                ((*_rank_labels(rank), percentile), getattr(rank, field))
                 for rank in ranks
                 for percentile, field in _PERCENTILES
             ),
         )
-        yield from _known(names.LAST_STEP, ((_who(rank), rank.last_step_at) for rank in ranks))
+        yield from _family_with_values(
+            names.LAST_STEP, ((_rank_labels(rank), rank.last_step_at) for rank in ranks)
+        )
         for series, field in _COLLECTIVES:
-            yield from _known(
+            yield from _family_with_values(
                 series,
                 (
-                    ((*_who(rank), label(count.group)), getattr(count, field))
+                    ((*_rank_labels(rank), label(count.group)), getattr(count, field))
                     for rank in ranks
                     for count in rank.collectives
                 ),
             )
-        yield from _known(names.RANK_INFO, ((_info(rank, gpus), 1) for rank in ranks))
+        yield from _family_with_values(names.RANK_INFO, ((_rank_info(rank, gpus), 1) for rank in ranks))
 
 
 _TOTALS = (
@@ -155,11 +159,11 @@ def _key(rank: Rank) -> tuple[int, float | None]:
     return rank.pid, rank.attached_at
 
 
-def _who(rank: Rank) -> _Who:
+def _rank_labels(rank: Rank) -> _RankLabels:
     return "" if rank.rank is None else str(rank.rank), str(rank.pid)
 
 
-def _one_each(ranks: Iterable[Rank]) -> list[Rank]:
+def _one_per_process(ranks: Iterable[Rank]) -> list[Rank]:
     """One of each process: a series that stands twice in an answer makes it void for those who fetch it."""
     found: dict[int, Rank] = {}
     for rank in ranks:
@@ -169,7 +173,7 @@ def _one_each(ranks: Iterable[Rank]) -> list[Rank]:
     return list(found.values())
 
 
-def _info(rank: Rank, gpus: dict[str, str]) -> tuple[str, ...]:
+def _rank_info(rank: Rank, gpus: dict[str, str]) -> tuple[str, ...]:
     def text(value: object) -> str:
         return "" if value is None else label(str(value))
 
@@ -191,10 +195,10 @@ def _alerts(snapshot: Snapshot) -> Iterator[Metric]:
             *(str(number) if isinstance(number, int) else "", "" if alert.pid is None else str(alert.pid)),
         )
 
-    yield from _known(names.ALERT, ((one, 1) for one in dict.fromkeys(map(labels, snapshot.alerts))))
+    yield from _family_with_values(names.ALERT, ((one, 1) for one in dict.fromkeys(map(labels, snapshot.alerts))))
 
 
-def _known(
+def _family_with_values(
     series: ExportedSeries, values: Iterable[tuple[tuple[str, ...], float | None]]
 ) -> Iterator[CounterMetricFamily | GaugeMetricFamily]:
     """The family, if there is anything in it: what is absent is left out."""

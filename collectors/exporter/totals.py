@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import lru_cache
 
-from collectors.exporter.names import MOST_PHASES, OTHER
+from collectors.exporter.names import MAX_PHASES, OTHER
 from llmtop.format import printable
 from llmtop.model.snapshot import Rank, StampedWait, Step
 from llmtop.rules.state.step_costs import StepCosts
@@ -17,7 +17,7 @@ from llmtop.step_history.whole_steps import Following
 
 _LATE_STEPS = 1024
 """How many steps back GPU times may come."""
-_MOST_BETWEEN = 4096
+_MAX_STEPS_BETWEEN = 4096
 """Steps between two stamped ones."""
 _LONGEST = 200
 """Characters of a name."""
@@ -37,12 +37,12 @@ class PhaseNames:
     def __init__(self) -> None:
         self._known: set[str] = set()
 
-    def of(self, name: str) -> str | None:
+    def label_of(self, name: str) -> str | None:
         """What a phase is called here; None for one whose time is told with its parent's."""
         known = label(name)
         if known in self._known:
             return known
-        if len(self._known) < MOST_PHASES:
+        if len(self._known) < MAX_PHASES:
             self._known.add(known)
             return known
         return None if "/" in known else OTHER
@@ -120,12 +120,12 @@ class RankTotals:
             since = 1 if self._stamped is None else one.index - self._stamped
             self._stamped = one.index
             # A count that begins anew, or has a hole: of what lies between nothing is known.
-            steps = since if 0 < since <= _MOST_BETWEEN else 1
+            steps = since if 0 < since <= _MAX_STEPS_BETWEEN else 1
             self.comm_wait_seconds = _sum(self.comm_wait_seconds, steps * one.seconds)
             self.comm_wait_gpu_seconds = None
 
     def _count_phase(self, into: dict[str, float], name: str, seconds: float | None) -> None:
-        known = None if seconds is None else self._names.of(name)
+        known = None if seconds is None else self._names.label_of(name)
         if known is not None and seconds is not None:
             into[known] = into.get(known, 0.0) + max(0.0, seconds)
 

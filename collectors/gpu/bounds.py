@@ -60,7 +60,7 @@ PID_LIMIT = 1 << 22
 NO_REASONS = frozenset({0xFFFFFFFF, 0xFFFFFFFFFFFFFFFF})
 """Masks of clock-event reasons with all bits set: being idle and being at the power limit exclude each other."""
 
-Odd = dict[str, float]
+ImplausibleValues = dict[str, float]
 """What was said and cannot be, by field."""
 
 
@@ -69,18 +69,18 @@ def plausible_pid(pid: int) -> bool:
     return 0 < pid < PID_LIMIT
 
 
-def judged(values: Values, odd: Odd) -> Values:
-    """The values without those that cannot be, which go to `odd`. NaN is a driver's way to say "none"."""
+def plausible_values(values: Values, implausible: ImplausibleValues) -> Values:
+    """The values without those that cannot be, which go to `implausible`. NaN is a driver's way to say "none"."""
     sound: Values = {}
     for name, value in values.items():
         bounds = _SIMPLE.get(name)
         usual = bounds is not None and value is not None and bounds[0] <= value <= bounds[1]  # as NaN is not
-        if usual or _can_be(name, value, values, odd):
+        if usual or _is_plausible(name, value, values, implausible):
             sound[name] = value
     return sound
 
 
-def _can_be(name: str, value: object, values: Values, odd: Odd) -> bool:
+def _is_plausible(name: str, value: object, values: Values, implausible: ImplausibleValues) -> bool:
     bounds = BOUNDS.get(name)
     if bounds is None or not isinstance(value, (int, float)):
         return True
@@ -92,15 +92,15 @@ def _can_be(name: str, value: object, values: Values, odd: Odd) -> bool:
         most = total
     if bounds[0] <= value <= most:
         return True
-    odd[name] = value
+    implausible[name] = value
     return False
 
 
-def odd_notes(found: Iterable[tuple[str, Odd]]) -> list[str]:
+def implausible_notes(found: Iterable[tuple[str, ImplausibleValues]]) -> list[str]:
     """One sentence a field on what the driver said of which GPUs, each given by its name."""
     by_field: dict[str, list[tuple[str, float]]] = {}
-    for gpu, odd in found:
-        for name, value in odd.items():
+    for gpu, implausible in found:
+        for name, value in implausible.items():
             by_field.setdefault(name, []).append((gpu, value))
     notes = []
     for name, said in by_field.items():

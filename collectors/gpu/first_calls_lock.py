@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 
-class Turns:
+class FirstCallsLock:
     """A lock that whoever has waited for `patience` seconds takes to be stuck: all others then use a new one."""
 
     def __init__(self, patience: float) -> None:
@@ -15,7 +15,7 @@ class Turns:
         self._patience = patience
 
     @contextmanager
-    def turn(self) -> Iterator[None]:
+    def hold(self) -> Iterator[None]:
         """Within ``with`` no other thread has its turn, but for one that is stuck."""
         lock = self._lock
         while not lock.acquire(timeout=self._patience):

@@ -72,7 +72,7 @@ class GpuSelection:
         visible = os.environ.get(_VISIBLE)
         if visible is None:
             return cls()
-        named = _as_cuda_reads(visible)
+        named = _cuda_visible_entries(visible)
         return cls(mode="given" if named else "all", wanted=named, visible=visible)
 
     def __str__(self) -> str:
@@ -83,12 +83,12 @@ class GpuSelection:
         if not gpus:
             return gpus, ()
         if self.mode == "attached":
-            return _attached(gpus, ranks)
+            return _gpus_of_ranks(gpus, ranks)
         if self.mode == "all":
             return gpus, () if self.visible is None else (self._none_visible(),)
         if self.visible is not None:
             return self._choose_as_cuda(gpus)
-        found = {want: self._named(want, gpus) for want in self.wanted}
+        found = {want: self._matching_uuids(want, gpus) for want in self.wanted}
         missing = [want for want, uuids in found.items() if not uuids]
         notes: tuple[str, ...] = (
             (f"no GPU here is called {', '.join(missing)}; there are {_span(gpus)} (nvidia-smi -L lists them)",)
@@ -102,7 +102,7 @@ class GpuSelection:
         usable: list[str] = []
         chosen: set[str] = set()
         for want in self.wanted:
-            uuids = self._named(want, gpus)
+            uuids = self._matching_uuids(want, gpus)
             if len(uuids) != 1:
                 break
             usable.append(want)
@@ -122,10 +122,10 @@ class GpuSelection:
         value = f" ({self.visible})" if self.visible else ""
         return f"{_VISIBLE}{value} lets programs started here use no GPU; all are shown"
 
-    def _named(self, want: str, gpus: tuple[Gpu, ...]) -> set[str]:
+    def _matching_uuids(self, want: str, gpus: tuple[Gpu, ...]) -> set[str]:
         """The UUIDs of the GPUs that an index or (the beginning of) a UUID means."""
         if not _INDEX.match(want):
-            return _by_uuid(want, gpus)
+            return _uuids_with_prefix(want, gpus)
         if want not in self._uuids:
             # One that has not said who it is yet may turn out to be any.
             found = [gpu for gpu in gpus if gpu.mig_parent_uuid is None and gpu.index == int(want)]
@@ -146,17 +146,17 @@ def _is_unknown(rank: Rank, known: set[str]) -> bool:
 
 
 def _with_whole_uuid(rank: Rank, gpus: tuple[Gpu, ...]) -> Rank:
-    found = _by_uuid(_as_hip_writes_it(rank.gpu_uuid or ""), gpus)
+    found = _uuids_with_prefix(_hip_uuid_text(rank.gpu_uuid or ""), gpus)
     return replace(rank, gpu_uuid=found.pop()) if len(found) == 1 else rank
 
 
-def _as_hip_writes_it(uuid: str) -> str:
+def _hip_uuid_text(uuid: str) -> str:
     """PyTorch on ROCm takes the sixteen characters of HIP's UUID for sixteen bytes, and writes these in hex."""
     match = _ROCM_UUID.match(uuid)
     return uuid if match is None else "GPU-" + bytes.fromhex(match[1].replace("-", "")).decode("ascii")
 
 
-def _by_uuid(want: str, gpus: tuple[Gpu, ...]) -> set[str]:
+def _uuids_with_prefix(want: str, gpus: tuple[Gpu, ...]) -> set[str]:
     old = _OLD_MIG.match(want)
     if old is None:
         return {gpu.uuid for gpu in gpus if gpu.uuid.lower().startswith(want.lower())}
@@ -169,7 +169,7 @@ def _by_uuid(want: str, gpus: tuple[Gpu, ...]) -> set[str]:
     }
 
 
-def _as_cuda_reads(visible: str) -> tuple[str, ...]:
+def _cuda_visible_entries(visible: str) -> tuple[str, ...]:
     """The entries up to the first of another kind than the first one; none where one comes twice."""
     entries = [part.strip() for part in visible.split(",")]
     by_uuid = bool(_UUID.match(entries[0]))
@@ -188,7 +188,7 @@ def _as_cuda_reads(visible: str) -> tuple[str, ...]:
     return tuple(named)
 
 
-def _attached(gpus: tuple[Gpu, ...], ranks: Sequence[Rank]) -> tuple[tuple[Gpu, ...], tuple[str, ...]]:
+def _gpus_of_ranks(gpus: tuple[Gpu, ...], ranks: Sequence[Rank]) -> tuple[tuple[Gpu, ...], tuple[str, ...]]:
     used = {rank.gpu_uuid for rank in ranks if rank.gpu_uuid is not None and rank.state != "gone"}
     chosen = {gpu.uuid for gpu in gpus if gpu.uuid in used}
     if not chosen:

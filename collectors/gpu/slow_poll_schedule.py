@@ -15,9 +15,9 @@ a place of its own it finds the processor's caches cold, and eight took twice as
 
 def slow_offset(index: int, interval: float) -> float:
     """Seconds from a multiple of the pace of dear rounds to that of a GPU: all at once where there is room."""
-    return apart_offset(index) if interval < TOGETHER_SECONDS else AFTER_FAST_SECONDS - TOGETHER_SECONDS
+    return separate_offset(index) if interval < TOGETHER_SECONDS else AFTER_FAST_SECONDS - TOGETHER_SECONDS
 
 
-def apart_offset(index: int) -> float:
+def separate_offset(index: int) -> float:
     """The same where each GPU has a place of its own."""
     return AFTER_FAST_SECONDS - (index + 1) * SPACING_SECONDS

@@ -40,7 +40,7 @@ def limit_notes(
         usable: on how many CPUs this process may run, by its affinity and cpuset.
     """
     notes = []
-    limits = limits_of(cgroup, proc)
+    limits = read_limits(cgroup, proc)
     memory, high = limits.memory, limits.memory_high
     if memory is not None and memory_total is not None and memory < memory_total:
         notes.append(f"this container may use {_share(memory, memory_total)}")
@@ -64,7 +64,7 @@ def _share(part: int, total: int) -> str:
     return f"{part / _GIB:.1f} GiB of the machine's {total / _GIB:.1f} GiB of memory"
 
 
-def pids_are_the_hosts(proc: Path = Path("/proc")) -> bool:
+def has_host_pids(proc: Path = Path("/proc")) -> bool:
     """Whether this process sees the pids that the driver speaks of: it is in no pid namespace of its own."""
     try:
         return os.readlink(proc / "self/ns/pid") == INIT_PID_NAMESPACE
@@ -72,12 +72,12 @@ def pids_are_the_hosts(proc: Path = Path("/proc")) -> bool:
         return True
 
 
-def limits_of(cgroup: Path = Path("/sys/fs/cgroup"), proc: Path = Path("/proc")) -> ContainerLimits:
+def read_limits(cgroup: Path = Path("/sys/fs/cgroup"), proc: Path = Path("/proc")) -> ContainerLimits:
     """The limits of this process's cgroup."""
     memory: list[int] = []
     high: list[int] = []
     quota: list[float] = []
-    for base, path in _places(cgroup, proc):
+    for base, path in _cgroup_folders(cgroup, proc):
         for folder in (path, *path.parents):
             memory += _bytes(folder, "memory.max", "memory.limit_in_bytes")
             high += _bytes(folder, "memory.high")
@@ -87,7 +87,7 @@ def limits_of(cgroup: Path = Path("/sys/fs/cgroup"), proc: Path = Path("/proc"))
     return ContainerLimits(min(memory, default=None), min(high, default=None), min(quota, default=None))
 
 
-def _places(cgroup: Path, proc: Path) -> list[tuple[Path, Path]]:
+def _cgroup_folders(cgroup: Path, proc: Path) -> list[tuple[Path, Path]]:
     """Where the controllers' files of this process lie, each with the root of its hierarchy."""
     places = []
     for line in (_read(proc / "self/cgroup") or "").splitlines():

@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 import msgspec
 import psutil
 
-from collectors.base.periodic_thread import Beat
-from collectors.machine.containers import cpus_allowed, limit_notes, limits_of
+from collectors.base.periodic_thread import PeriodicThread
+from collectors.machine.containers import cpus_allowed, limit_notes, read_limits
 from llmtop.model.snapshot import Host
 
 SHORTEST_SECONDS = 0.5
@@ -49,8 +49,8 @@ class HostSource:
         """Prepare to read every `interval` seconds, or every `SHORTEST_SECONDS`."""
         self._interval = max(interval, SHORTEST_SECONDS)
         self._name = platform.node()
-        self._user = _known(lambda: psutil.Process().username())
-        self._beat = Beat("host", self._round, self._interval)
+        self._user = _value_or_none(lambda: psutil.Process().username())
+        self._beat = PeriodicThread("host", self._round, self._interval)
         self._before: _Counters | None = None
         self._host = Host(name=self._name)
         self._read_at: float | None = None
@@ -90,13 +90,13 @@ class HostSource:
 
     def _round(self) -> None:
         first = self._before is None
-        cores: list[float] | None = _known(lambda: psutil.cpu_percent(percpu=True))
-        load = _known(os.getloadavg) or (None, None, None)
-        memory, swap = _known(psutil.virtual_memory), _known(psutil.swap_memory)
+        cores: list[float] | None = _value_or_none(lambda: psutil.cpu_percent(percpu=True))
+        load = _value_or_none(os.getloadavg) or (None, None, None)
+        memory, swap = _value_or_none(psutil.virtual_memory), _value_or_none(psutil.swap_memory)
         counters = _counters()
-        machine, usable = psutil.cpu_count(), _known(lambda: len(os.sched_getaffinity(0)))
+        machine, usable = psutil.cpu_count(), _value_or_none(lambda: len(os.sched_getaffinity(0)))
         if first or usable != self._usable:  # a scheduler may give CPUs and take them away
-            self._usable, self._quota = usable, limits_of().cpus
+            self._usable, self._quota = usable, read_limits().cpus
             self._limits = limit_notes(memory.total if memory else None, machine, usable=usable)
         self._host = Host(
             name=self._name,
@@ -117,7 +117,7 @@ class HostSource:
         self._read_at = time.monotonic()
 
 
-def _known(read: Callable[[], T]) -> T | None:
+def _value_or_none(read: Callable[[], T]) -> T | None:
     """What psutil gives, or None where this kernel or container hides it."""
     try:
         return read()
@@ -126,11 +126,11 @@ def _known(read: Callable[[], T]) -> T | None:
 
 
 def _counters() -> _Counters:
-    disks = _known(lambda: psutil.disk_io_counters(perdisk=True, nowrap=True)) or {}
-    interfaces = _known(lambda: psutil.net_io_counters(pernic=True, nowrap=True)) or {}
-    whole = _whole_of(tuple(disks))
+    disks = _value_or_none(lambda: psutil.disk_io_counters(perdisk=True, nowrap=True)) or {}
+    interfaces = _value_or_none(lambda: psutil.net_io_counters(pernic=True, nowrap=True)) or {}
+    whole = _cached_disks(tuple(disks))
     disk = [counts for name, counts in disks.items() if name in whole]
-    net = [interfaces[name] for name in _wires_of(tuple(interfaces))]
+    net = [interfaces[name] for name in _cached_interfaces(tuple(interfaces))]
     return _Counters(
         at=time.monotonic(),
         disk_read=sum(one.read_bytes for one in disk) if disk else None,
@@ -141,14 +141,14 @@ def _counters() -> _Counters:
 
 
 @lru_cache(maxsize=1)
-def _whole_of(_names: tuple[str, ...]) -> set[str]:
+def _cached_disks(_names: tuple[str, ...]) -> set[str]:
     """The whole disks for as long as there are these: /sys is asked again when one comes or goes."""
     return whole_disks()
 
 
 @lru_cache(maxsize=1)
-def _wires_of(names: tuple[str, ...]) -> list[str]:
-    return wires(list(names))
+def _cached_interfaces(names: tuple[str, ...]) -> list[str]:
+    return physical_interfaces(list(names))
 
 
 def whole_disks(sys_block: Path = Path("/sys/block")) -> set[str]:
@@ -159,7 +159,7 @@ def whole_disks(sys_block: Path = Path("/sys/block")) -> set[str]:
         return set()
 
 
-def wires(names: list[str], sys_net: Path = Path("/sys/class/net")) -> list[str]:
+def physical_interfaces(names: list[str], sys_net: Path = Path("/sys/class/net")) -> list[str]:
     """Which of the interfaces carry traffic of this machine to others, each byte once."""
     real = [name for name in names if (sys_net / name / "device").exists()]
     return real or [name for name in names if name != "lo"]

@@ -53,7 +53,7 @@ class Status(NamedTuple):
     """The pid in the process's innermost namespace where it is in one of its own."""
 
 
-def stat_of(pid: int) -> Stat:
+def read_stat(pid: int) -> Stat:
     """Read the one.
 
     Raises:
@@ -73,7 +73,7 @@ def stat_of(pid: int) -> Stat:
         raise psutil.NoSuchProcess(pid) from None
 
 
-def status_of(pid: int) -> Status:
+def read_status(pid: int) -> Status:
     """Read the other; raises the same."""
     text = _read(pid, "status")
     uids, pids = _field(text, b"\nUid:"), _field(text, b"\nNSpid:")

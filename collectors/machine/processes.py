@@ -12,10 +12,10 @@ from typing import TypeVar
 import msgspec
 import psutil
 
-from collectors.base.periodic_thread import Beat
+from collectors.base.periodic_thread import PeriodicThread
 from collectors.base.source import GpuUse
-from collectors.machine.containers import pids_are_the_hosts
-from collectors.machine.proc_files import Stat, stat_of, status_of
+from collectors.machine.containers import has_host_pids
+from collectors.machine.proc_files import Stat, read_stat, read_status
 from llmtop.model.snapshot import Process
 from llmtop.redaction.secret_filter import words_without_secrets
 from llmtop.system.wall_clock import WallClock
@@ -34,11 +34,11 @@ COMMAND_LENGTH = 4096
 """Longer command lines are cut: some carry a whole configuration."""
 
 T = TypeVar("T")
-_Made = tuple["_Facts | None", "GpuUse | None", Process]
+_Made = tuple["_ProcessInfo | None", "GpuUse | None", Process]
 """A row at the end, and what it was made from."""
 
 
-class _Facts(msgspec.Struct, frozen=True):
+class _ProcessInfo(msgspec.Struct, frozen=True):
     """What the system says about a process; None where it does not, as for a stranger's I/O."""
 
     user: str | None = None
@@ -78,13 +78,13 @@ class ProcessSource:
             trusted: whether the driver's pids are those of this process's /proc; found out when not given.
         """
         self._uses, self._attached = uses, attached
-        self._trusted = pids_are_the_hosts() if trusted is None else trusted
+        self._trusted = has_host_pids() if trusted is None else trusted
         self._interval = max(interval, SHORTEST_SECONDS)
-        self._beat = Beat("processes", self._round, self._interval)
+        self._beat = PeriodicThread("processes", self._round, self._interval)
         self._wall_clock = WallClock()
         self._offset_ns = self._wall_clock.offset_ns()
         self._looked_at: float | None = None
-        self._known: dict[int, _Watched] = {}
+        self._known: dict[int, _TrackedProcess] = {}
         self._made: dict[tuple[int, str | None], _Made] = {}
         """The rows of the last look by pid and GPU: most are the same the next time."""
         self._rounds = 0
@@ -126,23 +126,23 @@ class ProcessSource:
         on_gpu = {use.pid for use in uses}
         strangers = frozenset() if self._trusted else frozenset(on_gpu - attached)
         known = self._known
-        self._known = {pid: known.get(pid) or _Watched(pid) for pid in attached | on_gpu}
-        self._look(attached, uses, strangers)
+        self._known = {pid: known.get(pid) or _TrackedProcess(pid) for pid in attached | on_gpu}
+        self._read_all(attached, uses, strangers)
         made: list[tuple[int, GpuUse | None]] = [(use.pid, use) for use in uses]
         made += [(pid, None) for pid in attached - on_gpu if self._known[pid].facts is not None]
         before, self._made = self._made, {}
         for pid, use in made:
-            self._make(pid, use, before)
+            self._build_row(pid, use, before)
         rows = [row for _, _, row in self._made.values()]
         self._rows = tuple(sorted(rows, key=lambda row: (row.pid, row.gpu_uuid or "")))
         self._rounds += 1
         self._looked_at = time.monotonic()
 
-    def _look(self, attached: frozenset[int], uses: tuple[GpuUse, ...], strangers: frozenset[int]) -> None:
+    def _read_all(self, attached: frozenset[int], uses: tuple[GpuUse, ...], strangers: frozenset[int]) -> None:
         """Look at the attached ones, and at as many of the others as there is time for: first half the time at the
         foremost, then at those that were looked at longest ago."""
         for pid in attached:
-            self._known[pid].look(strange=False)
+            self._known[pid].read(strange=False)
         began = time.monotonic()
         seconds = WHOLE_SECONDS if self._rounds < WHOLE_ROUNDS else BUDGET * self._interval
         by_memory = sorted(uses, key=lambda use: -(use.mem_bytes or 0))
@@ -153,11 +153,11 @@ class ProcessSource:
             for pid in pids:
                 if self._known[pid].looked_at >= began:  # by the first of the two loops
                     continue
-                self._known[pid].look(strange=pid in strangers)
+                self._known[pid].read(strange=pid in strangers)
                 if time.monotonic() - began > share * seconds:
                     break
 
-    def _make(self, pid: int, use: GpuUse | None, before: dict[tuple[int, str | None], _Made]) -> None:
+    def _build_row(self, pid: int, use: GpuUse | None, before: dict[tuple[int, str | None], _Made]) -> None:
         facts, key = self._known[pid].facts, (pid, None if use is None else use.gpu_uuid)
         old = before.get(key)
         if old is not None and old[0] is facts and old[1] == use:
@@ -166,11 +166,11 @@ class ProcessSource:
             self._made[key] = facts, use, _row(pid, facts, use)
 
 
-class _Watched:
+class _TrackedProcess:
     """A pid between looks, and the process that has it: rates need the totals of the last look."""
 
     def __init__(self, pid: int) -> None:
-        self.facts: _Facts | None = None
+        self.facts: _ProcessInfo | None = None
         """As of the last look. None before it, and when there is no such process (any more), or it is not the one
         that the driver means."""
         self.looked_at = -math.inf
@@ -184,10 +184,10 @@ class _Watched:
         self._has_gpu: bool | None = None
         self._io: tuple[float, int, int] | None = None
 
-    def look(self, *, strange: bool) -> None:
+    def read(self, *, strange: bool) -> None:
         """Read everything that this user may read; of a strange pid only if that process uses a GPU."""
         try:
-            stat = stat_of(self._pid)
+            stat = read_stat(self._pid)
             if self._process is None or stat.started_ticks != self._started_ticks:
                 self._forget()
                 self._process, self._started_ticks = psutil.Process(self._pid), stat.started_ticks
@@ -196,7 +196,7 @@ class _Watched:
             self._forget()
             self.facts = None
         except psutil.AccessDenied:
-            self.facts = _Facts()
+            self.facts = _ProcessInfo()
         self.looked_at = time.monotonic()
 
     def _forget(self) -> None:
@@ -208,16 +208,16 @@ class _Watched:
             self._has_gpu = _opens_nvidia(self._pid)
         return self._has_gpu
 
-    def _read(self, process: psutil.Process, stat: Stat) -> _Facts:
+    def _read(self, process: psutil.Process, stat: Stat) -> _ProcessInfo:
         """Read its figures anew, those in `stat` left aside.
 
         Raises:
             psutil.NoSuchProcess: it has ended.
         """
-        status = _allowed(lambda: status_of(self._pid))
+        status = _value_or_none(lambda: read_status(self._pid))
         read, written = self._io_rates(process)
-        return _Facts(
-            user=None if status is None else _text(status.user),
+        return _ProcessInfo(
+            user=None if status is None else _encodable(status.user),
             command=_command(process),
             container_pid=None if status is None else status.inner_pid,
             cpu_pct=self._cpu_pct(stat),
@@ -226,7 +226,7 @@ class _Watched:
             io_read_bytes_per_s=read,
             io_write_bytes_per_s=written,
             state=stat.state,
-            started_at=_allowed(process.create_time),
+            started_at=_value_or_none(process.create_time),
         )
 
     def _cpu_pct(self, stat: Stat) -> float | None:
@@ -238,7 +238,7 @@ class _Watched:
         return round(100.0 * max(0.0, now[1] - before[1]) / (now[0] - before[0]), 1)
 
     def _io_rates(self, process: psutil.Process) -> tuple[float | None, float | None]:
-        counters = _allowed(process.io_counters)
+        counters = _value_or_none(process.io_counters)
         if counters is None:
             self._io = None
             return None, None
@@ -250,8 +250,8 @@ class _Watched:
         return max(0, now[1] - before[1]) / seconds, max(0, now[2] - before[2]) / seconds
 
 
-def _row(pid: int, facts: _Facts | None, use: GpuUse | None) -> Process:
-    known = msgspec.structs.asdict(facts or _Facts())
+def _row(pid: int, facts: _ProcessInfo | None, use: GpuUse | None) -> Process:
+    known = msgspec.structs.asdict(facts or _ProcessInfo())
     if use is None:
         return Process(pid=pid, **known)
     return Process(
@@ -264,7 +264,7 @@ def _row(pid: int, facts: _Facts | None, use: GpuUse | None) -> Process:
     )
 
 
-def _allowed(read: Callable[[], T]) -> T | None:
+def _value_or_none(read: Callable[[], T]) -> T | None:
     """What this user may know, else None.
 
     Raises:
@@ -280,15 +280,15 @@ def _allowed(read: Callable[[], T]) -> T | None:
 
 def _command(process: psutil.Process) -> str | None:
     """The command line without secrets, or the name in brackets where there is none (zombies, kernel threads)."""
-    words = _allowed(process.cmdline)
+    words = _value_or_none(process.cmdline)
     if words:
-        return _text(_shown(tuple(words))[:COMMAND_LENGTH])
-    name = _allowed(process.name)
-    return None if name is None else _text(f"[{name}]")
+        return _encodable(_displayed_command(tuple(words))[:COMMAND_LENGTH])
+    name = _value_or_none(process.name)
+    return None if name is None else _encodable(f"[{name}]")
 
 
 @lru_cache(maxsize=512)
-def _shown(words: tuple[str, ...]) -> str:
+def _displayed_command(words: tuple[str, ...]) -> str:
     """A command line without secrets; what is far beyond the length that is shown is not looked at."""
     kept, room = [], 2 * COMMAND_LENGTH
     for word in words:
@@ -299,7 +299,7 @@ def _shown(words: tuple[str, ...]) -> str:
     return " ".join(words_without_secrets(kept))
 
 
-def _text(text: str | None) -> str | None:
+def _encodable(text: str | None) -> str | None:
     """A text without the half characters by which Python keeps bytes that are no UTF-8: JSON cannot hold them."""
     return None if text is None else text.encode("utf-8", "replace").decode("utf-8")
 

@@ -22,8 +22,8 @@ from llmtop.rules.gpu import POWER_LOW, looks_busy_but_is_not
 from llmtop.rules.state.gpu import GpuState, share_pct
 from llmtop.system import procfs
 
-AGAIN_SECONDS = 10.0
-SECOND_LOOK_SECONDS = 2.0
+QUERY_SECONDS = 10.0
+SECOND_QUERY_SECONDS = 2.0
 """After the first answer: counts that stand still in two of them do not go on."""
 VARIABLE = "NCCL_RAS_ADDR"
 
@@ -31,14 +31,14 @@ VARIABLE = "NCCL_RAS_ADDR"
 class NcclRas:
     """A stage of the live pipeline. Asking is done by a thread of its own that lives as long as the question."""
 
-    def __init__(self, *, turns: bool = False) -> None:
+    def __init__(self, *, on_every_node: bool = False) -> None:
         """Nothing is asked yet.
 
         Args:
-            turns: whether every node of a job has one of these, as exporters are: they ask one after the other
+            on_every_node: whether every node of a job runs this stage, as exporters do: they query one by one
                 then, the node with the first ranks first, since one answer is of all nodes and costs all of them.
         """
-        self._turns = turns
+        self._on_every_node = on_every_node
         self._lock = threading.Lock()
         self._asking = False
         self._next = 0.0
@@ -53,13 +53,13 @@ class NcclRas:
 
     def __call__(self, snapshot: Snapshot) -> Snapshot:
         """The snapshot with what is known of communicators that do not go on."""
-        suspects = suspects_of(snapshot)
-        here = processes_of(snapshot) if suspects else {}
+        suspects = suspect_processes(snapshot)
+        here = known_processes(snapshot) if suspects else {}
         with self._lock:
             if suspects != self._suspects:
                 self._suspects, self._before, self._found = suspects, None, ()
-                node, self._nodes = _place(snapshot, suspects) if self._turns else (0, 1)
-                self._next = max(self._next, time.monotonic() + node * AGAIN_SECONDS)
+                node, self._nodes = _node_position(snapshot, suspects) if self._on_every_node else (0, 1)
+                self._next = max(self._next, time.monotonic() + node * QUERY_SECONDS)
             if suspects and not self._asking and time.monotonic() >= self._next:
                 self._asking = True
                 threading.Thread(target=self._ask, args=(suspects, here), name="llmtop-ras", daemon=True).start()
@@ -77,7 +77,7 @@ class NcclRas:
                 self._asking = False
                 before = self._before
                 soon = answer is not None and before is None
-                self._next = time.monotonic() + (SECOND_LOOK_SECONDS if soon else AGAIN_SECONDS * self._nodes)
+                self._next = time.monotonic() + (SECOND_QUERY_SECONDS if soon else QUERY_SECONDS * self._nodes)
                 if suspects == self._suspects:
                     self._before = answer
                     if before is None or answer is None:
@@ -86,7 +86,7 @@ class NcclRas:
                         self._found = stuck_communicators(before, answer, suspects, here)
 
 
-def suspects_of(snapshot: Snapshot) -> dict[int, int]:
+def suspect_processes(snapshot: Snapshot) -> dict[int, int]:
     """Processes that may hang in a collective: the pid in their own namespace, and outside, -> this host's."""
     pids = {rank.pid for rank in snapshot.ranks if _is_quiet(rank, snapshot.time)}
     attached = {rank.pid for rank in snapshot.ranks}
@@ -95,7 +95,7 @@ def suspects_of(snapshot: Snapshot) -> dict[int, int]:
     return _as_called(snapshot, pids)
 
 
-def processes_of(snapshot: Snapshot) -> dict[int, int]:
+def known_processes(snapshot: Snapshot) -> dict[int, int]:
     """All processes that are attached or on a GPU, likewise."""
     return _as_called(snapshot, {rank.pid for rank in snapshot.ranks} | {one.pid for one in snapshot.processes})
 
@@ -105,7 +105,7 @@ def _as_called(snapshot: Snapshot, pids: set[int]) -> dict[int, int]:
     return {seen: pid for pid in sorted(pids) for seen in (pid, inside.get(pid)) if seen is not None}
 
 
-def _place(snapshot: Snapshot, suspects: dict[int, int]) -> tuple[int, int]:
+def _node_position(snapshot: Snapshot, suspects: dict[int, int]) -> tuple[int, int]:
     """Which of a job's nodes this is, the first is 0, and how many there are; as far as attached ranks tell."""
     pids = set(suspects.values())
     here = [rank for rank in snapshot.ranks if rank.pid in pids and rank.rank is not None]

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from collectors.nccl_ras.client import RasAnswer, RasCommunicator
 from llmtop.model.snapshot import CommunicatorRank, StuckCommunicator
 
-MOST_NAMED = 8
+MAX_NAMED = 8
 """Ranks that are told of each kind; of a job of thousands of which a rack is gone, the number is told."""
 
 
@@ -29,9 +29,12 @@ def stuck_communicators(
     """
     earlier = {_key(one): _counts(one) for one in before.communicators}
     found = [
-        _told(one, pids, here or {})
+        _stuck_communicator(one, pids, here or {})
         for one in now.communicators
-        if one.size > 1 and _key(one) in earlier and earlier[_key(one)] == _counts(one) and _has(one, pids)
+        if one.size > 1
+        and _key(one) in earlier
+        and earlier[_key(one)] == _counts(one)
+        and _includes_any(one, pids)
     ]
     return tuple(sorted(found, key=lambda one: (not one.missing_count, not one.behind_count, -one.size)))
 
@@ -44,7 +47,7 @@ def _counts(one: RasCommunicator) -> dict[int, dict[str, int]]:
     return {rank.rank: rank.collective_counts for rank in one.ranks}
 
 
-def _has(one: RasCommunicator, pids: Mapping[int, int]) -> bool:
+def _includes_any(one: RasCommunicator, pids: Mapping[int, int]) -> bool:
     return not _pids(one).isdisjoint(pids)
 
 
@@ -52,11 +55,14 @@ def _pids(one: RasCommunicator) -> set[int]:
     return {rank.pid for rank in one.ranks} | {rank.pid for rank in one.missing_ranks}
 
 
-def _told(one: RasCommunicator, pids: Mapping[int, int], here: Mapping[int, int]) -> StuckCommunicator:
-    operation, most = _differs(one)
-    ours = _ours(one, pids, here)
+def _stuck_communicator(
+    one: RasCommunicator, pids: Mapping[int, int], here: Mapping[int, int]
+) -> StuckCommunicator:
+    operation, most = _differing_operation(one)
+    ours = _local_processes(one, pids, here)
     behind = [
-        replace(rank, pid=ours.get((rank.host, rank.pid), rank.pid)) for rank in _behind(one, operation, most)
+        replace(rank, pid=ours.get((rank.host, rank.pid), rank.pid))
+        for rank in _ranks_behind(one, operation, most)
     ]
     missing = [
         CommunicatorRank(rank=gone.rank, host=gone.host, pid=ours.get((gone.host, gone.pid), gone.pid))
@@ -69,14 +75,14 @@ def _told(one: RasCommunicator, pids: Mapping[int, int], here: Mapping[int, int]
         number=most,
         waiting_count=len(one.ranks) - len(behind),
         behind_count=len(behind),
-        behind=tuple(behind[:MOST_NAMED]),
+        behind=tuple(behind[:MAX_NAMED]),
         missing_count=len(missing),
-        missing=tuple(missing[:MOST_NAMED]),
+        missing=tuple(missing[:MAX_NAMED]),
         pids=tuple(sorted(set(ours.values()))),
     )
 
 
-def _ours(
+def _local_processes(
     one: RasCommunicator, pids: Mapping[int, int], here: Mapping[int, int]
 ) -> dict[tuple[str | None, int], int]:
     """Its processes on this machine, by host and pid as NCCL has them -> this host's pid."""
@@ -88,7 +94,7 @@ def _ours(
     return {(host, pid): known[pid] for host, pid in all_of_it if host in hosts and pid in known}
 
 
-def _differs(one: RasCommunicator) -> tuple[str | None, int | None]:
+def _differing_operation(one: RasCommunicator) -> tuple[str | None, int | None]:
     """The operation that not all have called equally often, and how often most have; the first such."""
     for operation in dict.fromkeys(name for rank in one.ranks for name in rank.collective_counts):
         counts = [rank.collective_counts.get(operation, 0) for rank in one.ranks]
@@ -97,7 +103,7 @@ def _differs(one: RasCommunicator) -> tuple[str | None, int | None]:
     return None, None
 
 
-def _behind(one: RasCommunicator, operation: str | None, most: int | None) -> Iterator[CommunicatorRank]:
+def _ranks_behind(one: RasCommunicator, operation: str | None, most: int | None) -> Iterator[CommunicatorRank]:
     """Those that have called it less often, the furthest behind first."""
     if operation is None or most is None:
         return

@@ -42,7 +42,7 @@ ABSENT = frozenset({
 })  # fmt: skip
 """Answers that only mean that a value is not there. They differ per model, MIG instance and vGPU."""
 
-_WORDS: dict[int, str] = {
+_STATUS_TEXTS: dict[int, str] = {
     pynvml.NVML_ERROR_UNINITIALIZED: "NVML was shut down",
     pynvml.NVML_ERROR_INVALID_ARGUMENT: "the driver does not know what it was asked about",
     pynvml.NVML_ERROR_NOT_SUPPORTED: "not supported",
@@ -68,14 +68,14 @@ _WORDS: dict[int, str] = {
 }
 
 
-def words(code: int) -> str:
+def status_text(code: int) -> str:
     """What an nvmlReturn means; a number that this version does not know is named as such."""
-    return _WORDS.get(code, f"NVML answered with error {code}")
+    return _STATUS_TEXTS.get(code, f"NVML answered with error {code}")
 
 
-def vague(code: int) -> bool:
+def is_unspecific(code: int) -> bool:
     """Whether an answer says neither why nor what is lost: NVML's unknown error, and numbers unknown here."""
-    return code == pynvml.NVML_ERROR_UNKNOWN or (code not in _WORDS and code not in ABSENT)
+    return code == pynvml.NVML_ERROR_UNKNOWN or (code not in _STATUS_TEXTS and code not in ABSENT)
 
 
 def error_text(refusals: Mapping[str, int], *, answered: bool = False) -> str | None:
@@ -85,11 +85,11 @@ def error_text(refusals: Mapping[str, int], *, answered: bool = False) -> str | 
     """
     codes = set(refusals.values())
     for code in sorted(LOST & codes, reverse=True):
-        return words(code)
+        return status_text(code)
     for call, code in refusals.items():
-        if code in ABSENT or code == pynvml.NVML_ERROR_NO_PERMISSION or (answered and vague(code)):
+        if code in ABSENT or code == pynvml.NVML_ERROR_NO_PERMISSION or (answered and is_unspecific(code)):
             continue
-        return f"{words(code)} ({call})"
+        return f"{status_text(code)} ({call})"
     return None
 
 
@@ -127,6 +127,6 @@ class Caller(CallRound):
         return None
 
     @property
-    def lost(self) -> bool:
+    def is_lost(self) -> bool:
         """Whether a call of this round was answered with the loss of the GPU (`is_lost`)."""
         return is_lost(self.refusals)

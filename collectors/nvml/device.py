@@ -6,18 +6,18 @@ import os
 import time
 from contextlib import nullcontext
 
-from collectors.base.periodic_thread import Beat
-from collectors.gpu.bounds import judged
-from collectors.gpu.first_calls_lock import Turns
-from collectors.gpu.slow_poll_schedule import apart_offset, slow_offset
-from collectors.nvml.calls import Caller, error_text, is_lost, vague
+from collectors.base.periodic_thread import PeriodicThread
+from collectors.gpu.bounds import plausible_values
+from collectors.gpu.first_calls_lock import FirstCallsLock
+from collectors.gpu.slow_poll_schedule import separate_offset, slow_offset
+from collectors.nvml.calls import Caller, error_text, is_lost, is_unspecific
 from collectors.nvml.faults import XidEvents, memory_faults
 from collectors.nvml.fields import (
-    cheap_values,
+    fast_values,
     memory_values,
     pcie_values,
     process_shares,
-    running,
+    running_processes,
     sampled_util,
     slow_values,
 )
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from collectors.gpu.bounds import Odd, Values
+    from collectors.gpu.bounds import ImplausibleValues, Values
 
 SLOW_SECONDS = 2.0
 """Between rounds of dear calls (15 to 20 ms a GPU, perhaps under one lock of the driver). NVML's own PCIe calls,
@@ -44,8 +44,8 @@ FIRST_ROUNDS = 3
 """Rounds that no two threads are in at once. On freshly started machines with two H200s (driver 580) the monitor
 died within its first second in four starts of five; the one that left a stack was in its first nvmlGpmMetricsGet,
 after threads had made the first calls for both GPUs at once. With one GPU it never died."""
-_first_rounds = Turns(patience=1.0)
-_dear_rounds = Turns(patience=1.0)
+_first_calls_lock = FirstCallsLock(patience=1.0)
+_slow_calls_lock = FirstCallsLock(patience=1.0)
 SETTLE_SECONDS = 3.0
 """For so long a GPU may take until it has been sampled twice; then what there is has to do."""
 STALE_SECONDS = 2.0
@@ -56,18 +56,20 @@ class _RoundValues:
     """What one round of one thread found: values by field of `llmtop.model.snapshot.Gpu`, for MIG instances by
     UUID."""
 
-    def __init__(self, values: Values, instances: dict[str, Values], call: Caller | None, odd: Odd) -> None:
-        """Judge `values` and those of `instances`: what cannot be goes into `odd`; `call` made the calls."""
-        self.odd = odd
-        self.values = judged(values, odd)
-        self.instances = {uuid: judged(own, odd) for uuid, own in instances.items()}
+    def __init__(
+        self, values: Values, instances: dict[str, Values], call: Caller | None, implausible: ImplausibleValues
+    ) -> None:
+        """Keep the plausible values of a round; the others go into `implausible`. `call` made the calls."""
+        self.implausible = implausible
+        self.values = plausible_values(values, implausible)
+        self.instances = {uuid: plausible_values(own, implausible) for uuid, own in instances.items()}
         self.refusals = {} if call is None else call.refusals
         self.answered = call is None or call.answered
         self.at, self.unix = time.monotonic(), time.time()
         """The end of the round: monotonic seconds, and unix seconds."""
 
     @classmethod
-    def none(cls) -> _RoundValues:
+    def empty(cls) -> _RoundValues:
         """The sample of a thread that has made no round yet: nothing, at time 0."""
         sample = cls({}, {}, None, {})
         sample.at = sample.unix = 0.0
@@ -98,7 +100,7 @@ class DeviceSampler:
             Caller(),
             Caller(),
         )
-        self._fast, self._slow, self._pcie = _RoundValues.none(), _RoundValues.none(), _RoundValues.none()
+        self._fast, self._slow, self._pcie = _RoundValues.empty(), _RoundValues.empty(), _RoundValues.empty()
         self._gpm_supported: bool | None = None
         self._gpms: dict[str, Gpm] = {}
         self._rounds_without_pcie = 0
@@ -115,29 +117,31 @@ class DeviceSampler:
         self._first_read: dict[str, float] = {}
         """When the counters of this GPU and its instances were first read, by UUID, in monotonic seconds."""
         pace, offset = slow_pace(interval), slow_offset(index, interval)
-        self._beats = {
-            "fast": Beat(f"gpu{index}", self._fast_round, interval, at_end=self._end_fast),
-            "slow": Beat(f"gpu{index}-slow", self._slow_round, pace, offset=offset, at_end=self._end_slow),
-            "pcie": Beat(f"gpu{index}-pcie", self._pcie_round, pace, offset=apart_offset(index)),
+        self._threads = {
+            "fast": PeriodicThread(f"gpu{index}", self._fast_round, interval, at_end=self._end_fast),
+            "slow": PeriodicThread(
+                f"gpu{index}-slow", self._slow_round, pace, offset=offset, at_end=self._end_slow
+            ),
+            "pcie": PeriodicThread(f"gpu{index}-pcie", self._pcie_round, pace, offset=separate_offset(index)),
         }
 
     # ---- for the thread that owns this GPU's place in the list ----
 
     def start(self) -> None:
         """Start the threads that sample; they go on until `stop()`."""
-        self._beats["fast"].start()
-        self._beats["slow"].start()
+        self._threads["fast"].start()
+        self._threads["slow"].start()
 
     def stop(self) -> None:
         """Ask the threads to end; returns at once."""
-        for beat in self._beats.values():
+        for beat in self._threads.values():
             beat.stop()
 
     def join(self, deadline: float) -> bool:
         """Wait until a monotonic time for the threads to end; returns whether all did."""
-        self._beats["fast"].join(deadline - time.monotonic())
+        self._threads["fast"].join(deadline - time.monotonic())
         self.stop()  # again: the fast thread may have started the PCIe thread in its last round
-        return all(beat.join(deadline - time.monotonic()) for beat in self._beats.values())
+        return all(beat.join(deadline - time.monotonic()) for beat in self._threads.values())
 
     def move(self, handle: Any, index: int) -> None:
         """The driver now knows this GPU by this handle and index."""
@@ -146,24 +150,24 @@ class DeviceSampler:
     def set_interval(self, seconds: float) -> None:
         """Change the pace of the cheap values; that of the dear ones follows where it must."""
         self._interval = seconds
-        self._beats["fast"].set_seconds(seconds)
-        self._beats["slow"].set_seconds(slow_pace(seconds), slow_offset(self.index, seconds))
-        self._beats["pcie"].set_seconds(slow_pace(seconds))
+        self._threads["fast"].set_seconds(seconds)
+        self._threads["slow"].set_seconds(slow_pace(seconds), slow_offset(self.index, seconds))
+        self._threads["pcie"].set_seconds(slow_pace(seconds))
 
     # ---- for any thread ----
 
     @property
-    def lost(self) -> bool:
+    def is_lost(self) -> bool:
         """Whether the last round found the GPU gone."""
         return is_lost(self._fast.refusals)
 
     @property
-    def well(self) -> bool:
+    def is_responding(self) -> bool:
         """Whether this GPU answers, so that nobody needs to look for it."""
-        return not self.lost and time.monotonic() - self._fast.at <= self._patience()
+        return not self.is_lost and time.monotonic() - self._fast.at <= self._stale_after()
 
     @property
-    def settled(self) -> bool:
+    def is_settled(self) -> bool:
         """Whether this GPU and its instances were sampled twice, far enough apart, or have had their chance."""
         now = time.monotonic()
         if now - self._born > SETTLE_SECONDS:
@@ -173,33 +177,33 @@ class DeviceSampler:
         uuids = (self.uuid, *(one.uuid for one in self._instances))
         return all(self._fast.at - self._first_read.get(uuid, now) > APART_SECONDS + 0.05 for uuid in uuids)
 
-    def hanging(self, seconds: float) -> bool:
+    def is_hanging(self, seconds: float) -> bool:
         """Whether a thread has been inside one call for longer than that."""
-        waits = (call.waiting() for call in (self._fast_call, *self._dear_calls()))
+        waits = (call.waiting() for call in (self._fast_call, *self._slow_poll_lock()))
         return any(wait is not None and wait[1] > seconds for wait in waits)
 
-    def refused(self, code: int) -> set[str]:
+    def functions_refused_with(self, code: int) -> set[str]:
         """The functions that answered `code` in the last rounds."""
         return {name for refusals in self._refusals() for name, answer in refusals.items() if answer == code}
 
-    def refused_vaguely(self) -> set[str]:
+    def functions_refused_without_reason(self) -> set[str]:
         """The functions that were refused for no reason given, while others answered."""
         if not self._fast.answered:
             return set()
-        return {name for refusals in self._refusals() for name, code in refusals.items() if vague(code)}
+        return {name for refusals in self._refusals() for name, code in refusals.items() if is_unspecific(code)}
 
-    def own_faults(self) -> list[str]:
+    def internal_errors(self) -> list[str]:
         """Mistakes of llmtop itself in the last rounds."""
-        return [beat.fault for beat in self._beats.values() if beat.fault is not None]
+        return [beat.fault for beat in self._threads.values() if beat.fault is not None]
 
     def rows(self) -> list[Values]:
         """This GPU as known now, and its MIG instances after it: fields of `llmtop.model.snapshot.Gpu`."""
         now = time.monotonic()
-        fresh = now - self._fast.at <= self._patience()
+        fresh = now - self._fast.at <= self._stale_after()
         values: Values = {}
-        if now - self._slow.at <= self._slow_patience():
+        if now - self._slow.at <= self._slow_stale_after():
             values.update(self._slow.values)
-        if now - self._pcie.at <= self._slow_patience():
+        if now - self._pcie.at <= self._slow_stale_after():
             values.update(self._pcie.values)
         if fresh:
             values.update(self._fast.values)
@@ -221,23 +225,23 @@ class DeviceSampler:
 
     def uses(self) -> list[Values]:
         """Who used this GPU in the last slow round: fields of `collectors.base.source.GpuUse`."""
-        return self._uses if time.monotonic() - self._slow.at <= self._slow_patience() else []
+        return self._uses if time.monotonic() - self._slow.at <= self._slow_stale_after() else []
 
-    def _dear_calls(self) -> tuple[Caller, ...]:
+    def _slow_poll_lock(self) -> tuple[Caller, ...]:
         return self._slow_call, self._pcie_call, self._fault_call
 
     def _refusals(self) -> tuple[dict[str, int], ...]:
         return self._fast.refusals, self._slow.refusals, self._pcie.refusals, self._fault_refusals
 
     @property
-    def odd(self) -> Odd:
+    def implausible_values(self) -> ImplausibleValues:
         """What the driver said in the last rounds that cannot be, by field."""
-        return {**self._slow.odd, **self._pcie.odd, **self._fast.odd}
+        return {**self._slow.implausible, **self._pcie.implausible, **self._fast.implausible}
 
-    def _patience(self) -> float:
+    def _stale_after(self) -> float:
         return max(3 * self._interval, STALE_SECONDS)
 
-    def _slow_patience(self) -> float:
+    def _slow_stale_after(self) -> float:
         return 3 * slow_pace(self._interval)
 
     def _error(self, now: float, fresh: bool) -> str | None:
@@ -246,12 +250,12 @@ class DeviceSampler:
             return gone if self._loss is None else f"{self._loss}; {gone}"
         texts: list[str | None] = []
         wait = self._fast_call.waiting()
-        if not fresh and now - self._born > self._patience():
+        if not fresh and now - self._born > self._stale_after():
             inside = f" ({wait[0]})" if wait is not None else ""
             texts.append(f"the driver has not answered for {now - max(self._born, self._fast.at):.0f} s{inside}")
         grave = (error_text(refusals, answered=self._fast.answered) for refusals in self._refusals())
         texts.append(next((text for text in grave if text), None))
-        texts += [_hang(call) for call in self._dear_calls()]
+        texts += [_hang(call) for call in self._slow_poll_lock()]
         texts += self._faults
         texts += self._events.texts()
         return "; ".join(text for text in texts if text) or None
@@ -260,39 +264,41 @@ class DeviceSampler:
 
     def _fast_round(self) -> None:
         self._fast_rounds += 1
-        with _first_rounds.turn() if self._fast_rounds <= FIRST_ROUNDS else nullcontext():
+        with _first_calls_lock.hold() if self._fast_rounds <= FIRST_ROUNDS else nullcontext():
             self._read_fast()
         self._on_fresh()
 
     def _read_fast(self) -> None:
         call = self._fast_call
-        odd: Odd = {}
+        implausible: ImplausibleValues = {}
         call.begin()
-        values = cheap_values(call, self._handle, odd)
+        values = fast_values(call, self._handle, implausible)
         instances: dict[str, Values] = {}
-        if not call.lost:
-            values.update(self._counters(odd))
+        if not call.is_lost:
+            values.update(self._counters(implausible))
             instances = {one.uuid: self._instance_values(one) for one in self._instances}
             for uuid in self._gpms.keys() - instances.keys() - {self.uuid}:
                 self._gpms.pop(uuid).free()
-        self._fast = _RoundValues(values, instances, call, odd)
+        self._fast = _RoundValues(values, instances, call, implausible)
         read = (self.uuid, *instances)
         self._first_read = {uuid: self._first_read.get(uuid, self._fast.at) for uuid in read}
         # Kept until the GPU answers: a driver that was started anew only says that there is none.
-        self._loss = error_text(call.refusals) if call.lost else None
+        self._loss = error_text(call.refusals) if call.is_lost else None
 
-    def _counters(self, odd: Odd) -> Values:
+    def _counters(self, implausible: ImplausibleValues) -> Values:
         """GPM's values of the whole GPU; where it has no PCIe rates, NVML's own are read instead."""
         call = self._fast_call
         values = self._read_gpm(self.uuid, lambda sample: call("nvmlGpmSampleGet", self._handle, sample))
         received = {"pcie_rx_bytes_per_s": values.get("pcie_rx_bytes_per_s")}
-        if judged(received, odd).get("pcie_rx_bytes_per_s") is not None:  # the others are judged with the sample
+        if (
+            plausible_values(received, implausible).get("pcie_rx_bytes_per_s") is not None
+        ):  # the others are judged with the sample
             self._rounds_without_pcie = 0
-            self._beats["pcie"].stop()
+            self._threads["pcie"].stop()
             return {**values, "pcie_source": "gpm"}
         self._rounds_without_pcie += 1
         if self._gpm_supported is False or self._rounds_without_pcie >= GPM_PATIENCE:
-            self._beats["pcie"].start()
+            self._threads["pcie"].start()
         return {name: value for name, value in values.items() if not name.startswith("pcie_")}
 
     def _instance_values(self, instance: Instance) -> Values:
@@ -328,7 +334,7 @@ class DeviceSampler:
 
     def _slow_round(self) -> None:
         self._slow_rounds += 1
-        with (_first_rounds if self._slow_rounds == 1 else _dear_rounds).turn():
+        with (_first_calls_lock if self._slow_rounds == 1 else _slow_calls_lock).hold():
             self._read_slow()
 
     def _end_slow(self) -> None:
@@ -337,25 +343,25 @@ class DeviceSampler:
 
     def _read_slow(self) -> None:
         call, handle = self._slow_call, self._handle
-        odd: Odd = {}
+        implausible: ImplausibleValues = {}
         call.begin()
         self.name = call("nvmlDeviceGetName", handle) or self.name
         values = slow_values(call, handle)
-        if call.lost:
+        if call.is_lost:
             self._uses = []
         else:
             values["util_sampled_pct"], self._util_since = sampled_util(call, handle, self._util_since)
             self._instances = find_instances(call, handle)
-            self._find_uses(call, handle, odd)
+            self._find_uses(call, handle, implausible)
             self._events.poll(handle)
             if self._slow_rounds % FAULTS_EVERY == 1:
                 self._fault_call.begin()
                 self._faults = memory_faults(self._fault_call, handle)
                 self._fault_refusals = self._fault_call.refusals
-        self._slow = _RoundValues(values, {}, call, odd)
+        self._slow = _RoundValues(values, {}, call, implausible)
         self._slow_rounds_done += 1
 
-    def _find_uses(self, call: Caller, handle: Any, odd: Odd) -> None:
+    def _find_uses(self, call: Caller, handle: Any, implausible: ImplausibleValues) -> None:
         shares, self._shares_since = process_shares(call, handle, self._shares_since)
         places = [(one.handle, one.uuid) for one in self._instances] or [(handle, self.uuid)]
         self._uses = [
@@ -367,7 +373,7 @@ class DeviceSampler:
                 "computes": process.computes,
             }
             for place, uuid in places
-            for process in running(call, place, odd) or ()
+            for process in running_processes(call, place, implausible) or ()
         ]
 
     def _pcie_round(self) -> None:

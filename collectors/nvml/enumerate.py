@@ -27,20 +27,20 @@ class Lookup:
     """Asks for each GPU in a thread that lasts for the question, for use by one thread."""
 
     def __init__(self) -> None:
-        self._open: dict[int, _Question] = {}
+        self._open: dict[int, _IdentityQuery] = {}
 
     def ask(self, indices: Iterable[int]) -> dict[int, FoundGpus | str]:
         """Who is at each index, or in words why that is not known (yet)."""
         wanted = list(indices)
         for index in wanted:
             if index not in self._open:
-                self._open[index] = _Question(index)
+                self._open[index] = _IdentityQuery(index)
                 self._open[index].start()
         deadline = time.monotonic() + PATIENCE_SECONDS
         return {index: self._answer(index, deadline) for index in wanted}
 
     @property
-    def waiting(self) -> bool:
+    def is_waiting(self) -> bool:
         """Whether a thread is still inside a call."""
         return any(question.is_alive() for question in self._open.values())
 
@@ -53,7 +53,7 @@ class Lookup:
         return question.answer
 
 
-class _Question(threading.Thread):
+class _IdentityQuery(threading.Thread):
     """One GPU asked who it is, in a thread: the driver may never answer."""
 
     def __init__(self, index: int) -> None:

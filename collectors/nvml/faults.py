@@ -13,9 +13,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-XID_KEPT_SECONDS = 600.0
+XID_RETENTION_SECONDS = 600.0
 """An Xid is an event, not a state: it is shown for ten minutes."""
-XIDS_KEPT = 4
+MAX_XIDS = 4
 """Different ones; of more, the grave ones stay."""
 
 
@@ -47,8 +47,8 @@ class XidEvents:
             del self._call.refusals["nvmlEventSetWait_v2"]
 
     def texts(self) -> list[str]:
-        """What happened within `XID_KEPT_SECONDS`, oldest first, with the local time."""
-        since = time.monotonic() - XID_KEPT_SECONDS
+        """What happened within `XID_RETENTION_SECONDS`, oldest first, with the local time."""
+        since = time.monotonic() - XID_RETENTION_SECONDS
         return [
             f"{xid_text(number)} at {time.strftime('%H:%M:%S', time.localtime(at))}"
             for number, (at, heard) in self._xids.copy().items()
@@ -64,13 +64,13 @@ class XidEvents:
     def _take(self, number: int) -> None:
         """Keep an Xid. Many of one number (each of a killed program's channels has its own) drive out no other."""
         kept = {one: times for one, times in self._xids.items() if one != number}
-        if len(kept) >= XIDS_KEPT:
+        if len(kept) >= MAX_XIDS:
             del kept[min(kept, key=lambda one: severity_of(xid_text(one)) == "critical")]  # the oldest of those
         self._xids = {**kept, number: (time.time(), time.monotonic())}
 
     def _register(self, handle: Any) -> bool:
         known = self._call("nvmlDeviceGetSupportedEventTypes", handle)
-        self._refused = self._has_none("nvmlDeviceGetSupportedEventTypes")
+        self._refused = self._lacks_events("nvmlDeviceGetSupportedEventTypes")
         if known is None or not known & pynvml.nvmlEventTypeXidCriticalError:
             return False
         fresh = self._call("nvmlEventSetCreate")
@@ -79,12 +79,12 @@ class XidEvents:
         self._call("nvmlDeviceRegisterEvents", handle, pynvml.nvmlEventTypeXidCriticalError, fresh)
         if "nvmlDeviceRegisterEvents" in self._call.refusals:
             self._call("nvmlEventSetFree", fresh)
-            self._refused = self._has_none("nvmlDeviceRegisterEvents")
+            self._refused = self._lacks_events("nvmlDeviceRegisterEvents")
             return False
         self._set = fresh
         return True
 
-    def _has_none(self, call: str) -> bool:
+    def _lacks_events(self, call: str) -> bool:
         """Whether the answer means that this GPU has no events (a vGPU), so that asking again is in vain."""
         return self._call.refusals.get(call) in ABSENT
 

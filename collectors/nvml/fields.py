@@ -11,7 +11,7 @@ import time
 
 import pynvml
 
-from collectors.gpu.bounds import NO_REASONS, judged, plausible_pid
+from collectors.gpu.bounds import NO_REASONS, plausible_pid, plausible_values
 from collectors.nvml.calls import ABSENT, Caller
 from llmtop.hardware import clock_events
 
@@ -19,7 +19,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from collectors.gpu.bounds import Odd, Values
+    from collectors.gpu.bounds import ImplausibleValues, Values
 
 _VERSIONS = ("v3", "v2")
 _MEMBERS = {
@@ -33,14 +33,14 @@ _MEMBERS = {
 """Of the union in which NVML gives a value, by the type that it says."""
 
 
-def cheap_values(call: Caller, handle: Any, odd: Odd) -> Values:
+def fast_values(call: Caller, handle: Any, implausible: ImplausibleValues) -> Values:
     """What is asked for at every tick.
 
     `power_watts` is PowerUsage: on Hopper the mean of the last second. The instant value is a field value, too
     dear for every tick.
     """
     utilization = call("nvmlDeviceGetUtilizationRates", handle)
-    if call.lost:
+    if call.is_lost:
         return {}
     values = memory_values(call, handle)
     if utilization is not None:
@@ -52,7 +52,7 @@ def cheap_values(call: Caller, handle: Any, odd: Odd) -> Values:
         ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons"), handle
     )
     if reasons in NO_REASONS:
-        odd["clock_event_reasons"] = reasons
+        implausible["clock_event_reasons"] = reasons
     elif reasons is not None:
         values["clock_event_reasons"] = clock_events.names(reasons)
     return values
@@ -78,7 +78,7 @@ def _temperature(call: Caller, handle: Any) -> Any:
 def slow_values(call: Caller, handle: Any) -> Values:
     """Values of a GPU that change slowly or take long to ask for: fields of `llmtop.model.snapshot.Gpu`."""
     limit = call("nvmlDeviceGetEnforcedPowerLimit", handle)
-    if call.lost:
+    if call.is_lost:
         return {}
     if limit is None:
         limit = call("nvmlDeviceGetPowerManagementLimit", handle)
@@ -119,7 +119,7 @@ def sampled_util(call: Caller, handle: Any, since_us: int) -> tuple[float | None
 def pcie_values(call: Caller, handle: Any) -> Values:
     """NVML's own PCIe rates over a window of 20 ms; the two calls block for 42 ms."""
     tx = call("nvmlDeviceGetPcieThroughput", handle, pynvml.NVML_PCIE_UTIL_TX_BYTES)
-    if call.lost:
+    if call.is_lost:
         return {}
     rx = call("nvmlDeviceGetPcieThroughput", handle, pynvml.NVML_PCIE_UTIL_RX_BYTES)
     if tx is None and rx is None:
@@ -147,7 +147,7 @@ def _field(field: Any) -> float | None:
     return value
 
 
-class Running:
+class RunningProcess:
     """A process on a GPU as the driver lists it.
 
     The pid is that of the pid namespace of whoever asks (seen with driver 580.159 on an H100; older ones give the
@@ -160,15 +160,15 @@ class Running:
         """Whether it has a context to compute in; a desktop only draws."""
 
 
-def running(call: Caller, handle: Any, odd: Odd) -> list[Running] | None:
+def running_processes(call: Caller, handle: Any, implausible: ImplausibleValues) -> list[RunningProcess] | None:
     """Every process with a context on the GPU (compute, graphics, MPS), once each; None when that is refused.
 
-    A pid that no process can have goes to `odd`, and the others stay.
+    A pid that no process can have goes to `implausible`, and the others stay.
     """
-    found: dict[int, Running] = {}
+    found: dict[int, RunningProcess] = {}
     answered = False
     for kind in ("Compute", "Graphics", "MPSCompute"):
-        listed = _list(call, handle, kind, odd)
+        listed = _list(call, handle, kind, implausible)
         answered = answered or listed is not None
         for process in listed or ():
             known = found.get(process.pid)
@@ -180,7 +180,7 @@ def running(call: Caller, handle: Any, odd: Odd) -> list[Running] | None:
     return list(found.values()) if answered else None
 
 
-def _list(call: Caller, handle: Any, kind: str, odd: Odd) -> list[Running] | None:
+def _list(call: Caller, handle: Any, kind: str, implausible: ImplausibleValues) -> list[RunningProcess] | None:
     """One list, in the version of its struct that makes most sense.
 
     Drivers 535.43 to 535.86 have a longer struct behind the newest version's symbol; read with the usual one, many
@@ -189,19 +189,22 @@ def _list(call: Caller, handle: Any, kind: str, odd: Odd) -> list[Running] | Non
     best: list[Any] | None = None
     for version in _VERSIONS:
         answer = call(f"nvmlDeviceGet{kind}RunningProcesses_{version}", handle)
-        if answer is not None and (best is None or len(_odd_pids(answer)) <= len(_odd_pids(best))):
+        if answer is not None and (best is None or len(_implausible_pids(answer)) <= len(_implausible_pids(best))):
             best = answer
-        if call.lost or (best is not None and not _odd_pids(best)):
+        if call.is_lost or (best is not None and not _implausible_pids(best)):
             break
     if best is None:
         return None
-    for pid in _odd_pids(best)[:1]:
-        odd["pid"] = pid
+    for pid in _implausible_pids(best)[:1]:
+        implausible["pid"] = pid
     sound = (process for process in best if plausible_pid(process.pid))
-    return [Running(one.pid, judged({"mem_bytes": one.usedGpuMemory}, odd).get("mem_bytes")) for one in sound]
+    return [
+        RunningProcess(one.pid, plausible_values({"mem_bytes": one.usedGpuMemory}, implausible).get("mem_bytes"))
+        for one in sound
+    ]
 
 
-def _odd_pids(answer: list[Any]) -> list[int]:
+def _implausible_pids(answer: list[Any]) -> list[int]:
     return [process.pid for process in answer if not plausible_pid(process.pid)]
 
 

@@ -11,9 +11,9 @@ import time
 
 import pynvml
 
-from collectors.base.periodic_thread import Beat
-from collectors.gpu.bounds import odd_notes
-from collectors.nvml.calls import Caller, is_lost, words
+from collectors.base.periodic_thread import PeriodicThread
+from collectors.gpu.bounds import implausible_notes
+from collectors.nvml.calls import Caller, is_lost, status_text
 from collectors.nvml.device import DeviceSampler
 from collectors.nvml.enumerate import FoundGpus, Lookup
 
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
     from collectors.gpu.bounds import Values
 
-LOOK_SECONDS = 2.0
+DISCOVERY_SECONDS = 2.0
 """Between looks at which GPUs there are; also how soon a missing driver is tried again."""
-FIRST_LOOK_SECONDS = 2.0
+FIRST_DISCOVERY_SECONDS = 2.0
 """For so long a reading without GPUs means that they are still being counted; then it has those found so far."""
 RESTART_SECONDS = 5.0
 """NVML is started again no more often than this while no GPU answers."""
@@ -54,7 +54,7 @@ class NvmlSource:
         self._interval = interval
         self._on_fresh = on_fresh
         self._call = Caller()
-        self._watch = Beat("nvml", self._look_and_tell, LOOK_SECONDS)
+        self._watch = PeriodicThread("nvml", self._discover_and_notify, DISCOVERY_SECONDS)
         self._samplers: dict[str, DeviceSampler] = {}
         self._unknown: list[Values] = []
         self._initialised = False
@@ -75,12 +75,12 @@ class NvmlSource:
         for sampler in self._samplers.copy().values():
             sampler.set_interval(seconds)
 
-    def told(self) -> Values:
+    def reading_values(self) -> Values:
         """What is known now, as plain values: fields of `GpuReading`, its GPUs and its uses.
 
         Empty, without a note, until the driver has been asked for the first time.
         """
-        if not self._looked and time.monotonic() - self._started_at < FIRST_LOOK_SECONDS:
+        if not self._looked and time.monotonic() - self._started_at < FIRST_DISCOVERY_SECONDS:
             notes = self._notes([], True)
             return {"notes": notes, "settled": bool(notes)}
         samplers = sorted(self._samplers.copy().values(), key=lambda one: one.index)
@@ -94,28 +94,28 @@ class NvmlSource:
             "driver_version": driver,
             "cuda_version": cuda,
             "notes": self._notes(samplers, bool(rows)),
-            "settled": all(sampler.settled for sampler in samplers),
+            "settled": all(sampler.is_settled for sampler in samplers),
         }
 
     def _notes(self, samplers: list[DeviceSampler], any_gpu: bool) -> tuple[str, ...]:
         notes = [self._problem]
         waiting = self._call.waiting()
-        if waiting is not None and waiting[1] > LOOK_SECONDS:
+        if waiting is not None and waiting[1] > DISCOVERY_SECONDS:
             notes.append(f"the driver has not answered {waiting[0]} for {waiting[1]:.0f} s")
         if self._looked and not any_gpu and self._problem is None:
             notes.append("the NVIDIA driver is here, but it lists no GPU")
         notes += [_permission_note(samplers), _vague_note(samplers)]
-        notes += odd_notes((f"GPU {sampler.index}", sampler.odd) for sampler in samplers)
-        notes += [self._watch.fault, *(fault for sampler in samplers for fault in sampler.own_faults())]
+        notes += implausible_notes((f"GPU {sampler.index}", sampler.implausible_values) for sampler in samplers)
+        notes += [self._watch.fault, *(fault for sampler in samplers for fault in sampler.internal_errors())]
         return tuple(dict.fromkeys(note for note in notes if note))
 
     # ---- the watching thread ----
 
-    def _look_and_tell(self) -> None:
-        self._look()
+    def _discover_and_notify(self) -> None:
+        self._discover()
         self._on_fresh()
 
-    def _look(self) -> None:
+    def _discover(self) -> None:
         anew = not self._initialised
         if anew:
             self._initialised = self._init()
@@ -129,7 +129,7 @@ class NvmlSource:
         call.begin()
         call("nvmlInit")
         code = call.refusals.get("nvmlInit")
-        self._problem = None if code is None else _init_words(code)
+        self._problem = None if code is None else _init_error_text(code)
         if code is not None:
             return False
         cuda = call("nvmlSystemGetCudaDriverVersion")
@@ -145,10 +145,14 @@ class NvmlSource:
         call = self._call
         call.begin()
         count = call("nvmlDeviceGetCount")
-        self._problem = None if count is not None else words(call.refusals["nvmlDeviceGetCount"])
+        self._problem = None if count is not None else status_text(call.refusals["nvmlDeviceGetCount"])
         if count is None:
             return
-        well = {} if anew else {one.index: one.uuid for one in self._samplers.values() if one.listed and one.well}
+        well = (
+            {}
+            if anew
+            else {one.index: one.uuid for one in self._samplers.values() if one.listed and one.is_responding}
+        )
         answers = self._lookup.ask(index for index in range(count) if index not in well)
         found = set(well.values())
         for index, answer in answers.items():
@@ -179,9 +183,9 @@ class NvmlSource:
     def _restart_due(self) -> bool:
         """Whether a GPU is lost and NVML, started again, might find it: it lists GPUs only when it starts."""
         samplers = self._samplers.values()
-        lost = [sampler for sampler in samplers if sampler.lost]
+        lost = [sampler for sampler in samplers if sampler.is_lost]
         driver_lost = is_lost(self._call.refusals)
-        if not (lost or self._unknown or driver_lost) or self._anyone_inside(seconds=1.0):
+        if not (lost or self._unknown or driver_lost) or self._has_call_in_progress(seconds=1.0):
             return False
         all_lost = driver_lost or len(lost) == len(samplers)
         pause = RESTART_SECONDS if all_lost else RESTART_SECONDS_BESIDE_HEALTHY
@@ -196,24 +200,24 @@ class NvmlSource:
         if all(sampler.join(deadline) for sampler in samplers):
             self._call("nvmlShutdown")
             self._initialised = False
-            self._look()  # starts the samplers again that have a GPU
+            self._discover()  # starts the samplers again that have a GPU
         else:
             for sampler in samplers:
                 sampler.start()
 
-    def _anyone_inside(self, seconds: float) -> bool:
-        return self._lookup.waiting or any(sampler.hanging(seconds) for sampler in self._samplers.values())
+    def _has_call_in_progress(self, seconds: float) -> bool:
+        return self._lookup.is_waiting or any(sampler.is_hanging(seconds) for sampler in self._samplers.values())
 
 
-def _init_words(code: int) -> str:
+def _init_error_text(code: int) -> str:
     if code == pynvml.NVML_ERROR_LIBRARY_NOT_FOUND:
         return _NO_LIBRARY
-    return f"no GPU can be shown: {words(code)}"
+    return f"no GPU can be shown: {status_text(code)}"
 
 
 def _vague_note(samplers: Iterable[DeviceSampler]) -> str | None:
     """One sentence on the calls that the driver refuses without a reason, if any."""
-    functions = sorted({name for one in samplers for name in one.refused_vaguely()})
+    functions = sorted({name for one in samplers for name in one.functions_refused_without_reason()})
     if not functions:
         return None
     return f"the driver reports an internal error for {', '.join(functions)}: what it gives is absent"
@@ -221,7 +225,9 @@ def _vague_note(samplers: Iterable[DeviceSampler]) -> str | None:
 
 def _permission_note(samplers: Iterable[DeviceSampler]) -> str | None:
     """One sentence on what the driver keeps from this user, if anything."""
-    functions = sorted(set().union(*(one.refused(pynvml.NVML_ERROR_NO_PERMISSION) for one in samplers)))
+    functions = sorted(
+        set().union(*(one.functions_refused_with(pynvml.NVML_ERROR_NO_PERMISSION) for one in samplers))
+    )
     if not functions:
         return None
     return f"no permission for {', '.join(functions)}: what it gives is absent (run llmtop as root to see it)"

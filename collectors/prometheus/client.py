@@ -19,13 +19,13 @@ from llmtop.version import __version__
 
 LIMIT_SECONDS = 8.0
 """For one answer, from the connection to the last byte."""
-MOST_BYTES = 32 << 20
+MAX_BYTES = 32 << 20
 """Of one answer: six figures of each of 4,096 GPUs are 5 MiB."""
 _WORDS = 200
 _OK = 200
 
 
-class Unanswered(Exception):
+class QueryError(Exception):
     """One sentence: why there is no answer to a question."""
 
     def __init__(self, sentence: str, *, whole: bool) -> None:
@@ -34,7 +34,7 @@ class Unanswered(Exception):
         """Whether the server did not answer at all, so that it is no use to ask it more now."""
 
 
-class Access(NamedTuple):
+class Credentials(NamedTuple):
     """Who asks; nothing of it is ever shown."""
 
     token: str | None = None
@@ -52,7 +52,7 @@ class SeriesValue(NamedTuple):
     value: float
 
 
-class Line(NamedTuple):
+class SeriesRange(NamedTuple):
     """One series over time."""
 
     labels: Mapping[str, str]
@@ -90,7 +90,7 @@ _decoder = msgspec.json.Decoder(_Reply)
 class Client:
     """One server. For one thread."""
 
-    def __init__(self, url: str, access: Access | None = None, limit: float = LIMIT_SECONDS) -> None:
+    def __init__(self, url: str, access: Credentials | None = None, limit: float = LIMIT_SECONDS) -> None:
         """Prepare; nothing is asked yet.
 
         Args:
@@ -103,8 +103,10 @@ class Client:
         """
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise UnusableInput(f"{printable(shown(url), _WORDS)!r} is no URL of a Prometheus: http://node:9090")
-        access = access or Access(user=parts.username, password=parts.password or "")
+            raise UnusableInput(
+                f"{printable(redacted_url(url), _WORDS)!r} is no URL of a Prometheus: http://node:9090"
+            )
+        access = access or Credentials(user=parts.username, password=parts.password or "")
         headers = {"User-Agent": f"llmtop/{__version__}", "Accept": "application/json"}
         if access.token is not None:
             headers["Authorization"] = f"Bearer {access.token}"
@@ -145,7 +147,7 @@ class Client:
         ]
         return Answer(tuple(found), tuple(printable(words, _WORDS) for words in reply.warnings[:4]))
 
-    def range(self, promql: str, start: float, end: float, step: float) -> tuple[Line, ...]:
+    def range(self, promql: str, start: float, end: float, step: float) -> tuple[SeriesRange, ...]:
         """What it finds from one instant to another, each so many seconds.
 
         Raises:
@@ -156,7 +158,9 @@ class Client:
             {"query": promql, "start": f"{start:.3f}", "end": f"{end:.3f}", "step": f"{max(step, 1.0):.3f}"},
         )
         return tuple(
-            Line(one.metric, tuple((at, value) for at, text in one.values if (value := _number(text)) is not None))
+            SeriesRange(
+                one.metric, tuple((at, value) for at, text in one.values if (value := _number(text)) is not None)
+            )
             for one in _series(reply)
         )
 
@@ -167,8 +171,8 @@ class Client:
             with self._http.stream("POST", f"{self._base}/api/v1/{what}", data=asked) as answer:
                 for piece in answer.iter_bytes(1 << 16):
                     body += piece
-                    if len(body) > MOST_BYTES:
-                        raise Unanswered(f"{self.name} sends more than {MOST_BYTES >> 20} MiB", whole=False)
+                    if len(body) > MAX_BYTES:
+                        raise QueryError(f"{self.name} sends more than {MAX_BYTES >> 20} MiB", whole=False)
                     if time.monotonic() > until:
                         raise self._late()
                 kind = answer.headers.get("Content-Type", "").partition(";")[0]
@@ -176,19 +180,19 @@ class Client:
         except httpx.TimeoutException:
             raise self._late() from None
         except (httpx.HTTPError, httpx.InvalidURL) as error:
-            raise Unanswered(f"{self.name} cannot be reached: {_why(error)}", whole=True) from None
-        return self._judged(bytes(body), status, printable(kind, 40))
+            raise QueryError(f"{self.name} cannot be reached: {_failure_text(error)}", whole=True) from None
+        return self._checked_reply(bytes(body), status, printable(kind, 40))
 
-    def _late(self) -> Unanswered:
-        return Unanswered(f"{self.name} has not answered within {self._limit:.0f} s", whole=True)
+    def _late(self) -> QueryError:
+        return QueryError(f"{self.name} has not answered within {self._limit:.0f} s", whole=True)
 
-    def _judged(self, body: bytes, status: int, kind: str) -> _Reply:
+    def _checked_reply(self, body: bytes, status: int, kind: str) -> _Reply:
         try:
             reply = _decoder.decode(body)
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
             reply = None
         if status in (401, 403):
-            raise Unanswered(
+            raise QueryError(
                 f"{self.name} does not let us in ({status}): see --token-file, --user, --org", whole=True
             )
         if reply is None:
@@ -197,20 +201,20 @@ class Client:
                 if status == _OK and "json" in kind
                 else f"no answer of a Prometheus ({kind or status})"
             )
-            raise Unanswered(f"{self.name} gives {what}", whole="json" not in kind)
+            raise QueryError(f"{self.name} gives {what}", whole="json" not in kind)
         if status != _OK or reply.status != "success":
             words = printable(reply.error, _WORDS) or "no reason given"
-            raise Unanswered(f"{self.name} refuses a query ({status}): {words}", whole=False)
+            raise QueryError(f"{self.name} refuses a query ({status}): {words}", whole=False)
         return reply
 
 
-def shown(url: str) -> str:
+def redacted_url(url: str) -> str:
     """A URL without the name and the password in it."""
     head, at, tail = url.rpartition("@")
     return f"{head.partition('://')[0]}://{tail}" if at and "://" in head else url
 
 
-def token_from(path: Path) -> str:
+def read_token(path: Path) -> str:
     """The token in a file.
 
     Raises:
@@ -241,7 +245,7 @@ def _number(text: str) -> float | None:
     return value if abs(value) < float("inf") else None
 
 
-def _why(error: Exception) -> str:
+def _failure_text(error: Exception) -> str:
     """In a few words, which httpx has in many forms."""
     cause: BaseException | None = error
     while cause is not None:

@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
-from collectors.prometheus.client import Answer, Client, SeriesValue, Unanswered
+from collectors.prometheus.client import Answer, Client, QueryError, SeriesValue
 from collectors.prometheus.cluster_view import (
     ClusterView,
     GpuCell,
@@ -31,20 +31,20 @@ LATE_SHARE = LATE_STEP_PCT[0] / 100
 """Of the step, from which a late rank is held against its node: as the rule `straggler` has it."""
 NOISE_SHARE = 0.02
 """Of the step, below which a rank is not late."""
-_DOWN, _HUNG, _GRAVE, _IDLE, _XID, _LATE, _HOT = 100.0, 90.0, 60.0, 50.0, 40.0, 30.0, 10.0
+_DOWN, _HUNG, _CRITICAL, _IDLE, _XID, _LATE, _HOT = 100.0, 90.0, 60.0, 50.0, 40.0, 30.0, 10.0
 CHART_POINTS = 120
 _NAME = 80
 _CLOCK_SECONDS = 2.0
 T = TypeVar("T")
 
 
-class _Found(NamedTuple):
+class _QueryResults(NamedTuple):
     """The answers of one round, by what was asked for; {} where there was none."""
 
     overview: Mapping[str, list[SeriesValue]]
     nodes: tuple[SeriesValue, ...]
     ranks: Mapping[str, list[SeriesValue]]
-    grave: Mapping[str, list[SeriesValue]]
+    critical: Mapping[str, list[SeriesValue]]
     power: Mapping[str, list[SeriesValue]]
 
 
@@ -65,7 +65,7 @@ class Cluster:
         self._problems: list[str] = []
         self._mute = False
 
-    def look(self, page: slice = slice(0, 64), at: float | None = None) -> ClusterView:
+    def query_view(self, page: slice = slice(0, 64), at: float | None = None) -> ClusterView:
         """Ask everything once.
 
         Args:
@@ -84,12 +84,12 @@ class Cluster:
             elif rules and self._rules is False:
                 queries = Queries(rules=True, run=self._run)
             self._rules = rules
-        found = _Found(
+        found = _QueryResults(
             overview,
             self._ask(queries.nodes, at),
-            *(_by_tag(self._ask(one, at)) for one in (queries.ranks, queries.grave, queries.power)),
+            *(_by_tag(self._ask(one, at)) for one in (queries.ranks, queries.critical, queries.power)),
         )
-        view = self._put_together(found, asked_at, at)
+        view = self._build_view(found, asked_at, at)
         nodes = view.nodes[page]
         if nodes and found.power:
             cells = _cells(self._ask(queries.cells([node.name for node in nodes]), at))
@@ -106,7 +106,7 @@ class Cluster:
         for title, unit, promql in charts(node, sorted(self._instances.get(node, ()))):
             try:
                 lines = self._client.range(promql, end - seconds, end, step)
-            except Unanswered as error:
+            except QueryError as error:
                 problems.append(str(error))
                 if error.whole:
                     break
@@ -125,22 +125,22 @@ class Cluster:
             return ()
         try:
             answer: Answer = self._client.query(promql, at)
-        except Unanswered as error:
+        except QueryError as error:
             self._problems.append(str(error))
             self._mute = error.whole
             return ()
         self._problems += [f"{self._client.name} says: {words}" for words in answer.warnings]
         return answer.samples
 
-    def _put_together(self, found: _Found, asked_at: float, at: float | None) -> ClusterView:
+    def _build_view(self, found: _QueryResults, asked_at: float, at: float | None) -> ClusterView:
         now = _one(found.overview.get("now"))
         newest = _one(found.overview.get("newest"))
         hosts = self._hosts(found.nodes)
         ahead = None if now is None or at is not None else now - asked_at
         runs = _runs(found.overview)
-        late = tuple(_late(found.ranks.get("late", ()), hosts, runs))
+        late = tuple(_late_ranks(found.ranks.get("late", ()), hosts, runs))
         hung = tuple(hung_ranks(found.ranks, hosts))
-        grave = tuple(_grave(found.grave, hosts))
+        critical = tuple(_critical_alerts(found.critical, hosts))
         up = [sample.value > 0 for sample in found.nodes]
         return ClusterView(
             server=self._client.name,
@@ -160,8 +160,8 @@ class Cluster:
             runs=runs,
             late=late,
             hung=hung,
-            grave=grave,
-            nodes=tuple(_nodes(found, hosts, late, hung, grave)),
+            grave=critical,
+            nodes=tuple(_nodes(found, hosts, late, hung, critical)),
         )
 
     def _hosts(self, nodes: Iterable[SeriesValue]) -> Callable[[str], str]:
@@ -222,7 +222,7 @@ def _runs(overview: Mapping[str, list[SeriesValue]]) -> tuple[Run, ...]:
     return tuple(sorted(found.values(), key=lambda run: (-(run.ranks or 0), run.name, run.uid)))
 
 
-def _late(
+def _late_ranks(
     samples: Iterable[SeriesValue], hosts: Callable[[str], str], runs: tuple[Run, ...]
 ) -> Iterable[LateRank]:
     steps = {(run.name, run.uid): run.step_seconds_p50 for run in runs}
@@ -240,7 +240,7 @@ def _late(
         )
 
 
-def _grave(found: Mapping[str, list[SeriesValue]], hosts: Callable[[str], str]) -> Iterable[NodeAlert]:
+def _critical_alerts(found: Mapping[str, list[SeriesValue]], hosts: Callable[[str], str]) -> Iterable[NodeAlert]:
     for one in found.get("alert", ()):
         yield NodeAlert(
             id=_text(one, "id"),
@@ -255,11 +255,11 @@ def _grave(found: Mapping[str, list[SeriesValue]], hosts: Callable[[str], str]) 
 
 
 def _nodes(
-    found: _Found,
+    found: _QueryResults,
     hosts: Callable[[str], str],
     late: Iterable[LateRank],
     hung: Iterable[HungRank],
-    grave: Iterable[NodeAlert],
+    critical: Iterable[NodeAlert],
 ) -> list[Node]:
     """All nodes, the worst first; among equals the one whose GPUs draw least, then by name."""
     up: dict[str, bool] = {}
@@ -277,8 +277,8 @@ def _nodes(
         if one.node:
             how = "does not answer" if one.missing else "behind"
             reasons[one.node].append((_HUNG, f"rank {one.rank} {how}"))
-    for alert in grave:
-        weight, words = _weighed(alert)
+    for alert in critical:
+        weight, words = _alert_weight(alert)
         reasons[alert.node].append((weight, words))
     for name, count in idle.items():
         reasons[name].append((_IDLE, f"{round(count)} busy but idle"))
@@ -292,7 +292,7 @@ def _nodes(
             Node(
                 name=name,
                 up=up.get(name),
-                badness=_together([weight for weight, _ in mine]),
+                badness=_badness([weight for weight, _ in mine]),
                 reasons=tuple(dict.fromkeys(words for _, words in mine)),
                 power_ratio=mean.get(name),
                 power_ratio_least=least.get(name),
@@ -302,12 +302,12 @@ def _nodes(
     return sorted(nodes, key=lambda node: (-node.badness, node.power_ratio_least or 0.0, node.name))
 
 
-def _together(weights: list[float]) -> float:
+def _badness(weights: list[float]) -> float:
     """The gravest counts; the others, which often tell of the same, only among equals."""
     return max(weights, default=0.0) + sum(weights) / 1000
 
 
-def _weighed(alert: NodeAlert) -> tuple[float, str]:
+def _alert_weight(alert: NodeAlert) -> tuple[float, str]:
     gpu = f" GPU {alert.gpu}" if alert.gpu else ""
     if alert.id == "xid":
         return _XID, f"Xid {alert.value:.0f}{gpu}"
@@ -315,7 +315,7 @@ def _weighed(alert: NodeAlert) -> tuple[float, str]:
         return _XID, f"memory errors{gpu}"
     if alert.id == "hot":
         return _HOT, f"{alert.value:.0f} C{gpu}"
-    return _GRAVE, f"{alert.id}{gpu}"
+    return _CRITICAL, f"{alert.id}{gpu}"
 
 
 def _cells(samples: Iterable[SeriesValue]) -> dict[str, tuple[GpuCell, ...]]:

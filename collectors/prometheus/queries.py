@@ -14,7 +14,7 @@ from typing import Final
 
 TAG: Final = "is"
 """The label by which one query's parts are told apart."""
-LATE_MOST, BEHIND_MOST, GRAVE_MOST = 8, 20, 40
+MAX_LATE, MAX_BEHIND, MAX_CRITICAL = 8, 20, 40
 _STUCK: Final = "communicator, pg, operation"
 _RAS: Final = (
     ("ras waiting", "llmtop_ras_waiting", ""),
@@ -27,7 +27,7 @@ _RECORD: Final = re.compile(r"^ {6}- record: (\S+)\n {8}expr: (.*(?:\n {9,}.*)*)
 
 
 @cache
-def recorded() -> dict[str, str]:
+def recorded_expressions() -> dict[str, str]:
     """What each recorded series of the rules that ship is made of, down to series that are scraped."""
     text = (files("llmtop") / "data" / "prometheus-rules.yml").read_text(encoding="utf-8")
     found: dict[str, str] = {}
@@ -44,15 +44,15 @@ class Queries:
         self._rules = rules
         self._run = run
 
-    def of(self, name: str) -> str:
+    def recorded_series(self, name: str) -> str:
         """A recorded series."""
-        return name if self._rules else f"({recorded()[name]})"
+        return name if self._rules else f"({recorded_expressions()[name]})"
 
-    def _mine(self, expr: str) -> str:
+    def _of_run(self, expr: str) -> str:
         """Of the run that was asked for."""
         if self._run is None:
             return expr
-        chosen = f"max by (run, uid) (llmtop_rank_info{{run={quoted(self._run)}}})"
+        chosen = f"max by (run, uid) (llmtop_rank_info{{run={quote(self._run)}}})"
         return f"({expr}) and on (run, uid) {chosen}"
 
     @property
@@ -66,13 +66,13 @@ class Queries:
             "ranks": "run:llmtop_ranks:count",
             "quiet": "run:llmtop_ranks_without_step:count",
         }
-        return union(
+        return union_query(
             ("now", "vector(time())"),
             ("newest", "max(llmtop_snapshot_timestamp_seconds)"),
             ("rules", "cluster:llmtop_nodes:count"),
             ("raw", "count(llmtop_node_info)"),
             ("alerts", "count by (id) (llmtop_alert)"),
-            *((tag, self._mine(self.of(name))) for tag, name in by_run.items()),
+            *((tag, self._of_run(self.recorded_series(name))) for tag, name in by_run.items()),
         )
 
     @property
@@ -84,17 +84,17 @@ class Queries:
     @property
     def ranks(self) -> str:
         """Who is late, who is behind in a collective, and how many wait there."""
-        late = self._mine(self.of("rank:llmtop_late_seconds:mean1m"))
-        behind = self._mine(self.of("rank:llmtop_collectives_behind:count"))
-        return union(
-            ("late", f"topk({LATE_MOST}, ({late}) > 0)"),
-            ("behind", f"topk({BEHIND_MOST}, ({behind}) > 0)"),
-            ("waiting", self._mine(self.of("run:llmtop_ranks_waiting:count"))),
-            *((tag, self._mine(f"max by (run, uid, {_STUCK}{who}) ({name})")) for tag, name, who in _RAS),
+        late = self._of_run(self.recorded_series("rank:llmtop_late_seconds:mean1m"))
+        behind = self._of_run(self.recorded_series("rank:llmtop_collectives_behind:count"))
+        return union_query(
+            ("late", f"topk({MAX_LATE}, ({late}) > 0)"),
+            ("behind", f"topk({MAX_BEHIND}, ({behind}) > 0)"),
+            ("waiting", self._of_run(self.recorded_series("run:llmtop_ranks_waiting:count"))),
+            *((tag, self._of_run(f"max by (run, uid, {_STUCK}{who}) ({name})")) for tag, name, who in _RAS),
         )
 
     @property
-    def grave(self) -> str:
+    def critical(self) -> str:
         """Critical alerts of the nodes, recent Xids and memory errors, GPUs much hotter than the others."""
         alerts = 'max by (instance, id, gpu, rank, pid) (llmtop_alert{severity="critical"})'
         gpus = {
@@ -102,9 +102,9 @@ class Queries:
             "ecc": "gpu:llmtop_memory_errors:recent",
             "hot": "gpu:llmtop_hot:celsius",
         }
-        return union(
-            ("alert", f"topk({GRAVE_MOST}, {alerts})"),
-            *((tag, f"topk({GRAVE_MOST}, {self.of(name)})") for tag, name in gpus.items()),
+        return union_query(
+            ("alert", f"topk({MAX_CRITICAL}, {alerts})"),
+            *((tag, f"topk({MAX_CRITICAL}, {self.recorded_series(name)})") for tag, name in gpus.items()),
         )
 
     @property
@@ -115,13 +115,13 @@ class Queries:
             "least": "node:llmtop_power_least:ratio",
             "idle": "node:llmtop_busy_but_idle:count",
         }
-        return union(*((tag, self.of(name)) for tag, name in by_node.items()))
+        return union_query(*((tag, self.recorded_series(name)) for tag, name in by_node.items()))
 
     def cells(self, nodes: Collection[str]) -> str:
         """Each GPU of these nodes."""
         if not self._rules:
-            return self.of("gpu:llmtop_power:ratio")  # a label that is made cannot be selected by
-        return f"gpu:llmtop_power:ratio{{node=~{quoted('|'.join(re.escape(node) for node in nodes))}}}"
+            return self.recorded_series("gpu:llmtop_power:ratio")  # a label that is made cannot be selected by
+        return f"gpu:llmtop_power:ratio{{node=~{quote('|'.join(re.escape(node) for node in nodes))}}}"
 
 
 def charts(node: str, instances: Collection[str]) -> tuple[tuple[str, str, str], ...]:
@@ -131,8 +131,8 @@ def charts(node: str, instances: Collection[str]) -> tuple[tuple[str, str, str],
         node: its name.
         instances: of its exporters, as Prometheus calls them.
     """
-    mine = quoted(node)
-    there = f"instance=~{quoted('|'.join(re.escape(one) for one in instances))}"
+    mine = quote(node)
+    there = f"instance=~{quote('|'.join(re.escape(one) for one in instances))}"
 
     def gpus(name: str) -> str:
         return f'({name}{{hostname={mine}}} or {name}{{Hostname={mine},hostname=""}})'
@@ -148,19 +148,19 @@ def charts(node: str, instances: Collection[str]) -> tuple[tuple[str, str, str],
     )
 
 
-def union(*parts: tuple[str, str]) -> str:
+def union_query(*parts: tuple[str, str]) -> str:
     """Several questions as one."""
     return " or ".join(f'label_replace({expr}, "{TAG}", "{tag}", "", "")' for tag, expr in parts)
 
 
-def quoted(text: str) -> str:
+def quote(text: str) -> str:
     """A text as PromQL writes it."""
     return json.dumps(text, ensure_ascii=False)
 
 
-def listed(queries: Queries, nodes: Iterable[str]) -> list[str]:
+def all_queries(queries: Queries, nodes: Iterable[str]) -> list[str]:
     """All that one refresh asks."""
     return [
-        *(queries.overview, queries.nodes, queries.ranks, queries.grave, queries.power),
+        *(queries.overview, queries.nodes, queries.ranks, queries.critical, queries.power),
         queries.cells(list(nodes)),
     ]

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import msgspec
 from msgspec.structs import replace
 
-from collectors.base.interruptible_sleep import Alarm
+from collectors.base.interruptible_sleep import InterruptibleSleep
 from collectors.prometheus.cluster import Cluster
 from collectors.prometheus.cluster_view import ClusterView, NodeCharts
 
@@ -20,7 +20,7 @@ WITHOUT_RULES = 3.0
 """Times the interval, where each question is asked in full."""
 
 
-class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+class ViewRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What the person looks at."""
 
     page: tuple[int, int] = (0, 64)
@@ -48,17 +48,17 @@ class ClusterSource:
         """
         self._cluster = cluster
         self._interval = interval
-        self._wanted = Wanted()
-        self._wake = Alarm()
+        self._wanted = ViewRequest()
+        self._wake = InterruptibleSleep()
         self._closed = False
 
     def start(self, on_view: OnView) -> None:
         """Begin; `on_view` is called in the source's thread with each view."""
         threading.Thread(target=self._run, args=(on_view,), name="llmtop-cluster", daemon=True).start()
 
-    def want(self, wanted: Wanted) -> None:
+    def request(self, view_request: ViewRequest) -> None:
         """Look at something else, from now on and at once."""
-        self._wanted = wanted
+        self._wanted = view_request
         self._wake.set()
 
     def close(self) -> None:
@@ -68,19 +68,19 @@ class ClusterSource:
 
     def _run(self, on_view: OnView) -> None:
         while not self._closed:
-            began, wanted = time.monotonic(), self._wanted
+            began, view_request = time.monotonic(), self._wanted
             self._wake.clear()
-            view = self._cluster.look(slice(*wanted.page), wanted.at)
+            view = self._cluster.query_view(slice(*view_request.page), view_request.at)
             charts = None
-            if wanted.node is not None and not (view.problems and not view.nodes):
-                charts = self._cluster.charts(wanted.node, wanted.span, wanted.at)
-            pause = pace(self._interval, time.monotonic() - began, view.rules)
+            if view_request.node is not None and not (view.problems and not view.nodes):
+                charts = self._cluster.charts(view_request.node, view_request.span, view_request.at)
+            pause = poll_interval(self._interval, time.monotonic() - began, view.rules)
             if not self._closed:
                 on_view(replace(view, every_seconds=pause), charts)
             self._wake.wait(max(0.0, began + pause - time.monotonic()))
 
 
-def pace(interval: float, took: float, rules: bool | None) -> float:
+def poll_interval(interval: float, took: float, rules: bool | None) -> float:
     """Seconds from one round to the next.
 
     Args:

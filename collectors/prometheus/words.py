@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from collectors.prometheus.cluster_view import ClusterView, HungRank, LateRank, NodeAlert, Run
 from llmtop import format as fmt
 
-OLD_SECONDS = 60.0
+STALE_SECONDS = 60.0
 """From which on values are called old, where targets are fetched every 15 or 30 s."""
 
 
-def counts(view: ClusterView) -> str:
+def counts_text(view: ClusterView) -> str:
     """Nodes up and down, and alerts by id."""
     if view.nodes_up is None:
         nodes = f"nodes {fmt.DASH}"
@@ -22,7 +22,7 @@ def counts(view: ClusterView) -> str:
     return f"{nodes}; {alerts or 'no alerts' if view.nodes_up is not None else 'alerts ' + fmt.DASH}"
 
 
-def state_words(view: ClusterView, now: float | None = None) -> Iterator[str]:
+def state_notes(view: ClusterView, now: float | None = None) -> Iterator[str]:
     """What must be known of the answer itself: parts that are missing, that it is old, whose clock is wrong.
 
     Args:
@@ -32,9 +32,9 @@ def state_words(view: ClusterView, now: float | None = None) -> Iterator[str]:
     yield from view.problems
     if view.pinned:
         yield f"as it was at {time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(view.time))}"
-    if now is not None and is_late(view, now):
+    if now is not None and is_overdue(view, now):
         yield f"no answer for {fmt.duration(float(round(now - view.asked_at)))}: this is what was known then"
-    if view.data_age_seconds is not None and view.data_age_seconds > OLD_SECONDS:
+    if view.data_age_seconds is not None and view.data_age_seconds > STALE_SECONDS:
         age = fmt.duration(float(round(view.data_age_seconds)))
         yield f"the newest values are {age} old: are targets fetched?"
     if view.clock_ahead_seconds is not None:
@@ -49,12 +49,12 @@ def state_words(view: ClusterView, now: float | None = None) -> Iterator[str]:
         yield f"the server takes {fmt.duration(view.took_seconds)} to answer"
 
 
-def is_late(view: ClusterView, now: float) -> bool:
+def is_overdue(view: ClusterView, now: float) -> bool:
     """Whether the next answer should have been there long before `now` (unix time)."""
     return not view.pinned and now - view.asked_at > max(10.0, 2.5 * (view.every_seconds or 0.0))
 
 
-def run_words(run: Run) -> str:
+def run_text(run: Run) -> str:
     """One run in a line."""
     parts = [
         f"{run.ranks} ranks" if run.ranks is not None else "",
@@ -65,13 +65,13 @@ def run_words(run: Run) -> str:
     return f"{run.name}: {', '.join(part for part in parts if part)}"
 
 
-def late_words(one: LateRank) -> str:
+def late_text(one: LateRank) -> str:
     """Who is late and what that costs."""
     share = "" if one.step_share is None else f" ({one.step_share:.0%} of it)"
     return f"rank {one.rank} on {one.node} (pid {one.pid}) costs {fmt.duration(one.seconds)} a step{share}"
 
 
-def hung_words(one: HungRank) -> str:
+def hung_text(one: HungRank) -> str:
     """Who has not called a collective, and how many wait."""
     waiting = f"{one.waiting} rank{'' if one.waiting == 1 else 's'} wait{'s' if one.waiting == 1 else ''}"
     if one.rank is None:
@@ -86,7 +86,7 @@ def hung_words(one: HungRank) -> str:
     return f"{who} is {calls} behind in {group}, says NCCL; {waiting}"
 
 
-def grave_words(one: NodeAlert) -> str:
+def critical_text(one: NodeAlert) -> str:
     """What is wrong where."""
     where = "".join(
         f", {what} {value}" for what, value in (("GPU", one.gpu), ("rank", one.rank), ("pid", one.pid)) if value

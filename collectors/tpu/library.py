@@ -77,7 +77,7 @@ class TpuInfo:
             asked = self._messages.MetricRequest(metric_name=metric)
             answer = self._stub(port).GetRuntimeMetric(asked, timeout=ANSWER_SECONDS)
         except self._grpc.RpcError as error:
-            raise _refused(error.code().name) from None
+            raise _refusal(error.code().name) from None
         found = {}
         for one in answer.metric.metrics:
             gauge = one.gauge
@@ -94,7 +94,7 @@ class TpuInfo:
         return self._stubs[port]
 
 
-def _refused(code: str) -> FigureRefused:
+def _refusal(code: str) -> FigureRefused:
     if code in ("NOT_FOUND", "UNIMPLEMENTED", "INVALID_ARGUMENT"):
         return FigureRefused(f"this libtpu does not have it ({code})", absent=True)
     if code == "UNAVAILABLE":

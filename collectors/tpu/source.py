@@ -8,8 +8,8 @@ from __future__ import annotations
 import os
 import time
 
-from collectors.base.periodic_thread import Beat
-from collectors.gpu.bounds import judged, odd_notes
+from collectors.base.periodic_thread import PeriodicThread
+from collectors.gpu.bounds import implausible_notes, plausible_values
 from collectors.tpu.library import FigureRefused, TpuInfo, ports
 
 TYPE_CHECKING = False
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from collectors.gpu.bounds import Odd, Values
+    from collectors.gpu.bounds import ImplausibleValues, Values
 
 METRICS: dict[str, str] = {
     "mem_total_bytes": "tpu.runtime.hbm.memory.total.bytes",
@@ -26,12 +26,12 @@ METRICS: dict[str, str] = {
     "dram_active_pct": "tpu.runtime.hbm.utilization.percent",
 }
 """Which of libtpu's figures gives which field. The duty cycle is a chip's; the others are a device's."""
-LOOK_SECONDS = 10.0
+DISCOVERY_SECONDS = 10.0
 """Who has a chip open is found by going through the files of all processes."""
-FIRST_LOOK_SECONDS = 4.0
+FIRST_DISCOVERY_SECONDS = 4.0
 """For so long a reading without TPUs means that they are still being counted: gRPC takes a while to load."""
 STALE_SECONDS = 5.0
-_NOBODY = (
+_NO_LISTENER = (
     "libtpu tells memory and duty cycle while a program has the TPUs: nothing answers at port {} "
     "(TPU_RUNTIME_METRICS_PORTS names others)"
 )
@@ -51,7 +51,10 @@ class TpuSource:
         `on_fresh` is called, from any thread, after each round; `load` gives what is asked.
         """
         self._interval, self._on_fresh, self._load = interval, on_fresh, load
-        self._beats = (Beat("tpu", self._look, LOOK_SECONDS), Beat("tpu-figures", self._ask, interval))
+        self._beats = (
+            PeriodicThread("tpu", self._discover, DISCOVERY_SECONDS),
+            PeriodicThread("tpu-figures", self._ask, interval),
+        )
         self._library: Any = None
         self._problem: str | None = None
         self._name, self._per_chip = "TPU", 1
@@ -61,7 +64,7 @@ class TpuSource:
         self._values: dict[int, Values] = {}
         self._refusals: dict[str, str] = {}
         self._nobody = False
-        self._odd: dict[int, Odd] = {}
+        self._odd: dict[int, ImplausibleValues] = {}
         self._at, self._unix = 0.0, 0.0
         self._asked_since: float | None = None
         self._started_at = time.monotonic()
@@ -76,10 +79,10 @@ class TpuSource:
         self._interval = seconds
         self._beats[1].set_seconds(seconds)
 
-    def told(self) -> Values:
+    def reading_values(self) -> Values:
         """What is known now, as plain values: fields of `GpuReading`, its GPUs and its uses."""
         notes = self._notes()
-        if self._count is None and time.monotonic() - self._started_at < FIRST_LOOK_SECONDS:
+        if self._count is None and time.monotonic() - self._started_at < FIRST_DISCOVERY_SECONDS:
             return {"notes": notes, "settled": bool(notes)}
         rows = [self._row(number) for number in range(self._count or 0)]
         uses = [
@@ -88,7 +91,7 @@ class TpuSource:
             for device in range(chip * self._per_chip, (chip + 1) * self._per_chip)
             if device < len(rows)
         ]
-        settled = self._at > 0 or time.monotonic() - self._started_at > FIRST_LOOK_SECONDS
+        settled = self._at > 0 or time.monotonic() - self._started_at > FIRST_DISCOVERY_SECONDS
         return {"gpus": rows, "uses": uses, "notes": notes, "settled": settled}
 
     def _row(self, number: int) -> Values:
@@ -117,19 +120,19 @@ class TpuSource:
     def _notes(self) -> tuple[str, ...]:
         notes = [self._problem]
         waited = time.monotonic() - self._started_at
-        if self._count is None and self._problem is None and waited > FIRST_LOOK_SECONDS:
+        if self._count is None and self._problem is None and waited > FIRST_DISCOVERY_SECONDS:
             notes.append(f"tpu-info has not answered for {waited:.0f} s")
         if self._count == 0:
             notes.append("tpu-info lists no TPU")
         if self._count and self._nobody:
-            notes.append(_NOBODY.format(", ".join(map(str, self._ports))))
-        notes += odd_notes((f"TPU {number}", odd) for number, odd in self._odd.items())
+            notes.append(_NO_LISTENER.format(", ".join(map(str, self._ports))))
+        notes += implausible_notes((f"TPU {number}", odd) for number, odd in self._odd.items())
         notes += [beat.fault for beat in self._beats]
         return tuple(dict.fromkeys(note for note in notes if note))
 
     # ---- the thread that looks which chips there are and who has them ----
 
-    def _look(self) -> None:
+    def _discover(self) -> None:
         if self._library is None:
             try:
                 self._library = self._load()
@@ -156,13 +159,13 @@ class TpuSource:
 
     def _ask(self) -> None:
         self._asked_since = time.monotonic()
-        told: dict[str, list[tuple[int, float]]] = {name: [] for name in METRICS}
+        answers: dict[str, list[tuple[int, float]]] = {name: [] for name in METRICS}
         refusals: dict[str, str] = {}
         nobody = True
         for port in self._ports:
             for name, metric in METRICS.items():
                 try:
-                    told[name] += sorted(self._library.figures(port, metric).items())
+                    answers[name] += sorted(self._library.figures(port, metric).items())
                     nobody = False
                 except FigureRefused as refused:  # noqa: PERF203  each is asked, whatever became of the one before
                     nobody = nobody and refused.nobody
@@ -170,41 +173,43 @@ class TpuSource:
                         refusals[metric] = str(refused)
                     if refused.nobody or refused.late:
                         break
-        self._take(told)
+        self._store_figures(answers)
         self._refusals, self._nobody = refusals, nobody
         self._at, self._unix, self._asked_since = time.monotonic(), time.time(), None
         self._on_fresh()
 
-    def _take(self, told: dict[str, list[tuple[int, float]]]) -> None:
+    def _store_figures(self, answers: dict[str, list[tuple[int, float]]]) -> None:
         count, each = self._count or 0, self._per_chip
-        if each > 1 and len(told["util_pct"]) * each == count:
-            told["util_pct"] = [
-                (at * each + core, value) for at, (_, value) in enumerate(told["util_pct"]) for core in range(each)
+        if each > 1 and len(answers["util_pct"]) * each == count:
+            answers["util_pct"] = [
+                (at * each + core, value)
+                for at, (_, value) in enumerate(answers["util_pct"])
+                for core in range(each)
             ]
         rows: dict[int, Values] = {}
-        for name, figures in told.items():
-            for number, value in placed(figures, count).items():
+        for name, figures in answers.items():
+            for number, value in figures_by_device(figures, count).items():
                 rows.setdefault(number, {})[name] = int(value) if name.endswith("_bytes") else value
-        odd: dict[int, Odd] = {number: {} for number in rows}
-        self._values = {number: judged(row, odd[number]) for number, row in rows.items()}
+        odd: dict[int, ImplausibleValues] = {number: {} for number in rows}
+        self._values = {number: plausible_values(row, odd[number]) for number, row in rows.items()}
         self._odd = odd
 
 
-def placed(told: list[tuple[int, float]], count: int) -> dict[int, float]:
+def figures_by_device(answers: list[tuple[int, float]], count: int) -> dict[int, float]:
     """Figures by the number of the device on this machine.
 
     Args:
-        told: id of the device and value, port by port: a libtpu may count the devices of all machines, or its own.
+        answers: device id and value, port by port: a libtpu counts the devices of all machines, or its own.
         count: how many devices this machine has.
 
     Returns:
         By id where each is told once and is one of this machine's; else by order, where there is one for each
         device; else none: nobody knows whose they are.
     """
-    ids = {key for key, _ in told}
-    if len(ids) == len(told) and all(0 <= key < count for key in ids):
-        return dict(told)
-    return dict(enumerate(value for _, value in told)) if len(told) == count else {}
+    ids = {key for key, _ in answers}
+    if len(ids) == len(answers) and all(0 <= key < count for key in ids):
+        return dict(answers)
+    return dict(enumerate(value for _, value in answers)) if len(answers) == count else {}
 
 
 def _environ(pid: int) -> dict[str, str]:

@@ -12,14 +12,14 @@ import stat
 import threading
 from pathlib import Path
 
-from collectors.base.interruptible_sleep import Alarm
+from collectors.base.interruptible_sleep import InterruptibleSleep
 from collectors.base.source import RanksReading
-from collectors.trainings.source import UNSEEN_EVERY_MS, GpuName, StepsSource
+from collectors.trainings.source import UNATTENDED_EVERY_MS, GpuName, StepsSource
 from llmtop.protocol import socket_dir
 
-LOOK_SECONDS = 5.0
+DISCOVERY_SECONDS = 5.0
 """How often it is looked for users who have come or gone."""
-MOST_USERS = 1024
+MAX_USERS = 1024
 _FOLDER = re.compile(r"^llmtop-(0|[1-9]\d{0,9})$")
 
 
@@ -37,7 +37,7 @@ class AllUsersSource:
         self._parent = socket_dir.folder_of(0).parent if parent is None else parent
         self._sources: dict[int, StepsSource] = {}
         self._lock = threading.Lock()
-        self._wake = Alarm()
+        self._wake = InterruptibleSleep()
         self._closed = False
         self._looked = False
         self._thread = threading.Thread(target=self._run, name="llmtop-users", daemon=True)
@@ -49,13 +49,13 @@ class AllUsersSource:
     def set_interval(self, seconds: float) -> None:
         """Nothing to change, as of `StepsSource`."""
 
-    def settled(self) -> bool:
+    def is_settled(self) -> bool:
         """Whether the trainings that were there at the start have been heard, or have had their chance."""
-        return self._looked and all(source.settled() for source in self._known().values())
+        return self._looked and all(source.is_settled() for source in self._known_sources().values())
 
     def latest(self) -> RanksReading:
         """The trainings of all users, by uid."""
-        readings = [source.latest() for _, source in sorted(self._known().items())]
+        readings = [source.latest() for _, source in sorted(self._known_sources().items())]
         return RanksReading(
             ranks=tuple(rank for reading in readings for rank in reading.ranks),
             notes=tuple(dict.fromkeys(note for reading in readings for note in reading.notes)),
@@ -63,38 +63,40 @@ class AllUsersSource:
 
     def pids(self) -> tuple[int, ...]:
         """This host's pids of the trainings that have not ended."""
-        return tuple(pid for source in self._known().values() for pid in source.pids())
+        return tuple(pid for source in self._known_sources().values() for pid in source.pids())
 
     def close(self) -> None:
         """Hang up on all trainings, and end the threads that look for them."""
         self._closed = True
         self._wake.set()
-        for source in self._known().values():
+        for source in self._known_sources().values():
             source.close()
 
-    def _known(self) -> dict[int, StepsSource]:
+    def _known_sources(self) -> dict[int, StepsSource]:
         with self._lock:
             return dict(self._sources)
 
     def _run(self) -> None:
         while not self._closed:
-            there = users(self._parent)
-            for uid in [uid for uid in self._known() if uid not in there]:
+            there = user_ids(self._parent)
+            for uid in [uid for uid in self._known_sources() if uid not in there]:
                 with self._lock:
                     gone = self._sources.pop(uid)
                 gone.close()
-            for uid in sorted(there - set(self._known()))[: max(0, MOST_USERS - len(self._sources))]:
+            for uid in sorted(there - set(self._known_sources()))[: max(0, MAX_USERS - len(self._sources))]:
                 folder = self._parent / f"llmtop-{uid}"
-                source = StepsSource(folder, self._gpu_name, owner=uid, engines=False, every_ms=UNSEEN_EVERY_MS)
+                source = StepsSource(
+                    folder, self._gpu_name, owner=uid, engines=False, every_ms=UNATTENDED_EVERY_MS
+                )
                 source.start()
                 with self._lock:
                     self._sources[uid] = source
             self._looked = True
-            self._wake.wait(LOOK_SECONDS)
+            self._wake.wait(DISCOVERY_SECONDS)
             self._wake.clear()
 
 
-def users(parent: Path) -> set[int]:
+def user_ids(parent: Path) -> set[int]:
     """The uids that have a folder of their own there: no link, theirs, and writable by nobody else."""
     try:
         names = os.listdir(parent)

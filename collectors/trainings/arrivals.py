@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from llmtop.model.snapshot import GRADIENT_POINTS, Arrival, Rank, StampedWait
 from llmtop.protocol import wire
 
-KEPT: Final = 128
+MAX_STEPS: Final = 128
 """Stamped steps of a training that are remembered."""
 WINDOWS: Final = (6, 12, 24)
 """Over how many of the last steps that all ranks have stamped it is judged who comes last; the one that tells most
@@ -28,7 +28,7 @@ clearly counts. The longest is of some three seconds."""
 NOISE_STEPS: Final = 64
 """By so many, before and within the window, it is judged how much chance there is."""
 NEARLY_ALWAYS_PCT: Final = 90.0
-FEWEST: Final = 8
+MIN_STEPS: Final = 8
 """Of fewer nothing is said."""
 END: Final = "end"
 PHASES: Final = ("forward", "backward", "waits")
@@ -40,7 +40,7 @@ _APART: Final = 0.5
 _Clock = Literal["host", "GPU"]
 
 
-class Stamped:
+class StepStamps:
     """The stamps of one training, by step."""
 
     def __init__(self) -> None:
@@ -52,14 +52,14 @@ class Stamped:
         if (message.group, message.clock) != (self.group, self.clock):
             self.group, self.clock = message.group, message.clock
             self.steps.clear()
-        for arrival in message.arrivals[-KEPT:]:
+        for arrival in message.arrivals[-MAX_STEPS:]:
             self.steps.pop(arrival.index, None)  # an index that comes again is the youngest now
             self.steps[arrival.index] = arrival
-        while len(self.steps) > KEPT:
+        while len(self.steps) > MAX_STEPS:
             del self.steps[next(iter(self.steps))]
 
 
-def waited(arrival: wire.Arrival, *, has_gpu: bool) -> StampedWait | None:
+def wait_seconds(arrival: wire.Arrival, *, has_gpu: bool) -> StampedWait | None:
     """How long a rank waited in a step; None where its stamps do not tell.
 
     Args:
@@ -79,10 +79,10 @@ def waited(arrival: wire.Arrival, *, has_gpu: bool) -> StampedWait | None:
 class _Member(NamedTuple):
     place: int
     rank: Rank
-    stamped: Stamped
+    stamped: StepStamps
 
 
-def compared(members: Iterable[tuple[Rank, Stamped]]) -> list[Rank]:
+def compare_arrivals(members: Iterable[tuple[Rank, StepStamps]]) -> list[Rank]:
     """The ranks in the same order, with how they come to the collectives of their steps."""
     ranks: list[Rank] = []
     groups: dict[tuple[str, str], list[_Member]] = {}
@@ -91,14 +91,14 @@ def compared(members: Iterable[tuple[Rank, Stamped]]) -> list[Rank]:
         if stamped.steps and rank.job and rank.state == "running" and rank.rank is not None:
             groups.setdefault((rank.job, stamped.group), []).append(_Member(place, rank, stamped))
     for group in groups.values():
-        together = _together(group)
+        together = _latest_per_rank(group)
         if len(together) > 1:
-            for place, told in _compared(together).items():
-                ranks[place] = replace(ranks[place], **told)
+            for place, figures in _compare_group(together).items():
+                ranks[place] = replace(ranks[place], **figures)
     return ranks
 
 
-def _together(group: list[_Member]) -> list[_Member]:
+def _latest_per_rank(group: list[_Member]) -> list[_Member]:
     """One process for each rank: of a run that was started again, the one that attached last."""
     by_rank: dict[int | None, _Member] = {}
     for member in sorted(group, key=lambda one: one.rank.attached_at or 0.0):
@@ -106,25 +106,25 @@ def _together(group: list[_Member]) -> list[_Member]:
     return list(by_rank.values())
 
 
-def _compared(group: list[_Member]) -> dict[int, dict[str, object]]:
+def _compare_group(group: list[_Member]) -> dict[int, dict[str, object]]:
     """Of each member, by its place, the fields of its rank."""
     steps = _common_steps(group)
     step_ns = 1e9 * median(member.rank.step_seconds_p50 or 0.0 for member in group)
     if not steps or step_ns <= 0:
         return {}
-    clock: _Clock = "GPU" if _have_gpus(group, steps) else "host"
+    clock: _Clock = "GPU" if _has_gpus(group, steps) else "host"
     same_clock = len({member.stamped.clock for member in group}) == 1 and bool(group[0].stamped.clock)
-    rows = [_Row.of(step, clock, same_clock=same_clock, step_ns=step_ns) for step in steps]
+    rows = [_StepRow.from_stamps(step, clock, same_clock=same_clock, step_ns=step_ns) for step in steps]
     by_gradients = any(row.has(GRADIENT_POINTS[1]) for row in rows)
     points = GRADIENT_POINTS if by_gradients else PHASES
     found: dict[int, list[Arrival]] = {member.place: [] for member in group}
     for point in points:
-        late = [lateness for row in rows if (lateness := row.lateness(point)) is not None][-NOISE_STEPS:]
-        if len(late) >= FEWEST:
+        late = [lateness for row in rows if (lateness := row.lateness_ns(point)) is not None][-NOISE_STEPS:]
+        if len(late) >= MIN_STEPS:
             for member, mine in zip(group, zip(*late, strict=True), strict=True):
                 found[member.place].append(_arrival(point, clock, len(group), mine))
-    exposed = [waited for row in rows if (waited := row.exposed(by_gradients=by_gradients)) is not None]
-    seconds = median(exposed[-WINDOWS[-1] :]) / 1e9 if len(exposed) >= FEWEST else None
+    exposed = [waited for row in rows if (waited := row.exposed_ns(by_gradients=by_gradients)) is not None]
+    seconds = median(exposed[-WINDOWS[-1] :]) / 1e9 if len(exposed) >= MIN_STEPS else None
     waits = _waits(rows, len(group), GRADIENT_POINTS[1] if by_gradients else WAITS)
     return {
         member.place: {
@@ -136,10 +136,10 @@ def _compared(group: list[_Member]) -> dict[int, dict[str, object]]:
     }
 
 
-def _waits(rows: Sequence[_Row], ranks: int, point: str) -> list[float] | list[None]:
+def _waits(rows: Sequence[_StepRow], ranks: int, point: str) -> list[float] | list[None]:
     """How long each rank waits for the one that comes last to a point, in seconds: median of the last steps."""
-    waited = [one for row in rows if (one := row.waited(point)) is not None][-WINDOWS[-1] :]
-    if len(waited) < FEWEST:
+    waited = [one for row in rows if (one := row.waits_ns(point)) is not None][-WINDOWS[-1] :]
+    if len(waited) < MIN_STEPS:
         return [None] * ranks
     return [median(mine) / 1e9 for mine in zip(*waited, strict=True)]
 
@@ -151,13 +151,13 @@ def _common_steps(group: list[_Member]) -> list[list[wire.Arrival]]:
     return [[one.stamped.steps[index] for one in group] for index in indices]
 
 
-def _have_gpus(group: Sequence[_Member], steps: Sequence[Sequence[wire.Arrival]]) -> bool:
+def _has_gpus(group: Sequence[_Member], steps: Sequence[Sequence[wire.Arrival]]) -> bool:
     """Whether they train on GPUs, whose host runs ahead, so that its stamps are not looked at."""
     stamps = (stamp for step in steps for one in step for stamp in one.stamps)
     return any(one.rank.gpu_uuid is not None for one in group) or any(stamp.gpu_ns is not None for stamp in stamps)
 
 
-class _Row(NamedTuple):
+class _StepRow(NamedTuple):
     """One step: the stamps of all members, in ns, each by point."""
 
     stamps: Sequence[Mapping[str, int]]
@@ -165,7 +165,9 @@ class _Row(NamedTuple):
     """Whether they are on one clock."""
 
     @classmethod
-    def of(cls, step: Sequence[wire.Arrival], clock: _Clock, *, same_clock: bool, step_ns: float) -> _Row:
+    def from_stamps(
+        cls, step: Sequence[wire.Arrival], clock: _Clock, *, same_clock: bool, step_ns: float
+    ) -> _StepRow:
         stamps = [_by_point(one, clock) for one in step]
         directly = same_clock and (clock == "host" or all(one.on_host_clock for one in step))
         ends = [one[END] for one in stamps if END in one]
@@ -176,20 +178,20 @@ class _Row(NamedTuple):
     def has(self, point: str) -> bool:
         return all(point in one for one in self.stamps)
 
-    def lateness(self, point: str) -> list[float] | None:
+    def lateness_ns(self, point: str) -> list[float] | None:
         """How much later each came than the last of the others; None where that cannot be told."""
-        came = self._came(point)
+        came = self._arrival_ns(point)
         if came is None:
             return None
         *_, second, last = sorted(came)
         return [mine - (second if mine == last else last) for mine in came]
 
-    def waited(self, point: str) -> list[float] | None:
+    def waits_ns(self, point: str) -> list[float] | None:
         """How long each waited there for the one that came last; None where that cannot be told."""
-        came = self._came(point)
+        came = self._arrival_ns(point)
         return None if came is None else [max(came) - mine for mine in came]
 
-    def _came(self, point: str) -> list[float] | None:
+    def _arrival_ns(self, point: str) -> list[float] | None:
         """When each came, in ns from an instant that they share; to the waits, less what it waited."""
         if not self.has(point) or not (self.directly or point == WAITS or self.has(END)):
             return None
@@ -197,7 +199,7 @@ class _Row(NamedTuple):
             return [-float(one[WAITS]) for one in self.stamps]
         return [float(one[point] - (0 if self.directly else one[END])) for one in self.stamps]
 
-    def exposed(self, *, by_gradients: bool) -> float | None:
+    def exposed_ns(self, *, by_gradients: bool) -> float | None:
         """How long the one that waited least did so: from its last gradient to the end, or in all."""
         if not by_gradients:
             return float(min(one[WAITS] for one in self.stamps)) if self.has(WAITS) else None

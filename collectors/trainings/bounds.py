@@ -64,7 +64,7 @@ class KnownNames:
         self._others: set[int] = set()
 
     @property
-    def left_out(self) -> int:
+    def refused_count(self) -> int:
         """How many different names were refused; at least so many, when they are very many."""
         return len(self._others)
 
@@ -90,12 +90,12 @@ class Bounds:
     def note(self) -> str | None:
         """What is left out, in words; None when nothing is."""
         parts = [
-            f"{most} {what} and {names.left_out:,} more"
+            f"{most} {what} and {names.refused_count:,} more"
             for what, most, names in (
                 ("phases", MAX_PHASES, self.phases),
                 ("metrics", MAX_METRICS, self.metrics),
             )
-            if names.left_out
+            if names.refused_count
         ]
         return f"it has {' and '.join(parts)}, which are left out" if parts else None
 
@@ -122,7 +122,7 @@ class Bounds:
                     ]
                     yield message
                 case wire.Hello():
-                    yield hello(message)
+                    yield bounded_hello(message)
                 case wire.Overhead():
                     if 0 <= message.step_ns < _LARGEST_COUNT:
                         yield message
@@ -199,38 +199,44 @@ def _outside(message: wire.Outside) -> None:
     message.judged_ns = judged if judged is not None and 0 < judged < _LARGEST_COUNT else None
 
 
-def _causes(told: dict[str, int]) -> dict[str, int]:
-    known = [(what[:MAX_WORDS], ns) for what, ns in told.items() if what and 0 < ns < _LARGEST_COUNT]
+def _causes(message: dict[str, int]) -> dict[str, int]:
+    known = [(what[:MAX_WORDS], ns) for what, ns in message.items() if what and 0 < ns < _LARGEST_COUNT]
     return dict(known[:MAX_CAUSES])
 
 
-def hello(told: wire.Hello) -> wire.Hello:
+def bounded_hello(message: wire.Hello) -> wire.Hello:
     """What a training says about itself, cut to sensible lengths; numbers that cannot be are absent."""
     texts = {}
     for name, most in _TEXTS.items():
-        text = getattr(told, name)
+        text = getattr(message, name)
         if text is not None:
             texts[name] = text[:most]
     return replace(
-        told,
+        message,
         **texts,
-        pid=told.pid if 0 < told.pid < 1 << 31 else 0,
-        rank=_place(told.rank),
-        local_rank=_place(told.local_rank),
-        world_size=_place(told.world_size),
-        launch=None if told.launch is None else _launch(told.launch),
-        total_steps=None if told.total_steps is None or told.total_steps < 0 else _within(told.total_steps),
-        warmup_steps=_within(told.warmup_steps),
-        accumulation_steps=None if told.accumulation_steps is None else _within(told.accumulation_steps) or None,
-        flops_per_token=told.flops_per_token if _is_amount(told.flops_per_token) else None,
-        started_at=told.started_at if _is_amount(told.started_at) else 0.0,
-        engines=[engine[:32] for engine in told.engines[:16]],
+        pid=message.pid if 0 < message.pid < 1 << 31 else 0,
+        rank=_place(message.rank),
+        local_rank=_place(message.local_rank),
+        world_size=_place(message.world_size),
+        launch=None if message.launch is None else _launch(message.launch),
+        total_steps=None
+        if message.total_steps is None or message.total_steps < 0
+        else _within(message.total_steps),
+        warmup_steps=_within(message.warmup_steps),
+        accumulation_steps=None
+        if message.accumulation_steps is None
+        else _within(message.accumulation_steps) or None,
+        flops_per_token=message.flops_per_token if _is_amount(message.flops_per_token) else None,
+        started_at=message.started_at if _is_amount(message.started_at) else 0.0,
+        engines=[engine[:32] for engine in message.engines[:16]],
     )
 
 
-def _launch(told: wire.Launch) -> wire.Launch:
+def _launch(message: wire.Launch) -> wire.Launch:
     """The same in a line: these texts become names."""
-    return wire.Launch(**{name: printable(getattr(told, name), _LAUNCH_TEXT) for name in told.__struct_fields__})
+    return wire.Launch(
+        **{name: printable(getattr(message, name), _LAUNCH_TEXT) for name in message.__struct_fields__}
+    )
 
 
 def _within(number: int) -> int:

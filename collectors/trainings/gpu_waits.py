@@ -21,13 +21,13 @@ class GpuWaits:
     """Remembers what the last messages told of it."""
 
     def __init__(self) -> None:
-        self._told: deque[tuple[float, int, dict[str, int]]] = deque(maxlen=_MOST_MESSAGES)
+        self._messages: deque[tuple[float, int, dict[str, int]]] = deque(maxlen=_MOST_MESSAGES)
         """When a message came, in monotonic seconds, the ns that were judged, and of these the waits."""
 
     def add(self, message: wire.Outside) -> None:
         """Take in what a message tells (after `bounds`)."""
         if message.judged_ns:
-            self._told.append((time.monotonic(), message.judged_ns, message.waited))
+            self._messages.append((time.monotonic(), message.judged_ns, message.waited))
 
     def figures(self, step_seconds: float | None, window_seconds: float | None) -> dict[str, Any]:
         """Fields of `Rank`: the share of the time that was spent waiting, and in which calls.
@@ -38,10 +38,10 @@ class GpuWaits:
         """
         since = time.monotonic() - min(WINDOW_SECONDS, max(window_seconds or 0.0, LEAST_SECONDS + 1.0))
         judged, waited = 0, dict[str, int]()
-        while self._told and self._told[0][0] < since - WINDOW_SECONDS:
-            self._told.popleft()  # no window reaches back so far
-        for told, ns, calls in self._told:
-            if told >= since:
+        while self._messages and self._messages[0][0] < since - WINDOW_SECONDS:
+            self._messages.popleft()  # no window reaches back so far
+        for received_at, ns, calls in self._messages:
+            if received_at >= since:
                 judged += ns
                 for what, spent in calls.items():
                     waited[what] = waited.get(what, 0) + spent

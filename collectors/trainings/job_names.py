@@ -38,7 +38,7 @@ class Member(NamedTuple):
         return self.hello.rank is not None
 
     @property
-    def together(self) -> Hashable:
+    def run_identity(self) -> Hashable:
         """What is the same of all ranks of a run and of no other; where nobody says it, as near as can be."""
         hello, launch = self.hello, self.hello.launch
         if not self.is_rank:
@@ -71,7 +71,7 @@ class JobNames:
         self._given: dict[Hashable, tuple[Hashable, str]] = {}
         """By process: what it had in common with its run, and the name of that."""
 
-    def named(self, members: Iterable[Member]) -> dict[Hashable, str]:
+    def assign_names(self, members: Iterable[Member]) -> dict[Hashable, str]:
         """The name of each one's job, by its key.
 
         Args:
@@ -81,13 +81,13 @@ class JobNames:
         runs = self._runs([one for one in ordered if one.live])
         taken = {run.name for run in runs if run.name}
         for run in runs:
-            run.name = run.name or next(name for name in _names(run.members[0]) if name not in taken)
+            run.name = run.name or next(name for name in _run_names(run.members[0]) if name not in taken)
             taken.add(run.name)
         before = self._given
-        self._given = {one.key: (one.together, run.name) for run in runs for one in run.members}
+        self._given = {one.key: (one.run_identity, run.name) for run in runs for one in run.members}
         for one in ordered:
             if one.key not in self._given:
-                self._given[one.key] = before.get(one.key, (one.together, next(_names(one))))
+                self._given[one.key] = before.get(one.key, (one.run_identity, next(_run_names(one))))
         return {key: name for key, (_, name) in self._given.items()}
 
     def _runs(self, live: list[Member]) -> list[_Run]:
@@ -96,7 +96,7 @@ class JobNames:
         fresh = []
         for one in live:
             together, name = self._given.get(one.key, (None, ""))
-            if together != one.together:
+            if together != one.run_identity:
                 fresh.append(one)
                 continue
             run = next((run for run in runs if (run.together, run.name) == (together, name)), None)
@@ -104,26 +104,26 @@ class JobNames:
                 runs.append(run := _Run(together, name))
             run.members.append(one)
         for one in fresh:
-            of_them = (run for run in runs if run.together == one.together and run.has_room_for(one))
+            of_them = (run for run in runs if run.together == one.run_identity and run.has_room_for(one))
             run = next(of_them, None)
             if run is None:
-                runs.append(run := _Run(one.together))
+                runs.append(run := _Run(one.run_identity))
             run.members.append(one)
         return runs
 
 
-def _names(first: Member) -> Iterator[str]:
+def _run_names(first: Member) -> Iterator[str]:
     """What the run of a process may be called: the best name, and what to say besides where that one is taken."""
     hello, launch = first.hello, first.hello.launch or wire.Launch()
     program = printable(launch.program or program_of(hello.command), _PROGRAM)
-    told = [
+    parts = [
         f"slurm {launch.slurm_job_id}" if launch.slurm_job_id else "",
         f"run {_short(launch.run_id)}" if launch.run_id not in ("", launch.slurm_job_id) else "",
-        _place(launch.master) if first.is_rank and launch.master else "",
+        _rendezvous_text(launch.master) if first.is_rank and launch.master else "",
         f"step {launch.slurm_step_id}" if launch.slurm_step_id else "",
         f"pid {first.pid}",
     ]
-    known = [text for text in told if text]
+    known = [text for text in parts if text]
     if len(known) == 1 and first.is_rank and (hello.world_size or 1) > 1:
         known.insert(0, f"{hello.world_size} ranks")  # nobody says more
     best = f"{program}{_DOT}{known[0]}"
@@ -140,7 +140,7 @@ def _short(run_id: str) -> str:
     return run_id[:8] if _MADE_UP.fullmatch(run_id) else run_id
 
 
-def _place(master: str) -> str:
+def _rendezvous_text(master: str) -> str:
     """Where ranks meet, in few words: ":29500" on this machine, "node:29500", the name of a file."""
     if master.startswith("file:"):
         return master.rpartition("/")[2]

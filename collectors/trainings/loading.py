@@ -17,7 +17,7 @@ from llmtop.model.snapshot import LoadingCost, Rank, Snapshot
 from llmtop.naming.phase_names import role_of
 from llmtop.rules.recent_steps import WAITED_PCT
 
-AGAIN_SECONDS: Final = 60.0
+SAMPLING_SECONDS: Final = 60.0
 BUSY_PCT: Final = 100.0 - WAITED_PCT[0]
 """A GPU that is busier than that does not wait for its data."""
 
@@ -36,7 +36,7 @@ class LoaderCosts:
 
     def __call__(self, snapshot: Snapshot) -> Snapshot:
         """The snapshot with what is known of the loaders of trainings that wait for them."""
-        waiting = {rank.pid: rank for rank in snapshot.ranks if waits(rank)}
+        waiting = {rank.pid: rank for rank in snapshot.ranks if is_waiting_for_data(rank)}
         now = time.monotonic()
         with self._lock:
             self._found = {pid: cost for pid, cost in self._found.items() if pid in waiting}
@@ -44,17 +44,17 @@ class LoaderCosts:
             if due and not self._looking:
                 pid = min(due, key=lambda one: self._next.get(one, 0.0))
                 self._looking = True
-                self._next[pid] = now + AGAIN_SECONDS
+                self._next[pid] = now + SAMPLING_SECONDS
                 rank = waiting[pid]
                 mean = rank.step_seconds_mean or rank.step_seconds_p50
-                threading.Thread(target=self._look, args=(pid, mean), name="llmtop-loading", daemon=True).start()
+                threading.Thread(target=self._sample, args=(pid, mean), name="llmtop-loading", daemon=True).start()
             found = dict(self._found)
         if not found:
             return snapshot
         ranks = tuple(replace(rank, loading=found.get(rank.pid)) for rank in snapshot.ranks)
         return replace(snapshot, ranks=ranks)
 
-    def _look(self, pid: int, step_seconds: float | None) -> None:
+    def _sample(self, pid: int, step_seconds: float | None) -> None:
         from llmtop.capture.py_spy.loading import sample_burst
 
         cost = None
@@ -69,7 +69,7 @@ class LoaderCosts:
                     self._found[pid] = cost
 
 
-def waits(rank: Rank) -> bool:
+def is_waiting_for_data(rank: Rank) -> bool:
     """Whether its steps wait for data as long as the alert asks for, and no GPU is seen to be kept busy."""
     step = rank.step_seconds_mean or rank.step_seconds_p50
     if rank.state != "running" or not step:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import deque
 
-from collectors.trainings.step_window import Counted, Sum
+from collectors.trainings.step_window import CountedStep, Sum
 from llmtop.model.snapshot import Window
 
 MINUTES_SECONDS = 300.0
@@ -14,7 +14,7 @@ _RESOLUTION = math.log(1.01)
 """Lengths are counted in classes that are 1 % apart, so percentiles are off by half of that at most."""
 
 
-def class_of(seconds: float) -> int:
+def length_class(seconds: float) -> int:
     """The class that a step of that length is counted in."""
     return round(math.log(max(seconds, 1e-9)) / _RESOLUTION)
 
@@ -44,7 +44,7 @@ class _Part:
             else:
                 del self.classes[place]
 
-    def add(self, counted: Counted, place: int) -> None:
+    def add(self, counted: CountedStep, place: int) -> None:
         self.seconds += counted.length
         self.steps += 1
         self.outside.add(counted.outside)
@@ -66,12 +66,12 @@ class LongWindow:
         self._seconds = seconds
         self._parts: deque[_Part] = deque()
         self._all = _Part()
-        self._told: Window | None = None
+        self._summary: Window | None = None
         """What was said last; None: a step has come since."""
 
-    def add(self, counted: Counted, place: int) -> None:
-        """Take in the newest whole step, which is of that class (`class_of`)."""
-        self._told = None
+    def add(self, counted: CountedStep, place: int) -> None:
+        """Take in the newest whole step, which is of that class (`length_class`)."""
+        self._summary = None
         self._all.add(counted, place)
         if self._seconds is None:
             return
@@ -81,13 +81,13 @@ class LongWindow:
         while len(self._parts) > 1 and self._all.seconds - self._parts[0].seconds >= self._seconds:
             self._all.merge(self._parts.popleft(), -1)
 
-    def told(self) -> Window | None:
+    def summary(self) -> Window | None:
         """What the steps come to; None without one."""
-        if self._told is None and self._all.steps:
-            self._told = self._made()
-        return self._told
+        if self._summary is None and self._all.steps:
+            self._summary = self._summarize()
+        return self._summary
 
-    def _made(self) -> Window:
+    def _summarize(self) -> Window:
         seen = self._all
         mean = seen.seconds / seen.steps
         half, most = self._percentiles(50, 95)

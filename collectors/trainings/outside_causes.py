@@ -20,7 +20,7 @@ class OutsideCauses:
     """Remembers what the last messages told, and for how long each of it was seen."""
 
     def __init__(self) -> None:
-        self._told: deque[tuple[float, dict[str, int]]] = deque(maxlen=_MOST_MESSAGES)
+        self._messages: deque[tuple[float, dict[str, int]]] = deque(maxlen=_MOST_MESSAGES)
         """When a message came, in monotonic seconds, and what was found, in ns."""
         self._open: deque[tuple[float, dict[str, int]]] = deque(maxlen=_MOST_MESSAGES)
         """Likewise, since the last step ended: the line of a hang is no part of the steps before it."""
@@ -31,7 +31,7 @@ class OutsideCauses:
 
     def step_ended(self) -> None:
         """What was told since the step before is of a step that is known now."""
-        self._told.extend(self._open)
+        self._messages.extend(self._open)
         self._open.clear()
 
     def figures(self, outside_seconds: float | None, window_seconds: float | None) -> tuple[Cause, ...]:
@@ -46,8 +46,8 @@ class OutsideCauses:
         since = time.monotonic() - max(LEAST_SECONDS, window_seconds or 0.0)
         seen: dict[str, int] = {}
         lately: list[dict[str, int]] = []
-        for told, found in reversed(self._told):
-            if told < since:
+        for received_at, found in reversed(self._messages):
+            if received_at < since:
                 break
             lately.append(found)
         for found in reversed(lately):

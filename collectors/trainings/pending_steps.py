@@ -13,7 +13,7 @@ _PHASE_BYTES = 64
 _Key = tuple[int, float]
 
 
-class Pending:
+class PendingSteps:
     """The newest steps of a training that nobody has taken yet; the oldest go when there are too many."""
 
     def __init__(self) -> None:

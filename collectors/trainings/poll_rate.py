@@ -8,16 +8,16 @@ OFTEN_SECONDS = 1.1
 """A second reading of the sockets in each second costs half as much as the first one again."""
 
 
-class Rhythm:
+class CallRate:
     """When something was done the last two times, in monotonic seconds."""
 
     def __init__(self) -> None:
         self._last = self._before = -inf
 
-    def beat(self, now: float) -> None:
+    def record(self, now: float) -> None:
         """It is done now."""
         self._last, self._before = now, self._last
 
-    def goes_on(self, now: float) -> bool:
+    def is_frequent(self, now: float) -> bool:
         """Whether it was done so often of late that it will soon be again."""
         return self._last - self._before <= OFTEN_SECONDS and now - self._last <= OFTEN_SECONDS

@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from collectors.trainings.pending_steps import Pending
+from collectors.trainings.pending_steps import PendingSteps
 from collectors.trainings.step_figures import StepFigures, steps_left
 from llmtop.model.snapshot import Phase, Step, StepKind
 from llmtop.protocol import wire
@@ -36,15 +36,15 @@ class RankStats:
         self._lost_here = 0
         self._come_to = StepFigures()
         self._known: dict[int, Step] = {}
-        self._new = Pending()
-        self._updates = Pending()
+        self._new = PendingSteps()
+        self._updates = PendingSteps()
 
     @property
     def lost(self) -> int:
         """Steps that never arrived or were dropped here because nobody took them."""
         return self._lost_before + self._lost_there + self._lost_here
 
-    def reconnected(self) -> None:
+    def keep_losses(self) -> None:
         """Keep the losses counted so far: the training counts anew for each connection."""
         self._lost_before += self._lost_there
         self._lost_there = 0
@@ -83,10 +83,10 @@ class RankStats:
         """Fields of `Rank` made of the recent steps: percentiles, rates, phases, the GPU's idle share."""
         return self._come_to.figures()
 
-    def told(self, *, running: bool) -> dict[str, Any]:
+    def rank_fields(self, *, running: bool) -> dict[str, Any]:
         """These, the last step's length, and when the training will end; rates only while it is running."""
         last = None if self.last is None else self.last.index
-        return self._come_to.told(running=running, left=steps_left(self.hello.total_steps, last))
+        return self._come_to.rank_fields(running=running, left=steps_left(self.hello.total_steps, last))
 
     def _is_known(self, step: Step) -> bool:
         known = self._known.get(step.index)
@@ -110,7 +110,7 @@ class RankStats:
             ),
             warmup=warmup,
             kind=kind,
-            **(_of_request(done) if self.hello.inference and kind == "request" else {}),
+            **(_request_figures(done) if self.hello.inference and kind == "request" else {}),
         )
 
     def _add(self, step: Step) -> None:
@@ -128,7 +128,7 @@ class RankStats:
         self._come_to.update(step)
 
 
-def _of_request(done: wire.StepDone) -> dict[str, float | None]:
+def _request_figures(done: wire.StepDone) -> dict[str, float | None]:
     """What is known of a request to a language model, by its phases (`instrument.auto.requests`)."""
     took = {phase.name: phase.host_ns / 1e9 for phase in done.phases}
     first = took.get(PREFILL)

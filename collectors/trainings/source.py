@@ -14,11 +14,11 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from collectors.base.interruptible_sleep import Alarm
+from collectors.base.interruptible_sleep import InterruptibleSleep
 from collectors.base.source import RanksReading
-from collectors.trainings.arrivals import compared
+from collectors.trainings.arrivals import compare_arrivals
 from collectors.trainings.job_names import JobNames, Member
-from collectors.trainings.poll_rate import Rhythm
+from collectors.trainings.poll_rate import CallRate
 from collectors.trainings.rank_stats import HISTORY_STEPS
 from collectors.trainings.training import Training
 from llmtop.errors import LlmtopError, NotPossibleHere
@@ -27,7 +27,7 @@ from llmtop.protocol import client, socket_dir, wire
 
 EVERY_MS = 100
 """No screen is drawn more often, and a training of 30 ms steps need wake up for it a third as often."""
-UNSEEN_EVERY_MS = 500
+UNATTENDED_EVERY_MS = 500
 """The same where nobody looks on and a snapshot is made every few seconds, as by the exporter."""
 ROUND_SECONDS = 1.0
 """How often the directory, the processes and, unless `latest()` reads them, the sockets are looked at. A reader
@@ -39,7 +39,7 @@ GONE_SECONDS = 300.0
 """A training that has ended is still shown for so long."""
 REFUSED_RETRY_SECONDS = 30.0
 SILENT_RETRY_SECONDS = 5.0
-MOST_OF_A_USER = 128
+MAX_TRAININGS_PER_USER = 128
 """Processes of one other user that root listens to: an eight-GPU node has eight ranks."""
 MAX_OPENING = 64
 """First contacts at once."""
@@ -69,7 +69,7 @@ class StepsSource:
             directory: `socket_dir.runtime_dir()` if not given.
             gpu_name: the name of a GPU by UUID, for MFU.
             owner: uid of the other user whose folder it is: then no link in it is followed, nothing in it is
-                removed, and no more than `MOST_OF_A_USER` of his processes are listened to.
+                removed, and no more than `MAX_TRAININGS_PER_USER` of his processes are listened to.
             engines: whether to find out what can capture each process.
             every_ms: how long a training may keep a step to tell of it together with those that follow.
         """
@@ -85,13 +85,13 @@ class StepsSource:
         self._retry_at: dict[Path, float] = {}
         self._opening: set[Path] = set()
         self._opened: queue.SimpleQueue[_Opened] = queue.SimpleQueue()
-        self._rhythm = Rhythm()
+        self._rhythm = CallRate()
         """Of the readings by `latest()`."""
         self._busy = False
         """Whether some training sent so much last that the next reading is to follow soon."""
         self._job_names = JobNames()
         self._closed = False
-        self._wake = Alarm()
+        self._wake = InterruptibleSleep()
         self._scanned = False
         self._thread: threading.Thread | None = None
 
@@ -103,7 +103,7 @@ class StepsSource:
     def set_interval(self, seconds: float) -> None:
         """Nothing to change: `latest()` reads what has come, however often it is called."""
 
-    def look_every(self, seconds: float) -> None:
+    def set_discovery_interval(self, seconds: float) -> None:
         """Look for trainings so often from now on: who must not miss one that ends at once looks more often."""
         self._round_seconds = seconds
         self._wake.set()
@@ -115,17 +115,17 @@ class StepsSource:
         if self._thread is not None:
             self._thread.join(timeout=1.0)
 
-    def settled(self) -> bool:
+    def is_settled(self) -> bool:
         """Whether the trainings that were there at the start have been heard, or have had their chance."""
         with self._lock:
-            return self._scanned and not self._opening and all(one.heard for one in self._trainings.values())
+            return self._scanned and not self._opening and all(one.has_history for one in self._trainings.values())
 
     def latest(self) -> RanksReading:
         """All trainings by rank, with the steps since the last call: each is handed over once."""
         with self._lock:
             now = time.monotonic()
             until = now + _LATEST_SECONDS
-            self._rhythm.beat(now)
+            self._rhythm.record(now)
             for known in self._trainings.values():
                 before = known.stats.received
                 self._drain(known, 1)
@@ -133,14 +133,14 @@ class StepsSource:
                     self._busy = True
                     self._wake.set()
                 if time.monotonic() > until:
-                    self._rhythm = Rhythm()
+                    self._rhythm = CallRate()
                     break  # what is left comes with the next round
-            names = self._job_names.named(
-                Member(path, one.pid, one.stats.hello, live=one.connection is not None or one.silent)
+            names = self._job_names.assign_names(
+                Member(path, one.pid, one.stats.hello, live=one.connection is not None or one.is_silent)
                 for path, one in self._trainings.items()
             )
-            ranks = compared(
-                (told_of_its_job(one.take(self._gpu_name), one.stats.hello, names[path]), one.stamped)
+            ranks = compare_arrivals(
+                (with_job(one.take(self._gpu_name), one.stats.hello, names[path]), one.stamped)
                 for path, one in self._trainings.items()
             )
             notes = tuple(dict.fromkeys(self._notes.values()))
@@ -149,7 +149,7 @@ class StepsSource:
     def pids(self) -> tuple[int, ...]:
         """This host's pids of the trainings that have not ended."""
         with self._lock:
-            return tuple(training.pid for training in self._trainings.values() if not training.gone)
+            return tuple(training.pid for training in self._trainings.values() if not training.is_gone)
 
     def _run(self) -> None:
         next_round = time.monotonic()
@@ -160,8 +160,8 @@ class StepsSource:
                 next_round = min(next_round, now + self._round_seconds)
                 if now >= next_round:
                     next_round = now + self._round_seconds
-                    self._look(now)
-                if self._busy or not self._rhythm.goes_on(now):
+                    self._discover_and_read(now)
+                if self._busy or not self._rhythm.is_frequent(now):
                     self._busy = self._read() >= BUSY_STEPS
             except Exception as error:  # noqa: BLE001  one odd training must not end the watch over the others
                 self._busy = False
@@ -173,13 +173,13 @@ class StepsSource:
             for training in self._trainings.values():
                 training.hang_up()
 
-    def _look(self, now: float) -> None:
+    def _discover_and_read(self, now: float) -> None:
         found = self._discover()
         with self._lock:
             self._forget(found, now)
         for training in self._trainings.values():  # only this thread adds or removes one
-            training.look_at_process()
-            training.look_at_engines()
+            training.poll_process()
+            training.poll_engines()
         for path in found:
             training_there = self._trainings.get(path)
             if (
@@ -196,9 +196,11 @@ class StepsSource:
         note = None
         try:
             found = [file.path for file in client.discover(self._directory, self._owner)]
-            if self._owner is not None and len(found) > MOST_OF_A_USER:
-                note = f"uid {self._owner} has {len(found)} sockets: the first {MOST_OF_A_USER} are looked at"
-                return found[:MOST_OF_A_USER]
+            if self._owner is not None and len(found) > MAX_TRAININGS_PER_USER:
+                note = (
+                    f"uid {self._owner} has {len(found)} sockets: the first {MAX_TRAININGS_PER_USER} are looked at"
+                )
+                return found[:MAX_TRAININGS_PER_USER]
             return found
         except NotPossibleHere as error:
             # A folder that is not there is the usual state before the first training, not a fault.
@@ -219,7 +221,7 @@ class StepsSource:
         for path, training in list(self._trainings.items()):
             if training.connection is None and path not in there and path not in self._opening:
                 training.end()
-            if training.gone_for(now) > GONE_SECONDS or (training.silent and path not in there):
+            if training.seconds_since_end(now) > GONE_SECONDS or (training.is_silent and path not in there):
                 del self._trainings[path]
 
     def _open(self, path: Path) -> None:
@@ -243,24 +245,24 @@ class StepsSource:
                 self._notes.pop(path, None)
                 self._retry_at.pop(path, None)
                 if isinstance(outcome, client.Connection):
-                    self._welcome(path, outcome)
+                    self._add_connection(path, outcome)
                 else:
-                    self._turned_away(path, outcome)
+                    self._note_refusal(path, outcome)
             if path in self._trainings:
-                self._trainings[path].look_at_engines()
+                self._trainings[path].poll_engines()
 
-    def _welcome(self, path: Path, connection: client.Connection) -> None:
+    def _add_connection(self, path: Path, connection: client.Connection) -> None:
         training = self._trainings.get(path)
         if training is None:
             training = self._trainings[path] = Training(connection.host_pid, self._engines)
-        training.connected(connection)
+        training.attach(connection)
         # One process may attach again after exec: what it was before is over.
         for other in [p for p, t in self._trainings.items() if t.pid == training.pid and p != path]:
             if self._trainings[other].connection is None:
                 del self._trainings[other]
         self._drain(training, _READS)
 
-    def _turned_away(self, path: Path, error: LlmtopError | client.Closed) -> None:
+    def _note_refusal(self, path: Path, error: LlmtopError | client.Closed) -> None:
         now = time.monotonic()
         known = self._trainings.get(path)
         if isinstance(error, client.Closed):
@@ -323,7 +325,7 @@ def _pid_of(path: Path) -> int:
     return int(match["pid"]) if match else 0
 
 
-def told_of_its_job(rank: Rank, hello: wire.Hello, job: str) -> Rank:
+def with_job(rank: Rank, hello: wire.Hello, job: str) -> Rank:
     """The rank with the name of its job, and how that was started."""
     launch = hello.launch or wire.Launch()
     return replace(

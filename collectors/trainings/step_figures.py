@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from collectors.trainings.long_windows import MINUTES_SECONDS, LongWindow, class_of
-from collectors.trainings.step_window import Counted, StepWindow
+from collectors.trainings.long_windows import MINUTES_SECONDS, LongWindow, length_class
+from collectors.trainings.step_window import CountedStep, StepWindow
 from llmtop.model.snapshot import Step, Window
 from llmtop.order_statistics import percentile
 from llmtop.step_history.step_changes import StepChanges
@@ -31,9 +31,9 @@ class StepFigures:
         self._order: list[str] = []
         self._newest: tuple[str, ...] = ()
         self._figures: dict[str, Any] | None = None
-        self._begin()
+        self._reset()
 
-    def _begin(self) -> None:
+    def _reset(self) -> None:
         self._recent = StepWindow()
         self._long = (LongWindow("5 min", MINUTES_SECONDS), LongWindow("run"))
         self._changes = StepChanges()
@@ -45,15 +45,15 @@ class StepFigures:
         self._figures = None
         last = self._following.open
         if last is not None and last.kind != step.kind:
-            self._begin()  # it answered requests so far, and trains now
+            self._reset()  # it answered requests so far, and trains now
         whole = self._following.add(step)
         if step.kind == "request":
             self.last_seconds = latency(step)
             self._learn_order(step)
             if not step.warmup:
-                self._recent.add(Counted(step, self.last_seconds, step.interval_seconds, None))
-        elif last is not None and step.index <= last.index and self._began_anew(step):
-            self._begin()
+                self._recent.add(CountedStep(step, self.last_seconds, step.interval_seconds, None))
+        elif last is not None and step.index <= last.index and self._has_restarted(step):
+            self._reset()
         elif whole is not None:
             self._take(whole)
 
@@ -71,10 +71,10 @@ class StepFigures:
     def figures(self) -> dict[str, Any]:
         """Fields of `Rank` made of the recent steps; the same until the next step comes."""
         if self._figures is None:
-            self._figures = self._of_recent() if len(self._recent) else {}
+            self._figures = self._recent_figures() if len(self._recent) else {}
         return self._figures
 
-    def told(self, *, running: bool, left: int | None) -> dict[str, Any]:
+    def rank_fields(self, *, running: bool, left: int | None) -> dict[str, Any]:
         """Fields of `Rank`: the figures, the last step's length, and when the training will end.
 
         Args:
@@ -83,14 +83,14 @@ class StepFigures:
             left: how many steps it has still to do; None if nobody knows.
         """
         mean = self.mean()
-        told = {"step_seconds": self.last_seconds, "eta_seconds": None, **self.figures()}
+        fields = {"step_seconds": self.last_seconds, "eta_seconds": None, **self.figures()}
         if not running:
-            told |= dict.fromkeys(("steps_per_s", "tokens_per_s", "samples_per_s") if self.figures() else ())
+            fields |= dict.fromkeys(("steps_per_s", "tokens_per_s", "samples_per_s") if self.figures() else ())
         elif left is not None and mean is not None:
-            told["eta_seconds"] = left * mean
-        return told
+            fields["eta_seconds"] = left * mean
+        return fields
 
-    def _began_anew(self, step: Step) -> bool:
+    def _has_restarted(self, step: Step) -> bool:
         usual, interval = self.mean(), step.interval_seconds
         times, seconds = _BREAK
         return interval is None or interval > max(times * (usual or 0.0), seconds)
@@ -101,15 +101,15 @@ class StepFigures:
         if whole.step.warmup:
             return
         outside = whole.outside if whole.step.phases else None
-        counted = Counted(whole.step, whole.seconds, whole.seconds, outside)
+        counted = CountedStep(whole.step, whole.seconds, whole.seconds, outside)
         self._recent.add(counted)
-        place = class_of(counted.length)
+        place = length_class(counted.length)
         for window in self._long:
             window.add(counted, place)
         if self._changes.add(whole):
-            self._recent.cut(self._changes.level_since or 0)
+            self._recent.drop_before(self._changes.level_since or 0)
 
-    def _of_recent(self) -> dict[str, Any]:
+    def _recent_figures(self) -> dict[str, Any]:
         recent, sums = self._recent, self._recent.sums
         mean, lengths = self.mean(), recent.lengths()
         known = mean * sums.steps if mean else None
@@ -123,7 +123,7 @@ class StepFigures:
             "steps_per_s": 1 / mean if mean else None,
             "tokens_per_s": sums.tokens.total / known if sums.tokens.count and known else None,
             "samples_per_s": sums.samples.total / known if sums.samples.count and known else None,
-            **self._of_requests(known),
+            **self._request_fields(known),
             "outside_seconds": self._outside(),
             "phases": recent.mean_phases(self._order),
             "gpu_idle_pct": recent.idle_pct(),
@@ -133,7 +133,7 @@ class StepFigures:
         figures["windows"] = tuple(self._windows(figures))
         return figures
 
-    def _of_requests(self, known: float | None) -> dict[str, Any]:
+    def _request_fields(self, known: float | None) -> dict[str, Any]:
         """Fields of `Rank` that requests alone have, and how many samples a step has."""
         recent, sums = self._recent, self._recent.sums
         figures: dict[str, Any] = {
@@ -158,7 +158,7 @@ class StepFigures:
         return max(0.0, sums.elapsed.total - covered) / sums.steps
 
     def _windows(self, figures: dict[str, Any]) -> Iterable[Window]:
-        if not self._recent.sums.elapsed.count or self._long[-1].told() is None:
+        if not self._recent.sums.elapsed.count or self._long[-1].summary() is None:
             return
         yield Window(
             name="recent",
@@ -171,9 +171,9 @@ class StepFigures:
             tokens_per_s=figures["tokens_per_s"],
         )
         for window in self._long:
-            told = window.told()
-            if told is not None:
-                yield told
+            fields = window.summary()
+            if fields is not None:
+                yield fields
 
     def _learn_order(self, step: Step) -> None:
         """Phases are told in the order of the newest step; those that it lacks stay behind whom they followed."""

@@ -23,7 +23,7 @@ LEAST_STEPS = 5
 BLOCK_SECONDS = RECENT_SECONDS / 300
 
 
-class Counted(NamedTuple):
+class CountedStep(NamedTuple):
     """A step as it counts."""
 
     step: Step
@@ -88,7 +88,7 @@ class Sums:
         self.phases: dict[str, tuple[Sum, Sum]] = {}
         """By name: by the host's clock, and by the GPU's."""
 
-    def count(self, counted: Counted, sign: int = 1) -> None:
+    def count(self, counted: CountedStep, sign: int = 1) -> None:
         """Take a step in, or out again."""
         step, elapsed, outside = counted.step, counted.elapsed, counted.outside
         self.steps += sign
@@ -105,7 +105,7 @@ class Sums:
         if step.gpu_seconds is not None:
             self.count_gpu(step, sign)
         for phase in step.phases:
-            host = (self.phases.get(phase.name) or self._of(phase.name))[0]
+            host = (self.phases.get(phase.name) or self._sum_of(phase.name))[0]
             host.add(phase.host_seconds, sign)
             if not host.count:
                 del self.phases[phase.name]
@@ -119,7 +119,7 @@ class Sums:
         self.host_paced.add(step.gpu_host_paced_seconds, sign)
         self.gpu_of_idle.add(None if step.gpu_idle_seconds is None else step.gpu_seconds, sign)
         for phase in step.phases:
-            self._of(phase.name)[1].add(phase.gpu_seconds, sign)
+            self._sum_of(phase.name)[1].add(phase.gpu_seconds, sign)
 
     def merge(self, other: Sums, sign: int) -> None:
         """Take all of another in, or out again."""
@@ -127,13 +127,13 @@ class Sums:
         for name in _MERGED:
             getattr(self, name).merge(getattr(other, name), sign)
         for name, (host, gpu) in other.phases.items():
-            mine = self._of(name)
+            mine = self._sum_of(name)
             mine[0].merge(host, sign)
             mine[1].merge(gpu, sign)
             if not mine[0].count:
                 del self.phases[name]
 
-    def _of(self, name: str) -> tuple[Sum, Sum]:
+    def _sum_of(self, name: str) -> tuple[Sum, Sum]:
         found = self.phases.get(name)
         if found is None:
             found = self.phases[name] = (Sum(), Sum())
@@ -152,14 +152,14 @@ class _Block:
         self.lengths: list[float] = []
         self.seconds = 0.0
         self.last: Step | None = None
-        self.only: Counted | None = None
+        self.only: CountedStep | None = None
         """The step of a block of one, as most are."""
         self.sums: Sums | None = None
         """Of more."""
         self.requests: dict[int, Step] = {}
         """By index those of which it is known when their first token was there."""
 
-    def add(self, counted: Counted, seconds: float) -> None:
+    def add(self, counted: CountedStep, seconds: float) -> None:
         self.seconds += seconds
         self.last = counted.step
         if counted.step.ttft_seconds is not None:
@@ -204,7 +204,7 @@ class StepWindow:
     def __len__(self) -> int:
         return self.sums.steps
 
-    def add(self, counted: Counted) -> None:
+    def add(self, counted: CountedStep) -> None:
         """Take in the newest step; those that are too long ago go."""
         seconds = counted.length if counted.elapsed is None else counted.elapsed
         if not self._blocks or self._blocks[-1].seconds + seconds > BLOCK_SECONDS:
@@ -235,7 +235,7 @@ class StepWindow:
             self.sums.count_gpu(known, -1)
             self.sums.count_gpu(step, 1)
 
-    def cut(self, first: int) -> None:
+    def drop_before(self, first: int) -> None:
         """Forget what was before the step of that index, by which steps have become others."""
         while self._blocks and (last := self._blocks[0].last) is not None and last.index < first:
             self._drop()

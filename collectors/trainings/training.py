@@ -9,8 +9,8 @@ from typing import Any
 
 import psutil
 
-from collectors.trainings.arrivals import KEPT, Stamped, waited
-from collectors.trainings.bounds import Bounds, hello
+from collectors.trainings.arrivals import MAX_STEPS, StepStamps, wait_seconds
+from collectors.trainings.bounds import Bounds, bounded_hello
 from collectors.trainings.gpu_waits import GpuWaits
 from collectors.trainings.outside_causes import OutsideCauses
 from collectors.trainings.rank_stats import RankStats
@@ -46,7 +46,7 @@ class Training:
         self.stats = RankStats()
         self.overhead_seconds: float | None = None
         """What llmtop costs a step, as it says."""
-        self.stamped = Stamped()
+        self.stamped = StepStamps()
         self._bounds = Bounds()
         self._causes = OutsideCauses()
         self._gpu_waits = GpuWaits()
@@ -71,12 +71,12 @@ class Training:
         self._seen = 0
 
     @property
-    def silent(self) -> bool:
+    def is_silent(self) -> bool:
         """Whether it has never spoken: a process that was stopped before this monitor came."""
         return self._connected_at is None
 
     @property
-    def heard(self) -> bool:
+    def has_history(self) -> bool:
         """Whether its history has come, as far as there is one, and what can capture it is known."""
         if self.connection is None or self._connected_at is None:
             return True
@@ -84,10 +84,10 @@ class Training:
             return self._asked_engines
         return time.monotonic() - self._connected_at > _HISTORY_SECONDS
 
-    def connected(self, connection: client.Connection) -> None:
+    def attach(self, connection: client.Connection) -> None:
         """Take in what comes over this connection from now on."""
         if self._connected_at is not None:
-            self.stats.reconnected()
+            self.stats.keep_losses()
         self.connection = connection
         self.uid = connection.uid
         self._collectives = []
@@ -95,10 +95,10 @@ class Training:
         self._connected_at = time.monotonic()
         self._gone_at = None
         self._ask_engines_at = 0.0
-        self.stats.hello = hello(connection.hello)
+        self.stats.hello = bounded_hello(connection.hello)
         if connection.host_pid == 0:
             self.pid = self.stats.hello.pid
-        self.look_at_process()
+        self.poll_process()
 
     def take_in(self, messages: Sequence[wire.FromTraining]) -> None:
         """Take in messages of the training: who it is, steps, GPU times, memory."""
@@ -106,10 +106,10 @@ class Training:
             match message:
                 case wire.Steps():
                     self.stats.add_steps(message)
-                    self._stepped(message)
+                    self._note_steps(message)
                     self._collectives = [] if message.steps else self._collectives
                     if message.steps and not message.history:
-                        self._stands("")
+                        self._set_stalled("")
                         self._causes.step_ended()
                 case wire.Alive():
                     self._worked_at = time.monotonic() - max(0, message.ago_ns) / 1e9
@@ -124,7 +124,7 @@ class Training:
                     self._causes.add(message)
                     self._gpu_waits.add(message)
                 case wire.Standstill():
-                    self._stands(message.where)
+                    self._set_stalled(message.where)
                 case wire.GpuTimes():
                     self.stats.add_gpu_times(message)
                 case wire.Memory():
@@ -145,20 +145,20 @@ class Training:
             self._gone_at = time.monotonic()
 
     @property
-    def gone(self) -> bool:
+    def is_gone(self) -> bool:
         """Whether the training has ended."""
         return self._gone_at is not None
 
-    def gone_for(self, now: float) -> float:
+    def seconds_since_end(self, now: float) -> float:
         """Seconds for which it has been known to be gone at `now` (monotonic seconds); 0 while it is not."""
         return 0.0 if self._gone_at is None else now - self._gone_at
 
-    def look_at_process(self) -> None:
+    def poll_process(self) -> None:
         """Ask the system for the process's state; one that has made a step since the last look is not stopped."""
         stepped, self._seen = self.stats.received > self._seen, self.stats.received
         self._status = psutil.STATUS_RUNNING if stepped else _status(self._process)
 
-    def look_at_engines(self) -> None:
+    def poll_engines(self) -> None:
         """Find out, now and then, how it can be captured; takes up to 0.1 s where nsys must be asked."""
         now = time.monotonic()
         if not self._engines or now < self._ask_engines_at:
@@ -167,7 +167,7 @@ class Training:
         # Here and not above: a monitor without a training is spared the engines.
         from llmtop.capture.capabilities import capturable_engines
 
-        self._capturable = () if self.gone or self.silent else capturable_engines(self.pid, self.stats.hello)
+        self._capturable = () if self.is_gone or self.is_silent else capturable_engines(self.pid, self.stats.hello)
         self._asked_engines = True
 
     def is_alive(self) -> bool:
@@ -193,7 +193,7 @@ class Training:
         """The rank now; hands the new steps over."""
         stats, hello, last = self.stats, self.stats.hello, self.stats.last
         state = self._state()
-        figures = stats.told(running=state == "running")
+        figures = stats.rank_fields(running=state == "running")
         outside, window = figures.get("outside_seconds"), figures.get("window_seconds")
         figures["outside_causes"] = self._causes.figures(outside, window)
         figures |= self._gpu_waits.figures(figures.get("step_seconds_mean"), window)
@@ -235,8 +235,8 @@ class Training:
                 )
                 for one in self._collectives
             ),
-            phases_left_out=self._bounds.phases.left_out,
-            metrics_left_out=self._bounds.metrics.left_out,
+            phases_left_out=self._bounds.phases.refused_count,
+            metrics_left_out=self._bounds.metrics.refused_count,
             note="; ".join(filter(None, (self._note(), self._bounds.note(), hello.note))) or None,
             **_memory(stats.memory),
             **figures,
@@ -244,20 +244,20 @@ class Training:
 
     def _take_waits(self, message: wire.Arrivals) -> None:
         has_gpu = self.stats.hello.gpu_uuid is not None
-        found = (waited(one, has_gpu=has_gpu) for one in message.arrivals)
-        self._waits = [*self._waits, *(one for one in found if one is not None)][-KEPT:]
+        found = (wait_seconds(one, has_gpu=has_gpu) for one in message.arrivals)
+        self._waits = [*self._waits, *(one for one in found if one is not None)][-MAX_STEPS:]
 
     def _new_waits(self) -> tuple[StampedWait, ...]:
         taken, self._waits = tuple(self._waits), []
         return taken
 
-    def _stands(self, where: str) -> None:
+    def _set_stalled(self, where: str) -> None:
         """It stands still, or goes on: then work is seen, and the time without a step counts from now."""
         if self._standstill and not where:
             self._worked_at = time.monotonic()
         self._standstill = where
 
-    def _stepped(self, message: wire.Steps) -> None:
+    def _note_steps(self, message: wire.Steps) -> None:
         last, own_ns = self.stats.last, self._wall_clock.offset_ns()
         if last is None:
             return
@@ -277,8 +277,8 @@ class Training:
         last = self.stats.last
         if last is None or self._quiet_since is None:
             return None
-        told, known = last.started_at + last.seconds, self._unix(self._quiet_since)
-        return told if abs(told - known) <= _HEARD_WITHIN_SECONDS else known
+        ended_at, known = last.started_at + last.seconds, self._unix(self._quiet_since)
+        return ended_at if abs(ended_at - known) <= _HEARD_WITHIN_SECONDS else known
 
     def _unix(self, monotonic: float) -> float:
         return monotonic + self._wall_clock.offset_ns() / 1e9

@@ -35,7 +35,7 @@ from llmtop.protocol import wire
 from tests.capture.conftest import Start
 from tests.support.made_up_engine import MadeUpEngine
 from tests.support.processes import REPOSITORY, environment, wait_for
-from tui.capture.form import ENGINE, OPTIONS, Form, Prospect
+from tui.capture.form import ENGINE, OPTIONS, CapturableProcess, Form
 
 WORDS = {"memory", "perf"}
 """Names of engines that are words of other things too: these count where the line speaks of an engine."""
@@ -201,7 +201,7 @@ def test_its_options_are_listed_and_it_stands_in_the_help(made_up: MadeUpEngine)
 
 
 def test_the_dialog_asks_it_like_any_other(made_up: MadeUpEngine) -> None:
-    alone = Prospect(Target(os.getpid()), capabilities.list_abilities(Target(os.getpid())))
+    alone = CapturableProcess(Target(os.getpid()), capabilities.list_abilities(Target(os.getpid())))
     form = Form((alone,))
     assert form.engine == "py-spy"
     assert form.plan().steps is None, "a process that tells no steps"  # type: ignore[union-attr]

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from collectors.prometheus.client import Access, Client, Unanswered, shown, token_from
+from collectors.prometheus.client import Client, Credentials, QueryError, read_token, redacted_url
 from collectors.prometheus.cluster import Cluster
 from llmtop.errors import NotPossibleHere, UnusableInput
 from tests.support.pages import Serve, servers
@@ -103,7 +103,7 @@ def test_an_odd_answer_is_a_sentence(
     serve: Serve, answer: Callable[[Handler], None], words: str, whole: bool | None
 ) -> None:
     client = Client(serve(answer), limit=1.0)
-    with pytest.raises(Unanswered, match=words) as told:
+    with pytest.raises(QueryError, match=words) as told:
         client.query("up")
     assert str(told.value).isprintable()
     if whole is not None:
@@ -115,7 +115,7 @@ def test_nobody_there_is_a_sentence() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         client = Client(f"http://127.0.0.1:{taken.getsockname()[1]}")
-        with pytest.raises(Unanswered, match="cannot be reached: Connection refused"):
+        with pytest.raises(QueryError, match="cannot be reached: Connection refused"):
             client.query("up")
 
 
@@ -128,7 +128,7 @@ def test_labels_by_the_thousand_and_numbers_that_are_none_are_borne(serve: Serve
 
 
 def test_what_a_server_says_of_its_own_answer_is_told(serve: Serve) -> None:
-    view = Cluster(Client(serve(reply(found({"is": "raw"}, warnings=["partial response\x1b[2J"]))))).look()
+    view = Cluster(Client(serve(reply(found({"is": "raw"}, warnings=["partial response\x1b[2J"]))))).query_view()
     assert any("says: partial response" in sentence for sentence in view.problems)
     assert all(sentence.isprintable() for sentence in view.problems)
 
@@ -143,7 +143,7 @@ def test_one_refused_question_costs_its_own_part_alone(serve: Serve) -> None:
         )
 
     asked = 0
-    view = Cluster(Client(serve(answer))).look()
+    view = Cluster(Client(serve(answer))).query_view()
     assert view.nodes_up == 1
     assert [node.name for node in view.nodes] == ["n1"]
     assert any("too many" in sentence for sentence in view.problems)
@@ -156,13 +156,13 @@ def test_a_mute_server_is_asked_once_a_round(serve: Serve) -> None:
         time.sleep(3)
 
     asked = 0
-    view = Cluster(Client(serve(answer), limit=0.5)).look()
+    view = Cluster(Client(serve(answer), limit=0.5)).query_view()
     assert len(view.problems) == 1
     assert view.nodes_up is None
     assert asked == 1
 
 
-def headers_of(serve: Serve, access: Access | None, secret: str = "") -> dict[str, str]:
+def headers_of(serve: Serve, access: Credentials | None, secret: str = "") -> dict[str, str]:
     heard: dict[str, str] = {}
 
     def answer(handler: Handler) -> None:
@@ -176,11 +176,11 @@ def headers_of(serve: Serve, access: Access | None, secret: str = "") -> dict[st
 
 
 def test_who_asks_is_told_as_the_server_wants_it(serve: Serve) -> None:
-    assert headers_of(serve, Access(token="s3cret"))["Authorization"] == "Bearer s3cret"
+    assert headers_of(serve, Credentials(token="s3cret"))["Authorization"] == "Bearer s3cret"
     basic = "Basic " + base64.b64encode(b"ann:s3cret").decode()
-    assert headers_of(serve, Access(user="ann", password="s3cret"))["Authorization"] == basic
+    assert headers_of(serve, Credentials(user="ann", password="s3cret"))["Authorization"] == basic
     assert headers_of(serve, None, "ann:s3cret@")["Authorization"] == basic
-    assert headers_of(serve, Access(org="team-7"))["X-Scope-OrgID"] == "team-7"
+    assert headers_of(serve, Credentials(org="team-7"))["X-Scope-OrgID"] == "team-7"
     assert "Authorization" not in headers_of(serve, None)
 
 
@@ -191,14 +191,14 @@ def test_what_is_no_url_is_a_sentence(url: str) -> None:
 
 
 def test_secrets_stay_out_of_sentences(tmp_path: Path) -> None:
-    assert shown("ftp://ann:s3cret@node:1") == "ftp://node:1"
+    assert redacted_url("ftp://ann:s3cret@node:1") == "ftp://node:1"
     with pytest.raises(UnusableInput) as told:
         Client("ftp://ann:s3cret@node:1")
     assert "s3cret" not in str(told.value)
     with pytest.raises(NotPossibleHere, match="cannot be read"):
-        token_from(tmp_path / "missing")
+        read_token(tmp_path / "missing")
     (tmp_path / "empty").write_text("\n")
     with pytest.raises(UnusableInput, match="no token"):
-        token_from(tmp_path / "empty")
+        read_token(tmp_path / "empty")
     with pytest.raises(UnusableInput, match="--ca"):
-        Client("https://node:9090", Access(ca=str(tmp_path / "empty")))
+        Client("https://node:9090", Credentials(ca=str(tmp_path / "empty")))

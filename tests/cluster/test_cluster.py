@@ -14,8 +14,8 @@ import pytest
 from collectors.prometheus.client import Client
 from collectors.prometheus.cluster import Cluster
 from collectors.prometheus.cluster_view import ClusterView
-from collectors.prometheus.queries import Queries, recorded, union
-from collectors.prometheus.source import pace
+from collectors.prometheus.queries import Queries, recorded_expressions, union_query
+from collectors.prometheus.source import poll_interval
 from tests.support.processes import REPOSITORY, environment, wait_for
 from tests.support.prometheus import NO_PROMETHEUS, VictoriaMetrics, find
 from tests.support.simulated_nodes import SLOW_BY, Nodes
@@ -31,7 +31,7 @@ def seen_when(cluster: Cluster, holds: Callable[[ClusterView], object], seconds:
     last: list[ClusterView] = []
 
     def look() -> ClusterView | None:
-        last[:] = [cluster.look()]
+        last[:] = [cluster.query_view()]
         time.sleep(0.5)
         return last[0] if holds(last[0]) else None
 
@@ -93,10 +93,10 @@ def test_what_is_planted_among_64_nodes_is_named(tmp_path: Path, rules: bool) ->
         charts = cluster.charts("node030", 60)
         assert charts.problems == ()
         assert all(any(value is not None for value in series.values) for series in charts.series)
-        past = cluster.look(at=time.time() - 3600)
+        past = cluster.query_view(at=time.time() - 3600)
         assert past.pinned
         assert (past.nodes_up, past.late, past.rules) == (None, (), None)
-        assert cluster.look().nodes_up == 63
+        assert cluster.query_view().nodes_up == 63
 
 
 @pytest.mark.prometheus
@@ -128,7 +128,7 @@ def test_a_thousand_labels_more_and_one_run_alone(tmp_path: Path) -> None:
         mine = seen_when(Cluster(client, "train.py · slurm 4711"), lambda view: view.late and view.nodes_up == 2)
         assert mine.problems == ()
         assert mine.late[0].rank == "3"
-        other = Cluster(client, 'an"other').look()
+        other = Cluster(client, 'an"other').query_view()
         assert (other.runs, other.late, other.problems) == ((), (), ())
         assert other.nodes_up == 2
 
@@ -180,13 +180,13 @@ def test_without_rules_the_same_is_asked_as_the_rules_record() -> None:
     yaml = pytest.importorskip("yaml", reason="PyYAML reads the rules")
     groups = yaml.safe_load(RULES.read_text())["groups"]
     rules = {one["record"]: one["expr"] for group in groups for one in group["rules"] if "record" in one}
-    assert set(recorded()) == set(rules)
+    assert set(recorded_expressions()) == set(rules)
     for name, expr in rules.items():
         expected = " ".join(expr.split())
         for other in sorted(rules, key=len, reverse=True):
-            expected = expected.replace(other, f"({recorded()[other]})")
-        assert " ".join(recorded()[name].split()) == expected
-        assert ":llmtop" not in recorded()[name]
+            expected = expected.replace(other, f"({recorded_expressions()[other]})")
+        assert " ".join(recorded_expressions()[name].split()) == expected
+        assert ":llmtop" not in recorded_expressions()[name]
 
 
 def test_six_questions_a_refresh_and_no_more() -> None:
@@ -197,15 +197,15 @@ def test_six_questions_a_refresh_and_no_more() -> None:
             asked.append(promql)
             return super().query(promql, at)
 
-    Cluster(Counting("http://127.0.0.1:1")).look()
+    Cluster(Counting("http://127.0.0.1:1")).query_view()
     assert len(asked) == 1, "nobody is there"
-    assert union(("a", "x"), ("b", "y")).count("label_replace") == 2
+    assert union_query(("a", "x"), ("b", "y")).count("label_replace") == 2
     assert "pid:llmtop_rank:info" not in Queries(rules=False).ranks
 
 
 def test_it_asks_no_faster_than_the_server_bears() -> None:
-    assert pace(5.0, 0.1, True) == 5.0
-    assert pace(5.0, 4.0, True) == 16.0
-    assert pace(5.0, 100.0, True) == 60.0
-    assert pace(5.0, 0.1, False) == 15.0
-    assert pace(300.0, 100.0, True) == 300.0
+    assert poll_interval(5.0, 0.1, True) == 5.0
+    assert poll_interval(5.0, 4.0, True) == 16.0
+    assert poll_interval(5.0, 100.0, True) == 60.0
+    assert poll_interval(5.0, 0.1, False) == 15.0
+    assert poll_interval(300.0, 100.0, True) == 300.0

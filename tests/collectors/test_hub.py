@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from collectors.base.periodic_thread import Beat, last_tick
+from collectors.base.periodic_thread import PeriodicThread, last_tick
 from collectors.base.source import Feed, GpuChoice, GpuReading, RanksReading
 from collectors.gpu.selection import GpuSelection, with_whole_uuids
-from collectors.hub import Hub, Sources, next_round, trail
+from collectors.hub import Hub, Sources, next_round, sampling_delay
 from llmtop.errors import UnusableInput
 from llmtop.model.snapshot import Alert, Gpu, Host, Process, Rank, Snapshot, to_json
 from tests.support.processes import wait_for
@@ -48,7 +48,7 @@ class Given(Generic[T]):
 
 
 class GivenRanks(Given[RanksReading]):
-    def settled(self) -> bool:
+    def is_settled(self) -> bool:
         return True
 
     def pids(self) -> tuple[int, ...]:
@@ -94,7 +94,7 @@ def test_rules_then_taps_see_each_snapshot_in_that_order() -> None:
         seen.append(snapshot)
         return snapshot
 
-    machine = Machine(rules=lambda snapshot: replace(snapshot, alerts=(alert,)), taps=[tap])
+    machine = Machine(rules=lambda snapshot: replace(snapshot, alerts=(alert,)), stages=[tap])
     assert machine.hub.poll().alerts == (alert,)
     assert seen[0].alerts == (alert,)
 
@@ -157,7 +157,7 @@ def test_rounds_stay_on_the_grid_however_long_each_takes(interval: float, work: 
         now += share * interval
         following = next_round(due, now, interval)
         assert following > due
-        place = (following - trail(interval)) / interval
+        place = (following - sampling_delay(interval)) / interval
         assert place == pytest.approx(round(place), abs=1e-6)
         # Never early, and never more than one interval behind: what was missed is left out.
         assert now - following < interval * (1 + 1e-9)
@@ -234,7 +234,7 @@ def test_once_waits_for_a_second_sample_of_each_gpu() -> None:
 
     machine.gpu.value = GpuReading(gpus=(gpu(0, sampled_at=1.0), gpu(1, error="lost")))
     threading.Thread(target=second_sample).start()
-    assert machine.hub.once(20.0).gpus[0].util_pct == 50.0
+    assert machine.hub.first_snapshot(20.0).gpus[0].util_pct == 50.0
     machine.hub.close()
 
 
@@ -251,14 +251,14 @@ def test_once_waits_for_the_processor_share_of_each_training() -> None:
         machine.processes.value += (Process(pid=8), Process(pid=9))
 
     threading.Thread(target=go_on).start()
-    assert [one.pid for one in machine.hub.once(20.0).processes] == [7, 8, 9]
+    assert [one.pid for one in machine.hub.first_snapshot(20.0).processes] == [7, 8, 9]
     machine.hub.close()
 
 
 def test_once_gives_what_there_is_at_its_deadline() -> None:
     machine = Machine()
     machine.host.value = Host(name="node")
-    assert machine.hub.once(0.1).host.cpu_pct is None
+    assert machine.hub.first_snapshot(0.1).host.cpu_pct is None
     machine.hub.close()
 
 
@@ -408,7 +408,7 @@ class Beating(Given[GpuReading]):
     def __init__(self, interval: float, takes: float) -> None:
         super().__init__(GpuReading())
         self._takes = takes
-        self.beat = Beat("test", self._round, interval)
+        self.beat = PeriodicThread("test", self._round, interval)
 
     def _round(self) -> None:
         at = time.time()
@@ -444,7 +444,7 @@ def test_a_gpu_that_gives_no_new_sample_does_not_keep_the_others_waiting_for_lon
     wait_for(lambda: len(got) > 20 or len([one for one in got if len(one.gpus) == 4]) >= 11)
     machine.hub.close()
     late = [(one.monotonic or 0) - last_tick(one.monotonic or 0, 1.5) for one in got[-2:]]
-    assert all(trail(1.5) <= seconds for seconds in late)
+    assert all(sampling_delay(1.5) <= seconds for seconds in late)
 
 
 def test_a_screen_has_rates_as_soon_as_they_are_there_and_something_before() -> None:
@@ -460,7 +460,9 @@ def test_a_screen_has_rates_as_soon_as_they_are_there_and_something_before() -> 
     machine.hub.close()
 
 
-@pytest.mark.parametrize("given", [{"whole": True}, {"taps": [lambda snapshot: snapshot]}], ids=["whole", "taps"])
+@pytest.mark.parametrize(
+    "given", [{"whole": True}, {"stages": [lambda snapshot: snapshot]}], ids=["whole", "stages"]
+)
 def test_a_recording_begins_with_a_snapshot_that_has_rates(given: dict[str, object]) -> None:
     machine = Machine(3600.0, **given)
     machine.host.value = Host(name="node")

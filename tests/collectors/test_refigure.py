@@ -7,7 +7,7 @@ from importlib.resources import files
 import pytest
 from msgspec.structs import replace
 
-from collectors.refigure import Refigure
+from collectors.refigure import RecomputeFigures
 from llmtop.model.snapshot import Host, Phase, Rank, Snapshot, Step
 from llmtop.recording.reader_writer import Reader
 
@@ -15,7 +15,7 @@ DEMO = files("llmtop") / "data" / "demo.llmtop.gz"
 
 
 def shown(recorded: list[Snapshot]) -> list[Snapshot]:
-    stage = Refigure()
+    stage = RecomputeFigures()
     return [stage(snapshot) for snapshot in recorded]
 
 

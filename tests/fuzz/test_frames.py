@@ -114,7 +114,7 @@ def test_damaged_answers_end_no_more_than_their_connection(tmp_path: Path) -> No
             connection = Connection(near, tmp_path / "1-00000000.sock", 1)
             connection.hello = wire.Hello(rank=0)
             watched = Watched(0)
-            watched.connected(connection)
+            watched.attach(connection)
             whole = frames[seed % len(frames)]
             body = mutate(whole[4:], seed)
             damaged = struct.pack("<I", len(body)) + body if seed % 2 else mutate(whole, seed)

@@ -25,7 +25,7 @@ import psutil
 import pynvml
 
 from collectors.base.source import GpuUse
-from collectors.machine.containers import pids_are_the_hosts
+from collectors.machine.containers import has_host_pids
 from collectors.machine.processes import ProcessSource
 from tests.gpu.check_collectors import WORK
 
@@ -69,7 +69,7 @@ def inside() -> int:
         source._round()
         rows = msgspec.to_builtins(source.latest())
         found = {"pid_inside": child.pid, "listed_inside": listed, "rows": rows}
-        found["namespace_is_the_hosts"] = pids_are_the_hosts()
+        found["namespace_is_the_hosts"] = has_host_pids()
         print(json.dumps(found), flush=True)
         time.sleep(20)
         child.kill()

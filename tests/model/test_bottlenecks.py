@@ -67,8 +67,8 @@ def test_severities_are_ordered_and_a_word_of_a_newer_version_is_mild() -> None:
 def test_what_a_newer_version_tells_is_shown_by_its_id() -> None:
     assert find("from_a_newer_version") is None
     newer = Alert(id="of_tomorrow", severity="critical", since=0.0, summary="")
-    assert alert_style.word(newer) == "OF TOMORROW"
+    assert alert_style.alert_word(newer) == "OF TOMORROW"
     assert alert_style.sentence(newer) == alert_style.title(newer) == ""
     known = Alert(id="h2d_bound", severity="warning", since=0.0, summary="")
-    assert alert_style.word(known) == "H2D-BOUND"
+    assert alert_style.alert_word(known) == "H2D-BOUND"
     assert alert_style.sentence(known) == "Copies between host and device hold the step up. "

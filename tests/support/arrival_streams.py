@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from collectors.trainings.arrivals import Stamped, compared
+from collectors.trainings.arrivals import StepStamps, compare_arrivals
 from llmtop.model.snapshot import Alert, Host, Rank, Snapshot
 from llmtop.protocol import wire
 from llmtop.rules.engine import Rules
@@ -73,7 +73,7 @@ class Job:
 
     def __post_init__(self) -> None:
         self.random = np.random.default_rng(self.seed)
-        self.rules, self.stamped = Rules(), [Stamped() for _ in range(self.ranks)]
+        self.rules, self.stamped = Rules(), [StepStamps() for _ in range(self.ranks)]
         self.lengths: list[float] = []
         self._work = [self._jittered() for _ in range(self.ranks)]
 
@@ -87,7 +87,7 @@ class Job:
     def look(self) -> list[Alert]:
         """What the monitor says now."""
         told = [(self._rank(place), stamped) for place, stamped in enumerate(self.stamped)]
-        ranks = tuple(compared(told))
+        ranks = tuple(compare_arrivals(told))
         snapshot = Snapshot(time=self.now_ms / 1e3, host=Host(name="node"), ranks=ranks)
         self.alerts = list(self.rules.apply(snapshot).alerts)
         self.figures = ranks

@@ -29,7 +29,7 @@ from llmtop.errors import LlmtopError
 from llmtop.recording.reader_writer import Reader
 from tests.support import hostile
 from tui.app import LlmtopApp
-from tui.cluster.app import Captured, ClusterApp, Seen
+from tui.cluster.app import CaptureProgress, ClusterApp, ViewReceived
 from tui.core.base_app import TerminalApp
 from tui.screens.main import MainScreen
 from tui.screens.scrolling import ScrollingScreen
@@ -55,7 +55,7 @@ class Held:
     def set_interval(self, _seconds: float) -> None:
         """Nothing to change."""
 
-    def want(self, _wanted: object) -> None:
+    def request(self, _wanted: object) -> None:
         """Nothing else is there."""
 
     def close(self) -> None:
@@ -240,11 +240,11 @@ def of_cluster(firsts: range, *, ascii: bool, themes: list[str]) -> TerminalApp:
         await tour.begin("cluster")
         for first in firsts:
             view, charts = hostile.value(ClusterView, first), hostile.value(NodeCharts, first)
-            app.post_message(Seen(view, charts))
-            app.post_message(Captured(hostile.text(first), goes_on=False))
+            app.post_message(ViewReceived(view, charts))
+            app.post_message(CaptureProgress(hostile.text(first), goes_on=False))
             await tour.drawn()
             app.action_open()
-            app.post_message(Seen(view, charts))
+            app.post_message(ViewReceived(view, charts))
             await tour.drawn()
             await app.action_back()
 

@@ -23,7 +23,7 @@ class OwnSource(NvmlSource):
 
     def latest(self) -> GpuReading:
         """What it tells, through JSON."""
-        return msgspec.convert(json.loads(json.dumps(self.told())), GpuReading)
+        return msgspec.convert(json.loads(json.dumps(self.reading_values())), GpuReading)
 
     def close(self) -> None:
         """Stop its threads, and NVML with them unless one is still inside a call."""
@@ -34,7 +34,7 @@ class OwnSource(NvmlSource):
         for sampler in samplers:
             sampler.stop()
         ended = self._watch.join(_CLOSE_SECONDS / 2) and all(sampler.join(deadline) for sampler in samplers)
-        if not (ended and self._initialised) or self._lookup.waiting:
+        if not (ended and self._initialised) or self._lookup.is_waiting:
             return
         self._initialised = False
         # In a thread, because shutting down waits for the driver too.

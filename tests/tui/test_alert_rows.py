@@ -18,7 +18,7 @@ from tui.core import keys
 from tui.panes import alert_rows
 from tui.screens.capture import CaptureScreen
 from tui.screens.stacks import StacksScreen
-from tui.state import process_ref as whom
+from tui.state import process_ref
 from tui.state.alerts import AlertLog
 
 SIZES = [(60, 15), (80, 24), (100, 12), (120, 30), (200, 50), (250, 70)]
@@ -124,7 +124,7 @@ async def test_keys_say_whom_they_are_about_and_act_on_it(size: tuple[int, int])
         await pilot.press("c")
         await pilot.pause()
         assert isinstance(app.screen, CaptureScreen)
-        assert app.screen._about == whom.Whom(41_201, "rank 1", by_alert=True)
+        assert app.screen._about == process_ref.ProcessRef(41_201, "rank 1", by_alert=True)
 
 
 async def test_without_an_alert_the_keys_are_about_the_rank_whose_steps_are_shown() -> None:
@@ -140,11 +140,14 @@ def test_an_alert_about_a_gpu_is_about_the_training_on_it_else_a_process_else_it
     on_it = rank(7, rank=3, gpu_uuid=gpu(0).uuid)
     stranger = Process(pid=9, gpu_uuid=gpu(0).uuid, command="python serve.py")
     unseen = Process(pid=11, gpu_uuid=gpu(0).uuid)
-    assert whom.of_alert(about, snapshot(gpus=(gpu(0),), ranks=(on_it,), processes=(stranger,))).name == "rank 3"
-    assert whom.of_alert(about, snapshot(gpus=(gpu(0),), processes=(unseen, stranger))).pid == 9
-    nobody = whom.of_alert(about, snapshot(gpus=(gpu(0),), processes=(unseen,)))
+    assert (
+        process_ref.alert_process(about, snapshot(gpus=(gpu(0),), ranks=(on_it,), processes=(stranger,))).name
+        == "rank 3"
+    )
+    assert process_ref.alert_process(about, snapshot(gpus=(gpu(0),), processes=(unseen, stranger))).pid == 9
+    nobody = process_ref.alert_process(about, snapshot(gpus=(gpu(0),), processes=(unseen,)))
     assert (nobody.pid, nobody.why) == (None, "no process on GPU 0 can be seen from here")
-    gone = whom.of_alert(alert("stalled", pid=7), snapshot(ranks=(rank(7, rank=3, state="gone"),)))
+    gone = process_ref.alert_process(alert("stalled", pid=7), snapshot(ranks=(rank(7, rank=3, state="gone"),)))
     assert (gone.pid, gone.why) == (None, "rank 3 has ended")
 
 
@@ -195,7 +198,7 @@ def test_what_has_gone_is_remembered_with_how_long_it_held() -> None:
     for second in range(100):
         up = (throttled,) if 10 <= second < 50 else ()
         alerts.take(snapshot(1_000.0 + second, alerts=tuple(replace(one, since=1_010.0) for one in up)))
-    [past] = alerts.past()
+    [past] = alerts.ended_alerts()
     assert (past.alert.id, past.alert.since, past.until) == ("throttled", 1_010.0, 1_050.0)
 
 
@@ -205,23 +208,23 @@ def test_a_jump_back_forgets_what_came_after_it() -> None:
     late = [snapshot(1_010.0), snapshot(1_011.0, alerts=(alert("slower", pid=1),)), snapshot(1_012.0)]
     for moment in (*early, *late):
         alerts.take(moment)
-    assert [one.alert.id for one in alerts.past()] == ["slower", "outside"]
+    assert [one.alert.id for one in alerts.ended_alerts()] == ["slower", "outside"]
     alerts.replace(early)
-    assert alerts.past() == []
-    assert [one.id for one in alerts.heard(early[-1])] == ["outside"]
+    assert alerts.ended_alerts() == []
+    assert [one.id for one in alerts.unmuted(early[-1])] == ["outside"]
 
 
 def test_a_graver_alert_is_shown_though_another_was_chosen() -> None:
     alerts, two = AlertLog(), (alert("outside", pid=1), alert("slower", pid=2))
     alerts.take(snapshot(1_000.0, alerts=two))
-    heard = alerts.heard(snapshot(1_000.0, alerts=two))
+    heard = alerts.unmuted(snapshot(1_000.0, alerts=two))
     alerts.advance(heard)
-    assert alerts.shown(heard) == heard[1]
+    assert alerts.selected_alert(heard) == heard[1]
     alerts.take(snapshot(1_001.0, alerts=two))
-    assert alerts.shown(heard) == heard[1]
+    assert alerts.selected_alert(heard) == heard[1]
     worse = snapshot(1_002.0, alerts=(*two, alert("stalled", "critical", pid=1)))
     alerts.take(worse)
-    shown = alerts.shown(alerts.heard(worse))
+    shown = alerts.selected_alert(alerts.unmuted(worse))
     assert shown is not None
     assert shown.id == "stalled"
 

@@ -148,7 +148,7 @@ async def test_t_goes_round_the_themes_and_draws_anew() -> None:
         for _ in range(4):
             await pilot.press("t")
             await pilot.pause()
-            seen.append((app.theme, app.look.palette.name))
+            seen.append((app.theme, app.cell_theme.palette.name))
         assert [name for name, _ in seen] == ["llmtop-light", "llmtop-contrast", "llmtop-terminal", "llmtop-dark"]
         assert all(theme == palette for theme, palette in seen)
 

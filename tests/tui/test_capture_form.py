@@ -9,12 +9,14 @@ from llmtop.capture.capabilities import Ability
 from llmtop.capture.engines import ENGINES
 from llmtop.capture.trigger import SlowStep
 from llmtop.protocol.wire import Hello
-from tui.capture.form import ENGINE, LENGTH, OPTIONS, WHEN, WHOM, Form, Prospect
+from tui.capture.form import ENGINE, LENGTH, OPTIONS, TARGET, WHEN, CapturableProcess, Form
 
 
-def prospect(pid: int, rank: int | None = None, *, can: tuple[str, ...], attached: bool = True) -> Prospect:
+def prospect(
+    pid: int, rank: int | None = None, *, can: tuple[str, ...], attached: bool = True
+) -> CapturableProcess:
     abilities = tuple(Ability(name, name in can, "" if name in can else f"{name} is not here") for name in ENGINES)
-    return Prospect(Target(pid, rank, Hello() if attached else None), abilities)
+    return CapturableProcess(Target(pid, rank, Hello() if attached else None), abilities)
 
 
 def go_to(form: Form, kind: str, name: str = "") -> None:
@@ -52,7 +54,7 @@ def test_an_engine_must_be_able_for_all_that_are_chosen() -> None:
     form = Form((prospect(7, 0, can=("nsys", "py-spy")), prospect(8, 1, can=("py-spy",))))
     assert form.engine == "py-spy"
     assert [ability.engine for ability in form.abilities() if ability.is_supported] == ["py-spy"]
-    go_to(form, WHOM)
+    go_to(form, TARGET)
     form.change(1)
     go_to(form, ENGINE)
     form.change(-1)
@@ -102,7 +104,7 @@ def test_a_condition_arms_it() -> None:
 
 
 @pytest.mark.parametrize("known", [(), (prospect(7, can=()),)])
-def test_nothing_to_capture_makes_no_plan_and_no_crash(known: tuple[Prospect, ...]) -> None:
+def test_nothing_to_capture_makes_no_plan_and_no_crash(known: tuple[CapturableProcess, ...]) -> None:
     form = Form(known)
     for step in (1, -1):
         form.change(step)

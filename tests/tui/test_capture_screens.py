@@ -63,7 +63,7 @@ async def running(
     async with app.run_test(size=size) as pilot:
         await pilot.pause()
         yield app, pilot
-        session.of(app, lambda: None).end()
+        session.capture_of(app, lambda: None).end()
 
 
 def text(app: LlmtopApp) -> str:
@@ -268,7 +268,7 @@ async def test_at_every_size_nothing_is_wider_than_the_screen_and_the_line_in_qu
     import tui.screens.capture
     import tui.screens.stacks
 
-    monkeypatch.setattr(tui.screens.capture, "prospects", tui.screens.capture.prospects)
+    monkeypatch.setattr(tui.screens.capture, "capturable_processes", tui.screens.capture.capturable_processes)
     monkeypatch.setattr(tui.screens.stacks, "py_spy", tui.screens.stacks.py_spy)
     monkeypatch.setattr("llmtop.capture.base.folder.PARENT", "llmtop-captures")
     async with running(pictured.training(), size) as (app, pilot):

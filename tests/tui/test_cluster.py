@@ -23,7 +23,7 @@ from tests.support.two_nodes import TOGETHER, TwoNodes
 from tui.cluster import paint
 from tui.cluster.state import SPANS, ClusterState
 from tui.paint.palette import THEMES, Palette
-from tui.paint.rows import Look
+from tui.paint.rows import CellTheme
 
 RULES = REPOSITORY / "llmtop" / "data" / "prometheus-rules.yml"
 needs_prometheus = pytest.mark.skipif(find("prometheus") is None, reason=NO_PROMETHEUS)
@@ -136,8 +136,8 @@ def test_whatever_the_server_does_is_said_and_the_keys_go_on(served: tuple[Nodes
         assert terminal.ends() == 0
 
 
-def look(depth: str = "full", ascii: bool = False) -> Look:
-    return Look.of(Palette.build(THEMES[0], depth), ascii_only=ascii)  # type: ignore[arg-type]
+def look(depth: str = "full", ascii: bool = False) -> CellTheme:
+    return CellTheme.for_palette(Palette.build(THEMES[0], depth), ascii_only=ascii)  # type: ignore[arg-type]
 
 
 def node(number: int, **fields: object) -> Node:
@@ -203,7 +203,7 @@ def test_pages_hold_what_fits_and_follow_the_cursor() -> None:
     state.move(last)
     text = painted(state, 200, 50)
     assert f"nodes {last + 1} to 512 of 512" in text
-    assert state.wanted().page[0] == last
+    assert state.view_request().page[0] == last
 
 
 def test_a_chosen_node_stays_chosen_when_it_changes_its_place() -> None:
@@ -257,15 +257,15 @@ def test_the_state_of_an_answer_is_said(fields: dict[str, object], words: str) -
 def test_span_and_instant_stay_within_bounds() -> None:
     state = ClusterState()
     state.now = 1_000_000.0
-    state.longer(100)
+    state.change_span(100)
     assert state.span == SPANS[-1]
-    state.longer(-100)
+    state.change_span(-100)
     assert state.span == SPANS[0]
-    state.back(-1)
+    state.shift_instant(-1)
     assert state.at is None, "the future is now"
-    state.back(2)
+    state.shift_instant(2)
     assert state.at == state.now - 120
-    state.back(-1)
+    state.shift_instant(-1)
     assert state.at == state.now - 60
 
 

@@ -11,19 +11,21 @@ from msgspec.structs import replace
 from llmtop.model.snapshot import Alert, Rank, Step
 from tests.support.snapshots import gpu, rank, snapshot
 from tui.paint.palette import THEMES, Palette
-from tui.paint.row_cache import Kept
-from tui.paint.rows import Look
+from tui.paint.row_cache import RowCache
+from tui.paint.rows import CellTheme
 from tui.panes import node_table, time_line
 from tui.state.history import History, key_of
 from tui.state.view import View
 
 NOW = 1_700_000_000.0
 LOOKS = [
-    Look.of(Palette.build(theme, "full"), ascii_only=plain) for theme in THEMES[:2] for plain in (False, True)
+    CellTheme.for_palette(Palette.build(theme, "full"), ascii_only=plain)
+    for theme in THEMES[:2]
+    for plain in (False, True)
 ]
 
 
-def _shown(view: View, width: int, look: Look) -> list[Any]:
+def _shown(view: View, width: int, look: CellTheme) -> list[Any]:
     """Text and styles of all rows of the table and the time line."""
     lines = node_table.entries(view)
     made = node_table.table(view, lines, width)
@@ -91,7 +93,7 @@ def test_a_row_that_is_kept_is_the_one_that_would_be_painted() -> None:
             width, look = dice.choice([90, 160, 200]), dice.choice(LOOKS)
             view.history.span = dice.choice([60.0, 300.0, 1200.0])
         shown = _shown(view, width, look)
-        kept, view.kept = view.kept, Kept()
+        kept, view.kept = view.kept, RowCache()
         assert shown == _shown(view, width, look), second
         view.kept = kept
         same += sum(row in before for row in shown)
@@ -100,7 +102,7 @@ def test_a_row_that_is_kept_is_the_one_that_would_be_painted() -> None:
 
 
 def test_what_is_kept_is_given_only_for_the_same() -> None:
-    kept = Kept()
+    kept = RowCache()
     assert kept.get("place", (1, 2.0), lambda: "painted") == "painted"
     assert kept.get("place", (1, 2.0), lambda: "again") == "painted"
     assert kept.get("place", (1, 2.5), lambda: "again") == "again"

@@ -118,7 +118,7 @@ def test_what_no_painter_has_cleaned_is_cleaned_as_it_leaves_at_the_same_width()
 @pytest.mark.parametrize("first", range(len(hostile.PIECES)))
 def test_painters_measure_what_is_drawn(first: int) -> None:
     text = hostile.text(first)
-    for drawn in (Row(400).add(text, Style()), Row(40).right(text[:9], Style(), Style())):
+    for drawn in (Row(400).add(text, Style()), Row(40).add_right(text[:9], Style(), Style())):
         assert cell_len(drawn.plain()) == drawn.used
         assert drawn.plain().isprintable()
     assert cell_len(pad(text, 30)) == cell_len(clip(text, 30)) == 30

@@ -19,10 +19,10 @@ from llmtop.model.snapshot import Alert, Gpu, Host, Phase, Process, Rank, Snapsh
 from screenshots.scenes import scene
 from tests.support.examples import EXAMPLES
 from tui.app import LlmtopApp
-from tui.core.columns import Around
+from tui.core.columns import ColumnContext
 from tui.paint.charts import area, braille, nice_limit, spark, split
 from tui.paint.palette import TERMINAL_THEME, THEMES, Palette
-from tui.paint.rows import Look, Row, clip, pad
+from tui.paint.rows import CellTheme, Row, clip, pad
 from tui.panes import gpu_charts, process_table
 from tui.screens.main import MainScreen
 from tui.state.history import key_of
@@ -30,10 +30,10 @@ from tui.state.view import View
 
 _BY_NAME = {theme.name: theme for theme in THEMES}
 LOOKS = {
-    "dark": Look.of(Palette.build(_BY_NAME["llmtop-dark"], "full"), ascii_only=False),
-    "16 colors": Look.of(Palette.build(_BY_NAME[TERMINAL_THEME], "16"), ascii_only=False),
-    "mono": Look.of(Palette.build(_BY_NAME[TERMINAL_THEME], "mono"), ascii_only=False),
-    "ascii": Look.of(Palette.build(_BY_NAME[TERMINAL_THEME], "mono"), ascii_only=True),
+    "dark": CellTheme.for_palette(Palette.build(_BY_NAME["llmtop-dark"], "full"), ascii_only=False),
+    "16 colors": CellTheme.for_palette(Palette.build(_BY_NAME[TERMINAL_THEME], "16"), ascii_only=False),
+    "mono": CellTheme.for_palette(Palette.build(_BY_NAME[TERMINAL_THEME], "mono"), ascii_only=False),
+    "ascii": CellTheme.for_palette(Palette.build(_BY_NAME[TERMINAL_THEME], "mono"), ascii_only=True),
 }
 
 QUICK = (Stage.explicit, Stage.reuse, Stage.generate)
@@ -158,7 +158,7 @@ def snapshots(draw: st.DrawFn) -> Snapshot:
 class _Screen(MainScreen):
     """The main screen without an app."""
 
-    def __init__(self, view: View, look: Look) -> None:
+    def __init__(self, view: View, look: CellTheme) -> None:
         super().__init__()
         self._view, self._look = view, look
 
@@ -167,7 +167,7 @@ class _Screen(MainScreen):
         return self._view
 
     @property
-    def look(self) -> Look:
+    def cell_theme(self) -> CellTheme:
         return self._look
 
     def footer(self, width: int) -> Row:
@@ -181,7 +181,7 @@ def viewed(*moments: Snapshot, **fields: Any) -> View:
     return view
 
 
-def painted(view: View, look: Look, width: int, height: int) -> list[str]:
+def painted(view: View, look: CellTheme, width: int, height: int) -> list[str]:
     """The screen's lines as text; raises where a part has another size than its place."""
     lines = [[" "] * width for _ in range(height)]
     for rect, rows in _Screen(view, look).parts(width, height):
@@ -197,7 +197,7 @@ def painted(view: View, look: Look, width: int, height: int) -> list[str]:
 @settings(max_examples=EXAMPLES, deadline=None, phases=QUICK, suppress_health_check=[HealthCheck.too_slow])
 @given(moment=snapshots(), width=st.integers(1, 250), height=st.integers(1, 70))
 def test_any_snapshot_is_painted_at_any_size_in_exactly_its_place(
-    look: Look, moment: Snapshot, width: int, height: int
+    look: CellTheme, moment: Snapshot, width: int, height: int
 ) -> None:
     lines = painted(viewed(moment, moment), look, width, height)
     text = "".join(lines)
@@ -212,7 +212,7 @@ def test_processes_with_odd_names_keep_to_their_line(moment: Snapshot, width: in
     look = LOOKS["dark"]
     columns = process_table.plan(width, column)
     for process in process_table.rows_of(moment, column, reverse=True, wanted=""):
-        row = process_table.line(process, columns, Around({}, moment.time), width, look, chosen=False)
+        row = process_table.line(process, columns, ColumnContext({}, moment.time), width, look, chosen=False)
         assert row.used == width
 
 
@@ -230,7 +230,9 @@ def test_large_charts_keep_to_their_place(moment: Snapshot, width: int, height: 
 
 @pytest.mark.parametrize("look", LOOKS.values(), ids=LOOKS)
 @pytest.mark.parametrize("size", [(60, 15), (80, 24), (120, 30), (200, 50), (200, 24), (100, 60)])
-def test_the_gpu_with_the_alert_differs_in_text_from_its_neighbours(look: Look, size: tuple[int, int]) -> None:
+def test_the_gpu_with_the_alert_differs_in_text_from_its_neighbours(
+    look: CellTheme, size: tuple[int, int]
+) -> None:
     moments = scene(gpus=8, spinning=(3,))
     lines = painted(viewed(*moments), look, *size)
     mark = look.glyphs.critical
@@ -276,7 +278,7 @@ def test_the_chart_says_whether_it_draws_intervals_or_latencies(kind: str, label
     )
     served = Rank(pid=9, host="node", kind=kind, step=1, step_seconds=0.25, new_steps=steps, state="running")
     view = viewed(Snapshot(time=4.0, host=Host(name="node"), ranks=(served,)))
-    assert view.history.past_from_zero((key_of(served), "step"), 40).most == pytest.approx(most)
+    assert view.history.heights_from_zero((key_of(served), "step"), 40).most == pytest.approx(most)
     text = "\n".join(painted(view, LOOKS["dark"], 80, 24))
     assert f"\n {label} " in text
 
@@ -352,6 +354,6 @@ async def test_styles_are_built_once_a_theme() -> None:
     app = LlmtopApp(StaticFeed(scene(gpus=1, seconds=3)))
     async with app.run_test(size=(80, 24)) as pilot:
         await pilot.pause()
-        before = app.look
+        before = app.cell_theme
         app.redraw()
-        assert app.look is before
+        assert app.cell_theme is before

@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from collectors import past as past_module
-from collectors.past import Past
+from collectors.past import SnapshotHistory
 from llmtop.model.snapshot import Snapshot
 from screenshots.scenes import START, scene, uuid
 from tests.tui.driving import Held, running, text
@@ -134,29 +134,29 @@ async def test_the_span_is_the_same_everywhere_and_keys_and_the_wheel_change_it(
 
 
 def test_the_past_leaves_no_file_and_keeps_to_its_room(tmp_path: Path) -> None:
-    past = Past(tmp_path, limit_bytes=1 << 17)
+    past = SnapshotHistory(tmp_path, limit_bytes=1 << 17)
     for moment in MOMENTS:
         past.write(moment)
     assert list(tmp_path.iterdir()) == []
     assert past.shortened is None
     assert sum(os.fstat(part.writer._file.fileno()).st_size for part in past._parts) <= 1 << 18
-    assert past.first is not None
-    assert past.first > START, "the oldest has made room"
-    found = past.at(START + 150)
+    assert past.first_time is not None
+    assert past.first_time > START, "the oldest has made room"
+    found = past.snapshot_at(START + 150)
     assert found == (START + 150, MOMENTS[150])
-    oldest = past.at(0.0)
+    oldest = past.snapshot_at(0.0)
     assert oldest is not None
-    assert oldest[0] == past.first
+    assert oldest[0] == past.first_time
     past.close()
-    assert past.at(START) is None
+    assert past.snapshot_at(START) is None
     past.write(MOMENTS[0])  # a feed's last word after the screen has gone
-    assert past.first is None
+    assert past.first_time is None
 
 
 def test_a_full_disk_shortens_the_past_says_so_and_what_was_written_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    past = Past(tmp_path, limit_bytes=1 << 20)
+    past = SnapshotHistory(tmp_path, limit_bytes=1 << 20)
     for moment in MOMENTS[:40]:
         past.write(moment)
     real = past._parts[-1].writer._file
@@ -175,27 +175,27 @@ def test_a_full_disk_shortens_the_past_says_so_and_what_was_written_stays(
         past.write(moment)
     assert past.shortened is not None
     assert "No space left on device" in past.shortened
-    assert past.at(START + 30) == (START + 30, MOMENTS[30])
-    assert past.at(START + 150) == (START + 150, MOMENTS[150])
+    assert past.snapshot_at(START + 30) == (START + 30, MOMENTS[30])
+    assert past.snapshot_at(START + 150) == (START + 150, MOMENTS[150])
     past.close()
 
 
 def test_a_disk_with_little_room_is_left_to_others(tmp_path: Path) -> None:
-    past = Past(tmp_path, limit_bytes=1 << 50)
+    past = SnapshotHistory(tmp_path, limit_bytes=1 << 50)
     for moment in MOMENTS[:20]:
         past.write(moment)
     assert past.shortened is not None
     assert "are free" in past.shortened
-    assert past.at(START + 5) == (START + 5, MOMENTS[5])
+    assert past.snapshot_at(START + 5) == (START + 5, MOMENTS[5])
     past.close()
 
 
 def test_without_a_folder_for_temporary_files_there_is_still_a_past(tmp_path: Path) -> None:
-    past = Past(tmp_path / "gone")
+    past = SnapshotHistory(tmp_path / "gone")
     for moment in MOMENTS[:20]:
         past.write(moment)
     assert past.shortened is not None
-    assert past.at(START + 5) == (START + 5, MOMENTS[5])
+    assert past.snapshot_at(START + 5) == (START + 5, MOMENTS[5])
     past.close()
 
 

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from screenshots.scenes import scene
 from tests.tui.driving import Held, running, text
-from tui.panes.alert_rows import beginning
+from tui.panes.alert_rows import fitting_clause
 from tui.state.history import History
 
 MOMENTS = scene(gpus=1, seconds=400)
@@ -58,7 +58,7 @@ async def test_the_keys_go_on_from_the_span_that_is_shown() -> None:
     ],
 )
 def test_what_is_left_of_an_advice_is_whole(room: int, said: str) -> None:
-    assert beginning("look at its memory (nvidia-smi, 3 times); or run: py-spy dump --pid 7", room) == said
+    assert fitting_clause("look at its memory (nvidia-smi, 3 times); or run: py-spy dump --pid 7", room) == said
 
 
 async def test_a_silent_training_s_rate_is_not_told_as_of_now() -> None:

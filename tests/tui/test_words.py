@@ -25,9 +25,9 @@ OTHER = gpu(1)
 
 
 def test_instances_are_counted_and_numbered_as_parts_of_their_gpu() -> None:
-    assert gpu_names.counted((WHOLE, *PARTS, OTHER)) == "2 × H200, 3 MIG instances"
-    assert gpu_names.counted((WHOLE, PARTS[0])) == "1 × H200, 1 MIG instance"
-    assert gpu_names.counted((WHOLE, gpu(1, name="NVIDIA A100"))) == "2 GPUs"
+    assert gpu_names.gpu_counts((WHOLE, *PARTS, OTHER)) == "2 × H200, 3 MIG instances"
+    assert gpu_names.gpu_counts((WHOLE, PARTS[0])) == "1 × H200, 1 MIG instance"
+    assert gpu_names.gpu_counts((WHOLE, gpu(1, name="NVIDIA A100"))) == "2 GPUs"
     assert list(gpu_names.labels((WHOLE, *PARTS, OTHER)).values()) == ["0", "0:0", "0:1", "0:2", "1"]
     alert = Alert(id="gpu_error", severity="warning", gpu=PARTS[1].uuid, since=0.0, summary="")
     assert alert_style.subject(alert, snapshot(gpus=(WHOLE, *PARTS))) == "GPU 0:1"
@@ -35,7 +35,7 @@ def test_instances_are_counted_and_numbered_as_parts_of_their_gpu() -> None:
 
 def test_instances_shown_without_their_gpu_are_not_counted_wrongly() -> None:
     assert list(gpu_names.labels((PARTS[2], OTHER)).values()) == ["0:2a2b", "1"]
-    assert gpu_names.counted((PARTS[2],)) == "1 MIG instance"
+    assert gpu_names.gpu_counts((PARTS[2],)) == "1 MIG instance"
 
 
 async def test_the_header_and_the_cards_tell_a_gpu_from_its_instances() -> None:

@@ -27,7 +27,7 @@ CONDITIONS: tuple[Condition | None, ...] = (
     SlowStep(medians=3.0),
     AlertCondition(),
 )
-WHOM, ENGINE, LENGTH, OPTIONS, WHEN = "whom", "engine", "length", "options", "when"
+TARGET, ENGINE, LENGTH, OPTIONS, WHEN = "whom", "engine", "length", "options", "when"
 
 
 def _usual_length() -> tuple[int | None, float | None]:
@@ -37,31 +37,31 @@ def _usual_length() -> tuple[int | None, float | None]:
 
 
 @dataclass(frozen=True)
-class Prospect:
+class CapturableProcess:
     """A process, and what each engine says to it."""
 
     target: Target
     abilities: tuple[Ability, ...]
 
 
-def prospects() -> tuple[Prospect, ...]:
+def capturable_processes() -> tuple[CapturableProcess, ...]:
     """Whom one could capture; asks every training and every tool, so it takes up to a few seconds."""
     attached = targets.list_attached()
     others = targets.list_unattached(frozenset(target.pid for target in attached))
-    return tuple(Prospect(target, capabilities.list_abilities(target)) for target in (*attached, *others))
+    return tuple(CapturableProcess(target, capabilities.list_abilities(target)) for target in (*attached, *others))
 
 
 @dataclass
 class Form:
     """The dialog's answers, filled with the best choice from the beginning."""
 
-    known: tuple[Prospect, ...]
+    known: tuple[CapturableProcess, ...]
     parent: Path = field(default_factory=shelf.default_parent)
     pid: int | None = None
     """The process that the person was looking at."""
     alone: bool = False
     """Whether that process is meant, and not the job that it is a rank of."""
-    whom: int = 0
+    target: int = 0
     engine: str = ""
     length: tuple[int | None, float | None] = field(default_factory=_usual_length)
     chosen: set[str] = field(default_factory=lambda: set(config.current().capture.options))
@@ -73,27 +73,27 @@ class Form:
         self.groups = self._groups()
         looked_at = [i for i, group in enumerate(self.groups) if [p.target.pid for p in group] == [self.pid]]
         together = len(self.groups) > 1 and len(self.groups[0]) > 1 and not (self.alone and looked_at)
-        self.whom = 0 if together else next(iter(looked_at), 0)
+        self.target = 0 if together else next(iter(looked_at), 0)
         self.engine = self._best()
         if together and looked_at and not (self.chosen_engine and self.chosen_engine.one_file_for_all):
-            self.whom = looked_at[0]  # one file a rank is more than most want
+            self.target = looked_at[0]  # one file a rank is more than most want
             self.engine = self._best()
         self.chosen &= {option.name for option in self.available_options()}
         if not self._tells_steps() and self.length[0]:
             self.length = (None, DEFAULT_SECONDS)
 
-    def _groups(self) -> list[tuple[Prospect, ...]]:
+    def _groups(self) -> list[tuple[CapturableProcess, ...]]:
         """What can be captured at once: all ranks of the training together, and each process alone."""
         ranked = tuple(one for one in self.known if one.target.rank is not None)
-        each: list[tuple[Prospect, ...]] = [(one,) for one in self.known]
+        each: list[tuple[CapturableProcess, ...]] = [(one,) for one in self.known]
         return [ranked, *each] if len(ranked) > 1 else each
 
     @property
-    def group(self) -> tuple[Prospect, ...]:
+    def group(self) -> tuple[CapturableProcess, ...]:
         """The processes that are chosen to be captured."""
-        return self.groups[self.whom] if self.groups else ()
+        return self.groups[self.target] if self.groups else ()
 
-    def group_name(self, group: tuple[Prospect, ...]) -> str:
+    def group_name(self, group: tuple[CapturableProcess, ...]) -> str:
         """What to call a choice of processes: a rank, a pid, or how many ranks."""
         if len(group) == 1:
             return group[0].target.name
@@ -137,7 +137,7 @@ class Form:
 
     def fields(self) -> list[tuple[str, str]]:
         """(kind, name) of each line that can be changed, from top to bottom."""
-        lines = [(WHOM, ""), (ENGINE, ""), (LENGTH, "")]
+        lines = [(TARGET, ""), (ENGINE, ""), (LENGTH, "")]
         lines += [(OPTIONS, option.name) for option in self.available_options()]
         return [*lines, (WHEN, "")]
 
@@ -150,8 +150,8 @@ class Form:
         if not self.groups:
             return
         kind, name = self.fields()[min(self.at, len(self.fields()) - 1)]
-        if kind == WHOM:
-            self.whom = (self.whom + step) % len(self.groups)
+        if kind == TARGET:
+            self.target = (self.target + step) % len(self.groups)
             self._take_engine(self.engine)
         elif kind == ENGINE:
             able = [ability.engine for ability in self.abilities() if ability.is_supported]

@@ -10,20 +10,20 @@ from llmtop.capture.base import folder
 from llmtop.errors import LlmtopError
 from llmtop.system.inputs import read_input
 
-MOST = 200
+MAX_MARKS = 200
 
 
 class _Verdict(msgspec.Struct):
     verdict: str = ""
 
 
-def found(parent: Path) -> tuple[tuple[float, str], ...]:
+def capture_marks(parent: Path) -> tuple[tuple[float, str], ...]:
     """Unix time and words of each capture, oldest first. What cannot be read is left out.
 
     Args:
         parent: the folder that captures are made in.
     """
-    listed = folder.list_infos(parent)[-MOST:]
+    listed = folder.list_infos(parent)[-MAX_MARKS:]
     return tuple((info.started_at, _words(path, info)) for path, info in listed)
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from llmtop.capture.prepared import STEPS, PreparedCaptures, PreparedTarget
 from llmtop.model.snapshot import Snapshot
 from llmtop.nsys_cli.tool import Option
-from tui.capture.form import WHOM, Form, Prospect
+from tui.capture.form import TARGET, CapturableProcess, Form
 
 
 def prepared_form(prepared: PreparedCaptures, snapshot: Snapshot | None) -> PreparedForm:
@@ -17,7 +17,7 @@ def prepared_form(prepared: PreparedCaptures, snapshot: Snapshot | None) -> Prep
         NotPossibleHere: the captures cannot be read.
     """
     abilities = prepared.abilities()
-    known = tuple(Prospect(target, abilities) for target in prepared.targets(snapshot))
+    known = tuple(CapturableProcess(target, abilities) for target in prepared.targets(snapshot))
     return PreparedForm(known, parent=prepared.parent)
 
 
@@ -27,7 +27,7 @@ class PreparedForm(Form):
 
     def fields(self) -> list[tuple[str, str]]:
         """See `Form.fields`."""
-        return [(WHOM, "")]
+        return [(TARGET, "")]
 
     def lengths(self) -> list[tuple[int | None, float | None]]:
         """As many steps as were recorded."""

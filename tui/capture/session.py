@@ -30,7 +30,7 @@ LEAVE_SECONDS = 10.0
 _of_apps: WeakKeyDictionary[App[int], Capturing] = WeakKeyDictionary()
 
 
-def of(
+def capture_of(
     app: App[int], snapshot: Callable[[], Snapshot | None], prepared: PreparedCaptures | None = None
 ) -> Capturing:
     """The one of this app, which opens prepared captures where there are some."""

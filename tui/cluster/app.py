@@ -12,7 +12,7 @@ from textual.binding import Binding, BindingType
 from textual.message import Message
 
 from collectors.prometheus.cluster_view import ClusterView, NodeCharts
-from collectors.prometheus.source import OnView, Wanted
+from collectors.prometheus.source import OnView, ViewRequest
 from llmtop.errors import EXIT_DONE
 from tui.cluster import capture_line, paint
 from tui.cluster.state import ClusterState
@@ -31,14 +31,14 @@ class ClusterFeed(Protocol):
     def start(self, on_view: OnView) -> None:
         """Begin."""
 
-    def want(self, wanted: Wanted) -> None:
+    def request(self, wanted: ViewRequest) -> None:
         """Look at something else."""
 
     def close(self) -> None:
         """Stop."""
 
 
-class Seen(Message):
+class ViewReceived(Message):
     """An answer has come."""
 
     def __init__(self, view: ClusterView, charts: NodeCharts | None) -> None:
@@ -46,7 +46,7 @@ class Seen(Message):
         self.view, self.charts = view, charts
 
 
-class Captured(Message):
+class CaptureProgress(Message):
     """A capture is a stage further."""
 
     def __init__(self, words: str, *, goes_on: bool) -> None:
@@ -95,7 +95,7 @@ class ClusterApp(TerminalApp):
         self.state = ClusterState()
         self._source = source
         self._call: capture_line.Call | None = None
-        self._asked = self.state.wanted()
+        self._asked = self.state.view_request()
         super().__init__(ascii=ascii, theme=theme)
 
     def compose(self) -> ComposeResult:
@@ -116,9 +116,9 @@ class ClusterApp(TerminalApp):
 
     def _receive(self, view: ClusterView, charts: NodeCharts | None) -> None:
         """Called in the source's thread."""
-        self.post_message(Seen(view, charts))
+        self.post_message(ViewReceived(view, charts))
 
-    def on_seen(self, message: Seen) -> None:
+    def on_view_received(self, message: ViewReceived) -> None:
         """Show it, unless another instant is asked for by now; what was known stays where nothing was answered."""
         view, known = message.view, self.state.view
         if view.pinned != (self.state.at is not None):
@@ -142,17 +142,17 @@ class ClusterApp(TerminalApp):
         width, height = board.size
         if width and height:
             self.state.now = time.time()
-            painted = paint.rows(self.state, width, height, self.look)
-            board.show([Placed(Rect(0, 0, width, height), painted)], self.look)
+            painted = paint.rows(self.state, width, height, self.cell_theme)
+            board.show([Placed(Rect(0, 0, width, height), painted)], self.cell_theme)
         self._ask()
 
     def _ask(self) -> None:
-        wanted = self.state.wanted()
+        wanted = self.state.view_request()
         if wanted != self._asked:
             self._asked = wanted
-            self._source.want(wanted)
+            self._source.request(wanted)
 
-    def on_captured(self, message: Captured) -> None:
+    def on_capture_progress(self, message: CaptureProgress) -> None:
         """Show how far a capture is."""
         self.state.capture = message.words
         self.state.capturing = message.goes_on
@@ -162,13 +162,15 @@ class ClusterApp(TerminalApp):
         """In a thread: find out whether it can be run here, and run it if it was asked for again."""
         if not capture_line.can_run():
             hint = "on a node of the job (no rank is attached on this one)"
-            self.post_message(Captured(f"{capture_line.line(words)}    {hint}", goes_on=False))
+            self.post_message(CaptureProgress(f"{capture_line.line(words)}    {hint}", goes_on=False))
         elif not asked:
-            self.post_message(Captured(f"{capture_line.line(words)}    c again runs it here", goes_on=False))
+            self.post_message(
+                CaptureProgress(f"{capture_line.line(words)}    c again runs it here", goes_on=False)
+            )
         else:
-            self.post_message(Captured(f"{capture_line.line(words)}    under way …", goes_on=True))
+            self.post_message(CaptureProgress(f"{capture_line.line(words)}    under way …", goes_on=True))
             self._call = capture_line.Call(words)
-            self.post_message(Captured(self._call.result(), goes_on=False))
+            self.post_message(CaptureProgress(self._call.result(), goes_on=False))
 
     # --- keys -------------------------------------------------------------------------------------------------
 
@@ -205,12 +207,12 @@ class ClusterApp(TerminalApp):
 
     def action_span(self, by: int) -> None:
         """Draw charts over a shorter or a longer time."""
-        self.state.longer(by)
+        self.state.change_span(by)
         self.redraw()
 
     def action_instant(self, by: int) -> None:
         """Look at an earlier or a later instant."""
-        self.state.back(by)
+        self.state.shift_instant(by)
         self.redraw()
 
     def action_now(self) -> None:

@@ -11,18 +11,18 @@ from rich.style import Style
 from collectors.prometheus.cluster import LATE_SHARE
 from collectors.prometheus.cluster_view import ClusterView, Node, NodeCharts, Series
 from collectors.prometheus.words import (
-    counts,
-    grave_words,
-    hung_words,
-    is_late,
-    late_words,
-    run_words,
-    state_words,
+    counts_text,
+    critical_text,
+    hung_text,
+    is_overdue,
+    late_text,
+    run_text,
+    state_notes,
 )
 from llmtop import format as fmt
 from tui.cluster.state import ClusterState
 from tui.paint.charts import area, nice_limit
-from tui.paint.rows import Look, Row, blank, clip
+from tui.paint.rows import CellTheme, Row, blank, clip
 
 MOST_RUNS, MOST_STATE, MOST_WRONG = 4, 4, 10
 NAME_CELLS = 14
@@ -43,19 +43,19 @@ KEYS = (
 )
 
 
-def rows(state: ClusterState, width: int, height: int, look: Look) -> list[Row]:
+def rows(state: ClusterState, width: int, height: int, cell_theme: CellTheme) -> list[Row]:
     """The whole pane, exactly so large."""
     view, body = state.view, max(0, height - 2)
-    painted = [_header(state, width, look)] if height > 0 else []
+    painted = [_header(state, width, cell_theme)] if height > 0 else []
     if view is None:
-        painted.append(_plain("asking …", width, look.palette.dim))
+        painted.append(_plain("asking …", width, cell_theme.palette.dim))
     elif state.opened is not None:
-        painted += list(_charts(state, view, width, body, look))
+        painted += list(_charts(state, view, width, body, cell_theme))
     else:
-        painted += list(_overview(state, view, width, body, look))
+        painted += list(_overview(state, view, width, body, cell_theme))
     painted = painted[: max(0, height - 1)]
-    painted += [blank(width, look) for _ in range(height - 1 - len(painted))]
-    return [*painted, _footer(width, look)][:height]
+    painted += [blank(width, cell_theme) for _ in range(height - 1 - len(painted))]
+    return [*painted, _footer(width, cell_theme)][:height]
 
 
 def _plain(text: str, width: int, style: Style) -> Row:
@@ -65,66 +65,68 @@ def _plain(text: str, width: int, style: Style) -> Row:
 def is_stale(state: ClusterState) -> bool:
     """Whether what is shown is not of now and was not meant to be: nothing of it is drawn as live then."""
     view = state.view
-    return view is not None and not view.pinned and (state.failed or is_late(view, state.now))
+    return view is not None and not view.pinned and (state.failed or is_overdue(view, state.now))
 
 
-def _header(state: ClusterState, width: int, look: Look) -> Row:
-    palette, view = look.palette, state.view
+def _header(state: ClusterState, width: int, cell_theme: CellTheme) -> Row:
+    palette, view = cell_theme.palette, state.view
     row = Row(width).add(" llmtop cluster ", palette.header_strong)
     if view is not None:
         row.add(f" {view.server}  ", palette.header_dim)
-        row.add(counts(view), palette.header)
+        row.add(counts_text(view), palette.header)
         at = time.strftime("%H:%M:%S", time.localtime(view.time))
         if view.pinned:
-            row.right(f" {at} ", palette.mark, palette.header)
+            row.add_right(f" {at} ", palette.mark, palette.header)
         elif is_stale(state):
-            row.right(f" {at} NOT LIVE ", palette.mark, palette.header)
+            row.add_right(f" {at} NOT LIVE ", palette.mark, palette.header)
         else:
-            row.right(f"{at}  every {fmt.duration(view.every_seconds)} ", palette.header_dim, palette.header)
+            row.add_right(f"{at}  every {fmt.duration(view.every_seconds)} ", palette.header_dim, palette.header)
     return row.end(palette.header)
 
 
-def _footer(width: int, look: Look) -> Row:
+def _footer(width: int, cell_theme: CellTheme) -> Row:
     row = Row(width)
     for key, label in KEYS:
-        row.add(f" {key}", look.palette.key).add(f" {label} ", look.palette.key_label)
-    return row.end(look.palette.key_label)
+        row.add(f" {key}", cell_theme.palette.key).add(f" {label} ", cell_theme.palette.key_label)
+    return row.end(cell_theme.palette.key_label)
 
 
-def _overview(state: ClusterState, view: ClusterView, width: int, height: int, look: Look) -> Iterator[Row]:
+def _overview(
+    state: ClusterState, view: ClusterView, width: int, height: int, cell_theme: CellTheme
+) -> Iterator[Row]:
     stale = is_stale(state)
-    above = [*_state_rows(state, view, width, look), *_run_rows(view, width, look, stale)]
-    above += list(_wrong_rows(view, width, look, stale))
-    above += _capture_rows(state, width, look)
-    detail = _detail(state, width, look)
+    above = [*_state_rows(state, view, width, cell_theme), *_run_rows(view, width, cell_theme, stale)]
+    above += list(_wrong_rows(view, width, cell_theme, stale))
+    above += _capture_rows(state, width, cell_theme)
+    detail = _detail(state, width, cell_theme)
     room = height - len(above) - len(detail)
     yield from above
-    yield from _grid(state, view, width, max(0, room), look, stale)
+    yield from _grid(state, view, width, max(0, room), cell_theme, stale)
     yield from detail
 
 
-def _state_rows(state: ClusterState, view: ClusterView, width: int, look: Look) -> list[Row]:
-    sentences = list(state_words(view, state.now))
+def _state_rows(state: ClusterState, view: ClusterView, width: int, cell_theme: CellTheme) -> list[Row]:
+    sentences = list(state_notes(view, state.now))
     return [
-        _plain(f" {look.glyphs.warning} {sentence}", width, look.palette.warning)
+        _plain(f" {cell_theme.glyphs.warning} {sentence}", width, cell_theme.palette.warning)
         for sentence in sentences[:MOST_STATE]
     ]
 
 
-def _run_rows(view: ClusterView, width: int, look: Look, stale: bool) -> Iterator[Row]:
-    style = look.palette.dim if stale else look.palette.text
+def _run_rows(view: ClusterView, width: int, cell_theme: CellTheme, stale: bool) -> Iterator[Row]:
+    style = cell_theme.palette.dim if stale else cell_theme.palette.text
     for run in view.runs[:MOST_RUNS]:
-        yield _plain(f" {run_words(run)}", width, style)
+        yield _plain(f" {run_text(run)}", width, style)
     if len(view.runs) > MOST_RUNS:
-        yield _plain(f" and {len(view.runs) - MOST_RUNS} runs more", width, look.palette.dim)
+        yield _plain(f" and {len(view.runs) - MOST_RUNS} runs more", width, cell_theme.palette.dim)
 
 
-def _wrong_rows(view: ClusterView, width: int, look: Look, stale: bool) -> Iterator[Row]:
-    palette, glyphs = look.palette, look.glyphs
-    found = [(palette.critical, f"HUNG {hung_words(one)}") for one in view.hung]
-    found += [(palette.critical, f"GRAVE {grave_words(one)}") for one in view.grave]
+def _wrong_rows(view: ClusterView, width: int, cell_theme: CellTheme, stale: bool) -> Iterator[Row]:
+    palette, glyphs = cell_theme.palette, cell_theme.glyphs
+    found = [(palette.critical, f"HUNG {hung_text(one)}") for one in view.hung]
+    found += [(palette.critical, f"GRAVE {critical_text(one)}") for one in view.grave]
     found += [
-        (palette.warning if (one.step_share or 0) >= LATE_SHARE else palette.dim, f"LATE {late_words(one)}")
+        (palette.warning if (one.step_share or 0) >= LATE_SHARE else palette.dim, f"LATE {late_text(one)}")
         for one in view.late
     ]
     for style, words in found[:MOST_WRONG]:
@@ -133,22 +135,23 @@ def _wrong_rows(view: ClusterView, width: int, look: Look, stale: bool) -> Itera
         yield _plain(f"   and {len(found) - MOST_WRONG} more", width, palette.dim)
 
 
-def _capture_rows(state: ClusterState, width: int, look: Look) -> list[Row]:
+def _capture_rows(state: ClusterState, width: int, cell_theme: CellTheme) -> list[Row]:
     """The command in full: it may take several rows."""
-    words = f" {look.glyphs.selected} {fmt.printable(state.capture)}" if state.capture else ""
+    words = f" {cell_theme.glyphs.selected} {fmt.printable(state.capture)}" if state.capture else ""
     return [
-        _plain(words[at : at + width], width, look.palette.strong) for at in range(0, len(words), max(1, width))
+        _plain(words[at : at + width], width, cell_theme.palette.strong)
+        for at in range(0, len(words), max(1, width))
     ]
 
 
-def _detail(state: ClusterState, width: int, look: Look) -> list[Row]:
+def _detail(state: ClusterState, width: int, cell_theme: CellTheme) -> list[Row]:
     nodes = state.nodes
     if not nodes:
         return []
     node = nodes[state.place]
     power = "" if node.power_ratio is None else f", {node.power_ratio:.0%} of its power"
     why = ", ".join(node.reasons) or ("no exporter of llmtop" if node.up is None else "well")
-    return [_plain(f" {look.glyphs.selected} {node.name}: {why}{power}", width, look.palette.strong)]
+    return [_plain(f" {cell_theme.glyphs.selected} {node.name}: {why}{power}", width, cell_theme.palette.strong)]
 
 
 def entry_width(view: ClusterView) -> int:
@@ -159,7 +162,7 @@ def entry_width(view: ClusterView) -> int:
 
 
 def _grid(
-    state: ClusterState, view: ClusterView, width: int, height: int, look: Look, stale: bool
+    state: ClusterState, view: ClusterView, width: int, height: int, cell_theme: CellTheme, stale: bool
 ) -> Iterator[Row]:
     """Nodes down the columns, the worst first; of more than fit, one page."""
     if height < 2 or not view.nodes:
@@ -172,17 +175,17 @@ def _grid(
     start, end = state.page
     shown = view.nodes[start:end]
     title = f"nodes {start + 1} to {start + len(shown)} of {len(view.nodes)}, the worst first"
-    yield _plain(f" {title}; a cell is a GPU's power of its limit", width, look.palette.dim)
+    yield _plain(f" {title}; a cell is a GPU's power of its limit", width, cell_theme.palette.dim)
     for line in range(min(lines, len(shown))):
         row = Row(width)
         for place in range(line, len(shown), lines):
-            row.to((place // lines) * wide, look.palette.text)
-            _entry(row, shown[place], wide, look, stale=stale, chosen=start + place == state.place)
+            row.fill_to((place // lines) * wide, cell_theme.palette.text)
+            _entry(row, shown[place], wide, cell_theme, stale=stale, chosen=start + place == state.place)
         yield row
 
 
-def _entry(row: Row, node: Node, wide: int, look: Look, *, stale: bool, chosen: bool) -> None:
-    palette, glyphs = look.palette, look.glyphs
+def _entry(row: Row, node: Node, wide: int, cell_theme: CellTheme, *, stale: bool, chosen: bool) -> None:
+    palette, glyphs = cell_theme.palette, cell_theme.glyphs
     bad = node.badness > 0
     style = palette.dim if stale else palette.critical if bad else palette.text
     mark = glyphs.critical if bad else " "
@@ -200,23 +203,25 @@ def _entry(row: Row, node: Node, wide: int, look: Look, *, stale: bool, chosen: 
         row.add(glyphs.levels[level], ink)
 
 
-def _charts(state: ClusterState, view: ClusterView, width: int, height: int, look: Look) -> Iterator[Row]:
+def _charts(
+    state: ClusterState, view: ClusterView, width: int, height: int, cell_theme: CellTheme
+) -> Iterator[Row]:
     charts = state.charts
-    yield from _state_rows(state, view, width, look)
+    yield from _state_rows(state, view, width, cell_theme)
     title = f" {state.opened}, the last {fmt.duration(state.span)}"
     if state.at is not None:
         title += time.strftime(" before %H:%M:%S", time.localtime(state.at))
-    yield _plain(title, width, look.palette.strong)
+    yield _plain(title, width, cell_theme.palette.strong)
     if charts is None or charts.node != state.opened:
-        yield _plain(" asking …", width, look.palette.dim)
+        yield _plain(" asking …", width, cell_theme.palette.dim)
         return
     for sentence in charts.problems[:MOST_STATE]:
-        yield _plain(f" {look.glyphs.warning} {sentence}", width, look.palette.warning)
+        yield _plain(f" {cell_theme.glyphs.warning} {sentence}", width, cell_theme.palette.warning)
     each = max(2, min(CHART_ROWS + 1, (height - 3) // max(1, len(charts.series))))
     for series in charts.series:
-        yield from _chart(series, width, each - 1, look)
-    yield _plain(f" {_clock(charts, start=True)}", width, look.palette.dim).right(
-        f"{_clock(charts, start=False)} ", look.palette.dim, look.palette.text
+        yield from _chart(series, width, each - 1, cell_theme)
+    yield _plain(f" {_clock(charts, start=True)}", width, cell_theme.palette.dim).add_right(
+        f"{_clock(charts, start=False)} ", cell_theme.palette.dim, cell_theme.palette.text
     )
 
 
@@ -225,19 +230,21 @@ def _clock(charts: NodeCharts, *, start: bool) -> str:
     return time.strftime(form, time.localtime(charts.start if start else charts.end))
 
 
-def _chart(series: Series, width: int, height: int, look: Look) -> Iterator[Row]:
+def _chart(series: Series, width: int, height: int, cell_theme: CellTheme) -> Iterator[Row]:
     known = [value for value in series.values if value is not None]
     limit = 100.0 if series.unit == "%" else nice_limit(max(known, default=0.0))
     last = fmt.figure(known[-1]) + series.unit if known else fmt.DASH
-    head = Row(width).add(f" {series.title} ", look.palette.dim).add(last, look.palette.strong)
-    yield head.right(f"0 to {fmt.figure(limit)}{series.unit} ", look.palette.faint, look.palette.text)
+    head = Row(width).add(f" {series.title} ", cell_theme.palette.dim).add(last, cell_theme.palette.strong)
+    yield head.add_right(
+        f"0 to {fmt.figure(limit)}{series.unit} ", cell_theme.palette.faint, cell_theme.palette.text
+    )
     inner = max(1, width - 2)
-    values = stretched(series.values, inner)
-    for text in area(values, inner, height, limit, look.glyphs):
-        yield Row(width).add(" ", look.palette.text).add(text, look.palette.compute_area)
+    values = stretch(series.values, inner)
+    for text in area(values, inner, height, limit, cell_theme.glyphs):
+        yield Row(width).add(" ", cell_theme.palette.text).add(text, cell_theme.palette.compute_area)
 
 
-def stretched(values: tuple[float | None, ...], width: int) -> list[float]:
+def stretch(values: tuple[float | None, ...], width: int) -> list[float]:
     """One value a column; NaN where there is a gap."""
     if not values:
         return [nan] * width

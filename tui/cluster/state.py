@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collectors.prometheus.cluster_view import ClusterView, Node, NodeCharts
-from collectors.prometheus.source import Wanted
+from collectors.prometheus.source import ViewRequest
 
 SPANS = (300.0, 900.0, 3600.0, 6 * 3600.0, 24 * 3600.0, 7 * 24 * 3600.0)
 """Seconds of a node's charts that the keys go through."""
@@ -56,17 +56,17 @@ class ClusterState:
         if self.nodes:
             self.chosen = self.nodes[min(max(self.place + by, 0), len(self.nodes) - 1)].name
 
-    def longer(self, by: int) -> None:
+    def change_span(self, by: int) -> None:
         """Take a longer or a shorter span."""
         place = SPANS.index(self.span) + by
         self.span = SPANS[min(max(place, 0), len(SPANS) - 1)]
 
-    def back(self, by: int) -> None:
+    def shift_instant(self, by: int) -> None:
         """Look at an earlier or a later instant; one in the future is now."""
         step = max(LEAST_BACK_SECONDS, BACK_SHARE * self.span)
         at = (self.now if self.at is None else self.at) - by * step
         self.at = None if at >= self.now else at
 
-    def wanted(self) -> Wanted:
+    def view_request(self) -> ViewRequest:
         """What is to be asked for."""
-        return Wanted(page=self.page, at=self.at, node=self.opened, span=self.span)
+        return ViewRequest(page=self.page, at=self.at, node=self.opened, span=self.span)

@@ -12,7 +12,7 @@ from llmtop.errors import UnusableInput
 from llmtop.format import printable, printable_lines
 from tui.core.theme_memory import ThemeMemory
 from tui.paint.palette import TERMINAL_THEME, THEMES, Depth, Palette
-from tui.paint.rows import Look
+from tui.paint.rows import CellTheme
 from tui.terminal.driver import TerminalDriver, forget_unusable_sizes
 from tui.textual_private import HookedApp, close_messages, event_loop, failure_of, frames_queued, set_failure
 
@@ -24,7 +24,7 @@ class TerminalApp(HookedApp[int]):
     """An app in a terminal that `tui.show` guards. Its return value is the exit code."""
 
     TITLE = "llmtop"
-    look: Look
+    cell_theme: CellTheme
     """Colours and characters."""
 
     def __init__(
@@ -50,7 +50,7 @@ class TerminalApp(HookedApp[int]):
         self._on_failure: Callable[[BaseException], None] = lambda _error: None
         self._memory = memory
         self.theme = self._first_theme(theme)
-        self.look = self._make_look()
+        self.cell_theme = self._make_look()
 
     def notify(
         self,
@@ -96,11 +96,11 @@ class TerminalApp(HookedApp[int]):
         own = ", ".join(theme.name.removeprefix("llmtop-") for theme in THEMES)
         raise UnusableInput(f'there is no theme "{name}"; llmtop has {own}, and ctrl+p lists more')
 
-    def _make_look(self) -> Look:
-        return Look.of(Palette.build(self.current_theme, self.depth), ascii_only=self._ascii)
+    def _make_look(self) -> CellTheme:
+        return CellTheme.for_palette(Palette.build(self.current_theme, self.depth), ascii_only=self._ascii)
 
     def _theme_changed(self, theme: Theme) -> None:
-        self.look = self._make_look()
+        self.cell_theme = self._make_look()
         if self._memory is not None:
             self._memory.write(theme.name)
         self.redraw()

@@ -13,7 +13,7 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from tui.core.layout import Rect
-from tui.paint.rows import Look, Row
+from tui.paint.rows import CellTheme, Row
 from tui.textual_private import (
     CompositorUpdate,
     display,
@@ -46,21 +46,21 @@ class Board(Widget):
         self._rects: list[Rect] = []
         self._rows: list[list[list[Segment]]] = []
         self._strips: list[Strip] = []
-        self._drawn_with: Look | None = None
+        self._drawn_with: CellTheme | None = None
 
-    def show(self, parts: Iterable[Placed], look: Look) -> None:
+    def show(self, parts: Iterable[Placed], theme: CellTheme) -> None:
         """Replace what is shown by these parts."""
         placed = list(parts)
         rects = [part.rect for part in placed]
         rows = [[row.segments for row in part.rows] for part in placed]
         width, height = self.size
-        if rects == self._rects and look is self._drawn_with and len(self._strips) == height:
+        if rects == self._rects and theme is self._drawn_with and len(self._strips) == height:
             lines = _changed_lines(rects, self._rows, rows)
         else:
             lines = set(range(height))
             self._strips = [Strip.blank(width)] * height
-        self._rects, self._rows, self._drawn_with = rects, rows, look
-        for y, strip in _strips(placed, lines, width, look):
+        self._rects, self._rows, self._drawn_with = rects, rows, theme
+        for y, strip in _strips(placed, lines, width, theme):
             if y < height:
                 self._strips[y] = strip
         if not lines:
@@ -140,18 +140,18 @@ def _regions(lines: set[int], width: int) -> list[Region]:
     return regions
 
 
-def _strips(placed: list[Placed], lines: set[int], width: int, look: Look) -> Iterable[tuple[int, Strip]]:
+def _strips(placed: list[Placed], lines: set[int], width: int, theme: CellTheme) -> Iterable[tuple[int, Strip]]:
     """The lines asked for, each put together from the parts that lie on it."""
     across: dict[int, list[tuple[int, Row]]] = {y: [] for y in lines}
     for rect, rows in placed:
         for index, row in enumerate(rows):
             if rect.y + index in across:
                 across[rect.y + index].append((rect.x, row))
-    ground: Style = look.palette.text
+    ground: Style = theme.palette.text
     for y, parts in across.items():
         line = Row(width)
         for x, row in sorted(parts, key=lambda part: part[0]):
-            line.to(x, ground)
+            line.fill_to(x, ground)
             line.segments += row.segments
             line.used += row.used
-        yield y, line.end(ground).strip(ascii_only=look.glyphs.ascii)
+        yield y, line.end(ground).strip(ascii_only=theme.glyphs.ascii)

@@ -10,7 +10,7 @@ Subject = TypeVar("Subject")
 Comparable = float | str | None
 
 
-class Around(NamedTuple):
+class ColumnContext(NamedTuple):
     """What a cell needs beside its own subject."""
 
     gpus: dict[str, str]
@@ -28,8 +28,8 @@ class Column(Generic[Subject]):
     """Cells, the gap between columns not counted."""
     weight: int
     """Columns of higher weight go first when the screen is narrow."""
-    text: Callable[[Subject, Around], str]
-    order: Callable[[Subject, Around], Comparable] | None = None
+    text: Callable[[Subject, ColumnContext], str]
+    order: Callable[[Subject, ColumnContext], Comparable] | None = None
     """What to sort by, where a table can be sorted; absent values come last."""
     numeric: bool = True
     """At the right end of its cells, as numbers are."""
@@ -38,7 +38,7 @@ class Column(Generic[Subject]):
     """The metric whose history may stand behind it (tui/paint/gpu_metrics.py)."""
 
 
-def wanted(columns: Sequence[Column[Subject]], titles: Sequence[str] | None) -> list[Column[Subject]]:
+def columns_titled(columns: Sequence[Column[Subject]], titles: Sequence[str] | None) -> list[Column[Subject]]:
     """The columns with these titles, in that order; None: all."""
     if titles is None:
         return list(columns)

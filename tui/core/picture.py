@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 
-def saved(drawn: str, text: str) -> str:
+def save_picture(drawn: str, text: str) -> str:
     """Write both into the folder that the program runs in; returns the sentence that says where, or why not.
 
     Args:

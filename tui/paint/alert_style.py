@@ -11,13 +11,13 @@ from llmtop.model import bottlenecks
 from llmtop.model.severity import gravity
 from llmtop.model.snapshot import Alert, Rank, Snapshot
 from tui.paint import gpu_names
-from tui.paint.rows import Look, elapsed
+from tui.paint.rows import CellTheme, elapsed
 
 if TYPE_CHECKING:
     from llmtop.report.model import Finding
 
 
-def word(alert: Alert) -> str:
+def alert_word(alert: Alert) -> str:
     """The one word for an alert, in capitals, the same at every size."""
     known = bottlenecks.find(alert.id)
     return known.badge if known else fmt.printable(alert.id).replace("_", " ").upper()
@@ -35,14 +35,14 @@ def title(alert: Alert) -> str:
     return f": {known.title}" if known else ""
 
 
-def weight(alert: Alert) -> int:
+def severity_rank(alert: Alert) -> int:
     """2 critical, 1 warning, 0 info; only from 1 on it changes a card's shape."""
     return gravity(alert.severity)
 
 
 def ordered(alerts: tuple[Alert, ...]) -> list[Alert]:
     """The alerts, the worst first, then what a step waits for before that steps are slower, then the oldest."""
-    return sorted(alerts, key=lambda alert: (-weight(alert), alert.id == "slower", alert.since))
+    return sorted(alerts, key=lambda alert: (-severity_rank(alert), alert.id == "slower", alert.since))
 
 
 def age(alert: Alert, now: float) -> str:
@@ -55,7 +55,7 @@ def age_of(seconds: float) -> str:
     return elapsed(seconds)
 
 
-def lasted(alert: Alert, until: float) -> str:
+def duration_text(alert: Alert, until: float) -> str:
     """How long an alert held that has gone."""
     return elapsed(until - alert.since)
 
@@ -68,7 +68,7 @@ def subjects(alert: Alert, snapshot: Snapshot) -> tuple[str, str, str]:
     return full, short, ""
 
 
-def by_gpu(snapshot: Snapshot) -> dict[str, Alert]:
+def alerts_by_gpu(snapshot: Snapshot) -> dict[str, Alert]:
     """The worst alert of each GPU: its own, or of a training process that runs on it."""
     gpu_of = {rank.pid: rank.gpu_uuid for rank in snapshot.ranks}
     worst: dict[str, Alert] = {}
@@ -79,7 +79,7 @@ def by_gpu(snapshot: Snapshot) -> dict[str, Alert]:
     return worst
 
 
-def of_rank(snapshot: Snapshot, rank: Rank) -> Alert | None:
+def alert_of_rank(snapshot: Snapshot, rank: Rank) -> Alert | None:
     """The worst alert that names this training process."""
     return next((alert for alert in ordered(snapshot.alerts) if alert.pid == rank.pid), None)
 
@@ -88,7 +88,7 @@ def subject(alert: Alert, snapshot: Snapshot) -> str:
     """Whom an alert is about: "GPU 3", "rank 1" (of several jobs: and of which), or "this machine"."""
     parts = [f"GPU {gpu_names.label(gpu, snapshot.gpus)}" for gpu in snapshot.gpus if gpu.uuid == alert.gpu]
     parts += [
-        f"pid {rank.pid}" if rank.rank is None else f"rank {rank.rank}{_of_its_job(rank, snapshot)}"
+        f"pid {rank.pid}" if rank.rank is None else f"rank {rank.rank}{_job_suffix(rank, snapshot)}"
         for rank in snapshot.ranks
         if rank.pid == alert.pid
     ]
@@ -97,24 +97,24 @@ def subject(alert: Alert, snapshot: Snapshot) -> str:
     return " ".join(parts) or "this machine"
 
 
-def _of_its_job(rank: Rank, snapshot: Snapshot) -> str:
+def _job_suffix(rank: Rank, snapshot: Snapshot) -> str:
     """Which of several jobs a rank is of: each of them has a rank 0."""
     return f" of {fmt.printable(rank.job)}" if rank.job and len(snapshot.jobs) > 1 else ""
 
 
-def badge(alert: Alert, look: Look) -> Style:
+def badge(alert: Alert, theme: CellTheme) -> Style:
     """The style of an alert as a filled badge."""
-    palette = look.palette
-    return (palette.info, palette.warning_badge, palette.critical_badge)[weight(alert)]
+    palette = theme.palette
+    return (palette.info, palette.warning_badge, palette.critical_badge)[severity_rank(alert)]
 
 
-def ink(told: Alert | Finding, look: Look) -> Style:
+def ink(item: Alert | Finding, theme: CellTheme) -> Style:
     """The style of an alert or a finding as letters or a frame."""
-    palette = look.palette
-    return (palette.info, palette.warning, palette.critical)[gravity(told.severity)]
+    palette = theme.palette
+    return (palette.info, palette.warning, palette.critical)[gravity(item.severity)]
 
 
-def mark(told: Alert | Finding, look: Look) -> str:
+def mark(item: Alert | Finding, theme: CellTheme) -> str:
     """The sign for how grave an alert or a finding is, one cell wide."""
-    glyphs = look.glyphs
-    return (glyphs.info, glyphs.warning, glyphs.critical)[gravity(told.severity)]
+    glyphs = theme.glyphs
+    return (glyphs.info, glyphs.warning, glyphs.critical)[gravity(item.severity)]

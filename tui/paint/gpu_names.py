@@ -34,7 +34,7 @@ def label(gpu: Gpu, gpus: Sequence[Gpu]) -> str:
     return labels(gpus).get(gpu.uuid, str(gpu.index))
 
 
-def counted(gpus: Sequence[Gpu]) -> str:
+def gpu_counts(gpus: Sequence[Gpu]) -> str:
     """ "2 × H200", "1 × H200, 3 MIG instances", "4 GPUs" of several models; empty without any."""
     whole = [gpu for gpu in gpus if gpu.mig_parent_uuid is None]
     names = {short_name(gpu.name) for gpu in whole}

@@ -9,25 +9,25 @@ from rich.style import Style
 
 from tui.paint.glyphs import Glyphs
 from tui.paint.gpu_metrics import Hue
-from tui.paint.rows import Look, Row
+from tui.paint.rows import CellTheme, Row
 from tui.series.heights import SPIKE, FigureHistory
 
 
-def add_strip(row: Row, past: FigureHistory, hue: Hue, look: Look, style: Style | None = None) -> Row:
+def add_strip(row: Row, past: FigureHistory, hue: Hue, theme: CellTheme, style: Style | None = None) -> Row:
     """Append a history in one row of eighth blocks; what stands out far from its cell's mean is brighter."""
-    usual = look.hues[hue] if style is None else style
-    return _add(row, past.heights, 0, usual, look.spikes[hue], look.glyphs)
+    usual = theme.hues[hue] if style is None else style
+    return _add_cells(row, past.heights, 0, usual, theme.spikes[hue], theme.glyphs)
 
 
-def add_chart(rows: list[Row], past: FigureHistory, hue: Hue, look: Look) -> None:
+def add_chart(rows: list[Row], past: FigureHistory, hue: Hue, theme: CellTheme) -> None:
     """Append a history to several rows, the top one first; it was made for as many."""
     for place, row in enumerate(rows):
         base = 8 * (len(rows) - 1 - place)
-        usual = look.hues[hue] if len(rows) == 1 else look.areas[hue]
-        _add(row, past.heights, base, usual, look.spikes[hue], look.glyphs)
+        usual = theme.hues[hue] if len(rows) == 1 else theme.areas[hue]
+        _add_cells(row, past.heights, base, usual, theme.spikes[hue], theme.glyphs)
 
 
-def _add(row: Row, heights: bytes, base: int, usual: Style, spike: Style, glyphs: Glyphs) -> Row:
+def _add_cells(row: Row, heights: bytes, base: int, usual: Style, spike: Style, glyphs: Glyphs) -> Row:
     for text, high in _runs(heights, base, glyphs.levels):
         row.put(text, spike if high else usual, len(text))
     return row

@@ -11,7 +11,7 @@ _MOST = 256
 """Places: more than any screen has lines."""
 
 
-class Kept:
+class RowCache:
     """What stands where, and what it was painted from. Nobody may change what it gives."""
 
     __slots__ = ("_places",)

@@ -21,7 +21,7 @@ from tui.paint.palette import Palette
 from tui.paint.strips import CompactStrip
 
 
-class Look(Struct, frozen=True):
+class CellTheme(Struct, frozen=True):
     """How things are drawn now: colours and characters."""
 
     palette: Palette
@@ -36,7 +36,7 @@ class Look(Struct, frozen=True):
     """Styles of what stands out in a history, by the kind of figure."""
 
     @classmethod
-    def of(cls, palette: Palette, *, ascii_only: bool) -> Look:
+    def for_palette(cls, palette: Palette, *, ascii_only: bool) -> CellTheme:
         """The look for a palette, with or without characters beyond ASCII."""
         hues = {"compute": palette.compute, "energy": palette.energy, "transfer": palette.transfer}
         lines = {
@@ -64,7 +64,7 @@ class Row:
         self.segments: list[Segment] = []
 
     @property
-    def left(self) -> int:
+    def free_cells(self) -> int:
         """How many cells of the row are still free."""
         return self.limit - self.used
 
@@ -103,7 +103,7 @@ class Row:
                 break
         return row
 
-    def to(self, column: int, style: Style, char: str = " ") -> Row:
+    def fill_to(self, column: int, style: Style, char: str = " ") -> Row:
         """Fill up to a column with `char`."""
         missing = min(column, self.limit) - self.used
         if missing > 0:
@@ -111,15 +111,15 @@ class Row:
             self.used += missing
         return self
 
-    def right(self, text: str, style: Style, fill: Style, char: str = " ") -> Row:
+    def add_right(self, text: str, style: Style, fill: Style, char: str = " ") -> Row:
         """Append text at the right end of the row."""
         text = fmt.printable(text)
         width = cell_len(text)
-        return self.to(self.limit - width, fill, char).add(text, style)
+        return self.fill_to(self.limit - width, fill, char).add(text, style)
 
     def end(self, style: Style) -> Row:
         """Fill the rest with blanks."""
-        return self.to(self.limit, style)
+        return self.fill_to(self.limit, style)
 
     def plain(self) -> str:
         """The text of the row without its styles."""
@@ -147,7 +147,7 @@ def clip(text: str, width: int) -> str:
 
 
 def pad(text: str, width: int, *, right: bool = False) -> str:
-    """`text` in exactly `width` cells; `right` puts it at the right end, as numbers are."""
+    """`text` in exactly `width` cells; `add_right` puts it at the right end, as numbers are."""
     text = fmt.printable(text)
     if len(text) <= width and text.isascii():
         return text.rjust(width) if right else text.ljust(width)
@@ -167,15 +167,15 @@ def elapsed(seconds: float) -> str:
     return f"{whole // 60}m {whole % 60:02d}s" if whole < 3600 else fmt.duration(float(whole))
 
 
-def blank(width: int, look: Look) -> Row:
+def blank(width: int, theme: CellTheme) -> Row:
     """A row of blanks in the screen's own style."""
-    return Row(width).end(look.palette.text)
+    return Row(width).end(theme.palette.text)
 
 
 def frame(
     content: Sequence[Row],
     width: int,
-    look: Look,
+    theme: CellTheme,
     *,
     title: Sequence[tuple[str, Style]] = (),
     right: Sequence[tuple[str, Style]] = (),
@@ -196,9 +196,9 @@ def frame(
     """
     if width < _LEAST_FRAME:
         bare = [Row(width), *(row.cut(width, width) for row in content), Row(width)]
-        return [row.end(look.palette.text) for row in bare]
-    shape = box or look.glyphs.thin
-    line = style or look.palette.faint
+        return [row.end(theme.palette.text) for row in bare]
+    shape = box or theme.glyphs.thin
+    line = style or theme.palette.faint
     edge = bar or line
     inner = width - 4
     top = Row(width).add(shape.top_left + shape.across, edge)
@@ -206,35 +206,35 @@ def frame(
     _insert(top, title, room, edge, bar)
     right_width = sum(cell_len(fmt.printable(text)) for text, _ in right) + 2
     if right and top.used + right_width + 2 <= width:
-        top.to(width - 2 - right_width, edge, shape.across)
+        top.fill_to(width - 2 - right_width, edge, shape.across)
         _insert(top, right, room + 1, edge, bar)
-    top.to(width - 1, edge, shape.across).add(shape.top_right, edge)
+    top.fill_to(width - 1, edge, shape.across).add(shape.top_right, edge)
     rows = [top]
     left_edge, right_edge = Segment(shape.down + " ", line), Segment(" " + shape.down, line)
     for row in content:
         framed = Row(width)
-        missing = [Segment(" " * (inner - row.used), look.palette.text)] if row.used < inner else []
+        missing = [Segment(" " * (inner - row.used), theme.palette.text)] if row.used < inner else []
         framed.segments = [left_edge, *row.segments, *missing, right_edge]
         framed.used = width
         rows.append(framed)
     bottom = Row(width).add(shape.bottom_left + shape.across, line)
     _insert(bottom, foot, room, line, None)
-    rows.append(bottom.to(width - 1, line, shape.across).add(shape.bottom_right, line))
+    rows.append(bottom.fill_to(width - 1, line, shape.across).add(shape.bottom_right, line))
     return rows
 
 
 def rule(
-    width: int, look: Look, title: Sequence[tuple[str, Style]], right: Sequence[tuple[str, Style]] = ()
+    width: int, theme: CellTheme, title: Sequence[tuple[str, Style]], right: Sequence[tuple[str, Style]] = ()
 ) -> Row:
     """The top edge of a frame alone, for panes that cannot spare the rest of it."""
-    palette, across = look.palette, look.glyphs.thin.across
+    palette, across = theme.palette, theme.glyphs.thin.across
     row = Row(width).add(across, palette.faint)
     _insert(row, title, width, palette.faint, None)
     right_width = sum(cell_len(fmt.printable(text)) for text, _ in right) + 2
     if right and row.used + right_width + 2 <= width:
-        row.to(width - 1 - right_width, palette.faint, across)
+        row.fill_to(width - 1 - right_width, palette.faint, across)
         _insert(row, right, width, palette.faint, None)
-    return row.to(width, palette.faint, across)
+    return row.fill_to(width, palette.faint, across)
 
 
 def _insert(row: Row, parts: Sequence[tuple[str, Style]], limit: int, edge: Style, bar: Style | None) -> None:

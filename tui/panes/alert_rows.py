@@ -16,8 +16,8 @@ from llmtop import format as fmt
 from llmtop.model.snapshot import Alert, Snapshot
 from tui.core import keys
 from tui.paint import alert_style
-from tui.paint.rows import Look, Row, clip
-from tui.state import process_ref as whom
+from tui.paint.rows import CellTheme, Row, clip
+from tui.state import process_ref
 from tui.state.view import View
 
 _CLAUSE = re.compile(r"[;:,] |\. ")
@@ -25,20 +25,20 @@ _CLAUSE_END = re.compile(r"[;,] | \(|(?<! run): (?=[a-z])")
 """Where an advice may end: not before the command that it says to run."""
 
 
-def paint(view: View, width: int, height: int, look: Look) -> list[Row]:
+def paint(view: View, width: int, height: int, theme: CellTheme) -> list[Row]:
     """The gravest alert, or the chosen one; with a second row, what to do next, the keys that act on it and the
     next one."""
     snapshot = view.snapshot
-    heard = view.alerts.heard(snapshot)
-    alert = view.alerts.shown(heard)
+    heard = view.alerts.unmuted(snapshot)
+    alert = view.alerts.selected_alert(heard)
     if snapshot is None or alert is None:
-        rows = _none(view, width, look)
+        rows = _no_alert_row(view, width, theme)
     else:
-        rows = [_alert(alert, len(heard) - 1, snapshot, view, width, look, alone=height == 1)]
+        rows = [_alert(alert, len(heard) - 1, snapshot, view, width, theme, alone=height == 1)]
         if height > 1:
-            rows.append(_next_row(alert, heard, view, width, look))
+            rows.append(_next_row(alert, heard, view, width, theme))
     rows += [Row(width) for _ in range(height - len(rows))]
-    return [row.end(look.palette.text) for row in rows[:height]]
+    return [row.end(theme.palette.text) for row in rows[:height]]
 
 
 def points(alert: Alert) -> list[str]:
@@ -57,30 +57,30 @@ def fitting(clauses: Sequence[str], room: int, gap: str = ", ") -> str:
     return said
 
 
-def _none(view: View, width: int, look: Look) -> list[Row]:
-    palette, last, since = look.palette, view.alerts.last_gone(), view.alerts.since
+def _no_alert_row(view: View, width: int, theme: CellTheme) -> list[Row]:
+    palette, last, since = theme.palette, view.alerts.last_ended(), view.alerts.since
     muted = 0 if view.snapshot is None else len(view.snapshot.alerts)
-    text = f" {look.glyphs.info} no alerts" + (f" but {fmt.counted(muted, 'muted one')} (a)" if muted else "")
+    text = f" {theme.glyphs.info} no alerts" + (f" but {fmt.counted(muted, 'muted one')} (a)" if muted else "")
     if not muted and view.snapshot is not None and since is not None and last is None:
         text += f" for {alert_style.age_of(view.snapshot.time - since)}"
         text += time.strftime(", since %H:%M:%S", time.localtime(since))
     rows = [Row(width).add(text, palette.dim)]
-    said = "" if muted else beginning(_when_all_is_well(view), rows[0].left - 5)
+    said = "" if muted else fitting_clause(_no_alert_advice(view), rows[0].free_cells - 5)
     if said:
-        rows[0].add(f"  {look.glyphs.arrow} ", palette.dim).add(said, palette.text)
+        rows[0].add(f"  {theme.glyphs.arrow} ", palette.dim).add(said, palette.text)
     if last is not None and view.snapshot is not None:
         ended = last.until or 0.0
         told = [
-            f"last: {alert_style.word(last.alert)} {alert_style.subject(last.alert, view.snapshot)}",
-            f"for {alert_style.lasted(last.alert, ended)}",
+            f"last: {alert_style.alert_word(last.alert)} {alert_style.subject(last.alert, view.snapshot)}",
+            f"for {alert_style.duration_text(last.alert, ended)}",
             *points(last.alert)[:1],
         ]
-        when = f"ended {alert_style.age_of(view.snapshot.time - ended)} ago (a: all {view.alerts.gone_count()})"
+        when = f"ended {alert_style.age_of(view.snapshot.time - ended)} ago (a: all {view.alerts.ended_count()})"
         rows.append(Row(width).add("   " + fitting([*told[:2], when, *told[2:]], width - 4), palette.dim))
     return rows
 
 
-def _when_all_is_well(view: View) -> str:
+def _no_alert_advice(view: View) -> str:
     """What there is to do while a training steps and no alert holds; empty where none steps."""
     rank = view.rank()
     if rank is None or rank.state != "running" or rank.step_seconds_p50 is None:
@@ -90,21 +90,21 @@ def _when_all_is_well(view: View) -> str:
 
 
 def _alert(
-    alert: Alert, others: int, snapshot: Snapshot, view: View, width: int, look: Look, *, alone: bool
+    alert: Alert, others: int, snapshot: Snapshot, view: View, width: int, theme: CellTheme, *, alone: bool
 ) -> Row:
     """Badge, since when, subject, reason: the less it is worth, the earlier it is left out.
 
     Args:
         alone: whether no row below says what to do next: then this one does, where there is room.
     """
-    palette = look.palette
-    badge = f" {alert_style.mark(alert, look)} {alert_style.word(alert)} "
+    palette = theme.palette
+    badge = f" {alert_style.mark(alert, theme)} {alert_style.alert_word(alert)} "
     said = points(alert)
-    row = Row(width).add(badge, alert_style.badge(alert, look))
+    row = Row(width).add(badge, alert_style.badge(alert, theme))
     age, least = alert_style.age(alert, snapshot.time), cell_len(said[0]) if said else 0
     following = advice(alert, view) if alone else ""
-    tail = _others(others, row.left - 2 - least)
-    room = row.left - len(tail) - 2
+    tail = _other_alerts(others, row.free_cells - 2 - least)
+    room = row.free_cells - len(tail) - 2
     full, short, _ = alert_style.subjects(alert, snapshot)
     dated = [(shown, about) for about in (full, short) for shown in (f"for {age}", age)]
     for shown, about in (*dated, ("", full), ("", short), (f"for {age}", ""), (age, "")):
@@ -113,25 +113,25 @@ def _alert(
             row.add(f" {shown}" if shown else "", palette.text)
             row.add(f" {about}" if about else "", palette.strong)
             row.add("  ", palette.text)
-            return _reason(row, said, following, tail, look)
-    return _reason(row.add(" ", palette.text), said, following, tail, look)
+            return _reason(row, said, following, tail, theme)
+    return _reason(row.add(" ", palette.text), said, following, tail, theme)
 
 
-def _others(count: int, room: int) -> str:
+def _other_alerts(count: int, room: int) -> str:
     """How many alerts there are besides; the reason comes first, so in fewer words where that needs the room."""
     if not count:
         return ""
     return f"+{count} more (n) " if len(f"+{count} more (n) ") <= room else f"+{count} (n) "
 
 
-def _reason(row: Row, said: list[str], following: str, tail: str, look: Look) -> Row:
-    palette = look.palette
-    row.add(fitting(said, max(row.left - len(tail) - 1, 0)), palette.text)
-    arrow = f"  {look.glyphs.arrow} "
-    begun = beginning(following, row.left - len(arrow) - len(tail) - 1)
+def _reason(row: Row, said: list[str], following: str, tail: str, theme: CellTheme) -> Row:
+    palette = theme.palette
+    row.add(fitting(said, max(row.free_cells - len(tail) - 1, 0)), palette.text)
+    arrow = f"  {theme.glyphs.arrow} "
+    begun = fitting_clause(following, row.free_cells - len(arrow) - len(tail) - 1)
     if begun:
         row.add(arrow, palette.dim).add(begun, palette.text)
-    return row.right(tail, palette.info, palette.text) if tail else row
+    return row.add_right(tail, palette.info, palette.text) if tail else row
 
 
 def advice(alert: Alert, view: View) -> str:
@@ -144,7 +144,7 @@ def advice(alert: Alert, view: View) -> str:
     return "; ".join(clauses) or said
 
 
-def beginning(text: str, room: int) -> str:
+def fitting_clause(text: str, room: int) -> str:
     """As much of a sentence as fits and is whole by itself: to a clause's end, and with no bracket left open."""
     if cell_len(text) <= room:
         return text
@@ -157,7 +157,7 @@ def beginning(text: str, room: int) -> str:
 
 def key_words(alert: Alert, view: View) -> list[tuple[str, str]]:
     """The keys that act on an alert, each with what it does and to whom."""
-    about = whom.Whom() if view.snapshot is None else whom.of_alert(alert, view.snapshot)
+    about = process_ref.ProcessRef() if view.snapshot is None else process_ref.alert_process(alert, view.snapshot)
     return [
         (key.shown, key.alert.format(whom=about.name))
         for key in keys.alert_keys(replaying=bool(view.replay), demo=view.demo)
@@ -165,9 +165,9 @@ def key_words(alert: Alert, view: View) -> list[tuple[str, str]]:
     ]
 
 
-def add_keys(row: Row, words: Sequence[tuple[str, str]], room: int, look: Look) -> Row:
+def add_keys(row: Row, words: Sequence[tuple[str, str]], room: int, theme: CellTheme) -> Row:
     """Append as many keys as fit into `room` cells, each of them whole."""
-    palette = look.palette
+    palette = theme.palette
     for key, does in words:
         needed = cell_len(key) + cell_len(does) + 4
         if needed > room:
@@ -177,27 +177,31 @@ def add_keys(row: Row, words: Sequence[tuple[str, str]], room: int, look: Look) 
     return row
 
 
-def _next_row(alert: Alert, heard: list[Alert], view: View, width: int, look: Look) -> Row:
+def _next_row(alert: Alert, heard: list[Alert], view: View, width: int, theme: CellTheme) -> Row:
     """What to do next, as far as it is whole, then the keys that there is room for, then the next alert."""
-    palette, arrow = look.palette, f"   {look.glyphs.arrow} "
+    palette, arrow = theme.palette, f"   {theme.glyphs.arrow} "
     row = Row(width)
-    said = beginning(advice(alert, view), width - len(arrow) - 1)
+    said = fitting_clause(advice(alert, view), width - len(arrow) - 1)
     row.add(arrow if said else "   ", palette.dim).add(said, palette.text)
-    row.add(" " * min(3, row.left) if said else "", palette.text)
+    row.add(" " * min(3, row.free_cells) if said else "", palette.text)
     words = key_words(alert, view)
     needed = sum(cell_len(key) + cell_len(does) + 4 for key, does in words)
-    tail = "" if view.snapshot is None else _next(alert, heard, view.snapshot, max(row.left - needed - 1, 0))
-    add_keys(row, words, row.left - cell_len(tail), look)
-    return row.right(f"{tail} ", palette.dim, palette.text) if tail else row
+    tail = (
+        ""
+        if view.snapshot is None
+        else _next_alert(alert, heard, view.snapshot, max(row.free_cells - needed - 1, 0))
+    )
+    add_keys(row, words, row.free_cells - cell_len(tail), theme)
+    return row.add_right(f"{tail} ", palette.dim, palette.text) if tail else row
 
 
-def _next(alert: Alert, heard: list[Alert], snapshot: Snapshot, room: int) -> str:
+def _next_alert(alert: Alert, heard: list[Alert], snapshot: Snapshot, room: int) -> str:
     """Which alert the key for the next one shows; with fewer words where there is less room."""
     if len(heard) < 2:
         return ""
     following = heard[(heard.index(alert) + 1) % len(heard)]
     for about in alert_style.subjects(following, snapshot):
-        text = f"n next: {alert_style.word(following)} {about}".rstrip()
+        text = f"n next: {alert_style.alert_word(following)} {about}".rstrip()
         if cell_len(text) <= room:
             return text
     return ""

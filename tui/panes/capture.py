@@ -14,9 +14,9 @@ from llmtop.capture.engines import ENGINES
 from llmtop.capture.take import Result
 from llmtop.errors import NotPossibleHere
 from llmtop.report.render import text as render_text
-from tui.capture.form import CONDITIONS, ENGINE, LENGTH, OPTIONS, WHEN, WHOM, Form
+from tui.capture.form import CONDITIONS, ENGINE, LENGTH, OPTIONS, TARGET, WHEN, Form
 from tui.capture.session import ARMED_LIMITS, Capturing
-from tui.paint.rows import Look, Row, pad
+from tui.paint.rows import CellTheme, Row, pad
 
 _LABEL = 10
 _STAGE_WORDS = {
@@ -30,7 +30,7 @@ _STAGE_WORDS = {
 _PIECE = re.compile("\x00(\\w+)\x01([^\x02]*)\x02")
 
 
-def form(asked: Form, width: int, look: Look) -> tuple[list[Row], int]:
+def form(asked: Form, width: int, theme: CellTheme) -> tuple[list[Row], int]:
     """The form, and the number of the row that the person is on."""
     lines: list[Row] = []
     cursor = 0
@@ -41,21 +41,21 @@ def form(asked: Form, width: int, look: Look) -> tuple[list[Row], int]:
         here = (kind, name) == current
         if here:
             cursor = len(lines)
-        row = Row(width).add(f" {look.glyphs.selected if here else ' '} ", look.palette.selected)
-        row.add(pad(label, _LABEL), look.palette.dim)
-        row.add(f"‹ {text} ›" if here else f"  {text}  ", look.palette.cursor if here else look.palette.strong)
-        lines.append(row.add(f"  {note}", look.palette.dim).end(look.palette.text))
+        row = Row(width).add(f" {theme.glyphs.selected if here else ' '} ", theme.palette.selected)
+        row.add(pad(label, _LABEL), theme.palette.dim)
+        row.add(f"‹ {text} ›" if here else f"  {text}  ", theme.palette.cursor if here else theme.palette.strong)
+        lines.append(row.add(f"  {note}", theme.palette.dim).end(theme.palette.text))
 
     if not asked.groups:
-        return _nobody(width, look), 0
+        return _no_target_rows(width, theme), 0
     if asked.preface:
-        lines += _paragraph(asked.preface, width, look.palette.info, look)
-    whom = asked.group_name(asked.group)
+        lines += _paragraph(asked.preface, width, theme.palette.info, theme)
+    target = asked.group_name(asked.group)
     commands = {fmt.printable(one.target.command or "?") for one in asked.group}
-    line(WHOM, "", "whom", whom, " ".join(sorted(commands)))
+    line(TARGET, "", "whom", target, " ".join(sorted(commands)))
     engine = asked.chosen_engine
     line(ENGINE, "", "engine", engine.name if engine else "none can", engine.description if engine else "")
-    _engines(asked, lines, width, look)
+    _engines(asked, lines, width, theme)
     line(LENGTH, "", "length", length_words(asked.length), "whole steps" if asked.length[0] else "by the clock")
     for number, option in enumerate(asked.available_options()):
         on = option.name in asked.chosen
@@ -71,10 +71,10 @@ def form(asked: Form, width: int, look: Look) -> tuple[list[Row], int]:
     )
     if (WHEN, "") in asked.fields():
         line(WHEN, "", "when", when, much or f"or wait for one of {len(CONDITIONS) - 1} conditions")
-    lines.append(_room(asked, width, look))
-    lines.append(Row(width).end(look.palette.text))
+    lines.append(_room(asked, width, theme))
+    lines.append(Row(width).end(theme.palette.text))
     for text in _details(asked, current):
-        lines += _paragraph(text, width, look.palette.text, look)
+        lines += _paragraph(text, width, theme.palette.text, theme)
     return lines, cursor
 
 
@@ -99,17 +99,17 @@ def _details(asked: Form, current: tuple[str, str]) -> list[str]:
     return []
 
 
-def _nobody(width: int, look: Look) -> list[Row]:
+def _no_target_rows(width: int, theme: CellTheme) -> list[Row]:
     text = (
         "No training can be captured. Start one with: llmtop run -- COMMAND (with --nsys for nsys as well), or "
         "call llmtop.attach() in it."
     )
-    return _paragraph(text, width, look.palette.text, look)
+    return _paragraph(text, width, theme.palette.text, theme)
 
 
-def _engines(asked: Form, lines: list[Row], width: int, look: Look) -> None:
+def _engines(asked: Form, lines: list[Row], width: int, theme: CellTheme) -> None:
     """Every engine: can, or cannot because …, and the command that would change it."""
-    palette = look.palette
+    palette = theme.palette
     for ability in asked.abilities():
         row = Row(width).add(" " * (_LABEL + 5), palette.text)
         row.add(
@@ -121,18 +121,20 @@ def _engines(asked: Form, lines: list[Row], width: int, look: Look) -> None:
         if not ability.is_supported:
             row.add(fmt.printable(ability.reason), palette.dim)
             if ability.command:
-                row.add(f" {look.glyphs.arrow} ", palette.dim).add(fmt.printable(ability.command), palette.code)
+                row.add(f" {theme.glyphs.arrow} ", palette.dim).add(fmt.printable(ability.command), palette.code)
         lines.append(row.end(palette.text))
 
 
-def _room(asked: Form, width: int, look: Look) -> Row:
-    row = Row(width).add(" " * 3, look.palette.text).add(pad("into", _LABEL + 2), look.palette.dim)
-    row.add(fmt.printable(str(asked.parent)), look.palette.text)
+def _room(asked: Form, width: int, theme: CellTheme) -> Row:
+    row = Row(width).add(" " * 3, theme.palette.text).add(pad("into", _LABEL + 2), theme.palette.dim)
+    row.add(fmt.printable(str(asked.parent)), theme.palette.text)
     try:
         free = folder.check_disk(asked.parent)
     except NotPossibleHere as error:
-        return row.add(f"  {error}", look.palette.warning).end(look.palette.text)
-    return row.add(f"  {fmt.size(free)} free; a window takes 1 to 20 MB", look.palette.dim).end(look.palette.text)
+        return row.add(f"  {error}", theme.palette.warning).end(theme.palette.text)
+    return row.add(f"  {fmt.size(free)} free; a window takes 1 to 20 MB", theme.palette.dim).end(
+        theme.palette.text
+    )
 
 
 def length_words(length: tuple[int | None, float | None]) -> str:
@@ -141,13 +143,13 @@ def length_words(length: tuple[int | None, float | None]) -> str:
     return f"{steps} step{'' if steps == 1 else 's'}" if steps else fmt.duration(seconds)
 
 
-def under_way(capturing: Capturing, width: int, look: Look) -> list[Row]:
+def progress_rows(capturing: Capturing, width: int, theme: CellTheme) -> list[Row]:
     """The stages of a capture, those done with their seconds, the present one with how far it is."""
-    palette = look.palette
+    palette = theme.palette
     plan, progress = capturing.plan, capturing.progress
-    rows = [_headline(plan, width, look), Row(width).end(palette.text)]
+    rows = [_headline(plan, width, theme), Row(width).end(palette.text)]
     if capturing.state == "armed" and progress is None:
-        rows += _paragraph(f"Armed: waits for {capturing.condition}.", width, palette.info, look)
+        rows += _paragraph(f"Armed: waits for {capturing.condition}.", width, palette.info, theme)
         rows += [Row(width).add(f"   {fmt.printable(text)}", palette.text) for text in capturing.fired]
         return rows
     order = [name for name in STAGES if name != "done" and (name != "export" or _exports(plan))]
@@ -158,7 +160,7 @@ def under_way(capturing: Capturing, width: int, look: Look) -> list[Row]:
         ]
         ended = following[0] if following else None
         now = progress if progress is not None and progress.stage == name else None
-        rows.append(_stage(name, (began, ended), now, width, look))
+        rows.append(_stage(name, (began, ended), now, width, theme))
     return rows
 
 
@@ -167,18 +169,18 @@ def _exports(plan: Plan | None) -> bool:
 
 
 def _stage(
-    name: str, times: tuple[float | None, float | None], progress: Progress | None, width: int, look: Look
+    name: str, times: tuple[float | None, float | None], progress: Progress | None, width: int, theme: CellTheme
 ) -> Row:
     """One stage; `progress` is set for the present one, `times` are when it began and ended."""
-    palette, (began, ended) = look.palette, times
+    palette, (began, ended) = theme.palette, times
     row = Row(width)
     words = pad(_STAGE_WORDS[name], 22)
     if began is not None and ended is not None:
         row.add("   done  ", palette.dim).add(words, palette.text).add(fmt.duration(ended - began), palette.dim)
     elif progress is not None and began is not None:
-        row.add(f" {look.glyphs.selected} now   ", palette.info).add(words, palette.strong)
+        row.add(f" {theme.glyphs.selected} now   ", palette.info).add(words, palette.strong)
         if progress.steps is not None and progress.wanted:
-            row.add(_gauge(progress.steps / progress.wanted, look), palette.compute_line)
+            row.add(_gauge(progress.steps / progress.wanted, theme), palette.compute_line)
             row.add(f" {progress.steps} of {progress.wanted} steps  ", palette.text)
         row.add(f"{progress.elapsed - began:.1f} s  ", palette.dim).add(
             fmt.printable(progress.detail), palette.dim
@@ -188,50 +190,52 @@ def _stage(
     return row.end(palette.text)
 
 
-def _gauge(share: float, look: Look) -> str:
+def _gauge(share: float, theme: CellTheme) -> str:
     full = round(20 * min(max(share, 0.0), 1.0))
-    return look.glyphs.gauge_full * full + look.glyphs.gauge_empty * (20 - full)
+    return theme.glyphs.gauge_full * full + theme.glyphs.gauge_empty * (20 - full)
 
 
-def _headline(plan: Plan | None, width: int, look: Look) -> Row:
-    row = Row(width).add(" Capture", look.palette.strong)
+def _headline(plan: Plan | None, width: int, theme: CellTheme) -> Row:
+    row = Row(width).add(" Capture", theme.palette.strong)
     if plan is not None:
         names = ", ".join(target.name for target in plan.targets[:4])
         more = "" if len(plan.targets) <= 4 else f" and {len(plan.targets) - 4} more"
-        text = f" {look.glyphs.dot} {plan.engine} {look.glyphs.dot} {length_words((plan.steps, plan.seconds))} of "
-        row.add(f"{text}{names}{more}", look.palette.text)
-    return row.end(look.palette.text)
+        text = (
+            f" {theme.glyphs.dot} {plan.engine} {theme.glyphs.dot} {length_words((plan.steps, plan.seconds))} of "
+        )
+        row.add(f"{text}{names}{more}", theme.palette.text)
+    return row.end(theme.palette.text)
 
 
-def ended(capturing: Capturing, width: int, look: Look) -> list[Row]:
+def outcome(capturing: Capturing, width: int, theme: CellTheme) -> list[Row]:
     """What came of it: one sentence, or the report."""
-    rows = [_headline(capturing.plan, width, look), Row(width).end(look.palette.text)]
+    rows = [_headline(capturing.plan, width, theme), Row(width).end(theme.palette.text)]
     if capturing.error:
-        style = look.palette.warning if capturing.state == "failed" else look.palette.text
-        rows += _paragraph(fmt.printable(capturing.error), width, style, look)
+        style = theme.palette.warning if capturing.state == "failed" else theme.palette.text
+        rows += _paragraph(fmt.printable(capturing.error), width, style, theme)
     if capturing.result is not None:
-        rows += result(capturing.result, width, look)
+        rows += result(capturing.result, width, theme)
     return rows
 
 
-def result(taken: Result, width: int, look: Look) -> list[Row]:
+def result(taken: Result, width: int, theme: CellTheme) -> list[Row]:
     """Where it is, how it gets elsewhere, and its report."""
-    palette = look.palette
+    palette = theme.palette
     early = taken.info.stopped_early
-    rows = _paragraph(fmt.printable(early, 400), width, palette.warning, look) if early else []
+    rows = _paragraph(fmt.printable(early, 400), width, palette.warning, theme) if early else []
     rows += [
         Row(width).add(f"   {taken.summary}", palette.strong),
         Row(width).add("   copy  ", palette.dim).add(taken.copy_command, palette.code),
         Row(width).add("   open  ", palette.dim).add(taken.open_command, palette.code),
     ]
     if taken.slowest_step_text:
-        rows += _paragraph(taken.slowest_step_text, width, palette.dim, look)
+        rows += _paragraph(taken.slowest_step_text, width, palette.dim, theme)
     for note in taken.info.notes:
-        rows += _paragraph(f"note: {fmt.printable(note)}", width, palette.warning, look)
+        rows += _paragraph(f"note: {fmt.printable(note)}", width, palette.warning, theme)
     rows.append(Row(width))
     if taken.report is not None:
         text = render_text.render(taken.report, width - 4, style=lambda piece, role: f"\x00{role}\x01{piece}\x02")
-        rows += [_styled(line, width, look) for line in text.splitlines()]
+        rows += [_styled(line, width, theme) for line in text.splitlines()]
     else:
         written = taken.folder / "report.md"
         lines = written.read_text(errors="replace").splitlines() if written.is_file() else []
@@ -239,9 +243,9 @@ def result(taken: Result, width: int, look: Look) -> list[Row]:
     return rows
 
 
-def _styled(line: str, width: int, look: Look) -> Row:
+def _styled(line: str, width: int, theme: CellTheme) -> Row:
     """A line of the report, whose pieces carry their roles."""
-    palette = look.palette
+    palette = theme.palette
     roles: dict[str, Style] = {
         "title": palette.strong,
         "critical": palette.critical,
@@ -257,5 +261,5 @@ def _styled(line: str, width: int, look: Look) -> Row:
     return row.add(line[last:], palette.text)
 
 
-def _paragraph(text: str, width: int, style: Style, look: Look) -> list[Row]:
-    return [Row(width).add(f"   {line}", style).end(look.palette.text) for line in wrap(text, max(width - 6, 20))]
+def _paragraph(text: str, width: int, style: Style, theme: CellTheme) -> list[Row]:
+    return [Row(width).add(f"   {line}", style).end(theme.palette.text) for line in wrap(text, max(width - 6, 20))]

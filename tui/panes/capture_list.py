@@ -11,8 +11,8 @@ from llmtop import config
 from llmtop import format as fmt
 from llmtop.capture.capture_list import StoredCapture, taken_at_text
 from llmtop.model import bottlenecks
-from tui.core.columns import Around, Column, fitting, wanted
-from tui.paint.rows import Look, Row, clip, elapsed, pad
+from tui.core.columns import Column, ColumnContext, columns_titled, fitting
+from tui.paint.rows import CellTheme, Row, clip, elapsed, pad
 
 _GAP = 2
 _LEAST_COMMAND = 10
@@ -50,19 +50,19 @@ PROGRAM = Column[StoredCapture](
 def plan(width: int) -> list[Column[StoredCapture]]:
     """The columns that fit, and the command where there is room for some of it."""
     room, titles_wanted = width - 4, config.current().columns.captures
-    columns = fitting(wanted(COLUMNS, titles_wanted), room, _GAP)
+    columns = fitting(columns_titled(COLUMNS, titles_wanted), room, _GAP)
     used = sum(column.width + _GAP for column in columns)
     shown = titles_wanted is None or PROGRAM.title in titles_wanted
     return [*columns, PROGRAM] if shown and room - used >= _LEAST_COMMAND else columns
 
 
-def titles(columns: Sequence[Column[StoredCapture]], width: int, look: Look) -> Row:
+def titles(columns: Sequence[Column[StoredCapture]], width: int, theme: CellTheme) -> Row:
     """The titles of the columns."""
-    row = Row(width).add("    ", look.palette.dim)
+    row = Row(width).add("    ", theme.palette.dim)
     for column in columns:
-        row.add(pad(column.title, column.width or row.left, right=column.numeric), look.palette.dim)
-        row.add(" " * _GAP, look.palette.dim)
-    return row.end(look.palette.text)
+        row.add(pad(column.title, column.width or row.free_cells, right=column.numeric), theme.palette.dim)
+        row.add(" " * _GAP, theme.palette.dim)
+    return row.end(theme.palette.text)
 
 
 def line(
@@ -70,7 +70,7 @@ def line(
     columns: Sequence[Column[StoredCapture]],
     now: float,
     width: int,
-    look: Look,
+    theme: CellTheme,
     *,
     chosen: bool,
     sign: str,
@@ -80,19 +80,19 @@ def line(
     Args:
         sign: "B" for the baseline, "1" for the one that the next is compared with; else a blank.
     """
-    palette = look.palette
+    palette = theme.palette
     style: Style = palette.cursor if chosen else palette.text
-    around = Around({}, now)
-    row = Row(width).add(look.glyphs.selected if chosen else " ", style).add(f" {sign} ", palette.info)
+    around = ColumnContext({}, now)
+    row = Row(width).add(theme.glyphs.selected if chosen else " ", style).add(f" {sign} ", palette.info)
     for column in columns:
         text = column.text(capture, around)
-        row.add(pad(text, column.width or row.left, right=column.numeric), style).add(" " * _GAP, style)
+        row.add(pad(text, column.width or row.free_cells, right=column.numeric), style).add(" " * _GAP, style)
     return row.end(style)
 
 
-def about(capture: StoredCapture, width: int, look: Look) -> list[Row]:
+def details(capture: StoredCapture, width: int, theme: CellTheme) -> list[Row]:
     """The chosen capture: its folder, how to get it to one's own machine, and what opens it there."""
-    palette = look.palette
+    palette = theme.palette
     rows = []
     for label, text, style in (
         ("folder", str(capture.path), palette.text),
@@ -100,14 +100,14 @@ def about(capture: StoredCapture, width: int, look: Look) -> list[Row]:
         ("open", capture.open_command, palette.code),
     ):
         row = Row(width).add(f"    {pad(label, 8)}", palette.dim)
-        rows.append(row.add(clip(fmt.printable(text), row.left), style).end(palette.text))
+        rows.append(row.add(clip(fmt.printable(text), row.free_cells), style).end(palette.text))
     return rows
 
 
-def nothing(parent: Path, width: int, look: Look) -> list[Row]:
+def empty_list(parent: Path, width: int, theme: CellTheme) -> list[Row]:
     """What to say where there is no capture yet."""
     said = (
         f"No captures in {fmt.printable(str(parent))} yet.",
         "c takes one of a running training, or from a shell: llmtop capture",
     )
-    return [Row(width).add(f"    {text}", look.palette.dim) for text in said]
+    return [Row(width).add(f"    {text}", theme.palette.dim) for text in said]

@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeAlias
 
 from llmtop import format as fmt
 from llmtop.stacks.model import ProcessStacks, StackNode, StackReport, ThreadStacks
-from tui.paint.rows import Look, Row, pad
+from tui.paint.rows import CellTheme, Row, pad
 
 Path: TypeAlias = tuple[int, ...]
 """Which node: the places of process, thread, and of each child from the outermost frame on."""
@@ -42,7 +42,7 @@ def threads(report: StackReport, *, waiting: bool) -> Iterator[tuple[Path, Proce
                 yield (place, number), process, thread
 
 
-def opened_at_first(report: StackReport) -> set[Path]:
+def initially_opened(report: StackReport) -> set[Path]:
     """The nodes that are unfolded when a report is opened: of each working thread the path most samples took."""
     opened: set[Path] = set()
     for at, _, thread in threads(report, waiting=False):
@@ -56,7 +56,7 @@ def opened_at_first(report: StackReport) -> set[Path]:
     return opened
 
 
-def below(root: StackNode, path: Path, opened: set[Path], total: int) -> list[FlameLine]:
+def visible_lines(root: StackNode, path: Path, opened: set[Path], total: int) -> list[FlameLine]:
     """The lines below a thread's line, outermost frames first; without recursion, since stacks are deep."""
     lines: list[FlameLine] = []
     waiting = [(root, path, 0)]
@@ -72,27 +72,27 @@ def below(root: StackNode, path: Path, opened: set[Path], total: int) -> list[Fl
     return lines
 
 
-def title(report: StackReport, name: str, width: int, look: Look) -> list[Row]:
+def title(report: StackReport, name: str, width: int, theme: CellTheme) -> list[Row]:
     """What was sampled, for how long, and what was left out."""
-    palette, dot = look.palette, f" {look.glyphs.dot} "
+    palette, dot = theme.palette, f" {theme.glyphs.dot} "
     row = Row(width).add(" Python stacks", palette.strong).add(f"{dot}{fmt.printable(name)}", palette.text)
     for text in (
         "" if report.rate_hz is None else f"{fmt.number(report.rate_hz)} samples a second of each thread",
         "" if report.window_seconds is None else fmt.duration(report.window_seconds),
     ):
-        if text and len(text) + len(dot) <= row.left:
+        if text and len(text) + len(dot) <= row.free_cells:
             row.add(dot + text, palette.dim)
     notes = [Row(width).add(f" {fmt.printable(note)}", palette.dim) for note in report.notes]
     return [row, *notes]
 
 
 def thread_line(
-    process: ProcessStacks, thread: ThreadStacks, width: int, look: Look, *, chosen: bool, opened: bool
+    process: ProcessStacks, thread: ThreadStacks, width: int, theme: CellTheme, *, chosen: bool, opened: bool
 ) -> Row:
     """One thread: whose it is, how many samples, and how much of its time it was on a CPU."""
-    palette = look.palette
-    row = Row(width).add(_cursor(look, chosen), palette.selected)
-    row.add(f"{look.glyphs.more if opened else look.glyphs.selected} ", palette.dim)
+    palette = theme.palette
+    row = Row(width).add(_cursor(theme, chosen), palette.selected)
+    row.add(f"{theme.glyphs.more if opened else theme.glyphs.selected} ", palette.dim)
     row.add(fmt.printable(thread.thread), palette.cursor if chosen else palette.strong)
     many = fmt.counted(thread.samples, "sample")
     said = [process.name, many if thread.unit == "samples" else fmt.duration(thread.samples / 1e6)]
@@ -100,21 +100,21 @@ def thread_line(
         said.append(f"on a CPU {fmt.percent(thread.cpu_pct)}")
     if thread.kind != "working":
         said.append({"waiting": "waits", "llmtop": "llmtop's own"}[thread.kind])
-    return row.add("  " + f" {look.glyphs.dot} ".join(map(fmt.printable, said)), palette.dim)
+    return row.add("  " + f" {theme.glyphs.dot} ".join(map(fmt.printable, said)), palette.dim)
 
 
-def frame_line(shown: FlameLine, width: int, look: Look, *, chosen: bool, opened: bool) -> Row:
+def frame_line(shown: FlameLine, width: int, theme: CellTheme, *, chosen: bool, opened: bool) -> Row:
     """One frame: share of the thread with a bar, share with it innermost, name and place; own code stands out."""
-    palette, node = look.palette, shown.node
+    palette, node = theme.palette, shown.node
     share = 100.0 * node.samples / max(shown.total, 1)
     own = 100.0 * node.self_samples / max(shown.total, 1)
-    row = Row(width).add(_cursor(look, chosen), palette.selected)
+    row = Row(width).add(_cursor(theme, chosen), palette.selected)
     row.add(pad(fmt.percent(share, 1), 6, right=True), palette.text)
     row.add(pad(fmt.percent(own, 1) if node.self_samples else "", 7, right=True), palette.dim)
     if width >= 100:
         full = round(_BAR * share / 100.0)
-        row.add(f"  {look.glyphs.gauge_full * full}{' ' * (_BAR - full)}", palette.compute)
-    sign = (look.glyphs.more if opened else look.glyphs.selected) if shown.folds else " "
+        row.add(f"  {theme.glyphs.gauge_full * full}{' ' * (_BAR - full)}", palette.compute)
+    sign = (theme.glyphs.more if opened else theme.glyphs.selected) if shown.folds else " "
     row.add(f"  {'  ' * min(shown.depth - 1, max(width // 6, 1))}{sign} ", palette.dim)
     row.add(fmt.printable(node.name), palette.cursor if chosen else palette.strong if node.own else palette.text)
     row.add(f"  {_place(node)}", palette.dim)
@@ -123,8 +123,8 @@ def frame_line(shown: FlameLine, width: int, look: Look, *, chosen: bool, opened
     return row
 
 
-def _cursor(look: Look, chosen: bool) -> str:
-    return f" {look.glyphs.arrow if chosen else ' '} "
+def _cursor(theme: CellTheme, chosen: bool) -> str:
+    return f" {theme.glyphs.arrow if chosen else ' '} "
 
 
 def _place(node: StackNode) -> str:

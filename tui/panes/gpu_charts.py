@@ -12,7 +12,7 @@ from tui.core.layout import Rect
 from tui.paint.charts import braille
 from tui.paint.gpu_metrics import METRICS, Metric
 from tui.paint.past_strip import add_chart
-from tui.paint.rows import Look, Row, pad
+from tui.paint.rows import CellTheme, Row, pad
 from tui.panes.time_line import ruler
 from tui.series.series_store import Spread
 from tui.state.view import View
@@ -49,13 +49,13 @@ def grid(count: int, area_: Rect) -> tuple[list[Rect], int]:
     return places, count - fitting
 
 
-def paint(metric: Metric, gpu: Gpu, view: View, rect: Rect, look: Look, marker: Marker) -> list[Row]:
+def paint(metric: Metric, gpu: Gpu, view: View, rect: Rect, theme: CellTheme, marker: Marker) -> list[Row]:
     """One chart: name and value above, the axis at the left."""
-    palette = look.palette
+    palette = theme.palette
     width, height = rect.width, rect.height
     limit = metric.limit(gpu)
     room = max(width - _AXIS - 1, 1)
-    dense = _dense(look, marker)
+    dense = _dense(theme, marker)
     samples = room * 2 if dense else room
     lines = height - 1
     name = (gpu.uuid, metric.key)
@@ -63,35 +63,35 @@ def paint(metric: Metric, gpu: Gpu, view: View, rect: Rect, look: Look, marker: 
     drawn = [Row(room) for _ in range(lines)]
     if dense:
         for row, text in zip(drawn, braille(spreads, room, lines, limit), strict=True):
-            row.put(text, look.lines[metric.hue], room)
+            row.put(text, theme.lines[metric.hue], room)
     else:
-        add_chart(drawn, view.history.past(name, room, limit, lines), metric.hue, look)
-    rows = [_title(metric, gpu, [one for one in spreads if one is not None], width, look)]
+        add_chart(drawn, view.history.heights_of(name, room, limit, lines), metric.hue, theme)
+    rows = [_title(metric, gpu, [one for one in spreads if one is not None], width, theme)]
     for index, line in enumerate(drawn):
         row = Row(width).add(pad(_tick(metric, limit, index, lines), _AXIS - 1, right=True), palette.dim)
         ticked = index in (0, lines - 1) or (lines >= 5 and index == lines // 2)
-        row.add(" " + (look.glyphs.tick if ticked else look.glyphs.axis), palette.faint)
+        row.add(" " + (theme.glyphs.tick if ticked else theme.glyphs.axis), palette.faint)
         rows.append(row.join(line).end(palette.text))
     return rows
 
 
-def _dense(look: Look, marker: Marker) -> bool:
+def _dense(theme: CellTheme, marker: Marker) -> bool:
     """Whether a cell holds two samples."""
-    return marker == "braille" and not look.glyphs.ascii
+    return marker == "braille" and not theme.glyphs.ascii
 
 
-def _title(metric: Metric, gpu: Gpu, known: Sequence[Spread], width: int, look: Look) -> Row:
-    palette = look.palette
+def _title(metric: Metric, gpu: Gpu, known: Sequence[Spread], width: int, theme: CellTheme) -> Row:
+    palette = theme.palette
     row = Row(width).add(pad(metric.label, _AXIS - 1, right=True) + " ", palette.dim)
     row.add(" " + pad(metric.text(gpu), 12), palette.strong)
     if known and width >= 56:
         mean = sum(one.mean for one in known) / len(known)
         low, high = min(one.low for one in known), max(one.high for one in known)
         text = f"low {metric.axis(low)}  mean {metric.axis(mean)}  high {metric.axis(high)}"
-        if len(text) + 1 <= row.left:
-            row.right(text, palette.dim, palette.text)
-    elif len(metric.title) + 1 <= row.left:
-        row.right(metric.title, palette.dim, palette.text)
+        if len(text) + 1 <= row.free_cells:
+            row.add_right(text, palette.dim, palette.text)
+    elif len(metric.title) + 1 <= row.free_cells:
+        row.add_right(metric.title, palette.dim, palette.text)
     return row.end(palette.text)
 
 
@@ -107,7 +107,7 @@ def _tick(metric: Metric, limit: float | None, index: int, lines: int) -> str:
     return ""
 
 
-def time_axis(view: View, width: int, look: Look) -> Row:
+def time_axis(view: View, width: int, theme: CellTheme) -> Row:
     """Below a column of charts: what they cover, the same as everywhere."""
-    row = ruler(view.history, _AXIS - 1, max(width - _AXIS, 1), width, look)
-    return row.end(look.palette.text)
+    row = ruler(view.history, _AXIS - 1, max(width - _AXIS, 1), width, theme)
+    return row.end(theme.palette.text)

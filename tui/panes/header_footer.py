@@ -13,27 +13,27 @@ from llmtop import format as fmt
 from llmtop.model.snapshot import Host, Snapshot
 from tui.core.keys import Key
 from tui.paint import gpu_names
-from tui.paint.rows import Look, Row, clip, elapsed, frame
+from tui.paint.rows import CellTheme, Row, clip, elapsed, frame
 from tui.state.view import View
 
 
-def header(view: View, width: int, look: Look) -> Row:
+def header(view: View, width: int, theme: CellTheme) -> Row:
     """Who and where at the left, which instant is shown at the right."""
-    palette, dot = look.palette, f" {look.glyphs.dot} "
+    palette, dot = theme.palette, f" {theme.glyphs.dot} "
     row = Row(width).add(" llmtop ", palette.header_strong)
-    right = _instant(view, row.left, look)
-    left = Row(row.left - right.used)
+    right = _instant(view, row.free_cells, theme)
+    left = Row(row.free_cells - right.used)
     if view.snapshot is not None:
         left.add(" " + fmt.printable(view.snapshot.host.name), palette.header)
-        for text, style in _facts(view, view.snapshot, look):
-            if left.left >= cell_len(text) + len(dot):
+        for text, style in _header_facts(view, view.snapshot, theme):
+            if left.free_cells >= cell_len(text) + len(dot):
                 left.add(dot, palette.header_dim).add(text, style)
     return row.join(left.end(palette.header)).join(right)
 
 
-def _instant(view: View, room: int, look: Look) -> Row:
+def _instant(view: View, room: int, theme: CellTheme) -> Row:
     """Whether what is shown is now; LIVE only then."""
-    palette, row = look.palette, Row(room)
+    palette, row = theme.palette, Row(room)
     if view.snapshot is None:
         return row
     clock = time.strftime("%H:%M:%S", time.localtime(view.snapshot.time))
@@ -59,13 +59,13 @@ def _instant(view: View, room: int, look: Look) -> Row:
     )
 
 
-def _facts(view: View, snapshot: Snapshot, look: Look) -> list[tuple[str, Style]]:
+def _header_facts(view: View, snapshot: Snapshot, theme: CellTheme) -> list[tuple[str, Style]]:
     """What the first line tells, as far as there is room, the most telling first."""
-    palette = look.palette
+    palette = theme.palette
     texts: list[tuple[str, Style]] = []
     gpus = view.gpus()
     if gpus:
-        texts.append((gpu_names.counted(gpus), palette.header_dim))
+        texts.append((gpu_names.gpu_counts(gpus), palette.header_dim))
     if view.selection != "all":
         texts.append((f"GPUs shown: {fmt.printable(view.selection)}", palette.header_dim))
     texts += [(text, palette.header) for text in _job(view)]
@@ -99,16 +99,16 @@ def _job(view: View) -> list[str]:
     return texts
 
 
-def host(view: View, width: int, look: Look) -> Row:
+def host(view: View, width: int, theme: CellTheme) -> Row:
     """A line on CPU, memory, disk and network of this machine."""
-    palette = look.palette
+    palette = theme.palette
     row = Row(width)
     if view.snapshot is None:
         return row.end(palette.text)
     now = view.snapshot.host
     row.add(" CPU ", palette.dim).add(f"{fmt.percent(now.cpu_pct):>4} ", palette.text)
     for label, text, cells in _host_figures(now):
-        if len(label) + cells + 5 > row.left:
+        if len(label) + cells + 5 > row.free_cells:
             break  # a later one that is shorter would stand beside a label that is not its own
         row.add(f"   {label} ", palette.dim).add(text.ljust(cells), palette.text)
     return row.end(palette.text)
@@ -133,28 +133,28 @@ def _host_figures(now: Host) -> list[tuple[str, str, int]]:
     return figures
 
 
-def notes(view: View, width: int, look: Look) -> Row:
+def notes(view: View, width: int, theme: CellTheme) -> Row:
     """The first sentence for the person at the screen, and how many more there are."""
-    palette = look.palette
+    palette = theme.palette
     found = () if view.snapshot is None else view.snapshot.host.notes
     if not found:
         return Row(width).end(palette.text)
     more = f"  +{len(found) - 1} more: ? shows all" if len(found) > 1 else ""
-    row = Row(width).add(f" {look.glyphs.info} ", palette.info)
+    row = Row(width).add(f" {theme.glyphs.info} ", palette.info)
     return row.add(clip(fmt.printable(found[0]), width - 3 - len(more)) + more, palette.dim).end(palette.text)
 
 
-def footer(keys: Sequence[Key], width: int, look: Look, labels: Mapping[str, str] | None = None) -> Row:
+def footer(keys: Sequence[Key], width: int, theme: CellTheme, labels: Mapping[str, str] | None = None) -> Row:
     """The keys that work here. Those without room are in the help, which is always named.
 
     Args:
         keys: in the order of their worth; the last is always shown.
         width: of the row.
-        look: how to draw.
+        theme: how to draw.
         labels: what to say instead of a key's label.
     """
     labels = labels or {}
-    palette = look.palette
+    palette = theme.palette
     row = Row(width)
     if not keys:
         return row.end(palette.key_label)
@@ -164,7 +164,7 @@ def footer(keys: Sequence[Key], width: int, look: Look, labels: Mapping[str, str
         if key.label in labels:
             reserved -= _cells(key, key.label)
         for label in dict.fromkeys((labels.get(key.label, key.label), key.label)):
-            if _cells(key, label) + reserved <= row.left:
+            if _cells(key, label) + reserved <= row.free_cells:
                 row.add(f" {key.shown} ", palette.key).add(f"{label} ", palette.key_label)
                 break
     row.add(f" {last.shown} ", palette.key).add(f"{last.label} ", palette.key_label)
@@ -175,9 +175,9 @@ def _cells(key: Key, label: str) -> int:
     return len(key.shown) + len(label) + 3
 
 
-def no_gpu(view: View, width: int, height: int, look: Look) -> list[Row]:
+def no_gpu(view: View, width: int, height: int, theme: CellTheme) -> list[Row]:
     """Why no GPU is shown, in the collectors' words, and what to do."""
-    palette = look.palette
+    palette = theme.palette
     lines: list[tuple[str, bool]] = []
     if view.snapshot is None:
         lines = [("Waiting for the first sample …", False)]
@@ -201,4 +201,4 @@ def no_gpu(view: View, width: int, height: int, look: Look) -> list[Row]:
     above = max((height - 2 - len(rows)) // 2, 0) if height > 8 else 0
     content = [Row(inner) for _ in range(above)] + rows
     content += [Row(inner) for _ in range(height - 2 - len(content))]
-    return frame(content, width, look, title=[("GPUs", palette.strong)])
+    return frame(content, width, theme, title=[("GPUs", palette.strong)])

@@ -11,7 +11,7 @@ from llmtop import format as fmt
 from llmtop.memory import text as memory_text
 from llmtop.memory.model import MemoryDevice, MemoryFinding, MemoryReport
 from llmtop.report.render.text_table import TextTable
-from tui.paint.rows import Look, Row, clip
+from tui.paint.rows import CellTheme, Row, clip
 
 _CURVE_ROWS = 6
 _LEAST_NAME = 14
@@ -20,39 +20,39 @@ _GAP = 2
 _ALL = 1 << 30
 
 
-def paint(report: MemoryReport, name: str, width: int, look: Look) -> list[Row]:
+def paint(report: MemoryReport, name: str, width: int, theme: CellTheme) -> list[Row]:
     """All of it, as many lines as it takes.
 
     Args:
         report: what was read.
         name: of the capture.
         width: of the screen.
-        look: how to draw.
+        theme: how to draw.
     """
-    palette = look.palette
-    rows = [_title(report, name, width, look)]
+    palette = theme.palette
+    rows = [_title(report, name, width, theme)]
     rows += _wrapped(report.summary, width, palette.strong)
     for finding in report.findings:
-        rows += _finding(finding, width, look)
+        rows += _finding(finding, width, theme)
     for device in report.devices:
-        rows += _device(device, width, look)
+        rows += _device(device, width, theme)
     for note in report.notes:
         rows += _wrapped(f"note: {note}", width, palette.dim)
     return rows
 
 
-def _title(report: MemoryReport, name: str, width: int, look: Look) -> Row:
-    row = Row(width).add(" memory", look.palette.strong)
+def _title(report: MemoryReport, name: str, width: int, theme: CellTheme) -> Row:
+    row = Row(width).add(" memory", theme.palette.strong)
     parts = [fmt.printable(name)]
     if report.window_seconds is not None:
         parts.append(f"history of {fmt.duration(report.window_seconds)}")
     if report.steps is not None:
         parts.append(fmt.counted(report.steps, "step"))
-    return row.add("".join(f" {look.glyphs.dot} {part}" for part in parts), look.palette.dim)
+    return row.add("".join(f" {theme.glyphs.dot} {part}" for part in parts), theme.palette.dim)
 
 
-def _finding(finding: MemoryFinding, width: int, look: Look) -> list[Row]:
-    palette = look.palette
+def _finding(finding: MemoryFinding, width: int, theme: CellTheme) -> list[Row]:
+    palette = theme.palette
     style: dict[str, Style] = {"critical": palette.critical, "warning": palette.warning, "info": palette.info}
     saved = finding.saves_at_most_bytes
     saves = "" if saved is None else f" Saves at most {fmt.size(saved)}."
@@ -64,24 +64,24 @@ def _finding(finding: MemoryFinding, width: int, look: Look) -> list[Row]:
     return rows
 
 
-def _device(device: MemoryDevice, width: int, look: Look) -> list[Row]:
-    palette = look.palette
+def _device(device: MemoryDevice, width: int, theme: CellTheme) -> list[Row]:
+    palette = theme.palette
     rows = [Row(width), Row(width).add(f" GPU {device.device}", palette.strong)]
     for said in memory_text.figures(device):
         rows += _wrapped(said, width, palette.text, 3)
     if device.timeline is not None:
         rows += [Row(width), Row(width).add(" Allocated and reserved over the window", palette.strong)]
         curve = memory_text.draw_timeline(device.timeline, width - 2, _CURVE_ROWS)
-        rows += [Row(width).add(line, look.lines["compute"]) for line in curve]
+        rows += [Row(width).add(line, theme.lines["compute"]) for line in curve]
     tables = [table for table in memory_text.tables(device, width) if table.rows]
     for table in sorted(tables, key=lambda one: not one.title.startswith("Peak")):
-        rows += _table(table, width, look)
+        rows += _table(table, width, theme)
     return rows
 
 
-def _table(table: TextTable, width: int, look: Look) -> list[Row]:
+def _table(table: TextTable, width: int, theme: CellTheme) -> list[Row]:
     """The title, the columns that fit, and every row."""
-    palette = look.palette
+    palette = theme.palette
     columns = fitting(table, width - 3)
     left = sum(place < table.text_columns for place in columns)
     header = tuple(table.header[place] for place in columns)

@@ -18,11 +18,11 @@ from llmtop import config
 from llmtop import format as fmt
 from llmtop.model import gpu_busy, ownership
 from llmtop.model.snapshot import Alert, Gpu, Rank, Snapshot
-from tui.core.columns import Around, Column, fitting
+from tui.core.columns import Column, ColumnContext, fitting
 from tui.paint import alert_style, gpu_names
 from tui.paint.gpu_metrics import BY_KEY, GIB, Hue
 from tui.paint.past_strip import add_strip
-from tui.paint.rows import Look, Row, clip, pad
+from tui.paint.rows import CellTheme, Row, clip, pad
 from tui.panes.words import short_command
 from tui.series.heights import FigureHistory
 from tui.state.history import key_of
@@ -72,7 +72,7 @@ def _places(snapshot: Snapshot | None) -> dict[int, str]:
 
 
 def _gpu_column(title: str, width: int, weight: int, key: str, *, strong: bool = False) -> Column[Entry]:
-    def text(entry: Entry, _around: Around) -> str:
+    def text(entry: Entry, _around: ColumnContext) -> str:
         if entry.gpu is None or entry.again:
             return ""
         return cell_text(entry.gpu, key)
@@ -80,7 +80,7 @@ def _gpu_column(title: str, width: int, weight: int, key: str, *, strong: bool =
     return Column(title, width, weight, text, strong=strong, key=key)
 
 
-def _both(one: float | None, other: float | None) -> float | None:
+def _sum_or_none(one: float | None, other: float | None) -> float | None:
     return None if one is None and other is None else (one or 0.0) + (other or 0.0)
 
 
@@ -96,22 +96,22 @@ def cell_text(gpu: Gpu, key: str) -> str:
     if key == "memory":
         total, used = gpu.mem_total_bytes, gpu.mem_used_bytes
         digits = 0 if total is None or total >= 16 * GIB else 1
-        of = "" if total is None else f"/{total / GIB:.{digits}f}"
-        return fmt.number(None if used is None else used / GIB, digits) + of
+        suffix = "" if total is None else f"/{total / GIB:.{digits}f}"
+        return fmt.number(None if used is None else used / GIB, digits) + suffix
     return _TEXTS[key](gpu) if key in _TEXTS else BY_KEY[key].text(gpu)
 
 
 _TEXTS: dict[str, Callable[[Gpu], str]] = {
     "temperature": lambda gpu: fmt.number(gpu.temperature_c, 0, "°"),
     "clock": lambda gpu: fmt.number(gpu.sm_clock_mhz),
-    "pcie": lambda gpu: _per_s(_both(gpu.pcie_rx_bytes_per_s, gpu.pcie_tx_bytes_per_s)),
-    "nvlink": lambda gpu: _per_s(_both(gpu.nvlink_rx_bytes_per_s, gpu.nvlink_tx_bytes_per_s)),
-    "xgmi": lambda gpu: _per_s(_both(gpu.xgmi_rx_bytes_per_s, gpu.xgmi_tx_bytes_per_s)),
+    "pcie": lambda gpu: _per_s(_sum_or_none(gpu.pcie_rx_bytes_per_s, gpu.pcie_tx_bytes_per_s)),
+    "nvlink": lambda gpu: _per_s(_sum_or_none(gpu.nvlink_rx_bytes_per_s, gpu.nvlink_tx_bytes_per_s)),
+    "xgmi": lambda gpu: _per_s(_sum_or_none(gpu.xgmi_rx_bytes_per_s, gpu.xgmi_tx_bytes_per_s)),
 }
 
 
 def _rank_column(title: str, width: int, weight: int, key: str, *, strong: bool = False) -> Column[Entry]:
-    def text(entry: Entry, _around: Around) -> str:
+    def text(entry: Entry, _around: ColumnContext) -> str:
         rank = entry.rank
         if rank is None:
             return ""
@@ -217,8 +217,8 @@ def _figure(shown: Sequence[Entry]) -> tuple[str, str, Hue]:
     gpus = [entry.gpu for entry in shown if entry.gpu is not None]
     limits = {gpu.power_limit_watts for gpu in gpus if gpu.power_limit_watts}
     if limits:
-        of = f" of {limits.pop():.0f} W" if len(limits) == 1 else " of its limit"
-        return "power", "power" + of, "energy"
+        suffix = f" of {limits.pop():.0f} W" if len(limits) == 1 else " of its limit"
+        return "power", "power" + suffix, "energy"
     if gpus:
         return "util", "util", "compute"
     return "step", "step", "compute"
@@ -229,7 +229,7 @@ class NodeTableFrame(Struct, frozen=True):
 
     plan: _Plan
     figure: tuple[str, str, Hue]
-    around: Around
+    context: ColumnContext
     snapshot: Snapshot
     worst: dict[str, Alert]
     """By GPU."""
@@ -259,9 +259,9 @@ def table(view: View, shown: Sequence[Entry], width: int) -> NodeTableFrame | No
     return NodeTableFrame(
         plan=_plan(width, _absent(shown)),
         figure=_figure(shown),
-        around=Around(gpu_names.labels(snapshot.gpus), snapshot.time),
+        context=ColumnContext(gpu_names.labels(snapshot.gpus), snapshot.time),
         snapshot=snapshot,
-        worst=alert_style.by_gpu(snapshot),
+        worst=alert_style.alerts_by_gpu(snapshot),
         of_pid=of_pid,
         alerts=count,
         job=None if job is None else job.name,
@@ -271,40 +271,40 @@ def table(view: View, shown: Sequence[Entry], width: int) -> NodeTableFrame | No
     )
 
 
-def titles(made: NodeTableFrame, width: int, span: str, look: Look) -> Row:
+def titles(frame: NodeTableFrame, width: int, span: str, theme: CellTheme) -> Row:
     """The line above the table.
 
     Args:
-        made: what `table` made.
+        frame: what `table` made.
         width: of the line.
         span: what the strips cover, in words.
-        look: how to draw.
+        theme: how to draw.
     """
-    plan, dim = made.plan, look.palette.dim
+    plan, dim = frame.plan, theme.palette.dim
     row = Row(width).add(" " * _HEAD, dim)
     gap = " " * plan.gap
     for place, column in enumerate(plan.columns):
         if place == plan.strip_at:
-            row.add(_strip_title(made, plan.strip, span) + gap, dim)
+            row.add(_strip_title(frame, plan.strip, span) + gap, dim)
         if plan.second and column.key == "sm":
             row.add(pad("SM", plan.second) + gap, dim)
         row.add(pad(column.title, column.width, right=True) + gap, dim)
     if plan.strip_at == len(plan.columns):
-        row.add(_strip_title(made, plan.strip, span) + gap, dim)
-    return row.add(pad("state", min(plan.state, row.left)), dim).end(look.palette.text)
+        row.add(_strip_title(frame, plan.strip, span) + gap, dim)
+    return row.add(pad("state", min(plan.state, row.free_cells)), dim).end(theme.palette.text)
 
 
-def _strip_title(made: NodeTableFrame, room: int, span: str) -> str:
-    name = made.figure[1]
+def _strip_title(frame: NodeTableFrame, room: int, span: str) -> str:
+    name = frame.figure[1]
     full = f"{name}, {span}"
     return pad(full if len(full) <= room else name, room)
 
 
-class _LineMade(Struct, frozen=True):
+class _LineContent(Struct, frozen=True):
     """All that a line is painted from."""
 
     plan: _Plan
-    look: Look
+    cell_theme: CellTheme
     width: int
     texts: tuple[str, ...]
     """Of the columns."""
@@ -319,40 +319,40 @@ class _LineMade(Struct, frozen=True):
     state: tuple[str, Style]
 
 
-def line(made: NodeTableFrame, entry: Entry, view: View, width: int, look: Look) -> Row:
+def line(frame: NodeTableFrame, entry: Entry, view: View, width: int, theme: CellTheme) -> Row:
     """One GPU and the rank on it."""
-    plan, rank = made.plan, entry.rank
-    alert = _alert(made, entry)
-    loud = alert if alert is not None and alert_style.weight(alert) > 0 else None
-    strip, hue = _strip(made, entry, view) if plan.strip_at >= 0 else ("", made.figure[2])
-    told = _LineMade(
+    plan, rank = frame.plan, entry.rank
+    alert = _alert(frame, entry)
+    loud = alert if alert is not None and alert_style.severity_rank(alert) > 0 else None
+    strip, hue = _strip(frame, entry, view) if plan.strip_at >= 0 else ("", frame.figure[2])
+    content = _LineContent(
         plan=plan,
-        look=look,
+        cell_theme=theme,
         width=width,
-        texts=tuple([column.text(entry, made.around) for column in plan.columns]),
+        texts=tuple([column.text(entry, frame.context) for column in plan.columns]),
         strip=strip,
         hue=hue,
         second=_second(entry, view, plan.second) if plan.second else None,
         loud=loud,
-        picked=entry.gpu is not None and entry.gpu.uuid == made.selected and not entry.again,
-        chosen=rank is not None and rank.pid == made.chosen,
-        foreign=rank is None or (made.several and rank.job != made.job),
-        state=_state(made, entry, loud, look),
+        picked=entry.gpu is not None and entry.gpu.uuid == frame.selected and not entry.again,
+        chosen=rank is not None and rank.pid == frame.chosen,
+        foreign=rank is None or (frame.several and rank.job != frame.job),
+        state=_state(frame, entry, loud, theme),
     )
     place = None if entry.gpu is None else entry.gpu.uuid, None if rank is None else rank.pid, entry.again
-    return view.kept.get(place, told, lambda: _painted(told))
+    return view.kept.get(place, content, lambda: _paint_line(content))
 
 
-def _painted(told: _LineMade) -> Row:
-    look, plan, loud, picked = told.look, told.plan, told.loud, told.picked
-    palette = look.palette
-    plain = palette.dim if told.foreign and loud is None else palette.text
-    strong = palette.dim if told.foreign and loud is None else palette.strong
-    row = Row(told.width)
+def _paint_line(content: _LineContent) -> Row:
+    theme, plan, loud, picked = content.cell_theme, content.plan, content.loud, content.picked
+    palette = theme.palette
+    plain = palette.dim if content.foreign and loud is None else palette.text
+    strong = palette.dim if content.foreign and loud is None else palette.strong
+    row = Row(content.width)
     if loud is not None:
-        row.add(alert_style.mark(loud, look), alert_style.badge(loud, look))
+        row.add(alert_style.mark(loud, theme), alert_style.badge(loud, theme))
     else:
-        mark = look.glyphs.selected if picked or told.chosen else " "
+        mark = theme.glyphs.selected if picked or content.chosen else " "
         row.add(mark, palette.selected if picked else palette.dim)
     gap = " " * plan.gap
     waiting, style_of = [" "], palette.text  # cells of one style are put into the row together
@@ -365,30 +365,30 @@ def _painted(told: _LineMade) -> Row:
     for place, column in enumerate(plan.columns):
         if place == plan.strip_at:
             flush()
-            _add_strip(row, told)
+            _add_strip(row, content)
         if plan.second and column.key == "sm":
             flush()
-            if told.second is None:
+            if content.second is None:
                 row.add(" " * plan.second, palette.text)
             else:
-                add_strip(row, told.second, "compute", look)
+                add_strip(row, content.second, "compute", theme)
             waiting.append(gap)
         wanted = strong if column.strong else plain
         if column.key == "" and (picked or loud is not None):
-            wanted = palette.selected if loud is None else alert_style.ink(loud, look)
+            wanted = palette.selected if loud is None else alert_style.ink(loud, theme)
         if wanted is not style_of:
             flush()
             style_of = wanted
-        waiting.append(pad(told.texts[place], column.width, right=True) + gap)
+        waiting.append(pad(content.texts[place], column.width, right=True) + gap)
     flush()
     if plan.strip_at == len(plan.columns):
-        _add_strip(row, told)
-    text, style = told.state
-    said = whole(text, min(plan.state, row.left), f" {look.glyphs.dot} ")
+        _add_strip(row, content)
+    text, style = content.state
+    said = fitting_parts(text, min(plan.state, row.free_cells), f" {theme.glyphs.dot} ")
     return row.add(said, style).end(palette.text)
 
 
-def whole(text: str, room: int, between: str) -> str:
+def fitting_parts(text: str, room: int, between: str) -> str:
     """As many of the parts of a text as fit, each whole; of the first, its beginning where not even that fits."""
     first, *others = text.split(between)
     said = clip(first, room)
@@ -399,106 +399,108 @@ def whole(text: str, room: int, between: str) -> str:
     return said
 
 
-def _strip(made: NodeTableFrame, entry: Entry, view: View) -> tuple[FigureHistory | str, Hue]:
+def _strip(frame: NodeTableFrame, entry: Entry, view: View) -> tuple[FigureHistory | str, Hue]:
     """The history of the figure that the table shows, or why there is none; and in which colours."""
-    key, _, hue = made.figure
-    room = made.plan.strip
+    key, _, hue = frame.figure
+    room = frame.plan.strip
     if entry.gpu is None and entry.rank is not None:
-        return view.history.past_from_zero((key_of(entry.rank), "step"), room), "compute"
+        return view.history.heights_from_zero((key_of(entry.rank), "step"), room), "compute"
     if entry.gpu is None or entry.again:
         return "  the same GPU", hue
-    past = view.history.past((entry.gpu.uuid, key), room, BY_KEY[key].limit(entry.gpu))
+    past = view.history.heights_of((entry.gpu.uuid, key), room, BY_KEY[key].limit(entry.gpu))
     if entry.gpu.mig_parent_uuid is not None and not any(past.heights):
         return f"  part of GPU {entry.gpu.index}: power is told of all of it", hue
     return past, hue
 
 
-def _add_strip(row: Row, told: _LineMade) -> None:
-    look = told.look
-    if isinstance(told.strip, str):
-        row.add(pad(told.strip, told.plan.strip), look.palette.dim)
+def _add_strip(row: Row, content: _LineContent) -> None:
+    theme = content.cell_theme
+    if isinstance(content.strip, str):
+        row.add(pad(content.strip, content.plan.strip), theme.palette.dim)
     else:
-        add_strip(row, told.strip, told.hue, look)
-    row.add(" " * told.plan.gap, look.palette.text)
+        add_strip(row, content.strip, content.hue, theme)
+    row.add(" " * content.plan.gap, theme.palette.text)
 
 
 def _second(entry: Entry, view: View, room: int) -> FigureHistory | None:
     if entry.gpu is None or entry.again:
         return None
-    return view.history.past((entry.gpu.uuid, "sm"), room, 100.0)
+    return view.history.heights_of((entry.gpu.uuid, "sm"), room, 100.0)
 
 
-def _alert(made: NodeTableFrame, entry: Entry) -> Alert | None:
+def _alert(frame: NodeTableFrame, entry: Entry) -> Alert | None:
     """The worst alert of a line: of its rank, or of its GPU where that is told here."""
-    own = None if entry.rank is None else made.of_pid.get(entry.rank.pid)
+    own = None if entry.rank is None else frame.of_pid.get(entry.rank.pid)
     if entry.gpu is None or entry.again:
         return own
-    return made.worst.get(entry.gpu.uuid, own)
+    return frame.worst.get(entry.gpu.uuid, own)
 
 
-def _state(made: NodeTableFrame, entry: Entry, loud: Alert | None, look: Look) -> tuple[str, Style]:
+def _state(frame: NodeTableFrame, entry: Entry, loud: Alert | None, theme: CellTheme) -> tuple[str, Style]:
     """The word for how it goes, and why: an alert, a rank's state, whose GPU it is."""
-    palette, rank, gpu = look.palette, entry.rank, entry.gpu
+    palette, rank, gpu = theme.palette, entry.rank, entry.gpu
     if loud is not None:
-        count = _count(made, entry) - 1
-        word, more = alert_style.word(loud), f" +{count}" if count > 0 else ""
+        count = _count(frame, entry) - 1
+        word, more = alert_style.alert_word(loud), f" +{count}" if count > 0 else ""
         forms = (f" {word}{more} ", f"{word}{more}", f" {word} ", word)
-        return next((text for text in forms if len(text) <= made.plan.state), word), alert_style.badge(loud, look)
+        return next((text for text in forms if len(text) <= frame.plan.state), word), alert_style.badge(
+            loud, theme
+        )
     if gpu is not None and gpu.error and not entry.again:
-        return f"ERROR {look.glyphs.dot} {fmt.printable(gpu.error)}", palette.critical
+        return f"ERROR {theme.glyphs.dot} {fmt.printable(gpu.error)}", palette.critical
     if rank is None:
-        return _unattached(made, gpu, look), palette.dim
+        return _unattached(frame, gpu, theme), palette.dim
     if rank.state != "running":
         inks = {"stalled": palette.critical, "paused": palette.dim, "gone": palette.dim}
         return rank.state.upper(), inks.get(rank.state, palette.warning)
-    waits = _waits_in(rank, look)
-    whose = "" if gpu is None else fmt.printable(ownership.owners(gpu.uuid, made.snapshot))
+    waits = _waits_in(rank, theme)
+    whose = "" if gpu is None else fmt.printable(ownership.owners(gpu.uuid, frame.snapshot))
     if waits or whose:
-        return waits or f"ok {look.glyphs.dot} {whose}", palette.warning
-    return _running(made, rank), palette.dim
+        return waits or f"ok {theme.glyphs.dot} {whose}", palette.warning
+    return _running(frame, rank), palette.dim
 
 
-def _waits_in(rank: Rank, look: Look) -> str:
+def _waits_in(rank: Rank, theme: CellTheme) -> str:
     """The collective in which a rank stands while no step ends; empty where it stands in none."""
     stuck = [one for one in rank.collectives if one.completed is not None and one.completed < one.enqueued]
-    return f"waits {look.glyphs.dot} in {fmt.printable(stuck[0].operation or 'a collective')}" if stuck else ""
+    return f"waits {theme.glyphs.dot} in {fmt.printable(stuck[0].operation or 'a collective')}" if stuck else ""
 
 
-def _running(made: NodeTableFrame, rank: Rank) -> str:
+def _running(frame: NodeTableFrame, rank: Rank) -> str:
     if rank.lost:
         return f"lost {fmt.count(rank.lost)} steps"
-    other_job = made.several and rank.job != made.job
+    other_job = frame.several and rank.job != frame.job
     return f"another job: {fmt.printable(rank.job).replace(' · ', ' ')}" if other_job else "ok"
 
 
-def _count(made: NodeTableFrame, entry: Entry) -> int:
+def _count(frame: NodeTableFrame, entry: Entry) -> int:
     if entry.gpu is not None and not entry.again:
-        return made.alerts[entry.gpu.uuid]
-    return 0 if entry.rank is None else made.alerts[f"pid {entry.rank.pid}"]
+        return frame.alerts[entry.gpu.uuid]
+    return 0 if entry.rank is None else frame.alerts[f"pid {entry.rank.pid}"]
 
 
-def _unattached(made: NodeTableFrame, gpu: Gpu | None, look: Look) -> str:
+def _unattached(frame: NodeTableFrame, gpu: Gpu | None, theme: CellTheme) -> str:
     """Who has a GPU on which no training is attached."""
     if gpu is None:
         return ""
-    parts = sum(one.mig_parent_uuid == gpu.uuid for one in made.snapshot.gpus)
+    parts = sum(one.mig_parent_uuid == gpu.uuid for one in frame.snapshot.gpus)
     if parts:
         return f"split into {fmt.counted(parts, 'MIG instance')}"
-    dot = f" {look.glyphs.dot} "
-    processes = [one for one in made.snapshot.processes if one.gpu_uuid == gpu.uuid]
+    dot = f" {theme.glyphs.dot} "
+    processes = [one for one in frame.snapshot.processes if one.gpu_uuid == gpu.uuid]
     kind = f"MIG{dot}" if gpu.mig_parent_uuid is not None else ""
     if not processes:
         return f"{kind}no process"
     named = short_command(processes[0].command) or f"pid {processes[0].pid}"
     named += f" +{len(processes) - 1} more" if len(processes) > 1 else ""
-    whose = fmt.printable(ownership.owners(gpu.uuid, made.snapshot))
+    whose = fmt.printable(ownership.owners(gpu.uuid, frame.snapshot))
     return kind + (whose or "not attached") + dot + named
 
 
-def more(hidden: Sequence[Entry], loud: int, width: int, look: Look) -> Row:
+def more(hidden: Sequence[Entry], loud: int, width: int, theme: CellTheme) -> Row:
     """The line that counts those for which there is no room."""
-    palette = look.palette
-    text = f"   +{len(hidden)} more {look.glyphs.more} r shows all ranks"
+    palette = theme.palette
+    text = f"   +{len(hidden)} more {theme.glyphs.more} r shows all ranks"
     if loud:
         text += f", {loud} of them with an alert"
     return Row(width).add(text, palette.warning if loud else palette.dim).end(palette.text)

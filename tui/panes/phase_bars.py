@@ -12,7 +12,7 @@ from llmtop.model.snapshot import Phase, Rank
 from llmtop.naming.phase_names import Role, role_of
 from llmtop.step_history.whole_steps import OUTSIDE
 from tui.paint.charts import split
-from tui.paint.rows import Look, Row
+from tui.paint.rows import CellTheme, Row
 
 Clock = Literal["host", "gpu"]
 
@@ -82,9 +82,9 @@ def letters(names: Sequence[str]) -> dict[str, str]:
     return found
 
 
-def block(row: Row, letter: str, length: int, color: int, look: Look) -> None:
+def block(row: Row, letter: str, length: int, color: int, theme: CellTheme) -> None:
     """A stretch of a bar: it begins with its letter, and has its colour, or its pattern where there is none."""
-    palette, glyphs = look.palette, look.glyphs
+    palette, glyphs = theme.palette, theme.glyphs
     if length <= 0:
         return
     if color == REST:
@@ -95,7 +95,7 @@ def block(row: Row, letter: str, length: int, color: int, look: Look) -> None:
         row.add(letter + glyphs.fills[color] * (length - 1), palette.phases[color])
 
 
-def listed(rank: Rank, shown: Sequence[Part]) -> list[Part]:
+def with_untimed(rank: Rank, shown: Sequence[Part]) -> list[Part]:
     """These and, last, the time in none of them, where it is known: together they are the mean step."""
     if rank.outside_seconds is None or not shown:
         return list(shown)
@@ -120,7 +120,7 @@ def bar(
     clock: Clock,
     total: float,
     width: int,
-    look: Look,
+    theme: CellTheme,
     *,
     names: bool = True,
     outside: float | None = None,
@@ -133,7 +133,7 @@ def bar(
         whole: seconds that shares are of; `total` if not given.
         outside: seconds in no phase, by the host's clock, where these are the rest of the bar.
     """
-    palette, glyphs, of = look.palette, look.glyphs, whole or total
+    palette, glyphs, of = theme.palette, theme.glyphs, whole or total
     seconds = [part.seconds(clock) or 0.0 for part in shown]
     cells = split(seconds, total, width)
     filled = palette.depth != "mono" and not glyphs.ascii
@@ -143,7 +143,7 @@ def bar(
             continue
         label = _label(part.phase.name, fmt.percent(100 * spent / of), length) if names else ""
         if not label:
-            block(row, known[part.phase.name], length, part.color, look)
+            block(row, known[part.phase.name], length, part.color, theme)
         elif filled:
             row.add(label.center(length), palette.phase_bars[part.color])
         else:

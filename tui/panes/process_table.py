@@ -11,19 +11,19 @@ from llmtop import config
 from llmtop import format as fmt
 from llmtop.model import ownership
 from llmtop.model.snapshot import Process, Snapshot
-from tui.core.columns import Around, Column, Comparable, fitting, wanted
+from tui.core.columns import Column, ColumnContext, Comparable, columns_titled, fitting
 from tui.paint import gpu_names
-from tui.paint.rows import Look, Row, elapsed, frame, pad
+from tui.paint.rows import CellTheme, Row, elapsed, frame, pad
 from tui.state.view import View
 
 Value = TypeVar("Value")
 
 
-def _age(process: Process, now: float) -> str:
+def _age_seconds(process: Process, now: float) -> str:
     return fmt.DASH if process.started_at is None else elapsed(now - process.started_at)
 
 
-def _place(process: Process, around: Around) -> float | None:
+def _place(process: Process, around: ColumnContext) -> float | None:
     """Where a process's GPU stands among all; "0:1", a MIG instance, after "0"."""
     index, _, part = around.gpus.get(process.gpu_uuid or "", "").partition(":")
     return None if not index else int(index) + (int(part) + 1) / 1000 if part.isdecimal() else int(index)
@@ -64,7 +64,7 @@ COLUMNS: tuple[Column[Process], ...] = (
         "age",
         7,
         11,
-        lambda p, around: _age(p, around.now),
+        lambda p, around: _age_seconds(p, around.now),
         lambda p, _: None if p.started_at is None else -p.started_at,
     ),
     _column("command", 12, 0, lambda p: p.command, _words, numeric=False),
@@ -76,14 +76,14 @@ _COMMAND = COLUMNS[-1]
 _LEAST_COMMAND = 24
 
 
-def around(snapshot: Snapshot) -> Around:
+def column_context(snapshot: Snapshot) -> ColumnContext:
     """What the cells of all processes of a snapshot need besides."""
-    return Around(gpu_names.labels(snapshot.gpus), snapshot.time)
+    return ColumnContext(gpu_names.labels(snapshot.gpus), snapshot.time)
 
 
 def rows_of(snapshot: Snapshot, column: int, *, reverse: bool, wanted: str) -> list[Process]:
-    """The processes whose pid, user or command contains `wanted`, sorted; those without the value come last."""
-    beside = around(snapshot)
+    """Return the processes whose pid, user or command contains `wanted`, sorted; absent values come last."""
+    beside = column_context(snapshot)
     small = wanted.lower()
     found = [p for p in snapshot.processes if small in f"{p.pid} {p.user or ''} {p.command or ''}".lower()]
     order = COLUMNS[column].order
@@ -99,7 +99,7 @@ def rows_of(snapshot: Snapshot, column: int, *, reverse: bool, wanted: str) -> l
 
 def plan(width: int, sorted_by: int, snapshot: Snapshot | None = None) -> list[Column[Process]]:
     """The columns that fit; the one sorted by and the command always do, and the user where there are others."""
-    chosen = wanted(COLUMNS, config.current().columns.processes)
+    chosen = columns_titled(COLUMNS, config.current().columns.processes)
     if len(chosen) < len(COLUMNS):
         ends = [column for column in chosen if column is _COMMAND]
         columns = [*(column for column in chosen if column is not _COMMAND), *ends]
@@ -111,15 +111,17 @@ def plan(width: int, sorted_by: int, snapshot: Snapshot | None = None) -> list[C
     return fitting(COLUMNS, room, 2, always=always)
 
 
-def titles(columns: Sequence[Column[Process]], sorted_by: int, width: int, look: Look, *, reverse: bool) -> Row:
+def titles(
+    columns: Sequence[Column[Process]], sorted_by: int, width: int, theme: CellTheme, *, reverse: bool
+) -> Row:
     """The titles; the column sorted by is marked with the direction."""
-    palette = look.palette
+    palette = theme.palette
     row = Row(width).add(" ", palette.dim)
     for column in columns:
         chosen = column is COLUMNS[sorted_by]
-        sign = "" if not chosen else look.glyphs.more if reverse else look.glyphs.less
+        sign = "" if not chosen else theme.glyphs.more if reverse else theme.glyphs.less
         style = palette.selected if chosen else palette.dim
-        room = row.left if column is _COMMAND else column.width
+        room = row.free_cells if column is _COMMAND else column.width
         row.add(pad(f"{sign}{column.title}", room, right=column.numeric), style)
         row.add("  ", palette.dim)
     return row.end(palette.text)
@@ -128,37 +130,37 @@ def titles(columns: Sequence[Column[Process]], sorted_by: int, width: int, look:
 def line(
     process: Process,
     columns: Sequence[Column[Process]],
-    beside: Around,
+    beside: ColumnContext,
     width: int,
-    look: Look,
+    theme: CellTheme,
     chosen: bool,
 ) -> Row:
     """The line of the table for one process."""
-    palette = look.palette
+    palette = theme.palette
     style: Style = palette.cursor if chosen else palette.text
-    row = Row(width).add(look.glyphs.selected if chosen else " ", style)
+    row = Row(width).add(theme.glyphs.selected if chosen else " ", style)
     for column in columns:
-        room = row.left if column is _COMMAND else column.width
+        room = row.free_cells if column is _COMMAND else column.width
         row.add(pad(column.text(process, beside), room, right=column.numeric), style).add("  ", style)
     return row.end(style)
 
 
-def paint(view: View, width: int, height: int, look: Look) -> list[Row]:
+def paint(view: View, width: int, height: int, theme: CellTheme) -> list[Row]:
     """The processes that hold most GPU memory, in a frame, as many as fit."""
-    palette, snapshot = look.palette, view.snapshot
+    palette, snapshot = theme.palette, view.snapshot
     if snapshot is None:
         return [Row(width).end(palette.text) for _ in range(height)]
     inner, room = width - 4, height - 3
     found = rows_of(snapshot, BY_MEMORY, reverse=True, wanted="")
     columns = plan(inner, BY_MEMORY, snapshot)
-    beside = around(snapshot)
-    rows = [titles(columns, BY_MEMORY, inner, look, reverse=True)]
+    beside = column_context(snapshot)
+    rows = [titles(columns, BY_MEMORY, inner, theme, reverse=True)]
     shown = found if len(found) <= room else found[: room - 1]
-    rows += [line(process, columns, beside, inner, look, chosen=False) for process in shown]
+    rows += [line(process, columns, beside, inner, theme, chosen=False) for process in shown]
     if len(shown) < len(found):
         rows.append(
-            Row(inner).add(f" +{len(found) - len(shown)} more {look.glyphs.more} p shows all", palette.dim)
+            Row(inner).add(f" +{len(found) - len(shown)} more {theme.glyphs.more} p shows all", palette.dim)
         )
     rows += [Row(inner) for _ in range(room + 1 - len(rows))]
-    title = [("processes", palette.strong), (f" {look.glyphs.dot} {len(found)}", palette.dim)]
-    return frame(rows, width, look, title=title)
+    title = [("processes", palette.strong), (f" {theme.glyphs.dot} {len(found)}", palette.dim)]
+    return frame(rows, width, theme, title=title)

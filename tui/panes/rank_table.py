@@ -13,11 +13,11 @@ from rich.style import Style
 from llmtop import format as fmt
 from llmtop.model import gpu_busy
 from llmtop.model.snapshot import Alert, Job, Rank
-from tui.core.columns import Around, Column, fitting
+from tui.core.columns import Column, ColumnContext, fitting
 from tui.core.layout import visible
 from tui.paint import alert_style, gpu_names
 from tui.paint.charts import nice_limit
-from tui.paint.rows import Look, Row, clip, frame, pad
+from tui.paint.rows import CellTheme, Row, clip, frame, pad
 from tui.panes.phase_bars import bar, parts, step_seconds
 from tui.state.view import View
 
@@ -44,25 +44,27 @@ class _RankTableFrame(Struct, frozen=True):
     width: int
     longest: float
     """Seconds at the end of the bars' axis."""
-    around: Around
+    context: ColumnContext
     chosen: int | None
     """pid of the process whose steps are shown."""
-    look: Look
+    cell_theme: CellTheme
 
 
-def paint(view: View, width: int, height: int, look: Look, *, framed: bool, top: int | None = None) -> list[Row]:
+def paint(
+    view: View, width: int, height: int, theme: CellTheme, *, framed: bool, top: int | None = None
+) -> list[Row]:
     """Draw as many lines as fit; ranks with something to say are never the ones left out.
 
     Args:
         framed: with a frame and a title, else column titles only.
         top: in a table that scrolls, the first line to show; None keeps the odd ones in sight instead.
     """
-    palette = look.palette
+    palette = theme.palette
     entries = lines(view)
     ranks = [entry for entry in entries if isinstance(entry, Rank)]
     inner = width - 4 if framed else width
     room = max(height - 3 if framed else height - 1, 0)
-    found = {} if view.snapshot is None else {r.pid: alert_style.of_rank(view.snapshot, r) for r in ranks}
+    found = {} if view.snapshot is None else {r.pid: alert_style.alert_of_rank(view.snapshot, r) for r in ranks}
     columns, bar_width = _plan(inner)
     chosen = view.rank()
     table = _RankTableFrame(
@@ -70,13 +72,13 @@ def paint(view: View, width: int, height: int, look: Look, *, framed: bool, top:
         bar_width=bar_width,
         width=inner,
         longest=nice_limit(max((step_seconds(r, parts(r)) for r in ranks), default=0.0)),
-        around=(
-            Around({}, 0.0)
+        context=(
+            ColumnContext({}, 0.0)
             if view.snapshot is None
-            else Around(gpu_names.labels(view.snapshot.gpus), view.snapshot.time)
+            else ColumnContext(gpu_names.labels(view.snapshot.gpus), view.snapshot.time)
         ),
         chosen=None if chosen is None else chosen.pid,
-        look=look,
+        cell_theme=theme,
     )
     shown = (
         _shown(entries, found, room, table.chosen) if top is None else range(top, min(top + room, len(entries)))
@@ -90,12 +92,12 @@ def paint(view: View, width: int, height: int, look: Look, *, framed: bool, top:
     ]
     hidden = len(ranks) - sum(isinstance(entries[i], Rank) for i in shown)
     if hidden and top is None:
-        content.append(Row(inner).add(f"  +{hidden} more ranks {look.glyphs.more} r shows all", palette.dim))
+        content.append(Row(inner).add(f"  +{hidden} more ranks {theme.glyphs.more} r shows all", palette.dim))
     content = content[: room + 1]
     content += [Row(inner) for _ in range(room + 1 - len(content))]
     if not framed:
         return [row.end(palette.text) for row in content]
-    return frame(content, width, look, title=_title(view, len(ranks), look))
+    return frame(content, width, theme, title=_title(view, len(ranks), theme))
 
 
 def lines(view: View) -> list[Job | Rank]:
@@ -110,26 +112,26 @@ def lines(view: View) -> list[Job | Rank]:
     return entries + [rank for rank in ranks if rank.job not in named]
 
 
-def _title(view: View, count: int, look: Look) -> list[tuple[str, Style]]:
-    palette, dot = look.palette, f" {look.glyphs.dot} "
+def _title(view: View, count: int, theme: CellTheme) -> list[tuple[str, Style]]:
+    palette, dot = theme.palette, f" {theme.glyphs.dot} "
     jobs = view.jobs()
     if len(jobs) == 1:
         return [
-            (_seen(jobs[0]), palette.strong),
-            ("".join(dot + text for text in _together(jobs[0])), palette.dim),
+            (_rank_count(jobs[0]), palette.strong),
+            ("".join(dot + text for text in _job_rate(jobs[0])), palette.dim),
         ]
     of = f"{dot}{len(jobs)} jobs" if jobs else ""
     return [("ranks", palette.strong), (f"{dot}{count}{of}", palette.dim)]
 
 
-def _seen(job: Job) -> str:
+def _rank_count(job: Job) -> str:
     """How many ranks there are: "8 ranks", and "4 of 8 ranks seen" where the others are on other machines."""
     if job.world_size is None or job.ranks_seen >= job.world_size:
         return f"{job.ranks_seen} rank{'' if job.ranks_seen == 1 else 's'}"
     return f"{job.ranks_seen} of {job.world_size} ranks seen"
 
 
-def _together(job: Job) -> list[str]:
+def _job_rate(job: Job) -> list[str]:
     """What the ranks of a job do in a second, all together."""
     texts = []
     if job.tokens_per_s is not None:
@@ -143,15 +145,15 @@ def _together(job: Job) -> list[str]:
 
 def _job(table: _RankTableFrame, job: Job) -> Row:
     """The line of a job: its name, how many ranks of it are here, and what they do together."""
-    look, palette = table.look, table.look.palette
+    theme, palette = table.cell_theme, table.cell_theme.palette
     row = Row(table.width)
-    dot = f" {look.glyphs.dot} "
+    dot = f" {theme.glyphs.dot} "
     loud = job.state in ("stalled", "stopped")
     state = "" if job.state == "running" else f" {job.state.upper()} "
-    said = dot + dot.join((_seen(job), *_together(job)))
+    said = dot + dot.join((_rank_count(job), *_job_rate(job)))
     name = fmt.printable(job.name).replace(" · ", dot)
-    row.add(clip(name, max(row.left - len(state) - len(said), row.left // 2)), palette.strong)
-    row.add(clip(said, max(row.left - len(state), 0)), palette.dim)
+    row.add(clip(name, max(row.free_cells - len(state) - len(said), row.free_cells // 2)), palette.strong)
+    row.add(clip(said, max(row.free_cells - len(state), 0)), palette.dim)
     return row.add(state, palette.critical if job.state == "stalled" else palette.warning if loud else palette.dim)
 
 
@@ -173,7 +175,7 @@ def _plan(width: int) -> tuple[tuple[Column[Rank], ...], int]:
 
 
 def _titles(table: _RankTableFrame) -> Row:
-    palette = table.look.palette
+    palette = table.cell_theme.palette
     row = Row(table.width).add("  ", palette.dim)
     for column in table.columns:
         row.add(column.title.rjust(column.width) + " ", palette.dim)
@@ -184,22 +186,23 @@ def _titles(table: _RankTableFrame) -> Row:
 
 
 def _line(table: _RankTableFrame, rank: Rank, alert: Alert | None) -> Row:
-    look, palette = table.look, table.look.palette
+    theme, palette = table.cell_theme, table.cell_theme.palette
     row = Row(table.width)
-    loud = alert if alert is not None and alert_style.weight(alert) > 0 else None
+    loud = alert if alert is not None and alert_style.severity_rank(alert) > 0 else None
     if loud is not None:
-        row.add(alert_style.mark(loud, look) + " ", alert_style.ink(loud, look))
+        row.add(alert_style.mark(loud, theme) + " ", alert_style.ink(loud, theme))
     else:
-        row.add((look.glyphs.selected if rank.pid == table.chosen else " ") + " ", palette.selected)
+        row.add((theme.glyphs.selected if rank.pid == table.chosen else " ") + " ", palette.selected)
     for column in table.columns:
-        text = column.text(rank, table.around).rjust(column.width) + " "
+        text = column.text(rank, table.context).rjust(column.width) + " "
         row.add(text, palette.strong if column.strong else palette.text)
     if table.bar_width:
-        bar(row, parts(rank), "host", table.longest, table.bar_width, look, names=False)
+        bar(row, parts(rank), "host", table.longest, table.bar_width, theme, names=False)
         row.add(" ", palette.text)
     if loud is not None:
         row.add(
-            f" {alert_style.word(loud)} {alert_style.age(loud, table.around.now)} ", alert_style.badge(loud, look)
+            f" {alert_style.alert_word(loud)} {alert_style.age(loud, table.context.now)} ",
+            alert_style.badge(loud, theme),
         )
     elif rank.state != "running":
         inks = {"stalled": palette.critical, "paused": palette.dim}

@@ -12,13 +12,13 @@ from llmtop.report.model import Finding, Report
 from llmtop.report.render.tables import evidence_text, first_lines, headline, step_lines, tables
 from llmtop.report.render.text_table import TextTable
 from tui.paint import alert_style
-from tui.paint.rows import Look, Row, clip, pad
+from tui.paint.rows import CellTheme, Row, clip, pad
 
 _INDENT = 6
 
 
 def verdict(
-    report: Report, name: str, baseline: str, comparison: Comparison | None, width: int, look: Look
+    report: Report, name: str, baseline: str, comparison: Comparison | None, width: int, theme: CellTheme
 ) -> list[Row]:
     """What was read, the verdict in a sentence, and how it stands against the baseline.
 
@@ -28,12 +28,12 @@ def verdict(
         baseline: name of the capture that is marked as baseline; empty: none is.
         comparison: with that, unless it is this one itself.
         width: of the rows.
-        look: how to draw.
+        theme: how to draw.
     """
-    palette = look.palette
+    palette = theme.palette
     title = Row(width).add(" Report ", palette.strong).add(fmt.printable(name), palette.text)
     about = headline(report).rpartition(" (")[2].rstrip(")")
-    title.add(f" {look.glyphs.dot} {about}", palette.dim)
+    title.add(f" {theme.glyphs.dot} {about}", palette.dim)
     rows = [title.end(palette.text), Row(width)]
     for line in first_lines(report):
         rows += _wrapped(line, width, palette.warning, 1)
@@ -52,10 +52,10 @@ def verdict(
 
 
 def findings(
-    report: Report, chosen: int, unfolded: set[int], width: int, look: Look
+    report: Report, chosen: int, unfolded: set[int], width: int, theme: CellTheme
 ) -> tuple[list[Row], list[int]]:
     """The findings, the chosen one marked; returns the rows and at which of them each finding begins."""
-    palette = look.palette
+    palette = theme.palette
     rows = [Row(width), Row(width).add(" Findings", palette.strong)]
     if not report.findings:
         none = (
@@ -67,19 +67,19 @@ def findings(
     places = []
     for index, finding in enumerate(report.findings):
         places.append(len(rows))
-        rows += _finding(finding, index == chosen, index in unfolded, width, look)
+        rows += _finding(finding, index == chosen, index in unfolded, width, theme)
     return rows, places
 
 
-def _finding(finding: Finding, chosen: bool, unfolded: bool, width: int, look: Look) -> list[Row]:
-    palette, glyphs = look.palette, look.glyphs
-    sign, style = alert_style.mark(finding, look), alert_style.ink(finding, look)
+def _finding(finding: Finding, chosen: bool, unfolded: bool, width: int, theme: CellTheme) -> list[Row]:
+    palette, glyphs = theme.palette, theme.glyphs
+    sign, style = alert_style.mark(finding, theme), alert_style.ink(finding, theme)
     share = fmt.percent(finding.share_pct, 1) if finding.share_pct is not None else ""
     row = Row(width)
     row.add(f" {glyphs.selected if chosen else ' '} ", palette.cursor if chosen else palette.text)
     row.add(f"{sign} ", style).add(pad(f"{finding.severity}", 9), style)
     row.add(pad(fmt.printable(finding.id), 20), palette.strong).add(pad(share, 6, right=True), palette.text)
-    room = row.left - 2
+    room = row.free_cells - 2
     said = fmt.printable(finding.summary)
     if not unfolded:
         row.add("  " + clip(said, room), palette.cursor if chosen else palette.text)
@@ -93,7 +93,7 @@ def _finding(finding: Finding, chosen: bool, unfolded: bool, width: int, look: L
         ("next", fmt.printable(finding.next), palette.code),
     ):
         if text:
-            rows += _labelled(label, text, width, kind, look)
+            rows += _labelled(label, text, width, kind, theme)
     return [*rows, Row(width)]
 
 
@@ -103,33 +103,33 @@ def _saving(finding: Finding) -> str:
     return f"at most {fmt.duration(finding.saves_at_most_ms / 1e3)} a step"
 
 
-def _labelled(label: str, text: str, width: int, style: Style, look: Look) -> list[Row]:
+def _labelled(label: str, text: str, width: int, style: Style, theme: CellTheme) -> list[Row]:
     rows = []
     for index, line in enumerate(wrap(text, max(width - _INDENT - 12, 20), break_on_hyphens=False)):
         head = label if index == 0 else ""
-        rows.append(Row(width).add(" " * _INDENT + pad(head, 10), look.palette.dim).add(line, style))
+        rows.append(Row(width).add(" " * _INDENT + pad(head, 10), theme.palette.dim).add(line, style))
     return rows
 
 
-def details(report: Report, width: int, look: Look) -> list[Row]:
+def details(report: Report, width: int, theme: CellTheme) -> list[Row]:
     """What stands below the findings of a report: the ceilings, and all its tables."""
-    palette = look.palette
+    palette = theme.palette
     rows: list[Row] = []
     if report.roofline:
         rows += [Row(width), Row(width).add(" Ceilings", palette.strong)]
         rows += _wrapped(fmt.printable(report.roofline), width, palette.text, 3)
     for table in tables(report, name_width=max(20, width - 62)):
-        rows += [Row(width), Row(width).add(f" {table.title}", palette.strong), *_table(table, width, look)]
+        rows += [Row(width), Row(width).add(f" {table.title}", palette.strong), *_table(table, width, theme)]
     return rows
 
 
-def _table(table: TextTable, width: int, look: Look) -> list[Row]:
+def _table(table: TextTable, width: int, theme: CellTheme) -> list[Row]:
     rows = []
     for number, cells in enumerate(table.lines()):
-        row = Row(width).add("   ", look.palette.text)
-        rows.append(row.add("  ".join(cells), look.palette.dim if number == 0 else look.palette.text))
+        row = Row(width).add("   ", theme.palette.text)
+        rows.append(row.add("  ".join(cells), theme.palette.dim if number == 0 else theme.palette.text))
     if table.more:
-        rows.append(Row(width).add(f"   and {table.more} more {look.glyphs.more}", look.palette.dim))
+        rows.append(Row(width).add(f"   and {table.more} more {theme.glyphs.more}", theme.palette.dim))
     return rows
 
 

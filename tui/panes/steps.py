@@ -13,8 +13,8 @@ from llmtop.model import gpu_busy
 from llmtop.model.snapshot import Rank
 from llmtop.step_history.rare_steps import words
 from tui.paint import alert_style
-from tui.paint.rows import Look, Row, elapsed, frame, pad, rule
-from tui.panes.phase_bars import Clock, Part, bar, block, letters, listed, parts, step_seconds
+from tui.paint.rows import CellTheme, Row, elapsed, frame, pad, rule
+from tui.panes.phase_bars import Clock, Part, bar, block, letters, parts, step_seconds, with_untimed
 from tui.panes.words import short_command
 from tui.series.phase_history import BUCKET_SECONDS
 from tui.state import stalled as silence
@@ -42,34 +42,42 @@ _WIDE, _SLIM = _Form(52, full=True), _Form(34, full=False)
 _LEAST_REMARK = 30
 
 
-def paint(view: View, width: int, height: int, look: Look) -> list[Row]:
+def paint(view: View, width: int, height: int, theme: CellTheme) -> list[Row]:
     """Draw the pane for the process that the view names, or how to attach one."""
-    palette = look.palette
+    palette = theme.palette
     rank = view.rank()
     if rank is None:
-        return _hint(width, height, look)
+        return _hint(width, height, theme)
     shown = parts(rank)
     total = step_seconds(rank, shown)
     if height < 3 and shown and total > 0:
         return [
-            _short(rank, shown, total, width, look),
+            _short(rank, shown, total, width, theme),
             *(Row(width).end(palette.text) for _ in range(height - 1)),
         ]
-    rows = [_title(rank, view, width, look)]
+    rows = [_title(rank, view, width, theme)]
     inner = width - 2
-    content = _content(rank, view, shown, total, inner, height - 1, look)
+    content = _content(rank, view, shown, total, inner, height - 1, theme)
     rows += [Row(width).add(" ", palette.text).join(row).end(palette.text) for row in content]
     return rows[:height]
 
 
-def _short(rank: Rank, shown: list[Part], total: float, width: int, look: Look) -> Row:
+def _short(rank: Rank, shown: list[Part], total: float, width: int, theme: CellTheme) -> Row:
     """All of it in one row: how long a step takes, and what of."""
-    palette = look.palette
+    palette = theme.palette
     clock: Clock = "gpu" if any(part.phase.gpu_seconds is not None for part in shown) else "host"
     row = Row(width).add(f" step {fmt.number(rank.step)} ", palette.dim)
     row.add(f"{fmt.duration(rank.step_seconds_p50 or total)} ", palette.strong)
     row.add("GPU " if clock == "gpu" else "host ", palette.dim)
-    bar(row, shown, clock, total, row.left - 1, look, outside=rank.outside_seconds if clock == "host" else None)
+    bar(
+        row,
+        shown,
+        clock,
+        total,
+        row.free_cells - 1,
+        theme,
+        outside=rank.outside_seconds if clock == "host" else None,
+    )
     return row.end(palette.text)
 
 
@@ -87,9 +95,9 @@ def _remarks(rank: Rank) -> list[str]:
     return [fmt.printable(one) for one in said if one]
 
 
-def _title(rank: Rank, view: View, width: int, look: Look) -> Row:
+def _title(rank: Rank, view: View, width: int, theme: CellTheme) -> Row:
     """Whose step it is, and as many figures as fit, each whole."""
-    palette, dot = look.palette, f" {look.glyphs.dot} "
+    palette, dot = theme.palette, f" {theme.glyphs.dot} "
     job = view.job_of(rank)
     known = rank.world_size or len(view.ranks())
     count = known if job is None else job.world_size or job.ranks_seen
@@ -101,12 +109,12 @@ def _title(rank: Rank, view: View, width: int, look: Look) -> Row:
     if rank.rank is not None:
         of = f" of {count}" if count > 1 else ""
         title.append((f"{dot}rank {rank.rank}{of}{' (tab: next)' if of and width >= 100 else ''}", palette.text))
-    alert = None if view.snapshot is None else alert_style.of_rank(view.snapshot, rank)
+    alert = None if view.snapshot is None else alert_style.alert_of_rank(view.snapshot, rank)
     if rank.state != "running":
         style = palette.critical_badge if rank.state == "stalled" else palette.mark
         title += [(" ", palette.text), (f" {rank.state.upper()} ", style)]
-    elif alert is not None and alert_style.weight(alert) > 0:
-        title += [(" ", palette.text), (f" {alert_style.word(alert)} ", alert_style.badge(alert, look))]
+    elif alert is not None and alert_style.severity_rank(alert) > 0:
+        title += [(" ", palette.text), (f" {alert_style.alert_word(alert)} ", alert_style.badge(alert, theme))]
     silent = None if view.snapshot is None else silence.seconds(rank, view.snapshot.time)
     if silent is not None:
         title += [(dot, palette.dim), (f"no step for {elapsed(silent)}", palette.warning)]
@@ -121,35 +129,35 @@ def _title(rank: Rank, view: View, width: int, look: Look) -> Row:
             (text, palette.strong),
             (after, palette.dim),
         ]
-    return rule(width, look, title)
+    return rule(width, theme, title)
 
 
-def _hint(width: int, height: int, look: Look) -> list[Row]:
-    palette = look.palette
+def _hint(width: int, height: int, theme: CellTheme) -> list[Row]:
+    palette = theme.palette
     if height < len(_HINT) + 2:
         rows = [Row(width).add(" " + _HINT_LINE, palette.dim), *(Row(width) for _ in range(height - 1))]
         return [row.end(palette.text) for row in rows]
     content = [Row(width - 4).add(text, palette.code if code else palette.dim) for text, code in _HINT]
     content += [Row(width - 4) for _ in range(height - 2 - len(content))]
-    return frame(content, width, look, title=[("steps", palette.strong)])
+    return frame(content, width, theme, title=[("steps", palette.strong)])
 
 
 def _content(
-    rank: Rank, view: View, shown: list[Part], total: float, width: int, height: int, look: Look
+    rank: Rank, view: View, shown: list[Part], total: float, width: int, height: int, theme: CellTheme
 ) -> list[Row]:
     rows: list[Row] = []
     if shown and total > 0:
         both = any(part.phase.gpu_seconds is not None for part in shown)
         clocks: list[Clock] = ["host", "gpu"] if both else ["host"]
-        rows += [_bar_row(clock, rank, shown, total, width, look) for clock in clocks[-max(height, 1) :]]
+        rows += [_bar_row(clock, rank, shown, total, width, theme) for clock in clocks[-max(height, 1) :]]
     else:
-        rows.append(Row(width).add(_why_no_phases(rank), look.palette.dim))
+        rows.append(Row(width).add(_why_no_phases(rank), theme.palette.dim))
     rows = rows[:height]
     left = height - len(rows)
     if left > 0 and shown and total > 0:
-        rows += _details(rank, view, shown, width, left, look)
+        rows += _details(rank, view, shown, width, left, theme)
     elif left > 0:
-        rows += [Row(width).add(text, look.palette.dim) for text in _remarks(rank)][:left]
+        rows += [Row(width).add(text, theme.palette.dim) for text in _remarks(rank)][:left]
     return rows + [Row(width) for _ in range(height - len(rows))]
 
 
@@ -179,7 +187,7 @@ def _figures(rank: Rank, view: View) -> list[tuple[str, str, str]]:
     elif rank.samples_per_s is not None:
         figures.append(("", fmt.count(rank.samples_per_s), " samples/s"))
     figures.append(("p95", fmt.duration(rank.step_seconds_p95), ""))
-    figures += _of_requests(rank)
+    figures += _request_figures(rank)
     figures += [
         ("the run" if one.name == "run" else one.name, fmt.duration(one.step_seconds_p50), "")
         for one in rank.windows[1:]
@@ -211,7 +219,7 @@ def _gpu_heading(rank: Rank) -> str:
     return "GPU≤" if gpu_busy.phases_are_bounds(rank) else "GPU"
 
 
-def _of_requests(rank: Rank) -> list[tuple[str, str, str]]:
+def _request_figures(rank: Rank) -> list[tuple[str, str, str]]:
     """The rest of what is known of requests to a language model; of other steps nothing."""
     figures: list[tuple[str, str, str]] = []
     for name, p95, p99 in (
@@ -227,42 +235,42 @@ def _of_requests(rank: Rank) -> list[tuple[str, str, str]]:
     return figures
 
 
-def _bar_row(clock: Clock, rank: Rank, shown: list[Part], total: float, width: int, look: Look) -> Row:
-    palette = look.palette
+def _bar_row(clock: Clock, rank: Rank, shown: list[Part], total: float, width: int, theme: CellTheme) -> Row:
+    palette = theme.palette
     row = Row(width).add(pad("host" if clock == "host" else _gpu_heading(rank), 5), palette.dim)
     length, whole = max(width - 5 - 9, 0), step_seconds(rank, shown, clock)
     outside = rank.outside_seconds if clock == "host" else None
-    bar(row, shown, clock, total, length, look, outside=outside, whole=whole)
+    bar(row, shown, clock, total, length, theme, outside=outside, whole=whole)
     spent = whole if clock == "host" else sum(part.seconds(clock) or 0.0 for part in shown)
     return row.add(pad(fmt.duration(spent), 9, right=True), palette.strong)
 
 
-def _details(rank: Rank, view: View, measured: list[Part], width: int, height: int, look: Look) -> list[Row]:
+def _details(rank: Rank, view: View, measured: list[Part], width: int, height: int, theme: CellTheme) -> list[Row]:
     """The table of phases, in columns as it needs, and beside it what has to be known about the figures."""
-    before = _before(rank, view)
-    shown, total = listed(rank, measured), step_seconds(rank, measured, "host")
+    before = _earlier_phases(rank, view)
+    shown, total = with_untimed(rank, measured), step_seconds(rank, measured, "host")
     needed = next((n for n in (1, 2, 3) if 1 + ceil(len(shown) / n) <= height), 3)
     form = _WIDE if needed * (_WIDE.width + 3) <= width + 3 else _SLIM
     columns = max(min(needed, (width + 3) // (form.width + 3)), 1)
     legend = _legend(
-        shown, total, width, height, columns, form, before, look, rank.phases_left_out, _gpu_heading(rank)
+        shown, total, width, height, columns, form, before, theme, rank.phases_left_out, _gpu_heading(rank)
     )
     side = (form.width + 3) * columns
     remarks = _remarks(rank)
     if remarks and width - side >= _LEAST_REMARK:
         said = [line for text in remarks for line in wrap(text, width - side)][:height]
         for row, text in zip(legend, said, strict=False):
-            row.to(side, look.palette.text).add(text, look.palette.dim)
+            row.fill_to(side, theme.palette.text).add(text, theme.palette.dim)
     return legend
 
 
-def _before(rank: Rank, view: View) -> dict[str, float]:
+def _earlier_phases(rank: Rank, view: View) -> dict[str, float]:
     """Mean seconds of each phase over the 5 minutes before the recent steps."""
     known = view.history.phases.get(key_of(rank))
     if known is None:
         return {}
     end = view.history.end - (rank.window_seconds or 15.0) - BUCKET_SECONDS
-    return known.between(end - 300.0, end) or {}
+    return known.mean_phases(end - 300.0, end) or {}
 
 
 def _legend(
@@ -273,12 +281,12 @@ def _legend(
     columns: int,
     form: _Form,
     before: dict[str, float],
-    look: Look,
+    theme: CellTheme,
     unknown: int,
     gpu: str,
 ) -> list[Row]:
     """Phase by phase: time by both clocks, share, change. What has no room is counted, with `unknown` others."""
-    palette = look.palette
+    palette = theme.palette
     room = height - 1
     fitting = shown
     if len(shown) > room * columns:
@@ -290,12 +298,12 @@ def _legend(
     name = form.width - 2 - 9 - 9 - (6 + 8 if form.full else 0)
     share_title, change_title = (f"{'share':>6}", f"{'5 min':>8}") if form.full else ("", "")
     for column in range(columns):
-        rows[0].to(column * (form.width + 3), palette.dim)
+        rows[0].fill_to(column * (form.width + 3), palette.dim)
         rows[0].add(pad("phase", name + 2) + f"{'host':>9}{share_title}{gpu:>9}{change_title}", palette.dim)
     for place, part in enumerate(fitting):
         column, line = divmod(place, max(len(rows) - 1, 1))
-        row = rows[min(1 + line, len(rows) - 1)].to(column * (form.width + 3), palette.text)
-        block(row, known[part.phase.name], 1, part.color, look)
+        row = rows[min(1 + line, len(rows) - 1)].fill_to(column * (form.width + 3), palette.text)
+        block(row, known[part.phase.name], 1, part.color, theme)
         row.add(" " + pad(fmt.printable(part.phase.name), name), palette.text)
         row.add(pad(fmt.duration(part.phase.host_seconds), 9, right=True), palette.text)
         if form.full:

@@ -18,7 +18,7 @@ from tui.paint import alert_style
 from tui.paint.charts import split
 from tui.paint.gpu_metrics import BY_KEY, Hue
 from tui.paint.past_strip import add_chart
-from tui.paint.rows import Look, Row, clip, pad, rule
+from tui.paint.rows import CellTheme, Row, clip, pad, rule
 from tui.panes import phase_bars
 from tui.series.heights import FigureHistory
 from tui.series.phase_history import PhaseHistory
@@ -33,7 +33,7 @@ _TALL = 10
 """Rows of the chart of steps at most."""
 _MANY_ROWS = 12
 """Rows from which on the steps have two before the least telling figures have one."""
-_MOST_LANES = 3
+_MAX_ALERT_ROWS = 3
 _LEAST_SLICE = 12
 """Cells of one bar of phases at least."""
 _REFRESH_SECONDS = 5.0
@@ -72,40 +72,40 @@ def span_words(history: History) -> str:
     return words if history.span is not None else f"all, {words}"
 
 
-def paint(view: View, width: int, height: int, look: Look) -> list[Row]:
+def paint(view: View, width: int, height: int, theme: CellTheme) -> list[Row]:
     """Draw as many rows as there is room for, the ruler last."""
     label = LABEL if width >= 80 else _NARROW_LABEL
     if height <= 0 or width <= label + 4:
-        return [Row(width).end(look.palette.text) for _ in range(max(height, 0))]
+        return [Row(width).end(theme.palette.text) for _ in range(max(height, 0))]
     room = width - label - 1
     rows: list[Row] = []
     titled = height >= 5
     left = height - 1 - titled
     if titled:
-        rows.append(_title(view, width, look))
+        rows.append(_title(view, width, theme))
     plan = _plan(view, left)
     for what, tall in plan:
         if isinstance(what, _Line):
-            rows += _chart(what, view, label, room, tall, width, look)
+            rows += _chart(what, view, label, room, tall, width, theme)
         elif what == "phases":
-            rows.append(_phases(view, label, room, width, look))
+            rows.append(_phases(view, label, room, width, theme))
         elif what == "alerts":
-            rows += _alerts(view, label, room, tall, width, look)
+            rows += _alerts(view, label, room, tall, width, theme)
         else:
-            rows.append(_captures(view, label, room, width, look))
-    rows.append(ruler(view.history, label, room, width, look))
+            rows.append(_captures(view, label, room, width, theme))
+    rows.append(ruler(view.history, label, room, width, theme))
     rows += [Row(width) for _ in range(height - len(rows))]
-    return [row.end(look.palette.text) for row in rows[:height]]
+    return [row.end(theme.palette.text) for row in rows[:height]]
 
 
-def _title(view: View, width: int, look: Look) -> Row:
+def _title(view: View, width: int, theme: CellTheme) -> Row:
     words, rewound = span_words(view.history), view.history.instant is not None and not view.replay
-    made_of = (words, rewound, width, look)
-    return view.kept.get("time line", made_of, lambda: _title_row(words, rewound, width, look))
+    made_of = (words, rewound, width, theme)
+    return view.kept.get("time line", made_of, lambda: _title_row(words, rewound, width, theme))
 
 
-def _title_row(words: str, rewound: bool, width: int, look: Look) -> Row:
-    palette, dot = look.palette, look.glyphs.dot
+def _title_row(words: str, rewound: bool, width: int, theme: CellTheme) -> Row:
+    palette, dot = theme.palette, theme.glyphs.dot
     title = [("time line", palette.strong), (f" {dot} {words} {dot} ", palette.text)]
     keys = [("[ ]", "span"), ("< >", "rewind"), ("{ }", "by a minute")]
     if rewound:
@@ -115,13 +115,13 @@ def _title_row(words: str, rewound: bool, width: int, look: Look) -> Row:
         used += len(key) + len(does) + 3
         if used <= width:
             title += [(key, palette.code), (f" {does}  ", palette.dim)]
-    return rule(width, look, title)
+    return rule(width, theme, title)
 
 
 def _plan(view: View, room: int) -> list[tuple[_Line | str, int]]:
     """What is shown in which order from the top, and how many rows each has."""
     lines = _lines(view)
-    lanes = min(max(len(_spans(view)), 1), _MOST_LANES)
+    lanes = min(max(len(_spans(view)), 1), _MAX_ALERT_ROWS)
     heights = {"alerts": min(lanes, 1 if room < 7 else 2)} if room >= 2 else {}
     if room >= 6 and view.captures:
         heights["captures"] = 1
@@ -173,9 +173,9 @@ def _lines(view: View) -> list[_Line]:
             _Line(fmt.printable(name), fmt.figure(value), (key_of(rank), "metric", name), "between", "transfer", 2)
             for name, value in list(rank.metrics.items())[1:METRICS_OF_A_RANK]
         ]
-    gpu = _of(view, rank)
+    gpu = _selected_gpu(view, rank)
     if gpu is not None:
-        lines += _of_gpu(view, gpu)
+        lines += _gpu_lines(view, gpu)
     lines.append(_Line("disk r", _rate(host.disk_read_bytes_per_s), ("host", "disk_read"), "zero", "transfer", 2))
     lines.append(
         _Line("disk w", _rate(host.disk_write_bytes_per_s), ("host", "disk_write"), "zero", "transfer", 1)
@@ -206,14 +206,14 @@ def _rates(view: View, rank: Rank) -> list[_Line]:
     return []
 
 
-def _of(view: View, rank: Rank | None) -> Gpu | None:
+def _selected_gpu(view: View, rank: Rank | None) -> Gpu | None:
     """The GPU that rows are of: the selected one, else that of the training shown."""
     wanted = view.selected or (None if rank is None else rank.gpu_uuid)
     gpus = view.gpus()
     return next((gpu for gpu in gpus if gpu.uuid == wanted), gpus[0] if gpus else None)
 
 
-def _of_gpu(view: View, gpu: Gpu) -> list[_Line]:
+def _gpu_lines(view: View, gpu: Gpu) -> list[_Line]:
     """What the table has no strip of, for one GPU."""
     lines = []
     several = f"GPU{view.gpu_label(gpu)} " if len(view.gpus()) > 1 else ""
@@ -242,19 +242,19 @@ def _rate(value: float | None) -> str:
     return fmt.DASH if value is None else fmt.size(value).removesuffix("iB").removesuffix("B").replace(" ", "")
 
 
-def _chart(line: _Line, view: View, label: int, room: int, tall: int, width: int, look: Look) -> list[Row]:
+def _chart(line: _Line, view: View, label: int, room: int, tall: int, width: int, theme: CellTheme) -> list[Row]:
     past = _past(line, view.history, room, tall)
     top = "" if line.top is None or past.most is None else line.top(past.most)
-    made_of = (line.label, line.value, top, past, line.hue, label, width, look)
+    made_of = (line.label, line.value, top, past, line.hue, label, width, theme)
     return view.kept.get(
-        (line.name, tall), made_of, lambda: _chart_rows(line, past, top, label, tall, width, look)
+        (line.name, tall), made_of, lambda: _chart_rows(line, past, top, label, tall, width, theme)
     )
 
 
 def _chart_rows(
-    line: _Line, past: FigureHistory, top: str, label: int, tall: int, width: int, look: Look
+    line: _Line, past: FigureHistory, top: str, label: int, tall: int, width: int, theme: CellTheme
 ) -> list[Row]:
-    palette = look.palette
+    palette = theme.palette
     rows = [Row(width) for _ in range(tall)]
     for place, row in enumerate(rows):
         if place == 0:
@@ -265,21 +265,21 @@ def _chart_rows(
             row.add(pad(f"max {top} ", label + 1, right=True), palette.dim)
         else:
             row.add(" " * (label + 1), palette.dim)
-    add_chart(rows, past, line.hue, look)
+    add_chart(rows, past, line.hue, theme)
     return rows
 
 
 def _past(line: _Line, history: History, room: int, tall: int) -> FigureHistory:
     if line.axis == "zero":
-        return history.past_from_zero(line.name, room, tall)
+        return history.heights_from_zero(line.name, room, tall)
     if line.axis == "between":
-        return history.past_between(line.name, room, tall)
-    return history.past(line.name, room, 100.0 if line.axis == "hundred" else line.limit, tall)
+        return history.heights_in_range(line.name, room, tall)
+    return history.heights_of(line.name, room, 100.0 if line.axis == "hundred" else line.limit, tall)
 
 
-def _phases(view: View, label: int, room: int, width: int, look: Look) -> Row:
+def _phases(view: View, label: int, room: int, width: int, theme: CellTheme) -> Row:
     """How a step was made up, in bars side by side: each is of one stretch of the span."""
-    palette = look.palette
+    palette = theme.palette
     row = Row(width).add(pad(" phases", label), palette.dim).add(" ", palette.text)
     rank = view.rank()
     known = None if rank is None else view.history.phases.get(key_of(rank))
@@ -288,15 +288,15 @@ def _phases(view: View, label: int, room: int, width: int, look: Look) -> Row:
     history = view.history
     number = max(min(room // _LEAST_SLICE, 12), 1)
     cells = history.cells(number)
-    if known.kept is None or known.kept[0] != (cells, history.end // _REFRESH_SECONDS, room, look):
-        painted = _slices(rank, known, history, cells, room, look)
-        known.kept = (cells, history.end // _REFRESH_SECONDS, room, look), painted
+    if known.kept is None or known.kept[0] != (cells, history.end // _REFRESH_SECONDS, room, theme):
+        painted = _slices(rank, known, history, cells, room, theme)
+        known.kept = (cells, history.end // _REFRESH_SECONDS, room, theme), painted
     kept = known.kept[1]
     assert isinstance(kept, Row)
     return row.join(kept)
 
 
-def _slices(rank: Rank, known: PhaseHistory, history: History, cells: Cells, room: int, look: Look) -> Row:
+def _slices(rank: Rank, known: PhaseHistory, history: History, cells: Cells, room: int, theme: CellTheme) -> Row:
     row = Row(room)
     colors = phase_bars.colors(rank)
     letters = phase_bars.letters(known.names)
@@ -304,14 +304,14 @@ def _slices(rank: Rank, known: PhaseHistory, history: History, cells: Cells, roo
     for place in range(cells.number):
         left, right = place * room // cells.number, (place + 1) * room // cells.number
         start = (cells.first + place) * cells.seconds
-        parts = known.between(max(start, first), min(start + cells.seconds, history.end))
+        parts = known.mean_phases(max(start, first), min(start + cells.seconds, history.end))
         if parts is None or start + cells.seconds < first:
-            row.add(" " * (right - left), look.palette.text)
+            row.add(" " * (right - left), theme.palette.text)
             continue
         lengths = split(list(parts.values()), sum(parts.values()), right - left - 1)
         for (name, _), length in zip(parts.items(), lengths, strict=True):
-            phase_bars.block(row, letters[name], length, colors.get(name, phase_bars.REST), look)
-        row.to(right, look.palette.text)
+            phase_bars.block(row, letters[name], length, colors.get(name, phase_bars.REST), theme)
+        row.fill_to(right, theme.palette.text)
     return row
 
 
@@ -322,11 +322,11 @@ def _spans(view: View) -> list[list[tuple[float, float, str, int]]]:
         return []
     start = history.end - history.seconds
     found = [one for one in history.alerts if one.until >= start and one.since <= history.end]
-    found.sort(key=lambda one: (-alert_style.weight(one.alert), one.since))
+    found.sort(key=lambda one: (-alert_style.severity_rank(one.alert), one.since))
     lanes: list[list[tuple[float, float, str, int]]] = []
     for one in found:
-        words = f"{alert_style.word(one.alert)} {alert_style.subject(one.alert, snapshot)}"
-        entry = (max(one.since, start), min(one.until, history.end), words, alert_style.weight(one.alert))
+        words = f"{alert_style.alert_word(one.alert)} {alert_style.subject(one.alert, snapshot)}"
+        entry = (max(one.since, start), min(one.until, history.end), words, alert_style.severity_rank(one.alert))
         apart = history.seconds / 40
         lane = next(
             (
@@ -343,9 +343,9 @@ def _spans(view: View) -> list[list[tuple[float, float, str, int]]]:
     return lanes
 
 
-def _alerts(view: View, label: int, room: int, tall: int, width: int, look: Look) -> list[Row]:
+def _alerts(view: View, label: int, room: int, tall: int, width: int, theme: CellTheme) -> list[Row]:
     """From when to when which alert held: its sign where it came, then a line with its name in it."""
-    palette, glyphs = look.palette, look.glyphs
+    palette, glyphs = theme.palette, theme.glyphs
     lanes = _spans(view)
     cells = view.history.cells(room)
     rows = []
@@ -357,8 +357,8 @@ def _alerts(view: View, label: int, room: int, tall: int, width: int, look: Look
             said = f"{said} +{hidden}"
         row.add(pad(said, label) + " ", palette.dim)
         for since, until, words, weight in sorted(lanes[place]) if place < len(lanes) else ():
-            first, last = max(cells.of(since), 0), min(max(cells.of(until), 0), room - 1)
-            row.to(label + 1 + first, palette.text)
+            first, last = max(cells.index_of(since), 0), min(max(cells.index_of(until), 0), room - 1)
+            row.fill_to(label + 1 + first, palette.text)
             style = (palette.info, palette.warning, palette.critical)[weight]
             left = last - first + 1
             sign = (glyphs.info, glyphs.warning, glyphs.critical)[weight] + glyphs.gauge_full
@@ -370,18 +370,18 @@ def _alerts(view: View, label: int, room: int, tall: int, width: int, look: Look
     return rows
 
 
-def _captures(view: View, label: int, room: int, width: int, look: Look) -> Row:
+def _captures(view: View, label: int, room: int, width: int, theme: CellTheme) -> Row:
     """Captures where they were taken, each with its engine and verdict as far as there is room."""
-    palette = look.palette
+    palette = theme.palette
     row = Row(width).add(pad(" captures", label) + " ", palette.dim)
     cells = view.history.cells(room)
-    shown = sorted((at, words) for at, words in view.captures if 0 <= cells.of(at) < room)
+    shown = sorted((at, words) for at, words in view.captures if 0 <= cells.index_of(at) < room)
     for place, (at, words) in enumerate(shown):
-        first = label + 1 + cells.of(at)
+        first = label + 1 + cells.index_of(at)
         if first < row.used:
             continue
-        until = label + 1 + cells.of(shown[place + 1][0]) if place + 1 < len(shown) else width
-        row.to(first, palette.text).add(look.glyphs.capture, palette.code)
+        until = label + 1 + cells.index_of(shown[place + 1][0]) if place + 1 < len(shown) else width
+        row.fill_to(first, palette.text).add(theme.glyphs.capture, palette.code)
         row.add(clip(f" {fmt.printable(words)}", until - row.used - 1), palette.dim)
     return row
 
@@ -390,14 +390,14 @@ _TICKS = (1.0, 2.0, 5.0, 10.0, 15.0, 20.0, 30.0, 60.0, 120.0, 150.0, 300.0, 600.
 _TICK_CELLS = 16
 
 
-def ruler(history: History, label: int, room: int, width: int, look: Look) -> Row:
+def ruler(history: History, label: int, room: int, width: int, theme: CellTheme) -> Row:
     """How long ago each place of the rows above it was; it ends in now, or in the instant that is shown."""
-    palette, across = look.palette, look.glyphs.thin.across
+    palette, across = theme.palette, theme.glyphs.thin.across
     row = Row(width).add(" " * (label + 1), palette.text)
     end = "now" if history.instant is None else _clock(history.end)
     seconds, base = history.seconds, label + 1
     cells = history.cells(room)
-    known = 0 if history.first is None else min(max(cells.of(history.first), 0), room)
+    known = 0 if history.first is None else min(max(cells.index_of(history.first), 0), room)
     if known > 0 and history.first is not None:
         place = min(known, room - len(end) - 1)
         words = (
@@ -407,16 +407,18 @@ def ruler(history: History, label: int, room: int, width: int, look: Look) -> Ro
             "",
         )
         since = next(text for text in words if len(text) <= max(place, 0))
-        row.to(base + place - len(since), palette.text).add(since, palette.faint).to(base + place, palette.text)
+        row.fill_to(base + place - len(since), palette.text).add(since, palette.faint).fill_to(
+            base + place, palette.text
+        )
     most = max(room // _TICK_CELLS, 1)
     tick = next((one for one in _TICKS if seconds / one <= most and seconds % one == 0), seconds)
     for number in range(round(seconds / tick), 0, -1):
         place = base + max(round(room * (1 - number * tick / seconds)) - 1, 0)
-        text = _ago(number * tick)
+        text = _age_text(number * tick)
         if place < row.used or place + len(text) + len(end) + 2 > width:
             continue
-        row.to(place, palette.faint, across).add(text, palette.dim)
-    row.to(width - len(end), palette.faint, across)
+        row.fill_to(place, palette.faint, across).add(text, palette.dim)
+    row.fill_to(width - len(end), palette.faint, across)
     return row.add(end, palette.strong if history.instant is None else palette.mark)
 
 
@@ -424,7 +426,7 @@ def _clock(at: float) -> str:
     return time.strftime("%H:%M:%S", time.localtime(at))
 
 
-def _ago(seconds: float) -> str:
+def _age_text(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     if not minutes:
         return f"-{rest}s"

@@ -12,7 +12,7 @@ from llmtop import format as fmt
 from llmtop.report.model import Span, Timeline
 from llmtop.report.model import TimelineRow as Lane
 from tui.core.layout import Rect
-from tui.paint.rows import Look, Row, clip, pad
+from tui.paint.rows import CellTheme, Row, clip, pad
 from tui.panes.phase_bars import colors_of
 
 LABEL = 14
@@ -86,44 +86,44 @@ def cells(spans: Sequence[Span], window: ShownStretch, width: int) -> list[Cell]
     ]
 
 
-def paint(timeline: Timeline, window: ShownStretch, area: Rect, look: Look) -> list[Row]:
+def paint(timeline: Timeline, window: ShownStretch, area: Rect, theme: CellTheme) -> list[Row]:
     """The rows of the step, an axis, what lies at the middle, and what the letters mean."""
     width = max(area.width - LABEL - 2, 8)
-    rows = [_axis(window, width, look)]
+    rows = [_axis(window, width, theme)]
     used: dict[str, None] = {}
     for lane in timeline.rows:
         columns = cells(lane.spans, window, width)
         used |= dict.fromkeys(cell.kind for cell in columns if cell.kind and lane.lane != "phases")
-        rows += _lane(lane, columns, window, width, look)
-    rows += [Row(area.width), *_middle(timeline, window, area.width, look), Row(area.width)]
-    return [*rows, *_legend([kind for kind in LETTERS if kind in used], area.width, look)]
+        rows += _lane(lane, columns, window, width, theme)
+    rows += [Row(area.width), *_middle(timeline, window, area.width, theme), Row(area.width)]
+    return [*rows, *_legend([kind for kind in LETTERS if kind in used], area.width, theme)]
 
 
-def _axis(window: ShownStretch, width: int, look: Look) -> Row:
-    row = Row(LABEL + 1 + width).add(" " * (LABEL + 1), look.palette.dim)
+def _axis(window: ShownStretch, width: int, theme: CellTheme) -> Row:
+    row = Row(LABEL + 1 + width).add(" " * (LABEL + 1), theme.palette.dim)
     middle = (window.start + window.end) / 2
     left, right = fmt.duration(window.start), fmt.duration(window.end)
-    text = f"{look.glyphs.more} {fmt.duration(middle)}"
-    row.add(left, look.palette.dim)
-    row.to(LABEL + 1 + width // 2, look.palette.dim).add(text, look.palette.strong)
-    return row.right(right, look.palette.dim, look.palette.dim)
+    text = f"{theme.glyphs.more} {fmt.duration(middle)}"
+    row.add(left, theme.palette.dim)
+    row.fill_to(LABEL + 1 + width // 2, theme.palette.dim).add(text, theme.palette.strong)
+    return row.add_right(right, theme.palette.dim, theme.palette.dim)
 
 
-def _lane(lane: Lane, columns: list[Cell], window: ShownStretch, width: int, look: Look) -> list[Row]:
+def _lane(lane: Lane, columns: list[Cell], window: ShownStretch, width: int, theme: CellTheme) -> list[Row]:
     if lane.lane == "phases":
-        return [_phases(lane, window, width, look)]
+        return [_phases(lane, window, width, theme)]
     label = pad(f" {fmt.printable(lane.label)}", LABEL) + " "
-    heights = Row(LABEL + 1 + width).add(label, look.palette.text)
-    letters = Row(LABEL + 1 + width).add(" " * (LABEL + 1), look.palette.text)
-    for text, letter, style in _runs(columns, look):
+    heights = Row(LABEL + 1 + width).add(label, theme.palette.text)
+    letters = Row(LABEL + 1 + width).add(" " * (LABEL + 1), theme.palette.text)
+    for text, letter, style in _runs(columns, theme):
         heights.add(text, style)
         letters.add(letter, style)
     return [heights, letters]
 
 
-def _runs(columns: list[Cell], look: Look) -> list[tuple[str, str, Style]]:
+def _runs(columns: list[Cell], theme: CellTheme) -> list[tuple[str, str, Style]]:
     """Neighbours of a kind as one piece of text: (levels, letters, style)."""
-    levels = look.glyphs.levels
+    levels = theme.glyphs.levels
     runs: list[tuple[str, str, Style]] = []
     before: str | None = None
     for cell in columns:
@@ -133,19 +133,19 @@ def _runs(columns: list[Cell], look: Look) -> list[tuple[str, str, Style]]:
             text, marks, style = runs[-1]
             runs[-1] = (text + level, marks + letter, style)
         else:
-            runs.append((level, letter, _style(cell.kind, look)))
+            runs.append((level, letter, _style(cell.kind, theme)))
         before = cell.kind
     return runs
 
 
-def _style(kind: str, look: Look) -> Style:
-    palette = look.palette
+def _style(kind: str, theme: CellTheme) -> Style:
+    palette = theme.palette
     return palette.phases[_COLORS[kind]] if kind in _COLORS else palette.text
 
 
-def _phases(lane: Lane, window: ShownStretch, width: int, look: Look) -> Row:
+def _phases(lane: Lane, window: ShownStretch, width: int, theme: CellTheme) -> Row:
     """The row of bars with the phases' names in them."""
-    palette, glyphs = look.palette, look.glyphs
+    palette, glyphs = theme.palette, theme.glyphs
     row = Row(LABEL + 1 + width).add(pad(f" {fmt.printable(lane.label)}", LABEL) + " ", palette.text)
     colors = colors_of([span.kind for span in lane.spans])
     filled = palette.depth != "mono" and not glyphs.ascii
@@ -155,7 +155,7 @@ def _phases(lane: Lane, window: ShownStretch, width: int, look: Look) -> Row:
             continue
         first = LABEL + 1 + int((begin - window.start) / window.seconds * width)
         last = LABEL + 1 + max(round((end - window.start) / window.seconds * width), 0)
-        row.to(first, palette.text)
+        row.fill_to(first, palette.text)
         length = max(last - row.used, 1 if row.used <= first else 0)
         name = clip(fmt.printable(span.text), length - 2).center(length) if length >= 4 else " " * length
         color = colors[span.kind]
@@ -168,7 +168,7 @@ def _phases(lane: Lane, window: ShownStretch, width: int, look: Look) -> Row:
     return row
 
 
-def _middle(timeline: Timeline, window: ShownStretch, width: int, look: Look) -> list[Row]:
+def _middle(timeline: Timeline, window: ShownStretch, width: int, theme: CellTheme) -> list[Row]:
     """What each row has at the middle of the window."""
     middle = (window.start + window.end) / 2
     rows = []
@@ -181,16 +181,16 @@ def _middle(timeline: Timeline, window: ShownStretch, width: int, look: Look) ->
             if span is not None and inside
             else fmt.DASH
         )
-        row = Row(width).add(pad(f" {fmt.printable(lane.label)}", LABEL) + " ", look.palette.dim)
-        rows.append(row.add(text, look.palette.text))
+        row = Row(width).add(pad(f" {fmt.printable(lane.label)}", LABEL) + " ", theme.palette.dim)
+        rows.append(row.add(text, theme.palette.text))
     return rows
 
 
-def _legend(kinds: list[str], width: int, look: Look) -> list[Row]:
-    rows = [Row(width).add(" ", look.palette.dim)]
+def _legend(kinds: list[str], width: int, theme: CellTheme) -> list[Row]:
+    rows = [Row(width).add(" ", theme.palette.dim)]
     for kind in kinds:
         words = f"{kind.replace('_', ' ')}   "
-        if len(words) + 2 > rows[-1].left:
-            rows.append(Row(width).add(" ", look.palette.dim))
-        rows[-1].add(f"{LETTERS[kind]} ", _style(kind, look)).add(words, look.palette.dim)
+        if len(words) + 2 > rows[-1].free_cells:
+            rows.append(Row(width).add(" ", theme.palette.dim))
+        rows[-1].add(f"{LETTERS[kind]} ", _style(kind, theme)).add(words, theme.palette.dim)
     return rows

@@ -5,15 +5,15 @@ from __future__ import annotations
 from llmtop import format as fmt
 from llmtop.model import ownership
 from llmtop.model.snapshot import Gpu, Rank
-from tui.paint.rows import Look
+from tui.paint.rows import CellTheme
 from tui.state.view import View
 
 
-def users(gpu: Gpu, view: View, look: Look) -> str:
+def users(gpu: Gpu, view: View, theme: CellTheme) -> str:
     """The attached training on this GPU, else how many processes use it, and whose; why its clock is low."""
     if view.snapshot is None:
         return ""
-    dot = f" {look.glyphs.dot} "
+    dot = f" {theme.glyphs.dot} "
     parts = [_rank(rank, dot) for rank in view.snapshot.ranks if rank.gpu_uuid == gpu.uuid][:1]
     if not parts:
         pids = [process for process in view.snapshot.processes if process.gpu_uuid == gpu.uuid]

@@ -36,7 +36,7 @@ class AlertScreen(ScrollingScreen):
 
     def alert(self) -> Alert | None:
         """The chosen one, else the gravest."""
-        return self.view.alerts.shown(self.view.alerts.all(self.view.snapshot))
+        return self.view.alerts.selected_alert(self.view.alerts.all(self.view.snapshot))
 
     def lines(self, width: int) -> list[Row]:
         """Paint the alerts that hold, then those that did."""
@@ -45,7 +45,7 @@ class AlertScreen(ScrollingScreen):
         self._chosen_line = None
         present = self.view.alerts.all(snapshot)
         if snapshot is None or not present:
-            rows.append(Row(width).add("No alert holds now.", self.look.palette.strong))
+            rows.append(Row(width).add("No alert holds now.", self.cell_theme.palette.strong))
             self._text(rows, "An alert appears here with its rule, its numbers and what to do next.", width)
         else:
             chosen = self.alert()
@@ -64,7 +64,7 @@ class AlertScreen(ScrollingScreen):
 
     def labels(self) -> dict[str, str]:
         """Whom the keys are about."""
-        name = self.whom().name if self.alert() is not None else ""
+        name = self.target_process().name if self.alert() is not None else ""
         return {"stacks": f"stacks of {name}", "capture": f"capture {name}"} if name else {}
 
     def action_next_alert(self) -> None:
@@ -82,27 +82,27 @@ class AlertScreen(ScrollingScreen):
         self.redraw()
 
     def _past(self, rows: list[Row], width: int) -> None:
-        past, snapshot = self.view.alerts.past(), self.view.snapshot
+        past, snapshot = self.view.alerts.ended_alerts(), self.view.snapshot
         if not past or snapshot is None:
             return
-        palette, look = self.look.palette, self.look
+        palette, theme = self.cell_theme.palette, self.cell_theme
         said = f"Alerts that have gone: {len(past)}, the last to go first"
         rows += [Row(width), Row(width).add(said, palette.strong)]
         for one in past:
             alert, until = one.alert, one.until or snapshot.time
             row = Row(width).add(f"  {_moment(alert.since, snapshot.time)}", palette.text)
-            row.add(f"  for {pad(alert_style.lasted(alert, until), 8)}", palette.text)
-            row.add(f"{alert_style.mark(alert, look)} ", alert_style.ink(alert, look))
-            row.add(f"{alert_style.word(alert)} ", palette.strong)
+            row.add(f"  for {pad(alert_style.duration_text(alert, until), 8)}", palette.text)
+            row.add(f"{alert_style.mark(alert, theme)} ", alert_style.ink(alert, theme))
+            row.add(f"{alert_style.alert_word(alert)} ", palette.strong)
             row.add(f"{alert_style.subject(alert, snapshot)}  ", palette.text)
-            rows.append(row.add(alert_rows.fitting(alert_rows.points(alert), row.left), palette.dim))
+            rows.append(row.add(alert_rows.fitting(alert_rows.points(alert), row.free_cells), palette.dim))
 
     def _alert(self, rows: list[Row], alert: Alert, snapshot: Snapshot, width: int, *, chosen: bool) -> None:
-        palette, glyphs = self.look.palette, self.look.glyphs
+        palette, glyphs = self.cell_theme.palette, self.cell_theme.glyphs
         head = Row(width).add(f"{glyphs.selected if chosen else ' '} ", palette.selected)
         head.add(
-            f" {alert_style.mark(alert, self.look)} {alert_style.word(alert)} ",
-            alert_style.badge(alert, self.look),
+            f" {alert_style.mark(alert, self.cell_theme)} {alert_style.alert_word(alert)} ",
+            alert_style.badge(alert, self.cell_theme),
         )
         where = f"  {alert_style.subject(alert, snapshot)} for {alert_style.age(alert, snapshot.time)}"
         head.add(where, palette.strong)
@@ -140,20 +140,24 @@ class AlertScreen(ScrollingScreen):
         for metric in METRICS:
             if not any(field.startswith(metric.key) or metric.key in field for field in fields):
                 continue
-            row = Row(width).add("  ", self.look.palette.text).add(pad(metric.label, 9), self.look.palette.dim)
+            row = (
+                Row(width)
+                .add("  ", self.cell_theme.palette.text)
+                .add(pad(metric.label, 9), self.cell_theme.palette.dim)
+            )
             levels = self.view.history.levels(uuid, metric.key, room)
-            row.add(spark(levels, room, self.look.glyphs), self.look.palette.text)
-            rows.append(row.add("  " + metric.text(gpu), self.look.palette.text))
+            row.add(spark(levels, room, self.cell_theme.glyphs), self.cell_theme.palette.text)
+            rows.append(row.add("  " + metric.text(gpu), self.cell_theme.palette.text))
 
     def _text(self, rows: list[Row], text: str, width: int) -> None:
         lines = wrap(fmt.printable(text), max(width - 2, 12))
-        rows.extend(Row(width).add("  " + line, self.look.palette.text) for line in lines)
+        rows.extend(Row(width).add("  " + line, self.cell_theme.palette.text) for line in lines)
 
     def _entry(self, rows: list[Row], name: str, text: str, width: int) -> None:
         for index, line in enumerate(wrap(fmt.printable(text), max(width - 12, 12))):
-            row = Row(width).add("  ", self.look.palette.text)
-            row.add(pad(name if index == 0 else "", 9), self.look.palette.dim)
-            rows.append(row.add(line, self.look.palette.text))
+            row = Row(width).add("  ", self.cell_theme.palette.text)
+            row.add(pad(name if index == 0 else "", 9), self.cell_theme.palette.dim)
+            rows.append(row.add(line, self.cell_theme.palette.text))
 
 
 def _moment(since: float, now: float) -> str:

@@ -16,10 +16,10 @@ from tui.core.canvas import Board, Placed
 from tui.core.context import ScreenContext
 from tui.core.layout import Rect
 from tui.paint import alert_style
-from tui.paint.rows import Look, Row
+from tui.paint.rows import CellTheme, Row
 from tui.panes import header_footer
-from tui.state import process_ref as whom
-from tui.state.process_ref import Whom
+from tui.state import process_ref
+from tui.state.process_ref import ProcessRef
 from tui.state.view import View
 
 Result = TypeVar("Result")
@@ -29,7 +29,7 @@ class LlmtopScreen(Screen[None], inherit_bindings=False):
     """A screen that shows the app's view and is told when it changes.
 
     A derived class sets `NAME` (which tui/core/keys.py uses) and either overrides `parts()`, and is then drawn on
-    a board (`around()` gives header and footer), or overrides `compose()` and `redraw()` for widgets of its own.
+    a board (`header_and_footer()` paints both), or overrides `compose()` and `redraw()` for widgets of its own.
     """
 
     NAME: ClassVar[str] = ""
@@ -51,23 +51,23 @@ class LlmtopScreen(Screen[None], inherit_bindings=False):
         return self.llmtop.view
 
     @property
-    def look(self) -> Look:
+    def cell_theme(self) -> CellTheme:
         """The colours and characters that things are drawn with now."""
-        return self.llmtop.look
+        return self.llmtop.cell_theme
 
     def compose(self) -> ComposeResult:
         """Make the one board that covers the screen."""
         yield Board(self.redraw)
 
     def parts(self, width: int, height: int) -> list[Placed]:
-        """Paint the screen for this size, header and footer included (`around()` makes them)."""
+        """Paint the screen for this size, header and footer included (`header_and_footer()` makes them)."""
         raise NotImplementedError
 
     def redraw(self) -> None:
         """Show the view as it is now. Called for each snapshot, each change of choice, and each resize."""
         for board in self.query(Board):  # none yet, where the screen has only just been pushed
             if board.size:
-                board.show(self.parts(*board.size), self.look)
+                board.show(self.parts(*board.size), self.cell_theme)
 
     def on_screen_resume(self) -> None:
         """Catch up with what changed while another screen was on top."""
@@ -97,16 +97,16 @@ class LlmtopScreen(Screen[None], inherit_bindings=False):
         """The alert that keys act on here."""
         return None
 
-    def whom(self) -> Whom:
+    def target_process(self) -> ProcessRef:
         """The process that keys are about here: the alert's, else the one whose steps are shown."""
         alert, snapshot = self.alert(), self.view.snapshot
         if alert is None or snapshot is None:
-            return whom.of_rank(self.view.rank())
-        return whom.of_alert(alert, snapshot)
+            return process_ref.rank_process(self.view.rank())
+        return process_ref.alert_process(alert, snapshot)
 
     def command(self) -> str:
         """The command or line that is shown here, for the key that copies it; empty where there is none."""
-        alert, about = self.alert(), self.whom()
+        alert, about = self.alert(), self.target_process()
         if about.pid is None:
             return "" if alert is None else alert.next
         return f"llmtop capture --pid {about.pid}"
@@ -125,7 +125,7 @@ class LlmtopScreen(Screen[None], inherit_bindings=False):
             self.notify("No alert is shown that could be muted.")
             return
         muted = self.view.alerts.mute(alert)
-        about = f"{alert_style.word(alert)} {alert_style.subject(alert, snapshot)}"
+        about = f"{alert_style.alert_word(alert)} {alert_style.subject(alert, snapshot)}"
         self.notify(
             f"{about} is muted while it holds; a, z: hear it again" if muted else f"{about} is heard again"
         )
@@ -141,7 +141,7 @@ class LlmtopScreen(Screen[None], inherit_bindings=False):
         self.notify(f"There is no GPU {number}: {', '.join(labels)}." if labels else "There is no GPU to show.")
         return False
 
-    def around(self, width: int, height: int) -> tuple[list[Placed], Rect]:
+    def header_and_footer(self, width: int, height: int) -> tuple[list[Placed], Rect]:
         """Paint header and footer.
 
         Returns:
@@ -149,20 +149,24 @@ class LlmtopScreen(Screen[None], inherit_bindings=False):
         """
         top = 1 if height >= 5 else 0
         bottom = 1 if height >= 4 else 0
-        placed = [Placed(Rect(0, 0, width, 1), [header_footer.header(self.view, width, self.look)])] if top else []
+        placed = (
+            [Placed(Rect(0, 0, width, 1), [header_footer.header(self.view, width, self.cell_theme)])]
+            if top
+            else []
+        )
         if bottom:
             placed.append(Placed(Rect(0, height - 1, width, 1), [self.footer(width)]))
         return placed, Rect(0, top, width, height - top - bottom)
 
     def footer(self, width: int) -> Row:
         """Paint the line of keys that work here."""
-        replaying, demo, labels, look = self.llmtop.replaying, self.view.demo, self.labels(), self.look
+        replaying, demo, labels, theme = self.llmtop.replaying, self.view.demo, self.labels(), self.cell_theme
 
         def paint() -> Row:
             here = keys.for_screen(self.NAME, replaying=replaying, demo=demo)
-            return header_footer.footer([key for key in here if key.label], width, look, labels)
+            return header_footer.footer([key for key in here if key.label], width, theme, labels)
 
-        return self.view.kept.get("footer", (self.NAME, replaying, demo, width, look, labels), paint)
+        return self.view.kept.get("footer", (self.NAME, replaying, demo, width, theme, labels), paint)
 
     def labels(self) -> dict[str, str]:
         """Other words for the footer's, by those: of what a key does now, and to whom."""

@@ -10,14 +10,14 @@ from llmtop.errors import LlmtopError
 from llmtop.model.snapshot import Snapshot
 from llmtop.system import procfs
 from tui.capture import session
-from tui.capture.form import Form, Prospect, prospects
+from tui.capture.form import CapturableProcess, Form, capturable_processes
 from tui.capture.session import Capturing
 from tui.core import keys
 from tui.paint.rows import Row
 from tui.panes import capture
 from tui.screens.scrolling import ScrollingScreen
-from tui.state import process_ref as whom
-from tui.state.process_ref import Whom
+from tui.state import process_ref
+from tui.state.process_ref import ProcessRef
 
 if TYPE_CHECKING:
     from llmtop.capture.prepared import PreparedCaptures
@@ -33,7 +33,7 @@ class CaptureScreen(ScrollingScreen):
     NAME = keys.CAPTURE
     CSS_PATH = "capture.tcss"
 
-    def __init__(self, about: Whom | None = None) -> None:
+    def __init__(self, about: ProcessRef | None = None) -> None:
         """Ask what to capture, or show the capture that runs.
 
         Args:
@@ -50,7 +50,7 @@ class CaptureScreen(ScrollingScreen):
     @property
     def _capturing(self) -> Capturing:
         app = self.llmtop  # asked for here: the thread of a capture knows of no active app
-        return session.of(app, lambda: app.view.snapshot, app.prepared)
+        return session.capture_of(app, lambda: app.view.snapshot, app.prepared)
 
     def on_mount(self) -> None:
         """Show the capture that runs, or look whom one could capture."""
@@ -67,7 +67,7 @@ class CaptureScreen(ScrollingScreen):
         self._asks, self._looking, self.top = True, True, 0
         prepared, snapshot = self.llmtop.prepared, self.view.snapshot
         if prepared is None:
-            self.in_background(prospects, self._fill, "llmtop-prospects")
+            self.in_background(capturable_processes, self._fill, "llmtop-prospects")
         else:
             self.in_background(partial(_prepared, prepared, snapshot), self._fill_prepared, "llmtop-prospects")
 
@@ -80,9 +80,9 @@ class CaptureScreen(ScrollingScreen):
             self._form = found
         self.redraw()
 
-    def _fill(self, found: tuple[Prospect, ...]) -> None:
+    def _fill(self, found: tuple[CapturableProcess, ...]) -> None:
         self._looking = False
-        about = self._about or whom.of_rank(self.view.rank())
+        about = self._about or process_ref.rank_process(self.view.rank())
         self._form = Form(found, pid=about.pid, alone=about.by_alert)
         self.redraw()
 
@@ -102,17 +102,17 @@ class CaptureScreen(ScrollingScreen):
 
     def lines(self, width: int) -> list[Row]:
         """The form, the stages, or the result."""
-        look, now = self.look, self._capturing
+        theme, now = self.cell_theme, self._capturing
         self._cursor = None
         if now.busy:
-            return capture.under_way(now, width, look)
+            return capture.progress_rows(now, width, theme)
         if not self._asks and now.state != "idle":
-            return capture.ended(now, width, look)
-        title = Row(width).add(" Capture", look.palette.strong).end(look.palette.text)
+            return capture.outcome(now, width, theme)
+        title = Row(width).add(" Capture", theme.palette.strong).end(theme.palette.text)
         if self._form is None or self._looking:
             text = "   looking which processes can be captured, and how"
-            return [title, Row(width), Row(width).add(text, look.palette.dim)]
-        rows, cursor = capture.form(self._form, width, look)
+            return [title, Row(width), Row(width).add(text, theme.palette.dim)]
+        rows, cursor = capture.form(self._form, width, theme)
         self._cursor = cursor + 2
         return [title, Row(width), *rows]
 

@@ -75,20 +75,20 @@ class CapturesScreen(LlmtopScreen):
 
     def parts(self, width: int, height: int) -> list[Placed]:
         """A title, the list, and below it the chosen one or what is asked."""
-        placed, body = self.around(width, height)
-        captures, palette = self._captures, self.look.palette
+        placed, body = self.header_and_footer(width, height)
+        captures, palette = self._captures, self.cell_theme.palette
         rows = [self._title(width)]
         chosen = self._at()
         below: list[Row] = []
         if captures is None:
             rows.append(Row(width).add(f"    reading {self._place} …", palette.dim))
         elif not captures:
-            rows += capture_list.nothing(self._place, width, self.look)
+            rows += capture_list.empty_list(self._place, width, self.cell_theme)
         else:
             assert chosen is not None
             columns = capture_list.plan(width)
-            below = self._question(width) or capture_list.about(captures[chosen], width, self.look)
-            rows.append(capture_list.titles(columns, width, self.look))
+            below = self._question(width) or capture_list.details(captures[chosen], width, self.cell_theme)
+            rows.append(capture_list.titles(columns, width, self.cell_theme))
             room = max(body.height - len(rows) - len(below) - 1, 1)
             self._top = max(min(self._top, chosen, len(captures) - room), chosen - room + 1, 0)
             shown = captures[self._top : self._top + room]
@@ -98,7 +98,7 @@ class CapturesScreen(LlmtopScreen):
                     columns,
                     time.time(),
                     width,
-                    self.look,
+                    self.cell_theme,
                     chosen=one is captures[chosen],
                     sign=self._sign(one),
                 )
@@ -110,19 +110,19 @@ class CapturesScreen(LlmtopScreen):
         return [*placed, Placed(Rect(0, body.y, width, body.height), painted)]
 
     def _title(self, width: int) -> Row:
-        palette, captures = self.look.palette, self._captures or []
+        palette, captures = self.cell_theme.palette, self._captures or []
         row = Row(width).add(" captures", palette.strong)
         signs = [("B baseline", self._baseline), ("1 compared with v", self._first)]
         shown = [text for text, path in signs if path is not None]
         total = fmt.size(sum(one.bytes for one in captures))
-        said = f" {self.look.glyphs.dot} {len(captures)}, {total} in "
+        said = f" {self.cell_theme.glyphs.dot} {len(captures)}, {total} in "
         # What the signs mean is read here alone; a long folder gives way to it.
-        room = row.left - len(said) - sum(len(text) + 3 for text in shown)
+        room = row.free_cells - len(said) - sum(len(text) + 3 for text in shown)
         if captures:
             row.add(said + fmt.middled(str(self._place), max(room, 8)), palette.dim)
         for text in shown:
-            if len(text) + 3 <= row.left:
-                row.add(f" {self.look.glyphs.dot} ", palette.dim).add(text, palette.info)
+            if len(text) + 3 <= row.free_cells:
+                row.add(f" {self.cell_theme.glyphs.dot} ", palette.dim).add(text, palette.info)
         return row
 
     def _sign(self, capture: StoredCapture) -> str:
@@ -130,7 +130,7 @@ class CapturesScreen(LlmtopScreen):
 
     def _question(self, width: int) -> list[Row]:
         """What is asked before something is deleted."""
-        palette, capture = self.look.palette, self._capture()
+        palette, capture = self.cell_theme.palette, self._capture()
         if not self._asks or capture is None:
             return []
         if self._asks == "delete":
@@ -248,7 +248,7 @@ class CapturesScreen(LlmtopScreen):
                     f"{one.name} ({one.engine}) has no steps: only reports with a verdict can be compared."
                 )
                 return
-        self.in_background(partial(report_picker.both, first, capture.path), self._compare, "llmtop-compare")
+        self.in_background(partial(report_picker.read_both, first, capture.path), self._compare, "llmtop-compare")
 
     def _before(self, capture: StoredCapture) -> list[Path]:
         """Those of the same engine that were taken before a capture, the newest first: where nothing is marked, it

@@ -32,7 +32,7 @@ class ComparisonScreen(ScrollingScreen):
         """Paint what moved, line by line."""
         if width != self._width:
             self._width, self._text = width, self._at(width - 2)
-        palette = self.look.palette
+        palette = self.cell_theme.palette
         styles: dict[str, Style] = {"title": palette.strong, "dim": palette.dim, "warning": palette.warning}
         return [Row(width).add(f" {text}", styles.get(role, palette.text)) for text, role in self._text]
 

@@ -41,7 +41,7 @@ class DemoEndScreen(ScrollingScreen):
 
     def lines(self, width: int) -> list[Row]:
         """What to do next, and below that what was seen."""
-        palette = self.look.palette
+        palette = self.cell_theme.palette
         title = "The recording has ended" if self.view.ended else "The recording goes on behind this"
         rows = [Row(width).add(f" {title}", palette.strong), Row(width)]
         rows.append(Row(width).add(" Next, a training of your own", palette.strong))
@@ -53,7 +53,7 @@ class DemoEndScreen(ScrollingScreen):
 
     def _captured(self, width: int) -> list[Row]:
         """How far the person came with the captures."""
-        palette, prepared = self.look.palette, self.llmtop.prepared
+        palette, prepared = self.cell_theme.palette, self.llmtop.prepared
         from llmtop.capture.prepared import FIXED, STARVED
 
         taken = () if prepared is None else prepared.taken
@@ -69,11 +69,11 @@ class DemoEndScreen(ScrollingScreen):
 
     def _seen(self, width: int) -> list[Row]:
         """The alerts of the recording, the first to come first."""
-        palette, alerts = self.look.palette, self.view.alerts
+        palette, alerts = self.cell_theme.palette, self.view.alerts
         begun = alerts.since
-        told = [one for one in reversed(alerts.past()) if alert_style.weight(one.alert) > 0]
+        told = [one for one in reversed(alerts.ended_alerts()) if alert_style.severity_rank(one.alert) > 0]
         now = self.view.snapshot
-        holding = [] if now is None else [one for one in now.alerts if alert_style.weight(one) > 0]
+        holding = [] if now is None else [one for one in now.alerts if alert_style.severity_rank(one) > 0]
         if begun is None or not (told or holding):
             return []
         rows = [Row(width).add(" What it showed", palette.strong)]
@@ -81,8 +81,8 @@ class DemoEndScreen(ScrollingScreen):
         seen = sorted(whole, key=lambda pair: pair[0].since)
         for alert, until in seen[:_MOST]:
             row = Row(width).add(f"   {_clock(alert.since - begun)}  ", palette.dim)
-            row.add(pad(alert_style.word(alert), 16), alert_style.ink(alert, self.look))
-            lasted = alert_style.lasted(alert, until or (alert.since if now is None else now.time))
+            row.add(pad(alert_style.alert_word(alert), 16), alert_style.ink(alert, self.cell_theme))
+            lasted = alert_style.duration_text(alert, until or (alert.since if now is None else now.time))
             rows.append(
                 row.add(f" for {pad(lasted, 8)}", palette.text).add(alert_style.title(alert)[2:], palette.dim)
             )

@@ -47,7 +47,7 @@ class FlameScreen(ScrollingScreen):
             self._refusal = str(found)
         else:
             self._report = found
-            self._opened = flame.opened_at_first(found)
+            self._opened = flame.initially_opened(found)
         self.redraw()
 
     def command(self) -> str:
@@ -56,28 +56,28 @@ class FlameScreen(ScrollingScreen):
 
     def lines(self, width: int) -> list[Row]:
         """Paint the threads and what of them is unfolded."""
-        look, report = self.look, self._report
+        theme, report = self.cell_theme, self._report
         self._places = []
         if report is None:
             said = self._refusal or f"reading {self.path} …"
             return [
                 Row(width),
-                *sentence(said, width, look.palette.warning if self._refusal else look.palette.dim),
+                *sentence(said, width, theme.palette.warning if self._refusal else theme.palette.dim),
             ]
-        rows = flame.title(report, self.path.name, width, look)
+        rows = flame.title(report, self.path.name, width, theme)
         titles = len(rows)
-        rows.append(Row(width).add(f"   {'all':>6}{'self':>7}", look.palette.dim))
+        rows.append(Row(width).add(f"   {'all':>6}{'self':>7}", theme.palette.dim))
         for path, process, thread in flame.threads(report, waiting=self._waiting):
             self._places.append(path)
             opened = path in self._opened
-            rows.append(flame.thread_line(process, thread, width, look, chosen=path == self._at(), opened=opened))
+            rows.append(flame.thread_line(process, thread, width, theme, chosen=path == self._at(), opened=opened))
             if thread.tree is None:
                 continue
-            for shown in flame.below(thread.tree, path, self._opened, thread.samples):
+            for shown in flame.visible_lines(thread.tree, path, self._opened, thread.samples):
                 self._places.append(shown.path)
                 rows.append(
                     flame.frame_line(
-                        shown, width, look, chosen=shown.path == self._at(), opened=shown.path in self._opened
+                        shown, width, theme, chosen=shown.path == self._at(), opened=shown.path in self._opened
                     )
                 )
         self._cursor = titles + 1 + (self._places.index(self._at()) if self._at() in self._places else 0)
@@ -86,7 +86,7 @@ class FlameScreen(ScrollingScreen):
         )
         if hidden:
             rows.append(
-                Row(width).add(f"   and {fmt.counted(hidden, 'waiting thread')}; w shows them", look.palette.dim)
+                Row(width).add(f"   and {fmt.counted(hidden, 'waiting thread')}; w shows them", theme.palette.dim)
             )
         return rows
 

@@ -12,7 +12,7 @@ from tui.core import keys
 from tui.core.canvas import Placed
 from tui.core.layout import Rect
 from tui.paint import alert_style
-from tui.paint.rows import Look, Row
+from tui.paint.rows import CellTheme, Row
 from tui.panes import alert_rows, gpu_charts
 from tui.panes.words import users
 from tui.screens.base import LlmtopScreen
@@ -36,24 +36,24 @@ class GpuScreen(LlmtopScreen):
         snapshot = self.view.snapshot
         if snapshot is None or self.view.selected is None:
             return None
-        heard = tuple(self.view.alerts.heard(snapshot))
-        return alert_style.by_gpu(replace(snapshot, alerts=heard)).get(self.view.selected)
+        heard = tuple(self.view.alerts.unmuted(snapshot))
+        return alert_style.alerts_by_gpu(replace(snapshot, alerts=heard)).get(self.view.selected)
 
     def parts(self, width: int, height: int) -> list[Placed]:
         """Paint facts above, and charts in the room below."""
-        placed, body = self.around(width, height)
+        placed, body = self.header_and_footer(width, height)
         gpu = self._gpu()
-        look = self.look
+        theme = self.cell_theme
         if gpu is None:
-            gone = Row(width).add(" This GPU is not there any more; q goes back.", look.palette.warning)
+            gone = Row(width).add(" This GPU is not there any more; q goes back.", theme.palette.warning)
             rows = [gone, *(Row(width) for _ in range(body.height - 1))][: body.height]
             return [*placed, Placed(body, rows)]
-        facts = self._facts(gpu, width, look)[: max(body.height - 2, 0)]
+        facts = self._facts(gpu, width, theme)[: max(body.height - 2, 0)]
         placed.append(Placed(Rect(0, body.y, width, len(facts)), facts))
         left = Rect(1, body.y + len(facts), width - 2, body.height - len(facts))
-        return [*placed, *self._charts(gpu, left, look)]
+        return [*placed, *self._charts(gpu, left, theme)]
 
-    def _charts(self, gpu: Gpu, area: Rect, look: Look) -> list[Placed]:
+    def _charts(self, gpu: Gpu, area: Rect, theme: CellTheme) -> list[Placed]:
         metrics = gpu_charts.shown_metrics(gpu)
         placed = []
         timed = area.height >= 8
@@ -63,21 +63,21 @@ class GpuScreen(LlmtopScreen):
         if hidden:
             area = area._replace(height=area.height - 1)
             places, hidden = gpu_charts.grid(len(metrics), area)
-            text = f"+{hidden} more charts {look.glyphs.more}"
-            sign = Row(area.width).add(text, look.palette.dim)
+            text = f"+{hidden} more charts {theme.glyphs.more}"
+            sign = Row(area.width).add(text, theme.palette.dim)
             placed.append(Placed(Rect(area.x, area.y + area.height, area.width, 1), [sign]))
         if timed and not hidden:
             bottom = area.y + area.height
             for x, width in sorted({(rect.x, rect.width) for rect in places}):
-                axis = gpu_charts.time_axis(self.view, width, look)
+                axis = gpu_charts.time_axis(self.view, width, theme)
                 placed.append(Placed(Rect(x, bottom, width, 1), [axis]))
         for metric, rect in zip(metrics, places, strict=False):
             if rect.height > 1:
-                placed.append(Placed(rect, gpu_charts.paint(metric, gpu, self.view, rect, look, self._marker)))
+                placed.append(Placed(rect, gpu_charts.paint(metric, gpu, self.view, rect, theme, self._marker)))
         return placed
 
-    def _facts(self, gpu: Gpu, width: int, look: Look) -> list[Row]:
-        palette, dot = look.palette, look.glyphs.dot
+    def _facts(self, gpu: Gpu, width: int, theme: CellTheme) -> list[Row]:
+        palette, dot = theme.palette, theme.glyphs.dot
         first = (
             Row(width)
             .add(f" GPU {self.view.gpu_label(gpu)} ", palette.strong)
@@ -91,8 +91,8 @@ class GpuScreen(LlmtopScreen):
             if gpu.energy_joules is None
             else f"{fmt.number(gpu.energy_joules / 3.6e6, 1)} kWh since driver start"
         )
-        for text in (users(gpu, self.view, look), fmt.printable(gpu.uuid), link, source, activity, energy):
-            if text and len(text) + 3 <= first.left:
+        for text in (users(gpu, self.view, theme), fmt.printable(gpu.uuid), link, source, activity, energy):
+            if text and len(text) + 3 <= first.free_cells:
                 first.add(f" {dot} {text}", palette.dim)
         rows = [first.end(palette.text)]
         snapshot, alert = self.view.snapshot, self.alert()
@@ -100,13 +100,13 @@ class GpuScreen(LlmtopScreen):
             rows.append(Row(width).add(f" {fmt.printable(gpu.error)}", palette.critical).end(palette.text))
         if alert is not None and snapshot is not None:
             age = alert_style.age(alert, snapshot.time)
-            said = f" {alert_style.mark(alert, look)} {alert_style.word(alert)} {age} "
-            bar = Row(width).add(" ", palette.text).add(said, alert_style.badge(alert, look))
+            said = f" {alert_style.mark(alert, theme)} {alert_style.alert_word(alert)} {age} "
+            bar = Row(width).add(" ", palette.text).add(said, alert_style.badge(alert, theme))
             bar.add("  ", palette.text)
             words = alert_rows.key_words(alert, self.view)
-            alert_rows.add_keys(bar, words, bar.left, look)
+            alert_rows.add_keys(bar, words, bar.free_cells, theme)
             rows.append(bar.end(palette.text))
-            following = f" {look.glyphs.arrow} {alert.next}" if alert.next else ""
+            following = f" {theme.glyphs.arrow} {alert.next}" if alert.next else ""
             lines = wrap(fmt.printable(alert.summary + following), max(width - 4, 10))
             rows += [Row(width).add(f"   {line}", palette.text).end(palette.text) for line in lines]
         return rows

@@ -84,13 +84,13 @@ class HelpScreen(ScrollingScreen):
             row = Row(width)
             if index < len(left):
                 row.join(left[index])
-            row.to(each + 3, self.look.palette.text)
+            row.fill_to(each + 3, self.cell_theme.palette.text)
             rows.append(row.join(right[index]) if index < len(right) else row)
         return rows
 
     def _blocks(self, width: int) -> list[list[Row]]:
         """Every part of the help, each with its title and a blank line below it."""
-        palette = self.look.palette
+        palette = self.cell_theme.palette
         notes = () if self.view.snapshot is None else self.view.snapshot.host.notes
         parts: list[tuple[str, list[tuple[str, str, Style]]]] = []
         if notes:
@@ -108,32 +108,34 @@ class HelpScreen(ScrollingScreen):
         return [*blocks, *(self._block(title, entries, width) for title, entries in parts)]
 
     def _block(self, title: str, entries: list[tuple[str, str, Style]], width: int) -> list[Row]:
-        rows = [Row(width).add(title, self.look.palette.strong)]
+        rows = [Row(width).add(title, self.cell_theme.palette.strong)]
         for name, text, style in entries:
             self._entry(rows, name, text, width, style)
         return [*rows, Row(width)]
 
     def _signs(self) -> list[tuple[str, str, Style]]:
-        look = self.look
-        styles = {"critical": look.palette.critical, "info": look.palette.info}
-        signs = [(getattr(look.glyphs, name), text, styles.get(name, look.palette.text)) for name, text in _SIGNS]
-        return [*signs, *((mark, text, look.palette.text) for mark, text in _MARKS)]
+        theme = self.cell_theme
+        styles = {"critical": theme.palette.critical, "info": theme.palette.info}
+        signs = [
+            (getattr(theme.glyphs, name), text, styles.get(name, theme.palette.text)) for name, text in _SIGNS
+        ]
+        return [*signs, *((mark, text, theme.palette.text) for mark, text in _MARKS)]
 
     def _phases(self, width: int) -> list[Row]:
         """A stretch of a bar for each of the usual phases; others take the colours and letters that are free."""
-        look, palette = self.look, self.look.palette
+        theme, palette = self.cell_theme, self.cell_theme.palette
         colors = phase_bars.colors_of(_PHASES[:-1])
         letters = phase_bars.letters(_PHASES)
         rows = [Row(width).add("Phases of a step, by colour, pattern and letter", palette.strong)]
         for name in _PHASES:
             row = Row(width).add("  ", palette.text)
-            phase_bars.block(row, letters[name], 6, colors.get(name, phase_bars.REST), look)
+            phase_bars.block(row, letters[name], 6, colors.get(name, phase_bars.REST), theme)
             text = f"{name}: in no phase" if name == OUTSIDE else name
-            rows.append(row.to(16, palette.text).add(text, palette.text))
+            rows.append(row.fill_to(16, palette.text).add(text, palette.text))
         return [*rows, Row(width)]
 
     def _entry(self, rows: list[Row], name: str, text: str, width: int, style: Style) -> None:
-        palette = self.look.palette
+        palette = self.cell_theme.palette
         for index, line in enumerate(wrap(text, max(width - 16, 12))):
             row = Row(width).add("  ", palette.text)
             row.add(

@@ -68,7 +68,7 @@ class KernelsScreen(ScrollingScreen):
         """Paint all of them."""
         from llmtop.ncu.text import lines
 
-        palette = self.look.palette
+        palette = self.cell_theme.palette
         styles = {"title": palette.strong, "warning": palette.warning, "dim": palette.dim}
         if self._read is None:
             return [Row(width), *sentence(f"reading {self.path} …", width, palette.dim)]

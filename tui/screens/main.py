@@ -30,7 +30,7 @@ def _captures() -> tuple[tuple[float, str], ...]:
     """Read which captures there are; in a thread."""
     from tui.capture import marks
 
-    return marks.found(Path(_CAPTURES))
+    return marks.capture_marks(Path(_CAPTURES))
 
 
 class MainScreen(LlmtopScreen):
@@ -69,7 +69,7 @@ class MainScreen(LlmtopScreen):
             width,
             height,
             lines=len(lines),
-            phases=0 if rank is None else len(phase_bars.listed(rank, phase_bars.parts(rank))),
+            phases=0 if rank is None else len(phase_bars.with_untimed(rank, phase_bars.parts(rank))),
             trains=rank is not None,
             rows=time_line.rows_wanted(view),
             alerting=() if snapshot is None else _urgent(lines, snapshot),
@@ -85,44 +85,44 @@ class MainScreen(LlmtopScreen):
         return [*self._bars(plan), *self._table(plan, lines), *self._training(plan)]
 
     def _bars(self, plan: Layout) -> Iterator[Placed]:
-        view, look = self.view, self.look
+        view, theme = self.view, self.cell_theme
         if plan.header:
-            yield Placed(plan.header, [header_footer.header(view, plan.header.width, look)])
+            yield Placed(plan.header, [header_footer.header(view, plan.header.width, theme)])
         if plan.host:
-            yield Placed(plan.host, [header_footer.host(view, plan.host.width, look)])
+            yield Placed(plan.host, [header_footer.host(view, plan.host.width, theme)])
         if plan.notes:
-            yield Placed(plan.notes, [header_footer.notes(view, plan.notes.width, look)])
+            yield Placed(plan.notes, [header_footer.notes(view, plan.notes.width, theme)])
         if plan.alerts:
             yield Placed(
                 plan.alerts,
-                alert_rows.paint(view, *plan.alerts[2:], look),
+                alert_rows.paint(view, *plan.alerts[2:], theme),
             )
         if plan.footer:
             yield Placed(plan.footer, [self.footer(plan.footer.width)])
 
     def _table(self, plan: Layout, lines: list[Entry]) -> Iterator[Placed]:
-        view, look = self.view, self.look
+        view, theme = self.view, self.cell_theme
         if plan.empty:
-            yield Placed(plan.empty, header_footer.no_gpu(view, *plan.empty[2:], look))
+            yield Placed(plan.empty, header_footer.no_gpu(view, *plan.empty[2:], theme))
         made = node_table.table(view, lines, plan.width)
         if made is None:
             return
         if plan.titles:
             span = time_line.span_words(view.history)
-            yield Placed(plan.titles, [node_table.titles(made, plan.width, span, look)])
+            yield Placed(plan.titles, [node_table.titles(made, plan.width, span, theme)])
         for position, rect in plan.entries:
-            yield Placed(rect, [node_table.line(made, lines[position], view, rect.width, look)])
+            yield Placed(rect, [node_table.line(made, lines[position], view, rect.width, theme)])
         if plan.more and view.snapshot is not None:
             shown = {position for position, _ in plan.entries}
             calling = sum(position not in shown for position in _urgent(lines, view.snapshot))
             hidden = [line for position, line in enumerate(lines) if position not in shown]
-            yield Placed(plan.more, [node_table.more(hidden, calling, plan.more.width, look)])
+            yield Placed(plan.more, [node_table.more(hidden, calling, plan.more.width, theme)])
 
     def _training(self, plan: Layout) -> Iterator[Placed]:
         if plan.steps:
-            yield Placed(plan.steps, steps.paint(self.view, *plan.steps[2:], self.look))
+            yield Placed(plan.steps, steps.paint(self.view, *plan.steps[2:], self.cell_theme))
         if plan.timeline:
-            yield Placed(plan.timeline, time_line.paint(self.view, *plan.timeline[2:], self.look))
+            yield Placed(plan.timeline, time_line.paint(self.view, *plan.timeline[2:], self.cell_theme))
         if plan.processes:
             yield Placed(plan.processes, self._processes(plan.processes))
 
@@ -131,26 +131,26 @@ class MainScreen(LlmtopScreen):
         from tui.panes import process_table
 
         snapshot = self.view.snapshot
-        key = (rect, self.look, None if snapshot is None else int(snapshot.time / _PROCESSES_SECONDS))
+        key = (rect, self.cell_theme, None if snapshot is None else int(snapshot.time / _PROCESSES_SECONDS))
         if self._drawn_processes is None or self._drawn_processes[0] != key:
-            self._drawn_processes = key, process_table.paint(self.view, *rect[2:], self.look)
+            self._drawn_processes = key, process_table.paint(self.view, *rect[2:], self.cell_theme)
         return self._drawn_processes[1]
 
     def alert(self) -> Alert | None:
         """The alert that is shown: the gravest one, or the one that was chosen."""
-        return self.view.alerts.shown(self.view.alerts.heard(self.view.snapshot))
+        return self.view.alerts.selected_alert(self.view.alerts.unmuted(self.view.snapshot))
 
     def labels(self) -> dict[str, str]:
         """Whom the keys are about: the alert's own row has no room for it beside what to do next."""
         alert, snapshot = self.alert(), self.view.snapshot
         if alert is None or snapshot is None:
             return {}
-        name = self.whom().name
+        name = self.target_process().name
         return {"stacks": f"stacks {name}", "capture": f"capture {name}"} if name else {}
 
     def action_next_alert(self) -> None:
         """Show the next alert."""
-        heard = self.view.alerts.heard(self.view.snapshot)
+        heard = self.view.alerts.unmuted(self.view.snapshot)
         if len(heard) < 2:
             self.notify("There is no other alert." if heard else "No alert holds now.")
         self.view.alerts.advance(heard)
@@ -218,9 +218,9 @@ class MainScreen(LlmtopScreen):
             self.notify("There is no GPU to show.")
             return
         if self.view.position() is None:
-            loud = {} if self.view.snapshot is None else alert_style.by_gpu(self.view.snapshot)
+            loud = {} if self.view.snapshot is None else alert_style.alerts_by_gpu(self.view.snapshot)
             self.view.selected = max(
-                gpus, key=lambda g: alert_style.weight(loud[g.uuid]) if g.uuid in loud else -1
+                gpus, key=lambda g: alert_style.severity_rank(loud[g.uuid]) if g.uuid in loud else -1
             ).uuid
         self.llmtop.open_screen("GpuScreen")
 
@@ -232,14 +232,14 @@ class MainScreen(LlmtopScreen):
 
 def _urgent(lines: list[Entry], snapshot: Snapshot) -> list[int]:
     """The places of the lines with a warning or worse, the gravest first."""
-    worst = alert_style.by_gpu(snapshot)
+    worst = alert_style.alerts_by_gpu(snapshot)
     of_pid = {alert.pid: alert for alert in reversed(alert_style.ordered(snapshot.alerts))}
     found: list[tuple[int, int]] = []
     for place, line in enumerate(lines):
         alert = None if line.gpu is None or line.again else worst.get(line.gpu.uuid)
         alert = alert or (None if line.rank is None else of_pid.get(line.rank.pid))
-        if alert is not None and alert_style.weight(alert) > 0:
-            found.append((-alert_style.weight(alert), place))
+        if alert is not None and alert_style.severity_rank(alert) > 0:
+            found.append((-alert_style.severity_rank(alert), place))
         elif line.rank is not None and line.rank.state in ("stalled", "stopped"):
             found.append((0, place))
     return [place for _, place in sorted(found)]

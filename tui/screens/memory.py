@@ -49,14 +49,14 @@ class MemoryScreen(ScrollingScreen):
 
     def lines(self, width: int) -> list[Row]:
         """Paint all of it; anew only for another width or look."""
-        look = self.look
+        theme = self.cell_theme
         if self._report is None:
             said = self._refusal or f"reading {self.path} …"
-            style = look.palette.warning if self._refusal else look.palette.dim
+            style = theme.palette.warning if self._refusal else theme.palette.dim
             return [Row(width), *sentence(said, width, style)]
-        key = (width, look)
+        key = (width, theme)
         if self._painted is None or self._painted[0] != key:
-            self._painted = key, memory.paint(self._report, self.path.name, width, look)
+            self._painted = key, memory.paint(self._report, self.path.name, width, theme)
         return list(self._painted[1])
 
 

@@ -13,7 +13,7 @@ from tui.paint.rows import Row
 from tui.panes import process_table as table
 from tui.screens.base import LlmtopScreen
 from tui.screens.signal import SignalScreen
-from tui.state.process_ref import Whom
+from tui.state.process_ref import ProcessRef
 
 _Name = tuple[int, str | None]
 
@@ -50,45 +50,46 @@ class ProcessesScreen(LlmtopScreen):
 
     def parts(self, width: int, height: int) -> list[Placed]:
         """Titles and as many processes as fit round the chosen one."""
-        placed, body = self.around(width, height)
-        look, snapshot = self.look, self.view.snapshot
+        placed, body = self.header_and_footer(width, height)
+        theme, snapshot = self.cell_theme, self.view.snapshot
         rows = self._rows()
         at = self._position(rows)
         room = max(body.height - 2, 0)
         self._top = max(min(self._top, at, len(rows) - room), at - room + 1, 0)
         columns = table.plan(width - 1, self._sorted_by, snapshot)
         lines = [self._summary(rows, width)]
-        lines.append(table.titles(columns, self._sorted_by, width, look, reverse=self._reverse))
+        lines.append(table.titles(columns, self._sorted_by, width, theme, reverse=self._reverse))
         if snapshot is not None:
-            beside = table.around(snapshot)
+            beside = table.column_context(snapshot)
             for place, process in enumerate(rows[self._top : self._top + room], self._top):
                 chosen = place == at
-                lines.append(table.line(process, columns, beside, width, look, chosen))
-        lines += [Row(width).end(look.palette.text) for _ in range(body.height - len(lines))]
+                lines.append(table.line(process, columns, beside, width, theme, chosen))
+        lines += [Row(width).end(theme.palette.text) for _ in range(body.height - len(lines))]
         placed.append(Placed(Rect(0, body.y, width, body.height), lines[: body.height]))
         return placed
 
     def _summary(self, rows: list[Process], width: int) -> Row:
-        palette = self.look.palette
+        palette = self.cell_theme.palette
         total = 0 if self.view.snapshot is None else len(self.view.snapshot.processes)
         row = Row(width).add(" processes", palette.strong)
         row.add(
-            f" {self.look.glyphs.dot} {len(rows)}" + (f" of {total}" if len(rows) != total else ""), palette.dim
+            f" {self.cell_theme.glyphs.dot} {len(rows)}" + (f" of {total}" if len(rows) != total else ""),
+            palette.dim,
         )
         if self._wanted:
-            row.add(f" {self.look.glyphs.dot} with ", palette.dim).add(f'"{self._wanted}"', palette.text)
+            row.add(f" {self.cell_theme.glyphs.dot} with ", palette.dim).add(f'"{self._wanted}"', palette.text)
         if not rows:
             why = "no process uses a GPU, and none is attached" if not total else "none has these letters"
-            row.add(f" {self.look.glyphs.dot} {why}", palette.dim)
+            row.add(f" {self.cell_theme.glyphs.dot} {why}", palette.dim)
         return row.end(palette.text)
 
-    def whom(self) -> Whom:
+    def target_process(self) -> ProcessRef:
         """The chosen process."""
         rows = self._rows()
         if not rows:
-            return super().whom()
+            return super().target_process()
         chosen = rows[self._position(rows)]
-        return Whom(chosen.pid, f"pid {chosen.pid}", by_alert=True)
+        return ProcessRef(chosen.pid, f"pid {chosen.pid}", by_alert=True)
 
     def action_move(self, step: int) -> None:
         """Choose the process that is `step` lines further."""

@@ -20,10 +20,10 @@ class RanksScreen(LlmtopScreen):
 
     def parts(self, width: int, height: int) -> list[Placed]:
         """The table from the first line shown on; its frame says how many there are."""
-        placed, body = self.around(width, height)
+        placed, body = self.header_and_footer(width, height)
         room = max(body.height - 3, 1)
         self._top = max(min(self._top, len(rank_table.lines(self.view)) - room), 0)
-        rows = rank_table.paint(self.view, *body[2:], self.look, framed=body.height >= 4, top=self._top)
+        rows = rank_table.paint(self.view, *body[2:], self.cell_theme, framed=body.height >= 4, top=self._top)
         return [*placed, Placed(body, rows)]
 
     def action_scroll(self, step: int) -> None:

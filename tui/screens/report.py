@@ -78,7 +78,7 @@ class ReportScreen(ScrollingScreen):
 
     def lines(self, width: int) -> list[Row]:
         """The verdict, the findings, the tables."""
-        palette = self.look.palette
+        palette = self.cell_theme.palette
         if self._text:
             rows = [Row(width)]
             for line in self._text:
@@ -90,10 +90,10 @@ class ReportScreen(ScrollingScreen):
             return [Row(width), *report_pane.sentence(said, width, style)]
         report = self._loaded.report
         against, comparison = self._comparison()
-        rows = report_pane.verdict(report, self._loaded.name, against, comparison, width, self.look)
-        found, places = report_pane.findings(report, self._chosen, self._unfolded, width, self.look)
+        rows = report_pane.verdict(report, self._loaded.name, against, comparison, width, self.cell_theme)
+        found, places = report_pane.findings(report, self._chosen, self._unfolded, width, self.cell_theme)
         self._places = [place + len(rows) for place in places]
-        return [*rows, *found, *report_pane.details(report, width, self.look)]
+        return [*rows, *found, *report_pane.details(report, width, self.cell_theme)]
 
     def _comparison(self) -> tuple[str, Comparison | None]:
         before = report_picker.baseline()

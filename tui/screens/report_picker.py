@@ -73,7 +73,7 @@ def load(path: Path) -> Loaded:
     return Loaded(source, load_report(source))
 
 
-def both(before: Path, after: Path) -> tuple[Loaded, Loaded] | LlmtopError:
+def read_both(before: Path, after: Path) -> tuple[Loaded, Loaded] | LlmtopError:
     """Two reports to compare, or the sentence why one of them cannot be read."""
     try:
         return load(before), load(after)

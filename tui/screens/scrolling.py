@@ -32,7 +32,7 @@ class ScrollingScreen(LlmtopScreen):
 
     def parts(self, width: int, height: int) -> list[Placed]:
         """Header, the part of the text that is scrolled to, footer."""
-        placed, body = self.around(width, height)
+        placed, body = self.header_and_footer(width, height)
         room = max(body.width - 2 * self.MARGIN, 0)
         self._page = max(body.height - 1, 1)  # the last line may say how much more there is
         rows = self.lines(room)
@@ -41,10 +41,10 @@ class ScrollingScreen(LlmtopScreen):
         shown = rows[self.top : self.top + body.height]
         below = len(rows) - self.top - body.height
         if below > 0 and shown:
-            text = f"   {below + 1} more lines {self.look.glyphs.more}"
-            shown[-1] = Row(room).add(text, self.look.palette.dim)
+            text = f"   {below + 1} more lines {self.cell_theme.glyphs.more}"
+            shown[-1] = Row(room).add(text, self.cell_theme.palette.dim)
         shown += [Row(room) for _ in range(body.height - len(shown))]
-        ended = [row.end(self.look.palette.text) for row in shown]
+        ended = [row.end(self.cell_theme.palette.text) for row in shown]
         return [*placed, Placed(Rect(self.MARGIN, body.y, room, body.height), ended)]
 
     def action_page(self, step: int) -> None:

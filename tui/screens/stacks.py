@@ -13,10 +13,10 @@ from llmtop.capture.py_spy.stacks import ThreadStack
 from llmtop.errors import LlmtopError
 from llmtop.model.snapshot import LoadingCost
 from tui.core import keys
-from tui.paint.rows import Look, Row
+from tui.paint.rows import CellTheme, Row
 from tui.screens.scrolling import ScrollingScreen
-from tui.state import process_ref as whom
-from tui.state.process_ref import Whom
+from tui.state import process_ref
+from tui.state.process_ref import ProcessRef
 
 REFRESH_SECONDS = 1.0
 """py-spy takes 0.05 s of another core for each look and does not pause the training; one that it cannot read is
@@ -29,7 +29,7 @@ class StacksScreen(ScrollingScreen):
     NAME = keys.STACKS
     CSS_PATH = "stacks.tcss"
 
-    def __init__(self, about: Whom | None = None) -> None:
+    def __init__(self, about: ProcessRef | None = None) -> None:
         """Show the stacks of a process.
 
         Args:
@@ -53,7 +53,7 @@ class StacksScreen(ScrollingScreen):
 
     def on_mount(self) -> None:
         """Look at the rank whose steps were shown, and again every second while nothing is frozen."""
-        self._about = self._about or whom.of_rank(self.view.rank())
+        self._about = self._about or process_ref.rank_process(self.view.rank())
         self._pid = self._about.pid
         self.set_interval(REFRESH_SECONDS, self._refresh)
         self._refresh()
@@ -65,7 +65,7 @@ class StacksScreen(ScrollingScreen):
         if self._watching is None or self._watching.pid != self._pid:
             self.on_unmount()
             self._watching, self._loading = LoadingMonitor(self._pid), None
-        self.in_background(partial(_look, self._watching), self._show, "llmtop-stacks")
+        self.in_background(partial(_read_stacks, self._watching), self._show, "llmtop-stacks")
 
     def _show(self, looked: tuple[int, tuple[ThreadStack, ...], str, LoadingCost | None]) -> None:
         pid, found, error, loading = looked
@@ -77,8 +77,8 @@ class StacksScreen(ScrollingScreen):
 
     def lines(self, width: int) -> list[Row]:
         """Paint the stacks of the threads, the main one first, or why there are none."""
-        look = self.look
-        palette = look.palette
+        theme = self.cell_theme
+        palette = theme.palette
         title = Row(width).add(" Python stacks", palette.strong)
         if self._pid is None:
             why = self._about.why if self._about is not None else ""
@@ -90,29 +90,29 @@ class StacksScreen(ScrollingScreen):
             ]
         rank = next((one for one in self.view.ranks() if one.pid == self._pid), None)
         name = "" if rank is None or rank.rank is None else f"rank {rank.rank}, "
-        title.add(f" {look.glyphs.dot} {name}pid {self._pid}", palette.text)
+        title.add(f" {theme.glyphs.dot} {name}pid {self._pid}", palette.text)
         command = "" if rank is None else fmt.printable(rank.command or "")
-        title.add(f" {look.glyphs.dot} {command}", palette.dim)
+        title.add(f" {theme.glyphs.dot} {command}", palette.dim)
         rows = [title, Row(width)]
         if self._error:
             lines = wrap(fmt.printable(self._error), max(width - 6, 20))
             return [*rows, *(Row(width).add(f"   {line}", palette.warning) for line in lines)]
         if self._threads is None:
             return [*rows, Row(width).add("   asking py-spy", palette.dim)]
-        loading = () if self._loading is None else loading_rows(self._loading, width, look)
+        loading = () if self._loading is None else loading_rows(self._loading, width, theme)
         named = self._loading is not None and self._loading.cause != "unknown"
         rows += loading if named else ()
         busy = [one for one in self._threads if self._all or one.is_working or one is self._threads[0]]
         for thread in busy:
-            rows += thread_rows(thread, width, look)
+            rows += thread_rows(thread, width, theme)
         hidden = len(self._threads) - len(busy)
         if hidden:
             rows.append(Row(width).add(f"   and {hidden} waiting threads; w shows them", palette.dim))
         return [*rows, *(() if named else loading)]
 
-    def whom(self) -> Whom:
+    def target_process(self) -> ProcessRef:
         """The process whose stacks are shown."""
-        return Whom() if self._pid is None else Whom(self._pid, f"pid {self._pid}", by_alert=True)
+        return ProcessRef() if self._pid is None else ProcessRef(self._pid, f"pid {self._pid}", by_alert=True)
 
     def command(self) -> str:
         """What shows the same in a shell."""
@@ -136,32 +136,32 @@ class StacksScreen(ScrollingScreen):
             self.redraw()
 
 
-def thread_rows(thread: ThreadStack, width: int, look: Look) -> list[Row]:
+def thread_rows(thread: ThreadStack, width: int, theme: CellTheme) -> list[Row]:
     """One thread: its name and state, then its frames, innermost first; the script's own line stands out."""
-    palette = look.palette
+    palette = theme.palette
     state = ", ".join(word for word, holds in (("running", thread.active), ("GIL", thread.owns_gil)) if holds)
     whose = "" if thread.worker is None else f"worker {thread.worker}, "
     head = Row(width).add(f" {whose}{thread.name}", palette.strong).add(f"  {thread.os_id}  ", palette.dim)
     rows = [head.add(state or "waiting", palette.info if thread.active else palette.dim)]
     here = thread.own_frame()
     for index, frame in enumerate(thread.frames):
-        mark = f" {look.glyphs.selected} " if index == here else "   "
+        mark = f" {theme.glyphs.selected} " if index == here else "   "
         style = palette.cursor if index == here else palette.text if frame.own else palette.dim
         rows.append(Row(width).add(mark, palette.selected).add(frame.text, style))
     rows.append(Row(width))
     return rows
 
 
-def loading_rows(cost: LoadingCost, width: int, look: Look) -> list[Row]:
+def loading_rows(cost: LoadingCost, width: int, theme: CellTheme) -> list[Row]:
     """What the loader's time goes into, by the looks so far, and what to do."""
     room = max(width - 4, 20)
-    said = [Row(width).add(f" {line}", look.palette.strong) for line in wrap(fmt.printable(cost.summary), room)]
-    todo = [Row(width).add(f" {line}", look.palette.text) for line in wrap(fmt.printable(cost.advice), room)]
+    said = [Row(width).add(f" {line}", theme.palette.strong) for line in wrap(fmt.printable(cost.summary), room)]
+    todo = [Row(width).add(f" {line}", theme.palette.text) for line in wrap(fmt.printable(cost.advice), room)]
     looks = f" by {fmt.counted(cost.looks, 'look')} at who prepares batches"
-    return [*said, *todo, Row(width).add(looks, look.palette.dim), Row(width)]
+    return [*said, *todo, Row(width).add(looks, theme.palette.dim), Row(width)]
 
 
-def _look(watching: LoadingMonitor) -> tuple[int, tuple[ThreadStack, ...], str, LoadingCost | None]:
+def _read_stacks(watching: LoadingMonitor) -> tuple[int, tuple[ThreadStack, ...], str, LoadingCost | None]:
     """The stacks of a process, or the sentence that says why not; and what its loader costs, where it waits."""
     try:
         found = py_spy.dump(watching.pid)

@@ -27,19 +27,19 @@ class TimelineScreen(LlmtopScreen):
 
     def parts(self, width: int, height: int) -> list[Placed]:
         """A title, then the rows of the window."""
-        placed, body = self.around(width, height)
-        look = self.look
+        placed, body = self.header_and_footer(width, height)
+        theme = self.cell_theme
         step = "the beginning" if self.timeline.step is None else f"step {self.timeline.step} of the whole ones"
-        title = Row(width).add(" Timeline ", look.palette.strong).add(f"{self._capture_name} ", look.palette.text)
-        title.add(f"{look.glyphs.dot} {step}, the one of median length", look.palette.dim)
-        rows = [title, Row(width), *timeline.paint(self.timeline, self.window, body, look)]
+        title = Row(width).add(" Timeline ", theme.palette.strong).add(f"{self._capture_name} ",
+        theme.palette.text) title.add(f"{theme.glyphs.dot} {step}, the one of median length", theme.palette.dim)
+        rows = [title, Row(width), *timeline.paint(self.timeline, self.window, body, theme)]
         if len(rows) > body.height and body.height > 0:
             rows = rows[: body.height]
             rows[-1] = Row(width).add(
-                f" more lines {look.glyphs.more} (a taller window shows them)", look.palette.dim
+                f" more lines {theme.glyphs.more} (a taller window shows them)", theme.palette.dim
             )
         rows += [Row(width) for _ in range(body.height - len(rows))]
-        ended = [row.end(look.palette.text) for row in rows]
+        ended = [row.end(theme.palette.text) for row in rows]
         return [*placed, Placed(Rect(0, body.y, width, body.height), ended)]
 
     def action_pan(self, share: float) -> None:

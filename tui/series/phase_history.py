@@ -47,7 +47,7 @@ class PhaseHistory:
             if 0.0 <= seconds < math.inf:
                 self._seconds[base + self.names.index(name)] = seconds
 
-    def between(self, start: float, end: float) -> dict[str, float] | None:
+    def mean_phases(self, start: float, end: float) -> dict[str, float] | None:
         """Mean seconds of each phase from one instant to another; None where nothing is known."""
         found, number = [0.0] * len(self.names), 0
         for bucket in range(math.floor(start / BUCKET_SECONDS), math.floor(end / BUCKET_SECONDS) + 1):

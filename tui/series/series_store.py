@@ -49,12 +49,12 @@ class Cells(NamedTuple):
     seconds: float
 
     @classmethod
-    def until(cls, end: float, span_seconds: float, count: int) -> Cells:
+    def ending_at(cls, end: float, span_seconds: float, count: int) -> Cells:
         """So many cells for a span, the last of which has the instant `end` in it."""
         seconds = span_seconds / max(count, 1)
         return cls(math.floor(end / seconds) - count + 1, count, seconds)
 
-    def of(self, time: float) -> int:
+    def index_of(self, time: float) -> int:
         """The cell that an instant lies in, counted from the first; negative before it."""
         return math.floor(time / self.seconds) - self.first
 
@@ -203,7 +203,7 @@ class SeriesStore:
             level.advance(math.floor(time / level.seconds))
 
     def put(self, slots: Sequence[int], values: Sequence[float], since: float, until: float) -> None:
-        """Put one value into each of some series, for the time from `since` on up to `until`."""
+        """Put one value into each of some series, for the time from `since` on up to `ending_at`."""
         for level in self._levels:
             last = math.floor(until / level.seconds)
             first = min(math.floor(since / level.seconds) + 1, last)
@@ -261,7 +261,7 @@ class SeriesStore:
         return RECENT_SECONDS if self._late[slot] else self._level(cells).seconds
 
     def spreads(self, slot: int, cells: Cells, start: int, until: float) -> list[Spread | None]:
-        """What a series came to in each cell from the one counted `start` on; nothing after `until`."""
+        """What a series came to in each cell from the one counted `start` on; nothing after `ending_at`."""
         level = self._level(cells)
         newest = level.newest
         if newest is None:

@@ -11,7 +11,7 @@ from llmtop.model.alerts import followed, joined
 from llmtop.model.snapshot import Alert, Snapshot
 from tui.paint import alert_style
 
-KEPT = 1000
+MAX_ENDED = 1000
 """Alerts that are remembered: of a bad night, not only of its last hour."""
 
 
@@ -29,8 +29,8 @@ class AlertLog:
     """Every alert that was seen. The app tells it each snapshot; keys choose one, or mute it."""
 
     def __init__(self) -> None:
-        self._episodes: deque[Episode] = deque(maxlen=KEPT)
-        self._gone: deque[Episode] = deque(maxlen=KEPT)
+        self._episodes: deque[Episode] = deque(maxlen=MAX_ENDED)
+        self._gone: deque[Episode] = deque(maxlen=MAX_ENDED)
         self._up: list[Episode] = []
         self._chosen: Episode | None = None
         self._ever_muted = False
@@ -91,7 +91,7 @@ class AlertLog:
         episode = self.episode(alert)
         return episode is not None and episode.muted
 
-    def heard(self, snapshot: Snapshot | None) -> list[Alert]:
+    def unmuted(self, snapshot: Snapshot | None) -> list[Alert]:
         """The alerts of a snapshot that are not muted, the gravest first."""
         found = () if snapshot is None else snapshot.alerts
         return [alert for alert in alert_style.ordered(found) if not self.is_muted(alert)]
@@ -101,7 +101,7 @@ class AlertLog:
         found = alert_style.ordered(() if snapshot is None else snapshot.alerts)
         return sorted(found, key=self.is_muted)
 
-    def shown(self, among: list[Alert]) -> Alert | None:
+    def selected_alert(self, among: list[Alert]) -> Alert | None:
         """The one that is shown of these: the chosen one, else the first."""
         if self._chosen is not None:
             for alert in among:
@@ -111,7 +111,7 @@ class AlertLog:
 
     def advance(self, among: list[Alert]) -> None:
         """Show the next one of these; after the last, the first."""
-        shown = self.shown(among)
+        shown = self.selected_alert(among)
         self.changes += 1
         if shown is not None:
             self._chosen = self.episode(among[(among.index(shown) + 1) % len(among)])
@@ -126,21 +126,21 @@ class AlertLog:
         self._ever_muted = True
         return episode.muted
 
-    def past(self) -> list[Episode]:
+    def ended_alerts(self) -> list[Episode]:
         """Those that have gone, the last to go first."""
         return list(reversed(self._gone))
 
-    def last_gone(self) -> Episode | None:
+    def last_ended(self) -> Episode | None:
         """The one that went last, if any did."""
         return self._gone[-1] if self._gone else None
 
-    def gone_count(self) -> int:
+    def ended_count(self) -> int:
         """How many that have gone are remembered."""
         return len(self._gone)
 
 
 def _graver(one: Episode, other: Episode) -> bool:
-    return alert_style.weight(one.alert) > alert_style.weight(other.alert)
+    return alert_style.severity_rank(one.alert) > alert_style.severity_rank(other.alert)
 
 
 def _named_alike(one: Alert, other: Alert) -> bool:

@@ -161,7 +161,7 @@ class History:
             self._cells_of, self._cells = of, {}
         found = self._cells.get(count)
         if found is None:
-            found = self._cells[count] = Cells.until(self.end, self.seconds, count)
+            found = self._cells[count] = Cells.ending_at(self.end, self.seconds, count)
         return found
 
     # --- taking in ----------------------------------------------------------------------------------------------
@@ -322,7 +322,7 @@ class History:
             return known
         else:
             unsettled = known.until - self.store.unsettled_seconds(slot, cells)
-            start = max(min(cells.of(unsettled), count - 1), 0)
+            start = max(min(cells.index_of(unsettled), count - 1), 0)
             spreads = known.spreads[moved : moved + start] + self.store.spreads(slot, cells, start, until)
             drawn = _Drawn(cells, until, rewritten, spreads, start, known.until, moved)
         if len(self._drawn) >= _MOST_CACHED:
@@ -330,7 +330,7 @@ class History:
         self._drawn[slot, count] = drawn
         return drawn
 
-    def past(self, name: Name, count: int, limit: float | None, rows: int = 1) -> FigureHistory:
+    def heights_of(self, name: Name, count: int, limit: float | None, rows: int = 1) -> FigureHistory:
         """One figure over so many cells on an axis from 0 to `limit`; None or 0: no axis, nothing is drawn."""
         drawn = self._brought_up(name, count)
         if drawn is None:
@@ -339,7 +339,7 @@ class History:
         axis = (0.0, 0.0 if limit is None else limit, rows)
         return self._past(name, drawn, known, axis, None, None)
 
-    def past_from_zero(self, name: Name, count: int, rows: int = 1) -> FigureHistory:
+    def heights_from_zero(self, name: Name, count: int, rows: int = 1) -> FigureHistory:
         """The same on an axis from 0 to what the values need; what stands out far above the others is cut."""
         drawn = self._brought_up(name, count)
         if drawn is None:
@@ -356,7 +356,7 @@ class History:
             limit = nice_limit(max(1.25 * usual, min(most, 2.0 * usual)))
         return self._past(name, drawn, known, (0.0, limit, rows), least, most)
 
-    def past_between(self, name: Name, count: int, rows: int = 1) -> FigureHistory:
+    def heights_in_range(self, name: Name, count: int, rows: int = 1) -> FigureHistory:
         """The same on an axis from the lowest to the highest value in the span."""
         drawn = self._brought_up(name, count)
         if drawn is None:
@@ -405,7 +405,7 @@ class History:
         """How high the cells of one figure of one GPU are drawn, 0 to 8, on the figure's own axis."""
         gpu = self._gpus.get(uuid)
         limit = None if gpu is None else BY_KEY[key].limit(gpu)
-        return bytes(one % SPIKE for one in self.past((uuid, key), count, limit).heights)
+        return bytes(one % SPIKE for one in self.heights_of((uuid, key), count, limit).heights)
 
     def gpu(self, uuid: str, key: str, count: int) -> array[float]:
         """The means of one figure of one GPU over so many cells; NaN where nothing is known."""

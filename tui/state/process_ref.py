@@ -8,7 +8,7 @@ from llmtop.model.snapshot import Alert, Rank, Snapshot
 from tui.paint import gpu_names
 
 
-class Whom(NamedTuple):
+class ProcessRef(NamedTuple):
     """A process to capture, or to ask for its stacks."""
 
     pid: int | None = None
@@ -20,9 +20,9 @@ class Whom(NamedTuple):
     """Whether an alert named it: then it is meant, and not the whole job."""
 
 
-def of_rank(rank: Rank | None) -> Whom:
+def rank_process(rank: Rank | None) -> ProcessRef:
     """The process whose steps are shown."""
-    return Whom() if rank is None else Whom(rank.pid, name(rank))
+    return ProcessRef() if rank is None else ProcessRef(rank.pid, name(rank))
 
 
 def name(rank: Rank) -> str:
@@ -30,21 +30,21 @@ def name(rank: Rank) -> str:
     return f"pid {rank.pid}" if rank.rank is None else f"rank {rank.rank}"
 
 
-def of_alert(alert: Alert, snapshot: Snapshot) -> Whom:
+def alert_process(alert: Alert, snapshot: Snapshot) -> ProcessRef:
     """The process that an alert is about: the one it names, else a training on its GPU, else a process on it."""
     if alert.pid is not None:
         rank = next((one for one in snapshot.ranks if one.pid == alert.pid), None)
         if rank is not None and rank.state == "gone":
-            return Whom(why=f"{name(rank)} has ended", by_alert=True)
-        return Whom(alert.pid, f"pid {alert.pid}" if rank is None else name(rank), by_alert=True)
+            return ProcessRef(why=f"{name(rank)} has ended", by_alert=True)
+        return ProcessRef(alert.pid, f"pid {alert.pid}" if rank is None else name(rank), by_alert=True)
     if alert.gpu is None:
-        return Whom(why="this alert is about no single process", by_alert=True)
+        return ProcessRef(why="this alert is about no single process", by_alert=True)
     for one in snapshot.ranks:
         if one.gpu_uuid == alert.gpu and one.state != "gone":
-            return Whom(one.pid, name(one), by_alert=True)
+            return ProcessRef(one.pid, name(one), by_alert=True)
     for process in snapshot.processes:
         if process.gpu_uuid == alert.gpu and process.command is not None:
-            return Whom(process.pid, f"pid {process.pid}", by_alert=True)
+            return ProcessRef(process.pid, f"pid {process.pid}", by_alert=True)
     gpu = next((one for one in snapshot.gpus if one.uuid == alert.gpu), None)
     where = "that GPU" if gpu is None else f"GPU {gpu_names.label(gpu, snapshot.gpus)}"
-    return Whom(why=f"no process on {where} can be seen from here", by_alert=True)
+    return ProcessRef(why=f"no process on {where} can be seen from here", by_alert=True)

@@ -6,7 +6,7 @@ from msgspec import Struct, field
 
 from llmtop.model.snapshot import Gpu, Job, Rank, Snapshot
 from tui.paint import gpu_names
-from tui.paint.row_cache import Kept
+from tui.paint.row_cache import RowCache
 from tui.state.alerts import AlertLog
 from tui.state.history import History
 
@@ -36,7 +36,7 @@ class View(Struct):
     sorted_of: Snapshot | None = None
     sorted_ranks: list[Rank] = []
     """The ranks of that snapshot in their order, which is asked for many times a frame."""
-    kept: Kept = field(default_factory=Kept)
+    kept: RowCache = field(default_factory=RowCache)
     """What was painted of it last."""
     rank_of: tuple[Snapshot | None, tuple[object, ...]] = None, ()
     rank_found: Rank | None = None
@@ -107,6 +107,6 @@ class View(Struct):
         on_selected = [r for r in ranks if self.selected is not None and r.gpu_uuid == self.selected]
         if len(ranks) < 2 or chosen or on_selected:
             return next(iter([*chosen, *on_selected, *ranks]), None)
-        alert = self.alerts.shown(self.alerts.heard(self.snapshot))
+        alert = self.alerts.selected_alert(self.alerts.unmuted(self.snapshot))
         accused = [r for r in ranks if alert is not None and r.pid == alert.pid and r.state != "gone"]
         return next(iter([*accused, *ranks]))

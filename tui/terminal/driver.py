@@ -109,14 +109,14 @@ class TerminalDriver(textual_private.HookedDriver):
 
     def answer_sigtstp(self) -> None:
         """Stop in the event loop."""
-        self._soon(self._stop)
+        self._call_soon(self._stop)
 
     def answer_sigcont(self) -> None:
         """Set the terminal anew in the event loop."""
         if not self._stopping:
-            self._soon(self._go_on)
+            self._call_soon(self._resume)
 
-    def _soon(self, step: Callable[[], None]) -> None:
+    def _call_soon(self, step: Callable[[], None]) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed: the program ends
             textual_private.driver_loop(self).call_soon_threadsafe(step)
 
@@ -131,7 +131,7 @@ class TerminalDriver(textual_private.HookedDriver):
         if showing:
             self._take_again()
 
-    def _go_on(self) -> None:
+    def _resume(self) -> None:
         """Set every mode again and draw all, after a SIGCONT that followed no SIGTSTP."""
         if not self._showing:
             return

@@ -51,14 +51,14 @@ class RunWatch:
         )
         self._trainings: StepsSource | None = None
         self._settled_at: float | None = None
-        self._hub: Hub = live_hub(interval=INTERVAL_SECONDS, taps=(self._recorder,), make_sources=self._sources)
+        self._hub: Hub = live_hub(interval=INTERVAL_SECONDS, stages=(self._recorder,), make_sources=self._sources)
         self._due = time.monotonic()
 
     def _sources(self, interval: float) -> Sources:
-        sources = live_sources(interval, engines=False, look_at_loaders=False)  # looks fall into some windows
+        sources = live_sources(interval, engines=False, sample_loaders=False)  # looks fall into some windows
         if isinstance(sources.ranks, StepsSource):
             self._trainings = sources.ranks
-            self._trainings.look_every(DISCOVERY_SECONDS)
+            self._trainings.set_discovery_interval(DISCOVERY_SECONDS)
         return sources
 
     def poll(self, command: CommandProcess) -> bool:
@@ -108,5 +108,5 @@ class RunWatch:
         if self._settled_at is None:
             self._settled_at = now + SETTLING_SECONDS
         elif now > self._settled_at:
-            self._trainings.look_every(INTERVAL_SECONDS)
+            self._trainings.set_discovery_interval(INTERVAL_SECONDS)
             self._trainings = None

@@ -184,7 +184,7 @@ def _name(job: LocalJob) -> str:
     from collectors.trainings.job_names import JobNames, Member
 
     members = [Member(one.pid, one.pid, one.hello, live=True) for one in job.targets if one.hello is not None]
-    return JobNames().named(members)[members[0].key]
+    return JobNames().assign_names(members)[members[0].key]
 
 
 def _named_here(job: LocalJob) -> tuple[set[int], dict[int, float]]:

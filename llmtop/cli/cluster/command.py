@@ -16,7 +16,7 @@ from llmtop.errors import EXIT_DONE, NotPossibleHere, UnusableInput
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from collectors.prometheus.client import Access
+    from collectors.prometheus.client import Credentials
     from collectors.prometheus.cluster import Cluster
     from collectors.prometheus.cluster_view import ClusterView
     from collectors.prometheus.source import ClusterSource
@@ -108,7 +108,7 @@ def accused_ranks(url: str, run: str) -> set[int]:
     said = current().cluster
     token_file = None if said.token_file is None else Path(said.token_file).expanduser()
     client = Client(url, _access(url, token_file, said.user, said.ca, said.org))
-    view = Cluster(client, run).look()
+    view = Cluster(client, run).query_view()
     client.close()
     if view.problems and view.nodes_up is None:
         raise NotPossibleHere(view.problems[0])
@@ -117,16 +117,16 @@ def accused_ranks(url: str, run: str) -> set[int]:
     return {int(rank) for rank in hung or late if rank.isdecimal()}
 
 
-def _access(url: str, token_file: Path | None, user: str | None, ca: str | None, org: str | None) -> Access:
+def _access(url: str, token_file: Path | None, user: str | None, ca: str | None, org: str | None) -> Credentials:
     from urllib.parse import unquote, urlsplit
 
-    from collectors.prometheus.client import Access, token_from
+    from collectors.prometheus.client import Credentials, read_token
 
     parts = urlsplit(url)
-    token = os.environ.get(TOKEN_VARIABLE) if token_file is None else token_from(token_file)
+    token = os.environ.get(TOKEN_VARIABLE) if token_file is None else read_token(token_file)
     password = os.environ.get(PASSWORD_VARIABLE) or unquote(parts.password or "")
     name = user or (None if parts.username is None else unquote(parts.username))
-    return Access(token=token or None, user=name, password=password, ca=ca, org=org)
+    return Credentials(token=token or None, user=name, password=password, ca=ca, org=org)
 
 
 def _need_client() -> None:
@@ -146,7 +146,7 @@ def _print_once(watched: Cluster, as_json: bool) -> int:
 
     from llmtop.cli.cluster.text import render
 
-    view = watched.look()
+    view = watched.query_view()
     if as_json:
         write_json(msgspec.json.encode(view))
     elif not (view.problems and view.nodes_up is None):

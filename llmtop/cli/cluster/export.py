@@ -114,8 +114,10 @@ def export(
         hub = live_hub(
             interval=interval,
             selection=GpuSelection.parse("all") if all_users else None,
-            taps=taps,
-            make_sources=partial(live_sources, all_users=all_users, engines=False, turns=True, unseen=True),
+            stages=taps,
+            make_sources=partial(
+                live_sources, all_users=all_users, engines=False, on_every_node=True, unattended=True
+            ),
         )
         SnapshotStream().run(hub, lambda _snapshot: None)
     return EXIT_DONE
@@ -164,7 +166,7 @@ def _stage(interval: float, dcgm_url: str | None, closing: ExitStack) -> ExportS
     dcgm = DcgmExporter(dcgm_url, warn=lambda sentence: _tell(f"llmtop export: {sentence}"))
     closing.callback(dcgm.close)
     dcgm.start()
-    return ExportStage(interval=interval, others=dcgm.series, ignored=lambda: dcgm.ignored)
+    return ExportStage(interval=interval, others=dcgm.series, ignored=lambda: dcgm.untrusted_listener)
 
 
 def _textfile(folder: Path, stage: ExportStage, closing: ExitStack) -> Stage:

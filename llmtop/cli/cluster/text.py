@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from collectors.prometheus.cluster_view import ClusterView
-from collectors.prometheus.words import counts, grave_words, hung_words, late_words, run_words, state_words
+from collectors.prometheus.words import counts_text, critical_text, hung_text, late_text, run_text, state_notes
 
 MOST_NODES = 20
 
@@ -16,13 +16,13 @@ def render(view: ClusterView) -> str:
 
 
 def _lines(view: ClusterView) -> Iterator[str]:
-    yield f"llmtop cluster, {view.server}: {counts(view)}"
-    yield from (f"! {sentence}" for sentence in state_words(view))
-    yield from map(run_words, view.runs)
+    yield f"llmtop cluster, {view.server}: {counts_text(view)}"
+    yield from (f"! {sentence}" for sentence in state_notes(view))
+    yield from map(run_text, view.runs)
     for title, found in (
-        ("hung", [hung_words(one) for one in view.hung]),
-        ("waited for", [late_words(one) for one in view.late]),
-        ("grave", [grave_words(one) for one in view.grave]),
+        ("hung", [hung_text(one) for one in view.hung]),
+        ("waited for", [late_text(one) for one in view.late]),
+        ("grave", [critical_text(one) for one in view.grave]),
     ):
         if found:
             yield ""

@@ -28,7 +28,7 @@ def checks() -> list[Check]:
     from collectors.tpu import presence as tpu_presence
 
     nvidia = procfs.driver_version()
-    other = presence.worth_asking() or tpu_presence.chip_count() > 0
+    other = presence.may_have_gpus() or tpu_presence.chip_count() > 0
     reading = _reading() if nvidia is not None or other else None
     shown = () if reading is None else reading.gpus
     found = [*_driver(nvidia, any_other=other)]
@@ -74,18 +74,18 @@ def _activity(gpus: list[Gpu]) -> Check:
     lacking = [gpu for gpu in gpus if gpu.sm_active_pct is None]
     if not lacking:
         return Check(name=name, ok=True, says="by the driver (GPM), of every GPU")
-    from collectors.dcgm.activity import NONE, VARIABLE, activity_in, named
+    from collectors.dcgm.activity import NONE, VARIABLE, configured_url, parse_activity
     from collectors.dcgm.page import URL, DcgmPage
     from llmtop.errors import UnusableInput
 
-    url = named()
+    url = configured_url()
     which = ", ".join(gpu.number for gpu in lacking)
     if url == NONE:
         return Check(name=name, ok=False, says=f"not of GPU {which}, and no dcgm-exporter is to be asked",
                      command=f"unset {VARIABLE}, and leave dcgm out of the configuration")  # fmt: skip
     try:
         page = DcgmPage(url)
-        told = {place[0] for place in activity_in(page.ask(), time.time())}
+        told = {place[0] for place in parse_activity(page.ask(), time.time())}
     except UnusableInput as error:
         return Check(name=name, ok=False, says=str(error), command=f"set {VARIABLE}")
     url = url or URL

@@ -104,10 +104,10 @@ def live(
             closing.callback(recorder.close)
         teller = _teller(on_alert, closing)
         taps = [tap for tap in (teller, recorder) if tap is not None]
-        hub = live_hub(interval=interval, selection=selection, taps=taps, whole=as_json)
+        hub = live_hub(interval=interval, selection=selection, stages=taps, whole=as_json)
         if once:
             closing.callback(hub.close)
-            _print_once(hub.once(), as_json)
+            _print_once(hub.first_snapshot(), as_json)
         elif as_json:
             _stream(hub)
         else:
@@ -159,7 +159,7 @@ def record(
         closing.callback(recorder.close)
         teller = _teller(on_alert, closing)
         taps = [tap for tap in (teller, recorder) if tap is not None]
-        hub = live_hub(interval=interval, selection=selection, taps=taps)
+        hub = live_hub(interval=interval, selection=selection, stages=taps)
         say(f"recording to {file}; ctrl+c ends it", err=True)
         stream.run(hub, consume, seconds)
     reader = Reader(file)

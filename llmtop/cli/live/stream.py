@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Protocol, TypeVar
 
-from collectors.base.interruptible_sleep import Alarm
+from collectors.base.interruptible_sleep import InterruptibleSleep
 
 ENDING = (
     *(signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT),
@@ -41,7 +41,7 @@ class SnapshotStream:
 
     def __init__(self) -> None:
         self._finished = False
-        self._wake = Alarm()
+        self._wake = InterruptibleSleep()
         self._error: BaseException | None = None
 
     def finish(self) -> None:

@@ -54,7 +54,7 @@ def scenario(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AmdScenario:
         monkeypatch.setenv(name, value)
     monkeypatch.delenv("ROCM_HOME", raising=False)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    monkeypatch.setattr(collectors.driver.source, "AGAIN_SECONDS", (0.3, 1.5))
+    monkeypatch.setattr(collectors.driver.source, "RESTART_SECONDS", (0.3, 1.5))
     return scenario
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 import collectors.dcgm.activity
-from collectors.dcgm.activity import VARIABLE, DcgmActivity, activity_in
+from collectors.dcgm.activity import VARIABLE, DcgmActivity, parse_activity
 from collectors.gpu_busy import GpuBusy
 from llmtop import config
 from llmtop.model.snapshot import Gpu, Host, Snapshot
@@ -20,7 +20,7 @@ from tests.support.processes import wait_for
 from tests.support.readings import gpu_when
 
 LABELS = 'pci_bus_id="00000000:1B:00.0",device="nvidia0",modelName="NVIDIA A100-SXM4-80GB",Hostname="node7"'
-SECONDS = {"PATIENCE_SECONDS": 0.2, "AGAIN_SECONDS": 0.1, "AGAIN_SECONDS_IN_VAIN": 0.1, "KEPT_SECONDS": 1.0}
+SECONDS = {"PATIENCE_SECONDS": 0.2, "POLL_SECONDS": 0.1, "RETRY_SECONDS": 0.1, "RETENTION_SECONDS": 1.0}
 
 
 def line(name: str, uuid: str, value: object, more: str = "", stamp: str = "") -> str:
@@ -154,13 +154,13 @@ def test_a_mig_instance_is_told_by_its_gpu_and_number(nvml_stub: Driver, source:
     ],
 )
 def test_what_cannot_be_or_is_stale_is_absent(garbage: str) -> None:
-    assert activity_in(garbage + line("DRAM_ACTIVE", "GPU-2", 0.5), now=1000.0) == {
+    assert parse_activity(garbage + line("DRAM_ACTIVE", "GPU-2", 0.5), now=1000.0) == {
         ("GPU-2", ""): {"dram_active_pct": 50.0}
     }
 
 
 def test_a_stamp_of_now_is_none_of_stale() -> None:
-    assert activity_in(line("SM_ACTIVE", "GPU-1", 0.5, stamp=" 999000"), now=1000.0)
+    assert parse_activity(line("SM_ACTIVE", "GPU-1", 0.5, stamp=" 999000"), now=1000.0)
 
 
 def test_it_tells_nothing_of_how_busy_a_training_finds_its_gpu() -> None:

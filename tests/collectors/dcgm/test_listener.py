@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import collectors.dcgm.page
-from collectors.dcgm.listener import Listener, is_believed, listeners
+from collectors.dcgm.listener import Listener, is_trusted, listeners
 from collectors.dcgm.page import DcgmPage
 from collectors.exporter.dcgm import DcgmExporter
 from tests.support.other_user import listening_as
@@ -52,7 +52,7 @@ def test_who_may_accept_a_connection_to_the_loopback_address_is_found(family: in
     with bound(family, address) as port:
         found = listeners("127.0.0.1", port)
         assert [one.uid for one in found] == [os.geteuid()]
-        assert is_believed(found)
+        assert is_trusted(found)
 
 
 def test_another_address_and_another_port_are_not_meant() -> None:
@@ -60,7 +60,7 @@ def test_another_address_and_another_port_are_not_meant() -> None:
         assert not listeners("127.0.0.1", port)
         assert listeners("127.0.0.2", port)
     assert not listeners("127.0.0.1", free_port())
-    assert not is_believed(())
+    assert not is_trusted(())
 
 
 def test_a_connection_is_no_listener() -> None:
@@ -97,7 +97,7 @@ def test_every_socket_that_may_answer_must_be_believed(
 ) -> None:
     table = tmp_path / "tcp"
     table.write_text(HEAD + "".join(row(*words, 7 + number) for number, words in enumerate(rows)) + "rubbish\n")
-    assert is_believed(listeners("127.0.0.1", 9400, (table, tmp_path / "missing"))) is believed
+    assert is_trusted(listeners("127.0.0.1", 9400, (table, tmp_path / "missing"))) is believed
 
 
 @pytest.fixture
@@ -149,8 +149,8 @@ def test_another_users_listener_is_ignored_and_told_once_unless_it_is_named(usua
         dcgm.start()
         wait_for(lambda: told)
         assert wait_for(lambda: [dcgm.series()] if dcgm.series() is not None else None) == [frozenset()]
-        assert dcgm.ignored is not None
-        assert dcgm.ignored.uids == (OTHER,)
+        assert dcgm.untrusted_listener is not None
+        assert dcgm.untrusted_listener.uids == (OTHER,)
         dcgm.close()
         named = DcgmPage(f"http://127.0.0.1:{usual}/metrics")
         assert named.ask().encode() == LINE

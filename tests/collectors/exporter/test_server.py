@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from collectors.exporter import host_names
-from collectors.exporter.server import MISDIRECTED, MOST_CONNECTIONS, MetricsServer
+from collectors.exporter.server import MAX_CONNECTIONS, MISDIRECTED, MetricsServer
 from collectors.exporter.stage import ExportStage
 from llmtop.errors import NotPossibleHere, UnusableInput
 from tests.support.prometheus import fetch, of, samples
@@ -175,7 +175,7 @@ def test_a_scrape_by_this_machines_own_name_works(stage: ExportStage) -> None:
 
 
 def test_many_connections_that_say_nothing_keep_nobody_out(server: MetricsServer) -> None:
-    held = [socket.create_connection(("127.0.0.1", server.port), timeout=20) for _ in range(8 * MOST_CONNECTIONS)]
+    held = [socket.create_connection(("127.0.0.1", server.port), timeout=20) for _ in range(8 * MAX_CONNECTIONS)]
     try:
         assert is_served(server)
         held[0].settimeout(20)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from collectors.exporter.names import MOST_PHASES, OTHER
+from collectors.exporter.names import MAX_PHASES, OTHER
 from collectors.exporter.totals import RankTotals
 from llmtop.model.snapshot import Phase, StampedWait, Step
 from tests.support.snapshots import rank
@@ -93,10 +93,10 @@ def test_gpu_times_are_of_the_steps_that_have_them_and_count_once() -> None:
 
 
 def test_of_many_names_the_first_are_told_and_the_rest_are_one() -> None:
-    many = tuple(Phase(name=f"phase {i}", host_seconds=0.01) for i in range(MOST_PHASES + 8))
+    many = tuple(Phase(name=f"phase {i}", host_seconds=0.01) for i in range(MAX_PHASES + 8))
     nested = (Phase(name="phase 39/inner", host_seconds=0.01),)
     counted = totals(steps(0, 2, phases=many + nested))
-    assert len(counted.host_phases) == MOST_PHASES + 1
+    assert len(counted.host_phases) == MAX_PHASES + 1
     assert counted.host_phases[OTHER] == pytest.approx(0.08), "and not what lies within one of them once more"
 
 

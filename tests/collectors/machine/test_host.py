@@ -13,7 +13,7 @@ import pytest
 
 import collectors.machine.host
 from collectors.machine.containers import cpus_allowed, limit_notes
-from collectors.machine.host import HostSource, whole_disks, wires
+from collectors.machine.host import HostSource, physical_interfaces, whole_disks
 from tests.support.processes import environment, wait_for
 
 GIB = 1 << 30
@@ -89,8 +89,10 @@ def test_only_whole_disks_and_real_interfaces_are_counted(tmp_path: Path) -> Non
         (tmp_path / name).mkdir()
     assert whole_disks(tmp_path) == {"nvme0n1", "sda"}
     assert whole_disks(tmp_path / "missing") == set()
-    assert wires(["lo", "sda", "docker0", "veth1"], tmp_path) == ["sda"]
-    assert wires(["lo", "eth0"], tmp_path) == ["eth0"], "in a container no interface has hardware of its own"
+    assert physical_interfaces(["lo", "sda", "docker0", "veth1"], tmp_path) == ["sda"]
+    assert physical_interfaces(["lo", "eth0"], tmp_path) == ["eth0"], (
+        "in a container no interface has hardware of its own"
+    )
 
 
 def test_limits_of_a_container_are_named(tmp_path: Path) -> None:

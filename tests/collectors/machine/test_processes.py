@@ -15,7 +15,7 @@ import pytest
 
 import collectors.machine.processes
 from collectors.base.source import GpuUse
-from collectors.machine.containers import pids_are_the_hosts
+from collectors.machine.containers import has_host_pids
 from collectors.machine.processes import ProcessSource
 from llmtop.model.snapshot import Host, Process, Snapshot, to_json
 from tests.support.processes import wait_for
@@ -208,7 +208,7 @@ def test_the_pid_inside_a_container_is_found(watch: Callable[..., ProcessSource]
             pytest.skip("this machine allows no pid namespace")
         inner = psutil.Process(unshare.pid).children()[0].pid
         source = watch(GpuUse(pid=inner, gpu_uuid=UUID), trusted=None)
-        if pids_are_the_hosts():
+        if has_host_pids():
             assert row_when(source, inner, lambda row: row.user).container_pid == 1
     finally:
         for child in psutil.Process(unshare.pid).children():

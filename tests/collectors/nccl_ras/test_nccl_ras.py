@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from collectors.nccl_ras import stage as ras_stage
 from collectors.nccl_ras.client import RasAnswer, ask
-from collectors.nccl_ras.stage import NcclRas, suspects_of
+from collectors.nccl_ras.stage import NcclRas, suspect_processes
 from collectors.nccl_ras.stuck import stuck_communicators
 from llmtop.errors import NotPossibleHere
 from llmtop.model.snapshot import Gpu, Host, Process, Rank, Snapshot
@@ -163,7 +163,7 @@ def test_only_those_are_suspected_that_do_not_go_on() -> None:
         )
         for i, (uuid, watts, sm) in enumerate([("spins", 120.0, 18.0), ("works", 600.0, 90.0)])
     )
-    assert suspects_of(snapshot(*ranks, processes=inside, gpus=gpus)) == {1: 1, 41: 1, 9: 9}
+    assert suspect_processes(snapshot(*ranks, processes=inside, gpus=gpus)) == {1: 1, 41: 1, 9: 9}
 
 
 def test_a_healthy_job_is_not_asked(server: RasServer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,7 +177,7 @@ def test_a_healthy_job_is_not_asked(server: RasServer, monkeypatch: pytest.Monke
 def test_from_the_port_to_the_alert(server: RasServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     server.communicators = [hung()]
     monkeypatch.setattr(ras_stage, "DEFAULT", server.address)
-    monkeypatch.setattr(ras_stage, "SECOND_LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(ras_stage, "SECOND_QUERY_SECONDS", 0.1)
     stage = NcclRas()
     two = snapshot(training(100, 0), training(101, 1))
     wait_for(lambda: bool(stage(two).stuck_communicators), 30)

@@ -13,11 +13,11 @@ import pytest
 from prometheus_client import generate_latest
 
 from collectors.exporter.stage import ExportStage
-from collectors.nccl_ras.stage import _place
+from collectors.nccl_ras.stage import _node_position
 from collectors.prometheus.client import Client, SeriesValue
 from collectors.prometheus.cluster import Cluster
 from collectors.prometheus.hung import hung_ranks
-from collectors.prometheus.words import hung_words
+from collectors.prometheus.words import hung_text
 from llmtop.model.snapshot import CollectiveCount, CommunicatorRank, StuckCommunicator
 from tests.support.gloo_ranks import GlooRanks
 from tests.support.processes import REPOSITORY, wait_for
@@ -78,7 +78,7 @@ def test_a_communicator_that_only_waits_for_another_one_is_not_told() -> None:
 @pytest.mark.parametrize(("first", "place"), [(0, (0, 8)), (8, (1, 8)), (56, (7, 8))])
 def test_nodes_ask_in_the_order_of_their_ranks(first: int, place: tuple[int, int]) -> None:
     ranks = tuple(training(100 + n, rank=first + n, world_size=64, job="train.py") for n in range(8))
-    assert _place(snapshot(0.0, ranks=ranks), {100: 100}) == place
+    assert _node_position(snapshot(0.0, ranks=ranks), {100: 100}) == place
 
 
 def test_one_who_is_named_by_counts_and_by_nccl_is_told_once_and_two_nodes_say_the_same_once() -> None:
@@ -96,7 +96,7 @@ def test_one_who_is_named_by_counts_and_by_nccl_is_told_once_and_two_nodes_say_t
             sample(1, **{**which, "pg": "0 default_pg"}, rank="12", host="10.0.0.2", rank_pid="80"),
         ],
     }
-    words = [hung_words(one) for one in hung_ranks(found, lambda name: {"10.0.0.2": "node-b"}.get(name, name))]
+    words = [hung_text(one) for one in hung_ranks(found, lambda name: {"10.0.0.2": "node-b"}.get(name, name))]
     assert words == [
         "rank 12 on node-b (pid 80) does not answer NCCL; 14 ranks wait in NCCL's communicator 0x1f",
         "rank 9 on b:9401 (pid 77) is 1 behind in 0 default_pg; 3 ranks wait",
@@ -140,7 +140,9 @@ def test_a_rank_that_does_not_answer_nccl_is_named_on_the_pane_of_the_cluster(
         assert server.asked <= 4
         with Prometheus(tmp_path / "prometheus", [first.target, second.target], rules=RULES) as prometheus:
             cluster = Cluster(Client(prometheus.url, limit=60))
-            hung = wait_for(lambda: [one for one in cluster.look().hung if one.missing], 60, "the missing rank")
+            hung = wait_for(
+                lambda: [one for one in cluster.query_view().hung if one.missing], 60, "the missing rank"
+            )
             assert [(one.rank, one.node, one.process_group) for one in hung] == [("3", "10.0.0.9", "0 default_pg")]
             with Terminal(
                 [sys.executable, "-m", "llmtop", "cluster", "--prometheus", prometheus.url, "-i", "1"], (140, 40)

@@ -48,7 +48,7 @@ def scenario(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scenario:
 @pytest.fixture
 def driver(scenario: Scenario, monkeypatch: pytest.MonkeyPatch) -> Iterator[DriverSource]:
     """A source that samples ten times a second and tries again soon; it has been started."""
-    monkeypatch.setattr(collectors.driver.source, "AGAIN_SECONDS", (0.3, 1.5))
+    monkeypatch.setattr(collectors.driver.source, "RESTART_SECONDS", (0.3, 1.5))
     source = DriverSource(0.1)
     source.start()
     yield source
@@ -147,7 +147,7 @@ def test_one_that_is_stopped_is_noticed_and_comes_back(driver: DriverSource) -> 
 
 
 def test_one_that_stays_silent_is_replaced(driver: DriverSource, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(collectors.driver.source, "HOPELESS_HEARTBEATS", 4)
+    monkeypatch.setattr(collectors.driver.source, "MAX_SILENT_HEARTBEATS", 4)
     reading_when(driver, all_well)
     pid = the_driver_pid(os.getpid())
     os.kill(pid, signal.SIGSTOP)

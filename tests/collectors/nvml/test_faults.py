@@ -11,7 +11,7 @@ import pytest
 import collectors.nvml.device
 import collectors.nvml.faults
 import collectors.nvml.source
-from collectors.nvml.calls import ABSENT, LOST, vague, words
+from collectors.nvml.calls import ABSENT, LOST, is_unspecific, status_text
 from llmtop.model.snapshot import Gpu
 from tests.support.nvml_source import OwnSource
 from tests.support.nvml_stub import Driver, Scenario, gpu_uuid
@@ -73,12 +73,12 @@ def test_any_call_may_answer_anything(nvml_stub: Driver) -> None:
         for slot, (call, code) in enumerate(batch):
             if code in LOST:
                 gpu = gpu_when(source, slot, lambda gpu: gpu.error is not None)
-                assert words(code) in (gpu.error or ""), (call, code)
+                assert status_text(code) in (gpu.error or ""), (call, code)
                 continue
             expected = FIELDS[call]
             gpu = gpu_when(source, slot, lambda gpu, expected=expected: absent(gpu) - PCIE <= expected)
             assert expected <= absent(gpu), (call, code)
-            if code in ABSENT or code == 4 or vague(code):
+            if code in ABSENT or code == 4 or is_unspecific(code):
                 assert gpu.error is None, (call, code)
             else:
                 gpu = gpu_when(source, slot, lambda gpu: gpu.error is not None)
@@ -90,7 +90,7 @@ def test_any_call_may_answer_anything(nvml_stub: Driver) -> None:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Everything that is done every few seconds, or after some, is done sooner."""
-    monkeypatch.setattr(collectors.nvml.source, "LOOK_SECONDS", 0.2)
+    monkeypatch.setattr(collectors.nvml.source, "DISCOVERY_SECONDS", 0.2)
     monkeypatch.setattr(collectors.nvml.source, "RESTART_SECONDS", 0.3)
     monkeypatch.setattr(collectors.nvml.source, "RESTART_SECONDS_BESIDE_HEALTHY", 0.3)
     monkeypatch.setattr(collectors.nvml.device, "SLOW_SECONDS", 0.3)
@@ -178,7 +178,7 @@ def test_a_lost_gpu_is_named_and_comes_back(nvml_stub: Driver, impatient_source:
     gpu_when(source, 6, whole)
     nvml_stub.scenario.fail("*", code, gpu=6).write()
     lost = gpu_when(source, 6, lambda gpu: gpu.error is not None and gpu.util_pct is None)
-    assert words(code) in (lost.error or "")
+    assert status_text(code) in (lost.error or "")
     assert lost.uuid == gpu_uuid(6)
     assert len(source.latest().gpus) == 8
     assert gpu_when(source, 5, whole).error is None
@@ -194,7 +194,7 @@ def test_a_gpu_that_only_a_new_start_of_nvml_finds_comes_back_under_its_new_inde
     source.start()
     reading = reading_when(source, lambda reading: len(reading.gpus) == 8 and reading.gpus[2].error)
     assert reading.gpus[2].uuid == "unknown-2", "a GPU that was lost before it could say who it is"
-    assert words(15) in (reading.gpus[2].error or "")
+    assert status_text(15) in (reading.gpus[2].error or "")
     # The GPU is back; the driver lists it first from the next start on.
     nvml_stub.scenario.set(2, lost=0)
     nvml_stub.scenario.order = [2, 0, 1, 3, 4, 5, 6, 7]
@@ -215,7 +215,7 @@ def test_a_gpu_that_the_driver_no_longer_lists_keeps_its_row_until_it_is_back(
     reading = reading_when(
         source, lambda reading: any("no longer lists" in (gpu.error or "") for gpu in reading.gpus)
     )
-    assert words(15) in str([gpu.error for gpu in reading.gpus]), "why it was lost is still said"
+    assert status_text(15) in str([gpu.error for gpu in reading.gpus]), "why it was lost is still said"
     gone = [gpu for gpu in reading.gpus if gpu.error is not None]
     assert [(gpu.uuid, gpu.util_pct) for gpu in gone] == [(gpu_uuid(2), None)]
     assert len(reading.gpus) == 8
@@ -294,7 +294,7 @@ def test_an_xid_is_shown_with_its_meaning_and_forgotten_after_a_while(
     assert gpu_when(source, 4, whole).error is None
     nvml_stub.scenario.xid(5, 4242).write()
     gpu_when(source, 5, lambda gpu: gpu.error is not None and "Xid 4242" in gpu.error and "Xid 79" in gpu.error)
-    monkeypatch.setattr(collectors.nvml.faults, "XID_KEPT_SECONDS", 0.0)
+    monkeypatch.setattr(collectors.nvml.faults, "XID_RETENTION_SECONDS", 0.0)
     assert gpu_when(source, 5, lambda gpu: gpu.error is None).util_pct == 99
 
 
@@ -467,11 +467,11 @@ def test_why_a_gpu_was_lost_is_kept_when_the_driver_starts_without_it(
     source.start()
     gpu_when(source, 1, whole)
     nvml_stub.scenario.set(1, lost=1).write()
-    gpu_when(source, 1, lambda gpu: words(15) in (gpu.error or ""))
+    gpu_when(source, 1, lambda gpu: status_text(15) in (gpu.error or ""))
     nvml_stub.scenario.order = [0, 2, 3, 4, 5, 6, 7]
     nvml_stub.scenario.write()
     reading = reading_when(source, lambda r: "no longer lists" in str([gpu.error for gpu in r.gpus]))
     gone = [gpu for gpu in reading.gpus if gpu.error is not None]
     assert [gpu.uuid for gpu in gone] == [gpu_uuid(1)]
-    assert (gone[0].error or "").startswith(words(15))
+    assert (gone[0].error or "").startswith(status_text(15))
     assert "it was number 1" in (gone[0].error or "")

@@ -14,7 +14,7 @@ import collectors.tpu.source
 from collectors.driver.all_gpus import NO_TPU_BINDING, AllGpus
 from collectors.tpu import presence
 from collectors.tpu.library import USUAL_PORT, VARIABLE, FigureRefused, ports
-from collectors.tpu.source import METRICS, TpuSource, placed
+from collectors.tpu.source import METRICS, TpuSource, figures_by_device
 from tests.support.processes import wait_for
 from tests.support.readings import reading_when
 from tests.support.tpu_stand_in import DUTY, GIB, HBM, TOTAL, USED, healthy, pci
@@ -52,7 +52,7 @@ class Library:
 @pytest.fixture
 def library(monkeypatch: pytest.MonkeyPatch) -> Iterator[Library]:
     monkeypatch.delenv(VARIABLE, raising=False)
-    monkeypatch.setattr(collectors.tpu.source, "LOOK_SECONDS", 0.2)
+    monkeypatch.setattr(collectors.tpu.source, "DISCOVERY_SECONDS", 0.2)
     library = Library()
     yield library
     library.go_on.set()
@@ -68,7 +68,9 @@ def source(library: Library) -> Iterator[TpuSource]:
 
 
 def told_when(source: TpuSource, holds: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
-    return wait_for(lambda: told if holds(told := source.told()) else None, what=f"{source.told()}")
+    return wait_for(
+        lambda: told if holds(told := source.reading_values()) else None, what=f"{source.reading_values()}"
+    )
 
 
 def rows_with(field: str) -> Callable[[dict[str, Any]], object]:
@@ -172,7 +174,7 @@ def test_a_tpu_info_that_does_not_load_is_told(library: Library) -> None:
 
 
 def test_a_tpu_info_that_hangs_is_told(library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(collectors.tpu.source, "FIRST_LOOK_SECONDS", 0.3)
+    monkeypatch.setattr(collectors.tpu.source, "FIRST_DISCOVERY_SECONDS", 0.3)
 
     def load() -> Any:
         library.go_on.wait(60)
@@ -199,11 +201,13 @@ def test_several_processes_have_a_port_each(source: TpuSource, library: Library)
 
 
 def test_whose_figures_they_are_is_never_guessed() -> None:
-    assert placed([(0, 1.0), (3, 2.0)], 4) == {0: 1.0, 3: 2.0}
-    assert placed([(8, 1.0), (9, 2.0)], 2) == {0: 1.0, 1: 2.0}, "a machine of several counts all their devices"
-    assert placed([(0, 1.0), (0, 2.0)], 2) == {0: 1.0, 1: 2.0}, "each process counts its own"
-    assert placed([(8, 1.0)], 2) == {}
-    assert placed([(0, 1.0), (0, 2.0), (1, 3.0)], 2) == {}
+    assert figures_by_device([(0, 1.0), (3, 2.0)], 4) == {0: 1.0, 3: 2.0}
+    assert figures_by_device([(8, 1.0), (9, 2.0)], 2) == {0: 1.0, 1: 2.0}, (
+        "a machine of several counts all their devices"
+    )
+    assert figures_by_device([(0, 1.0), (0, 2.0)], 2) == {0: 1.0, 1: 2.0}, "each process counts its own"
+    assert figures_by_device([(8, 1.0)], 2) == {}
+    assert figures_by_device([(0, 1.0), (0, 2.0), (1, 3.0)], 2) == {}
 
 
 def test_the_ports_are_those_of_who_computes_else_the_usual_one(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from collectors.trainings.all_users import AllUsersSource, users
-from collectors.trainings.source import MOST_OF_A_USER
+from collectors.trainings.all_users import AllUsersSource, user_ids
+from collectors.trainings.source import MAX_TRAININGS_PER_USER
 from llmtop.errors import NotPossibleHere
 from llmtop.protocol import client, wire
 from tests.support.other_user import OtherUser, healthy
@@ -56,9 +56,9 @@ def test_each_user_s_trainings_are_told_as_his(parent: Path, source: AllUsersSou
 def test_a_user_who_comes_later_is_found(
     parent: Path, source: AllUsersSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("collectors.trainings.all_users.LOOK_SECONDS", 0.1)
+    monkeypatch.setattr("collectors.trainings.all_users.DISCOVERY_SECONDS", 0.1)
     source.start()
-    wait_for(source.settled)
+    wait_for(source.is_settled)
     with OtherUser(parent, BOB, healthy()) as bob:
         wait_for(lambda: ranks_of(source, BOB) == [bob.pid])
         shutil.rmtree(bob.folder)
@@ -81,8 +81,8 @@ def test_only_folders_that_are_their_user_s_count(parent: Path) -> None:
     (parent / "llmtop-61005").write_text("")
     folder("llmtop-061006", 61006)
     folder("llmtop-../etc".replace("/", "_"), 61007)
-    assert users(parent) == {ANN}
-    assert users(parent / "missing") == set()
+    assert user_ids(parent) == {ANN}
+    assert user_ids(parent / "missing") == set()
 
 
 def test_a_link_to_another_s_socket_is_not_followed(parent: Path, source: AllUsersSource) -> None:
@@ -177,8 +177,8 @@ def test_whatever_one_user_does_the_others_are_told(
         source.start()
         wait_for(lambda: ranks_of(source, BOB) == [bob.pid], 30)
         known = len(source.latest().ranks)
-        assert known <= 1 + MOST_OF_A_USER
-        if sockets > MOST_OF_A_USER:
+        assert known <= 1 + MAX_TRAININGS_PER_USER
+        if sockets > MAX_TRAININGS_PER_USER:
             wait_for(lambda: any(f"uid {ANN} has {sockets} sockets" in note for note in source.latest().notes))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from collectors.trainings.arrivals import FEWEST, Stamped, compared
+from collectors.trainings.arrivals import MIN_STEPS, StepStamps, compare_arrivals
 from collectors.trainings.bounds import Bounds
 from llmtop.model.snapshot import Rank
 from llmtop.protocol import wire
@@ -97,7 +97,7 @@ def test_ranks_of_other_groups_and_jobs_are_not_compared() -> None:
     job = Job(2, Plant(1, extra=60.0), jitter=QUIET)
     list(job.run(60))
     ranks = [job._rank(place) for place in range(2)]
-    stages = [Stamped(), Stamped()]
+    stages = [StepStamps(), StepStamps()]
     for place, stamped in enumerate(stages):
         arrivals = list(job.stamped[place].steps.values())
         stamped.add(wire.Arrivals(arrivals=arrivals, group=f"stage {place}", clock="boot"))
@@ -106,12 +106,12 @@ def test_ranks_of_other_groups_and_jobs_are_not_compared() -> None:
         zip([ranks[0], replace(ranks[1], job="other")], job.stamped, strict=True),
         zip([ranks[0], replace(ranks[1], state="gone")], job.stamped, strict=True),
     ):
-        assert [rank.arrivals for rank in compared(told)] == [(), ()]
+        assert [rank.arrivals for rank in compare_arrivals(told)] == [(), ()]
 
 
 def test_too_few_steps_say_nothing() -> None:
     job = Job(2, Plant(1, extra=60.0), jitter=0.0)
-    list(job.run(FEWEST - 1, every=1))
+    list(job.run(MIN_STEPS - 1, every=1))
     assert job.figures[0].arrivals == ()
     list(job.run(1, every=1))
     assert job.figures[1].arrivals[-1].last_pct == 100.0
@@ -142,10 +142,11 @@ def test_stamps_that_no_clock_has_made_are_left_out_and_the_others_taken() -> No
 def test_a_rank_that_stamps_points_without_end_harms_nobody() -> None:
     job = Job(2, Plant(1, extra=60.0), jitter=QUIET)
     list(job.run(60))
-    liar, stamped = Rank(pid=7, host="node", job="run", rank=2, arrivals=()), Stamped()
+    liar, stamped = Rank(pid=7, host="node", job="run", rank=2, arrivals=()), StepStamps()
     stamped.add(
         wire.Arrivals(arrivals=[wire.Arrival(index) for index in range(100_000)], group="all", clock="boot0")
     )
     told = [*((job._rank(place), job.stamped[place]) for place in range(2)), (liar, stamped)]
     assert len(stamped.steps) <= 128
-    assert [rank.arrivals for rank in compared(told)] == [(), (), ()]  # it has stamped other steps than they
+    assert [rank.arrivals for rank in compare_arrivals(told)] == [(), (), ()]  # it has stamped other steps than
+    they

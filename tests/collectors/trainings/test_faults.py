@@ -182,6 +182,6 @@ def test_a_directory_that_is_a_link_is_refused(runtime_dir: Path, tmp_path: Path
 def test_no_directory_yet_is_no_fault_and_is_found_when_it_comes(tmp_path: Path) -> None:
     source = StepsSource(tmp_path / "later")
     source.start()
-    wait_for(source.settled)
+    wait_for(source.is_settled)
     assert source.latest().notes == ()
     source.close()

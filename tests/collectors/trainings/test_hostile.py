@@ -11,7 +11,7 @@ import pytest
 
 from collectors.trainings import bounds
 from collectors.trainings.bounds import Bounds, KnownNames
-from collectors.trainings.pending_steps import PENDING_BYTES, PENDING_STEPS, Pending
+from collectors.trainings.pending_steps import PENDING_BYTES, PENDING_STEPS, PendingSteps
 from collectors.trainings.source import StepsSource
 from llmtop.cli.live.snapshot_text import render
 from llmtop.model.snapshot import Host, Phase, Rank, Snapshot, Step, from_json, to_json
@@ -113,7 +113,7 @@ def test_one_training_s_garbage_is_noted_and_the_other_ranks_go_on(
 
 
 def test_numbers_that_no_training_has_are_absent() -> None:
-    told = bounds.hello(
+    told = bounds.bounded_hello(
         wire.Hello(
             pid=1 << 40, rank=-1, world_size=1 << 60, total_steps=-5, warmup_steps=-1,
             flops_per_token=float("nan"), started_at=float("inf"), gpu_uuid="z" * 1000,
@@ -163,15 +163,15 @@ def test_names_are_counted_as_long_as_they_can_be_told_apart() -> None:
         False,
         False,
     ]
-    assert names.left_out == 2
+    assert names.refused_count == 2
     for number in range(50_000):
         names.admit(str(number))
-    assert names.left_out == 20_000
+    assert names.refused_count == 20_000
 
 
 def test_steps_that_wait_are_bounded_by_number_and_by_size() -> None:
     phases = tuple(Phase(name=f"{number} " + "x" * 1000, host_seconds=1.0) for number in range(100))
-    pending = Pending()
+    pending = PendingSteps()
     dropped = sum(pending.add(Step(index=n, started_at=float(n), seconds=1.0, phases=phases)) for n in range(1000))
     kept = pending.take()
     assert dropped + len(kept) == 1000

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from collectors.trainings import source as steps_module
-from collectors.trainings.bounds import hello
+from collectors.trainings.bounds import bounded_hello
 from collectors.trainings.job_names import JobNames, Member, program_of
 from llmtop.protocol import wire
 from tests.support.launched import (
@@ -284,7 +284,7 @@ def _is_right(watch: Watched, names: dict[str, int]) -> None:
 
 def member(key: str, rank: int | None, at: float, **fields: object) -> Member:
     told = wire.Hello(**{"command": "python /x/train.py --lr 1", "rank": rank, "started_at": at, **fields})  # type: ignore[arg-type]
-    return Member(key, 100 + int(at), hello(told), live=True)
+    return Member(key, 100 + int(at), bounded_hello(told), live=True)
 
 
 def test_ranks_of_an_old_version_are_put_together_by_command_size_and_number() -> None:
@@ -298,13 +298,13 @@ def test_ranks_of_an_old_version_are_put_together_by_command_size_and_number() -
     ]
     first, second = "train.py · 2 ranks", "train.py · 2 ranks · pid 102"
     right = {"a0": first, "a1": first, "b0": second, "b1": second, "alone": "train.py · pid 105"}
-    assert names.named(members) == right
-    assert names.named(members[1:]) == {key: name for key, name in right.items() if key != "a0"}
+    assert names.assign_names(members) == right
+    assert names.assign_names(members[1:]) == {key: name for key, name in right.items() if key != "a0"}
 
 
 def test_names_stay_one_line_whatever_a_training_says_of_itself() -> None:
     launch = wire.Launch(program="\x1b[2J" + "x" * 900, run_id="a\nb" * 300, launcher="torchrun", master="\x00")
-    names = JobNames().named([member("odd", 0, 1.0, launch=launch), member("plain", None, 2.0)])
+    names = JobNames().assign_names([member("odd", 0, 1.0, launch=launch), member("plain", None, 2.0)])
     assert names["odd"].isprintable()
     assert len(names["odd"]) < 200
     assert names["plain"] == "train.py · pid 102"

@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from collectors.trainings import loading
-from collectors.trainings.loading import LoaderCosts, waits
+from collectors.trainings.loading import LoaderCosts, is_waiting_for_data
 from llmtop.capture.py_spy import loading as looking
 from llmtop.errors import NotPossibleHere
 from llmtop.model.snapshot import Host, LoadingCost, Phase, Rank, Snapshot
@@ -40,7 +40,7 @@ def snapshot(*ranks: Rank) -> Snapshot:
     ],
 )
 def test_who_waits(one: Rank, yes: bool) -> None:
-    assert waits(one) is yes
+    assert is_waiting_for_data(one) is yes
 
 
 def test_one_that_waits_is_looked_at_once_and_forgotten_when_it_waits_no_more(
@@ -75,7 +75,7 @@ def test_two_are_looked_at_in_turns_and_a_refusal_is_no_end(monkeypatch: pytest.
         raise NotPossibleHere("it may not be read")
 
     monkeypatch.setattr(looking, "sample_burst", burst)
-    monkeypatch.setattr(loading, "AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr(loading, "SAMPLING_SECONDS", 0.01)
     stage = LoaderCosts()
     both = snapshot(rank(1, 0.5), rank(2, 0.5))
 

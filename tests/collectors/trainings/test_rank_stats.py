@@ -82,7 +82,7 @@ def test_a_token_count_that_is_no_number_spoils_no_rate() -> None:
 
 def test_before_the_first_step_there_are_no_figures() -> None:
     assert RankStats().figures() == {}
-    assert RankStats().told(running=True)["step_seconds"] is None
+    assert RankStats().rank_fields(running=True)["step_seconds"] is None
 
 
 def test_only_warm_up_so_far_is_no_figure_either() -> None:
@@ -157,7 +157,7 @@ def test_each_step_is_handed_over_once_also_over_a_reconnect() -> None:
     stats = fed([done(i) for i in range(10)], history=True)
     assert [step.index for step in stats.take_new()] == list(range(10))
     assert stats.take_new() == ()
-    stats.reconnected()
+    stats.keep_losses()
     stats.add_steps(wire.Steps(steps=[done(i) for i in range(5, 12)], history=True))
     assert [step.index for step in stats.take_new()] == [10, 11]
 
@@ -180,7 +180,7 @@ def test_steps_that_nobody_takes_are_bounded_and_counted_as_lost() -> None:
 
 def test_losses_of_an_earlier_connection_still_count() -> None:
     stats = fed([done(0)], lost=5)
-    stats.reconnected()
+    stats.keep_losses()
     stats.add_steps(wire.Steps(steps=[done(1)], lost=0))
     stats.add_steps(wire.Steps(steps=[done(2)], lost=3))
     assert stats.lost == 8
@@ -205,7 +205,7 @@ def test_history_that_comes_again_is_known_though_the_wall_clock_was_set() -> No
     stats = RankStats()
     stats.add_steps(wire.Steps(steps=[done(i) for i in range(10)], unix_offset_ns=5))
     moved = [structs.replace(done(i), started_unix_ns=done(i).started_unix_ns - hour) for i in range(12)]
-    stats.reconnected()
+    stats.keep_losses()
     stats.add_steps(wire.Steps(steps=moved[:10], history=True, unix_offset_ns=5 - hour))
     stats.add_steps(wire.Steps(steps=moved[10:], unix_offset_ns=5 - hour))
     assert [step.index for step in stats.take_new()] == list(range(12))

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collectors.refigure import Refigure
+from collectors.refigure import RecomputeFigures
 from collectors.trainings.bounds import Bounds
 from collectors.trainings.rank_stats import RankStats
 from llmtop.protocol import wire
@@ -152,7 +152,7 @@ def test_an_old_monitor_reads_a_request_without_what_it_does_not_know() -> None:
 def test_a_recording_has_the_same_figures_made_anew(before: int) -> None:
     stats = fed([answered(i, first_ms=40 + i) for i in range(before)])
     told = stats.figures()
-    stage = Refigure()
+    stage = RecomputeFigures()
     shown = stage(snapshot(ranks=(rank(kind="request", inference=True, new_steps=stats.take_new()),))).ranks[0]
     for name in ("ttft_seconds_p95", "tpot_seconds_p50", "tokens_in_per_s", "tokens_out_per_s", "batch"):
         assert getattr(shown, name) == told[name] is not None

@@ -109,7 +109,7 @@ def test_a_monitor_that_comes_late_gets_the_history_first(train: Start, runtime_
         pass
     source = StepsSource(runtime_dir)
     source.start()
-    wait_for(source.settled)
+    wait_for(source.is_settled)
     (rank,) = source.latest().ranks
     assert [step.index for step in rank.new_steps] == list(range(40))
     assert source.latest().ranks[0].new_steps == ()

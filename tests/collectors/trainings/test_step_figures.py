@@ -200,7 +200,7 @@ def test_a_pause_is_no_step() -> None:
 
 def test_a_rate_is_of_now_and_the_rest_stays() -> None:
     figures = fed(steps_of([0.1] * 50, tokens=100))
-    running, stopped = figures.told(running=True, left=30), figures.told(running=False, left=30)
+    running, stopped = figures.rank_fields(running=True, left=30), figures.rank_fields(running=False, left=30)
     assert running["eta_seconds"] == pytest.approx(3.0)
     assert running["tokens_per_s"] == pytest.approx(1000)
     assert stopped["eta_seconds"] is stopped["tokens_per_s"] is stopped["steps_per_s"] is None

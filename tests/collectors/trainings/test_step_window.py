@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from collectors.trainings.step_window import Counted, StepWindow
+from collectors.trainings.step_window import CountedStep, StepWindow
 from llmtop.model.snapshot import Step
 
 
@@ -18,11 +18,11 @@ def test_lengths_are_those_of_the_newest_steps_in_order(usual: float) -> None:
         length = dice.choice([usual, usual * dice.uniform(0.5, 2.0)])
         step = Step(index=index, started_at=float(index), seconds=length, ttft_seconds=dice.choice([None, length]))
         lengths.append(length)
-        window.add(Counted(step, length, length, None))
+        window.add(CountedStep(step, length, length, None))
         if dice.random() < 0.1:
             assert window.lengths() == sorted(lengths[-len(window) :])
         if dice.random() < 0.01:
-            window.cut(index - 3)
+            window.drop_before(index - 3)
     assert window.lengths() == sorted(lengths[-len(window) :])
     assert window.has_first_tokens == bool(window.first_tokens())
     window.clear()
@@ -34,7 +34,7 @@ def test_what_has_left_the_window_is_let_go_of() -> None:
     window = StepWindow()
     steps = [Step(index=index, started_at=float(index), seconds=0.5, tokens=7) for index in range(200)]
     for step in steps:
-        window.add(Counted(step, 0.5, 0.5, None))
+        window.add(CountedStep(step, 0.5, 0.5, None))
     before = window.sums.gpu.count
     window.update(Step(index=3, started_at=3.0, seconds=0.5, gpu_seconds=0.4))
     assert window.sums.gpu.count == before == 0, "a GPU time that comes too late is passed over"

@@ -55,7 +55,7 @@ def test_no_extreme_is_lost_at_any_zoom(values: list[float], cells: int, span: f
     values = values[: int(span)]
     store, slot = filled(dict(enumerate(values)))
     end = NOW + len(values) - 1
-    found = store.spreads(slot, Cells.until(end, span, cells), 0, end)
+    found = store.spreads(slot, Cells.ending_at(end, span, cells), 0, end)
     known = [one for one in found if one is not None]
     # The oldest may lie just before the first cell, which begins at a cut that stays where it is.
     missed = values[:-1] if len(values) >= span - span / cells else []
@@ -70,7 +70,7 @@ def test_no_extreme_is_lost_at_any_zoom(values: list[float], cells: int, span: f
 def test_two_hours_are_kept_and_a_spike_of_a_second_is_seen_in_them() -> None:
     store, slot = filled({second: 10.0 + 90.0 * (second == 1000) for second in range(7200)})
     end = NOW + 7199
-    found = [one for one in store.spreads(slot, Cells.until(end, 7200.0, 90), 0, end) if one is not None]
+    found = [one for one in store.spreads(slot, Cells.ending_at(end, 7200.0, 90), 0, end) if one is not None]
     assert len(found) >= 89
     assert max(one.high for one in found) == pytest.approx(100.0)
     drawn = [height(one, 0.0, 100.0) for one in found]
@@ -129,12 +129,12 @@ def test_steps_lie_where_they_were_and_those_from_before_the_monitor_too() -> No
     history = History()
     history.add(snapshot(NOW, ranks=(training,)))
     history.span = 300.0
-    past = history.past_from_zero((key_of(training), "step"), 100)
+    past = history.heights_from_zero((key_of(training), "step"), 100)
     assert past.most == pytest.approx(9.0)
     assert past.least == pytest.approx(2.0)
     cells = history.cells(100)
     known = [place for place, one in enumerate(past.heights) if one]
-    assert known[0] == pytest.approx(cells.of(NOW - 100), abs=2)
+    assert known[0] == pytest.approx(cells.index_of(NOW - 100), abs=2)
     assert max(past.heights) >= SPIKE
     assert history.first is not None
     assert history.first <= NOW - 98
@@ -185,8 +185,10 @@ def test_more_gpus_than_there_is_room_for_keep_the_first_figures_of_each() -> No
     for moment in many:
         history.add(moment)
     for one in many[-1].gpus:
-        assert any(history.past((one.uuid, "power"), 10, 700.0).heights), one.index
-    assert any(history.past((key_of(many[-1].ranks[0]), "tokens"), 10, 1e6).heights), "room is kept for trainings"
+        assert any(history.heights_of((one.uuid, "power"), 10, 700.0).heights), one.index
+    assert any(history.heights_of((key_of(many[-1].ranks[0]), "tokens"), 10, 1e6).heights), (
+        "room is kept for trainings"
+    )
 
 
 def test_a_series_that_nobody_writes_makes_room_and_one_that_is_written_never_does() -> None:
@@ -221,9 +223,9 @@ def test_phases_are_means_of_a_stretch_and_absent_before_it() -> None:
     known = PhaseHistory()
     for second in range(0, 600, 5):
         known.add(with_phases(1.0 if second < 300 else 3.0), NOW + second)
-    assert known.between(NOW, NOW + 280) == pytest.approx({"load": 1.0, "outside": 0.5})
-    assert known.between(NOW + 320, NOW + 590) == pytest.approx({"load": 3.0, "outside": 0.5})
-    assert known.between(NOW - 7000, NOW - 100) is None
+    assert known.mean_phases(NOW, NOW + 280) == pytest.approx({"load": 1.0, "outside": 0.5})
+    assert known.mean_phases(NOW + 320, NOW + 590) == pytest.approx({"load": 3.0, "outside": 0.5})
+    assert known.mean_phases(NOW - 7000, NOW - 100) is None
 
 
 @given(st.floats(allow_nan=True, allow_infinity=True), st.floats(allow_nan=True, allow_infinity=True))
@@ -239,5 +241,5 @@ def test_a_value_that_cannot_be_drawn_hurts_no_neighbour() -> None:
     for moment in moments:
         odd = replace(moment.gpus[0], power_watts=float("inf"), sm_active_pct=float("nan"))
         history.add(replace(moment, gpus=(odd, moment.gpus[1])))
-    assert not any(history.past((moments[0].gpus[0].uuid, "power"), 30, 700.0).heights)
-    assert any(history.past((moments[0].gpus[1].uuid, "power"), 30, 700.0).heights)
+    assert not any(history.heights_of((moments[0].gpus[0].uuid, "power"), 30, 700.0).heights)
+    assert any(history.heights_of((moments[0].gpus[1].uuid, "power"), 30, 700.0).heights)
