@@ -153,7 +153,7 @@ def printable_lines(text: str, *, styled: bool = False) -> str:
     return text if text.isprintable() else "\n".join(map(printable, text.split("\n")))
 
 
-def middled(text: str, width: int) -> str:
+def shorten_middle(text: str, width: int) -> str:
     """As `printable`, but what does not fit goes from the middle: names of kernels differ at both ends."""
     clean = printable(text[: max(4 * width, 4096)])
     if len(clean) <= width or width < 8:
@@ -172,13 +172,13 @@ def width_of(text: str) -> int:
     )
 
 
-def padded(text: str, width: int, *, right: bool = False) -> str:
+def pad(text: str, width: int, *, right: bool = False) -> str:
     """`text` in at least `width` cells; `right` puts it at the right end, as numbers are."""
     blanks = " " * (width - width_of(text))
     return blanks + text if right else text + blanks
 
 
-def rounded(value: float) -> float:
+def round_significant(value: float) -> float:
     """A measured number for a program to read, with the five significant digits that instruments can tell."""
     return float(f"{value:.5g}")
 

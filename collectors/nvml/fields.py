@@ -54,7 +54,7 @@ def cheap_values(call: Caller, handle: Any, odd: Odd) -> Values:
     if reasons in NO_REASONS:
         odd["clock_event_reasons"] = reasons
     elif reasons is not None:
-        values["clock_event_reasons"] = clock_events.names(reasons)
+        values["clock_event_reasons"] = clock_events.reason_names(reasons)
     return values
 
 

@@ -9,7 +9,7 @@ from collectors.trainings.long_windows import MINUTES_SECONDS, LongWindow, class
 from collectors.trainings.step_window import Counted, StepWindow, percentile
 from llmtop.model.snapshot import Step, Window
 from llmtop.step_history.step_changes import StepChanges
-from llmtop.step_history.whole_steps import Following, WholeStep, latency
+from llmtop.step_history.whole_steps import WholeStep, WholeStepBuilder, request_latency
 
 
 def steps_left(total: int | None, last: int | None) -> int | None:
@@ -26,7 +26,7 @@ class StepFigures:
     """Takes the steps of one training as they finish, and says what they come to. Not safe for several threads."""
 
     def __init__(self) -> None:
-        self._following = Following()
+        self._following = WholeStepBuilder()
         self._order: list[str] = []
         self._newest: tuple[str, ...] = ()
         self._figures: dict[str, Any] | None = None
@@ -47,7 +47,7 @@ class StepFigures:
             self._begin()  # it answered requests so far, and trains now
         whole = self._following.add(step)
         if step.kind == "request":
-            self.last_seconds = latency(step)
+            self.last_seconds = request_latency(step)
             self._learn_order(step)
             if not step.warmup:
                 self._recent.add(Counted(step, self.last_seconds, step.interval_seconds, None))

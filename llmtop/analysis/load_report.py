@@ -14,7 +14,7 @@ from llmtop.format import printable
 from llmtop.report.environment import environment_of
 from llmtop.report.model import Report, from_json
 from llmtop.report.opaque_report import OwnReport
-from llmtop.system.inputs import DEFAULT, Limits, depth_of, read_input
+from llmtop.system.inputs import DEFAULT, Limits, nesting_depth, read_input
 from llmtop.trace.files.file_kind import examine
 
 
@@ -110,5 +110,5 @@ def _read(path: Path, limits: Limits) -> Report:
     report = structs.replace(report, environment=environment_of(path) or report.environment)
     # Beyond what is typed only the evidence of findings has depth.
     for finding in report.findings:
-        limits.check_number(path, "json_depth", depth_of(finding.evidence, limits.json_depth))
+        limits.check_number(path, "json_depth", nesting_depth(finding.evidence, limits.json_depth))
     return report

@@ -8,7 +8,7 @@ from rich.style import Style
 
 from llmtop import format as fmt
 from llmtop.model import bottlenecks
-from llmtop.model.severity import gravity
+from llmtop.model.severity import severity_rank
 from llmtop.model.snapshot import Alert, Rank, Snapshot
 from tui.paint import gpu_names
 from tui.paint.rows import Look, elapsed
@@ -19,25 +19,25 @@ if TYPE_CHECKING:
 
 def word(alert: Alert) -> str:
     """The one word for an alert, in capitals, the same at every size."""
-    known = bottlenecks.find(alert.id)
+    known = bottlenecks.find_bottleneck(alert.id)
     return known.badge if known else fmt.printable(alert.id).replace("_", " ").upper()
 
 
 def sentence(alert: Alert) -> str:
     """What happens, as a whole sentence with a blank after it; nothing for an alert of a newer version."""
-    known = bottlenecks.find(alert.id)
+    known = bottlenecks.find_bottleneck(alert.id)
     return f"{known.heading}. " if known else ""
 
 
 def title(alert: Alert) -> str:
     """What holds, in a few words; nothing for an alert of a newer version."""
-    known = bottlenecks.find(alert.id)
+    known = bottlenecks.find_bottleneck(alert.id)
     return f": {known.title}" if known else ""
 
 
 def weight(alert: Alert) -> int:
     """2 critical, 1 warning, 0 info; only from 1 on it changes a card's shape."""
-    return gravity(alert.severity)
+    return severity_rank(alert.severity)
 
 
 def ordered(alerts: tuple[Alert, ...]) -> list[Alert]:
@@ -111,10 +111,10 @@ def badge(alert: Alert, look: Look) -> Style:
 def ink(told: Alert | Finding, look: Look) -> Style:
     """The style of an alert or a finding as letters or a frame."""
     palette = look.palette
-    return (palette.info, palette.warning, palette.critical)[gravity(told.severity)]
+    return (palette.info, palette.warning, palette.critical)[severity_rank(told.severity)]
 
 
 def mark(told: Alert | Finding, look: Look) -> str:
     """The sign for how grave an alert or a finding is, one cell wide."""
     glyphs = look.glyphs
-    return (glyphs.info, glyphs.warning, glyphs.critical)[gravity(told.severity)]
+    return (glyphs.info, glyphs.warning, glyphs.critical)[severity_rank(told.severity)]

@@ -452,7 +452,7 @@ def _state(made: NodeTableFrame, entry: Entry, loud: Alert | None, look: Look) -
         inks = {"stalled": palette.critical, "paused": palette.dim, "gone": palette.dim}
         return rank.state.upper(), inks.get(rank.state, palette.warning)
     waits = _waits_in(rank, look)
-    whose = "" if gpu is None else fmt.printable(ownership.owners(gpu.uuid, made.snapshot))
+    whose = "" if gpu is None else fmt.printable(ownership.owner_text(gpu.uuid, made.snapshot))
     if waits or whose:
         return waits or f"ok {look.glyphs.dot} {whose}", palette.warning
     return _running(made, rank), palette.dim
@@ -491,7 +491,7 @@ def _unattached(made: NodeTableFrame, gpu: Gpu | None, look: Look) -> str:
         return f"{kind}no process"
     named = short_command(processes[0].command) or f"pid {processes[0].pid}"
     named += f" +{len(processes) - 1} more" if len(processes) > 1 else ""
-    whose = fmt.printable(ownership.owners(gpu.uuid, made.snapshot))
+    whose = fmt.printable(ownership.owner_text(gpu.uuid, made.snapshot))
     return kind + (whose or "not attached") + dot + named
 
 

@@ -11,7 +11,7 @@ from rich.style import Style
 from llmtop import format as fmt
 from llmtop.model import gpu_busy
 from llmtop.model.snapshot import Rank
-from llmtop.step_history.rare_steps import words
+from llmtop.step_history.rare_steps import rare_steps_text
 from tui.paint import alert_style
 from tui.paint.rows import Look, Row, elapsed, frame, pad, rule
 from tui.panes.phase_bars import Clock, Part, bar, block, letters, listed, parts, step_seconds
@@ -77,7 +77,7 @@ def _remarks(rank: Rank) -> list[str]:
     """What has to be known about the figures."""
     said = [rank.note or ""]
     if rank.rare is not None:
-        said.append(words(rank.rare))
+        said.append(rare_steps_text(rank.rare))
     if rank.warmup_steps:
         said.append(f"{_first_steps(rank)} left out of rates")
     if rank.mfu_pct is None and rank.tokens_per_s is not None:
@@ -202,13 +202,13 @@ def _figures(rank: Rank, view: View) -> list[tuple[str, str, str]]:
 
 def _idle(rank: Rank) -> tuple[str, str]:
     """How idle the GPU is, and which witness says so."""
-    source = "" if rank.gpu_busy_source is None else f" by {gpu_busy.witness(rank.gpu_busy_source)}"
+    source = "" if rank.gpu_busy_source is None else f" by {gpu_busy.source_name(rank.gpu_busy_source)}"
     return f"{gpu_busy.idle_text(rank)} idle", source
 
 
 def _gpu_heading(rank: Rank) -> str:
     """The GPU's clock, and that it is a bound where the GPU may have paused within the phases."""
-    return "GPU≤" if gpu_busy.phases_are_bounds(rank) else "GPU"
+    return "GPU≤" if gpu_busy.has_phase_bounds(rank) else "GPU"
 
 
 def _of_requests(rank: Rank) -> list[tuple[str, str, str]]:

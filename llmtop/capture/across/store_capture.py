@@ -19,7 +19,7 @@ from llmtop.capture.in_process.engine import InProcessEngine, steps_to_record
 from llmtop.errors import NotPossibleHere
 from llmtop.format import printable
 from llmtop.protocol import job_store
-from llmtop.protocol.job_store import END, LOST_SECONDS, TOKEN, Ask, Keys, NodeTold, RankTold
+from llmtop.protocol.job_store import END, LOST_SECONDS, TOKEN, Keys, NodeStatus, RankStatus, StoreRequest
 from llmtop.protocol.tcp_store import StoreError, TcpStore
 from llmtop.trace.files.file_kind import TRACES
 
@@ -37,7 +37,7 @@ _MOST_NOTES = 20
 class _Node:
     """What one node has said."""
 
-    told: NodeTold
+    told: NodeStatus
     changed_at: float
 
 
@@ -55,7 +55,7 @@ class _Asked:
     beat: int = 0
     looked_at: float = float("-inf")
 
-    def ranks(self) -> dict[int, tuple[RankTold, NodeTold]]:
+    def ranks(self) -> dict[int, tuple[RankStatus, NodeStatus]]:
         """How each rank is, as far as a node has said."""
         return {one.rank: (one, node.told) for node in self.nodes.values() for one in node.told.ranks}
 
@@ -116,7 +116,7 @@ class AcrossNodes(Engine):
         self._check_node([name for card in cards.values() for name in card.names])
         folder = TRACES if self._engine.reports else "."
         (job.folder / folder).mkdir(exist_ok=True)
-        ask = Ask(
+        ask = StoreRequest(
             id=secrets.token_hex(4),
             at_step=job.plan.at_step,
             steps=steps_to_record(job, self._engine),
@@ -216,7 +216,7 @@ class AcrossNodes(Engine):
         job.stopped_early = printable(early[0], 300) if early else ""
         return found
 
-    def _missing(self, ranks: dict[int, tuple[RankTold, NodeTold]]) -> list[str]:
+    def _missing(self, ranks: dict[int, tuple[RankStatus, NodeStatus]]) -> list[str]:
         missing = sorted((self._expected() or set()) - ranks.keys())
         if not missing:
             return []
@@ -260,7 +260,7 @@ def _look(asked: _Asked) -> None:
     asked.beat += 1
     asked.store.set(asked.keys.beat(asked.number), str(asked.beat).encode())
     for number in asked.hosts:
-        told = job_store.decode(NodeTold, asked.store.get(asked.keys.told(asked.number, number)) or b"")
+        told = job_store.decode(NodeStatus, asked.store.get(asked.keys.told(asked.number, number)) or b"")
         known = asked.nodes.get(number)
         if told is not None and (known is None or told.beat != known.told.beat):
             asked.nodes[number] = _Node(told, now)
@@ -288,7 +288,7 @@ def _failures(asked: _Asked) -> list[str]:
     return failed + [f"{printable(node.host, 60)}: {printable(node.refused)}" for node in nodes]
 
 
-def _failed(told: RankTold, node: NodeTold) -> str:
+def _failed(told: RankStatus, node: NodeStatus) -> str:
     why = printable(told.detail or told.state)
     return f"rank {told.rank} on {printable(node.host, 60)} (pid {told.pid}) was not captured: {why}"
 
@@ -303,7 +303,7 @@ def _has_come(path: Path) -> bool:
     return True
 
 
-def _elsewhere(rank: int, told: RankTold, node: NodeTold, folder: Path) -> str:
+def _elsewhere(rank: int, told: RankStatus, node: NodeStatus, folder: Path) -> str:
     host, path = printable(node.host, 60), printable(told.path)
     return (
         f"the trace of rank {rank} is on {host}, which does not share this folder: "

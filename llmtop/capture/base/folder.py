@@ -19,7 +19,7 @@ from llmtop.errors import NotPossibleHere, UnusableInput
 from llmtop.format import printable, size
 from llmtop.model.snapshot import Gpu
 from llmtop.system import procfs
-from llmtop.system.inputs import bytes_of, read_input
+from llmtop.system.inputs import file_bytes, read_input
 from llmtop.version import __version__
 
 PARENT = "llmtop-captures"
@@ -218,7 +218,7 @@ def read_info(folder: Path) -> Info:
 
 def bytes_in(folder: Path) -> int:
     """What a folder's files take."""
-    return sum(map(bytes_of, files_in(folder)))
+    return sum(map(file_bytes, files_in(folder)))
 
 
 def files_in(folder: Path) -> list[Path]:

@@ -105,7 +105,7 @@ class HostConnection:
             except UnusableInput:
                 raise NotPossibleHere(_NOT_OURS) from None
         try:
-            answer = wire.decoded(self._spoken.from_host, self._heard.popleft())
+            answer = wire.decode_checked(self._spoken.from_host, self._heard.popleft())
         except msgspec.DecodeError:
             raise NotPossibleHere(_NOT_OURS) from None
         if isinstance(answer, wire.Refused):

@@ -80,7 +80,7 @@ class Frames:
 
     def encode(self, message: FromMonitor | FromHost) -> bytes:
         """Encode one message."""
-        return wire.framed(msgspec.msgpack.encode(message))
+        return wire.add_length(msgspec.msgpack.encode(message))
 
 
 class Lines:
@@ -134,7 +134,7 @@ class HostEnd:
             data = self._opening
             self._spoken = (Lines if data.startswith(_LINES_BEGIN_WITH) else Frames)(MAX_MESSAGE)
         try:
-            return [wire.decoded(self._spoken.from_monitor, body) for body in self._spoken.feed(data)]
+            return [wire.decode_checked(self._spoken.from_monitor, body) for body in self._spoken.feed(data)]
         except msgspec.DecodeError:
             raise UnusableInput("not a message of llmtop") from None
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from llmtop.cli.output import say, say_encoded, say_json
-from llmtop.cli.percent_option import percent
+from llmtop.cli.output import print_encoded, print_json, print_text
+from llmtop.cli.percent_option import parse_percent
 from llmtop.errors import NotPossibleHere, UnusableInput
 from llmtop.system.inputs import Limits
 
@@ -110,13 +110,13 @@ def report(
         if not (as_json or markdown):
             return
     if as_json:
-        say_encoded(to_json(found))
+        print_encoded(to_json(found))
     elif markdown:
-        say(render_markdown.render(found), nl=False)
+        print_text(render_markdown.render(found), nl=False)
     else:
         width = shutil.get_terminal_size((100, 40)).columns
         render = render_text.render if full else render_text.brief
-        say(render(found, width, _paint if _colored() else None), nl=False, styled=True)
+        print_text(render(found, width, _paint if _colored() else None), nl=False, styled=True)
 
 
 def _write_page(path: Path, found: Report) -> Report:
@@ -126,15 +126,15 @@ def _write_page(path: Path, found: Report) -> Report:
     from llmtop.report.render import html as render_html
 
     _write(path, render_html.render(found))
-    say(f"written: {path}", err=True)
+    print_text(f"written: {path}", err=True)
     return structs.replace(found, whole_timeline=None)
 
 
 def _print_own(own: OwnReport, *, as_json: bool) -> None:
     if as_json:
-        say_encoded(own.data.encode())
+        print_encoded(own.data.encode())
     else:
-        say("\n".join(own.text.splitlines()))
+        print_text("\n".join(own.text.splitlines()))
 
 
 _NOT_OF_MEMORY = (
@@ -148,13 +148,13 @@ def _print_stacks(stacks: StackReport, *, as_json: bool, as_markdown: bool, full
     from llmtop.stacks.model import to_json
 
     if as_json:
-        say_encoded(to_json(stacks))
+        print_encoded(to_json(stacks))
     elif as_markdown:
-        say(stacks_text.markdown(stacks), nl=False)
+        print_text(stacks_text.markdown(stacks), nl=False)
     else:
         width = shutil.get_terminal_size((100, 40)).columns
         render = stacks_text.render if full else stacks_text.brief
-        say(render(stacks, width, _paint if _colored() else None), nl=False, styled=True)
+        print_text(render(stacks, width, _paint if _colored() else None), nl=False, styled=True)
 
 
 def _not_of_stacks(path: Path, option: str) -> str:
@@ -190,7 +190,7 @@ def _write(path: Path, text: str) -> None:
 @click.option("--full", is_flag=True, help="Print all of it; without, what is to be read first, in 60 lines.")
 @click.option(
     "--fail-over",
-    callback=percent,
+    callback=parse_percent,
     metavar="PCT",
     help="Exit with 1 when the median step became slower by more than PCT percent (5 or 5%), noise respected; "
     "with 3 where two different profilers leave that open.",
@@ -223,10 +223,12 @@ def compare(
     if fail_over is not None and found.step is None:
         raise UnusableInput("--fail-over needs the step time of both, and one of them has no whole steps")
     if as_json:
-        say_json(found)
+        print_json(found)
     else:
         width = shutil.get_terminal_size((100, 40)).columns
-        say((render if full else brief)(found, _paint if _colored() else None, width), nl=False, styled=True)
+        print_text(
+            (render if full else brief)(found, _paint if _colored() else None, width), nl=False, styled=True
+        )
     if fail_over is not None and regressed(found, fail_over):
         raise click.exceptions.Exit(EXIT_FINDING)
     if fail_over is not None and undecided(found, fail_over):

@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from llmtop.cli.output import say, say_encoded
+from llmtop.cli.output import print_encoded, print_text
 from llmtop.errors import UnusableInput
 from llmtop.system.inputs import Limits
 
@@ -36,9 +36,9 @@ def report_memory(files: list[Path], limits: Limits, paint: Paint | None, *, as_
 
     found = analyze_memory(files, limits)
     if as_json:
-        say_encoded(to_json(found))
+        print_encoded(to_json(found))
     else:
-        say((render if full else brief)(found, _width(), paint), nl=False, styled=True)
+        print_text((render if full else brief)(found, _width(), paint), nl=False, styled=True)
 
 
 def compare_memory(
@@ -65,9 +65,9 @@ def compare_memory(
         )
     found = compare_memory(before, after, limits)
     if as_json:
-        say_encoded(to_json(found))
+        print_encoded(to_json(found))
     else:
-        say(render_growth(found, _width(), paint, full=full), nl=False, styled=True)
+        print_text(render_growth(found, _width(), paint, full=full), nl=False, styled=True)
 
 
 def _width() -> int:

@@ -187,7 +187,7 @@ class News:
         looks = self.looks
         if monitor.ready and monitor.standstill != looks.waits_for:
             monitor.standstill = looks.waits_for
-            self._write(monitor, self.encoded(wire.Standstill(where=looks.waits_for)))
+            self._write(monitor, self.encoded(wire.StalledAt(where=looks.waits_for)))
         outside = looks.outside
         if monitor.ready and outside is not None and monitor.outside_number != looks.number:
             monitor.outside_number = looks.number

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from llmtop.format import padded, width_of
+from llmtop.format import pad, width_of
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,4 @@ class Text:
         """The header, then `shown`, all cells as wide as their column; numbers at its right end."""
         cells = [self.header, *self.shown]
         widths = [max(map(width_of, column)) for column in zip(*cells, strict=True)]
-        return [
-            tuple(padded(cell, widths[i], right=i >= self.left) for i, cell in enumerate(row)) for row in cells
-        ]
+        return [tuple(pad(cell, widths[i], right=i >= self.left) for i, cell in enumerate(row)) for row in cells]
