@@ -87,7 +87,11 @@ def times(value: float | None) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """A measured time with three significant digits: "808 µs", "60.1 ms", "1.62 s", "3m 20s", "2h 05m"."""
+    """Format a measured time with three significant digits: "808 µs", "60.1 ms", "1.62 s", "3m 20s", "2h 05m".
+
+    Args:
+        seconds: the time in seconds; None: absent, which gives `DASH`.
+    """
     if seconds is None or _absent(seconds):
         return DASH
     if seconds < 0:
@@ -103,7 +107,12 @@ def duration(seconds: float | None) -> str:
 
 
 def overhead(seconds: float | None, step_seconds: float | None) -> str:
-    """What llmtop costs a step, "12.0 µs a step (0.02%)"; the share only where the step's length is known."""
+    """Format the overhead per step: "12.0 µs a step (0.02%)"; the share only if the step time is known.
+
+    Args:
+        seconds: overhead per step in seconds; None: absent.
+        step_seconds: time of one step in seconds; None: unknown.
+    """
     text = f"{duration(seconds)} a step"
     if seconds is None or _absent(seconds) or step_seconds is None or _absent(step_seconds) or step_seconds <= 0:
         return text

@@ -27,7 +27,14 @@ def run_for_bytes(
     folder: Path | None = None,
     variables: Mapping[str, str] | None = None,
 ) -> bytes | None:
-    """Return the whole standard output of a program; None if the program is missing, fails or takes too long."""
+    """Return the whole standard output of a program; None if the program is missing, fails or takes too long.
+
+    Args:
+        command: the program and its arguments.
+        seconds: time after which the program is killed.
+        folder: working directory; None: the current one.
+        variables: environment; None: that of this process.
+    """
     try:
         done = subprocess.run(
             list(command),

@@ -101,7 +101,13 @@ def timed_steps(state: RankState, count: int = 2) -> list[StepCosts]:
 
 
 def is_in_most_steps(steps: list[StepCosts], role: Role, pct: float) -> bool:
-    """Whether most single steps have that much of a role: one slow batch is no bottleneck."""
+    """Return True if most single steps have that share of a role: one slow batch is no bottleneck.
+
+    Args:
+        steps: the steps to look at, oldest first.
+        role: a role of phases, such as input.
+        pct: least share of the step, in percent.
+    """
     heavy = sum(host_share_pct([step], (role,)) >= pct for step in steps)
     return heavy * 3 >= len(steps) * 2
 
@@ -131,7 +137,12 @@ def estimate_idle(state: RankState) -> float | None:
 
 
 def is_kept_busy(state: RankState, pct: float) -> bool:
-    """Whether the GPU is known to be idle for less than that, over the window and in the last seconds."""
+    """Return True if the GPU is idle for less than a share, over the window and in the last seconds.
+
+    Args:
+        state: the rank whose GPU is meant.
+        pct: idle share in percent.
+    """
     idle, util = estimate_idle(state), state.gpu.mean("util_pct") if state.gpu else None
     if idle is None or state.rank.gpu_busy_bound or util is None:
         return False
