@@ -12,10 +12,10 @@ from typing import Final, NamedTuple
 from msgspec.structs import replace
 
 from llmtop.hardware.gpu_specs import pcie_bytes_per_s
-from llmtop.model.gpu_busy import COPIES_OF_LINK, Busy, believed
+from llmtop.model.gpu_busy import COPIES_OF_LINK, BusyEstimate, estimate_busy
 from llmtop.model.snapshot import Gpu, Process, Rank, Snapshot
 from llmtop.naming.phase_names import role_of
-from llmtop.recording.steady import SteadyTime
+from llmtop.recording.steady import MonotonicTime
 
 WINDOW_SECONDS: Final = 15.0
 """As far back as the figures of a training's steps, unless five of them take longer."""
@@ -68,7 +68,7 @@ class GpuBusy:
     """A stage: the ranks say how busy their GPUs are (`Rank.gpu_busy_pct`). For one stream of snapshots."""
 
     def __init__(self) -> None:
-        self._clock = SteadyTime()
+        self._clock = MonotonicTime()
         self._gpus: dict[str, deque[_Sample]] = {}
         self._sampled: dict[str, float | None] = {}
         self._last: dict[tuple[str, int, float], Rank] = {}
@@ -81,7 +81,7 @@ class GpuBusy:
 
     def __call__(self, snapshot: Snapshot) -> Snapshot:
         """The snapshot with that said of each rank."""
-        now = self._clock.of(snapshot)
+        now = self._clock.time_of(snapshot)
         if (
             not 0 <= now - self._now <= max(4 * WINDOW_SECONDS, self._keep)
         ):  # another stretch of a recording, or the first snapshot
@@ -130,10 +130,12 @@ class GpuBusy:
         means = None if uuid is None or since is None else _means(self._gpus.get(uuid, ()), since)
         events = events_pct(rank)
         if means is None:
-            return _with_busy(rank, believed(util_pct=None, sm_pct=None, events_pct=events), rank.window_seconds)
+            return _with_busy(
+                rank, estimate_busy(util_pct=None, sm_pct=None, events_pct=events), rank.window_seconds
+            )
         if _may_copy(means, rank):
             return _with_busy(rank, None, None)
-        busy = believed(
+        busy = estimate_busy(
             util_pct=means.util_pct,
             sm_pct=means.sm_pct,
             events_pct=events,
@@ -259,7 +261,7 @@ def _key(rank: Rank) -> tuple[str, int, float]:
     return rank.host, rank.pid, rank.attached_at or 0.0
 
 
-def _with_busy(rank: Rank, busy: Busy | None, seconds: float | None) -> Rank:
+def _with_busy(rank: Rank, busy: BusyEstimate | None, seconds: float | None) -> Rank:
     return replace(
         rank,
         gpu_busy_pct=None if busy is None else busy.pct,

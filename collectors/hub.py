@@ -252,7 +252,7 @@ class Hub:
             if hidden
             else processes,
             ranks=ranks.ranks,
-            jobs=jobs.totals(ranks.ranks),
+            jobs=jobs.job_totals(ranks.ranks),
         )
 
     def _run(self, on_snapshot: Callable[[Snapshot], None]) -> None:

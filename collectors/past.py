@@ -19,7 +19,7 @@ from llmtop.errors import LlmtopError
 from llmtop.format import size
 from llmtop.model.snapshot import Snapshot
 from llmtop.recording.reader_writer import Reader, Writer
-from llmtop.recording.steady import SteadyTime
+from llmtop.recording.steady import MonotonicTime
 
 LIMIT_BYTES = 64 << 20
 IN_MEMORY_BYTES = 4 << 20
@@ -57,7 +57,7 @@ class SnapshotHistory:
         self._limit = limit_bytes
         self._lock = threading.Lock()
         self._parts: list[_RecordingPart] = []
-        self._clock = SteadyTime()
+        self._clock = MonotonicTime()
         self._newest: float | None = None
         self._closed = False
         self.shortened: str | None = None
@@ -68,7 +68,7 @@ class SnapshotHistory:
         with self._lock:
             if self._closed:
                 return
-            now = self._clock.of(snapshot)
+            now = self._clock.time_of(snapshot)
             if self._newest is not None and now < self._newest + LEAST_SECONDS:
                 return  # or another boot's: nothing can be looked up by a time that comes twice
             self._newest = now

@@ -73,7 +73,7 @@ class ReplayFeed:
     @property
     def interval(self) -> float:
         """Seconds between the recorded snapshots as they mostly are, as they are shown at this speed."""
-        return max(0.05, self._reader.usual_gap / self._speed)
+        return max(0.05, self._reader.median_gap / self._speed)
 
     def set_interval(self, seconds: float) -> None:
         """A recording keeps the rate at which it was made; `set_speed` plays it faster."""
@@ -174,7 +174,7 @@ class ReplayFeed:
     def _seconds_to(self, position: float) -> float:
         """Seconds of the recording that pass until that position, of which a hole takes next to none."""
         gap = position - self._position
-        if gap > GAP_SECONDS and gap > GAP_TIMES * self._reader.usual_gap:
+        if gap > GAP_SECONDS and gap > GAP_TIMES * self._reader.median_gap:
             self._hole = (position, gap)
             return 0.0 if math.isinf(self._speed) else _GAP_PLAY_SECONDS * self._speed
         return gap

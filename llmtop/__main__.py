@@ -21,7 +21,7 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
-from llmtop.cli.output import say
+from llmtop.cli.output import print_text
 from llmtop.errors import EXIT_USAGE, LlmtopError, NotPossibleHere, check_open_files, too_many_open_files
 from llmtop.format import printable
 from llmtop.system import one_blas_thread
@@ -245,13 +245,13 @@ def _show_usage(error: click.ClickException) -> None:
     """Print what click has to say of wrong arguments, which name files as they are called."""
     written = io.StringIO()
     error.show(written)
-    say(written.getvalue(), err=True, nl=False)
+    print_text(written.getvalue(), err=True, nl=False)
 
 
 def _tell(error: LlmtopError) -> int:
     """Say what went wrong, and return the exit code."""
     with contextlib.suppress(OSError):  # standard error is full, too
-        say("llmtop: " + "\n".join(_with_arguments_in_line(str(error)).splitlines()), err=True)
+        print_text("llmtop: " + "\n".join(_with_arguments_in_line(str(error)).splitlines()), err=True)
     return error.exit_code
 
 
@@ -273,9 +273,9 @@ def _output_failed(error: Exception) -> LlmtopError | None:
 
 
 def _own_error(error: BaseException) -> LlmtopError:
-    from llmtop.system.crash import own_error
+    from llmtop.system.crash import log_own_error
 
-    return own_error(error)
+    return log_own_error(error)
 
 
 def _tell_of_thread(error: threading.ExceptHookArgs) -> None:

@@ -215,7 +215,7 @@ def current() -> Config:
     return _loaded[0] if _loaded else Config()
 
 
-def place() -> Path:
+def config_path() -> Path:
     """Where the file is looked for: ~/.config/llmtop/config.toml, or below $XDG_CONFIG_HOME."""
     from platformdirs import user_config_path
 
@@ -228,7 +228,7 @@ def load(path: Path | None = None) -> Config:
     Raises:
         UnusableInput: one sentence with the file, the line and the word that is wrong.
     """
-    path = path or place()
+    path = path or config_path()
     config = Config()
     if os.path.isfile(path):  # of a home that may not be entered, as setpriv and su leave it: no file
         config = parse(read_input(path).decode("utf-8", "replace"), path)
@@ -256,7 +256,9 @@ def parse(text: str, path: Path) -> Config:
     except msgspec.ValidationError as error:
         raise _refusal(text, path, data, str(error)) from None
     if config.capture.steps is not None and config.capture.seconds is not None:
-        raise _said(text, path, ["capture", "seconds"], '"seconds" and "steps" of a capture exclude each other')
+        raise _value_error(
+            text, path, ["capture", "seconds"], '"seconds" and "steps" of a capture exclude each other'
+        )
     return config
 
 
@@ -289,7 +291,7 @@ def _refusal(text: str, path: Path, data: dict[str, Any], said: str) -> Unusable
         near = difflib.get_close_matches(unknown[1], known, 1)
         hint = f'did you mean "{near[0]}"?' if near else f"there are {', '.join(known)}"
         place_of = f" of [{'.'.join(inside)}]" if inside else ""
-        return _said(
+        return _value_error(
             text, path, [*inside, unknown[1]], f'"{printable(unknown[1], 60)}" is no setting{place_of}: {hint}'
         )
     value = _value(data, keys)
@@ -298,10 +300,10 @@ def _refusal(text: str, path: Path, data: dict[str, Any], said: str) -> Unusable
     near = difflib.get_close_matches(value, _choices(hint), 1) if isinstance(value, str) else []
     meant = f' (did you mean "{near[0]}"?)' if near else ""
     name = inside[-1] if inside else "it"
-    return _said(text, path, inside, f"{name} = {shown}: {_wanted(hint)} is wanted{meant}", value)
+    return _value_error(text, path, inside, f"{name} = {shown}: {_wanted(hint)} is wanted{meant}", value)
 
 
-def _said(text: str, path: Path, keys: Sequence[str], sentence: str, value: Any = None) -> UnusableInput:
+def _value_error(text: str, path: Path, keys: Sequence[str], sentence: str, value: Any = None) -> UnusableInput:
     line = _line_of(text.splitlines(), keys, value)
     return UnusableInput(f"{path}, line {line}: {sentence}" if line else f"{path}: {sentence}")
 

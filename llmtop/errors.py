@@ -40,7 +40,7 @@ class NotPossibleHere(LlmtopError):
 
 
 class OwnError(LlmtopError):
-    """An error of llmtop's own (`llmtop.system.crash.own_error` makes them)."""
+    """An error of llmtop's own (`llmtop.system.crash.log_own_error` makes them)."""
 
     exit_code = EXIT_OWN_ERROR
 

@@ -87,7 +87,11 @@ def times(value: float | None) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """A measured time with three significant digits: "808 µs", "60.1 ms", "1.62 s", "3m 20s", "2h 05m"."""
+    """Format a measured time with three significant digits: "808 µs", "60.1 ms", "1.62 s", "3m 20s", "2h 05m".
+
+    Args:
+        seconds: the time in seconds; None: absent, which gives `DASH`.
+    """
     if seconds is None or _absent(seconds):
         return DASH
     if seconds < 0:
@@ -103,7 +107,12 @@ def duration(seconds: float | None) -> str:
 
 
 def overhead(seconds: float | None, step_seconds: float | None) -> str:
-    """What llmtop costs a step, "12.0 µs a step (0.02%)"; the share only where the step's length is known."""
+    """Format the overhead per step: "12.0 µs a step (0.02%)"; the share only if the step time is known.
+
+    Args:
+        seconds: overhead per step in seconds; None: absent.
+        step_seconds: time of one step in seconds; None: unknown.
+    """
     text = f"{duration(seconds)} a step"
     if seconds is None or _absent(seconds) or step_seconds is None or _absent(step_seconds) or step_seconds <= 0:
         return text
@@ -153,7 +162,7 @@ def printable_lines(text: str, *, styled: bool = False) -> str:
     return text if text.isprintable() else "\n".join(map(printable, text.split("\n")))
 
 
-def middled(text: str, width: int) -> str:
+def shorten_middle(text: str, width: int) -> str:
     """As `printable`, but what does not fit goes from the middle: names of kernels differ at both ends."""
     clean = printable(text[: max(4 * width, 4096)])
     if len(clean) <= width or width < 8:
@@ -172,13 +181,13 @@ def width_of(text: str) -> int:
     )
 
 
-def padded(text: str, width: int, *, right: bool = False) -> str:
+def pad(text: str, width: int, *, right: bool = False) -> str:
     """`text` in at least `width` cells; `right` puts it at the right end, as numbers are."""
     blanks = " " * (width - width_of(text))
     return blanks + text if right else text + blanks
 
 
-def rounded(value: float) -> float:
+def round_significant(value: float) -> float:
     """A measured number for a program to read, with the five significant digits that instruments can tell."""
     return float(f"{value:.5g}")
 

@@ -51,13 +51,13 @@ def test_a_number_beyond_any_float_is_absent() -> None:
 def test_a_cell_is_filled_by_what_a_terminal_shows_of_it() -> None:
     for text, cells in (("abc", 3), ("学習", 4), ("é", 1), ("e\u0301", 1), ("", 0)):
         assert fmt.width_of(text) == cells
-        assert fmt.padded(text, 6) == text + " " * (6 - cells)
-        assert fmt.padded(text, 6, right=True) == " " * (6 - cells) + text
-    assert fmt.padded("too long", 3) == "too long"
+        assert fmt.pad(text, 6) == text + " " * (6 - cells)
+        assert fmt.pad(text, 6, right=True) == " " * (6 - cells) + text
+    assert fmt.pad("too long", 3) == "too long"
 
 
 def test_numbers_for_programs_keep_five_digits_however_small() -> None:
-    assert [fmt.rounded(value) for value in (0.00123456789, 98.7654321, 8.3123456e9)] == [
+    assert [fmt.round_significant(value) for value in (0.00123456789, 98.7654321, 8.3123456e9)] == [
         0.0012346,
         98.765,
         8.3123e9,

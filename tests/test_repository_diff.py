@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from llmtop.environment.collect import as_dict
-from llmtop.environment.model import Machine, Repository, Surroundings
+from llmtop.environment.model import CommandEnvironment, Machine, Repository
 from llmtop.environment.repository import repository
 
 
@@ -67,7 +67,7 @@ def test_nothing_is_stored_where_nothing_is_asked_for(folder: Path) -> None:
 
 def test_two_runs_of_other_changes_differ_in_their_main_facts_and_headers_have_no_text() -> None:
     found = [
-        Surroundings(
+        CommandEnvironment(
             collected_at=1.0,
             machine=Machine(host="node"),
             git=Repository(commit="9fceb02d0ae5", dirty=True, diff="+x", diff_sha256=letter * 64),

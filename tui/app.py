@@ -18,7 +18,7 @@ from textual.screen import Screen
 from collectors.base.source import Feed, GpuChoice, ReplayControls
 from llmtop.errors import EXIT_DONE, LlmtopError
 from llmtop.format import printable
-from llmtop.model.alerts import Raised
+from llmtop.model.alerts import NewAlertFilter
 from llmtop.model.snapshot import Alert, Snapshot
 from tui import textual_private
 from tui.core import keys
@@ -96,7 +96,7 @@ class LlmtopApp(ScreenContext):
         self._heard_at = time.monotonic()
         self._silence: asyncio.TimerHandle | None = None
         self._waiting = self._begun = False
-        self._ringing: Raised | None = None
+        self._ringing: NewAlertFilter | None = None
         self.prepared = prepared
         self._end_told = False
         self.view = View(interval=feed.interval, demo=prepared is not None)
@@ -251,10 +251,10 @@ class LlmtopApp(ScreenContext):
 
     def _call_attention(self, snapshot: Snapshot) -> None:
         """Ring once for each new alert and name the worst in the title: tmux shows both in other windows."""
-        loud = [alert for alert in self.view.alerts.unmuted(snapshot) if alert_style.severity_rank(alert) > 0]
+        loud = [alert for alert in self.view.alerts.unmuted(snapshot) if alert_style.alert_rank(alert) > 0]
         first = self._ringing is None
-        ringing = self._ringing or Raised()
-        before, new = ringing.up, ringing.new(loud)
+        ringing = self._ringing or NewAlertFilter()
+        before, new = ringing.up, ringing.select_new(loud)
         self._ringing = ringing
         if not first and not new and len(before) == len(ringing.up):
             return

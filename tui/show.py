@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from collectors.base.source import Feed
 from llmtop.errors import EXIT_DONE, LlmtopError, too_many_open_files
-from llmtop.system.crash import own_error
+from llmtop.system.crash import log_own_error
 from tui.core.base_app import TerminalApp
 from tui.core.theme_memory import ThemeMemory
 from tui.terminal.session import TerminalGuard
@@ -58,7 +58,7 @@ def run(app: TerminalApp) -> int:
 
         def failed(error: BaseException) -> None:
             if not told:
-                told.append(too_many_open_files(error) or own_error(error))
+                told.append(too_many_open_files(error) or log_own_error(error))
                 guard.end_soon(told[0].exit_code, str(told[0]))
 
         app.on_failure(failed)

@@ -13,7 +13,7 @@ from collectors.exporter.names import MAX_PHASES, OTHER
 from llmtop.format import printable
 from llmtop.model.snapshot import Rank, StampedWait, Step
 from llmtop.rules.state.step_costs import StepCosts
-from llmtop.step_history.whole_steps import Following
+from llmtop.step_history.whole_steps import WholeStepBuilder
 
 _LATE_STEPS = 1024
 """How many steps back GPU times may come."""
@@ -69,7 +69,7 @@ class RankTotals:
         """Seconds by phase."""
         self._names = PhaseNames()
         self._since: float | None = since
-        self._following = Following()
+        self._following = WholeStepBuilder()
         self._first: int | None = None
         """The index of the first step that counts."""
         self._stamped: int | None = None

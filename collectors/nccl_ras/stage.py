@@ -18,7 +18,7 @@ from collectors.nccl_ras.stuck import stuck_communicators
 from llmtop.errors import NotPossibleHere
 from llmtop.model.snapshot import Gpu, Rank, Snapshot, StuckCommunicator
 from llmtop.model.stall_thresholds import quiet_seconds
-from llmtop.rules.gpu import POWER_LOW, looks_busy_but_is_not
+from llmtop.rules.gpu import POWER_LOW, is_busy_but_idle
 from llmtop.rules.state.gpu import GpuState, share_pct
 from llmtop.system import procfs
 
@@ -123,7 +123,7 @@ def _may_spin(gpu: Gpu, now: float) -> bool:
         return False  # as of nearly all: no more needs to be looked at
     state = GpuState(gpu, now)
     state.update(gpu, now)
-    return looks_busy_but_is_not(state)
+    return is_busy_but_idle(state)
 
 
 def _is_quiet(rank: Rank, now: float) -> bool:

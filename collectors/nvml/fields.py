@@ -54,7 +54,7 @@ def fast_values(call: Caller, handle: Any, implausible: ImplausibleValues) -> Va
     if reasons in NO_REASONS:
         implausible["clock_event_reasons"] = reasons
     elif reasons is not None:
-        values["clock_event_reasons"] = clock_events.names(reasons)
+        values["clock_event_reasons"] = clock_events.reason_names(reasons)
     return values
 
 

@@ -34,7 +34,7 @@ class AllUsersSource:
             parent: where the users' folders are, /tmp by default; no `$LLMTOP_DIR` says.
         """
         self._gpu_name = gpu_name
-        self._parent = socket_dir.folder_of(0).parent if parent is None else parent
+        self._parent = socket_dir.user_folder(0).parent if parent is None else parent
         self._sources: dict[int, StepsSource] = {}
         self._lock = threading.Lock()
         self._wake = InterruptibleSleep()

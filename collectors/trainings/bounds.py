@@ -171,7 +171,7 @@ def _cut_down(message: wire.FromTraining) -> None:
             _outside(message)
         case wire.Arrivals():
             _arrivals(message)
-        case wire.Standstill():
+        case wire.StalledAt():
             message.where = message.where[:MAX_WORDS]
 
 

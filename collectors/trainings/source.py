@@ -48,7 +48,7 @@ _LATEST_SECONDS = 0.5  # from all of them, before those are told who have spoken
 _DRAIN_SECONDS = 0.1  # the same for one that sends more than can be taken in
 
 GpuName = Callable[[str], str | None]
-_Opened = tuple[Path, "client.Connection | LlmtopError | client.Closed"]
+_Opened = tuple[Path, "client.Connection | LlmtopError | client.ConnectionClosed"]
 
 
 class StepsSource:
@@ -226,10 +226,10 @@ class StepsSource:
 
     def _open(self, path: Path) -> None:
         """Make the first contact; in a thread of its own."""
-        outcome: client.Connection | LlmtopError | client.Closed
+        outcome: client.Connection | LlmtopError | client.ConnectionClosed
         try:
             outcome = client.Connection.open(path, HISTORY_STEPS, owner=self._owner, every_ms=self._every_ms)
-        except client.Closed as error:
+        except client.ConnectionClosed as error:
             self._remove_stale(path)
             outcome = error
         except LlmtopError as error:
@@ -262,14 +262,14 @@ class StepsSource:
                 del self._trainings[other]
         self._drain(training, _READS)
 
-    def _note_refusal(self, path: Path, error: LlmtopError | client.Closed) -> None:
+    def _note_refusal(self, path: Path, error: LlmtopError | client.ConnectionClosed) -> None:
         now = time.monotonic()
         known = self._trainings.get(path)
-        if isinstance(error, client.Closed):
+        if isinstance(error, client.ConnectionClosed):
             self._retry_at[path] = now + ROUND_SECONDS
             if known is not None:
                 known.end()
-        elif isinstance(error, client.NoAnswer):
+        elif isinstance(error, client.NoReply):
             self._retry_at[path] = now + SILENT_RETRY_SECONDS
             training = known or Training(error.host_pid or _pid_of(path), self._engines)
             if known is None and training.is_stopped():
@@ -302,7 +302,7 @@ class StepsSource:
                 training.take_in(messages)
                 if not messages or time.monotonic() > until:
                     break
-        except client.Closed:
+        except client.ConnectionClosed:
             self._drop(training, connection)
         except LlmtopError as error:
             self._drop(training, connection)

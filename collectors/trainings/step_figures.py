@@ -10,7 +10,7 @@ from collectors.trainings.step_window import CountedStep, StepWindow
 from llmtop.model.snapshot import Step, Window
 from llmtop.order_statistics import percentile
 from llmtop.step_history.step_changes import StepChanges
-from llmtop.step_history.whole_steps import Following, WholeStep, latency
+from llmtop.step_history.whole_steps import WholeStep, WholeStepBuilder, request_latency
 
 
 def steps_left(total: int | None, last: int | None) -> int | None:
@@ -27,7 +27,7 @@ class StepFigures:
     """Takes the steps of one training as they finish, and says what they come to. Not safe for several threads."""
 
     def __init__(self) -> None:
-        self._following = Following()
+        self._following = WholeStepBuilder()
         self._order: list[str] = []
         self._newest: tuple[str, ...] = ()
         self._figures: dict[str, Any] | None = None
@@ -48,7 +48,7 @@ class StepFigures:
             self._reset()  # it answered requests so far, and trains now
         whole = self._following.add(step)
         if step.kind == "request":
-            self.last_seconds = latency(step)
+            self.last_seconds = request_latency(step)
             self._learn_order(step)
             if not step.warmup:
                 self._recent.add(CountedStep(step, self.last_seconds, step.interval_seconds, None))

@@ -123,7 +123,7 @@ class Training:
                 case wire.Outside():
                     self._causes.add(message)
                     self._gpu_waits.add(message)
-                case wire.Standstill():
+                case wire.StalledAt():
                     self._set_stalled(message.where)
                 case wire.GpuTimes():
                     self.stats.add_gpu_times(message)

@@ -21,13 +21,13 @@ from llmtop.errors import UnusableInput
 from llmtop.format import duration, percent
 from llmtop.model.bottlenecks import BOUND_IDS, BoundId, Verdict
 from llmtop.model.gpu_busy import idle_pct
-from llmtop.model.severity import gravity
+from llmtop.model.severity import severity_rank
 from llmtop.model.snapshot import Alert, Gpu, Rank, Snapshot, Step
 from llmtop.order_statistics import spread_pct
-from llmtop.recording.steady import SteadyTime
+from llmtop.recording.steady import MonotonicTime
 from llmtop.report import environment as environments
 from llmtop.report.model import Device, Finding, MetricOverTime, PhaseMean, Report, StepsJudged
-from llmtop.step_history.whole_steps import OUTSIDE, Following, WholeStep
+from llmtop.step_history.whole_steps import OUTSIDE, WholeStep, WholeStepBuilder
 from llmtop.system.inputs import DEFAULT, Limits
 
 _BUCKETS = 120
@@ -95,7 +95,7 @@ class _AlertSpan:
 class _RecordingTotals:
     """Everything that was seen, gathered in one pass."""
 
-    clock: SteadyTime = field(default_factory=SteadyTime)
+    clock: MonotonicTime = field(default_factory=MonotonicTime)
     first: float = 0.0
     last: float = 0.0
     snapshots: int = 0
@@ -110,7 +110,7 @@ class _RecordingTotals:
 
     def add(self, snapshot: Snapshot) -> None:
         """Count in one more snapshot."""
-        now = self.clock.of(snapshot)
+        now = self.clock.time_of(snapshot)
         passed = max(0.0, min(now - self.last, 10.0)) if self.snapshots else 0.0
         self.first = self.first if self.snapshots else now
         self.last = now
@@ -147,7 +147,9 @@ class _RecordingTotals:
             return exact
         if len(self.alerts) >= _MOST_ALERTS:
             return None
-        lately = (held for held in self.alerts if held.at >= self.snapshots - 1 and alert.continues(held.last))
+        lately = (
+            held for held in self.alerts if held.at >= self.snapshots - 1 and alert.is_continuation_of(held.last)
+        )
         return next(lately, None)
 
 
@@ -224,7 +226,7 @@ def analyze_snapshots(
 
 def _counted_steps(own: _RankSamples) -> list[WholeStep]:
     """The steps that count: whole ones after warm-up, in order; requests as they are."""
-    following, found = Following(), []
+    following, found = WholeStepBuilder(), []
     for step in own.steps.values():
         whole = WholeStep(step, step.seconds) if step.kind == "request" else following.add(step)
         if whole is not None and not whole.step.warmup:
@@ -348,7 +350,7 @@ def _findings(seen: _RecordingTotals) -> tuple[Finding, ...]:
     """A finding for each alert that was raised, the longest first."""
     total = max(seen.last - seen.first, 1e-9)
     found = []
-    for held in sorted(seen.alerts, key=lambda held: (-gravity(held.last.severity), -held.seconds)):
+    for held in sorted(seen.alerts, key=lambda held: (-severity_rank(held.last.severity), -held.seconds)):
         alert = held.last
         evidence: dict[str, Any] = dict(alert.evidence)
         evidence |= {

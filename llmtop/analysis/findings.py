@@ -18,9 +18,9 @@ from llmtop.analysis.steps.device_timeline import DeviceTimeline
 from llmtop.analysis.verdict import BORDER_PCT, CAUSE_OF, NEAR_PCT, ONE_OFF, Judgement
 from llmtop.analysis.verdict_text import GOOD_CAPTURE
 from llmtop.analysis.work.collectives import Straggler, slower_phase
-from llmtop.format import count, counted, duration, percent, printable, rate, rounded
+from llmtop.format import count, counted, duration, percent, printable, rate, round_significant
 from llmtop.model.bottlenecks import BOTTLENECKS, LossId
-from llmtop.model.severity import Severity, gravity
+from llmtop.model.severity import Severity, severity_rank
 from llmtop.report.advice.table import FindingId, Situation, advice_for
 from llmtop.report.device_time import GemmTime, OperatorTime, Roof, TimeBreakdown
 from llmtop.report.model import ApiTime, CopyTime, Finding, KernelTime, PhaseMean, StepsJudged, WaitPlace
@@ -103,7 +103,7 @@ def findings(measured: Measurements) -> tuple[Finding, ...]:
         for look in work_findings(measured)
     ]
     kept = [finding for finding in found if finding is not None]
-    kept.sort(key=lambda finding: (-gravity(finding.severity), -(finding.share_pct or 0.0)))
+    kept.sort(key=lambda finding: (-severity_rank(finding.severity), -(finding.share_pct or 0.0)))
     return (*_records_lost_findings(measured), *kept)
 
 
@@ -116,17 +116,17 @@ def _finding_with_advice(
     return Finding(
         id=kind,
         severity=severity,
-        share_pct=None if share is None else rounded(share),
+        share_pct=None if share is None else round_significant(share),
         summary=summary,
         evidence={
-            key: rounded(value) if isinstance(value, float) else value
+            key: round_significant(value) if isinstance(value, float) else value
             for key, value in evidence.items()
             if value is not None
         },
         fix=advice.fix,
         next=advice.next.format(**more) if more else advice.next,
         confirm=advice.confirm,
-        saves_at_most_ms=None if saves is None else rounded(saves),
+        saves_at_most_ms=None if saves is None else round_significant(saves),
     )
 
 

@@ -14,7 +14,7 @@ from llmtop.format import printable
 from llmtop.report.environment import read_environment, stopped_early_of
 from llmtop.report.model import Report, from_json
 from llmtop.report.opaque_report import OpaqueReport
-from llmtop.system.inputs import DEFAULT, Limits, depth_of, read_input
+from llmtop.system.inputs import DEFAULT, Limits, nesting_depth, read_input
 from llmtop.trace.files.file_kind import examine
 
 
@@ -121,5 +121,5 @@ def _read_report(path: Path, limits: Limits) -> Report:
     )
     # Beyond what is typed only the evidence of findings has depth.
     for finding in report.findings:
-        limits.check_number(path, "json_depth", depth_of(finding.evidence, limits.json_depth))
+        limits.check_number(path, "json_depth", nesting_depth(finding.evidence, limits.json_depth))
     return report

@@ -356,7 +356,7 @@ def _write_environment(job: CaptureJob, info: Info) -> None:
 
     if not job.plan.targets:
         return
-    found = collect.of_process(job.plan.targets[0].pid)
+    found = collect.process_environment(job.plan.targets[0].pid)
     if found is None:
         return
     try:

@@ -22,7 +22,10 @@ def list_attached() -> tuple[Target, ...]:
         return ()
     found = []
     for file in files:
-        with suppress(LlmtopError, client.Closed), client.Connection.open(file.path, history=0) as connection:
+        with (
+            suppress(LlmtopError, client.ConnectionClosed),
+            client.Connection.open(file.path, history=0) as connection,
+        ):
             pid = connection.host_pid or file.pid
             found.append(Target(pid, connection.hello.rank, connection.hello, file.path))
     return tuple(sorted(found, key=lambda target: (target.rank is None, target.rank or 0, target.pid)))

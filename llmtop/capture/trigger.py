@@ -18,7 +18,7 @@ from llmtop.capture.base.step_listener import StepListener, step_seconds
 from llmtop.errors import LlmtopError, NotPossibleHere, UnusableInput
 from llmtop.format import duration as in_words
 from llmtop.format import size
-from llmtop.model.alerts import Raised
+from llmtop.model.alerts import NewAlertFilter
 from llmtop.model.snapshot import Alert, Snapshot
 from llmtop.system import procfs
 
@@ -122,7 +122,7 @@ class NewAlerts:
     def __init__(self, condition: AlertCondition, snapshot: Callable[[], Snapshot | None]) -> None:
         self._condition = condition
         self._snapshot = snapshot
-        self._raised = Raised(self._alerts())
+        self._raised = NewAlertFilter(self._alerts())
 
     def _alerts(self) -> tuple[Alert, ...]:
         snapshot = self._snapshot()
@@ -131,7 +131,7 @@ class NewAlerts:
 
     def check(self) -> str | None:
         """Why the condition fires now, in a sentence; None while it does not."""
-        new = self._raised.new(self._alerts())
+        new = self._raised.select_new(self._alerts())
         return f"{self._condition}: {new[0].summary}" if new else None
 
 

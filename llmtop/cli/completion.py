@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 from click.shell_completion import get_completion_class
 
-from llmtop.cli.output import say
+from llmtop.cli.output import print_text
 from llmtop.errors import EXIT_DONE
 
 VARIABLE = "_LLMTOP_COMPLETE"
@@ -21,5 +21,5 @@ def completion(*, shell: str) -> int:
     root = click.get_current_context().find_root().command
     # Not source(): it starts the shell to look at its version, which may not be installed here.
     complete = made(root, {}, "llmtop", VARIABLE)
-    say(complete.source_template % complete.source_vars())
+    print_text(complete.source_template % complete.source_vars())
     return EXIT_DONE

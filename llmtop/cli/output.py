@@ -16,7 +16,7 @@ from llmtop.format import escaped_json, printable, printable_lines
 _LINE_AGAIN = "\r\x1b[K"
 
 
-def say(text: str = "", *, err: bool = False, nl: bool = True, styled: bool = False) -> None:
+def print_text(text: str = "", *, err: bool = False, nl: bool = True, styled: bool = False) -> None:
     """Print text, a line or several.
 
     Args:
@@ -28,19 +28,19 @@ def say(text: str = "", *, err: bool = False, nl: bool = True, styled: bool = Fa
     click.echo(printable_lines(text, styled=styled), err=err, nl=nl)
 
 
-def say_in_place(text: str) -> None:
+def print_in_place(text: str) -> None:
     """Print one line on standard error, which is a terminal, in place of the line that is there."""
     click.echo(_LINE_AGAIN + printable(text), err=True, nl=False)
 
 
-def say_json(value: object) -> None:
+def print_json(value: object) -> None:
     """Print a value as one line of JSON."""
     import msgspec  # not for llmtop run, which prints none
 
-    say_encoded(msgspec.json.encode(value))
+    print_encoded(msgspec.json.encode(value))
 
 
-def say_encoded(data: bytes) -> None:
+def print_encoded(data: bytes) -> None:
     """Print JSON that is made already."""
     click.echo(escaped_json(data).decode())
 

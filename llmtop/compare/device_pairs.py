@@ -12,7 +12,7 @@ from typing import Literal
 
 from llmtop.compare.model import Basis, ComparedDevice, ComparedFigure
 from llmtop.compare.step_times import FEW_PCT, LEAST_PCT, StepTime, correction_of, device_seconds, time_change
-from llmtop.model.bottlenecks import find
+from llmtop.model.bottlenecks import find_bottleneck
 from llmtop.report.model import Correction, Device, Report
 
 POINTS = 1.0
@@ -269,7 +269,7 @@ def parts_of(
     own = ("gpu_bound", 100 - sum(one.lost_pct.values()), 100 - sum(two.lost_pct.values()))
     rows = []
     for kind, a, b in (own, *lost):
-        known = find(kind)
+        known = find_bottleneck(kind)
         before, after = a / 100 * one.step_seconds, b / 100 * two.step_seconds
         noise = max(max(relative, FEW_PCT / 100) * max(before, after), LEAST_PCT / 100 * longest)
         judged = complete and (basis != "bounded" or kind not in _HOST_PACED)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from llmtop.compare.model import ComparedFigure, Comparison, DeviceChange, FindingChange, WorkChange
 from llmtop.compare.words import difference, signed
-from llmtop.format import DASH, counted, duration, middled, number, percent, printable, times
+from llmtop.format import DASH, counted, duration, number, percent, printable, shorten_middle, times
 from llmtop.report.render.text_table import TextTable
 
 _Style = Callable[[str, str], str]
@@ -89,7 +89,7 @@ def _head(found: Comparison, width: int, paint: _Style, brief: bool) -> list[str
         ("before:", found.before, _report_origin(found.engine_before, found.steps_before)),
         ("after: ", found.after, _report_origin(found.engine_after, found.steps_after)),
     ):
-        lines.append(paint(f"{word} {middled(source, width - len(word) - len(made) - 1)}{made}", "dim"))
+        lines.append(paint(f"{word} {shorten_middle(source, width - len(word) - len(made) - 1)}{made}", "dim"))
     lines.append("")
     return [*lines, *(paint(line, "title") for line in _wrapped(printable(found.summary, 1500), width))]
 
@@ -168,7 +168,7 @@ def _phases(found: Comparison, brief: bool) -> list[ComparedFigure]:
 def _changes(title: str, rows: Sequence[ComparedFigure], width: int) -> _Table:
     cells = [
         (
-            f"{_MARK if row.moved else ' '} {middled(row.name, width)}",
+            f"{_MARK if row.moved else ' '} {shorten_middle(row.name, width)}",
             _show(row.before, row.unit),
             _show(row.after, row.unit),
             *_difference(row),
@@ -242,7 +242,7 @@ def _work_of_step(row: WorkChange, width: int) -> tuple[str, ...]:
     a, b = row.seconds_before or 0.0, row.seconds_after or 0.0
     return (
         "" if row.state == "same" else row.state,
-        middled(row.name, width),
+        shorten_middle(row.name, width),
         _both_counts(row.count_before, row.count_after),
         duration(a) if row.count_before else DASH,
         duration(b) if row.count_after else DASH,
@@ -256,7 +256,7 @@ def _work_of_window(row: WorkChange, width: int) -> tuple[str, ...]:
     known = a is not None and b is not None
     return (
         "" if row.state == "same" else row.state,
-        middled(row.name, width),
+        shorten_middle(row.name, width),
         _both_counts(row.window_before, row.window_after),
         duration(None if a is None else a / 1e6),
         duration(None if b is None else b / 1e6),

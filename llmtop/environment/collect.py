@@ -11,8 +11,8 @@ from typing import Any
 import msgspec
 
 from llmtop.environment import variables as listed
-from llmtop.environment.machine import machine
-from llmtop.environment.model import Surroundings
+from llmtop.environment.machine import read_machine
+from llmtop.environment.model import CommandEnvironment
 from llmtop.environment.python_facts import python_facts
 from llmtop.environment.repository import DiffKept, repository
 from llmtop.errors import LlmtopError
@@ -20,9 +20,9 @@ from llmtop.redaction.secret_filter import words_without_secrets
 from llmtop.system import procfs
 
 
-def surroundings(
+def collect_environment(
     command: Sequence[str], variables: Mapping[str, str], folder: Path, *, diff: DiffKept, torch: bool = True
-) -> Surroundings:
+) -> CommandEnvironment:
     """What a command runs in; takes some seconds where its Python has torch.
 
     Args:
@@ -32,25 +32,25 @@ def surroundings(
         diff: what to store of the difference to the git commit.
         torch: whether its Python shall import torch and tell all that collect_env tells; else what is installed.
     """
-    return Surroundings(
+    return CommandEnvironment(
         collected_at=time.time(),
         command=words_without_secrets(command),
         folder=str(folder),
-        machine=machine(),
+        machine=read_machine(),
         python=python_facts(command, variables, torch=torch),
         git=repository(folder, diff=diff),
-        variables=listed.kept(variables),
-        variables_left_out=listed.left_out(variables),
+        variables=listed.select_variables(variables),
+        variables_left_out=listed.omitted_names(variables),
     )
 
 
-def of_machine() -> dict[str, Any]:
+def machine_environment() -> dict[str, Any]:
     """What is known before there is a command to ask about, for the header of a recording."""
-    found = Surroundings(collected_at=time.time(), machine=machine())
+    found = CommandEnvironment(collected_at=time.time(), machine=read_machine())
     return as_dict(found)
 
 
-def of_process(pid: int) -> Surroundings | None:
+def process_environment(pid: int) -> CommandEnvironment | None:
     """What a running process runs in, without asking its Python anything that takes a CPU from it for long.
 
     None where it has gone or belongs to another user.
@@ -61,10 +61,10 @@ def of_process(pid: int) -> Surroundings | None:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().rstrip(b"\0").split(b"\0")
     except (OSError, LlmtopError):
         return None
-    return surroundings([os.fsdecode(word) for word in words], variables, folder, diff="hash", torch=False)
+    return collect_environment([os.fsdecode(word) for word in words], variables, folder, diff="hash", torch=False)
 
 
-def as_dict(found: Surroundings) -> dict[str, Any]:
+def as_dict(found: CommandEnvironment) -> dict[str, Any]:
     """Return what the header of a recording stores: environment.json without the text of the diff."""
     if found.git is not None and found.git.diff is not None:
         found = msgspec.structs.replace(found, git=msgspec.structs.replace(found.git, diff=None))
@@ -72,6 +72,6 @@ def as_dict(found: Surroundings) -> dict[str, Any]:
     return told
 
 
-def to_json(found: Surroundings) -> bytes:
+def to_json(found: CommandEnvironment) -> bytes:
     """As environment.json has it."""
     return msgspec.json.format(msgspec.json.encode(found), indent=2) + b"\n"

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from llmtop.environment.model import Machine
-from llmtop.environment.programs import output_of
+from llmtop.environment.programs import run_for_text
 from llmtop.redaction.secret_filter import without_secrets
 from llmtop.system import procfs
 
@@ -34,9 +34,9 @@ _DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}")
 
 
 @functools.cache
-def machine() -> Machine:
+def read_machine() -> Machine:
     """What is known of it; looked up once a process."""
-    listed = output_of(["nvidia-smi", f"--query-gpu={','.join(_QUERIED)}", "--format=csv,noheader"])
+    listed = run_for_text(["nvidia-smi", f"--query-gpu={','.join(_QUERIED)}", "--format=csv,noheader"])
     return Machine(
         host=platform.node(),
         system=_system(),
@@ -50,9 +50,9 @@ def machine() -> Machine:
         driver=procfs.driver_version(),
         cuda=_cuda_of_driver(),
         gpus=[dict(zip(_QUERIED, _cells(line), strict=False)) for line in (listed or "").splitlines()],
-        gpu_topology=output_of(["nvidia-smi", "topo", "-m"]),
-        nvlink=output_of(["nvidia-smi", "nvlink", "--status"]),
-        container=container(),
+        gpu_topology=run_for_text(["nvidia-smi", "topo", "-m"]),
+        nvlink=run_for_text(["nvidia-smi", "nvlink", "--status"]),
+        container=read_container(),
         notes=[] if listed is not None else ["nvidia-smi is not here or does not answer: no limits, no topology"],
     )
 
@@ -89,11 +89,11 @@ def _numa_nodes() -> dict[str, str]:
 
 
 def _cuda_of_driver() -> str | None:
-    found = re.search(r"CUDA Version:\s*([\d.]+)", output_of(["nvidia-smi"]) or "")
+    found = re.search(r"CUDA Version:\s*([\d.]+)", run_for_text(["nvidia-smi"]) or "")
     return found[1] if found else None
 
 
-def container() -> dict[str, str]:
+def read_container() -> dict[str, str]:
     """What can be known from inside: most containers know neither image nor digest."""
     found: dict[str, str] = {}
     if Path("/.dockerenv").exists():

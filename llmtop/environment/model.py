@@ -75,7 +75,7 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
     notes: list[str] = []
 
 
-class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
+class CommandEnvironment(msgspec.Struct, frozen=True, kw_only=True):
     """All of it."""
 
     schema: int = SCHEMA

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 
-def output_of(
+def run_for_text(
     command: Sequence[str],
     *,
     seconds: float = 10.0,
@@ -16,18 +16,25 @@ def output_of(
     most: int = 8 << 20,
 ) -> str | None:
     """What a program prints, cut to so many characters; None when it is not there, fails, or takes too long."""
-    raw = bytes_of(command, seconds=seconds, folder=folder, variables=variables)
+    raw = run_for_bytes(command, seconds=seconds, folder=folder, variables=variables)
     return None if raw is None else raw.decode(errors="replace").replace("\r\n", "\n")[:most]
 
 
-def bytes_of(
+def run_for_bytes(
     command: Sequence[str],
     *,
     seconds: float = 10.0,
     folder: Path | None = None,
     variables: Mapping[str, str] | None = None,
 ) -> bytes | None:
-    """Return the whole standard output of a program; None if the program is missing, fails or takes too long."""
+    """Return the whole standard output of a program; None if the program is missing, fails or takes too long.
+
+    Args:
+        command: the program and its arguments.
+        seconds: time after which the program is killed.
+        folder: working directory; None: the current one.
+        variables: environment; None: that of this process.
+    """
     try:
         done = subprocess.run(
             list(command),

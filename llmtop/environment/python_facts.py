@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from llmtop.environment.model import PythonFacts
-from llmtop.environment.programs import output_of
+from llmtop.environment.programs import run_for_text
 from llmtop.redaction.secret_filter import without_secrets
 
 _PYTHON = re.compile(r"python(\d+(\.\d+)*)?t?$")
@@ -53,7 +53,7 @@ sys.stdout.write("\n" + json.dumps(found))
 """
 
 
-def python_of(command: Sequence[str], variables: Mapping[str, str]) -> str | None:
+def find_python(command: Sequence[str], variables: Mapping[str, str]) -> str | None:
     """The Python that a command line starts, as far as its words and the first line of its program tell."""
     path = variables.get("PATH")
     for place, word in enumerate(command):
@@ -86,16 +86,16 @@ def python_facts(
         variables: its environment.
         torch: whether torch is imported and asked, too.
     """
-    python = python_of(command, variables)
-    return None if python is None else _asked(python, tuple(sorted(variables.items())), torch)
+    python = find_python(command, variables)
+    return None if python is None else _query_python(python, tuple(sorted(variables.items())), torch)
 
 
 @functools.lru_cache(maxsize=8)
-def _asked(python: str, variables: tuple[tuple[str, str], ...], torch: bool) -> PythonFacts:
+def _query_python(python: str, variables: tuple[tuple[str, str], ...], torch: bool) -> PythonFacts:
     # It is no training: nothing attaches, and no GPU memory is taken beside the next run.
     kept = {name: value for name, value in variables if not name.startswith(_INJECTED)}
     words = [python, "-c", _ASKED, *(["torch"] if torch else [])]
-    printed = output_of(words, seconds=_ASK_SECONDS, variables={**kept, "LLMTOP_OFF": "1"})
+    printed = run_for_text(words, seconds=_ASK_SECONDS, variables={**kept, "LLMTOP_OFF": "1"})
     try:
         found: dict[str, Any] = json.loads((printed or "").rpartition("\n")[2])
     except ValueError:

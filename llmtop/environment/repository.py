@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from llmtop.environment.model import Repository
-from llmtop.environment.programs import bytes_of, output_of
+from llmtop.environment.programs import run_for_bytes, run_for_text
 from llmtop.redaction.secret_filter import without_secrets
 
 DiffKept = Literal["none", "hash", "text"]
@@ -33,7 +33,7 @@ def repository(folder: Path, *, diff: DiffKept) -> Repository | None:
         return None
     status = _git(folder, "status", "--porcelain")
     lines = None if status is None else status.splitlines()
-    raw = bytes_of(_command(folder, *_DIFF)) if diff != "none" else None
+    raw = run_for_bytes(_command(folder, *_DIFF)) if diff != "none" else None
     stat = _git(folder, *_DIFF, "--stat") if diff != "none" else None
     text = raw[: 4 * _MOST].decode(errors="replace") if raw is not None and diff == "text" else None
     remote = _git(folder, "remote", "get-url", "origin")
@@ -51,7 +51,7 @@ def repository(folder: Path, *, diff: DiffKept) -> Repository | None:
 
 
 def _git(folder: Path, *words: str) -> str | None:
-    return output_of(_command(folder, *words), most=_MOST + 1)
+    return run_for_text(_command(folder, *words), most=_MOST + 1)
 
 
 def _command(folder: Path, *words: str) -> list[str]:

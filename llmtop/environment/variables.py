@@ -76,11 +76,11 @@ ALLOWED: Final = frozenset(
 _NAMED: Final = ("NCCL_", "TORCH_", "CUDA_")
 
 
-def kept(variables: Mapping[str, str]) -> dict[str, str]:
+def select_variables(variables: Mapping[str, str]) -> dict[str, str]:
     """Those on the list; a secret in the value of one (an address, say) is taken out all the same."""
     return {name: variable_without_secrets(name, variables[name]) for name in sorted(ALLOWED & variables.keys())}
 
 
-def left_out(variables: Mapping[str, str]) -> list[str]:
+def omitted_names(variables: Mapping[str, str]) -> list[str]:
     """The names of others that may matter."""
     return sorted(name for name in variables if name.startswith(_NAMED) and name not in ALLOWED)

@@ -45,12 +45,12 @@ _OTHERWISE: Final[dict[str, str]] = {
 }
 
 
-def names(bits: int) -> tuple[str, ...]:
+def reason_names(bits: int) -> tuple[str, ...]:
     """The names of the reasons in a mask; a bit that has no name here is named by its value."""
     return tuple(BITS.get(1 << place, f"reason_{1 << place:#x}") for place in range(64) if bits >> place & 1)
 
 
-def canonical(name: str) -> str:
+def canonical_name(name: str) -> str:
     """A name as this version spells it: "HW Power Brake Slowdown" is `HW_POWER_BRAKE`."""
     plain = name.strip().lower().replace(" ", "_").replace("-", "_")
     return _OTHERWISE.get(plain, plain)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from llmtop.model.severity import gravity
+from llmtop.model.severity import severity_rank
 
 TYPE_CHECKING = False  # the process that asks the driver loads no more than it must
 if TYPE_CHECKING:
@@ -98,16 +98,16 @@ def severity_of(error: str) -> Severity:
 
     What is known by no number and no sentence is a warning: something happened, and nothing says that it is lost.
     """
-    return max(map(_of_sentence, error.split(JOINT)), key=gravity)
+    return max(map(_sentence_severity, error.split(JOINT)), key=severity_rank)
 
 
-def is_a_programs(error: str) -> bool:
+def is_program_error(error: str) -> bool:
     """Whether all of it is what a program brought on itself: the GPU is well."""
     numbers = [_XID.match(sentence) for sentence in error.split(JOINT)]
     return all(found and _PROGRAM in XIDS.get(int(found[1]), _UNKNOWN)[1] for found in numbers)
 
 
-def _of_sentence(sentence: str) -> Severity:
+def _sentence_severity(sentence: str) -> Severity:
     xid = _XID.match(sentence)
     if xid:
         return XIDS.get(int(xid[1]), _UNKNOWN)[0]

@@ -44,7 +44,7 @@ def announcing_environment(environment: Mapping[str, str]) -> dict[str, str]:
         environment: of `instrumented_environment`.
     """
     try:
-        told = runtime_dir() / wire.told_name(os.getpid())
+        told = runtime_dir() / wire.message_printed_name(os.getpid())
     except NotPossibleHere:
         return dict(environment)  # a process that trains will say that, and why
     return {**environment, PID: str(os.getpid()), TOLD: str(told)}

@@ -56,7 +56,7 @@ def start(
     """
     from llmtop.errors import NotPossibleHere
     from llmtop.launch.spawn_detached import EndedEarly
-    from llmtop.nsys_cli.words import gave_up_on_its_launcher
+    from llmtop.nsys_cli.words import is_launcher_timeout
 
     deadline = time.monotonic() + BUSY_SECONDS
     may_fail = True
@@ -65,7 +65,7 @@ def start(
         try:
             return session, _start_once(command(session), session, environment)
         except EndedEarly as ended:
-            if gave_up_on_its_launcher(ended.output):
+            if is_launcher_timeout(ended.output):
                 if time.monotonic() > deadline:
                     raise NotPossibleHere(
                         f"nsys was started again for {BUSY_SECONDS:.0f} s and gave up each time: this machine is "

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from llmtop.model.snapshot import Alert
 
 
-def followed(before: Sequence[Alert], present: Sequence[Alert]) -> list[int | None]:
+def match_previous(before: Sequence[Alert], present: Sequence[Alert]) -> list[int | None]:
     """For each alert of `present`, which of `before` it goes on from: its place; None for a new one.
 
     One alert goes on from one only, and what is the same to the letter comes first, so that none of them is taken
@@ -17,40 +17,40 @@ def followed(before: Sequence[Alert], present: Sequence[Alert]) -> list[int | No
     """
     places: list[int | None] = [None] * len(present)
     left = set(range(len(before)))
-    exact = sorted(range(len(present)), key=lambda i: not any(_same(present[i], known) for known in before))
+    exact = sorted(range(len(present)), key=lambda i: not any(_is_same(present[i], known) for known in before))
     for index in exact:
         alert = present[index]
-        place = next((i for i in sorted(left) if _same(alert, before[i])), None)
+        place = next((i for i in sorted(left) if _is_same(alert, before[i])), None)
         if place is None:
-            place = next((i for i in sorted(left) if alert.continues(before[i])), None)
+            place = next((i for i in sorted(left) if alert.is_continuation_of(before[i])), None)
         if place is not None:
             left.remove(place)
             places[index] = place
     return places
 
 
-def joined(alert: Alert, before: Alert) -> Alert:
+def with_known_target(alert: Alert, before: Alert) -> Alert:
     """The alert with its GPU and pid if they were ever known: a training may end before its alert does."""
     return replace(alert, gpu=alert.gpu or before.gpu, pid=before.pid if alert.pid is None else alert.pid)
 
 
-class Raised:
+class NewAlertFilter:
     """Tells which alerts are new: remembers those that were up when it was last asked."""
 
     def __init__(self, up: Iterable[Alert] = ()) -> None:
         self.up: list[Alert] = list(up)
         """As they were told last, each with its GPU and pid if they were ever known."""
 
-    def new(self, present: Iterable[Alert]) -> list[Alert]:
+    def select_new(self, present: Iterable[Alert]) -> list[Alert]:
         """The alerts of `present` that were not up before; one that has gone may come again."""
         waiting = list(present)
-        places = followed(self.up, waiting)
+        places = match_previous(self.up, waiting)
         self.up = [
-            alert if place is None else joined(alert, self.up[place])
+            alert if place is None else with_known_target(alert, self.up[place])
             for alert, place in zip(waiting, places, strict=True)
         ]
         return [alert for alert, place in zip(waiting, places, strict=True) if place is None]
 
 
-def _same(one: Alert, other: Alert) -> bool:
+def _is_same(one: Alert, other: Alert) -> bool:
     return (one.id, one.gpu, one.pid) == (other.id, other.gpu, other.pid)

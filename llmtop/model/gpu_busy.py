@@ -37,10 +37,10 @@ HOST_PACED_PCT: Final = 25.0
 """Of the time: those two were above 90. An LSTM, of whose 33.6 % 44 was said, had 43 in one run, 57 in another."""
 
 Source = Literal["events", "util", "sm"]
-_WITNESSES: Final[dict[str, str]] = {"events": "CUDA events", "util": "GPU-Util", "sm": "SM activity"}
+_SOURCE_NAMES: Final[dict[str, str]] = {"events": "CUDA events", "util": "GPU-Util", "sm": "SM activity"}
 
 
-class Busy(NamedTuple):
+class BusyEstimate(NamedTuple):
     """How busy a GPU was with one training."""
 
     pct: float
@@ -51,13 +51,13 @@ class Busy(NamedTuple):
     """Whether it may have been less busy than that: it was idle for at least the rest."""
 
 
-def believed(
+def estimate_busy(
     *,
     util_pct: float | None,
     sm_pct: float | None,
     events_pct: float | None,
     host_paced_pct: float | None = None,
-) -> Busy | None:
+) -> BusyEstimate | None:
     """What the witnesses come to; None where they cannot tell.
 
     Args:
@@ -71,24 +71,24 @@ def believed(
         return _without_util(sm_pct, events_pct)
     small = sm_pct is None or sm_pct < SMALL_KERNELS * util_pct
     blurred = small and util_pct >= BLURRED_UTIL and (host_paced_pct or 0.0) >= HOST_PACED_PCT
-    found = Busy(min(util_pct, 100.0), "util", bound=blurred)
+    found = BusyEstimate(min(util_pct, 100.0), "util", bound=blurred)
     if events_pct is not None and events_pct <= found.pct + AGREE_POINTS:
-        found = Busy(events_pct, "events", bound=False)
+        found = BusyEstimate(events_pct, "events", bound=False)
     if sm_pct is not None and sm_pct > found.pct:
-        found = Busy(min(sm_pct, 100.0), "sm", bound=False)
+        found = BusyEstimate(min(sm_pct, 100.0), "sm", bound=False)
     return found
 
 
-def _without_util(sm_pct: float | None, events_pct: float | None) -> Busy | None:
+def _without_util(sm_pct: float | None, events_pct: float | None) -> BusyEstimate | None:
     if sm_pct is not None and sm_pct >= (100.0 if events_pct is None else events_pct) - UTIL_ERROR_POINTS:
         # Between what is known to have worked and what can have is no more room than GPU-Util errs by.
-        return Busy(min(sm_pct, 100.0), "sm", bound=False)
-    return None if events_pct is None else Busy(events_pct, "events", bound=True)
+        return BusyEstimate(min(sm_pct, 100.0), "sm", bound=False)
+    return None if events_pct is None else BusyEstimate(events_pct, "events", bound=True)
 
 
-def witness(source: str | None) -> str:
+def source_name(source: str | None) -> str:
     """What a person calls the source of how busy a GPU is; that of a newer version by its own word."""
-    return _WITNESSES.get(source or "", source or "")
+    return _SOURCE_NAMES.get(source or "", source or "")
 
 
 def idle_pct(rank: Rank) -> float | None:
@@ -107,7 +107,7 @@ def idle_text(rank: Rank) -> str:
     return ("≥ " if rank.gpu_busy_bound else "") + percent(idle_pct(rank))
 
 
-def phases_are_bounds(rank: Rank) -> bool:
+def has_phase_bounds(rank: Rank) -> bool:
     """Whether what the GPU did in a phase, by CUDA events, is the most that it can have been.
 
     Between the events at its boundaries the GPU may pause; only where they explain all idle time it did not.

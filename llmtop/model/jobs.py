@@ -15,7 +15,7 @@ _URGENT: Final[tuple[RankState, ...]] = ("stalled", "stopped", "running", "pause
 Known = TypeVar("Known")
 
 
-def totals(ranks: Iterable[Rank]) -> tuple[Job, ...]:
+def job_totals(ranks: Iterable[Rank]) -> tuple[Job, ...]:
     """What the ranks of each job come to, in the order in which jobs began.
 
     Args:
@@ -47,16 +47,16 @@ def _job(name: str, known: list[Rank]) -> Job:
         ranks=tuple(rank.rank for rank in seen if rank.rank is not None),
         hosts=tuple(dict.fromkeys(rank.host for rank in ranks)),
         pids=tuple(rank.pid for rank in ranks),
-        step=_of_all(steps, min),
-        steps_per_s=_of_all([rank.steps_per_s for rank in seen], sum if first.kind == "request" else median),
-        tokens_per_s=_of_all([rank.tokens_per_s for rank in seen], sum),
-        samples_per_s=_of_all([rank.samples_per_s for rank in seen], sum),
+        step=_combine(steps, min),
+        steps_per_s=_combine([rank.steps_per_s for rank in seen], sum if first.kind == "request" else median),
+        tokens_per_s=_combine([rank.tokens_per_s for rank in seen], sum),
+        samples_per_s=_combine([rank.samples_per_s for rank in seen], sum),
         overhead_seconds=max((r.overhead_seconds for r in seen if r.overhead_seconds is not None), default=None),
         attached_at=min((rank.attached_at for rank in ranks if rank.attached_at is not None), default=None),
     )
 
 
-def _of_all(values: Sequence[Known | None], together: Callable[[list[Known]], Known]) -> Known | None:
+def _combine(values: Sequence[Known | None], together: Callable[[list[Known]], Known]) -> Known | None:
     """What values come to together; None as long as one of them is not known."""
     known = [value for value in values if value is not None]
     return together(known) if known and len(known) == len(values) else None

@@ -5,29 +5,29 @@ from __future__ import annotations
 from llmtop.model.snapshot import Process, Snapshot
 
 
-def stranger(process: Process, snapshot: Snapshot) -> str | None:
+def other_user(process: Process, snapshot: Snapshot) -> str | None:
     """The user of a process, if that is another than the monitor's; None also where either is not known."""
     me = snapshot.host.user
     return None if me is None or process.user in (None, me) else process.user
 
 
-def strangers_on(gpu_uuid: str, snapshot: Snapshot) -> list[str]:
+def other_users_on(gpu_uuid: str, snapshot: Snapshot) -> list[str]:
     """The other users who have processes on a GPU, each once."""
-    found = (stranger(one, snapshot) for one in snapshot.processes if one.gpu_uuid == gpu_uuid)
+    found = (other_user(one, snapshot) for one in snapshot.processes if one.gpu_uuid == gpu_uuid)
     return [user for user in dict.fromkeys(found) if user is not None]
 
 
-def owners(gpu_uuid: str, snapshot: Snapshot) -> str:
+def owner_text(gpu_uuid: str, snapshot: Snapshot) -> str:
     """Whose a GPU is, "used by ann, bob alone" or "used by ann too"; empty where nobody else uses it."""
-    others = strangers_on(gpu_uuid, snapshot)
+    others = other_users_on(gpu_uuid, snapshot)
     if not others:
         return ""
     theirs = all(
-        stranger(one, snapshot) is not None for one in snapshot.processes if one.gpu_uuid == gpu_uuid
+        other_user(one, snapshot) is not None for one in snapshot.processes if one.gpu_uuid == gpu_uuid
     ) and not any(rank.gpu_uuid == gpu_uuid and _is_ours(rank.pid, snapshot) for rank in snapshot.ranks)
     return f"used by {', '.join(others)} {'alone' if theirs else 'too'}"
 
 
 def _is_ours(pid: int, snapshot: Snapshot) -> bool:
     """Whether a training may be the reader's: nobody says that it is another's."""
-    return all(stranger(one, snapshot) is None for one in snapshot.processes if one.pid == pid)
+    return all(other_user(one, snapshot) is None for one in snapshot.processes if one.pid == pid)

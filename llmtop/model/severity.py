@@ -9,6 +9,6 @@ SEVERITIES: Final[tuple[Severity, ...]] = ("info", "warning", "critical")
 """The mildest first."""
 
 
-def gravity(severity: str) -> int:
+def severity_rank(severity: str) -> int:
     """The place in `SEVERITIES`: 0 info, 1 warning, 2 critical; 0 too for a word that a newer version wrote."""
     return next((place for place, known in enumerate(SEVERITIES) if known == severity), 0)

@@ -532,7 +532,7 @@ class StuckCommunicator(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
-    """One run: the ranks of it that this monitor sees, and what they do together (`llmtop.model.jobs.totals`)."""
+    """One run: its ranks that this monitor sees, and their combined figures (`llmtop.model.jobs.job_totals`)."""
 
     name: str
     """`Rank.job` of its ranks."""
@@ -584,7 +584,7 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True):
     """The reason in clauses, the one that matters most first, for where there is no room for `summary`: as many
     as fit, each of them whole. Empty in recordings of older versions."""
 
-    def continues(self, other: Alert) -> bool:
+    def is_continuation_of(self, other: Alert) -> bool:
         """Whether it is `other` of another snapshot: what is not known in one of them (the GPU of a training, the
         training on a GPU, which may end) tells no difference."""
         here, there = (self.gpu, self.pid), (other.gpu, other.pid)

@@ -61,7 +61,7 @@ def export_into(report: Path, folder: Path) -> Path:
         UnusableInput: nsys cannot read the report, as when a newer nsys wrote it.
     """
     try:
-        nsys = tool.find()
+        nsys = tool.find_nsys()
     except NotPossibleHere as error:
         raise NotPossibleHere(
             f"{report} must be exported to SQLite first: {error}, or export it where it was made: "
@@ -93,7 +93,7 @@ def export_beside(nsys: Nsys, report: Path, uses_gpu: bool) -> tuple[Path, list[
     except LlmtopError as error:
         return report, [f"the report is kept at {report}, but {error}"]
     if reason is None:
-        return sqlite, _missing(sqlite, uses_gpu, nsys)
+        return sqlite, _missing_content(sqlite, uses_gpu, nsys)
     by_hand = f"{nsys.path} export --type sqlite -o {sqlite} {report}"
     return report, [f"the report is kept at {report}, but nsys export failed ({reason}); by hand: {by_hand}"]
 
@@ -111,16 +111,16 @@ def _export(nsys: Nsys, report: Path, sqlite: Path) -> str | None:
         sqlite.unlink(missing_ok=True)
         raise
     said = f"{done.stdout or ''}\n{done.stderr or ''}"
-    lack = _lack(sqlite) or (
-        f"it answers {done.returncode}" if done.returncode else _complaint(said, report, sqlite)
+    lack = _read_error(sqlite) or (
+        f"it answers {done.returncode}" if done.returncode else _error_line(said, report, sqlite)
     )
     if lack is None:
         return None
     sqlite.unlink(missing_ok=True)
-    return words.reason(said) or lack
+    return words.failure_reason(said) or lack
 
 
-def _complaint(said: str, report: Path, sqlite: Path) -> str | None:
+def _error_line(said: str, report: Path, sqlite: Path) -> str | None:
     """The first line that tells of an error, the files' own names aside."""
     for line in said.splitlines():
         own = line
@@ -131,7 +131,7 @@ def _complaint(said: str, report: Path, sqlite: Path) -> str | None:
     return None
 
 
-def _lack(sqlite: Path) -> str | None:
+def _read_error(sqlite: Path) -> str | None:
     """Why a file cannot be read as an export; None if it can."""
     try:
         if not sqlite.is_file():
@@ -143,7 +143,7 @@ def _lack(sqlite: Path) -> str | None:
     return None if tables & {"StringIds", "META_DATA_EXPORT"} else "its file is empty or cut off"
 
 
-def _missing(sqlite: Path, uses_gpu: bool, nsys: Nsys) -> list[str]:
+def _missing_content(sqlite: Path, uses_gpu: bool, nsys: Nsys) -> list[str]:
     """What the window should hold and does not: silence here has hidden lost kernels before."""
     with closing(_open(sqlite)) as database:
         kernels = sum(

@@ -82,7 +82,7 @@ class Nsys:
         """Whether a training on a GPU must pause while it starts and stops: llmtop.capture.nsys.pause."""
         return self.version[:2] >= (2025, 3)
 
-    def knows(self, command: str, word: str) -> bool:
+    def supports(self, command: str, word: str) -> bool:
         """Whether the help of one of its commands names `word`: switches come, go and change their names."""
         return word in _help(self, command)
 
@@ -132,7 +132,7 @@ OPTIONS: tuple[Option, ...] = (
 )  # fmt: skip
 
 
-def option(name: str) -> Option:
+def find_option(name: str) -> Option:
     """The option of that name.
 
     Raises:
@@ -144,7 +144,7 @@ def option(name: str) -> Option:
     raise UnusableInput(f"nsys has no option {name!r} here; there are: {', '.join(o.name for o in OPTIONS)}")
 
 
-def find(environ: Mapping[str, str] | None = None) -> Nsys:
+def find_nsys(environ: Mapping[str, str] | None = None) -> Nsys:
     """The nsys to use: `$LLMTOP_NSYS`, else the first on PATH, else the newest in NVIDIA's usual places.
 
     Raises:
@@ -173,7 +173,7 @@ def _try(path: Path) -> Nsys | NotPossibleHere:
         return refusal
 
 
-def at(path: Path) -> Nsys:
+def nsys_at(path: Path) -> Nsys:
     """The nsys at that path.
 
     Raises:
@@ -231,14 +231,14 @@ def launch_command(session: str, options: Iterable[str] = (), nsys: Nsys | None 
     Args:
         session: the session's name, from `new_session_name()`.
         options: names of `OPTIONS` with `at_launch`; others may be given and are left to the captures.
-        nsys: which one; by default the one that `find()` gives.
+        nsys: which one; by default the one that `find_nsys()` gives.
 
     Raises:
         NotPossibleHere: no usable nsys.
         UnusableInput: an option that does not exist.
     """
-    nsys = find() if nsys is None else nsys
-    asked = {option(name).name for name in options}
+    nsys = find_nsys() if nsys is None else nsys
+    asked = {find_option(name).name for name in options}
     trace = ["cuda-sw" if _needs_software_tracing(nsys) else "cuda", "nvtx"]
     if "osrt" in asked:
         trace.append("osrt")
@@ -262,7 +262,7 @@ def launch_command(session: str, options: Iterable[str] = (), nsys: Nsys | None 
 
 def _needs_software_tracing(nsys: Nsys) -> bool:
     """On Blackwell newer nsys trace by hardware events, and that has lost kernels in the middle of runs."""
-    return any(_BLACKWELL.search(name) for name in procfs.gpu_models()) and nsys.knows("launch", "cuda-sw")
+    return any(_BLACKWELL.search(name) for name in procfs.gpu_models()) and nsys.supports("launch", "cuda-sw")
 
 
 @dataclass(frozen=True)
@@ -280,7 +280,7 @@ class Session:
         return self.state.startswith(("Collect", "Started", "Delay"))
 
 
-def sessions(nsys: Nsys) -> tuple[Session, ...]:
+def list_sessions(nsys: Nsys) -> tuple[Session, ...]:
     """All sessions of this user that are alive.
 
     Raises:
@@ -305,10 +305,10 @@ def session_of(pid: int) -> str | None:
     return procfs.environ(pid).get(SESSION_VARIABLE)
 
 
-def for_process(pid: int) -> tuple[Nsys, Session]:
+def find_session(pid: int) -> tuple[Nsys, Session]:
     """The session of a process, and an nsys that knows it.
 
-    A session answers only to the version that made it; where the nsys of `find()` does not list it, the one
+    A session answers only to the version that made it; where the nsys of `find_nsys()` does not list it, the one
     that the process was launched with may.
 
     Raises:
@@ -326,7 +326,7 @@ def for_process(pid: int) -> tuple[Nsys, Session]:
         if isinstance(nsys, NotPossibleHere):
             refusal = nsys
             continue
-        known = [session for session in sessions(nsys) if session.id == session_id]
+        known = [session for session in list_sessions(nsys) if session.id == session_id]
         if known:
             return nsys, known[0]
     raise refusal or NotPossibleHere(
@@ -337,7 +337,7 @@ def for_process(pid: int) -> tuple[Nsys, Session]:
 
 def _try_find() -> Nsys | NotPossibleHere:
     try:
-        return find()
+        return find_nsys()
     except NotPossibleHere as refusal:
         return refusal
 
@@ -346,5 +346,5 @@ def _beside(environ: Mapping[str, str]) -> Iterator[Nsys | NotPossibleHere]:
     """The nsys next to the library that was injected into the process: the very one that launched it."""
     library = environ.get("NVTX_INJECTION64_PATH") or environ.get("CUDA_INJECTION64_PATH")
     beside = Path(library).with_name("nsys") if library else None
-    if beside is not None and beside.is_file() and procfs.trusted(beside):
+    if beside is not None and beside.is_file() and procfs.is_trusted(beside):
         yield _try(beside)

@@ -26,7 +26,7 @@ _BLOCK = re.compile(
 )
 
 
-def gave_up_on_its_launcher(output: str) -> bool:
+def is_launcher_timeout(output: str) -> bool:
     """Return whether `nsys launch` ended because its launcher was not ready in time, as on a busy machine.
 
     nsys 2023.4.4 tries five times in 0.5 s to open a semaphore that the launcher makes. The program that it was to
@@ -35,16 +35,16 @@ def gave_up_on_its_launcher(output: str) -> bool:
     return "ProcessWaiter" in output
 
 
-def reason(said: str) -> str | None:
+def failure_reason(said: str) -> str | None:
     """Why it failed, in one line; None where it said nothing that a person could use.
 
     Args:
         said: all that it printed.
     """
     text = said.replace("\r", "\n")
-    errors = [_unescaped(error) for error in _ERROR_TEXT.findall(text)]
-    inner = (_of_exception(errors[-1]) or errors[-1].partition("\n")[0]) if errors else _of_exception(text)
-    plain = [_for_people(line.strip()) for line in _ERROR_TEXT.sub("", text).splitlines()]
+    errors = [_unescape(error) for error in _ERROR_TEXT.findall(text)]
+    inner = (_exception_text(errors[-1]) or errors[-1].partition("\n")[0]) if errors else _exception_text(text)
+    plain = [_readable_line(line.strip()) for line in _ERROR_TEXT.sub("", text).splitlines()]
     words = [*[line for line in plain if line][-_LINES:], inner.rstrip(" :")]
     found = "; ".join(dict.fromkeys(" ".join(word.split()) for word in words if word))
     found = found or "; ".join(_TYPE.findall(text))
@@ -53,7 +53,7 @@ def reason(said: str) -> str | None:
     return found or None
 
 
-def _for_people(line: str) -> str:
+def _readable_line(line: str) -> str:
     """The line without what stands in NVIDIA's source; empty where it is part of a block, or no words."""
     before, thrown, _ = line.partition(": Throw in ")
     if thrown:
@@ -61,12 +61,12 @@ def _for_people(line: str) -> str:
     return "" if _BLOCK.fullmatch(line) or not re.search(r"\w", line) else line
 
 
-def _of_exception(text: str) -> str:
+def _exception_text(text: str) -> str:
     """What the last exception in nsys's output says for people, or what it is called."""
     found = _MESSAGE.findall(text) or _WHAT.findall(text)
     return str(found[-1]) if found else ""
 
 
-def _unescaped(value: str) -> str:
+def _unescape(value: str) -> str:
     r"""A quoted value as it was before `\n` and `\"` were put into it."""
     return re.sub(r"\\(.)", lambda match: "\n" if match[1] == "n" else match[1], value)

@@ -45,11 +45,11 @@ class SocketFile(NamedTuple):
     """As the process that made it knows itself: inside a container another than this host's."""
 
 
-class Closed(ConnectionError):
+class ConnectionClosed(ConnectionError):
     """The training hung up, has ended, or nothing listens at that path any more."""
 
 
-class NoAnswer(NotPossibleHere):
+class NoReply(NotPossibleHere):
     """Somebody listens but says nothing: a stopped process, or one that has just been asked too often."""
 
     def __init__(self, sentence: str, host_pid: int) -> None:
@@ -86,7 +86,7 @@ def remove_stale(path: Path) -> bool:
     A killed process cannot remove its own. Refused means that no process has it open for listening; the pid or,
     where pids of another namespace mean nothing, the age keeps clear of a process between bind() and listen().
     """
-    match = wire.SOCKET_NAME.match(path.name) or wire.HALF_MADE_NAME.match(path.name)
+    match = wire.SOCKET_NAME.match(path.name) or wire.UNFINISHED_NAME.match(path.name)
     if match is None:
         return False
     try:
@@ -102,7 +102,7 @@ def remove_stale(path: Path) -> bool:
     return True
 
 
-def remove_half_made(directory: Path) -> None:
+def remove_unfinished(directory: Path) -> None:
     """Remove what processes that have ended left behind and no monitor sees.
 
     These are sockets that never listened, and files that say that a run has said its line.
@@ -112,21 +112,21 @@ def remove_half_made(directory: Path) -> None:
     """
     socket_dir.check_dir(directory)
     try:
-        names = [name for name in os.listdir(directory) if _is_left_behind(name)]
+        names = [name for name in os.listdir(directory) if _is_orphaned(name)]
     except OSError as error:
         raise NotPossibleHere(f"{directory} cannot be read: {error.strerror}") from None
     for name in names:
         if is_alive(int(name.partition("-")[0])):
             continue
-        if wire.TOLD_NAME.match(name):
+        if wire.MESSAGE_PRINTED_NAME.match(name):
             with contextlib.suppress(OSError):
                 os.unlink(directory / name)
         else:
             remove_stale(directory / name)
 
 
-def _is_left_behind(name: str) -> bool:
-    return bool(wire.HALF_MADE_NAME.match(name) or wire.TOLD_NAME.match(name))
+def _is_orphaned(name: str) -> bool:
+    return bool(wire.UNFINISHED_NAME.match(name) or wire.MESSAGE_PRINTED_NAME.match(name))
 
 
 class Connection:
@@ -180,7 +180,7 @@ class Connection:
         try:
             channel.settimeout(timeout_s)
             with contextlib.ExitStack() as opened:
-                held = path if owner is None else opened.enter_context(_held(path, owner))
+                held = path if owner is None else opened.enter_context(_pinned_path(path, owner))
                 _connect(channel, held, path.name, deadline)
             pid, uid = wire.peer_credentials(channel)
             if not (wire.peer_allowed(uid) if owner is None else uid == owner):
@@ -188,7 +188,7 @@ class Connection:
             if owner is not None and pid == 0:
                 raise NotPossibleHere(f"{path} belongs to a process that cannot be seen from here")
             connection = cls(channel, path, pid, uid)
-            connection._greet(deadline)
+            connection._read_hello(deadline)
             channel.settimeout(_SEND_TIMEOUT_S)
             connection.send(wire.Subscribe(version=__version__, history=history, every_ms=every_ms))
         except BaseException:
@@ -220,10 +220,10 @@ class Connection:
         except (BlockingIOError, TimeoutError, InterruptedError):
             return []
         except OSError as error:
-            raise Closed(f"the training at {self.path.name} has gone: {error.strerror}") from None
+            raise ConnectionClosed(f"the training at {self.path.name} has gone: {error.strerror}") from None
         if not data:
-            raise Closed(f"the training at {self.path.name} has hung up")
-        return self._take(data)
+            raise ConnectionClosed(f"the training at {self.path.name} has hung up")
+        return self._ingest(data)
 
     def send(self, message: wire.FromMonitor) -> None:
         """Send one message.
@@ -236,7 +236,7 @@ class Connection:
         try:
             self._socket.sendall(frame)
         except (OSError, TimeoutError) as error:
-            raise Closed(f"the training at {self.path.name} takes no more messages: {error}") from None
+            raise ConnectionClosed(f"the training at {self.path.name} takes no more messages: {error}") from None
 
     def fileno(self) -> int:
         """The descriptor for select() and poll(): readable when `receive` has something to do."""
@@ -254,21 +254,21 @@ class Connection:
     ) -> None:
         self.close()
 
-    def _greet(self, deadline: float) -> None:
+    def _read_hello(self, deadline: float) -> None:
         """Read the Hello, which comes first and alone: nothing else is sent before Subscribe."""
         while True:
             messages = self.receive(deadline - time.monotonic())
             if messages:
                 break
             if time.monotonic() >= deadline:
-                raise NoAnswer(
+                raise NoReply(
                     f"process {self.host_pid} does not answer at {self.path.name}: is it stopped?", self.host_pid
                 )
         if not isinstance(messages[0], wire.Hello):
             raise UnusableInput(f"what listens at {self.path.name} is not an attached training")
         self._early = messages[1:]
 
-    def _take(self, data: bytes) -> list[wire.FromTraining]:
+    def _ingest(self, data: bytes) -> list[wire.FromTraining]:
         """Decode what came; what is wrong is raised only after the messages before it were handed over."""
         messages: list[wire.FromTraining] = []
         try:
@@ -284,7 +284,7 @@ class Connection:
 
     def _decode(self, body: bytes) -> wire.FromTraining | None:
         try:
-            kind, protocol, version = wire.opening(body)
+            kind, protocol, version = wire.message_opening(body)
             if kind == "hello" and protocol != wire.PROTOCOL:
                 raise UnusableInput(_other_protocol(protocol, version))
             message = wire.decode_from_training(body)
@@ -299,19 +299,19 @@ class Connection:
             self.hello = message
         return message
 
-    def _command(self, told: str) -> str:
+    def _command(self, text: str) -> str:
         """The training's command line without secrets, which monitors show and write to files.
 
         By its words where this machine's /proc has them: in what it told, blanks within a word are lost.
         """
         from llmtop.redaction.secret_filter import without_secrets  # trainings load this file too, and never ask
 
-        words = procfs.command(self.host_pid) if self.host_pid and told else None
-        return (words or without_secrets(told))[: len(told)]
+        words = procfs.command(self.host_pid) if self.host_pid and text else None
+        return (words or without_secrets(text))[: len(text)]
 
 
 @contextlib.contextmanager
-def _held(path: Path, owner: int) -> Iterator[Path]:
+def _pinned_path(path: Path, owner: int) -> Iterator[Path]:
     """Another name of a socket, by which no link is followed, nor another file put in its place meanwhile.
 
     Raises:
@@ -326,7 +326,7 @@ def _held(path: Path, owner: int) -> Iterator[Path]:
             file = os.open(path.name, flags, dir_fd=folder)
             opened.callback(os.close, file)
         except FileNotFoundError:
-            raise Closed(f"nothing listens at {path.name}") from None
+            raise ConnectionClosed(f"nothing listens at {path.name}") from None
         except OSError as error:
             raise NotPossibleHere(f"{path} is left alone: {error.strerror}") from None
         info = os.fstat(file)
@@ -359,8 +359,8 @@ def _connect(channel: socket.socket, path: Path, name: str, deadline: float) -> 
                     raise
                 time.sleep(_QUEUE_POLL_S)
     except (BlockingIOError, TimeoutError):
-        raise NoAnswer(f"nobody accepts connections at {name}: is the process stopped?", 0) from None
+        raise NoReply(f"nobody accepts connections at {name}: is the process stopped?", 0) from None
     except (ConnectionRefusedError, FileNotFoundError, ConnectionResetError):
-        raise Closed(f"nothing listens at {name}") from None
+        raise ConnectionClosed(f"nothing listens at {name}") from None
     except OSError as error:
         raise NotPossibleHere(f"cannot connect to {name}: {error.strerror or error}") from None

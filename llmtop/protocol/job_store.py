@@ -3,9 +3,9 @@
 All of it is below one prefix, which each start of the job has of its own. `Keys` names the values; each is JSON.
 
     nodes            how many nodes have heard; node/<i> is who (`NodeCard`), from 1 on
-    ask/<n>          the n-th request (`Ask`), from 1 on; "{}" once it is over
+    ask/<n>          the n-th request (`StoreRequest`), from 1 on; "{}" once it is over
     beat/<n>         who asked lives: a number that grows; END: it is over, or called off
-    told/<n>/<i>     how node i is with it (`NodeTold`)
+    told/<n>/<i>     how node i is with it (`NodeStatus`)
 
 Whoever reaches the store can write there, as into the job itself. A request still names no path that is believed:
 see `Ask.token`.
@@ -22,7 +22,7 @@ from llmtop.protocol import wire
 END = b"end"
 LOST_SECONDS = 15.0
 """Who has not been heard of for so long, on either side, has gone."""
-TOLD_EVERY_SECONDS = 3.0
+STATUS_INTERVAL_SECONDS = 3.0
 """A node says at least so often that it is there while it is at a request."""
 
 T = TypeVar("T")
@@ -40,7 +40,7 @@ class NodeCard(msgspec.Struct, kw_only=True):
     version: str = ""
 
 
-class Ask(msgspec.Struct, kw_only=True, omit_defaults=True):
+class StoreRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Begin to record when a step begins."""
 
     id: str
@@ -68,7 +68,7 @@ class Ask(msgspec.Struct, kw_only=True, omit_defaults=True):
 TOKEN = ".asked"
 
 
-class RankTold(msgspec.Struct, kw_only=True, omit_defaults=True):
+class RankStatus(msgspec.Struct, kw_only=True, omit_defaults=True):
     """How one rank is with it."""
 
     rank: int
@@ -85,7 +85,7 @@ class RankTold(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Both as `wire.CaptureState` has them."""
 
 
-class NodeTold(msgspec.Struct, kw_only=True, omit_defaults=True):
+class NodeStatus(msgspec.Struct, kw_only=True, omit_defaults=True):
     """How the ranks of one node are with it."""
 
     host: str
@@ -93,7 +93,7 @@ class NodeTold(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Grows for as long as the node is there."""
     shared: bool = False
     """Whether the folder is the asker's own."""
-    ranks: list[RankTold] = []
+    ranks: list[RankStatus] = []
     refused: str = ""
     """Why the node does nothing at all."""
 
@@ -110,7 +110,7 @@ class Keys:
         return f"{self._prefix}/node/{number}"
 
     def ask(self, number: int) -> str:
-        """Of an `Ask`."""
+        """Of an `StoreRequest`."""
         return f"{self._prefix}/ask/{number}"
 
     def beat(self, number: int) -> str:
@@ -118,11 +118,11 @@ class Keys:
         return f"{self._prefix}/beat/{number}"
 
     def told(self, number: int, node: int) -> str:
-        """Of a `NodeTold`."""
+        """Of a `NodeStatus`."""
         return f"{self._prefix}/told/{number}/{node}"
 
 
-def encode(message: NodeCard | Ask | NodeTold) -> bytes:
+def encode(message: NodeCard | StoreRequest | NodeStatus) -> bytes:
     """As it is written."""
     return msgspec.json.encode(message)
 
@@ -130,6 +130,6 @@ def encode(message: NodeCard | Ask | NodeTold) -> bytes:
 def decode(kind: type[T], body: bytes) -> T | None:
     """A value of that kind; None for what is none."""
     try:
-        return wire.decoded(msgspec.json.Decoder(kind), body)
+        return wire.decode_checked(msgspec.json.Decoder(kind), body)
     except msgspec.DecodeError:
         return None

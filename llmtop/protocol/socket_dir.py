@@ -33,10 +33,10 @@ def runtime_dir(uid: int | None = None) -> Path:
             raise NotPossibleHere(
                 f"LLMTOP_DIR is {override}, which is relative to a folder that is gone: give it a whole path"
             ) from None
-    return folder_of(os.geteuid() if uid is None else uid)
+    return user_folder(os.geteuid() if uid is None else uid)
 
 
-def folder_of(uid: int) -> Path:
+def user_folder(uid: int) -> Path:
     """A user's own, where no `$LLMTOP_DIR` says otherwise."""
     return Path("/tmp") / f"llmtop-{uid}"
 
@@ -108,7 +108,7 @@ def make_dir(directory: Path) -> None:
     check_dir(directory)
 
 
-def no_socket(directory: Path, error: OSError) -> str:
+def no_socket_message(directory: Path, error: OSError) -> str:
     """The sentence for a directory in which no socket can be made."""
     return (
         f"no socket can be made in {directory}: {error.strerror or error}; set LLMTOP_DIR to a folder of yours "
@@ -116,7 +116,7 @@ def no_socket(directory: Path, error: OSError) -> str:
     )
 
 
-def check(directory: Path) -> None:
+def check_socket_support(directory: Path) -> None:
     """Find out whether a training could publish there, by making a socket.
 
     Of a missing directory only whether it can be made.
@@ -138,4 +138,4 @@ def check(directory: Path) -> None:
             listener.bind(os.fspath(probe))
         os.unlink(probe)
     except OSError as error:
-        raise NotPossibleHere(no_socket(directory, error)) from None
+        raise NotPossibleHere(no_socket_message(directory, error)) from None

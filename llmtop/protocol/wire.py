@@ -28,9 +28,9 @@ PROTOCOL = 1
 """Both sides must have the same; it grows only when an old reader would misunderstand."""
 MAX_FRAME = 1 << 20
 """Bytes in the largest frame that either side accepts."""
-HALF_MADE_NAME = re.compile(r"^(?P<pid>[1-9]\d{0,9})-(?:[0-9a-f]{8}|try)\.new$")
+UNFINISHED_NAME = re.compile(r"^(?P<pid>[1-9]\d{0,9})-(?:[0-9a-f]{8}|try)\.new$")
 """Of a socket that does not listen yet, and of one that is made to see whether that can be done."""
-TOLD_NAME = re.compile(r"^(?P<pid>[1-9]\d{0,9})-[0-9a-f]{8}\.told$")
+MESSAGE_PRINTED_NAME = re.compile(r"^(?P<pid>[1-9]\d{0,9})-[0-9a-f]{8}\.told$")
 """Of the empty file that says that a process of a run has said its line; the pid is that of `llmtop run`."""
 SOCKET_NAME = re.compile(r"^(?P<pid>[1-9]\d{0,9})-(?P<token>[0-9a-f]{8})\.sock$")
 
@@ -112,7 +112,7 @@ class Hello(msgspec.Struct, tag="hello", kw_only=True):
     arrivals: bool = False
     """Whether it stamps when it comes to the collectives of its steps (`Arrivals`)."""
     stacks: bool = False
-    """Whether it can be asked to `LookAtStacks`."""
+    """Whether it can be asked to `SampleStacks`."""
     op_ranges: bool = False
     """Whether it can be asked for `OpRanges`."""
     note: str | None = None
@@ -287,7 +287,7 @@ class Outside(msgspec.Struct, tag="outside", kw_only=True):
     """Where it did, in words, and for how much of that."""
 
 
-class Standstill(msgspec.Struct, tag="standstill", kw_only=True):
+class StalledAt(msgspec.Struct, tag="standstill", kw_only=True):
     """From the training: no step is under way, since it waits for a person: at a breakpoint, between the cells of
     a notebook. Sent when that begins or ends, and to a monitor that comes meanwhile."""
 
@@ -339,7 +339,7 @@ class OpRangesState(msgspec.Struct, tag="op_ranges_state", kw_only=True, omit_de
     """Why not; with "ready" what it will not show."""
 
 
-class SeenFrame(msgspec.Struct, array_like=True):
+class SampledFrame(msgspec.Struct, array_like=True):
     """One frame of a Python stack."""
 
     name: str
@@ -349,7 +349,7 @@ class SeenFrame(msgspec.Struct, array_like=True):
     """0 where it is not known."""
 
 
-class SeenThread(msgspec.Struct, array_like=True):
+class SampledThread(msgspec.Struct, array_like=True):
     """One thread of the training."""
 
     name: str
@@ -358,7 +358,7 @@ class SeenThread(msgspec.Struct, array_like=True):
     """As the kernel of the process's own namespace numbers it; None where Python does not say."""
 
 
-class SeenStack(msgspec.Struct, array_like=True):
+class SampledStack(msgspec.Struct, array_like=True):
     """One stack of one thread."""
 
     thread: int
@@ -369,16 +369,16 @@ class SeenStack(msgspec.Struct, array_like=True):
     """At how many looks it was seen."""
 
 
-class StacksSeen(msgspec.Struct, tag="stacks_seen", kw_only=True, omit_defaults=True):
-    """From the training: the stacks of its own threads; the only answer to a `LookAtStacks`."""
+class SampledStacks(msgspec.Struct, tag="stacks_seen", kw_only=True, omit_defaults=True):
+    """From the training: the stacks of its own threads; the only answer to a `SampleStacks`."""
 
     id: str
     refused: str = ""
     """Why it did not look."""
     looks: int = 0
-    frames: list[SeenFrame] = []
-    threads: list[SeenThread] = []
-    stacks: list[SeenStack] = []
+    frames: list[SampledFrame] = []
+    threads: list[SampledThread] = []
+    stacks: list[SampledStack] = []
     cut: int = 0
     """How many stacks are left out: too many different ones were seen."""
 
@@ -455,10 +455,10 @@ class OpRanges(msgspec.Struct, tag="op_ranges", kw_only=True, omit_defaults=True
     """How long they may be there."""
 
 
-class LookAtStacks(msgspec.Struct, tag="look_at_stacks", kw_only=True, omit_defaults=True):
+class SampleStacks(msgspec.Struct, tag="look_at_stacks", kw_only=True, omit_defaults=True):
     """From the monitor: look at the stacks of all your threads, again and again for a while, and tell them.
 
-    It ends early with `EnoughStacks`, and with nothing told when this connection ends.
+    It ends early with `StopSampling`, and with nothing told when this connection ends.
     """
 
     id: str
@@ -468,7 +468,7 @@ class LookAtStacks(msgspec.Struct, tag="look_at_stacks", kw_only=True, omit_defa
     """Looks a second."""
 
 
-class EnoughStacks(msgspec.Struct, tag="enough_stacks", kw_only=True):
+class StopSampling(msgspec.Struct, tag="enough_stacks", kw_only=True):
     """From the monitor: tell now what was seen."""
 
     id: str
@@ -490,15 +490,15 @@ FromTraining = (
     | Arrivals
     | Overhead
     | Outside
-    | Standstill
+    | StalledAt
     | CaptureState
     | PauseState
     | OpRangesState
-    | StacksSeen
+    | SampledStacks
     | Refused
 )
 FromMonitor = (
-    Subscribe | CaptureRequest | CaptureCancel | Pause | Resume | OpRanges | LookAtStacks | EnoughStacks | Refused
+    Subscribe | CaptureRequest | CaptureCancel | Pause | Resume | OpRanges | SampleStacks | StopSampling | Refused
 )
 
 _KNOWN_TYPES = frozenset(
@@ -516,10 +516,10 @@ def encode(message: FromTraining | FromMonitor) -> bytes:
     Raises:
         UnusableInput: larger than `MAX_FRAME`.
     """
-    return framed(_encoder.encode(message))
+    return add_length(_encoder.encode(message))
 
 
-def framed(body: bytes) -> bytes:
+def add_length(body: bytes) -> bytes:
     """Put the length of a body in front of it.
 
     Raises:
@@ -530,8 +530,8 @@ def framed(body: bytes) -> bytes:
     return _LENGTH.pack(len(body)) + body
 
 
-def told_name(pid: int) -> str:
-    """A name as in `TOLD_NAME` that no other run has."""
+def message_printed_name(pid: int) -> str:
+    """A name as in `MESSAGE_PRINTED_NAME` that no other run has."""
     return f"{pid}-{os.urandom(4).hex()}.told"
 
 
@@ -542,7 +542,7 @@ class Decoder(Protocol[T_co]):
         """Decode one message."""
 
 
-def decoded(decoder: Decoder[T_co], body: bytes | memoryview) -> T_co:
+def decode_checked(decoder: Decoder[T_co], body: bytes | memoryview) -> T_co:
     """Decode, and raise nothing but DecodeError.
 
     Raises:
@@ -565,7 +565,7 @@ def decode_from_training(body: bytes | memoryview) -> FromTraining:
     Raises:
         msgspec.DecodeError: garbage, or a message of an unknown type.
     """
-    return decoded(_from_training, body)
+    return decode_checked(_from_training, body)
 
 
 def decode_from_monitor(body: bytes | memoryview) -> FromMonitor:
@@ -577,7 +577,7 @@ def decode_from_monitor(body: bytes | memoryview) -> FromMonitor:
     Raises:
         msgspec.DecodeError: garbage, or a message of an unknown type.
     """
-    return decoded(_from_monitor, body)
+    return decode_checked(_from_monitor, body)
 
 
 class _Opening(msgspec.Struct):
@@ -591,13 +591,13 @@ class _Opening(msgspec.Struct):
 _opening = msgspec.msgpack.Decoder(_Opening)
 
 
-def opening(body: bytes | memoryview) -> tuple[str, int, str]:
+def message_opening(body: bytes | memoryview) -> tuple[str, int, str]:
     """The (type, protocol, version) of a message, also of one that this version cannot decode.
 
     Raises:
         msgspec.DecodeError: not a message of llmtop at all.
     """
-    found = decoded(_opening, body)
+    found = decode_checked(_opening, body)
     return found.type, found.protocol, found.version
 
 
@@ -609,7 +609,7 @@ def is_known(kind: str) -> bool:
 def is_newer_type(body: bytes | memoryview) -> bool:
     """Whether a body that could not be decoded is a well-formed message of a type that this version lacks."""
     try:
-        return opening(body)[0] not in _KNOWN_TYPES
+        return message_opening(body)[0] not in _KNOWN_TYPES
     except msgspec.DecodeError:
         return False
 

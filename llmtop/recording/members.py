@@ -135,7 +135,7 @@ def head_at(file: BinaryIO, offset: int, size: int) -> Head | None:
     return head if whole and is_time(head.first) and is_time(head.last) else None
 
 
-def may_be_wrong(file: BinaryIO, offset: int, head: Head, size: int) -> bool:
+def is_head_doubtful(file: BinaryIO, offset: int, head: Head, size: int) -> bool:
     """Whether a head without a checksum gives a length behind which no member begins and the file does not end."""
     end = offset + head.head_bytes + head.packed + _TRAILER.size
     if head.head_bytes == HEAD_BYTES or end == size:
@@ -146,10 +146,10 @@ def may_be_wrong(file: BinaryIO, offset: int, head: Head, size: int) -> bool:
 
 def is_recording(piece: bytes) -> bool:
     """Whether a file that begins with this piece is a recording, also if its first member is damaged."""
-    return begins_alike(piece) and any(begins in piece for begins in _HEADS)
+    return has_similar_beginning(piece) and any(begins in piece for begins in _HEADS)
 
 
-def begins_alike(piece: bytes) -> bool:
+def has_similar_beginning(piece: bytes) -> bool:
     """Whether a file begins as a damaged recording may: most of the first 16 bytes are right, or all are zero.
 
     A recording within an archive begins with the archive's own bytes.
@@ -159,7 +159,7 @@ def begins_alike(piece: bytes) -> bool:
     return alike >= _ALIKE_BYTES or found == bytes(_GZIP.size)
 
 
-def salvaged(file: BinaryIO, offset: int) -> tuple[int, int, bytes] | None:
+def salvage(file: BinaryIO, offset: int) -> tuple[int, int, bytes] | None:
     """What is in the member at byte `offset`, whose head is damaged: its data says itself where it ends.
 
     Returns:
@@ -184,7 +184,7 @@ def salvaged(file: BinaryIO, offset: int) -> tuple[int, int, bytes] | None:
     return None
 
 
-def is_cut_in_its_head(file: BinaryIO, size: int) -> bool:
+def is_cut_in_head(file: BinaryIO, size: int) -> bool:
     """Whether a file of `size` bytes is like a recording so far, but ends before its first member does."""
     file.seek(0)
     raw = file.read(HEAD_BYTES)

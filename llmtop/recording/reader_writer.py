@@ -33,16 +33,16 @@ from llmtop.recording.members import (
     Header,
     RecordingMember,
     head_at,
-    is_cut_in_its_head,
+    is_cut_in_head,
+    is_head_doubtful,
     is_recording,
     is_time,
-    may_be_wrong,
     pack,
-    salvaged,
+    salvage,
     unpack,
 )
-from llmtop.recording.steady import SteadyTime
-from llmtop.system.inputs import Limits, depth_of, open_input
+from llmtop.recording.steady import MonotonicTime
+from llmtop.system.inputs import Limits, nesting_depth, open_input
 from llmtop.version import __version__
 
 MEMBER_SNAPSHOTS = 10
@@ -90,22 +90,22 @@ class Writer:
         self._lines: list[bytes] = []
         self._bytes = 0
         self._first = self._last = 0.0
-        self._clock = SteadyTime()
-        self._file = self._created(overwrite) if file is None else file
+        self._clock = MonotonicTime()
+        self._file = self._create_file(overwrite) if file is None else file
         header = Header(created=time.time(), host=host, environment=environment)
         try:
             if self._file.isatty():
-                raise _keeps_nothing(self.path)
+                raise _discards_writes(self.path)
             self._write_whole(pack(msgspec.json.encode(header) + b"\n", header.created, header.created, 0))
             if not stat.S_ISREG(os.fstat(self._file.fileno()).st_mode):
-                raise _keeps_nothing(self.path)
+                raise _discards_writes(self.path)
         except LlmtopError:
             self._file.close()
             raise
 
-    def _created(self, overwrite: bool) -> io.FileIO:
+    def _create_file(self, overwrite: bool) -> io.FileIO:
         if self.path.is_fifo() or self.path.is_socket():
-            raise _keeps_nothing(self.path)  # opening a FIFO would wait until somebody reads
+            raise _discards_writes(self.path)  # opening a FIFO would wait until somebody reads
         try:
             return io.FileIO(self.path, "w" if overwrite else "x")
         except FileExistsError:
@@ -124,7 +124,7 @@ class Writer:
         Raises:
             NotPossibleHere: the disk is full or the file cannot be written; what was whole before it stays.
         """
-        now = self._clock.of(snapshot)
+        now = self._clock.time_of(snapshot)
         since_last = abs(now - self._last)
         if not self._lines:
             self._first = now
@@ -283,9 +283,9 @@ class Reader:
     def _head(self, size: int) -> Head | None:
         """The head of the next member, made anew from its data where it is damaged; None where no member is."""
         head = head_at(self._file, self._end, size)
-        if head is not None and not may_be_wrong(self._file, self._end, head, size):
+        if head is not None and not is_head_doubtful(self._file, self._end, head, size):
             return head
-        found = salvaged(self._file, self._end)
+        found = salvage(self._file, self._end)
         if found is None:
             return head
         head_bytes, packed, lines = found
@@ -334,7 +334,7 @@ class Reader:
             unpacked += len(lines)
             if self._limits is not None:
                 self._limits.check_unpacked(self.path, unpacked, os.fstat(self._file.fileno()).st_size)
-            for position, snapshot in self._placed(member, lines):
+            for position, snapshot in self._with_positions(member, lines):
                 if position >= start - _EXACT:
                     yield position, snapshot
 
@@ -353,23 +353,23 @@ class Reader:
         """The position of the last snapshot at or before this one; None if there is none."""
         until = bisect_right(self.members, position + _EXACT, key=lambda member: member.position)
         for member in reversed(self.members[:until]):
-            found = [at for at, _ in self._placed(member, self._lines(member)) if at <= position + _EXACT]
+            found = [at for at, _ in self._with_positions(member, self._lines(member)) if at <= position + _EXACT]
             if found:
                 return max(found)
         return None
 
     @property
-    def usual_gap(self) -> float:
+    def median_gap(self) -> float:
         """Seconds between two snapshots as they mostly are: the median, which a hole does not move."""
         gaps = [(one.last - one.first) / (one.number - 1) for one in self.members if one.number > 1]
         gaps += [later.first - one.last for one, later in pairwise(self.members)]
         return max(0.0, median(gaps)) if gaps else 0.0
 
-    def _placed(self, member: RecordingMember, lines: bytes) -> Iterator[tuple[float, Snapshot]]:
+    def _with_positions(self, member: RecordingMember, lines: bytes) -> Iterator[tuple[float, Snapshot]]:
         """A member's snapshots with their positions, which never run back as an old one's wall clock may."""
-        clock, base, offset = SteadyTime(), None, 0.0
-        for snapshot in self._decoded(member, lines):
-            now = clock.of(snapshot)
+        clock, base, offset = MonotonicTime(), None, 0.0
+        for snapshot in self._decode(member, lines):
+            now = clock.time_of(snapshot)
             base = now if base is None else base
             offset = max(offset, min(now - base, member.seconds))
             yield member.position + offset, snapshot
@@ -412,7 +412,7 @@ class Reader:
         if following is not None:
             self._end = self._lost_header = following
             return
-        if is_cut_in_its_head(self._file, size):
+        if is_cut_in_head(self._file, size):
             raise UnusableInput(
                 f"{self.path} is cut off after {size} bytes, within the head of a recording: no snapshot is "
                 "in it; copy it or record it again"
@@ -441,7 +441,7 @@ class Reader:
             self._bad[member.offset] = max(member.number, 1)
             return b""
 
-    def _decoded(self, member: RecordingMember, lines: bytes) -> Iterator[Snapshot]:
+    def _decode(self, member: RecordingMember, lines: bytes) -> Iterator[Snapshot]:
         bad = 0
         for line in lines.splitlines():
             try:
@@ -449,7 +449,9 @@ class Reader:
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                 bad += 1
                 continue
-            deepest = max((depth_of(alert.evidence, MAX_EVIDENCE_DEPTH) for alert in snapshot.alerts), default=0)
+            deepest = max(
+                (nesting_depth(alert.evidence, MAX_EVIDENCE_DEPTH) for alert in snapshot.alerts), default=0
+            )
             if is_time(snapshot.time) and deepest <= MAX_EVIDENCE_DEPTH:
                 yield snapshot
             else:
@@ -469,18 +471,18 @@ def _header_in(lines: bytes) -> Header | None:
 
 def _times(lines: bytes) -> tuple[float, float, int] | None:
     """Unix seconds of the first and last snapshot in these lines, and how many lines there are; None for none."""
-    clock, times = SteadyTime(), []
+    clock, times = MonotonicTime(), []
     for line in lines.splitlines():
         try:
             snapshot = from_json(line)
         except _UNREADABLE:
             continue
         if is_time(snapshot.time):
-            times.append(clock.of(snapshot))
+            times.append(clock.time_of(snapshot))
     return (times[0], times[-1], len(lines.splitlines())) if times else None
 
 
-def _keeps_nothing(path: Path) -> UnusableInput:
+def _discards_writes(path: Path) -> UnusableInput:
     return UnusableInput(
         f"{path} is no regular file, and a recording is read again; record to a file, or pipe llmtop --json"
     )

@@ -11,14 +11,14 @@ from llmtop.model.snapshot import Snapshot
 _ANOTHER_BOOT_SECONDS = 1.0
 
 
-class SteadyTime:
+class MonotonicTime:
     """Unix time of the snapshots of one stream as it would be had nobody set the wall clock since the first."""
 
     def __init__(self) -> None:
         self._first: Snapshot | None = None
         self._newest: float | None = None
 
-    def of(self, snapshot: Snapshot) -> float:
+    def time_of(self, snapshot: Snapshot) -> float:
         """The time of the next snapshot of the stream.
 
         Where its monotonic clock begins anew (another machine's recording is joined on) so does this.

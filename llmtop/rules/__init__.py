@@ -34,9 +34,9 @@ _TEXTS: Final[dict[str, RuleText]] = {
 }
 
 
-def text_of(alert_id: str) -> RuleText:
+def rule_text(alert_id: str) -> RuleText:
     """The rule behind an alert, in words; KeyError for an id that no rule has."""
     return _TEXTS[alert_id]
 
 
-__all__ = ["COMMUNICATOR_RULES", "GPU_RULES", "JOB_RULES", "RANK_RULES", "text_of"]
+__all__ = ["COMMUNICATOR_RULES", "GPU_RULES", "JOB_RULES", "RANK_RULES", "rule_text"]

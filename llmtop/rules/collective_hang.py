@@ -10,8 +10,8 @@ from typing import Final, NamedTuple
 
 from llmtop import format as fmt
 from llmtop.model.snapshot import CollectiveCount, CommunicatorRank, StuckCommunicator
-from llmtop.rules.hang import is_working_on, seconds_without_step
-from llmtop.rules.rule import Rule, RuleText, Told, clauses
+from llmtop.rules.hang import is_still_doing_other_work, seconds_without_step
+from llmtop.rules.rule import AlertText, Rule, RuleText, complete_clauses
 from llmtop.rules.state.communicator import CommunicatorState
 from llmtop.rules.state.rank import JobState, RankState
 
@@ -29,18 +29,18 @@ class Hang(NamedTuple):
     """The number of the last collective of that group that the one behind has called."""
 
 
-def waits(count: CollectiveCount) -> bool:
+def is_waiting(count: CollectiveCount) -> bool:
     """Whether the process has called a collective of that group that has not ended."""
     return count.completed is not None and count.completed < count.enqueued
 
 
-def find(job: JobState) -> Hang | None:
+def find_hang(job: JobState) -> Hang | None:
     """Who waits, and for whom; None where no rank waits in a collective whose count stands still.
 
     A rank may be behind because it waits itself, in another group for a third one: the one to name is behind and
     waits nowhere.
     """
-    stuck = [(state, count) for state in job.ranks for count in _counts(state) if waits(count)]
+    stuck = [(state, count) for state in job.ranks for count in _counts(state) if is_waiting(count)]
     if not stuck:
         return None
     hangs = [_in_group(job, group, stuck) for group in dict.fromkeys(count.group for _, count in stuck)]
@@ -63,32 +63,32 @@ def _in_group(job: JobState, group: str, stuck: list[tuple[RankState, Collective
     return Hang(group, waiting, number, operation, behind, None if behind is None else known[id(behind)])
 
 
-def _is_hung(job: JobState, up: bool) -> bool:
-    hang = find(job)
+def _is_hung(job: JobState, is_raised: bool) -> bool:
+    hang = find_hang(job)
     if hang is None or any(state.rank.state in ("gone", "stopped") for state in job.ranks):
         return False  # `stalled` names those, and why
     seen = sum(bool(_counts(state)) for state in job.ranks)
     if hang.behind is None and seen < job.world_size:
         return False  # it may be one that is not seen from here, or that has told nothing yet
     # The first rank often validates or saves alone while the others wait for it.
-    return hang.behind is None or not is_working_on(hang.behind)
+    return hang.behind is None or not is_still_doing_other_work(hang.behind)
 
 
-def names_a_rank(job: JobState) -> bool:
+def has_known_culprit(job: JobState) -> bool:
     """Whether the ranks' own counts tell who is behind."""
-    hang = find(job)
+    hang = find_hang(job)
     return hang is not None and hang.behind is not None
 
 
-def _tell(job: JobState) -> Told:
-    hang = find(job)
+def _hang_alert(job: JobState) -> AlertText:
+    hang = find_hang(job)
     named = hang.behind or hang.waiting[0] if hang else job.ranks[0]
     seconds = max(
         (s for state in job.ranks if (s := seconds_without_step(state, job.now)) is not None), default=None
     )
-    return Told(
+    return AlertText(
         severity="critical",
-        summary=_sentence(hang, seconds) if hang else "",
+        summary=_hang_summary(hang, seconds) if hang else "",
         evidence={
             "rank": named.rank.rank,
             "host": named.rank.host,
@@ -100,14 +100,14 @@ def _tell(job: JobState) -> Told:
             "waiting_ranks": len(hang.waiting) if hang else None,
             "seconds_without_step": seconds,
         },
-        next=_next(hang, named),
-        about=named,
-        began=None if seconds is None else job.now - seconds,
-        points=_points(hang) if hang else (),
+        next=_hang_next_step(hang, named),
+        subject_rank=named,
+        since=None if seconds is None else job.now - seconds,
+        points=_hang_points(hang) if hang else (),
     )
 
 
-def _sentence(hang: Hang, seconds: float | None) -> str:
+def _hang_summary(hang: Hang, seconds: float | None) -> str:
     since = "No step" if seconds is None else f"No step for {fmt.duration(float(round(seconds)))}"
     what = f"{hang.operation or 'collective'} {hang.number} of process group {hang.group}"
     if hang.behind is None:
@@ -118,15 +118,15 @@ def _sentence(hang: Hang, seconds: float | None) -> str:
     return f"{since}: {state.label}{where} has not called {what}, its last is {hang.reached}; {others} in it."
 
 
-def _points(hang: Hang) -> tuple[str, ...]:
+def _hang_points(hang: Hang) -> tuple[str, ...]:
     what, group = f"{hang.operation or 'collective'} {hang.number}", f"process group {hang.group}"
     if hang.behind is None:
-        return clauses(f"{what} does not end", f"all {len(hang.waiting)} ranks wait in it", group)
+        return complete_clauses(f"{what} does not end", f"all {len(hang.waiting)} ranks wait in it", group)
     others = f"{fmt.counted(len(hang.waiting), 'other rank')} in it"
-    return clauses(f"has not called {what}", others, f"its last is {hang.reached}", group)
+    return complete_clauses(f"has not called {what}", others, f"its last is {hang.reached}", group)
 
 
-def _next(hang: Hang | None, named: RankState) -> str:
+def _hang_next_step(hang: Hang | None, named: RankState) -> str:
     if hang is not None and hang.behind is None:
         return "the network or mismatched shapes: NCCL_DEBUG=INFO, and compare the ranks' calls with torchfrtrace"
     return f"press s for the Python stacks of {named.label}, or run: py-spy dump --pid {named.rank.pid}"
@@ -135,7 +135,7 @@ def _next(hang: Hang | None, named: RankState) -> str:
 HUNG_COLLECTIVE: Final = Rule[JobState](
     id="hung_collective",
     holds=_is_hung,
-    tell=_tell,
+    describe=_hang_alert,
     text=RuleText(
         meaning="Ranks have called a collective that another rank of their process group has not, or that does "
         "not end. The rank that is named is behind and waits for nobody itself.",
@@ -153,20 +153,20 @@ HUNG_COLLECTIVE: Final = Rule[JobState](
 # ---- as NCCL tells it, of ranks that are attached or not, on whatever node ----
 
 
-def _is_stuck(state: CommunicatorState, up: bool) -> bool:
+def _is_communicator_stuck(state: CommunicatorState, is_raised: bool) -> bool:
     stuck = state.stuck
     return not state.known and bool(stuck.behind_count or stuck.missing_count)
 
 
-def _tell_stuck(state: CommunicatorState) -> Told:
+def _communicator_alert(state: CommunicatorState) -> AlertText:
     stuck = state.stuck
     late = (*stuck.missing, *stuck.behind)
     seconds = max(
         (s for one in state.ranks if (s := seconds_without_step(one, state.now)) is not None), default=None
     )
-    return Told(
+    return AlertText(
         severity="critical",
-        summary=_stuck_sentence(state, seconds),
+        summary=_communicator_summary(state, seconds),
         evidence={
             "rank": late[0].rank,
             "host": late[0].host,
@@ -182,34 +182,36 @@ def _tell_stuck(state: CommunicatorState) -> Told:
             "missing_ranks": stuck.missing_count,
             "seconds_without_step": seconds,
         },
-        began=None if seconds is None else state.now - seconds,
+        since=None if seconds is None else state.now - seconds,
         next=f"on {late[0].host}: py-spy dump --pid {late[0].pid}, and its log; the job cannot go on without it",
-        points=_stuck_points(stuck),
+        points=_communicator_points(stuck),
     )
 
 
-def _stuck_sentence(state: CommunicatorState, seconds: float | None) -> str:
+def _communicator_summary(state: CommunicatorState, seconds: float | None) -> str:
     stuck = state.stuck
     since = "Nothing goes on" if seconds is None else f"No step for {fmt.duration(float(round(seconds)))}"
     who = []
     if stuck.missing:
-        who.append(f"{_listed(stuck.missing, stuck.missing_count)} not answering")
+        who.append(f"{_rank_list(stuck.missing, stuck.missing_count)} not answering")
     if stuck.behind:
-        late = f"{_listed(stuck.behind, stuck.behind_count)} at {stuck.operation} {stuck.behind[0].called}"
+        late = f"{_rank_list(stuck.behind, stuck.behind_count)} at {stuck.operation} {stuck.behind[0].called}"
         who.append(f"{late}, the others at {stuck.number}")
     return f"{since}: in NCCL's communicator of {stuck.size} ranks {'; '.join(who)}."
 
 
-def _stuck_points(stuck: StuckCommunicator) -> tuple[str, ...]:
+def _communicator_points(stuck: StuckCommunicator) -> tuple[str, ...]:
     missing, behind = stuck.missing_count, stuck.behind_count
     named = (*stuck.missing, *stuck.behind)[0]
     others = missing + behind - 1
     how = "does not answer" if stuck.missing else f"has not called {stuck.operation} {stuck.number}"
     more = f"and {others} more" if others else ""
-    return clauses(f"rank {named.rank} {how}", more, f"on {named.host}", f"a communicator of {stuck.size} ranks")
+    return complete_clauses(
+        f"rank {named.rank} {how}", more, f"on {named.host}", f"a communicator of {stuck.size} ranks"
+    )
 
 
-def _listed(ranks: tuple[CommunicatorRank, ...], count: int) -> str:
+def _rank_list(ranks: tuple[CommunicatorRank, ...], count: int) -> str:
     first = ", ".join(f"{one.rank} ({one.host}, pid {one.pid})" for one in ranks[:2])
     more = f" and {count - 2} more" if count > 2 else ""
     return f"rank{'s' if count > 1 else ''} {first}{more} {'are' if count > 1 else 'is'}"
@@ -217,7 +219,7 @@ def _listed(ranks: tuple[CommunicatorRank, ...], count: int) -> str:
 
 HUNG_COMMUNICATOR: Final = Rule[CommunicatorState](
     id="hung_collective",
-    holds=_is_stuck,
-    tell=_tell_stuck,
+    holds=_is_communicator_stuck,
+    describe=_communicator_alert,
     text=HUNG_COLLECTIVE.text,
 )

@@ -19,15 +19,15 @@ from typing import Final, NamedTuple, Protocol, TypeVar
 from msgspec.structs import replace
 
 from llmtop.model.bottlenecks import AlertId
-from llmtop.model.severity import gravity
+from llmtop.model.severity import severity_rank
 from llmtop.model.snapshot import Alert, Process, Snapshot, StuckCommunicator
-from llmtop.recording.steady import SteadyTime
-from llmtop.rules import COMMUNICATOR_RULES, GPU_RULES, JOB_RULES, RANK_RULES, limits, text_of
-from llmtop.rules.collective_hang import names_a_rank
-from llmtop.rules.rule import Rule, RuleText, Told, known
+from llmtop.recording.steady import MonotonicTime
+from llmtop.rules import COMMUNICATOR_RULES, GPU_RULES, JOB_RULES, RANK_RULES, limits, rule_text
+from llmtop.rules.collective_hang import has_known_culprit
+from llmtop.rules.rule import AlertText, Rule, RuleText, present_values
 from llmtop.rules.state.communicator import CommunicatorState
 from llmtop.rules.state.gpu import GpuState
-from llmtop.rules.state.rank import JobState, RankKey, RankState, jobs_of, key_of
+from llmtop.rules.state.rank import JobState, RankKey, RankState, group_jobs, rank_key
 from llmtop.rules.state.windows import Hold
 
 BACKWARD_SECONDS: Final = 1.0
@@ -39,7 +39,7 @@ GAP_SECONDS: Final = 60.0
 _HoldKey = tuple[AlertId, Hashable]
 
 
-class _Judged(Protocol):
+class _RuleSubject(Protocol):
     """What rules are about: a GPU, a rank, a job."""
 
     @property
@@ -47,27 +47,27 @@ class _Judged(Protocol):
         """What names the subject for as long as it lives."""
 
     @property
-    def fresh(self) -> bool:
+    def is_updated(self) -> bool:
         """Whether this snapshot brought anything new about the subject."""
 
-    def reach(self) -> frozenset[Hashable]:
+    def concerned_keys(self) -> frozenset[Hashable]:
         """Keys of the GPUs and processes that an alert about the subject concerns."""
 
-    def names(self) -> tuple[str | None, int | None]:
+    def alert_target(self) -> tuple[str | None, int | None]:
         """The GPU's UUID and the pid that an alert about the subject carries."""
 
 
-Subject = TypeVar("Subject", bound=_Judged)
+Subject = TypeVar("Subject", bound=_RuleSubject)
 
 
-class _Look(NamedTuple):
+class _RuleEvaluation(NamedTuple):
     """One look at a rule that holds, is about to, or did a moment ago."""
 
     id: AlertId
     covered_by: frozenset[AlertId]
     hold: Hold
-    subject: _Judged
-    tell: Callable[[], Told]
+    subject: _RuleSubject
+    describe: Callable[[], AlertText]
     holds: bool
     """Whether it holds at this snapshot; one that is up stays up for a while after."""
 
@@ -83,7 +83,7 @@ def explain(alert_id: str) -> RuleText:
     Raises:
         KeyError: no rule has that id (an alert of a newer version, in a recording).
     """
-    return text_of(alert_id)
+    return rule_text(alert_id)
 
 
 class Rules:
@@ -95,7 +95,7 @@ class Rules:
         Args:
             off: ids of alerts that are not told; they still explain others. None: those that the user has set.
         """
-        self._off = frozenset(limits.SET.off if off is None else off)
+        self._off = frozenset(limits.CONFIGURED.off if off is None else off)
         self._reset()
 
     def __repr__(self) -> str:
@@ -108,17 +108,17 @@ class Rules:
         self._take_ranks(snapshot, now)
         self._take_communicators(snapshot, now)
         alerts = [
-            _alert(look, told, self._set_by)
-            for look, told in self._tell(self._judge(now))
-            if look.id not in self._off
+            _alert(evaluation, alert_text, self._clock_shift)
+            for evaluation, alert_text in self._describe_raised(self._evaluate_rules(now))
+            if evaluation.id not in self._off
         ]
-        alerts.sort(key=lambda alert: (-gravity(alert.severity), alert.since, alert.id, alert.gpu or ""))
+        alerts.sort(key=lambda alert: (-severity_rank(alert.severity), alert.since, alert.id, alert.gpu or ""))
         return replace(snapshot, alerts=tuple(alerts))
 
     def _reset(self) -> None:
         self._last: float | None = None
-        self._clock = SteadyTime()
-        self._set_by = 0.0
+        self._clock = MonotonicTime()
+        self._clock_shift = 0.0
         """By how much the wall clock was set since the first snapshot, in seconds."""
         self._interval = 0.0
         self._gpus: dict[str, GpuState] = {}
@@ -127,22 +127,22 @@ class Rules:
         self._communicators: list[CommunicatorState] = []
         self._composition: Hashable = None
         self._holds: dict[_HoldKey, Hold] = {}
-        self._told: dict[_HoldKey, Told] = {}
+        self._last_texts: dict[_HoldKey, AlertText] = {}
 
     def _advance(self, snapshot: Snapshot) -> float:
         """Forget everything when the stream jumped; returns the time to judge by, which never goes back."""
-        time = self._clock.of(snapshot)
+        time = self._clock.time_of(snapshot)
         if self._last is not None:
             step = time - self._last
             if step < -BACKWARD_SECONDS or step > max(GAP_SECONDS, 4 * self._interval):
                 self._reset()
-                time = self._clock.of(snapshot)
+                time = self._clock.time_of(snapshot)
             elif step < 0:
                 return self._last
             self._interval = max(step, 0.0)
         self._last = time
-        set_by = snapshot.time - time
-        self._set_by = set_by if abs(set_by) > BACKWARD_SECONDS else 0.0
+        clock_shift = snapshot.time - time
+        self._clock_shift = clock_shift if abs(clock_shift) > BACKWARD_SECONDS else 0.0
         return time
 
     def _take_gpus(self, snapshot: Snapshot, now: float) -> None:
@@ -158,11 +158,11 @@ class Rules:
     def _take_ranks(self, snapshot: Snapshot, now: float) -> None:
         present: dict[RankKey, RankState] = {}
         for rank in snapshot.ranks:
-            key = key_of(rank)
+            key = rank_key(rank)
             if key in present:
                 continue
             state = self._ranks.get(key) or RankState(rank, now)
-            state.update(rank, now, self._set_by)
+            state.update(rank, now, self._clock_shift)
             state.gpu = None if rank.gpu_uuid is None else self._gpus.get(rank.gpu_uuid)
             present[key] = state
         self._ranks = present
@@ -179,7 +179,7 @@ class Rules:
         for process in snapshot.processes:
             gpu = None if process.gpu_uuid is None else self._gpus.get(process.gpu_uuid)
             if gpu is not None:
-                (gpu.pids if _can_be_seen(process) else gpu.foreign_pids).append(process.pid)
+                (gpu.pids if _is_visible(process) else gpu.foreign_pids).append(process.pid)
             state = by_pid.get(process.pid)
             if state is not None:
                 state.process = process
@@ -193,7 +193,7 @@ class Rules:
         if composition != self._composition:
             self._composition = composition
             memos = {job.key: job.memo for job in self._jobs}
-            self._jobs = jobs_of(self._ranks.values())
+            self._jobs = group_jobs(self._ranks.values())
             for job in self._jobs:
                 job.memo = memos.get(job.key)
         for job in self._jobs:
@@ -208,76 +208,83 @@ class Rules:
         on = {process.gpu_uuid for process in snapshot.processes if process.pid in pids}
         gpus = [gpu for uuid, gpu in self._gpus.items() if uuid in on]
         mine = [job for job in self._jobs if any(state in job.ranks for state in ranks)]
-        return CommunicatorState(stuck, ranks, gpus, any(names_a_rank(job) for job in mine), now)
+        return CommunicatorState(stuck, ranks, gpus, any(has_known_culprit(job) for job in mine), now)
 
-    def _judge(self, now: float) -> list[_Look]:
-        looks: list[_Look] = []
-        self._look(GPU_RULES, self._gpus.values(), now, looks)
-        self._look(RANK_RULES, self._ranks.values(), now, looks)
-        self._look(JOB_RULES, self._jobs, now, looks)
-        self._look(COMMUNICATOR_RULES, self._communicators, now, looks)
-        shown = [look for look in looks if not _is_covered(look, looks)]
+    def _evaluate_rules(self, now: float) -> list[_RuleEvaluation]:
+        evaluations: list[_RuleEvaluation] = []
+        self._evaluate(GPU_RULES, self._gpus.values(), now, evaluations)
+        self._evaluate(RANK_RULES, self._ranks.values(), now, evaluations)
+        self._evaluate(JOB_RULES, self._jobs, now, evaluations)
+        self._evaluate(COMMUNICATOR_RULES, self._communicators, now, evaluations)
+        shown = [evaluation for evaluation in evaluations if not _is_covered(evaluation, evaluations)]
         # What is covered, and what is not there any more, begins anew.
-        self._holds = {look.key: look.hold for look in shown}
+        self._holds = {evaluation.key: evaluation.hold for evaluation in shown}
         return shown
 
-    def _tell(self, looks: list[_Look]) -> list[tuple[_Look, Told]]:
+    def _describe_raised(self, evaluations: list[_RuleEvaluation]) -> list[tuple[_RuleEvaluation, AlertText]]:
         """What those that are up say. On the way down it is what they said last: the numbers of now deny it."""
-        before = self._told
-        raised = [look for look in looks if look.hold.raised]
-        self._told = {
-            look.key: look.tell() if look.holds or look.key not in before else before[look.key] for look in raised
+        before = self._last_texts
+        raised = [evaluation for evaluation in evaluations if evaluation.hold.is_raised]
+        self._last_texts = {
+            evaluation.key: evaluation.describe()
+            if evaluation.holds or evaluation.key not in before
+            else before[evaluation.key]
+            for evaluation in raised
         }
-        return [(look, self._told[look.key]) for look in raised]
+        return [(evaluation, self._last_texts[evaluation.key]) for evaluation in raised]
 
-    def _look(
-        self, rules: Iterable[Rule[Subject]], subjects: Iterable[Subject], now: float, looks: list[_Look]
+    def _evaluate(
+        self,
+        rules: Iterable[Rule[Subject]],
+        subjects: Iterable[Subject],
+        now: float,
+        evaluations: list[_RuleEvaluation],
     ) -> None:
         for subject in subjects:
             for rule in rules:
                 hold = self._holds.get((rule.id, subject.key))
                 holds = False
-                if subject.fresh:
-                    up = hold is not None and hold.raised
-                    holds = rule.holds(subject, up)
+                if subject.is_updated:
+                    is_raised = hold is not None and hold.is_raised
+                    holds = rule.holds(subject, is_raised)
                     if hold is None:
                         if not holds:
                             continue
                         hold = Hold(now)
                     hold.update(now, holds, rule.text.hold_seconds, rule.text.clear_seconds)
                 if hold is not None and not hold.idle:
-                    tell = partial(rule.tell, subject)
-                    looks.append(_Look(rule.id, rule.covered_by, hold, subject, tell, holds))
+                    describe = partial(rule.describe, subject)
+                    evaluations.append(_RuleEvaluation(rule.id, rule.covered_by, hold, subject, describe, holds))
 
 
-def _can_be_seen(process: Process) -> bool:
+def _is_visible(process: Process) -> bool:
     """Whether the system here knows it. A pid that only the driver names may be another process's here."""
     return any(fact is not None for fact in (process.started_at, process.command, process.state))
 
 
-def _is_covered(look: _Look, looks: list[_Look]) -> bool:
+def _is_covered(evaluation: _RuleEvaluation, evaluations: list[_RuleEvaluation]) -> bool:
     """Whether an alert that is up, and that explains this one, concerns the same GPU or process."""
-    if not look.covered_by:
+    if not evaluation.covered_by:
         return False
     return any(
-        other.hold.raised
-        and other.id in look.covered_by
-        and not other.subject.reach().isdisjoint(look.subject.reach())
-        for other in looks
+        other.hold.is_raised
+        and other.id in evaluation.covered_by
+        and not other.subject.concerned_keys().isdisjoint(evaluation.subject.concerned_keys())
+        for other in evaluations
     )
 
 
-def _alert(look: _Look, told: Told, set_by: float) -> Alert:
+def _alert(evaluation: _RuleEvaluation, alert_text: AlertText, clock_shift: float) -> Alert:
     """The alert of a look; `set_by` seconds the wall clock was set since what it says began."""
-    gpu, pid = (told.about or look.subject).names()
+    gpu, pid = (alert_text.subject_rank or evaluation.subject).alert_target()
     return Alert(
-        id=look.id,
-        severity=told.severity,
+        id=evaluation.id,
+        severity=alert_text.severity,
         gpu=gpu,
         pid=pid,
-        since=(look.hold.since if told.began is None else told.began) + set_by,
-        summary=told.summary,
-        evidence=known(told.evidence),
-        next=told.next,
-        points=told.points,
+        since=(evaluation.hold.since if alert_text.since is None else alert_text.since) + clock_shift,
+        summary=alert_text.summary,
+        evidence=present_values(alert_text.evidence),
+        next=alert_text.next,
+        points=alert_text.points,
     )

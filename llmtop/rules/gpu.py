@@ -6,45 +6,47 @@ from typing import Final
 
 from llmtop import format as fmt
 from llmtop.hardware import clock_events
-from llmtop.hardware.gpu_errors import is_a_programs, severity_of
+from llmtop.hardware.gpu_errors import is_program_error, severity_of
 from llmtop.rules import limits
-from llmtop.rules.rule import Rule, RuleText, Told, clauses
+from llmtop.rules.rule import AlertText, Rule, RuleText, complete_clauses
 from llmtop.rules.state.gpu import GpuState
 
 UTIL_FULL: Final = (95.0, 90.0)
 """GPU-Util from which a GPU looks fully busy: to raise, and to stay raised."""
-POWER_LOW: Final = limits.pair(limits.SET.low_power_full_util.power_pct, (35.0, 45.0))
+POWER_LOW: Final = limits.threshold_pair(limits.CONFIGURED.low_power_full_util.power_pct, (35.0, 45.0))
 """Per cent of the power limit. Hangs sit at 14 to 22; the lightest real work at full util measured here at 64."""
-SM_LOW: Final = limits.pair(limits.SET.low_power_full_util.sm_pct, (50.0, 60.0))
+SM_LOW: Final = limits.threshold_pair(limits.CONFIGURED.low_power_full_util.sm_pct, (50.0, 60.0))
 """DCGM's guide: below 50 % SM activity a GPU is likely used ineffectively. Spin has 0.8, a hung all-reduce 18."""
 DRAM_LOW: Final = (20.0, 25.0)
 """Memory-bound decoding draws as little as 20 % of the limit, so memory traffic must be absent too."""
 MEM_UTIL_LOW: Final = (10.0, 15.0)
 """Stands in for SM activity where that is absent: 0 on spin and hang, 24 to 100 on every working state."""
 
-MEASURED: Final = "measured on H200s: spin, hung all-reduce, and six kinds of real work"
+MEASUREMENT_SOURCE: Final = "measured on H200s: spin, hung all-reduce, and six kinds of real work"
 
 
-def _limit(pair: tuple[float, float], up: bool) -> float:
-    return pair[1] if up else pair[0]
+def _threshold(pair: tuple[float, float], is_raised: bool) -> float:
+    return pair[1] if is_raised else pair[0]
 
 
-def looks_busy_but_is_not(gpu: GpuState, up: bool = False) -> bool:
+def is_busy_but_idle(gpu: GpuState, is_raised: bool = False) -> bool:
     """Full util at idle power with hardly anything running; False where util or power is absent."""
-    if gpu.util_pct is None or gpu.util_pct < _limit(UTIL_FULL, up):
+    if gpu.util_pct is None or gpu.util_pct < _threshold(UTIL_FULL, is_raised):
         return False
-    if gpu.power_share_pct is None or gpu.power_share_pct >= _limit(POWER_LOW, up):
+    if gpu.power_share_pct is None or gpu.power_share_pct >= _threshold(POWER_LOW, is_raised):
         return False
     if gpu.sm_active_pct is None:
-        return gpu.mem_util_pct is not None and gpu.mem_util_pct < _limit(MEM_UTIL_LOW, up)
+        return gpu.mem_util_pct is not None and gpu.mem_util_pct < _threshold(MEM_UTIL_LOW, is_raised)
     dram = gpu.mean("dram_active_pct")
-    low = gpu.sm_active_pct < _limit(SM_LOW, up) and (dram is None or dram < _limit(DRAM_LOW, up))
+    low = gpu.sm_active_pct < _threshold(SM_LOW, is_raised) and (
+        dram is None or dram < _threshold(DRAM_LOW, is_raised)
+    )
     if gpu.gpu.activity_source == "dcgm":  # it may be of before what runs now: the driver's own word must agree
-        return low and gpu.mem_util_pct is not None and gpu.mem_util_pct < _limit(MEM_UTIL_LOW, up)
+        return low and gpu.mem_util_pct is not None and gpu.mem_util_pct < _threshold(MEM_UTIL_LOW, is_raised)
     return low
 
 
-def _tell_low_power(gpu: GpuState) -> Told:
+def _low_power_alert(gpu: GpuState) -> AlertText:
     util, power, sm = gpu.mean("util_pct"), gpu.mean("power_watts"), gpu.mean("sm_active_pct")
     witness = (
         f"only {fmt.percent(sm, 1 if sm < 10 else 0)} of its SMs are active"
@@ -52,7 +54,7 @@ def _tell_low_power(gpu: GpuState) -> Told:
         else f"its memory controller is {fmt.percent(gpu.mem_util_pct)} busy (this GPU gives no SM activity)"
     )
     seen = f"memory controller {fmt.percent(gpu.mem_util_pct)} busy" if sm is None else f"SM {fmt.percent(sm)}"
-    return Told(
+    return AlertText(
         severity="warning" if sm is None else "critical",
         summary=f"{gpu.label} says {fmt.percent(util)} busy but draws {fmt.number(power)} of "
         f"{fmt.watts(gpu.gpu.power_limit_watts)} and {witness}: a kernel spins or waits there.",
@@ -66,12 +68,14 @@ def _tell_low_power(gpu: GpuState) -> Told:
             "dram_active_pct": gpu.mean("dram_active_pct"),
             "mem_util_pct": gpu.mean("mem_util_pct"),
         },
-        next=_see_stacks(gpu),
-        points=clauses(_drawn(gpu), seen, f"util {fmt.percent(util)}", "a kernel spins or waits there"),
+        next=_stack_advice(gpu),
+        points=complete_clauses(
+            _power_text(gpu), seen, f"util {fmt.percent(util)}", "a kernel spins or waits there"
+        ),
     )
 
 
-def _see_stacks(gpu: GpuState) -> str:
+def _stack_advice(gpu: GpuState) -> str:
     """How to see what runs there, by a pid that means something here."""
     pids, foreign = sorted(set(gpu.rank_pids or gpu.pids)), sorted(set(gpu.foreign_pids))
     if pids:
@@ -86,8 +90,8 @@ def _see_stacks(gpu: GpuState) -> str:
 
 LOW_POWER_FULL_UTIL: Final = Rule[GpuState](
     id="low_power_full_util",
-    holds=looks_busy_but_is_not,
-    tell=_tell_low_power,
+    holds=is_busy_but_idle,
+    describe=_low_power_alert,
     covered_by=frozenset({"stalled", "hung_collective", "straggler"}),
     text=RuleText(
         meaning="GPU-Util counts any running kernel as busy: that of a hung collective, one that spins, or "
@@ -95,7 +99,7 @@ LOW_POWER_FULL_UTIL: Final = Rule[GpuState](
         condition=f"util at least {UTIL_FULL[0]:.0f} %, power under {POWER_LOW[0]:.0f} % of the limit, SM active "
         f"under {SM_LOW[0]:.0f} % and DRAM under {DRAM_LOW[0]:.0f} %; where the GPU gives no SM activity, memory "
         f"util under {MEM_UTIL_LOW[0]:.0f} % instead",
-        source=f"{MEASURED}; NVIDIA's DCGM guide (SM activity under 50 % is likely ineffective)",
+        source=f"{MEASUREMENT_SOURCE}; NVIDIA's DCGM guide (SM activity under 50 % is likely ineffective)",
         hold_seconds=3.0,
         clear_seconds=5.0,
         fields=("util_pct", "power_watts", "sm_active_pct", "dram_active_pct", "mem_util_pct"),
@@ -108,7 +112,7 @@ _THROTTLE: Final = {
     clock_events.HW_POWER_BRAKE: "the power supply told it to brake",
     clock_events.HW_SLOWDOWN: "the hardware slowed it down",
 }
-_AGAINST: Final = {
+_THROTTLE_ADVICE: Final = {
     frozenset({clock_events.HW_THERMAL, clock_events.SW_THERMAL}): "look at cooling and at the neighbours' "
     "temperature: nvidia-smi -q -d TEMPERATURE,PERFORMANCE",
     frozenset({clock_events.HW_POWER_BRAKE, clock_events.HW_SLOWDOWN}): "look at the power supply and cables: "
@@ -119,12 +123,12 @@ _NEAR_LIMIT, _STILL_NEAR_LIMIT = 0.9, 0.8
 """Of the limit. A starved GPU has the reason too, in the short bursts in which it works."""
 
 
-def _is_capped(gpu: GpuState, up: bool) -> bool:
+def _is_capped(gpu: GpuState, is_raised: bool) -> bool:
     clock, most = gpu.mean("sm_clock_mhz"), gpu.gpu.sm_clock_max_mhz
     if not gpu.reasons or clock is None or most is None or clock >= most:
         return False
     power, limit = gpu.mean("power_watts"), gpu.gpu.power_limit_watts
-    if power is None or not limit or power < limit * (_STILL_NEAR_LIMIT if up else _NEAR_LIMIT):
+    if power is None or not limit or power < limit * (_STILL_NEAR_LIMIT if is_raised else _NEAR_LIMIT):
         return False
     return clock_events.SW_POWER_CAP in gpu.reasons and gpu.util_pct is not None and gpu.util_pct >= _WORKING_UTIL
 
@@ -140,32 +144,33 @@ def _clock_evidence(gpu: GpuState) -> dict[str, float | int | None]:
     }
 
 
-def _clocks(gpu: GpuState) -> str:
-    return f"{_clock(gpu)} at {_drawn(gpu)}"
+def _clock_range_text(gpu: GpuState) -> str:
+    return f"{_clock_text(gpu)} at {_power_text(gpu)}"
 
 
-def _drawn(gpu: GpuState) -> str:
+def _power_text(gpu: GpuState) -> str:
     return f"{fmt.number(gpu.mean('power_watts'))} of {fmt.watts(gpu.gpu.power_limit_watts)}"
 
 
-def _clock(gpu: GpuState) -> str:
+def _clock_text(gpu: GpuState) -> str:
     return f"{fmt.number(gpu.mean('sm_clock_mhz'))} of {fmt.number(gpu.gpu.sm_clock_max_mhz, 0, ' MHz')}"
 
 
-def _tell_capped(gpu: GpuState) -> Told:
-    return Told(
+def _power_capped_alert(gpu: GpuState) -> AlertText:
+    return AlertText(
         severity="info",
-        summary=f"{gpu.label} works at its power limit: SM clock {_clocks(gpu)}. That is how hard work looks.",
+        summary=f"{gpu.label} works at its power limit: SM clock {_clock_range_text(gpu)}. "
+        "That is how hard work looks.",
         evidence=_clock_evidence(gpu),
         next="nothing to do; nvidia-smi -q -d POWER shows whether the limit is below the GPU's own default",
-        points=clauses(_drawn(gpu), "a sign of hard work", f"SM clock {_clock(gpu)}"),
+        points=complete_clauses(_power_text(gpu), "a sign of hard work", f"SM clock {_clock_text(gpu)}"),
     )
 
 
 POWER_CAPPED: Final = Rule[GpuState](
     id="power_capped",
     holds=_is_capped,
-    tell=_tell_capped,
+    describe=_power_capped_alert,
     covered_by=frozenset({"throttled"}),
     text=RuleText(
         meaning="The driver lowers the SM clock to stay within the power limit. Dense matrix work does that "
@@ -180,32 +185,32 @@ POWER_CAPPED: Final = Rule[GpuState](
 )
 
 
-def _is_throttled(gpu: GpuState, up: bool) -> bool:
+def _is_throttled(gpu: GpuState, is_raised: bool) -> bool:
     idle = gpu.util_pct is not None and gpu.util_pct <= 5.0
     return bool(gpu.reasons) and not idle and not _THROTTLE.keys().isdisjoint(gpu.reasons or ())
 
 
-def _tell_throttled(gpu: GpuState) -> Told:
+def _throttled_alert(gpu: GpuState) -> AlertText:
     reasons = gpu.reasons or frozenset()
     # HW_SLOWDOWN is set beside what caused it, and alone where the driver does not say which that was.
     named = reasons & _THROTTLE.keys() - {clock_events.HW_SLOWDOWN} or reasons & _THROTTLE.keys()
     why = [words for reason, words in _THROTTLE.items() if reason in named]
-    advice = [words for causes, words in _AGAINST.items() if named & causes]
+    advice = [words for causes, words in _THROTTLE_ADVICE.items() if named & causes]
     heat = f", {fmt.number(gpu.temperature_c, 0, ' °C')}" if gpu.temperature_c is not None else ""
-    return Told(
+    return AlertText(
         severity="warning",
         summary=f"{gpu.label} is slowed down, {' and '.join(why) or 'by its hardware'}: "
-        f"SM clock {_clocks(gpu)}{heat}.",
+        f"SM clock {_clock_range_text(gpu)}{heat}.",
         evidence=_clock_evidence(gpu),
         next="; ".join(advice),
-        points=clauses(*why, heat.removeprefix(", "), f"SM clock {_clock(gpu)}", _drawn(gpu)),
+        points=complete_clauses(*why, heat.removeprefix(", "), f"SM clock {_clock_text(gpu)}", _power_text(gpu)),
     )
 
 
 THROTTLED: Final = Rule[GpuState](
     id="throttled",
     holds=_is_throttled,
-    tell=_tell_throttled,
+    describe=_throttled_alert,
     text=RuleText(
         meaning="The GPU or its driver lowers the clocks to protect it. In a synchronous job every other GPU "
         "waits for this one.",
@@ -217,21 +222,21 @@ THROTTLED: Final = Rule[GpuState](
     ),
 )
 
-DRAM_BOUND: Final = limits.pair(limits.SET.memory_bound.dram_pct, (70.0, 60.0))
+DRAM_BOUND: Final = limits.threshold_pair(limits.CONFIGURED.memory_bound.dram_pct, (70.0, 60.0))
 """The practical peak is 88 %; a GPT's training takes 31 to 42."""
 _TENSOR_IDLE: Final = (20.0, 25.0)
 
 
-def _is_memory_bound(gpu: GpuState, up: bool) -> bool:
+def _is_memory_bound(gpu: GpuState, is_raised: bool) -> bool:
     dram, tensor, util = gpu.mean("dram_active_pct"), gpu.mean("tensor_active_pct"), gpu.mean("util_pct")
     if dram is None or tensor is None or util is None or util < 90.0:
         return False
-    return dram >= _limit(DRAM_BOUND, up) and tensor < _limit(_TENSOR_IDLE, up)
+    return dram >= _threshold(DRAM_BOUND, is_raised) and tensor < _threshold(_TENSOR_IDLE, is_raised)
 
 
-def _tell_memory_bound(gpu: GpuState) -> Told:
+def _memory_bound_alert(gpu: GpuState) -> AlertText:
     dram, tensor = gpu.mean("dram_active_pct"), gpu.mean("tensor_active_pct")
-    return Told(
+    return AlertText(
         severity="info",
         summary=f"{gpu.label} is limited by its memory's bandwidth: DRAM {fmt.percent(dram)} active (about 88 is "
         f"the most there is), tensor cores {fmt.percent(tensor, 1)}.",
@@ -242,20 +247,20 @@ def _tell_memory_bound(gpu: GpuState) -> Told:
             "util_pct": gpu.mean("util_pct"),
         },
         next="fuse elementwise work (torch.compile), use bf16 and FlashAttention; press c to see which kernels",
-        points=clauses(f"DRAM {fmt.percent(dram)} active", f"tensor cores {fmt.percent(tensor, 1)}"),
+        points=complete_clauses(f"DRAM {fmt.percent(dram)} active", f"tensor cores {fmt.percent(tensor, 1)}"),
     )
 
 
 MEMORY_BOUND: Final = Rule[GpuState](
     id="memory_bound",
     holds=_is_memory_bound,
-    tell=_tell_memory_bound,
+    describe=_memory_bound_alert,
     covered_by=frozenset({"stalled"}),
     text=RuleText(
         meaning="The SMs wait for device memory. More arithmetic per byte helps, more FLOP/s do not.",
         condition=f"DRAM active at least {DRAM_BOUND[0]:.0f} %, tensor active under {_TENSOR_IDLE[0]:.0f} %, "
         "util at least 90 %, as means over 3 s",
-        source=f"{MEASURED} (elementwise chain: DRAM 88, tensor 0.3)",
+        source=f"{MEASUREMENT_SOURCE} (elementwise chain: DRAM 88, tensor 0.3)",
         hold_seconds=3.0,
         clear_seconds=6.0,
         fields=("dram_active_pct", "tensor_active_pct", "sm_active_pct"),
@@ -263,28 +268,28 @@ MEMORY_BOUND: Final = Rule[GpuState](
 )
 
 
-def _has_error(gpu: GpuState, up: bool) -> bool:
+def _has_error(gpu: GpuState, is_raised: bool) -> bool:
     return gpu.gpu.error is not None
 
 
-def _tell_error(gpu: GpuState) -> Told:
+def _error_alert(gpu: GpuState) -> AlertText:
     error = gpu.error_text
-    return Told(
+    return AlertText(
         severity=severity_of(error),
         summary=f"{gpu.label}: {fmt.printable(error, 160)}.",
         evidence={"temperature_c": gpu.temperature_c, "power_watts": gpu.mean("power_watts")},
         next="the GPU is well; read what the program that ended wrote, and run it under compute-sanitizer, or "
         "with CUDA_LAUNCH_BLOCKING=1, to find the kernel"
-        if is_a_programs(error)
+        if is_program_error(error)
         else "read the kernel's log: dmesg | grep -i -e xid -e nvrm",
-        points=clauses(*fmt.printable(error, 160).split(": ")),
+        points=complete_clauses(*fmt.printable(error, 160).split(": ")),
     )
 
 
 GPU_ERROR: Final = Rule[GpuState](
     id="gpu_error",
     holds=_has_error,
-    tell=_tell_error,
+    describe=_error_alert,
     text=RuleText(
         meaning="The driver refused a call in a way that means more than an absent value, or reported an Xid "
         "or ECC event. It is critical where the GPU is lost, or work or data on it; an Xid that a program brings "

@@ -5,25 +5,25 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from llmtop import format as fmt
-from llmtop.rules.gpu import looks_busy_but_is_not
-from llmtop.rules.rule import Rule, RuleText, Told, clauses
+from llmtop.rules.gpu import is_busy_but_idle
+from llmtop.rules.rule import AlertText, Rule, RuleText, complete_clauses
 from llmtop.rules.state.gpu import GpuState
 from llmtop.rules.state.rank import JobState, RankState
-from llmtop.rules.state.windows import finite
+from llmtop.rules.state.windows import finite_or_none
 
 
-class Culprit(NamedTuple):
+class BlockingRank(NamedTuple):
     """The rank that the others wait for, and how that is known."""
 
     state: RankState
     why: str
 
 
-LIFE_SECONDS: Final = 60.0
+OTHER_WORK_MAX_AGE_SECONDS: Final = 60.0
 """Work that was seen so lately is of now; a training that does any tells of it every 5 s."""
 
 
-TOLD_SECONDS: Final = 8.0
+OTHER_WORK_REPORT_SECONDS: Final = 8.0
 """Work that goes on is told of every 5 s; so much later it is over, or one forward pass takes longer than 3 s."""
 ACTIVE_CPU_PCT: Final = 20.0
 """Percent of a core; NCCL's and llmtop's own threads take a few in a rank that sleeps."""
@@ -35,31 +35,35 @@ def stalled_ranks(job: JobState) -> list[RankState]:
     return [state for state in job.ranks if state.rank.state == "stalled" and state.rank.kind == "step"]
 
 
-def _is_stalled(job: JobState, up: bool) -> bool:
-    return bool(stalled_ranks(job)) and not _waits_for_work(job)
+def _is_stalled(job: JobState, is_raised: bool) -> bool:
+    return bool(stalled_ranks(job)) and not _is_waiting_for_other_work(job)
 
 
-def _waits_for_work(job: JobState) -> bool:
+def _is_waiting_for_other_work(job: JobState) -> bool:
     """Whether the stalled ranks wait for one that works at something else: the first often validates alone."""
     if any(state.rank.state in ("stopped", "gone") for state in job.ranks):
         return False
-    return any(state.rank.state == "running" and is_at_other_work(state) for state in job.ranks)
+    return any(state.rank.state == "running" and is_doing_other_work(state) for state in job.ranks)
 
 
-def is_at_other_work(state: RankState) -> bool:
+def is_doing_other_work(state: RankState) -> bool:
     """Whether work that ends no step was seen since its last step, and lately."""
     worked = state.last_work_at
-    return worked is not None and worked > (state.last_step_at or 0.0) and state.now - worked <= LIFE_SECONDS
+    return (
+        worked is not None
+        and worked > (state.last_step_at or 0.0)
+        and state.now - worked <= OTHER_WORK_MAX_AGE_SECONDS
+    )
 
 
-def is_working_on(state: RankState) -> bool:
+def is_still_doing_other_work(state: RankState) -> bool:
     """Whether a rank at other work still does it: told of just now, or by what its process and its GPU do.
 
     A rank that hangs after its forward pass was at work as well, and then sleeps in a lock, a read or a wait.
     """
-    if not is_at_other_work(state):
+    if not is_doing_other_work(state):
         return False
-    return state.now - (state.last_work_at or 0.0) <= TOLD_SECONDS or _is_active(state)
+    return state.now - (state.last_work_at or 0.0) <= OTHER_WORK_REPORT_SECONDS or _is_active(state)
 
 
 def _is_active(state: RankState) -> bool:
@@ -70,10 +74,10 @@ def _is_active(state: RankState) -> bool:
             return True
         if process.state == "disk-sleep":
             return True
-    return _works(state)
+    return _is_gpu_working(state)
 
 
-def culprit(job: JobState) -> Culprit | None:
+def find_blocking_rank(job: JobState) -> BlockingRank | None:
     """Who holds a stalled job up, or None where nothing tells.
 
     In this order: a rank that is stopped or has exited; the one whose step is behind all others'; the one whose
@@ -83,29 +87,29 @@ def culprit(job: JobState) -> Culprit | None:
         return None
     for state in job.ranks:
         if state.rank.state == "stopped":
-            return Culprit(state, "is stopped by a signal")
+            return BlockingRank(state, "is stopped by a signal")
     for state in job.ranks:
         if state.rank.state == "gone":
-            return Culprit(state, "has exited")
-    return _behind(job) or _idle_among_spinning(job)
+            return BlockingRank(state, "has exited")
+    return _rank_behind_in_collectives(job) or _idle_rank_among_spinning(job)
 
 
-def _behind(job: JobState) -> Culprit | None:
+def _rank_behind_in_collectives(job: JobState) -> BlockingRank | None:
     steps = [(state.rank.step, place) for place, state in enumerate(job.ranks) if state.rank.step is not None]
     if len(steps) < len(job.ranks):
         return None
     (last, place), (next_to_last, _) = sorted(steps)[:2]
     if last == next_to_last:
         return None
-    return Culprit(job.ranks[place], f"is still at step {last}, the others at {next_to_last} or later")
+    return BlockingRank(job.ranks[place], f"is still at step {last}, the others at {next_to_last} or later")
 
 
-def _idle_among_spinning(job: JobState) -> Culprit | None:
+def _idle_rank_among_spinning(job: JobState) -> BlockingRank | None:
     idle = [state for state in job.ranks if state.gpu is not None and _is_idle(state.gpu)]
-    spinning = [state for state in job.ranks if state.gpu is not None and looks_busy_but_is_not(state.gpu)]
+    spinning = [state for state in job.ranks if state.gpu is not None and is_busy_but_idle(state.gpu)]
     if len(idle) != 1 or not spinning or len(idle) + len(spinning) < len(job.ranks):
         return None
-    return Culprit(idle[0], "leaves its GPU idle, the others' spin in a collective")
+    return BlockingRank(idle[0], "leaves its GPU idle, the others' spin in a collective")
 
 
 def _is_idle(gpu: GpuState) -> bool:
@@ -114,40 +118,40 @@ def _is_idle(gpu: GpuState) -> bool:
 
 def seconds_without_step(state: RankState, now: float) -> float | None:
     """Since its last step ended, or since it attached; None where neither is known."""
-    last = _last_sign(state)
+    last = _last_progress_at(state)
     return None if last is None else max(now - last, 0.0)
 
 
-def _last_sign(state: RankState) -> float | None:
+def _last_progress_at(state: RankState) -> float | None:
     """When a process finished its last step, or attached, if it has not finished any; unix seconds."""
-    return finite(state.rank.attached_at) if state.last_step_at is None else state.last_step_at
+    return finite_or_none(state.rank.attached_at) if state.last_step_at is None else state.last_step_at
 
 
-def _works(state: RankState) -> bool:
+def _is_gpu_working(state: RankState) -> bool:
     """Whether the rank's GPU does real work all the same: an evaluation, a checkpoint, a compilation."""
     gpu = state.gpu
     return gpu is not None and (gpu.util_pct or 0.0) >= 50.0 and (gpu.power_share_pct or 0.0) >= 50.0
 
 
-def _began(stalled: list[RankState]) -> float | None:
+def _stalled_since(stalled: list[RankState]) -> float | None:
     """When the stalled ranks finished their last step, in unix seconds."""
-    times = [_last_sign(state) for state in stalled]
+    times = [_last_progress_at(state) for state in stalled]
     return min((time for time in times if time is not None), default=None)
 
 
-def _tell(job: JobState) -> Told:
+def _stalled_alert(job: JobState) -> AlertText:
     stalled = stalled_ranks(job) or list(job.ranks)
-    found = culprit(job)
+    found = find_blocking_rank(job)
     named = found.state if found else stalled[0]
     waiting = [state for state in stalled if state is not named]
-    works = found is None and all(_works(state) for state in stalled)
+    works = found is None and all(_is_gpu_working(state) for state in stalled)
     seconds = max(
         (s for state in stalled if (s := seconds_without_step(state, job.now)) is not None), default=None
     )
     gpu = named.gpu
-    return Told(
+    return AlertText(
         severity="warning" if works else "critical",
-        summary=_sentence(named, found, waiting, seconds, works),
+        summary=_stalled_summary(named, found, waiting, seconds, works),
         evidence={
             "seconds_without_step": seconds,
             "step": named.rank.step,
@@ -161,15 +165,15 @@ def _tell(job: JobState) -> Told:
             "waiting_power_watts": _mean_over(waiting, "power_watts"),
             "waiting_sm_active_pct": _mean_over(waiting, "sm_active_pct"),
         },
-        next=_next(named, found),
-        about=named,
-        began=_began(stalled),
-        points=_points(named, found, waiting, seconds, works),
+        next=_stalled_next_step(named, found),
+        subject_rank=named,
+        since=_stalled_since(stalled),
+        points=_stalled_points(named, found, waiting, seconds, works),
     )
 
 
-def _sentence(
-    named: RankState, found: Culprit | None, waiting: list[RankState], seconds: float | None, works: bool
+def _stalled_summary(
+    named: RankState, found: BlockingRank | None, waiting: list[RankState], seconds: float | None, works: bool
 ) -> str:
     where = f" ({named.where})" if named.where else ""
     since = "No step" if seconds is None else f"No step for {fmt.duration(float(round(seconds)))}"
@@ -183,20 +187,22 @@ def _sentence(
     return f"{since} in {named.label}{where}{_gpu_words(named.gpu)}."
 
 
-def _points(
-    named: RankState, found: Culprit | None, waiting: list[RankState], seconds: float | None, works: bool
+def _stalled_points(
+    named: RankState, found: BlockingRank | None, waiting: list[RankState], seconds: float | None, works: bool
 ) -> tuple[str, ...]:
     since = "no step yet" if seconds is None else f"no step for {fmt.duration(float(round(seconds)))}"
     if found:
-        return clauses(*found.why.split(", "), since, f"{fmt.counted(len(waiting), 'other rank')} held up")
+        return complete_clauses(
+            *found.why.split(", "), since, f"{fmt.counted(len(waiting), 'other rank')} held up"
+        )
     if waiting:
-        return clauses(since, f"in {len(waiting) + 1} ranks", "none of them stands out")
+        return complete_clauses(since, f"in {len(waiting) + 1} ranks", "none of them stands out")
     gpu = named.gpu
     if works:
-        return clauses(since, "its GPU works", "an evaluation, a checkpoint or a compilation?")
+        return complete_clauses(since, "its GPU works", "an evaluation, a checkpoint or a compilation?")
     if gpu is None:
-        return clauses(since)
-    return clauses(since, f"GPU at {fmt.percent(gpu.util_pct)} util", fmt.watts(gpu.mean("power_watts")))
+        return complete_clauses(since)
+    return complete_clauses(since, f"GPU at {fmt.percent(gpu.util_pct)} util", fmt.watts(gpu.mean("power_watts")))
 
 
 def _gpu_words(gpu: GpuState | None) -> str:
@@ -210,7 +216,7 @@ def _mean_over(states: list[RankState], measure: str) -> float | None:
     return sum(values) / len(values) if values else None
 
 
-def _next(named: RankState, found: Culprit | None) -> str:
+def _stalled_next_step(named: RankState, found: BlockingRank | None) -> str:
     pid = named.rank.pid
     if named.rank.state == "stopped":
         return f"let it go on: kill -CONT {pid}"
@@ -222,7 +228,7 @@ def _next(named: RankState, found: Culprit | None) -> str:
 STALLED: Final = Rule[JobState](
     id="stalled",
     holds=_is_stalled,
-    tell=_tell,
+    describe=_stalled_alert,
     covered_by=frozenset({"hung_collective"}),
     text=RuleText(
         meaning="A training process is alive and has not finished a step for long, nor asked for a batch, nor "

@@ -6,8 +6,8 @@ from typing import Final
 
 from llmtop.model.bottlenecks import BoundId
 from llmtop.rules.state.rank import RankState
-from llmtop.rules.state.windows import finite
-from llmtop.step_history.whole_steps import covered
+from llmtop.rules.state.windows import finite_or_none
+from llmtop.step_history.whole_steps import covered_seconds
 
 _NEXT: Final[dict[BoundId, str]] = {
     "input_bound": "read and tokenize the next batch in a thread or process of its own, while the model computes "
@@ -21,26 +21,26 @@ _NEXT: Final[dict[BoundId, str]] = {
 }
 
 
-ASKED_PCT: Final = 80.0
+BUSY_WITH_REQUESTS_PCT: Final = 80.0
 """Of the time in requests, from which on it is what they wait for that leaves a GPU idle, and not who asks."""
 
 
-def asked_enough(state: RankState) -> bool:
+def has_enough_requests(state: RankState) -> bool:
     """Whether a process that answers requests had some to answer most of the time; True of all others."""
     rank = state.rank
     if rank.kind != "request":
         return True
-    mean = finite(rank.step_seconds_mean)
-    return bool(mean) and 100.0 * covered(rank.phases) >= ASKED_PCT * (mean or 0.0)
+    mean = finite_or_none(rank.step_seconds_mean)
+    return bool(mean) and 100.0 * covered_seconds(rank.phases) >= BUSY_WITH_REQUESTS_PCT * (mean or 0.0)
 
 
-def unit(state: RankState) -> str:
+def step_noun(state: RankState) -> str:
     """What a step of that process is, in a sentence."""
     if not state.rank.inference:
         return "step"
     return "request" if state.rank.kind == "request" else "forward pass"
 
 
-def advice(state: RankState, bound: BoundId, of_training: str) -> str:
+def next_step(state: RankState, bound: BoundId, of_training: str) -> str:
     """What to do next: `of_training`, or what helps where nothing is trained."""
     return _NEXT.get(bound, of_training) if state.rank.inference else of_training

@@ -11,7 +11,7 @@ from typing import Final
 from llmtop import format as fmt
 from llmtop.model.snapshot import Cause
 from llmtop.naming.phase_names import Role
-from llmtop.rules.inference import advice, unit
+from llmtop.rules.inference import next_step, step_noun
 from llmtop.rules.recent_steps import (
     INPUT_PCT,
     POWER_LAUNCH,
@@ -19,34 +19,34 @@ from llmtop.rules.recent_steps import (
     SYNC_PCT,
     UTIL_LAUNCH,
     WINDOW_STEPS,
-    active,
-    believed_idle,
-    clocks,
-    copies,
-    does_little,
-    evidence_of,
-    idles,
-    judged,
-    lasted,
-    mostly,
+    activity_text,
+    estimate_idle,
+    idle_or_activity_text,
+    idle_text,
+    is_copying,
+    is_in_most_steps,
+    is_little_used,
     outside_pct,
-    pick,
-    short_active,
-    short_idle,
-    timed,
-    who,
+    pick_threshold,
+    rank_name,
+    role_evidence,
+    short_activity_text,
+    short_idle_text,
+    steps_to_evaluate,
+    timed_steps,
+    total_seconds,
 )
-from llmtop.rules.rule import Rule, RuleText, Told, clauses
+from llmtop.rules.rule import AlertText, Rule, RuleText, complete_clauses
 from llmtop.rules.state.rank import RankState
 from llmtop.rules.state.step_costs import LAUNCHING, StepCosts, gpu_share_pct, host_share_pct, idle_share_pct
-from llmtop.rules.state.windows import finite
+from llmtop.rules.state.windows import finite_or_none
 
 IDLE_PCT: Final = (10.0, 8.5)
 """Of the time, to raise and to stay raised; a capture's verdict is the GPU's own work below ten, too. GPU-Util
 made 8.5 of 3.2 idle per cent, and 11 of 13.6."""
-LOOKED_AT_PCT: Final = SYNC_PCT
+SAMPLED_PCT: Final = SYNC_PCT
 """Of the time, in calls that wait for the GPU; the threshold in use elsewhere for synchronising."""
-LOOKED_AT_LEAST_PCT: Final = (SYNC_PCT[0] / 2, SYNC_PCT[0] * 0.35)
+SAMPLED_LEAST_PCT: Final = (SYNC_PCT[0] / 2, SYNC_PCT[0] * 0.35)
 """Where that is half or more of what the GPU works at all: then host and GPU take turns."""
 LAUNCHING_PCT: Final = 60.0
 MOSTLY_LAUNCHING_PCT: Final = 50.0
@@ -54,13 +54,15 @@ MOSTLY_LAUNCHING_PCT: Final = 50.0
 _WAITING: Final[tuple[Role, ...]] = ("input", "h2d", "comm", "sync")
 
 
-def _waits_for_gpu(state: RankState, up: bool) -> bool:
+def _is_waiting_for_gpu(state: RankState, is_raised: bool) -> bool:
     """Whether the host stands in waiting calls for so long that they are what keeps it from launching ahead."""
-    waits, busy = finite(state.rank.gpu_wait_pct), finite(state.rank.gpu_busy_pct)
+    waits, busy = finite_or_none(state.rank.gpu_wait_pct), finite_or_none(state.rank.gpu_busy_pct)
     if waits is None:
         return False
-    takes_turns = busy is not None and waits >= 0.5 * busy and waits >= pick(LOOKED_AT_LEAST_PCT, up)
-    return waits >= pick(LOOKED_AT_PCT, up) or takes_turns
+    takes_turns = (
+        busy is not None and waits >= 0.5 * busy and waits >= pick_threshold(SAMPLED_LEAST_PCT, is_raised)
+    )
+    return waits >= pick_threshold(SAMPLED_PCT, is_raised) or takes_turns
 
 
 def _main_wait(state: RankState) -> Cause | None:
@@ -70,47 +72,47 @@ def _main_wait(state: RankState) -> Cause | None:
 # ---- launching ----
 
 
-def _idle_but_for(state: RankState, steps: list[StepCosts]) -> float | None:
+def _unexplained_idle(state: RankState, steps: list[StepCosts]) -> float | None:
     """How idle the GPU is beyond what long steps that come now and then, and time outside of phases, explain.
 
     Between requests it has nothing to do.
     """
-    idle, rank = believed_idle(state), state.rank
+    idle, rank = estimate_idle(state), state.rank
     if idle is None:
         return None
-    mean, usual = finite(rank.step_seconds_mean), finite(rank.step_seconds_p50)
-    outside = finite(rank.outside_seconds)
+    mean, usual = finite_or_none(rank.step_seconds_mean), finite_or_none(rank.step_seconds_p50)
+    outside = finite_or_none(rank.outside_seconds)
     rare = 100.0 * (1.0 - usual / mean) if mean and usual else 0.0
     between = 100.0 * outside / mean if mean and outside is not None else 0.0
-    waits = _waits_outside_pct(state)
+    waits = _outside_wait_pct(state)
     if rank.kind == "request":
-        between, rare = 100.0 * (1.0 - (finite(rank.steps_per_s) or 0.0) * (usual or 0.0)), 0.0
+        between, rare = 100.0 * (1.0 - (finite_or_none(rank.steps_per_s) or 0.0) * (usual or 0.0)), 0.0
     return idle - max(rare, between - waits, outside_pct(steps) - waits, 0.0)
 
 
-def _waits_outside_pct(state: RankState) -> float:
+def _outside_wait_pct(state: RankState) -> float:
     """What of the time the host stands in calls outside of phases that wait for the GPU: it works meanwhile."""
-    rank, found = state.rank, finite(state.rank.gpu_wait_pct)
-    mean = finite(rank.step_seconds_mean)
+    rank, found = state.rank, finite_or_none(state.rank.gpu_wait_pct)
+    mean = finite_or_none(rank.step_seconds_mean)
     if not found or not mean:
         return 0.0
     outside = {cause.what for cause in rank.outside_causes}
     return min(found, 100.0 / mean * sum(wait.seconds for wait in rank.gpu_waits if wait.what in outside))
 
 
-def _starves(state: RankState, steps: list[StepCosts], up: bool) -> bool:
+def _is_gpu_starved(state: RankState, steps: list[StepCosts], is_raised: bool) -> bool:
     """Whether the GPU has too little to do; by its activity alone where nobody can tell how idle it is."""
-    gpu, idle = state.gpu, _idle_but_for(state, steps)
+    gpu, idle = state.gpu, _unexplained_idle(state, steps)
     if gpu is None or not gpu.util_pct:
         return False
-    if idle is not None and (not state.rank.gpu_busy_bound or idle >= pick(IDLE_PCT, up)):
-        return idle >= pick(IDLE_PCT, up)
-    if gpu.power_share_pct is None or gpu.power_share_pct >= pick(POWER_LAUNCH, up):
+    if idle is not None and (not state.rank.gpu_busy_bound or idle >= pick_threshold(IDLE_PCT, is_raised)):
+        return idle >= pick_threshold(IDLE_PCT, is_raised)
+    if gpu.power_share_pct is None or gpu.power_share_pct >= pick_threshold(POWER_LAUNCH, is_raised):
         return False
-    return gpu.util_pct < UTIL_LAUNCH and does_little(state, up, SM_LAUNCH)
+    return gpu.util_pct < UTIL_LAUNCH and is_little_used(state, is_raised, SM_LAUNCH)
 
 
-def launching_weighs_more(state: RankState, steps: list[StepCosts], idle: float | None) -> bool:
+def is_launching_dominant(state: RankState, steps: list[StepCosts], idle: float | None) -> bool:
     """Whether most of the GPU's idle time is not the wait for data, and the host mostly launches.
 
     What the waits could explain is taken off the idle time; what is left must be twice the wait for data. The
@@ -131,19 +133,27 @@ def launching_weighs_more(state: RankState, steps: list[StepCosts], idle: float 
     return left >= max(IDLE_PCT[0], 2 * host_share_pct(steps, ("input",)))
 
 
-def _launch_bound(state: RankState, up: bool) -> bool:
-    steps = judged(state)
-    if not steps or copies(state, up) or _waits_for_gpu(state, up) or not _starves(state, steps, up):
+def _is_launch_bound(state: RankState, is_raised: bool) -> bool:
+    steps = steps_to_evaluate(state)
+    if (
+        not steps
+        or is_copying(state, is_raised)
+        or _is_waiting_for_gpu(state, is_raised)
+        or not _is_gpu_starved(state, steps, is_raised)
+    ):
         return False
-    if state.rank.gpu_busy_pct is None and (finite(state.rank.gpu_wait_pct) or 0.0) >= LOOKED_AT_LEAST_PCT[0]:
+    if (
+        state.rank.gpu_busy_pct is None
+        and (finite_or_none(state.rank.gpu_wait_pct) or 0.0) >= SAMPLED_LEAST_PCT[0]
+    ):
         return False  # it is not known yet whether they take turns
-    if launching_weighs_more(state, steps, _idle_but_for(state, steps)):
+    if is_launching_dominant(state, steps, _unexplained_idle(state, steps)):
         return True
     return host_share_pct(steps, LAUNCHING) >= LAUNCHING_PCT and host_share_pct(steps, _WAITING) < INPUT_PCT[0]
 
 
-def _tell_launch(state: RankState) -> Told:
-    evidence = evidence_of(state, "compute")
+def _launch_bound_alert(state: RankState) -> AlertText:
+    evidence = role_evidence(state, "compute")
     del evidence["compute_host_pct"], evidence["compute_gpu_pct"]
     steps = state.recent(WINDOW_STEPS)
     launching = host_share_pct(steps, LAUNCHING)
@@ -151,20 +161,21 @@ def _tell_launch(state: RankState) -> Told:
     evidence["gpu_host_paced_pct"] = state.rank.gpu_host_paced_pct
     evidence["waiting_calls_pct"] = state.rank.gpu_wait_pct
     watts = state.gpu.mean("power_watts") if state.gpu else None
-    seen = idles(evidence) or f"{active(state)} at {fmt.watts(watts)}"
-    return Told(
+    seen = idle_text(evidence) or f"{activity_text(state)} at {fmt.watts(watts)}"
+    return AlertText(
         severity="warning",
-        summary=f"{who(state)} launches its kernels more slowly than the GPU runs them: "
-        f"{fmt.percent(launching)} of a {unit(state)} goes into launching ({lasted(steps)}), and {seen}.",
+        summary=f"{rank_name(state)} launches its kernels more slowly than the GPU runs them: "
+        f"{fmt.percent(launching)} of a {step_noun(state)} goes into launching ({total_seconds(steps)}), "
+        f"and {seen}.",
         evidence=evidence,
-        next=advice(
+        next=next_step(
             state,
             "launch_bound",
             "torch.compile or CUDA graphs, a fused optimizer, larger batches; press c to count the launches",
         ),
-        points=clauses(
-            f"launches {fmt.percent(launching)} of the {lasted(steps)}",
-            short_idle(evidence) if evidence["gpu_idle_pct"] is not None else short_active(state),
+        points=complete_clauses(
+            f"launches {fmt.percent(launching)} of the {total_seconds(steps)}",
+            short_idle_text(evidence) if evidence["gpu_idle_pct"] is not None else short_activity_text(state),
             fmt.watts(watts),
         ),
     )
@@ -172,8 +183,8 @@ def _tell_launch(state: RankState) -> Told:
 
 LAUNCH_BOUND: Final = Rule[RankState](
     id="launch_bound",
-    holds=_launch_bound,
-    tell=_tell_launch,
+    holds=_is_launch_bound,
+    describe=_launch_bound_alert,
     # Not by low_power_full_util: of ranks whose hosts are too slow, now one's GPU spins and now the other's.
     covered_by=frozenset(
         {"stalled", "straggler", "input_bound", "h2d_bound", "sync_bound", "communication_bound"}
@@ -199,56 +210,59 @@ LAUNCH_BOUND: Final = Rule[RankState](
 # ---- waiting for the GPU ----
 
 
-def _sync_bound(state: RankState, up: bool) -> bool:
-    steps = judged(state)
-    if not steps or not (_waits_for_gpu(state, up) or mostly(steps, "sync", pick(SYNC_PCT, up))):
+def _is_sync_bound(state: RankState, is_raised: bool) -> bool:
+    steps = steps_to_evaluate(state)
+    if not steps or not (
+        _is_waiting_for_gpu(state, is_raised)
+        or is_in_most_steps(steps, "sync", pick_threshold(SYNC_PCT, is_raised))
+    ):
         return False
-    idle = believed_idle(state)
+    idle = estimate_idle(state)
     if idle is None:
-        idle = idle_share_pct(timed(state, 1))
-    return idle is not None and idle >= pick(IDLE_PCT, up)
+        idle = idle_share_pct(timed_steps(state, 1))
+    return idle is not None and idle >= pick_threshold(IDLE_PCT, is_raised)
 
 
-def _tell_sync(state: RankState) -> Told:
-    evidence = evidence_of(state, "sync")
-    wait, found = _main_wait(state), finite(state.rank.gpu_wait_pct)
+def _sync_bound_alert(state: RankState) -> AlertText:
+    evidence = role_evidence(state, "sync")
+    wait, found = _main_wait(state), finite_or_none(state.rank.gpu_wait_pct)
     steps = state.recent(WINDOW_STEPS)
     named = host_share_pct(steps, ("sync",))
     evidence["waiting_calls_pct"] = found
-    where, share, of = f" ({lasted(steps)})", max(named, found or 0.0), f"the {lasted(steps)}"
+    where, share, of = f" ({total_seconds(steps)})", max(named, found or 0.0), f"the {total_seconds(steps)}"
     if found is not None and found >= named:  # by looks over the window of the rank's own figures
-        where, of = "", f"a {unit(state)}"
+        where, of = "", f"a {step_noun(state)}"
         if wait is not None:
             evidence |= {"call": wait.what, "call_seconds": wait.seconds}
             where = f", most in {wait.what}"
-    return Told(
+    return AlertText(
         severity="warning",
-        summary=f"{who(state)} waits for the GPU in {fmt.percent(share)} of each {unit(state)}{where}, "
-        f"and {clocks(evidence)}: each wait lets it run dry.",
+        summary=f"{rank_name(state)} waits for the GPU in {fmt.percent(share)} of each {step_noun(state)}{where}, "
+        f"and {idle_or_activity_text(evidence)}: each wait lets it run dry.",
         evidence=evidence,
-        next=advice(
+        next=next_step(
             state,
             "sync_bound",
             "take .item(), .cpu() and print(loss) out of the loop, or keep such numbers on the GPU and read them "
             "every 50 steps; press c to capture where it waits",
         ),
-        points=clauses(
+        points=complete_clauses(
             f"waits for the GPU {fmt.percent(share)} of {of}",
-            fmt.middled(wait.what, 30) if "call" in evidence and wait is not None else "",
-            short_idle(evidence),
+            fmt.shorten_middle(wait.what, 30) if "call" in evidence and wait is not None else "",
+            short_idle_text(evidence),
         ),
     )
 
 
 SYNC_BOUND: Final = Rule[RankState](
     id="sync_bound",
-    holds=_sync_bound,
-    tell=_tell_sync,
+    holds=_is_sync_bound,
+    describe=_sync_bound_alert,
     covered_by=frozenset({"stalled", "straggler", "input_bound", "h2d_bound"}),
     text=RuleText(
         meaning="Each wait lets the GPU run dry until the next launches reach it.",
         condition="calls that wait for the GPU (.item(), .cpu(), the truth of a tensor), found by looks at the "
-        f"host's stack, take {LOOKED_AT_PCT[0]:.0f} % of the time, or {LOOKED_AT_LEAST_PCT[0]:.0f} % and half of "
+        f"host's stack, take {SAMPLED_PCT[0]:.0f} % of the time, or {SAMPLED_LEAST_PCT[0]:.0f} % and half of "
         f"what the GPU works; or a phase named for waiting (sync, item) takes {SYNC_PCT[0]:.0f} % of most steps; "
         f"and the GPU is idle for {IDLE_PCT[0]:.0f} % or more by what is believed of it, or by CUDA events",
         source="thresholds in use elsewhere: 20 % of wall time in synchronisation, 15 % idle",

@@ -11,9 +11,9 @@ from typing import Final
 from llmtop import config
 from llmtop.config import Alerts
 
-SET: Final[Alerts] = config.current().alerts
+CONFIGURED: Final[Alerts] = config.current().alerts
 
 
-def pair(chosen: float | None, usual: tuple[float, float]) -> tuple[float, float]:
+def threshold_pair(chosen: float | None, usual: tuple[float, float]) -> tuple[float, float]:
     """To raise an alert, and to keep it: the usual two, or the chosen one and a second as much easier."""
     return usual if chosen is None else (chosen, chosen * usual[1] / usual[0])

@@ -7,13 +7,13 @@ from typing import Final
 
 from llmtop import format as fmt
 from llmtop.rules import limits
-from llmtop.rules.rule import Rule, RuleText, Told, clauses
+from llmtop.rules.rule import AlertText, Rule, RuleText, complete_clauses
 from llmtop.rules.state.gpu import GpuState, share_pct
 from llmtop.rules.state.memory_trend import MemoryRise
 from llmtop.rules.state.rank import RankState
 
 _RETRY_SECONDS: Final = 60.0
-GROWTH_PCT: Final = limits.SET.memory_growth.memory_pct or 1.0
+GROWTH_PCT: Final = limits.CONFIGURED.memory_growth.memory_pct or 1.0
 """Of the GPU's memory: a floor that rises by less over the buckets is noise of the allocator."""
 _GROWTH_BYTES: Final = 256 << 20
 _SOON_SECONDS: Final = 600.0
@@ -26,29 +26,29 @@ def used_pct(gpu: GpuState | None) -> float | None:
     return None if gpu is None else share_pct(gpu.gpu.mem_used_bytes, gpu.gpu.mem_total_bytes)
 
 
-def _retried(state: RankState) -> bool:
+def _has_retried(state: RankState) -> bool:
     failed = state.memory.allocator_failed_at
     return failed is not None and state.now - failed <= _RETRY_SECONDS
 
 
-def _is_short(state: RankState, up: bool) -> bool:
-    return _ended_by_it(state) or (state.rank.state != "gone" and _retried(state))
+def _is_short(state: RankState, is_raised: bool) -> bool:
+    return _has_run_out_of_memory(state) or (state.rank.state != "gone" and _has_retried(state))
 
 
-def _ended_by_it(state: RankState) -> bool:
+def _has_run_out_of_memory(state: RankState) -> bool:
     return state.rank.memory_snapshot is not None
 
 
-def _tell_pressure(state: RankState) -> Told:
-    if _ended_by_it(state):
-        return _tell_end(state)
+def _pressure_alert(state: RankState) -> AlertText:
+    if _has_run_out_of_memory(state):
+        return _out_of_memory_alert(state)
     used, gpu, failures = used_pct(state.gpu), state.gpu.gpu if state.gpu else None, state.memory.failures
     where = f" ({state.where})" if state.where else ""
     held = (
         f"; {fmt.percent(used, 1)} of {fmt.size(gpu.mem_total_bytes)} in use" if gpu and used is not None else ""
     )
     label = state.label[0].upper() + state.label[1:]
-    return Told(
+    return AlertText(
         severity="warning",
         summary=f"{label}{where}: the allocator ran out of device memory {failures} "
         f"time{'s' if failures != 1 else ''} while it was watched{held}.",
@@ -62,16 +62,16 @@ def _tell_pressure(state: RankState) -> Told:
             "allocator_failures": failures,
         },
         next="PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, activation checkpointing, or a smaller batch",
-        points=clauses(
+        points=complete_clauses(
             f"{fmt.counted(failures, 'allocation')} failed or retried", held.removeprefix("; ") or "no room left"
         ),
     )
 
 
-def _tell_end(state: RankState) -> Told:
+def _out_of_memory_alert(state: RankState) -> AlertText:
     where = f" ({state.where})" if state.where else ""
     label = state.label[0].upper() + state.label[1:]
-    return Told(
+    return AlertText(
         severity="critical",
         summary=f"{label}{where} was ended by an out-of-memory error; who held the memory is in its snapshot.",
         evidence={
@@ -98,7 +98,7 @@ _PRESSURE: Final = RuleText(
 MEMORY_PRESSURE: Final = Rule[RankState](
     id="memory_pressure",
     holds=_is_short,
-    tell=_tell_pressure,
+    describe=_pressure_alert,
     text=_PRESSURE,
 )
 
@@ -110,7 +110,7 @@ def _growth(state: RankState) -> MemoryRise | None:
         left = _seconds_left(state, growth)
         if growth.last_bytes - growth.first_bytes < enough:
             continue
-        if not growth.brief or (left is not None and left < _AT_ONCE_SECONDS):
+        if not growth.is_brief or (left is not None and left < _AT_ONCE_SECONDS):
             return growth
     return None
 
@@ -122,11 +122,11 @@ def _seconds_left(state: RankState, growth: MemoryRise | None) -> float | None:
     return max(total - held, 0) / rate if total is not None and held is not None and rate else None
 
 
-def _grows(state: RankState, up: bool) -> bool:
+def _is_growing(state: RankState, is_raised: bool) -> bool:
     return state.rank.state == "running" and _growth(state) is not None
 
 
-def _tell_growth(state: RankState) -> Told:
+def _growth_alert(state: RankState) -> AlertText:
     growth = _growth(state)
     rise = growth.last_bytes - growth.first_bytes if growth else 0
     a_step = rise / growth.steps if growth and growth.steps else None
@@ -135,7 +135,7 @@ def _tell_growth(state: RankState) -> Told:
     where = f" ({state.where})" if state.where else ""
     when = f"; full in about {fmt.duration(left)} at this rate" if left is not None else ""
     label = state.label[0].upper() + state.label[1:]
-    return Told(
+    return AlertText(
         severity="critical" if left is not None and left < _SOON_SECONDS else "warning",
         summary=f"{label}{where} holds {fmt.size(a_step)} more device memory with every step, now "
         f"{fmt.size(state.rank.memory_allocated_bytes)}{when}.",
@@ -149,8 +149,8 @@ def _tell_growth(state: RankState) -> Told:
             "mem_total_bytes": total,
         },
         next="look for tensors kept with their graph (loss += loss instead of loss.item(), lists of outputs)",
-        began=growth.since if growth else None,
-        points=clauses(
+        since=growth.since if growth else None,
+        points=complete_clauses(
             f"full in about {fmt.duration(left)}",
             f"{fmt.size(a_step)} more a step",
             f"now {fmt.size(state.rank.memory_allocated_bytes)}",
@@ -160,8 +160,8 @@ def _tell_growth(state: RankState) -> Told:
 
 MEMORY_GROWTH: Final = Rule[RankState](
     id="memory_growth",
-    holds=_grows,
-    tell=_tell_growth,
+    holds=_is_growing,
+    describe=_growth_alert,
     covered_by=frozenset({"memory_pressure"}),
     text=RuleText(
         meaning="What the training's tensors hold at the least rises all the time: something is kept that should "

@@ -11,13 +11,13 @@ from typing import Final, NamedTuple
 from llmtop import format as fmt
 from llmtop.model.snapshot import Cause
 from llmtop.rules import limits
-from llmtop.rules.inference import unit
+from llmtop.rules.inference import step_noun
 from llmtop.rules.recent_steps import is_kept_busy
-from llmtop.rules.rule import Rule, RuleText, Told, clauses
+from llmtop.rules.rule import AlertText, Rule, RuleText, complete_clauses
 from llmtop.rules.state.rank import RankState
-from llmtop.rules.state.windows import finite
+from llmtop.rules.state.windows import finite_or_none
 
-OUTSIDE_PCT: Final = limits.pair(limits.SET.outside.step_pct, (10.0, 7.0))
+OUTSIDE_PCT: Final = limits.threshold_pair(limits.CONFIGURED.outside.step_pct, (10.0, 7.0))
 """Of the mean step, to raise and to stay raised; as for waiting for data."""
 IDLE_PCT: Final = (5.0, 4.0)
 """Of the time: a GPU that is known to be idle for less is kept at work, whatever its host does between phases."""
@@ -61,13 +61,13 @@ ADVICE: Final = (
         'if it waits for data, name it: with llmtop.phase("dataload"):, or for batch in llmtop.loader(batches):',
     ),
 )
-_ELSE: Final = 'press s for the stack there; with llmtop.phase("…"): gives it a name'
+_DEFAULT_ADVICE: Final = 'press s for the stack there; with llmtop.phase("…"): gives it a name'
 
 
 def _share_pct(state: RankState) -> float | None:
     """Percent of the mean step outside of phases; None where that cannot be told, or not yet."""
     rank = state.rank
-    outside, mean = finite(rank.outside_seconds), finite(rank.step_seconds_mean)
+    outside, mean = finite_or_none(rank.outside_seconds), finite_or_none(rank.step_seconds_mean)
     if outside is None or not mean or not rank.phases:
         return None
     return 100.0 * outside / mean
@@ -75,34 +75,34 @@ def _share_pct(state: RankState) -> float | None:
 
 def _rare_pct(state: RankState) -> float:
     """Percent of the mean step that comes of long steps now and then, which `rare_steps` tells of."""
-    mean, usual = finite(state.rank.step_seconds_mean), finite(state.rank.step_seconds_p50)
+    mean, usual = finite_or_none(state.rank.step_seconds_mean), finite_or_none(state.rank.step_seconds_p50)
     return 100.0 * max(1.0 - usual / mean, 0.0) if state.rank.rare is not None and mean and usual else 0.0
 
 
-def _is_outside(state: RankState, up: bool) -> bool:
-    if not state.working or state.rank.kind == "request" or len(state.steps) < LEAST_STEPS:
+def _is_outside(state: RankState, is_raised: bool) -> bool:
+    if not state.is_working or state.rank.kind == "request" or len(state.steps) < LEAST_STEPS:
         return False
     share = _share_pct(state)
-    if share is None or share - _rare_pct(state) < OUTSIDE_PCT[1 if up else 0]:
+    if share is None or share - _rare_pct(state) < OUTSIDE_PCT[1 if is_raised else 0]:
         return False
-    return not is_kept_busy(state, IDLE_PCT[1 if up else 0])
+    return not is_kept_busy(state, IDLE_PCT[1 if is_raised else 0])
 
 
 def _main_causes(state: RankState) -> list[Cause]:
     """The causes to name, the largest first."""
-    outside = finite(state.rank.outside_seconds) or 0.0
+    outside = finite_or_none(state.rank.outside_seconds) or 0.0
     return [cause for cause in state.rank.outside_causes if cause.seconds * 100.0 >= MAIN_PCT * outside][:2]
 
 
-def _tell(state: RankState) -> Told:
+def _outside_alert(state: RankState) -> AlertText:
     rank = state.rank
     causes = _main_causes(state)
     where = f" ({state.where})" if state.where else ""
     label = state.label[0].upper() + state.label[1:]
     named = " and ".join(f"{fmt.duration(cause.seconds)} in {cause.what}" for cause in causes)
-    return Told(
+    return AlertText(
         severity="warning",
-        summary=f"{label}{where} spends {fmt.percent(_share_pct(state))} of each {unit(state)}, "
+        summary=f"{label}{where} spends {fmt.percent(_share_pct(state))} of each {step_noun(state)}, "
         f"{fmt.duration(rank.outside_seconds)}, outside of all phases{': ' + named if named else ''}.",
         evidence={
             "outside_pct": _share_pct(state),
@@ -112,25 +112,25 @@ def _tell(state: RankState) -> Told:
             **{f"cause_{place}": cause.what for place, cause in enumerate(causes, 1)},
             **{f"cause_{place}_seconds": cause.seconds for place, cause in enumerate(causes, 1)},
         },
-        next=_next(causes[0].what) if causes else _ELSE,
-        points=clauses(
-            *(f"{fmt.duration(cause.seconds)} in {fmt.middled(cause.what, 22)}" for cause in causes),
+        next=_next_step(causes[0].what) if causes else _DEFAULT_ADVICE,
+        points=complete_clauses(
+            *(f"{fmt.duration(cause.seconds)} in {fmt.shorten_middle(cause.what, 22)}" for cause in causes),
             f"{fmt.percent(_share_pct(state))} of each step in no phase",
         ),
     )
 
 
-def _next(what: str) -> str:
+def _next_step(what: str) -> str:
     # Without the place in front, whose file may be called anything.
     said = what.partition(" ")[2] if ":" in what.partition(" ")[0] else what
     said = f" {said} "
-    return next((one.text for one in ADVICE if any(word in said for word in one.words)), _ELSE)
+    return next((one.text for one in ADVICE if any(word in said for word in one.words)), _DEFAULT_ADVICE)
 
 
 OUTSIDE: Final = Rule[RankState](
     id="outside",
     holds=_is_outside,
-    tell=_tell,
+    describe=_outside_alert,
     covered_by=frozenset({"stalled", "straggler", "input_bound", "h2d_bound", "sync_bound"}),
     text=RuleText(
         meaning="Part of each step lies between what is known of it: logging, a wait for the GPU, garbage "

@@ -8,10 +8,10 @@ from llmtop import format as fmt
 from llmtop.model import gpu_busy
 from llmtop.naming.phase_names import Role
 from llmtop.rules import limits
-from llmtop.rules.inference import asked_enough
+from llmtop.rules.inference import has_enough_requests
 from llmtop.rules.state.rank import RankState
 from llmtop.rules.state.step_costs import StepCosts, gpu_share_pct, host_share_pct, idle_share_pct
-from llmtop.rules.state.windows import finite
+from llmtop.rules.state.windows import finite_or_none
 
 WINDOW_STEPS: Final = 8
 """Steps by which the host's clock is judged: few enough to tell within ten."""
@@ -19,12 +19,12 @@ WINDOW_SECONDS: Final = 2.0
 """As far back when steps are shorter: the workers of a loader may deliver in bursts, one a step each."""
 TIMED_WITHIN: Final = 40
 """How many steps back a step may be that CUDA events timed: they are thinned."""
-WAITED_PCT: Final = limits.pair(limits.SET.input_bound.step_pct, (10.0, 7.0))
+WAITED_PCT: Final = limits.threshold_pair(limits.CONFIGURED.input_bound.step_pct, (10.0, 7.0))
 """Of the step that waits for data, to raise and to stay raised."""
 INPUT_PCT: Final = (10.0, 7.0)
 """Of the step, to raise and to stay raised. Others warn from 5 % of waiting or 15 % of idle time on."""
-SYNC_PCT: Final = limits.pair(limits.SET.sync_bound.step_pct, (20.0, 15.0))
-COMM_PCT: Final = limits.pair(limits.SET.communication_bound.step_pct, (20.0, 15.0))
+SYNC_PCT: Final = limits.threshold_pair(limits.CONFIGURED.sync_bound.step_pct, (20.0, 15.0))
+COMM_PCT: Final = limits.threshold_pair(limits.CONFIGURED.communication_bound.step_pct, (20.0, 15.0))
 """Of the step, in a phase that waits for the GPU, or for other ranks."""
 SM_STARVED: Final = (50.0, 60.0)
 """DCGM's guide: below 50 % SM activity a GPU is likely used ineffectively."""
@@ -45,31 +45,31 @@ RX_WAIT_PCT: Final = (10.0, 7.0)
 """Of the time, in calls that wait, among them copies that block."""
 
 
-def pick(pair: tuple[float, float], up: bool) -> float:
+def pick_threshold(pair: tuple[float, float], is_raised: bool) -> float:
     """The threshold of a pair: to stay raised where its alert is `up`, else to be raised."""
-    return pair[1] if up else pair[0]
+    return pair[1] if is_raised else pair[0]
 
 
-def judged(state: RankState) -> list[StepCosts]:
+def steps_to_evaluate(state: RankState) -> list[StepCosts]:
     """The steps to judge by, or none: too few, or the last one is long ago. The same for all rules of a round."""
     if state.judged_by is None:
-        state.judged_by = _judged(state)
+        state.judged_by = _find_steps_to_evaluate(state)
     return state.judged_by
 
 
-def _judged(state: RankState) -> list[StepCosts]:
-    if not state.working or not state.steps or not asked_enough(state):
+def _find_steps_to_evaluate(state: RankState) -> list[StepCosts]:
+    if not state.is_working or not state.steps or not has_enough_requests(state):
         return []
-    usual = finite(state.rank.step_seconds_p50) or 0.0
+    usual = finite_or_none(state.rank.step_seconds_p50) or 0.0
     last = max(state.seen_at, state.last_step_at or 0.0)
     if state.now - last > max(3.0, 3 * usual):
         return []
-    steps = recent(state)
+    steps = latest_steps(state)
     least = 1 if state.rank.kind == "request" else WINDOW_STEPS // 2  # a request has many forward passes
     return steps if len(steps) >= least and any(step.named for step in steps) else []
 
 
-def recent(state: RankState) -> list[StepCosts]:
+def latest_steps(state: RankState) -> list[StepCosts]:
     """The last eight steps, or as many as took two seconds; oldest first."""
     steps, seconds, count = state.recent(TIMED_WITHIN), 0.0, 0
     for step in reversed(steps):
@@ -80,14 +80,14 @@ def recent(state: RankState) -> list[StepCosts]:
     return steps[len(steps) - count :]
 
 
-def lasted(steps: list[StepCosts]) -> str:
+def total_seconds(steps: list[StepCosts]) -> str:
     """How much time these steps are of: a share of them is of another window than the figures of the rank, which
     stand beside it on the screen, and may differ from theirs. Rounded, so that it seldom changes."""
     seconds = sum(step.total for step in steps)
     return f"last {max(round(seconds, 1), 0.1) if seconds < 0.95 else round(seconds)} s"
 
 
-def timed(state: RankState, count: int = 2) -> list[StepCosts]:
+def timed_steps(state: RankState, count: int = 2) -> list[StepCosts]:
     """The last steps that CUDA events timed, newest last; none when they are too long ago."""
     newest = state.steps[-1].index if state.steps else 0
     known: list[StepCosts] = []
@@ -99,37 +99,50 @@ def timed(state: RankState, count: int = 2) -> list[StepCosts]:
     return known[::-1]
 
 
-def mostly(steps: list[StepCosts], role: Role, pct: float) -> bool:
-    """Whether most single steps have that much of a role: one slow batch is no bottleneck."""
+def is_in_most_steps(steps: list[StepCosts], role: Role, pct: float) -> bool:
+    """Return True if most single steps have that share of a role: one slow batch is no bottleneck.
+
+    Args:
+        steps: the steps to look at, oldest first.
+        role: a role of phases, such as input.
+        pct: least share of the step, in percent.
+    """
     heavy = sum(host_share_pct([step], (role,)) >= pct for step in steps)
     return heavy * 3 >= len(steps) * 2
 
 
-def sm_active(state: RankState) -> float | None:
+def mean_sm_active_pct(state: RankState) -> float | None:
     """The mean SM activity of the last seconds; None where it is absent."""
     return None if state.gpu is None else state.gpu.mean("sm_active_pct")
 
 
-def does_little(state: RankState, up: bool, sm_limit: tuple[float, float]) -> bool:
+def is_little_used(state: RankState, is_raised: bool, sm_limit: tuple[float, float]) -> bool:
     """Whether SM activity, or util where that is absent, says that the GPU does little; False: nobody knows."""
     gpu = state.gpu
     if gpu is None:
         return False
     # The latest value too: a mean still holds what was before the GPU began to work.
     if gpu.sm_active_pct is not None:
-        return max(gpu.sm_active_pct, sm_active(state) or 0.0) < pick(sm_limit, up)
-    return gpu.util_pct is not None and max(gpu.util_pct, gpu.mean("util_pct") or 0.0) < pick(UTIL_STARVED, up)
+        return max(gpu.sm_active_pct, mean_sm_active_pct(state) or 0.0) < pick_threshold(sm_limit, is_raised)
+    return gpu.util_pct is not None and max(gpu.util_pct, gpu.mean("util_pct") or 0.0) < pick_threshold(
+        UTIL_STARVED, is_raised
+    )
 
 
-def believed_idle(state: RankState) -> float | None:
+def estimate_idle(state: RankState) -> float | None:
     """How idle the rank's GPU is by the witness that is believed, in percent of the time; at least so much where
     that is a bound, which proves much but never that it is little. None where nobody can tell."""
-    return finite(gpu_busy.idle_pct(state.rank))
+    return finite_or_none(gpu_busy.idle_pct(state.rank))
 
 
 def is_kept_busy(state: RankState, pct: float) -> bool:
-    """Whether the GPU is known to be idle for less than that, over the window and in the last seconds."""
-    idle, util = believed_idle(state), state.gpu.mean("util_pct") if state.gpu else None
+    """Return True if the GPU is idle for less than a share, over the window and in the last seconds.
+
+    Args:
+        state: the rank whose GPU is meant.
+        pct: idle share in percent.
+    """
+    idle, util = estimate_idle(state), state.gpu.mean("util_pct") if state.gpu else None
     if idle is None or state.rank.gpu_busy_bound or util is None:
         return False
     return idle < pct and util > 100.0 - pct
@@ -140,24 +153,29 @@ def outside_pct(steps: list[StepCosts]) -> float:
     return max(0.0, 100.0 - host_share_pct(steps, _ROLES))
 
 
-def copies(state: RankState, up: bool) -> bool:
+def is_copying(state: RankState, is_raised: bool) -> bool:
     """Whether much comes in over PCIe while the GPU does little else."""
     rx = state.gpu.mean("pcie_rx_bytes_per_s") if state.gpu else None
-    if state.gpu is None or rx is None or rx < pick(RX_LOW_BYTES_PER_S, up):
+    if state.gpu is None or rx is None or rx < pick_threshold(RX_LOW_BYTES_PER_S, is_raised):
         return False
-    link, waits = state.gpu.link_bytes_per_s, finite(state.rank.gpu_wait_pct)
+    link, waits = state.gpu.link_bytes_per_s, finite_or_none(state.rank.gpu_wait_pct)
     if (state.rank.world_size or 1) > 1:
         part, waits = RX_POLLS_OF_LINK, waits or 0.0
     else:
         part = RX_OF_LINK
-    if link is not None and rx < part * link and waits is not None and waits < pick(RX_WAIT_PCT, up):
+    if (
+        link is not None
+        and rx < part * link
+        and waits is not None
+        and waits < pick_threshold(RX_WAIT_PCT, is_raised)
+    ):
         return False  # pinned memory on its way beside the work; a copy that blocks is a call that waits
-    return does_little(state, up, SM_LAUNCH)
+    return is_little_used(state, is_raised, SM_LAUNCH)
 
 
 def _idle_evidence(state: RankState, known: list[StepCosts]) -> dict[str, Any]:
     """How idle the GPU is: in the steps that it is about, where events saw more there than in the whole window."""
-    rank, idle, events = state.rank, believed_idle(state), idle_share_pct(known)
+    rank, idle, events = state.rank, estimate_idle(state), idle_share_pct(known)
     if events is not None and (idle is None or events > idle + gpu_busy.AGREE_POINTS):
         return {"gpu_idle_pct": events, "gpu_idle_source": "events", "gpu_idle_is": None}
     return {
@@ -167,7 +185,7 @@ def _idle_evidence(state: RankState, known: list[StepCosts]) -> dict[str, Any]:
     }
 
 
-def evidence_of(
+def role_evidence(
     state: RankState, role: Role, window: tuple[list[StepCosts], list[StepCosts]] | None = None
 ) -> dict[str, Any]:
     """The numbers of an alert about what a rank's steps spend on a role.
@@ -177,7 +195,7 @@ def evidence_of(
         role: of the phases that it is about.
         window: the steps by the host's clock and by the GPU's; the last few if not given.
     """
-    steps, known = window or (state.recent(WINDOW_STEPS), timed(state))
+    steps, known = window or (state.recent(WINDOW_STEPS), timed_steps(state))
     seconds = sum(step.total for step in steps) / len(steps) if steps else None
     name = {"input": "dataload", "comm": "communication"}.get(role, role)
     return {
@@ -186,42 +204,42 @@ def evidence_of(
         **_idle_evidence(state, known),
         "step_seconds": seconds,
         "util_pct": state.gpu.mean("util_pct") if state.gpu else None,
-        "sm_active_pct": sm_active(state),
+        "sm_active_pct": mean_sm_active_pct(state),
         "power_watts": state.gpu.mean("power_watts") if state.gpu else None,
         "pcie_rx_bytes_per_s": state.gpu.mean("pcie_rx_bytes_per_s") if state.gpu else None,
     }
 
 
-def who(state: RankState) -> str:
+def rank_name(state: RankState) -> str:
     """The rank at the beginning of a sentence: "Rank 1 (pid 1446, GPU 1)"."""
     label = state.label[0].upper() + state.label[1:]
     return f"{label} ({state.where})" if state.where else label
 
 
-def active(state: RankState) -> str:
+def activity_text(state: RankState) -> str:
     """How many of its SMs work, or how often one does, as a part of a sentence."""
-    sm = sm_active(state)
+    sm = mean_sm_active_pct(state)
     if sm is not None:
         return f"{fmt.percent(sm, 1)} of its SMs are active"
     return f"{fmt.percent(state.gpu.mean('util_pct') if state.gpu else None)} of the time a kernel runs"
 
 
-def idles(evidence: dict[str, Any]) -> str | None:
+def idle_text(evidence: dict[str, Any]) -> str | None:
     """How idle the GPU is, as a part of a sentence, with the witness; None where nobody can tell.
 
     Args:
-        evidence: as of `evidence_of`.
+        evidence: as of `role_evidence`.
     """
     idle = evidence["gpu_idle_pct"]
     if idle is None:
         return None
     least = "at least " if evidence["gpu_idle_is"] else ""
-    witness = gpu_busy.witness(evidence["gpu_idle_source"])
+    witness = gpu_busy.source_name(evidence["gpu_idle_source"])
     return f"the GPU is idle for {least}{fmt.percent(idle)} of it by {witness}"
 
 
-def short_idle(evidence: dict[str, Any], dry: float | None = None) -> str:
-    """The same in a few words, for one row of the screen; arguments as of `clocks`."""
+def short_idle_text(evidence: dict[str, Any], dry: float | None = None) -> str:
+    """The same in a few words, for one row of the screen; arguments as of `idle_or_activity_text`."""
     idle, sm = evidence["gpu_idle_pct"], evidence["sm_active_pct"]
     if idle is not None:
         return f"GPU idle {'≥ ' if evidence['gpu_idle_is'] else ''}{fmt.percent(idle)}"
@@ -230,20 +248,20 @@ def short_idle(evidence: dict[str, Any], dry: float | None = None) -> str:
     return f"SM {fmt.percent(sm)}" if sm is not None else f"util {fmt.percent(evidence['util_pct'])}"
 
 
-def short_active(state: RankState) -> str:
+def short_activity_text(state: RankState) -> str:
     """How many of its SMs work, in a few words; empty where nobody can tell."""
-    sm = sm_active(state)
+    sm = mean_sm_active_pct(state)
     return f"SM {fmt.percent(sm, 1)}" if sm is not None else ""
 
 
-def clocks(evidence: dict[str, Any], dry: float | None = None) -> str:
+def idle_or_activity_text(evidence: dict[str, Any], dry: float | None = None) -> str:
     """How idle the GPU is, or else what is known of it, as a part of a sentence.
 
     Args:
-        evidence: as of `evidence_of`.
+        evidence: as of `role_evidence`.
         dry: for which part of the steps the GPU had run dry, by CUDA events, in percent.
     """
-    known, sm = idles(evidence), evidence["sm_active_pct"]
+    known, sm = idle_text(evidence), evidence["sm_active_pct"]
     if known is not None:
         return known
     if dry is not None:

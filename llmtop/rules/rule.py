@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from llmtop.format import DASH, rounded
+from llmtop.format import DASH, round_significant
 from llmtop.model.bottlenecks import AlertId
 from llmtop.model.severity import Severity
 from llmtop.rules.state.rank import RankState
@@ -37,22 +37,22 @@ class RuleText:
 
 
 @dataclass(frozen=True)
-class Told:
+class AlertText:
     """What a rule that holds has to say: how grave it is, its numbers, a sentence made of them, and what to do."""
 
     severity: Severity
     summary: str
     """One sentence with the subject and the numbers."""
     evidence: Mapping[str, float | int | str | None]
-    """Numbers with their unit in the key, and names; `known` leaves out what is absent."""
+    """Numbers with their unit in the key, and names; `present_values` leaves out what is absent."""
     next: str
     """What to do: a key to press, a command, or a fix."""
-    about: RankState | None = None
+    subject_rank: RankState | None = None
     """The rank that is named, where the rule is about a whole job."""
-    began: float | None = None
+    since: float | None = None
     """Unix time since when, where that is known better than by the first look at which it held."""
     points: tuple[str, ...] = ()
-    """The reason in clauses that stand alone (`clauses` makes them), the cause first."""
+    """The reason in clauses that stand alone (`complete_clauses` makes them), the cause first."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Rule(Generic[Subject]):
     holds: Callable[[Subject, bool], bool]
     """Whether it holds now; the flag says whether its alert is up, which then has easier thresholds to stay.
     False too when it cannot be decided from what is present."""
-    tell: Callable[[Subject], Told]
+    describe: Callable[[Subject], AlertText]
     """What the alert says; called only while the rule holds."""
     text: RuleText
     covered_by: frozenset[AlertId] = field(default_factory=frozenset)
@@ -71,19 +71,19 @@ class Rule(Generic[Subject]):
     this one is not shown."""
 
 
-def clauses(*texts: str) -> tuple[str, ...]:
+def complete_clauses(*texts: str) -> tuple[str, ...]:
     """The clauses that say something: none with an absent number in it."""
     return tuple(text for text in texts if text and DASH not in text)
 
 
-def known(evidence: Mapping[str, float | int | str | None]) -> dict[str, Any]:
+def present_values(evidence: Mapping[str, float | int | str | None]) -> dict[str, Any]:
     """Evidence without what is absent, rounded to what the instruments can tell.
 
     Args:
         evidence: numbers with their unit in the key, and names; None for what is absent.
     """
     return {
-        key: rounded(value) if isinstance(value, float) else value
+        key: round_significant(value) if isinstance(value, float) else value
         for key, value in evidence.items()
         if value is not None
     }

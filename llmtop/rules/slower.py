@@ -8,13 +8,13 @@ from llmtop import format as fmt
 from llmtop.model.snapshot import Change
 from llmtop.naming.phase_names import Role, role_of
 from llmtop.rules import limits
-from llmtop.rules.rule import Rule, RuleText, Told, clauses
+from llmtop.rules.rule import AlertText, Rule, RuleText, complete_clauses
 from llmtop.rules.state.rank import JobState, RankState
-from llmtop.rules.state.windows import finite
+from llmtop.rules.state.windows import finite_or_none
 from llmtop.step_history.change_point import NORMAL_AFTER_SECONDS
 from llmtop.step_history.whole_steps import OUTSIDE
 
-LEAST_FACTOR: Final = limits.SET.slower.factor or 1.1
+LEAST_FACTOR: Final = limits.CONFIGURED.slower.factor or 1.1
 """What a person would act on; changes of less are not looked for either."""
 
 _NEXT: Final[dict[Role, str]] = {
@@ -38,21 +38,25 @@ _CAUSE_FIRST: Final[dict[Role, int]] = {
 their communication grow, or the backward pass that hides it."""
 
 
-def _slower(state: RankState) -> Change | None:
+def _recent_slowdown(state: RankState) -> Change | None:
     """The change of a training that goes on, if its steps have been longer for less than half an hour."""
     rank, change = state.rank, state.rank.change
     # Requests and batches of inference are as long as what they ask for.
     if change is None or rank.kind != "step" or rank.inference or rank.state != "running":
         return None
-    before, after, since = finite(change.before_seconds), finite(change.after_seconds), state.changed_at
+    before, after, since = (
+        finite_or_none(change.before_seconds),
+        finite_or_none(change.after_seconds),
+        state.changed_at,
+    )
     if before is None or after is None or since is None or not 0 < before * LEAST_FACTOR <= after:
         return None
     return change if state.now - since <= NORMAL_AFTER_SECONDS else None
 
 
-def _first(job: JobState) -> tuple[RankState, Change] | None:
+def _most_likely_cause(job: JobState) -> tuple[RankState, Change] | None:
     """The rank that is most likely the cause, and its change."""
-    changed = [(state, change) for state in job.ranks if (change := _slower(state)) is not None]
+    changed = [(state, change) for state in job.ranks if (change := _recent_slowdown(state)) is not None]
     return min(
         changed,
         key=lambda one: (_CAUSE_FIRST.get(_role(one[1]), 0) if one[1].part else 4, one[1].since),
@@ -64,12 +68,12 @@ def _role(change: Change) -> Role:
     return "other" if change.part is None or change.part == OUTSIDE else role_of(change.part)
 
 
-def _is_slower(job: JobState, up: bool) -> bool:
-    return _first(job) is not None
+def _is_slower(job: JobState, is_raised: bool) -> bool:
+    return _most_likely_cause(job) is not None
 
 
-def _tell(job: JobState) -> Told:
-    first = _first(job)
+def _slower_alert(job: JobState) -> AlertText:
+    first = _most_likely_cause(job)
     assert first is not None, "told only while it holds"
     state, change = first
     factor = change.after_seconds / change.before_seconds
@@ -77,10 +81,10 @@ def _tell(job: JobState) -> Told:
     ago = max(0.0, state.now - since) if since is not None else None
     label = state.label[0].upper() + state.label[1:]
     where = f" ({state.where})" if state.where else ""
-    return Told(
+    return AlertText(
         severity="warning",
-        summary=f"{label}{where} is {_times(factor)} slower since step {change.since_step}, "
-        f"{fmt.duration(ago)} ago: {_what(change)}.",
+        summary=f"{label}{where} is {_factor_text(factor)} slower since step {change.since_step}, "
+        f"{fmt.duration(ago)} ago: {_part_text(change)}.",
         evidence={
             "times_as_long": factor,
             "since_step": change.since_step,
@@ -90,14 +94,14 @@ def _tell(job: JobState) -> Told:
             "part_before_seconds": change.part_before_seconds,
             "part_seconds": change.part_after_seconds,
         },
-        next=_next(change),
-        about=state,
-        began=since,
-        points=clauses(*_points(change), f"{_times(factor)} since step {change.since_step}"),
+        next=_next_step(change),
+        subject_rank=state,
+        since=since,
+        points=complete_clauses(*_points(change), f"{_factor_text(factor)} since step {change.since_step}"),
     )
 
 
-def _times(factor: float) -> str:
+def _factor_text(factor: float) -> str:
     return f"{factor:.{1 if factor >= 2 else 2}f}×"
 
 
@@ -105,22 +109,22 @@ def _points(change: Change) -> tuple[str, ...]:
     if change.part is None:
         before, after = change.before_seconds, change.after_seconds
         return f"the step {fmt.duration(before)} → {fmt.duration(after)}", "in several parts of it"
-    return (_grown(change, 22),)
+    return (_grown_part_text(change, 22),)
 
 
-def _what(change: Change) -> str:
+def _part_text(change: Change) -> str:
     if change.part is None:
         return ", ".join(_points(change))
-    return _grown(change, 40)
+    return _grown_part_text(change, 40)
 
 
-def _grown(change: Change, width: int) -> str:
+def _grown_part_text(change: Change, width: int) -> str:
     """The part that takes longer, its name in so many characters at most."""
     grown = f"{fmt.duration(change.part_before_seconds)} → {fmt.duration(change.part_after_seconds)}"
-    return f"{fmt.middled(change.part or '', width)} {grown}"
+    return f"{fmt.shorten_middle(change.part or '', width)} {grown}"
 
 
-def _next(change: Change) -> str:
+def _next_step(change: Change) -> str:
     if change.part is None:
         return _NEXT_EVERYWHERE
     return _NEXT_OUTSIDE if change.part == OUTSIDE else _NEXT.get(_role(change), _NEXT_COMPUTE)
@@ -129,7 +133,7 @@ def _next(change: Change) -> str:
 SLOWER: Final = Rule[JobState](
     id="slower",
     holds=_is_slower,
-    tell=_tell,
+    describe=_slower_alert,
     # Not by power_capped, in which a healthy GPU is all the time, nor by what bounds the step: that says what it
     # waits for, and this since when.
     covered_by=frozenset({"stalled", "hung_collective", "straggler", "throttled"}),

@@ -10,8 +10,8 @@ from typing import Final
 
 from llmtop import format as fmt
 from llmtop.naming.phase_names import role_of
-from llmtop.rules.inference import advice, unit
-from llmtop.rules.launch_sync import LAUNCH_BOUND, SYNC_BOUND, launching_weighs_more
+from llmtop.rules.inference import next_step, step_noun
+from llmtop.rules.launch_sync import LAUNCH_BOUND, SYNC_BOUND, is_launching_dominant
 from llmtop.rules.recent_steps import (
     COMM_PCT,
     RX_LOW_BYTES_PER_S,
@@ -24,28 +24,28 @@ from llmtop.rules.recent_steps import (
     WAITED_PCT,
     WINDOW_SECONDS,
     WINDOW_STEPS,
-    believed_idle,
+    activity_text,
+    estimate_idle,
+    idle_or_activity_text,
+    is_copying,
+    is_in_most_steps,
     is_kept_busy,
-    lasted,
-    short_active,
-    short_idle,
-    timed,
+    is_little_used,
+    latest_steps,
+    mean_sm_active_pct,
+    pick_threshold,
+    rank_name,
+    role_evidence,
+    short_activity_text,
+    short_idle_text,
+    steps_to_evaluate,
+    timed_steps,
+    total_seconds,
 )
-from llmtop.rules.recent_steps import active as _active
-from llmtop.rules.recent_steps import clocks as _clocks
-from llmtop.rules.recent_steps import copies as _copies
-from llmtop.rules.recent_steps import does_little as _does_little
-from llmtop.rules.recent_steps import evidence_of as _evidence
-from llmtop.rules.recent_steps import judged as _steps
-from llmtop.rules.recent_steps import mostly as _mostly
-from llmtop.rules.recent_steps import pick as _pick
-from llmtop.rules.recent_steps import recent as _recent
-from llmtop.rules.recent_steps import sm_active as _sm
-from llmtop.rules.recent_steps import who as _who
-from llmtop.rules.rule import Rule, RuleText, Told, clauses
+from llmtop.rules.rule import AlertText, Rule, RuleText, complete_clauses
 from llmtop.rules.state.rank import RankState
 from llmtop.rules.state.step_costs import StepCosts, gpu_share_pct, host_share_pct
-from llmtop.rules.state.windows import finite
+from llmtop.rules.state.windows import finite_or_none
 
 # ---- waiting for data ----
 
@@ -53,26 +53,26 @@ SOON_KNOWN_SECONDS: Final = 4.0
 """GPU-Util is believed once it was seen for 1.5 to 2.5 s of a window of steps, some rounds after it began."""
 
 
-def _waited(steps: list[StepCosts], pct: float, by_gpu: bool) -> list[bool]:
+def _waiting_flags(steps: list[StepCosts], pct: float, by_gpu: bool) -> list[bool]:
     """For each step, whether at least `pct` percent of it went into waiting for data."""
     if by_gpu:
         return [(gpu_share_pct([step], "input") or 0.0) >= pct for step in steps]
     return [host_share_pct([step], ("input",)) >= pct for step in steps]
 
 
-def _since_it_began(steps: list[StepCosts], by_gpu: bool) -> list[StepCosts]:
+def _from_first_wait_to_last(steps: list[StepCosts], by_gpu: bool) -> list[StepCosts]:
     """From after the first step that waited to the last that did: whole periods of a loader that comes in bursts.
 
     The first is left out since it began before the wait did.
     """
-    places = [place for place, waited in enumerate(_waited(steps, WAITED_PCT[1], by_gpu)) if waited]
+    places = [place for place, waited in enumerate(_waiting_flags(steps, WAITED_PCT[1], by_gpu)) if waited]
     return steps[places[0] + 1 : places[-1] + 1] if len(places) > 1 else steps
 
 
-def _timed_lately(state: RankState) -> list[StepCosts]:
+def _recent_timed_steps(state: RankState) -> list[StepCosts]:
     """The recent steps that CUDA events timed; the last two that they did where these are fewer."""
-    known = [step for step in _recent(state) if step.gpu is not None]
-    return known if len(known) > 1 else timed(state)
+    known = [step for step in latest_steps(state) if step.gpu is not None]
+    return known if len(known) > 1 else timed_steps(state)
 
 
 def _rare_waits_pct(state: RankState) -> float:
@@ -83,69 +83,71 @@ def _rare_waits_pct(state: RankState) -> float:
     return 100.0 * rare.seconds_per_hour / 3600.0
 
 
-def _input_bound(state: RankState, up: bool) -> bool:
-    steps, pct = _steps(state), _pick(WAITED_PCT, up)
-    idle = believed_idle(state)
-    if state.working and idle is not None and idle >= pct and _rare_waits_pct(state) >= pct:
+def _is_input_bound(state: RankState, is_raised: bool) -> bool:
+    steps, pct = steps_to_evaluate(state), pick_threshold(WAITED_PCT, is_raised)
+    idle = estimate_idle(state)
+    if state.is_working and idle is not None and idle >= pct and _rare_waits_pct(state) >= pct:
         return True
-    if not steps or _copies(state, up):
+    if not steps or is_copying(state, is_raised):
         return False  # a copy that the loop counts as loading is h2d_bound
     # One slow batch is the start of an epoch; two within two seconds are a loader that cannot keep up.
-    if sum(_waited(steps, pct, by_gpu=False)) < 2 or host_share_pct(steps, ("input",)) < pct:
+    if sum(_waiting_flags(steps, pct, by_gpu=False)) < 2 or host_share_pct(steps, ("input",)) < pct:
         return False
-    if is_kept_busy(state, pct / 2) or launching_weighs_more(state, steps, idle):
+    if is_kept_busy(state, pct / 2) or is_launching_dominant(state, steps, idle):
         return False  # what the training's stream waits for, another does; or it waits for other things, mostly
     if idle is None and _is_soon_known(state):
         return False
-    return _lacks_data(state, steps, up)
+    return _is_starved_of_data(state, steps, is_raised)
 
 
 def _is_soon_known(state: RankState) -> bool:
     """Whether it steps for too short a time yet to tell how idle the GPU is, which GPU-Util will."""
-    seconds, gpu = finite(state.rank.window_seconds), state.gpu
+    seconds, gpu = finite_or_none(state.rank.window_seconds), state.gpu
     return seconds is not None and seconds < SOON_KNOWN_SECONDS and gpu is not None and gpu.util_pct is not None
 
 
-def _lacks_data(state: RankState, steps: list[StepCosts], up: bool) -> bool:
+def _is_starved_of_data(state: RankState, steps: list[StepCosts], is_raised: bool) -> bool:
     """Whether the GPU has nothing to do while the host waits for data."""
-    known, idle, pct = _timed_lately(state), believed_idle(state), _pick(WAITED_PCT, up)
+    known, idle, pct = _recent_timed_steps(state), estimate_idle(state), pick_threshold(WAITED_PCT, is_raised)
     if idle is not None and idle >= (max(pct, host_share_pct(steps, ("input",))) if known else pct):
         return True  # of four steps the one that waits for four workers may never be among those with events
     if not known:
-        return idle is None and _does_little(state, up, SM_STARVED)
-    dry = _waited(known, pct, by_gpu=True)
+        return idle is None and is_little_used(state, is_raised, SM_STARVED)
+    dry = _waiting_flags(known, pct, by_gpu=True)
     return (dry[-1] if len(dry) < 3 else sum(dry) > 1) and (gpu_share_pct(known, "input") or 0.0) >= pct
 
 
-def _tell_rare_input(state: RankState, share_pct: float) -> Told:
-    rare, evidence = state.rank.rare, _evidence(state, "input")
+def _rare_input_alert(state: RankState, share_pct: float) -> AlertText:
+    rare, evidence = state.rank.rare, role_evidence(state, "input")
     assert rare is not None, "told only where there are rare waits"
     often = f"every {rare.every:.0f} steps" if rare.every else "now and then"
     evidence |= {"rare_wait_pct": share_pct, "rare_step_seconds": rare.seconds, "rare_every_steps": rare.every}
-    return Told(
+    return AlertText(
         severity="warning",
-        summary=f"{_who(state)} waits for data in a step of {fmt.duration(rare.seconds)} {often}, "
-        f"{fmt.percent(share_pct)} of all time (host's clock), and {_clocks(evidence)}.",
+        summary=f"{rank_name(state)} waits for data in a step of {fmt.duration(rare.seconds)} {often}, "
+        f"{fmt.percent(share_pct)} of all time (host's clock), and {idle_or_activity_text(evidence)}.",
         evidence=evidence,
-        next=advice(
+        next=next_step(
             state,
             "input_bound",
             "persistent_workers=True keeps a DataLoader's workers from epoch to epoch; else more of them, and "
             "longer epochs; press s for the stacks of the loading thread",
         ),
-        points=clauses(f"waits for data {fmt.percent(share_pct)} of all time, {often}", short_idle(evidence)),
+        points=complete_clauses(
+            f"waits for data {fmt.percent(share_pct)} of all time, {often}", short_idle_text(evidence)
+        ),
     )
 
 
-def _tell_input(state: RankState) -> Told:
+def _input_bound_alert(state: RankState) -> AlertText:
     share_pct = _rare_waits_pct(state)
-    if share_pct >= max(WAITED_PCT[1], host_share_pct(_recent(state), ("input",))):
-        return _tell_rare_input(state, share_pct)
-    steps, known = _recent(state), _since_it_began(_timed_lately(state), by_gpu=True)
+    if share_pct >= max(WAITED_PCT[1], host_share_pct(latest_steps(state), ("input",))):
+        return _rare_input_alert(state, share_pct)
+    steps, known = latest_steps(state), _from_first_wait_to_last(_recent_timed_steps(state), by_gpu=True)
     if known:  # the host's clock may have called it loading long before the GPU ran dry
         steps = [step for step in steps if step.index >= known[0].index] or steps
-    steps = _since_it_began(steps, by_gpu=False)
-    evidence = _evidence(state, "input", (steps, known))
+    steps = _from_first_wait_to_last(steps, by_gpu=False)
+    evidence = role_evidence(state, "input", (steps, known))
     cost = state.rank.loading
     if cost is not None:
         evidence |= {
@@ -156,32 +158,33 @@ def _tell_input(state: RankState) -> Told:
             "workers_needed_at_least": cost.workers_needed,
             "saves_at_most_pct": cost.wait_pct,
         }
-    return Told(
+    return AlertText(
         severity="warning",
-        summary=f"{_who(state)} waits for data in {fmt.percent(evidence['dataload_host_pct'])} of each "
-        f"{unit(state)} (host's clock, {lasted(steps)}), and {_clocks(evidence, evidence['dataload_gpu_pct'])}."
+        summary=f"{rank_name(state)} waits for data in {fmt.percent(evidence['dataload_host_pct'])} of each "
+        f"{step_noun(state)} (host's clock, {total_seconds(steps)}), "
+        f"and {idle_or_activity_text(evidence, evidence['dataload_gpu_pct'])}."
         + (f" {cost.summary}" if cost is not None else ""),
         evidence=evidence,
         next=f"{cost.advice}; press s for the stacks"
         if cost is not None and cost.cause != "unknown"
-        else advice(
+        else next_step(
             state,
             "input_bound",
             "press s for the stacks of the loader and what its time goes into; more DataLoader workers, "
             "pin_memory and prefetch",
         ),
-        points=clauses(
-            f"waits for data {fmt.percent(evidence['dataload_host_pct'])} of the {lasted(steps)}",
+        points=complete_clauses(
+            f"waits for data {fmt.percent(evidence['dataload_host_pct'])} of the {total_seconds(steps)}",
             "" if cost is None or cost.cause == "unknown" else f"its loader: {cost.cause.replace('_', ' ')}",
-            short_idle(evidence, evidence["dataload_gpu_pct"]),
+            short_idle_text(evidence, evidence["dataload_gpu_pct"]),
         ),
     )
 
 
 INPUT_BOUND: Final = Rule[RankState](
     id="input_bound",
-    holds=_input_bound,
-    tell=_tell_input,
+    holds=_is_input_bound,
+    describe=_input_bound_alert,
     covered_by=frozenset({"stalled", "straggler", "h2d_bound", "low_power_full_util"}),
     text=RuleText(
         meaning="It runs dry because the next batch is not there.",
@@ -202,33 +205,35 @@ INPUT_BOUND: Final = Rule[RankState](
 # ---- copying from the host ----
 
 
-def _h2d_bound(state: RankState, up: bool) -> bool:
-    return bool(_steps(state)) and _copies(state, up)
+def _is_h2d_bound(state: RankState, is_raised: bool) -> bool:
+    return bool(steps_to_evaluate(state)) and is_copying(state, is_raised)
 
 
-def _tell_h2d(state: RankState) -> Told:
-    evidence = _evidence(state, "h2d")
+def _h2d_bound_alert(state: RankState) -> AlertText:
+    evidence = role_evidence(state, "h2d")
     link = state.gpu.link_bytes_per_s if state.gpu else None
     evidence["pcie_link_bytes_per_s"] = link
     of_link = f" of {fmt.rate(link)}" if link else ""
-    return Told(
+    return AlertText(
         severity="warning",
-        summary=f"{_who(state)} copies {fmt.rate(evidence['pcie_rx_bytes_per_s'])}{of_link} to the GPU while only "
-        f"{_active(state)}.",
+        summary=f"{rank_name(state)} copies {fmt.rate(evidence['pcie_rx_bytes_per_s'])}{of_link} to the GPU "
+        f"while only {activity_text(state)}.",
         evidence=evidence,
-        next=advice(
+        next=next_step(
             state,
             "h2d_bound",
             "pin_memory=True and .to(device, non_blocking=True); copy the next batch during this step's work",
         ),
-        points=clauses(f"copies {fmt.rate(evidence['pcie_rx_bytes_per_s'])} to the GPU", short_active(state)),
+        points=complete_clauses(
+            f"copies {fmt.rate(evidence['pcie_rx_bytes_per_s'])} to the GPU", short_activity_text(state)
+        ),
     )
 
 
 H2D_BOUND: Final = Rule[RankState](
     id="h2d_bound",
-    holds=_h2d_bound,
-    tell=_tell_h2d,
+    holds=_is_h2d_bound,
+    describe=_h2d_bound_alert,
     covered_by=frozenset({"stalled"}),
     text=RuleText(
         meaning="The steps wait for data on its way over PCIe.",
@@ -250,51 +255,52 @@ H2D_BOUND: Final = Rule[RankState](
 
 def _exposed_pct(state: RankState) -> float | None:
     """The share of the step in which even the rank that comes last waits for communication alone."""
-    exposed, step = finite(state.rank.exposed_seconds), finite(state.rank.step_seconds_p50)
-    return 100 * exposed / step if exposed is not None and step and state.stepping else None
+    exposed, step = finite_or_none(state.rank.exposed_seconds), finite_or_none(state.rank.step_seconds_p50)
+    return 100 * exposed / step if exposed is not None and step and state.is_stepping else None
 
 
-def _communication_bound(state: RankState, up: bool) -> bool:
-    if (_exposed_pct(state) or 0.0) >= _pick(COMM_PCT, up):
+def _is_communication_bound(state: RankState, is_raised: bool) -> bool:
+    if (_exposed_pct(state) or 0.0) >= pick_threshold(COMM_PCT, is_raised):
         return True
-    steps, sm = _steps(state), _sm(state)
-    if not steps or sm is None or sm >= _pick(SM_STARVED, up):
+    steps, sm = steps_to_evaluate(state), mean_sm_active_pct(state)
+    if not steps or sm is None or sm >= pick_threshold(SM_STARVED, is_raised):
         return False
-    share = gpu_share_pct(timed(state, 1), "comm")
+    share = gpu_share_pct(timed_steps(state, 1), "comm")
     if share is not None:
-        return share >= _pick(COMM_PCT, up)
-    return _mostly(steps, "comm", _pick(COMM_PCT, up))
+        return share >= pick_threshold(COMM_PCT, is_raised)
+    return is_in_most_steps(steps, "comm", pick_threshold(COMM_PCT, is_raised))
 
 
-def _tell_communication(state: RankState) -> Told:
+def _communication_bound_alert(state: RankState) -> AlertText:
     steps, exposed = state.recent(WINDOW_STEPS), _exposed_pct(state)
-    evidence = _evidence(state, "comm", (steps, timed(state)))
+    evidence = role_evidence(state, "comm", (steps, timed_steps(state)))
     if exposed is not None and exposed >= COMM_PCT[1]:
         evidence |= {"exposed_pct": exposed, "exposed_seconds": state.rank.exposed_seconds}
-        return Told(
+        return AlertText(
             severity="warning",
-            summary=f"{_who(state)} waits {fmt.percent(exposed)} of each step for communication that nothing "
+            summary=f"{rank_name(state)} waits {fmt.percent(exposed)} of each step for communication that nothing "
             "hides, and no rank holds the others up.",
             evidence=evidence,
             next="larger batches or gradient accumulation, bf16 gradients; press c to see what is exposed",
         )
-    return Told(
+    return AlertText(
         severity="warning",
-        summary=f"{_who(state)} spends {fmt.percent(evidence['communication_host_pct'])} of each step "
-        f"communicating ({lasted(steps)}) while {fmt.percent(evidence['sm_active_pct'])} of its SMs are active.",
+        summary=f"{rank_name(state)} spends {fmt.percent(evidence['communication_host_pct'])} of each step "
+        f"communicating ({total_seconds(steps)}) while {fmt.percent(evidence['sm_active_pct'])} "
+        "of its SMs are active.",
         evidence=evidence,
         next="larger buckets, gradient_as_bucket_view, overlap with backward; press c to see what is exposed",
-        points=clauses(
-            f"communicates {fmt.percent(evidence['communication_host_pct'])} of the {lasted(steps)}",
-            short_active(state),
+        points=complete_clauses(
+            f"communicates {fmt.percent(evidence['communication_host_pct'])} of the {total_seconds(steps)}",
+            short_activity_text(state),
         ),
     )
 
 
 COMMUNICATION_BOUND: Final = Rule[RankState](
     id="communication_bound",
-    holds=_communication_bound,
-    tell=_tell_communication,
+    holds=_is_communication_bound,
+    describe=_communication_bound_alert,
     covered_by=frozenset({"stalled", "straggler", "input_bound", "h2d_bound", "low_power_full_util"}),
     text=RuleText(
         meaning="The collectives are not hidden behind computing.",
@@ -310,4 +316,4 @@ COMMUNICATION_BOUND: Final = Rule[RankState](
 
 STEP_RULES: Final = (INPUT_BOUND, H2D_BOUND, LAUNCH_BOUND, SYNC_BOUND, COMMUNICATION_BOUND)
 
-__all__ = ["STEP_RULES", "timed"]
+__all__ = ["STEP_RULES", "timed_steps"]

@@ -21,24 +21,24 @@ from llmtop.model.snapshot import GRADIENT_POINTS, Arrival, Cause
 from llmtop.model.straggler_thresholds import LATE_STEP_PCT
 from llmtop.naming.phase_names import Role
 from llmtop.rules import limits
-from llmtop.rules.rule import Rule, RuleText, Told, clauses
+from llmtop.rules.rule import AlertText, Rule, RuleText, complete_clauses
 from llmtop.rules.state.rank import JobState, RankState
-from llmtop.rules.state.step_costs import StepCosts, work_of
-from llmtop.rules.state.windows import finite
-from llmtop.rules.step_bound import timed
+from llmtop.rules.state.step_costs import StepCosts, work_role
+from llmtop.rules.state.windows import finite_or_none
+from llmtop.rules.step_bound import timed_steps
 from llmtop.step_history.whole_steps import OUTSIDE
 
-BEHIND_PCT: Final = limits.pair(limits.SET.straggler.step_pct, LATE_STEP_PCT)
+BEHIND_PCT: Final = limits.threshold_pair(limits.CONFIGURED.straggler.step_pct, LATE_STEP_PCT)
 """(Others' median wait - this rank's wait) / step: to raise, and to stay raised."""
 RATIO: Final = (0.83, 0.88)
-RATIO_PCT: Final = limits.pair(0.3 * BEHIND_PCT[0], (3.0, 2.0))
+RATIO_PCT: Final = limits.threshold_pair(0.3 * BEHIND_PCT[0], (3.0, 2.0))
 """Where the others need less than so much of this rank's time, that much of the step is enough. Backward hides its
 own part of a slowdown, since the others wait there: 30 % more computing shows in forward alone, as 7 % of the
 step, and by the host's clock, which sees launching and not the work, as 4 %. Equal H200s differ by 0.2 %."""
 SM_MORE_PCT: Final = 1.0
 """By the host's clock on a GPU, where launching may be slow without harm: so much more of its SMs must be active,
 where that is known, since it does not wait. 83 against 74 when one of two ranks had 40 % more to compute."""
-CRITICAL_PCT: Final = limits.SET.straggler.critical_pct or 20.0
+CRITICAL_PCT: Final = limits.CONFIGURED.straggler.critical_pct or 20.0
 WINDOW_STEPS: Final = 12
 SAME_STEP_PCT: Final = 15.0
 """Ranks whose steps differ by more are not in step with each other, and nothing follows from their waits."""
@@ -66,30 +66,30 @@ as well. Those two differed by 0.9 % at most; planted ranks by 40 and more."""
 _OWN: Final[tuple[Role, ...]] = ("input", "h2d", "compute")
 
 
-class Late(NamedTuple):
+class Straggler(NamedTuple):
     """The rank that the others wait for: it waits least itself. And by how much."""
 
     state: RankState
     share_pct: float
     role: Role
     """What it does longer than the others."""
-    apart: bool
+    is_distinct: bool
     """Whether it is behind in nearly every step, and not once: a checkpoint, an evaluation."""
     own_seconds: float
     others_seconds: float
     step_seconds: float
     clock: str
-    mine: list[StepCosts]
-    others: list[list[StepCosts]]
+    own_steps: list[StepCosts]
+    other_steps: list[list[StepCosts]]
     """The steps by which that was judged: its own, and those of each of the others."""
 
     @property
     def phase(self) -> str:
         """The phase of that role which differs most; looked for when it is told, which is rare."""
-        return _phase(self.mine, self.others, self.role, self.clock == "GPU")
+        return _phase(self.own_steps, self.other_steps, self.role, self.clock == "GPU")
 
 
-class Last(NamedTuple):
+class LastRank(NamedTuple):
     """The rank that comes last to the collectives, and by how much."""
 
     state: RankState
@@ -107,57 +107,61 @@ def _is_stamped(job: JobState) -> bool:
     return any(state.rank.arrivals is not None for state in job.ranks)
 
 
-def find_last(job: JobState, up: bool) -> Last | None:
+def find_last_rank(job: JobState, is_raised: bool) -> LastRank | None:
     """The rank that comes last in nearly all steps and by enough; None without one.
 
     The easier thresholds are for the rank that the alert names already; no other is accused by them.
     """
-    named = job.memo.state.key if up and isinstance(job.memo, Last) else None
+    named = job.memo.state.key if is_raised and isinstance(job.memo, LastRank) else None
     again = [state for state in job.ranks if state.key == named]
     return _latest(job.ranks, again, True) or _latest(job.ranks, job.ranks, False)
 
 
-def _latest(states: Sequence[RankState], judged: Iterable[RankState], up: bool) -> Last | None:
-    found: list[Last] = []
+def _latest(states: Sequence[RankState], judged: Iterable[RankState], is_raised: bool) -> LastRank | None:
+    found: list[LastRank] = []
     for state in judged:
-        step = finite(state.rank.step_seconds_p50) or finite(state.rank.step_seconds)
-        if step is None or step <= 0 or not state.stepping:
+        step = finite_or_none(state.rank.step_seconds_p50) or finite_or_none(state.rank.step_seconds)
+        if step is None or step <= 0 or not state.is_stepping:
             continue
         for arrival in state.rank.arrivals or ():
-            late = _late_seconds(arrival, step, up)
-            if late is not None and not _runs_free(state, states, arrival, step, up):
-                found.append(Last(state, arrival, late, step))
+            late = _late_seconds(arrival, step, is_raised)
+            if late is not None and not _is_host_paced(state, states, arrival, step, is_raised):
+                found.append(LastRank(state, arrival, late, step))
     return max(found, key=lambda last: last.late_seconds / last.arrival.error_seconds, default=None)
 
 
-def _late_seconds(arrival: Arrival, step: float, up: bool) -> float | None:
+def _late_seconds(arrival: Arrival, step: float, is_raised: bool) -> float | None:
     """By how much a rank comes last, if that is by enough and in nearly all steps."""
     by_pct = LATE_PCT[arrival.clock] if arrival.point in GRADIENT_POINTS else LATE_AT_PHASE_PCT
-    least = max(by_pct[up] / 100 * step, LATE_ERRORS[up] * arrival.error_seconds)
-    return arrival.late_seconds if arrival.last_pct >= LAST_PCT[up] and arrival.late_seconds >= least else None
+    least = max(by_pct[is_raised] / 100 * step, LATE_ERRORS[is_raised] * arrival.error_seconds)
+    return (
+        arrival.late_seconds if arrival.last_pct >= LAST_PCT[is_raised] and arrival.late_seconds >= least else None
+    )
 
 
-def _runs_free(state: RankState, states: Sequence[RankState], arrival: Arrival, step: float, up: bool) -> bool:
+def _is_host_paced(
+    state: RankState, states: Sequence[RankState], arrival: Arrival, step: float, is_raised: bool
+) -> bool:
     """Whether a rank is behind by the GPU's clock only because its host launches as slowly as the others' do.
 
     Its own GPU may stand in a collective meanwhile, and so not wait for its host: the other's does.
     """
-    paced = (finite(one.rank.gpu_host_paced_pct) for one in states if one.stepping)
+    paced = (finite_or_none(one.rank.gpu_host_paced_pct) for one in states if one.is_stepping)
     if arrival.clock != "GPU" or max((pct for pct in paced if pct is not None), default=0.0) < FREE_PACED_PCT:
         return False
-    others = [_host_parts(other) for other in states if other is not state and other.stepping]
+    others = [_host_parts(other) for other in states if other is not state and other.is_stepping]
     excess = (
         seconds - median([one.get(name, 0.0) for one in others])
         for name, seconds in _host_parts(state).items()
         if others
     )
-    return max(excess, default=0.0) < OWN_MORE_PCT[up] / 100 * step
+    return max(excess, default=0.0) < OWN_MORE_PCT[is_raised] / 100 * step
 
 
 def _host_parts(state: RankState) -> dict[str, float]:
     """What a rank's host spends on each phase of a step and on what lies outside of them; mean seconds."""
     parts = {phase.name: phase.host_seconds for phase in state.rank.phases if "/" not in phase.name}
-    return parts | {OUTSIDE: finite(state.rank.outside_seconds) or 0.0}
+    return parts | {OUTSIDE: finite_or_none(state.rank.outside_seconds) or 0.0}
 
 
 def _own_roles(ranks: list[RankState], by_gpu: bool) -> tuple[Role, ...]:
@@ -165,7 +169,7 @@ def _own_roles(ranks: list[RankState], by_gpu: bool) -> tuple[Role, ...]:
     return _OWN if by_gpu or all(state.gpu is None for state in ranks) else ("h2d", "compute")
 
 
-def _spent(step: StepCosts, by_gpu: bool) -> dict[Role, float]:
+def _seconds_by_role(step: StepCosts, by_gpu: bool) -> dict[Role, float]:
     return (step.gpu if by_gpu else step.host) or {}
 
 
@@ -173,18 +177,18 @@ def _own_work(
     steps: list[StepCosts], roles: tuple[Role, ...], by_gpu: bool
 ) -> tuple[dict[Role, float], list[float]]:
     """The median over steps of each role's seconds, and a rank's own work in each step, the least first."""
-    spent = [_spent(step, by_gpu) for step in steps]
+    spent = [_seconds_by_role(step, by_gpu) for step in steps]
     by_role = [[one.get(role, 0.0) for one in spent] for role in roles]
     usual = {role: median(seconds) for role, seconds in zip(roles, by_role, strict=True)}
     return usual, sorted(map(sum, zip(*by_role, strict=True)))
 
 
-def _stands_apart(mine: list[float], others: list[list[float]]) -> bool:
+def _is_distinct(own_steps: list[float], others: list[list[float]]) -> bool:
     """Whether the lower quartile of one rank's steps is above the upper quartile of every other's."""
-    return all(mine[len(mine) // 4] > sums[-1 - len(sums) // 4] for sums in others)
+    return all(own_steps[len(own_steps) // 4] > sums[-1 - len(sums) // 4] for sums in others)
 
 
-def _phase(mine: list[StepCosts], others: list[list[StepCosts]], role: Role, by_gpu: bool) -> str:
+def _phase(own_steps: list[StepCosts], others: list[list[StepCosts]], role: Role, by_gpu: bool) -> str:
     """The phase of that role in which one rank differs most from the others."""
 
     def usual(steps: list[StepCosts]) -> dict[str, float]:
@@ -192,28 +196,28 @@ def _phase(mine: list[StepCosts], others: list[list[StepCosts]], role: Role, by_
         for step in steps:
             for phase in step.phases:
                 seconds = phase.gpu_seconds if by_gpu else phase.host_seconds
-                if seconds is not None and work_of(phase.name) == role:
+                if seconds is not None and work_role(phase.name) == role:
                     found.setdefault(phase.name, []).append(seconds)
         return {name: median(values) for name, values in found.items()}
 
-    own, theirs = usual(mine), [usual(steps) for steps in others]
+    own, theirs = usual(own_steps), [usual(steps) for steps in others]
     return max(own, key=lambda name: own[name] - median([one.get(name, 0.0) for one in theirs]), default=role)
 
 
 def _window(state: RankState, by_gpu: bool) -> list[StepCosts]:
     if by_gpu:
         known = [step for step in state.recent(WINDOW_STEPS) if step.gpu is not None]
-        return known if len(known) > 2 else timed(state, 2)
+        return known if len(known) > 2 else timed_steps(state, 2)
     steps = state.recent(WINDOW_STEPS)
     return steps if len(steps) >= WINDOW_STEPS // 2 and state.steps else []
 
 
-def find(job: JobState) -> Late | None:
+def find_straggler(job: JobState) -> Straggler | None:
     """The rank that waits least, whatever the distance; None where the ranks cannot be compared."""
-    ranks = [state for state in job.ranks if state.stepping]
+    ranks = [state for state in job.ranks if state.is_stepping]
     if len(ranks) < 2:
         return None
-    by_gpu = all(timed(state) for state in ranks)
+    by_gpu = all(timed_steps(state) for state in ranks)
     windows = [_window(state, by_gpu) for state in ranks]
     if not all(windows) or not all(any(step.named for step in steps) for steps in windows):
         return None
@@ -230,49 +234,51 @@ def find(job: JobState) -> Late | None:
     excess: dict[Role, float] = {role: own[place][role] - median([one[role] for one in others]) for role in roles}
     role = max(excess, key=excess.__getitem__)
     other_windows = [steps for index, steps in enumerate(windows) if index != place]
-    return Late(
+    return Straggler(
         state=ranks[place],
         share_pct=100 * (sums[place] - typical) / step,
         role=role,
-        apart=_stands_apart(each[place], [sums for index, sums in enumerate(each) if index != place]),
+        is_distinct=_is_distinct(each[place], [sums for index, sums in enumerate(each) if index != place]),
         own_seconds=own[place][role],
         others_seconds=own[place][role] - excess[role],
         step_seconds=step,
         clock="GPU" if by_gpu else "host",
-        mine=windows[place],
-        others=other_windows,
+        own_steps=windows[place],
+        other_steps=other_windows,
     )
 
 
-def _is_late(job: JobState, up: bool) -> bool:
+def _is_straggling(job: JobState, is_raised: bool) -> bool:
     if _is_stamped(job):
-        last = find_last(job, up)
+        last = find_last_rank(job, is_raised)
         job.memo = last or job.memo
         return last is not None
-    late = find(job)
-    if late is None or not late.apart:
+    late = find_straggler(job)
+    if late is None or not late.is_distinct:
         return False
-    far = late.others_seconds <= RATIO[up] * late.own_seconds and late.share_pct >= RATIO_PCT[up]
-    visible = late.share_pct >= BEHIND_PCT[up]
-    if not visible and not (far and (late.clock == "GPU" or not _gpus_deny_it(job, late.state))):
+    far = late.others_seconds <= RATIO[is_raised] * late.own_seconds and late.share_pct >= RATIO_PCT[is_raised]
+    visible = late.share_pct >= BEHIND_PCT[is_raised]
+    if not visible and not (far and (late.clock == "GPU" or not _is_refuted_by_gpus(job, late.state))):
         return False
     job.memo = late
     return True
 
 
-def _gpus_deny_it(job: JobState, late: RankState) -> bool:
+def _is_refuted_by_gpus(job: JobState, late: RankState) -> bool:
     """Whether the GPUs' own activity speaks against a rank that is late by the host's clock."""
-    mine = late.gpu.mean("sm_active_pct") if late.gpu else None
+    own_steps = late.gpu.mean("sm_active_pct") if late.gpu else None
     theirs = [
         sm
         for state in job.ranks
         if state is not late and state.gpu and (sm := state.gpu.mean("sm_active_pct")) is not None
     ]
-    return mine is not None and bool(theirs) and mine < median(theirs) + SM_MORE_PCT
+    return own_steps is not None and bool(theirs) and own_steps < median(theirs) + SM_MORE_PCT
 
 
-_ELSEWHERE: Final = "press c to capture it beside another rank; look at its GPU's clocks, its data and its host"
-_COMES_TO: Final = {
+_DEFAULT_ADVICE: Final = (
+    "press c to capture it beside another rank; look at its GPU's clocks, its data and its host"
+)
+_POINT_TEXTS: Final = {
     "forward": "its forward",
     "backward": "its backward",
     "first_gradient": "its first gradient",
@@ -280,45 +286,48 @@ _COMES_TO: Final = {
 }
 
 
-def _how(last: Last) -> str:
+def _last_rank_summary(last: LastRank) -> str:
     arrival, late = last.arrival, fmt.duration(last.late_seconds)
     of = f"in a step of {fmt.duration(last.step_seconds)} ({arrival.clock}'s clock)"
     if arrival.point == "waits":
         return f"waits least: {late} less than any other {of}, in which they wait for it"
     return (
-        f"comes last: it is at {_COMES_TO.get(arrival.point, arrival.point)} {late} after all others {of}, and "
+        f"comes last: it is at {_POINT_TEXTS.get(arrival.point, arrival.point)} {late} after all others {of}, and "
         "they wait for it"
     )
 
 
-def _points(last: Last) -> tuple[str, ...]:
+def _last_rank_points(last: LastRank) -> tuple[str, ...]:
     arrival, late = last.arrival, fmt.duration(last.late_seconds)
     step, clock = f"in a step of {fmt.duration(last.step_seconds)}", f"by the {arrival.clock}'s clock"
     if arrival.point == "waits":
-        return clauses(f"waits {late} less than any other rank", step, "they wait for it", clock)
-    where = f"at {_COMES_TO.get(arrival.point, fmt.printable(arrival.point, 40))}"
-    return clauses(f"comes {late} after all others", step, "they wait for it", f"{where} {clock}")
+        return complete_clauses(f"waits {late} less than any other rank", step, "they wait for it", clock)
+    where = f"at {_POINT_TEXTS.get(arrival.point, fmt.printable(arrival.point, 40))}"
+    return complete_clauses(f"comes {late} after all others", step, "they wait for it", f"{where} {clock}")
 
 
-def _own_doing(job: JobState, last: Last) -> Cause | None:
+def _own_outside_work(job: JobState, last: LastRank) -> Cause | None:
     """What the late rank alone does outside of all phases, where that explains most of how late it comes."""
     enough = last.late_seconds / 2
-    mine, cause = finite(last.state.rank.outside_seconds), next(iter(last.state.rank.outside_causes), None)
-    theirs = [finite(state.rank.outside_seconds) for state in job.ranks if state is not last.state]
+    own_steps, cause = (
+        finite_or_none(last.state.rank.outside_seconds),
+        next(iter(last.state.rank.outside_causes), None),
+    )
+    theirs = [finite_or_none(state.rank.outside_seconds) for state in job.ranks if state is not last.state]
     known = [seconds for seconds in theirs if seconds is not None]
-    if cause is None or mine is None or not known or len(known) < len(theirs):
+    if cause is None or own_steps is None or not known or len(known) < len(theirs):
         return None
-    return cause if cause.seconds >= enough and mine - max(known) >= enough else None
+    return cause if cause.seconds >= enough and own_steps - max(known) >= enough else None
 
 
-def _tell_last(job: JobState, last: Last) -> Told:
+def _last_rank_alert(job: JobState, last: LastRank) -> AlertText:
     arrival, state = last.arrival, last.state
     label = state.label[0].upper() + state.label[1:]
     where = f" ({state.where})" if state.where else ""
-    cause = _own_doing(job, last)
-    return Told(
+    cause = _own_outside_work(job, last)
+    return AlertText(
         severity="critical" if last.share_pct >= CRITICAL_PCT else "warning",
-        summary=f"{label}{where} {_how(last)}.",
+        summary=f"{label}{where} {_last_rank_summary(last)}.",
         evidence={
             "rank": state.rank.rank,
             "point": fmt.printable(arrival.point, 80),
@@ -333,21 +342,21 @@ def _tell_last(job: JobState, last: Last) -> Told:
             "cause": None if cause is None else fmt.printable(cause.what, 160),
             "cause_seconds": None if cause is None else cause.seconds,
         },
-        next=_ELSEWHERE if cause is None else f"look at {fmt.printable(cause.what, 80)}; {_ELSEWHERE}",
-        about=state,
-        points=_points(last),
+        next=_DEFAULT_ADVICE if cause is None else f"look at {fmt.printable(cause.what, 80)}; {_DEFAULT_ADVICE}",
+        subject_rank=state,
+        points=_last_rank_points(last),
     )
 
 
-def _tell(job: JobState) -> Told:
+def _straggler_alert(job: JobState) -> AlertText:
     late = job.memo  # of the last look: the alert stays a little longer than the ranks can be compared
-    if isinstance(late, Last):
-        return _tell_last(job, late)
-    assert isinstance(late, Late), "told only after it held"
+    if isinstance(late, LastRank):
+        return _last_rank_alert(job, late)
+    assert isinstance(late, Straggler), "told only after it held"
     work = {"input": "loading data", "h2d": "copying to the GPU", "compute": "computing"}[late.role]
     label = late.state.label[0].upper() + late.state.label[1:]
     where = f" ({late.state.where})" if late.state.where else ""
-    return Told(
+    return AlertText(
         severity="critical" if late.share_pct >= CRITICAL_PCT else "warning",
         summary=f"{label}{where} waits least: {work} takes it {fmt.duration(late.own_seconds)} a step, the others "
         f"{fmt.duration(late.others_seconds)} ({late.clock}'s clock), and they wait for it.",
@@ -360,9 +369,9 @@ def _tell(job: JobState) -> Told:
             "step_seconds": late.step_seconds,
             "ranks_compared": len(job.ranks),
         },
-        next=_ELSEWHERE,
-        about=late.state,
-        points=clauses(
+        next=_DEFAULT_ADVICE,
+        subject_rank=late.state,
+        points=complete_clauses(
             f"{work} {fmt.duration(late.own_seconds)} a step",
             f"the others {fmt.duration(late.others_seconds)}",
             "they wait for it",
@@ -372,8 +381,8 @@ def _tell(job: JobState) -> Told:
 
 STRAGGLER: Final = Rule[JobState](
     id="straggler",
-    holds=_is_late,
-    tell=_tell,
+    holds=_is_straggling,
+    describe=_straggler_alert,
     covered_by=frozenset({"stalled", "hung_collective"}),
     text=RuleText(
         meaning="All ranks of a synchronous training take as long as the slowest. It is the one that waits least.",

@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import Final
 
 from llmtop import format as fmt
-from llmtop.rules.recent_steps import RX_LOW_BYTES_PER_S, SM_LAUNCH, UTIL_LAUNCH, pick
-from llmtop.rules.rule import Rule, RuleText, Told, clauses
+from llmtop.rules.recent_steps import RX_LOW_BYTES_PER_S, SM_LAUNCH, UTIL_LAUNCH, pick_threshold
+from llmtop.rules.rule import AlertText, Rule, RuleText, complete_clauses
 from llmtop.rules.state.gpu import GpuState
 
 WORKS_UTIL: Final = 5.0
@@ -33,23 +33,25 @@ def _works_without_steps(gpu: GpuState) -> bool:
     return rx is None or rx < RX_LOW_BYTES_PER_S[1]
 
 
-def _has_small_kernels(gpu: GpuState, up: bool) -> bool:
+def _has_small_kernels(gpu: GpuState, is_raised: bool) -> bool:
     util, sm = gpu.mean("util_pct"), gpu.mean("sm_active_pct")
     if not util or sm is None or gpu.power_share_pct is None:
         return False
-    small = sm / util < pick(SM_PER_UTIL, up) and sm < pick(SM_LAUNCH, up)
-    return small and util < UTIL_LAUNCH and gpu.power_share_pct < pick(POWER_SMALL, up)
+    small = sm / util < pick_threshold(SM_PER_UTIL, is_raised) and sm < pick_threshold(SM_LAUNCH, is_raised)
+    return small and util < UTIL_LAUNCH and gpu.power_share_pct < pick_threshold(POWER_SMALL, is_raised)
 
 
-def _launches_slowly(gpu: GpuState, up: bool) -> bool:
-    return _works_without_steps(gpu) and _has_small_kernels(gpu, up)
+def _is_launching_slowly(gpu: GpuState, is_raised: bool) -> bool:
+    return _works_without_steps(gpu) and _has_small_kernels(gpu, is_raised)
 
 
-def _is_little_used(gpu: GpuState, up: bool) -> bool:
+def _is_little_used(gpu: GpuState, is_raised: bool) -> bool:
     util, sm = gpu.mean("util_pct"), gpu.mean("sm_active_pct")
     if not _works_without_steps(gpu) or util is None or _has_small_kernels(gpu, True):
         return False
-    return util < pick(UTIL_LITTLE, up) or (sm is not None and sm < pick(SM_LITTLE, up))
+    return util < pick_threshold(UTIL_LITTLE, is_raised) or (
+        sm is not None and sm < pick_threshold(SM_LITTLE, is_raised)
+    )
 
 
 def _evidence(gpu: GpuState) -> dict[str, float | int | str | None]:
@@ -57,7 +59,7 @@ def _evidence(gpu: GpuState) -> dict[str, float | int | str | None]:
     return {**{name: gpu.mean(name) for name in names}, "power_limit_watts": gpu.gpu.power_limit_watts}
 
 
-def _whose(gpu: GpuState) -> str:
+def _owner_text(gpu: GpuState) -> str:
     pids = sorted({*gpu.pids, *gpu.foreign_pids})
     return f"pid {pids[0]}" if len(pids) == 1 else f"{len(pids)} processes"
 
@@ -66,15 +68,15 @@ _ATTACH: Final = "start it with llmtop run to see what its steps wait for"
 _CAPTURE: Final = "press c to see what it waits for"
 
 
-def _tell_launch(gpu: GpuState) -> Told:
-    return Told(
+def _slow_launch_alert(gpu: GpuState) -> AlertText:
+    return AlertText(
         severity="info",
-        summary=f"{gpu.label} runs small kernels with pauses between them for {_whose(gpu)}: one runs in "
+        summary=f"{gpu.label} runs small kernels with pauses between them for {_owner_text(gpu)}: one runs in "
         f"{fmt.percent(gpu.mean('util_pct'))} of the time, with {fmt.percent(gpu.mean('sm_active_pct'), 1)} of "
         f"the SMs active at {fmt.watts(gpu.mean('power_watts'))}.",
         evidence=_evidence(gpu),
         next=f"torch.compile or CUDA graphs, larger batches; {_CAPTURE if gpu.rank_pids else _ATTACH}",
-        points=clauses(
+        points=complete_clauses(
             f"small kernels with pauses, util {fmt.percent(gpu.mean('util_pct'))}",
             f"SM {fmt.percent(gpu.mean('sm_active_pct'), 1)}",
             fmt.watts(gpu.mean("power_watts")),
@@ -82,23 +84,24 @@ def _tell_launch(gpu: GpuState) -> Told:
     )
 
 
-def _tell_little(gpu: GpuState) -> Told:
+def _low_activity_alert(gpu: GpuState) -> AlertText:
     util, sm = gpu.mean("util_pct"), gpu.mean("sm_active_pct")
     active = "" if sm is None else f", and {fmt.percent(sm)} of its SMs are active"
-    return Told(
+    return AlertText(
         severity="info",
-        summary=f"{gpu.label} could do more for {_whose(gpu)}: a kernel runs in {fmt.percent(util)} of the time"
+        summary=f"{gpu.label} could do more for {_owner_text(gpu)}: "
+        f"a kernel runs in {fmt.percent(util)} of the time"
         f"{active}.",
         evidence=_evidence(gpu),
         next=f"{_CAPTURE if gpu.rank_pids else _ATTACH}; larger batches fill a GPU better",
-        points=clauses(f"a kernel runs {fmt.percent(util)} of the time", f"SM {fmt.percent(sm)}"),
+        points=complete_clauses(f"a kernel runs {fmt.percent(util)} of the time", f"SM {fmt.percent(sm)}"),
     )
 
 
 LAUNCHES_SLOWLY: Final = Rule[GpuState](
     id="launch_bound",
-    holds=_launches_slowly,
-    tell=_tell_launch,
+    holds=_is_launching_slowly,
+    describe=_slow_launch_alert,
     covered_by=frozenset({"low_power_full_util", "gpu_error"}),
     text=RuleText(
         meaning="The process on this GPU gives it kernels that are small, and gives them slowly.",
@@ -114,7 +117,7 @@ LAUNCHES_SLOWLY: Final = Rule[GpuState](
 LOW_ACTIVITY: Final = Rule[GpuState](
     id="low_activity",
     holds=_is_little_used,
-    tell=_tell_little,
+    describe=_low_activity_alert,
     covered_by=frozenset({"low_power_full_util", "gpu_error", "memory_bound", "throttled", "launch_bound"}),
     text=RuleText(
         meaning="It has work that does not fill it: it waits for its process, or that gives it little at a time.",

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from msgspec import structs
 
-from llmtop.format import counted, duration, middled, percent, printable
+from llmtop.format import counted, duration, percent, printable, shorten_middle
 from llmtop.stacks.model import Counters, HotFrame, ProcessStacks, StackNode, StackReport, ThreadStacks
 
 Style = Callable[[str, str], str]
@@ -324,7 +324,7 @@ def _thread(one: Shown, width: int, paint: Style, least_pct: float, hottest: int
 
 def _hot_lines(one: Shown, width: int, paint: Style, most: int) -> list[str]:
     cells = _hot_cells(one, most)
-    rows = [f"  {own:>9}  {total:>8}  {middled(text, width - 24)}" for own, total, text in cells]
+    rows = [f"  {own:>9}  {total:>8}  {shorten_middle(text, width - 24)}" for own, total, text in cells]
     return [paint("  innermost  anywhere  frame", "dim"), *rows]
 
 

@@ -10,7 +10,7 @@ from llmtop.model.snapshot import Change
 
 SPREAD_OUT = 0.3
 """Share of the change, as a logarithm, that the rest of the step has too where all of it got slower."""
-NO_REST = 0.1
+MIN_REST_SHARE = 0.1
 """Share of the step under which the rest of it says nothing."""
 HELD_SECONDS = 60.0
 HELD_SECONDS_LARGE = 15.0
@@ -41,7 +41,7 @@ class ChangePoint(NamedTuple):
     before_spread: float
     """From what one step in eight is below to what one is above, as logarithms, within few steps."""
 
-    def grown(self, level: float, parts: Mapping[str, float]) -> tuple[str, float, float] | None:
+    def grown_part(self, level: float, parts: Mapping[str, float]) -> tuple[str, float, float] | None:
         """The part that changed most the way the step did, with its seconds before and after."""
         sign = 1.0 if level > self.before else -1.0
         each = [
@@ -52,12 +52,12 @@ class ChangePoint(NamedTuple):
 
     def is_everywhere(self, level: float, parts: Mapping[str, float]) -> bool:
         """Whether the rest of the step changed as well, beside the part that changed most."""
-        part = self.grown(level, parts)
+        part = self.grown_part(level, parts)
         if part is None:
             return False
         step = math.exp(self.before)
         before, after = step - part[1], math.exp(level) - part[2]
-        if before <= NO_REST * step or after <= 0:
+        if before <= MIN_REST_SHARE * step or after <= 0:
             return False
         return math.log(after / before) / (level - self.before) >= SPREAD_OUT
 
@@ -77,7 +77,7 @@ class ChangePoint(NamedTuple):
             parts: median seconds of each part since.
         """
         before, after = math.exp(self.before), math.exp(level)
-        part = self.grown(level, parts)
+        part = self.grown_part(level, parts)
         if part is not None and (part[2] - part[1]) / (after - before or 1.0) < OF_THE_CHANGE:
             part = None
         return Change(

@@ -14,7 +14,7 @@ from llmtop.step_history.whole_steps import OUTSIDE, WholeStep
 LONG = 2.0
 """Times the usual step, and longer than what one step in eight exceeds by half: a long step."""
 SPREAD = 1.5
-KEPT = 256
+MAX_LONG_STEPS = 256
 """Long steps that are remembered."""
 PAID_BACK_STEPS = 4
 PAID_BACK = 0.8
@@ -24,21 +24,21 @@ MOST_SHARE = 0.25
 """If more of the steps are long, they are not rare."""
 LEAST_SHARE = 0.005
 """Of the time that they cost, to be spoken of."""
-ALIKE = math.log(2.5)
+MAX_LOG_SPREAD = math.log(2.5)
 """Long steps of one part whose lengths lie further apart than this are of two kinds."""
 REGULAR_SHARE = 0.75
 REGULAR_WITHIN = 0.05
 """They come regularly if so many of the distances are within this share of the median one."""
 
 
-def words(rare: RareSteps) -> str:
+def rare_steps_text(rare: RareSteps) -> str:
     """What they cost: "every 20 steps one takes 1.2 s (outside), 3 min an hour"."""
     often = "now and then a step" if rare.every is None else f"every {fmt.number(rare.every)} steps one"
     where = f" ({fmt.printable(rare.part, 40)})" if rare.part else ""
     return f"{often} takes {fmt.duration(rare.seconds)}{where}, {fmt.duration(rare.seconds_per_hour)} an hour"
 
 
-class _Long(NamedTuple):
+class _LongStep(NamedTuple):
     ordinal: int
     at: float
     """Seconds of training before it."""
@@ -50,8 +50,8 @@ class RareStepFinder:
     """Remembers a training's long steps. Bounded memory."""
 
     def __init__(self) -> None:
-        self._long: deque[_Long] = deque(maxlen=KEPT)
-        self._costs: deque[float] = deque(maxlen=KEPT)
+        self._long: deque[_LongStep] = deque(maxlen=MAX_LONG_STEPS)
+        self._costs: deque[float] = deque(maxlen=MAX_LONG_STEPS)
         self._limit = math.inf
         self._usual = 0.0
         self._usual_parts: dict[str, float] = {}
@@ -86,9 +86,9 @@ class RareStepFinder:
                 self._costs[-1] -= self._usual - seconds
 
     def _take(self, whole: WholeStep, ordinal: int) -> None:
-        if len(self._long) == KEPT:
+        if len(self._long) == MAX_LONG_STEPS:
             self._began, self._began_count = self._long[0].at, self._long[0].ordinal
-        self._long.append(_Long(ordinal, self._elapsed, whole.seconds, self._part(whole)))
+        self._long.append(_LongStep(ordinal, self._elapsed, whole.seconds, self._part(whole)))
         self._costs.append(whole.seconds - self._usual)
         self._paying = PAID_BACK_STEPS
 
@@ -107,7 +107,7 @@ class RareStepFinder:
         self._limit = math.inf
         self._paying = 0
 
-    def found(self) -> RareSteps | None:
+    def costliest(self) -> RareSteps | None:
         """The kind that costs most, if there is one that costs anything to speak of."""
         kinds = [kind for kind in self._kinds() if len(kind) > 1]
         elapsed, count = self._elapsed - self._began, self._count - self._began_count
@@ -119,16 +119,16 @@ class RareStepFinder:
             return None
         ordered = sorted(long.seconds for long, _ in kind)
         return RareSteps(
-            every=_every([long.ordinal for long, _ in kind]),
+            every=_regular_interval([long.ordinal for long, _ in kind]),
             seconds=ordered[len(ordered) // 2],
             usual_seconds=self._usual,
             seconds_per_hour=3600.0 * cost / elapsed,
             part=kind[0][0].part,
         )
 
-    def _kinds(self) -> list[list[tuple[_Long, float]]]:
+    def _kinds(self) -> list[list[tuple[_LongStep, float]]]:
         """Long steps of one part and of like length."""
-        by_part: dict[str | None, list[tuple[_Long, float]]] = {}
+        by_part: dict[str | None, list[tuple[_LongStep, float]]] = {}
         for long, cost in zip(self._long, self._costs, strict=True):
             if long.seconds <= LONG * self._usual:
                 continue  # steps have become as long as that since
@@ -138,7 +138,7 @@ class RareStepFinder:
             members.sort(key=lambda one: one[0].seconds)
             kind = [members[0]]
             for one in members[1:]:
-                if math.log(one[0].seconds / kind[-1][0].seconds) > ALIKE:
+                if math.log(one[0].seconds / kind[-1][0].seconds) > MAX_LOG_SPREAD:
                     kinds.append(kind)
                     kind = []
                 kind.append(one)
@@ -148,7 +148,7 @@ class RareStepFinder:
         return kinds
 
 
-def _every(ordinals: list[int]) -> float | None:
+def _regular_interval(ordinals: list[int]) -> float | None:
     """The steps from one to the next where that is regular."""
     gaps = sorted(b - a for a, b in pairwise(ordinals))
     if len(gaps) < 2:

@@ -14,7 +14,7 @@ SPREAD = 5.0
 """Times the spread of a test's earlier values: were they normal, one in 1.7 million is beyond."""
 WORST_MARGIN = 1.3
 """Times the largest of them."""
-KEPT_VALUES = 128
+MAX_PAST_VALUES = 128
 
 
 class Block(NamedTuple):
@@ -39,12 +39,12 @@ class PastValues:
     """What a test came to in the past, and when, in blocks."""
 
     def __init__(self) -> None:
-        self._values: deque[tuple[int, float]] = deque(maxlen=KEPT_VALUES)
+        self._values: deque[tuple[int, float]] = deque(maxlen=MAX_PAST_VALUES)
 
     def add(self, now: int, shift: float) -> None:
         self._values.append((now, abs(shift)))
 
-    def take_back(self, since: int) -> None:
+    def remove_since(self, since: int) -> None:
         """Those are a change's."""
         while self._values and self._values[-1][0] > since:
             self._values.pop()
@@ -57,7 +57,7 @@ class PastValues:
         return len(ordered), max(SPREAD * 1.4826 * ordered[len(ordered) // 2], WORST_MARGIN * ordered[-1])
 
 
-def block_of(steps: Sequence[WholeStep], count: int) -> Block:
+def make_block(steps: Sequence[WholeStep], count: int) -> Block:
     ordered = sorted([whole.seconds for whole in steps])
     number = len(ordered)
     first = steps[0].step
@@ -120,7 +120,7 @@ def series_of(blocks: Sequence[Block], name: str | None, usual: float) -> list[f
     return [math.log1p(block.parts.get(name, 0.0) / usual) for block in blocks]
 
 
-def split_of(levels: list[float]) -> int:
+def best_split(levels: list[float]) -> int:
     """The place at which two means describe the values best (least squares)."""
     number, total = len(levels), sum(levels)
     best, place, head = -1.0, 0, 0.0

@@ -28,14 +28,14 @@ from llmtop.order_statistics import upper_median
 from llmtop.step_history.change_point import NORMAL_AFTER_SECONDS, ChangePoint
 from llmtop.step_history.rare_steps import RareStepFinder
 from llmtop.step_history.step_blocks import (
-    KEPT_VALUES,
+    MAX_PAST_VALUES,
     Block,
     PastValues,
-    block_of,
+    best_split,
     level_of,
+    make_block,
     parts_of,
     series_of,
-    split_of,
     spread_of,
 )
 from llmtop.step_history.whole_steps import WholeStep
@@ -100,7 +100,7 @@ class StepChanges:
         self._closed = 0
         self._usual = math.inf
         self._level = math.inf
-        self._bursts: deque[float] = deque(maxlen=2 * KEPT_VALUES)
+        self._bursts: deque[float] = deque(maxlen=2 * MAX_PAST_VALUES)
         self._run: list[WholeStep] = []
         self._run_seconds = 0.0
         self._score = 0
@@ -119,7 +119,7 @@ class StepChanges:
     @property
     def rare(self) -> RareSteps | None:
         """The long steps that come now and then and cost most, if they cost anything to speak of."""
-        return self._rare.found()
+        return self._rare.costliest()
 
     @property
     def level_since(self) -> int | None:
@@ -145,7 +145,7 @@ class StepChanges:
             self._score = min(self._score + 1, RUN_STEPS + RUN_PENALTY)
             self._run.append(whole)
             self._run_seconds += seconds
-            if self._score >= RUN_STEPS and self._run_seconds >= RUN_SECONDS and self._run_told():
+            if self._score >= RUN_STEPS and self._run_seconds >= RUN_SECONDS and self._is_run_reported():
                 return True
         elif self._score:
             self._score -= RUN_PENALTY
@@ -164,7 +164,7 @@ class StepChanges:
 
     # ---- many steps in a row above the level ----
 
-    def _run_told(self) -> bool:
+    def _is_run_reported(self) -> bool:
         run = self._run
         if len(run) > RUN_STEPS and len(run) % RUN_STEPS:
             return False  # not told before: looked at again, but not at each step
@@ -180,17 +180,17 @@ class StepChanges:
         found = ChangePoint(
             first, run[0].step.index, run[0].step.started_at, level_of(before), parts_of(before), spread_of(before)
         )
-        return self._weigh(found, run)
+        return self._confirm_or_hold(found, run)
 
     # ---- blocks ----
 
     def _close(self) -> bool:
-        block = block_of(self._open, self._count)
+        block = make_block(self._open, self._count)
         self._open = []
         self._open_seconds = 0.0
         self._blocks.append(block)
         self._closed += 1
-        told = self._hold_on() or self._look()
+        told = self._check_held() or self._compare_windows()
         self._set_level(block)
         if not told:
             self._bring_up_to_date()
@@ -210,7 +210,7 @@ class StepChanges:
         self._level = math.exp(max(usual_level + over, highs[len(highs) * 3 // 4] + math.log(1.1)))
         self._rare.set_usual(math.exp(usual_level), math.exp(highs[len(highs) // 2]), parts_of(recent))
 
-    def _look(self) -> bool:
+    def _compare_windows(self) -> bool:
         """Compare the last blocks with those before them, in windows of several lengths."""
         blocks, now = self._blocks, self._closed
         unknown = 1 + FEW / (1 + now / BASE_BLOCKS)
@@ -254,7 +254,7 @@ class StepChanges:
         self, blocks: list[Block], values: list[float], name: str | None, scale: int, least: float
     ) -> bool:
         """Whether the shift stands up to a closer look, and is told."""
-        place, width = split_of(values), SCALES[scale][0]
+        place, width = best_split(values), SCALES[scale][0]
         before, after = values[:place], values[place:]
         if len(before) < max(4, width // 2) or len(after) < max(2, width * 3 // 4):
             return False
@@ -266,14 +266,16 @@ class StepChanges:
         if (level_of(blocks[place:]) - level_of(earlier)) / shift < WITH_THE_STEP:
             return False  # time that moved from one part to another
         level, parts, spread = level_of(earlier), parts_of(earlier), spread_of(earlier)
-        return self._weigh(ChangePoint(first.ordinal, first.step, first.started_at, level, parts, spread), None)
+        return self._confirm_or_hold(
+            ChangePoint(first.ordinal, first.step, first.started_at, level, parts, spread), None
+        )
 
     # ---- what was found ----
 
-    def _weigh(self, found: ChangePoint, run: list[WholeStep] | None) -> bool:
+    def _confirm_or_hold(self, found: ChangePoint, run: list[WholeStep] | None) -> bool:
         """Tell it now, or hold it back until it has lasted."""
         since = self._since(found)
-        after = block_of(run, 0) if run else None
+        after = make_block(run, 0) if run else None
         level = after.level if after else level_of(since)
         parts = after.parts if after else parts_of(since)
         spread = after.high - after.low if after else spread_of(since)
@@ -289,7 +291,7 @@ class StepChanges:
     def _elapsed_since(self, found: ChangePoint) -> float:
         return sum(block.seconds for block in self._since(found)) + self._open_seconds
 
-    def _hold_on(self) -> bool:
+    def _check_held(self) -> bool:
         """Whether what was held back has lasted; it is dropped when steps are back."""
         if self._held is None:
             return False
@@ -335,7 +337,7 @@ class StepChanges:
         self._held = None
         for past in self._values.values():
             for values in past:
-                values.take_back(self._closed - len(blocks))
+                values.remove_since(self._closed - len(blocks))
         self._rare.forget_since(found.ordinal)
         self._end_run()
         self._level = math.inf

@@ -23,22 +23,22 @@ class WholeStep(NamedTuple):
     @property
     def outside(self) -> float:
         """Seconds of it in no phase."""
-        return max(0.0, self.seconds - covered(self.step.phases))
+        return max(0.0, self.seconds - covered_seconds(self.step.phases))
 
 
-def latency(request: Step) -> float:
+def request_latency(request: Step) -> float:
     """What a request took whoever made it, in seconds: without the wait for a batch that came before it."""
     if request.ttft_seconds is None:
         return request.seconds
     return sum(phase.host_seconds for phase in request.phases if phase.name in (PREFILL, DECODE))
 
 
-def covered(phases: tuple[Phase, ...]) -> float:
+def covered_seconds(phases: tuple[Phase, ...]) -> float:
     """Host seconds in phases; those within another are counted with it."""
     return sum(phase.host_seconds for phase in phases if "/" not in phase.name)
 
 
-class Following:
+class WholeStepBuilder:
     """Makes whole steps of steps that come one after the other.
 
     A step whose successor was lost, or which the training was paused after, never gets whole.

@@ -41,7 +41,7 @@ def _log_elsewhere() -> Path | None:
     return None
 
 
-def own_error(error: BaseException) -> OwnError:
+def log_own_error(error: BaseException) -> OwnError:
     """Write the log of an error that nobody expected.
 
     Returns:
@@ -50,7 +50,7 @@ def own_error(error: BaseException) -> OwnError:
     what = f"an error of llmtop's own ended it ({type(error).__name__}: {error})".replace("\n", " ")
     log = new_log() or _log_elsewhere()
     if log is not None:
-        _forget_old(log.parent)
+        _remove_old_logs(log.parent)
         from llmtop.redaction.secret_filter import (  # an error alone asks for this
             without_secrets,
             words_without_secrets,
@@ -69,7 +69,7 @@ def own_error(error: BaseException) -> OwnError:
     return OwnError(f"{what[:300]}; please report it with {log}")
 
 
-def _forget_old(directory: Path) -> None:
+def _remove_old_logs(directory: Path) -> None:
     logs = sorted(directory.glob("error-*.log"))
     for old in logs[: max(0, len(logs) - KEPT_LOGS + 1)]:
         with contextlib.suppress(OSError):

@@ -162,7 +162,7 @@ def open_input(path: Path) -> io.BufferedReader:
     kind = stat.S_IFMT(os.fstat(number).st_mode)
     if kind != stat.S_IFREG:
         os.close(number)
-        raise UnusableInput(f"{path} cannot be opened: {_said(kind)}")
+        raise UnusableInput(f"{path} cannot be opened: {_reason_not_a_file(kind)}")
     return os.fdopen(number, "rb")
 
 
@@ -180,7 +180,7 @@ def read_input(path: Path, limits: Limits = DEFAULT) -> bytes:
             raise UnusableInput(f"{path} cannot be read: {error.strerror}") from None
 
 
-def bytes_of(path: Path) -> int:
+def file_bytes(path: Path) -> int:
     """The size of a file on disk; 0 when it cannot be told."""
     try:
         return path.stat().st_size
@@ -194,16 +194,16 @@ def _what_it_is(path: Path) -> str:
         kind = stat.S_IFMT(path.stat().st_mode)
     except OSError:
         return ""
-    return _said(kind) if kind == stat.S_IFSOCK else ""
+    return _reason_not_a_file(kind) if kind == stat.S_IFSOCK else ""
 
 
-def _said(kind: int) -> str:
+def _reason_not_a_file(kind: int) -> str:
     if kind == stat.S_IFDIR:
         return "it is a folder, where a file is needed"
     return f"it is {_KINDS.get(kind, 'something else')}, no file; write what comes out of it to a file first"
 
 
-def depth_of(value: object, most: int) -> int:
+def nesting_depth(value: object, most: int) -> int:
     """How deep lists and dicts of decoded JSON lie in each other; looked at to `most` + 1 levels at most."""
     level, found = [value], 0
     while level and found <= most:

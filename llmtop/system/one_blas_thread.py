@@ -22,10 +22,10 @@ _OTHERS = ("OMP_NUM_THREADS", "GOTO_NUM_THREADS")
 def prepare() -> None:
     """Have numpy loaded so, whenever that is; for processes of llmtop's own, never in a training."""
     if "numpy" not in sys.modules and not any(name in os.environ for name in (_THREADS, *_OTHERS)):
-        sys.meta_path.insert(0, _Finder())
+        sys.meta_path.insert(0, _NumpyFinder())
 
 
-class _Finder(MetaPathFinder):
+class _NumpyFinder(MetaPathFinder):
     """Finds numpy as usual, once."""
 
     def find_spec(
@@ -36,11 +36,11 @@ class _Finder(MetaPathFinder):
         sys.meta_path.remove(self)
         spec = PathFinder.find_spec(fullname, path, target)
         if spec is not None and spec.loader is not None:
-            spec.loader = _Alone(spec.loader)
+            spec.loader = _SingleThreadedLoader(spec.loader)
         return spec
 
 
-class _Alone(Loader):
+class _SingleThreadedLoader(Loader):
     """Loads a module as its own loader does, with the variable set meanwhile."""
 
     def __init__(self, loader: Loader) -> None:

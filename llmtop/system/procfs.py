@@ -66,7 +66,7 @@ def is_stopped(pid: int) -> bool:
     return status(pid).get("State", "").startswith("T")
 
 
-def thread_runs(pid: int, thread: int) -> bool:
+def is_thread_running(pid: int, thread: int) -> bool:
     """Whether a thread of a process is on a CPU or waits for one; False also where that cannot be seen."""
     state = _text(Path(f"/proc/{pid}/task/{thread}/stat")).rpartition(")")[2].split()
     return bool(state) and state[0] == "R"
@@ -92,7 +92,7 @@ def status(pid: int) -> dict[str, str]:
 
 def runs_python(pid: int) -> bool:
     """Return whether the process's program is a Python interpreter; False also where that cannot be seen."""
-    return "python" in Path(_target(f"/proc/{pid}/exe")).name
+    return "python" in Path(_link_target(f"/proc/{pid}/exe")).name
 
 
 def pids() -> list[int]:
@@ -122,7 +122,7 @@ def _text(path: Path) -> str:
         return ""
 
 
-def trusted(path: Path) -> bool:
+def is_trusted(path: Path) -> bool:
     """Whether only this user or root can have put that program there (its folder included)."""
     try:
         for place in (path, path.parent):
@@ -153,10 +153,10 @@ def uses_gpu(pid: int) -> bool:
         entries = _entries(f"/proc/{pid}/fd")
     except OSError:
         return False
-    return any(re.fullmatch(r"/dev/nvidia\d+", _target(entry)) for entry in entries)
+    return any(re.fullmatch(r"/dev/nvidia\d+", _link_target(entry)) for entry in entries)
 
 
-def _target(link: str) -> str:
+def _link_target(link: str) -> str:
     """Where a link points; "" when it has gone, as descriptors do at any time."""
     try:
         return os.readlink(link)

@@ -19,17 +19,17 @@ class WallClock:
     """Unix time minus CLOCK_MONOTONIC, the same at each call until the wall clock is set. For one thread."""
 
     def __init__(self) -> None:
-        self._offset_ns = _measured()[0]
+        self._offset_ns = _measure_offset()[0]
 
     def offset_ns(self) -> int:
         """What to add to a monotonic stamp (`time.perf_counter_ns`, `time.monotonic_ns`) for unix time."""
-        offset, doubt = _measured()
+        offset, doubt = _measure_offset()
         if abs(offset - self._offset_ns) > TOLERANCE_NS + doubt:
             self._offset_ns = offset
         return self._offset_ns
 
 
-def _measured() -> tuple[int, int]:
+def _measure_offset() -> tuple[int, int]:
     """The offset, and by how much it may be wrong: a thread that loses its core between two clocks reads them
     at different times."""
     best = (0, 1 << 62)

@@ -11,7 +11,7 @@ import pytest
 
 from llmtop.capture import targets
 from llmtop.protocol import job_store
-from llmtop.protocol.job_store import Ask, Keys, NodeTold
+from llmtop.protocol.job_store import Keys, NodeStatus, StoreRequest
 from llmtop.protocol.tcp_store import TcpStore
 from tests.support.processes import wait_for
 from tests.support.two_nodes import APART, TOGETHER, TwoNodes
@@ -76,7 +76,7 @@ class _Told:
         """The state of each rank of the n-th request."""
         keys = Keys(self._where.prefix)
         with TcpStore.open(self._where.address) as store:
-            told = [job_store.decode(NodeTold, store.get(keys.told(number, node)) or b"") for node in (1, 2)]
+            told = [job_store.decode(NodeStatus, store.get(keys.told(number, node)) or b"") for node in (1, 2)]
         return {one.rank: one.state for node in told if node is not None for one in node.ranks}
 
 
@@ -171,12 +171,15 @@ def test_a_request_that_names_no_folder_of_the_users_writes_beside_the_training_
         elsewhere.mkdir()
         with TcpStore.open(hello.store.address) as store:
             asked = {"id": "x", "at_step": 10**6, "steps": 2, "engine": "torch.profiler", "ranks": [2]}
-            told = _asked(store, keys, 1, Ask(**asked, folder="/etc/..", file="rank{rank}.json"))
+            told = _asked(store, keys, 1, StoreRequest(**asked, folder="/etc/..", file="rank{rank}.json"))
             assert told.ranks[0].detail == "the request names no file"
-            told = _asked(store, keys, 2, Ask(**asked, folder=str(elsewhere), file="../rank{rank}.json"))
+            told = _asked(store, keys, 2, StoreRequest(**asked, folder=str(elsewhere), file="../rank{rank}.json"))
             assert told.ranks[0].state == "failed"
             told = _asked(
-                store, keys, 3, Ask(**asked, folder=str(elsewhere), file="t/rank{rank}.json", token="guessed")
+                store,
+                keys,
+                3,
+                StoreRequest(**asked, folder=str(elsewhere), file="t/rank{rank}.json", token="guessed"),
             )
             assert (told.shared, told.ranks[0].state) == (False, "armed")
             assert (folder / "llmtop-captures" / "elsewhere" / "t").is_dir()
@@ -188,12 +191,12 @@ def test_a_request_that_names_no_folder_of_the_users_writes_beside_the_training_
         assert all(one.poll() is None for one in job.processes)
 
 
-def _asked(store: TcpStore, keys: Keys, number: int, ask: Ask) -> NodeTold:
+def _asked(store: TcpStore, keys: Keys, number: int, ask: StoreRequest) -> NodeStatus:
     assert store.put(keys.ask(number), job_store.encode(ask))
 
-    def told() -> NodeTold | None:
-        found = job_store.decode(NodeTold, store.get(keys.told(number, 1)) or b"")
-        found = found or job_store.decode(NodeTold, store.get(keys.told(number, 2)) or b"")
+    def told() -> NodeStatus | None:
+        found = job_store.decode(NodeStatus, store.get(keys.told(number, 1)) or b"")
+        found = found or job_store.decode(NodeStatus, store.get(keys.told(number, 2)) or b"")
         return found if found is not None and found.ranks and found.ranks[0].state != "asked" else None
 
     return wait_for(told, 60, "the node's answer")

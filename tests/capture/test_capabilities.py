@@ -197,7 +197,7 @@ def test_blackwell_is_traced_in_software_where_nsys_can(
     monkeypatch: pytest.MonkeyPatch, model: str, knows: bool, trace: str
 ) -> None:
     monkeypatch.setattr(procfs, "gpu_models", lambda: (model,))
-    monkeypatch.setattr(nsys.Nsys, "knows", lambda self, command, word: knows)
+    monkeypatch.setattr(nsys.Nsys, "supports", lambda self, command, word: knows)
     assert f"--trace={trace},nvtx" in nsys.launch_command("s", [], nsys.Nsys(Path("/x/nsys"), (2025, 3, 1)))
 
 

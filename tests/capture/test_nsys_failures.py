@@ -285,13 +285,13 @@ def test_an_old_nsys_is_refused_with_the_version_that_is_needed(
 ) -> None:
     monkeypatch.setenv("FAKE_NSYS_VERSION", "2022.4.2.1-df9881f")
     with pytest.raises(NotPossibleHere, match=r"nsys 2022\.4\.2 at \S+ is too old, 2023\.4 is needed"):
-        nsys.find()
+        nsys.find_nsys()
 
 
 def test_a_missing_nsys_says_how_to_get_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("LLMTOP_NSYS", str(tmp_path / "none"))
     with pytest.raises(NotPossibleHere, match="LLMTOP_NSYS"):
-        nsys.find()
+        nsys.find_nsys()
 
 
 def test_an_ended_session_says_how_to_start_again(start: Start, state: Path, captures: Path) -> None:

@@ -189,7 +189,7 @@ def test_a_training_that_ends_within_the_window_ends_as_it_would(
 def test_a_killed_nsys_leaves_nothing_marked(training: Training, captures: Path) -> None:
     target, killed = training.wait_attached(), threading.Event()
     listener = heard(target)
-    _, session = nsys.for_process(target.pid)
+    _, session = nsys.find_session(target.pid)
 
     def kill(progress: Progress) -> None:
         if progress.stage == "record" and progress.steps == 2 and not killed.is_set():

@@ -138,7 +138,7 @@ def test_what_a_killed_llmtop_left_collecting_is_stopped_in_a_pause(
     monkeypatch.setattr(Nsys, "needs_pause", True)
     monkeypatch.setattr("llmtop.system.procfs.uses_gpu", lambda pid: True)
     target = training.wait_attached()
-    tool, session = nsys.for_process(target.pid)
+    tool, session = nsys.find_session(target.pid)
     tool.run("start", f"--session={session.id}", "-o", str(tmp_path / "left"), "-f", "true")
     listener = heard(target)
     assert collection.stop_orphan(tool, session.id) == [tmp_path / "left.nsys-rep"]
@@ -206,7 +206,7 @@ def test_what_a_killed_llmtop_left_is_stopped_before_the_next_capture_pauses(
     under_nsys: Training, captures: Path, tmp_path: Path
 ) -> None:
     target = under_nsys.wait_attached()
-    tool, session = nsys.for_process(target.pid)
+    tool, session = nsys.find_session(target.pid)
     abandon(tool, session, target, tmp_path)
     result = take.take(plan(target, captures, options=PAUSE))
     assert result.report.steps.count == 5

@@ -57,7 +57,7 @@ def test_a_collection_whose_llmtop_and_holder_were_killed_is_found_and_stopped(
     under_nsys: Training, captures: Path, real_nsys: Path, tmp_path: Path
 ) -> None:
     target = under_nsys.wait_attached()
-    tool, session = nsys.for_process(target.pid)
+    tool, session = nsys.find_session(target.pid)
     abandon(tool, session, target, tmp_path)
     assert any(session.id in sentence for sentence in orphans.orphan_messages())
     outcomes = list(orphans.stop_orphans())
@@ -71,7 +71,7 @@ def test_the_next_capture_stops_what_a_killed_llmtop_left_collecting(
     under_nsys: Training, captures: Path, tmp_path: Path
 ) -> None:
     target = under_nsys.wait_attached()
-    tool, session = nsys.for_process(target.pid)
+    tool, session = nsys.find_session(target.pid)
     abandon(tool, session, target, tmp_path)
     result = take.take(plan(target, captures))
     assert result.report.steps.count == 5
@@ -82,11 +82,11 @@ def test_a_collection_that_somebody_started_by_hand_is_left_alone(
     under_nsys: Training, captures: Path, tmp_path: Path
 ) -> None:
     target = under_nsys.wait_attached()
-    tool, session = nsys.for_process(target.pid)
+    tool, session = nsys.find_session(target.pid)
     tool.run("start", f"--session={session.id}", "-o", str(tmp_path / "mine"), "-f", "true")
     with pytest.raises(NotPossibleHere, match="something other than llmtop"):
         take.take(plan(target, captures))
-    assert nsys.for_process(target.pid)[1].collecting
+    assert nsys.find_session(target.pid)[1].collecting
     tool.run("stop", f"--session={session.id}", seconds=60)
     assert (tmp_path / "mine.nsys-rep").is_file()
 

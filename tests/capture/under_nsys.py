@@ -41,7 +41,7 @@ def touch_within(file: Path) -> Callable[[Progress], None]:
 
 def session_state(target: Target) -> str:
     """What the nsys session of a process is doing, in nsys's word."""
-    return nsys.for_process(target.pid)[1].state
+    return nsys.find_session(target.pid)[1].state
 
 
 def abandon(tool: nsys.Nsys, session: nsys.Session, target: Target, folder: Path) -> None:
@@ -55,4 +55,4 @@ def abandon(tool: nsys.Nsys, session: nsys.Session, target: Target, folder: Path
     lock.path.write_bytes(text)
     started = tool.run("start", f"--session={session.id}", "-o", str(folder / "left"), "-f", "true")
     assert started.returncode == 0, started.stderr
-    assert nsys.for_process(target.pid)[1].collecting
+    assert nsys.find_session(target.pid)[1].collecting

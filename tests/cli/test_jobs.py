@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from llmtop.cli.live.snapshot_text import render
-from llmtop.model.jobs import totals
+from llmtop.model.jobs import job_totals
 from tests.support import nvml_stub
 from tests.support.launched import STEPPING, Started
 from tests.support.processes import environment
@@ -80,7 +80,7 @@ def test_the_text_has_a_job_before_its_ranks_and_none_for_a_process_alone() -> N
     ]
     alone = rank(7, job="b.py · pid 7", attached_at=2.0, overhead_seconds=1e-5, step_seconds_mean=0.1)
     ranks = (*two, alone)
-    text = render(snapshot(ranks=ranks, jobs=totals(ranks)))
+    text = render(snapshot(ranks=ranks, jobs=job_totals(ranks)))
     heads = [line.split("  ")[0] for line in text.splitlines() if line and not line.startswith(" ")]
     assert heads[1:] == ["Job a.py · :1", "Rank 0 of 8", "Rank 1 of 8", "Training"]
     assert "ranks seen 2 of 8" in text

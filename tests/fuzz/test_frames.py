@@ -20,7 +20,7 @@ from llmtop.cli.live.snapshot_text import render
 from llmtop.errors import LlmtopError, UnusableInput
 from llmtop.model.snapshot import Host, Snapshot, from_json, to_json
 from llmtop.protocol import wire
-from llmtop.protocol.client import Closed, Connection
+from llmtop.protocol.client import Connection, ConnectionClosed
 from llmtop.rules.engine import Rules
 from tests.fuzz.mutate import mutate
 from tests.support import attackers
@@ -36,8 +36,8 @@ FROM_MONITOR: Sequence[wire.FromMonitor] = (
     wire.Pause(id="b", finished=1 << 40, seconds=0.0, drain_seconds=0.0),
     wire.Resume(id="b"),
     wire.OpRanges(id="d", want="on", seconds=1.0),
-    wire.LookAtStacks(id="c", seconds=0.1, rate_hz=20.0),
-    wire.EnoughStacks(id="c"),
+    wire.SampleStacks(id="c", seconds=0.1, rate_hz=20.0),
+    wire.StopSampling(id="c"),
     wire.Refused(reason="no"),
 )
 STEPS = wire.Steps(
@@ -58,8 +58,8 @@ FROM_TRAINING: Sequence[wire.FromTraining] = (
     wire.CaptureState(id="a", state="armed"),
     wire.PauseState(id="b", state="paused", finished=9),
     wire.OpRangesState(id="d", state="failed", detail="no"),
-    wire.StacksSeen(id="c", looks=1, frames=[wire.SeenFrame("f", "/a.py", 3)],
-                    threads=[wire.SeenThread("MainThread", 7)], stacks=[wire.SeenStack(0, [0], 1)]),
+    wire.SampledStacks(id="c", looks=1, frames=[wire.SampledFrame("f", "/a.py", 3)],
+                    threads=[wire.SampledThread("MainThread", 7)], stacks=[wire.SampledStack(0, [0], 1)]),
     wire.Refused(reason="no"),
 )  # fmt: skip
 
@@ -120,7 +120,7 @@ def test_damaged_answers_end_no_more_than_their_connection(tmp_path: Path) -> No
             damaged = struct.pack("<I", len(body)) + body if seed % 2 else mutate(whole, seed)
             _send(far, frames[1] + damaged + frames[1])
             far.close()
-            with suppress(Closed, UnusableInput):
+            with suppress(ConnectionClosed, UnusableInput):
                 while True:
                     watched.take_in(connection.receive(0.0))
         neighbour.take_in([msgspec.structs.replace(STEPS)])

@@ -145,7 +145,7 @@ def median_step_ms(found: tuple[Target, ...], seconds: float = 4.0) -> float:
 
 def by_hand(found: tuple[Target, ...], window: float, output: Path) -> float:
     """Seconds that the same window takes with nsys alone."""
-    tool, session = nsys.for_process(found[0].pid)
+    tool, session = nsys.find_session(found[0].pid)
     began = time.monotonic()
     options = ("-f", "true", "--sample=none", "--cpuctxsw=none", "--stop-on-exit=false")
     for command in (
@@ -171,7 +171,7 @@ def check_nsys(check: Check) -> dict[str, Any]:
                 return {"ok": False, **facts}
             rounds.append(_round(took, facts))
         after = median_step_ms(found)
-        tool = nsys.find()
+        tool = nsys.find_nsys()
     window = statistics.median(one["window_s"] for one in rounds)
     with check.training(*RUN, "--nsys", "--", sys.executable) as found:
         hand = [by_hand(found, window, check.folder / f"hand{number}") for number in range(BY_HAND)]

@@ -98,7 +98,7 @@ def recorded(machine: Machine, process: subprocess.Popen[str], tool: nsys.Nsys) 
 
 def check_nsys(machine: Machine) -> Iterator[dict[str, Any]]:
     """Under nsys, alone and with two ranks."""
-    tool = nsys.find()
+    tool = nsys.find_nsys()
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m"]
     ways = {"gpt": machine.command("gpt", 100000)}
     if machine.cpu or _gpus() >= 2:
@@ -109,7 +109,9 @@ def check_nsys(machine: Machine) -> Iterator[dict[str, Any]]:
             session = nsys.session_of(process.pid)
         ranks = 2 if kind == "ddp" else 1
         wait_for(
-            lambda session=session: session not in [s.id for s in nsys.sessions(tool)], 30, "the session's end"
+            lambda session=session: session not in [s.id for s in nsys.list_sessions(tool)],
+            30,
+            "the session's end",
         )
         whole = found["ranges_processes"] == ranks and (machine.cpu or found["kernels_processes"] == ranks)
         yield {"check": f"nsys {kind}", "nsys": tool.version_text, **found, "ok": whole}

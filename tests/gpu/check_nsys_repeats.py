@@ -124,7 +124,7 @@ def main() -> int:
     parser.add_argument("--captures", action="store_true", help="with `llmtop capture`, which pauses them")
     parser.add_argument("--cpu", action="store_true", help="only show that the script runs")
     given = parser.parse_args()
-    tool = nsys.find()
+    tool = nsys.find_nsys()
     with tempfile.TemporaryDirectory(prefix="lt-") as folder:
         all_of_them = [
             Repeats(tool, f"repeats{os.getpid()}n{n}", Path(folder), given) for n in range(given.trainings)

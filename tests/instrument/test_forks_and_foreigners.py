@@ -14,7 +14,7 @@ import pytest
 
 from llmtop.errors import NotPossibleHere, UnusableInput
 from llmtop.protocol import wire
-from llmtop.protocol.client import Closed, Connection
+from llmtop.protocol.client import Connection, ConnectionClosed
 from tests.support import wire_peer
 from tests.support.processes import environment, wait_for
 from tests.support.trainings import STEPPING, Heard, Training, connect, socket_of, sockets
@@ -194,7 +194,7 @@ os.execv(sys.executable, [sys.executable, "-c", {OPEN_SOCKETS!r} + "print(open_s
         training.go()
         heard.to_the_end()
         training.hear("[]")
-        with pytest.raises(Closed):
+        with pytest.raises(ConnectionClosed):
             Connection.open(socket_of(runtime_dir, training.pid))
 
 
@@ -406,9 +406,9 @@ def test_nothing_within_the_time_is_an_empty_list_and_a_hang_up_is_said(runtime_
         assert connection.host_pid == peer.pid
         assert connection.receive(0) == []
         peer.kill()
-        with pytest.raises(Closed):
+        with pytest.raises(ConnectionClosed):
             wait_for(lambda: connection.receive(0.1))
-        with pytest.raises(Closed):
+        with pytest.raises(ConnectionClosed):
             connection.send(wire.CaptureCancel(id="x"))
     finally:
         peer.kill()

@@ -68,18 +68,18 @@ while True:
 
 
 def look(heard: Heard, name: str, seconds: float = 0.0) -> None:
-    heard.connection.send(wire.LookAtStacks(id=name, seconds=seconds, rate_hz=50.0))
+    heard.connection.send(wire.SampleStacks(id=name, seconds=seconds, rate_hz=50.0))
 
 
-def told(heard: Heard, name: str) -> wire.StacksSeen:
-    def answers() -> list[wire.StacksSeen]:
-        return [one for one in heard.messages if isinstance(one, wire.StacksSeen) and one.id == name]
+def told(heard: Heard, name: str) -> wire.SampledStacks:
+    def answers() -> list[wire.SampledStacks]:
+        return [one for one in heard.messages if isinstance(one, wire.SampledStacks) and one.id == name]
 
     heard.until(lambda: bool(answers()))
     return answers()[0]
 
 
-def of_thread(seen: wire.StacksSeen, name: str) -> list[list[str]]:
+def of_thread(seen: wire.SampledStacks, name: str) -> list[list[str]]:
     """The functions of each stack of a thread, outermost first."""
     return [
         [seen.frames[place].name for place in stack.frames]
@@ -119,8 +119,8 @@ def test_looking_for_a_while_counts_and_leaves_no_thread(runtime_dir: Path) -> N
         wait_for(lambda: "llmtop-stacks" in names(training.pid), what="the thread that looks")
         steps = len(heard.messages)
         heard.until(lambda: len(heard.messages) > steps + 3)
-        heard.connection.send(wire.EnoughStacks(id="another's"))
-        heard.connection.send(wire.EnoughStacks(id="a"))
+        heard.connection.send(wire.StopSampling(id="another's"))
+        heard.connection.send(wire.StopSampling(id="a"))
         seen = told(heard, "a")
         reads = [one for one in seen.stacks if seen.threads[one.thread].name.startswith("reads")]
         assert [one.looks for one in reads] == [seen.looks], "it stands still"
@@ -192,7 +192,7 @@ def test_a_child_that_is_forked_meanwhile_has_none_of_it(runtime_dir: Path) -> N
         wait_for(lambda: "llmtop-stacks" in names(training.pid), what="the thread that looks")
         training.go()
         training.hear("done")
-        heard.connection.send(wire.EnoughStacks(id="a"))
+        heard.connection.send(wire.StopSampling(id="a"))
         assert told(heard, "a").looks > 0
 
 
@@ -200,8 +200,8 @@ def test_a_number_that_makes_no_sense_is_bounded(runtime_dir: Path) -> None:
     with Training(STEPPING) as training:
         heard = Heard(connect(runtime_dir, training))
         for name, seconds, rate in (("a", -1.0, float("nan")), ("b", float("nan"), 0.0), ("c", 0.05, 1e300)):
-            heard.connection.send(wire.LookAtStacks(id=name, seconds=seconds, rate_hz=rate))
+            heard.connection.send(wire.SampleStacks(id=name, seconds=seconds, rate_hz=rate))
             assert told(heard, name).looks >= 1
-        heard.connection.send(wire.LookAtStacks(id="d", seconds=float("inf"), rate_hz=float("-inf")))
-        heard.connection.send(wire.EnoughStacks(id="d"))
+        heard.connection.send(wire.SampleStacks(id="d", seconds=float("inf"), rate_hz=float("-inf")))
+        heard.connection.send(wire.StopSampling(id="d"))
         assert told(heard, "d").looks >= 1

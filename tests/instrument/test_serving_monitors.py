@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from llmtop.protocol import wire
-from llmtop.protocol.client import Closed, Connection, NoAnswer, remove_stale
+from llmtop.protocol.client import Connection, ConnectionClosed, NoReply, remove_stale
 from tests.support.processes import environment, stop, wait_for
 from tests.support.trainings import STEPPING, Heard, Training, connect, socket_of, sockets
 
@@ -186,7 +186,7 @@ def test_a_stopped_training_does_not_answer_and_is_told_from_a_dead_one(runtime_
     with Training(STEPPING) as training:
         path = socket_of(runtime_dir, training.pid)
         stop(training.pid)
-        with pytest.raises(NoAnswer, match="stopped") as caught:
+        with pytest.raises(NoReply, match="stopped") as caught:
             Connection.open(path, timeout_s=0.3)
         assert caught.value.host_pid == training.pid
         assert not remove_stale(path)
@@ -194,7 +194,7 @@ def test_a_stopped_training_does_not_answer_and_is_told_from_a_dead_one(runtime_
         Connection.open(path, timeout_s=20).close()
         training.kill()
         training.wait()
-        with pytest.raises(Closed):
+        with pytest.raises(ConnectionClosed):
             Connection.open(path)
 
 

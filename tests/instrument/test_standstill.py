@@ -93,14 +93,14 @@ def test_who_waits_for_a_person_is_paused_and_no_step_goes_across(
             assert (paused.steps_per_s, paused.eta_seconds) == (None, None)
             assert paused.note is not None
             assert paused.note.startswith("it waits at a ")
-            heard.until(lambda: any(isinstance(message, wire.Standstill) for message in heard.messages))
+            heard.until(lambda: any(isinstance(message, wire.StalledAt) for message in heard.messages))
             before = len(heard.steps)
             # Longer than what would be a stall.
             _stays(source, "paused")
             child.sendline(answer)
             in_state(source, "running")
             heard.until(lambda: len(heard.steps) >= before + 60)
-            told = [message.where for message in heard.messages if isinstance(message, wire.Standstill)]
+            told = [message.where for message in heard.messages if isinstance(message, wire.StalledAt)]
             assert told[0].startswith("at a ")
             assert set(told[1:]) <= {""}
             intervals = [done.interval_ns for done in heard.steps]
@@ -124,7 +124,7 @@ def test_who_comes_while_it_waits_is_told_and_who_sleeps_is_not_paused(
         in_state(source, "paused")
         with Connection.open(socket_of(runtime_dir, child.pid), timeout_s=20) as connection:
             heard = Heard(connection)
-            heard.until(lambda: any(isinstance(message, wire.Standstill) for message in heard.messages))
+            heard.until(lambda: any(isinstance(message, wire.StalledAt) for message in heard.messages))
         child.sendline("c")
         # It goes on with nothing that is a step: the time to a stall runs from then on, not from its last step.
         in_state(source, "running")

@@ -19,7 +19,7 @@ import pytest
 from llmtop.model.snapshot import Phase, Step
 from llmtop.protocol import wire
 from llmtop.protocol.client import Connection
-from llmtop.step_history.whole_steps import Following, WholeStep, covered
+from llmtop.step_history.whole_steps import WholeStep, WholeStepBuilder, covered_seconds
 from tests.support.processes import environment, wait_for
 from tests.support.trainings import Heard, sockets
 
@@ -235,7 +235,7 @@ def _heard(connection: Connection) -> Heard:
 
 
 def _whole(heard: Heard) -> Iterator[WholeStep]:
-    following = Following()
+    following = WholeStepBuilder()
     for done in heard.steps:
         phases = tuple(Phase(name=phase.name, host_seconds=phase.host_ns / 1e9) for phase in done.phases)
         step = Step(
@@ -312,7 +312,7 @@ def test_those_of_a_notebook_s_cells_too_and_no_step_spans_the_wait_between_them
         with Connection.open(file.path, history=2048, timeout_s=20) as connection:
             first = _heard(connection)
             before = len(first.steps)
-            first.until(lambda: any(isinstance(one, wire.Standstill) and one.where for one in first.messages))
+            first.until(lambda: any(isinstance(one, wire.StalledAt) and one.where for one in first.messages))
             cell("pause = time.perf_counter() - stamps[-1]")
             cell(SCRIPTS["plain loop"])
             cell(f"sys.argv[1:] = [{str(tmp_path)!r}]; sys.stdin = open(os.devnull); end()")
@@ -344,7 +344,7 @@ def _compare(name: str, steps: list[WholeStep], stamps: list[float], first: int 
         together = [known[index] for index in range(begin, last)]
         by_hand = (stamps[last] - stamps[begin]) / (last - begin)
         mean = sum(whole.seconds for whole in together) / len(together)
-        parts = sum(covered(whole.step.phases) + whole.outside for whole in together) / len(together)
+        parts = sum(covered_seconds(whole.step.phases) + whole.outside for whole in together) / len(together)
         assert abs(parts / mean - 1) < WITHIN
         ratios.append(mean / by_hand)
     assert abs(statistics.median(ratios) - 1) < WITHIN, ratios

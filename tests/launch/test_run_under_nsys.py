@@ -38,7 +38,7 @@ def tool() -> nsys.Nsys:
     path = find_nsys()
     if path is None:
         pytest.skip(NO_NSYS)
-    return nsys.at(Path(path))
+    return nsys.nsys_at(Path(path))
 
 
 @pytest.fixture
@@ -70,7 +70,7 @@ def end(tmp_path: Path) -> Path:
 
 def session_of(tool: nsys.Nsys, process: subprocess.Popen[str]) -> nsys.Session | None:
     name = nsys.session_of(process.pid)
-    return next((session for session in nsys.sessions(tool) if session.id == name), None)
+    return next((session for session in nsys.list_sessions(tool) if session.id == name), None)
 
 
 def processes_of(session: nsys.Session) -> list[int]:
@@ -112,7 +112,7 @@ def test_the_session_goes_when_the_training_has_gone(
     assert session is not None
     end.touch()
     assert training.wait(60) == 6
-    wait_for(lambda: session.id not in [s.id for s in nsys.sessions(tool)], what="the session to end")
+    wait_for(lambda: session.id not in [s.id for s in nsys.list_sessions(tool)], what="the session to end")
     wait_for(lambda: not processes_of(session), what="nsys to leave")
 
 
@@ -130,7 +130,7 @@ def test_the_session_stays_for_what_the_command_left_in_the_background(
     assert worker.wait(60) == 0
     time.sleep(1.0)  # four times what a keeper waits that looks at the command alone
     assert procfs.is_alive(background)
-    assert session.id in [s.id for s in nsys.sessions(tool)]
+    assert session.id in [s.id for s in nsys.list_sessions(tool)]
     end.touch()
     wait_for(lambda: not processes_of(session), what="nsys to leave")
 

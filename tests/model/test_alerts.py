@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from llmtop.model.alerts import Raised
+from llmtop.model.alerts import NewAlertFilter
 from llmtop.model.snapshot import Alert
 
 
@@ -11,8 +11,8 @@ def alert(pid: int | None = None, gpu: str | None = "GPU-1", kind: str = "low_po
 
 
 def told(*snapshots: list[Alert]) -> list[list[int | None]]:
-    raised = Raised()
-    return [[one.pid for one in raised.new(alerts)] for alerts in snapshots]
+    raised = NewAlertFilter()
+    return [[one.pid for one in raised.select_new(alerts)] for alerts in snapshots]
 
 
 def test_a_training_that_ends_leaves_the_alert_the_same() -> None:

@@ -8,8 +8,8 @@ from typing import get_args
 import pytest
 
 from llmtop.analysis.verdict import CAUSE_OF
-from llmtop.model.bottlenecks import BOTTLENECKS, AlertId, BottleneckId, BoundId, LossId, Verdict, find
-from llmtop.model.severity import SEVERITIES, Severity, gravity
+from llmtop.model.bottlenecks import BOTTLENECKS, AlertId, BottleneckId, BoundId, LossId, Verdict, find_bottleneck
+from llmtop.model.severity import SEVERITIES, Severity, severity_rank
 from llmtop.model.snapshot import Alert
 from llmtop.report.advice.table import ADVICE, FindingId
 from llmtop.rules import COMMUNICATOR_RULES, GPU_RULES, JOB_RULES, RANK_RULES
@@ -60,12 +60,12 @@ def test_the_words_stand_in_no_second_file() -> None:
 
 
 def test_severities_are_ordered_and_a_word_of_a_newer_version_is_mild() -> None:
-    assert sorted(["critical", "info", "warning"], key=gravity) == list(SEVERITIES)
-    assert gravity("fatal") == 0
+    assert sorted(["critical", "info", "warning"], key=severity_rank) == list(SEVERITIES)
+    assert severity_rank("fatal") == 0
 
 
 def test_what_a_newer_version_tells_is_shown_by_its_id() -> None:
-    assert find("from_a_newer_version") is None
+    assert find_bottleneck("from_a_newer_version") is None
     newer = Alert(id="of_tomorrow", severity="critical", since=0.0, summary="")
     assert alert_style.alert_word(newer) == "OF TOMORROW"
     assert alert_style.sentence(newer) == alert_style.title(newer) == ""

@@ -82,7 +82,7 @@ def test_an_export_is_judged_the_same_beside_a_capture_and_for_a_report(
     report.write_bytes(HEAD)
     with pytest.raises(UnusableInput, match="cannot export"):
         export_into(report, tmp_path)
-    kept, notes = export_beside(tool.find(), report, uses_gpu=False)
+    kept, notes = export_beside(tool.find_nsys(), report, uses_gpu=False)
     assert kept == report
     assert "nsys export failed" in notes[0]
     assert sorted(child.name for child in tmp_path.iterdir()) == ["nsys", "some.nsys-rep"]
@@ -94,4 +94,4 @@ def test_a_report_whose_name_speaks_of_an_error_is_exported(
     monkeypatch.setenv("LLMTOP_NSYS", nsys_that(tmp_path, f'{MAKES_TABLES}; echo "Processing [$out]"'))
     report = tmp_path / "error_in_step_7.nsys-rep"
     report.write_bytes(HEAD)
-    assert export_beside(tool.find(), report, uses_gpu=False)[0].suffix == ".sqlite"
+    assert export_beside(tool.find_nsys(), report, uses_gpu=False)[0].suffix == ".sqlite"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from llmtop.nsys_cli.words import reason
+from llmtop.nsys_cli.words import failure_reason
 
 SOURCE = "/dvs/p4/build/sw/devtools/Agora/Rel/CUDA12.4/QuadD/Common"
 IMPORTER = """\
@@ -75,10 +75,10 @@ def importer(text: str) -> str:
     ],
 )  # fmt: skip
 def test_the_reason_is_one_line_without_blocks(said: str, why: str | None) -> None:
-    assert reason(said) == why
+    assert failure_reason(said) == why
 
 
 def test_it_is_short_however_much_is_said() -> None:
-    found = reason(importer("x" * 100_000) + "y" * 100_000)
+    found = failure_reason(importer("x" * 100_000) + "y" * 100_000)
     assert found is not None
     assert len(found) <= 300

@@ -123,10 +123,10 @@ def test_variables_are_kept_by_a_list_of_names_alone() -> None:
         "WANDB_API_KEY": "y",
         "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True",
     }
-    kept = variables.kept(given)
+    kept = variables.select_variables(given)
     assert kept == {name: given[name] for name in kept}
     assert set(kept) == {"NCCL_DEBUG", "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "PYTORCH_CUDA_ALLOC_CONF"}
-    assert variables.left_out(given) == ["NCCL_AUTH", "TORCH_HUB_TOKEN"]
+    assert variables.omitted_names(given) == ["NCCL_AUTH", "TORCH_HUB_TOKEN"]
     assert variable_without_secrets("HF_TOKEN", "abc") == MASK
 
 

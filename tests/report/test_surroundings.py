@@ -9,7 +9,7 @@ from typing import Any
 from llmtop.analysis.analyze_recording import analyze_recording
 from llmtop.compare.compare import compare_reports
 from llmtop.environment.collect import as_dict
-from llmtop.environment.model import Machine, PythonFacts, Repository, Surroundings
+from llmtop.environment.model import CommandEnvironment, Machine, PythonFacts, Repository
 from llmtop.model.snapshot import Host, Snapshot
 from llmtop.recording.reader_writer import Writer
 from llmtop.report.environment import parse_environment
@@ -17,7 +17,7 @@ from llmtop.report.model import Report
 
 
 def _report(path: Path, *, debug: str, numpy: str, diff: str, command: str = "python x.py") -> Report:
-    around = Surroundings(
+    around = CommandEnvironment(
         collected_at=1.0,
         command=command.split(),
         machine=Machine(host="node", cpu="a CPU", gpus=[{"name": "NVIDIA H100"}], driver="570.1"),

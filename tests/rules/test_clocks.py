@@ -9,7 +9,7 @@ import pytest
 
 from llmtop.model.snapshot import Alert, Gpu, Host, Rank, Snapshot, Step
 from llmtop.recording.reader_writer import Reader, Writer
-from llmtop.recording.steady import SteadyTime
+from llmtop.recording.steady import MonotonicTime
 from llmtop.rules.engine import Rules
 
 BEGAN = 1_000_000.0
@@ -144,5 +144,5 @@ def test_a_recording_of_an_older_version_plays_on_where_its_clock_was_set_back(t
 
 
 def test_without_a_monotonic_clock_there_is_only_the_wall_clock() -> None:
-    clock = SteadyTime()
-    assert [clock.of(Snapshot(time=time, host=Host(name="node"))) for time in (5.0, 3.0)] == [5.0, 3.0]
+    clock = MonotonicTime()
+    assert [clock.time_of(Snapshot(time=time, host=Host(name="node"))) for time in (5.0, 3.0)] == [5.0, 3.0]

@@ -264,8 +264,8 @@ def test_every_reason_that_slows_a_gpu_down_is_heard(reasons: tuple[str, ...], w
 
 
 def test_the_rules_know_every_reason_that_the_collector_may_name() -> None:
-    named = clock_events.names((1 << 64) - 1)
-    assert {clock_events.canonical(name) for name in named} == set(named)
+    named = clock_events.reason_names((1 << 64) - 1)
+    assert {clock_events.canonical_name(name) for name in named} == set(named)
     assert set(gpu_rules._THROTTLE) | {clock_events.SW_POWER_CAP} <= set(clock_events.BITS.values())
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from llmtop.model.snapshot import Alert, Change, Phase, Rank, Step
 from llmtop.rules.engine import Rules
-from llmtop.step_history.whole_steps import covered
+from llmtop.step_history.whole_steps import covered_seconds
 from tests.support.snapshots import gpu, rank, snapshot
 
 IDLE_GPU = {"util_pct": 22.0, "power_watts": 125.0, "power_limit_watts": 700.0, "sm_active_pct": 1.6}
@@ -58,7 +58,7 @@ def alerts(make: Callable[..., Step], counters: dict[str, float], ranks: int = 1
             "kind": step.kind,
             "step": index,
             "step_seconds_p50": 0.5,
-            "step_seconds_mean": covered(step.phases) + 0.02,
+            "step_seconds_mean": covered_seconds(step.phases) + 0.02,
             "phases": step.phases,
             "last_step_at": now,
             "new_steps": (step,),

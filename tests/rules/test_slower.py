@@ -11,7 +11,7 @@ from llmtop.model.snapshot import Alert, Change, Rank, Snapshot
 from llmtop.recording.reader_writer import Reader
 from llmtop.rules.engine import Rules
 from llmtop.step_history.step_changes import StepChanges
-from llmtop.step_history.whole_steps import Following
+from llmtop.step_history.whole_steps import WholeStepBuilder
 from tests.support import snapshots
 from tests.support.processes import REPOSITORY
 
@@ -131,7 +131,7 @@ def test_lowered_clocks_explain_it_and_the_power_limit_does_not() -> None:
 def test_the_demo_is_slower_within_twenty_seconds_and_not_before() -> None:
     """From the steps that the recording holds, whatever its own headlines say."""
     reader, rules = Reader(REPOSITORY / "llmtop" / "data" / "demo.llmtop.gz"), Rules()
-    following, changes, told = Following(), StepChanges(), {}
+    following, changes, told = WholeStepBuilder(), StepChanges(), {}
     for at, snapshot in reader.snapshots():
         (rank,) = snapshot.ranks or (None,)
         for step in rank.new_steps if rank else ():

@@ -36,7 +36,7 @@ AT_FIRST_CONNECTION = (
 """Modules of llmtop that a training's server thread imports when its first monitor connects, in this order."""
 AT_REQUESTS = {
     "llmtop.instrument.control.pause": wire.Pause(id="p", seconds=0.1),
-    "llmtop.instrument.serve.stacks.own_stacks": wire.LookAtStacks(id="s", seconds=0.0, rate_hz=10.0),
+    "llmtop.instrument.serve.stacks.own_stacks": wire.SampleStacks(id="s", seconds=0.0, rate_hz=10.0),
 }
 """And when a monitor first makes that request."""
 

@@ -92,7 +92,7 @@ def _gpu(place: int, raw: dict[str, Any], time: float, with_gpm: bool) -> Gpu:
         temperature_c=raw["temp"],
         sm_clock_mhz=raw["sm_mhz"],
         sm_clock_max_mhz=1980,
-        clock_event_reasons=clock_events.names(raw["reasons"]),
+        clock_event_reasons=clock_events.reason_names(raw["reasons"]),
         pcie_rx_bytes_per_s=raw["rx_kbs"] * 1024 if rx is None else rx,
         pcie_tx_bytes_per_s=raw["tx_kbs"] * 1024 if tx is None else tx,
         pcie_source="nvml" if rx is None else "gpm",

@@ -132,7 +132,7 @@ class Watched:
     def look(self) -> Watched:
         """Have it look now."""
         self.ranks = self._source.latest().ranks
-        self.jobs = {job.name: job for job in jobs.totals(self.ranks)}
+        self.jobs = {job.name: job for job in jobs.job_totals(self.ranks)}
         return self
 
     def until(self, condition: Callable[[Watched], object], seconds: float = 90.0) -> Watched:

@@ -13,7 +13,7 @@ import numpy as np
 from llmtop.model.snapshot import Phase, Step
 from llmtop.recording.reader_writer import Reader
 from llmtop.step_history.step_changes import StepChanges
-from llmtop.step_history.whole_steps import Following, WholeStep
+from llmtop.step_history.whole_steps import WholeStep, WholeStepBuilder
 from tests.support.data import DATA
 from tests.support.processes import REPOSITORY
 
@@ -35,7 +35,7 @@ def cpu_steps(name: str) -> tuple[WholeStep, ...]:
 @cache
 def demo_steps() -> tuple[WholeStep, ...]:
     """The GPU training of the shipped demo, with the bottlenecks planted in it; without warm-up."""
-    reader, following = Reader(Path(REPOSITORY) / "llmtop" / "data" / "demo.llmtop.gz"), Following()
+    reader, following = Reader(Path(REPOSITORY) / "llmtop" / "data" / "demo.llmtop.gz"), WholeStepBuilder()
     try:
         steps = [step for _, snapshot in reader.snapshots() for rank in snapshot.ranks for step in rank.new_steps]
     finally:

@@ -400,6 +400,6 @@ def test_leaving_the_monitor_calls_the_capture_off(
         terminal.shows("q quit")
         terminal.keys("q")
         assert terminal.ends() == 0
-    assert nsys.for_process(target.pid)[1].state == "Launched"
+    assert nsys.find_session(target.pid)[1].state == "Launched"
     assert list((tmp_path / "llmtop-captures").iterdir()) == []
     training.wait_for_steps(3)

@@ -25,7 +25,7 @@ def ranks_of(job: str, size: int, here: int, pid: int, at: float, **fields: obje
 
 
 def of(*ranks: Rank, **fields: object) -> Snapshot:
-    return snapshot(ranks=ranks, jobs=jobs.totals(ranks), **fields)
+    return snapshot(ranks=ranks, jobs=jobs.job_totals(ranks), **fields)
 
 
 SPREAD = ranks_of("train_gpt.py · slurm 4711", 8, 2, 200, 20.0)
@@ -94,14 +94,14 @@ async def test_a_table_with_too_little_room_keeps_the_jobs_and_the_odd_rank() ->
 def test_totals_leave_out_who_has_ended_and_are_not_made_up() -> None:
     ended = rank(9, rank=0, job="a.py · :1", world_size=2, state="gone", tokens_per_s=None, attached_at=0.5)
     living = ranks_of("a.py · :1", 2, 2, 10, 1.0)
-    (job,) = jobs.totals([ended, *living])
+    (job,) = jobs.job_totals([ended, *living])
     assert (job.ranks_seen, job.ranks, job.pids, job.state) == (2, (0, 1), (10, 11), "running")
     assert (job.tokens_per_s, job.steps_per_s, job.step) == (2000.0, 2.0, 10)
-    (job,) = jobs.totals([living[0], rank(11, rank=1, job="a.py · :1", world_size=2)])
+    (job,) = jobs.job_totals([living[0], rank(11, rank=1, job="a.py · :1", world_size=2)])
     assert (job.tokens_per_s, job.steps_per_s, job.step) == (None, None, None), "one of two says nothing"
-    (job,) = jobs.totals([ended])
+    (job,) = jobs.job_totals([ended])
     assert (job.state, job.ranks_seen, job.pids) == ("gone", 0, (9,))
-    assert jobs.totals([rank(1)]) == (), "what schema 1 recorded names no jobs"
+    assert jobs.job_totals([rank(1)]) == (), "what schema 1 recorded names no jobs"
 
 
 def test_an_alert_says_which_job_s_rank_it_means() -> None:

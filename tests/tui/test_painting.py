@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from rich.cells import cell_len
 
-from llmtop.model.jobs import totals
+from llmtop.model.jobs import job_totals
 from llmtop.model.snapshot import Alert, Gpu, Host, Phase, Process, Rank, Snapshot, Step
 from screenshots.scenes import scene
 from tests.support.examples import EXAMPLES
@@ -144,7 +144,7 @@ def snapshots(draw: st.DrawFn) -> Snapshot:
         ),
         gpus=tuple(shown),
         ranks=tuple(attached),
-        jobs=totals(attached),
+        jobs=job_totals(attached),
         processes=tuple(
             Process(
                 pid=1000 + i, user=draw(names), command=draw(names), gpu_uuid=f"GPU-{i}", started_at=draw(numbers)

@@ -34,7 +34,7 @@ ANSWERS = rank(
 
 async def pane(one: Rank, width: int) -> str:
     """What is on a screen of that width, with single spaces."""
-    shown = snapshot(ranks=(one,), jobs=jobs.totals((one,)))
+    shown = snapshot(ranks=(one,), jobs=jobs.job_totals((one,)))
     async with running(Held(shown), (width, 50)) as (app, pilot):
         await pilot.pause(LOOKED_AT)
         return " ".join(text(app).split())

@@ -8,7 +8,7 @@ from rich.style import Style
 
 from llmtop import format as fmt
 from llmtop.model import bottlenecks
-from llmtop.model.severity import gravity
+from llmtop.model.severity import severity_rank
 from llmtop.model.snapshot import Alert, Rank, Snapshot
 from tui.paint import gpu_names
 from tui.paint.rows import CellTheme, elapsed
@@ -19,30 +19,30 @@ if TYPE_CHECKING:
 
 def alert_word(alert: Alert) -> str:
     """The one word for an alert, in capitals, the same at every size."""
-    known = bottlenecks.find(alert.id)
+    known = bottlenecks.find_bottleneck(alert.id)
     return known.badge if known else fmt.printable(alert.id).replace("_", " ").upper()
 
 
 def sentence(alert: Alert) -> str:
     """What happens, as a whole sentence with a blank after it; nothing for an alert of a newer version."""
-    known = bottlenecks.find(alert.id)
+    known = bottlenecks.find_bottleneck(alert.id)
     return f"{known.heading}. " if known else ""
 
 
 def title(alert: Alert) -> str:
     """What holds, in a few words; nothing for an alert of a newer version."""
-    known = bottlenecks.find(alert.id)
+    known = bottlenecks.find_bottleneck(alert.id)
     return f": {known.title}" if known else ""
 
 
-def severity_rank(alert: Alert) -> int:
+def alert_rank(alert: Alert) -> int:
     """2 critical, 1 warning, 0 info; only from 1 on it changes a card's shape."""
-    return gravity(alert.severity)
+    return severity_rank(alert.severity)
 
 
 def ordered(alerts: tuple[Alert, ...]) -> list[Alert]:
     """The alerts, the worst first, then what a step waits for before that steps are slower, then the oldest."""
-    return sorted(alerts, key=lambda alert: (-severity_rank(alert), alert.id == "slower", alert.since))
+    return sorted(alerts, key=lambda alert: (-alert_rank(alert), alert.id == "slower", alert.since))
 
 
 def age(alert: Alert, now: float) -> str:
@@ -105,16 +105,16 @@ def _job_suffix(rank: Rank, snapshot: Snapshot) -> str:
 def badge(alert: Alert, theme: CellTheme) -> Style:
     """The style of an alert as a filled badge."""
     palette = theme.palette
-    return (palette.info, palette.warning_badge, palette.critical_badge)[severity_rank(alert)]
+    return (palette.info, palette.warning_badge, palette.critical_badge)[alert_rank(alert)]
 
 
 def ink(item: Alert | Finding, theme: CellTheme) -> Style:
     """The style of an alert or a finding as letters or a frame."""
     palette = theme.palette
-    return (palette.info, palette.warning, palette.critical)[gravity(item.severity)]
+    return (palette.info, palette.warning, palette.critical)[severity_rank(item.severity)]
 
 
 def mark(item: Alert | Finding, theme: CellTheme) -> str:
     """The sign for how grave an alert or a finding is, one cell wide."""
     glyphs = theme.glyphs
-    return (glyphs.info, glyphs.warning, glyphs.critical)[gravity(item.severity)]
+    return (glyphs.info, glyphs.warning, glyphs.critical)[severity_rank(item.severity)]

@@ -23,7 +23,7 @@ def _verdict(capture: StoredCapture) -> str:
     if capture.state != "done":
         return capture.state
     if capture.verdict:
-        known = bottlenecks.find(capture.verdict)
+        known = bottlenecks.find_bottleneck(capture.verdict)
         return known.badge.lower() if known else fmt.printable(capture.verdict)
     return capture.report_kind if capture.has_report else "no report"
 

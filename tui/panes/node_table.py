@@ -323,7 +323,7 @@ def line(frame: NodeTableFrame, entry: Entry, view: View, width: int, theme: Cel
     """One GPU and the rank on it."""
     plan, rank = frame.plan, entry.rank
     alert = _alert(frame, entry)
-    loud = alert if alert is not None and alert_style.severity_rank(alert) > 0 else None
+    loud = alert if alert is not None and alert_style.alert_rank(alert) > 0 else None
     strip, hue = _strip(frame, entry, view) if plan.strip_at >= 0 else ("", frame.figure[2])
     content = _LineContent(
         plan=plan,
@@ -454,7 +454,7 @@ def _state(frame: NodeTableFrame, entry: Entry, loud: Alert | None, theme: CellT
         inks = {"stalled": palette.critical, "paused": palette.dim, "gone": palette.dim}
         return rank.state.upper(), inks.get(rank.state, palette.warning)
     waits = _waits_in(rank, theme)
-    whose = "" if gpu is None else fmt.printable(ownership.owners(gpu.uuid, frame.snapshot))
+    whose = "" if gpu is None else fmt.printable(ownership.owner_text(gpu.uuid, frame.snapshot))
     if waits or whose:
         return waits or f"ok {theme.glyphs.dot} {whose}", palette.warning
     return _running(frame, rank), palette.dim
@@ -493,7 +493,7 @@ def _unattached(frame: NodeTableFrame, gpu: Gpu | None, theme: CellTheme) -> str
         return f"{kind}no process"
     named = short_command(processes[0].command) or f"pid {processes[0].pid}"
     named += f" +{len(processes) - 1} more" if len(processes) > 1 else ""
-    whose = fmt.printable(ownership.owners(gpu.uuid, frame.snapshot))
+    whose = fmt.printable(ownership.owner_text(gpu.uuid, frame.snapshot))
     return kind + (whose or "not attached") + dot + named
 
 

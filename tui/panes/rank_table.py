@@ -188,7 +188,7 @@ def _titles(table: _RankTableFrame) -> Row:
 def _line(table: _RankTableFrame, rank: Rank, alert: Alert | None) -> Row:
     theme, palette = table.cell_theme, table.cell_theme.palette
     row = Row(table.width)
-    loud = alert if alert is not None and alert_style.severity_rank(alert) > 0 else None
+    loud = alert if alert is not None and alert_style.alert_rank(alert) > 0 else None
     if loud is not None:
         row.add(alert_style.mark(loud, theme) + " ", alert_style.ink(loud, theme))
     else:

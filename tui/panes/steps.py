@@ -11,7 +11,7 @@ from rich.style import Style
 from llmtop import format as fmt
 from llmtop.model import gpu_busy
 from llmtop.model.snapshot import Rank
-from llmtop.step_history.rare_steps import words
+from llmtop.step_history.rare_steps import rare_steps_text
 from tui.paint import alert_style
 from tui.paint.rows import CellTheme, Row, elapsed, frame, pad, rule
 from tui.panes.phase_bars import Clock, Part, bar, block, letters, parts, step_seconds, with_untimed
@@ -85,7 +85,7 @@ def _remarks(rank: Rank) -> list[str]:
     """What has to be known about the figures."""
     said = [rank.note or ""]
     if rank.rare is not None:
-        said.append(words(rank.rare))
+        said.append(rare_steps_text(rank.rare))
     if rank.warmup_steps:
         said.append(f"{_first_steps(rank)} left out of rates")
     if rank.mfu_pct is None and rank.tokens_per_s is not None:
@@ -113,7 +113,7 @@ def _title(rank: Rank, view: View, width: int, theme: CellTheme) -> Row:
     if rank.state != "running":
         style = palette.critical_badge if rank.state == "stalled" else palette.mark
         title += [(" ", palette.text), (f" {rank.state.upper()} ", style)]
-    elif alert is not None and alert_style.severity_rank(alert) > 0:
+    elif alert is not None and alert_style.alert_rank(alert) > 0:
         title += [(" ", palette.text), (f" {alert_style.alert_word(alert)} ", alert_style.badge(alert, theme))]
     silent = None if view.snapshot is None else silence.seconds(rank, view.snapshot.time)
     if silent is not None:
@@ -210,13 +210,13 @@ def _figures(rank: Rank, view: View) -> list[tuple[str, str, str]]:
 
 def _idle(rank: Rank) -> tuple[str, str]:
     """How idle the GPU is, and which witness says so."""
-    source = "" if rank.gpu_busy_source is None else f" by {gpu_busy.witness(rank.gpu_busy_source)}"
+    source = "" if rank.gpu_busy_source is None else f" by {gpu_busy.source_name(rank.gpu_busy_source)}"
     return f"{gpu_busy.idle_text(rank)} idle", source
 
 
 def _gpu_heading(rank: Rank) -> str:
     """The GPU's clock, and that it is a bound where the GPU may have paused within the phases."""
-    return "GPU≤" if gpu_busy.phases_are_bounds(rank) else "GPU"
+    return "GPU≤" if gpu_busy.has_phase_bounds(rank) else "GPU"
 
 
 def _request_figures(rank: Rank) -> list[tuple[str, str, str]]:

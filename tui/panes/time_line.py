@@ -322,11 +322,11 @@ def _spans(view: View) -> list[list[tuple[float, float, str, int]]]:
         return []
     start = history.end - history.seconds
     found = [one for one in history.alerts if one.until >= start and one.since <= history.end]
-    found.sort(key=lambda one: (-alert_style.severity_rank(one.alert), one.since))
+    found.sort(key=lambda one: (-alert_style.alert_rank(one.alert), one.since))
     lanes: list[list[tuple[float, float, str, int]]] = []
     for one in found:
         words = f"{alert_style.alert_word(one.alert)} {alert_style.subject(one.alert, snapshot)}"
-        entry = (max(one.since, start), min(one.until, history.end), words, alert_style.severity_rank(one.alert))
+        entry = (max(one.since, start), min(one.until, history.end), words, alert_style.alert_rank(one.alert))
         apart = history.seconds / 40
         lane = next(
             (

@@ -20,7 +20,7 @@ def users(gpu: Gpu, view: View, theme: CellTheme) -> str:
         command = (short_command(pids[0].command) or f"pid {pids[0].pid}") if pids else ""
         others = f" +{len(pids) - 1} more" if len(pids) > 1 else ""
         parts = [command + others] if pids else ["no process"]
-    whose = ownership.owners(gpu.uuid, view.snapshot)
+    whose = ownership.owner_text(gpu.uuid, view.snapshot)
     if whose:
         parts.insert(0 if whose.endswith("alone") else 1, fmt.printable(whose))
     reasons = [reason for reason in gpu.clock_event_reasons or () if "idle" not in reason.lower()]

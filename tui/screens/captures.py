@@ -119,7 +119,7 @@ class CapturesScreen(LlmtopScreen):
         # What the signs mean is read here alone; a long folder gives way to it.
         room = row.free_cells - len(said) - sum(len(text) + 3 for text in shown)
         if captures:
-            row.add(said + fmt.middled(str(self._place), max(room, 8)), palette.dim)
+            row.add(said + fmt.shorten_middle(str(self._place), max(room, 8)), palette.dim)
         for text in shown:
             if len(text) + 3 <= row.free_cells:
                 row.add(f" {self.cell_theme.glyphs.dot} ", palette.dim).add(text, palette.info)

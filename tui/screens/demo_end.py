@@ -71,9 +71,9 @@ class DemoEndScreen(ScrollingScreen):
         """The alerts of the recording, the first to come first."""
         palette, alerts = self.cell_theme.palette, self.view.alerts
         begun = alerts.since
-        told = [one for one in reversed(alerts.ended_alerts()) if alert_style.severity_rank(one.alert) > 0]
+        told = [one for one in reversed(alerts.ended_alerts()) if alert_style.alert_rank(one.alert) > 0]
         now = self.view.snapshot
-        holding = [] if now is None else [one for one in now.alerts if alert_style.severity_rank(one) > 0]
+        holding = [] if now is None else [one for one in now.alerts if alert_style.alert_rank(one) > 0]
         if begun is None or not (told or holding):
             return []
         rows = [Row(width).add(" What it showed", palette.strong)]

@@ -220,7 +220,7 @@ class MainScreen(LlmtopScreen):
         if self.view.position() is None:
             loud = {} if self.view.snapshot is None else alert_style.alerts_by_gpu(self.view.snapshot)
             self.view.selected = max(
-                gpus, key=lambda g: alert_style.severity_rank(loud[g.uuid]) if g.uuid in loud else -1
+                gpus, key=lambda g: alert_style.alert_rank(loud[g.uuid]) if g.uuid in loud else -1
             ).uuid
         self.llmtop.open_screen("GpuScreen")
 
@@ -238,8 +238,8 @@ def _urgent(lines: list[Entry], snapshot: Snapshot) -> list[int]:
     for place, line in enumerate(lines):
         alert = None if line.gpu is None or line.again else worst.get(line.gpu.uuid)
         alert = alert or (None if line.rank is None else of_pid.get(line.rank.pid))
-        if alert is not None and alert_style.severity_rank(alert) > 0:
-            found.append((-alert_style.severity_rank(alert), place))
+        if alert is not None and alert_style.alert_rank(alert) > 0:
+            found.append((-alert_style.alert_rank(alert), place))
         elif line.rank is not None and line.rank.state in ("stalled", "stopped"):
             found.append((0, place))
     return [place for _, place in sorted(found)]

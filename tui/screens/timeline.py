@@ -30,8 +30,9 @@ class TimelineScreen(LlmtopScreen):
         placed, body = self.header_and_footer(width, height)
         theme = self.cell_theme
         step = "the beginning" if self.timeline.step is None else f"step {self.timeline.step} of the whole ones"
-        title = Row(width).add(" Timeline ", theme.palette.strong).add(f"{self._capture_name} ",
-        theme.palette.text) title.add(f"{theme.glyphs.dot} {step}, the one of median length", theme.palette.dim)
+        title = Row(width).add(" Timeline ", theme.palette.strong)
+        title.add(f"{self._capture_name} ", theme.palette.text)
+        title.add(f"{theme.glyphs.dot} {step}, the one of median length", theme.palette.dim)
         rows = [title, Row(width), *timeline.paint(self.timeline, self.window, body, theme)]
         if len(rows) > body.height and body.height > 0:
             rows = rows[: body.height]

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from msgspec import Struct
 
-from llmtop.model.alerts import followed, joined
+from llmtop.model.alerts import match_previous, with_known_target
 from llmtop.model.snapshot import Alert, Snapshot
 from tui.paint import alert_style
 
@@ -45,7 +45,7 @@ class AlertLog:
         if self.since is None:
             self.since = snapshot.time
         present = alert_style.ordered(snapshot.alerts)
-        places = followed([one.alert for one in self._up], present)
+        places = match_previous([one.alert for one in self._up], present)
         going_on = {place for place in places if place is not None}
         for index, episode in enumerate(self._up):
             if index not in going_on:
@@ -58,7 +58,7 @@ class AlertLog:
                 now.append(new[-1])
             else:
                 episode = self._up[place]
-                episode.alert = joined(alert, episode.alert)
+                episode.alert = with_known_target(alert, episode.alert)
                 now.append(episode)
         self._up = now
         self._episodes.extend(new)
@@ -140,7 +140,7 @@ class AlertLog:
 
 
 def _graver(one: Episode, other: Episode) -> bool:
-    return alert_style.severity_rank(one.alert) > alert_style.severity_rank(other.alert)
+    return alert_style.alert_rank(one.alert) > alert_style.alert_rank(other.alert)
 
 
 def _named_alike(one: Alert, other: Alert) -> bool:

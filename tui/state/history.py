@@ -15,8 +15,8 @@ from statistics import median
 from msgspec import Struct
 
 from llmtop.model.snapshot import Alert, Gpu, Rank, Snapshot
-from llmtop.recording.steady import SteadyTime
-from llmtop.step_history.whole_steps import latency
+from llmtop.recording.steady import MonotonicTime
+from llmtop.step_history.whole_steps import request_latency
 from tui.paint.charts import nice_limit
 from tui.paint.gpu_metrics import BY_KEY, METRICS
 from tui.series.heights import SPIKE, FigureHistory, heights
@@ -109,7 +109,7 @@ class History:
         self.alerts: deque[AlertSpan] = deque(maxlen=MOST_ALERTS)
         self.phases: dict[_Key, PhaseHistory] = {}
         self._gpus: dict[str, Gpu] = {}
-        self._clock = SteadyTime()
+        self._clock = MonotonicTime()
         self._usual = 1.0
         self._known = 0.0
         """Seconds that were known when the newest instant was shown last."""
@@ -168,7 +168,7 @@ class History:
 
     def join(self, snapshots: Iterable[Snapshot]) -> None:
         """Take in what lies before the place that a recording has jumped to; what is known already stays."""
-        self._clock = SteadyTime()
+        self._clock = MonotonicTime()
         for snapshot in snapshots:
             self.add(snapshot)
 
@@ -178,7 +178,7 @@ class History:
         Returns:
             Its unix time, had nobody set the clock.
         """
-        now = self._clock.of(snapshot)
+        now = self._clock.time_of(snapshot)
         before = self.newest
         if before is not None and now <= before:
             return now
@@ -260,7 +260,7 @@ class History:
         for step in rank.new_steps:
             start, took = step.started_at + late, step.interval_seconds
             if rank.kind == "request":
-                found.append((start, start + step.seconds, latency(step)))
+                found.append((start, start + step.seconds, request_latency(step)))
             elif took is not None:
                 found.append((start - took, start, took))
         if not found:
@@ -286,7 +286,11 @@ class History:
         late = now - snapshot.time
         for alert in snapshot.alerts:
             known = next(
-                (one for one in reversed(self.alerts) if one.until >= (now - 30.0) and alert.continues(one.alert)),
+                (
+                    one
+                    for one in reversed(self.alerts)
+                    if one.until >= (now - 30.0) and alert.is_continuation_of(one.alert)
+                ),
                 None,
             )
             if known is None:

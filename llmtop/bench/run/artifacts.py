@@ -8,14 +8,14 @@ from llmtop.bench.model.results import BenchSettings
 from llmtop.bench.run.run_once import RunRequest
 from llmtop.capture.base.folder import write
 from llmtop.environment import collect
-from llmtop.environment.model import Surroundings
+from llmtop.environment.model import CommandEnvironment
 from llmtop.environment.repository import DiffKept
 from llmtop.errors import NotPossibleHere
 
 ENVIRONMENT_FILE = "environment.json"
 
 
-def write_environment(folder: Path, request: RunRequest, settings: BenchSettings) -> Surroundings:
+def write_environment(folder: Path, request: RunRequest, settings: BenchSettings) -> CommandEnvironment:
     """Write what the command of a run is started in.
 
     Raises:
@@ -29,6 +29,6 @@ def write_environment(folder: Path, request: RunRequest, settings: BenchSettings
         ) from None
     variables = {**request.environment, **request.variables}
     diff: DiffKept = "text" if settings.keep_diff else "hash" if settings.diff else "none"
-    found = collect.surroundings(request.command, variables, Path.cwd(), diff=diff)
+    found = collect.collect_environment(request.command, variables, Path.cwd(), diff=diff)
     write(folder / ENVIRONMENT_FILE, collect.to_json(found), private=settings.keep_diff)
     return found

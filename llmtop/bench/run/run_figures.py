@@ -11,7 +11,7 @@ import numpy as np
 
 from llmtop.bench.model.results import MeasuredSteps, RunFigures
 from llmtop.bench.run.run_steps import RankSteps
-from llmtop.model.gpu_busy import Busy, believed
+from llmtop.model.gpu_busy import BusyEstimate, estimate_busy
 from llmtop.model.snapshot import Gpu, Snapshot
 from llmtop.step_history.whole_steps import WholeStep
 
@@ -127,7 +127,9 @@ def _power(gpus: dict[str, list[Gpu]], joules: float | None, window: MeasuredSte
     return sum(means) if means else None
 
 
-def _busy(gpus: dict[str, list[Gpu]], measured: Sequence[WholeStep], ranks: Sequence[RankSteps]) -> Busy | None:
+def _busy(
+    gpus: dict[str, list[Gpu]], measured: Sequence[WholeStep], ranks: Sequence[RankSteps]
+) -> BusyEstimate | None:
     """How busy the GPUs were, by the witness that is believed; the mean where there are several."""
     found = []
     events = _events_pct(measured)
@@ -135,7 +137,7 @@ def _busy(gpus: dict[str, list[Gpu]], measured: Sequence[WholeStep], ranks: Sequ
     for samples in gpus.values():
         util = [gpu.util_pct for gpu in samples if gpu.util_pct is not None]
         sm = [gpu.sm_active_pct for gpu in samples if gpu.sm_active_pct is not None]
-        busy = believed(
+        busy = estimate_busy(
             util_pct=fmean(util) if len(util) >= MIN_SAMPLES else None,
             sm_pct=fmean(sm) if len(sm) >= MIN_SAMPLES else None,
             events_pct=events,
@@ -146,7 +148,7 @@ def _busy(gpus: dict[str, list[Gpu]], measured: Sequence[WholeStep], ranks: Sequ
         found.append(busy)
     if not found:
         return None
-    return Busy(fmean(one.pct for one in found), found[0].source, any(one.bound for one in found))
+    return BusyEstimate(fmean(one.pct for one in found), found[0].source, any(one.bound for one in found))
 
 
 def _events_pct(measured: Sequence[WholeStep]) -> float | None:

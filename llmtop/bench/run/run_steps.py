@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from llmtop.bench.model.results import BenchSettings, MeasuredSteps
 from llmtop.model.snapshot import Rank, Step
-from llmtop.step_history.whole_steps import Following, WholeStep
+from llmtop.step_history.whole_steps import WholeStep, WholeStepBuilder
 
 _MOST = 2_000_000
 """Steps of a process that are kept."""
@@ -24,7 +24,7 @@ class RankSteps:
         self.overhead_seconds: float | None = None
         self.memory_peak_bytes: int | None = None
         self._places: dict[tuple[int, float], int] = {}
-        self._following = Following()
+        self._following = WholeStepBuilder()
         self._last_request: Step | None = None
 
     def add(self, rank: Rank) -> None:

@@ -15,11 +15,11 @@ from llmtop.hardware.clock_events import (
     HW_THERMAL,
     SW_POWER_CAP,
     SW_THERMAL,
-    canonical,
+    canonical_name,
 )
-from llmtop.model.ownership import stranger
+from llmtop.model.ownership import other_user
 from llmtop.model.snapshot import Snapshot
-from llmtop.step_history.step_blocks import split_of
+from llmtop.step_history.step_blocks import best_split
 
 BLOCKS = 10
 MIN_STEPS = 20
@@ -48,7 +48,7 @@ def step_findings(window: MeasuredSteps) -> list[str]:
         return []
     edges = [round(place * len(steps) / BLOCKS) for place in range(BLOCKS + 1)]
     levels = [math.log(median(steps[low:high])) for low, high in pairwise(edges)]
-    place = split_of(levels)
+    place = best_split(levels)
     before, after = levels[:place], levels[place:]
     jump = median(after) - median(before)
     within = median([abs(level - median(side)) for side in (before, after) for level in side])
@@ -71,7 +71,7 @@ def step_findings(window: MeasuredSteps) -> list[str]:
 
 def _is_jump(levels: Sequence[float]) -> bool:
     """Whether two levels describe the blocks better than a straight line does."""
-    number, place = len(levels), split_of(list(levels))
+    number, place = len(levels), best_split(list(levels))
     sides = (levels[:place], levels[place:])
     stepped = sum((level - sum(side) / len(side)) ** 2 for side in sides for level in side)
     middle, mean = (number - 1) / 2, sum(levels) / number
@@ -100,7 +100,7 @@ def gpu_findings(
     """
     unsteady, notes = [], []
     reasons = [
-        {canonical(name) for gpu in one.gpus if gpu.uuid in uuids for name in gpu.clock_event_reasons or ()}
+        {canonical_name(name) for gpu in one.gpus if gpu.uuid in uuids for name in gpu.clock_event_reasons or ()}
         for one in snapshots
     ]
     for name, word in SLOWED.items():
@@ -111,7 +111,7 @@ def gpu_findings(
     if capped >= OFTEN:
         notes.append(f"a GPU ran at its power limit in {percent(100 * capped)} of the window")
     others = {
-        process.pid: (stranger(process, one), process.gpu_uuid)
+        process.pid: (other_user(process, one), process.gpu_uuid)
         for one in snapshots
         for process in one.processes
         if process.gpu_uuid in uuids and process.gpu_computes and not owns(process.pid)

@@ -19,7 +19,7 @@ from llmtop.capture.in_process.engine import InProcessEngine, steps_to_record
 from llmtop.errors import NotPossibleHere
 from llmtop.format import printable
 from llmtop.protocol import job_store
-from llmtop.protocol.job_store import END, LOST_SECONDS, TOKEN, Ask, Keys, NodeTold, RankTold
+from llmtop.protocol.job_store import END, LOST_SECONDS, TOKEN, Keys, NodeStatus, RankStatus, StoreRequest
 from llmtop.protocol.tcp_store import StoreError, TcpStore
 from llmtop.trace.files.file_kind import TRACES
 
@@ -37,7 +37,7 @@ _MAX_NOTES = 20
 class _Node:
     """What one node has said."""
 
-    status: NodeTold
+    status: NodeStatus
     changed_at: float
 
 
@@ -55,7 +55,7 @@ class _PendingRequest:
     beat: int = 0
     polled_at: float = float("-inf")
 
-    def ranks(self) -> dict[int, tuple[RankTold, NodeTold]]:
+    def ranks(self) -> dict[int, tuple[RankStatus, NodeStatus]]:
         """How each rank is, as far as a node has said."""
         return {one.rank: (one, node.status) for node in self.nodes.values() for one in node.status.ranks}
 
@@ -116,7 +116,7 @@ class MultiNodeEngine(Engine):
         self._check_node([name for card in cards.values() for name in card.names])
         folder = TRACES if self._engine.has_time_report else "."
         (job.folder / folder).mkdir(exist_ok=True)
-        ask = Ask(
+        ask = StoreRequest(
             id=secrets.token_hex(4),
             at_step=job.plan.at_step,
             steps=steps_to_record(job, self._engine),
@@ -216,7 +216,7 @@ class MultiNodeEngine(Engine):
         job.stopped_early = printable(early[0], 300) if early else ""
         return found
 
-    def _missing_notes(self, ranks: dict[int, tuple[RankTold, NodeTold]]) -> list[str]:
+    def _missing_notes(self, ranks: dict[int, tuple[RankStatus, NodeStatus]]) -> list[str]:
         missing = sorted((self._expected_ranks() or set()) - ranks.keys())
         if not missing:
             return []
@@ -262,7 +262,7 @@ def _poll(asked: _PendingRequest) -> None:
     asked.beat += 1
     asked.store.set(asked.keys.beat(asked.number), str(asked.beat).encode())
     for number in asked.hosts:
-        status = job_store.decode(NodeTold, asked.store.get(asked.keys.told(asked.number, number)) or b"")
+        status = job_store.decode(NodeStatus, asked.store.get(asked.keys.told(asked.number, number)) or b"")
         known = asked.nodes.get(number)
         if status is not None and (known is None or status.beat != known.status.beat):
             asked.nodes[number] = _Node(status, now)
@@ -290,7 +290,7 @@ def _failures(asked: _PendingRequest) -> list[str]:
     return failed + [f"{printable(node.host, 60)}: {printable(node.refused)}" for node in nodes]
 
 
-def _failure_text(status: RankTold, node: NodeTold) -> str:
+def _failure_text(status: RankStatus, node: NodeStatus) -> str:
     why = printable(status.detail or status.state)
     return f"rank {status.rank} on {printable(node.host, 60)} (pid {status.pid}) was not captured: {why}"
 
@@ -305,7 +305,7 @@ def _wait_for_file(path: Path) -> bool:
     return True
 
 
-def _remote_file_text(rank: int, status: RankTold, node: NodeTold, folder: Path) -> str:
+def _remote_file_text(rank: int, status: RankStatus, node: NodeStatus, folder: Path) -> str:
     host, path = printable(node.host, 60), printable(status.path)
     return (
         f"the trace of rank {rank} is on {host}, which does not share this folder: "

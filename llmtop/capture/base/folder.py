@@ -19,7 +19,7 @@ from llmtop.errors import NotPossibleHere, UnusableInput
 from llmtop.format import printable, size
 from llmtop.model.snapshot import Gpu
 from llmtop.system import procfs
-from llmtop.system.inputs import bytes_of, read_input
+from llmtop.system.inputs import file_bytes, read_input
 from llmtop.version import __version__
 
 PARENT = "llmtop-captures"
@@ -218,7 +218,7 @@ def read_info(folder: Path) -> Info:
 
 def total_bytes(folder: Path) -> int:
     """What a folder's files take."""
-    return sum(map(bytes_of, list_files(folder)))
+    return sum(map(file_bytes, list_files(folder)))
 
 
 def list_files(folder: Path) -> list[Path]:

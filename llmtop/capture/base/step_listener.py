@@ -36,7 +36,7 @@ class StepListener:
         """For trainings that do not tell theirs: they measure it once too."""
         self._connections: list[client.Connection] = []
         for pid, path in sockets:
-            with suppress(LlmtopError, client.Closed):
+            with suppress(LlmtopError, client.ConnectionClosed):
                 connection = client.Connection.open(path, history=HISTORY)
                 self._connections.append(connection)
                 self._steps[pid] = []
@@ -58,7 +58,7 @@ class StepListener:
         while True:
             try:
                 messages = connection.receive(1.0)
-            except (LlmtopError, client.Closed, OSError, ValueError):
+            except (LlmtopError, client.ConnectionClosed, OSError, ValueError):
                 return  # hung up, by them or by close() here
             for message in messages:
                 if isinstance(message, wire.Steps):

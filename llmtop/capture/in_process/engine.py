@@ -121,11 +121,11 @@ class InProcessEngine(Engine):
         )
         try:
             connection = client.Connection.open(target.socket, history=0)
-        except (client.Closed, client.NoAnswer) as error:
+        except (client.ConnectionClosed, client.NoReply) as error:
             raise NotPossibleHere(f"{target.name} cannot be reached: {error}") from None
         try:
             connection.send(message)
-        except (client.Closed, LlmtopError) as error:
+        except (client.ConnectionClosed, LlmtopError) as error:
             connection.close()
             raise NotPossibleHere(f"{target.name} cannot be reached: {error}") from None
         return _Request(
@@ -203,7 +203,7 @@ def _report_progress(job: CaptureJob, state: wire.CaptureState, steps: int) -> N
 def _read(request: _Request) -> None:
     try:
         messages = request.connection.receive(0.02)
-    except (client.Closed, LlmtopError):
+    except (client.ConnectionClosed, LlmtopError):
         alive = procfs.is_alive(request.target.pid)
         raise NotPossibleHere(
             f"{request.target.name} {'has hung up' if alive else 'ended'} before its capture was written"
@@ -252,5 +252,5 @@ def _cancel_all(requests: list[_Request]) -> None:
 def _cancel(request: _Request) -> None:
     try:
         request.connection.send(wire.CaptureCancel(id=request.message.id))
-    except (client.Closed, LlmtopError):
+    except (client.ConnectionClosed, LlmtopError):
         request.state = wire.CaptureState(id=request.message.id, state="cancelled")

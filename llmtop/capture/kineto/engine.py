@@ -104,7 +104,7 @@ class HostConnection:
             except UnusableInput:
                 raise NotPossibleHere(_NOT_OURS) from None
         try:
-            answer = wire.decoded(self._frames.from_host, self._received.popleft())
+            answer = wire.decode_checked(self._frames.from_host, self._received.popleft())
         except msgspec.DecodeError:
             raise NotPossibleHere(_NOT_OURS) from None
         if isinstance(answer, wire.Refused):

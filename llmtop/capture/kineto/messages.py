@@ -78,10 +78,10 @@ class Frames:
             UnusableInput: a message is too long, or is none of llmtop; the connection is beyond repair.
         """
         try:
-            return [wire.decoded(self.from_monitor, body) for body in self.feed(data)]
+            return [wire.decode_checked(self.from_monitor, body) for body in self.feed(data)]
         except msgspec.DecodeError:
             raise UnusableInput("not a message of llmtop") from None
 
     def encode(self, message: FromMonitor | FromHost) -> bytes:
         """Encode one message."""
-        return wire.framed(msgspec.msgpack.encode(message))
+        return wire.add_length(msgspec.msgpack.encode(message))

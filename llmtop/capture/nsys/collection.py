@@ -85,7 +85,7 @@ class Collection:
 
     def output_text(self) -> str:
         """What nsys said for people, in one line."""
-        return words.reason(_MARK.sub("", _GENERATED.sub("", self.log()))) or "it gave no reason"
+        return words.failure_reason(_MARK.sub("", _GENERATED.sub("", self.log()))) or "it gave no reason"
 
     def written_reports(self) -> list[Path]:
         """The files that nsys said it wrote."""
@@ -181,7 +181,7 @@ def _start_arguments(nsys: Nsys, output: Path, options: frozenset[str], scope: s
     ]  # fmt: skip
     if "gpu-metrics" in options:
         # renamed from the singular in 2024
-        plural = nsys.knows("start", "--gpu-metrics-devices")
+        plural = nsys.supports("start", "--gpu-metrics-devices")
         arguments.append(f"--gpu-metrics-device{'s' if plural else ''}=all")
     return arguments
 
@@ -279,11 +279,11 @@ def stop_orphan(nsys: Nsys, session_id: str) -> list[Path]:
         NotPossibleHere: it cannot be stopped.
     """
     done = pause.stop_session(nsys, session_id, STOP_SECONDS)
-    still = [one for one in nsys_module.sessions(nsys) if one.id == session_id and one.collecting]
+    still = [one for one in nsys_module.list_sessions(nsys) if one.id == session_id and one.collecting]
     if still:
         raise NotPossibleHere(
             f"the nsys session {session_id} is still collecting and cannot be stopped "
-            f"({words.reason(done.stderr or done.stdout) or 'nsys gave no reason'}); by hand: "
+            f"({words.failure_reason(done.stderr or done.stdout) or 'nsys gave no reason'}); by hand: "
             f"nsys stop --session={session_id}"
         )
     return [Path(text) for text in _GENERATED.findall(done.stdout.replace("\r", "\n"))]

@@ -116,14 +116,14 @@ class NsysEngine(Engine):
         for pid in lost & {target.pid for target in job.plan.targets}:
             # It may have ended, or the disk be full: the report stands all the same.
             with suppress(LlmtopError, OSError):
-                tool, session = nsys.for_process(pid)
+                tool, session = nsys.find_session(pid)
                 if tool.needs_pause:  # other versions are not known to crash what they lose kernels of
                     lost_records.note_loss(session.id, [pid])
 
 
 def _missing_refusal() -> Refusal | None:
     try:
-        nsys.find()
+        nsys.find_nsys()
     except NotPossibleHere as refused:
         because, _, command = str(refused).partition(": ")
         return Refusal(because, command)
@@ -132,7 +132,7 @@ def _missing_refusal() -> Refusal | None:
 
 def _program_check() -> Check:
     try:
-        found = nsys.find()
+        found = nsys.find_nsys()
     except NotPossibleHere as refusal:
         because, _, command = str(refusal).partition(": ")
         return Check(name="nsys", ok=False, says=because, command=command)

@@ -42,7 +42,7 @@ class _MarkedTraining:
     steps: deque[wire.StepDone] = field(default_factory=lambda: deque(maxlen=_HISTORY))
 
     def send(self, want: str) -> None:
-        with suppress(client.Closed, LlmtopError):  # the next read finds it gone
+        with suppress(client.ConnectionClosed, LlmtopError):  # the next read finds it gone
             self.connection.send(wire.OpRanges(id=self.id, want=want, seconds=LONGEST_SECONDS))
 
     def read(self) -> None:
@@ -54,7 +54,7 @@ class _MarkedTraining:
                     self.steps.extend(message.steps)
                 elif isinstance(message, wire.OpRangesState) and message.id == self.id:
                     self.state, self.detail = message.state, message.detail
-        except (LlmtopError, client.Closed, OSError, ValueError):
+        except (LlmtopError, client.ConnectionClosed, OSError, ValueError):
             self.state, self.detail = "gone", "it has hung up"
 
 
@@ -173,5 +173,5 @@ def _connect(target: Target) -> _MarkedTraining:
         raise NotPossibleHere(f"ops: {target.name} {why} mark operators: leave out --option ops")
     try:
         return _MarkedTraining(target, client.Connection.open(target.socket, history=_HISTORY))
-    except (LlmtopError, client.Closed) as error:
+    except (LlmtopError, client.ConnectionClosed) as error:
         raise NotPossibleHere(f"ops: {target.name} does not answer ({error})") from None

@@ -39,7 +39,7 @@ def orphan_messages() -> list[str]:
 def _collecting_nsys(holder: Holder) -> nsys.Nsys | None:
     """The nsys with which a leftover session can be stopped; None if it collects no more."""
     try:
-        found, session = nsys.for_process(holder.target)
+        found, session = nsys.find_session(holder.target)
     except NotPossibleHere:
         return None
     return found if session.id == holder.session and session.collecting else None

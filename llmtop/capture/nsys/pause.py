@@ -85,7 +85,7 @@ class _SessionProcess:
         return self.is_gone or (self.state is not None and self.state.state in _ENDED)
 
     def send(self, message: wire.FromMonitor) -> None:
-        with suppress(client.Closed, LlmtopError):  # the next read finds it gone
+        with suppress(client.ConnectionClosed, LlmtopError):  # the next read finds it gone
             self.connection.send(message)
 
     def read(self, seconds: float = 0.0) -> bool:
@@ -94,7 +94,7 @@ class _SessionProcess:
             return False
         try:
             messages = self.connection.receive(seconds)
-        except (LlmtopError, client.Closed, OSError, ValueError):
+        except (LlmtopError, client.ConnectionClosed, OSError, ValueError):
             self.is_gone = True
             return False
         for message in messages:
@@ -282,7 +282,7 @@ def _members(session_ids: frozenset[str], only_gpu: bool) -> list[_SessionProces
         return found
     with suppress(NotPossibleHere):
         for file in client.discover(socket_dir.runtime_dir()):
-            with suppress(LlmtopError, client.Closed):
+            with suppress(LlmtopError, client.ConnectionClosed):
                 connection = client.Connection.open(file.path, history=_HISTORY)
                 if _belongs(connection, session_ids, only_gpu):
                     rank, pid = connection.hello.rank, connection.host_pid
@@ -336,6 +336,6 @@ def stop_session(
 def main() -> int:
     """Stop that collection; returns nsys's exit code."""
     path, session, *always = sys.argv[1:]
-    done = stop_session(nsys.at(Path(path)), session, _STOP_SECONDS, bool(always))
+    done = stop_session(nsys.nsys_at(Path(path)), session, _STOP_SECONDS, bool(always))
     print(done.stdout + done.stderr, end="")
     return done.returncode

@@ -19,7 +19,7 @@ def live_session(pid: int) -> tuple[Nsys, Session] | None:
 
     def find() -> tuple[Nsys, Session] | None:
         try:
-            return nsys.for_process(pid)
+            return nsys.find_session(pid)
         except NotPossibleHere:
             return None
 

@@ -180,7 +180,7 @@ def _sessions(targets: tuple[Target, ...]) -> list[tuple[Nsys, Session, list[Tar
     """
     found: dict[str, tuple[Nsys, Session, list[Target]]] = {}
     for target in targets:
-        nsys, session = nsys_module.for_process(target.pid)
+        nsys, session = nsys_module.find_session(target.pid)
         if lost_records.has_loss(session.id):
             raise NotPossibleHere(
                 f"nsys cannot capture {target.name}: {lost_records.REFUSAL}; save a checkpoint and start it anew "

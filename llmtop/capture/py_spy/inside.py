@@ -33,14 +33,14 @@ class StackRequest:
         """
         try:
             self._connection = client.Connection.open(socket, history=0)
-        except client.Closed as error:
+        except client.ConnectionClosed as error:
             raise NotPossibleHere(f"the training cannot be reached: {error}") from None
         self.id = os.urandom(4).hex()
         self.pid = self._connection.host_pid or self._connection.hello.pid
         try:
             if not self._connection.hello.stacks:
                 raise NotPossibleHere("its llmtop is older and cannot tell them itself: restart it with this one")
-            self._send(wire.LookAtStacks(id=self.id, seconds=seconds, rate_hz=RATE_HZ))
+            self._send(wire.SampleStacks(id=self.id, seconds=seconds, rate_hz=RATE_HZ))
         except BaseException:
             self.close()
             raise
@@ -52,9 +52,9 @@ class StackRequest:
 
     def finish(self) -> None:
         """Have it tell what it has seen."""
-        self._send(wire.EnoughStacks(id=self.id))
+        self._send(wire.StopSampling(id=self.id))
 
-    def await_answer(self) -> wire.StacksSeen:
+    def await_answer(self) -> wire.SampledStacks:
         """Wait for what it tells.
 
         Raises:
@@ -64,10 +64,10 @@ class StackRequest:
         while time.monotonic() < deadline:
             try:
                 messages = self._connection.receive(0.05)
-            except (client.Closed, LlmtopError) as error:
+            except (client.ConnectionClosed, LlmtopError) as error:
                 raise NotPossibleHere(f"the training told no stacks: {error}") from None
             for message in messages:
-                if isinstance(message, wire.StacksSeen) and message.id == self.id:
+                if isinstance(message, wire.SampledStacks) and message.id == self.id:
                     if message.refused:
                         raise NotPossibleHere(f"the training told no stacks: {message.refused}")
                     return message
@@ -83,7 +83,7 @@ class StackRequest:
     def _send(self, message: wire.FromMonitor) -> None:
         try:
             self._connection.send(message)
-        except (client.Closed, LlmtopError) as error:
+        except (client.ConnectionClosed, LlmtopError) as error:
             raise NotPossibleHere(f"the training cannot be reached: {error}") from None
 
 
@@ -98,7 +98,10 @@ def find_socket(pid: int) -> Path | None:
     for file in files:
         if str(file.pid) not in numbers:
             continue
-        with suppress(LlmtopError, client.Closed), client.Connection.open(file.path, history=0) as connection:
+        with (
+            suppress(LlmtopError, client.ConnectionClosed),
+            client.Connection.open(file.path, history=0) as connection,
+        ):
             if (connection.host_pid or file.pid) == pid:
                 return file.path
     return None
@@ -124,7 +127,7 @@ def _thread(stack: Stack, asked: StackRequest) -> ThreadStack:
     return ThreadStack(
         name=stack.thread.name or ("llmtop-server" if ours else "thread"),
         os_id=number or 0,
-        active=bool(number) and asked.has_same_numbers and procfs.thread_runs(asked.pid, number or 0),
+        active=bool(number) and asked.has_same_numbers and procfs.is_thread_running(asked.pid, number or 0),
         owns_gil=False,
         frames=stack.frames[::-1],
     )
@@ -143,7 +146,7 @@ def read_samples(asked: StackRequest, command: str) -> tuple[list[Stack], list[s
     return _read(seen, asked, command), notes
 
 
-def _read(seen: wire.StacksSeen, asked: StackRequest, command: str = "") -> list[Stack]:
+def _read(seen: wire.SampledStacks, asked: StackRequest, command: str = "") -> list[Stack]:
     frames = [Frame(frame.name, frame.file, frame.line or None) for frame in seen.frames]
     process = SampledProcess(asked.pid, command)
     threads = [_thread_id(thread, asked) for thread in seen.threads]
@@ -158,7 +161,7 @@ def _read(seen: wire.StacksSeen, asked: StackRequest, command: str = "") -> list
         ) from None
 
 
-def _thread_id(thread: wire.SeenThread, asked: StackRequest) -> ThreadId:
+def _thread_id(thread: wire.SampledThread, asked: StackRequest) -> ThreadId:
     number = thread.os_id if asked.has_same_numbers else None
     name = thread.name or (system_name(asked.pid, number) if number else "")
     return ThreadId(asked.pid if name == MAIN and number is None else number, name)

@@ -13,8 +13,8 @@ from click.core import ParameterSource
 
 from llmtop.bench.model.results import Bench, BenchSettings
 from llmtop.cli.bench.options import gate_options
-from llmtop.cli.live.command import between
-from llmtop.cli.output import say, say_encoded
+from llmtop.cli.live.command import range_check
+from llmtop.cli.output import print_encoded, print_text
 from llmtop.errors import UnusableInput
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ PARENT = "llmtop-bench"
               help="Steps that are dropped first.")  # fmt: skip
 @click.option("--steps", type=click.IntRange(2, 1_000_000), metavar="N",
               help="Steps of the window (default: 100).")  # fmt: skip
-@click.option("--seconds", type=float, callback=between(0.1, 86400.0), metavar="S",
+@click.option("--seconds", type=float, callback=range_check(0.1, 86400.0), metavar="S",
               help="Measure for so long, instead of --steps.")  # fmt: skip
 @click.option("--runs", type=click.IntRange(1, 1000), default=3, show_default=True, metavar="N",
               help="How often the command is run; 5 where runs are compared.")  # fmt: skip
@@ -112,7 +112,7 @@ def bench(
 
 
 def _say(sentence: str) -> None:
-    say(sentence, err=True)
+    print_text(sentence, err=True)
 
 
 def _show(found: Bench, *, as_json: bool) -> None:
@@ -120,9 +120,9 @@ def _show(found: Bench, *, as_json: bool) -> None:
     from llmtop.bench.output.text import render
 
     if as_json:
-        say_encoded(msgspec.json.format(msgspec.json.encode(found), indent=2))
+        print_encoded(msgspec.json.format(msgspec.json.encode(found), indent=2))
     else:
-        say(render(found))
+        print_text(render(found))
         outcome = render_outcome(found, shutil.get_terminal_size((100, 40)).columns)
         if outcome:
-            say(f"\n{outcome}")
+            print_text(f"\n{outcome}")

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from llmtop.cli.percent_option import percent
+from llmtop.cli.percent_option import parse_percent
 
 _file = click.Path(path_type=Path, dir_okay=False)
 _OPTIONS = (
@@ -23,7 +23,7 @@ _OPTIONS = (
                  help="With --history: how many of the last benches."),
     click.option("--vary", multiple=True, metavar="NAME=V1,V2,…",
                  help="Run with each value of an environment variable, or of {} in COMMAND, in turns; rank them."),
-    click.option("--fail-over", callback=percent, metavar="PCT",
+    click.option("--fail-over", callback=parse_percent, metavar="PCT",
                  help="Exit with 1 when it is worse by more than PCT percent (5 or 5%) and than the noise; with 3 "
                  "when noise hides that."),
     click.option("--metric", metavar="NAME",

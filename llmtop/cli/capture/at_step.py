@@ -41,7 +41,7 @@ class AtStepOptions:
     pids: tuple[int, ...]
 
 
-def ready(
+def prepare_plan(
     asked: AtStepOptions, plan: Callable[[tuple[Target, ...]], Plan], say: Say
 ) -> tuple[Plan, Engine | None]:
     """The plan of such a capture, and what records it where that is not the engine itself.
@@ -68,12 +68,12 @@ def ready(
     choice = rank_choice.RankChoice.parse(asked.ranks or ",".join(map(str, asked.rank)) or rank_choice.ACCUSED)
     job = local_job.find_job(targets.list_attached(), asked.pids[0] if asked.pids else None)
     choice = _without_accused(choice, job, say)
-    here = _here(choice, job)
+    here = _local_targets(choice, job)
     made = plan(here or job.targets[:1])
     engine = _engine(made)
     watch = StepListener([(one.pid, one.socket) for one in job.targets[:1] if one.socket])
     try:
-        _hear(watch)
+        _wait_for_listeners(watch)
         chosen = step_choice.choose_step(wanted, watch)
         if here is None and job.store is None:
             far = chosen.step + round(_BY_HAND_SECONDS / max(watch.median_seconds() or 1.0, 1e-3))
@@ -84,10 +84,10 @@ def ready(
     made = replace(made, at_step=chosen.step, wait_seconds=chosen.seconds)
     if here is not None:
         return made, None
-    return _across(made, engine, job, choice)
+    return _store_engine(made, engine, job, choice)
 
 
-def _across(made: Plan, engine: Engine, job: LocalJob, choice: RankChoice) -> tuple[Plan, Engine]:
+def _store_engine(made: Plan, engine: Engine, job: LocalJob, choice: RankChoice) -> tuple[Plan, Engine]:
     from llmtop.capture.across.store_capture import MultiNodeEngine
     from llmtop.capture.in_process.engine import InProcessEngine
 
@@ -108,7 +108,7 @@ def _refuse_without_store(job: LocalJob, step: int) -> None:
         raise NotPossibleHere(f"{error}; instead: {local_job.manual_command(job, step)}") from None
 
 
-def _here(choice: RankChoice, job: LocalJob) -> tuple[Target, ...] | None:
+def _local_targets(choice: RankChoice, job: LocalJob) -> tuple[Target, ...] | None:
     """The targets, if all that is asked for is on this node; else None.
 
     Raises:
@@ -138,7 +138,7 @@ def _engine(made: Plan) -> Engine:
     return engine
 
 
-def _hear(watch: StepListener) -> None:
+def _wait_for_listeners(watch: StepListener) -> None:
     until = time.monotonic() + HEAR_SECONDS
     while not any(watch.steps_within(0).values()) and watch.publishing_pids and time.monotonic() < until:
         time.sleep(0.05)
@@ -169,9 +169,9 @@ def _accused(job: LocalJob) -> tuple[set[int], str, int | None]:
     The site's Prometheus is asked, else this node's own rules.
     """
     from llmtop.capture.across.rank_choice import median_rank
-    from llmtop.cli.cluster.command import accused_ranks, server
+    from llmtop.cli.cluster.command import accused_ranks, server_url
 
-    url = server()
+    url = server_url()
     if url:
         with suppress(LlmtopError):
             return accused_ranks(url, _name(job)), "Prometheus", None

@@ -8,7 +8,7 @@ import click
 import msgspec
 
 from llmtop.cli.capture.options import json_option, out_option
-from llmtop.cli.output import say, say_json
+from llmtop.cli.output import print_json, print_text
 from llmtop.errors import EXIT_DONE, LlmtopError
 from llmtop.format import printable, size
 
@@ -32,7 +32,7 @@ def captures(*, out: Path | None, names: tuple[str, ...], keep: int | None, stop
 
     parent = (out or Path(folder.PARENT)).absolute()
     if stop:
-        _stop_leftovers(as_json)
+        _stop_orphaned_captures(as_json)
     elif keep is not None:
         from llmtop.capture import capture_list as shelf
 
@@ -57,21 +57,21 @@ def _list(parent: Path, as_json: bool) -> None:
         state = orphans.capture_state(path, info)
         if as_json:
             facts = {"folder": str(path), "bytes": taken, "capture": msgspec.to_builtins(info), "state": state}
-            say_json(facts)
+            print_json(facts)
             continue
         steps = "" if info.steps is None else f"{info.steps} steps"
         ranks = [str(rank) for rank in info.ranks if rank is not None]
         whom = f"rank {','.join(ranks)}" if ranks else f"pid {','.join(map(str, info.pids))}"
         command = printable(info.command or "", 40)
         name, state = printable(path.name), printable(state, 12)
-        say(f"{name:<36} {state:<12} {size(taken):>9}  {steps:<10} {whom}  {command}".rstrip())
+        print_text(f"{name:<36} {state:<12} {size(taken):>9}  {steps:<10} {whom}  {command}".rstrip())
     if not as_json:
         what = f"{len(found)} capture{'' if len(found) == 1 else 's'}, {size(total)}" if found else "no captures"
-        say(f"{what} in {printable(str(parent))}", err=True)
+        print_text(f"{what} in {printable(str(parent))}", err=True)
     for sentence in refused:
-        say(f"left out: {printable(sentence)}", err=True)
+        print_text(f"left out: {printable(sentence)}", err=True)
     for line in orphans.orphan_messages():
-        say(line, err=True)
+        print_text(line, err=True)
 
 
 def _named(parent: Path, names: tuple[str, ...]) -> list[Path]:
@@ -88,22 +88,22 @@ def _remove(paths: list[Path], as_json: bool) -> None:
     for path in paths:
         freed = folder.remove(path)
         if as_json:
-            say_json({"removed": str(path), "bytes": freed})
+            print_json({"removed": str(path), "bytes": freed})
         else:
-            say(f"removed {printable(str(path))} ({size(freed)})")
+            print_text(f"removed {printable(str(path))} ({size(freed)})")
 
 
-def _stop_leftovers(as_json: bool) -> None:
+def _stop_orphaned_captures(as_json: bool) -> None:
     from llmtop.capture.nsys import orphans
 
     failed: LlmtopError | None = None
     for outcome in orphans.stop_orphans():
         if isinstance(outcome, LlmtopError):
             failed = outcome
-            say(f"llmtop: {outcome}", err=True)
+            print_text(f"llmtop: {outcome}", err=True)
         elif as_json:
-            say_json({"stopped": outcome})
+            print_json({"stopped": outcome})
         else:
-            say(outcome)
+            print_text(outcome)
     if failed is not None:
         raise failed

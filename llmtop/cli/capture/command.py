@@ -19,7 +19,7 @@ import msgspec
 from click.core import ParameterSource
 
 from llmtop.cli.capture.options import json_option, out_option
-from llmtop.cli.output import say, say_in_place, say_json
+from llmtop.cli.output import print_in_place, print_json, print_text
 from llmtop.errors import EXIT_DONE, UnusableInput
 from llmtop.format import duration, printable, size
 
@@ -198,7 +198,7 @@ def _plan(
     engines.check_options(engine, options)
     for warning in dict.fromkeys(engine.warning(target, options) for target in chosen):
         if warning:
-            say(f"llmtop: {engine.name}: {warning}", err=True)
+            print_text(f"llmtop: {engine.name}: {warning}", err=True)
     return Plan(
         engine=engine.name,
         targets=chosen,
@@ -230,7 +230,7 @@ def _at_step(asked: _AtStep, plan: Callable[[tuple[Target, ...]], Plan], as_json
 
     words = at_step.AtStepOptions(asked.at_step or at_step.AHEAD, asked.ranks, asked.rank, asked.pids)
     with _snapshots(alerts=False) as snapshot, _cancel_on_signals() as cancelled:
-        made, engine = at_step.ready(words, plan, _say)
+        made, engine = at_step.prepare_plan(words, plan, _say)
         _print_result(take(made, _Stages(), cancelled, snapshot, engine), as_json)
 
 
@@ -311,19 +311,19 @@ class _Stages:
     def __call__(self, progress: Progress) -> None:
         if progress.stage == "done":
             if self._on_terminal:
-                say_in_place("")
+                print_in_place("")
             return
         steps = "" if progress.steps is None else f" {progress.steps}/{progress.wanted} steps"
         text = f"{progress.elapsed:5.1f} s  {progress.stage}{steps}  {printable(progress.detail, 60)}".rstrip()
         if self._on_terminal:
-            say_in_place(text)
+            print_in_place(text)
         elif progress.stage != self._stage:
-            say(text, err=True)
+            print_text(text, err=True)
         self._stage = progress.stage
 
 
 def _say(text: str) -> None:
-    say(text, err=True)
+    print_text(text, err=True)
 
 
 def _say_before(plan: Plan) -> None:
@@ -352,18 +352,18 @@ def _print_result(result: Result, as_json: bool) -> None:
             "capture": msgspec.to_builtins(result.info),
             "report": report_data(result),
         }
-        say_json(facts)
+        print_json(facts)
         return
     if result.info.stopped_early:
-        say(printable(result.info.stopped_early, 400))
-    say(_report_text(result))
+        print_text(printable(result.info.stopped_early, 400))
+    print_text(_report_text(result))
     for note in result.info.notes:
-        say(f"note: {printable(note)}")
+        print_text(f"note: {printable(note)}")
     if result.slowest_step_text:
-        say(result.slowest_step_text)
-    say(result.summary)
-    say(f"copy: {result.copy_command}")
-    say(f"open: {result.open_command}")
+        print_text(result.slowest_step_text)
+    print_text(result.summary)
+    print_text(f"copy: {result.copy_command}")
+    print_text(f"open: {result.open_command}")
 
 
 def _report_text(result: Result) -> str:
@@ -380,7 +380,7 @@ def _print_fired(fired: Firing, as_json: bool) -> None:
     if fired.result is not None:
         _print_result(fired.result, as_json)
     elif as_json:
-        say_json({"reason": fired.reason, "error": fired.error})
+        print_json({"reason": fired.reason, "error": fired.error})
     else:
         _say(f"llmtop: {fired.error}")
 
@@ -392,6 +392,6 @@ def _print_options() -> None:
         for option in engine.options:
             refused = engine.option_refusal(option.name)
             where = f"at launch: llmtop run {engine.launch_flag}" if option.at_launch else f"-e {engine.name}"
-            say(f"{option.name}  ({where})\n    {option.summary}\n    cost: {option.cost}")
+            print_text(f"{option.name}  ({where})\n    {option.summary}\n    cost: {option.cost}")
             if refused:
-                say(f"    not here: {refused.reason}; to change that: {refused.command}")
+                print_text(f"    not here: {refused.reason}; to change that: {refused.command}")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from llmtop.cli.live.command import between, need_terminal
+from llmtop.cli.live.command import range_check, require_terminal
 from llmtop.cli.output import write_json, write_text
 from llmtop.errors import EXIT_DONE, NotPossibleHere, UnusableInput
 
@@ -38,7 +38,7 @@ TOKEN_VARIABLE, PASSWORD_VARIABLE = "LLMTOP_PROMETHEUS_TOKEN", "LLMTOP_PROMETHEU
     "--interval",
     "-i",
     type=float,
-    callback=between(1.0, 3600.0),
+    callback=range_check(1.0, 3600.0),
     default=5.0,
     show_default=True,
     metavar="S",
@@ -63,14 +63,14 @@ def cluster(
     theme: str | None,
 ) -> int:
     """Watch a cluster whose nodes run llmtop export, through the Prometheus that fetches them."""
-    url = url or server()
+    url = url or server_url()
     if not url:
         raise UnusableInput(
             f"where is the Prometheus? Give --prometheus http://node:9090, set {VARIABLE}, or write prometheus = "
             '"http://node:9090" below [cluster] in config.toml'
         )
     if not (once or as_json):
-        need_terminal("llmtop cluster --once or --json")
+        require_terminal("llmtop cluster --once or --json")
     _need_client()
     from collectors.prometheus.client import Client
     from collectors.prometheus.cluster import Cluster
@@ -86,7 +86,7 @@ def cluster(
     return show(watched, interval, ascii=ascii, theme=theme)
 
 
-def server() -> str | None:
+def server_url() -> str | None:
     """The server's URL where the command line does not name one: of the environment, else of the configuration."""
     from llmtop.config import current
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from llmtop.cli.live.command import MAX_INTERVAL, MIN_INTERVAL, between
-from llmtop.cli.output import say
+from llmtop.cli.live.command import MAX_INTERVAL, MIN_INTERVAL, range_check
+from llmtop.cli.output import print_text
 from llmtop.errors import EXIT_DONE, NotPossibleHere, UnusableInput
 from llmtop.format import printable
 
@@ -68,7 +68,7 @@ _RULES = "prometheus-rules.yml"
     "--interval",
     "-i",
     type=float,
-    callback=between(MIN_INTERVAL, MAX_INTERVAL),
+    callback=range_check(MIN_INTERVAL, MAX_INTERVAL),
     default=3.0,
     show_default=True,
     metavar="S",
@@ -94,7 +94,7 @@ def export(
     One a node, in the job and as its user.
     """
     if rules:
-        say((files("llmtop") / "data" / _RULES).read_text(encoding="utf-8"), nl=False)
+        print_text((files("llmtop") / "data" / _RULES).read_text(encoding="utf-8"), nl=False)
         return EXIT_DONE
     listens = port is not None or textfile is None
     _check(certfile, keyfile, file_sd, all_users, listens=listens)
@@ -109,7 +109,7 @@ def export(
         if textfile is not None:
             taps.append(_textfile(textfile, stage, closing))
         if listens:
-            where = _Where(bind, PORT if port is None else port, certfile, keyfile, allow_host)
+            where = _ListenAddress(bind, PORT if port is None else port, certfile, keyfile, allow_host)
             _listen(stage, where, file_sd, closing)
         hub = live_hub(
             interval=interval,
@@ -163,7 +163,7 @@ def _stage(interval: float, dcgm_url: str | None, closing: ExitStack) -> ExportS
         return ExportStage(interval=interval)
     from collectors.exporter.dcgm import DcgmExporter
 
-    dcgm = DcgmExporter(dcgm_url, warn=lambda sentence: _tell(f"llmtop export: {sentence}"))
+    dcgm = DcgmExporter(dcgm_url, warn=lambda sentence: _print_status(f"llmtop export: {sentence}"))
     closing.callback(dcgm.close)
     dcgm.start()
     return ExportStage(interval=interval, others=dcgm.series, ignored=lambda: dcgm.untrusted_listener)
@@ -174,11 +174,11 @@ def _textfile(folder: Path, stage: ExportStage, closing: ExitStack) -> Stage:
 
     writer = Textfile(folder, stage)
     closing.callback(writer.close)
-    _tell(f"llmtop export: {writer.path}")
+    _print_status(f"llmtop export: {writer.path}")
     return writer
 
 
-class _Where(NamedTuple):
+class _ListenAddress(NamedTuple):
     """Where to listen, and behind which certificate."""
 
     bind: str
@@ -188,15 +188,15 @@ class _Where(NamedTuple):
     allowed: tuple[str, ...]
 
 
-def _listen(stage: ExportStage, where: _Where, file_sd: Path | None, closing: ExitStack) -> None:
+def _listen(stage: ExportStage, where: _ListenAddress, file_sd: Path | None, closing: ExitStack) -> None:
     from collectors.exporter.files import Discovery
     from collectors.exporter.server import MetricsServer
 
     server = MetricsServer(stage, where.bind, where.port, where.certfile, where.keyfile, allowed=where.allowed)
     closing.callback(server.close)
-    _tell(f"llmtop export: {server.url}")
+    _print_status(f"llmtop export: {server.url}")
     if not server.is_loopback:
-        _tell(
+        _print_status(
             f"whoever reaches port {server.port} of this machine can read it: names of runs and phases, rates, "
             "GPUs and users' numbers; a firewall, or a proxy that asks who it is, keeps others out"
         )
@@ -206,8 +206,8 @@ def _listen(stage: ExportStage, where: _Where, file_sd: Path | None, closing: Ex
     entry = Discovery(file_sd, f"[{host}]:{server.port}" if ":" in host else f"{host}:{server.port}")
     closing.callback(entry.close)
     if server.is_loopback:
-        _tell(f"{file_sd} names {where.bind}: only a Prometheus on this machine gets there; see --bind")
+        _print_status(f"{file_sd} names {where.bind}: only a Prometheus on this machine gets there; see --bind")
 
 
-def _tell(sentence: str) -> None:
-    say(printable(sentence), err=True)
+def _print_status(sentence: str) -> None:
+    print_text(printable(sentence), err=True)

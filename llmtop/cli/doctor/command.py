@@ -11,7 +11,7 @@ import click
 import msgspec
 
 from llmtop.capture.base.engine import Check
-from llmtop.cli.output import say, say_json
+from llmtop.cli.output import print_json, print_text
 from llmtop.errors import EXIT_DONE, LlmtopError
 from llmtop.format import printable, size
 from llmtop.model.snapshot import LoadingCost
@@ -76,24 +76,24 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
 )
 def doctor(*, as_json: bool, loader: int | None) -> int:
     """What this machine allows, and the command that would change it."""
-    diagnosis = examine()
+    diagnosis = diagnose()
     if loader is not None:
         diagnosis = _with_loader(diagnosis, loader)
     if as_json:
-        say_json(diagnosis)
+        print_json(diagnosis)
         return EXIT_DONE
     for check in diagnosis.checks:
         mark = {True: "yes", False: "NO ", None: "   "}[check.ok]
-        say(f"{mark}  {check.name:<16} {check.says}")
+        print_text(f"{mark}  {check.name:<16} {check.says}")
         if check.command:
-            say(f"{'':<22}to change that: {check.command}")
-    say()
+            print_text(f"{'':<22}to change that: {check.command}")
+    print_text()
     for training in diagnosis.trainings:
         _print_training(training)
     if not diagnosis.trainings:
-        say("No training can be captured: start one with llmtop run -- COMMAND (--nsys for nsys as well).")
+        print_text("No training can be captured: start one with llmtop run -- COMMAND (--nsys for nsys as well).")
     for note in diagnosis.notes:
-        say(f"note: {note}")
+        print_text(f"note: {note}")
     if loader is not None:
         _print_loader(diagnosis, loader)
     return EXIT_DONE
@@ -120,32 +120,32 @@ def _with_loader(diagnosis: Diagnosis, pid: int) -> Diagnosis:
 def _print_loader(diagnosis: Diagnosis, pid: int) -> None:
     cost = diagnosis.loading
     if cost is None:
-        say(f"\npid {pid} does not wait for its loader.")
+        print_text(f"\npid {pid} does not wait for its loader.")
         return
-    say(f"\npid {pid}: {cost.summary}")
+    print_text(f"\npid {pid}: {cost.summary}")
     if cost.advice:
-        say(f"  to do: {cost.advice}")
+        print_text(f"  to do: {cost.advice}")
     for answer in diagnosis.kernel:
-        say(f"  {answer.name}: {'' if answer.says else 'sudo '}{answer.command}")
+        print_text(f"  {answer.name}: {'' if answer.says else 'sudo '}{answer.command}")
         for line in answer.says.splitlines():
-            say(f"    {line}")
+            print_text(f"    {line}")
     if not diagnosis.kernel:
-        say("  no tool for that is here: sudo apt-get install bpftrace")
+        print_text("  no tool for that is here: sudo apt-get install bpftrace")
 
 
 def _print_training(training: TrainingAnswer) -> None:
     rank = "" if training.rank is None else f" rank {training.rank}"
     how = "attached" if training.attached else "not attached"
-    say(f"pid {training.pid}{rank}, {how}: {printable(training.command or '?', 70)}")
+    print_text(f"pid {training.pid}{rank}, {how}: {printable(training.command or '?', 70)}")
     for engine in training.engines:
-        say(f"  {'can' if engine.can else 'NO ':<4} {engine.engine:<15} {engine.because}")
+        print_text(f"  {'can' if engine.can else 'NO ':<4} {engine.engine:<15} {engine.because}")
         if engine.command:
-            say(f"{'':<22}to change that: {engine.command}")
+            print_text(f"{'':<22}to change that: {engine.command}")
         if engine.warning:
-            say(f"{'':<22}but: {engine.warning}")
+            print_text(f"{'':<22}but: {engine.warning}")
 
 
-def examine() -> Diagnosis:
+def diagnose() -> Diagnosis:
     """Look at everything; takes up to a second, and some more where the drivers of GPUs are asked."""
     from llmtop.capture import capabilities, targets
     from llmtop.capture.engines import ENGINES
@@ -153,7 +153,7 @@ def examine() -> Diagnosis:
     from llmtop.launch import uninstrumentable
 
     checks = [
-        *gpu_checks.checks(),
+        *gpu_checks.check_gpus(),
         *(check for engine in ENGINES.values() for check in engine.checks()),
         *_kernels(),
         _runtime_dir(),
@@ -213,7 +213,7 @@ def _runtime_dir() -> Check:
 
     try:
         directory = socket_dir.runtime_dir()
-        socket_dir.check(directory)
+        socket_dir.check_socket_support(directory)
     except LlmtopError as error:
         return Check(name="sockets", ok=False, says=str(error))
     if not os.path.lexists(directory):

@@ -22,7 +22,7 @@ _TPU_UNTRIED: Final = (
 _INTEL: Final = "0x8086"
 
 
-def checks() -> list[Check]:
+def check_gpus() -> list[Check]:
     """Each maker's in turn; takes up to five seconds where there are GPUs, and next to nothing elsewhere."""
     from collectors.amd import presence
     from collectors.tpu import presence as tpu_presence

@@ -13,7 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from llmtop.format import escaped_json, printable
-from llmtop.model.alerts import Raised
+from llmtop.model.alerts import NewAlertFilter
 from llmtop.model.snapshot import Alert, Snapshot
 
 TIMEOUT_SECONDS = 30.0
@@ -22,7 +22,7 @@ WAITING = 64
 """How many alerts may wait for their turn; more are left out, and that is said."""
 
 
-class OnAlert:
+class AlertCommand:
     """A stage behind the rules: hands every alert that was not there before to the command, as JSON on its stdin.
 
     The commands run one after another in a thread of their own, in a session of their own, with nothing of the
@@ -33,7 +33,7 @@ class OnAlert:
     def __init__(self, command: str) -> None:
         """Run `command` in a shell (sh -c)."""
         self._command = command
-        self._raised = Raised()
+        self._raised = NewAlertFilter()
         self._queue: queue.Queue[bytes | None] = queue.Queue(WAITING)
         self._note: str | None = None
         self._left_out = 0
@@ -47,7 +47,7 @@ class OnAlert:
 
     def __call__(self, snapshot: Snapshot) -> Snapshot:
         """Pass the snapshot on; new alerts are queued."""
-        for alert in self._raised.new(snapshot.alerts):
+        for alert in self._raised.select_new(snapshot.alerts):
             self._enqueue(alert)
         notes = [note for note in (self._note, self._overflow()) if note]
         if not notes:
@@ -75,12 +75,12 @@ class OnAlert:
 
     def _run(self) -> None:
         while not self._closed.is_set():
-            told = self._queue.get()
-            if told is None or self._closed.is_set():
+            reported_line = self._queue.get()
+            if reported_line is None or self._closed.is_set():
                 return
-            self._note = self._tell(told)
+            self._note = self._tell(reported_line)
 
-    def _tell(self, told: bytes) -> str | None:
+    def _tell(self, reported_line: bytes) -> str | None:
         """Run the command once; returns what went wrong, in words."""
         name = printable(self._command, 60)
         try:
@@ -94,7 +94,7 @@ class OnAlert:
         except OSError as error:
             return f"--on-alert: {name} cannot be started: {error.strerror}"
         try:
-            self._process.communicate(told + b"\n", timeout=TIMEOUT_SECONDS)
+            self._process.communicate(reported_line + b"\n", timeout=TIMEOUT_SECONDS)
         except subprocess.TimeoutExpired:
             self._kill()
             with contextlib.suppress(subprocess.TimeoutExpired):

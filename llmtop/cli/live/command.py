@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from llmtop.cli.output import say, say_json, write_json, write_text
+from llmtop.cli.output import print_json, print_text, write_json, write_text
 from llmtop.errors import EXIT_DONE, NotPossibleHere, UnusableInput
 
 if TYPE_CHECKING:
     from collectors.base.source import Feed
     from collectors.record_stage import RecordStage
     from collectors.replay import ReplayFeed
-    from llmtop.cli.live.alert_command import OnAlert
+    from llmtop.cli.live.alert_command import AlertCommand
 
 MIN_INTERVAL, MAX_INTERVAL = 0.1, 3600.0
 """Seconds. GPM wants its samples 100 ms apart; above an hour nothing is live any more."""
@@ -29,7 +29,7 @@ _DEMO_BEGINS = 15.0
 """Seconds into its recording: half a minute is healthy, and who sees llmtop first need not sit through all."""
 
 
-def between(low: float, high: float) -> Callable[[click.Context, click.Parameter, float | None], float | None]:
+def range_check(low: float, high: float) -> Callable[[click.Context, click.Parameter, float | None], float | None]:
     """A check that click calls with the option's value. click.FloatRange lets NaN through."""
 
     def check(_ctx: click.Context, _param: click.Parameter, value: float | None) -> float | None:
@@ -44,7 +44,7 @@ _interval = click.option(
     "--interval",
     "-i",
     type=float,
-    callback=between(MIN_INTERVAL, MAX_INTERVAL),
+    callback=range_check(MIN_INTERVAL, MAX_INTERVAL),
     default=1.0,
     show_default=True,
     metavar="S",
@@ -96,14 +96,14 @@ def live(
 
     selection = GpuSelection.parse(gpus) if gpus is not None else None
     if not (once or as_json):
-        need_terminal("llmtop --json or llmtop --once")
+        require_terminal("llmtop --json or llmtop --once")
     code = EXIT_DONE
     with ExitStack() as closing:
         recorder = _recorder(record_to, force) if record_to else None
         if recorder:
             closing.callback(recorder.close)
-        teller = _teller(on_alert, closing)
-        taps = [tap for tap in (teller, recorder) if tap is not None]
+        alert_stage = _alert_command_stage(on_alert, closing)
+        taps = [tap for tap in (alert_stage, recorder) if tap is not None]
         hub = live_hub(interval=interval, selection=selection, stages=taps, whole=as_json)
         if once:
             closing.callback(hub.close)
@@ -123,7 +123,7 @@ def live(
     "--seconds",
     "-s",
     type=float,
-    callback=between(0.1, 366 * 86400.0),
+    callback=range_check(0.1, 366 * 86400.0),
     metavar="S",
     help="End after so many seconds.",
 )
@@ -157,10 +157,10 @@ def record(
 
     with ExitStack() as closing:
         closing.callback(recorder.close)
-        teller = _teller(on_alert, closing)
-        taps = [tap for tap in (teller, recorder) if tap is not None]
+        alert_stage = _alert_command_stage(on_alert, closing)
+        taps = [tap for tap in (alert_stage, recorder) if tap is not None]
         hub = live_hub(interval=interval, selection=selection, stages=taps)
-        say(f"recording to {file}; ctrl+c ends it", err=True)
+        print_text(f"recording to {file}; ctrl+c ends it", err=True)
         stream.run(hub, consume, seconds)
     reader = Reader(file)
     facts = {
@@ -171,16 +171,18 @@ def record(
     }
     reader.close()
     if as_json:
-        say_json(facts)
+        print_json(facts)
     else:
-        say(f"{reader.count} snapshots over {reader.length:.1f} s, {facts['bytes']} bytes: {file}", err=True)
+        print_text(
+            f"{reader.count} snapshots over {reader.length:.1f} s, {facts['bytes']} bytes: {file}", err=True
+        )
     return _recorded(recorder)
 
 
 _speed = click.option(
     "--speed",
     type=float,
-    callback=between(0.25, 16.0),
+    callback=range_check(0.25, 16.0),
     metavar="X",
     help="Times the speed at which it was recorded, 0.25 to 16. With --json, as fast as possible unless given.",
 )
@@ -243,7 +245,7 @@ def _replay(
     from llmtop.system.inputs import Limits
 
     if not as_json:
-        need_terminal("--json")
+        require_terminal("--json")
     unpaced = as_json and speed is None
     reader = Reader(path, Limits(lifted=True) if no_limits else None)
     feed = ReplayFeed(reader, lambda: Rules().apply, math.inf if unpaced else speed or 1.0)
@@ -255,18 +257,18 @@ def _replay(
     return _show(feed, ascii=ascii, theme=theme, captures=captures)
 
 
-def _teller(command: str | None, closing: ExitStack) -> OnAlert | None:
+def _alert_command_stage(command: str | None, closing: ExitStack) -> AlertCommand | None:
     """The stage that runs `command` for each new alert, closed with the others."""
     if not command:  # --on-alert '' takes back what the configuration says
         return None
-    from llmtop.cli.live.alert_command import OnAlert
+    from llmtop.cli.live.alert_command import AlertCommand
 
-    teller = OnAlert(command)
-    closing.callback(teller.close)
-    return teller
+    alert_stage = AlertCommand(command)
+    closing.callback(alert_stage.close)
+    return alert_stage
 
 
-def need_terminal(instead: str) -> None:
+def require_terminal(instead: str) -> None:
     """Refuse to draw where nobody would see it.
 
     Raises:
@@ -327,14 +329,14 @@ def _print_once(snapshot: Any, as_json: bool) -> None:
 
 def _recorder(path: Path, force: bool) -> RecordStage:
     from collectors.record_stage import RecordStage
-    from llmtop.environment.collect import of_machine
+    from llmtop.environment.collect import machine_environment
 
-    return RecordStage(path, host=platform.node(), overwrite=force, environment=of_machine())
+    return RecordStage(path, host=platform.node(), overwrite=force, environment=machine_environment())
 
 
 def _recorded(recorder: RecordStage | None) -> int:
     """The exit code, once the recorder is closed; says why a recording ended early."""
     if recorder is None or recorder.error is None:
         return EXIT_DONE
-    say(f"llmtop: {recorder.error}", err=True)
+    print_text(f"llmtop: {recorder.error}", err=True)
     return recorder.error.exit_code

@@ -64,7 +64,7 @@ def _text(text: str, width: int, indent: str = "  ") -> list[str]:
     return textwrap.wrap(fmt.printable(text), width, initial_indent=indent, subsequent_indent=indent)
 
 
-def _of(used: str, total: str) -> str:
+def _used_of_total(used: str, total: str) -> str:
     return f"{used} of {total}"
 
 
@@ -79,8 +79,8 @@ def _host(snapshot: Snapshot, width: int) -> list[str]:
     items = [
         f"CPU {fmt.percent(host.cpu_pct)}{cores}",
         f"load {loads}",
-        f"memory {_of(fmt.size(host.memory_used_bytes), fmt.size(host.memory_total_bytes))}",
-        f"swap {_of(fmt.size(host.swap_used_bytes), fmt.size(host.swap_total_bytes))}",
+        f"memory {_used_of_total(fmt.size(host.memory_used_bytes), fmt.size(host.memory_total_bytes))}",
+        f"swap {_used_of_total(fmt.size(host.swap_used_bytes), fmt.size(host.swap_total_bytes))}",
         f"disk read {fmt.rate(host.disk_read_bytes_per_s)} write {fmt.rate(host.disk_write_bytes_per_s)}",
         f"network rx {fmt.rate(host.net_rx_bytes_per_s)} tx {fmt.rate(host.net_tx_bytes_per_s)}",
         f"driver {fmt.printable(host.driver_version or fmt.DASH)}",
@@ -92,13 +92,14 @@ def _host(snapshot: Snapshot, width: int) -> list[str]:
 def _gpu(gpu: Gpu, snapshot: Snapshot, width: int) -> list[str]:
     reasons = "" if not gpu.clock_event_reasons else f" ({', '.join(gpu.clock_event_reasons)})"
     link = "" if gpu.pcie_gen is None or gpu.pcie_width is None else f" (gen {gpu.pcie_gen} x{gpu.pcie_width})"
+    clock = _used_of_total(fmt.number(gpu.sm_clock_mhz), fmt.number(gpu.sm_clock_max_mhz, 0, " MHz"))
     items = [
         f"util {fmt.percent(gpu.util_pct)}",
         f"memory util {fmt.percent(gpu.mem_util_pct)}",
-        f"power {_of(fmt.watts(gpu.power_watts), fmt.watts(gpu.power_limit_watts))}",
-        f"memory {_of(fmt.size(gpu.mem_used_bytes), fmt.size(gpu.mem_total_bytes))}",
+        f"power {_used_of_total(fmt.watts(gpu.power_watts), fmt.watts(gpu.power_limit_watts))}",
+        f"memory {_used_of_total(fmt.size(gpu.mem_used_bytes), fmt.size(gpu.mem_total_bytes))}",
         f"temperature {fmt.number(gpu.temperature_c, 0, ' °C')}",
-        f"SM clock {_of(fmt.number(gpu.sm_clock_mhz), fmt.number(gpu.sm_clock_max_mhz, 0, ' MHz'))}{reasons}",
+        f"SM clock {clock}{reasons}",
         f"SM active {fmt.percent(gpu.sm_active_pct)}{' (by DCGM)' if gpu.activity_source == 'dcgm' else ''}",
         f"occupancy {fmt.percent(gpu.sm_occupancy_pct)}",
         f"tensor {fmt.percent(gpu.tensor_active_pct)}",
@@ -112,7 +113,7 @@ def _gpu(gpu: Gpu, snapshot: Snapshot, width: int) -> list[str]:
     if gpu.vendor == "Google":
         items = [
             f"duty cycle {fmt.percent(gpu.util_pct)}",
-            f"memory {_of(fmt.size(gpu.mem_used_bytes), fmt.size(gpu.mem_total_bytes))}",
+            f"memory {_used_of_total(fmt.size(gpu.mem_used_bytes), fmt.size(gpu.mem_total_bytes))}",
             f"HBM bandwidth {fmt.percent(gpu.dram_active_pct)}",
         ]
     if gpu.vendor == "AMD":
@@ -121,7 +122,7 @@ def _gpu(gpu: Gpu, snapshot: Snapshot, width: int) -> list[str]:
     lines = [_head(f"{kind} {gpu.number}  {fmt.printable(gpu.name)}", fmt.printable(gpu.uuid), width)]
     if gpu.error is not None:
         lines += _text(f"error: {gpu.error}", width)
-    if whose := ownership.owners(gpu.uuid, snapshot):
+    if whose := ownership.owner_text(gpu.uuid, snapshot):
         lines += _text(whose, width)
     return lines + _items(items, width)
 
@@ -171,7 +172,7 @@ def _rank(rank: Rank, snapshot: Snapshot, width: int) -> list[str]:
         f"{fmt.count(rank.samples_per_s)} samples/s",
         f"{fmt.number(rank.steps_per_s, 2)} {what}s/s",
         *([] if rank.inference else [f"MFU {'~' if rank.mfu_estimated else ''}{fmt.percent(rank.mfu_pct, 1)}"]),
-        f"GPU idle {_idle(rank)}",
+        f"GPU idle {_idle_text(rank)}",
         f"memory allocated {fmt.size(rank.memory_allocated_bytes)}",
         f"reserved {fmt.size(rank.memory_reserved_bytes)}",
     ]
@@ -199,15 +200,15 @@ def _rank(rank: Rank, snapshot: Snapshot, width: int) -> list[str]:
     return lines
 
 
-def _idle(rank: Rank) -> str:
+def _idle_text(rank: Rank) -> str:
     """How idle its GPU is, and who says so."""
     known = rank.gpu_busy_pct is not None
-    return gpu_busy.idle_text(rank) + (f" (by {gpu_busy.witness(rank.gpu_busy_source)})" if known else "")
+    return gpu_busy.idle_text(rank) + (f" (by {gpu_busy.source_name(rank.gpu_busy_source)})" if known else "")
 
 
 def _gpus_clock(rank: Rank) -> str:
     """What the second figure of a phase is: with the pauses within it, where there may be any."""
-    return "GPU's clock, pauses within included" if gpu_busy.phases_are_bounds(rank) else "GPU's clock"
+    return "GPU's clock, pauses within included" if gpu_busy.has_phase_bounds(rank) else "GPU's clock"
 
 
 def _requests(rank: Rank) -> Iterable[str]:
@@ -275,7 +276,7 @@ def _process(process: Process, gpu: str) -> str:
 
 def _cells(cells: list[str], command: str) -> str:
     columns = zip(cells, _COLUMNS, strict=True)
-    return " ".join(fmt.padded(cell, width, right=right) for cell, (_, width, right) in columns) + f"  {command}"
+    return " ".join(fmt.pad(cell, width, right=right) for cell, (_, width, right) in columns) + f"  {command}"
 
 
 def _alert(alert: Alert, snapshot: Snapshot, width: int) -> list[str]:

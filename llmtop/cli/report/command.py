@@ -7,8 +7,8 @@ from pathlib import Path
 
 import click
 
-from llmtop.cli.output import say
-from llmtop.cli.percent_option import percent
+from llmtop.cli.output import print_text
+from llmtop.cli.percent_option import parse_percent
 from llmtop.cli.report.rendered import say_rendered
 from llmtop.errors import NotPossibleHere
 from llmtop.system.inputs import Limits
@@ -74,11 +74,11 @@ def report(
     document = read_document(paths, options)
     if html is not None:
         _write(html, document.html())
-        say(f"written: {html}", err=True)
+        print_text(f"written: {html}", err=True)
         if not (as_json or markdown):
             return
     if markdown:
-        say(document.markdown(), nl=False)
+        print_text(document.markdown(), nl=False)
     else:
         say_rendered(document, as_json=as_json, full=full)
 
@@ -97,7 +97,7 @@ def _write(path: Path, text: str) -> None:
 @click.option("--full", is_flag=True, help="Print all of it; without, what is to be read first, in 60 lines.")
 @click.option(
     "--fail-over",
-    callback=percent,
+    callback=parse_percent,
     metavar="PCT",
     help="Exit with 1 when the median step became slower by more than PCT percent (5 or 5%), noise respected; "
     "with 3 where two different profilers leave that open.",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from llmtop.cli.output import say, say_json
+from llmtop.cli.output import print_json, print_text
 from llmtop.cli.report.rendered import say_rendered
 from llmtop.errors import EXIT_DONE, NotPossibleHere, UnusableInput
 from llmtop.format import count, counted, duration, percent, printable
@@ -135,21 +135,23 @@ def _print_commands(path: Path, report: Report, rows: list[KernelTime], words: l
         }
         found.append(facts | {"command": command_line(launches, file_stem(row), command)})
     if as_json:
-        say_json({"schema": 1, "source": str(path), "kernels": found})
+        print_json({"schema": 1, "source": str(path), "kernels": found})
         return
     for number, (row, one) in enumerate(zip(rows, found, strict=True), 1):
-        say(
+        print_text(
             f"{number}. {printable(row.name)} ({printable(row.kind, 40)}): "
             f"{percent(row.share_pct, 1)} of kernel time, {count(row.count)} x {duration(row.mean_us / 1e6)}"
         )
         unsure = "" if one["skips_warm_up"] else "; the capture has no steps, so warm-up is not skipped"
-        say(f"   profiled: {printable(one['launches'])}{unsure}")
-        say(f"   {printable(one['command'])}")
+        print_text(f"   profiled: {printable(one['launches'])}{unsure}")
+        print_text(f"   {printable(one['command'])}")
     if not words:
-        say("The capture does not tell the training's command: put it in place of python train.py.")
-    say(f"--run runs {'it' if len(rows) == 1 else 'them'}; llmtop kernel FILE{SUFFIX} reads what ncu wrote.")
+        print_text("The capture does not tell the training's command: put it in place of python train.py.")
+    print_text(
+        f"--run runs {'it' if len(rows) == 1 else 'them'}; llmtop kernel FILE{SUFFIX} reads what ncu wrote."
+    )
     for old in sorted(_beside(path).glob(f"*{SUFFIX}")):
-        say(f"measured before: llmtop kernel {printable(str(old))}")
+        print_text(f"measured before: llmtop kernel {printable(str(old))}")
 
 
 def _beside(path: Path) -> Path:
@@ -194,9 +196,9 @@ def _run(
         if found:
             refuse_used_gpus()
         launches = launches_of(row, report.kernels)
-        say(f"ncu: {printable(launches.description)} …", err=True)
+        print_text(f"ncu: {printable(launches.description)} …", err=True)
         written = run(ncu, launches, folder / file_stem(row), words, seconds)
-        say(f"written: {written}", err=True)
+        print_text(f"written: {written}", err=True)
         found.append(_read_one(written, row))
     return found
 
@@ -204,7 +206,7 @@ def _run(
 def _announce(words: list[str], runs: int, seconds: float, folder: Path) -> None:
     """Say what is about to be done to the user's files and time."""
     often = "once more" if runs == 1 else f"{runs} times more, once for each kernel"
-    say(
+    print_text(
         f"This runs the command {often}, from its beginning, in {printable(os.getcwd())}:\n"
         f"  {printable(shlex.join(words))}\n"
         "It writes what it always writes, to where it always does: checkpoints, logs, experiment trackers. "

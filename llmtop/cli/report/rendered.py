@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from llmtop.cli.output import say, say_encoded
+from llmtop.cli.output import print_encoded, print_text
 
 if TYPE_CHECKING:
     from llmtop.report_kinds.kind import Rendered
@@ -26,10 +26,10 @@ def say_rendered(found: Rendered, *, as_json: bool, full: bool) -> None:
         full: all of it; else what is to be read first.
     """
     if as_json:
-        say_encoded(found.json())
+        print_encoded(found.json())
     else:
         width = shutil.get_terminal_size((100, 40)).columns
-        say(found.text(width, _paint if _colored() else None, full=full), nl=False, styled=True)
+        print_text(found.text(width, _paint if _colored() else None, full=full), nl=False, styled=True)
 
 
 def _colored() -> bool:

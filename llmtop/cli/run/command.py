@@ -8,7 +8,7 @@ import shutil
 
 import click
 
-from llmtop.cli.output import say
+from llmtop.cli.output import print_text
 from llmtop.errors import UnusableInput
 
 
@@ -86,11 +86,11 @@ def run(
     if memory_history:
         environment[HISTORY] = "1"
     if auto:
-        environment = _speaking(environment, command, program, quiet=quiet)
+        environment = _report_obstacles(environment, command, program, quiet=quiet)
     exec_in_place(command, environment)
 
 
-def _speaking(
+def _report_obstacles(
     environment: dict[str, str], command: tuple[str, ...], program: str, *, quiet: bool
 ) -> dict[str, str]:
     """Say what is known to go wrong already; else have the command's own processes say how it went."""
@@ -115,7 +115,7 @@ def _speaking(
 def _print(sentence: str) -> None:
     """Print a line on stderr; where that is closed or full, the command is started all the same."""
     with contextlib.suppress(OSError):
-        say(f"llmtop: {sentence}", err=True)
+        print_text(f"llmtop: {sentence}", err=True)
 
 
 def _nsys_session(environment: dict[str, str], extras: tuple[str, ...]) -> dict[str, str]:
@@ -126,8 +126,8 @@ def _nsys_session(environment: dict[str, str], extras: tuple[str, ...]) -> dict[
     if around is not None:
         _print(f"already in nsys session {around}; it is used")
         return {}
-    found = nsys.find(environment)
-    options = [nsys.option(name) for name in extras]
+    found = nsys.find_nsys(environment)
+    options = [nsys.find_option(name) for name in extras]
     carried = {**environment, run_lifetime.MARKER: run_lifetime.new_marker()}
     session, handed = nsys_session.start(
         lambda name: nsys.launch_command(name, extras, found), nsys.new_session_name, carried

@@ -35,14 +35,14 @@ def refuse_used_gpus() -> None:
     source = DriverSource(0.5)
     source.start()
     try:
-        refusal = _looked_at(source)
+        refusal = _wait_for_reading(source)
     finally:
         source.close()
     if refusal:
         raise NotPossibleHere(refusal)
 
 
-def _looked_at(source: GpuSource) -> str:
+def _wait_for_reading(source: GpuSource) -> str:
     """Why the GPUs are not free, once that can be told; "" if they are."""
     asked = time.monotonic()
     reading = source.latest()
@@ -55,7 +55,7 @@ def _looked_at(source: GpuSource) -> str:
         reading = source.latest()
     first = free_since = time.monotonic()
     while True:
-        refusal, now = used(reading, visible(reading.gpus, os.environ)), time.monotonic()
+        refusal, now = in_use_reason(reading, visible_gpus(reading.gpus, os.environ)), time.monotonic()
         if refusal:
             free_since = now
             if now - first >= _LEAVING_SECONDS or not reading.gpus:
@@ -66,7 +66,7 @@ def _looked_at(source: GpuSource) -> str:
         reading = source.latest()
 
 
-def visible(gpus: tuple[Gpu, ...], environ: Mapping[str, str]) -> tuple[Gpu, ...]:
+def visible_gpus(gpus: tuple[Gpu, ...], environ: Mapping[str, str]) -> tuple[Gpu, ...]:
     """The GPUs that CUDA_VISIBLE_DEVICES lets a program see; all where it is not set."""
     chosen = environ.get("CUDA_VISIBLE_DEVICES")
     if chosen is None:
@@ -81,7 +81,7 @@ def visible(gpus: tuple[Gpu, ...], environ: Mapping[str, str]) -> tuple[Gpu, ...
     return tuple(dict.fromkeys(found))
 
 
-def used(reading: GpuReading, gpus: tuple[Gpu, ...]) -> str:
+def in_use_reason(reading: GpuReading, gpus: tuple[Gpu, ...]) -> str:
     """Why these GPUs are not free, in a sentence; "" if they are."""
     if not gpus:
         return "no NVIDIA GPU can be seen here, and ncu needs one: llmtop doctor says what is missing"

@@ -10,7 +10,7 @@ from pathlib import Path
 from llmtop.errors import NotPossibleHere
 from llmtop.instrument.control.peer_rank import Gone, PeerRank
 from llmtop.protocol import client, job_store, socket_dir, wire
-from llmtop.protocol.job_store import Ask, NodeTold, RankTold
+from llmtop.protocol.job_store import NodeStatus, RankStatus, StoreRequest
 from llmtop.protocol.tcp_store import TcpStore
 
 GREET_SECONDS = 1.5
@@ -24,7 +24,7 @@ _LONGEST = 300
 class AskedHere:
     """One request on this node. Belongs to the thread that listens."""
 
-    def __init__(self, number: int, ask: Ask, store: wire.JobStore, names: list[str]) -> None:
+    def __init__(self, number: int, ask: StoreRequest, store: wire.JobStore, names: list[str]) -> None:
         """Take it in; nothing is done yet.
 
         Args:
@@ -37,11 +37,11 @@ class AskedHere:
         self.over = False
         self._ask = ask
         self._store = store
-        self._told = NodeTold(host=names[0])
+        self._told = NodeStatus(host=names[0])
         self._peers: dict[int, PeerRank] = {}
         self._greeting: list[PeerRank] = []
         """By rank."""
-        self._ranks: dict[int, RankTold] = {}
+        self._ranks: dict[int, RankStatus] = {}
         self._folder: Path | None = None
         self._made: list[Path] = []
         self._changed = True
@@ -74,7 +74,7 @@ class AskedHere:
         if not mine:
             self.over = True
             return
-        self._ranks = {rank: RankTold(rank=rank, pid=mine[rank].pid) for rank in sorted(mine)}
+        self._ranks = {rank: RankStatus(rank=rank, pid=mine[rank].pid) for rank in sorted(mine)}
         self._peers = mine
         refused = self._find_folder()
         for rank in sorted(mine):
@@ -114,7 +114,7 @@ class AskedHere:
         if beat == job_store.END or lost:
             self.end(remove=lost)
             store.delete(key)
-        elif self._changed or now - self._told_at > job_store.TOLD_EVERY_SECONDS:
+        elif self._changed or now - self._told_at > job_store.STATUS_INTERVAL_SECONDS:
             self._changed, self._told_at = False, now
             self._told.beat += 1
             self._told.ranks = list(self._ranks.values())

@@ -71,7 +71,7 @@ class PeerRank:
         try:
             while data := self.channel.recv(_CHUNK):
                 for body in self._framer.feed(data):
-                    if wire.opening(body)[0] not in _HEARD:
+                    if wire.message_opening(body)[0] not in _HEARD:
                         continue
                     message = wire.decode_from_training(body)
                     if isinstance(message, wire.Hello):

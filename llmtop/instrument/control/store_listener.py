@@ -150,7 +150,7 @@ class StoreListener:
         """Take in what is newly asked, and tell how all is; returns the number of the next request."""
         asked = store.get(self._keys.ask(number))
         if asked is not None:
-            ask = job_store.decode(job_store.Ask, asked)
+            ask = job_store.decode(job_store.StoreRequest, asked)
             if ask is not None:
                 self._take(store, node, number, ask)
             number += 1
@@ -159,10 +159,10 @@ class StoreListener:
         self._asked = [one for one in self._asked if not one.over]
         return number
 
-    def _take(self, store: TcpStore, node: int, number: int, ask: job_store.Ask) -> None:
+    def _take(self, store: TcpStore, node: int, number: int, ask: job_store.StoreRequest) -> None:
         if len(self._asked) >= MOST_AT_ONCE:
             refused = f"{MOST_AT_ONCE} captures are under way on this node"
-            told = job_store.NodeTold(host=self._card.names[0], refused=refused)
+            told = job_store.NodeStatus(host=self._card.names[0], refused=refused)
             store.set(self._keys.told(number, node), job_store.encode(told))
             return
         one = AskedHere(number, ask, self._where, self._card.names)

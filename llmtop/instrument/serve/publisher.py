@@ -192,7 +192,7 @@ class Publisher:
         sampler = self.stack_sampler
         if monitor.ready and monitor.stalled_at != sampler.waits_for:
             monitor.stalled_at = sampler.waits_for
-            self._write(monitor, self.encoded(wire.Standstill(where=sampler.waits_for)))
+            self._write(monitor, self.encoded(wire.StalledAt(where=sampler.waits_for)))
         outside = sampler.outside
         if monitor.ready and outside is not None and monitor.outside_number != sampler.number:
             monitor.outside_number = sampler.number

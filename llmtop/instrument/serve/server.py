@@ -71,7 +71,7 @@ class Server:
         self._publisher = Publisher(recorder, controls, self._write)
         self._monitors: dict[int, Monitor] = {}
         self._states: deque[wire.CaptureState | wire.PauseState | wire.OpRangesState] = deque()
-        self._stacks: deque[tuple[Monitor, wire.StacksSeen]] = deque()
+        self._stacks: deque[tuple[Monitor, wire.SampledStacks]] = deque()
         """For the one monitor that has asked."""
         self._stopping = False
         self._sent_at = 0.0
@@ -162,7 +162,7 @@ class Server:
             for file in client.discover(directory):
                 if file.pid == os.getpid() or not is_alive(file.pid):
                     client.remove_stale(file.path)
-            client.remove_half_made(directory)
+            client.remove_unfinished(directory)
         path = directory / f"{os.getpid()}-{secrets.token_hex(4)}.sock"
         self._knock, self._knocked = descriptors.pair()
         self._listener = Channel(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK).remember()
@@ -178,7 +178,7 @@ class Server:
                 self._listener.listen(MAX_MONITORS)
                 os.rename(self._path, path)
             except OSError as error:
-                raise NotPossibleHere(socket_dir.no_socket(directory, error)) from None
+                raise NotPossibleHere(socket_dir.no_socket_message(directory, error)) from None
             self._path = path
         self._poll.register(self._listener, select.POLLIN)
         self._poll.register(self._knocked, select.POLLIN)
@@ -330,7 +330,7 @@ class Server:
             self._drop(monitor)
 
     def _handle(self, monitor: Monitor, body: bytes) -> None:
-        kind, protocol, version = wire.opening(body)
+        kind, protocol, version = wire.message_opening(body)
         if kind == "subscribe" and protocol != wire.PROTOCOL:
             self._refuse(
                 monitor, f"it speaks protocol {wire.PROTOCOL}, this monitor (llmtop {version or '?'}) {protocol}"
@@ -348,7 +348,7 @@ class Server:
             self._pause(monitor, message)
         elif isinstance(message, wire.OpRanges):
             self._mark_operators(monitor, message)
-        elif isinstance(message, wire.LookAtStacks | wire.EnoughStacks):
+        elif isinstance(message, wire.SampleStacks | wire.StopSampling):
             self._sample_stacks(monitor, message)
         else:
             self._capture(monitor, message)
@@ -396,13 +396,15 @@ class Server:
         if refusal:
             self.send_state(wire.OpRangesState(id=message.id, state="failed", detail=refusal))
 
-    def _sample_stacks(self, monitor: Monitor, message: wire.LookAtStacks | wire.EnoughStacks) -> None:
-        def tell(answer: wire.StacksSeen) -> None:
+    def _sample_stacks(self, monitor: Monitor, message: wire.SampleStacks | wire.StopSampling) -> None:
+        def tell(answer: wire.SampledStacks) -> None:
             self._stacks.append((monitor, answer))
             self.wake()
 
-        if isinstance(message, wire.LookAtStacks) and not self._stacks_allowed.take():
-            tell(wire.StacksSeen(id=message.id, refused="its stacks are asked for too often: wait a few seconds"))
+        if isinstance(message, wire.SampleStacks) and not self._stacks_allowed.take():
+            tell(
+                wire.SampledStacks(id=message.id, refused="its stacks are asked for too often: wait a few seconds")
+            )
             return
         try:
             # Imported when a monitor first asks for stacks.
@@ -410,7 +412,7 @@ class Server:
 
             own_stacks.handle(message, tell, lambda: monitor.gone or self._stopping)
         except ImportError as error:
-            tell(wire.StacksSeen(id=message.id, refused=f"it cannot look: {error}"))
+            tell(wire.SampledStacks(id=message.id, refused=f"it cannot look: {error}"))
 
     # --- sending -------------------------------------------------------------------------------------------------
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from llmtop.format import DASH, count, duration, middled, number, percent, printable
+from llmtop.format import DASH, count, duration, number, percent, printable, shorten_middle
 from llmtop.report.device_time import DeviceTimePart, GemmTime
 from llmtop.report.model import Report
 from llmtop.report.render.text_table import TextTable
@@ -29,7 +29,7 @@ def operator_table(report: Report, width: int) -> TextTable:
         top = row.shapes[0] if row.shapes else None
         rows.append(
             (
-                middled(row.name, min(width, 60)),
+                shorten_middle(row.name, min(width, 60)),
                 *((_end(printable(row.module or row.source or DASH, 400), width),) if placed else ()),
                 *((printable(top.name if top is not None else DASH, width),) if shaped else ()),
                 percent(row.share_pct, 1),

@@ -5,7 +5,7 @@ Every cell has passed `printable`: names come from capture files, and a report m
 
 from __future__ import annotations
 
-from llmtop.format import DASH, count, counted, duration, figure, middled, number, percent, printable, size
+from llmtop.format import DASH, count, counted, duration, figure, number, percent, printable, shorten_middle, size
 from llmtop.report.model import CollectiveTime, Finding, GapTime, LongGap, Report
 from llmtop.report.render.device_time_tables import gemm_table, makeup_table, operator_table
 from llmtop.report.render.text_table import TextTable
@@ -129,7 +129,7 @@ def _phases(report: Report, width: int) -> TextTable:
         (
             (f"{row.pid} " if several else "")
             + (f"GPU {row.device} " if gpus and row.device is not None else "")
-            + middled(row.name, width),
+            + shorten_middle(row.name, width),
             duration(row.host_seconds),
             percent(row.share_pct, 1),
             duration(row.gpu_seconds),
@@ -196,7 +196,7 @@ def _kernels(report: Report, width: int) -> TextTable:
     launched = any(row.operator for row in report.kernels)
     rows = [
         (
-            middled(row.name, width),
+            shorten_middle(row.name, width),
             printable(row.kind, 20),
             *((printable(row.operator or DASH, 40),) if launched else ()),
             percent(row.share_pct, 1),
@@ -250,7 +250,7 @@ def _waits(report: Report, width: int) -> TextTable:
         (
             printable(row.phase or DASH, 30),
             printable(row.call, 40),
-            middled(row.operator or DASH, width),
+            shorten_middle(row.operator or DASH, width),
             number(row.calls_per_step, 1),
             duration(row.host_ms_per_step / 1e3),
         )
@@ -282,7 +282,7 @@ def _copies(report: Report) -> TextTable:
 def _api(report: Report, width: int) -> TextTable:
     rows = [
         (
-            middled(row.name, width),
+            shorten_middle(row.name, width),
             printable(row.kind, 20),
             count(row.count),
             number(row.calls_per_step, 1),

@@ -9,7 +9,7 @@ from dataclasses import replace
 from msgspec import structs
 
 from llmtop.format import duration, printable
-from llmtop.model.severity import gravity
+from llmtop.model.severity import severity_rank
 from llmtop.report.model import Finding, Report
 from llmtop.report.render.tables import (
     evidence_text,
@@ -89,7 +89,7 @@ def brief(report: Report, width: int = 100, style: _Style | None = None) -> str:
     role = "title" if report.verdict == "gpu_bound" else "warning"
     lines += ["", *(paint(line, role) for line in _wrapped(printable(report.summary, 2000), width)[:5])]
     lines += [paint(line, "dim") for line in _wrapped(step_lines(report)[0], width)[:2]]
-    worth = sorted(report.findings, key=lambda finding: -gravity(finding.severity))[:_BRIEF_FINDINGS]
+    worth = sorted(report.findings, key=lambda finding: -severity_rank(finding.severity))[:_BRIEF_FINDINGS]
     for finding in worth:
         lines += ["", *_brief_finding(finding, width, paint)]
     last = _last_line(report, len(worth))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from llmtop.format import padded, width_of
+from llmtop.format import pad, width_of
 
 
 @dataclass(frozen=True)
@@ -35,6 +35,6 @@ class TextTable:
         cells = [self.header, *self.shown]
         widths = [max(map(width_of, column)) for column in zip(*cells, strict=True)]
         return [
-            tuple(padded(cell, widths[i], right=i >= self.text_columns) for i, cell in enumerate(row))
+            tuple(pad(cell, widths[i], right=i >= self.text_columns) for i, cell in enumerate(row))
             for row in cells
         ]

@@ -12,7 +12,7 @@ from llmtop.rules.state.rank import RankState
 class CommunicatorState:
     """A communicator as one snapshot has it, with the attached ranks and the GPUs of its processes here."""
 
-    fresh = True
+    is_updated = True
     __slots__ = ("gpus", "known", "now", "ranks", "stuck")
 
     def __init__(
@@ -43,12 +43,12 @@ class CommunicatorState:
         """NCCL's name of it."""
         return ("communicator", self.stuck.id)
 
-    def reach(self) -> frozenset[Hashable]:
+    def concerned_keys(self) -> frozenset[Hashable]:
         """Its processes here and their GPUs."""
         own: frozenset[Hashable] = frozenset(gpu.key for gpu in self.gpus)
-        return own.union(*(state.reach() for state in self.ranks))
+        return own.union(*(state.concerned_keys() for state in self.ranks))
 
-    def names(self) -> tuple[str | None, int | None]:
+    def alert_target(self) -> tuple[str | None, int | None]:
         """The rank behind where it runs here; else a process of it here, which waits."""
         behind = {one.pid for one in self.stuck.behind}
         pid = next((pid for pid in self.stuck.pids if pid in behind), None)
@@ -56,4 +56,4 @@ class CommunicatorState:
         state = next((state for state in self.ranks if state.rank.pid == pid), None)
         own = next((gpu for gpu in self.gpus if pid in (*gpu.pids, *gpu.foreign_pids)), None)
         gpu = None if own is None else own.gpu.uuid
-        return (state.names()[0] if state is not None else gpu), pid
+        return (state.alert_target()[0] if state is not None else gpu), pid

@@ -9,7 +9,7 @@ from typing import Final
 from llmtop.hardware import clock_events
 from llmtop.hardware.gpu_specs import pcie_bytes_per_s
 from llmtop.model.snapshot import Gpu
-from llmtop.rules.state.windows import RecentValues, finite
+from llmtop.rules.state.windows import RecentValues, finite_or_none
 
 WINDOW_SECONDS: Final = 3.0
 """Over which means are taken: NVML averages over up to 1 s itself, and steps of 100 ms alias with GPM at 10 Hz."""
@@ -26,7 +26,7 @@ MEASURES: Final = (
     "pcie_rx_bytes_per_s",
     "sm_clock_mhz",
 )
-_NOTHING: Final = Gpu(index=0, uuid="", name="")
+_EMPTY_SAMPLE: Final = Gpu(index=0, uuid="", name="")
 
 
 class GpuState:
@@ -37,8 +37,8 @@ class GpuState:
         "_sampled",
         "error_text",
         "foreign_pids",
-        "fresh",
         "gpu",
+        "is_updated",
         "mem_util_pct",
         "pids",
         "power_share_pct",
@@ -71,7 +71,7 @@ class GpuState:
         self.temperature_c: float | None = None
         self.power_share_pct: float | None = None
         """Power as a share of this GPU's limit."""
-        self.fresh = True
+        self.is_updated = True
         """Whether this snapshot brought a new sample, or the news that there has been none for long."""
         self._sampled: float | None = None
         self._changed = now
@@ -85,14 +85,14 @@ class GpuState:
         if new:
             self._sampled, self._changed = gpu.sampled_at, now
         stale = now - self._changed > STALE_SECONDS
-        self.fresh = new or stale or gpu.error is not None
-        if not self.fresh:
+        self.is_updated = new or stale or gpu.error is not None
+        if not self.is_updated:
             return
-        values = _NOTHING if stale else gpu
-        self.util_pct = finite(values.util_pct)
-        self.mem_util_pct = finite(values.mem_util_pct)
-        self.sm_active_pct = finite(values.sm_active_pct)
-        self.temperature_c = finite(values.temperature_c)
+        values = _EMPTY_SAMPLE if stale else gpu
+        self.util_pct = finite_or_none(values.util_pct)
+        self.mem_util_pct = finite_or_none(values.mem_util_pct)
+        self.sm_active_pct = finite_or_none(values.sm_active_pct)
+        self.temperature_c = finite_or_none(values.temperature_c)
         self.power_share_pct = share_pct(values.power_watts, values.power_limit_watts)
         self.reasons = _names(values.clock_event_reasons)
         for name, window in self.windows.items():
@@ -107,11 +107,11 @@ class GpuState:
         """The GPU's UUID."""
         return self.gpu.uuid
 
-    def reach(self) -> frozenset[Hashable]:
+    def concerned_keys(self) -> frozenset[Hashable]:
         """What an alert about this GPU concerns: the GPU alone."""
         return frozenset((self.gpu.uuid,))
 
-    def names(self) -> tuple[str | None, int | None]:
+    def alert_target(self) -> tuple[str | None, int | None]:
         """The GPU's UUID, and the pid of the attached training on it when there is exactly one."""
         return self.gpu.uuid, self.rank_pids[0] if len(self.rank_pids) == 1 else None
 
@@ -132,7 +132,7 @@ class GpuState:
 
 def share_pct(part: float | None, whole: float | None) -> float | None:
     """`part` as a percentage of `whole`; None when either is absent or the whole is not positive."""
-    part, whole = finite(part), finite(whole)
+    part, whole = finite_or_none(part), finite_or_none(whole)
     return 100.0 * part / whole if part is not None and whole is not None and whole > 0 else None
 
 
@@ -140,4 +140,4 @@ def _names(reasons: tuple[str, ...] | None) -> frozenset[str] | None:
     """The names of clock-event reasons as this version spells them."""
     if reasons is None:
         return None
-    return frozenset(map(clock_events.canonical, reasons))
+    return frozenset(map(clock_events.canonical_name, reasons))

@@ -30,7 +30,7 @@ class MemoryRise(NamedTuple):
     """Snapshot time at which the first of the stretches began that have risen since without a break."""
 
     @property
-    def brief(self) -> bool:
+    def is_brief(self) -> bool:
         """Whether it was seen for so short that only a rise which matters at once should be told."""
         return self.seconds < BRIEF_SECONDS
 
@@ -95,7 +95,7 @@ class _Floors:
         growth = MemoryRise(
             first.floor, last.floor, last.step - first.step, last.time - first.time, self._rises_from
         )
-        if growth.brief and any(later.peak <= earlier.peak for earlier, later in pairwise(closed)):
+        if growth.is_brief and any(later.peak <= earlier.peak for earlier, later in pairwise(closed)):
             return None
         return growth
 

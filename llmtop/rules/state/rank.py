@@ -12,8 +12,8 @@ from llmtop.model.snapshot import Process, Rank, Step
 from llmtop.rules.state.gpu import GpuState
 from llmtop.rules.state.memory_trend import MemoryTrend
 from llmtop.rules.state.step_costs import StepCosts
-from llmtop.rules.state.windows import finite
-from llmtop.step_history.whole_steps import covered
+from llmtop.rules.state.windows import finite_or_none
+from llmtop.step_history.whole_steps import covered_seconds
 
 RankKey = tuple[str, int, float]
 """Host, pid, and when it attached: the system gives a pid to another process once the first has ended."""
@@ -21,15 +21,15 @@ RankKey = tuple[str, int, float]
 STEPS_KEPT: Final = 64
 
 
-def key_of(rank: Rank) -> RankKey:
+def rank_key(rank: Rank) -> RankKey:
     """What names a training process for as long as it lives."""
-    return rank.host, rank.pid, finite(rank.attached_at) or 0.0
+    return rank.host, rank.pid, finite_or_none(rank.attached_at) or 0.0
 
 
 class RankState:
     """One rank over time, with its last steps after warm-up."""
 
-    fresh = True
+    is_updated = True
     __slots__ = (
         "_last",
         "_set_by",
@@ -45,7 +45,7 @@ class RankState:
     )
 
     def __init__(self, rank: Rank, now: float) -> None:
-        self.key = key_of(rank)
+        self.key = rank_key(rank)
         self.rank = rank
         self.gpu: GpuState | None = None
         self.process: Process | None = None
@@ -61,7 +61,7 @@ class RankState:
         """What `recent_steps.judged` found of this snapshot, for the next rule that asks; None: not asked yet."""
         self._last: Step | None = None
 
-    def update(self, rank: Rank, now: float, set_by: float = 0.0) -> None:
+    def update(self, rank: Rank, now: float, clock_shift: float = 0.0) -> None:
         """Take the rank as the snapshot at `now` has it, and its new steps.
 
         Args:
@@ -69,7 +69,7 @@ class RankState:
             now: unix time as it would be had nobody set the wall clock.
             set_by: by how many seconds it was set.
         """
-        self._set_by = set_by
+        self._set_by = clock_shift
         self.judged_by = None
         if (rank.kind, rank.inference) != (self.rank.kind, self.rank.inference):
             self._restart()  # it computed without training so far, and trains now
@@ -83,37 +83,37 @@ class RankState:
         self.memory.add(now, rank)
 
     @property
-    def stepping(self) -> bool:
+    def is_stepping(self) -> bool:
         """Whether it trains now: it runs, and its last step is not long ago for steps of that length."""
-        return self.working and not self.rank.inference
+        return self.is_working and not self.rank.inference
 
     @property
-    def working(self) -> bool:
+    def is_working(self) -> bool:
         """The same, or whether it computes without training: by requests or forward passes that hooks see."""
         rank = self.rank
         if rank.state != "running" or rank.step is None or (rank.kind != "step" and not rank.inference):
             return False
-        usual = finite(self.rank.step_seconds_p50) or finite(self.rank.step_seconds) or 0.0
+        usual = finite_or_none(self.rank.step_seconds_p50) or finite_or_none(self.rank.step_seconds) or 0.0
         last = max(self.seen_at, self.last_step_at or 0.0)
         return self.now - last <= max(10.0, 3 * usual)
 
     @property
     def last_step_at(self) -> float | None:
         """When the last step ended, by the clock of `now`; None before the first."""
-        return self._judged(self.rank.last_step_at)
+        return self._steps_to_evaluate(self.rank.last_step_at)
 
     @property
     def last_work_at(self) -> float | None:
         """When it was last seen at other work than a step's, by the clock of `now`; None if it never was."""
-        return self._judged(self.rank.last_work_at)
+        return self._steps_to_evaluate(self.rank.last_work_at)
 
     @property
     def changed_at(self) -> float | None:
         """When its steps last changed their length, by the clock of `now`; None if they never did."""
-        return None if self.rank.change is None else self._judged(self.rank.change.since)
+        return None if self.rank.change is None else self._steps_to_evaluate(self.rank.change.since)
 
-    def _judged(self, unix: float | None) -> float | None:
-        unix = finite(unix)
+    def _steps_to_evaluate(self, unix: float | None) -> float | None:
+        unix = finite_or_none(unix)
         return None if unix is None else unix - self._set_by
 
     def recent(self, count: int) -> list[StepCosts]:
@@ -124,17 +124,17 @@ class RankState:
         if self.steps:
             return list(self.steps)[-count:]
         rank = self.rank
-        return self._means(finite(rank.step_seconds_p50) or finite(rank.step_seconds))
+        return self._means(finite_or_none(rank.step_seconds_p50) or finite_or_none(rank.step_seconds))
 
     def window_means(self) -> list[StepCosts]:
         """The mean step of the rank's window as the only step, to be compared with figures of that window."""
-        return self._means(finite(self.rank.step_seconds_mean)) if self.rank.phases else []
+        return self._means(finite_or_none(self.rank.step_seconds_mean)) if self.rank.phases else []
 
     def _means(self, length: float | None) -> list[StepCosts]:
         rank = self.rank
         if length is None or rank.step is None:
             return []
-        idle = finite(rank.gpu_idle_pct)
+        idle = finite_or_none(rank.gpu_idle_pct)
         means = Step(
             index=rank.step,
             started_at=0.0,
@@ -157,11 +157,11 @@ class RankState:
             parts.append(self.gpu.label)
         return ", ".join(parts)
 
-    def reach(self) -> frozenset[Hashable]:
+    def concerned_keys(self) -> frozenset[Hashable]:
         """What an alert about this process concerns: the process, and its GPU where that is known."""
         return frozenset((self.key,) if self.gpu is None else (self.key, self.gpu.key))
 
-    def names(self) -> tuple[str | None, int | None]:
+    def alert_target(self) -> tuple[str | None, int | None]:
         """The UUID of the process's GPU, and its pid."""
         return self.rank.gpu_uuid if self.gpu is None else self.gpu.gpu.uuid, self.rank.pid
 
@@ -173,7 +173,7 @@ class RankState:
     def _add(self, step: Step) -> None:
         if step.kind != "step":
             if self.rank.inference and not step.warmup and step.phases:
-                self.steps.append(_costs(step, 0.0))
+                self.steps.append(_step_costs(step, 0.0))
             return
         last, gap = self._last, 0.0
         if last is not None:
@@ -182,7 +182,7 @@ class RankState:
                     return  # the same step again: history after a reconnect, or a replay that went back a little
                 self._restart()  # the script counts anew: a second fit()
             elif step.index == last.index + 1:
-                interval = finite(step.interval_seconds)
+                interval = finite_or_none(step.interval_seconds)
                 gap = 0.0 if interval is None else max(interval - last.seconds, 0.0)
         self._last = step
         if not step.warmup and step.seconds > 0:
@@ -192,23 +192,23 @@ class RankState:
         """Put GPU times that came late into the step they belong to."""
         for place in range(len(self.steps) - 1, -1, -1):
             if self.steps[place].index == step.index:
-                self.steps[place] = _costs(step, self.steps[place].gap)
+                self.steps[place] = _step_costs(step, self.steps[place].gap)
                 return
             if self.steps[place].index < step.index:
                 return
 
 
-def _costs(step: Step, gap: float) -> StepCosts:
+def _step_costs(step: Step, gap: float) -> StepCosts:
     """What a step took; of a request without what lies up to the next one, which is nobody's wait."""
     if step.kind == "request" and step.phases:
-        step = replace(step, seconds=covered(step.phases))
+        step = replace(step, seconds=covered_seconds(step.phases))
     return StepCosts(step, gap)
 
 
 class JobState:
     """The ranks of one training that are visible here; a training of one process is a job too."""
 
-    fresh = True
+    is_updated = True
     __slots__ = ("key", "memo", "now", "ranks")
 
     def __init__(self, ranks: Sequence[RankState]) -> None:
@@ -219,13 +219,13 @@ class JobState:
         self.memo: object = None
         """What the straggler rule found when it last held: its alert stays longer than that can be seen."""
 
-    def reach(self) -> frozenset[Hashable]:
+    def concerned_keys(self) -> frozenset[Hashable]:
         """What an alert about this job concerns: all its ranks and their GPUs."""
-        return frozenset().union(*(state.reach() for state in self.ranks))
+        return frozenset().union(*(state.concerned_keys() for state in self.ranks))
 
-    def names(self) -> tuple[str | None, int | None]:
+    def alert_target(self) -> tuple[str | None, int | None]:
         """The GPU's UUID and the pid of the job's first rank, which stand for the job in an alert."""
-        return self.ranks[0].names()
+        return self.ranks[0].alert_target()
 
     @property
     def world_size(self) -> int:
@@ -233,7 +233,7 @@ class JobState:
         return max(len(self.ranks), *(state.rank.world_size or 1 for state in self.ranks))
 
 
-def jobs_of(states: Iterable[RankState]) -> list[JobState]:
+def group_jobs(states: Iterable[RankState]) -> list[JobState]:
     """Group ranks into jobs, in each of which a rank number is there once.
 
     A recording of schema 1 does not name jobs: there it is the same command and world size. Two runs of one script

@@ -11,7 +11,7 @@ from typing import Final
 
 from llmtop.model.snapshot import Phase, Step
 from llmtop.naming.phase_names import Role, role_of
-from llmtop.rules.state.windows import finite
+from llmtop.rules.state.windows import finite_or_none
 
 _WHOLE: Final = frozenset({"input", "h2d", "comm", "sync"})
 """Phases that are one thing as a whole, whatever is nested in them."""
@@ -20,22 +20,22 @@ LAUNCHING: Final[tuple[Role, ...]] = ("compute", "backward", "optimizer")
 """What a host does to give a GPU its work."""
 
 
-def work_of(name: str) -> Role:
+def work_role(name: str) -> Role:
     """The role of a phase as a part of the step; what its name does not say is computing."""
     role = role_of(name)
     return "compute" if role in ("other", "step") else role
 
 
 @lru_cache(maxsize=1024)
-def _count_as(name: str) -> tuple[Role | None, Role | None]:
+def _role_change(name: str) -> tuple[Role | None, Role | None]:
     """Which role a phase's time belongs to, and which it has to be taken from since phases nest; None: neither.
 
     Every phase's time includes what is nested in it, so a nested phase counts only where it changes the role.
     """
     parts = name.split("/")
-    role, within = work_of(parts[0]), None
+    role, within = work_role(parts[0]), None
     for part in parts[1:]:
-        inner = work_of(part)
+        inner = work_role(part)
         role, within = (role if role in _WHOLE or inner == "compute" else inner), role
     return (None, None) if within == role else (role, within)
 
@@ -56,13 +56,13 @@ class StepCosts:
         self.host: dict[Role, float] = {}
         self.gpu: dict[Role, float] | None = None
         """None where CUDA events did not time this step."""
-        self.idle = finite(step.gpu_idle_seconds)
+        self.idle = finite_or_none(step.gpu_idle_seconds)
         _sum_up(step.phases, self)
 
 
 def _sum_up(phases: Iterable[Phase], costs: StepCosts) -> None:
     for phase in phases:
-        role, within = _count_as(phase.name)
+        role, within = _role_change(phase.name)
         if role is None:
             continue
         host, gpu = costs.host, phase.gpu_seconds

@@ -10,7 +10,7 @@ import math
 from collections import deque
 
 
-def finite(value: float | None) -> float | None:
+def finite_or_none(value: float | None) -> float | None:
     """`value`, or None where it is absent or no number (NVML and GPM give NaN at times)."""
     return value if value is not None and math.isfinite(value) else None
 
@@ -66,11 +66,11 @@ class Hold:
     least `hold_seconds`.
     """
 
-    __slots__ = ("_held", "_seen", "raised", "score", "since")
+    __slots__ = ("_held", "_seen", "is_raised", "score", "since")
 
     def __init__(self, now: float) -> None:
         self.score = 0.0
-        self.raised = False
+        self.is_raised = False
         self.since = now
         """Unix time at which the condition began to hold."""
         self._held = False
@@ -79,7 +79,7 @@ class Hold:
     @property
     def idle(self) -> bool:
         """Nothing is held and nothing is pending: the object may be dropped."""
-        return not self.raised and not self._held and self.score <= 0.0
+        return not self.is_raised and not self._held and self.score <= 0.0
 
     def update(self, now: float, holds: bool, hold_seconds: float, clear_seconds: float) -> None:
         """Take one more look at the condition.
@@ -89,22 +89,22 @@ class Hold:
         elapsed = max(now - self._seen, 0.0)
         self._seen = now
         if holds:
-            self._for(now, elapsed, clear_seconds if self.raised else hold_seconds)
-        elif self.raised:
+            self._held_for(now, elapsed, clear_seconds if self.is_raised else hold_seconds)
+        elif self.is_raised:
             self.score = max(
                 self.score - min(_share(elapsed, clear_seconds), 0.5 if clear_seconds > 0 else 1.0), 0.0
             )
-            self.raised = self.score > 1e-9
+            self.is_raised = self.score > 1e-9
         else:
             self.score = max(self.score - 3 * _share(elapsed, hold_seconds), 0.0)
         self._held = holds
 
-    def _for(self, now: float, elapsed: float, seconds: float) -> None:
-        if self.score <= 0.0 and not self.raised and not self._held:
+    def _held_for(self, now: float, elapsed: float, seconds: float) -> None:
+        if self.score <= 0.0 and not self.is_raised and not self._held:
             self.since = now
         if self._held or seconds <= 0:
             self.score = min(self.score + _share(elapsed, seconds), 1.0)
-        self.raised = self.raised or self.score >= 1.0 - 1e-9
+        self.is_raised = self.is_raised or self.score >= 1.0 - 1e-9
 
 
 def _share(elapsed: float, seconds: float) -> float:

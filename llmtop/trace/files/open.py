@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from llmtop.errors import NotPossibleHere, UnusableInput
-from llmtop.system.inputs import DEFAULT, Limits, bytes_of, open_input
+from llmtop.system.inputs import DEFAULT, Limits, file_bytes, open_input
 from llmtop.trace import model
 from llmtop.trace.files import chrome_json, xspace
 from llmtop.trace.files.file_kind import TRACES, Examined, examine
@@ -115,7 +115,7 @@ def _open_file(file: Examined, limits: Limits) -> model.Trace:
 
 
 def _open_chrome(file: Examined, limits: Limits) -> model.Trace:
-    path, on_disk = file.path, bytes_of(file.path)
+    path, on_disk = file.path, file_bytes(file.path)
 
     def check(read: chrome_json.EventCollector) -> None:
         limits.check_events(path, read.seen, on_disk)
@@ -137,7 +137,7 @@ def _open_chrome(file: Examined, limits: Limits) -> model.Trace:
 
 def _load_unpacked(path: Path, limits: Limits) -> model.Trace:
     """Unpack a gzipped export beside nothing of the user's, load it, and remove it."""
-    on_disk = bytes_of(path)
+    on_disk = file_bytes(path)
     with tempfile.TemporaryDirectory(prefix="llmtop-") as folder:
         target = Path(folder) / path.name.removesuffix(".gz")
         try:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from llmtop.errors import NotPossibleHere, UnusableInput
 from llmtop.format import printable
-from llmtop.system.inputs import Limits, bytes_of
+from llmtop.system.inputs import Limits, file_bytes
 from llmtop.trace import model
 from llmtop.trace.files import chrome_json, xspace_program
 from llmtop.trace.xla import viewer as xla_viewer
@@ -41,7 +41,7 @@ def load(path: Path, limits: Limits) -> model.Trace:
             f"{path} is read with the package xprof, which is not installed here: {INSTALL}; the .trace.json.gz "
             "that JAX writes beside it needs nothing"
         )
-    on_disk = bytes_of(path)
+    on_disk = file_bytes(path)
 
     begun = False
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from llmtop.errors import UnusableInput
 from llmtop.format import printable
-from llmtop.system.inputs import Limits, bytes_of
+from llmtop.system.inputs import Limits, file_bytes
 from llmtop.trace import model, sanitize
 from llmtop.trace.intervals import Ns
 from llmtop.trace.nsys.sqlite_pages import Pages, UnsupportedTable
@@ -64,7 +64,7 @@ class Database:
             UnusableInput: it is no SQLite file, or too damaged for its tables to be listed.
         """
         self.source, self.notes, self._limits = source, notes, limits
-        self._bytes = bytes_of(path)
+        self._bytes = file_bytes(path)
         self._work = _WORK_LEAST + _WORK_A_BYTE * self._bytes
         self._rows = 0
         self._pages: Pages | None = None

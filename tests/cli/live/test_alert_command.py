@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from llmtop.cli.live import alert_command
-from llmtop.cli.live.alert_command import OnAlert
+from llmtop.cli.live.alert_command import AlertCommand
 from llmtop.model.snapshot import Alert, Host, Snapshot
 from tests.support import nvml_stub
 from tests.support.processes import environment, wait_for
@@ -32,7 +32,7 @@ def told(path: Path) -> list[str]:
 
 def test_each_alert_is_told_once_for_as_long_as_it_is_up(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    tap = OnAlert(f"cat >> '{out}'")
+    tap = AlertCommand(f"cat >> '{out}'")
     for _ in range(3):
         tap(snapshot(alert()))
     tap(snapshot(alert(), alert("GPU-5")))
@@ -46,7 +46,7 @@ def test_each_alert_is_told_once_for_as_long_as_it_is_up(tmp_path: Path) -> None
 
 def test_an_alert_whose_training_comes_or_goes_is_the_same_one(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    tap = OnAlert(f"cat >> '{out}'")
+    tap = AlertCommand(f"cat >> '{out}'")
     for pid in (None, 7, None, 7):
         tap(snapshot(replace(alert(), pid=pid)))
     tap(snapshot(replace(alert(), pid=7), replace(alert(), pid=8)))
@@ -59,7 +59,7 @@ def test_an_alert_whose_training_comes_or_goes_is_the_same_one(tmp_path: Path) -
 @pytest.mark.parametrize(("command", "said"), [("exit 7", "exit code 7"), ("kill -9 $$", "signal 9")])
 def test_a_command_that_fails_is_a_note_until_one_succeeds(tmp_path: Path, command: str, said: str) -> None:
     mended = tmp_path / "mended"
-    tap = OnAlert(f"test -e '{mended}' || {{ {command}; }}")
+    tap = AlertCommand(f"test -e '{mended}' || {{ {command}; }}")
     tap(snapshot(alert()))
     note = wait_for(lambda: tap(snapshot(alert())).host.notes)
     assert said in note[0]
@@ -74,7 +74,7 @@ def test_a_command_that_never_ends_is_killed_with_what_it_started(
 ) -> None:
     monkeypatch.setattr(alert_command, "TIMEOUT_SECONDS", 0.5)
     pids = tmp_path / "pids"
-    tap = OnAlert(f"sleep 300 & echo $! > '{pids}'; wait")
+    tap = AlertCommand(f"sleep 300 & echo $! > '{pids}'; wait")
     tap(snapshot(alert()))
     assert "was killed" in wait_for(lambda: tap(snapshot(alert())).host.notes)[0]
     wait_for(lambda: not Path(f"/proc/{pids.read_text().strip()}").exists())
@@ -82,7 +82,7 @@ def test_a_command_that_never_ends_is_killed_with_what_it_started(
 
 
 def test_closing_does_not_wait_for_the_command(tmp_path: Path) -> None:
-    tap = OnAlert("sleep 300")
+    tap = AlertCommand("sleep 300")
     tap(snapshot(alert()))
     process = wait_for(lambda: tap._process)
     tap.close()
@@ -90,7 +90,7 @@ def test_closing_does_not_wait_for_the_command(tmp_path: Path) -> None:
 
 
 def test_too_many_alerts_for_a_slow_command_are_counted(tmp_path: Path) -> None:
-    tap = OnAlert("sleep 300")
+    tap = AlertCommand("sleep 300")
     said = tap(snapshot(*(alert(f"GPU-{place}") for place in range(alert_command.WAITING + 20)))).host.notes
     assert "left out" in said[0]
     tap.close()

@@ -262,8 +262,8 @@ def test_a_reading_is_settled_once_every_instance_was_sampled_twice(nvml_stub: D
 
 
 def test_reasons_have_names_and_a_new_bit_is_not_lost() -> None:
-    assert clock_events.names(0) == ()
-    assert clock_events.names(0x1FF) == (
+    assert clock_events.reason_names(0) == ()
+    assert clock_events.reason_names(0x1FF) == (
         "gpu_idle",
         "applications_clocks",
         "sw_power_cap",
@@ -274,7 +274,7 @@ def test_reasons_have_names_and_a_new_bit_is_not_lost() -> None:
         "hw_power_brake",
         "display",
     )
-    assert clock_events.names(0x1000 | 0x8) == ("hw_slowdown", "reason_0x1000")
+    assert clock_events.reason_names(0x1000 | 0x8) == ("hw_slowdown", "reason_0x1000")
 
 
 @pytest.mark.parametrize("interval", [0.1, 1.0, 2.0, 2.5, 3.0, 5.0, 7.0, 30.0, 3600.0])

@@ -148,5 +148,5 @@ def test_a_rank_that_stamps_points_without_end_harms_nobody() -> None:
     )
     told = [*((job._rank(place), job.stamped[place]) for place in range(2)), (liar, stamped)]
     assert len(stamped.steps) <= 128
-    assert [rank.arrivals for rank in compare_arrivals(told)] == [(), (), ()]  # it has stamped other steps than
-    they
+    # It has stamped other steps than they.
+    assert [rank.arrivals for rank in compare_arrivals(told)] == [(), (), ()]

@@ -158,6 +158,6 @@ def test_a_publisher_that_tells_too_much_is_cut_down() -> None:
         causes.add(taken)
     causes.step_ended()
     assert len(causes.figures(1.0, 1e9)) == MOST_CAUSES
-    (standing,) = Bounds().take([wire.Standstill(where="y" * 10_000)])
-    assert isinstance(standing, wire.Standstill)
+    (standing,) = Bounds().take([wire.StalledAt(where="y" * 10_000)])
+    assert isinstance(standing, wire.StalledAt)
     assert len(standing.where) == MAX_WORDS

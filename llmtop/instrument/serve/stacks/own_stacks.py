@@ -37,7 +37,7 @@ _MAX_FILE: Final = 300
 _LARGEST: Final = wire.MAX_FRAME // 2
 _END_SECONDS: Final = 0.5
 
-Tell = Callable[[wire.StacksSeen], None]
+Tell = Callable[[wire.SampledStacks], None]
 _Place = tuple[CodeType, int]
 """A function, and how far in it: the instruction."""
 
@@ -45,7 +45,7 @@ _lock = threading.Lock()
 _running: OwnStackSampling | None = None
 
 
-def handle(message: wire.LookAtStacks | wire.EnoughStacks, tell: Tell, gone: Callable[[], bool]) -> None:
+def handle(message: wire.SampleStacks | wire.StopSampling, tell: Tell, gone: Callable[[], bool]) -> None:
     """Do what a monitor asks; called in the server thread, and returns at once.
 
     Args:
@@ -56,13 +56,13 @@ def handle(message: wire.LookAtStacks | wire.EnoughStacks, tell: Tell, gone: Cal
     global _running
     with _lock:
         running = _running if _running is not None and _running.goes_on() else None
-        if isinstance(message, wire.EnoughStacks):
+        if isinstance(message, wire.StopSampling):
             if running is not None and running.id == message.id:
                 running.enough.set()
             return
         if running is not None:
             refused = "its stacks are being looked at for another monitor: try again in a moment"
-            tell(wire.StacksSeen(id=message.id, refused=refused))
+            tell(wire.SampledStacks(id=message.id, refused=refused))
             return
         _running = OwnStackSampling(message, tell, gone)
         _running.begin()
@@ -79,7 +79,7 @@ def end_with_process() -> None:
 class OwnStackSampling:
     """One request, from the first look to the answer."""
 
-    def __init__(self, message: wire.LookAtStacks, tell: Tell, gone: Callable[[], bool]) -> None:
+    def __init__(self, message: wire.SampleStacks, tell: Tell, gone: Callable[[], bool]) -> None:
         self.id = message.id
         self.enough = threading.Event()
         self.ended = threading.Event()
@@ -103,7 +103,7 @@ class OwnStackSampling:
             Thread(self._run, "llmtop-stacks").start()
         except RuntimeError as error:
             self.ended.set()
-            self._tell(wire.StacksSeen(id=self.id, refused=f"there is no thread to be had ({error})"))
+            self._tell(wire.SampledStacks(id=self.id, refused=f"there is no thread to be had ({error})"))
 
     def _run(self) -> None:
         try:
@@ -112,7 +112,7 @@ class OwnStackSampling:
             answer = seen.to_message(self.id)
         except Exception as error:  # noqa: BLE001 - what goes wrong is noted, and the training goes on
             guard.report_internal_error("the stacks of its threads", error)
-            answer = wire.StacksSeen(id=self.id, refused=f"{type(error).__name__}: {error}"[:_MAX_FILE])
+            answer = wire.SampledStacks(id=self.id, refused=f"{type(error).__name__}: {error}"[:_MAX_FILE])
         finally:
             self.ended.set()
         if not self._gone():
@@ -167,7 +167,7 @@ class StackSamples:
                 self._cut += 1
         innermost = None  # type: ignore[assignment]
 
-    def to_message(self, request: str) -> wire.StacksSeen:
+    def to_message(self, request: str) -> wire.SampledStacks:
         """All of it as a message that fits into a frame; the rarest stacks are left out first."""
         most = sorted(self._stacks.items(), key=lambda item: -item[1])
         while True:
@@ -177,18 +177,20 @@ class StackSamples:
             self._cut += sum(looks for _, looks in most[len(most) // 2 :])
             most = most[: len(most) // 2]
 
-    def _message(self, request: str, stacks: list[tuple[tuple[int, tuple[_Place, ...]], int]]) -> wire.StacksSeen:
+    def _message(
+        self, request: str, stacks: list[tuple[tuple[int, tuple[_Place, ...]], int]]
+    ) -> wire.SampledStacks:
         frames: dict[_Place, int] = {}
         threads: dict[int, int] = {}
         to_message = [
-            wire.SeenStack(
+            wire.SampledStack(
                 thread=threads.setdefault(thread, len(threads)),
                 frames=[frames.setdefault(place, len(frames)) for place in reversed(places)],
                 looks=looks,
             )
             for (thread, places), looks in stacks
         ]
-        return wire.StacksSeen(
+        return wire.SampledStacks(
             id=request,
             looks=self._looks,
             frames=[_frame(*place) for place in frames],
@@ -198,13 +200,13 @@ class StackSamples:
         )
 
 
-def _frame(code: CodeType, instruction: int) -> wire.SeenFrame:
+def _frame(code: CodeType, instruction: int) -> wire.SampledFrame:
     name = getattr(code, "co_qualname", code.co_name)
     line = next((line for start, end, line in code.co_lines() if start <= max(instruction, 0) < end), None)
-    return wire.SeenFrame(printable(name, _MAX_NAME), printable(code.co_filename, _MAX_FILE), line or 0)
+    return wire.SampledFrame(printable(name, _MAX_NAME), printable(code.co_filename, _MAX_FILE), line or 0)
 
 
-def _threads(idents: list[int]) -> list[wire.SeenThread]:
+def _threads(idents: list[int]) -> list[wire.SampledThread]:
     """What Python knows of these threads; those that it did not start have neither name nor number."""
     known = {thread.ident: thread for thread in list(getattr(threading, "_active", {}).values())}
     found = []
@@ -212,7 +214,7 @@ def _threads(idents: list[int]) -> list[wire.SeenThread]:
         thread = known.get(ident)
         name, number = getattr(thread, "name", ""), getattr(thread, "native_id", None)
         found.append(
-            wire.SeenThread(
+            wire.SampledThread(
                 printable(name, _MAX_NAME) if type(name) is str else "", number if type(number) is int else None
             )
         )
