@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from prometheus_client import generate_latest
 
-from collectors.dcgm.page import Ignored
+from collectors.dcgm.page import UntrustedListener
 from collectors.exporter import names
 from collectors.exporter.stage import ExportStage
 from llmtop.model.snapshot import Alert, CollectiveCount, CommunicatorRank, StuckCommunicator
@@ -95,7 +95,7 @@ STUCK = StuckCommunicator(
 
 def test_promtool_finds_no_fault_with_what_is_exported() -> None:
     """DCGM's names aside, which are DCGM's."""
-    stage = ExportStage(interval=3600.0, ignored=lambda: Ignored((1000,)))
+    stage = ExportStage(interval=3600.0, ignored=lambda: UntrustedListener((1000,)))
     stage(
         now(
             gpus=(made_up_gpu(1),),

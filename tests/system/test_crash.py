@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from llmtop.system.crash import own_error
+from llmtop.system.crash import log_own_error
 
 
 def test_the_log_of_an_own_error_has_no_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -17,7 +17,7 @@ def test_the_log_of_an_own_error_has_no_secrets(tmp_path: Path, monkeypatch: pyt
     try:
         raise ValueError("no answer from https://u:hunter2@host/x")
     except ValueError as error:
-        sentence = str(own_error(error))
+        sentence = str(log_own_error(error))
     found = re.search(r"report it with (\S+)", sentence)
     assert found is not None, sentence
     log = Path(found[1])
