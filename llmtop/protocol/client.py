@@ -27,6 +27,7 @@ import msgspec
 
 from llmtop.errors import NotPossibleHere, UnusableInput
 from llmtop.protocol import socket_dir, wire
+from llmtop.protocol.peer import peer_allowed, peer_credentials
 from llmtop.system import procfs
 from llmtop.system.procfs import is_alive
 from llmtop.version import __version__
@@ -182,8 +183,8 @@ class Connection:
             with contextlib.ExitStack() as opened:
                 held = path if owner is None else opened.enter_context(_pinned_path(path, owner))
                 _connect(channel, held, path.name, deadline)
-            pid, uid = wire.peer_credentials(channel)
-            if not (wire.peer_allowed(uid) if owner is None else uid == owner):
+            pid, uid = peer_credentials(channel)
+            if not (peer_allowed(uid) if owner is None else uid == owner):
                 raise NotPossibleHere(f"{path} belongs to a process of uid {uid}: run llmtop as that user")
             if owner is not None and pid == 0:
                 raise NotPossibleHere(f"{path} belongs to a process that cannot be seen from here")

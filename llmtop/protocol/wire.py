@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import os
 import re
-import socket
 import struct
 from typing import Protocol, TypeVar, get_args
 
@@ -36,7 +35,6 @@ SOCKET_NAME = re.compile(r"^(?P<pid>[1-9]\d{0,9})-(?P<token>[0-9a-f]{8})\.sock$"
 
 T_co = TypeVar("T_co", covariant=True)
 _LENGTH = struct.Struct("<I")
-_PEERCRED = struct.Struct("3i")  # pid, uid, gid of struct ucred
 
 
 class Launch(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -651,18 +649,3 @@ class Framer:
             start = end
         del self._buffer[:start]
         return bodies
-
-
-def peer_credentials(connection: socket.socket) -> tuple[int, int]:
-    """The (pid, uid) of the process at the other end, as this process's namespaces see it.
-
-    On the connecting side that is whoever called listen(). A pid of 0 means that it is not visible from here.
-    """
-    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEERCRED.size)
-    pid, uid, _ = _PEERCRED.unpack(raw)
-    return pid, uid
-
-
-def peer_allowed(uid: int) -> bool:
-    """Whether a peer of that uid may be spoken to: the same user, or root."""
-    return uid in (os.geteuid(), 0)

@@ -128,4 +128,4 @@ def test_without_step_messages_the_clock_decides_and_an_empty_report_is_told(
     assert (result.info.window_seconds or 0) >= 0.5
     assert result.info.steps is None
     (note,) = (note for note in result.info.notes if "neither kernels nor NVTX ranges" in note)
-    assert ("nvtx 0.2.11" in note) == (nsys.find().version < (2025, 3))
+    assert ("nvtx 0.2.11" in note) == (nsys.find_nsys().version < (2025, 3))

@@ -27,6 +27,7 @@ from pathlib import Path
 from llmtop.capture.kineto import messages
 from llmtop.errors import LlmtopError, NotPossibleHere, UnusableInput
 from llmtop.protocol import socket_dir, wire
+from llmtop.protocol.peer import peer_allowed, peer_credentials
 from llmtop.system import procfs
 
 DIRECTORY_VARIABLE = "KINETO_IPC_SOCKET_DIR"
@@ -224,7 +225,7 @@ class FabricHost:
             return
         channel.setblocking(False)
         many = len(self._callers) >= _MAX_CALLERS
-        if many or not wire.peer_allowed(wire.peer_credentials(channel)[1]):
+        if many or not peer_allowed(peer_credentials(channel)[1]):
             channel.close()
             return
         self._callers[channel.fileno()] = _Caller(channel)
@@ -290,7 +291,7 @@ def _sender(ancillary: list[tuple[int, int, bytes]]) -> int | None:
     for level, kind, data in ancillary:
         if (level, kind) == (socket.SOL_SOCKET, socket.SCM_CREDENTIALS) and len(data) >= _CREDENTIALS.size:
             pid, uid, _ = _CREDENTIALS.unpack_from(data)
-            return pid if wire.peer_allowed(uid) else None
+            return pid if peer_allowed(uid) else None
     return None
 
 

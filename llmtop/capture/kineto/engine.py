@@ -23,6 +23,7 @@ from llmtop.capture.nsys import sessions
 from llmtop.errors import NotPossibleHere, UnusableInput
 from llmtop.format import duration
 from llmtop.protocol import wire
+from llmtop.protocol.peer import peer_allowed, peer_credentials
 from llmtop.system import procfs
 
 WRITE_SECONDS = 120.0
@@ -60,11 +61,11 @@ class HostConnection:
         self._socket.settimeout(HOST_SECONDS)
         try:
             self._socket.connect(str(directory / messages.CONTROL))
-            _, uid = wire.peer_credentials(self._socket)
+            _, uid = peer_credentials(self._socket)
         except OSError as error:
             self._socket.close()
             raise NotPossibleHere(f"{_GONE} ({error.strerror} at {directory})") from None
-        if not wire.peer_allowed(uid):
+        if not peer_allowed(uid):
             self._socket.close()
             raise NotPossibleHere(f"{directory} is hosted by uid {uid}: run llmtop as that user")
 

@@ -11,6 +11,7 @@ import msgspec
 from llmtop.errors import UnusableInput
 from llmtop.instrument.guest.descriptors import Channel
 from llmtop.protocol import wire
+from llmtop.protocol.peer import peer_allowed, peer_credentials
 from llmtop.version import __version__
 
 _CHUNK = 1 << 16
@@ -37,11 +38,11 @@ class PeerRank:
         self._framer = wire.Framer()
         try:
             self.channel.connect(os.fspath(path))
-            self.pid, uid = wire.peer_credentials(self.channel)
+            self.pid, uid = peer_credentials(self.channel)
         except OSError as error:
             self.channel.close()
             raise Gone(str(error)) from None
-        if not wire.peer_allowed(uid):
+        if not peer_allowed(uid):
             self.channel.close()
             raise Gone(f"it belongs to uid {uid}")
 

@@ -33,6 +33,7 @@ from llmtop.instrument.serve.hello import Controls
 from llmtop.instrument.serve.publisher import Publisher
 from llmtop.instrument.steps.ring import SIZE
 from llmtop.protocol import client, socket_dir, wire
+from llmtop.protocol.peer import peer_allowed, peer_credentials
 from llmtop.system.procfs import is_alive
 
 if TYPE_CHECKING:
@@ -297,7 +298,7 @@ class Server:
 
     def _accept(self, channel: Channel) -> None:
         monitor = Monitor(channel)
-        if not wire.peer_allowed(wire.peer_credentials(channel)[1]) or monitor.has_hung_up():
+        if not peer_allowed(peer_credentials(channel)[1]) or monitor.has_hung_up():
             channel.close()
             return
         oldest = next((known for known in self._monitors.values() if not known.subscribed), monitor)
