@@ -40,7 +40,7 @@ ALLOWED = {
     ("llmtop/capture/perf/recording.py", "PerfRecording.read_stacks"): LIMITED,
     ("llmtop/capture/take.py", "take"): "_BackgroundGitState.result, which has a limit of its own",
     ("llmtop/capture/torch_xla/trace_program.py", "main"): "the monitor's word; hanging up ends it too",
-    ("llmtop/cli/live/alert_command.py", "OnAlert._run"): MAIN_LOOP,
+    ("llmtop/cli/live/alert_command.py", "AlertCommand._run"): MAIN_LOOP,
     ("llmtop/instrument/auto/training/loop_state.py", "LoopState.__init__"): NO_WAIT,
     ("llmtop/instrument/record/overlapping.py", "Tracks._own"): NO_WAIT,
     ("llmtop/instrument/record/overlapping.py", "Tracks._for_phase"): NO_WAIT,

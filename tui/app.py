@@ -20,7 +20,6 @@ from llmtop.errors import EXIT_DONE, LlmtopError
 from llmtop.format import printable
 from llmtop.model.alerts import NewAlertFilter
 from llmtop.model.snapshot import Alert, Snapshot
-from tui import textual_private
 from tui.core import keys
 from tui.core.context import ScreenContext
 from tui.core.picture import save_picture
@@ -35,6 +34,7 @@ from tui.screens.registry import screen_class
 from tui.state.history import SPANS
 from tui.state.process_ref import ProcessRef
 from tui.state.view import View
+from tui.terminal import textual_private
 from tui.terminal.session import has_shell, title
 
 if TYPE_CHECKING:

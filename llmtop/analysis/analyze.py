@@ -111,11 +111,10 @@ def analyze_trace(
 
     Args:
         trace: what was read of a capture.
-        steps: as in `analyze`.
+        steps, page: as in `analyze`.
         command: of the training; it is put into the suggested command lines.
         limits: how many processes and devices, and how deeply nested ranges, may be judged.
         undisturbed: says how long the training's steps took before and after the capture.
-        page: as in `analyze`.
 
     Raises:
         UnusableInput: it has more processes or devices, or ranges nested deeper, than the limits allow.
@@ -126,6 +125,7 @@ def analyze_trace(
     timelines = device_timelines(trace, per_process)
     measured = _measure(trace, command, timelines, per_process, phases, undisturbed=undisturbed)
     judgement, gaps = measured.judgement, measured.gaps
+    drawn = whole_timeline(timelines, gaps, phases, measured.ranks, judgement.timeline) if page else None
     return Report(
         source=trace.source,
         engine=trace.engine,
@@ -155,9 +155,7 @@ def analyze_trace(
         roofs=measured.roofs,
         makeup=measured.makeup,
         timeline=_timeline(judgement, timelines, gaps, phases),
-        whole_timeline=whole_timeline(timelines, gaps, phases, measured.ranks, judgement.timeline)
-        if page
-        else None,
+        whole_timeline=drawn,
         notes=(*capture_notes(trace, timelines, per_process), *_uncorrected_notes(judgement)),
     )
 

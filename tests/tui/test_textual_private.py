@@ -1,4 +1,4 @@
-"""Each private name of Textual works as `tui.textual_private` says, and no other file of the screen uses one."""
+"""Each private name of Textual works as the file of them says, and no other file of the screen uses one."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from textual.strip import Strip
 from textual.widgets import Label
 
 from tests.support.processes import REPOSITORY
-from tui import textual_private
+from tui.terminal import textual_private
 
-WRAPPER = REPOSITORY / "tui" / "textual_private.py"
+WRAPPER = REPOSITORY / "tui" / "terminal" / "textual_private.py"
 NOT_TEXTUAL = {"_exit", "_replace"}
 """`os._exit`, and a method of named tuples."""
 

@@ -14,7 +14,14 @@ from tui.core.theme_memory import ThemeMemory
 from tui.paint.palette import TERMINAL_THEME, THEMES, Depth, Palette
 from tui.paint.rows import CellTheme
 from tui.terminal.driver import TerminalDriver, forget_unusable_sizes
-from tui.textual_private import HookedApp, close_messages, event_loop, failure_of, frames_queued, set_failure
+from tui.terminal.textual_private import (
+    HookedApp,
+    close_messages,
+    event_loop,
+    failure_of,
+    frames_queued,
+    set_failure,
+)
 
 _FRAMES_QUEUED = 2
 _DEPTHS: dict[str, Depth] = {"standard": "16", "256": "256"}

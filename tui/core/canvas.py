@@ -14,7 +14,7 @@ from textual.widget import Widget
 
 from tui.core.layout import Rect
 from tui.paint.rows import CellTheme, Row
-from tui.textual_private import (
+from tui.terminal.textual_private import (
     CompositorUpdate,
     display,
     has_background_screens,

@@ -10,7 +10,7 @@ from rich.style import Style
 from textual.strip import Strip
 
 from tui.paint.terminal_text import harmless
-from tui.textual_private import cache_render, cached_render, segments_of
+from tui.terminal.textual_private import cache_render, cached_render, segments_of
 
 _SYSTEMS = {"truecolor": ColorSystem.TRUECOLOR, "256": ColorSystem.EIGHT_BIT, "standard": ColorSystem.STANDARD}
 

@@ -16,7 +16,7 @@ from rich.segment import Segment
 from textual.strip import Strip
 
 from llmtop.format import is_obeyed
-from tui.textual_private import cache_render, cached_render, segments_of
+from tui.terminal.textual_private import cache_render, cached_render, segments_of
 
 _AS_DRAWN = Strip.render
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from textual.app import App
 
-from tui import textual_private
+from tui.terminal import textual_private
 from tui.terminal.keyboard import Keyboard
 
 _POLL_SECONDS = 0.1

@@ -18,7 +18,7 @@ from textual.message import Message
 from textual.messages import InBandWindowResize
 
 from tui.terminal.pasting import PASTE_START, Paste, TypingRate
-from tui.textual_private import XTermParser
+from tui.terminal.textual_private import XTermParser
 
 _ESCAPE_SECONDS = 1.0
 """So long after the last byte, no escape key is still undecided."""

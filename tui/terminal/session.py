@@ -24,7 +24,7 @@ from typing import Any
 from llmtop.format import printable
 from llmtop.system import crash
 from tui.terminal.guardian import Guardian
-from tui.textual_private import input_flags, local_flags
+from tui.terminal.textual_private import input_flags, local_flags
 
 GRACE_SECONDS = 2.0
 """How long the app may take to leave by itself."""
