@@ -46,8 +46,8 @@ sys.path.insert(0, home)
 sys.path.append(binding)
 sys.modules["llmtop"] = types.ModuleType("llmtop")
 sys.modules["llmtop"].__path__ = [package]
-from collectors.driver.child import settle
-channel = settle(int(parent))
+from collectors.driver.child import isolate
+channel = isolate(int(parent))
 from collectors.driver.serve import serve
 serve(channel, vendor)
 """

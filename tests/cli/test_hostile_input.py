@@ -89,7 +89,7 @@ def test_the_screen_of_a_hostile_training_obeys_nothing(hostile_training: Path) 
 def samples(first: int) -> list[dict[str, object]]:
     """A sample for each part of the pane's queries, every label of which is hostile."""
     queries = Queries(rules=True)
-    asked = " ".join(str(getattr(queries, name)) for name in ("overview", "nodes", "ranks", "grave"))
+    asked = " ".join(str(getattr(queries, name)) for name in ("overview", "nodes", "ranks", "critical"))
     tags = sorted({*re.findall(rf'"{TAG}", "([^"]+)"', asked)})
     labels = (
         *(

@@ -52,11 +52,11 @@ def _rate(steps: Steps) -> Steps:
 
 
 def _percentile(share: float) -> StepStatistic:
-    def percentile(steps: Steps) -> Steps:
+    def of_steps(steps: Steps) -> Steps:
         found: Steps = np.quantile(steps, share, axis=-1)
         return found
 
-    return percentile
+    return of_steps
 
 
 _STEP_STATISTICS: dict[str, StepStatistic] = {
