@@ -181,7 +181,7 @@ class Bench(msgspec.Struct, kw_only=True):
     """Of the values of --vary."""
     folder: str | None = None
     """In a baseline: where its artifacts were, for a later comparison of captures."""
-    attach_cost_text: str | None = None
+    attach_cost_text: str | None = msgspec.field(default=None, name="attaching")
     """What being attached cost beside a bare run, in words; None where none was made."""
     notes: list[str] = []
 

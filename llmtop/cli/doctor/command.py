@@ -19,6 +19,7 @@ from llmtop.version import __version__
 
 if TYPE_CHECKING:
     from llmtop.capture.base.job import Target
+    from llmtop.capture.capabilities import Ability
 
 
 class EngineAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -179,7 +180,7 @@ def _training(target: Target, found: tuple[object, ...]) -> TrainingAnswer:
         rank=target.rank,
         command=target.command,
         attached=target.hello is not None,
-        engines=[msgspec.convert(one, EngineAnswer, from_attributes=True) for one in found],
+        engines=[_engine_answer(one) for one in found],
     )
 
 
@@ -234,4 +235,14 @@ def _disk() -> Check:
         ok=enough,
         says=f"{size(free)} free for {Path(folder.PARENT).absolute()}",
         command="" if enough else "llmtop captures --remove all",
+    )
+
+
+def _engine_answer(ability: Ability) -> EngineAnswer:
+    return EngineAnswer(
+        engine=ability.engine,
+        can=ability.is_supported,
+        because=ability.reason,
+        command=ability.command,
+        warning=ability.warning,
     )
