@@ -174,7 +174,7 @@ def diagnose() -> Diagnosis:
     )
 
 
-def _training(target: Target, found: tuple[object, ...]) -> TrainingAnswer:
+def _training(target: Target, found: tuple[Ability, ...]) -> TrainingAnswer:
     return TrainingAnswer(
         pid=target.pid,
         rank=target.rank,
