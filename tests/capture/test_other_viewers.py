@@ -15,7 +15,7 @@ from llmtop.capture import take
 from llmtop.capture.base import traces
 from llmtop.capture.base.job import Plan, Target
 from tests.capture.conftest import Start
-from tests.support.processes import REPOSITORY
+from tests.support.processes import REPOSITORY, wait_for
 from tests.support.traces import steady, write_chrome
 
 HTA = REPOSITORY / ".cache" / "hta" / "bin" / "python"
@@ -144,7 +144,8 @@ def test_a_name_of_an_event_is_not_taken_for_the_rank_that_is_missing(tmp_path: 
 def test_a_training_that_torchrun_started_without_llmtop_has_its_rank_from_there(tmp_path: Path) -> None:
     sleeper = subprocess.Popen(["sleep", "60"], env={"RANK": "5", "WORLD_SIZE": "16"})
     try:
-        assert traces.rank_and_world_size(Target(sleeper.pid)) == (5, 16)
+        # Its environment can be read once it has become that program.
+        wait_for(lambda: traces.rank_and_world_size(Target(sleeper.pid)) == (5, 16))
     finally:
         sleeper.kill()
         sleeper.wait()
