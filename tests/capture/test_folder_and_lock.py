@@ -13,8 +13,7 @@ import pytest
 from llmtop.capture import take
 from llmtop.capture.base import folder
 from llmtop.capture.base.folder import Info
-from llmtop.capture.base.lock import CaptureLock, Holder, running_captures
-from llmtop.capture.base.lock import orphaned_captures as left_locks
+from llmtop.capture.base.lock import CaptureLock, Holder, orphaned_captures, running_captures
 from llmtop.capture.nsys import orphans
 from llmtop.errors import NotPossibleHere, UnusableInput
 from tests.support.processes import environment, wait_for
@@ -126,7 +125,7 @@ def test_the_copy_line_is_the_way_this_person_came(monkeypatch: pytest.MonkeyPat
 def test_a_lock_is_for_one_and_free_again_after(runtime_dir: Path) -> None:
     with CaptureLock("pid-7", holder()) as lock:
         assert [one.target for one in running_captures()] == [7]
-        assert left_locks() == []
+        assert orphaned_captures() == []
         with pytest.raises(NotPossibleHere, match=rf"another llmtop \(pid {os.getpid()}\)"):
             CaptureLock("pid-7", holder())
         CaptureLock("pid-8", holder(target=8)).release()
@@ -152,13 +151,13 @@ def test_the_lock_of_a_killed_llmtop_is_free_and_says_what_it_was(runtime_dir: P
     process.kill()
     process.wait()
     wait_for(lambda: running_captures() == [], what="the kernel to free the lock")
-    assert {one.target for _, one in left_locks()} >= {9}
+    assert {one.target for _, one in orphaned_captures()} >= {9}
     with CaptureLock("pid-9", holder(target=9)) as lock:
         assert lock.orphan is not None
         assert lock.orphan.pid == process.pid
     assert [line for line in orphans.orphan_messages() if "session" in line] == []
     assert list(orphans.stop_orphans())
-    assert left_locks() == []
+    assert orphaned_captures() == []
 
 
 def test_a_capture_whose_llmtop_was_killed_is_listed_as_cut_short(runtime_dir: Path, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from textual.pilot import Pilot
 
-from llmtop.capture import capture_list as shelf
+from llmtop.capture import capture_list as capture_store
 from llmtop.capture.base.folder import PARENT, read_info, write_info
 from screenshots.scenes import scene
 from tests.support import shelf as made
@@ -122,7 +122,7 @@ async def test_the_baseline_outlives_the_program(parent: Path) -> None:
         await shows(app, pilot, "launch-bound")
         await pilot.press("down", "down", "b")
         await shows(app, pilot, "B baseline")
-    assert shelf.baseline(parent) == parent / "1-healthy"
+    assert capture_store.baseline(parent) == parent / "1-healthy"
     report_picker.mark(None)  # another run of the program
     async with running(feed()) as (app, pilot):
         await pilot.press("o")
@@ -133,7 +133,7 @@ async def test_the_baseline_outlives_the_program(parent: Path) -> None:
         await shows(app, pilot, "113 ms to 59.6 ms")
         await pilot.press("q", "down", "b")
         await pilot.pause()
-    assert shelf.baseline(parent) is None
+    assert capture_store.baseline(parent) is None
 
 
 async def test_a_capture_is_deleted_only_after_it_was_asked(parent: Path) -> None:
@@ -159,7 +159,7 @@ async def test_a_capture_is_deleted_only_after_it_was_asked(parent: Path) -> Non
 
 async def test_the_newest_are_kept_and_the_baseline(parent: Path) -> None:
     made.with_stacks(parent, number=3)
-    shelf.mark_baseline(parent, parent / "1-healthy")
+    capture_store.mark_baseline(parent, parent / "1-healthy")
     async with running(feed()) as (app, pilot):
         await pilot.press("o")
         await shows(app, pilot, "launch-bound")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from llmtop import config
 from llmtop.capture import capabilities, targets
-from llmtop.capture import capture_list as shelf
+from llmtop.capture import capture_list as capture_store
 from llmtop.capture.base.engine import Engine, Refusal
 from llmtop.capture.base.job import DEFAULT_SECONDS, DEFAULT_STEPS, Plan, Target
 from llmtop.capture.capabilities import Ability
@@ -56,7 +56,7 @@ class Form:
     """The dialog's answers, filled with the best choice from the beginning."""
 
     known: tuple[CapturableProcess, ...]
-    parent: Path = field(default_factory=shelf.default_parent)
+    parent: Path = field(default_factory=capture_store.default_parent)
     pid: int | None = None
     """The process that the person was looking at."""
     alone: bool = False

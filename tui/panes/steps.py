@@ -17,8 +17,8 @@ from tui.paint.rows import CellTheme, Row, elapsed, frame, pad, rule
 from tui.panes.phase_bars import Clock, Part, bar, block, letters, parts, step_seconds, with_untimed
 from tui.panes.words import short_command
 from tui.series.phase_history import BUCKET_SECONDS
-from tui.state import stalled as silence
 from tui.state.history import key_of
+from tui.state.stalled import stalled_seconds
 from tui.state.view import View
 
 _HINT = (
@@ -115,7 +115,7 @@ def _title(rank: Rank, view: View, width: int, theme: CellTheme) -> Row:
         title += [(" ", palette.text), (f" {rank.state.upper()} ", style)]
     elif alert is not None and alert_style.alert_rank(alert) > 0:
         title += [(" ", palette.text), (f" {alert_style.alert_word(alert)} ", alert_style.badge(alert, theme))]
-    silent = None if view.snapshot is None else silence.seconds(rank, view.snapshot.time)
+    silent = None if view.snapshot is None else stalled_seconds(rank, view.snapshot.time)
     if silent is not None:
         title += [(dot, palette.dim), (f"no step for {elapsed(silent)}", palette.warning)]
     used = sum(len(text) for text, _ in title)

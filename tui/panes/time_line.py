@@ -23,8 +23,8 @@ from tui.panes import phase_bars
 from tui.series.heights import FigureHistory
 from tui.series.phase_history import PhaseHistory
 from tui.series.series_store import Cells
-from tui.state import stalled as silence
 from tui.state.history import METRICS_OF_A_RANK, History, Name, key_of
+from tui.state.stalled import stalled_seconds
 from tui.state.view import View
 
 LABEL = 16
@@ -186,7 +186,7 @@ def _lines(view: View) -> list[_Line]:
 
 def _rates(view: View, rank: Rank) -> list[_Line]:
     job = view.job_of(rank)
-    stands = view.snapshot is not None and silence.seconds(rank, view.snapshot.time) is not None
+    stands = view.snapshot is not None and stalled_seconds(rank, view.snapshot.time) is not None
     if job is not None and job.tokens_per_s is not None and job.ranks_seen > 1:
         return [
             _Line(

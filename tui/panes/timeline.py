@@ -9,8 +9,7 @@ from msgspec import Struct
 from rich.style import Style
 
 from llmtop import format as fmt
-from llmtop.report.model import Span, Timeline
-from llmtop.report.model import TimelineRow as Lane
+from llmtop.report.model import Span, Timeline, TimelineRow
 from tui.core.layout import Rect
 from tui.paint.rows import CellTheme, Row, clip, pad
 from tui.panes.phase_bars import colors_of
@@ -109,7 +108,7 @@ def _axis(window: ShownStretch, width: int, theme: CellTheme) -> Row:
     return row.add_right(right, theme.palette.dim, theme.palette.dim)
 
 
-def _lane(lane: Lane, columns: list[Cell], window: ShownStretch, width: int, theme: CellTheme) -> list[Row]:
+def _lane(lane: TimelineRow, columns: list[Cell], window: ShownStretch, width: int, theme: CellTheme) -> list[Row]:
     if lane.lane == "phases":
         return [_phases(lane, window, width, theme)]
     label = pad(f" {fmt.printable(lane.label)}", LABEL) + " "
@@ -143,7 +142,7 @@ def _style(kind: str, theme: CellTheme) -> Style:
     return palette.phases[_COLORS[kind]] if kind in _COLORS else palette.text
 
 
-def _phases(lane: Lane, window: ShownStretch, width: int, theme: CellTheme) -> Row:
+def _phases(lane: TimelineRow, window: ShownStretch, width: int, theme: CellTheme) -> Row:
     """The row of bars with the phases' names in them."""
     palette, glyphs = theme.palette, theme.glyphs
     row = Row(LABEL + 1 + width).add(pad(f" {fmt.printable(lane.label)}", LABEL) + " ", palette.text)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from llmtop import format as fmt
-from llmtop.capture import capture_list as shelf
+from llmtop.capture import capture_list as capture_store
 from llmtop.capture.base import folder
 from llmtop.capture.capture_list import StoredCapture
 from llmtop.errors import LlmtopError
@@ -53,7 +53,7 @@ class CapturesScreen(LlmtopScreen):
     def _place(self) -> Path:
         """The folder; the demo's is its own."""
         prepared = self.llmtop.prepared
-        return self._given or (shelf.default_parent() if prepared is None else prepared.parent)
+        return self._given or (capture_store.default_parent() if prepared is None else prepared.parent)
 
     def on_mount(self) -> None:
         """Look what there is; reading a hundred folders takes a moment."""
@@ -160,7 +160,7 @@ class CapturesScreen(LlmtopScreen):
         return None if at is None or self._captures is None else self._captures[at]
 
     def _beyond(self) -> list[StoredCapture]:
-        return shelf.removable_captures(self._captures or [], self._keep, self._baseline)
+        return capture_store.removable_captures(self._captures or [], self._keep, self._baseline)
 
     def command(self) -> str:
         """The line that brings the chosen capture to another machine."""
@@ -220,7 +220,7 @@ class CapturesScreen(LlmtopScreen):
             report_picker.mark_path(self._place, None if capture.path == self._baseline else capture.path)
         except LlmtopError as error:
             self.notify(str(error), severity="warning", markup=False)
-        self._baseline = shelf.baseline(self._place)
+        self._baseline = capture_store.baseline(self._place)
         self.redraw()
 
     def action_mark_first(self) -> None:
@@ -317,4 +317,4 @@ def _removed(path: Path) -> int | LlmtopError:
 
 
 def _all(parent: Path) -> tuple[list[StoredCapture], Path | None]:
-    return shelf.list_captures(parent), shelf.baseline(parent)
+    return capture_store.list_captures(parent), capture_store.baseline(parent)

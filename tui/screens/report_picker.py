@@ -52,9 +52,9 @@ def mark_path(parent: Path, capture: Path | None) -> None:
     Raises:
         NotPossibleHere: the folder cannot be written.
     """
-    from llmtop.capture import capture_list as shelf
+    from llmtop.capture import capture_list as capture_store
 
-    shelf.mark_baseline(parent, capture)
+    capture_store.mark_baseline(parent, capture)
     loaded = baseline()
     if loaded is not None and loaded.folder != capture:
         mark(None)  # the other one is read when a report is next held against it
@@ -96,9 +96,9 @@ def read(path: Path, done: Callable[[Loaded | LlmtopError], None]) -> None:
 
 def _recall(parent: Path) -> None:
     """Read the baseline that was marked in an earlier run of the program."""
-    from llmtop.capture import capture_list as shelf
+    from llmtop.capture import capture_list as capture_store
 
-    marked = shelf.baseline(parent)
+    marked = capture_store.baseline(parent)
     if marked is None or baseline() is not None:
         return
     try:

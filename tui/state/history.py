@@ -22,7 +22,7 @@ from tui.paint.gpu_metrics import BY_KEY, METRICS
 from tui.series.heights import SPIKE, FigureHistory, heights
 from tui.series.phase_history import PhaseHistory
 from tui.series.series_store import Cells, SeriesStore, Spread
-from tui.state import stalled as silence
+from tui.state.stalled import stalled_seconds
 
 SPANS: tuple[float | None, ...] = (60.0, 300.0, 1200.0, 7200.0, None)
 """Seconds that the keys choose among; None is all that is known."""
@@ -194,7 +194,7 @@ class History:
         late = now - snapshot.time
         for rank in snapshot.ranks:
             self._add_steps(rank, late)
-            if silence.seconds(rank, snapshot.time) is None:
+            if stalled_seconds(rank, snapshot.time) is None:
                 self._add_phases(rank, now)
         self._add_alerts(snapshot, now)
         self.first = since if self.first is None else min(self.first, since)
@@ -211,7 +211,7 @@ class History:
                     slots.append(slot)
                     values.append(value)
 
-        silent = {key_of(rank) for rank in snapshot.ranks if silence.seconds(rank, snapshot.time) is not None}
+        silent = {key_of(rank) for rank in snapshot.ranks if stalled_seconds(rank, snapshot.time) is not None}
         for rank in snapshot.ranks:
             key = key_of(rank)
             if key not in silent:

@@ -5,15 +5,14 @@ from __future__ import annotations
 from llmtop.model.snapshot import Rank
 from llmtop.model.stall_thresholds import quiet_seconds
 
-# Where a quiet training is asked which collectives it stands in, the median step is the usual one: a look that
-# finds nothing costs nothing. Here rates leave the screen, which must not flicker with slow steps: so the step
-# that few exceed is the usual one, and a checkpoint is no silence.
+# The training checks its collectives against the median step. Here rates leave the screen, which must
+# not flicker with slow steps: so this compares with p95, and a checkpoint does not count.
 _RARE = 1.5
 """So many times the long steps that come now and then."""
 
 
-def seconds(rank: Rank, now: float) -> float | None:
-    """Since its last step, where that is long for a step of it; None where it is not, or nobody knows."""
+def stalled_seconds(rank: Rank, now: float) -> float | None:
+    """Return the seconds since the last step if they are long for this rank; None if not, or if unknown."""
     if rank.last_step_at is None or rank.kind != "step" or rank.state == "gone":
         return None
     usual = quiet_seconds(rank.step_seconds_p95 or 0.0)

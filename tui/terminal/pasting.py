@@ -54,7 +54,7 @@ class Paste:
         self._parts: list[str] = []
         self._room = PASTE_CHARACTERS
         self._tail = ""  # perhaps the beginning of a mark
-        self._heard = self._window_began = now
+        self._last_read = self._window_began = now
         self._keys_in_window = 0
 
     @property
@@ -68,7 +68,7 @@ class Paste:
         Returns:
             The mark that ends the paste and what follows the mark; None while the paste goes on.
         """
-        self._heard = now
+        self._last_read = now
         self._keys_in_window += 1 if _ONE_KEY.fullmatch(text) else KEYS_IN_PASTE_SECONDS
         joined = self._tail + text
         found = _MARK.search(joined)
@@ -81,7 +81,7 @@ class Paste:
 
     def is_over(self, now: float) -> bool:
         """Whether no more will come though no mark ended it; to be called often."""
-        if now - self._heard > (PASTE_SECONDS if self.marked else BURST_SECONDS):
+        if now - self._last_read > (PASTE_SECONDS if self.marked else BURST_SECONDS):
             return True
         if now - self._window_began <= PASTE_SECONDS:
             return False

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from llmtop.bench.model.results import METRICS_FILE, BenchRun, BenchSettings, EndReason
-from llmtop.bench.run import run_result as judged
+from llmtop.bench.run import run_result
 from llmtop.bench.run.command_process import CommandProcess
 from llmtop.bench.run.interrupt import Interrupts, collect_interrupts
 from llmtop.bench.run.run_end import RunEnd
@@ -99,7 +99,7 @@ def _run_watched(request: RunRequest, interrupts: Interrupts) -> BenchRun:
     ended = _end_reason(command, interrupts, end, by_window=by_window)
     if watch.error is not None:
         ended, notes = "failed", [*notes, str(watch.error)]
-    return judged.run_result(_base_run(request, command, ended, notes), request.settings, watch, command)
+    return run_result.run_result(_base_run(request, command, ended, notes), request.settings, watch, command)
 
 
 def _run_until_end(request: RunRequest, command: CommandProcess, watch: RunWatch, end: RunEnd) -> bool:

@@ -34,9 +34,11 @@ def captures(*, out: Path | None, names: tuple[str, ...], keep: int | None, stop
     if stop:
         _stop_orphaned_captures(as_json)
     elif keep is not None:
-        from llmtop.capture import capture_list as shelf
+        from llmtop.capture import capture_list as capture_store
 
-        gone = shelf.removable_captures(shelf.list_captures(parent), keep, shelf.baseline(parent))
+        gone = capture_store.removable_captures(
+            capture_store.list_captures(parent), keep, capture_store.baseline(parent)
+        )
         _remove([one.path for one in gone], as_json)
     elif names:
         _remove(_named(parent, names), as_json)

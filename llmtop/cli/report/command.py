@@ -9,7 +9,7 @@ import click
 
 from llmtop.cli.output import print_text
 from llmtop.cli.percent_option import parse_percent
-from llmtop.cli.report.rendered import say_rendered
+from llmtop.cli.report.rendered import print_rendered
 from llmtop.errors import NotPossibleHere
 from llmtop.system.inputs import Limits
 
@@ -80,7 +80,7 @@ def report(
     if markdown:
         print_text(document.markdown(), nl=False)
     else:
-        say_rendered(document, as_json=as_json, full=full)
+        print_rendered(document, as_json=as_json, full=full)
 
 
 def _write(path: Path, text: str) -> None:
@@ -116,6 +116,6 @@ def compare(
     from llmtop.report_kinds.kinds import compare_documents
 
     found = compare_documents(before, after, Limits(lifted=no_limits), fail_over)
-    say_rendered(found, as_json=as_json, full=full)
+    print_rendered(found, as_json=as_json, full=full)
     if fail_over is not None and found.is_slower_by(fail_over):
         raise click.exceptions.Exit(EXIT_FINDING)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from llmtop.cli.output import print_json, print_text
-from llmtop.cli.report.rendered import say_rendered
+from llmtop.cli.report.rendered import print_rendered
 from llmtop.errors import EXIT_DONE, NotPossibleHere, UnusableInput
 from llmtop.format import count, counted, duration, percent, printable
 
@@ -68,7 +68,7 @@ def kernel(
     if path.suffix == SUFFIX:
         if run_it or command:
             raise click.UsageError(f"{path} is what ncu wrote already: --run and a command are for a capture")
-        say_rendered(read_document([path], ReadOptions(), "kernel"), as_json=as_json, full=True)
+        print_rendered(read_document([path], ReadOptions(), "kernel"), as_json=as_json, full=True)
         return EXIT_DONE
     report, rows = _hot(path, top)
     words = list(command) or _recorded(report)
@@ -86,7 +86,7 @@ def kernel(
         )
     folder = (out or _beside(path)).absolute()
     measured = KernelsDocument(_run(report, rows, words, timeout, folder, yes=yes))
-    say_rendered(measured, as_json=as_json, full=True)
+    print_rendered(measured, as_json=as_json, full=True)
     return EXIT_DONE
 
 

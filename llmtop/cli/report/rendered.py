@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _COLORS = {"critical": "red", "warning": "yellow"}
 
 
-def say_rendered(found: Rendered, *, as_json: bool, full: bool) -> None:
+def print_rendered(found: Rendered, *, as_json: bool, full: bool) -> None:
     """Print what was read.
 
     Args:

@@ -7,7 +7,7 @@ from _thread import get_ident
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from llmtop.instrument.auto.training import discovered_facts as known
+from llmtop.instrument.auto.training import discovered_facts
 from llmtop.instrument.auto.training.evaluation import Evaluation
 from llmtop.instrument.auto.training.step_end import StepEndDetector
 from llmtop.instrument.guest.guard import report_internal_error
@@ -129,7 +129,7 @@ class LoopState:
         self._torch_steps = False
         """Whether an optimizer of torch's has stepped, as hooks see it: then nothing else ends a step."""
         self._passes = self._most_passes = self._foreign = self._foreign_since = 0
-        self.known = known.make(self)
+        self.known = discovered_facts.make(self)
         self._be_idle()
         if self.forget_too is not None:
             self.forget_too()
