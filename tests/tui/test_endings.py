@@ -331,17 +331,20 @@ import sys, threading
 from collectors import replay
 def broken(*_, **__):
     raise ZeroDivisionError("planted")
+def plant(owner, name):
+    getattr(owner, name)  # a plant where nothing stands would never act
+    setattr(owner, name, broken)
 {plant}
 from llmtop.__main__ import main
 main({argv!r})
 """
 PLANTS = {
-    "a thread": "replay.ReplayFeed._judge = broken",
-    "the app": "import tui.app; tui.app.LlmtopApp.on_arrived = broken",
-    "drawing": "import tui.screens.main; tui.screens.main.MainScreen.redraw = broken",
-    "the start": "import tui.app; tui.app.LlmtopApp.on_mount = broken",
-    "the input": "import tui.terminal.keyboard; tui.terminal.keyboard.Keyboard.tick = broken",
-    "the end": "replay.ReplayFeed.close = broken",
+    "a thread": "plant(replay.ReplayFeed, '_judge')",
+    "the app": "import tui.app; plant(tui.app.LlmtopApp, 'on_snapshot_arrived')",
+    "drawing": "import tui.screens.main; plant(tui.screens.main.MainScreen, 'redraw')",
+    "the start": "import tui.app; plant(tui.app.LlmtopApp, 'on_mount')",
+    "the input": "import tui.terminal.keyboard; plant(tui.terminal.keyboard.Keyboard, 'tick')",
+    "the end": "plant(replay.ReplayFeed, 'close')",
 }
 
 
@@ -364,9 +367,9 @@ def test_an_error_nobody_expected_is_one_sentence_a_log_and_70(where: str, state
     ("argv", "plant"),
     [
         (["demo", "--json"], PLANTS["a thread"]),
-        (["doctor"], "import llmtop.cli.doctor.command; llmtop.cli.doctor.command.diagnose = broken"),
-        (["captures"], "from llmtop.capture.base import folder; folder.list_infos_and_errors = broken"),
-        (["--once"], "import collectors.hub; collectors.hub.live_hub = broken"),
+        (["doctor"], "import llmtop.cli.doctor.command; plant(llmtop.cli.doctor.command, 'diagnose')"),
+        (["captures"], "from llmtop.capture.base import folder; plant(folder, 'list_infos_and_errors')"),
+        (["--once"], "import collectors.hub; plant(collectors.hub, 'live_hub')"),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",
 )
@@ -393,7 +396,7 @@ def test_so_it_is_for_every_command(argv: list[str], plant: str, state_home: Pat
 
 @pytest.mark.skipif(os.geteuid() == 0 and not os.path.exists("/proc/1"), reason="needs /proc")
 def test_without_a_place_for_the_log_the_sentence_says_where_it_was(tmp_path: Path) -> None:
-    plant = "import llmtop.cli.doctor.command; llmtop.cli.doctor.command.diagnose = broken"
+    plant = "import llmtop.cli.doctor.command; plant(llmtop.cli.doctor.command, 'diagnose')"
     env = environment(XDG_STATE_HOME="/proc/1", TMPDIR="/proc/1")
     program = "import tempfile; tempfile.tempdir = '/proc/1'\n" + BROKEN.format(plant=plant, argv=["doctor"])
     done = subprocess.run(
@@ -414,7 +417,7 @@ def test_twenty_logs_are_kept(state_home: Path) -> None:
     for number in range(30):
         (state_home / f"error-20200101-{number:06d}-1.log").write_text("old")
     program = BROKEN.format(
-        plant="import llmtop.cli.doctor.command; llmtop.cli.doctor.command.diagnose = broken", argv=["doctor"]
+        plant="import llmtop.cli.doctor.command; plant(llmtop.cli.doctor.command, 'diagnose')", argv=["doctor"]
     )
     subprocess.run([sys.executable, "-c", program], cwd=REPOSITORY, env=environment(), check=False, timeout=60)
     names = sorted(path.name for path in state_home.iterdir())
