@@ -7,7 +7,7 @@ so: other jobs, other users, free GPUs, MIG instances, processes without a GPU.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 
 from msgspec import Struct
@@ -17,10 +17,12 @@ from rich.style import Style
 from llmtop import config
 from llmtop import format as fmt
 from llmtop.model import gpu_busy, ownership
+from llmtop.model.signal_text import value_text
+from llmtop.model.signals import CELLS, Cell, Signal
 from llmtop.model.snapshot import Alert, Gpu, Rank, Snapshot
 from tui.core.columns import Column, ColumnContext, fitting
 from tui.paint import alert_style, gpu_names
-from tui.paint.gpu_metrics import BY_KEY, GIB, Hue
+from tui.paint.gpu_metrics import BY_KEY, Hue, has_total_text, total_text
 from tui.paint.past_strip import add_strip
 from tui.paint.rows import CellTheme, Row, clip, pad
 from tui.panes.words import short_command
@@ -89,25 +91,24 @@ def _per_s(value: float | None) -> str:
 
 
 def cell_text(gpu: Gpu, key: str) -> str:
-    """A figure of a GPU in the fixed unit that its column's title names."""
-    if key == "power":
-        limit = "" if gpu.power_limit_watts is None else f"/{fmt.number(gpu.power_limit_watts)}"
-        return fmt.number(gpu.power_watts) + limit
-    if key == "memory":
-        total, used = gpu.mem_total_bytes, gpu.mem_used_bytes
-        digits = 0 if total is None or total >= 16 * GIB else 1
-        suffix = "" if total is None else f"/{total / GIB:.{digits}f}"
-        return fmt.number(None if used is None else used / GIB, digits) + suffix
-    return _TEXTS[key](gpu) if key in _TEXTS else BY_KEY[key].text(gpu)
+    """A signal of a GPU in the fixed unit that its column's title names."""
+    signal, cell = _CELLS[key]
+    if has_total_text(signal):
+        return total_text(signal, gpu)
+    value = getattr(gpu, signal.field)
+    if cell.plus:
+        return _per_s(_sum_or_none(value, getattr(gpu, cell.plus)))
+    if signal.unit == "°C":
+        return fmt.number(value, 0, "°")
+    return fmt.number(value) if signal.unit == "MHz" else value_text(signal.unit, value)
 
 
-_TEXTS: dict[str, Callable[[Gpu], str]] = {
-    "temperature": lambda gpu: fmt.number(gpu.temperature_c, 0, "°"),
-    "clock": lambda gpu: fmt.number(gpu.sm_clock_mhz),
-    "pcie": lambda gpu: _per_s(_sum_or_none(gpu.pcie_rx_bytes_per_s, gpu.pcie_tx_bytes_per_s)),
-    "nvlink": lambda gpu: _per_s(_sum_or_none(gpu.nvlink_rx_bytes_per_s, gpu.nvlink_tx_bytes_per_s)),
-    "xgmi": lambda gpu: _per_s(_sum_or_none(gpu.xgmi_rx_bytes_per_s, gpu.xgmi_tx_bytes_per_s)),
-}
+def _cell_key(signal: Signal, cell: Cell) -> str:
+    return cell.key or (signal.chart.key if signal.chart else signal.field)
+
+
+_CELLS = {_cell_key(signal, cell): (signal, cell) for signal, cell in CELLS}
+"""The columns of signals by their key."""
 
 
 def _rank_column(title: str, width: int, weight: int, key: str, *, strong: bool = False) -> Column[Entry]:
@@ -133,17 +134,10 @@ COLUMNS: tuple[Column[Entry], ...] = (
         "GPU", 3, 0, lambda e, a: "" if e.gpu is None or e.again else a.gpus.get(e.gpu.uuid, fmt.DASH), strong=True
     ),
     _rank_column("rk", 3, 1, "rank", strong=True),
-    _gpu_column("power W", 7, 2, "power", strong=True),
-    _gpu_column("util", 4, 10, "util"),
-    _gpu_column("SM", 4, 4, "sm"),
-    _gpu_column("tens", 4, 9, "tensor"),
-    _gpu_column("DRAM", 4, 14, "dram"),
-    _gpu_column("mem GiB", 7, 6, "memory"),
-    _gpu_column("temp", 4, 8, "temperature"),
-    _gpu_column("MHz", 5, 15, "clock"),
-    _gpu_column("PCIe/s", 6, 12, "pcie"),
-    _gpu_column("NVL/s", 5, 11, "nvlink"),
-    _gpu_column("XGMI/s", 6, 18, "xgmi"),
+    *(
+        _gpu_column(cell.title, cell.width, cell.weight, key, strong=cell.strong)
+        for key, (_, cell) in _CELLS.items()
+    ),
     _rank_column("step", 7, 3, "step", strong=True),
     _rank_column("waits", 7, 7, "waits"),
     _rank_column("idle", 6, 5, "idle"),
