@@ -72,8 +72,14 @@ OUTPUTS = {
     "tui/panes/gpu_charts.py": set(),
 }  # fmt: skip
 """Files that loop over the table, and the fields that they name nevertheless."""
-NSYS_COUNTERS = {"analysis/roofline.py": {"SM active"}}
-"""Titles of counters of a capture that are also titles of signals."""
+READERS = {
+    "analysis/roofline.py": {"SM active"},  # a counter of nsys
+    "prometheus/queries.py": {
+        "DCGM_FI_DEV_POWER_USAGE", "DCGM_FI_DEV_ENFORCED_POWER_LIMIT", "DCGM_FI_PROF_SM_ACTIVE",
+        "DCGM_FI_DEV_GPU_TEMP",
+    },
+}  # fmt: skip
+"""Files that name one signal for a purpose of their own, and what they name."""
 
 
 def _full() -> Gpu:
@@ -209,7 +215,7 @@ def test_the_name_of_a_signal_is_typed_once() -> None:
     for package in ("llmtop", "collectors", "tui"):
         for path in (REPOSITORY / package).rglob("*.py"):
             if path.name != "signals.py":
-                own = NSYS_COUNTERS.get("/".join(path.parts[-2:]), set())
+                own = READERS.get("/".join(path.parts[-2:]), set())
                 assert repeated_names(ast.parse(path.read_text())) == own, path
 
 
