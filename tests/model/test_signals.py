@@ -14,6 +14,7 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import Metric
 
+from collectors.dcgm.activity import parse_activity
 from collectors.exporter.gpu_series import LastXids, families
 from llmtop.bench.run.gpu_csv import GpuCsv
 from llmtop.cli.live.snapshot_text import render
@@ -141,6 +142,18 @@ def test_public_names_stay() -> None:
     assert [signal.report for signal in SIGNALS if signal.report][:4] == [
         "util", "sm_active", "tensor_active", "dram_active",
     ]  # fmt: skip
+
+
+def test_the_design_lists_every_series_of_a_gpu() -> None:
+    text = (REPOSITORY / "docs" / "design.md").read_text()
+    assert not [series.name for _, series in SERIES if f"`{series.name}`" not in text]
+
+
+@pytest.mark.parametrize("signal", [one for one in SIGNALS if one.dcgm], ids=lambda signal: signal.field)
+def test_a_signal_of_dcgm_arrives_in_the_field_s_unit(signal: Signal) -> None:
+    line = f'{signal.dcgm}{{gpu="0",UUID="GPU-1",modelName="NVIDIA A100"}} 0.5\n'
+    value = 50.0 if signal.unit == "%" else 0.5
+    assert parse_activity(line, 0.0) == {("GPU-1", ""): {signal.field: value}}
 
 
 class _Page:

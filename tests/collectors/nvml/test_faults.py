@@ -373,6 +373,7 @@ def test_a_gpu_that_answers_nothing_else_has_an_error(nvml_stub: Driver, source:
 
 ALL_ONES, ALL_ONES_64 = 4294967295, (1 << 64) - 1
 SENTINELS: dict[str, tuple[str, float]] = {
+    **{one.field.removesuffix("_pct"): (one.field, 250) for one in SIGNALS if one.gpm and one.unit == "%"},
     "util": ("util_pct", ALL_ONES),
     "util_sampled": ("util_sampled_pct", 101),
     "mem_util": ("mem_util_pct", 101),
