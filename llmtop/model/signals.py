@@ -337,6 +337,15 @@ SIGNALS: tuple[Signal, ...] = (
         series=Series("DCGM_FI_PROF_DRAM_ACTIVE", "Ratio of cycles with memory traffic", 0.01),
         report="dram_active",
     ),
+    Signal(
+        "fp32_active_pct", "%", _SHARE,
+        gpm="FP32_UTIL",
+        dcgm="DCGM_FI_PROF_PIPE_FP32_ACTIVE",
+        chart=Chart("fp32", "FP32", "FP32 active outside tensor cores", "compute", optional=True),
+        once=OnceItem(optional=True, NVIDIA="FP32"),
+        series=Series("DCGM_FI_PROF_PIPE_FP32_ACTIVE", "Ratio of cycles the FP32 pipe is active", 0.01),
+        column="fp32.active [%]",
+    ),
 )  # fmt: skip
 """In the order of gpu.csv's columns: a new signal goes to the end."""
 
