@@ -11,6 +11,7 @@ from typing import get_type_hints
 
 import pynvml
 import pytest
+from msgspec.structs import replace
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import Metric
 
@@ -26,6 +27,7 @@ from tests.support.processes import REPOSITORY
 from tests.support.snapshots import gpu, snapshot
 from tui.paint.gpu_metrics import METRICS
 from tui.panes import gpu_charts, node_table
+from tui.state.history import History
 
 NO_SIGNALS = {
     "index", "uuid", "name", "vendor", "pcie_source", "activity_source", "mig_parent_uuid", "mig_index",
@@ -154,6 +156,13 @@ def test_a_signal_of_dcgm_arrives_in_the_field_s_unit(signal: Signal) -> None:
     line = f'{signal.dcgm}{{gpu="0",UUID="GPU-1",modelName="NVIDIA A100"}} 0.5\n'
     value = 50.0 if signal.unit == "%" else 0.5
     assert parse_activity(line, 0.0) == {("GPU-1", ""): {signal.field: value}}
+
+
+def test_every_chart_of_eight_gpus_has_a_history() -> None:
+    history = History()
+    gpus = tuple(replace(_full(), uuid=f"GPU-{index}") for index in range(8))
+    history.add(snapshot(gpus=gpus))
+    assert all(history.store.slot((gpu.uuid, chart.key)) is not None for gpu in gpus for _, chart in CHARTS)
 
 
 class _Page:

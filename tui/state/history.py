@@ -28,7 +28,7 @@ SPANS: tuple[float | None, ...] = (60.0, 300.0, 1200.0, 7200.0, None)
 """Seconds that the keys choose among; None is all that is known."""
 _ALL_SPANS = (60.0, 120.0, 300.0, 600.0, 1200.0, 1800.0, 3600.0, 5400.0, 7200.0)
 """What all is rounded up to, so that the picture does not move with every second."""
-GPU_SERIES = 144
+GPU_SERIES = 8 * len(METRICS)
 """Of the series, how many are for GPUs: all figures of eight, the first ones of each where there are more."""
 METRICS_OF_A_RANK = 4
 """A training may log any number of names; only the first ones get a history."""
