@@ -91,12 +91,12 @@ def sentences(pids: Iterable[int]) -> list[str]:
 
 def _unseen_message(pid: int) -> str | None:
     try:
-        words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").rstrip("\0").split("\0")
+        words = procfs.words(pid)
         option = unsupported_python_flag(words)
         if (
             option is None
             or ABI not in procfs.environ(pid)
-            or "libtorch" not in Path(f"/proc/{pid}/maps").read_text()
+            or not any("libtorch" in name for name in procfs.mapped_files(pid))
         ):
             return None
     except (OSError, NotPossibleHere):

@@ -297,7 +297,7 @@ def discard(folder: Path) -> None:
 def git_state(pid: int) -> Git | None:
     """The commit of the folder that a process works in; None outside a repository or without git."""
     try:
-        folder = os.readlink(f"/proc/{pid}/cwd")
+        folder = procfs.folder(pid)
     except OSError:
         return None
     commit = _git(folder, ("rev-parse", "HEAD"))

@@ -17,6 +17,7 @@ from pathlib import Path
 from llmtop.capture.kineto import daemon as kineto
 from llmtop.capture.kineto.daemon import FabricHost
 from llmtop.errors import NotPossibleHere
+from llmtop.system import procfs
 
 
 def start_host(environment: MutableMapping[str, str], watched: int) -> bool:
@@ -72,8 +73,7 @@ def _detach(keep: set[int]) -> None:
     null = os.open(os.devnull, os.O_RDWR)
     for fd in (0, 1, 2):
         os.dup2(null, fd)
-    for entry in os.listdir("/proc/self/fd"):
-        fd = int(entry)
+    for fd in procfs.open_descriptors():
         if fd > 2 and fd not in keep:
             with suppress(OSError):
                 os.close(fd)

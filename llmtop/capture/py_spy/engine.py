@@ -53,7 +53,7 @@ def _is_python(target: Target) -> bool:
     if procfs.runs_python(target.pid):
         return True
     try:
-        return "libpython" in Path(f"/proc/{target.pid}/maps").read_text(errors="replace")
+        return any("libpython" in name for name in procfs.mapped_files(target.pid))
     except OSError:
         return True  # not ours to see; the check of permissions says so
 

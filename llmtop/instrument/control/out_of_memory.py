@@ -26,6 +26,7 @@ from llmtop.errors import NotPossibleHere
 from llmtop.instrument.control.allocator_snapshot import KEY
 from llmtop.instrument.guest import guard, sanitize
 from llmtop.protocol import socket_dir
+from llmtop.system import procfs
 
 MOST_BYTES = 256 << 20
 MOST_SECONDS = 5.0
@@ -206,7 +207,7 @@ def _clear(folder: Path) -> None:
     kept = []
     for path in folder.iterdir():
         pid = path.name.partition("-")[0]
-        if path.name.endswith(_ENDING + ".part") and pid.isdigit() and not os.path.exists(f"/proc/{pid}"):
+        if path.name.endswith(_ENDING + ".part") and pid.isdigit() and not procfs.is_alive(int(pid)):
             with suppress(OSError):
                 path.unlink()
         elif path.name.endswith(_ENDING):

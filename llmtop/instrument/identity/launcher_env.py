@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from llmtop.format import printable
+from llmtop.system import procfs
 
 _COMMAND_CHARACTERS = 200
 _TEXT_CHARACTERS = 128
@@ -160,9 +161,5 @@ def host() -> str:
 
 def command() -> str:
     """The command line as the system knows it, cut to a sensible length."""
-    try:
-        with open("/proc/self/cmdline", "rb") as file:
-            raw = file.read(4 * _COMMAND_CHARACTERS)
-    except OSError:
-        return ""
-    return raw.rstrip(b"\0").replace(b"\0", b" ").decode(errors="replace")[:_COMMAND_CHARACTERS]
+    words = procfs.text("self", "cmdline").rstrip("\0").split("\0")
+    return " ".join(words)[:_COMMAND_CHARACTERS]
