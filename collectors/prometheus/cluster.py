@@ -25,10 +25,7 @@ from collectors.prometheus.cluster_view import (
 from collectors.prometheus.hung import hung_ranks
 from collectors.prometheus.queries import TAG, Queries, charts
 from llmtop.format import printable
-from llmtop.model.straggler_thresholds import LATE_STEP_PCT
 
-LATE_SHARE = LATE_STEP_PCT[0] / 100
-"""Of the step, from which a late rank is held against its node: as the rule `straggler` has it."""
 NOISE_SHARE = 0.02
 """Of the step, below which a rank is not late."""
 _DOWN, _HUNG, _CRITICAL, _IDLE, _XID, _LATE, _HOT = 100.0, 90.0, 60.0, 50.0, 40.0, 30.0, 10.0
@@ -283,7 +280,7 @@ def _nodes(
     for name, count in idle.items():
         reasons[name].append((_IDLE, f"{round(count)} busy but idle"))
     for late_rank in late:
-        if (late_rank.step_share or 0.0) >= LATE_SHARE:
+        if late_rank.is_straggler:
             reasons[late_rank.node].append((_LATE, f"rank {late_rank.rank} late"))
     nodes = []
     for name in {*up, *mean, *reasons}:

@@ -9,7 +9,7 @@ from llmtop.hardware import clock_events
 from llmtop.hardware.gpu_errors import is_program_error, severity_of
 from llmtop.rules import limits
 from llmtop.rules.rule import AlertText, Rule, RuleText, complete_clauses
-from llmtop.rules.state.gpu import GpuState
+from llmtop.rules.state.gpu import WINDOW_SECONDS, GpuState
 
 UTIL_FULL: Final = (95.0, 90.0)
 """GPU-Util from which a GPU looks fully busy: to raise, and to stay raised."""
@@ -225,11 +225,12 @@ THROTTLED: Final = Rule[GpuState](
 DRAM_BOUND: Final = limits.threshold_pair(limits.CONFIGURED.memory_bound.dram_pct, (70.0, 60.0))
 """The practical peak is 88 %; a GPT's training takes 31 to 42."""
 _TENSOR_IDLE: Final = (20.0, 25.0)
+_MEMORY_BOUND_UTIL: Final = 90.0
 
 
 def _is_memory_bound(gpu: GpuState, is_raised: bool) -> bool:
     dram, tensor, util = gpu.mean("dram_active_pct"), gpu.mean("tensor_active_pct"), gpu.mean("util_pct")
-    if dram is None or tensor is None or util is None or util < 90.0:
+    if dram is None or tensor is None or util is None or util < _MEMORY_BOUND_UTIL:
         return False
     return dram >= _threshold(DRAM_BOUND, is_raised) and tensor < _threshold(_TENSOR_IDLE, is_raised)
 
@@ -259,7 +260,7 @@ MEMORY_BOUND: Final = Rule[GpuState](
     text=RuleText(
         meaning="The SMs wait for device memory. More arithmetic per byte helps, more FLOP/s do not.",
         condition=f"DRAM active at least {DRAM_BOUND[0]:.0f} %, tensor active under {_TENSOR_IDLE[0]:.0f} %, "
-        "util at least 90 %, as means over 3 s",
+        f"util at least {_MEMORY_BOUND_UTIL:.0f} %, as means over {WINDOW_SECONDS:.0f} s",
         source=f"{MEASUREMENT_SOURCE} (elementwise chain: DRAM 88, tensor 0.3)",
         hold_seconds=3.0,
         clear_seconds=6.0,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from llmtop import format as fmt
+from llmtop.model.stall_thresholds import STALLED_SECONDS, STALLED_STEPS
 from llmtop.rules.gpu import is_busy_but_idle
 from llmtop.rules.rule import AlertText, Rule, RuleText, complete_clauses
 from llmtop.rules.state.gpu import GpuState
@@ -235,8 +236,9 @@ STALLED: Final = Rule[JobState](
         "begun a phase, as it would in a validation. In a job of several ranks one is "
         "named where something tells who: it is stopped or gone, its step is behind, or its GPU idles while "
         "the others' spin.",
-        condition="no step, and no other work that can be seen, for 60 s and for 5 times the median step; a "
-        "process stopped by a signal is not stalled, nor a job in which one rank works at something else",
+        condition=f"no step, and no other work that can be seen, for {STALLED_SECONDS:.0f} s and for "
+        f"{STALLED_STEPS:.0f} times the median step; a process stopped by a signal is not stalled, nor a job in "
+        "which one rank works at something else",
         source="the training's own steps by the host's clock; who holds it up by both, steps and GPUs",
         clear_seconds=0.0,
         fields=("step_seconds", "util_pct", "power_watts"),
