@@ -11,6 +11,7 @@ import msgspec
 
 from llmtop.analysis.steps.unprofiled_step import UNKNOWN_REASON, UnprofiledStep
 from llmtop.errors import UnusableInput
+from llmtop.naming import file_names
 from llmtop.system.inputs import read_input
 from llmtop.trace.files.file_kind import TRACES
 
@@ -40,7 +41,7 @@ def read_capture_info(path: Path) -> CaptureInfo:
         folder = path if path.is_dir() else path.parent
         if folder.name == TRACES:
             folder = folder.parent
-        data = read_input(folder / "capture.json")
+        data = read_input(folder / file_names.CAPTURE_INFO)
         found = msgspec.json.decode(data, type=dict[str, Any])
     except (UnusableInput, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return CaptureInfo()

@@ -12,13 +12,12 @@ from typing import Any
 
 from llmtop.environment.model import PythonFacts
 from llmtop.environment.programs import run_for_text
+from llmtop.naming import variable_names
 from llmtop.redaction.secret_filter import without_secrets
 
 _PYTHON = re.compile(r"python(\d+(\.\d+)*)?t?$")
 _ASK_SECONDS = 60.0
 """collect_env looks at every package and starts a dozen programs; torch alone takes seconds to import."""
-_INJECTED = ("LD_PRELOAD", "NSYS_", "QUADD_", "CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH")
-"""By which a profiler would take the asked Python for a part of the training."""
 _ASKED = r"""
 import json, sys
 from importlib import metadata
@@ -93,9 +92,9 @@ def python_facts(
 @functools.lru_cache(maxsize=8)
 def _query_python(python: str, variables: tuple[tuple[str, str], ...], torch: bool) -> PythonFacts:
     # It is no training: nothing attaches, and no GPU memory is taken beside the next run.
-    kept = {name: value for name, value in variables if not name.startswith(_INJECTED)}
+    kept = {name: value for name, value in variables if not name.startswith(variable_names.PROFILER_PREFIXES)}
     words = [python, "-c", _ASKED, *(["torch"] if torch else [])]
-    printed = run_for_text(words, seconds=_ASK_SECONDS, variables={**kept, "LLMTOP_OFF": "1"})
+    printed = run_for_text(words, seconds=_ASK_SECONDS, variables={**kept, variable_names.OFF: "1"})
     try:
         found: dict[str, Any] = json.loads((printed or "").rpartition("\n")[2])
     except ValueError:

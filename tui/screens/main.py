@@ -10,6 +10,7 @@ from time import monotonic
 from textual.events import Click
 
 from llmtop.model.snapshot import Alert, Snapshot
+from llmtop.naming import file_names
 from tui.core import keys
 from tui.core.canvas import Placed
 from tui.core.layout import Layout, Rect, arrange
@@ -21,16 +22,13 @@ from tui.screens.base import LlmtopScreen
 
 _PROCESSES_SECONDS = 3.0
 _CAPTURES_SECONDS = 10.0
-_CAPTURES = (
-    "llmtop-captures"  # llmtop.capture.base.folder.PARENT, which is not loaded where there is no such folder
-)
 
 
 def _captures() -> tuple[tuple[float, str], ...]:
     """Read which captures there are; in a thread."""
     from tui.capture import marks
 
-    return marks.capture_marks(Path(_CAPTURES))
+    return marks.capture_marks(Path(file_names.CAPTURES))
 
 
 class MainScreen(LlmtopScreen):
@@ -48,9 +46,9 @@ class MainScreen(LlmtopScreen):
         """Show the view; now and then look which captures there are."""
         super().redraw()
         now = monotonic()
-        if now - self._looked_at > _CAPTURES_SECONDS and os.path.isdir(_CAPTURES):
+        if now - self._looked_at > _CAPTURES_SECONDS and os.path.isdir(file_names.CAPTURES):
             self._looked_at = now
-            self.in_background(_captures, self._marked, "llmtop-captures")
+            self.in_background(_captures, self._marked, "llmtop-listing")
 
     def _marked(self, captures: tuple[tuple[float, str], ...]) -> None:
         if captures != self.view.captures:

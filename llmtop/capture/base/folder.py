@@ -18,12 +18,13 @@ import msgspec
 from llmtop.errors import NotPossibleHere, UnusableInput
 from llmtop.format import printable, size
 from llmtop.model.snapshot import Gpu
+from llmtop.naming import file_names
 from llmtop.system import procfs
 from llmtop.system.inputs import file_bytes, read_input
 from llmtop.version import __version__
 
-PARENT = "llmtop-captures"
-INFO = "capture.json"
+PARENT = file_names.CAPTURES
+INFO = file_names.CAPTURE_INFO
 SCHEMA = 1
 MIN_FREE_BYTES = 256 << 20
 """Below that no capture is begun: a window takes 1 to 20 MB, its SQLite as much, and a training needs the rest."""
@@ -168,7 +169,7 @@ def write(path: Path, data: bytes, *, private: bool = False) -> None:
     Raises:
         NotPossibleHere: the disk is full or the folder unwritable.
     """
-    partial = path.with_name(f".{path.name}.part")
+    partial = path.with_name(f".{path.name}{file_names.PARTIAL}")
     try:
         if private:
             partial.unlink(missing_ok=True)

@@ -18,6 +18,7 @@ import msgspec
 
 from llmtop.capture.base.job import CaptureJob, Target
 from llmtop.errors import NotPossibleHere
+from llmtop.naming import variable_names
 from llmtop.system import procfs
 from llmtop.trace.files.file_kind import TRACES
 
@@ -58,7 +59,7 @@ def rank_and_world_size(target: Target) -> tuple[int | None, int | None]:
         environ = procfs.environ(target.pid)
     except NotPossibleHere:
         return target.rank, None
-    rank, world = (_number(environ.get(name)) for name in ("RANK", "WORLD_SIZE"))
+    rank, world = (_number(environ.get(name)) for name in (variable_names.RANK, variable_names.WORLD_SIZE))
     return target.rank if target.rank is not None else rank, world
 
 

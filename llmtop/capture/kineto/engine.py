@@ -22,6 +22,7 @@ from llmtop.capture.kineto import messages
 from llmtop.capture.nsys import sessions
 from llmtop.errors import NotPossibleHere, UnusableInput
 from llmtop.format import duration
+from llmtop.naming import variable_names
 from llmtop.protocol import wire
 from llmtop.protocol.peer import peer_allowed, peer_credentials
 from llmtop.system import procfs
@@ -121,7 +122,7 @@ def directory_of(pid: int) -> Path | None:
     """
     environ = procfs.environ(pid)
     text = environ.get(kineto.DIRECTORY_VARIABLE)
-    return Path(text) if text and environ.get("KINETO_USE_DAEMON") else None
+    return Path(text) if text and environ.get(variable_names.KINETO_DAEMON) else None
 
 
 def list_pollers(directory: Path) -> list[messages.Poller]:

@@ -22,6 +22,7 @@ from llmtop.capture.py_spy import cpu_times
 from llmtop.capture.py_spy.loading import judge_loading
 from llmtop.capture.py_spy.thread_states import StateSampler
 from llmtop.model.snapshot import LoadingCost
+from llmtop.naming import file_names
 from llmtop.nsys_cli.tool import Option
 from llmtop.stacks.fold import CpuTime, fold
 from llmtop.stacks.model import Counters, ProcessStacks, StackReport, ThreadStacks
@@ -69,7 +70,7 @@ class PerfEngine(Engine):
 
     def viewer_file(self, trace: Path) -> Path:
         """See `Engine.viewer_file`."""
-        return trace.with_suffix(".speedscope.json")
+        return trace.with_suffix(file_names.SPEEDSCOPE)
 
     def record(self, job: CaptureJob) -> Recorded:
         """See `Engine.record`."""
@@ -158,9 +159,9 @@ class _WindowReport:
         ):
             if not stacks:
                 continue
-            trace = self._job.folder / f"{target.file_stem}.{kind}.folded"
+            trace = self._job.folder / f"{target.file_stem}.{kind}{file_names.FOLDED_STACKS}"
             folder.write(trace, folded(stacks))
-            folder.write(trace.with_suffix(".speedscope.json"), speedscope(stacks, target.name, rate))
+            folder.write(trace.with_suffix(file_names.SPEEDSCOPE), speedscope(stacks, target.name, rate))
             self._recorded.traces.append(trace)
 
     def report(self) -> tuple[str, object]:

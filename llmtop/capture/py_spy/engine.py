@@ -24,6 +24,7 @@ from llmtop.capture.py_spy.loading import judge_loading
 from llmtop.capture.py_spy.thread_states import StateSampler
 from llmtop.errors import NotPossibleHere
 from llmtop.model.snapshot import LoadingCost
+from llmtop.naming import file_names
 from llmtop.nsys_cli.tool import Option
 from llmtop.stacks.fold import CpuTime, fold
 from llmtop.stacks.model import ProcessStacks, StackReport
@@ -135,7 +136,7 @@ class PySpyEngine(Engine):
 
     def viewer_file(self, trace: Path) -> Path:
         """See `Engine.viewer_file`."""
-        return trace.with_suffix(".speedscope.json")
+        return trace.with_suffix(file_names.SPEEDSCOPE)
 
     def record(self, job: CaptureJob) -> Recorded:
         """See `Engine.record`."""
@@ -212,9 +213,9 @@ def _finish(
         # A training may have been started by another one: its stacks are in its own file.
         own = [stack for stack in one.stacks if stack.process is None or _belongs(stack.process, target, asked)]
         own = [replace(stack, thread=_with_system_name(stack.thread, cpu)) for stack in own]
-        trace = job.folder / f"{target.file_stem}.folded"
+        trace = job.folder / f"{target.file_stem}{file_names.FOLDED_STACKS}"
         folder.write(trace, folded(own))
-        folder.write(trace.with_suffix(".speedscope.json"), speedscope(own, target.name, one.sampler.rate_hz))
+        folder.write(trace.with_suffix(file_names.SPEEDSCOPE), speedscope(own, target.name, one.sampler.rate_hz))
         recorded.traces.append(trace)
         ranks = {target.pid: target.rank} if target.rank is not None else {}
         processes += fold(own, ranks, cpu)

@@ -16,6 +16,7 @@ from typing import Final
 
 from llmtop.capture.base.engine import Refusal
 from llmtop.errors import NotPossibleHere
+from llmtop.naming import variable_names
 from llmtop.system import procfs
 from llmtop.system.tcp_sockets import sockets_of
 
@@ -66,7 +67,7 @@ def candidate_ports(pid: int) -> list[int]:
                 f"{VARIABLE} says {said[:20]}, and it does not listen there (its ports: {there})"
             )
         return [int(said)]
-    rendezvous = environ.get("MASTER_PORT")
+    rendezvous = environ.get(variable_names.MASTER_PORT)
     return sorted({one.port for one in known if one.is_on_any_address and str(one.port) != rendezvous})
 
 

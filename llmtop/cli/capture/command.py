@@ -22,6 +22,7 @@ from llmtop.cli.capture.options import json_option, out_option
 from llmtop.cli.output import print_in_place, print_json, print_text
 from llmtop.errors import EXIT_DONE, UnusableInput
 from llmtop.format import duration, printable, size
+from llmtop.naming import file_names
 
 if TYPE_CHECKING:
     from llmtop.capture.base.job import Plan, Progress, Target
@@ -371,7 +372,7 @@ def _report_text(result: Result) -> str:
         from llmtop.report.render import text as render_text
 
         return render_text.brief(result.report, shutil.get_terminal_size((100, 40)).columns)
-    written = result.folder / "report.md"
+    written = result.folder / file_names.REPORT_TEXT
     return written.read_text(errors="replace") if written.is_file() else ""
 
 

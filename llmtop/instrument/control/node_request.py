@@ -9,6 +9,7 @@ from pathlib import Path
 
 from llmtop.errors import NotPossibleHere
 from llmtop.instrument.control.peer_rank import Gone, PeerRank
+from llmtop.naming import file_names
 from llmtop.protocol import client, job_store, socket_dir, wire
 from llmtop.protocol.job_store import NodeStatus, RankStatus, StoreRequest
 from llmtop.protocol.tcp_store import TcpStore
@@ -16,8 +17,6 @@ from llmtop.protocol.tcp_store import TcpStore
 GREET_SECONDS = 1.5
 """How long ranks may take to say who they are; one that is stopped says nothing."""
 ENDED = ("done", "failed", "cancelled")
-_PARENT = "llmtop-captures"
-"""As llmtop.capture.base.folder has it, which a training does not load."""
 _LONGEST = 300
 
 
@@ -214,7 +213,7 @@ class AskedHere:
             if _is_the_askers(given, self._ask.token):
                 self._folder, self._told.shared = given, True
                 return ""
-            here = Path.cwd() / _PARENT / given.name
+            here = Path.cwd() / file_names.CAPTURES / given.name
             for folder in (here.parent, here, (here / file).parent):
                 if not folder.exists():
                     folder.mkdir(mode=0o700)

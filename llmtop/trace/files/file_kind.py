@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple, TypeAlias
 
 from llmtop.errors import UnusableInput
+from llmtop.naming import file_names
 from llmtop.recording.members import is_recording
 from llmtop.system.inputs import open_input
 from llmtop.trace.files.gunzip import Gunzip
@@ -84,7 +85,7 @@ def _kind_of(path: Path, head: bytes) -> Kind:  # noqa: PLR0911 - a kind each
         raise UnusableInput(f"{path} is what ncu measured of kernels; to read it: llmtop kernel {path}")
     if head.startswith(_NSYS_REPORT) or path.suffix == ".nsys-rep":
         return "nsys-report"
-    if path.name.endswith(".xplane.pb"):
+    if path.name.endswith(file_names.XSPACE):
         return "xspace"
     if path.suffix == ".qdstrm":
         raise UnusableInput(f"{path} is what nsys leaves when it cannot write its report; run: nsys import {path}")
