@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from collectors.base import pipeline
 from collectors.base.interruptible_sleep import InterruptibleSleep
 from collectors.base.malloc import reduce_cycle_collections, release_free_memory, share_one_heap
-from collectors.base.periodic_thread import last_tick
+from collectors.base.periodic_thread import WARM_PACE_SECONDS, last_tick
 from collectors.base.pipeline import Stage
 from collectors.base.source import GpuReading, GpuSource, HostSource, ProcessSource, RankSource, RanksReading
 from collectors.gpu.selection import GpuSelection, with_whole_uuids
@@ -27,9 +27,6 @@ ONCE_SECONDS = 4.0
 
 FIRST_SECONDS = 1.0
 """How long the first snapshot waits for the driver's first answer."""
-
-WARM_PACE_SECONDS = 0.5
-"""Until rates are known, a screen gets snapshots that lack them, so soon one after the other."""
 
 SAMPLING_DELAY_SECONDS = 0.2
 """Rounds trail the instants at which the sources read by so much, or by a quarter of a shorter interval, so that

@@ -14,6 +14,7 @@ import psutil
 from collectors.base.periodic_thread import PeriodicThread
 from collectors.base.source import GpuUse
 from collectors.machine.containers import has_host_pids
+from collectors.machine.host import STALE_SECONDS
 from collectors.machine.proc_files import Stat, read_stat, read_status
 from llmtop.model.snapshot import Process
 from llmtop.redaction.secret_filter import words_without_secrets
@@ -29,7 +30,6 @@ FOREMOST = 48
 """So many are looked at before the others: those with most memory on a GPU, which a screen shows first."""
 WHOLE_ROUNDS, WHOLE_SECONDS = 2, 1.0
 """The first rounds look at all, for so long at most each: what they are, and their first rates."""
-STALE_SECONDS = 3.0
 COMMAND_LENGTH = 4096
 """Longer command lines are cut: some carry a whole configuration."""
 

@@ -22,7 +22,7 @@ from collectors.prometheus.cluster_view import (
     Run,
     Series,
 )
-from collectors.prometheus.hung import hung_ranks
+from collectors.prometheus.hung import LONGEST_NAME, hung_ranks
 from collectors.prometheus.queries import TAG, Queries, charts
 from llmtop.format import printable
 
@@ -30,7 +30,6 @@ NOISE_SHARE = 0.02
 """Of the step, below which a rank is not late."""
 _DOWN, _HUNG, _CRITICAL, _IDLE, _XID, _LATE, _HOT = 100.0, 90.0, 60.0, 50.0, 40.0, 30.0, 10.0
 CHART_POINTS = 120
-_NAME = 80
 _CLOCK_SECONDS = 2.0
 T = TypeVar("T")
 
@@ -151,7 +150,7 @@ class Cluster:
             nodes_up=sum(up) if found.nodes else None,
             nodes_down=len(up) - sum(up) if found.nodes else None,
             alerts={
-                printable(one.labels.get("id", ""), _NAME): round(one.value)
+                printable(one.labels.get("id", ""), LONGEST_NAME): round(one.value)
                 for one in sorted(found.overview.get("alerts", ()), key=lambda one: -one.value)
             },
             runs=runs,
@@ -186,7 +185,7 @@ def _one(samples: list[SeriesValue] | None) -> float | None:
 @lru_cache(maxsize=16384)
 def _shown(text: str) -> str:
     """A label for people; the same ones come with every answer."""
-    return printable(text, _NAME)
+    return printable(text, LONGEST_NAME)
 
 
 def _text(sample: SeriesValue, label: str) -> str:

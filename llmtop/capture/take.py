@@ -368,7 +368,7 @@ def _write_environment(job: CaptureJob, info: Info) -> None:
 
 def _note_losses(info: Info, report: Any) -> None:
     """Kernels that the tool lost are told first."""
-    from llmtop.analysis.findings import RECORDS_LOST
+    from llmtop.report.advice.table import RECORDS_LOST
 
     info.notes += [finding.summary for finding in report.findings if finding.id == RECORDS_LOST]
 

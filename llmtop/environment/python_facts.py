@@ -15,7 +15,8 @@ from llmtop.environment.programs import run_for_text
 from llmtop.naming import variable_names
 from llmtop.redaction.secret_filter import without_secrets
 
-_PYTHON = re.compile(r"python(\d+(\.\d+)*)?t?$")
+PYTHON = re.compile(r"python(\d+(\.\d+)*)?t?$")
+"""File name of a Python interpreter."""
 _ASK_SECONDS = 60.0
 """collect_env looks at every package and starts a dozen programs; torch alone takes seconds to import."""
 _ASKED = r"""
@@ -56,7 +57,7 @@ def find_python(command: Sequence[str], variables: Mapping[str, str]) -> str | N
     """The Python that a command line starts, as far as its words and the first line of its program tell."""
     path = variables.get("PATH")
     for place, word in enumerate(command):
-        if _PYTHON.match(Path(word).name) and (found := shutil.which(word, path=path)):
+        if PYTHON.match(Path(word).name) and (found := shutil.which(word, path=path)):
             return found
         if place == 0 and (found := _by_first_line(shutil.which(word, path=path))):
             return found
@@ -71,7 +72,7 @@ def _by_first_line(program: str | None) -> str | None:
     except OSError:
         return None
     words = first[2:].split() if first.startswith("#!") else []
-    named = [word for word in words if _PYTHON.match(Path(word).name)]
+    named = [word for word in words if PYTHON.match(Path(word).name)]
     return shutil.which(named[0]) if named else None
 
 

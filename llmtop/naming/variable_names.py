@@ -12,7 +12,7 @@ QUIET = "LLMTOP_QUIET"
 RUNTIME_DIR = "LLMTOP_DIR"
 """Where sockets are, in place of the usual folder."""
 MEMORY_HISTORY = "LLMTOP_MEMORY_HISTORY"
-"""Set by ``llmtop run --memory-history``: how many entries torch keeps."""
+"""Set by ``llmtop run --memory-history``: torch's allocator records the stack of each allocation."""
 
 NVTX_INJECTION = "NVTX_INJECTION64_PATH"
 """The library that NVTX hands its calls to (github.com/NVIDIA/NVTX, nvtxInit.h)."""

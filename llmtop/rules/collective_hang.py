@@ -12,7 +12,7 @@ from llmtop import format as fmt
 from llmtop.model.snapshot import CollectiveCount, CommunicatorRank, StuckCommunicator
 from llmtop.model.stall_thresholds import COUNTS_STILL_S, QUIET_S, QUIET_STEPS
 from llmtop.rules.hang import is_still_doing_other_work, seconds_without_step
-from llmtop.rules.rule import AlertText, Rule, RuleText, complete_clauses
+from llmtop.rules.rule import AlertText, Rule, RuleText, complete_clauses, stack_advice
 from llmtop.rules.state.communicator import CommunicatorState
 from llmtop.rules.state.rank import JobState, RankState
 
@@ -130,7 +130,7 @@ def _hang_points(hang: Hang) -> tuple[str, ...]:
 def _hang_next_step(hang: Hang | None, named: RankState) -> str:
     if hang is not None and hang.behind is None:
         return "the network or mismatched shapes: NCCL_DEBUG=INFO, and compare the ranks' calls with torchfrtrace"
-    return f"press s for the Python stacks of {named.label}, or run: py-spy dump --pid {named.rank.pid}"
+    return stack_advice(named.label, named.rank.pid)
 
 
 HUNG_COLLECTIVE: Final = Rule[JobState](

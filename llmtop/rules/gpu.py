@@ -8,7 +8,7 @@ from llmtop import format as fmt
 from llmtop.hardware import clock_events
 from llmtop.hardware.gpu_errors import is_program_error, severity_of
 from llmtop.rules import limits
-from llmtop.rules.rule import AlertText, Rule, RuleText, complete_clauses
+from llmtop.rules.rule import AlertText, Rule, RuleText, complete_clauses, stack_advice
 from llmtop.rules.state.gpu import WINDOW_SECONDS, GpuState
 
 UTIL_FULL: Final = (95.0, 90.0)
@@ -68,18 +68,18 @@ def _low_power_alert(gpu: GpuState) -> AlertText:
             "dram_active_pct": gpu.mean("dram_active_pct"),
             "mem_util_pct": gpu.mean("mem_util_pct"),
         },
-        next=_stack_advice(gpu),
+        next=_next_step(gpu),
         points=complete_clauses(
             _power_text(gpu), seen, f"util {fmt.percent(util)}", "a kernel spins or waits there"
         ),
     )
 
 
-def _stack_advice(gpu: GpuState) -> str:
+def _next_step(gpu: GpuState) -> str:
     """How to see what runs there, by a pid that means something here."""
     pids, foreign = sorted(set(gpu.rank_pids or gpu.pids)), sorted(set(gpu.foreign_pids))
     if pids:
-        return f"press s for the Python stacks of pid {pids[0]}, or run: py-spy dump --pid {pids[0]}"
+        return stack_advice(f"pid {pids[0]}", pids[0])
     if foreign:
         return (
             f"it is the host's pid {foreign[0]}, which cannot be seen from here (another container's?): look at "

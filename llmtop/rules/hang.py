@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 from llmtop import format as fmt
 from llmtop.model.stall_thresholds import STALLED_SECONDS, STALLED_STEPS
 from llmtop.rules.gpu import is_busy_but_idle
-from llmtop.rules.rule import AlertText, Rule, RuleText, complete_clauses
+from llmtop.rules.rule import AlertText, Rule, RuleText, complete_clauses, stack_advice
 from llmtop.rules.state.gpu import GpuState
 from llmtop.rules.state.rank import JobState, RankState
 from llmtop.rules.state.windows import finite_or_none
@@ -223,7 +223,7 @@ def _stalled_next_step(named: RankState, found: BlockingRank | None) -> str:
         return f"let it go on: kill -CONT {pid}"
     if named.rank.state == "gone":
         return f"its output says why {named.label} left; end the job, it cannot go on"
-    return f"press s for the Python stacks of {named.label}, or run: py-spy dump --pid {pid}"
+    return stack_advice(named.label, pid)
 
 
 STALLED: Final = Rule[JobState](

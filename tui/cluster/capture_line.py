@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from collectors.prometheus.cluster_view import ClusterView, Run
 from llmtop.capture import targets
 from llmtop.capture.across.rank_choice import add_reference_ranks
+from llmtop.capture.across.step_choice import AHEAD
 from llmtop.errors import LlmtopError
 
-AHEAD = "+20"
 _LINES = 2
 
 

@@ -7,14 +7,14 @@ import os
 import shutil
 import socket
 import stat
-import subprocess
 import time
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from llmtop.environment.programs import run_for_text
+from llmtop.environment.repository import git_command
 from llmtop.errors import NotPossibleHere, UnusableInput
 from llmtop.format import printable, size
 from llmtop.model.snapshot import Gpu
@@ -26,6 +26,7 @@ from llmtop.version import __version__
 PARENT = file_names.CAPTURES
 INFO = file_names.CAPTURE_INFO
 SCHEMA = 1
+_GIT_SECONDS = 5.0
 MIN_FREE_BYTES = 256 << 20
 """Below that no capture is begun: a window takes 1 to 20 MB, its SQLite as much, and a training needs the rest."""
 
@@ -301,30 +302,18 @@ def git_state(pid: int) -> Git | None:
         folder = procfs.folder(pid)
     except OSError:
         return None
-    commit = _git(folder, ("rev-parse", "HEAD"))
+    commit = _git(folder, "rev-parse", "HEAD")
     if not commit:
         return None
-    changed = _git(folder, ("status", "--porcelain", "--untracked-files=no"))
-    root = _git(folder, ("rev-parse", "--show-toplevel")) or folder
+    changed = _git(folder, "status", "--porcelain", "--untracked-files=no")
+    root = _git(folder, "rev-parse", "--show-toplevel") or folder
     return Git(commit=commit, dirty=None if changed is None else bool(changed), root=root)
 
 
-def _git(folder: str, words: Iterable[str]) -> str | None:
-    """What git prints; None when it fails. Takes no locks and starts no monitor of the repository's choosing."""
-    command = ["git", "--no-optional-locks", "-c", "core.fsmonitor=false", "-C", folder, *words]
-    try:
-        done = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=5,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout.strip() if done.returncode == 0 else None
+def _git(folder: str, *words: str) -> str | None:
+    """What git prints; None when it fails."""
+    printed = run_for_text(git_command(Path(folder), *words), seconds=_GIT_SECONDS)
+    return None if printed is None else printed.strip()
 
 
 def driver_version() -> str | None:

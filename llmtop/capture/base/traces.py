@@ -20,10 +20,9 @@ from llmtop.capture.base.job import CaptureJob, Target
 from llmtop.errors import NotPossibleHere
 from llmtop.naming import variable_names
 from llmtop.system import procfs
-from llmtop.trace.files.file_kind import TRACES
+from llmtop.trace.files.file_kind import HEAD_BYTES, TRACES
 
 ENDING = ".pt.trace.json"
-_HEAD_BYTES = 1 << 20
 _OBJECT = re.compile(rb"\s*\{\s*(?=\")")
 _CHUNK = 1 << 22
 
@@ -78,7 +77,7 @@ def write_label(path: Path, rank: int | None, world_size: int | None) -> None:
     made = path.with_name(f"{path.name}.labelled")
     try:
         with path.open("rb") as file:
-            head = file.read(_HEAD_BYTES)
+            head = file.read(HEAD_BYTES)
             before, _, _ = head.partition(b'"traceEvents"')
             start = _OBJECT.match(head)
             if start is None or b'"distributedInfo"' in before:
@@ -107,7 +106,7 @@ def write_gzipped_label(path: Path, pid: int, rank: int | None, world_size: int 
     told = {"pid": pid, "rank": rank, "world_size": world_size}
     try:
         with gzip.open(path, "rb") as file:
-            head = file.read(_HEAD_BYTES)
+            head = file.read(HEAD_BYTES)
             start = _OBJECT.match(head)
             if start is None:
                 return

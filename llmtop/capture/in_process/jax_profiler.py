@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from llmtop.capture.base import traces
-from llmtop.capture.base.engine import Check, Refusal
+from llmtop.capture.base.engine import PERFETTO, Check, Refusal
 from llmtop.capture.base.job import CaptureJob, Target
 from llmtop.capture.in_process.engine import InProcessEngine
 from llmtop.capture.nsys import sessions
@@ -24,7 +24,7 @@ class JaxProfilerEngine(InProcessEngine):
     options = (Option("stacks", "each call of a Python function", "each of them becomes some µs slower", False),)
     unavailable_reason = "it has not imported jax, or one that keeps its trace where llmtop does not know it"
     suffix = file_names.CHROME_TRACE_OF_XLA
-    open_with = "https://ui.perfetto.dev"
+    open_with = PERFETTO
 
     def refusal(self, target: Target) -> Refusal | None:
         """See `Engine.refusal`."""

@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 from llmtop.capture.base import traces
-from llmtop.capture.base.engine import Engine, Refusal
+from llmtop.capture.base.engine import PERFETTO, Engine, Refusal
 from llmtop.capture.base.job import CaptureJob, Recorded, Target
 from llmtop.capture.base.wait_for_window import SILENCE_SECONDS, SPARE_STEPS, recording_seconds
 from llmtop.capture.kineto import daemon as kineto
@@ -200,7 +200,7 @@ class KinetoEngine(Engine):
     stays_in_process = True
     counts_steps = True
     is_length_only_in_trace = True
-    open_with = "https://ui.perfetto.dev"
+    open_with = PERFETTO
     launch_flag = "--kineto"
 
     def refusal(self, target: Target) -> Refusal | None:

@@ -226,10 +226,11 @@ def _beginning_at_a_step() -> str:
 
 
 def _at_step(asked: _AtStep, plan: Callable[[tuple[Target, ...]], Plan], as_json: bool) -> None:
+    from llmtop.capture.across.step_choice import AHEAD
     from llmtop.capture.take import take
     from llmtop.cli.capture import at_step
 
-    words = at_step.AtStepOptions(asked.at_step or at_step.AHEAD, asked.ranks, asked.rank, asked.pids)
+    words = at_step.AtStepOptions(asked.at_step or AHEAD, asked.ranks, asked.rank, asked.pids)
     with _snapshots(alerts=False) as snapshot, _cancel_on_signals() as cancelled:
         made, engine = at_step.prepare_plan(words, plan, _say)
         _print_result(take(made, _Stages(), cancelled, snapshot, engine), as_json)

@@ -16,7 +16,6 @@ from llmtop.protocol.tcp_store import TcpStore
 
 GREET_SECONDS = 1.5
 """How long ranks may take to say who they are; one that is stopped says nothing."""
-ENDED = ("done", "failed", "cancelled")
 _LONGEST = 300
 
 
@@ -52,7 +51,7 @@ class AskedHere:
     @property
     def is_busy(self) -> bool:
         """Whether a rank is at it."""
-        return any(told.state not in ENDED for told in self._ranks.values())
+        return any(told.state not in wire.CAPTURE_ENDED for told in self._ranks.values())
 
     def forget(self) -> None:
         """In a forked child: close its copies of the connections, and say nothing on them."""
@@ -95,7 +94,7 @@ class AskedHere:
         except Gone as error:
             del self._peers[rank]
             peer.close()
-            if self._ranks[rank].state not in ENDED:
+            if self._ranks[rank].state not in wire.CAPTURE_ENDED:
                 self._set(rank, state="failed", detail=f"it has ended: {error}"[:_LONGEST])
 
     def tell(self, store: TcpStore, keys: job_store.Keys, node: int) -> None:
@@ -128,7 +127,7 @@ class AskedHere:
         self.over = True
         for rank, peer in self._peers.items():
             with contextlib.suppress(Gone):
-                if self._ranks[rank].state not in ENDED:
+                if self._ranks[rank].state not in wire.CAPTURE_ENDED:
                     peer.cancel(self._id(rank))
             peer.close()
         self._peers = {}

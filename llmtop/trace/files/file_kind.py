@@ -39,7 +39,8 @@ _EVENT = re.compile(rb'\{\s*"ph"\s*:\s*"')
 _FOLDED = re.compile(rb'process \d+:"')
 """How folded stacks begin where py-spy names the process, whose command may have ends of lines."""
 _SPEEDSCOPE = b"speedscope.app/file-format-schema"
-_HEAD_BYTES = 1 << 20
+HEAD_BYTES = 1 << 20
+"""What of a file is read to tell its kind."""
 
 
 class Examined(NamedTuple):
@@ -61,14 +62,14 @@ def examine(path: Path) -> Examined:
         return Examined(path, "folder")
     with open_input(path) as file:
         try:
-            head = file.read(_HEAD_BYTES)
+            head = file.read(HEAD_BYTES)
             if is_recording(head):
                 return Examined(path, "recording", packed=True)
             packed = head.startswith(_GZIP)
             if packed:
                 file.seek(0)
                 # As much of the beginning as can be unpacked: the file may be cut right after it.
-                head = Gunzip(file).read(_HEAD_BYTES)
+                head = Gunzip(file).read(HEAD_BYTES)
         except OSError as error:
             raise UnusableInput(f"{path} cannot be read: {error.strerror}") from None
     if not head:
