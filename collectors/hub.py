@@ -12,6 +12,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from collectors.base import pipeline
+from collectors.base.feed_thread import FeedThread
 from collectors.base.interruptible_sleep import InterruptibleSleep
 from collectors.base.malloc import reduce_cycle_collections, release_free_memory, share_one_heap
 from collectors.base.periodic_thread import WARM_PACE_SECONDS, last_tick
@@ -167,7 +168,7 @@ class Hub:
         self._wake = InterruptibleSleep()
         self._closed = False
         self._sources: Sources | None = None
-        self._thread: threading.Thread | None = None
+        self._thread = FeedThread("llmtop-hub")
 
     @property
     def interval(self) -> float:
@@ -198,16 +199,14 @@ class Hub:
 
     def start(self, on_snapshot: Callable[[Snapshot], None]) -> None:
         """Call `on_snapshot` in a thread of the hub's own at every interval."""
-        self._thread = threading.Thread(target=self._run, args=(on_snapshot,), name="llmtop-hub", daemon=True)
-        self._thread.start()
+        self._thread.start(self._run, on_snapshot)
 
     def close(self) -> None:
         """Stop and close the sources; no snapshot follows."""
         with self._lock:
             self._closed = True
             self._wake.set()
-        if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join(timeout=2.0)
+        self._thread.join()
         if self._sources is not None:
             for source in self._sources[:4]:
                 source.close()

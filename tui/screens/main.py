@@ -18,7 +18,7 @@ from tui.paint import alert_style
 from tui.paint.rows import Row
 from tui.panes import alert_rows, header_footer, node_table, phase_bars, steps, time_line
 from tui.panes.node_table import Entry
-from tui.screens.base import LlmtopScreen
+from tui.screens.base import NO_GPU, LlmtopScreen
 
 _PROCESSES_SECONDS = 3.0
 _CAPTURES_SECONDS = 10.0
@@ -149,9 +149,7 @@ class MainScreen(LlmtopScreen):
     def action_next_alert(self) -> None:
         """Show the next alert."""
         heard = self.view.alerts.unmuted(self.view.snapshot)
-        if len(heard) < 2:
-            self.notify("There is no other alert." if heard else "No alert holds now.")
-        self.view.alerts.advance(heard)
+        self._choose_next(heard)
         self.redraw()
 
     def on_click(self, event: Click) -> None:
@@ -213,7 +211,7 @@ class MainScreen(LlmtopScreen):
         """Open the selected GPU, else the one with the worst alert, else the first."""
         gpus = self.view.gpus()
         if not gpus:
-            self.notify("There is no GPU to show.")
+            self.notify(NO_GPU)
             return
         if self.view.position() is None:
             loud = {} if self.view.snapshot is None else alert_style.alerts_by_gpu(self.view.snapshot)
