@@ -6,7 +6,7 @@ import time
 from collections import deque
 from typing import Any, Final
 
-from collectors.gpu_busy import WINDOW_SECONDS
+from llmtop.model.gpu_busy import WINDOW_SECONDS
 from llmtop.model.snapshot import Cause
 from llmtop.protocol import wire
 
