@@ -12,13 +12,11 @@ from typing import Final, NamedTuple
 from msgspec.structs import replace
 
 from llmtop.hardware.gpu_specs import pcie_bytes_per_s
-from llmtop.model.gpu_busy import COPIES_OF_LINK, BusyEstimate, estimate_busy
+from llmtop.model.gpu_busy import COPIES_OF_LINK, WINDOW_SECONDS, BusyEstimate, estimate_busy
 from llmtop.model.snapshot import Gpu, Process, Rank, Snapshot
 from llmtop.naming.phase_names import role_of
 from llmtop.recording.steady import MonotonicTime
 
-WINDOW_SECONDS: Final = 15.0
-"""As far back as the figures of a training's steps, unless five of them take longer."""
 MOST_SECONDS: Final = 600.0
 POLLED_OF_SECONDS, SAMPLED_OF_SECONDS = 1.0, 2.5
 """What GPU-Util was read tells of so many seconds before, at most; so does what the driver sampled."""

@@ -12,9 +12,10 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from collectors.base import pipeline
+from collectors.base.feed_thread import FeedThread
 from collectors.base.interruptible_sleep import InterruptibleSleep
 from collectors.base.malloc import reduce_cycle_collections, release_free_memory, share_one_heap
-from collectors.base.periodic_thread import last_tick
+from collectors.base.periodic_thread import WARM_PACE_SECONDS, last_tick
 from collectors.base.pipeline import Stage
 from collectors.base.source import GpuReading, GpuSource, HostSource, ProcessSource, RankSource, RanksReading
 from collectors.gpu.selection import GpuSelection, with_whole_uuids
@@ -27,9 +28,6 @@ ONCE_SECONDS = 4.0
 
 FIRST_SECONDS = 1.0
 """How long the first snapshot waits for the driver's first answer."""
-
-WARM_PACE_SECONDS = 0.5
-"""Until rates are known, a screen gets snapshots that lack them, so soon one after the other."""
 
 SAMPLING_DELAY_SECONDS = 0.2
 """Rounds trail the instants at which the sources read by so much, or by a quarter of a shorter interval, so that
@@ -170,7 +168,7 @@ class Hub:
         self._wake = InterruptibleSleep()
         self._closed = False
         self._sources: Sources | None = None
-        self._thread: threading.Thread | None = None
+        self._thread = FeedThread("llmtop-hub")
 
     @property
     def interval(self) -> float:
@@ -201,16 +199,14 @@ class Hub:
 
     def start(self, on_snapshot: Callable[[Snapshot], None]) -> None:
         """Call `on_snapshot` in a thread of the hub's own at every interval."""
-        self._thread = threading.Thread(target=self._run, args=(on_snapshot,), name="llmtop-hub", daemon=True)
-        self._thread.start()
+        self._thread.start(self._run, on_snapshot)
 
     def close(self) -> None:
         """Stop and close the sources; no snapshot follows."""
         with self._lock:
             self._closed = True
             self._wake.set()
-        if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join(timeout=2.0)
+        self._thread.join()
         if self._sources is not None:
             for source in self._sources[:4]:
                 source.close()

@@ -20,6 +20,7 @@ from llmtop.format import size
 from llmtop.model.snapshot import Snapshot
 from llmtop.recording.reader_writer import Reader, Writer
 from llmtop.recording.steady import MonotonicTime
+from llmtop.system import procfs
 
 LIMIT_BYTES = 64 << 20
 IN_MEMORY_BYTES = 4 << 20
@@ -104,7 +105,7 @@ class SnapshotHistory:
             opened = Path(name)
         else:
             number = os.memfd_create("llmtop-past")
-            opened = Path(f"/proc/self/fd/{number}")
+            opened = Path(procfs.descriptor_path(number))
         file = io.FileIO(number, "r+")
         try:
             reading = opened.open("rb")

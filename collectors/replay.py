@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from msgspec.structs import replace
 
 from collectors.base import pipeline
+from collectors.base.feed_thread import FeedThread
 from collectors.base.interruptible_sleep import InterruptibleSleep
 from collectors.base.pipeline import Stage
 from collectors.gpu_busy import GpuBusy
@@ -68,7 +69,7 @@ class ReplayFeed:
         self._hole: tuple[float, float] | None = None  # where the last one ended, and how long it was
         self._on_jump: Callable[[list[Snapshot]], None] = lambda _history: None
         self._on_end: Callable[[], None] = lambda: None
-        self._thread: threading.Thread | None = None
+        self._thread = FeedThread("llmtop-replay")
 
     @property
     def interval(self) -> float:
@@ -145,16 +146,14 @@ class ReplayFeed:
 
     def start(self, on_snapshot: Callable[[Snapshot], None]) -> None:
         """Play in a thread of the feed's own."""
-        self._thread = threading.Thread(target=self._play, args=(on_snapshot,), name="llmtop-replay", daemon=True)
-        self._thread.start()
+        self._thread.start(self._play, on_snapshot)
 
     def close(self) -> None:
         """Stop and close the recording."""
         with self._lock:
             self._closed = True
         self._wake.set()
-        if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join(timeout=2.0)
+        self._thread.join()
         self._reader.close()
 
     def _judge(self, snapshot: Snapshot) -> Snapshot:

@@ -10,6 +10,8 @@ import re
 import unicodedata
 
 DASH = "–"
+BRIEF_LINES = 60
+"""A screen and a half: what is read of a report before the next command is typed."""
 _BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _DECIMAL = ("", "k", "M", "G", "T", "P")
 _OBEYED = ("Cc", "Cf", "Cs", "Co", "Zl", "Zp")

@@ -1,6 +1,7 @@
 """Percentiles and spread of step times without numpy: live figures and reports compute them here.
 
-The median of a few values is `statistics.median` of the standard library.
+The median of values is `statistics.median` everywhere (`numpy.median` of arrays): the mean of the two in the
+middle of an even number.
 """
 
 from __future__ import annotations
@@ -30,13 +31,3 @@ def spread_pct(values: Iterable[float]) -> float | None:
     if low is None or middle is None or high is None or middle <= 0:
         return None
     return 100.0 * (high - low) / middle
-
-
-def upper_median(values: Iterable[float]) -> float:
-    """Return the middle value, the upper one of two: always one of the values.
-
-    Raises:
-        IndexError: there are no values.
-    """
-    ordered = sorted(values)
-    return ordered[len(ordered) // 2]

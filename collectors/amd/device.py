@@ -8,6 +8,7 @@ from collectors.amd.calls import AmdCaller, error_text, is_unspecific
 from collectors.amd.fields import Xgmi, fast_values, identity, slow_values, uses
 from collectors.base.periodic_thread import PeriodicThread
 from collectors.gpu.bounds import plausible_values
+from collectors.gpu.poll_times import SETTLE_SECONDS, SLOW_SECONDS, STALE_SECONDS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -15,11 +16,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from collectors.gpu.bounds import ImplausibleValues, Values
-
-SLOW_SECONDS = 2.0
-STALE_SECONDS = 2.0
-"""A value is dropped after three rounds without a fresh one, and not before this."""
-SETTLE_SECONDS = 3.0
 
 
 class _RoundValues:

@@ -11,6 +11,13 @@ from collectors.amd.calls import NO_PERMISSION, AmdCaller, status_text
 from collectors.amd.device import AmdSampler
 from collectors.base.periodic_thread import PeriodicThread
 from collectors.gpu.bounds import implausible_notes
+from collectors.gpu.poll_times import (
+    DISCOVERY_SECONDS,
+    FIRST_DISCOVERY_SECONDS,
+    RESTART_SECONDS,
+    RESTART_SECONDS_BESIDE_HEALTHY,
+    unanswered_note,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,11 +26,6 @@ if TYPE_CHECKING:
 
     from collectors.gpu.bounds import Values
 
-DISCOVERY_SECONDS = 2.0
-FIRST_DISCOVERY_SECONDS = 2.0
-"""For so long a reading without GPUs means that they are still being counted."""
-RESTART_SECONDS, RESTART_SECONDS_BESIDE_HEALTHY = 5.0, 60.0
-"""amdsmi is started again no more often, while no GPU answers and while some do."""
 _NO_LIBRARY = "libamd_smi.so was not found: install ROCm's amd-smi-lib, or set ROCM_PATH to where ROCm lies"
 _MISFIT = "the package amdsmi does not fit the libamd_smi.so here ({}): install the version of this ROCm"
 
@@ -72,10 +74,7 @@ class AmdSource:
         }
 
     def _notes(self, samplers: list[AmdSampler]) -> tuple[str, ...]:
-        notes = [self._problem]
-        waiting = None if self._call is None else self._call.waiting()
-        if waiting is not None and waiting[1] > DISCOVERY_SECONDS:
-            notes.append(f"the driver has not answered {waiting[0]} for {waiting[1]:.0f} s")
+        notes = [self._problem, None if self._call is None else unanswered_note(self._call.waiting())]
         if self._looked and not samplers and self._problem is None:
             notes.append("amdsmi is here, but it lists no GPU")
         for names, says in (

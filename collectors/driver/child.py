@@ -19,6 +19,8 @@ import sys
 import time
 from contextlib import suppress
 
+from llmtop.system import procfs
+
 PACE = struct.Struct("<d")
 """Down the channel: the seconds between samples; the first one starts the work."""
 LENGTH = struct.Struct("<I")
@@ -157,10 +159,10 @@ def isolate(parent: int) -> socket.socket:
     for standard in (0, 1, 2):
         os.dup2(nowhere, standard)
     # Whatever the monitor itself was started with lies open here too.
-    for name in os.listdir("/proc/self/fd"):
-        if int(name) > _CHANNEL:
+    for descriptor in procfs.open_descriptors():
+        if descriptor > _CHANNEL:
             with suppress(OSError):  # that of the listing itself is closed already
-                os.close(int(name))
+                os.close(descriptor)
     os.set_inheritable(_CHANNEL, False)
     _disable_core_dumps()
     libc = ctypes.CDLL(None, use_errno=True)

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from llmtop.errors import UnusableInput
 from llmtop.model.snapshot import Gpu, Rank
+from llmtop.naming import variable_names
 
 _INDEX = re.compile(r"^\d{1,4}$")
 _UUID = re.compile(r"^(GPU|MIG|MIG-GPU)-[0-9a-fA-F][0-9a-fA-F/-]*$")
@@ -20,7 +21,7 @@ _CUDA_INDEX = re.compile(r"^\+?(\d{1,9})")
 """CUDA reads the number at the beginning of an entry and takes no offence at the rest."""
 _OLD_MIG = re.compile(r"^MIG-(GPU-[0-9a-fA-F-]+)/(\d{1,4})/(\d{1,4})$")
 """What CUDA calls a MIG instance by under drivers before 470: GPU, GPU instance, compute instance."""
-_VISIBLE = "CUDA_VISIBLE_DEVICES"
+_VISIBLE = variable_names.CUDA_DEVICES
 
 
 @dataclass(frozen=True)

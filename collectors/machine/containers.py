@@ -3,31 +3,18 @@ namespace."""
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-from typing import NamedTuple
+from llmtop.system import procfs
+from llmtop.system.cgroups import CgroupLimits
 
 INIT_PID_NAMESPACE = "pid:[4026531836]"
 """Linux's PROC_PID_INIT_INO (include/linux/proc_ns.h): the namespace in which pids are the host's."""
 _GIB = 1 << 30
 
 
-class ContainerLimits(NamedTuple):
-    """The lowest limits of a process's cgroup (v2 or v1), from its own up to the root; None where none is."""
-
-    memory: int | None
-    """Bytes beyond which it is killed."""
-    memory_high: int | None
-    """Bytes beyond which the kernel takes memory away from it, and slows it down."""
-    cpus: float | None
-    """The CPU time that it may use, in CPUs."""
-
-
 def limit_notes(
     memory_total: int | None,
     cores: int | None,
-    cgroup: Path = Path("/sys/fs/cgroup"),
-    proc: Path = Path("/proc"),
+    limits: CgroupLimits,
     usable: int | None = None,
 ) -> tuple[str, ...]:
     """Sentences on limits of this process that are lower than what the machine has.
@@ -35,12 +22,10 @@ def limit_notes(
     Args:
         memory_total: the machine's memory in bytes.
         cores: how many CPUs the machine has.
-        cgroup: where the cgroups are mounted.
-        proc: where the process file system is mounted.
+        limits: of the cgroup of this process.
         usable: on how many CPUs this process may run, by its affinity and cpuset.
     """
     notes = []
-    limits = read_limits(cgroup, proc)
     memory, high = limits.memory, limits.memory_high
     if memory is not None and memory_total is not None and memory < memory_total:
         notes.append(f"this container may use {_share(memory, memory_total)}")
@@ -64,59 +49,6 @@ def _share(part: int, total: int) -> str:
     return f"{part / _GIB:.1f} GiB of the machine's {total / _GIB:.1f} GiB of memory"
 
 
-def has_host_pids(proc: Path = Path("/proc")) -> bool:
+def has_host_pids() -> bool:
     """Whether this process sees the pids that the driver speaks of: it is in no pid namespace of its own."""
-    try:
-        return os.readlink(proc / "self/ns/pid") == INIT_PID_NAMESPACE
-    except OSError:
-        return True
-
-
-def read_limits(cgroup: Path = Path("/sys/fs/cgroup"), proc: Path = Path("/proc")) -> ContainerLimits:
-    """The limits of this process's cgroup."""
-    memory: list[int] = []
-    high: list[int] = []
-    quota: list[float] = []
-    for base, path in _cgroup_folders(cgroup, proc):
-        for folder in (path, *path.parents):
-            memory += _bytes(folder, "memory.max", "memory.limit_in_bytes")
-            high += _bytes(folder, "memory.high")
-            quota += _quota(folder)
-            if folder == base:
-                break
-    return ContainerLimits(min(memory, default=None), min(high, default=None), min(quota, default=None))
-
-
-def _cgroup_folders(cgroup: Path, proc: Path) -> list[tuple[Path, Path]]:
-    """Where the controllers' files of this process lie, each with the root of its hierarchy."""
-    places = []
-    for line in (_read(proc / "self/cgroup") or "").splitlines():
-        _, controllers, path = line.split(":", 2)
-        if not controllers:  # v2
-            places.append((cgroup, cgroup / path.lstrip("/")))
-        v1 = {"memory", "cpu"} & set(controllers.split(","))
-        places += [(cgroup / one, cgroup / one / path.lstrip("/")) for one in v1]
-    return places
-
-
-def _bytes(folder: Path, *names: str) -> list[int]:
-    texts = [_read(folder / name) for name in names]
-    return [int(text) for text in texts if text is not None and text.strip().isdigit()]
-
-
-def _quota(folder: Path) -> list[float]:
-    text = _read(folder / "cpu.max")
-    if text is None:
-        quota, period = _read(folder / "cpu.cfs_quota_us"), _read(folder / "cpu.cfs_period_us")
-        text = f"{quota} {period}" if quota and period else ""
-    parts = text.split()
-    if len(parts) == 2 and all(part.isdigit() for part in parts) and int(parts[1]):
-        return [int(parts[0]) / int(parts[1])]
-    return []
-
-
-def _read(path: Path) -> str | None:
-    try:
-        return path.read_text()
-    except (OSError, UnicodeDecodeError):
-        return None
+    return procfs.namespace("self", "pid") in (INIT_PID_NAMESPACE, "")

@@ -14,8 +14,9 @@ import msgspec
 import psutil
 
 from collectors.base.periodic_thread import PeriodicThread
-from collectors.machine.containers import cpus_allowed, limit_notes, read_limits
+from collectors.machine.containers import cpus_allowed, limit_notes
 from llmtop.model.snapshot import Host
+from llmtop.system.cgroups import read_limits
 
 SHORTEST_SECONDS = 0.5
 """CPU shares over less are noise: the kernel counts in ticks of 10 ms."""
@@ -96,8 +97,9 @@ class HostSource:
         counters = _counters()
         machine, usable = psutil.cpu_count(), _value_or_none(lambda: len(os.sched_getaffinity(0)))
         if first or usable != self._usable:  # a scheduler may give CPUs and take them away
-            self._usable, self._quota = usable, read_limits().cpus
-            self._limits = limit_notes(memory.total if memory else None, machine, usable=usable)
+            limits = read_limits()
+            self._usable, self._quota = usable, limits.cpus
+            self._limits = limit_notes(memory.total if memory else None, machine, limits, usable)
         self._host = Host(
             name=self._name,
             # The first answer is against nothing: psutil gives 0.

@@ -1,4 +1,4 @@
-"""What /proc says of one process in the two files that tell most, each read once.
+"""What the kernel tells of one process in the two files that tell most, each read once.
 
 psutil gives the same, but to see that a pid is still the same process it makes a process of it anew each time, and
 it asks for the user's name in the system's files: for eight trainings that was more than all else that is read.
@@ -8,10 +8,14 @@ from __future__ import annotations
 
 import os
 import pwd
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import NamedTuple
 
 import psutil
+
+from llmtop.system import procfs
 
 _TICK_SECONDS = 1 / os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -32,7 +36,7 @@ _STATES = {
 
 
 class Stat(NamedTuple):
-    """/proc/PID/stat (proc_pid_stat(5))."""
+    """What proc_pid_stat(5) tells."""
 
     started_ticks: int
     """When it started, since boot: with the pid it names one process for good."""
@@ -45,7 +49,7 @@ class Stat(NamedTuple):
 
 
 class Status(NamedTuple):
-    """/proc/PID/status."""
+    """What proc_pid_status(5) tells."""
 
     user: str
     """Its name, else the uid."""
@@ -60,11 +64,12 @@ def read_stat(pid: int) -> Stat:
         psutil.NoSuchProcess: there is no such process (any more).
         psutil.AccessDenied: it may not be read.
     """
-    fields = _read(pid, "stat").rpartition(b")")[2].split()
+    with _psutil_errors(pid):
+        fields = procfs.stat_fields(pid)
     try:
         return Stat(
             started_ticks=int(fields[19]),
-            state=_STATES.get(fields[0].decode(), "?"),
+            state=_STATES.get(fields[0], "?"),
             cpu_seconds=(int(fields[11]) + int(fields[12])) * _TICK_SECONDS,
             threads=int(fields[17]),
             rss_bytes=int(fields[21]) * _PAGE_BYTES,
@@ -75,28 +80,22 @@ def read_stat(pid: int) -> Stat:
 
 def read_status(pid: int) -> Status:
     """Read the other; raises the same."""
-    text = _read(pid, "status")
-    uids, pids = _field(text, b"\nUid:"), _field(text, b"\nNSpid:")
+    with _psutil_errors(pid):
+        uids, pids = procfs.status_fields(pid, "Uid", "NSpid")
     if not uids:
         raise psutil.NoSuchProcess(pid)
     return Status(_user(int(uids[0])), int(pids[-1]) if len(pids) > 1 else None)
 
 
-def _read(pid: int, name: str) -> bytes:
+@contextmanager
+def _psutil_errors(pid: int) -> Iterator[None]:
+    """Raise psutil's exceptions in place of the system's."""
     try:
-        descriptor = os.open(f"/proc/{pid}/{name}", os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            return os.read(descriptor, 1 << 16)
-        finally:
-            os.close(descriptor)
+        yield
     except PermissionError:
         raise psutil.AccessDenied(pid) from None
     except OSError:
         raise psutil.NoSuchProcess(pid) from None
-
-
-def _field(text: bytes, name: bytes) -> list[bytes]:
-    return text.partition(name)[2].partition(b"\n")[0].split()
 
 
 @lru_cache(maxsize=256)

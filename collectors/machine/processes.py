@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import time
 from collections.abc import Callable, Iterable
 from functools import lru_cache
@@ -15,9 +14,11 @@ import psutil
 from collectors.base.periodic_thread import PeriodicThread
 from collectors.base.source import GpuUse
 from collectors.machine.containers import has_host_pids
+from collectors.machine.host import STALE_SECONDS
 from collectors.machine.proc_files import Stat, read_stat, read_status
 from llmtop.model.snapshot import Process
 from llmtop.redaction.secret_filter import words_without_secrets
+from llmtop.system import procfs
 from llmtop.system.wall_clock import WallClock
 
 SHORTEST_SECONDS = 1.0
@@ -29,7 +30,6 @@ FOREMOST = 48
 """So many are looked at before the others: those with most memory on a GPU, which a screen shows first."""
 WHOLE_ROUNDS, WHOLE_SECONDS = 2, 1.0
 """The first rounds look at all, for so long at most each: what they are, and their first rates."""
-STALE_SECONDS = 3.0
 COMMAND_LENGTH = 4096
 """Longer command lines are cut: some carry a whole configuration."""
 
@@ -75,7 +75,7 @@ class ProcessSource:
             uses: the driver's list as known now; asked from this source's thread.
             attached: pids of attached trainings; from this source's thread as well.
             interval: seconds between looks.
-            trusted: whether the driver's pids are those of this process's /proc; found out when not given.
+            trusted: whether the driver's pids are those that this process sees; found out when not given.
         """
         self._uses, self._attached = uses, attached
         self._trusted = has_host_pids() if trusted is None else trusted
@@ -205,7 +205,7 @@ class _TrackedProcess:
     def _uses_gpu(self) -> bool:
         """Whether this process has an NVIDIA device open, as everything that the driver lists does."""
         if not self._has_gpu:
-            self._has_gpu = _opens_nvidia(self._pid)
+            self._has_gpu = procfs.uses_gpu(self._pid)
         return self._has_gpu
 
     def _read(self, process: psutil.Process, stat: Stat) -> _ProcessInfo:
@@ -302,18 +302,3 @@ def _displayed_command(words: tuple[str, ...]) -> str:
 def _encodable(text: str | None) -> str | None:
     """A text without the half characters by which Python keeps bytes that are no UTF-8: JSON cannot hold them."""
     return None if text is None else text.encode("utf-8", "replace").decode("utf-8")
-
-
-def _opens_nvidia(pid: int) -> bool:
-    folder = f"/proc/{pid}/fd"
-    try:
-        return any(_target(f"{folder}/{number}").startswith("/dev/nvidia") for number in os.listdir(folder))
-    except OSError:
-        return False
-
-
-def _target(link: str) -> str:
-    try:
-        return os.readlink(link)
-    except OSError:
-        return ""

@@ -19,7 +19,7 @@ from llmtop.errors import NotPossibleHere
 from llmtop.model.snapshot import Gpu, Rank, Snapshot, StuckCommunicator
 from llmtop.model.stall_thresholds import quiet_seconds
 from llmtop.rules.gpu import POWER_LOW, is_busy_but_idle
-from llmtop.rules.state.gpu import GpuState, share_pct
+from llmtop.rules.state.gpu import STALE_SECONDS, GpuState, share_pct
 from llmtop.system import procfs
 
 QUERY_SECONDS = 10.0
@@ -121,6 +121,8 @@ def _may_spin(gpu: Gpu, now: float) -> bool:
     share = share_pct(gpu.power_watts, gpu.power_limit_watts)
     if share is None or share >= POWER_LOW[0]:
         return False  # as of nearly all: no more needs to be looked at
+    if gpu.sampled_at is not None and now - gpu.sampled_at > STALE_SECONDS:
+        return False  # the driver is silent: a working GPU keeps such values too
     state = GpuState(gpu, now)
     state.update(gpu, now)
     return is_busy_but_idle(state)

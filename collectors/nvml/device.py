@@ -9,6 +9,7 @@ from contextlib import nullcontext
 from collectors.base.periodic_thread import PeriodicThread
 from collectors.gpu.bounds import plausible_values
 from collectors.gpu.first_calls_lock import FirstCallsLock
+from collectors.gpu.poll_times import SETTLE_SECONDS, SLOW_SECONDS, STALE_SECONDS
 from collectors.gpu.slow_poll_schedule import separate_offset, slow_offset
 from collectors.nvml.calls import Caller, error_text, is_lost, is_unspecific
 from collectors.nvml.faults import XidEvents, memory_faults
@@ -31,9 +32,6 @@ if TYPE_CHECKING:
 
     from collectors.gpu.bounds import ImplausibleValues, Values
 
-SLOW_SECONDS = 2.0
-"""Between rounds of dear calls (15 to 20 ms a GPU, perhaps under one lock of the driver). NVML's own PCIe calls,
-made only where GPM has no PCIe rates, take 42 ms."""
 GPM_PATIENCE = 3
 """Rounds without PCIe rates from GPM after which NVML's own are asked for."""
 FAULTS_EVERY = 5
@@ -46,10 +44,6 @@ died within its first second in four starts of five; the one that left a stack w
 after threads had made the first calls for both GPUs at once. With one GPU it never died."""
 _first_calls_lock = FirstCallsLock(patience=1.0)
 _slow_calls_lock = FirstCallsLock(patience=1.0)
-SETTLE_SECONDS = 3.0
-"""For so long a GPU may take until it has been sampled twice; then what there is has to do."""
-STALE_SECONDS = 2.0
-"""A value is dropped after three rounds without a fresh one, and not before this."""
 
 
 class _RoundValues:

@@ -13,6 +13,13 @@ import pynvml
 
 from collectors.base.periodic_thread import PeriodicThread
 from collectors.gpu.bounds import implausible_notes
+from collectors.gpu.poll_times import (
+    DISCOVERY_SECONDS,
+    FIRST_DISCOVERY_SECONDS,
+    RESTART_SECONDS,
+    RESTART_SECONDS_BESIDE_HEALTHY,
+    unanswered_note,
+)
 from collectors.nvml.calls import Caller, is_lost, status_text
 from collectors.nvml.device import DeviceSampler
 from collectors.nvml.enumerate import FoundGpus, Lookup
@@ -23,14 +30,6 @@ if TYPE_CHECKING:
 
     from collectors.gpu.bounds import Values
 
-DISCOVERY_SECONDS = 2.0
-"""Between looks at which GPUs there are; also how soon a missing driver is tried again."""
-FIRST_DISCOVERY_SECONDS = 2.0
-"""For so long a reading without GPUs means that they are still being counted; then it has those found so far."""
-RESTART_SECONDS = 5.0
-"""NVML is started again no more often than this while no GPU answers."""
-RESTART_SECONDS_BESIDE_HEALTHY = 60.0
-"""And than this while some GPU answers, because all of them miss a round then."""
 RESTART_WAIT_SECONDS = 1.0
 """How long a restart waits for the threads to leave their calls, before it is given up."""
 
@@ -98,10 +97,7 @@ class NvmlSource:
         }
 
     def _notes(self, samplers: list[DeviceSampler], any_gpu: bool) -> tuple[str, ...]:
-        notes = [self._problem]
-        waiting = self._call.waiting()
-        if waiting is not None and waiting[1] > DISCOVERY_SECONDS:
-            notes.append(f"the driver has not answered {waiting[0]} for {waiting[1]:.0f} s")
+        notes = [self._problem, unanswered_note(self._call.waiting())]
         if self._looked and not any_gpu and self._problem is None:
             notes.append("the NVIDIA driver is here, but it lists no GPU")
         notes += [_permission_note(samplers), _vague_note(samplers)]

@@ -22,18 +22,14 @@ from collectors.prometheus.cluster_view import (
     Run,
     Series,
 )
-from collectors.prometheus.hung import hung_ranks
+from collectors.prometheus.hung import LONGEST_NAME, hung_ranks
 from collectors.prometheus.queries import TAG, Queries, charts
 from llmtop.format import printable
-from llmtop.model.straggler_thresholds import LATE_STEP_PCT
 
-LATE_SHARE = LATE_STEP_PCT[0] / 100
-"""Of the step, from which a late rank is held against its node: as the rule `straggler` has it."""
 NOISE_SHARE = 0.02
 """Of the step, below which a rank is not late."""
 _DOWN, _HUNG, _CRITICAL, _IDLE, _XID, _LATE, _HOT = 100.0, 90.0, 60.0, 50.0, 40.0, 30.0, 10.0
 CHART_POINTS = 120
-_NAME = 80
 _CLOCK_SECONDS = 2.0
 T = TypeVar("T")
 
@@ -154,7 +150,7 @@ class Cluster:
             nodes_up=sum(up) if found.nodes else None,
             nodes_down=len(up) - sum(up) if found.nodes else None,
             alerts={
-                printable(one.labels.get("id", ""), _NAME): round(one.value)
+                printable(one.labels.get("id", ""), LONGEST_NAME): round(one.value)
                 for one in sorted(found.overview.get("alerts", ()), key=lambda one: -one.value)
             },
             runs=runs,
@@ -189,7 +185,7 @@ def _one(samples: list[SeriesValue] | None) -> float | None:
 @lru_cache(maxsize=16384)
 def _shown(text: str) -> str:
     """A label for people; the same ones come with every answer."""
-    return printable(text, _NAME)
+    return printable(text, LONGEST_NAME)
 
 
 def _text(sample: SeriesValue, label: str) -> str:
@@ -283,7 +279,7 @@ def _nodes(
     for name, count in idle.items():
         reasons[name].append((_IDLE, f"{round(count)} busy but idle"))
     for late_rank in late:
-        if (late_rank.step_share or 0.0) >= LATE_SHARE:
+        if late_rank.is_straggler:
             reasons[late_rank.node].append((_LATE, f"rank {late_rank.rank} late"))
     nodes = []
     for name in {*up, *mean, *reasons}:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from llmtop.rules.straggler import BEHIND_PCT
+
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
     """One run: all its ranks on all nodes."""
@@ -31,6 +33,11 @@ class LateRank(msgspec.Struct, frozen=True, kw_only=True):
     """A step, that it waits less than the median rank."""
     step_share: float | None = None
     """Of the run's step."""
+
+    @property
+    def is_straggler(self) -> bool:
+        """Whether that is enough for the rule `straggler`, with the threshold that the user has configured."""
+        return self.step_share is not None and 100.0 * self.step_share >= BEHIND_PCT[0]
 
 
 class HungRank(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,7 +8,7 @@ from collectors.prometheus.client import SeriesValue
 from collectors.prometheus.cluster_view import HungRank
 from llmtop.format import printable
 
-_NAME = 80
+LONGEST_NAME = 80
 
 
 def hung_ranks(ranks: Mapping[str, list[SeriesValue]], hosts: Callable[[str], str]) -> Iterable[HungRank]:
@@ -83,4 +83,4 @@ def _by_nccl(ranks: Mapping[str, list[SeriesValue]], hosts: Callable[[str], str]
 
 
 def _text(sample: SeriesValue, label: str) -> str:
-    return printable(sample.labels.get(label, ""), _NAME)
+    return printable(sample.labels.get(label, ""), LONGEST_NAME)

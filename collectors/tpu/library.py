@@ -1,13 +1,15 @@
 """What is asked of tpu-info and, over gRPC on this machine, of the libtpu of whoever computes on the TPUs.
 
 tpu-info's own functions for figures wait for ever; so its messages are sent with a limit in time, over one channel
-a port. Its functions for devices read /sys and /proc alone.
+a port. Its functions for devices read files of the kernel alone.
 """
 
 from __future__ import annotations
 
 import os
 from contextlib import suppress
+
+from llmtop.errors import NotPossibleHere
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -109,11 +111,11 @@ def ports(pids: set[int], environ: Callable[[int], dict[str, str]]) -> list[int]
 
     Args:
         pids: who has chips open.
-        environ: the environment of one of them; it raises where that may not be read.
+        environ: the environment of one of them; it raises NotPossibleHere where that may not be read.
     """
     said = [os.environ.get(VARIABLE, "")]
     for pid in sorted(pids):
-        with suppress(OSError):  # another user's, or gone
+        with suppress(NotPossibleHere):  # another user's, or gone
             said.append(environ(pid).get(VARIABLE, ""))
     numbers = [int(word) for text in said for word in text.split(",") if word.strip().isdigit()]
     sound = [number for number in dict.fromkeys(numbers) if 0 < number < 65536]

@@ -12,6 +12,7 @@ from collectors.base.periodic_thread import PeriodicThread
 from collectors.gpu.bounds import implausible_notes, plausible_values
 from collectors.tpu.library import FigureRefused, TpuInfo, ports
 from llmtop.model.signals import TPU_METRICS
+from llmtop.system import procfs
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -145,7 +146,7 @@ class TpuSource:
             return
         self._problem = None
         self._name, self._per_chip, self._owners = name or "TPU", max(1, per_chip), owners
-        self._ports = ports(set(owners.values()), _environ)
+        self._ports = ports(set(owners.values()), procfs.environ)
         self._count = chips * self._per_chip
         if self._count:
             self._beats[1].start()
@@ -206,9 +207,3 @@ def figures_by_device(answers: list[tuple[int, float]], count: int) -> dict[int,
     if len(ids) == len(answers) and all(0 <= key < count for key in ids):
         return dict(answers)
     return dict(enumerate(value for _, value in answers)) if len(answers) == count else {}
-
-
-def _environ(pid: int) -> dict[str, str]:
-    with open(f"/proc/{pid}/environ", "rb") as file:
-        pairs = (entry.partition(b"=") for entry in file.read().split(b"\0") if b"=" in entry)
-        return {os.fsdecode(name): os.fsdecode(value) for name, _, value in pairs}

@@ -6,11 +6,10 @@ import time
 from collections import deque
 from typing import Any, Final
 
+from llmtop.model.gpu_busy import WINDOW_SECONDS
 from llmtop.model.snapshot import Cause
 from llmtop.protocol import wire
 
-WINDOW_SECONDS: Final = 15.0
-"""As far back as the figures of the steps; a message is of some second."""
 LEAST_SECONDS: Final = 2.5
 """Of looks, before a share is told: some seven a second, so one of them is less than a tenth."""
 MOST_CALLS: Final = 3

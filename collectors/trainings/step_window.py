@@ -14,9 +14,10 @@ from collections.abc import Iterable, Sequence
 from itertools import chain
 from typing import NamedTuple
 
+from llmtop.model.gpu_busy import WINDOW_SECONDS
 from llmtop.model.snapshot import Phase, Step
 
-RECENT_SECONDS = 15.0
+RECENT_SECONDS = WINDOW_SECONDS
 """What is called recent. A change shows within it; means over less follow every hiccup of a loader."""
 LEAST_STEPS = 5
 """So many steps are recent, however long they are."""

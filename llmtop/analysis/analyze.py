@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from msgspec import structs
 
-from llmtop.analysis.capture_info import read_capture_info
+from llmtop.analysis.capture_info import UNKNOWN_COMMAND, read_capture_info
 from llmtop.analysis.findings import Measurements, findings
 from llmtop.analysis.idle import cuda_calls as cuda
 from llmtop.analysis.idle.idle_causes import CAUSES, Gaps, attribute_idle_time
@@ -101,7 +101,7 @@ def analyze(
 def analyze_trace(
     trace: model.Trace,
     steps: int | tuple[int, int] | None = None,
-    command: str = "python train.py",
+    command: str = UNKNOWN_COMMAND,
     limits: Limits = DEFAULT,
     undisturbed: Callable[[], UnprofiledStep] = UnprofiledStep,
     *,

@@ -11,10 +11,12 @@ import msgspec
 
 from llmtop.analysis.steps.unprofiled_step import UNKNOWN_REASON, UnprofiledStep
 from llmtop.errors import UnusableInput
+from llmtop.naming import file_names
 from llmtop.system.inputs import read_input
 from llmtop.trace.files.file_kind import TRACES
 
-_COMMAND = "python train.py"
+UNKNOWN_COMMAND = "python train.py"
+"""What stands for the command of a training where it is not known."""
 _LONGEST = 86_400.0
 """Seconds; no step takes a day."""
 
@@ -23,7 +25,7 @@ _LONGEST = 86_400.0
 class CaptureInfo:
     """What is known of the training that was captured."""
 
-    command: str = _COMMAND
+    command: str = UNKNOWN_COMMAND
     """Its command line, quoted for a shell."""
     undisturbed: UnprofiledStep = UNKNOWN_REASON
     ranks: dict[int, int] = field(default_factory=dict)
@@ -40,7 +42,7 @@ def read_capture_info(path: Path) -> CaptureInfo:
         folder = path if path.is_dir() else path.parent
         if folder.name == TRACES:
             folder = folder.parent
-        data = read_input(folder / "capture.json")
+        data = read_input(folder / file_names.CAPTURE_INFO)
         found = msgspec.json.decode(data, type=dict[str, Any])
     except (UnusableInput, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return CaptureInfo()
@@ -48,10 +50,10 @@ def read_capture_info(path: Path) -> CaptureInfo:
     quoted = " ".join(shlex.quote(word) for word in command.split()) if isinstance(command, str) else ""
     ranks = {} if found.get("hosts") else _ranks(found.get("pids"), found.get("ranks"))
     if not isinstance(steps, dict):
-        return CaptureInfo(quoted or _COMMAND, ranks=ranks)
+        return CaptureInfo(quoted or UNKNOWN_COMMAND, ranks=ranks)
     before, after = (_seconds(steps.get(name)) for name in ("before_p50", "after_p50"))
     return CaptureInfo(
-        quoted or _COMMAND, UnprofiledStep(before, after, steps.get("profiler_stays") is True), ranks
+        quoted or UNKNOWN_COMMAND, UnprofiledStep(before, after, steps.get("profiler_stays") is True), ranks
     )
 
 

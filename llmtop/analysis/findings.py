@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -21,12 +21,11 @@ from llmtop.analysis.work.collectives import Straggler, slower_phase
 from llmtop.format import count, counted, duration, percent, printable, rate, round_significant
 from llmtop.model.bottlenecks import BOTTLENECKS, LossId
 from llmtop.model.severity import Severity, severity_rank
-from llmtop.report.advice.table import FindingId, Situation, advice_for
+from llmtop.report.advice.table import RECORDS_LOST, FindingId, Situation, advice_for
 from llmtop.report.device_time import GemmTime, OperatorTime, Roof, TimeBreakdown
 from llmtop.report.model import ApiTime, CopyTime, Finding, KernelTime, PhaseMean, StepsJudged, WaitPlace
 from llmtop.trace import model
 
-RECORDS_LOST: Final = "records_lost"
 LEAST_REPORTED_PCT = 3.0
 """A cause with less of the step than this is not worth a finding."""
 CRITICAL_PCT = 40.0

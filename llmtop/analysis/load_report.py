@@ -11,6 +11,7 @@ from msgspec import structs
 from llmtop.analysis.load_stacks import load_stacks
 from llmtop.errors import UnusableInput
 from llmtop.format import printable
+from llmtop.naming import file_names
 from llmtop.report.environment import read_environment, stopped_early_of
 from llmtop.report.model import Report, from_json
 from llmtop.report.opaque_report import OpaqueReport
@@ -80,7 +81,7 @@ def load_report(
         return structs.replace(analyze(file, steps, limits, page=page), stopped_early=stopped_early_of(path))
     except UnusableInput:
         # Of a trace that has gone the report may still be there.
-        written = path / "report.json"
+        written = path / file_names.REPORT
         if file.kind != "folder" or not written.is_file():
             raise
         if load_stacks([path], limits) is not None:
@@ -98,8 +99,8 @@ def _read_report(path: Path, limits: Limits) -> Report:
     try:
         report = from_json(data)
     except msgspec.ValidationError as error:
-        text = path.with_name("report.md")
-        if path.name == "report.json" and text.is_file():
+        text = path.with_name(file_names.REPORT_TEXT)
+        if path.name == file_names.REPORT and text.is_file():
             words, found = (one.decode(errors="replace") for one in (read_input(text, limits), data))
             raise OpaqueReport(path.parent, words, found) from None
         raise UnusableInput(

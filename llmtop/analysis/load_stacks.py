@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from llmtop.errors import UnusableInput
 from llmtop.loading.cost import decide
 from llmtop.loading.seen import LoaderSamples
+from llmtop.naming import file_names
 from llmtop.report.environment import stopped_early_of
 from llmtop.stacks.fold import fold
 from llmtop.stacks.model import ProcessStacks, StackReport, from_json
@@ -20,8 +21,7 @@ from llmtop.stacks.samples import read_folded
 from llmtop.system.inputs import DEFAULT, Limits, read_input
 from llmtop.trace.files.file_kind import examine
 
-ENDING = ".folded"
-_REPORT = "report.json"
+ENDING = file_names.FOLDED_STACKS
 _RANK = re.compile(r"rank(\d+)\.folded$")
 
 
@@ -73,9 +73,9 @@ def _load(path: Path, limits: Limits) -> StackReport | None:
 
 def _load_folder(folder: Path, limits: Limits) -> StackReport | None:
     written = None
-    if (folder / _REPORT).is_file():
+    if (folder / file_names.REPORT).is_file():
         with suppress(UnusableInput):  # damaged: the stacks themselves may be there
-            written = _read_written(folder / _REPORT, limits)
+            written = _read_written(folder / file_names.REPORT, limits)
     if written is not None and all(thread.tree for process in written.processes for thread in process.threads):
         return replace(written, source=str(folder))
     found = sorted(path for path in folder.glob(f"*{ENDING}") if path.is_file())

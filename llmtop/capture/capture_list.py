@@ -14,14 +14,15 @@ from llmtop.capture.base.folder import INFO, Info
 from llmtop.capture.nsys import orphans
 from llmtop.capture.take import copy_command, open_command
 from llmtop.errors import LlmtopError, UnusableInput
+from llmtop.naming import file_names
 from llmtop.system.inputs import Limits, read_input
 
-REPORT = "report.json"
+REPORT = file_names.REPORT
 _MARK = "baseline"
 """The file beside the captures that names the baseline: it outlives the program, and goes when its folder does."""
-_RAW = ".folded"
+_RAW = file_names.FOLDED_STACKS
 """Stacks as they were sampled: what a viewer shows lies beside them."""
-_NO_TRACE = frozenset({INFO, REPORT, "report.md", "environment.json"})
+_NO_TRACE = frozenset({INFO, REPORT, file_names.REPORT_TEXT, file_names.ENVIRONMENT})
 
 
 class _Steps(msgspec.Struct):

@@ -25,6 +25,7 @@ from llmtop.capture.base.step_listener import StepListener
 from llmtop.errors import LlmtopError, NotPossibleHere, UnusableInput
 from llmtop.format import counted, duration, percent, size
 from llmtop.model.snapshot import Snapshot
+from llmtop.naming import file_names
 from llmtop.trace.files.file_kind import TRACES
 
 if TYPE_CHECKING:
@@ -260,7 +261,7 @@ def _describe_length(job: CaptureJob, engine: Engine, info: Info, recorded: Reco
         asked = counted(info.steps_wanted or 0, "step")
         info.stopped_early = f"recorded {counted(steps, 'whole step')} of the {asked} asked for: {why}"
     if info.stopped_early:
-        _prepend_sentence(job.folder / "report.md", info.stopped_early)
+        _prepend_sentence(job.folder / file_names.REPORT_TEXT, info.stopped_early)
 
 
 def _prepend_sentence(path: Path, sentence: str) -> None:
@@ -360,21 +361,21 @@ def _write_environment(job: CaptureJob, info: Info) -> None:
     if found is None:
         return
     try:
-        folders.write(job.folder / "environment.json", collect.to_json(found))
+        folders.write(job.folder / file_names.ENVIRONMENT, collect.to_json(found))
     except NotPossibleHere as error:
         info.notes.append(f"environment.json is missing: {error}")
 
 
 def _note_losses(info: Info, report: Any) -> None:
     """Kernels that the tool lost are told first."""
-    from llmtop.analysis.findings import RECORDS_LOST
+    from llmtop.report.advice.table import RECORDS_LOST
 
     info.notes += [finding.summary for finding in report.findings if finding.id == RECORDS_LOST]
 
 
 def _write_report(path: Path, markdown: str, data: bytes) -> None:
-    folders.write(path / "report.md", markdown.encode())
-    folders.write(path / "report.json", data + b"\n")
+    folders.write(path / file_names.REPORT_TEXT, markdown.encode())
+    folders.write(path / file_names.REPORT, data + b"\n")
 
 
 def _fail(job: CaptureJob, info: Info, error: BaseException) -> None:
@@ -415,5 +416,5 @@ def open_command(path: Path, open_with: str) -> str:
 
 def report_data(result: Result) -> Any:
     """The report as data for JSON: what report.json has; None where there is none."""
-    path = result.folder / "report.json"
+    path = result.folder / file_names.REPORT
     return msgspec.json.decode(path.read_bytes()) if path.is_file() else None

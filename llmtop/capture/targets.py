@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from contextlib import suppress
 
@@ -33,7 +32,7 @@ def list_attached() -> tuple[Target, ...]:
 
 def list_unattached(known: frozenset[int] = frozenset()) -> tuple[Target, ...]:
     """Processes of this user that were started for one of the engines, and are not in `known`."""
-    pids = own_pids() - known
+    pids = procfs.own_pids() - known
     said = [engine.find_unattached(pids) for engine in ENGINES.values()]
     return tuple(
         Target(pid)
@@ -94,15 +93,3 @@ def _is_one_job(known: Sequence[Target]) -> bool:
     ranks = [target.rank for target in known]
     one_parent = len({procfs.parent(target.pid) for target in known}) == 1
     return one_parent and None not in ranks and len(set(ranks)) == len(ranks)
-
-
-def own_pids() -> set[int]:
-    """All processes of this user."""
-    uid = os.geteuid()
-    found = set()
-    for entry in os.scandir("/proc"):
-        if entry.name.isdigit():
-            with suppress(OSError):
-                if entry.stat().st_uid == uid:
-                    found.add(int(entry.name))
-    return found

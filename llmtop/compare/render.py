@@ -8,13 +8,11 @@ from dataclasses import dataclass, replace
 
 from llmtop.compare.model import ComparedFigure, Comparison, DeviceChange, FindingChange, WorkChange
 from llmtop.compare.words import difference, signed
-from llmtop.format import DASH, counted, duration, number, percent, printable, shorten_middle, times
+from llmtop.format import BRIEF_LINES, DASH, counted, duration, number, percent, printable, shorten_middle, times
 from llmtop.report.render.text_table import TextTable
 
 _Style = Callable[[str, str], str]
 
-BRIEF_LINES = 60
-"""A screen and a half."""
 _LEAST_ROWS = 2
 _SMALL = 0.01
 """Of a step: a part that is smaller on both sides is left to --full."""

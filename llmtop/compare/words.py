@@ -8,9 +8,9 @@ from llmtop.compare.device_pairs import PairedDevices
 from llmtop.compare.model import ComparedFigure, Comparison
 from llmtop.compare.step_times import FEW_STEPS, correction_of
 from llmtop.format import counted, duration, percent, times
+from llmtop.report.advice.table import RECORDS_LOST
 from llmtop.report.model import Report
 
-_RECORDS_LOST = "records_lost"
 _MOST_PARTS = 3
 _LARGE_PCT = 900.0
 _AS_MUCH = 0.02
@@ -21,7 +21,7 @@ _WORTH_SAYING = 0.1
 
 def has_lost_records(report: Report) -> bool:
     """Whether kernels that were launched are not in a capture."""
-    return any(finding.id == _RECORDS_LOST for finding in report.findings)
+    return any(finding.id == RECORDS_LOST for finding in report.findings)
 
 
 def has_whole_graphs(report: Report) -> bool:

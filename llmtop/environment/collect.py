@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -57,11 +56,10 @@ def process_environment(pid: int) -> CommandEnvironment | None:
     """
     try:
         variables = procfs.environ(pid)
-        folder = Path(os.readlink(f"/proc/{pid}/cwd"))
-        words = Path(f"/proc/{pid}/cmdline").read_bytes().rstrip(b"\0").split(b"\0")
+        folder, words = Path(procfs.folder(pid)), procfs.words(pid)
     except (OSError, LlmtopError):
         return None
-    return collect_environment([os.fsdecode(word) for word in words], variables, folder, diff="hash", torch=False)
+    return collect_environment(words, variables, folder, diff="hash", torch=False)
 
 
 def as_dict(found: CommandEnvironment) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The machine that a command runs on, from /proc, /sys and nvidia-smi."""
+"""The machine that a command runs on, from the kernel's files and nvidia-smi."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def read_machine() -> Machine:
         host=platform.node(),
         system=_system(),
         kernel=platform.release(),
-        cpu=_cpu(),
+        cpu=procfs.cpu_model() or platform.machine(),
         cpus=os.cpu_count(),
         cpus_allowed=len(os.sched_getaffinity(0)),
         cpu_governor=_governors(),
@@ -71,11 +71,6 @@ def _text(path: str | Path) -> str:
 def _system() -> str | None:
     found = re.search(r'^PRETTY_NAME="?([^"\n]+)', _text("/etc/os-release"), re.MULTILINE)
     return found[1] if found else None
-
-
-def _cpu() -> str | None:
-    found = re.search(r"^(?:model name|Model)\s*:\s*(.+)$", _text("/proc/cpuinfo"), re.MULTILINE)
-    return found[1].strip() if found else platform.machine()
 
 
 def _governors() -> dict[str, int]:

@@ -12,13 +12,13 @@ from typing import Any
 
 from llmtop.environment.model import PythonFacts
 from llmtop.environment.programs import run_for_text
+from llmtop.naming import variable_names
 from llmtop.redaction.secret_filter import without_secrets
 
-_PYTHON = re.compile(r"python(\d+(\.\d+)*)?t?$")
+PYTHON = re.compile(r"python(\d+(\.\d+)*)?t?$")
+"""File name of a Python interpreter."""
 _ASK_SECONDS = 60.0
 """collect_env looks at every package and starts a dozen programs; torch alone takes seconds to import."""
-_INJECTED = ("LD_PRELOAD", "NSYS_", "QUADD_", "CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH")
-"""By which a profiler would take the asked Python for a part of the training."""
 _ASKED = r"""
 import json, sys
 from importlib import metadata
@@ -57,7 +57,7 @@ def find_python(command: Sequence[str], variables: Mapping[str, str]) -> str | N
     """The Python that a command line starts, as far as its words and the first line of its program tell."""
     path = variables.get("PATH")
     for place, word in enumerate(command):
-        if _PYTHON.match(Path(word).name) and (found := shutil.which(word, path=path)):
+        if PYTHON.match(Path(word).name) and (found := shutil.which(word, path=path)):
             return found
         if place == 0 and (found := _by_first_line(shutil.which(word, path=path))):
             return found
@@ -72,7 +72,7 @@ def _by_first_line(program: str | None) -> str | None:
     except OSError:
         return None
     words = first[2:].split() if first.startswith("#!") else []
-    named = [word for word in words if _PYTHON.match(Path(word).name)]
+    named = [word for word in words if PYTHON.match(Path(word).name)]
     return shutil.which(named[0]) if named else None
 
 
@@ -93,9 +93,9 @@ def python_facts(
 @functools.lru_cache(maxsize=8)
 def _query_python(python: str, variables: tuple[tuple[str, str], ...], torch: bool) -> PythonFacts:
     # It is no training: nothing attaches, and no GPU memory is taken beside the next run.
-    kept = {name: value for name, value in variables if not name.startswith(_INJECTED)}
+    kept = {name: value for name, value in variables if not name.startswith(variable_names.PROFILER_PREFIXES)}
     words = [python, "-c", _ASKED, *(["torch"] if torch else [])]
-    printed = run_for_text(words, seconds=_ASK_SECONDS, variables={**kept, "LLMTOP_OFF": "1"})
+    printed = run_for_text(words, seconds=_ASK_SECONDS, variables={**kept, variable_names.OFF: "1"})
     try:
         found: dict[str, Any] = json.loads((printed or "").rpartition("\n")[2])
     except ValueError:

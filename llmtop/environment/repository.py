@@ -33,7 +33,7 @@ def repository(folder: Path, *, diff: DiffKept) -> Repository | None:
         return None
     status = _git(folder, "status", "--porcelain")
     lines = None if status is None else status.splitlines()
-    raw = run_for_bytes(_command(folder, *_DIFF)) if diff != "none" else None
+    raw = run_for_bytes(git_command(folder, *_DIFF)) if diff != "none" else None
     stat = _git(folder, *_DIFF, "--stat") if diff != "none" else None
     text = raw[: 4 * _MOST].decode(errors="replace") if raw is not None and diff == "text" else None
     remote = _git(folder, "remote", "get-url", "origin")
@@ -51,9 +51,9 @@ def repository(folder: Path, *, diff: DiffKept) -> Repository | None:
 
 
 def _git(folder: Path, *words: str) -> str | None:
-    return run_for_text(_command(folder, *words), most=_MOST + 1)
+    return run_for_text(git_command(folder, *words), most=_MOST + 1)
 
 
-def _command(folder: Path, *words: str) -> list[str]:
+def git_command(folder: Path, *words: str) -> list[str]:
     """Command line of git that takes no locks and starts no monitor that the repository names."""
     return ["git", "--no-optional-locks", "-c", "core.fsmonitor=false", "-C", str(folder), *words]

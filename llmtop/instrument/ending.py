@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from llmtop.instrument.guest import registry
 from llmtop.instrument.guest.guard import run_alone
+from llmtop.naming import variable_names
 
 if TYPE_CHECKING:
     from llmtop.instrument.record.state import State
@@ -51,7 +52,7 @@ def end(recorder: State) -> None:
 
 def _kineto_has_traced() -> bool:
     """Whether a capture from outside was begun here: those destructors crash as well while it runs."""
-    directory = os.environ.get("KINETO_IPC_SOCKET_DIR")
+    directory = os.environ.get(variable_names.KINETO_SOCKET_DIR)
     return directory is not None and os.path.exists(f"{directory}/told-{os.getpid()}")
 
 

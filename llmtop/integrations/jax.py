@@ -25,9 +25,9 @@ from llmtop.instrument.guest import guard, registry
 from llmtop.instrument.record import recorder
 from llmtop.instrument.record.recorder import Step
 from llmtop.integrations.guarded import run_guarded
+from llmtop.naming import profiler_marks
 
 F = TypeVar("F", bound=Callable[..., Any])
-MARK = "llmtop.step"
 """What a step is called in what jax.profiler records, beside its number."""
 _COMPILED = "/jax/core/compile/backend_compile_duration"
 _UNSEEN = "what a JAX step does on its device"
@@ -89,7 +89,7 @@ class JaxStep:
             _begin_observing()
         number = recorder.get().next_index if self._index is None else int(self._index)
         # Costs nothing to speak of while nobody records: the number is kept only then.
-        mark = jax.profiler.StepTraceAnnotation(MARK, step_num=number)
+        mark = jax.profiler.StepTraceAnnotation(profiler_marks.STEP, step_num=number)
         mark.__enter__()
         self._mark = mark
 

@@ -15,8 +15,6 @@ from llmtop.protocol.socket_dir import runtime_dir
 
 INJECT = Path(__file__).resolve().parent / "inject"
 """The folder that goes first on PYTHONPATH; it holds a sitecustomize.py that steps aside for the user's own."""
-HISTORY = "LLMTOP_MEMORY_HISTORY"
-"""Set by ``llmtop run --memory-history``: torch's allocator records the stack of each allocation."""
 
 
 def instrumented_environment(environment: Mapping[str, str]) -> dict[str, str]:

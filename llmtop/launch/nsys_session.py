@@ -21,6 +21,7 @@ if __name__ == "__main__":  # nsys runs this file by its path, in an interpreter
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from llmtop.launch import run_lifetime
+from llmtop.naming import variable_names
 
 AGAIN_SECONDS = 0.5
 BUSY_SECONDS = 30.0
@@ -28,7 +29,6 @@ BUSY_SECONDS = 30.0
 COLLECTING_SECONDS = 60.0
 """How long a capture that was running when the training ended has for being stopped by whoever started it."""
 
-_INJECTED = ("LD_PRELOAD", "NSYS_", "QUADD_", "CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH")
 _NOT_FOR_THE_TRAINING = frozenset({"LD_LIBRARY_PATH", "PWD", "OLDPWD", "SHLVL", "_"})
 """What a wrapper script around nsys changes for nsys's own sake."""
 
@@ -137,7 +137,8 @@ def _main(arguments: list[str]) -> None:
         from llmtop.launch.spawn_detached import hand_over
 
         hand_over(arguments[1], os.environ)
-        clean = {name: value for name, value in os.environ.items() if not name.startswith(_INJECTED)}
+        injected = variable_names.PROFILER_PREFIXES
+        clean = {name: value for name, value in os.environ.items() if not name.startswith(injected)}
         again = [sys.executable, "-I", "-S", str(Path(__file__).resolve()), "keep", *arguments[2:]]
         os.execve(sys.executable, again, clean)
     pid, marker, nsys, session = arguments[1:]

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from llmtop.environment.python_facts import PYTHON
 from llmtop.errors import NotPossibleHere
 from llmtop.format import printable
 from llmtop.launch.inject._llmtop_watch import ABI
 from llmtop.redaction.secret_filter import words_without_secrets
 from llmtop.system import procfs
 
-_PYTHON = re.compile(r"python(\d+(\.\d+)*)?t?$")
 _WITH_VALUE = "WX"
 """Options of the interpreter whose value may be the next word."""
 _LAST = "cm"
@@ -38,7 +37,7 @@ _START_OTHERS = frozenset({
 
 def unsupported_python_flag(command: Sequence[str]) -> str | None:
     """The option by which a Python with this command line ignores what `llmtop run` prepared; None without one."""
-    if not command or not _PYTHON.match(Path(command[0]).name):
+    if not command or not PYTHON.match(Path(command[0]).name):
         return None
     words = iter(command[1:])
     for word in words:
@@ -74,7 +73,7 @@ def unattachable_reason(command: Sequence[str], program: str) -> str | None:
     name = Path(command[0]).name
     if name in _LEAVE_THE_ENVIRONMENT:
         return f"{name} does not hand its environment on: put llmtop run behind it, before the Python that trains"
-    if _PYTHON.match(name) or name in _START_OTHERS:
+    if PYTHON.match(name) or name in _START_OTHERS:
         return None
     try:
         with open(program, "rb") as file:
@@ -91,12 +90,12 @@ def sentences(pids: Iterable[int]) -> list[str]:
 
 def _unseen_message(pid: int) -> str | None:
     try:
-        words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").rstrip("\0").split("\0")
+        words = procfs.words(pid)
         option = unsupported_python_flag(words)
         if (
             option is None
             or ABI not in procfs.environ(pid)
-            or "libtorch" not in Path(f"/proc/{pid}/maps").read_text()
+            or not any("libtorch" in name for name in procfs.mapped_files(pid))
         ):
             return None
     except (OSError, NotPossibleHere):

@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Callable, Sequence
 from pathlib import PurePath
 
-from llmtop.format import DASH, counted, duration, printable, size
+from llmtop.format import BRIEF_LINES, DASH, counted, duration, printable, size
 from llmtop.memory.model import (
     DeviceGrowth,
     Growth,
@@ -18,16 +18,13 @@ from llmtop.memory.model import (
     MemoryReport,
     MemoryTimeline,
 )
+from llmtop.report.render.text import BRIEF_FINDINGS, SIGNS
 from llmtop.report.render.text_table import TextTable
 
-BRIEF_LINES = 60
-"""As of the report of a capture: what is read before the next command is typed."""
-_SIGNS = {"critical": "!!", "warning": "!", "info": "·"}
 _EIGHTHS = " ▁▂▃▄▅▆▇█"
 _ROWS = 6
 """Of the drawn timeline, in a brief report and in a full one."""
 _FULL_ROWS = 12
-_BRIEF_FINDINGS = 3
 _ALL = 1 << 30
 
 Style = Callable[[str, str], str]
@@ -47,7 +44,7 @@ def brief(report: MemoryReport, width: int = 100, style: Style | None = None) ->
     """
     paint, width = style or _plain, max(60, min(width, 140))
     lines = _head(report, width, paint)[:6]
-    for finding in report.findings[:_BRIEF_FINDINGS]:
+    for finding in report.findings[:BRIEF_FINDINGS]:
         lines += ["", *_finding(finding, width, paint)[:4]]
     shown = sorted(report.devices, key=lambda device: -_most(device))[:1]
     last = "--full says all: stacks, modules, sizes, every device and finding; --json has them as data."
@@ -106,7 +103,7 @@ def _head(report: MemoryReport, width: int, paint: Style) -> list[str]:
 def _finding(finding: MemoryFinding, width: int, paint: Style) -> list[str]:
     saved = finding.saves_at_most_bytes
     saves = "" if saved is None else f" Saves at most {size(saved)}."
-    said = f"{_SIGNS.get(finding.severity, '·')} {printable(finding.summary, 1000)}{saves}"
+    said = f"{SIGNS.get(finding.severity, '·')} {printable(finding.summary, 1000)}{saves}"
     lines = [paint(line, finding.severity) for line in _wrapped(said, width, "", "  ")]
     if finding.fix:
         lines += _wrapped(f"do: {printable(finding.fix, 1000)}", width, "  ", "      ")

@@ -4,6 +4,10 @@ QUIET_S = 5.0
 QUIET_STEPS = 5.0
 """No step for so many seconds, and for so many times the usual one, is worth a look at the collectives: by the
 training itself (`wire.Collectives`), and by a monitor that asks NCCL."""
+COUNTS_LOOK_S = 1.0
+"""How often a quiet training looks at its counts of collectives."""
+COUNTS_STILL_S = 2 * COUNTS_LOOK_S
+"""Two looks with the same counts take at most so long: an alert comes 5 to 7 s after the last step."""
 STALLED_SECONDS = 60.0
 STALLED_STEPS = QUIET_STEPS
 """Stalled is: alive, and no step, nor other work that can be seen, for max(STALLED_SECONDS, STALLED_STEPS times

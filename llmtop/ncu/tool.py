@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from llmtop.errors import NotPossibleHere
+from llmtop.system import procfs
 
 _PLACES = ("/opt/nvidia/nsight-compute/*/ncu", "/usr/local/cuda*/bin/ncu", "/usr/local/NVIDIA-Nsight-Compute*/ncu")
 _VERSION = re.compile(r"Version (\d+(?:\.\d+)+)")
@@ -20,7 +21,6 @@ WHERE = (
     "install Nsight Compute (https://developer.nvidia.com/nsight-compute, or cuda-nsight-compute of CUDA's "
     "packages), or set LLMTOP_NCU to its ncu"
 )
-_SYS_ADMIN, _PERFMON = 21, 38
 REMEDY = (
     "run it as root (sudo), or open the counters to all users: echo 'options nvidia "
     "NVreg_RestrictProfilingToAdminUsers=0' | sudo tee /etc/modprobe.d/nvidia.conf, then reboot; a container is "
@@ -100,22 +100,11 @@ def _usable(path: Path) -> NcuTool:
     return NcuTool(path, match[1])
 
 
-def counters_refused(proc: Path = Path("/proc")) -> str:
-    """Why this process may not read the GPU's counters; "" where nothing is known that forbids it.
-
-    Args:
-        proc: where the kernel tells of the driver and of this process.
-    """
-    try:
-        parameters = (proc / "driver/nvidia/params").read_text(errors="replace")
-        status = (proc / "self/status").read_text(errors="replace")
-    except OSError:
+def counters_refused() -> str:
+    """Why this process may not read the GPU's counters; "" where nothing is known that forbids it."""
+    if not procfs.are_gpu_counters_restricted():
         return ""
-    if "RmProfilingAdminOnly: 1" not in parameters:
-        return ""
-    match = re.search(r"^CapEff:\s*([0-9a-fA-F]+)", status, re.MULTILINE)
-    held = int(match[1], 16) if match else 0
-    if held >> _SYS_ADMIN & 1 or held >> _PERFMON & 1:
+    if any(map(procfs.has_capability, (procfs.CAP_SYS_ADMIN, procfs.CAP_PERFMON))):
         return ""
     who = "root without CAP_SYS_ADMIN, as in a container," if os.geteuid() == 0 else "this user"
     return f"the driver gives the GPU's counters to administrators only, and {who} is none (ERR_NVGPUCTRPERM)"

@@ -17,11 +17,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from llmtop.errors import NotPossibleHere, UnusableInput
+from llmtop.naming import variable_names
 from llmtop.system import procfs
 
 OLDEST = (2023, 4)
 """Older ones lack switches that are used here."""
-SESSION_VARIABLE = "NSYS_PROFILING_SESSION_ID"
+SESSION_VARIABLE = variable_names.NSYS_SESSION
 """Set by nsys in everything it launches, and accepted by ``--session``."""
 COMMAND_SECONDS = 20.0
 """How long a command that answers at once (version, help, sessions) may take; they take 10 to 30 ms."""
@@ -215,7 +216,7 @@ def child_environment() -> dict[str, str]:
     A monitor that itself runs in a pane under `nsys launch` must not have its children injected.
     """
     kept = dict(os.environ)
-    for name in ("LD_PRELOAD", SESSION_VARIABLE, "CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH"):
+    for name in ("LD_PRELOAD", SESSION_VARIABLE, variable_names.CUDA_INJECTION, variable_names.NVTX_INJECTION):
         kept.pop(name, None)
     return kept
 
@@ -344,7 +345,7 @@ def _try_find() -> Nsys | NotPossibleHere:
 
 def _beside(environ: Mapping[str, str]) -> Iterator[Nsys | NotPossibleHere]:
     """The nsys next to the library that was injected into the process: the very one that launched it."""
-    library = environ.get("NVTX_INJECTION64_PATH") or environ.get("CUDA_INJECTION64_PATH")
+    library = environ.get(variable_names.NVTX_INJECTION) or environ.get(variable_names.CUDA_INJECTION)
     beside = Path(library).with_name("nsys") if library else None
     if beside is not None and beside.is_file() and procfs.is_trusted(beside):
         yield _try(beside)

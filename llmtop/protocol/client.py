@@ -303,7 +303,7 @@ class Connection:
     def _command(self, text: str) -> str:
         """The training's command line without secrets, which monitors show and write to files.
 
-        By its words where this machine's /proc has them: in what it told, blanks within a word are lost.
+        By its words where this machine's kernel has them: in what it told, blanks within a word are lost.
         """
         from llmtop.redaction.secret_filter import without_secrets  # trainings load this file too, and never ask
 
@@ -335,7 +335,7 @@ def _pinned_path(path: Path, owner: int) -> Iterator[Path]:
             raise NotPossibleHere(
                 f"{path} is left alone: it is no socket that uid {owner} made in a folder of his"
             )
-        yield Path(f"/proc/self/fd/{file}")
+        yield Path(procfs.descriptor_path(file))
 
 
 def _other_protocol(protocol: int, version: str) -> str:

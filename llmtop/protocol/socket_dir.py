@@ -10,6 +10,7 @@ import tempfile
 from pathlib import Path
 
 from llmtop.errors import NotPossibleHere
+from llmtop.naming import variable_names
 
 MAX_DIRECTORY_BYTES = 85
 """A socket's path may have 107 bytes, of which its name takes up to 22 with a pid of seven digits."""
@@ -25,7 +26,7 @@ def runtime_dir(uid: int | None = None) -> Path:
     Raises:
         NotPossibleHere: the path is relative, and that folder is gone.
     """
-    override = os.environ.get("LLMTOP_DIR")
+    override = os.environ.get(variable_names.RUNTIME_DIR)
     if override:
         try:
             return Path(os.path.abspath(os.path.expanduser(override)))

@@ -293,6 +293,10 @@ class StalledAt(msgspec.Struct, tag="standstill", kw_only=True):
     """In words: "at a breakpoint"; empty when it goes on."""
 
 
+CAPTURE_ENDED = ("done", "failed", "cancelled")
+"""States of a capture that is over."""
+
+
 class CaptureState(msgspec.Struct, tag="capture_state", kw_only=True, omit_defaults=True):
     """From the training: how a capture that it was asked for goes."""
 

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from llmtop.errors import UnusableInput
+from llmtop.naming import file_names
 from llmtop.system.inputs import read_input
 
 _HASH = 12
@@ -66,10 +67,10 @@ def read_environment(path: Path) -> Environment | None:
         path: the folder of the capture, or a file in it.
     """
     folder = path if path.is_dir() else path.parent
-    found = _read(folder / "capture.json")
+    found = _read(folder / file_names.CAPTURE_INFO)
     if found is None:
         return None
-    around = parse_environment(_read(folder / "environment.json"))
+    around = parse_environment(_read(folder / file_names.ENVIRONMENT))
     git = found.get("git")
     git = git if isinstance(git, dict) else {}
     listed = found.get("gpus_before")
@@ -99,7 +100,7 @@ def stopped_early_of(path: Path) -> str | None:
     Args:
         path: as of `read_environment`.
     """
-    found = _read((path if path.is_dir() else path.parent) / "capture.json")
+    found = _read((path if path.is_dir() else path.parent) / file_names.CAPTURE_INFO)
     return None if found is None else _text(found, "stopped_early")
 
 

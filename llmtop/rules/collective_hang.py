@@ -10,8 +10,9 @@ from typing import Final, NamedTuple
 
 from llmtop import format as fmt
 from llmtop.model.snapshot import CollectiveCount, CommunicatorRank, StuckCommunicator
+from llmtop.model.stall_thresholds import COUNTS_STILL_S, QUIET_S, QUIET_STEPS
 from llmtop.rules.hang import is_still_doing_other_work, seconds_without_step
-from llmtop.rules.rule import AlertText, Rule, RuleText, complete_clauses
+from llmtop.rules.rule import AlertText, Rule, RuleText, complete_clauses, stack_advice
 from llmtop.rules.state.communicator import CommunicatorState
 from llmtop.rules.state.rank import JobState, RankState
 
@@ -129,7 +130,7 @@ def _hang_points(hang: Hang) -> tuple[str, ...]:
 def _hang_next_step(hang: Hang | None, named: RankState) -> str:
     if hang is not None and hang.behind is None:
         return "the network or mismatched shapes: NCCL_DEBUG=INFO, and compare the ranks' calls with torchfrtrace"
-    return f"press s for the Python stacks of {named.label}, or run: py-spy dump --pid {named.rank.pid}"
+    return stack_advice(named.label, named.rank.pid)
 
 
 HUNG_COLLECTIVE: Final = Rule[JobState](
@@ -139,10 +140,11 @@ HUNG_COLLECTIVE: Final = Rule[JobState](
     text=RuleText(
         meaning="Ranks have called a collective that another rank of their process group has not, or that does "
         "not end. The rank that is named is behind and waits for nobody itself.",
-        condition="no step for 5 s and for 5 times the median step, the counts of collectives stand still for 2 s "
-        "meanwhile, and one that was called has not ended; not while the rank behind is seen at other work, as in "
-        "a validation of its own, or has begun some and its process or GPU is busy. Where these name nobody: "
-        "ranks of an NCCL communicator are behind the others or do not answer, in two answers of NCCL's RAS",
+        condition=f"no step for {QUIET_S:.0f} s and for {QUIET_STEPS:.0f} times the median step, the counts of "
+        f"collectives stand still for {COUNTS_STILL_S:.0f} s meanwhile, and one that was called has not ended; "
+        "not while the rank behind is seen at other work, as in a validation of its own, or has begun some and "
+        "its process or GPU is busy. Where these name nobody: ranks of an NCCL communicator are behind the "
+        "others or do not answer, in two answers of NCCL's RAS",
         source="the counts of torch's flight recorder in each process (NCCL, gloo), and of NCCL 2.24 and later in "
         "all processes of the job; on 2 H100 with one rank that never joined an all-reduce they were 40 and 39",
         fields=("step_seconds", "util_pct", "power_watts"),

@@ -164,6 +164,7 @@ class Rules:
             state = self._ranks.get(key) or RankState(rank, now)
             state.update(rank, now, self._clock_shift)
             state.gpu = None if rank.gpu_uuid is None else self._gpus.get(rank.gpu_uuid)
+            state.process = None
             present[key] = state
         self._ranks = present
         self._take_processes(snapshot)

@@ -8,8 +8,8 @@ from llmtop import format as fmt
 from llmtop.hardware import clock_events
 from llmtop.hardware.gpu_errors import is_program_error, severity_of
 from llmtop.rules import limits
-from llmtop.rules.rule import AlertText, Rule, RuleText, complete_clauses
-from llmtop.rules.state.gpu import GpuState
+from llmtop.rules.rule import AlertText, Rule, RuleText, complete_clauses, stack_advice
+from llmtop.rules.state.gpu import WINDOW_SECONDS, GpuState
 
 UTIL_FULL: Final = (95.0, 90.0)
 """GPU-Util from which a GPU looks fully busy: to raise, and to stay raised."""
@@ -68,18 +68,18 @@ def _low_power_alert(gpu: GpuState) -> AlertText:
             "dram_active_pct": gpu.mean("dram_active_pct"),
             "mem_util_pct": gpu.mean("mem_util_pct"),
         },
-        next=_stack_advice(gpu),
+        next=_next_step(gpu),
         points=complete_clauses(
             _power_text(gpu), seen, f"util {fmt.percent(util)}", "a kernel spins or waits there"
         ),
     )
 
 
-def _stack_advice(gpu: GpuState) -> str:
+def _next_step(gpu: GpuState) -> str:
     """How to see what runs there, by a pid that means something here."""
     pids, foreign = sorted(set(gpu.rank_pids or gpu.pids)), sorted(set(gpu.foreign_pids))
     if pids:
-        return f"press s for the Python stacks of pid {pids[0]}, or run: py-spy dump --pid {pids[0]}"
+        return stack_advice(f"pid {pids[0]}", pids[0])
     if foreign:
         return (
             f"it is the host's pid {foreign[0]}, which cannot be seen from here (another container's?): look at "
@@ -225,11 +225,12 @@ THROTTLED: Final = Rule[GpuState](
 DRAM_BOUND: Final = limits.threshold_pair(limits.CONFIGURED.memory_bound.dram_pct, (70.0, 60.0))
 """The practical peak is 88 %; a GPT's training takes 31 to 42."""
 _TENSOR_IDLE: Final = (20.0, 25.0)
+_MEMORY_BOUND_UTIL: Final = 90.0
 
 
 def _is_memory_bound(gpu: GpuState, is_raised: bool) -> bool:
     dram, tensor, util = gpu.mean("dram_active_pct"), gpu.mean("tensor_active_pct"), gpu.mean("util_pct")
-    if dram is None or tensor is None or util is None or util < 90.0:
+    if dram is None or tensor is None or util is None or util < _MEMORY_BOUND_UTIL:
         return False
     return dram >= _threshold(DRAM_BOUND, is_raised) and tensor < _threshold(_TENSOR_IDLE, is_raised)
 
@@ -259,7 +260,7 @@ MEMORY_BOUND: Final = Rule[GpuState](
     text=RuleText(
         meaning="The SMs wait for device memory. More arithmetic per byte helps, more FLOP/s do not.",
         condition=f"DRAM active at least {DRAM_BOUND[0]:.0f} %, tensor active under {_TENSOR_IDLE[0]:.0f} %, "
-        "util at least 90 %, as means over 3 s",
+        f"util at least {_MEMORY_BOUND_UTIL:.0f} %, as means over {WINDOW_SECONDS:.0f} s",
         source=f"{MEASUREMENT_SOURCE} (elementwise chain: DRAM 88, tensor 0.3)",
         hold_seconds=3.0,
         clear_seconds=6.0,

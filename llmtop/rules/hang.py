@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from llmtop import format as fmt
+from llmtop.model.stall_thresholds import STALLED_SECONDS, STALLED_STEPS
 from llmtop.rules.gpu import is_busy_but_idle
-from llmtop.rules.rule import AlertText, Rule, RuleText, complete_clauses
+from llmtop.rules.rule import AlertText, Rule, RuleText, complete_clauses, stack_advice
 from llmtop.rules.state.gpu import GpuState
 from llmtop.rules.state.rank import JobState, RankState
 from llmtop.rules.state.windows import finite_or_none
@@ -222,7 +223,7 @@ def _stalled_next_step(named: RankState, found: BlockingRank | None) -> str:
         return f"let it go on: kill -CONT {pid}"
     if named.rank.state == "gone":
         return f"its output says why {named.label} left; end the job, it cannot go on"
-    return f"press s for the Python stacks of {named.label}, or run: py-spy dump --pid {pid}"
+    return stack_advice(named.label, pid)
 
 
 STALLED: Final = Rule[JobState](
@@ -235,8 +236,9 @@ STALLED: Final = Rule[JobState](
         "begun a phase, as it would in a validation. In a job of several ranks one is "
         "named where something tells who: it is stopped or gone, its step is behind, or its GPU idles while "
         "the others' spin.",
-        condition="no step, and no other work that can be seen, for 60 s and for 5 times the median step; a "
-        "process stopped by a signal is not stalled, nor a job in which one rank works at something else",
+        condition=f"no step, and no other work that can be seen, for {STALLED_SECONDS:.0f} s and for "
+        f"{STALLED_STEPS:.0f} times the median step; a process stopped by a signal is not stalled, nor a job in "
+        "which one rank works at something else",
         source="the training's own steps by the host's clock; who holds it up by both, steps and GPUs",
         clear_seconds=0.0,
         fields=("step_seconds", "util_pct", "power_watts"),

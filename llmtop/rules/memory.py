@@ -9,7 +9,7 @@ from llmtop import format as fmt
 from llmtop.rules import limits
 from llmtop.rules.rule import AlertText, Rule, RuleText, complete_clauses
 from llmtop.rules.state.gpu import GpuState, share_pct
-from llmtop.rules.state.memory_trend import MemoryRise
+from llmtop.rules.state.memory_trend import BRIEF_LEAK, BUCKETS, FAST_LEAK, SLOW_LEAK, MemoryRise
 from llmtop.rules.state.rank import RankState
 
 _RETRY_SECONDS: Final = 60.0
@@ -23,7 +23,7 @@ _AT_ONCE_SECONDS: Final = 300.0
 
 def used_pct(gpu: GpuState | None) -> float | None:
     """Memory in use on the GPU, by all processes."""
-    return None if gpu is None else share_pct(gpu.gpu.mem_used_bytes, gpu.gpu.mem_total_bytes)
+    return None if gpu is None else share_pct(gpu.mem_used_bytes, gpu.gpu.mem_total_bytes)
 
 
 def _has_retried(state: RankState) -> bool:
@@ -42,11 +42,10 @@ def _has_run_out_of_memory(state: RankState) -> bool:
 def _pressure_alert(state: RankState) -> AlertText:
     if _has_run_out_of_memory(state):
         return _out_of_memory_alert(state)
-    used, gpu, failures = used_pct(state.gpu), state.gpu.gpu if state.gpu else None, state.memory.failures
+    used, gpu, failures = used_pct(state.gpu), state.gpu, state.memory.failures
+    total = gpu.gpu.mem_total_bytes if gpu else None
     where = f" ({state.where})" if state.where else ""
-    held = (
-        f"; {fmt.percent(used, 1)} of {fmt.size(gpu.mem_total_bytes)} in use" if gpu and used is not None else ""
-    )
+    held = "" if used is None else f"; {fmt.percent(used, 1)} of {fmt.size(total)} in use"
     label = state.label[0].upper() + state.label[1:]
     return AlertText(
         severity="warning",
@@ -54,7 +53,7 @@ def _pressure_alert(state: RankState) -> AlertText:
         f"time{'s' if failures != 1 else ''} while it was watched{held}.",
         evidence={
             "mem_used_bytes": gpu.mem_used_bytes if gpu else None,
-            "mem_total_bytes": gpu.mem_total_bytes if gpu else None,
+            "mem_total_bytes": total,
             "mem_used_pct": used,
             "memory_allocated_bytes": state.rank.memory_allocated_bytes,
             "memory_reserved_bytes": state.rank.memory_reserved_bytes,
@@ -166,9 +165,10 @@ MEMORY_GROWTH: Final = Rule[RankState](
     text=RuleText(
         meaning="What the training's tensors hold at the least rises all the time: something is kept that should "
         "be freed, most often a loss with its graph.",
-        condition=f"the least allocated memory in 8 stretches of at least 30 steps and 20 s (or 100 and 5 "
-        f"minutes) in a row rises each time, by {GROWTH_PCT:.0f} % of the GPU's memory in all; warm-up left out. "
-        f"Or that, and the most, in 8 stretches of 30 steps and 2 s, where the GPU would be full within "
+        condition=f"the least allocated memory in {BUCKETS} stretches of at least {FAST_LEAK[0]} steps and "
+        f"{FAST_LEAK[1]:.0f} s (or {SLOW_LEAK[0]} and {SLOW_LEAK[1] / 60:.0f} minutes) in a row rises each time, "
+        f"by {GROWTH_PCT:.0f} % of the GPU's memory in all; warm-up left out. Or that, and the most, in {BUCKETS} "
+        f"stretches of {BRIEF_LEAK[0]} steps and {BRIEF_LEAK[1]:.0f} s, where the GPU would be full within "
         f"{_AT_ONCE_SECONDS / 60:.0f} minutes",
         source="torch.cuda.memory_allocated as the training publishes it",
         clear_seconds=5.0,

@@ -13,7 +13,7 @@ from llmtop.model.snapshot import Cause
 from llmtop.rules import limits
 from llmtop.rules.inference import step_noun
 from llmtop.rules.recent_steps import is_kept_busy
-from llmtop.rules.rule import AlertText, Rule, RuleText, complete_clauses
+from llmtop.rules.rule import SAVE_LESS_OFTEN, AlertText, Rule, RuleText, complete_clauses
 from llmtop.rules.state.rank import RankState
 from llmtop.rules.state.windows import finite_or_none
 
@@ -53,7 +53,7 @@ ADVICE: Final = (
     ),
     CauseAdvice(
         ("save(", "checkpoint", "dump("),
-        "save less often, or in the background (torch.distributed.checkpoint.async_save)",
+        SAVE_LESS_OFTEN,
     ),
     CauseAdvice(("sleep(",), "it sleeps: take that out of the loop"),
     CauseAdvice(

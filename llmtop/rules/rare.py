@@ -11,7 +11,7 @@ from typing import Final
 from llmtop import format as fmt
 from llmtop.model.snapshot import RareSteps
 from llmtop.naming.phase_names import role_of
-from llmtop.rules.rule import AlertText, Rule, RuleText, complete_clauses
+from llmtop.rules.rule import SAVE_LESS_OFTEN, AlertText, Rule, RuleText, complete_clauses
 from llmtop.rules.state.rank import RankState
 from llmtop.rules.state.windows import finite_or_none
 from llmtop.step_history.rare_steps import rare_steps_text
@@ -20,7 +20,6 @@ LOST_PCT: Final = (5.0, 3.5)
 """Of the time, beyond what the usual steps would take: to raise and to stay raised."""
 WARNING_PCT: Final = 20.0
 
-_SAVING: Final = "save less often, or in the background (torch.distributed.checkpoint.async_save)"
 _LOADING: Final = "persistent_workers=True if epochs begin there; press s for the stacks while one lasts"
 _DEFAULT_ADVICE: Final = (
     "if it is an evaluation or a checkpoint, do it less often; press s for the stacks while one lasts"
@@ -71,7 +70,7 @@ def _next_step(part: str | None) -> str:
     if part is None:
         return _DEFAULT_ADVICE
     if "checkpoint" in part or "save" in part:
-        return _SAVING
+        return SAVE_LESS_OFTEN
     return _LOADING if role_of(part) == "input" else _DEFAULT_ADVICE
 
 

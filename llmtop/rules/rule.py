@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from llmtop.format import DASH, round_significant
 from llmtop.model.bottlenecks import AlertId
@@ -69,6 +69,19 @@ class Rule(Generic[Subject]):
     covered_by: frozenset[AlertId] = field(default_factory=frozenset)
     """Ids of alerts that are the cause of this one: while one of them is up for the same GPU, process or job,
     this one is not shown."""
+
+
+SAVE_LESS_OFTEN: Final = "save less often, or in the background (torch.distributed.checkpoint.async_save)"
+
+
+def stack_advice(who: str, pid: int) -> str:
+    """Return how to see what a process does.
+
+    Args:
+        who: how the alert calls the process.
+        pid: of it.
+    """
+    return f"press s for the Python stacks of {who}, or run: py-spy dump --pid {pid}"
 
 
 def complete_clauses(*texts: str) -> tuple[str, ...]:

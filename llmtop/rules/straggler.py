@@ -18,7 +18,6 @@ from typing import Final, NamedTuple
 
 from llmtop import format as fmt
 from llmtop.model.snapshot import GRADIENT_POINTS, Arrival, Cause
-from llmtop.model.straggler_thresholds import LATE_STEP_PCT
 from llmtop.naming.phase_names import Role
 from llmtop.rules import limits
 from llmtop.rules.rule import AlertText, Rule, RuleText, complete_clauses
@@ -28,7 +27,7 @@ from llmtop.rules.state.windows import finite_or_none
 from llmtop.rules.step_bound import timed_steps
 from llmtop.step_history.whole_steps import OUTSIDE
 
-BEHIND_PCT: Final = limits.threshold_pair(limits.CONFIGURED.straggler.step_pct, LATE_STEP_PCT)
+BEHIND_PCT: Final = limits.threshold_pair(limits.CONFIGURED.straggler.step_pct, (10.0, 7.0))
 """(Others' median wait - this rank's wait) / step: to raise, and to stay raised."""
 RATIO: Final = (0.83, 0.88)
 RATIO_PCT: Final = limits.threshold_pair(0.3 * BEHIND_PCT[0], (3.0, 2.0))

@@ -9,12 +9,11 @@ from pathlib import Path
 
 from msgspec import structs
 
-from llmtop.format import counted, duration, percent, printable, shorten_middle
+from llmtop.format import BRIEF_LINES, counted, duration, percent, printable, shorten_middle
 from llmtop.stacks.model import Counters, HotFrame, ProcessStacks, StackNode, StackReport, ThreadStacks
 
 Style = Callable[[str, str], str]
 
-BRIEF_LINES = 60
 OWN = "▸"
 """Before the script's own code; never colour alone."""
 _BRIEF_PCT, _FULL_PCT = 3.0, 0.5

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from itertools import pairwise
+from statistics import median
 from typing import NamedTuple
 
 from llmtop import format as fmt
@@ -117,10 +118,9 @@ class RareStepFinder:
         cost = max(0.0, sum(cost for _, cost in kind))
         if cost < LEAST_SHARE * elapsed or len(kind) > MOST_SHARE * count:
             return None
-        ordered = sorted(long.seconds for long, _ in kind)
         return RareSteps(
             every=_regular_interval([long.ordinal for long, _ in kind]),
-            seconds=ordered[len(ordered) // 2],
+            seconds=median(long.seconds for long, _ in kind),
             usual_seconds=self._usual,
             seconds_per_hour=3600.0 * cost / elapsed,
             part=kind[0][0].part,
@@ -150,9 +150,9 @@ class RareStepFinder:
 
 def _regular_interval(ordinals: list[int]) -> float | None:
     """The steps from one to the next where that is regular."""
-    gaps = sorted(b - a for a, b in pairwise(ordinals))
+    gaps = [b - a for a, b in pairwise(ordinals)]
     if len(gaps) < 2:
         return None
-    usual = gaps[len(gaps) // 2]
+    usual = median(gaps)
     near = sum(abs(gap - usual) <= max(REGULAR_WITHIN * usual, 0.5) for gap in gaps)
     return float(usual) if near >= REGULAR_SHARE * len(gaps) else None

@@ -22,9 +22,9 @@ from __future__ import annotations
 import math
 from collections import deque
 from itertools import islice
+from statistics import median
 
 from llmtop.model.snapshot import Change, RareSteps
-from llmtop.order_statistics import upper_median
 from llmtop.step_history.change_point import NORMAL_AFTER_SECONDS, ChangePoint
 from llmtop.step_history.rare_steps import RareStepFinder
 from llmtop.step_history.step_blocks import (
@@ -175,7 +175,7 @@ class StepChanges:
         if len(run) >= 64 * RUN_STEPS:
             self._end_run()  # the other test has had enough
             return False
-        if upper_median([whole.seconds for whole in run]) <= self._level:
+        if median([whole.seconds for whole in run]) <= self._level:
             return False  # many of them are no longer than before
         found = ChangePoint(
             first, run[0].step.index, run[0].step.started_at, level_of(before), parts_of(before), spread_of(before)
@@ -208,7 +208,7 @@ class StepChanges:
         least = RUN_LEAST if len(self._bursts) >= BASE_BLOCKS else RUN_LEAST_AT_FIRST
         over = max(least, min(RUN_MOST, BURST_MARGIN * max(self._bursts, default=0.0)))
         self._level = math.exp(max(usual_level + over, highs[len(highs) * 3 // 4] + math.log(1.1)))
-        self._rare.set_usual(math.exp(usual_level), math.exp(highs[len(highs) // 2]), parts_of(recent))
+        self._rare.set_usual(math.exp(usual_level), math.exp(median(highs)), parts_of(recent))
 
     def _compare_windows(self) -> bool:
         """Compare the last blocks with those before them, in windows of several lengths."""
@@ -223,7 +223,7 @@ class StepChanges:
             short = sum([block.seconds for block in after]) < seconds
             for name in (None, *islice(after[-1].parts, MOST_PARTS)):
                 values = series_of([*before, *after], name, usual)
-                shift = upper_median(values[-width:]) - upper_median(values[:-width])
+                shift = median(values[-width:]) - median(values[:-width])
                 if now % width == 0:
                     self._past(name)[scale].add(now, shift)
                 if abs(shift) < least or (short and shift > 0):
@@ -258,7 +258,7 @@ class StepChanges:
         before, after = values[:place], values[place:]
         if len(before) < max(4, width // 2) or len(after) < max(2, width * 3 // 4):
             return False
-        shift = upper_median(after) - upper_median(before)
+        shift = median(after) - median(before)
         usual = self._usual_shift(name, scale, self._closed - len(after))
         if abs(shift) < max(least, usual) or not _is_step(before, after, max(min(4, width), width // 4)):
             return False
@@ -351,10 +351,10 @@ class StepChanges:
 
 def _is_step(before: list[float], after: list[float], near: int) -> bool:
     """Whether nearly all values lie on their side, and the change is between those next to each other."""
-    low, high = upper_median(before), upper_median(after)
+    low, high = median(before), median(after)
     shift, middle = high - low, (low + high) / 2
     if sum((value > middle) == (shift > 0) for value in after) < LASTING_SHARE * len(after):
         return False
     if sum((value < middle) == (shift > 0) for value in before) < LASTING_SHARE * len(before):
         return False
-    return (upper_median(after[:near]) - upper_median(before[-near:])) / shift >= ABRUPT_SHARE
+    return (median(after[:near]) - median(before[-near:])) / shift >= ABRUPT_SHARE

@@ -1,13 +1,89 @@
-"""What /proc says about other processes and this machine, read without a device library."""
+"""What /proc reports about processes, threads and this machine, read without a device library.
+
+The only module that names /proc: `tests/system/test_procfs.py` holds that. It imports next to nothing, because
+trainings and the driver's process load it; where a monitor needs what psutil has too, it asks psutil.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import stat
-from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
 from llmtop.errors import NotPossibleHere
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    Pid = int | Literal["self"]
+
+ROOT = "/proc"
+"""Where it is mounted; tests put a folder of theirs in its place."""
+CAP_SYS_PTRACE, CAP_SYS_ADMIN, CAP_PERFMON = 19, 21, 38
+"""Numbers of capabilities (linux/capability.h)."""
+_CHUNK_BYTES = 1 << 16
+
+
+# ---- files ----
+
+
+def path(*parts: object) -> str:
+    """Return the path of a file or folder of /proc."""
+    return "/".join((ROOT, *map(str, parts)))
+
+
+def read(*parts: object) -> bytes:
+    """Return the content of a file of /proc.
+
+    Raises:
+        OSError: it is gone, or this user may not read it.
+    """
+    descriptor = os.open(path(*parts), os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        pieces = []
+        while piece := os.read(descriptor, _CHUNK_BYTES):
+            pieces.append(piece)
+        return b"".join(pieces)
+    finally:
+        os.close(descriptor)
+
+
+def text(*parts: object) -> str:
+    """Return the text of a file of /proc; empty when it has gone, as threads and GPUs do at any time."""
+    try:
+        return read(*parts).decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def link(*parts: object) -> str:
+    """Return where a link of /proc points; "" when it has gone, as descriptors do at any time."""
+    try:
+        return os.readlink(path(*parts))
+    except OSError:
+        return ""
+
+
+# ---- processes ----
+
+
+def pids() -> list[int]:
+    """Return the pids of all processes that /proc lists."""
+    return [int(name) for name in os.listdir(ROOT) if name.isdigit()]
+
+
+def own_pids() -> set[int]:
+    """Return the pids of all processes of this user."""
+    uid = os.geteuid()
+    found = set()
+    for entry in os.scandir(ROOT):
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                if entry.stat().st_uid == uid:
+                    found.add(int(entry.name))
+    return found
 
 
 def environ(pid: int) -> dict[str, str]:
@@ -17,7 +93,7 @@ def environ(pid: int) -> dict[str, str]:
         NotPossibleHere: it is gone, or belongs to another user.
     """
     try:
-        raw = Path(f"/proc/{pid}/environ").read_bytes()
+        raw = read(pid, "environ")
     except PermissionError:
         raise NotPossibleHere(
             f"process {pid} belongs to another user; run llmtop as that user, or as root: sudo llmtop …"
@@ -26,6 +102,24 @@ def environ(pid: int) -> dict[str, str]:
         raise NotPossibleHere(f"there is no process {pid} here") from None
     pairs = (entry.partition(b"=") for entry in raw.split(b"\0") if b"=" in entry)
     return {os.fsdecode(name): os.fsdecode(value) for name, _, value in pairs}
+
+
+def has_variable(pid: int, entry: bytes) -> bool:
+    """Return whether the process was started with `entry` (NAME=value); False also where that cannot be seen."""
+    try:
+        return entry in read(pid, "environ").split(b"\0")
+    except OSError:
+        return False
+
+
+def words(pid: Pid) -> list[str]:
+    """Return the words of the command line, secrets included; empty for a kernel thread.
+
+    Raises:
+        OSError: the process is gone.
+    """
+    raw = read(pid, "cmdline").rstrip(b"\0")
+    return [os.fsdecode(word) for word in raw.split(b"\0")] if raw else []
 
 
 def command(pid: int) -> str | None:
@@ -38,10 +132,69 @@ def command(pid: int) -> str | None:
     )
 
     try:
-        raw = Path(f"/proc/{pid}/cmdline").read_bytes()
+        return " ".join(words_without_secrets([word for word in words(pid) if word])) or None
     except OSError:
         return None
-    return " ".join(words_without_secrets([os.fsdecode(word) for word in raw.split(b"\0") if word])) or None
+
+
+def folder(pid: int) -> str:
+    """Return the folder that the process works in.
+
+    Raises:
+        OSError: the process is gone, or belongs to another user.
+    """
+    return os.readlink(path(pid, "cwd"))
+
+
+def executable(pid: int) -> str:
+    """Return the path of the process's program.
+
+    Raises:
+        OSError: the process is gone, or belongs to another user.
+    """
+    return os.readlink(path(pid, "exe"))
+
+
+def root_folder(pid: int) -> str:
+    """Return where this process finds the files of `pid`: "", or a folder where they are a container's."""
+    root = path(pid, "root")
+    try:
+        same = os.path.samefile(root, "/")
+    except OSError:
+        return ""
+    return "" if same else root
+
+
+def runs_python(pid: int) -> bool:
+    """Return whether the process's program is a Python interpreter; False also where that cannot be seen."""
+    return "python" in os.path.basename(link(pid, "exe"))
+
+
+def mapped_files(pid: int) -> list[str]:
+    """Return the files that the process has mapped, libraries among them, each once.
+
+    Raises:
+        OSError: the process is gone, or belongs to another user.
+    """
+    lines = (line.split(maxsplit=5) for line in read(pid, "maps").decode(errors="replace").splitlines())
+    return list(dict.fromkeys(fields[5] for fields in lines if len(fields) > 5))
+
+
+def is_memory_readable(pid: int) -> bool:
+    """Return whether this process may read the memory of `pid`.
+
+    Asks the kernel itself: opening the file makes the same check as reading it, and does nothing else.
+
+    Raises:
+        FileNotFoundError: there is no such process.
+    """
+    try:
+        os.close(os.open(path(pid, "mem"), os.O_RDONLY | os.O_CLOEXEC))
+    except FileNotFoundError:
+        raise
+    except OSError:
+        return False
+    return True
 
 
 def is_alive(pid: int) -> bool:
@@ -57,112 +210,231 @@ def is_alive(pid: int) -> bool:
         return False
     except PermissionError:
         pass
-    state = _text(Path(f"/proc/{pid}/stat")).rpartition(")")[2].split()
-    return not state or state[0] not in ("Z", "X")
+    return thread_state(pid, None) not in ("Z", "X")
 
 
 def is_stopped(pid: int) -> bool:
     """Whether a signal has stopped the process (ctrl+z, SIGSTOP); no debugger has."""
-    return status(pid).get("State", "").startswith("T")
-
-
-def is_thread_running(pid: int, thread: int) -> bool:
-    """Whether a thread of a process is on a CPU or waits for one; False also where that cannot be seen."""
-    state = _text(Path(f"/proc/{pid}/task/{thread}/stat")).rpartition(")")[2].split()
-    return bool(state) and state[0] == "R"
+    return thread_state(pid, None) == "T"
 
 
 def started_ticks(pid: int) -> int | None:
     """When the process started, in clock ticks since boot: with the pid it names one process for good."""
     try:
-        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
-        return int(text.rpartition(")")[2].split()[19])
+        return int(stat_fields(pid)[19])
     except (OSError, IndexError, ValueError):
         return None
 
 
+def stat_fields(pid: int, thread: int | None = None) -> list[str]:
+    """Return the fields of /proc/PID/stat after the name (proc_pid_stat(5)): the state is the first.
+
+    Args:
+        pid: of the process.
+        thread: one of its threads, whose fields to return instead.
+
+    Raises:
+        OSError: it is gone, or hidden from this user.
+    """
+    parts = (pid, "stat") if thread is None else (pid, "task", thread, "stat")
+    return read(*parts).decode(errors="replace").rpartition(")")[2].split()
+
+
 def status(pid: int) -> dict[str, str]:
     """The fields of /proc/PID/status; empty when the process is gone."""
-    try:
-        lines = Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines()
-    except OSError:
-        return {}
+    lines = text(pid, "status").splitlines()
     return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
 
 
-def runs_python(pid: int) -> bool:
-    """Return whether the process's program is a Python interpreter; False also where that cannot be seen."""
-    return "python" in Path(_link_target(f"/proc/{pid}/exe")).name
+def status_fields(pid: int, *names: str) -> list[list[str]]:
+    """Return the words of some fields of /proc/PID/status: cheaper than all of them.
 
-
-def pids() -> list[int]:
-    """Return the pids of all processes that /proc lists."""
-    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
-
-
-def has_variable(pid: int, entry: bytes) -> bool:
-    """Return whether the process was started with `entry` (NAME=value); False also where that cannot be seen."""
-    try:
-        return entry in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-    except OSError:
-        return False
+    Raises:
+        OSError: the process is gone, or hidden from this user.
+    """
+    lines = read(pid, "status").decode(errors="replace")
+    return [lines.partition(f"\n{name}:")[2].partition("\n")[0].split() for name in names]
 
 
 def parent(pid: int) -> int | None:
     """The pid of a process's parent; None when the process is gone."""
-    text = status(pid).get("PPid")
-    return int(text) if text else None
+    found = status(pid).get("PPid")
+    return int(found) if found else None
 
 
-def _text(path: Path) -> str:
-    """The file's text; empty when it has gone, as threads and GPUs do at any time."""
+def owner(pid: int) -> int | None:
+    """Return the uid that the process runs as; None when it is gone."""
+    uids = status(pid).get("Uid", "").split()
+    return int(uids[0]) if uids else None
+
+
+def has_capability(number: int) -> bool:
+    """Return whether this process has a capability in effect."""
+    return bool(int(status(os.getpid()).get("CapEff") or "0", 16) >> number & 1)
+
+
+def namespace(pid: Pid, kind: str) -> str:
+    """Return the name of a process's namespace of that kind ("net", "pid", "time"); "" where unknown."""
+    return link(pid, "ns", kind)
+
+
+def private_bytes() -> int:
+    """Return the resident memory of this process that no file backs; 0 where the system does not tell it."""
+    fields = text("self", "statm").split()
     try:
-        return path.read_text(errors="replace")
+        return (int(fields[1]) - int(fields[2])) * os.sysconf("SC_PAGE_SIZE")
+    except (IndexError, ValueError):
+        return 0
+
+
+# ---- descriptors ----
+
+
+def descriptor_path(descriptor: int) -> str:
+    """Return a path of what one of this process's descriptors is open on."""
+    return path("self", "fd", descriptor)
+
+
+def open_descriptors() -> list[int]:
+    """Return the descriptors of this process; that of the listing itself, closed again, is among them."""
+    return [int(name) for name in os.listdir(path("self", "fd"))]
+
+
+def opened_files(pid: int) -> list[str]:
+    """Return what the descriptors of a process are open on: paths, "socket:[INODE]" and the like.
+
+    Empty where that cannot be seen.
+    """
+    try:
+        names = os.listdir(path(pid, "fd"))
     except OSError:
-        return ""
+        return []
+    return [target for name in names if (target := link(pid, "fd", name))]
 
 
-def is_trusted(path: Path) -> bool:
+def uses_gpu(pid: int) -> bool:
+    """Whether the process has an NVIDIA device open; False also where that cannot be seen."""
+    return any(re.fullmatch(r"/dev/nvidia\d+", target) for target in opened_files(pid))
+
+
+# ---- threads ----
+
+
+def thread_ids(pid: int) -> list[int]:
+    """Return the threads of a process, by number; empty when it is gone."""
+    try:
+        return sorted(int(name) for name in os.listdir(path(pid, "task")))
+    except OSError:
+        return []
+
+
+def thread_state(pid: int, thread: int | None) -> str | None:
+    """Return the state of a thread, or of a process: R, S, D, T, Z and so on; None where unknown or gone."""
+    try:
+        return stat_fields(pid, thread)[0]
+    except (OSError, IndexError):
+        return None
+
+
+def is_thread_running(pid: int, thread: int) -> bool:
+    """Whether a thread of a process is on a CPU or waits for one; False also where that cannot be seen."""
+    return thread_state(pid, thread) == "R"
+
+
+def thread_name(pid: int, thread: int | None) -> str:
+    """Return what the system calls a thread; "" when it has gone."""
+    return text(pid, "task", thread, "comm").strip()
+
+
+def set_own_thread_name(thread: int, name: str) -> None:
+    """Name a thread of this process, as py-spy and the like show it; does nothing where that is forbidden."""
+    with contextlib.suppress(OSError), open(path("self", "task", thread, "comm"), "wb") as comm:
+        comm.write(name.encode())
+
+
+def wait_channel(pid: int, thread: int) -> str:
+    """Return the function of the kernel in which a thread waits; "" where the kernel does not tell."""
+    return text(pid, "task", thread, "wchan").strip("0\0\n ")
+
+
+def system_call(pid: int, thread: int) -> tuple[int, ...]:
+    """Return the number of the system call that a thread is in and its arguments; empty where unknown."""
+    number, *arguments = text(pid, "task", thread, "syscall").split() or [""]
+    try:
+        return (int(number), *(int(one, 16) for one in arguments))
+    except ValueError:
+        return ()
+
+
+def thread_cpu_ns(pid: int, thread: int) -> tuple[int, int] | None:
+    """Return the ns that a thread was on a CPU, and waited for one; None when it has gone."""
+    fields = text(pid, "task", thread, "schedstat").split()
+    try:
+        return int(fields[0]), int(fields[1])
+    except (IndexError, ValueError):
+        return None
+
+
+# ---- the machine ----
+
+
+def kernel_setting(*parts: str) -> int | None:
+    """Return a number of /proc/sys; None where this kernel has no such setting."""
+    try:
+        return int(text("sys", *parts))
+    except ValueError:
+        return None
+
+
+def perf_event_paranoid() -> int | None:
+    """Return kernel.perf_event_paranoid; None where the kernel has no perf events."""
+    return kernel_setting("kernel", "perf_event_paranoid")
+
+
+def boot_id() -> str:
+    """Return the name of the machine's boot; "" where unknown."""
+    return text("sys", "kernel", "random", "boot_id").strip()
+
+
+def cpu_model() -> str | None:
+    """Return the name of the CPU; None where the kernel does not tell."""
+    match = re.search(r"^(?:model name|Model)\s*:\s*(.+)$", text("cpuinfo"), re.MULTILINE)
+    return match[1].strip() if match else None
+
+
+def gpu_models() -> tuple[str, ...]:
+    """Names of the NVIDIA GPUs, as the kernel driver lists them; empty without a driver."""
+    gpus = ("driver", "nvidia", "gpus")
+    try:
+        names = sorted(os.listdir(path(*gpus)))
+    except OSError:
+        return ()
+    matches = (re.search(r"^Model:\s*(.+)$", text(*gpus, name, "information"), re.MULTILINE) for name in names)
+    return tuple(match[1].strip() for match in matches if match)
+
+
+def driver_version() -> str | None:
+    """The version of NVIDIA's kernel driver; None without one."""
+    match = re.search(r"\b(\d{3}\.\d+(?:\.\d+)?)\b", text("driver", "nvidia", "version"))
+    return match[1] if match else None
+
+
+def are_gpu_counters_restricted() -> bool | None:
+    """Return whether NVIDIA's driver keeps the GPU's counters to administrators; None without a driver."""
+    parameters = text("driver", "nvidia", "params")
+    return "RmProfilingAdminOnly: 1" in parameters if parameters else None
+
+
+# ---- other files ----
+
+
+def is_trusted(program: Path) -> bool:
     """Whether only this user or root can have put that program there (its folder included)."""
     try:
-        for place in (path, path.parent):
+        for place in (program, program.parent):
             info = place.stat()
             if info.st_uid not in (os.geteuid(), 0) or info.st_mode & stat.S_IWOTH:
                 return False
     except OSError:
         return False
     return True
-
-
-def gpu_models() -> tuple[str, ...]:
-    """Names of the NVIDIA GPUs, as the kernel driver lists them; empty without a driver."""
-    files = sorted(Path("/proc/driver/nvidia/gpus").glob("*/information"))
-    matches = (re.search(r"^Model:\s*(.+)$", _text(file), re.MULTILINE) for file in files)
-    return tuple(match[1].strip() for match in matches if match)
-
-
-def driver_version() -> str | None:
-    """The version of NVIDIA's kernel driver; None without one."""
-    match = re.search(r"\b(\d{3}\.\d+(?:\.\d+)?)\b", _text(Path("/proc/driver/nvidia/version")))
-    return match[1] if match else None
-
-
-def uses_gpu(pid: int) -> bool:
-    """Whether the process has an NVIDIA device open; False also where that cannot be seen."""
-    try:
-        entries = _entries(f"/proc/{pid}/fd")
-    except OSError:
-        return False
-    return any(re.fullmatch(r"/dev/nvidia\d+", _link_target(entry)) for entry in entries)
-
-
-def _link_target(link: str) -> str:
-    """Where a link points; "" when it has gone, as descriptors do at any time."""
-    try:
-        return os.readlink(link)
-    except OSError:
-        return ""
-
-
-def _entries(folder: str) -> list[str]:
-    return [entry.path for entry in os.scandir(folder)]

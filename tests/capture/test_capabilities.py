@@ -133,8 +133,8 @@ def test_in_a_container_the_capability_is_named(monkeypatch: pytest.MonkeyPatch)
 def test_what_belongs_to_root_is_refused_to_others_with_the_setting(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = engine_named("nsys")
     monkeypatch.setattr(permissions.os, "geteuid", lambda: 1000)
-    monkeypatch.setattr(permissions, "is_profiling_restricted", lambda: True)
-    monkeypatch.setattr(permissions, "perf_paranoid", lambda: 4)
+    monkeypatch.setattr(procfs, "are_gpu_counters_restricted", lambda: True)
+    monkeypatch.setattr(procfs, "perf_event_paranoid", lambda: 4)
     metrics, sampling = engine.option_refusal("gpu-metrics"), engine.option_refusal("cpu-sampling")
     assert metrics is not None
     assert "NVreg_RestrictProfilingToAdminUsers=0" in metrics[1]
@@ -142,7 +142,7 @@ def test_what_belongs_to_root_is_refused_to_others_with_the_setting(monkeypatch:
     assert "perf_event_paranoid" in sampling[1]
     with pytest.raises(NotPossibleHere, match=r"cpu-sampling: .*; to change that: sudo sysctl"):
         check_options(engine, ["cpu-sampling"])
-    monkeypatch.setattr(permissions, "is_profiling_restricted", lambda: False)
+    monkeypatch.setattr(procfs, "are_gpu_counters_restricted", lambda: False)
     assert engine.option_refusal("gpu-metrics") is None
 
 
@@ -225,14 +225,14 @@ def test_a_pid_that_is_not_there_is_refused() -> None:
 
 
 def test_a_descriptor_that_goes_while_they_are_looked_at_hides_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    def entries(folder: str) -> list[str]:
-        return [f"{folder}/gone", f"{folder}/7"]
+    def listdir(folder: str) -> list[str]:
+        return ["gone", "7"]
 
     def readlink(path: str) -> str:
         if path.endswith("gone"):
             raise FileNotFoundError(path)
         return "/dev/nvidia3"
 
-    monkeypatch.setattr(procfs, "_entries", entries)
+    monkeypatch.setattr(os, "listdir", listdir)
     monkeypatch.setattr(os, "readlink", readlink)
     assert procfs.uses_gpu(1)

@@ -263,9 +263,7 @@ def test_where_perf_is_missing_or_forbidden_one_command_is_named(
     fake.write_text("#!/bin/sh\necho 'Error:' >&2; echo 'Access to it is limited.' >&2; exit 255\n")
     fake.chmod(0o755)
     assert "Access to it is limited" in program.check().says
-    level = tmp_path / "paranoid"
-    level.write_text("4\n")
-    monkeypatch.setattr(program, "_PARANOID", level)
+    monkeypatch.setattr(procfs, "perf_event_paranoid", lambda: 4)
     monkeypatch.setattr(program, "may_trace_kernel", lambda: False)
     refused = PerfEngine().refusal(Target(os.getpid()))
     assert refused is not None

@@ -23,6 +23,7 @@ from llmtop.ncu.profile import KernelProfile
 from llmtop.ncu.run import select_launch
 from llmtop.report.model import KernelTime, LaunchOrder
 from llmtop.report.per_step import PerStep
+from llmtop.system import procfs
 from tests.ncu.conftest import Llmtop
 from tests.support import nvml_stub
 from tests.support.ncu_reports import GEMM, StandInNcu
@@ -222,13 +223,18 @@ def test_doctor_says_what_is_there(llmtop: Llmtop, ncu: StandInNcu, tmp_path: Pa
         ("RmProfilingAdminOnly: 0\n", "0000000000000000", False),
     ],
 )
-def test_whether_counters_are_permitted(tmp_path: Path, parameters: str, capabilities: str, refused: bool) -> None:
+def test_whether_counters_are_permitted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, parameters: str, capabilities: str, refused: bool
+) -> None:
+    monkeypatch.setattr(procfs, "ROOT", str(tmp_path))
     (tmp_path / "driver/nvidia").mkdir(parents=True)
-    (tmp_path / "self").mkdir()
+    own = tmp_path / str(os.getpid())
+    own.mkdir()
     (tmp_path / "driver/nvidia/params").write_text(parameters)
-    (tmp_path / "self/status").write_text(f"Name:\tx\nCapEff:\t{capabilities}\n")
-    assert ("ERR_NVGPUCTRPERM" in tool.counters_refused(tmp_path)) is refused
-    assert tool.counters_refused(tmp_path / "none") == ""
+    (own / "status").write_text(f"Name:\tx\nCapEff:\t{capabilities}\n")
+    assert ("ERR_NVGPUCTRPERM" in tool.counters_refused()) is refused
+    monkeypatch.setattr(procfs, "ROOT", str(tmp_path / "none"))
+    assert tool.counters_refused() == ""
 
 
 def _row(functor: str = "", order: LaunchOrder | None = None) -> KernelTime:

@@ -112,6 +112,18 @@ def test_one_that_hangs_after_its_forward_pass_is_not_at_other_work(process: Pro
     assert [alert.pid for alert in told] == ([] if silent else [100])
 
 
+def test_what_a_process_did_when_it_was_last_listed_is_not_what_it_does() -> None:
+    ranks = (rank(0, count(39, 39), last_work_at=NOW - 8.5, last_step_at=NOW - 8.6), rank(1, count(40, 39)))
+    ranks = (*ranks, rank(2, count(40, 39)))
+    listed = Snapshot(
+        time=NOW, host=Host(name="node"), ranks=ranks, processes=(busy(cpu_pct=99.0, state="running"),)
+    )
+    rules = Rules()
+    assert not [alert for alert in rules.apply(listed).alerts if alert.id == "hung_collective"]
+    unlisted = rules.apply(Snapshot(time=NOW + 1, host=Host(name="node"), ranks=ranks))
+    assert [alert.pid for alert in unlisted.alerts if alert.id == "hung_collective"] == [100]
+
+
 def test_it_is_told_instead_of_stalled() -> None:
     ranks = [rank(n, count(40 - (n == 1), 39), state="stalled", last_step_at=NOW - 100) for n in range(3)]
     assert [alert.id for alert in alerts_of(*ranks)] == ["hung_collective"]

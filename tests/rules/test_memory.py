@@ -15,11 +15,13 @@ class Training:
 
     def __init__(self, steps_per_second: int = 2) -> None:
         self.rules, self.seconds, self.steps_per_second = Rules(), 0, steps_per_second
+        self.sampled_at: float | None = None
+        """When the driver last answered; None: just now."""
 
     def look(self, allocated: int = 20 * GIB, used: int = 30 * GIB, **fields: object) -> list[Alert]:
         """The alerts a second later."""
         self.seconds += 1
-        board = gpu(mem_used_bytes=used, mem_total_bytes=TOTAL)
+        board = gpu(mem_used_bytes=used, mem_total_bytes=TOTAL, sampled_at=self.sampled_at)
         process = rank(
             gpu_uuid=board.uuid, step=self.steps_per_second * self.seconds,
             memory_allocated_bytes=allocated, warmup_steps=3, **fields,
@@ -38,6 +40,20 @@ def test_retries_that_rise_are_memory_pressure_for_a_minute() -> None:
     alerts = [training.look(alloc_retries=9, ooms=0, **full) for _ in range(80)]
     assert alerts[50]
     assert not alerts[-1]
+
+
+def test_memory_in_use_is_absent_once_the_driver_is_silent() -> None:
+    training = Training()
+    training.sampled_at = 1001.0
+    full = {"used": int(0.97 * TOTAL)}
+    training.look(alloc_retries=7, ooms=0, **full)
+    (alert,) = training.look(alloc_retries=9, ooms=0, **full)
+    assert "97.0% of 140 GiB" in alert.summary
+    for _ in range(20):
+        (alert,) = training.look(alloc_retries=9, ooms=0, **full)
+    assert "in use" not in alert.summary
+    assert "mem_used_bytes" not in alert.evidence
+    assert alert.evidence["mem_total_bytes"] == TOTAL
 
 
 def test_an_out_of_memory_error_is_told_though_it_came_before_the_first_look() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import functools
 import os
 import re
@@ -14,6 +15,7 @@ import pytest
 
 from llmtop.system import procfs
 from llmtop.system.procfs import is_alive
+from llmtop.system.tcp_sockets import sockets_of
 from tests.support.processes import core_waits, wait_for, waited_since
 
 HERE = Path(__file__).parents[2]
@@ -39,6 +41,62 @@ def test_nobody_else_asks_a_pid_by_a_way_of_its_own() -> None:
     asks = re.compile(r"os\.kill\([^()]*,\s*0\)|pid_exists|\"X\"\)")
     files = [file for folder in ("llmtop", "tui", "collectors") for file in (HERE / folder).rglob("*.py")]
     assert [file.name for file in files if asks.search(file.read_text())] == ["procfs.py"]
+
+
+def _named_paths(tree: ast.AST) -> list[str]:
+    """The texts of a module that name /proc or begin with it, docstrings and other bare texts left out."""
+    bare = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    texts = (node for node in ast.walk(tree) if isinstance(node, ast.Constant) and id(node) not in bare)
+    return [one.value for one in texts if isinstance(one.value, str) and re.match(r"/proc\b", one.value)]
+
+
+def test_no_other_module_names_a_file_of_proc() -> None:
+    planted = ast.parse('"""/proc/1"""\nopen(f"/proc/{1}/maps")\nroot = Path("/proc")\nother = "/process"')
+    assert _named_paths(planted) == ["/proc", "/proc/"]
+    files = [file for folder in ("llmtop", "tui", "collectors") for file in (HERE / folder).rglob("*.py")]
+    naming = {str(file.relative_to(HERE)) for file in files if _named_paths(ast.parse(file.read_text()))}
+    assert naming == {"llmtop/system/procfs.py"}
+
+
+def test_what_a_process_does_is_read_as_it_is() -> None:
+    program = (
+        "import socket\ns = socket.create_server(('127.0.0.1', 0))\nprint(s.getsockname()[1], flush=True); input()"
+    )
+    child = subprocess.Popen(
+        [sys.executable, "-c", program, "two words"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd="/"
+    )
+    try:
+        assert child.stdout is not None
+        port = int(child.stdout.readline())
+        assert procfs.words(child.pid)[-1] == "two words"
+        assert procfs.folder(child.pid) == "/"
+        assert procfs.executable(child.pid) == os.path.realpath(sys.executable)
+        assert any("libc" in name for name in procfs.mapped_files(child.pid))
+        assert [one.port for one in sockets_of(child.pid)] == [port]
+        assert procfs.owner(child.pid) == os.geteuid()
+        assert child.pid in procfs.own_pids()
+        assert procfs.thread_ids(child.pid) == [child.pid]
+        assert procfs.namespace(child.pid, "net") == procfs.namespace("self", "net") != ""
+        assert procfs.is_memory_readable(child.pid)
+        spent = procfs.thread_cpu_ns(child.pid, child.pid)
+        assert spent is None or spent[0] > 0
+        assert procfs.root_folder(child.pid) == ""
+        assert procfs.descriptor_path(0) == "/proc/self/fd/0"
+    finally:
+        child.kill()
+        child.communicate()
+
+
+def test_what_has_gone_is_absent() -> None:
+    gone = 2**22 + 1
+    assert not any((procfs.text(gone, "maps"), procfs.link(gone, "exe"), procfs.opened_files(gone)))
+    assert not any((procfs.thread_ids(gone), procfs.thread_name(gone, gone), procfs.wait_channel(gone, gone)))
+    assert procfs.system_call(gone, gone) == ()
+    absent = (procfs.thread_cpu_ns(gone, gone), procfs.thread_state(gone, gone), procfs.owner(gone))
+    assert (*absent, procfs.command(gone), procfs.kernel_setting("none")) == (None,) * 5
+    for read in (procfs.words, procfs.folder, procfs.executable, procfs.mapped_files, procfs.is_memory_readable):
+        with pytest.raises(FileNotFoundError):
+            read(gone)
 
 
 def test_a_thread_that_ends_between_listing_and_reading_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ import msgspec
 
 from llmtop.capture.base import folder
 from llmtop.errors import LlmtopError
+from llmtop.naming import file_names
 from llmtop.system.inputs import read_input
 
 MAX_MARKS = 200
@@ -35,6 +36,6 @@ def _words(path: Path, info: folder.Info) -> str:
 
 def _verdict(path: Path) -> str:
     try:
-        return msgspec.json.decode(read_input(path / "report.json"), type=_Verdict).verdict
+        return msgspec.json.decode(read_input(path / file_names.REPORT), type=_Verdict).verdict
     except (LlmtopError, OSError, msgspec.DecodeError, UnicodeDecodeError):
         return ""

@@ -8,13 +8,12 @@ import subprocess
 import sys
 from collections.abc import Sequence
 
-from collectors.prometheus.cluster import LATE_SHARE
 from collectors.prometheus.cluster_view import ClusterView, Run
 from llmtop.capture import targets
 from llmtop.capture.across.rank_choice import add_reference_ranks
+from llmtop.capture.across.step_choice import AHEAD
 from llmtop.errors import LlmtopError
 
-AHEAD = "+20"
 _LINES = 2
 
 
@@ -27,7 +26,7 @@ def command(view: ClusterView) -> list[str]:
 
 
 def _accused(view: ClusterView) -> tuple[list[int], Run | None]:
-    late = [one for one in view.late if (one.step_share or 0.0) >= LATE_SHARE]
+    late = [one for one in view.late if one.is_straggler]
     named = [one for one in view.hung if one.rank] or late or list(view.late[:1])
     name = named[0].run if named else None
     ranks = [int(one.rank) for one in named if one.run == name and one.rank and one.rank.isdecimal()]

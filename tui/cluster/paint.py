@@ -8,7 +8,6 @@ from math import nan
 
 from rich.style import Style
 
-from collectors.prometheus.cluster import LATE_SHARE
 from collectors.prometheus.cluster_view import ClusterView, Node, NodeCharts, Series
 from collectors.prometheus.words import (
     counts_text,
@@ -126,8 +125,7 @@ def _wrong_rows(view: ClusterView, width: int, cell_theme: CellTheme, stale: boo
     found = [(palette.critical, f"HUNG {hung_text(one)}") for one in view.hung]
     found += [(palette.critical, f"GRAVE {critical_text(one)}") for one in view.grave]
     found += [
-        (palette.warning if (one.step_share or 0) >= LATE_SHARE else palette.dim, f"LATE {late_text(one)}")
-        for one in view.late
+        (palette.warning if one.is_straggler else palette.dim, f"LATE {late_text(one)}") for one in view.late
     ]
     for style, words in found[:MOST_WRONG]:
         yield _plain(f" {glyphs.critical} {words}", width, palette.dim if stale else style)

@@ -13,6 +13,7 @@ from llmtop.capture.base.job import STAGES, Plan, Progress
 from llmtop.capture.engines import ENGINES
 from llmtop.capture.take import Result
 from llmtop.errors import NotPossibleHere
+from llmtop.naming import file_names
 from llmtop.report.render import text as render_text
 from tui.capture.form import CONDITIONS, ENGINE, LENGTH, OPTIONS, TARGET, WHEN, Form
 from tui.capture.session import ARMED_LIMITS, Capturing
@@ -237,7 +238,7 @@ def result(taken: Result, width: int, theme: CellTheme) -> list[Row]:
         text = render_text.render(taken.report, width - 4, style=lambda piece, role: f"\x00{role}\x01{piece}\x02")
         rows += [_styled(line, width, theme) for line in text.splitlines()]
     else:
-        written = taken.folder / "report.md"
+        written = taken.folder / file_names.REPORT_TEXT
         lines = written.read_text(errors="replace").splitlines() if written.is_file() else []
         rows += [Row(width).add(f"  {fmt.printable(line)}", palette.text) for line in lines if line != "```"]
     return rows

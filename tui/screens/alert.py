@@ -13,6 +13,7 @@ from tui.paint.charts import spark
 from tui.paint.gpu_metrics import METRICS
 from tui.paint.rows import Row, pad
 from tui.panes import alert_rows
+from tui.screens.base import NO_ALERT
 from tui.screens.scrolling import ScrollingScreen
 
 _CHART = 40
@@ -45,7 +46,7 @@ class AlertScreen(ScrollingScreen):
         self._chosen_line = None
         present = self.view.alerts.all(snapshot)
         if snapshot is None or not present:
-            rows.append(Row(width).add("No alert holds now.", self.cell_theme.palette.strong))
+            rows.append(Row(width).add(NO_ALERT, self.cell_theme.palette.strong))
             self._text(rows, "An alert appears here with its rule, its numbers and what to do next.", width)
         else:
             chosen = self.alert()
@@ -70,9 +71,7 @@ class AlertScreen(ScrollingScreen):
     def action_next_alert(self) -> None:
         """Choose the next alert."""
         present = self.view.alerts.all(self.view.snapshot)
-        if len(present) < 2:
-            self.notify("There is no other alert." if present else "No alert holds now.")
-        self.view.alerts.advance(present)
+        self._choose_next(present)
         self._follow = True
         self.redraw()
 

@@ -22,6 +22,8 @@ from tui.state import process_ref
 from tui.state.process_ref import ProcessRef
 from tui.state.view import View
 
+NO_ALERT, NO_GPU = "No alert holds now.", "There is no GPU to show."
+
 Result = TypeVar("Result")
 
 
@@ -131,6 +133,12 @@ class LlmtopScreen(Screen[None], inherit_bindings=False):
         )
         self.redraw()
 
+    def _choose_next(self, alerts: list[Alert]) -> None:
+        """Choose the alert after the present one, of these; where there is none, say so."""
+        if len(alerts) < 2:
+            self.notify("There is no other alert." if alerts else NO_ALERT)
+        self.view.alerts.advance(alerts)
+
     def select_gpu(self, number: str) -> bool:
         """Select the GPU that is shown under this number; where there is none, say which there are."""
         gpus = self.view.gpus()
@@ -138,7 +146,7 @@ class LlmtopScreen(Screen[None], inherit_bindings=False):
         if number in labels:
             self.view.selected = gpus[labels.index(number)].uuid
             return True
-        self.notify(f"There is no GPU {number}: {', '.join(labels)}." if labels else "There is no GPU to show.")
+        self.notify(f"There is no GPU {number}: {', '.join(labels)}." if labels else NO_GPU)
         return False
 
     def header_and_footer(self, width: int, height: int) -> tuple[list[Placed], Rect]:

@@ -65,7 +65,7 @@ class CapturesScreen(LlmtopScreen):
         self.redraw()
 
     def _look(self) -> None:
-        self.in_background(partial(_all, self._place), self._show, "llmtop-captures")
+        self.in_background(partial(_all, self._place), self._show, "llmtop-listing")
 
     def _show(self, found: tuple[list[StoredCapture], Path | None]) -> None:
         self._captures, self._baseline = found

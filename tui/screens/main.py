@@ -10,6 +10,7 @@ from time import monotonic
 from textual.events import Click
 
 from llmtop.model.snapshot import Alert, Snapshot
+from llmtop.naming import file_names
 from tui.core import keys
 from tui.core.canvas import Placed
 from tui.core.layout import Layout, Rect, arrange
@@ -17,20 +18,17 @@ from tui.paint import alert_style
 from tui.paint.rows import Row
 from tui.panes import alert_rows, header_footer, node_table, phase_bars, steps, time_line
 from tui.panes.node_table import Entry
-from tui.screens.base import LlmtopScreen
+from tui.screens.base import NO_GPU, LlmtopScreen
 
 _PROCESSES_SECONDS = 3.0
 _CAPTURES_SECONDS = 10.0
-_CAPTURES = (
-    "llmtop-captures"  # llmtop.capture.base.folder.PARENT, which is not loaded where there is no such folder
-)
 
 
 def _captures() -> tuple[tuple[float, str], ...]:
     """Read which captures there are; in a thread."""
     from tui.capture import marks
 
-    return marks.capture_marks(Path(_CAPTURES))
+    return marks.capture_marks(Path(file_names.CAPTURES))
 
 
 class MainScreen(LlmtopScreen):
@@ -48,9 +46,9 @@ class MainScreen(LlmtopScreen):
         """Show the view; now and then look which captures there are."""
         super().redraw()
         now = monotonic()
-        if now - self._looked_at > _CAPTURES_SECONDS and os.path.isdir(_CAPTURES):
+        if now - self._looked_at > _CAPTURES_SECONDS and os.path.isdir(file_names.CAPTURES):
             self._looked_at = now
-            self.in_background(_captures, self._marked, "llmtop-captures")
+            self.in_background(_captures, self._marked, "llmtop-listing")
 
     def _marked(self, captures: tuple[tuple[float, str], ...]) -> None:
         if captures != self.view.captures:
@@ -151,9 +149,7 @@ class MainScreen(LlmtopScreen):
     def action_next_alert(self) -> None:
         """Show the next alert."""
         heard = self.view.alerts.unmuted(self.view.snapshot)
-        if len(heard) < 2:
-            self.notify("There is no other alert." if heard else "No alert holds now.")
-        self.view.alerts.advance(heard)
+        self._choose_next(heard)
         self.redraw()
 
     def on_click(self, event: Click) -> None:
@@ -215,7 +211,7 @@ class MainScreen(LlmtopScreen):
         """Open the selected GPU, else the one with the worst alert, else the first."""
         gpus = self.view.gpus()
         if not gpus:
-            self.notify("There is no GPU to show.")
+            self.notify(NO_GPU)
             return
         if self.view.position() is None:
             loud = {} if self.view.snapshot is None else alert_style.alerts_by_gpu(self.view.snapshot)

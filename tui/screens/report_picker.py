@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from llmtop.errors import LlmtopError
+from llmtop.naming import file_names
 
 if TYPE_CHECKING:
     from llmtop.report.model import Report
@@ -24,7 +25,7 @@ class Loaded(Struct, frozen=True):
     @property
     def folder(self) -> Path:
         """The capture's folder, or the file that was read."""
-        return self.path.parent if self.path.name == "report.json" else self.path
+        return self.path.parent if self.path.name == file_names.REPORT else self.path
 
     @property
     def name(self) -> str:
@@ -68,7 +69,7 @@ def load(path: Path) -> Loaded:
     """
     from llmtop.analysis.load_report import load_report
 
-    written = path / "report.json"
+    written = path / file_names.REPORT
     source = written if written.is_file() else path
     return Loaded(source, load_report(source))
 

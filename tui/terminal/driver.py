@@ -18,6 +18,7 @@ from typing import Any
 
 from textual.app import App
 
+from llmtop.system import procfs
 from tui.terminal import textual_private
 from tui.terminal.keyboard import Keyboard
 
@@ -182,8 +183,9 @@ class TerminalDriver(textual_private.HookedDriver):
         What a shell took while this process was in the background, poll still promised. The descriptor that we
         were given must stay as it is, because the shell has the same one.
         """
+        flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
         try:
-            own = os.open(f"/proc/self/fd/{self.fileno}", os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+            own = os.open(procfs.descriptor_path(self.fileno), flags)
         except OSError:  # another user's terminal, after su
             yield self.fileno
             return

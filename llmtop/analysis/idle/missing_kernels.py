@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from llmtop.analysis.idle import cuda_calls as cuda
+from llmtop.analysis.idle.nonrecurring_work import BEGINS_GRAPH, ENDS_GRAPH
 from llmtop.trace import model
 from llmtop.trace.groups import distinct_values
 from llmtop.trace.intervals import Ns
@@ -25,8 +26,6 @@ LEAST_PCT = 2.0
 edges of any capture a few are lost."""
 
 _LAUNCHES_KERNEL = re.compile(r"^(cuda|cu|hip)\w*Launch(Cooperative)?Kernel(?!\w*MultiDevice)", re.I)
-_BEGINS_GRAPH = re.compile(r"^(cuda|cu|hip)StreamBeginCapture", re.I)
-_ENDS_GRAPH = re.compile(r"^(cuda|cu|hip)StreamEndCapture", re.I)
 
 
 @dataclass(frozen=True)
@@ -98,7 +97,7 @@ def _matching_calls(trace: model.Trace, pattern: re.Pattern[str]) -> npt.NDArray
 def _calls_during_capture(trace: model.Trace) -> npt.NDArray[np.bool_]:
     """Which calls were made while their process captured a stream into a CUDA graph: those run nothing."""
     calls = trace.calls
-    begins, ends = _matching_calls(trace, _BEGINS_GRAPH), _matching_calls(trace, _ENDS_GRAPH)
+    begins, ends = _matching_calls(trace, BEGINS_GRAPH), _matching_calls(trace, ENDS_GRAPH)
     inside = np.zeros(len(calls), dtype=bool)
     for process in distinct_values(calls.process[begins | ends]).tolist():
         mine = calls.process == process

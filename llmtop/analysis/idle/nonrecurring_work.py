@@ -24,8 +24,8 @@ LONG_CALL_NS = 1_000_000
 """A launch takes 2 to 20 µs, an allocation from the driver 50 to 500."""
 _PARTS = 10
 """Without two steps to compare, what comes in more than half of so many equal parts of the capture comes again."""
-_BEGINS_GRAPH = re.compile(r"^(cuda|cu|hip)StreamBeginCapture", re.I)
-_ENDS_GRAPH = re.compile(r"^(cuda|cu|hip)StreamEndCapture", re.I)
+BEGINS_GRAPH = re.compile(r"^(cuda|cu|hip)StreamBeginCapture", re.I)
+ENDS_GRAPH = re.compile(r"^(cuda|cu|hip)StreamEndCapture", re.I)
 _GRAPH = re.compile(r"^(cuda|cu|hip)(Stream(Begin|End)Capture|GraphInstantiate)", re.I)
 _REPLAYS = re.compile(r"GraphLaunch|HostFunc", re.I)
 _COMPILES = re.compile(
@@ -134,9 +134,7 @@ def _capture_spans(timeline: DeviceTimeline) -> Spans:
     mine = mine.where(_rows_of_launchers(mine, timeline))
     if not len(mine):
         return iv.EMPTY
-    begins, ends = (
-        _matching_names(timeline.trace, mine.name, pattern) for pattern in (_BEGINS_GRAPH, _ENDS_GRAPH)
-    )
+    begins, ends = (_matching_names(timeline.trace, mine.name, pattern) for pattern in (BEGINS_GRAPH, ENDS_GRAPH))
     opened, closed = np.sort(mine.start[begins]), np.sort(mine.end[ends])
     at = np.searchsorted(closed, opened)
     whole = at < len(closed)

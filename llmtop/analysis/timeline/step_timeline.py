@@ -21,8 +21,8 @@ _MOST_SPANS = 1500
 """A row: more than the pixels of a screen; what is denser is joined and says how much of it is filled."""
 _MOST_EVENTS = 5000
 """Without steps the timeline shows the beginning of the capture, this many pieces of device work."""
-_LONGEST_TEXT = 160
-_KINDS = {model.MEMCPY: "copy", model.MEMSET: "memset", model.GRAPH: "graph"}
+LONGEST_TEXT = 160
+KINDS = {model.MEMCPY: "copy", model.MEMSET: "memset", model.GRAPH: "graph"}
 
 
 def step_timeline(timeline: DeviceTimeline, gaps: Gaps, phases: list[PhaseSpans]) -> Timeline:
@@ -38,12 +38,17 @@ def step_timeline(timeline: DeviceTimeline, gaps: Gaps, phases: list[PhaseSpans]
     return Timeline(step=step, seconds=(high - low) / 1e9, rows=tuple(row for row in rows if row.spans))
 
 
+def step_of_median_length(timeline: DeviceTimeline) -> int:
+    """Return which step of a device is the one to draw: of the two in the middle, the shorter one."""
+    lengths = np.diff(timeline.bounds)
+    return int(np.argsort(lengths, kind="stable")[(len(lengths) - 1) // 2])
+
+
 def _median_step(timeline: DeviceTimeline) -> tuple[int | None, int, int]:
     if not timeline.counted:
         ahead = timeline.ops.start[:_MOST_EVENTS]
         return None, timeline.begin_ns, min(timeline.end_ns, int(ahead[-1]) + 1) if len(ahead) else timeline.end_ns
-    lengths = np.diff(timeline.bounds)
-    step = int(np.argsort(lengths, kind="stable")[(len(lengths) - 1) // 2])
+    step = step_of_median_length(timeline)
     return step, int(timeline.bounds[step]), int(timeline.bounds[step + 1])
 
 
@@ -56,7 +61,7 @@ def _gpu_row(timeline: DeviceTimeline, low: int, high: int, nccl: bool) -> tuple
     def describe(row: int) -> tuple[str, str]:
         if mine.kind[row] == model.KERNEL:
             return kind_of(names[mine.full_name[row]]), names[mine.name[row]]
-        return _KINDS.get(int(mine.kind[row]), "other"), names[mine.name[row]]
+        return KINDS.get(int(mine.kind[row]), "other"), names[mine.name[row]]
 
     return _spans(mine.start, mine.end, low, high, describe)
 
@@ -123,7 +128,7 @@ def _spans(
         if apart and last is not None and max(end, last.end) - last.start < apart:
             last.add(start, end, kind)
         else:
-            joined.append(_JoinedSpan(start, end, text[:_LONGEST_TEXT], {kind: end - start}))
+            joined.append(_JoinedSpan(start, end, text[:LONGEST_TEXT], {kind: end - start}))
     return tuple(piece.span(low) for piece in joined)
 
 

@@ -12,6 +12,7 @@ from llmtop.analysis.idle import cuda_calls as cuda
 from llmtop.analysis.idle.idle_causes import CAUSES, Gaps
 from llmtop.analysis.steps.device_timeline import DeviceTimeline
 from llmtop.analysis.steps.step_finder import PhaseSpans
+from llmtop.analysis.timeline.step_timeline import KINDS, LONGEST_TEXT, step_of_median_length
 from llmtop.analysis.work.operators import launching_operators
 from llmtop.format import counted, printable
 from llmtop.naming.kernel_names import functor_of, kind_of
@@ -28,11 +29,9 @@ _MOST_STREAMS = 4
 """Rows of a device; what runs on others is in one more."""
 _MOST_THREADS = 4
 _MOST_STEPS = 2000
-_LONGEST_TEXT = 160
 _MOST_CHARACTERS = 400_000
 """Of all texts together; later ones are cut to a few words."""
 _SHORT_TEXT = 40
-_KINDS = {model.MEMCPY: "copy", model.MEMSET: "memset", model.GRAPH: "graph"}
 _STEP = "step"
 
 
@@ -61,7 +60,7 @@ class _TextTable:
         return self.kinds.setdefault(name, len(self.kinds))
 
     def text(self, text: str) -> int:
-        width = _LONGEST_TEXT if self._characters < _MOST_CHARACTERS else _SHORT_TEXT
+        width = LONGEST_TEXT if self._characters < _MOST_CHARACTERS else _SHORT_TEXT
         text = printable(text, width)
         if text not in self.texts:
             self._characters += len(text)
@@ -135,8 +134,7 @@ def _median_step(timeline: DeviceTimeline | None) -> tuple[int, int] | None:
     """From when to when the step of median length lasts."""
     if timeline is None or not timeline.counted:
         return None
-    lengths = np.diff(timeline.bounds)
-    step = int(np.argsort(lengths, kind="stable")[(len(lengths) - 1) // 2])
+    step = step_of_median_length(timeline)
     return int(timeline.bounds[step]), int(timeline.bounds[step + 1])
 
 
@@ -196,7 +194,7 @@ def _stream_rows(timeline: DeviceTimeline) -> list[_Events]:
         own, name, full_name, kind = different[number].tolist()
         by_operator = f"{names[own]}: " if own >= 0 else ""
         if kind != model.KERNEL:
-            return _KINDS.get(kind, "other"), f"{by_operator}{names[name]}"
+            return KINDS.get(kind, "other"), f"{by_operator}{names[name]}"
         functor = functor_of(names[full_name])
         of = f" of {functor}" if functor else ""
         return kind_of(names[full_name]), f"{by_operator}{names[name]}{of}"

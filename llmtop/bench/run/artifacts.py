@@ -11,8 +11,9 @@ from llmtop.environment import collect
 from llmtop.environment.model import CommandEnvironment
 from llmtop.environment.repository import DiffKept
 from llmtop.errors import NotPossibleHere
+from llmtop.naming import file_names
 
-ENVIRONMENT_FILE = "environment.json"
+ENVIRONMENT_FILE = file_names.ENVIRONMENT
 
 
 def write_environment(folder: Path, request: RunRequest, settings: BenchSettings) -> CommandEnvironment:

@@ -15,6 +15,7 @@ from pathlib import Path
 from llmtop.errors import NotPossibleHere, UnusableInput
 from llmtop.launch import run_lifetime
 from llmtop.launch.environment import instrumented_environment, quiet_environment
+from llmtop.naming import variable_names
 from llmtop.system import procfs
 
 _STARTER = Path(__file__).with_name("start_command.py")
@@ -48,11 +49,11 @@ class CommandProcess:
             UnusableInput: there is no such command, or it may not be executed.
         """
         variables = dict(environment)
-        variables.pop("LLMTOP_OFF", None)
+        variables.pop(variable_names.OFF, None)
         variables = (
             quiet_environment(instrumented_environment(variables))
             if attached
-            else {**variables, "LLMTOP_OFF": "1"}
+            else {**variables, variable_names.OFF: "1"}
         )
         self._marker = run_lifetime.new_marker()
         variables[run_lifetime.MARKER] = self._marker

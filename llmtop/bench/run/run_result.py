@@ -17,6 +17,7 @@ from llmtop.bench.run.run_watch import RunWatch
 from llmtop.errors import UnusableInput
 from llmtop.format import counted
 from llmtop.launch.uninstrumentable import flag_message, unattachable_reason, unsupported_python_flag
+from llmtop.naming import variable_names
 
 
 def run_result(run: BenchRun, settings: BenchSettings, watch: RunWatch, command: CommandProcess) -> BenchRun:
@@ -85,7 +86,7 @@ def _no_steps_reason(run: BenchRun, *, attached: bool) -> str:
     """Why no step came, as far as it can be told."""
     if attached:
         return "it attached, and ended no step; llmtop doctor says what is seen of a training"
-    if os.environ.get("LLMTOP_OFF"):
+    if os.environ.get(variable_names.OFF):
         return "LLMTOP_OFF is set"
     if option := unsupported_python_flag(run.command):
         return flag_message(option)

@@ -10,6 +10,8 @@ from llmtop.capture.base.step_listener import StepListener
 from llmtop.errors import NotPossibleHere, UnusableInput
 from llmtop.format import duration
 
+AHEAD = "+20"
+"""The step of a capture where none is named: so many after the present one."""
 MIN_LEAD_SECONDS = 3.0
 """A node looks once a second, its ranks must be reached, and one may be steps ahead of those heard here."""
 _MIN_STEPS_AHEAD = 2

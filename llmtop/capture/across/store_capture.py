@@ -18,7 +18,7 @@ from llmtop.capture.base.wait_for_window import SILENCE_SECONDS
 from llmtop.capture.in_process.engine import InProcessEngine, steps_to_record
 from llmtop.errors import NotPossibleHere
 from llmtop.format import printable
-from llmtop.protocol import job_store
+from llmtop.protocol import job_store, wire
 from llmtop.protocol.job_store import END, LOST_SECONDS, TOKEN, Keys, NodeStatus, RankStatus, StoreRequest
 from llmtop.protocol.tcp_store import StoreError, TcpStore
 from llmtop.trace.files.file_kind import TRACES
@@ -29,7 +29,6 @@ ANSWER_SECONDS = 5.0
 CANCEL_SECONDS = 4.0
 """How long a call waits at its end for the nodes to have taken it back."""
 FILE_VISIBLE_SECONDS = 5.0
-_ENDED = ("done", "failed", "cancelled")
 _MAX_NOTES = 20
 
 
@@ -178,9 +177,9 @@ class MultiNodeEngine(Engine):
         for node in asked.nodes.values():
             if now - node.changed_at > LOST_SECONDS:
                 for told in node.status.ranks:
-                    if told.state not in _ENDED:
+                    if told.state not in wire.CAPTURE_ENDED:
                         told.state, told.detail = "failed", "its node has gone, or what hears for it there"
-        return all(told.state in _ENDED for told, _ in asked.ranks().values())
+        return all(told.state in wire.CAPTURE_ENDED for told, _ in asked.ranks().values())
 
     def _expected_ranks(self) -> set[int] | None:
         if self._ranks is not None:

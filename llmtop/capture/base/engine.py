@@ -14,6 +14,10 @@ from llmtop.errors import NotPossibleHere, UnusableInput
 from llmtop.format import printable
 from llmtop.nsys_cli.tool import Option
 
+PERFETTO = "https://ui.perfetto.dev"
+SPEEDSCOPE = "https://www.speedscope.app"
+"""Web pages that open a trace, and stacks."""
+
 
 class Refusal(NamedTuple):
     """Why something cannot be had."""

@@ -7,24 +7,26 @@ import os
 import shutil
 import socket
 import stat
-import subprocess
 import time
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from llmtop.environment.programs import run_for_text
+from llmtop.environment.repository import git_command
 from llmtop.errors import NotPossibleHere, UnusableInput
 from llmtop.format import printable, size
 from llmtop.model.snapshot import Gpu
+from llmtop.naming import file_names
 from llmtop.system import procfs
 from llmtop.system.inputs import file_bytes, read_input
 from llmtop.version import __version__
 
-PARENT = "llmtop-captures"
-INFO = "capture.json"
+PARENT = file_names.CAPTURES
+INFO = file_names.CAPTURE_INFO
 SCHEMA = 1
+_GIT_SECONDS = 5.0
 MIN_FREE_BYTES = 256 << 20
 """Below that no capture is begun: a window takes 1 to 20 MB, its SQLite as much, and a training needs the rest."""
 
@@ -168,7 +170,7 @@ def write(path: Path, data: bytes, *, private: bool = False) -> None:
     Raises:
         NotPossibleHere: the disk is full or the folder unwritable.
     """
-    partial = path.with_name(f".{path.name}.part")
+    partial = path.with_name(f".{path.name}{file_names.PARTIAL}")
     try:
         if private:
             partial.unlink(missing_ok=True)
@@ -297,33 +299,21 @@ def discard(folder: Path) -> None:
 def git_state(pid: int) -> Git | None:
     """The commit of the folder that a process works in; None outside a repository or without git."""
     try:
-        folder = os.readlink(f"/proc/{pid}/cwd")
+        folder = procfs.folder(pid)
     except OSError:
         return None
-    commit = _git(folder, ("rev-parse", "HEAD"))
+    commit = _git(folder, "rev-parse", "HEAD")
     if not commit:
         return None
-    changed = _git(folder, ("status", "--porcelain", "--untracked-files=no"))
-    root = _git(folder, ("rev-parse", "--show-toplevel")) or folder
+    changed = _git(folder, "status", "--porcelain", "--untracked-files=no")
+    root = _git(folder, "rev-parse", "--show-toplevel") or folder
     return Git(commit=commit, dirty=None if changed is None else bool(changed), root=root)
 
 
-def _git(folder: str, words: Iterable[str]) -> str | None:
-    """What git prints; None when it fails. Takes no locks and starts no monitor of the repository's choosing."""
-    command = ["git", "--no-optional-locks", "-c", "core.fsmonitor=false", "-C", folder, *words]
-    try:
-        done = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=5,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout.strip() if done.returncode == 0 else None
+def _git(folder: str, *words: str) -> str | None:
+    """What git prints; None when it fails."""
+    printed = run_for_text(git_command(Path(folder), *words), seconds=_GIT_SECONDS)
+    return None if printed is None else printed.strip()
 
 
 def driver_version() -> str | None:

@@ -18,11 +18,11 @@ import msgspec
 
 from llmtop.capture.base.job import CaptureJob, Target
 from llmtop.errors import NotPossibleHere
+from llmtop.naming import variable_names
 from llmtop.system import procfs
-from llmtop.trace.files.file_kind import TRACES
+from llmtop.trace.files.file_kind import HEAD_BYTES, TRACES
 
 ENDING = ".pt.trace.json"
-_HEAD_BYTES = 1 << 20
 _OBJECT = re.compile(rb"\s*\{\s*(?=\")")
 _CHUNK = 1 << 22
 
@@ -58,7 +58,7 @@ def rank_and_world_size(target: Target) -> tuple[int | None, int | None]:
         environ = procfs.environ(target.pid)
     except NotPossibleHere:
         return target.rank, None
-    rank, world = (_number(environ.get(name)) for name in ("RANK", "WORLD_SIZE"))
+    rank, world = (_number(environ.get(name)) for name in (variable_names.RANK, variable_names.WORLD_SIZE))
     return target.rank if target.rank is not None else rank, world
 
 
@@ -77,7 +77,7 @@ def write_label(path: Path, rank: int | None, world_size: int | None) -> None:
     made = path.with_name(f"{path.name}.labelled")
     try:
         with path.open("rb") as file:
-            head = file.read(_HEAD_BYTES)
+            head = file.read(HEAD_BYTES)
             before, _, _ = head.partition(b'"traceEvents"')
             start = _OBJECT.match(head)
             if start is None or b'"distributedInfo"' in before:
@@ -106,7 +106,7 @@ def write_gzipped_label(path: Path, pid: int, rank: int | None, world_size: int 
     told = {"pid": pid, "rank": rank, "world_size": world_size}
     try:
         with gzip.open(path, "rb") as file:
-            head = file.read(_HEAD_BYTES)
+            head = file.read(HEAD_BYTES)
             start = _OBJECT.match(head)
             if start is None:
                 return

@@ -23,7 +23,6 @@ from llmtop.system import procfs
 
 WRITE_SECONDS = 120.0
 """How long a training may take to write the file of a few steps; large models take seconds."""
-_ENDED = ("done", "failed", "cancelled")
 
 
 @dataclass
@@ -69,13 +68,13 @@ class InProcessEngine(Engine):
         try:
             requests += (self._ask(job, target) for target in job.plan.targets)
             job.stage("start", _start_text(job))
-            _follow(job, requests, until=("recording", "writing", *_ENDED))
+            _follow(job, requests, until=("recording", "writing", *wire.CAPTURE_ENDED))
             begun = time.time_ns()
             job.stage("record")
-            _follow(job, requests, until=("writing", *_ENDED))
+            _follow(job, requests, until=("writing", *wire.CAPTURE_ENDED))
             job.window = (begun, time.time_ns())
             job.stage("stop", "the training writes its file")
-            _follow(job, requests, until=_ENDED)
+            _follow(job, requests, until=wire.CAPTURE_ENDED)
             job.raise_if_cancelled()  # a small file may have been there before anybody could look
         except BaseException:
             _cancel_all(requests)
@@ -219,7 +218,7 @@ def _check_time(job: CaptureJob, request: _Request) -> None:
     patience = (
         WRITE_SECONDS if writing else max(SILENCE_SECONDS, 3 * recording_seconds(job), 3 * job.plan.wait_seconds)
     )
-    if request.state.state in _ENDED or silent < patience:
+    if request.state.state in wire.CAPTURE_ENDED or silent < patience:
         return
     if writing:
         raise NotPossibleHere(
@@ -240,12 +239,12 @@ def _finished_steps(request: _Request) -> int:
 def _cancel_all(requests: list[_Request]) -> None:
     """Take back what was asked for and give the trainings a moment to say so; they clean up in any case."""
     for request in requests:
-        if request.state.state not in _ENDED:
+        if request.state.state not in wire.CAPTURE_ENDED:
             _cancel(request)
     deadline = time.monotonic() + 5.0
     for request in requests:
         with suppress(NotPossibleHere):
-            while request.state.state not in _ENDED and time.monotonic() < deadline:
+            while request.state.state not in wire.CAPTURE_ENDED and time.monotonic() < deadline:
                 _read(request)
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from llmtop.capture.base import traces
-from llmtop.capture.base.engine import Check, Refusal
+from llmtop.capture.base.engine import PERFETTO, Check, Refusal
 from llmtop.capture.base.job import CaptureJob, Target
 from llmtop.capture.in_process.engine import InProcessEngine
 from llmtop.capture.nsys import sessions
+from llmtop.naming import file_names
 from llmtop.nsys_cli.tool import Option
 from llmtop.trace.xla import viewer as xla_viewer
 
@@ -22,8 +23,8 @@ class JaxProfilerEngine(InProcessEngine):
     )
     options = (Option("stacks", "each call of a Python function", "each of them becomes some µs slower", False),)
     unavailable_reason = "it has not imported jax, or one that keeps its trace where llmtop does not know it"
-    suffix = ".trace.json.gz"
-    open_with = "https://ui.perfetto.dev"
+    suffix = file_names.CHROME_TRACE_OF_XLA
+    open_with = PERFETTO
 
     def refusal(self, target: Target) -> Refusal | None:
         """See `Engine.refusal`."""

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from llmtop.capture.base import traces
-from llmtop.capture.base.engine import Refusal
+from llmtop.capture.base.engine import PERFETTO, Refusal
 from llmtop.capture.base.job import CaptureJob, Target
 from llmtop.capture.in_process.engine import InProcessEngine
 from llmtop.capture.nsys import sessions
@@ -25,7 +25,7 @@ class TorchProfilerEngine(InProcessEngine):
         Option("memory", "each allocation of the CPU's and CUDA's allocators", "a larger file", False),
     )
     suffix = traces.ENDING
-    open_with = "https://ui.perfetto.dev"
+    open_with = PERFETTO
 
     def refusal(self, target: Target) -> Refusal | None:
         """See `Engine.refusal`."""

@@ -26,11 +26,12 @@ from pathlib import Path
 
 from llmtop.capture.kineto import messages
 from llmtop.errors import LlmtopError, NotPossibleHere, UnusableInput
+from llmtop.naming import variable_names
 from llmtop.protocol import socket_dir, wire
 from llmtop.protocol.peer import peer_allowed, peer_credentials
 from llmtop.system import procfs
 
-DIRECTORY_VARIABLE = "KINETO_IPC_SOCKET_DIR"
+DIRECTORY_VARIABLE = variable_names.KINETO_SOCKET_DIR
 SERVICE = "dynolog"
 """The name that Kineto asks for."""
 CONFIG = "kineto.conf"
@@ -71,9 +72,9 @@ class _Caller:
 def environment(directory: Path) -> dict[str, str]:
     """What a training must be started with to ask there."""
     return {
-        "KINETO_USE_DAEMON": "1",
+        variable_names.KINETO_DAEMON: "1",
         DIRECTORY_VARIABLE: str(directory),
-        "KINETO_CONFIG": str(directory / CONFIG),
+        variable_names.KINETO_CONFIG: str(directory / CONFIG),
         # if the host dies before the training, Kineto would print an error every ten seconds
         "KINETO_LOG_LEVEL": "99",
     }

@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 from llmtop.capture.base import traces
-from llmtop.capture.base.engine import Engine, Refusal
+from llmtop.capture.base.engine import PERFETTO, Engine, Refusal
 from llmtop.capture.base.job import CaptureJob, Recorded, Target
 from llmtop.capture.base.wait_for_window import SILENCE_SECONDS, SPARE_STEPS, recording_seconds
 from llmtop.capture.kineto import daemon as kineto
@@ -22,6 +22,7 @@ from llmtop.capture.kineto import messages
 from llmtop.capture.nsys import sessions
 from llmtop.errors import NotPossibleHere, UnusableInput
 from llmtop.format import duration
+from llmtop.naming import variable_names
 from llmtop.protocol import wire
 from llmtop.protocol.peer import peer_allowed, peer_credentials
 from llmtop.system import procfs
@@ -121,7 +122,7 @@ def directory_of(pid: int) -> Path | None:
     """
     environ = procfs.environ(pid)
     text = environ.get(kineto.DIRECTORY_VARIABLE)
-    return Path(text) if text and environ.get("KINETO_USE_DAEMON") else None
+    return Path(text) if text and environ.get(variable_names.KINETO_DAEMON) else None
 
 
 def list_pollers(directory: Path) -> list[messages.Poller]:
@@ -199,7 +200,7 @@ class KinetoEngine(Engine):
     stays_in_process = True
     counts_steps = True
     is_length_only_in_trace = True
-    open_with = "https://ui.perfetto.dev"
+    open_with = PERFETTO
     launch_flag = "--kineto"
 
     def refusal(self, target: Target) -> Refusal | None:

@@ -17,6 +17,8 @@ from pathlib import Path
 from llmtop.capture.kineto import daemon as kineto
 from llmtop.capture.kineto.daemon import FabricHost
 from llmtop.errors import NotPossibleHere
+from llmtop.naming import variable_names
+from llmtop.system import procfs
 
 
 def start_host(environment: MutableMapping[str, str], watched: int) -> bool:
@@ -30,7 +32,7 @@ def start_host(environment: MutableMapping[str, str], watched: int) -> bool:
         False, with nothing changed, where the user's own Kineto settings are in it or it cannot be hosted: a
         training is never kept from starting by this.
     """
-    if "KINETO_USE_DAEMON" in environment or "KINETO_CONFIG" in environment:
+    if variable_names.KINETO_DAEMON in environment or variable_names.KINETO_CONFIG in environment:
         return False
     try:
         directory, service, control = kineto.bind()
@@ -72,8 +74,7 @@ def _detach(keep: set[int]) -> None:
     null = os.open(os.devnull, os.O_RDWR)
     for fd in (0, 1, 2):
         os.dup2(null, fd)
-    for entry in os.listdir("/proc/self/fd"):
-        fd = int(entry)
+    for fd in procfs.open_descriptors():
         if fd > 2 and fd not in keep:
             with suppress(OSError):
                 os.close(fd)

@@ -22,6 +22,7 @@ from llmtop.capture.base.job import CaptureJob, Target
 from llmtop.capture.base.lock import CaptureLock
 from llmtop.capture.nsys import pause
 from llmtop.errors import NotPossibleHere
+from llmtop.naming import variable_names
 from llmtop.nsys_cli import tool as nsys_module
 from llmtop.nsys_cli import words
 from llmtop.nsys_cli.export import import_raw, importer
@@ -156,7 +157,8 @@ def begin(
 
 def _environment() -> dict[str, str]:
     """For the shell, whose folder is /."""
-    return {**nsys_module.child_environment(), "LLMTOP_DIR": str(socket_dir.runtime_dir().absolute())}
+    folder = str(socket_dir.runtime_dir().absolute())
+    return {**nsys_module.child_environment(), variable_names.RUNTIME_DIR: folder}
 
 
 def _scratch_folder(pid: int) -> Path:

@@ -110,7 +110,7 @@ class NsysEngine(Engine):
 
     def learn_from_report(self, job: CaptureJob, report: Any) -> None:
         """Where nsys lost kernels of a training it is not asked again: that has crashed trainings."""
-        from llmtop.analysis.findings import RECORDS_LOST
+        from llmtop.report.advice.table import RECORDS_LOST
 
         lost = {finding.evidence["pid"] for finding in report.findings if finding.id == RECORDS_LOST}
         for pid in lost & {target.pid for target in job.plan.targets}:

@@ -6,27 +6,21 @@ A training ends it by itself when this process hangs up, so one that is killed l
 from __future__ import annotations
 
 import secrets
-import statistics
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from types import TracebackType
 
 from llmtop.capture.base.job import Target
-from llmtop.capture.base.step_listener import step_seconds
+from llmtop.capture.nsys.pause import STEPS_KEPT, Sleep, median_step_seconds, patience_seconds
 from llmtop.errors import LlmtopError, NotPossibleHere
 from llmtop.protocol import client, wire
 
-PATIENCE_SECONDS = 10.0
-"""How long to wait for an answer or the end of a step, or three median steps if that is longer."""
 LONGEST_SECONDS = 660.0
 """As the longest window has 600 s."""
-_HISTORY = 8
 _POLL = 0.01
-
-Sleep = Callable[[float], None]
 
 
 @dataclass
@@ -39,7 +33,7 @@ class _MarkedTraining:
     state: str = ""
     """What it last said of its operators."""
     detail: str = ""
-    steps: deque[wire.StepDone] = field(default_factory=lambda: deque(maxlen=_HISTORY))
+    steps: deque[wire.StepDone] = field(default_factory=lambda: deque(maxlen=STEPS_KEPT))
 
     def send(self, want: str) -> None:
         with suppress(client.ConnectionClosed, LlmtopError):  # the next read finds it gone
@@ -140,8 +134,8 @@ class OperatorMarking:
             member.send(want)
 
     def _await(self, state: str, sleep: Sleep) -> None:
-        paces = [statistics.median(map(step_seconds, member.steps)) for member in self._members if member.steps]
-        patience = max(PATIENCE_SECONDS, 3 * max(paces, default=0.0))
+        paces = [median_step_seconds(member.steps) for member in self._members]
+        patience = patience_seconds(max(paces, default=0.0))
         deadline = time.monotonic() + patience
         while True:
             self.listen()
@@ -172,6 +166,6 @@ def _connect(target: Target) -> _MarkedTraining:
         why = "has loaded no PyTorch that can" if hello.torch else "has not loaded PyTorch, which alone can"
         raise NotPossibleHere(f"ops: {target.name} {why} mark operators: leave out --option ops")
     try:
-        return _MarkedTraining(target, client.Connection.open(target.socket, history=_HISTORY))
+        return _MarkedTraining(target, client.Connection.open(target.socket, history=STEPS_KEPT))
     except (LlmtopError, client.ConnectionClosed) as error:
         raise NotPossibleHere(f"ops: {target.name} does not answer ({error})") from None

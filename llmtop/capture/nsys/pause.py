@@ -45,13 +45,25 @@ DRAIN_SECONDS = 3.0
 LEAD_SECONDS = 0.1
 """In so long a request has certainly reached every rank."""
 _TRIES = 3
-_HISTORY = 8
+STEPS_KEPT = 8
+"""Of each training, by which its pace is known."""
 _POLL = 0.005
 _FRESH_NS = 50_000_000
 _STOP_SECONDS = 600.0
 _ENDED = ("failed", "late", "resumed")
 
 Sleep = Callable[[float], None]
+
+
+def median_step_seconds(steps: Iterable[wire.StepDone]) -> float:
+    """Return the median step in seconds; 0 where there is none."""
+    lengths = [step_seconds(step) for step in steps]
+    return statistics.median(lengths) if lengths else 0.0
+
+
+def patience_seconds(usual: float) -> float:
+    """Return how long to wait for the end of a step where a step usually takes `usual` seconds."""
+    return max(PATIENCE_SECONDS, 3 * usual)
 
 
 @dataclass
@@ -63,7 +75,7 @@ class _SessionProcess:
     connection: client.Connection
     request: wire.Pause | None = None
     state: wire.PauseState | None = None
-    steps: deque[wire.StepDone] = field(default_factory=lambda: deque(maxlen=_HISTORY))
+    steps: deque[wire.StepDone] = field(default_factory=lambda: deque(maxlen=STEPS_KEPT))
     """Its last ones."""
     finished: int = 0
     """How many steps it had finished when it last said so."""
@@ -78,7 +90,7 @@ class _SessionProcess:
     @property
     def step_seconds(self) -> float:
         """The median of its last steps; 0 where it has told none."""
-        return statistics.median(map(step_seconds, self.steps)) if self.steps else 0.0
+        return median_step_seconds(self.steps)
 
     @property
     def has_ended(self) -> bool:
@@ -205,7 +217,7 @@ class SessionPause:
         Raises:
             NotPossibleHere: as `pause`.
         """
-        patience = max(PATIENCE_SECONDS, 3 * self.step_seconds)
+        patience = patience_seconds(self.step_seconds)
         deadline = time.monotonic() + patience
         try:
             while not self.is_paused:
@@ -283,7 +295,7 @@ def _members(session_ids: frozenset[str], only_gpu: bool) -> list[_SessionProces
     with suppress(NotPossibleHere):
         for file in client.discover(socket_dir.runtime_dir()):
             with suppress(LlmtopError, client.ConnectionClosed):
-                connection = client.Connection.open(file.path, history=_HISTORY)
+                connection = client.Connection.open(file.path, history=STEPS_KEPT)
                 if _belongs(connection, session_ids, only_gpu):
                     rank, pid = connection.hello.rank, connection.host_pid
                     found.append(

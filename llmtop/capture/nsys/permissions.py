@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 from llmtop.capture.base.engine import Check, Refusal
+from llmtop.system import procfs
 
 
 def gpu_metrics_refusal() -> Refusal | None:
     """Why the GPU's counters cannot be had; None if they can, or if there is no driver to ask."""
-    if os.geteuid() == 0 or not is_profiling_restricted():
+    if os.geteuid() == 0 or not procfs.are_gpu_counters_restricted():
         return None
     return Refusal(
         "the driver gives GPU metrics to root only (RmProfilingAdminOnly is 1)",
@@ -24,7 +24,7 @@ def cpu_sampling_refusal() -> Refusal | None:
 
     What `llmtop run --nsys` started is none of nsys's descendants: only the whole machine covers it.
     """
-    paranoid = perf_paranoid()
+    paranoid = procfs.perf_event_paranoid()
     if os.geteuid() == 0 or paranoid is None or paranoid <= 0:
         return None
     return Refusal(
@@ -33,26 +33,9 @@ def cpu_sampling_refusal() -> Refusal | None:
     )
 
 
-def is_profiling_restricted() -> bool | None:
-    """Whether the driver keeps its counters to root; None without a driver."""
-    try:
-        text = Path("/proc/driver/nvidia/params").read_text(errors="replace")
-    except OSError:
-        return None
-    return "RmProfilingAdminOnly: 1" in text
-
-
-def perf_paranoid() -> int | None:
-    """kernel.perf_event_paranoid; None where the kernel has no perf events."""
-    try:
-        return int(Path("/proc/sys/kernel/perf_event_paranoid").read_text())
-    except (OSError, ValueError):
-        return None
-
-
 def cpu_sampling_check() -> Check:
     """Whether CPU samples of the whole machine can be had."""
-    level = perf_paranoid()
+    level = procfs.perf_event_paranoid()
     refused = cpu_sampling_refusal()
     if refused:
         return Check(name="CPU sampling", ok=False, says=refused.reason, command=refused.command)
@@ -65,7 +48,7 @@ def gpu_metrics_check() -> Check:
     refused = gpu_metrics_refusal()
     if refused:
         return Check(name="GPU metrics", ok=False, says=refused.reason, command=refused.command)
-    restricted = is_profiling_restricted()
+    restricted = procfs.are_gpu_counters_restricted()
     if restricted is None:
         return Check(name="GPU metrics", ok=False, says="no NVIDIA driver is loaded")
     says = "to root only, and this is root" if restricted else "to all users"

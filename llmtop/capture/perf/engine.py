@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
@@ -12,16 +11,16 @@ import msgspec
 from msgspec.structs import replace
 
 from llmtop.capture.base import folder
-from llmtop.capture.base.engine import Check, Engine, Refusal
+from llmtop.capture.base.engine import SPEEDSCOPE, Check, Engine, Refusal
 from llmtop.capture.base.job import CaptureJob, Recorded, Target
-from llmtop.capture.base.wait_for_window import wait_window
 from llmtop.capture.perf import bpf, program, trampoline
 from llmtop.capture.perf.recording import RATE_HZ, PerfRecording
 from llmtop.capture.perf.script import PerfStacks
-from llmtop.capture.py_spy import cpu_times
 from llmtop.capture.py_spy.loading import judge_loading
+from llmtop.capture.py_spy.sampled_window import sample_window
 from llmtop.capture.py_spy.thread_states import StateSampler
 from llmtop.model.snapshot import LoadingCost
+from llmtop.naming import file_names
 from llmtop.nsys_cli.tool import Option
 from llmtop.stacks.fold import CpuTime, fold
 from llmtop.stacks.model import Counters, ProcessStacks, StackReport, ThreadStacks
@@ -43,7 +42,7 @@ class PerfEngine(Engine):
             False,
         ),
     )
-    open_with = "https://www.speedscope.app"
+    open_with = SPEEDSCOPE
 
     def refusal(self, target: Target) -> Refusal | None:
         """See `Engine.refusal`."""
@@ -69,7 +68,7 @@ class PerfEngine(Engine):
 
     def viewer_file(self, trace: Path) -> Path:
         """See `Engine.viewer_file`."""
-        return trace.with_suffix(".speedscope.json")
+        return trace.with_suffix(file_names.SPEEDSCOPE)
 
     def record(self, job: CaptureJob) -> Recorded:
         """See `Engine.record`."""
@@ -82,16 +81,7 @@ class PerfEngine(Engine):
             for target in job.plan.targets:
                 recordings.append(PerfRecording(job, target))
                 recordings[-1].begin(job)
-            states += (StateSampler([pid]) for pid in pids)
-            first = cpu_times.read_cpu_times(pids)
-            begun = time.time_ns()
-            job.stage("record")
-            notes = wait_window(job, begun)
-            job.window = (begun, time.time_ns())
-            job.stage("stop")
-            cpu = cpu_times.cpu_shares(first, cpu_times.read_cpu_times(pids))
-            for sampler in states:
-                sampler.close()
+            notes, cpu = sample_window(job, pids, states)
             for recording in recordings:
                 recording.end()
             job.stage("analyse", "reading what perf recorded")
@@ -158,9 +148,9 @@ class _WindowReport:
         ):
             if not stacks:
                 continue
-            trace = self._job.folder / f"{target.file_stem}.{kind}.folded"
+            trace = self._job.folder / f"{target.file_stem}.{kind}{file_names.FOLDED_STACKS}"
             folder.write(trace, folded(stacks))
-            folder.write(trace.with_suffix(".speedscope.json"), speedscope(stacks, target.name, rate))
+            folder.write(trace.with_suffix(file_names.SPEEDSCOPE), speedscope(stacks, target.name, rate))
             self._recorded.traces.append(trace)
 
     def report(self) -> tuple[str, object]:

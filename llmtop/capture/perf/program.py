@@ -10,16 +10,14 @@ import subprocess
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from pathlib import Path
 
 from llmtop.capture.base.engine import Check, Refusal
 from llmtop.capture.base.parent_death import signal_on_thread_death
-from llmtop.capture.py_spy.ptrace_permission import has_capability, is_in_container
+from llmtop.capture.py_spy.ptrace_permission import is_in_container
 from llmtop.errors import NotPossibleHere
 from llmtop.format import printable
+from llmtop.system import procfs
 
-CAP_PERFMON = 38
-_PARANOID = Path("/proc/sys/kernel/perf_event_paranoid")
 START_SECONDS = 20.0
 WRITE_SECONDS = 60.0
 TRY_SECONDS = 10.0
@@ -41,15 +39,13 @@ def find_perf() -> str:
 
 def paranoid() -> int:
     """kernel.perf_event_paranoid; 2, the kernel's own default, where it cannot be read."""
-    try:
-        return int(_PARANOID.read_text())
-    except (OSError, ValueError):
-        return 2
+    level = procfs.perf_event_paranoid()
+    return 2 if level is None else level
 
 
 def may_trace_kernel() -> bool:
     """Whether this user may look at the kernel and its tracepoints too."""
-    return os.geteuid() == 0 or has_capability(CAP_PERFMON) or paranoid() < 0
+    return os.geteuid() == 0 or procfs.has_capability(procfs.CAP_PERFMON) or paranoid() < 0
 
 
 def refusal() -> Refusal | None:

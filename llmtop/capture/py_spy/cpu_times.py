@@ -5,16 +5,15 @@ That tells a thread that works from one that waits in the same line.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 
 import psutil
 
 from llmtop.stacks.fold import CpuTime
+from llmtop.system import procfs
 
 
 @dataclass(frozen=True)
@@ -31,13 +30,10 @@ def read_cpu_times(pids: Collection[int]) -> CpuReading:
     """Read the counters of all threads of these processes, and of those that they have started."""
     threads: dict[int, tuple[int, int, str, int]] = {}
     for pid in {*pids, *descendant_pids(pids)}:
-        with suppress(OSError):
-            for task in os.scandir(f"/proc/{pid}/task"):
-                with suppress(OSError, ValueError):  # a thread ends at any time
-                    place = Path(task.path)
-                    spent, waited = map(int, (place / "schedstat").read_text().split()[:2])
-                    name = (place / "comm").read_text(errors="replace").strip()
-                    threads[int(task.name)] = spent, waited, name, pid
+        for thread in procfs.thread_ids(pid):
+            times = procfs.thread_cpu_ns(pid, thread)
+            if times is not None:  # a thread ends at any time
+                threads[thread] = *times, procfs.thread_name(pid, thread), pid
     return CpuReading(time.monotonic(), threads)
 
 

@@ -7,7 +7,6 @@ own.
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,14 +15,16 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from llmtop.capture.base import folder
-from llmtop.capture.base.engine import Check, Engine, Refusal
+from llmtop.capture.base.engine import SPEEDSCOPE, Check, Engine, Refusal
 from llmtop.capture.base.job import CaptureJob, Recorded, Target
-from llmtop.capture.base.wait_for_window import recording_seconds, wait_window
-from llmtop.capture.py_spy import cpu_times, inside, outside, ptrace_permission, stacks
+from llmtop.capture.base.wait_for_window import recording_seconds
+from llmtop.capture.py_spy import inside, outside, ptrace_permission, stacks
 from llmtop.capture.py_spy.loading import judge_loading
+from llmtop.capture.py_spy.sampled_window import sample_window
 from llmtop.capture.py_spy.thread_states import StateSampler
 from llmtop.errors import NotPossibleHere
 from llmtop.model.snapshot import LoadingCost
+from llmtop.naming import file_names
 from llmtop.nsys_cli.tool import Option
 from llmtop.stacks.fold import CpuTime, fold
 from llmtop.stacks.model import ProcessStacks, StackReport
@@ -53,7 +54,7 @@ def _is_python(target: Target) -> bool:
     if procfs.runs_python(target.pid):
         return True
     try:
-        return "libpython" in Path(f"/proc/{target.pid}/maps").read_text(errors="replace")
+        return any("libpython" in name for name in procfs.mapped_files(target.pid))
     except OSError:
         return True  # not ours to see; the check of permissions says so
 
@@ -114,7 +115,7 @@ class PySpyEngine(Engine):
             False,
         ),
     )
-    open_with = "https://www.speedscope.app"
+    open_with = SPEEDSCOPE
 
     def refusal(self, target: Target) -> Refusal | None:
         """See `Engine.refusal`."""
@@ -135,7 +136,7 @@ class PySpyEngine(Engine):
 
     def viewer_file(self, trace: Path) -> Path:
         """See `Engine.viewer_file`."""
-        return trace.with_suffix(".speedscope.json")
+        return trace.with_suffix(file_names.SPEEDSCOPE)
 
     def record(self, job: CaptureJob) -> Recorded:
         """See `Engine.record`."""
@@ -146,23 +147,14 @@ class PySpyEngine(Engine):
         try:
             samplers += (_start_sampler(job, target) for target in job.plan.targets)
             pids = [target.pid for target in job.plan.targets]
-            states += (StateSampler([pid]) for pid in pids)
-            first = cpu_times.read_cpu_times(pids)
-            begun = time.time_ns()
-            job.stage("record")
-            notes = wait_window(job, begun)
-            job.window = (begun, time.time_ns())
-            job.stage("stop")
-            last = cpu_times.read_cpu_times(pids)
-            for sampler_of_states in states:
-                sampler_of_states.close()
+            notes, cpu = sample_window(job, pids, states)
             for sampler in samplers:
                 sampler.stop()
             found = [_SamplerStacks(sampler, sampler.samples(job)) for sampler in samplers]
         finally:
             for one in (*states, *samplers):
                 one.close()
-        return _finish(job, found, notes, cpu_times.cpu_shares(first, last), dict(zip(pids, states, strict=True)))
+        return _finish(job, found, notes, cpu, dict(zip(pids, states, strict=True)))
 
 
 def _start_sampler(job: CaptureJob, target: Target) -> _Sampler:
@@ -212,9 +204,9 @@ def _finish(
         # A training may have been started by another one: its stacks are in its own file.
         own = [stack for stack in one.stacks if stack.process is None or _belongs(stack.process, target, asked)]
         own = [replace(stack, thread=_with_system_name(stack.thread, cpu)) for stack in own]
-        trace = job.folder / f"{target.file_stem}.folded"
+        trace = job.folder / f"{target.file_stem}{file_names.FOLDED_STACKS}"
         folder.write(trace, folded(own))
-        folder.write(trace.with_suffix(".speedscope.json"), speedscope(own, target.name, one.sampler.rate_hz))
+        folder.write(trace.with_suffix(file_names.SPEEDSCOPE), speedscope(own, target.name, one.sampler.rate_hz))
         recorded.traces.append(trace)
         ranks = {target.pid: target.rank} if target.rank is not None else {}
         processes += fold(own, ranks, cpu)

@@ -16,6 +16,7 @@ from llmtop.errors import UnusableInput
 from llmtop.model.snapshot import LoadingCost
 from llmtop.stacks.fold import CpuTime
 from llmtop.stacks.samples import SampledProcess, Stack, ThreadId, read_folded
+from llmtop.system import procfs
 
 BURST_SECONDS = 3
 BURST_HZ = 20
@@ -44,7 +45,7 @@ def judge_loading(
     from llmtop.loading.seen import LoaderSamples
     from llmtop.loading.source import SourceFiles
 
-    sources = SourceFiles(root_folder(pid))
+    sources = SourceFiles(procfs.root_folder(pid))
     return decide(
         LoaderSamples(
             pid=pid,
@@ -60,16 +61,6 @@ def judge_loading(
         sources.calls,
         sources.is_generator,
     )
-
-
-def root_folder(pid: int) -> str:
-    """Where its files are to be found: in a container of its own, below /proc/PID/root."""
-    root = f"/proc/{pid}/root"
-    try:
-        same = os.path.samefile(root, "/")
-    except OSError:
-        return ""
-    return "" if same else root
 
 
 def sample_burst(pid: int, step_seconds: float | None = None) -> LoadingCost | None:

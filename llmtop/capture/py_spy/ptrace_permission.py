@@ -8,27 +8,19 @@ from pathlib import Path
 from llmtop.capture.base.engine import Check, Refusal
 from llmtop.system import procfs
 
-CAP_SYS_PTRACE = 19
-
 
 def refusal(pid: int) -> Refusal | None:
-    """Why the process cannot be read and the one command that would change it; None if it can.
-
-    Asks the kernel itself: opening /proc/PID/mem makes the same check as reading it, and does nothing else.
-    """
+    """Why the process cannot be read and the one command that would change it; None if it can."""
     try:
-        os.close(os.open(f"/proc/{pid}/mem", os.O_RDONLY | os.O_CLOEXEC))
+        return None if procfs.is_memory_readable(pid) else _refusal(pid)
     except FileNotFoundError:
         return Refusal(f"there is no process {pid} here", "llmtop --once")
-    except OSError:
-        return _refusal(pid)
-    return None
 
 
 def _refusal(pid: int) -> Refusal:
-    owner = procfs.status(pid).get("Uid", "").split()
-    if owner and int(owner[0]) != os.geteuid():
-        return Refusal(f"process {pid} belongs to uid {owner[0]}", "sudo llmtop")
+    owner = procfs.owner(pid)
+    if owner not in (None, os.geteuid()):
+        return Refusal(f"process {pid} belongs to uid {owner}", "sudo llmtop")
     scope = yama_scope()
     if scope == 1:
         return Refusal(
@@ -49,16 +41,7 @@ def _refusal(pid: int) -> Refusal:
 
 def yama_scope() -> int | None:
     """kernel.yama.ptrace_scope; None where Yama is not built in, which is as good as 0."""
-    try:
-        return int(Path("/proc/sys/kernel/yama/ptrace_scope").read_text())
-    except (OSError, ValueError):
-        return None
-
-
-def has_capability(bit: int = CAP_SYS_PTRACE) -> bool:
-    """Whether this process has that capability in effect."""
-    text = procfs.status(os.getpid()).get("CapEff", "0")
-    return bool(int(text, 16) >> bit & 1)
+    return procfs.kernel_setting("kernel", "yama", "ptrace_scope")
 
 
 def is_in_container() -> bool:
@@ -69,7 +52,7 @@ def is_in_container() -> bool:
 def permission_check() -> Check:
     """Whether this user's processes may be read."""
     scope = yama_scope()
-    if has_capability() and scope != 3:
+    if procfs.has_capability(procfs.CAP_SYS_PTRACE) and scope != 3:
         return Check(name="ptrace", ok=True, says="this user may read any process (CAP_SYS_PTRACE)")
     if scope in (None, 0):
         return Check(name="ptrace", ok=True, says="this user's processes may be read")

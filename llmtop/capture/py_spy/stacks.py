@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 import msgspec
 
@@ -11,6 +10,7 @@ from llmtop.errors import UnusableInput
 from llmtop.format import printable
 from llmtop.stacks.fold import waits_for_work
 from llmtop.stacks.samples import MAIN, Frame
+from llmtop.system import procfs
 
 __all__ = ["Frame", "ThreadStack", "read_dump", "sort_threads", "system_name"]
 
@@ -100,8 +100,5 @@ def system_name(pid: int, thread: int | None) -> str:
     """What the system calls a thread that Python has no name for: of llmtop's own it knows the name."""
     if thread == pid:
         return MAIN
-    try:
-        name = Path(f"/proc/{pid}/task/{thread}/comm").read_text(errors="replace").strip()
-    except OSError:
-        return ""
+    name = procfs.thread_name(pid, thread)
     return name if name.startswith("llmtop-") else ""

@@ -1,6 +1,6 @@
-"""What the threads of a training and of those that it started wait for, by looks into /proc.
+"""What the threads of a training and of those that it started wait for, as the kernel reports it.
 
-/proc/PID/task/TID/stat says whether a thread runs (R), sleeps (S) or waits for a device (D), wchan in which
+The state of a thread says whether it runs (R), sleeps (S) or waits for a device (D), wchan in which
 function of the kernel, syscall with which arguments. Each look takes some 0.1 ms a thread, of the monitor's
 time. Where the kernel tells no wchan (some sandboxes) or syscall (another user's process), only R, S and D are
 known.
@@ -16,10 +16,12 @@ import time
 from collections import Counter
 from collections.abc import Collection
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+import psutil
+
 from llmtop.capture.py_spy.cpu_times import descendant_pids
+from llmtop.system import cgroups, procfs
 
 if TYPE_CHECKING:
     from llmtop.loading.seen import Waits
@@ -47,40 +49,24 @@ _FUTEX = {"x86_64": 202, "aarch64": 98}.get(platform.machine())
 
 def read_state(pid: int, thread: int) -> Waits | None:
     """What a thread does at this instant; None where it has gone."""
-    place = f"/proc/{pid}/task/{thread}"
-    try:
-        state = Path(f"{place}/stat").read_text(errors="replace").rpartition(")")[2].split()[0]
-    except (OSError, IndexError):
-        return None
-    if state == "R":
-        return "runs"
-    try:
-        channel = Path(f"{place}/wchan").read_text(errors="replace").strip("0\0\n ")
-    except OSError:
-        channel = ""
-    return _classify(state, channel, place)
-
-
-def _classify(state: str, channel: str, place: str) -> Waits:
+    state = procfs.thread_state(pid, thread)
+    if state is None or state == "R":
+        return None if state is None else "runs"
+    channel = procfs.wait_channel(pid, thread)
     if state == "D":
         if _REMOTE.search(channel):
             return "network"
         return "disk" if not channel or _DISK.search(channel) else "device"
     for pattern, waits in _WAITS:
         if pattern.search(channel):
-            return _classify_futex(place) if waits == "futex" else waits
+            return _classify_futex(pid, thread) if waits == "futex" else waits
     return "asleep"
 
 
-def _classify_futex(place: str) -> Waits:
+def _classify_futex(pid: int, thread: int) -> Waits:
     """Who waits for Python's own lock looks each 5 ms: its wait has a timeout, the fourth argument of futex(2)."""
-    try:
-        words = Path(f"{place}/syscall").read_text().split()
-        if int(words[0]) == _FUTEX and int(words[4], 16) != 0:
-            return "gil"
-    except (OSError, ValueError, IndexError):
-        pass
-    return "futex"
+    number, *arguments = procfs.system_call(pid, thread) or (None,)
+    return "gil" if number == _FUTEX and any(arguments[3:4]) else "futex"
 
 
 class StateSampler:
@@ -135,22 +121,17 @@ class StateSampler:
 
 def list_threads(pids: Collection[int]) -> list[tuple[int, int]]:
     """(process, thread) of all to be looked at: first threads, and of the processes asked for some more."""
-    found = []
-    for pid in pids:
-        with suppress(OSError):
-            own = sorted(int(name) for name in os.listdir(f"/proc/{pid}/task"))
-            found += [(pid, thread) for thread in own[:_MAX_THREADS]]
+    found = [(pid, thread) for pid in pids for thread in procfs.thread_ids(pid)[:_MAX_THREADS]]
     return [*found, *((child, child) for child in descendant_pids(pids))]
 
 
 def storage_bytes(pids: Collection[int]) -> dict[int, tuple[int, int]]:
-    """What each process and each that it started has read from storage and written to it, by /proc/PID/io."""
+    """What each process and each that it started has read from storage and written to it; without those hidden."""
     found = {}
     for pid in {*pids, *descendant_pids(pids)}:
-        with suppress(OSError, ValueError, KeyError):
-            lines = Path(f"/proc/{pid}/io").read_text().splitlines()
-            values = dict(line.split(": ") for line in lines)
-            found[pid] = int(values["read_bytes"]), int(values["write_bytes"])
+        with suppress(psutil.Error, OSError, RuntimeError, ValueError):
+            counters = psutil.Process(pid).io_counters()
+            found[pid] = counters.read_bytes, counters.write_bytes
     return found
 
 
@@ -160,30 +141,5 @@ def usable_cores(pid: int) -> float:
         most = float(len(os.sched_getaffinity(pid)))
     except OSError:
         most = float(os.cpu_count() or 1)
-    return min([most, *_quotas(pid)])
-
-
-def _quotas(pid: int) -> list[float]:
-    """The quotas of its cgroups in CPUs, of both versions of cgroup."""
-    found = []
-    with suppress(OSError, ValueError, IndexError, ZeroDivisionError):
-        for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines():
-            _, names, path = line.split(":", 2)
-            if names and "cpu" not in names.split(","):
-                continue
-            base = Path("/sys/fs/cgroup/cpu" if names else "/sys/fs/cgroup")
-            for folder in (base / path.lstrip("/"), *(base / path.lstrip("/")).parents):
-                found += _quota(folder)
-                if folder == base:
-                    break
-    return found
-
-
-def _quota(folder: Path) -> list[float]:
-    with suppress(OSError, ValueError, ZeroDivisionError):
-        quota, period = (folder / "cpu.max").read_text().split()
-        return [] if quota == "max" else [int(quota) / int(period)]
-    with suppress(OSError, ValueError, ZeroDivisionError):
-        quota_us = int((folder / "cpu.cfs_quota_us").read_text())
-        return [] if quota_us <= 0 else [quota_us / int((folder / "cpu.cfs_period_us").read_text())]
-    return []
+    quota = cgroups.read_limits(pid).cpus
+    return most if quota is None else min(most, quota)

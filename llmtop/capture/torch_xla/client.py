@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import select
 import shutil
 import subprocess
@@ -170,9 +169,8 @@ def client_command(pid: int, port: int, folder: Path) -> list[str]:
     Raises:
         OSError: the process has gone, or may not be looked at.
     """
-    interpreter = os.readlink(f"/proc/{pid}/exe")
     program = str(Path(trace_program.__file__))
-    return [interpreter, "-I", program, str(port), str(folder), *ports.package_folders(pid)]
+    return [procfs.executable(pid), "-I", program, str(port), str(folder), *ports.package_folders(pid)]
 
 
 def _environment(pid: int) -> dict[str, str]:

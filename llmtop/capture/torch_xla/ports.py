@@ -1,6 +1,6 @@
 """Where a training on torch_xla listens for its profiler's clients, found without a word to the training.
 
-The script has called torch_xla.debug.profiler.start_server(PORT). Which port that is, is read from /proc; where it
+The script has called torch_xla.debug.profiler.start_server(PORT). Which port that is, the kernel tells; where it
 may be one of several, each is connected to and listened to for a moment: a server of gRPC speaks first. Ports that
 are bound to one address (gloo's and NCCL's) and MASTER_PORT are left alone.
 """
@@ -12,33 +12,24 @@ import re
 import socket
 from contextlib import suppress
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 from llmtop.capture.base.engine import Refusal
 from llmtop.errors import NotPossibleHere
+from llmtop.naming import variable_names
 from llmtop.system import procfs
+from llmtop.system.tcp_sockets import sockets_of
 
 VARIABLE: Final = "LLMTOP_XLA_PORT"
 """The port, where it must be said: in the training's environment, else in the monitor's."""
 START: Final = "torch_xla.debug.profiler.start_server(9012)   # in the script, which keeps what it returns"
 _EXTENSION: Final = re.compile(r"/\S.*/_XLAC\.[^/]*\.so$")
 _PACKAGES: Final = re.compile(r"^(/.*?/(?:site|dist)-packages)/")
-_LISTENS: Final = "0A"
-_ANYWHERE: Final = frozenset({"0" * 8, "0" * 32})
 _SPEAKS_SECONDS: Final = 1.0
 _SETTINGS: Final = 4
 """The type of the first frame that a server of HTTP/2 sends."""
 _HEAD: Final = 9
 _NO_TORCH_XLA: Final = Refusal("it has not imported torch_xla")
-
-
-class Listener(NamedTuple):
-    """A TCP port that a process listens on."""
-
-    port: int
-    inode: str
-    is_on_any_address: bool
-    """Whether at all of the machine's addresses."""
 
 
 def loaded_extension(pid: int) -> Path | None:
@@ -55,32 +46,9 @@ def package_folders(pid: int) -> list[str]:
 
 def _mapped_files(pid: int) -> list[str]:
     try:
-        lines = Path(f"/proc/{pid}/maps").read_text(errors="replace").splitlines()
+        return [name for name in procfs.mapped_files(pid) if name.endswith(".so")]
     except OSError:
         return []
-    return list(dict.fromkeys(line.split(maxsplit=5)[-1] for line in lines if line.endswith(".so")))
-
-
-def list_listeners(pid: int) -> list[Listener]:
-    """The TCP ports that a process listens on, in its own network."""
-    sockets = set()
-    with suppress(OSError):
-        for entry in os.scandir(f"/proc/{pid}/fd"):
-            with suppress(OSError):
-                link = os.readlink(entry.path)
-                if link.startswith("socket:["):
-                    sockets.add(link[8:-1])
-    found = []
-    for name in ("tcp", "tcp6"):
-        try:
-            lines = Path(f"/proc/{pid}/net/{name}").read_text().splitlines()[1:]
-        except OSError:
-            continue
-        for fields in map(str.split, lines):
-            if len(fields) > 9 and fields[3] == _LISTENS and fields[9] in sockets:
-                address, _, port = fields[1].rpartition(":")
-                found.append(Listener(int(port, 16), fields[9], address in _ANYWHERE))
-    return found
 
 
 def candidate_ports(pid: int) -> list[int]:
@@ -90,7 +58,7 @@ def candidate_ports(pid: int) -> list[int]:
         NotPossibleHere: the process is another user's, what was said is no port, or none that it listens on.
     """
     environ = procfs.environ(pid)
-    known = list_listeners(pid)
+    known = sockets_of(pid)
     said = environ.get(VARIABLE) or os.environ.get(VARIABLE)
     if said:
         if not any(str(one.port) == said for one in known):
@@ -99,19 +67,19 @@ def candidate_ports(pid: int) -> list[int]:
                 f"{VARIABLE} says {said[:20]}, and it does not listen there (its ports: {there})"
             )
         return [int(said)]
-    rendezvous = environ.get("MASTER_PORT")
+    rendezvous = environ.get(variable_names.MASTER_PORT)
     return sorted({one.port for one in known if one.is_on_any_address and str(one.port) != rendezvous})
 
 
 def refusal(pid: int) -> Refusal | None:
-    """Why no window can be had of a process by torch_xla's profiler; None if one can. Reads /proc alone."""
+    """Why no window can be had of a process by torch_xla's profiler; None if one can. Asks the kernel alone."""
     if loaded_extension(pid) is None:
         return _NO_TORCH_XLA
     try:
         there = candidate_ports(pid)
     except NotPossibleHere as refused:
         return Refusal(str(refused).partition(";")[0], f"set {VARIABLE}" if VARIABLE in str(refused) else "")
-    if not _is_same_namespace(pid, "net"):
+    if not _is_in_same_network(pid):
         return Refusal("its network is a container's of its own", "run llmtop in that container")
     return None if there else Refusal("its script has not started torch_xla's profiler server", START)
 
@@ -160,13 +128,13 @@ def _is_http2_greeting(connection: socket.socket) -> bool:
 
 def serving_pids(pids: set[int]) -> dict[int, bool]:
     """Those of these processes that have a port of torch_xla's profiler; False for a fork that inherited it."""
-    ports: dict[int, set[str]] = {}
+    ports: dict[int, set[int]] = {}
     for pid in pids:
         if loaded_extension(pid) is None:
             continue
         with suppress(NotPossibleHere):
             wanted = set(candidate_ports(pid))
-            ports[pid] = {one.inode for one in list_listeners(pid) if one.port in wanted}
+            ports[pid] = {one.inode for one in sockets_of(pid) if one.port in wanted}
     found = {}
     for pid, inodes in ports.items():
         inherited = inodes and inodes <= ports.get(procfs.parent(pid) or 0, set())
@@ -175,9 +143,7 @@ def serving_pids(pids: set[int]) -> dict[int, bool]:
     return found
 
 
-def _is_same_namespace(pid: int, kind: str) -> bool:
-    """Whether a process is in our namespace of that kind, as far as that can be told."""
-    try:
-        return os.readlink(f"/proc/{pid}/ns/{kind}") == os.readlink(f"/proc/self/ns/{kind}")
-    except OSError:
-        return True
+def _is_in_same_network(pid: int) -> bool:
+    """Whether a process is in this process's network namespace, as far as that can be told."""
+    both = {procfs.namespace(pid, "net"), procfs.namespace("self", "net")}
+    return len(both) == 1 or "" in both

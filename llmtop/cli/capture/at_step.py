@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from llmtop.capture.base.job import Plan, Target
     from llmtop.capture.base.step_listener import StepListener
 
-AHEAD = "+20"
 HEAR_SECONDS = 10.0
 """How long this waits for the trainings to tell a step."""
 ACCUSE_SECONDS = 8.0

@@ -22,6 +22,7 @@ from llmtop.cli.capture.options import json_option, out_option
 from llmtop.cli.output import print_in_place, print_json, print_text
 from llmtop.errors import EXIT_DONE, UnusableInput
 from llmtop.format import duration, printable, size
+from llmtop.naming import file_names
 
 if TYPE_CHECKING:
     from llmtop.capture.base.job import Plan, Progress, Target
@@ -225,10 +226,11 @@ def _beginning_at_a_step() -> str:
 
 
 def _at_step(asked: _AtStep, plan: Callable[[tuple[Target, ...]], Plan], as_json: bool) -> None:
+    from llmtop.capture.across.step_choice import AHEAD
     from llmtop.capture.take import take
     from llmtop.cli.capture import at_step
 
-    words = at_step.AtStepOptions(asked.at_step or at_step.AHEAD, asked.ranks, asked.rank, asked.pids)
+    words = at_step.AtStepOptions(asked.at_step or AHEAD, asked.ranks, asked.rank, asked.pids)
     with _snapshots(alerts=False) as snapshot, _cancel_on_signals() as cancelled:
         made, engine = at_step.prepare_plan(words, plan, _say)
         _print_result(take(made, _Stages(), cancelled, snapshot, engine), as_json)
@@ -371,7 +373,7 @@ def _report_text(result: Result) -> str:
         from llmtop.report.render import text as render_text
 
         return render_text.brief(result.report, shutil.get_terminal_size((100, 40)).columns)
-    written = result.folder / "report.md"
+    written = result.folder / file_names.REPORT_TEXT
     return written.read_text(errors="replace") if written.is_file() else ""
 
 

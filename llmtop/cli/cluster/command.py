@@ -102,7 +102,7 @@ def accused_ranks(url: str, run: str) -> set[int]:
     """
     _need_client()
     from collectors.prometheus.client import Client
-    from collectors.prometheus.cluster import LATE_SHARE, Cluster
+    from collectors.prometheus.cluster import Cluster
     from llmtop.config import current
 
     said = current().cluster
@@ -112,7 +112,7 @@ def accused_ranks(url: str, run: str) -> set[int]:
     client.close()
     if view.problems and view.nodes_up is None:
         raise NotPossibleHere(view.problems[0])
-    late = [one.rank for one in view.late if one.run == run and (one.step_share or 0.0) >= LATE_SHARE]
+    late = [one.rank for one in view.late if one.run == run and one.is_straggler]
     hung = [one.rank or "" for one in view.hung if one.run == run]
     return {int(rank) for rank in hung or late if rank.isdecimal()}
 

@@ -15,6 +15,7 @@ from llmtop.cli.output import print_json, print_text
 from llmtop.errors import EXIT_DONE, LlmtopError
 from llmtop.format import printable, size
 from llmtop.model.snapshot import LoadingCost
+from llmtop.system import procfs
 from llmtop.version import __version__
 
 if TYPE_CHECKING:
@@ -169,7 +170,7 @@ def diagnose() -> Diagnosis:
         trainings=trainings,
         notes=[
             *(sentence for engine in ENGINES.values() for sentence in engine.orphan_messages()),
-            *uninstrumentable.sentences(targets.own_pids()),
+            *uninstrumentable.sentences(procfs.own_pids()),
         ],
     )
 

@@ -120,10 +120,11 @@ def _recorded(report: Report) -> list[str]:
 
 
 def _print_commands(path: Path, report: Report, rows: list[KernelTime], words: list[str], as_json: bool) -> None:
+    from llmtop.analysis.capture_info import UNKNOWN_COMMAND
     from llmtop.ncu.command import command_line, file_stem, launches_of
     from llmtop.ncu.read import SUFFIX
 
-    command = shlex.join(words) if words else "python train.py"
+    command = shlex.join(words) if words else UNKNOWN_COMMAND
     found: list[dict[str, Any]] = []
     for row in rows:
         launches = launches_of(row, report.kernels)

@@ -10,6 +10,7 @@ import click
 
 from llmtop.cli.output import print_text
 from llmtop.errors import UnusableInput
+from llmtop.naming import variable_names
 
 
 @click.command(
@@ -66,7 +67,7 @@ def run(
         raise UnusableInput("--with chooses what nsys records; add --nsys")
     if memory_history and not auto:
         raise UnusableInput("--memory-history is switched on by the hooks that --no-auto leaves out")
-    from llmtop.launch.environment import HISTORY, instrumented_environment
+    from llmtop.launch.environment import instrumented_environment
     from llmtop.launch.exec_in_place import exec_in_place, not_started, occupy_closed_streams
 
     # nsys opens files in the training before Python starts: with a closed stdout, print() would write to one.
@@ -84,7 +85,7 @@ def run(
 
         start_host(environment, os.getpid())
     if memory_history:
-        environment[HISTORY] = "1"
+        environment[variable_names.MEMORY_HISTORY] = "1"
     if auto:
         environment = _report_obstacles(environment, command, program, quiet=quiet)
     exec_in_place(command, environment)
@@ -100,7 +101,7 @@ def _report_obstacles(
 
     if quiet or environment.get(QUIET):
         return quiet_environment(environment)
-    if environment.get("LLMTOP_OFF"):
+    if environment.get(variable_names.OFF):
         why: str | None = "LLMTOP_OFF is set"
     elif option := unsupported_python_flag(command):
         why = flag_message(option)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from llmtop.errors import NotPossibleHere
 from llmtop.format import printable, size
 from llmtop.model.snapshot import Gpu
+from llmtop.naming import variable_names
 from llmtop.system import procfs
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ def _wait_for_reading(source: GpuSource) -> str:
 
 def visible_gpus(gpus: tuple[Gpu, ...], environ: Mapping[str, str]) -> tuple[Gpu, ...]:
     """The GPUs that CUDA_VISIBLE_DEVICES lets a program see; all where it is not set."""
-    chosen = environ.get("CUDA_VISIBLE_DEVICES")
+    chosen = environ.get(variable_names.CUDA_DEVICES)
     if chosen is None:
         return gpus
     words = [word.strip() for word in chosen.split(",") if word.strip()]

@@ -24,23 +24,18 @@ from typing import TYPE_CHECKING, Any
 
 from llmtop.instrument.control.recording import Recording
 from llmtop.instrument.guest import registry
+from llmtop.naming import file_names, profiler_marks
 
 if TYPE_CHECKING:
     from llmtop.instrument.record.recorder import Recorder
 
-MARK = "llmtop.step"
-"""What a step is called in the file, beside its number, as llmtop.integrations.jax calls it."""
 PHASE = "llmtop_phase"
 """The argument by which a phase is known in the file: JAX's own annotations have names of the same kind."""
-DRAINED = "llmtop.devices_done"
-"""Marks in the file that by then the devices had done all that was dispatched."""
 DEVICES = "llmtop_devices"
 """Its argument: the devices' numbers and kinds, which XLA leaves out of the file."""
 DEVICE_SECONDS = 20.0
 """How long a boundary waits for the devices: a host is seldom more than some steps ahead."""
 _POLL_SECONDS = 0.0002
-ENDING = ".trace.json.gz"
-SPACE_ENDING = ".xplane.pb"
 
 
 class _GivesWay:
@@ -131,7 +126,7 @@ class JaxProfiler(Recording):
         if self._session is None:
             return
         if _await_devices(self._jax):
-            with self._jax.profiler.TraceAnnotation(DRAINED, **{DEVICES: _devices(self._jax)}):
+            with self._jax.profiler.TraceAnnotation(profiler_marks.DEVICES_DONE, **{DEVICES: _devices(self._jax)}):
                 pass
         with self._ending:
             _put_back(self)
@@ -156,12 +151,17 @@ class JaxProfiler(Recording):
             if self._space is not None:
                 self._stopped.export(self._space, folder)
                 self._space = self._stopped = None
-            found = sorted(Path(folder).glob(f"plugins/profile/*/*{ENDING}"))
+            found = sorted(Path(folder).glob(f"plugins/profile/*/*{file_names.CHROME_TRACE_OF_XLA}"))
             if not found:
                 raise RuntimeError("JAX wrote no trace")
-            space = found[-1].with_name(found[-1].name.removesuffix(ENDING) + SPACE_ENDING)
+            space = found[-1].with_name(
+                found[-1].name.removesuffix(file_names.CHROME_TRACE_OF_XLA) + file_names.XSPACE
+            )
             if space.exists():
-                beside = path.removesuffix(".part").removesuffix(ENDING) + SPACE_ENDING
+                beside = (
+                    path.removesuffix(file_names.PARTIAL).removesuffix(file_names.CHROME_TRACE_OF_XLA)
+                    + file_names.XSPACE
+                )
                 shutil.move(space, beside)
             shutil.move(found[-1], path)
         finally:
@@ -187,7 +187,7 @@ class JaxProfiler(Recording):
         are_marked = registry.jax_steps_are_marked
         if are_marked is None or not are_marked():
             number = self._recorder.next_index
-            self._mark = self._jax.profiler.StepTraceAnnotation(MARK, step_num=number)
+            self._mark = self._jax.profiler.StepTraceAnnotation(profiler_marks.STEP, step_num=number)
             self._mark.__enter__()
 
     def _end_mark(self) -> None:

@@ -9,15 +9,13 @@ from pathlib import Path
 
 from llmtop.errors import NotPossibleHere
 from llmtop.instrument.control.peer_rank import Gone, PeerRank
+from llmtop.naming import file_names
 from llmtop.protocol import client, job_store, socket_dir, wire
 from llmtop.protocol.job_store import NodeStatus, RankStatus, StoreRequest
 from llmtop.protocol.tcp_store import TcpStore
 
 GREET_SECONDS = 1.5
 """How long ranks may take to say who they are; one that is stopped says nothing."""
-ENDED = ("done", "failed", "cancelled")
-_PARENT = "llmtop-captures"
-"""As llmtop.capture.base.folder has it, which a training does not load."""
 _LONGEST = 300
 
 
@@ -53,7 +51,7 @@ class AskedHere:
     @property
     def is_busy(self) -> bool:
         """Whether a rank is at it."""
-        return any(told.state not in ENDED for told in self._ranks.values())
+        return any(told.state not in wire.CAPTURE_ENDED for told in self._ranks.values())
 
     def forget(self) -> None:
         """In a forked child: close its copies of the connections, and say nothing on them."""
@@ -96,7 +94,7 @@ class AskedHere:
         except Gone as error:
             del self._peers[rank]
             peer.close()
-            if self._ranks[rank].state not in ENDED:
+            if self._ranks[rank].state not in wire.CAPTURE_ENDED:
                 self._set(rank, state="failed", detail=f"it has ended: {error}"[:_LONGEST])
 
     def tell(self, store: TcpStore, keys: job_store.Keys, node: int) -> None:
@@ -129,7 +127,7 @@ class AskedHere:
         self.over = True
         for rank, peer in self._peers.items():
             with contextlib.suppress(Gone):
-                if self._ranks[rank].state not in ENDED:
+                if self._ranks[rank].state not in wire.CAPTURE_ENDED:
                     peer.cancel(self._id(rank))
             peer.close()
         self._peers = {}
@@ -214,7 +212,7 @@ class AskedHere:
             if _is_the_askers(given, self._ask.token):
                 self._folder, self._told.shared = given, True
                 return ""
-            here = Path.cwd() / _PARENT / given.name
+            here = Path.cwd() / file_names.CAPTURES / given.name
             for folder in (here.parent, here, (here / file).parent):
                 if not folder.exists():
                     folder.mkdir(mode=0o700)

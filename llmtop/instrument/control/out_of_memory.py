@@ -25,7 +25,9 @@ from typing import Any
 from llmtop.errors import NotPossibleHere
 from llmtop.instrument.control.allocator_snapshot import KEY
 from llmtop.instrument.guest import guard, sanitize
+from llmtop.naming import file_names, variable_names
 from llmtop.protocol import socket_dir
+from llmtop.system import procfs
 
 MOST_BYTES = 256 << 20
 MOST_SECONDS = 5.0
@@ -33,8 +35,6 @@ MOST_TAKEN = 3
 """A search for the largest batch that fits meets many errors, and shall not wait at each."""
 HISTORY_ENTRIES = 100_000
 """Of the history that ``llmtop run --memory-history`` has recorded all the time; the oldest go first."""
-HISTORY = "LLMTOP_MEMORY_HISTORY"
-"""Set by ``llmtop run --memory-history`` (llmtop.launch.environment, which this may not import)."""
 MOST_KEPT = 8
 """Snapshots in the folder: one a GPU of a node, of its last run."""
 _ENDING = socket_dir.MEMORY_SNAPSHOT
@@ -59,7 +59,7 @@ def watch() -> None:
 
     def when_initialised() -> None:
         try:
-            if os.environ.get(HISTORY):
+            if os.environ.get(variable_names.MEMORY_HISTORY):
                 _record_history(torch)
             attach(_observed)
         except Exception as error:  # noqa: BLE001 - to the one door, which passes on what is the script's
@@ -155,7 +155,7 @@ class _Taken:
     def __init__(self, pid: int, snapshot: dict[str, Any], error: dict[str, Any]) -> None:
         self._pid = pid
         self.path = socket_dir.memory_snapshot(pid)
-        self.partial = self.path.with_name(self.path.name + ".part")
+        self.partial = self.path.with_name(self.path.name + file_names.PARTIAL)
         snapshot[KEY] = {"out_of_memory": [error]}
         socket_dir.make_dir(self.path.parent)
         _clear(self.path.parent)
@@ -206,7 +206,7 @@ def _clear(folder: Path) -> None:
     kept = []
     for path in folder.iterdir():
         pid = path.name.partition("-")[0]
-        if path.name.endswith(_ENDING + ".part") and pid.isdigit() and not os.path.exists(f"/proc/{pid}"):
+        if path.name.endswith(_ENDING + file_names.PARTIAL) and pid.isdigit() and not procfs.is_alive(int(pid)):
             with suppress(OSError):
                 path.unlink()
         elif path.name.endswith(_ENDING):

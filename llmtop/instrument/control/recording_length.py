@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import time
-from contextlib import suppress
 
 from llmtop.instrument.control.recording import MANY_STEPS, Recording
 from llmtop.protocol import wire
+from llmtop.system.procfs import private_bytes
 
 MAX_STEPS = 1000
 MAX_SECONDS = 600.0
@@ -115,11 +114,3 @@ class MemoryGrowth:
         self._largest_jump = max(self._largest_jump, used - self._last)
         self._last = used
         return factor * (used - self._first - self._largest_jump) >= self._limit
-
-
-def private_bytes() -> int:
-    """Return the resident memory of this process that no file backs; 0 where the system does not tell it."""
-    with suppress(OSError, ValueError, IndexError), open("/proc/self/statm", "rb") as file:
-        words = file.read(200).split()
-        return (int(words[1]) - int(words[2])) * os.sysconf("SC_PAGE_SIZE")
-    return 0

@@ -25,6 +25,7 @@ from llmtop.instrument.guest import registry
 from llmtop.instrument.guest.interrupts import raised_by_handler
 from llmtop.instrument.guest.threads import Thread, wait_for
 from llmtop.instrument.steps.ring import MASK
+from llmtop.naming import file_names
 from llmtop.protocol import wire
 
 if TYPE_CHECKING:
@@ -144,7 +145,7 @@ class SelfCapture:
         self._process_ends = False
         self._pid = os.getpid()
         self._writing = False
-        self._partial = request.path + ".part"
+        self._partial = request.path + file_names.PARTIAL
 
     def arm(self) -> None:
         """Hang the hook on the step boundary and tell so."""

@@ -6,6 +6,8 @@ import os
 import sys
 from typing import Any, Protocol
 
+from llmtop.naming import variable_names
+
 
 class Events(Protocol):
     """Timing events on one stream of one device; every call is made in the training thread."""
@@ -78,7 +80,7 @@ def initialised_cuda() -> Any:
 def uuid(cuda: Any) -> str | None:
     """The UUID of the calling thread's device in NVML's form; None when torch is too old to say."""
     device = cuda.current_device()
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+    visible = os.environ.get(variable_names.CUDA_DEVICES, "").split(",")
     if device < len(visible) and visible[device].strip().startswith("MIG-"):
         return str(visible[device]).strip()  # of a MIG instance, CUDA gives the UUID of the whole GPU
     plain: object = getattr(cuda.get_device_properties(device), "uuid", None)

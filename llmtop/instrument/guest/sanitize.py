@@ -13,6 +13,7 @@ from typing import Any, Protocol, TypeVar, cast
 from llmtop.errors import NotPossibleHere
 from llmtop.format import printable
 from llmtop.instrument.guest.interrupts import raised_by_handler
+from llmtop.naming import variable_names
 
 LARGEST = 1 << 62
 """Integers beyond do not fit a message."""
@@ -105,7 +106,7 @@ def log_once(error: BaseException, aloud: bool = False) -> None:
         aloud: whether this process speaks for its job: one line is enough for all ranks of a machine.
     """
     global _said
-    quiet = bool(os.environ.get("LLMTOP_QUIET"))
+    quiet = bool(os.environ.get(variable_names.QUIET))
     mendable = isinstance(error, NotPossibleHere) and aloud and not _said and not quiet
     if mendable or os.environ.get("LLMTOP_DEBUG"):
         _said = _said or mendable

@@ -9,7 +9,6 @@ after all; nor may `threading` itself be imported in one first, which would make
 from __future__ import annotations
 
 import _thread
-import contextlib
 import select
 import signal
 import socket
@@ -17,6 +16,8 @@ import sys
 import threading  # see above: the thread that imports it first is its main thread
 import time
 from collections.abc import Callable
+
+from llmtop.system import procfs
 
 _FAULTS = {signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT}
 """Raised by the faulting thread itself: blocked, they would hide a crash's stack."""
@@ -85,8 +86,7 @@ class Thread:
             self._ident = _thread.get_ident()
             self.native_id = _thread.get_native_id()
             # py-spy and the like know threads by the names that `threading` gives; the system's is here.
-            with contextlib.suppress(OSError), open(f"/proc/self/task/{self.native_id}/comm", "wb") as comm:
-                comm.write(self._name.encode())
+            procfs.set_own_thread_name(self.native_id, self._name)
             self._work()
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-import os
+
+from llmtop.system import procfs
 
 
 @functools.cache
@@ -12,12 +13,5 @@ def clock_name() -> str:
 
     A host's name says neither: containers of one machine have different ones, and two machines the same.
     """
-    try:
-        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-            boot = file.read().strip()
-    except (OSError, ValueError):
-        return ""
-    try:
-        return f"{boot}-{os.readlink('/proc/self/ns/time')}"
-    except OSError:  # a kernel before 5.6, which has no such namespaces
-        return boot
+    boot, namespace = procfs.boot_id(), procfs.namespace("self", "time")
+    return f"{boot}-{namespace}" if boot and namespace else boot  # a kernel before 5.6 has no such namespaces

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from llmtop.format import printable
+from llmtop.naming import variable_names
+from llmtop.system import procfs
 
 _COMMAND_CHARACTERS = 200
 _TEXT_CHARACTERS = 128
@@ -46,7 +48,7 @@ class Store(NamedTuple):
 # describe the launcher. (rank, local rank, world size) each with the names that versions differ in.
 _LAUNCHERS: tuple[tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]], ...] = (
     # torchrun, accelerate, deepspeed, lightning: docs.pytorch.org/docs/stable/elastic/run.html
-    (("RANK",), ("LOCAL_RANK",), ("WORLD_SIZE",)),
+    ((variable_names.RANK,), ("LOCAL_RANK",), (variable_names.WORLD_SIZE,)),
     # Open MPI: docs.open-mpi.org, "Environment variables that Open MPI sets for processes"
     (("OMPI_COMM_WORLD_RANK",), ("OMPI_COMM_WORLD_LOCAL_RANK",), ("OMPI_COMM_WORLD_SIZE",)),
     (("MV2_COMM_WORLD_RANK",), ("MV2_COMM_WORLD_LOCAL_RANK",), ("MV2_COMM_WORLD_SIZE",)),
@@ -97,8 +99,8 @@ def launch(environment: Mapping[str, str] | None = None) -> LauncherEnv:
 
 def _launcher(env: Mapping[str, str]) -> tuple[str, str]:
     """Who started this rank, and what that calls the run; empty texts for a process that is no rank."""
-    if _number(env, ("RANK",)) is not None:
-        run_id = _text(env, "TORCHELASTIC_RUN_ID")
+    if _number(env, (variable_names.RANK,)) is not None:
+        run_id = _text(env, variable_names.TORCHELASTIC_RUN)
         # "none" is what torchrun calls every run that was given no --rdzv-id.
         return ("torchrun" if run_id else "env"), "" if run_id.lower() == "none" else run_id
     for name, launcher in (("OMPI_COMM_WORLD_RANK", "mpirun"), ("MV2_COMM_WORLD_RANK", "mpirun")):
@@ -120,7 +122,7 @@ def _slurm_job(env: Mapping[str, str]) -> str:
 
 def _master(env: Mapping[str, str]) -> str:
     """Where the ranks meet, "node:29500"."""
-    address, port = _text(env, "MASTER_ADDR"), _text(env, "MASTER_PORT")
+    address, port = _text(env, "MASTER_ADDR"), _text(env, variable_names.MASTER_PORT)
     return f"{address}:{port}" if address and port else ""
 
 
@@ -160,9 +162,5 @@ def host() -> str:
 
 def command() -> str:
     """The command line as the system knows it, cut to a sensible length."""
-    try:
-        with open("/proc/self/cmdline", "rb") as file:
-            raw = file.read(4 * _COMMAND_CHARACTERS)
-    except OSError:
-        return ""
-    return raw.rstrip(b"\0").replace(b"\0", b" ").decode(errors="replace")[:_COMMAND_CHARACTERS]
+    words = procfs.text("self", "cmdline").rstrip("\0").split("\0")
+    return " ".join(words)[:_COMMAND_CHARACTERS]

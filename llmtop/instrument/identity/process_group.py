@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from llmtop.format import printable
 from llmtop.instrument.identity.launcher_env import Store, local_world_size
+from llmtop.naming import variable_names
 from llmtop.protocol import tcp_store
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ def _store(master: str, environment: Mapping[str, str], world_size: int | None) 
     known = [int(part) for part in version[:2] if part.isdecimal()]
     if tuple(known) < tcp_store.FIRST_TORCH:
         return None
-    run = printable(environment.get("TORCHELASTIC_RUN_ID", ""))[:_LONGEST]
+    run = printable(environment.get(variable_names.TORCHELASTIC_RUN, ""))[:_LONGEST]
     start = printable(environment.get("TORCHELASTIC_RESTART_COUNT", "0"))[:_LONGEST]
     return Store(master, f"/llmtop/{run}/{start}")
 

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from llmtop.instrument.guest.interrupts import raised_by_handler
 from llmtop.instrument.steps.phase_tree import HIDDEN, STEP, PhaseNode
+from llmtop.naming import variable_names
 
 if TYPE_CHECKING:
     from llmtop.instrument.gpu.clock import GpuClock
@@ -30,10 +31,10 @@ Annotate = Callable[[str], AbstractContextManager[Any]]
 
 _TOOL_VARIABLES = (
     "LLMTOP_NVTX",
-    "NVTX_INJECTION64_PATH",  # github.com/NVIDIA/NVTX, nvtxInit.h: the library that NVTX hands its calls to
+    variable_names.NVTX_INJECTION,  # github.com/NVIDIA/NVTX, nvtxInit.h: the library that NVTX hands its calls to
     "NVTX_INJECTION32_PATH",
-    "CUDA_INJECTION64_PATH",  # a tool that the CUDA driver loads may ask the driver for NVTX as well
-    "NSYS_PROFILING_SESSION_ID",
+    variable_names.CUDA_INJECTION,  # a tool that the CUDA driver loads may ask the driver for NVTX as well
+    variable_names.NSYS_SESSION,
 )
 
 

@@ -21,6 +21,7 @@ from llmtop.instrument.identity.run_info import Facts
 from llmtop.instrument.record.boundary_observers import Annotate, Nvtx, Watch
 from llmtop.instrument.record.open_phases import OpenPhases
 from llmtop.instrument.steps.ring import Ring
+from llmtop.naming import variable_names
 
 if TYPE_CHECKING:
     from llmtop.instrument.arrival.sampler import Sampler
@@ -138,7 +139,7 @@ class State(OpenPhases):
         self._reset_steps()
         self.thread = get_ident()
         """The thread whose phases count, or `NO_THREAD`."""
-        self.off = bool(os.environ.get("LLMTOP_OFF"))
+        self.off = bool(os.environ.get(variable_names.OFF))
         self.attached = False
         self.manual_used = False
         """Whether the script itself calls step(); hooks then keep still."""

@@ -16,14 +16,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from llmtop.instrument.steps.ring import MASK
-from llmtop.model.stall_thresholds import quiet_seconds
+from llmtop.model.stall_thresholds import COUNTS_LOOK_S, quiet_seconds
 from llmtop.protocol import wire
 
 if TYPE_CHECKING:
     from llmtop.instrument.record.state import State
 
-LOOK_S = 1.0
-"""How often it is looked at then; twice the same counts make a standstill, told 5 to 7 s after the last step."""
 MOST_GROUPS = 64
 _USUAL = 32
 _C10D = "torch._C._distributed_c10d"
@@ -63,7 +61,7 @@ class Watched:
     def news(self, recorder: State) -> wire.Collectives | None:
         """What the monitor is to be told now: counts that stand still while no step ends, or that they do not."""
         now = time.monotonic()
-        if now - self._looked_at < LOOK_S:
+        if now - self._looked_at < COUNTS_LOOK_S:
             return None
         self._looked_at = now
         seen, self._seen = self._seen, _counts() if is_quiet(recorder) else {}

@@ -27,11 +27,12 @@ from llmtop.instrument.guest import descriptors, sanitize, threads
 from llmtop.instrument.guest.descriptors import Channel
 from llmtop.instrument.guest.interrupts import raised_by_handler
 from llmtop.instrument.guest.sanitize import log_once
-from llmtop.instrument.serve import collectives, limits, signs_of_life
+from llmtop.instrument.serve import limits, signs_of_life
 from llmtop.instrument.serve.connection import Monitor
 from llmtop.instrument.serve.hello import Controls
 from llmtop.instrument.serve.publisher import Publisher
 from llmtop.instrument.steps.ring import SIZE
+from llmtop.model.stall_thresholds import COUNTS_LOOK_S
 from llmtop.protocol import client, socket_dir, wire
 from llmtop.protocol.peer import peer_allowed, peer_credentials
 from llmtop.system.procfs import is_alive
@@ -267,7 +268,7 @@ class Server:
         """Seconds to sleep at most; asks the training thread to wake us when there is nothing to be sent yet."""
         due: list[float] = []
         if any(monitor.ready for monitor in self._monitors.values()):
-            due += signs_of_life.LIFE_S, collectives.LOOK_S, self._publisher.stack_sampler.rest_s()
+            due += signs_of_life.LIFE_S, COUNTS_LOOK_S, self._publisher.stack_sampler.rest_s()
             rest = self._hold_s() - (time.monotonic() - self._sent_at)
             if rest > 0:
                 due.append(rest)

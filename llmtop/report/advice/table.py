@@ -25,6 +25,7 @@ class Advice:
     next: str
 
 
+RECORDS_LOST: Final = "records_lost"
 FindingId = Literal[
     LossId,
     "straggler",

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from msgspec import structs
 
-from llmtop.format import duration, printable
+from llmtop.format import BRIEF_LINES, duration, printable
 from llmtop.model.severity import severity_rank
 from llmtop.report.model import Finding, Report
 from llmtop.report.render.tables import (
@@ -62,9 +62,7 @@ def render(report: Report, width: int = 100, style: _Style | None = None) -> str
     return "\n".join(lines) + "\n"
 
 
-BRIEF_LINES = 60
-"""A screen and a half: what is read before the next command is typed."""
-_BRIEF_FINDINGS = 3
+BRIEF_FINDINGS = 3
 _BRIEF_ROWS = {"devices": 8, "phases": 8, "idle": 5, "operators": 10, "kernels": 10}
 """Tables of the brief report and their rows, in its order; where there is less room, the last shrink first."""
 _LEAST_ROWS = 3
@@ -89,7 +87,7 @@ def brief(report: Report, width: int = 100, style: _Style | None = None) -> str:
     role = "title" if report.verdict == "gpu_bound" else "warning"
     lines += ["", *(paint(line, role) for line in _wrapped(printable(report.summary, 2000), width)[:5])]
     lines += [paint(line, "dim") for line in _wrapped(step_lines(report)[0], width)[:2]]
-    worth = sorted(report.findings, key=lambda finding: -severity_rank(finding.severity))[:_BRIEF_FINDINGS]
+    worth = sorted(report.findings, key=lambda finding: -severity_rank(finding.severity))[:BRIEF_FINDINGS]
     for finding in worth:
         lines += ["", *_brief_finding(finding, width, paint)]
     last = _last_line(report, len(worth))

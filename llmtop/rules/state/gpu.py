@@ -39,6 +39,7 @@ class GpuState:
         "foreign_pids",
         "gpu",
         "is_updated",
+        "mem_used_bytes",
         "mem_util_pct",
         "pids",
         "power_share_pct",
@@ -67,6 +68,7 @@ class GpuState:
         self.reasons: frozenset[str] | None = None
         self.util_pct: float | None = None
         self.mem_util_pct: float | None = None
+        self.mem_used_bytes: int | None = None
         self.sm_active_pct: float | None = None
         self.temperature_c: float | None = None
         self.power_share_pct: float | None = None
@@ -91,6 +93,7 @@ class GpuState:
         values = _EMPTY_SAMPLE if stale else gpu
         self.util_pct = finite_or_none(values.util_pct)
         self.mem_util_pct = finite_or_none(values.mem_util_pct)
+        self.mem_used_bytes = values.mem_used_bytes
         self.sm_active_pct = finite_or_none(values.sm_active_pct)
         self.temperature_c = finite_or_none(values.temperature_c)
         self.power_share_pct = share_pct(values.power_watts, values.power_limit_watts)

@@ -11,7 +11,9 @@ from llmtop.model.snapshot import Rank
 
 BUCKETS: Final = 8
 """So many floors in a row must rise; by chance that happens once in 40,000."""
-_LEVELS: Final = ((30, 2.0), (30, 20.0), (100, 300.0))
+BRIEF_LEAK: Final = (30, 2.0)
+FAST_LEAK: Final = (30, 20.0)
+SLOW_LEAK: Final = (100, 300.0)
 """A bucket closes after so many steps and seconds: 240 steps in some 20 s show a leak that soon fills the GPU, in
 3 minutes a fast one, 40 minutes a slow one."""
 BRIEF_SECONDS: Final = 60.0
@@ -106,7 +108,7 @@ class MemoryTrend:
     __slots__ = ("_floors", "_known", "allocator_failed_at", "failures")
 
     def __init__(self) -> None:
-        self._floors = [_Floors(steps, seconds) for steps, seconds in _LEVELS]
+        self._floors = [_Floors(steps, seconds) for steps, seconds in (BRIEF_LEAK, FAST_LEAK, SLOW_LEAK)]
         self._known: int | None = None
         self.failures = 0
         """Allocations that did not fit at the first try, while it was watched."""

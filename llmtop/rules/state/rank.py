@@ -49,6 +49,7 @@ class RankState:
         self.rank = rank
         self.gpu: GpuState | None = None
         self.process: Process | None = None
+        """As the snapshot that is being judged has it; None where it does not list it."""
         self.now = now
         """Time of the snapshot that is being judged."""
         self._set_by = 0.0

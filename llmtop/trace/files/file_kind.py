@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple, TypeAlias
 
 from llmtop.errors import UnusableInput
+from llmtop.naming import file_names
 from llmtop.recording.members import is_recording
 from llmtop.system.inputs import open_input
 from llmtop.trace.files.gunzip import Gunzip
@@ -38,7 +39,8 @@ _EVENT = re.compile(rb'\{\s*"ph"\s*:\s*"')
 _FOLDED = re.compile(rb'process \d+:"')
 """How folded stacks begin where py-spy names the process, whose command may have ends of lines."""
 _SPEEDSCOPE = b"speedscope.app/file-format-schema"
-_HEAD_BYTES = 1 << 20
+HEAD_BYTES = 1 << 20
+"""What of a file is read to tell its kind."""
 
 
 class Examined(NamedTuple):
@@ -60,14 +62,14 @@ def examine(path: Path) -> Examined:
         return Examined(path, "folder")
     with open_input(path) as file:
         try:
-            head = file.read(_HEAD_BYTES)
+            head = file.read(HEAD_BYTES)
             if is_recording(head):
                 return Examined(path, "recording", packed=True)
             packed = head.startswith(_GZIP)
             if packed:
                 file.seek(0)
                 # As much of the beginning as can be unpacked: the file may be cut right after it.
-                head = Gunzip(file).read(_HEAD_BYTES)
+                head = Gunzip(file).read(HEAD_BYTES)
         except OSError as error:
             raise UnusableInput(f"{path} cannot be read: {error.strerror}") from None
     if not head:
@@ -84,7 +86,7 @@ def _kind_of(path: Path, head: bytes) -> Kind:  # noqa: PLR0911 - a kind each
         raise UnusableInput(f"{path} is what ncu measured of kernels; to read it: llmtop kernel {path}")
     if head.startswith(_NSYS_REPORT) or path.suffix == ".nsys-rep":
         return "nsys-report"
-    if path.name.endswith(".xplane.pb"):
+    if path.name.endswith(file_names.XSPACE):
         return "xspace"
     if path.suffix == ".qdstrm":
         raise UnusableInput(f"{path} is what nsys leaves when it cannot write its report; run: nsys import {path}")

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from llmtop.errors import NotPossibleHere, UnusableInput
+from llmtop.naming import file_names
 from llmtop.system.inputs import DEFAULT, Limits, file_bytes, open_input
 from llmtop.trace import model
 from llmtop.trace.files import chrome_json, xspace
@@ -17,7 +18,7 @@ from llmtop.trace.nsys import load as nsys_sqlite
 from llmtop.trace.sanitize import drop_unusable_rows
 from llmtop.trace.xla.viewer import ENDING
 
-_NOT_TRACES = ("capture.json", "report.json", "perfetto_trace.json.gz")
+_NOT_TRACES = (file_names.CAPTURE_INFO, file_names.REPORT, "perfetto_trace.json.gz")
 """JAX writes the last one on request, from the trace that lies beside it."""
 _RUNS = Path("plugins", "profile")
 """Where jax.profiler puts a folder for each trace, by its time, within the one that it is given."""

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from llmtop.format import printable
+from llmtop.naming import profiler_marks
 from llmtop.trace import intervals as iv
 from llmtop.trace import model
 from llmtop.trace.chrome.fields import Event, Number
@@ -16,7 +17,6 @@ from llmtop.trace.chrome.learn import int_or
 from llmtop.trace.chrome.rows import Rows
 from llmtop.trace.xla.fields import XlaArgs
 
-OUR_STEP = "llmtop.step"
 STEP_MARK = "StepMarker"
 """What torch_xla notes for its mark of a step: torch_xla.sync(), xm.mark_step(), the end of torch_xla.step()."""
 _SYNCS = re.compile(r"^Sync(?:Live)?TensorsGraph")
@@ -32,8 +32,6 @@ _DISPATCH = re.compile(r"^(?:Pjit|Jit|CompiledF)unction\(|^PjitFunction|::Execut
 EXECUTES = re.compile(r"::ExecuteHelper(?:OnSingleDevice)?$")
 """The call that hands one compiled function to a device."""
 _WAITS = re.compile(r"PjRt\w*::(?:Await|BlockHostUntilReady)$|^block_until_ready$")
-_DRAINED = "llmtop.devices_done"
-"""What a capture of llmtop notes once the devices have done all that was handed over."""
 _FRAME = re.compile(r"^\$(.*?):(\d+) (.*)$")
 _NVTX = "NVTX:"
 _MOST_DEVICES, _DIGITS = 1024, 7
@@ -96,7 +94,7 @@ class HostLines:
         if args.step is not None:
             # The number as torch's ProfilerStep#7 has it: "train", and xprof's "train 7", become "train step#7".
             plain = text.removesuffix(f" {args.step}")
-            before = "" if plain == OUR_STEP else f"{printable(plain, 200)} "
+            before = "" if plain == profiler_marks.STEP else f"{printable(plain, 200)} "
             name = number(printable(f"{before}step#{args.step}", 300))
             self._ranges.extend((start, end, thread, name))
             self._steps_on.add(thread)
@@ -115,7 +113,7 @@ class HostLines:
     def _other(self, text: str, args: XlaArgs, span: tuple[int, int], thread: int) -> None:
         start, end = span
         number = self._names.number
-        if text == _DRAINED:
+        if text == profiler_marks.DEVICES_DONE:
             self._drained_at = max(self._drained_at, end)
             self._learn_devices(str(args.devices or ""))
             return

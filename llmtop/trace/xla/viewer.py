@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 
-ENDING = ".xplane.pb"
+from llmtop.naming import file_names
+
+ENDING = file_names.XSPACE
 INSTALL = "pip install xprof"
 
 

@@ -15,6 +15,7 @@ import collectors.dcgm.page
 from collectors.dcgm.listener import Listener, is_trusted, listeners
 from collectors.dcgm.page import DcgmPage
 from collectors.exporter.dcgm import DcgmExporter
+from llmtop.system import procfs
 from tests.support.other_user import listening_as
 from tests.support.pages import Serve, page
 from tests.support.processes import wait_for
@@ -93,11 +94,13 @@ def row(address: str, state: str, uid: object, inode: int) -> str:
 )
 @pytest.mark.skipif(sys.byteorder != "little", reason="the addresses are as such a machine prints them")
 def test_every_socket_that_may_answer_must_be_believed(
-    tmp_path: Path, rows: list[tuple[str, str, object]], believed: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: list[tuple[str, str, object]], believed: bool
 ) -> None:
-    table = tmp_path / "tcp"
+    (tmp_path / "self" / "net").mkdir(parents=True)
+    monkeypatch.setattr(procfs, "ROOT", str(tmp_path))
+    table = tmp_path / "self" / "net" / "tcp"
     table.write_text(HEAD + "".join(row(*words, 7 + number) for number, words in enumerate(rows)) + "rubbish\n")
-    assert is_trusted(listeners("127.0.0.1", 9400, (table, tmp_path / "missing"))) is believed
+    assert is_trusted(listeners("127.0.0.1", 9400)) is believed
 
 
 @pytest.fixture

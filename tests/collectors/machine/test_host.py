@@ -14,6 +14,8 @@ import pytest
 import collectors.machine.host
 from collectors.machine.containers import cpus_allowed, limit_notes
 from collectors.machine.host import HostSource, physical_interfaces, whole_disks
+from llmtop.system import procfs
+from llmtop.system.cgroups import read_limits
 from tests.support.processes import environment, wait_for
 
 GIB = 1 << 30
@@ -95,25 +97,31 @@ def test_only_whole_disks_and_real_interfaces_are_counted(tmp_path: Path) -> Non
     )
 
 
-def test_limits_of_a_container_are_named(tmp_path: Path) -> None:
-    proc, cgroup = tmp_path / "proc", tmp_path / "cgroup"
-    (proc / "self").mkdir(parents=True)
+@pytest.fixture
+def proc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder that stands for /proc, with that of this process."""
+    monkeypatch.setattr(procfs, "ROOT", str(tmp_path / "proc"))
+    (tmp_path / "proc" / "self").mkdir(parents=True)
+    return tmp_path / "proc"
+
+
+def test_limits_of_a_container_are_named(tmp_path: Path, proc: Path) -> None:
+    cgroup = tmp_path / "cgroup"
     inner = cgroup / "pod" / "box"
     inner.mkdir(parents=True)
     (proc / "self" / "cgroup").write_text("0::/pod/box\n")
     (inner / "memory.max").write_text("max\n")
     (inner / "cpu.max").write_text("max 100000\n")
-    assert limit_notes(64 * GIB, 16, cgroup, proc) == ()
+    assert limit_notes(64 * GIB, 16, read_limits(mount=cgroup)) == ()
     (cgroup / "pod" / "memory.max").write_text(f"{8 * GIB}\n")
     (inner / "cpu.max").write_text("250000 100000\n")
-    memory, cpus = limit_notes(64 * GIB, 16, cgroup, proc)
+    memory, cpus = limit_notes(64 * GIB, 16, read_limits(mount=cgroup))
     assert "8.0 GiB of the machine's 64.0 GiB" in memory
     assert "2.5 of the machine's 16 CPUs" in cpus
 
 
-def test_limits_of_the_older_cgroups_are_named(tmp_path: Path) -> None:
-    proc, cgroup = tmp_path / "proc", tmp_path / "cgroup"
-    (proc / "self").mkdir(parents=True)
+def test_limits_of_the_older_cgroups_are_named(tmp_path: Path, proc: Path) -> None:
+    cgroup = tmp_path / "cgroup"
     for controller in ("memory", "cpu"):
         (cgroup / controller).mkdir(parents=True)
     # Inside a container the path of the host is named, but what is mounted is its own folder.
@@ -121,12 +129,12 @@ def test_limits_of_the_older_cgroups_are_named(tmp_path: Path) -> None:
     (cgroup / "memory" / "memory.limit_in_bytes").write_text(f"{4 * GIB}\n")
     (cgroup / "cpu" / "cpu.cfs_quota_us").write_text("150000\n")
     (cgroup / "cpu" / "cpu.cfs_period_us").write_text("100000\n")
-    notes = limit_notes(64 * GIB, 16, cgroup, proc)
+    notes = limit_notes(64 * GIB, 16, read_limits(mount=cgroup))
     assert "4.0 GiB" in notes[0]
     assert "1.5 of the machine's 16 CPUs" in notes[1]
     (cgroup / "memory" / "memory.limit_in_bytes").write_text("9223372036854771712\n")
     (cgroup / "cpu" / "cpu.cfs_quota_us").write_text("-1\n")
-    assert limit_notes(64 * GIB, 16, cgroup, proc) == ()
+    assert limit_notes(64 * GIB, 16, read_limits(mount=cgroup)) == ()
 
 
 def test_what_the_kernel_hides_is_absent_and_the_rest_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,20 +165,19 @@ def test_a_kernel_that_stops_answering_takes_the_values_with_it(
     fifo.write_text("")
 
 
-def test_a_limit_at_which_memory_is_taken_away_is_named(tmp_path: Path) -> None:
-    proc, cgroup = tmp_path / "proc", tmp_path / "cgroup"
-    (proc / "self").mkdir(parents=True)
+def test_a_limit_at_which_memory_is_taken_away_is_named(tmp_path: Path, proc: Path) -> None:
+    cgroup = tmp_path / "cgroup"
     (cgroup / "job").mkdir(parents=True)
     (proc / "self" / "cgroup").write_text("0::/job\n")
     (cgroup / "job" / "memory.high").write_text(f"{6 * GIB}\n")
     (cgroup / "job" / "memory.max").write_text("max\n")
-    (note,) = limit_notes(64 * GIB, 16, cgroup, proc)
+    (note,) = limit_notes(64 * GIB, 16, read_limits(mount=cgroup))
     assert "slowed down beyond 6.0 GiB of the machine's 64.0 GiB" in note
     (cgroup / "job" / "memory.max").write_text(f"{4 * GIB}\n")  # never reached then
-    (note,) = limit_notes(64 * GIB, 16, cgroup, proc)
+    (note,) = limit_notes(64 * GIB, 16, read_limits(mount=cgroup))
     assert "may use 4.0 GiB" in note
     (cgroup / "job" / "memory.high").write_text("max\n")
-    assert len(limit_notes(64 * GIB, 16, cgroup, proc)) == 1
+    assert len(limit_notes(64 * GIB, 16, read_limits(mount=cgroup))) == 1
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from collectors.base.source import GpuUse
 from collectors.machine.containers import has_host_pids
 from collectors.machine.processes import ProcessSource
 from llmtop.model.snapshot import Host, Process, Snapshot, to_json
+from llmtop.system import procfs
 from tests.support.processes import wait_for
 
 UUID = "GPU-00000000"
@@ -188,7 +189,7 @@ def test_inside_a_container_a_pid_of_the_host_is_not_taken_for_a_local_one(
 ) -> None:
     innocent, gpu_user = start(IDLE), start(IDLE)
     opens = {gpu_user.pid}
-    monkeypatch.setattr(collectors.machine.processes, "_opens_nvidia", lambda pid: pid in opens)
+    monkeypatch.setattr(procfs, "uses_gpu", lambda pid: pid in opens)
     uses = [GpuUse(pid=child.pid, gpu_uuid=UUID, mem_bytes=7) for child in (innocent, gpu_user)]
     source = watch(*uses, trusted=False)
     row_when(source, gpu_user.pid, lambda row: row.command is not None)

@@ -163,7 +163,13 @@ def test_only_those_are_suspected_that_do_not_go_on() -> None:
         )
         for i, (uuid, watts, sm) in enumerate([("spins", 120.0, 18.0), ("works", 600.0, 90.0)])
     )
-    assert suspect_processes(snapshot(*ranks, processes=inside, gpus=gpus)) == {1: 1, 41: 1, 9: 9}
+    now = snapshot(*ranks, processes=inside, gpus=gpus)
+    assert suspect_processes(now) == {1: 1, 41: 1, 9: 9}
+    for age, found in ((14.0, {1: 1, 41: 1, 9: 9}), (16.0, {1: 1, 41: 1})):
+        sampled = tuple(replace(one, sampled_at=now.time - age) for one in gpus)
+        assert suspect_processes(replace(now, gpus=sampled)) == found, (
+            "a driver that is silent tells of no spinning"
+        )
 
 
 def test_a_healthy_job_is_not_asked(server: RasServer, monkeypatch: pytest.MonkeyPatch) -> None:

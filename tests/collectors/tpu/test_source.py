@@ -15,6 +15,7 @@ from collectors.driver.all_gpus import NO_TPU_BINDING, AllGpus
 from collectors.tpu import presence
 from collectors.tpu.library import USUAL_PORT, VARIABLE, FigureRefused, ports
 from collectors.tpu.source import METRICS, TpuSource, figures_by_device
+from llmtop.errors import NotPossibleHere
 from tests.support.processes import wait_for
 from tests.support.readings import reading_when
 from tests.support.tpu_stand_in import DUTY, GIB, HBM, TOTAL, USED, healthy, pci
@@ -215,7 +216,7 @@ def test_the_ports_are_those_of_who_computes_else_the_usual_one(monkeypatch: pyt
 
     def environ(pid: int) -> dict[str, str]:
         if pid == 1:
-            raise PermissionError
+            raise NotPossibleHere("gone")
         return {VARIABLE: "8431, 8432,x,99999"}
 
     assert ports(set(), environ) == [USUAL_PORT]

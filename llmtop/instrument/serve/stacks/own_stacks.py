@@ -22,14 +22,13 @@ from typing import Final
 from llmtop.format import printable
 from llmtop.instrument.guest import guard, registry
 from llmtop.instrument.guest.threads import Thread, wait_for
+from llmtop.instrument.serve.stacks.stack_words import MAX_FRAMES
 from llmtop.protocol import wire
 
 MAX_RATE_HZ: Final = 50.0
 MAX_SECONDS: Final = 600.0
 MAX_THREADS: Final = 256
 """At one look, beside the main thread."""
-MAX_FRAMES: Final = 128
-"""Of a stack, from the innermost on."""
 MAX_STACKS: Final = 4000
 """Different ones that are remembered; others are counted."""
 _MAX_NAME: Final = 120
