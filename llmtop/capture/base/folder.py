@@ -11,7 +11,6 @@ import subprocess
 import time
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -329,8 +328,3 @@ def _git(folder: str, words: Iterable[str]) -> str | None:
 def driver_version() -> str | None:
     """NVIDIA's kernel driver; None without one."""
     return procfs.driver_version()
-
-
-def to_builtins(value: object) -> Any:
-    """A struct as dicts and lists, for JSON on stdout."""
-    return msgspec.to_builtins(value)
