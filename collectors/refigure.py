@@ -5,14 +5,14 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from collectors.trainings.step_figures import StepFigures, steps_left
-from llmtop.model.snapshot import SCHEMA, Rank, Snapshot
+from llmtop.model.snapshot import Rank, Snapshot
 
 
 class RecomputeFigures:
     """A stage for recordings: the ranks' figures are those of the steps that the recording holds.
 
-    An older version may have made them over another stretch, or of steps that ended earlier (schema 1). What a
-    recording has no steps for stays as it was recorded.
+    Another version may have made them over another stretch. What a recording has no steps for stays as it was
+    recorded.
     """
 
     def __init__(self) -> None:
@@ -33,7 +33,7 @@ class RecomputeFigures:
             for step in rank.gpu_updates:
                 steps.update(step)
             ranks.append(_with_figures(rank, steps))
-        return replace(snapshot, schema=SCHEMA, ranks=tuple(ranks))
+        return replace(snapshot, ranks=tuple(ranks))
 
 
 def _with_figures(rank: Rank, steps: StepFigures) -> Rank:

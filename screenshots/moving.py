@@ -103,13 +103,6 @@ def animated(shown: list[tuple[str, float]]) -> str:
     return f"{head[0]}<style>{''.join(styles)}</style>{''.join(pieces)}</svg>\n"
 
 
-def still_frame(picture: str, number: int) -> str:
-    """The animation with one frame alone to be seen: to look at it."""
-    return picture.replace(
-        "</style>", f"#frame{number} {{ visibility: visible !important; animation: none; }}</style>", 1
-    )
-
-
 def main() -> None:
     """Write the picture."""
     os.environ.setdefault("TERM", "xterm-256color")

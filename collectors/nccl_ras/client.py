@@ -28,16 +28,8 @@ class RasRank(msgspec.Struct, frozen=True):
     rank: int
     host: str = ""
     pid: int = 0
-    cuda_dev: int = 0
     collective_counts: dict[str, int] = {}
     """By operation ("AllReduce"), how many the process has called."""
-
-
-class MissingStatus(msgspec.Struct, frozen=True):
-    """What is known of a process that did not answer."""
-
-    unresponsive: bool = False
-    considered_dead: bool = False
 
 
 class MissingRank(msgspec.Struct, frozen=True):
@@ -46,8 +38,6 @@ class MissingRank(msgspec.Struct, frozen=True):
     rank: int
     host: str = ""
     pid: int = 0
-    cuda_dev: int = 0
-    status: MissingStatus = MissingStatus()
 
 
 class RasCommunicator(msgspec.Struct, frozen=True):
@@ -63,7 +53,6 @@ class RasCommunicator(msgspec.Struct, frozen=True):
 class RasAnswer(msgspec.Struct, frozen=True):
     """All that NCCL tells."""
 
-    nccl_version: str = ""
     communicators: list[RasCommunicator] = []
 
 

@@ -292,7 +292,6 @@ def _nodes(
                 reasons=tuple(dict.fromkeys(words for _, words in mine)),
                 power_ratio=mean.get(name),
                 power_ratio_least=least.get(name),
-                busy_but_idle=round(idle.get(name, 0)),
             )
         )
     return sorted(nodes, key=lambda node: (-node.badness, node.power_ratio_least or 0.0, node.name))

@@ -91,7 +91,6 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     power_ratio: float | None = None
     """Mean over its GPUs."""
     power_ratio_least: float | None = None
-    busy_but_idle: int = 0
     cells: tuple[GpuCell, ...] = ()
     """Only of nodes on the visible page."""
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from functools import cache
 from importlib.resources import files
 from typing import Final
@@ -156,11 +156,3 @@ def union_query(*parts: tuple[str, str]) -> str:
 def quote(text: str) -> str:
     """A text as PromQL writes it."""
     return json.dumps(text, ensure_ascii=False)
-
-
-def all_queries(queries: Queries, nodes: Iterable[str]) -> list[str]:
-    """All that one refresh asks."""
-    return [
-        *(queries.overview, queries.nodes, queries.ranks, queries.critical, queries.power),
-        queries.cells(list(nodes)),
-    ]

@@ -218,7 +218,7 @@ def bounded_hello(message: wire.Hello) -> wire.Hello:
         rank=_place(message.rank),
         local_rank=_place(message.local_rank),
         world_size=_place(message.world_size),
-        launch=None if message.launch is None else _launch(message.launch),
+        launch=_launch(message.launch),
         total_steps=None
         if message.total_steps is None or message.total_steps < 0
         else _within(message.total_steps),

@@ -39,12 +39,10 @@ class Member(NamedTuple):
 
     @property
     def run_identity(self) -> Hashable:
-        """What is the same of all ranks of a run and of no other; where nobody says it, as near as can be."""
+        """What is the same of all ranks of a run and of no other."""
         hello, launch = self.hello, self.hello.launch
         if not self.is_rank:
             return self.key
-        if launch is None:  # an old version
-            return (hello.command, hello.world_size) if (hello.world_size or 1) > 1 else self.key
         # Tasks of srun need not have met yet, or may meet in a way that is not seen.
         master = "" if launch.launcher == "srun" else launch.master
         job, step = launch.slurm_job_id, launch.slurm_step_id
@@ -114,7 +112,7 @@ class JobNames:
 
 def _run_names(first: Member) -> Iterator[str]:
     """What the run of a process may be called: the best name, and what to say besides where that one is taken."""
-    hello, launch = first.hello, first.hello.launch or wire.Launch()
+    hello, launch = first.hello, first.hello.launch
     program = printable(launch.program or program_of(hello.command), _PROGRAM)
     parts = [
         f"slurm {launch.slurm_job_id}" if launch.slurm_job_id else "",

@@ -52,9 +52,7 @@ class RankStats:
     def add_steps(self, message: wire.Steps) -> None:
         """Take finished steps; one that is known already (history after a reconnect) is passed over."""
         self._lost_there = max(self._lost_there, message.lost)
-        self._clock_moved |= None not in (self.unix_offset_ns, message.unix_offset_ns) and (
-            self.unix_offset_ns != message.unix_offset_ns
-        )
+        self._clock_moved |= self.unix_offset_ns not in (None, message.unix_offset_ns)
         self.unix_offset_ns = message.unix_offset_ns
         self.received += len(message.steps)
         self.metrics.update(message.metrics)

@@ -327,7 +327,7 @@ def _pid_of(path: Path) -> int:
 
 def with_job(rank: Rank, hello: wire.Hello, job: str) -> Rank:
     """The rank with the name of its job, and how that was started."""
-    launch = hello.launch or wire.Launch()
+    launch = hello.launch
     return replace(
         rank,
         job=job,

@@ -262,11 +262,10 @@ class Training:
         if last is None:
             return
         theirs_ns, now = message.unix_offset_ns, time.monotonic()
-        if theirs_ns is not None and abs(theirs_ns - own_ns) <= 2 * TOLERANCE_NS:
+        if abs(theirs_ns - own_ns) <= 2 * TOLERANCE_NS:
             ended = last.started_at + last.seconds - theirs_ns / 1e9
         elif message.history:
-            # Its monotonic clock is another (a time namespace), or it does not tell: an old version, whose unix
-            # times are wrong if the wall clock was set since it attached.
+            # Its monotonic clock is another (a time namespace).
             ended = now - (time.time() - last.started_at - last.seconds)
         else:
             ended = now  # it has just come

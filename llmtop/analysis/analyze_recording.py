@@ -233,8 +233,8 @@ def _counted_steps(own: _RankSamples) -> list[WholeStep]:
 def _idle_pct(own: _RankSamples) -> float | None:
     """How idle its GPU was; None when not measured.
 
-    Where the recording does not say, as that of an older version: the share of the steps in which the training's
-    stream was empty, by CUDA events.
+    Where the recording does not say, as the shipped demo: the share of the steps in which the training's stream
+    was empty, by CUDA events.
     """
     if own.idle_count > own.bounds:
         return own.idle_sum / own.idle_count

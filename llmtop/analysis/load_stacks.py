@@ -76,14 +76,12 @@ def _load_folder(folder: Path, limits: Limits) -> StackReport | None:
     if (folder / file_names.REPORT).is_file():
         with suppress(UnusableInput):  # damaged: the stacks themselves may be there
             written = _read_written(folder / file_names.REPORT, limits)
-    if written is not None and all(thread.tree for process in written.processes for thread in process.threads):
+    if written is not None:
         return replace(written, source=str(folder))
     found = sorted(path for path in folder.glob(f"*{ENDING}") if path.is_file())
     # Of perf's files one counts microseconds, and cannot stand beside samples.
     files = [path for path in found if not path.name.endswith(f".off-cpu{ENDING}")] or found
-    if not files:
-        return written
-    return _load_folded(files, folder, limits, written)
+    return _load_folded(files, folder, limits) if files else None
 
 
 def _read_written(path: Path, limits: Limits) -> StackReport | None:
@@ -98,9 +96,9 @@ def _read_written(path: Path, limits: Limits) -> StackReport | None:
         return None
 
 
-def _load_folded(files: list[Path], source: Path, limits: Limits, told: StackReport | None = None) -> StackReport:
+def _load_folded(files: list[Path], source: Path, limits: Limits) -> StackReport:
     processes: list[ProcessStacks] = []
-    loading = {} if told is None else dict(told.loading)
+    loading = {}
     for file in files:
         stacks = read_folded(read_input(file, limits).decode(errors="replace"), str(file))
         if not stacks:
@@ -111,12 +109,12 @@ def _load_folded(files: list[Path], source: Path, limits: Limits, told: StackRep
         processes += fold(stacks, ranks, {})
         # The file says nothing of states: what is blocked in C is not told from what runs there.
         cost = decide(LoaderSamples(pid=asked or 0, stacks=tuple(stacks)))
-        if cost is not None and told is None:
+        if cost is not None:
             loading[processes[-1].name if asked is None else f"pid {asked}"] = cost
     return StackReport(
         source=str(source),
-        taken_by="file" if told is None else told.taken_by,
-        rate_hz=None if told is None else told.rate_hz,
+        taken_by="file",
+        rate_hz=None,
         processes=tuple(processes),
         loading=loading,
     )

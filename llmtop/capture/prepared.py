@@ -71,7 +71,6 @@ LAUNCHING = Story(
     "launch_bound",
 )
 STORIES = (STARVED, FIXED, LAUNCHING)
-MEMBERS = tuple(story.member for story in STORIES)
 
 
 @dataclass(frozen=True)

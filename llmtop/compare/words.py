@@ -199,8 +199,7 @@ def comparison_notes(
             )
         if report.steps.count and report.kernels and not any(row.per_step for row in report.kernels):
             notes.append(
-                f"the {word} is a report of an older llmtop, which does not say what a step holds: compare the "
-                "capture itself to see kernels a step"
+                f"the {word} does not say what a step holds: compare the capture itself to see kernels a step"
             )
     if before.steps.inferred != after.steps.inferred and before.steps.count and after.steps.count:
         word = "first" if before.steps.inferred else "second"

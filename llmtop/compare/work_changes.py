@@ -100,7 +100,7 @@ def compared_steps(
         step_seconds: length of a step; None where not known.
 
     Returns:
-        No device where a report is too old to have work by step.
+        No device where a report does not say what a step holds.
     """
     told = all(
         any(row.per_step for row in side.kernels) or any(row.per_step for row in side.operators)

@@ -1,7 +1,7 @@
 """Why a GPU's clocks are not at their maximum: the names of NVML's clock-event reasons, in one place.
 
 The bits are those of nvml.h (``nvmlClocksEventReason*``, before driver 535 ``nvmlClocksThrottleReason*``). A
-snapshot has the names; recordings of older versions and other programs spell some of them otherwise.
+snapshot has the names.
 """
 
 from __future__ import annotations
@@ -36,21 +36,7 @@ BITS: Final[dict[int, str]] = {
     0x400: RELIABILITY,
 }
 
-_OTHERWISE: Final[dict[str, str]] = {
-    "hw_power_brake_slowdown": HW_POWER_BRAKE,  # as nvidia-smi and nvml.h have it
-    "sw_power_capping": SW_POWER_CAP,  # nvidia-smi of driver 570 and newer
-    "applications_clocks_setting": APPLICATIONS_CLOCKS,
-    "display_clocks_setting": DISPLAY,
-    "idle": GPU_IDLE,
-}
-
 
 def reason_names(bits: int) -> tuple[str, ...]:
     """The names of the reasons in a mask; a bit that has no name here is named by its value."""
     return tuple(BITS.get(1 << place, f"reason_{1 << place:#x}") for place in range(64) if bits >> place & 1)
-
-
-def canonical_name(name: str) -> str:
-    """A name as this version spells it: "HW Power Brake Slowdown" is `HW_POWER_BRAKE`."""
-    plain = name.strip().lower().replace(" ", "_").replace("-", "_")
-    return _OTHERWISE.get(plain, plain)

@@ -19,7 +19,7 @@ def job_totals(ranks: Iterable[Rank]) -> tuple[Job, ...]:
     """What the ranks of each job come to, in the order in which jobs began.
 
     Args:
-        ranks: of a snapshot; those without the name of a job (schema 1) are in none.
+        ranks: of a snapshot; those without the name of a job are in none.
     """
     members: dict[str, list[Rank]] = {}
     for rank in ranks:

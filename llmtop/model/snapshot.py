@@ -14,11 +14,8 @@ import msgspec
 from llmtop.model.severity import Severity
 
 SCHEMA = 2
-"""Grows when a field changes its meaning or goes; a new field does not change it.
-
-1: what a rank's steps came to was over its last 200, and a step ended where its last known phase did.
-2: a step is from its start to the next one's start, and a rank's figures are over the last seconds.
-"""
+"""Grows when a field changes its meaning or goes; a new field does not change it. A recording of another schema is
+refused."""
 
 Source = Literal["live", "replay"]
 RankState = Literal["running", "paused", "stopped", "stalled", "gone"]
@@ -34,7 +31,7 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The driver's UUID: "GPU-…", of a MIG instance "MIG-…"."""
     name: str
     vendor: Literal["NVIDIA", "AMD", "Google"] = "NVIDIA"
-    """Whose driver says all this; older recordings are NVIDIA's. Google's are devices of TPUs."""
+    """Whose driver says all this. Google's are devices of TPUs."""
     util_pct: float | None = None
     """GPU-Util: share of time in which at least one kernel ran. 100 does not mean busy. Of a TPU: its duty
     cycle."""
@@ -342,13 +339,13 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
     """On this host."""
     host: str
     uid: int | None = None
-    """Whose process it is, as this host's kernel says; None in what older versions recorded."""
+    """Whose process it is, as this host's kernel says."""
     job: str = ""
     """The name of the run that this process is a rank of, the same on all its nodes; a process without a launcher
-    is a job of its own. Empty in what schema 1 recorded."""
+    is a job of its own."""
     launcher: str | None = None
     """Who started it as a rank: "torchrun", "srun", "mpirun", "mpiexec"; "env": the variables of torchrun, set by
-    something else. None where nobody did, and of an old version."""
+    something else. None where nobody did."""
     run_id: str | None = None
     """What the launcher calls the run: torchrun's --rdzv-id."""
     slurm_job_id: str | None = None
@@ -426,7 +423,7 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
     """Over how many of the last seconds that was seen: `window_seconds` or a little less."""
     gpu_wait_pct: float | None = None
     """Share of the last seconds in which the host stood in a call that waits for its GPU (`.item()`, a copy to the
-    host), by looks at its stack. None before there were enough looks, and of an old version."""
+    host), by looks at its stack. None before there were enough looks."""
     gpu_waits: tuple[Cause, ...] = ()
     """In which calls, the largest first; seconds a step."""
     memory_allocated_bytes: int | None = None
@@ -443,7 +440,7 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the operations are an estimate from the number of parameters; else the script told them."""
     overhead_seconds: float | None = None
     """What llmtop costs this process a step, estimated from how often it is called and what a call was measured to
-    cost; None before that is known, and of an old version."""
+    cost; None before that is known."""
     total_steps: int | None = None
     accumulation_steps: int | None = None
     """How many batches make a step, by the training library's own setting."""
@@ -461,7 +458,7 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
     """Unix time at which the last step ended, by the wall clock as it is now."""
     last_work_at: float | None = None
     """Unix time at which it was last seen at work that ends no step, such as a batch of a validation; told only
-    after some seconds without a step. None where there was none, or an old version trains."""
+    after some seconds without a step. None where there was none."""
     attached_at: float | None = None
     """Unix time at which the process began to publish."""
     new_steps: tuple[Step, ...] = ()
@@ -472,7 +469,7 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
     """Earlier steps again, now with their GPU times, which are read after the GPU has got there."""
     arrivals: tuple[Arrival, ...] | None = None
     """How it comes to the collectives of its steps, beside the others; empty as long as that cannot be compared.
-    None where it does not stamp that: an old version, a training of one rank or of stages."""
+    None where it does not stamp that: a training of one rank or of stages."""
     waits_seconds: float | None = None
     """Median, a step, of how long it waits for the rank that comes last: from its own last gradient to that one's,
     or where gradients are not stamped, by how much longer it waits in all than the one that waits least. None
@@ -489,7 +486,7 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
     metrics_left_out: int = 0
     """Names of logged values beside those in `metrics`, counted as `phases_left_out` is."""
     note: str | None = None
-    """A word about this process that is not an alert: an old version, auto instrumentation off, …"""
+    """A word about this process that is not an alert: another version, auto instrumentation off, …"""
 
 
 class CommunicatorRank(msgspec.Struct, frozen=True, kw_only=True):
@@ -585,7 +582,7 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True):
     """What to do: a key, a command, or a fix."""
     points: tuple[str, ...] = ()
     """The reason in clauses, the one that matters most first, for where there is no room for `summary`: as many
-    as fit, each of them whole. Empty in recordings of older versions."""
+    as fit, each of them whole."""
 
     def is_continuation_of(self, other: Alert) -> bool:
         """Whether it is `other` of another snapshot: what is not known in one of them (the GPU of a training, the
@@ -608,15 +605,14 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     """Unix time, to be shown. The wall clock may be set between two snapshots, also back."""
     monotonic: float | None = None
     """Seconds of a clock that nobody sets (CLOCK_MONOTONIC of the monitor's machine), for what lies between two
-    snapshots of one monitor. None in what older versions recorded."""
+    snapshots of one monitor. None in the shipped demo, which is placed by `time`."""
     source: Source = "live"
     host: Host
     gpus: tuple[Gpu, ...] = ()
     processes: tuple[Process, ...] = ()
     ranks: tuple[Rank, ...] = ()
     jobs: tuple[Job, ...] = ()
-    """What `ranks` come to together, the job that attached first coming first. Empty in what older versions
-    recorded."""
+    """What `ranks` come to together, the job that attached first coming first. """
     stuck_communicators: tuple[StuckCommunicator, ...] = ()
     """Asked for only while a training does not go on."""
     alerts: tuple[Alert, ...] = ()

@@ -77,8 +77,7 @@ class Hello(msgspec.Struct, tag="hello", kw_only=True):
     rank: int | None = None
     local_rank: int | None = None
     world_size: int | None = None
-    launch: Launch | None = None
-    """None from a version that does not say it."""
+    launch: Launch = msgspec.field(default_factory=Launch)
     gpu_uuid: str | None = None
     kind: str = "step"
     """What a step is: "step" of a training, or "request" of a server."""
@@ -161,9 +160,9 @@ class Steps(msgspec.Struct, tag="steps", kw_only=True, omit_defaults=True):
     first_ordinal: int = 0
     """How many steps this process had finished before the first of these; those below `Hello.warmup_steps` are
     warm-up. Not `StepDone.index`, which is the script's own count and may begin anywhere."""
-    unix_offset_ns: int | None = None
+    unix_offset_ns: int = 0
     """What was added to the process's CLOCK_MONOTONIC for `StepDone.started_unix_ns`. It moves when the wall clock
-    is set. None from a version that measured it once, when it attached."""
+    is set."""
 
 
 class GpuTime(msgspec.Struct, array_like=True):
@@ -280,7 +279,7 @@ class Outside(msgspec.Struct, tag="outside", kw_only=True):
     """What it did in no phase, in words, and for how long in ns: each look stands for the time since the one
     before."""
     judged_ns: int | None = None
-    """For how long it was told whether the host waits for its GPU, in phases or not; None of an old version."""
+    """For how long it was told whether the host waits for its GPU, in phases or not; None where it was not."""
     waited: dict[str, int] = {}
     """Where it did, in words, and for how much of that."""
 
@@ -405,7 +404,7 @@ class CaptureRequest(msgspec.Struct, tag="capture", kw_only=True, omit_defaults=
     path: str
     """Absolute path of the file to write; its folder exists and belongs to the same user."""
     steps: int = 5
-    """Whole steps to be recorded. With `seconds` they are for a training whose llmtop does not know that field."""
+    """Whole steps to be recorded, unless `seconds` says how long."""
     seconds: float | None = None
     """Record whole steps until so many seconds have passed, however many steps these are."""
     memory_bytes: int = 0

@@ -43,7 +43,7 @@ def _begins(head_bytes: int) -> bytes:
 
 
 _HEADS = {_begins(size): size for size in (HEAD_BYTES, _UNCHECKED_BYTES)}
-"""Size of a head by its first bytes. The shorter one has no checksum: recordings before 0.1.0 was released."""
+"""Size of a head by its first bytes. The shorter one has no checksum; recordings with it are read as well."""
 MEMBER_BEGINS = _begins(HEAD_BYTES)[:10]
 """The bytes with which each member begins: gzip, deflated, with an extra field, without a time."""
 

@@ -189,7 +189,7 @@ class Reader:
 
         Raises:
             UnusableInput: it cannot be opened, is no file, is empty, not a recording, cut off within its head, or
-                from a newer llmtop.
+                in the form of another llmtop.
         """
         self.path = Path(path)
         self.members: list[RecordingMember] = []
@@ -366,7 +366,7 @@ class Reader:
         return max(0.0, median(gaps)) if gaps else 0.0
 
     def _with_positions(self, member: RecordingMember, lines: bytes) -> Iterator[tuple[float, Snapshot]]:
-        """A member's snapshots with their positions, which never run back as an old one's wall clock may."""
+        """A member's snapshots with their positions, which never run back as a wall clock may."""
         clock, base, offset = MonotonicTime(), None, 0.0
         for snapshot in self._decode(member, lines):
             now = clock.time_of(snapshot)
@@ -395,8 +395,7 @@ class Reader:
         if member is None or header is None:
             self._skip_header(size)
             return None
-        if header.format > FORMAT or header.schema > SCHEMA:
-            raise self._newer(f"the newer llmtop {header.version[:20]!r}")
+        self._check_form(header, f"llmtop {header.version[:20]!r}")
         self._end = member.end
         return header
 
@@ -424,14 +423,26 @@ class Reader:
         first = next((snapshot for _, snapshot in self.snapshots()), None)
         if first is None:
             return Header(created=self.members[0].first if self.members else 0.0)
-        if first.schema > SCHEMA:
-            raise self._newer("a newer llmtop")
-        return Header(schema=first.schema, version="", created=first.time, host=first.host.name)
+        header = Header(schema=first.schema, version="", created=first.time, host=first.host.name)
+        self._check_form(header, "llmtop")
+        return header
 
-    def _newer(self, writer: str) -> UnusableInput:
-        return UnusableInput(
-            f"{self.path} was written by {writer}, in a form that this one "
-            f"({__version__}) does not know; upgrade llmtop to play it"
+    def _check_form(self, header: Header, writer: str) -> None:
+        """Raise if another llmtop wrote the recording in a form that this one does not read.
+
+        Raises:
+            UnusableInput: it did.
+        """
+        form = (header.format, header.schema)
+        if form == (FORMAT, SCHEMA):
+            return
+        is_newer = header.format > FORMAT or header.schema > SCHEMA
+        age, advice = ("older", "record it again with this llmtop")
+        if is_newer:
+            age, advice = ("newer", "upgrade llmtop to play it")
+        raise UnusableInput(
+            f"{self.path} was written by the {age} {writer}, in a form that this one ({__version__}) does not "
+            f"read; {advice}"
         )
 
     def _lines(self, member: RecordingMember) -> bytes:

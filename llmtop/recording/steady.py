@@ -1,7 +1,7 @@
 """The time of snapshots by a clock that nobody sets.
 
 A snapshot has two: `time`, the wall clock's, which is shown, and `monotonic`, by which everything that lasts is
-measured. A recording of an older version has the first alone, and so has to trust it.
+measured. A snapshot that has the first alone, as those of the shipped demo, is placed by it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The rule for one rank that makes the others wait.
 
 Where ranks stamp when they come to the collectives of their steps, it is the one that comes last in nearly all of
-them, by a good part of the step; nothing else is asked then. Where they do not (an old version, a training without
+them, by a good part of the step; nothing else is asked then. Where they do not (a training without
 torch.distributed), it is told by phases:
 
 Ranks that train synchronously share the step time, so a slow one does not show by its steps: it shows by

@@ -72,8 +72,7 @@ class ThreadStacks(msgspec.Struct, frozen=True, kw_only=True):
     """Time on a CPU in percent of the window, as the kernel counts it; None where it was not asked."""
     cpu_wait_pct: float | None = None
     """Time in which it could have run and waited for a CPU, likewise: others had them all."""
-    tree: StackNode | None = None
-    """None in a report that an older version wrote."""
+    tree: StackNode
     hottest: tuple[HotFrame, ...] = ()
     """Most often innermost first."""
 

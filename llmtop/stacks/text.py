@@ -161,11 +161,10 @@ def shown_trees(report: StackReport) -> list[Shown]:
 
 
 def _working(process: ProcessStacks) -> list[ThreadStacks]:
-    return [thread for thread in process.threads if thread.kind == "working" and thread.tree is not None]
+    return [thread for thread in process.threads if thread.kind == "working"]
 
 
 def _single_thread_tree(process: ProcessStacks, thread: ThreadStacks) -> Shown:
-    assert thread.tree is not None
     return Shown(_titled(f"{process.name}, {thread.thread}", [thread]), thread.tree, thread.hottest)
 
 
@@ -200,7 +199,7 @@ def _together(parent: str, workers: int, name: str, threads: list[ThreadStacks])
     which = f"{len(threads)} of {workers} workers" if len(threads) < workers else counted(workers, "worker")
     return Shown(
         _titled(f"{which} of {parent}, {name}", threads),
-        merge_trees([thread.tree for thread in threads if thread.tree is not None]),
+        merge_trees([thread.tree for thread in threads]),
         tuple(sorted(hot.values(), key=lambda frame: -frame.self_samples)),
     )
 

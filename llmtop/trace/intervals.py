@@ -63,18 +63,6 @@ def union(starts: Ns, ends: Ns) -> Spans:
     return Spans(starts[begins], reach[lasts])
 
 
-def single(start: int, end: int) -> Spans:
-    """Return the interval from `start` to `end`, or no interval when it would be empty.
-
-    Args:
-        start: begin, in ns.
-        end: end (excluded), in ns.
-    """
-    if end <= start:
-        return EMPTY
-    return Spans(np.array([start], dtype=np.int64), np.array([end], dtype=np.int64))
-
-
 def union_of(*sets: Spans) -> Spans:
     """Return the instants that lie in any of the sets."""
     return (

@@ -209,7 +209,6 @@ class TracedGpu:
     name: str | None = None
     uuid: str | None = None
     dram_bytes_per_s: float | None = None
-    sm_count: int | None = None
 
 
 @dataclass(frozen=True)

@@ -204,18 +204,6 @@ class TestCommand:
         assert found is not None
         assert [process.rank for process in found.processes] == [3, None, None, None]
 
-    def test_a_report_of_an_older_llmtop_without_trees_is_made_whole(self, tmp_path: Path) -> None:
-        thread = {"thread": "MainThread", "samples": 1, "hottest": []}
-        old = {"engine": "py-spy", "rate_hz": 100, "processes": [{"pid": 7, "rank": 3, "threads": [thread]}]}
-        (tmp_path / "report.json").write_text(json.dumps(old))
-        (tmp_path / "rank3.folded").write_text("thread (7): MainThread;f (/w/a.py:1) 5\n")
-        found = load_stacks([tmp_path])
-        assert found is not None
-        tree = found.processes[0].threads[0].tree
-        assert isinstance(tree, StackNode)
-        assert tree.samples == 5
-        assert found.rate_hz == 100
-
     def test_what_has_no_steps_is_compared_with_nothing_and_has_no_page(self, tmp_path: Path) -> None:
         (tmp_path / "a.folded").write_text(FOLDED)
         for path in (tmp_path, tmp_path / "a.folded"):

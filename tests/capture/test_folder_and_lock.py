@@ -24,7 +24,8 @@ def info(**more: object) -> Info:
 
 
 def holder(**more: object) -> Holder:
-    return Holder(**{"pid": os.getpid(), "engine": "nsys", "since": time.time(), "target": 7, **more})  # type: ignore[arg-type]
+    given = {"pid": os.getpid(), "engine": "nsys", "since": time.time(), "began": time.monotonic(), "target": 7}
+    return Holder(**{**given, **more})  # type: ignore[arg-type]
 
 
 def test_two_captures_of_one_second_get_two_folders(tmp_path: Path) -> None:
@@ -138,8 +139,9 @@ def test_the_lock_of_a_killed_llmtop_is_free_and_says_what_it_was(runtime_dir: P
     script = (
         "import os, time\n"
         "from llmtop.capture.base.lock import CaptureLock, Holder\n"
-        "CaptureLock('pid-7', Holder(pid=os.getpid(), engine='nsys', since=1.0, session='42', target=7))\n"
-        "lock = CaptureLock('pid-9', Holder(pid=os.getpid(), engine='nsys', since=1.0, target=9))\n"
+        "held = {'pid': os.getpid(), 'engine': 'nsys', 'since': 1.0, 'began': 1.0}\n"
+        "CaptureLock('pid-7', Holder(**held, session='42', target=7))\n"
+        "lock = CaptureLock('pid-9', Holder(**held, target=9))\n"
         "print('held', flush=True)\n"
         "time.sleep(60)\n"
     )
@@ -173,7 +175,5 @@ def test_a_capture_whose_llmtop_was_killed_is_listed_as_cut_short(runtime_dir: P
 def test_how_long_a_capture_has_run_is_told_by_no_clock_that_can_be_set() -> None:
     hour_ahead = holder(since=time.time() + 3600, began=time.monotonic() - 5)
     assert 5 <= hour_ahead.held_seconds() < 600
-    older = holder(since=time.time() - 7)
-    assert 7 <= older.held_seconds() < 600
     before_the_boot = holder(since=time.time() - 9, began=time.monotonic() + 1e6)
     assert 9 <= before_the_boot.held_seconds() < 600

@@ -48,7 +48,7 @@ def abandon(tool: nsys.Nsys, session: nsys.Session, target: Target, folder: Path
     """Leave a session collecting as a `kill -9` of llmtop and all that it started would."""
     lock = CaptureLock(
         f"nsys-{session.id}",
-        Holder(pid=os.getpid(), engine="nsys", since=0.0, session=session.id, target=target.pid),
+        Holder(pid=os.getpid(), engine="nsys", since=0.0, began=0.0, session=session.id, target=target.pid),
     )
     text = lock.path.read_bytes()
     lock.release()

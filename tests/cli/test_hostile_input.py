@@ -53,7 +53,7 @@ def messages() -> bytes:
             msgspec.structs.replace(steps.steps[0], index=index, started_unix_ns=now + index, host_ns=10**8)
             for index in range(2 * first, 2 * first + 2)
         ]
-        data += wire.encode(replace(steps, steps=done, first_ordinal=2 * first, lost=0, unix_offset_ns=None))
+        data += wire.encode(replace(steps, steps=done, first_ordinal=2 * first, lost=0, unix_offset_ns=0))
     return data
 
 

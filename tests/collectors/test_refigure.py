@@ -32,9 +32,7 @@ def recorded(rank: Rank) -> list[Snapshot]:
         for index in range(20)
     )
     return [
-        Snapshot(
-            schema=1, time=101 + i, host=Host(name="box"), ranks=(replace(rank, new_steps=steps[5 * i :][:5]),)
-        )
+        Snapshot(time=101 + i, host=Host(name="box"), ranks=(replace(rank, new_steps=steps[5 * i :][:5]),))
         for i in range(4)
     ]
 
@@ -45,7 +43,6 @@ def test_figures_are_those_of_whole_steps_and_what_was_recorded_otherwise_is_gon
     )
     last = shown(recorded(old))[-1]
     (rank,) = last.ranks
-    assert last.schema == 2
     assert rank.step_seconds_p50 == pytest.approx(0.1)
     assert rank.outside_seconds == pytest.approx(0.05)
     assert rank.eta_seconds == pytest.approx(10.0)
@@ -55,7 +52,7 @@ def test_figures_are_those_of_whole_steps_and_what_was_recorded_otherwise_is_gon
 
 def test_a_rank_without_steps_in_the_recording_stays_as_it_was() -> None:
     old = Rank(pid=7, host="box", step=19, step_seconds_p50=0.06, tokens_per_s=2000.0)
-    snapshot = Snapshot(schema=1, time=101, host=Host(name="box"), ranks=(old,))
+    snapshot = Snapshot(time=101, host=Host(name="box"), ranks=(old,))
     assert shown([snapshot])[0].ranks == (old,)
 
 

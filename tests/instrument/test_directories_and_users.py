@@ -97,9 +97,7 @@ input()
         heard = Heard(connect(runtime_dir, training))
         heard.until(lambda: len(heard.steps) == 30)
         # The wall clock's time less what it is ahead of the steady clock, as each message says of its steps.
-        began = [
-            step.started_unix_ns - (batch.unix_offset_ns or 0) for batch in heard.batches for step in batch.steps
-        ]
+        began = [step.started_unix_ns - batch.unix_offset_ns for batch in heard.batches for step in batch.steps]
         assert began == sorted(began)
         assert began[-1] - began[0] < 30e9
         training.go()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import re
 import subprocess
 import sys
 import tarfile
@@ -249,7 +250,7 @@ def test_what_a_lost_header_said_is_taken_from_the_snapshots(real: Path, tmp_pat
 
 
 def test_a_head_without_a_checksum_whose_length_is_wrong_costs_no_neighbour(tmp_path: Path) -> None:
-    """As recordings had them before 0.1.0."""
+    """As tests/data/many_gpus has them."""
     path = write(tmp_path / "r", series(37, 0.5))
     intact, raw = Reader(path), path.read_bytes()
     whole = list(intact.snapshots())
@@ -304,6 +305,21 @@ def test_a_newer_schema_is_refused_with_the_version_that_wrote_it(tmp_path: Path
     path.write_bytes(pack(msgspec.json.encode(header), 1.0, 1.0, 0))
     with pytest.raises(UnusableInput, match=r"newer llmtop '9\.9'.*upgrade"):
         Reader(path)
+
+
+@pytest.mark.parametrize("command", ["replay --json", "report"])
+def test_an_older_form_is_refused_in_one_sentence(tmp_path: Path, command: str) -> None:
+    lines = to_json(snapshot(1000.0)) + b"\n"
+    header = msgspec.json.encode(Header(created=1000.0, schema=SCHEMA - 1, version="0.0.9")) + b"\n"
+    path = tmp_path / "old.llmtop.gz"
+    path.write_bytes(pack(header, 1000.0, 1000.0, 0) + pack(lines, 1000.0, 1000.0, 1))
+    done = subprocess.run(
+        [sys.executable, "-m", "llmtop", *command.split(), str(path)],
+        env=environment(), capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    said = r"older llmtop '0\.0\.9', in a form that this one \(\S+\) does not read; record it again"
+    assert (done.returncode, done.stdout) == (2, "")
+    assert re.fullmatch(rf"llmtop: .*{said}[^\n]*\n", done.stderr), done.stderr
 
 
 def test_a_recording_can_be_read_while_it_is_written(tmp_path: Path) -> None:

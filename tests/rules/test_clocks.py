@@ -132,10 +132,10 @@ def test_a_recording_plays_as_long_as_it_took(set_by: float, tmp_path: Path) -> 
     reader.close()
 
 
-def test_a_recording_of_an_older_version_plays_on_where_its_clock_was_set_back(tmp_path: Path) -> None:
+def test_a_recording_without_a_monotonic_clock_plays_on_where_its_wall_clock_was_set_back(tmp_path: Path) -> None:
     times = [*range(13), *range(-3587, -3560)]
     snapshots = [Snapshot(time=BEGAN + time, host=Host(name="node")) for time in times]
-    reader = written(tmp_path / "old.llmtop.gz", snapshots)
+    reader = written(tmp_path / "wall.llmtop.gz", snapshots)
     played = list(reader.snapshots())
     assert [snapshot for _, snapshot in played] == snapshots
     positions = [position for position, _ in played]

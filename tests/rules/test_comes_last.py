@@ -99,7 +99,7 @@ def test_phases_accuse_nobody_where_ranks_stamp_when_they_come() -> None:
             found |= {alert.pid for alert in monitor.told(arrivals, arrivals, steps=steps)}
         return found
 
-    assert accused(None) == {100}, "of an old version nothing else is known"
+    assert accused(None) == {100}, "of a training without stamps nothing else is known"
     assert accused(()) == set(), "the one whose host is busy longest may well be the one that waits"
 
 

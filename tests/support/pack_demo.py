@@ -14,7 +14,7 @@ import tempfile
 from contextlib import closing
 from pathlib import Path
 
-from llmtop.capture.prepared import MEMBERS
+from llmtop.capture.prepared import STORIES
 from tests.support.processes import REPOSITORY
 
 LABELLED = Path(REPOSITORY) / "tests" / "data" / "labelled" / "tuning.tar.xz"
@@ -49,7 +49,7 @@ def pack() -> None:
         tarfile.open(LABELLED) as labelled,
         tarfile.open(PACKED, "w:xz", preset=9) as packed,
     ):
-        for name in MEMBERS:
+        for name in (story.member for story in STORIES):
             source = labelled.extractfile(f"nsys-{name}.sqlite")
             assert source is not None
             path = Path(scratch) / f"nsys-{name}.sqlite"

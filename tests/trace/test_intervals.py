@@ -85,5 +85,3 @@ def test_no_interval_at_all_is_no_special_case() -> None:
     assert nothing.total == 0
     assert iv.union_of().total == 0
     assert iv.complement(nothing, 3, 9).total == 6
-    assert iv.single(5, 5).total == 0
-    assert iv.single(5, 8).total == 3

@@ -15,7 +15,6 @@ from screenshots.scenes import scene, uuid
 from tests.support.snapshots import gpu, rank, snapshot
 from tests.tui.driving import Held, running, text
 from tui.core import keys
-from tui.panes import alert_rows
 from tui.screens.capture import CaptureScreen
 from tui.screens.stacks import StacksScreen
 from tui.state import process_ref
@@ -241,13 +240,6 @@ async def test_the_alerts_screen_tells_those_that_have_gone() -> None:
         assert "too hot (hardware limit), 84 °C" in past
         await pilot.press("q")
         assert "a evidence" in text(app)
-
-
-async def test_an_alert_of_an_older_version_is_told_by_its_sentence() -> None:
-    old = alert("slower", pid=41_201, summary="Rank 1 is 1.5× slower since step 9: dataload 10 ms → 60 ms.")
-    assert alert_rows.points(old) == ["Rank 1 is 1.5× slower since step 9", "dataload 10 ms → 60 ms"]
-    async with running(Held(eight(old)), (80, 24)) as (app, _pilot):
-        assert "Rank 1 is 1.5× slower since step 9" in text(app)
 
 
 async def test_a_key_that_cannot_work_here_says_why() -> None:

@@ -101,7 +101,7 @@ def test_totals_leave_out_who_has_ended_and_are_not_made_up() -> None:
     assert (job.tokens_per_s, job.steps_per_s, job.step) == (None, None, None), "one of two says nothing"
     (job,) = jobs.job_totals([ended])
     assert (job.state, job.ranks_seen, job.pids) == ("gone", 0, (9,))
-    assert jobs.job_totals([rank(1)]) == (), "what schema 1 recorded names no jobs"
+    assert jobs.job_totals([rank(1)]) == (), "the rank of the shipped demo has no job's name"
 
 
 def test_an_alert_says_which_job_s_rank_it_means() -> None:
@@ -124,7 +124,7 @@ async def test_what_llmtop_costs_stands_beside_the_step() -> None:
         assert "llmtop costs 12.0 µs a step (0.02%)" in text(app)
     async with running(Held(of(rank(1, step=5, step_seconds_mean=0.06))), (160, 30)) as (app, pilot):
         await pilot.pause(LOOKED_AT)
-        assert "costs" not in text(app), "an old version does not say"
+        assert "costs" not in text(app), "it is not known yet"
 
 
 async def test_gpus_and_processes_of_other_users_are_said_to_be_theirs() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Iterable, Sequence
 from math import floor, inf, log10
 
@@ -98,8 +97,3 @@ def nice_limit(value: float) -> float:
         return 1.0
     power: float = 10.0 ** floor(log10(value))
     return next((step * power for step in (1.0, 1.5, 2.0, 3.0, 5.0, 8.0) if value <= step * power), 10.0 * power)
-
-
-def finite(values: array[float]) -> list[float]:
-    """The values of a series without its gaps, which are NaN."""
-    return [v for v in values if v == v]  # noqa: PLR0124  (NaN)

@@ -32,7 +32,6 @@ class Glyphs(Struct, frozen=True):
     """The frame of something that needs a look: another shape, not only another colour."""
     bar: str
     """The edge of a compact entry."""
-    heavy_bar: str
     critical: str
     warning: str
     info: str
@@ -60,7 +59,6 @@ UNICODE = Glyphs(
     thin=Box("╭", "╮", "╰", "╯", "─", "│"),
     heavy=Box("┏", "┓", "┗", "┛", "━", "┃"),
     bar="│",
-    heavy_bar="┃",
     critical="▲",
     warning="▲",
     info="•",
@@ -86,7 +84,6 @@ ASCII = Glyphs(
     thin=Box("+", "+", "+", "+", "-", "|"),
     heavy=Box("#", "#", "#", "#", "=", "#"),
     bar="|",
-    heavy_bar="#",
     critical="!",
     warning="!",
     info="i",

@@ -20,7 +20,6 @@ from tui.paint.rows import CellTheme, Row, clip
 from tui.state import process_ref
 from tui.state.view import View
 
-_CLAUSE = re.compile(r"[;:,] |\. ")
 _CLAUSE_END = re.compile(r"[;,] | \(|(?<! run): (?=[a-z])")
 """Where an advice may end: not before the command that it says to run."""
 
@@ -42,9 +41,8 @@ def paint(view: View, width: int, height: int, theme: CellTheme) -> list[Row]:
 
 
 def points(alert: Alert) -> list[str]:
-    """The reason in clauses, the cause first; of an alert without any, its sentence taken apart."""
-    said = alert.points or tuple(_CLAUSE.split(alert.summary.rstrip(".")))
-    return [fmt.printable(text) for text in said]
+    """The reason in clauses, the cause first."""
+    return [fmt.printable(text) for text in alert.points]
 
 
 def fitting(clauses: Sequence[str], room: int, gap: str = ", ") -> str:

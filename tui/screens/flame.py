@@ -71,8 +71,6 @@ class FlameScreen(ScrollingScreen):
             self._places.append(path)
             opened = path in self._opened
             rows.append(flame.thread_line(process, thread, width, theme, chosen=path == self._at(), opened=opened))
-            if thread.tree is None:
-                continue
             for shown in flame.visible_lines(thread.tree, path, self._opened, thread.samples):
                 self._places.append(shown.path)
                 rows.append(

@@ -153,15 +153,6 @@ class SeriesStore:
         self._cut: dict[tuple[object, ...], tuple[int, int, list[tuple[int, int]]]] = {}
         """What `_stretches` gave."""
 
-    @property
-    def room_bytes(self) -> int:
-        """What the arrays take."""
-        return sum(
-            len(one) * one.itemsize
-            for level in self._levels
-            for one in (level.mean, level.low, level.high, level.count)
-        )
-
     def slot(self, name: Hashable) -> int | None:
         """Where a series is; None if there is none of that name."""
         return self.slots.get(name)

@@ -15,7 +15,6 @@ from llmtop.hardware.clock_events import (
     HW_THERMAL,
     SW_POWER_CAP,
     SW_THERMAL,
-    canonical_name,
 )
 from llmtop.model.ownership import other_user
 from llmtop.model.snapshot import Snapshot
@@ -100,7 +99,7 @@ def gpu_findings(
     """
     unsteady, notes = [], []
     reasons = [
-        {canonical_name(name) for gpu in one.gpus if gpu.uuid in uuids for name in gpu.clock_event_reasons or ()}
+        {name for gpu in one.gpus if gpu.uuid in uuids for name in gpu.clock_event_reasons or ()}
         for one in snapshots
     ]
     for name, word in SLOWED.items():

@@ -75,7 +75,7 @@ def _job(target: Target) -> object:
     if hello.store is not None:
         return hello.store.address, hello.store.prefix
     launch = hello.launch
-    return (launch.master, launch.run_id, launch.slurm_job_id) if launch is not None else hello.world_size
+    return launch.master, launch.run_id, launch.slurm_job_id
 
 
 def local_node_names(job: LocalJob) -> frozenset[str]:
@@ -119,6 +119,6 @@ def open_store(job: LocalJob) -> TcpStore:
 def manual_command(job: LocalJob, step: int) -> str:
     """The commands that ask every node by itself, where the store cannot be had."""
     hello = job.targets[0].hello
-    slurm = hello.launch.slurm_job_id if hello is not None and hello.launch is not None else ""
+    slurm = hello.launch.slurm_job_id if hello is not None else ""
     command = f"llmtop capture --at-step {step} --ranks here"
     return f"srun --overlap --jobid {slurm or 'JOB'} --ntasks-per-node 1 {command}; or: clush -w NODES {command}"

@@ -9,7 +9,6 @@ import socket
 import stat
 import time
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -319,8 +318,3 @@ def _git(folder: str, *words: str) -> str | None:
 def driver_version() -> str | None:
     """NVIDIA's kernel driver; None without one."""
     return procfs.driver_version()
-
-
-def to_builtins(value: object) -> Any:
-    """A struct as dicts and lists, for JSON on stdout."""
-    return msgspec.to_builtins(value)

@@ -29,8 +29,8 @@ class Holder(msgspec.Struct, kw_only=True, omit_defaults=True):
     engine: str
     since: float
     """Unix time."""
-    began: float | None = None
-    """The same in monotonic seconds of this machine; older versions do not tell."""
+    began: float
+    """The same in monotonic seconds of this machine."""
     folder: str = ""
     session: str = ""
     """nsys's session id."""
@@ -40,7 +40,7 @@ class Holder(msgspec.Struct, kw_only=True, omit_defaults=True):
     def held_seconds(self) -> float:
         """How long it has captured."""
         now = time.monotonic()
-        if self.began is None or self.began > now:  # of before the machine was started
+        if self.began > now:  # of before the machine was started
             return max(0.0, time.time() - self.since)
         return now - self.began
 

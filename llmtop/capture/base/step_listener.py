@@ -73,10 +73,8 @@ class StepListener:
             kept += message.steps
             del kept[:-MAX_STEPS]
 
-    def _update_offset(self, pid: int, offset_ns: int | None) -> int:
+    def _update_offset(self, pid: int, offset_ns: int) -> int:
         """Take the offset of the newest steps; returns by how much it differs from that of the ones before."""
-        if offset_ns is None:
-            return 0
         before, self._offsets[pid] = self._offsets.get(pid, offset_ns), offset_ns
         return offset_ns - before
 

@@ -6,7 +6,6 @@ instrument/control/self_capture.py.
 
 from __future__ import annotations
 
-import math
 import os
 import time
 from contextlib import suppress
@@ -162,17 +161,9 @@ def _start_text(job: CaptureJob) -> str:
 
 
 def steps_to_record(job: CaptureJob, engine: Engine) -> int:
-    """How many steps a process is asked to record."""
+    """How many steps a process is asked to record where it is not asked for seconds."""
     # By the device's clock a step ends where the next begins, so the last one needs a step after it.
-    return _steps(job) + (1 if engine.has_time_report else 0)
-
-
-def _steps(job: CaptureJob) -> int:
-    if job.plan.steps is not None:
-        return job.plan.steps
-    # Only a training whose llmtop is older counts these: others stop by the clock.
-    median = job.watch.median_seconds()
-    return max(1, math.ceil((job.plan.seconds or 0.0) / median)) if median else DEFAULT_STEPS
+    return (job.plan.steps or DEFAULT_STEPS) + (1 if engine.has_time_report else 0)
 
 
 def _follow(job: CaptureJob, requests: list[_Request], until: tuple[str, ...]) -> None:

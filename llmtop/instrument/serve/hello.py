@@ -86,7 +86,7 @@ def hello(recorder: State, controls: Controls) -> wire.Hello:
         rank=facts.rank,
         local_rank=facts.local_rank,
         world_size=facts.world_size,
-        launch=None if facts.launch is None else wire.Launch(**facts.launch._asdict()),
+        launch=wire.Launch() if facts.launch is None else wire.Launch(**facts.launch._asdict()),
         gpu_uuid=facts.gpu_uuid,
         kind=facts.kind,
         total_steps=facts.steps_in_all(),

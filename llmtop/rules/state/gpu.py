@@ -6,7 +6,6 @@ from collections.abc import Hashable
 from math import isfinite
 from typing import Final
 
-from llmtop.hardware import clock_events
 from llmtop.hardware.gpu_specs import pcie_bytes_per_s
 from llmtop.model.snapshot import Gpu
 from llmtop.rules.state.windows import RecentValues, finite_or_none
@@ -97,7 +96,7 @@ class GpuState:
         self.sm_active_pct = finite_or_none(values.sm_active_pct)
         self.temperature_c = finite_or_none(values.temperature_c)
         self.power_share_pct = share_pct(values.power_watts, values.power_limit_watts)
-        self.reasons = _names(values.clock_event_reasons)
+        self.reasons = None if values.clock_event_reasons is None else frozenset(values.clock_event_reasons)
         for name, window in self.windows.items():
             value = getattr(values, name)
             if value is None or not isfinite(value):
@@ -137,10 +136,3 @@ def share_pct(part: float | None, whole: float | None) -> float | None:
     """`part` as a percentage of `whole`; None when either is absent or the whole is not positive."""
     part, whole = finite_or_none(part), finite_or_none(whole)
     return 100.0 * part / whole if part is not None and whole is not None and whole > 0 else None
-
-
-def _names(reasons: tuple[str, ...] | None) -> frozenset[str] | None:
-    """The names of clock-event reasons as this version spells them."""
-    if reasons is None:
-        return None
-    return frozenset(map(clock_events.canonical_name, reasons))

@@ -237,9 +237,8 @@ class JobState:
 def group_jobs(states: Iterable[RankState]) -> list[JobState]:
     """Group ranks into jobs, in each of which a rank number is there once.
 
-    A recording of schema 1 does not name jobs: there it is the same command and world size. Two runs of one script
-    on one machine have the same of both; the time of attaching tells them apart. Those that have exited come last,
-    so that they join a job only for a rank number that it lacks: a restarted run has the name of the one before.
+    Those that have exited come last, so that they join a job only for a rank number that it lacks: a restarted run
+    has the name of the one before, and the time of attaching tells them apart.
     """
     groups: dict[Hashable, list[list[RankState]]] = {}
     ordered = sorted(
@@ -250,8 +249,7 @@ def group_jobs(states: Iterable[RankState]) -> list[JobState]:
         if state.rank.rank is None or (state.rank.world_size or 1) < 2:
             groups.setdefault(state.key, []).append([state])
             continue
-        together = state.rank.job or (state.rank.command, state.rank.world_size)
-        jobs = groups.setdefault(together, [])
+        jobs = groups.setdefault(state.rank.job, [])
         for job in jobs:
             if all(other.rank.rank != state.rank.rank for other in job):
                 job.append(state)

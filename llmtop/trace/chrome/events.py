@@ -236,12 +236,10 @@ def _describe(trace: model.Trace, properties: dict[str, Any]) -> None:
     devices = properties.get("deviceProperties")
     for device in devices if isinstance(devices, list) else []:
         if isinstance(device, dict) and isinstance(device.get("id"), int):
-            sms = int_or(device.get("numSms"), -1)
             number, name = int_or(device["id"], -1), device.get("name")
             trace.gpus[number] = model.TracedGpu(
                 number=number,
                 name=printable(name, 100) if isinstance(name, str) and name else None,
-                sm_count=sms if sms >= 0 else None,
             )
     place = properties.get("distributedInfo")
     if isinstance(place, dict) and isinstance(place.get("rank"), int) and len(trace.calls):

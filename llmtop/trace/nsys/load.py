@@ -308,17 +308,16 @@ def _describe(database: Database, trace: model.Trace) -> None:
     if began and isinstance(began[0][0], int) and 0 < began[0][0] < 1 << 62:
         trace.origin_unix_ns = began[0][0]
     columns = database.columns.get("TARGET_INFO_GPU", set())
-    wanted = ("id", "name", "uuid", "memoryBandwidth", "smCount")
+    wanted = ("id", "name", "uuid", "memoryBandwidth")
     picked = ", ".join(column if column in columns else "NULL" for column in wanted)
     for row in database.rows(f"SELECT {picked} FROM TARGET_INFO_GPU", "TARGET_INFO_GPU"):
-        number, name, uuid, bandwidth, sms = row
+        number, name, uuid, bandwidth = row
         if isinstance(number, int):
             trace.gpus[number] = model.TracedGpu(
                 number=number,
                 name=printable(str(name), 100) if name else None,
                 uuid=printable(str(uuid), 100) if uuid else None,
                 dram_bytes_per_s=float(bandwidth) if isinstance(bandwidth, int) and bandwidth > 0 else None,
-                sm_count=sms if isinstance(sms, int) and sms > 0 else None,
             )
     # deviceId is CUDA's number, which counts what a process can see; this table says which GPU it is.
     query = "SELECT pid, cudaId, gpuId FROM TARGET_INFO_CUDA_DEVICE"

@@ -279,27 +279,12 @@ def _is_right(watch: Watched, names: dict[str, int]) -> None:
         assert min(rank.step or 0 for rank in ranks) == job.step
 
 
-# --- what an old version, or a broken one, says ----------------------------------------------------------------
+# --- what a broken training says -------------------------------------------------------------------------------
 
 
 def member(key: str, rank: int | None, at: float, **fields: object) -> Member:
     told = wire.Hello(**{"command": "python /x/train.py --lr 1", "rank": rank, "started_at": at, **fields})  # type: ignore[arg-type]
     return Member(key, 100 + int(at), bounded_hello(told), live=True)
-
-
-def test_ranks_of_an_old_version_are_put_together_by_command_size_and_number() -> None:
-    names = JobNames()
-    members = [
-        member("a0", 0, 1.0, world_size=2),
-        member("b0", 0, 2.0, world_size=2),
-        member("a1", 1, 3.0, world_size=2),
-        member("b1", 1, 4.0, world_size=2),
-        member("alone", None, 5.0),
-    ]
-    first, second = "train.py · 2 ranks", "train.py · 2 ranks · pid 102"
-    right = {"a0": first, "a1": first, "b0": second, "b1": second, "alone": "train.py · pid 105"}
-    assert names.assign_names(members) == right
-    assert names.assign_names(members[1:]) == {key: name for key, name in right.items() if key != "a0"}
 
 
 def test_names_stay_one_line_whatever_a_training_says_of_itself() -> None:

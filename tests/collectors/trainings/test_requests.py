@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
@@ -131,21 +130,6 @@ def test_an_odd_number_of_tokens_is_absent_and_the_step_is_there() -> None:
     (message,) = Bounds().take([wire.Steps(steps=[answered(0), odd, answered(2)])])
     assert isinstance(message, wire.Steps)
     assert [step.tokens_in for step in message.steps] == [128, None, 128]
-
-
-def test_an_old_monitor_reads_a_request_without_what_it_does_not_know() -> None:
-    class OldStep(msgspec.Struct, array_like=True):
-        index: int
-        started_unix_ns: int
-        host_ns: int
-        interval_ns: int | None = None
-        tokens: float | None = None
-        samples: float | None = None
-        phases: list[wire.PhaseTime] = []
-
-    new = answered(3)
-    old = msgspec.msgpack.decode(msgspec.msgpack.encode(new), type=OldStep)
-    assert (old.index, old.tokens, [phase.name for phase in old.phases]) == (3, 42, ["prefill", "decode"])
 
 
 @pytest.mark.parametrize("before", [1, 8])

@@ -22,6 +22,8 @@ from llmtop.protocol import wire
 from tests.support import wire_peer
 from tests.support.processes import environment, wait_for
 
+DAY_NS = 86_400 * 10**9
+
 Start = Callable[..., subprocess.Popen[str]]
 
 
@@ -320,12 +322,12 @@ def test_many_processes_at_once(runtime_dir: Path) -> None:
 
 
 @pytest.mark.parametrize("set_by", [3600, -3600])
-def test_a_step_of_an_older_training_after_the_clock_was_set_is_of_now(set_by: int) -> None:
-    """It measured its offset once, when it attached, and does not tell it."""
+def test_a_step_of_a_training_with_a_clock_of_its_own_is_of_now(set_by: int) -> None:
+    """Its clock is days from the monitor's, and the wall clock was set."""
     training = Training(os.getpid())
     began = time.time_ns() - set_by * 10**9
     steps = [wire.StepDone(index=i, started_unix_ns=began + i * 10**7, host_ns=10**7) for i in range(20)]
-    training.take_in([wire.Steps(steps=steps)])
+    training.take_in([wire.Steps(steps=steps, unix_offset_ns=time.time_ns() - time.monotonic_ns() - 5 * DAY_NS)])
     rank = training.take(lambda _uuid: None)
     assert rank.state == "running"
     assert rank.steps_per_s is None or rank.steps_per_s > 0
@@ -334,10 +336,10 @@ def test_a_step_of_an_older_training_after_the_clock_was_set_is_of_now(set_by: i
 def test_a_training_with_a_monotonic_clock_of_its_own_is_placed_by_the_wall_clock() -> None:
     """As in a time namespace, after a restore: its clock is days from the monitor's."""
     training = Training(os.getpid())
-    began, days = time.time_ns() - 10**9, 5 * 86400 * 10**9
+    began = time.time_ns() - 10**9
     steps = [wire.StepDone(index=i, started_unix_ns=began + i * 10**7, host_ns=10**7) for i in range(20)]
     offset = time.time_ns() - time.monotonic_ns()
-    training.take_in([wire.Steps(steps=steps, history=True, unix_offset_ns=offset - days)])
+    training.take_in([wire.Steps(steps=steps, history=True, unix_offset_ns=offset - 5 * DAY_NS)])
     rank = training.take(lambda _uuid: None)
     assert rank.state == "running"
     assert rank.last_step_at is not None

@@ -193,7 +193,6 @@ def test_properties_before_and_after_the_events() -> None:
     text += ', "distributedInfo": {"backend": "nccl", "rank": 3, "world_size": 8}}'
     trace = _load(text)
     assert trace.gpus[0].name == "NVIDIA H200"
-    assert trace.gpus[0].sm_count == 132
     assert [(rank.rank, rank.world_size, rank.process) for rank in trace.ranks] == [(3, 8, 9)]
 
 
