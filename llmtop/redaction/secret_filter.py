@@ -91,6 +91,19 @@ _NAMED_VALUE: Final = re.compile(
     re.IGNORECASE,
 )
 """Elements of XML and of Kubernetes: a name, and its value beside or below."""
+_SPREAD_VALUES: Final = (
+    re.compile(
+        r"(\b(?:setdefault|setenv|putenv)\(\s{0,40}[\"']([\w.-]{1,80})[\"'],\s{0,40}[\"'])([^\"'\n]+)",
+    ),
+    re.compile(
+        r"(\b(?:add_argument|option)\(\s{0,40}(?:[\"']-\w[\"'],\s{1,4})?[\"']([\w.-]{1,80})[\"'],\s{0,40}"
+        r"(?:[+-]?\s{0,40}\w{1,20}\s?=\s?[\w.]{1,40},\s{0,40}){0,4}default\s?=\s?[\"'])([^\"'\n]+)"
+    ),
+    re.compile(r"((?<![\w.-])([\w.-]{1,80})[ \t]?=[ \t]?\([ \t]*\n[+ -]?[ \t]{0,60}[bfr]?[\"'])([^\"'\n]+)"),
+    re.compile(r"((?:^|\n)[+ -]?[ \t]{0,60}(password|passwd)[ \t]{1,20})([^\s=:,]+)(?=[ \t]*(?:\n|\Z))"),
+)
+"""A variable and its default, an option and its default, a value on the next line, a line of netrc: before, name,
+value."""
 _CODE: Final = re.compile(
     r"^(?:none|null|nil|true|false|str|bytes|int|bool|float|optional.*|self\b.*|args?\..*|os\..*|config\b.*|cfg\..*|"
     r"env\..*|settings\..*|getpass.*|input.*|\$\{?\w+\}?.*|<\w+>|\*+|\.\.\.|[a-z_][\w.]*\[.*|\{.*|\[.*|\(.*|.*\(.*|lambda.*|@.*)$",
@@ -127,7 +140,8 @@ def without_secrets(text: str) -> str:
     text = _SHAPES.sub(MASK, text)
     text = _HOOKS.sub(rf"\1{MASK}", text)
     text = _SHORT_OPTIONS.sub(rf"\1{MASK}", text)
-    text = _NAMED_VALUE.sub(_without_named_value, text)
+    for pattern in (_NAMED_VALUE, *_SPREAD_VALUES):
+        text = pattern.sub(_without_named_value, text)
     text = _without_assigned(text)
     if " -p" in text:
         text = "\n".join(map(_without_password_option, text.split("\n")))
