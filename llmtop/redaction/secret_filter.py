@@ -28,7 +28,7 @@ _PRIVATE_KEY: Final = re.compile(
     re.DOTALL,
 )
 _USERINFO: Final = re.compile(
-    r"((?<![A-Za-z0-9+.-])[A-Za-z0-9+.-]{1,40}://)([^\s/@'\"<>]{1,400}|[^\s/@:'\"<>]{0,200}:(?!\d+/)[^\s@'\"<>]{1,400})@(?=[\w\[.-])"
+    r"((?<![A-Za-z0-9+.-])(?:[A-Za-z0-9+.-]{1,40}://|(?:https?|ftp):/))([^\s/@'\"<>]{1,400}|[^\s/@:'\"<>]{0,200}:(?!\d+/)[^\s@'\"<>]{1,400})@(?=[\w\[.-])"
 )
 _HEADER: Final = re.compile(
     r"(\b(?:(?:proxy-)?authorization|x-[a-z-]{0,40}(?:key|token|auth|secret)|(?:set-)?cookie|api-key|private-token)\s{0,40}:\s{0,40})"
@@ -131,6 +131,12 @@ def is_secret_name(name: str) -> bool:
 
 def without_secrets(text: str) -> str:
     """A command line, an address or any other text with `MASK` in place of each secret."""
+    known = without_known_secrets(text)
+    return _WORD.sub(lambda found: _without_random(found, known), known)
+
+
+def without_known_secrets(text: str) -> str:
+    """A sentence with `MASK` in place of what a name or a form says to be a secret; names of files stay."""
     if not text:
         return text
     text = _PRIVATE_KEY.sub(MASK, text)
@@ -145,7 +151,7 @@ def without_secrets(text: str) -> str:
     text = _without_assigned(text)
     if " -p" in text:
         text = "\n".join(map(_without_password_option, text.split("\n")))
-    return _WORD.sub(lambda found: _without_random(found, text), text)
+    return text
 
 
 def words_without_secrets(words: Sequence[str]) -> list[str]:

@@ -118,11 +118,11 @@ def accused_ranks(url: str, run: str) -> set[int]:
 
 
 def _access(url: str, token_file: Path | None, user: str | None, ca: str | None, org: str | None) -> Credentials:
-    from urllib.parse import unquote, urlsplit
+    from urllib.parse import unquote
 
-    from collectors.prometheus.client import Credentials, read_token
+    from collectors.prometheus.client import Credentials, read_token, split_url
 
-    parts = urlsplit(url)
+    parts = split_url(url)
     token = os.environ.get(TOKEN_VARIABLE) if token_file is None else read_token(token_file)
     password = os.environ.get(PASSWORD_VARIABLE) or unquote(parts.password or "")
     name = user or (None if parts.username is None else unquote(parts.username))

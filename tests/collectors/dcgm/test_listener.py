@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import collectors.dcgm.page
-from collectors.dcgm.listener import Listener, is_trusted, listeners
+from collectors.base.listener import Listener, is_trusted, listeners
 from collectors.dcgm.page import DcgmPage
 from collectors.exporter.dcgm import DcgmExporter
 from tests.support.other_user import listening_as

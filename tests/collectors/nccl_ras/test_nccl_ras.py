@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import threading
 from collections.abc import Iterator
@@ -17,10 +18,13 @@ from collectors.nccl_ras.stuck import stuck_communicators
 from llmtop.errors import NotPossibleHere
 from llmtop.model.snapshot import Gpu, Host, Process, Rank, Snapshot
 from llmtop.rules.engine import Rules
+from tests.support.other_user import listening_as
 from tests.support.processes import wait_for
+from tests.support.prometheus import free_port
 from tests.support.ras_server import RasServer, communicator, missing, rank
 
 NOW = 10_000.0
+OTHER = 4141
 
 
 @pytest.fixture
@@ -117,6 +121,16 @@ def test_another_program_behind_the_port_is_one_sentence(said: bytes) -> None:
     with pytest.raises(NotPossibleHere, match="NCCL RAS at 127"):
         ask(listener.getsockname())
     listener.close()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can listen as two users")
+def test_another_users_listener_is_not_read_unless_a_process_that_stands_is_that_users() -> None:
+    port = free_port()
+    with listening_as(OTHER, "127.0.0.1", port, b""):
+        with pytest.raises(NotPossibleHere, match=f"is ignored: user {OTHER} listens there"):
+            ask(("localhost", port))
+        with pytest.raises(NotPossibleHere, match="does not know"):
+            ask(("localhost", port), owners={OTHER})
 
 
 def test_an_old_nccl_without_json_and_a_closed_port_are_one_sentence() -> None:
