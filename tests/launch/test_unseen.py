@@ -58,7 +58,9 @@ def test_it_is_said_at_the_start_and_by_the_doctor(runtime_dir: Path, script: Ca
 
         def notes() -> list[str]:
             command = [sys.executable, "-m", "llmtop", "doctor", "--json"]
-            done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=True)
+            done = subprocess.run(
+                command, env=environment(), capture_output=True, text=True, check=True, timeout=100
+            )
             return [note for note in json.loads(done.stdout)["notes"] if f"pid {process.pid} " in note]
 
         (note,) = wait_for(notes)
@@ -67,7 +69,7 @@ def test_it_is_said_at_the_start_and_by_the_doctor(runtime_dir: Path, script: Ca
         assert "--token" in note
     finally:
         process.kill()
-        _, said = process.communicate()
+        _, said = process.communicate(timeout=100)
     assert said.startswith("llmtop: not attached: python -I (isolated) ignores its environment")
 
 

@@ -110,9 +110,11 @@ def test_the_rank_behind_is_known_here_though_its_gpu_is_idle_and_no_namesake_on
 @pytest.mark.parametrize("said", [b"", b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\xff\x00" * 500])
 def test_another_program_behind_the_port_is_one_sentence(said: bytes) -> None:
     listener = socket.create_server(("127.0.0.1", 0))
+    listener.settimeout(60)
 
     def answer() -> None:
         connection, _ = listener.accept()
+        connection.settimeout(60)
         connection.recv(100)
         connection.sendall(said)
         connection.close()
