@@ -3,8 +3,8 @@ reasons stand here.
 
 Loops are not judged here: each ends by a deadline of its own, or is the main loop of a thread or a process. In
 tests and benchmarks reads of a pipe are not judged either: they end with the process at its other end, and with
-the limit of pytest-timeout, which holds for every test. Programs of tests/foreign/scripts know no llmtop and have no
-limits of their own: tests/foreign/runs.py kills them.
+the limit of pytest-timeout, which holds for every test. Programs of tests/foreign/scripts know no llmtop and have
+no limits of their own: tests/foreign/runs.py kills them.
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ from llmtop.environment.model import CommandEnvironment
 from llmtop.environment.python_facts import python_facts
 from llmtop.environment.repository import DiffKept, repository
 from llmtop.errors import LlmtopError
+from llmtop.format import encode_json
 from llmtop.redaction.secret_filter import words_without_secrets
 from llmtop.system import procfs
 
@@ -61,7 +62,9 @@ def process_environment(pid: int) -> CommandEnvironment | None:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().rstrip(b"\0").split(b"\0")
     except (OSError, LlmtopError):
         return None
-    return collect_environment([os.fsdecode(word) for word in words], variables, folder, diff="hash", torch=False)
+    return collect_environment(
+        [word.decode(errors="replace") for word in words], variables, folder, diff="hash", torch=False
+    )
 
 
 def as_dict(found: CommandEnvironment) -> dict[str, Any]:
@@ -74,4 +77,4 @@ def as_dict(found: CommandEnvironment) -> dict[str, Any]:
 
 def to_json(found: CommandEnvironment) -> bytes:
     """As environment.json has it."""
-    return msgspec.json.format(msgspec.json.encode(found), indent=2) + b"\n"
+    return msgspec.json.format(encode_json(found), indent=2) + b"\n"

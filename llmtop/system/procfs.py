@@ -41,7 +41,8 @@ def command(pid: int) -> str | None:
         raw = Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
         return None
-    return " ".join(words_without_secrets([os.fsdecode(word) for word in raw.split(b"\0") if word])) or None
+    words = [word.decode(errors="replace") for word in raw.split(b"\0") if word]
+    return " ".join(words_without_secrets(words)) or None
 
 
 def is_alive(pid: int) -> bool:

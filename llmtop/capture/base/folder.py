@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from llmtop.errors import NotPossibleHere, UnusableInput
-from llmtop.format import printable, size
+from llmtop.format import encode_json, printable, size
 from llmtop.model.snapshot import Gpu
 from llmtop.system import procfs
 from llmtop.system.inputs import file_bytes, read_input
@@ -195,7 +195,7 @@ def write_info(folder: Path, info: Info) -> None:
         for p in list_files(folder)
         if p.name != INFO
     ]
-    write(folder / INFO, msgspec.json.format(msgspec.json.encode(info), indent=2) + b"\n")
+    write(folder / INFO, msgspec.json.format(encode_json(info), indent=2) + b"\n")
 
 
 def read_info(folder: Path) -> Info:
