@@ -107,7 +107,7 @@ def _started(env: dict[str, str], *arguments: str) -> Iterator[psutil.Process]:
         yield psutil.Process(process.pid)
     finally:
         process.terminate()
-        process.wait()
+        process.wait(600)
 
 
 @contextmanager
@@ -122,7 +122,7 @@ def _exporting(env: dict[str, str]) -> Iterator[tuple[psutil.Process, Callable[[
         thread.start()
         yield
         stop.set()
-        thread.join()
+        thread.join(600)
 
     with _started(env, "export", "--port", str(port), "--dcgm-exporter", "none") as exporter:
         yield exporter, fetching

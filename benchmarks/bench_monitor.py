@@ -126,6 +126,7 @@ class Pane:
             check=True,
             capture_output=True,
             text=True,
+            timeout=3600,
         ).stdout
 
 

@@ -74,4 +74,4 @@ def _sleepers() -> Iterator[list[int]]:
         yield [int(pid) for pid in parent.stdout.readline().split()]
     finally:
         os.killpg(parent.pid, signal.SIGKILL)
-        parent.wait()
+        parent.wait(600)

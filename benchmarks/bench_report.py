@@ -95,7 +95,7 @@ def _wall(path: Path) -> float:
 def _nsys_stats(nsys: str, path: Path) -> float:
     reports = "cuda_gpu_kern_sum,cuda_api_sum,cuda_gpu_mem_time_sum"
     began = time.perf_counter()
-    subprocess.run([nsys, "stats", "-r", reports, str(path)], stdout=subprocess.DEVNULL, check=True)
+    subprocess.run([nsys, "stats", "-r", reports, str(path)], stdout=subprocess.DEVNULL, check=True, timeout=3600)
     return time.perf_counter() - began
 
 

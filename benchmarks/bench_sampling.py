@@ -67,6 +67,7 @@ def run() -> Iterable[Result]:
                 capture_output=True,
                 text=True,
                 check=True,
+                timeout=3600,
             )
         seconds = json.loads(answer.stdout)
         yield Result(

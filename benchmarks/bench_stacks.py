@@ -125,7 +125,7 @@ def _screen(pid: int) -> Iterator[None]:
         yield
     finally:
         ended.set()
-        thread.join()
+        thread.join(600)
         watching.close()
 
 
@@ -137,7 +137,7 @@ def _loader(pid: int) -> Iterator[None]:
     try:
         yield
     finally:
-        thread.join()
+        thread.join(600)
 
 
 @contextmanager

@@ -90,7 +90,9 @@ def _measure(
             command = [sys.executable, "-m", "llmtop", "run", "--", *command]
         if way == "traceml":
             command = _under_traceml(directory)
-        done = subprocess.run(command, cwd=root, env=env, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            command, cwd=root, env=env, capture_output=True, text=True, check=False, timeout=3600
+        )
         printed = [line for line in done.stdout.splitlines() if line.startswith("{")]
         if done.returncode != 0 or not printed:
             last = (done.stderr.strip().splitlines() or ["no word"])[-1]

@@ -245,14 +245,22 @@ def _show_usage(error: click.ClickException) -> None:
     """Print what click has to say of wrong arguments, which name files as they are called."""
     written = io.StringIO()
     error.show(written)
-    print_text(written.getvalue(), err=True, nl=False)
+    print_text(_without_secrets(written.getvalue()), err=True, nl=False)
 
 
 def _tell(error: LlmtopError) -> int:
     """Say what went wrong, and return the exit code."""
     with contextlib.suppress(OSError):  # standard error is full, too
-        print_text("llmtop: " + "\n".join(_with_arguments_in_line(str(error)).splitlines()), err=True)
+        sentence = _without_secrets(_with_arguments_in_line(str(error)))
+        print_text("llmtop: " + "\n".join(sentence.splitlines()), err=True)
     return error.exit_code
+
+
+def _without_secrets(sentence: str) -> str:
+    """Mask secrets in what an error repeats of arguments and the configuration: logs of jobs are shared."""
+    from llmtop.redaction.secret_filter import without_known_secrets  # for an error alone
+
+    return without_known_secrets(sentence)
 
 
 def _with_arguments_in_line(sentence: str) -> str:

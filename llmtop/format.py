@@ -9,6 +9,11 @@ import math
 import re
 import unicodedata
 
+TYPE_CHECKING = False  # loading typing would take a training's Python some milliseconds
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
 DASH = "–"
 BRIEF_LINES = 60
 """A screen and a half: what is read of a report before the next command is typed."""
@@ -206,3 +211,33 @@ _OBEYED_IN_JSON = re.compile(
     "[\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]"
 )
 """C1 controls, and what formats or turns text round: outside ASCII they stand in strings only."""
+
+
+def encode_json(value: object, encode: Callable[[object], bytes] | None = None) -> bytes:
+    """Encode a value as JSON, also where a text in it stands for bytes that are no UTF-8.
+
+    Names of files and words of a command line may hold such bytes; Python keeps each as half a character, which
+    JSON cannot have.
+
+    Args:
+        value: of types that msgspec knows.
+        encode: of an encoder with other options.
+
+    Returns:
+        The JSON, with a question mark for each such byte.
+    """
+    import msgspec  # most callers of this module encode nothing
+
+    encode = encode or msgspec.json.encode
+    try:
+        return encode(value)
+    except UnicodeEncodeError:
+        return encode(_encodable(msgspec.to_builtins(value)))
+
+
+def _encodable(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode("utf-8")
+    if isinstance(value, dict):
+        return {_encodable(key): _encodable(one) for key, one in value.items()}
+    return [_encodable(one) for one in value] if isinstance(value, list | tuple) else value

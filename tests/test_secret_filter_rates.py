@@ -128,7 +128,9 @@ def test_command_lines_of_trainings_stay_readable(line: str) -> None:
     "text",
     ['-PASSWORD = "{}"', '+PASSWORD = "{}"', "-MY_PW={}", '- pass_ = "{}"', "--password = {}",
      "python x.py --pw {}", "python x.py -p {}", '--PASSWORD = "{}"', '<add key="Password" value="{}" />',
-     "  - name: DB_PASS\n    value: {}"],
+     "  - name: DB_PASS\n    value: {}", '+p.add_argument("--db-password", type=str, default="{}")',
+     '-os.environ.setdefault("MLFLOW_TRACKING_PASSWORD", "{}")', '+db_password = (\n+    "{}"\n+)',
+     "+machine a.org\n+  login u\n+  password {}\n"],
 )  # fmt: skip
 def test_passwords_of_words_are_found_by_their_names(text: str) -> None:
     assert "hunter" not in without_secrets(text.format("hunter"))

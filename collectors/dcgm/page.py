@@ -7,7 +7,7 @@ from collections.abc import Collection
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-from collectors.dcgm.listener import Listener, is_trusted, listeners
+from collectors.base.listener import Listener, is_trusted, listeners, name_uids, untrusted_uids
 from llmtop.errors import UnusableInput
 
 URL = "http://127.0.0.1:9400/metrics"
@@ -29,11 +29,9 @@ class UntrustedListener(NamedTuple):
         Args:
             how: to name the URL, which makes it believed.
         """
-        users = ", ".join(map(str, self.uids))
-        found = f"user {users} listens there" if users else "the user who listens there cannot be determined"
         return (
-            f"{URL} is ignored: {found}, and only root and llmtop's own user are trusted; if it is this node's "
-            f"dcgm-exporter, {how}"
+            f"{URL} is ignored: {name_uids(self.uids)}, and only root and llmtop's own user are trusted; if it is "
+            f"this node's dcgm-exporter, {how}"
         )
 
 
@@ -52,14 +50,19 @@ class DcgmPage:
         """
         self._is_named = url is not None
         url = url or URL
-        parts = urlsplit(url)
         try:
-            port = parts.port or 80
-        except ValueError:
-            port = 0
-        if parts.scheme != "http" or not parts.hostname or not port:
-            raise UnusableInput(f"{url!r} is no URL of a dcgm-exporter, such as {URL}; none: there is none to ask")
-        self._host, self._port, self._path = parts.hostname, port, parts.path or "/metrics"
+            parts = urlsplit(url)
+            is_usable = parts.scheme == "http" and bool(parts.hostname) and parts.port != 0
+        except ValueError:  # no address of IPv6, or no number as its port
+            is_usable = False
+        if not is_usable:
+            from llmtop.redaction.secret_filter import without_known_secrets  # for an error alone
+
+            shown = without_known_secrets(url)
+            raise UnusableInput(
+                f"{shown!r} is no URL of a dcgm-exporter, such as {URL}; none: there is none to ask"
+            )
+        self._host, self._port, self._path = str(parts.hostname), parts.port or 80, parts.path or "/metrics"
         self.ignored: UntrustedListener | None = None
         """Set by `ask` where somebody listens who is not believed."""
 
@@ -104,4 +107,4 @@ class DcgmPage:
 
 
 def _untrusted_listener(found: Collection[Listener]) -> UntrustedListener:
-    return UntrustedListener(tuple(sorted({listener.uid for listener in found if not is_trusted((listener,))})))
+    return UntrustedListener(untrusted_uids(found))

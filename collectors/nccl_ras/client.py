@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import socket
 import time
+from collections.abc import Collection
 
 import msgspec
 
+from collectors.base.listener import is_trusted, listeners, name_uids, untrusted_uids
 from llmtop.errors import NotPossibleHere
 
 DEFAULT = ("localhost", 28028)
@@ -59,21 +61,29 @@ class RasAnswer(msgspec.Struct, frozen=True):
 _decoder = msgspec.json.Decoder(RasAnswer)
 
 
-def ask(address: tuple[str, int] = DEFAULT, seconds: float = 2.0 * PATIENCE_SECONDS) -> RasAnswer:
+def ask(
+    address: tuple[str, int] = DEFAULT, seconds: float = 2.0 * PATIENCE_SECONDS, owners: Collection[int] = ()
+) -> RasAnswer:
     """Ask the process that listens there.
 
     Args:
-        address: host and port.
+        address: host and port, on this machine.
         seconds: how long all of it may take.
+        owners: uids of the processes that do not go on. NCCL listens as one of them: an answer of another user's
+            process is not read, but for root's and llmtop's own.
 
     Raises:
-        NotPossibleHere: nobody listens, it is another program, it is too old for JSON, or it takes too long.
+        NotPossibleHere: nobody listens, another user does, it is another program, it is too old for JSON, or it
+            takes too long.
     """
     where = f"NCCL RAS at {address[0]}:{address[1]}"
     until = time.monotonic() + seconds
     try:
         with socket.create_connection(address, timeout=seconds) as connection:
             connection.settimeout(max(0.1, until - time.monotonic()))
+            found = listeners(*connection.getpeername()[:2])
+            if not is_trusted(found, owners):
+                raise NotPossibleHere(f"{where} is ignored: {name_uids(untrusted_uids(found, owners))}")
             lines = connection.makefile("rb")
             for command in (f"CLIENT PROTOCOL {PROTOCOL}", "SET FORMAT json", f"TIMEOUT {PATIENCE_SECONDS}"):
                 connection.sendall(f"{command}\n".encode())

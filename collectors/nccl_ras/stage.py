@@ -1,7 +1,8 @@
 """Asks NCCL's RAS where a training does not go on, and adds what it says to the snapshot.
 
 Never otherwise: a healthy job is not asked, and one that hangs every ten seconds at most. The port may belong to
-another job or user, so an answer counts only if it has one of the processes that do not go on.
+another job, so an answer counts only if it has one of the processes that do not go on; or to another user, so it
+counts only if root, llmtop's own user or the user of such a process listens there.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Iterable
 
 from msgspec.structs import replace
 
+from collectors.base.listener import uids_of
 from collectors.nccl_ras.client import DEFAULT, RasAnswer, ask
 from collectors.nccl_ras.stuck import stuck_communicators
 from llmtop.errors import NotPossibleHere
@@ -69,7 +71,7 @@ class NcclRas:
     def _ask(self, suspects: dict[int, int], here: dict[int, int]) -> None:
         answer: RasAnswer | None = None
         try:
-            answer = ask(_address(suspects.values()))
+            answer = ask(_address(suspects.values()), owners=uids_of(suspects.values()))
         except NotPossibleHere:
             pass  # no NCCL, or an old one: `stalled` says what can be said without
         finally:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import SplitResult, urlsplit, urlunsplit
 
 import httpx
 import msgspec
@@ -101,11 +101,7 @@ class Client:
         Raises:
             UnusableInput: no URL of http or https, or a certificate that cannot be read.
         """
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise UnusableInput(
-                f"{printable(redacted_url(url), _WORDS)!r} is no URL of a Prometheus: http://node:9090"
-            )
+        parts = split_url(url)
         access = access or Credentials(user=parts.username, password=parts.password or "")
         headers = {"User-Agent": f"llmtop/{__version__}", "Accept": "application/json"}
         if access.token is not None:
@@ -206,6 +202,24 @@ class Client:
             words = printable(reply.error, _WORDS) or "no reason given"
             raise QueryError(f"{self.name} refuses a query ({status}): {words}", whole=False)
         return reply
+
+
+def split_url(url: str) -> SplitResult:
+    """The parts of a server's URL.
+
+    Raises:
+        UnusableInput: no URL of http or https.
+    """
+    try:
+        parts = urlsplit(url)
+        is_usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # no address of IPv6, or no number as its port
+        is_usable = False
+    if not is_usable:
+        raise UnusableInput(
+            f"{printable(redacted_url(url), _WORDS)!r} is no URL of a Prometheus: http://node:9090"
+        )
+    return parts
 
 
 def redacted_url(url: str) -> str:

@@ -13,7 +13,7 @@ from llmtop.errors import NotPossibleHere
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
     from typing import Any
 
 ANSWER_SECONDS = 1.5
@@ -27,10 +27,20 @@ MOST_PORTS = 16
 class FigureRefused(Exception):
     """A figure that is not to be had, and why, in a few words."""
 
-    def __init__(self, why: str, *, absent: bool = False, nobody: bool = False, late: bool = False) -> None:
-        """Say why; `absent`: this libtpu has no such figure; `nobody`: nothing listens; `late`: no answer yet."""
+    def __init__(
+        self, why: str, *, absent: bool = False, nobody: bool = False, late: bool = False, ignored: bool = False
+    ) -> None:
+        """Say why.
+
+        Args:
+            why: in a few words.
+            absent: this libtpu has no such figure.
+            nobody: nothing listens.
+            late: no answer yet.
+            ignored: another user listens.
+        """
         super().__init__(why)
-        self.absent, self.nobody, self.late = absent, nobody, late
+        self.absent, self.nobody, self.late, self.ignored = absent, nobody, late, ignored
 
 
 class TpuInfo:
@@ -49,6 +59,8 @@ class TpuInfo:
         self._grpc, self._device = grpc, device
         self._messages, self._services = tpu_metric_service_pb2, tpu_metric_service_pb2_grpc
         self._stubs: dict[int, Any] = {}
+        self._owners: frozenset[int] = frozenset()
+        """Uids of the processes that have chips open."""
 
     def chips(self) -> tuple[str, int, int]:
         """What the chips are called, how many there are, and how many devices each has."""
@@ -67,7 +79,11 @@ class TpuInfo:
         paths = [self._device.chip_path(kind, number) for number in range(count)]
         if paths and paths[0].startswith("/dev/vfio/"):  # numbered by their groups, which need not begin at 0
             paths = [core.vfio_path for chip in self._device.get_chips() for core in list(chip.cores.values())[:1]]
-        return {number: by_path[path] for number, path in enumerate(paths) if path in by_path}
+        found = {number: by_path[path] for number, path in enumerate(paths) if path in by_path}
+        from collectors.base.listener import uids_of  # it loads typing, as gRPC has done
+
+        self._owners = uids_of(found.values())
+        return found
 
     def figures(self, port: int, metric: str) -> dict[int, float]:
         """A figure of each device that the process at that port has, by the device's id.
@@ -75,6 +91,7 @@ class TpuInfo:
         Raises:
             Refused: it is not told.
         """
+        check_listener(port, self._owners)
         try:
             asked = self._messages.MetricRequest(metric_name=metric)
             answer = self._stub(port).GetRuntimeMetric(asked, timeout=ANSWER_SECONDS)
@@ -94,6 +111,31 @@ class TpuInfo:
             channel = self._grpc.secure_channel(f"localhost:{port}", credentials)
             self._stubs[port] = self._services.RuntimeMetricServiceStub(channel)
         return self._stubs[port]
+
+
+def check_listener(port: int, owners: Collection[int]) -> None:
+    """Refuse a port of this machine on which another user listens than those of the TPUs.
+
+    Args:
+        port: of TCP. One that is named in llmtop's own environment is trusted.
+        owners: uids of the processes that have chips open.
+
+    Raises:
+        FigureRefused: another user listens there.
+    """
+    # It loads typing, as gRPC has done.
+    from collectors.base.listener import is_trusted, listeners, name_uids, untrusted_uids
+
+    if port in _numbers(os.environ.get(VARIABLE, "")):
+        return
+    found = listeners("127.0.0.1", port) | listeners("::1", port)
+    if found and not is_trusted(found, owners):
+        users = name_uids(untrusted_uids(found, owners))
+        raise FigureRefused(
+            f"libtpu's port {port} is ignored: {users}, and only root, llmtop's own user and the users of the "
+            f"TPUs are trusted; if it is libtpu, set {VARIABLE}={port}",
+            ignored=True,
+        )
 
 
 def _refusal(code: str) -> FigureRefused:
@@ -117,6 +159,11 @@ def ports(pids: set[int], environ: Callable[[int], dict[str, str]]) -> list[int]
     for pid in sorted(pids):
         with suppress(NotPossibleHere):  # another user's, or gone
             said.append(environ(pid).get(VARIABLE, ""))
-    numbers = [int(word) for text in said for word in text.split(",") if word.strip().isdigit()]
-    sound = [number for number in dict.fromkeys(numbers) if 0 < number < 65536]
-    return sound[:MOST_PORTS] or [USUAL_PORT]
+    numbers = dict.fromkeys(number for text in said for number in _numbers(text))
+    return list(numbers)[:MOST_PORTS] or [USUAL_PORT]
+
+
+def _numbers(text: str) -> list[int]:
+    """The ports in the value of `VARIABLE`."""
+    words = [word.strip() for word in text.split(",")]
+    return [int(word) for word in words if word.isascii() and word.isdigit() and 0 < int(word) < 65536]

@@ -61,6 +61,7 @@ class TpuSource:
         self._values: dict[int, Values] = {}
         self._refusals: dict[str, str] = {}
         self._nobody = False
+        self._ignored: tuple[str, ...] = ()
         self._odd: dict[int, ImplausibleValues] = {}
         self._at, self._unix = 0.0, 0.0
         self._asked_since: float | None = None
@@ -123,6 +124,7 @@ class TpuSource:
             notes.append("tpu-info lists no TPU")
         if self._count and self._nobody:
             notes.append(_NO_LISTENER.format(", ".join(map(str, self._ports))))
+        notes += self._ignored
         notes += implausible_notes((f"TPU {number}", odd) for number, odd in self._odd.items())
         notes += [beat.fault for beat in self._beats]
         return tuple(dict.fromkeys(note for note in notes if note))
@@ -158,6 +160,7 @@ class TpuSource:
         self._asked_since = time.monotonic()
         answers: dict[str, list[tuple[int, float]]] = {name: [] for name in METRICS}
         refusals: dict[str, str] = {}
+        ignored: list[str] = []
         nobody = True
         for port in self._ports:
             for name, metric in METRICS.items():
@@ -166,12 +169,14 @@ class TpuSource:
                     nobody = False
                 except FigureRefused as refused:  # noqa: PERF203  each is asked, whatever became of the one before
                     nobody = nobody and refused.nobody
-                    if not (refused.absent or refused.nobody):
+                    if refused.ignored:
+                        ignored.append(str(refused))
+                    elif not (refused.absent or refused.nobody):
                         refusals[metric] = str(refused)
-                    if refused.nobody or refused.late:
+                    if refused.nobody or refused.late or refused.ignored:
                         break
         self._store_figures(answers)
-        self._refusals, self._nobody = refusals, nobody
+        self._refusals, self._nobody, self._ignored = refusals, nobody, tuple(ignored)
         self._at, self._unix, self._asked_since = time.monotonic(), time.time(), None
         self._on_fresh()
 

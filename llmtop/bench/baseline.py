@@ -9,7 +9,7 @@ import msgspec
 from llmtop.bench.model.results import METRICS_FILE, SCHEMA, Bench, BenchRun, has_enough_steps
 from llmtop.capture.base.folder import write
 from llmtop.errors import UnusableInput
-from llmtop.format import printable
+from llmtop.format import encode_json, printable
 from llmtop.system.inputs import read_input
 
 BASELINE, CANDIDATE = "baseline", "candidate"
@@ -83,4 +83,4 @@ def save_baseline(found: Bench, path: Path, folder: Path) -> None:
     kept = msgspec.structs.replace(
         found, runs=runs, figures=figures, comparison=None, ranking=None, folder=str(folder.absolute())
     )
-    write(path, msgspec.json.format(msgspec.json.encode(kept), indent=1) + b"\n")
+    write(path, msgspec.json.format(encode_json(kept), indent=1) + b"\n")

@@ -34,6 +34,7 @@ from llmtop.bench.statistics.decide import Decision
 from llmtop.bench.statistics.step_statistics import metric_named
 from llmtop.capture.base.folder import write
 from llmtop.errors import EXIT_DONE, EXIT_ENVIRONMENT, UnusableInput
+from llmtop.format import encode_json
 from llmtop.redaction.secret_filter import words_without_secrets
 
 RUNS_COMPARED = 5
@@ -151,7 +152,7 @@ class Gate:
             save_baseline(found, self._options.save_baseline, folder)
         elif self._options.save_baseline is not None:
             found.notes.append(f"{self._options.save_baseline} was not written: a baseline is no {decision} one")
-        write(folder / METRICS_FILE, msgspec.json.format(msgspec.json.encode(found), indent=1) + b"\n")
+        write(folder / METRICS_FILE, msgspec.json.format(encode_json(found), indent=1) + b"\n")
         return EXIT_DONE if self._options.fail_over is None else _exit_code(decision)
 
     def _compare(self, found: Bench) -> BenchComparison | None:

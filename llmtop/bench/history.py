@@ -21,7 +21,7 @@ from llmtop.bench.statistics.decide import Decision, decide
 from llmtop.bench.statistics.intervals import CONFIDENCE, ChangeInterval
 from llmtop.bench.statistics.student_t import t_quantile
 from llmtop.errors import NotPossibleHere, UnusableInput
-from llmtop.format import printable
+from llmtop.format import encode_json, printable
 from llmtop.system.inputs import read_input
 
 MIN_ENTRIES = 3
@@ -75,7 +75,7 @@ def append_history(path: Path, entry: HistoryEntry) -> None:
     """
     try:
         with path.open("ab", buffering=0) as file:
-            file.write(msgspec.json.encode(entry) + b"\n")
+            file.write(encode_json(entry) + b"\n")
     except OSError as error:
         raise NotPossibleHere(
             f"{path} cannot be written: {error.strerror}; the history lacks this bench"

@@ -28,7 +28,7 @@ from llmtop.bench.run.run_once import RunRequest, run_once
 from llmtop.capture.base.folder import write
 from llmtop.environment.collect import as_dict
 from llmtop.errors import LlmtopError, NotPossibleHere, UnusableInput
-from llmtop.format import counted, duration
+from llmtop.format import counted, duration, encode_json
 from llmtop.redaction.secret_filter import words_without_secrets
 
 
@@ -225,4 +225,4 @@ def attaching(runs: Sequence[BenchRun], settings: BenchSettings) -> str | None:
 
 
 def _save(found: Bench, out: Path) -> None:
-    write(out / METRICS_FILE, msgspec.json.format(msgspec.json.encode(found), indent=2) + b"\n")
+    write(out / METRICS_FILE, msgspec.json.format(encode_json(found), indent=2) + b"\n")

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-import msgspec
-
 from llmtop.analysis.load_report import load_report
 from llmtop.bench.baseline import BASELINE, CANDIDATE
 from llmtop.bench.model.results import Bench
@@ -17,6 +15,7 @@ from llmtop.capture.base.folder import INFO, write
 from llmtop.compare.compare import compare_reports
 from llmtop.compare.render import render
 from llmtop.errors import LlmtopError
+from llmtop.format import encode_json
 
 FOLDER = "capture"
 """Inside that of the artifacts; a baseline's is found there later."""
@@ -90,7 +89,7 @@ def _compare(found: Bench, baseline: Bench | None, place: Path, folder: Path) ->
     compared = compare_reports(load_report(sides[0]), load_report(sides[1]))
     place.mkdir(parents=True, exist_ok=True)
     write(place / "comparison.txt", render(compared).encode())
-    write(place / "comparison.json", msgspec.json.encode(compared) + b"\n")
+    write(place / "comparison.json", encode_json(compared) + b"\n")
 
 
 def _newest(place: Path) -> Path | None:

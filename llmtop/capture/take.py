@@ -23,7 +23,7 @@ from llmtop.capture.base.job import Cancelled, CaptureJob, OnProgress, Plan, Rec
 from llmtop.capture.base.lock import CaptureLock, Holder
 from llmtop.capture.base.step_listener import StepListener
 from llmtop.errors import LlmtopError, NotPossibleHere, UnusableInput
-from llmtop.format import counted, duration, percent, size
+from llmtop.format import counted, duration, encode_json, percent, size
 from llmtop.model.snapshot import Snapshot
 from llmtop.naming import file_names
 from llmtop.trace.files.file_kind import TRACES
@@ -297,7 +297,7 @@ def _report(job: CaptureJob, engine: Engine, info: Info, recorded: Recorded) -> 
     """Make report.md and report.json; a trace without a report is still a trace, so failures become notes."""
     if recorded.report is not None:
         markdown, data = recorded.report
-        _write_report(job.folder, markdown, msgspec.json.encode(data))
+        _write_report(job.folder, markdown, encode_json(data))
         return None
     if not recorded.traces:
         return None

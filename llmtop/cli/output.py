@@ -35,9 +35,9 @@ def print_in_place(text: str) -> None:
 
 def print_json(value: object) -> None:
     """Print a value as one line of JSON."""
-    import msgspec  # not for llmtop run, which prints none
+    from llmtop.format import encode_json  # not for llmtop run, which prints none
 
-    print_encoded(msgspec.json.encode(value))
+    print_encoded(encode_json(value))
 
 
 def print_encoded(data: bytes) -> None:

@@ -15,6 +15,7 @@ from llmtop.environment.model import CommandEnvironment
 from llmtop.environment.python_facts import python_facts
 from llmtop.environment.repository import DiffKept, repository
 from llmtop.errors import LlmtopError
+from llmtop.format import encode_json
 from llmtop.redaction.secret_filter import words_without_secrets
 from llmtop.system import procfs
 
@@ -72,4 +73,4 @@ def as_dict(found: CommandEnvironment) -> dict[str, Any]:
 
 def to_json(found: CommandEnvironment) -> bytes:
     """As environment.json has it."""
-    return msgspec.json.format(msgspec.json.encode(found), indent=2) + b"\n"
+    return msgspec.json.format(encode_json(found), indent=2) + b"\n"

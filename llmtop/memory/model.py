@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from llmtop.format import encode_json
 from llmtop.model.severity import Severity
 from llmtop.report.environment import Environment
 
@@ -220,4 +221,4 @@ _encoder = msgspec.json.Encoder()
 
 def to_json(report: MemoryReport | LeakReport) -> bytes:
     """The report as JSON, in one line."""
-    return _encoder.encode(report)
+    return encode_json(report, _encoder.encode)

@@ -11,6 +11,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from llmtop.format import encode_json
 from llmtop.model.severity import Severity
 
 SCHEMA = 2
@@ -624,7 +625,7 @@ _decoder = msgspec.json.Decoder(Snapshot)
 
 def to_json(snapshot: Snapshot) -> bytes:
     """Encode as one line of JSON without the newline. A float that is not finite becomes null."""
-    return _encoder.encode(snapshot)
+    return encode_json(snapshot, _encoder.encode)
 
 
 def from_json(line: bytes | str) -> Snapshot:

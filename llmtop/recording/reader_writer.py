@@ -23,6 +23,7 @@ from typing import Any, BinaryIO
 import msgspec
 
 from llmtop.errors import LlmtopError, NotPossibleHere, UnusableInput
+from llmtop.format import encode_json
 from llmtop.model.snapshot import SCHEMA, Snapshot, from_json, to_json
 from llmtop.recording.members import (
     FORMAT,
@@ -96,7 +97,7 @@ class Writer:
         try:
             if self._file.isatty():
                 raise _discards_writes(self.path)
-            self._write_whole(pack(msgspec.json.encode(header) + b"\n", header.created, header.created, 0))
+            self._write_whole(pack(encode_json(header) + b"\n", header.created, header.created, 0))
             if not stat.S_ISREG(os.fstat(self._file.fileno()).st_mode):
                 raise _discards_writes(self.path)
         except LlmtopError:

@@ -28,7 +28,7 @@ _PRIVATE_KEY: Final = re.compile(
     re.DOTALL,
 )
 _USERINFO: Final = re.compile(
-    r"((?<![A-Za-z0-9+.-])[A-Za-z0-9+.-]{1,40}://)([^\s/@'\"<>]{1,400}|[^\s/@:'\"<>]{0,200}:(?!\d+/)[^\s@'\"<>]{1,400})@(?=[\w\[.-])"
+    r"((?<![A-Za-z0-9+.-])(?:[A-Za-z0-9+.-]{1,40}://|(?:https?|ftp):/))([^\s/@'\"<>]{1,400}|[^\s/@:'\"<>]{0,200}:(?!\d+/)[^\s@'\"<>]{1,400})@(?=[\w\[.-])"
 )
 _HEADER: Final = re.compile(
     r"(\b(?:(?:proxy-)?authorization|x-[a-z-]{0,40}(?:key|token|auth|secret)|(?:set-)?cookie|api-key|private-token)\s{0,40}:\s{0,40})"
@@ -91,6 +91,19 @@ _NAMED_VALUE: Final = re.compile(
     re.IGNORECASE,
 )
 """Elements of XML and of Kubernetes: a name, and its value beside or below."""
+_SPREAD_VALUES: Final = (
+    re.compile(
+        r"(\b(?:setdefault|setenv|putenv)\(\s{0,40}[\"']([\w.-]{1,80})[\"'],\s{0,40}[\"'])([^\"'\n]+)",
+    ),
+    re.compile(
+        r"(\b(?:add_argument|option)\(\s{0,40}(?:[\"']-\w[\"'],\s{1,4})?[\"']([\w.-]{1,80})[\"'],\s{0,40}"
+        r"(?:[+-]?\s{0,40}\w{1,20}\s?=\s?[\w.]{1,40},\s{0,40}){0,4}default\s?=\s?[\"'])([^\"'\n]+)"
+    ),
+    re.compile(r"((?<![\w.-])([\w.-]{1,80})[ \t]?=[ \t]?\([ \t]*\n[+ -]?[ \t]{0,60}[bfr]?[\"'])([^\"'\n]+)"),
+    re.compile(r"((?:^|\n)[+ -]?[ \t]{0,60}(password|passwd)[ \t]{1,20})([^\s=:,]+)(?=[ \t]*(?:\n|\Z))"),
+)
+"""A variable and its default, an option and its default, a value on the next line, a line of netrc: before, name,
+value."""
 _CODE: Final = re.compile(
     r"^(?:none|null|nil|true|false|str|bytes|int|bool|float|optional.*|self\b.*|args?\..*|os\..*|config\b.*|cfg\..*|"
     r"env\..*|settings\..*|getpass.*|input.*|\$\{?\w+\}?.*|<\w+>|\*+|\.\.\.|[a-z_][\w.]*\[.*|\{.*|\[.*|\(.*|.*\(.*|lambda.*|@.*)$",
@@ -118,6 +131,12 @@ def is_secret_name(name: str) -> bool:
 
 def without_secrets(text: str) -> str:
     """A command line, an address or any other text with `MASK` in place of each secret."""
+    known = without_known_secrets(text)
+    return _WORD.sub(lambda found: _without_random(found, known), known)
+
+
+def without_known_secrets(text: str) -> str:
+    """A sentence with `MASK` in place of what a name or a form says to be a secret; names of files stay."""
     if not text:
         return text
     text = _PRIVATE_KEY.sub(MASK, text)
@@ -127,11 +146,12 @@ def without_secrets(text: str) -> str:
     text = _SHAPES.sub(MASK, text)
     text = _HOOKS.sub(rf"\1{MASK}", text)
     text = _SHORT_OPTIONS.sub(rf"\1{MASK}", text)
-    text = _NAMED_VALUE.sub(_without_named_value, text)
+    for pattern in (_NAMED_VALUE, *_SPREAD_VALUES):
+        text = pattern.sub(_without_named_value, text)
     text = _without_assigned(text)
     if " -p" in text:
         text = "\n".join(map(_without_password_option, text.split("\n")))
-    return _WORD.sub(lambda found: _without_random(found, text), text)
+    return text
 
 
 def words_without_secrets(words: Sequence[str]) -> list[str]:

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from llmtop.format import encode_json
 from llmtop.model.bottlenecks import Verdict
 from llmtop.model.severity import Severity
 from llmtop.report.device_time import GemmTime, OperatorTime, Roof, TimeBreakdown
@@ -407,7 +408,7 @@ _decoder = msgspec.json.Decoder(Report)
 
 def to_json(report: Report) -> bytes:
     """The report as one line of JSON; a float that is not finite becomes null."""
-    return _encoder.encode(report)
+    return encode_json(report, _encoder.encode)
 
 
 def from_json(data: bytes | str) -> Report:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from llmtop.format import printable
+from llmtop.format import encode_json, printable
 from llmtop.report_kinds.kind import Paint, ReadOptions, ReportDocument, ReportKind
 
 if TYPE_CHECKING:
@@ -41,10 +41,9 @@ class KernelsDocument(ReportDocument):
 
     def json(self) -> bytes:
         """Return the report; several as a list of them."""
-        import msgspec
 
         several: Any = {"schema": 1, "reports": self._reports}
-        return msgspec.json.encode(self._reports[0] if len(self._reports) == 1 else several)
+        return encode_json(self._reports[0] if len(self._reports) == 1 else several)
 
     def text(self, width: int, paint: Paint | None, *, full: bool) -> str:
         """Return all lines; there is no shorter form."""

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from llmtop.errors import NotPossibleHere, UnusableInput
+from llmtop.format import encode_json
 from llmtop.report.opaque_report import OpaqueReport
 from llmtop.report_kinds.kind import Paint, ReadOptions, ReportComparison, ReportDocument, ReportKind
 from llmtop.report_kinds.text_kind import TextDocument
@@ -80,9 +81,8 @@ class _StepsComparison(ReportComparison):
         self._found = found
 
     def json(self) -> bytes:
-        import msgspec
 
-        return msgspec.json.encode(self._found)
+        return encode_json(self._found)
 
     def text(self, width: int, paint: Paint | None, *, full: bool) -> str:
         from llmtop.compare.render import brief, render

@@ -19,6 +19,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
+from llmtop.format import encode_json
 from llmtop.model.snapshot import LoadingCost
 
 SCHEMA = 1
@@ -151,7 +152,7 @@ _decoder = msgspec.json.Decoder(StackReport)
 
 def to_json(report: StackReport) -> bytes:
     """The report as one line of JSON."""
-    return _encoder.encode(report)
+    return encode_json(report, _encoder.encode)
 
 
 def from_json(data: bytes | str) -> StackReport:

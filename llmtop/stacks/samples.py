@@ -14,10 +14,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-import msgspec
-
 from llmtop.errors import UnusableInput
-from llmtop.format import printable
+from llmtop.format import encode_json, printable
 from llmtop.redaction.secret_filter import without_secrets
 
 _FRAME = re.compile(r"^(?P<name>.*) \((?P<file>.*?)(?::(?P<line>\d+))?\)$", re.DOTALL)
@@ -214,7 +212,7 @@ def speedscope(stacks: list[Stack], name: str, rate_hz: float) -> bytes:
             }
         )
     frames = [{"name": f.name, "file": f.file, **({"line": f.line} if f.line else {})} for f in index]
-    return msgspec.json.encode(
+    return encode_json(
         {
             "$schema": "https://www.speedscope.app/file-format-schema.json",
             "name": name,

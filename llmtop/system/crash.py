@@ -11,6 +11,7 @@ import traceback
 from pathlib import Path
 
 from llmtop.errors import OwnError
+from llmtop.format import printable_lines
 from llmtop.version import __version__
 
 KEPT_LOGS = 20
@@ -47,19 +48,19 @@ def log_own_error(error: BaseException) -> OwnError:
     Returns:
         The sentence for the person, with the log's place.
     """
-    what = f"an error of llmtop's own ended it ({type(error).__name__}: {error})".replace("\n", " ")
+    # Loaded for an error alone.
+    from llmtop.redaction.secret_filter import without_secrets, words_without_secrets
+
+    shown = without_secrets(f"{type(error).__name__}: {error}").replace("\n", " ")
+    what = f"an error of llmtop's own ended it ({shown})"
     log = new_log() or _log_elsewhere()
     if log is not None:
         _remove_old_logs(log.parent)
-        from llmtop.redaction.secret_filter import (  # an error alone asks for this
-            without_secrets,
-            words_without_secrets,
-        )
-
         command = " ".join(words_without_secrets(sys.argv))
         lines = [f"llmtop {__version__}, Python {sys.version}\n{command}\n\n", *traceback.format_exception(error)]
+        text = printable_lines(without_secrets("".join(lines)))  # it is read in a terminal
         try:
-            log.write_text(without_secrets("".join(lines)), encoding="utf-8", errors="backslashreplace")
+            log.write_text(text, encoding="utf-8", errors="backslashreplace")
         except OSError:
             log = None
     if log is None:

@@ -115,11 +115,13 @@ def has_variable(pid: int, entry: bytes) -> bool:
 def words(pid: Pid) -> list[str]:
     """Return the words of the command line, secrets included; empty for a kernel thread.
 
+    What is no UTF-8 is replaced: no terminal and no file of ours could hold it.
+
     Raises:
         OSError: the process is gone.
     """
     raw = read(pid, "cmdline").rstrip(b"\0")
-    return [os.fsdecode(word) for word in raw.split(b"\0")] if raw else []
+    return [word.decode(errors="replace") for word in raw.split(b"\0")] if raw else []
 
 
 def command(pid: int) -> str | None:

@@ -15,11 +15,11 @@ from tests.bench.conftest import Bench
 
 def test_no_file_has_a_secret(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     git = ["git", "-C", str(tmp_path), "-c", "user.name=x", "-c", "user.email=x@y"]
-    subprocess.run([*git, "init", "-q"], check=True)
-    subprocess.run([*git, "remote", "add", "origin", "https://u:remotesecret@host/r.git"], check=True)
+    subprocess.run([*git, "init", "-q"], check=True, timeout=100)
+    subprocess.run([*git, "remote", "add", "origin", "https://u:remotesecret@host/r.git"], check=True, timeout=100)
     (tmp_path / "config.py").write_text("x = 1\n")
-    subprocess.run([*git, "add", "config.py"], check=True)
-    subprocess.run([*git, "commit", "-qm", "x"], check=True)
+    subprocess.run([*git, "add", "config.py"], check=True, timeout=100)
+    subprocess.run([*git, "commit", "-qm", "x"], check=True, timeout=100)
     (tmp_path / "config.py").write_text('x = 2\napi_key = "diffsecret"\n')
     monkeypatch.setenv("NCCL_SOCKET_IFNAME", "eth0")
     monkeypatch.setenv("CUDA_LICENSE", "variablesecret")

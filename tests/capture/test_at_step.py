@@ -94,7 +94,7 @@ def test_a_second_request_is_told_and_one_that_was_killed_leaves_nothing(
         told = next(note for note in second.facts["capture"]["notes"] if note.startswith("rank 4 on "))
         assert "a capture with torch.profiler is running in this process" in told
         first.kill()
-        first.wait()
+        first.wait(100)
         wait_for(lambda: states.of(1) == {}, 60, "both nodes to have given it up")
         capture = job.capture("--at-step", "+20", "--ranks", "1,4", node=1)
         capture.ends()

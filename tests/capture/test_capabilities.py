@@ -65,7 +65,7 @@ def test_asking_for_an_engine_that_cannot_is_refused_with_the_way_out(start: Sta
 
 def test_a_gone_process_can_be_captured_by_nothing() -> None:
     gone = subprocess.Popen(["true"])
-    gone.wait()
+    gone.wait(100)
     assert {ability.reason for ability in capabilities.list_abilities(Target(gone.pid))} == {
         "the process has ended"
     }
@@ -219,7 +219,7 @@ def test_a_training_is_chosen_by_pid_by_rank_or_by_being_the_only_one(start: Sta
 
 def test_a_pid_that_is_not_there_is_refused() -> None:
     gone = subprocess.Popen([sys.executable, "-c", ""])
-    gone.wait()
+    gone.wait(100)
     with pytest.raises(UnusableInput, match=f"there is no process {gone.pid}"):
         targets.choose_targets(pids=[gone.pid])
 

@@ -190,7 +190,7 @@ def test_of_what_nsys_launched_python_is_found(start: Start, runtime_dir: Path) 
         assert ENGINES["nsys"].find_unattached([training.pid, other.pid, os.getpid()]) == {training.pid: True}
     finally:
         other.kill()
-        other.wait()
+        other.wait(100)
 
 
 def test_its_options_are_listed_and_it_stands_in_the_help(made_up: MadeUpEngine) -> None:
@@ -296,7 +296,7 @@ def test_asking_the_engines_loads_nothing_that_only_a_capture_needs() -> None:
         "capabilities.list_abilities(Target(os.getpid())); print(*sys.modules)"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], env=environment(), capture_output=True, text=True, check=True
+        [sys.executable, "-c", code], env=environment(), capture_output=True, text=True, check=True, timeout=100
     )
     loaded = set(done.stdout.split())
     assert "llmtop.capture.nsys.engine" in loaded

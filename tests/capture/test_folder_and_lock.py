@@ -98,10 +98,10 @@ def test_a_damaged_capture_is_told_and_left_out_of_the_list(tmp_path: Path, dama
 def test_the_commit_of_the_trainings_folder_is_told(tmp_path: Path) -> None:
     repository = tmp_path / "repository"
     identity = ("-c", "user.name=x", "-c", "user.email=x@y")
-    subprocess.run(["git", "init", "-q", str(repository)], check=True)
+    subprocess.run(["git", "init", "-q", str(repository)], check=True, timeout=100)
     (repository / "train.py").write_text("1")
-    subprocess.run(["git", "-C", str(repository), "add", "."], check=True)
-    subprocess.run(["git", "-C", str(repository), *identity, "commit", "-qm", "x"], check=True)
+    subprocess.run(["git", "-C", str(repository), "add", "."], check=True, timeout=100)
+    subprocess.run(["git", "-C", str(repository), *identity, "commit", "-qm", "x"], check=True, timeout=100)
     process = subprocess.Popen(["sleep", "60"], cwd=repository)
     try:
         clean = folder.git_state(process.pid)
@@ -109,7 +109,7 @@ def test_the_commit_of_the_trainings_folder_is_told(tmp_path: Path) -> None:
         changed = folder.git_state(process.pid)
     finally:
         process.kill()
-        process.wait()
+        process.wait(100)
     assert clean is not None
     assert changed is not None
     assert (clean.dirty, changed.dirty) == (False, True)
@@ -151,7 +151,7 @@ def test_the_lock_of_a_killed_llmtop_is_free_and_says_what_it_was(runtime_dir: P
     process.stdout.readline()
     assert 9 in [one.target for one in running_captures()]
     process.kill()
-    process.wait()
+    process.wait(100)
     wait_for(lambda: running_captures() == [], what="the kernel to free the lock")
     assert {one.target for _, one in orphaned_captures()} >= {9}
     with CaptureLock("pid-9", holder(target=9)) as lock:

@@ -69,7 +69,7 @@ def loop(tmp_path: Path) -> Iterator[Any]:
     yield start
     for one in made:
         one.process.kill()
-        one.process.communicate()
+        one.process.communicate(timeout=100)
 
 
 def report_of(folder: Path | None) -> Report:
@@ -233,6 +233,11 @@ def test_a_jax_that_keeps_its_trace_elsewhere_is_not_offered() -> None:
         "print(self_capture.engines())\n"
     )
     done = subprocess.run(
-        [str(JAX), "-c", program], env=environment(JAX_PLATFORMS="cpu"), capture_output=True, text=True, check=True
+        [str(JAX), "-c", program],
+        env=environment(JAX_PLATFORMS="cpu"),
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=100,
     )
     assert done.stdout.split("\n")[:2] == ["['jax.profiler']", "[]"]

@@ -142,7 +142,9 @@ def test_a_full_disk_keeps_what_nsys_recorded_and_says_where(
 ) -> None:
     small = tmp_path / "small"
     small.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=96k", "tmpfs", str(small)], check=False)
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=96k", "tmpfs", str(small)], check=False, timeout=100
+    )
     if mounted.returncode != 0:
         pytest.skip("a small disk needs root to be mounted")
     try:
@@ -159,4 +161,4 @@ def test_a_full_disk_keeps_what_nsys_recorded_and_says_where(
             left.unlink()
         under_nsys.wait_for_steps(3)
     finally:
-        subprocess.run(["umount", str(small)], check=True)
+        subprocess.run(["umount", str(small)], check=True, timeout=100)

@@ -148,5 +148,5 @@ def test_a_training_that_torchrun_started_without_llmtop_has_its_rank_from_there
         wait_for(lambda: traces.rank_and_world_size(Target(sleeper.pid)) == (5, 16))
     finally:
         sleeper.kill()
-        sleeper.wait()
+        sleeper.wait(100)
     assert traces.rank_and_world_size(Target(sleeper.pid)) == (None, None)

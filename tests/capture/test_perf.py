@@ -133,14 +133,14 @@ def test_a_monitor_that_is_killed_leaves_no_perf(process: subprocess.Popen[str],
     try:
         wait_for(lambda: len(perfs_of(process.pid)) > 1 or None, what="perf", seconds=60)
         monitor.send_signal(signal.SIGKILL)
-        monitor.wait()
+        monitor.wait(100)
         begun = perfs_of(process.pid)
         monitor.send_signal(signal.SIGKILL)
-        monitor.wait()
+        monitor.wait(100)
         assert wait_for(lambda: not any(map(procfs.is_alive, begun)) or None, 60, "the end of perf and py-spy")
     finally:
         monitor.kill()
-        monitor.wait()
+        monitor.wait(100)
     assert process.poll() is None
     assert not procfs.is_stopped(process.pid)
 
@@ -183,7 +183,10 @@ def test_a_training_that_dies_within_the_window_leaves_what_there_was(
 @pytest.mark.parametrize("version", ["3.12", "3.13"])
 def test_functions_of_python_are_seen_where_it_was_started_so(version: str, tmp_path: Path) -> None:
     python = shutil.which(f"python{version}")
-    if python is None or subprocess.run([python, "-c", ""], check=False, capture_output=True).returncode:
+    if (
+        python is None
+        or subprocess.run([python, "-c", ""], check=False, capture_output=True, timeout=100).returncode
+    ):
         pytest.skip(f"no Python {version} here")
     file = tmp_path / "train.py"
     file.write_text(SCRIPT)
@@ -195,7 +198,7 @@ def test_functions_of_python_are_seen_where_it_was_started_so(version: str, tmp_
         result = take.take(plan(process.pid, tmp_path / "captures", seconds=2.0))
     finally:
         process.kill()
-        process.wait()
+        process.wait(100)
         process.stdout.close()
         Path(f"/tmp/perf-{process.pid}.map").unlink(missing_ok=True)
     found = load_stacks([result.folder])

@@ -96,7 +96,7 @@ def loading(tmp_path: Path) -> Iterator[Loading]:
     busy, idle = map(int, process.stdout.readline().split())
     yield Loading(process.pid, busy, idle)
     process.kill()
-    process.wait()
+    process.wait(100)
     for pid in (busy, idle):
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
@@ -181,12 +181,12 @@ def test_a_process_that_is_no_python_is_told() -> None:
             py_spy.dump(other.pid)
     finally:
         other.kill()
-        other.wait()
+        other.wait(100)
 
 
 def test_a_process_that_is_gone_is_told() -> None:
     gone = subprocess.Popen(["true"])
-    gone.wait()
+    gone.wait(100)
     with pytest.raises(NotPossibleHere, match=f"no process {gone.pid}|has ended"):
         py_spy.dump(gone.pid)
 

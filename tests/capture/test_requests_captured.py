@@ -48,7 +48,7 @@ def test_prefill_and_decode_are_phases_of_a_capture(tmp_path: Path, runtime_dir:
         assert done.returncode == 0, done.stderr
     finally:
         running.kill()
-        running.wait()
+        running.wait(100)
     (report,) = (tmp_path / "llmtop-captures").glob("*/report.json")
     phases = {phase["name"]: phase for phase in json.loads(report.read_bytes())["phases"]}
     assert {"prefill", "decode"} <= phases.keys()

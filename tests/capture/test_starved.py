@@ -46,7 +46,7 @@ def starved(kind: str, workers: int, folder: str = "") -> Iterator[subprocess.Po
     finally:
         children = psutil.Process(process.pid).children(recursive=True)
         process.kill()
-        process.wait()
+        process.wait(100)
         wait_for(lambda: not any(one.is_running() for one in children) or None, what="the end of its workers")
         process.stdout.close()
 

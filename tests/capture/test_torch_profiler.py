@@ -170,7 +170,7 @@ def test_a_script_with_a_profiler_of_its_own_is_left_alone(start: Start, capture
         assert process.poll() is None
     finally:
         process.kill()
-        process.wait()
+        process.wait(100)
 
 
 def _target(pid: int) -> Target | None:

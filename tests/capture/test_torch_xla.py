@@ -77,7 +77,7 @@ def training(tmp_path: Path, runtime_dir: Path, monkeypatch: pytest.MonkeyPatch)
     yield start
     for one in started:
         one.process.kill()
-        one.process.communicate()
+        one.process.communicate(timeout=100)
 
 
 def test_a_window_comes_from_the_one_port_that_speaks_first_and_hears_nothing(

@@ -68,6 +68,10 @@ def main() -> None:
         print(index, flush=True)
 
 
+_RANK_SECONDS = 100
+"""How long one rank waits for the other: a capture may stop that one meanwhile."""
+
+
 def decode() -> None:
     """What a worker does all the time."""
     while True:
@@ -97,8 +101,12 @@ def _other_rank(path: str) -> socket.socket:
         with socket.socket(socket.AF_UNIX) as listener:
             listener.bind(path)
             listener.listen()
-            return listener.accept()[0]
+            listener.settimeout(_RANK_SECONDS)
+            other = listener.accept()[0]
+            other.settimeout(_RANK_SECONDS)
+            return other
     other = socket.socket(socket.AF_UNIX)
+    other.settimeout(_RANK_SECONDS)
     while other.connect_ex(path):
         time.sleep(0.01)
     return other

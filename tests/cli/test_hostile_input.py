@@ -65,7 +65,7 @@ def hostile_training(runtime_dir: Path) -> Iterator[Path]:
     peer = wire_peer.start_file(runtime_dir / "4242-0123abcd.sock", file)
     yield runtime_dir
     peer.kill()
-    peer.wait()
+    peer.wait(100)
 
 
 def test_a_training_on_a_socket_writes_no_escape_sequence(hostile_training: Path) -> None:

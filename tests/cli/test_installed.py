@@ -21,7 +21,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pytest.importorskip("hatchling", reason="hatchling builds the wheel")
     folder = tmp_path_factory.mktemp("wheel")
     command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
-    subprocess.run(command, cwd=REPOSITORY, check=True, capture_output=True)
+    subprocess.run(command, cwd=REPOSITORY, check=True, capture_output=True, timeout=100)
     (built,) = folder.glob("*.whl")
     return built
 
@@ -31,7 +31,7 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The wheel, installed apart from this checkout; its libraries come from this interpreter."""
     target = tmp_path_factory.mktemp("site")
     command = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-index", "--target", str(target)]
-    subprocess.run([*command, str(wheel)], check=True, capture_output=True)
+    subprocess.run([*command, str(wheel)], check=True, capture_output=True, timeout=100)
     return target
 
 
@@ -129,5 +129,6 @@ def test_a_program_that_imports_llmtop_finds_its_own_packages_of_these_names(
         capture_output=True,
         text=True,
         check=True,
+        timeout=100,
     )
     assert done.stdout == "True\n"

@@ -58,7 +58,7 @@ def llmtop(runtime_dir: Path, scenario: Path) -> Iterator[Llmtop]:
     for one in started:
         if one.poll() is None:
             one.kill()
-        one.wait()
+        one.wait(100)
 
 
 def finished(process: subprocess.Popen[str], code: int = 0) -> tuple[str, str]:
@@ -78,7 +78,7 @@ def test_once_shows_gpus_and_a_training_on_a_page(llmtop: Llmtop, runtime_dir: P
     time.sleep(0.3)
     out, err = finished(llmtop("--once"))
     training.kill()
-    training.wait()
+    training.wait(100)
     assert err == ""
     assert max(map(len, out.splitlines())) <= 80
     assert out.count("NVIDIA H200") == 8

@@ -64,7 +64,9 @@ def check(tmp_path: Path, given: list[dict[str, str]], **tests: Any) -> None:
     file = tmp_path / "case.yml"
     file.write_text(json.dumps(case))
     assert PROMTOOL is not None
-    done = subprocess.run([PROMTOOL, "test", "rules", str(file)], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [PROMTOOL, "test", "rules", str(file)], capture_output=True, text=True, check=False, timeout=100
+    )
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -78,7 +80,9 @@ def query(expr: str, *samples: tuple[str, float], at: str = "5m") -> dict[str, A
 
 def test_they_are_well_formed() -> None:
     assert PROMTOOL is not None
-    done = subprocess.run([PROMTOOL, "check", "rules", str(RULES)], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [PROMTOOL, "check", "rules", str(RULES)], capture_output=True, text=True, check=False, timeout=100
+    )
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -118,7 +122,9 @@ def test_promtool_finds_no_fault_with_what_is_exported() -> None:
     gpu_times = {one.name for one in names.ALL if "gpu" in one.name and one.kind == "counter"}
     assert told == {one.name for one in names.ALL} - gpu_times
     assert PROMTOOL is not None
-    done = subprocess.run([PROMTOOL, "check", "metrics"], input=mine, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [PROMTOOL, "check", "metrics"], input=mine, capture_output=True, text=True, check=False, timeout=100
+    )
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 

@@ -260,7 +260,12 @@ def _descriptors() -> list[tuple[str, bool]]:
 def _inherited() -> list[str]:
     """What a child has open that is given all it can be."""
     listing = subprocess.run(
-        ["/bin/ls", "-l", "/proc/self/fd"], close_fds=False, stdout=subprocess.PIPE, text=True, check=True
+        ["/bin/ls", "-l", "/proc/self/fd"],
+        close_fds=False,
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+        timeout=100,
     )
     kinds = [line.partition(" -> ")[2] for line in listing.stdout.splitlines() if " -> " in line]
     return sorted(kind.partition(":[")[0] for kind in kinds if not kind.endswith("/fd"))

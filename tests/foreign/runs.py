@@ -116,7 +116,7 @@ class Run:
         """Leave nothing behind, whatever came of it."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)  # the children that it has left, too
-        self._process.wait()
+        self._process.wait(100)
         shutil.rmtree(self._sockets, ignore_errors=True)
 
     def _neutral(self, data: bytes) -> bytes:

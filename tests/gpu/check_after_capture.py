@@ -57,7 +57,7 @@ def one(command: tuple[str, ...], engine: str | None, variables: dict[str, str])
                     "--out",
                     folder,
                 ]
-                done = subprocess.run(capture, env=env, capture_output=True, text=True, check=False)
+                done = subprocess.run(capture, env=env, capture_output=True, text=True, check=False, timeout=3600)
                 since = float(begun.split()[0])
                 said.append(
                     {"from": round(at - since, 1), "to": round(time.time() - since, 1), "rc": done.returncode}

@@ -96,7 +96,7 @@ class Job:
         for one in self.ranks:
             if one.poll() is None:
                 os.killpg(one.pid, signal.SIGKILL)
-            one.wait()
+            one.wait(600)
 
 
 @contextmanager
@@ -160,7 +160,7 @@ def log(backend: str) -> dict[str, Any]:
     for watched in (False, True):
         with job(backend, watched) as both:
             both.ranks[0].kill()
-            both.ranks[0].wait()
+            both.ranks[0].wait(600)
             time.sleep(6.0)
             text = (both.folder / "rank1.log").read_text(errors="replace")
             counts.append(sum("TCPStore" in line for line in text.splitlines()))

@@ -109,11 +109,12 @@ def _bench(folder: Path, name: str, extra: int, steps: int, runs: int, *, noisy:
             capture_output=True,
             text=True,
             check=False,
+            timeout=3600,
         )
     finally:
         if neighbour is not None:
             neighbour.send_signal(signal.SIGKILL)
-            neighbour.wait()
+            neighbour.wait(600)
     sys.stderr.write(done.stderr[-2000:] if done.returncode else done.stdout)
     found: dict[str, Any] = json.loads((out / "metrics.json").read_text())
     if done.returncode:

@@ -221,7 +221,7 @@ def watch(name: str, seconds: float) -> dict[str, Any]:
             told.append(json.loads(trainings[0].stdout.readline()))
             watched = len(snapshots)
             witness.ended.set()
-            witness.join()
+            witness.join(600)
             told.append(json.loads(trainings[0].stdout.readline()))
             truth = told[1] | told[2]
             return judged(name, truth, witness.found, snapshots[:watched], trainings[0].pid)

@@ -296,7 +296,7 @@ def main() -> int:
             good &= bool(result["ok"])
             print(json.dumps({"check": name, **result}), flush=True)
         if options.keep:
-            subprocess.run(["cp", "-r", f"{folder}/.", str(options.keep)], check=True)
+            subprocess.run(["cp", "-r", f"{folder}/.", str(options.keep)], check=True, timeout=3600)
     return 0 if good else 1
 
 

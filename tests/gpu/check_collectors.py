@@ -174,6 +174,7 @@ def nvidia_smi() -> dict[str, dict[str, str]]:
         capture_output=True,
         text=True,
         check=True,
+        timeout=3600,
     )
     rows = [line.split(", ") for line in answer.stdout.strip().splitlines()]
     return {row[0]: dict(zip(columns[1:], row[1:], strict=True)) for row in rows}
@@ -214,7 +215,7 @@ def working() -> Iterator[int | None]:
     time.sleep(3)
     yield child.pid if runs else None
     child.kill()
-    child.wait()
+    child.wait(600)
 
 
 def processes(facts: dict[str, Any], pid: int) -> dict[str, Any]:

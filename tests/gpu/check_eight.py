@@ -67,7 +67,9 @@ def options() -> argparse.ArgumentParser:
 def machine() -> dict[str, Any]:
     """What torch sees; also the first import of torch, which on a fresh machine takes a minute."""
     begun = time.monotonic()
-    done = subprocess.run([sys.executable, "-c", MACHINE_CODE], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", MACHINE_CODE], capture_output=True, text=True, check=False, timeout=3600
+    )
     if done.returncode:
         return {"gpus": 0, "error": done.stderr.strip()[-500:]}
     return {**json.loads(done.stdout), "import_seconds": round(time.monotonic() - begun, 1)}

@@ -58,6 +58,7 @@ def main() -> int:
                 text=True,
                 check=False,
                 cwd=REPOSITORY,
+                timeout=3600,
             )
         print(done.stdout.strip() or json.dumps({"case": name, "ok": False, "exit": done.returncode}), flush=True)
         bad += done.returncode != 0 or not json.loads(done.stdout.splitlines()[-1])["ok"]

@@ -101,7 +101,9 @@ SAID = {"ttft": "ttft_seconds_p50", "tpot": "tpot_seconds_p50", "seconds": "step
 def llmtop(*arguments: str, folder: Path, variables: dict[str, str]) -> subprocess.CompletedProcess[str]:
     """What a command of llmtop's says."""
     command = [sys.executable, "-m", "llmtop", *arguments]
-    return subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True, check=False)
+    return subprocess.run(
+        command, cwd=folder, env=variables, capture_output=True, text=True, check=False, timeout=3600
+    )
 
 
 def run(name: str, device: str, seconds: float, captures: bool) -> dict[str, Any]:
@@ -131,7 +133,7 @@ def run(name: str, device: str, seconds: float, captures: bool) -> dict[str, Any
     finally:
         if started.poll() is None:
             os.killpg(started.pid, signal.SIGKILL)
-        started.wait()
+        started.wait(600)
     truth = json.loads(stamps.read_text())
     true = {key: _median([one[key] for one in truth[-len(truth) // 2 :]]) for key in SAID}
     told = {key: rank.get(field) for key, field in SAID.items()}

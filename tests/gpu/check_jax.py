@@ -123,7 +123,7 @@ def window(model: str, facts: dict[str, Any], keep: Path | None, *options: str) 
             after = watch(training, env, until_step=0) if stepped else {}
         finally:
             training.kill()
-            told = training.communicate()[0]
+            told = training.communicate(timeout=600)[0]
         if took is None:
             facts["failed"].append(f"{model}: it made no 60 steps in time: {told[-600:]}")
             return {}
@@ -256,7 +256,7 @@ def watch(training: subprocess.Popen[str], env: dict[str, str], until_step: int 
         if arrived or training.poll() is not None or time.monotonic() > until:
             break
     stream.terminate()
-    stream.communicate()
+    stream.communicate(timeout=600)
     return seen
 
 

@@ -63,13 +63,17 @@ def captured(folder: Path) -> Path:
         raise SystemExit(f"no capture: {done.stderr}")
     finally:
         training.kill()
-        training.wait()
+        training.wait(600)
 
 
 def page(report: Path, ncu: tool.NcuTool, place: int = 0) -> dict[str, float]:
     """ncu's own page on one kernel of a report, in seconds, bytes a second and percent."""
     said = subprocess.run(
-        [str(ncu.path), "-i", str(report), "--page", "details"], capture_output=True, text=True, check=True
+        [str(ncu.path), "-i", str(report), "--page", "details"],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=3600,
     ).stdout
     found: dict[str, float] = {}
     of_each = re.split(r"(?m)^  \S.*\), Context \d+, Stream \d+", said)[1:]

@@ -116,13 +116,13 @@ def check_nsys(machine: Machine) -> Iterator[dict[str, Any]]:
         whole = found["ranges_processes"] == ranks and (machine.cpu or found["kernels_processes"] == ranks)
         yield {"check": f"nsys {kind}", "nsys": tool.version_text, **found, "ok": whole}
     code = subprocess.run(
-        [*RUN, "--nsys", "--", "sh", "-c", "exit 7"], env=machine.environment, check=False
+        [*RUN, "--nsys", "--", "sh", "-c", "exit 7"], env=machine.environment, check=False, timeout=3600
     ).returncode
     yield {"check": "nsys exit code", "code": code, "ok": code == 7}
 
 
 def _gpus() -> int:
-    listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=False)
+    listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=False, timeout=3600)
     return len(listed.stdout.splitlines())
 
 

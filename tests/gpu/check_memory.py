@@ -136,7 +136,7 @@ class Check:
             return found
         finally:
             child.kill()
-            child.communicate()
+            child.communicate(timeout=600)
 
     def large(self) -> None:
         """How long the report of 20 GiB takes, beside what `python -m benchmarks memory` makes up."""

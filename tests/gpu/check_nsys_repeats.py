@@ -83,6 +83,7 @@ class Repeats(threading.Thread):
             text=True,
             env=environment(LLMTOP_DIR=run_dir),
             check=False,
+            timeout=3600,
         )
         if "terminated" in log.read_text(errors="replace"):
             return "X"
@@ -132,7 +133,7 @@ def main() -> int:
         for one in all_of_them:
             one.start()
         for one in all_of_them:
-            one.join()
+            one.join(600)
             paused = [round(seconds, 3) for seconds in sorted(one.paused)[:: max(1, len(one.paused) // 10)]]
             told = {"collections": one.letters, "paused_s": paused, "refused": one.refused, "said": one.said}
             print(json.dumps({"nsys": tool.version_text, **told}), flush=True)

@@ -55,14 +55,16 @@ def _captures(cpu: bool, under: tuple[str, ...], captures: list[tuple[str, ...]]
             for arguments in captures:
                 line = [sys.executable, "-m", "llmtop", "capture", "--json", "--pid", str(target.pid)]
                 line += ["--steps", str(STEPS), "--out", folder, *arguments]
-                done = subprocess.run(line, env=environment(), capture_output=True, text=True, check=False)
+                done = subprocess.run(
+                    line, env=environment(), capture_output=True, text=True, check=False, timeout=3600
+                )
                 if done.returncode != 0:
                     raise RuntimeError(f"{' '.join(arguments)}: {done.stderr}")
                 found.append(json.loads(done.stdout))
             return found
         finally:
             os.killpg(training.pid, signal.SIGKILL)
-            training.wait()
+            training.wait(600)
 
 
 def _table(told: dict[str, Any]) -> dict[str, tuple[float, float]]:

@@ -57,7 +57,7 @@ def main(arguments: list[str]) -> int:
 def inside() -> int:
     """Print what the driver lists in here while a process of here works, and let the other side look, too."""
     for _ in range(_MANY):
-        subprocess.run(["true"], check=True)
+        subprocess.run(["true"], check=True, timeout=3600)
     with subprocess.Popen([sys.executable, "-c", WORK], stdout=subprocess.PIPE, text=True) as child:
         assert child.stdout is not None
         if child.stdout.readline().strip() != "running":

@@ -157,7 +157,7 @@ class Round:
         for lane in lanes:
             lane.start()
         for lane in lanes:
-            lane.join()
+            lane.join(600)
 
     def _lane(self, names: deque[str], gpu: int) -> None:
         while True:

@@ -126,7 +126,7 @@ class Run:
             "--seconds",
             str(seconds),
         ]
-        subprocess.run(command, env=self.variables, check=True, capture_output=True)
+        subprocess.run(command, env=self.variables, check=True, capture_output=True, timeout=3600)
         reader = Reader(recording)
         told = [snapshot for _, snapshot in reader.snapshots()]
         reader.close()

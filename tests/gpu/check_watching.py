@@ -78,7 +78,7 @@ def main() -> int:
                     stretches.append(_stretch(name, watcher, given.seconds))
         finally:
             training.send_signal(signal.SIGTERM)
-            printed = training.communicate()[0]
+            printed = training.communicate(timeout=600)[0]
     print(json.dumps(_added(stretches, printed), indent=1))
     return 0
 

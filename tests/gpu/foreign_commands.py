@@ -99,7 +99,9 @@ def _shakespeare(folder: Path) -> None:
     import subprocess
 
     _text(folder / "data" / "shakespeare_char")
-    subprocess.run([sys.executable, "prepare.py"], cwd=folder / "data" / "shakespeare_char", check=True)
+    subprocess.run(
+        [sys.executable, "prepare.py"], cwd=folder / "data" / "shakespeare_char", check=True, timeout=3600
+    )
 
 
 def _checkpoint(folder: Path) -> None:
@@ -114,7 +116,7 @@ def _checkpoint(folder: Path) -> None:
         "--compile=False",
     )
     command = [sys.executable, "train.py", "config/train_shakespeare_char.py", *size, "--out_dir=out"]
-    subprocess.run(command, cwd=folder, check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(command, cwd=folder, check=True, stdout=subprocess.DEVNULL, timeout=3600)
 
 
 def _endless(folder: Path) -> None:

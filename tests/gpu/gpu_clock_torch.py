@@ -128,9 +128,9 @@ def allocator_and_metrics() -> Verdict:
         "slowest_log_us": 1e6 * slowest,
         "memory": None if memory is None else memory._asdict(),
         "gpu_uuid": recorder.facts.gpu_uuid,
-        "uuids": subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=False).stdout.split(
-            "\n"
-        ),
+        "uuids": subprocess.run(
+            ["nvidia-smi", "-L"], capture_output=True, text=True, check=False, timeout=3600
+        ).stdout.split("\n"),
         "ok": shown in seen
         and memory is not None
         and memory.peak_bytes == torch.cuda.max_memory_allocated() >= peak_before

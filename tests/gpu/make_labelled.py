@@ -108,7 +108,7 @@ class _Worker:
                 loop.step()
                 self.at += 1
         finally:
-            listener.join()  # also after an error: it must not take the next case's message
+            listener.join(600)  # also after an error: it must not take the next case's message
         if self.device == "cuda":
             self.torch.cuda.synchronize()
         loop.close()
@@ -161,7 +161,7 @@ def _spawn_ranks(address: str, world: int, dry: bool) -> int:
         }
         command = [sys.executable, "-m", "tests.gpu.make_labelled", "--worker", address, "--gpus", str(world)]
         children.append(subprocess.Popen([*command, *(["--dry"] if dry else [])], env=environment, cwd=REPOSITORY))
-    return max(child.wait() for child in children)
+    return max(child.wait(600) for child in children)
 
 
 # ---- the driver ----
@@ -227,9 +227,11 @@ class _Session:
         options = ["-f", "true", "--sample=none", "--cpuctxsw=none", "--stop-on-exit=false"]
         quiet: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.STDOUT, "timeout": 120}
         try:
-            subprocess.run([self.nsys, "start", session, "-o", str(out), *options], check=True, **quiet)
+            subprocess.run(
+                [self.nsys, "start", session, "-o", str(out), *options], check=True, **quiet, timeout=3600
+            )
             time.sleep(min(max(9 * planted, 0.25), 1.5))
-            subprocess.run([self.nsys, "stop", session], check=True, **quiet)
+            subprocess.run([self.nsys, "stop", session], check=True, **quiet, timeout=3600)
         finally:
             self.ranks.stop_loop(planted)
         return plain, planted

@@ -41,7 +41,7 @@ def started(*command: str, **extra: str) -> Iterator[subprocess.Popen[bytes]]:
         yield process
     finally:
         process.kill()
-        process.wait()
+        process.wait(100)
 
 
 def unshared() -> list[str]:
@@ -83,7 +83,7 @@ def as_another() -> list[str]:
         pytest.skip("setpriv is not on this machine")
     command = ["setpriv", f"--reuid={OTHER_UID}", f"--regid={OTHER_UID}", "--clear-groups"]
     reads = subprocess.run(
-        [*command, *TOY[:1], "-c", "import llmtop"], cwd=REPOSITORY, capture_output=True, check=False
+        [*command, *TOY[:1], "-c", "import llmtop"], cwd=REPOSITORY, capture_output=True, check=False, timeout=100
     )
     if reads.returncode:
         pytest.skip("another user may not read this checkout or its interpreter")
@@ -110,5 +110,5 @@ def test_a_second_user_sees_his_own_training_and_root_sees_both(as_another: list
     finally:
         for process in (mine, theirs):
             process.kill()
-            process.wait()
+            process.wait(100)
         shutil.rmtree(f"/tmp/llmtop-{OTHER_UID}", ignore_errors=True)

@@ -21,7 +21,9 @@ WITHOUT = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs none /dev && exec "
 def has_namespaces() -> None:
     if shutil.which("unshare") is None:
         pytest.skip("unshare is not installed")
-    tried = subprocess.run([*WITHOUT, "test", "!", "-e", "/dev/null"], check=False, capture_output=True)
+    tried = subprocess.run(
+        [*WITHOUT, "test", "!", "-e", "/dev/null"], check=False, capture_output=True, timeout=100
+    )
     if tried.returncode != 0:
         pytest.skip("this user may not make a namespace for mounts")
 

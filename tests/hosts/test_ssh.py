@@ -75,7 +75,10 @@ def host() -> Iterator[Host]:
     variables["LD_LIBRARY_PATH"] = ":".join(str(_FETCHED / lib / "x86_64-linux-gnu") for lib in ("usr/lib", "lib"))
     for key in ("host", "mine"):
         subprocess.run(
-            [keygen, "-q", "-t", "ed25519", "-N", "", "-f", str(folder / key)], env=variables, check=True
+            [keygen, "-q", "-t", "ed25519", "-N", "", "-f", str(folder / key)],
+            env=variables,
+            check=True,
+            timeout=100,
         )
     (folder / "authorized").write_text((folder / "mine.pub").read_text())
     with socket.socket() as probe:
@@ -99,7 +102,7 @@ def host() -> Iterator[Host]:
         yield Host(ssh, folder)
     finally:
         started.terminate()
-        started.wait()
+        started.wait(100)
         shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -44,7 +44,10 @@ input()
 
 def _mounted(directory: Path, options: str) -> bool:
     return not subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(directory)], capture_output=True, check=False
+        ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(directory)],
+        capture_output=True,
+        check=False,
+        timeout=100,
     ).returncode
 
 
@@ -56,7 +59,7 @@ def test_a_directory_that_becomes_read_only_prints_nothing_at_the_end(runtime_di
         with Training("import llmtop\nwith llmtop.step(): pass\ninput()") as training:
             heard = Heard(connect(runtime_dir, training))
             heard.until(lambda: heard.steps)
-            subprocess.run(["mount", "-o", "remount,ro", str(runtime_dir)], check=True)
+            subprocess.run(["mount", "-o", "remount,ro", str(runtime_dir)], check=True, timeout=100)
             training.go()
             assert training.finish() == ("", "")
             heard.to_the_end()
@@ -65,7 +68,7 @@ def test_a_directory_that_becomes_read_only_prints_nothing_at_the_end(runtime_di
         assert err.startswith(f"llmtop: not publishing: no socket can be made in {runtime_dir}: Read-only file")
         assert err.count("\n") == 1
     finally:
-        subprocess.run(["umount", "-l", str(runtime_dir)], check=True)
+        subprocess.run(["umount", "-l", str(runtime_dir)], check=True, timeout=100)
 
 
 @needs_root
@@ -79,7 +82,7 @@ def test_a_full_disk_is_said_and_the_training_runs(runtime_dir: Path) -> None:
         assert out == "ran\n"
         assert err.startswith(f"llmtop: not publishing: no socket can be made in {runtime_dir}: No space left")
     finally:
-        subprocess.run(["umount", "-l", str(runtime_dir)], check=True)
+        subprocess.run(["umount", "-l", str(runtime_dir)], check=True, timeout=100)
 
 
 def test_a_clock_that_jumps_moves_no_step(runtime_dir: Path) -> None:

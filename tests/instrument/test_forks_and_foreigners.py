@@ -257,7 +257,7 @@ def test_a_monitor_that_talks_nonsense_is_told_and_hung_up_on(runtime_dir: Path,
         heard = Heard(Connection.open(path, timeout_s=20))
         heard.until(lambda: len(heard.steps) > 5)
         training.kill()
-        assert training.communicate()[1] == ""
+        assert training.communicate(timeout=100)[1] == ""
 
 
 def test_half_frames_unread_answers_and_sudden_ends_disturb_nobody(runtime_dir: Path) -> None:
@@ -280,7 +280,7 @@ def test_half_frames_unread_answers_and_sudden_ends_disturb_nobody(runtime_dir: 
         for channel in (half, slow, newer):
             channel.close()
         training.kill()
-        assert training.communicate()[1] == ""
+        assert training.communicate(timeout=100)[1] == ""
 
 
 def test_more_monitors_than_there_is_room_for_are_told(runtime_dir: Path) -> None:
@@ -378,7 +378,7 @@ def test_a_monitor_refuses_what_is_no_training_with_one_sentence(
         assert "\n" not in str(caught.value)
     finally:
         peer.kill()
-        peer.wait()
+        peer.wait(100)
 
 
 def test_what_came_before_the_garbage_is_handed_over_first(runtime_dir: Path) -> None:
@@ -394,7 +394,7 @@ def test_what_came_before_the_garbage_is_handed_over_first(runtime_dir: Path) ->
             connection.receive(5)
     finally:
         peer.kill()
-        peer.wait()
+        peer.wait(100)
 
 
 def test_nothing_within_the_time_is_an_empty_list_and_a_hang_up_is_said(runtime_dir: Path) -> None:
@@ -412,7 +412,7 @@ def test_nothing_within_the_time_is_an_empty_list_and_a_hang_up_is_said(runtime_
             connection.send(wire.CaptureCancel(id="x"))
     finally:
         peer.kill()
-        peer.wait()
+        peer.wait(100)
 
 
 def test_a_forked_child_is_warned_of_its_own(runtime_dir: Path) -> None:

@@ -193,7 +193,7 @@ def test_a_stopped_training_does_not_answer_and_is_told_from_a_dead_one(runtime_
         os.kill(training.pid, signal.SIGCONT)
         Connection.open(path, timeout_s=20).close()
         training.kill()
-        training.wait()
+        training.wait(100)
         with pytest.raises(ConnectionClosed):
             Connection.open(path)
 
@@ -217,7 +217,7 @@ def test_the_next_training_cleans_up_after_a_killed_one_and_leaves_a_running_one
         socket_of(runtime_dir, running.pid)
         socket_of(runtime_dir, killed.pid)
         killed.kill()
-        killed.wait()
+        killed.wait(100)
         foreign = runtime_dir / "notes.txt"
         foreign.touch()
         with Training(STEPPING) as following:
@@ -293,7 +293,7 @@ print(sorted(made.items()), flush=True)
 
 def test_what_a_process_that_crashed_had_half_made_is_removed_and_nothing_else(runtime_dir: Path) -> None:
     dead = subprocess.Popen(["true"])
-    dead.wait()
+    dead.wait(100)
     names = (f"{dead.pid}-0123abcd.new", f"{dead.pid}-try.new", f"{os.getpid()}-0123abcd.new")
     for name in names:
         with socket.socket(socket.AF_UNIX) as half_made:

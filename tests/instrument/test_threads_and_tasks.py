@@ -17,7 +17,7 @@ from tests.support.recorded import Recorded, names
 def in_thread(work: object) -> None:
     """Run to the end in another thread; an error there is an error here."""
     with ThreadPoolExecutor(1) as pool:
-        pool.submit(work).result()  # type: ignore[arg-type]
+        pool.submit(work).result(100)  # type: ignore[arg-type]
 
 
 def test_a_decorated_function_keeps_its_name_and_answer(recorded: Recorded) -> None:
@@ -244,6 +244,6 @@ def test_threads_that_hammer_at_phases_never_disturb_the_steps(recorded: Recorde
     finally:
         stop.set()
         for thread in threads:
-            thread.join()
+            thread.join(100)
     assert [names(step) for step in recorded.steps] == [["forward"]] * 100
     assert all(step.phases[0].count == 1 for step in recorded.steps)

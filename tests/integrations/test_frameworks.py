@@ -185,7 +185,7 @@ def start(tmp_path: Path, runtime_dir: Path) -> Iterator[Callable[[str], Program
     yield program
     for one in started:
         one.process.kill()
-        one.process.communicate()
+        one.process.communicate(timeout=100)
 
 
 def hello(heard: Heard) -> wire.Hello:

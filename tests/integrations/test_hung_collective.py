@@ -62,7 +62,7 @@ def test_the_rank_that_hangs_is_named_before_it_counts_as_stalled(
             alert, snapshot = alert_of(monitor.stdout, time.monotonic() + 90)
         finally:
             monitor.kill()
-            monitor.wait()
+            monitor.wait(100)
     late = next(rank for rank in snapshot["ranks"] if rank["rank"] == 1)
     assert alert["pid"] == late["pid"]
     assert alert["evidence"]["rank"] == 1

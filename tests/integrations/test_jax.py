@@ -96,7 +96,7 @@ def test_steps_are_marked_by_number_in_what_jax_profiler_records(tmp_path: Path)
     said = subprocess.run(
         [sys.executable, "-m", "llmtop", "report", "--json", tmp_path / "trace"],
         capture_output=True, text=True, check=True,
-    )  # fmt: skip
+    timeout=100,)  # fmt: skip
     report = json.loads(said.stdout)
     assert report["engine"] == "jax.profiler"
     assert report["devices"][0]["kernels"] > 0

@@ -137,7 +137,9 @@ class Pane:
 
     def __call__(self, *arguments: str) -> str:
         command = ["tmux", "-L", self._name, *arguments]
-        done = subprocess.run(command, env=self._environment, capture_output=True, text=True, check=True)
+        done = subprocess.run(
+            command, env=self._environment, capture_output=True, text=True, check=True, timeout=100
+        )
         return done.stdout
 
     def type(self, line: str) -> None:
@@ -147,7 +149,7 @@ class Pane:
         return self("capture-pane", "-p", "-J")
 
     def close(self) -> None:
-        subprocess.run(["tmux", "-L", self._name, "kill-server"], capture_output=True, check=False)
+        subprocess.run(["tmux", "-L", self._name, "kill-server"], capture_output=True, check=False, timeout=100)
 
 
 @pytest.fixture

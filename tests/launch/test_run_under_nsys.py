@@ -59,7 +59,7 @@ def start(tool: nsys.Nsys) -> Iterator[Callable[..., subprocess.Popen[str]]]:
     yield start
     for process in started:
         process.kill()
-        process.communicate()
+        process.communicate(timeout=100)
 
 
 @pytest.fixture

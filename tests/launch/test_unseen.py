@@ -58,7 +58,9 @@ def test_it_is_said_at_the_start_and_by_the_doctor(runtime_dir: Path, script: Ca
 
         def notes() -> list[str]:
             command = [sys.executable, "-m", "llmtop", "doctor", "--json"]
-            done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=True)
+            done = subprocess.run(
+                command, env=environment(), capture_output=True, text=True, check=True, timeout=100
+            )
             return [note for note in json.loads(done.stdout)["notes"] if f"pid {process.pid} " in note]
 
         (note,) = wait_for(notes)
@@ -67,5 +69,25 @@ def test_it_is_said_at_the_start_and_by_the_doctor(runtime_dir: Path, script: Ca
         assert "--token" in note
     finally:
         process.kill()
-        _, said = process.communicate()
+        _, said = process.communicate(timeout=100)
     assert said.startswith("llmtop: not attached: python -I (isolated) ignores its environment")
+
+
+def test_a_name_or_a_folder_that_a_terminal_would_obey_is_printed_as_text(tmp_path: Path) -> None:
+    obeyed = "t\x1b]0;x\x07\x9b2J\u202e"
+    (tmp_path / f"{obeyed}.py").write_text("pass")
+    attached = "import llmtop; llmtop.attach(); llmtop.step().__enter__()"
+    (tmp_path / obeyed).mkdir(mode=0o700)
+    scripts = {"not attached: t·]0;x··2J·.py": [f"{obeyed}.py"], "LLMTOP_DIR=": ["-c", attached]}
+    for expected, command in scripts.items():
+        done = subprocess.run(
+            [*LLMTOP, "--", sys.executable, *command],
+            cwd=tmp_path,
+            env=environment(LLMTOP_DIR=str(tmp_path / obeyed)),
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert done.returncode == 0
+        assert expected in done.stderr
+        assert done.stderr.replace("\n", "").isprintable()

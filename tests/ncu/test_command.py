@@ -142,7 +142,7 @@ def test_a_gpu_in_use_is_refused(capture: Path, llmtop: Llmtop, scenario: Scenar
         done = llmtop("kernel", capture, "--run", "--yes")
     finally:
         stranger.kill()
-        stranger.wait()
+        stranger.wait(100)
     assert done.returncode == 3
     assert f"GPU 0 is in use by process {stranger.pid}" in done.stderr
     assert "CUDA_VISIBLE_DEVICES" in done.stderr

@@ -78,7 +78,7 @@ def test_a_server_that_is_killed_is_one_error_of_ours() -> None:
         with TcpStore.open(address) as store:
             store.set("/mine", b"1")
             process.kill()
-            process.wait()
+            process.wait(100)
             with pytest.raises(StoreError, match="the store has gone"):
                 _ask_thrice(store)
         with pytest.raises(StoreError, match="nobody answers at"):
@@ -93,9 +93,11 @@ def _ask_thrice(store: TcpStore) -> None:
 
 def _talking(answer: bytes) -> tuple[str, Callable[[], None]]:
     listener = socket.create_server(("127.0.0.1", 0))
+    listener.settimeout(60)
 
     def talk() -> None:
         connection, _ = listener.accept()
+        connection.settimeout(60)
         with connection, suppress(OSError):
             connection.sendall(answer)
             while connection.recv(1 << 16):

@@ -146,7 +146,7 @@ def test_a_recorder_killed_without_warning_loses_at_most_one_member(tmp_path: Pa
         "for i in range(57): writer.write(snapshot(1000 + i / 10))\n"
         "os.kill(os.getpid(), 9)\n"
     )
-    done = subprocess.run([sys.executable, "-c", program, str(path)], env=environment(), check=False)
+    done = subprocess.run([sys.executable, "-c", program, str(path)], env=environment(), check=False, timeout=100)
     assert done.returncode == -9
     got = played(Reader(path))
     assert 57 - MEMBER_SNAPSHOTS <= len(got) <= 57
@@ -365,7 +365,12 @@ def test_a_full_disk_is_one_sentence_and_leaves_whole_members(tmp_path: Path) ->
         "except NotPossibleHere as error: print(error)\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", program, str(path)], env=environment(), check=True, capture_output=True, text=True
+        [sys.executable, "-c", program, str(path)],
+        env=environment(),
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=100,
     )
     assert "File too large" in done.stdout
     assert done.stdout.count("\n") == 1

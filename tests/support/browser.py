@@ -68,7 +68,7 @@ class Page:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._process.kill()
-        self._process.wait()
+        self._process.wait(100)
         os.close(self._write)
         os.close(self._read)
 

@@ -56,10 +56,10 @@ def obey(train: Training) -> None:
             print("done", flush=True)
             if word == "thread":
                 thread.start()
-                thread.join()
+                thread.join(100)
                 return
             thread.start()
-            train.stepped.wait()
+            train.stepped.wait(100)
             return
         else:
             _end(word)

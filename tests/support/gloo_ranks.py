@@ -82,4 +82,4 @@ class GlooRanks:
         for one in self.processes:
             one.kill()
         for one in self.processes:
-            one.wait()
+            one.wait(100)

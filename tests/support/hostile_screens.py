@@ -1,6 +1,6 @@
 """Every screen in turn on hostile data, in the terminal that it is started in:
 
-python -m tests.support.hostile_screens RECORDING FOLDER [--ascii] [--themes NAME,NAME] [--cluster]
+python -m tests.support.hostile_screens RECORDING FOLDER [--ascii] [--themes NAME,NAME] [--spread] [--cluster]
 
 Before each screen the marker `BEGIN NAME` goes to the terminal, so that the bytes tell which screen wrote what.
 Screens, what they are made with, and what their threads hand them are found by reflection.
@@ -146,19 +146,31 @@ class Tour:
 
     def __init__(self, app: TerminalApp, feed: Held, themes: list[str], go: Callable[[Tour], Any]) -> None:
         self.app, self._feed, self._themes, self._go = app, feed, themes, go
+        self.spread = False
+        """Whether the tour is made once, and each value of each screen is drawn in the next theme."""
+        self._next_theme = 0
 
     async def run(self) -> None:
         """Go."""
         try:
             while not self._feed.started:
                 await self.drawn()
-            for theme in self._themes or self.app.available_themes:
+            self._themes = self._themes or sorted(self.app.available_themes)
+            if self.spread:
+                await self._go(self)
+            for theme in () if self.spread else self._themes:
                 self.app.theme = theme
                 await self._go(self)
             await self.begin("END")
             self.app.exit(0)
         except Exception as error:  # noqa: BLE001  the app ends with it, and says so
             self.app.fail(error)
+
+    def change_theme(self) -> None:
+        """Take the next theme, where they are spread over what is drawn."""
+        if self.spread:
+            self.app.theme = self._themes[self._next_theme % len(self._themes)]
+            self._next_theme += 1
 
     async def begin(self, name: str) -> None:
         """Say which screen's bytes follow."""
@@ -189,6 +201,7 @@ def of_machine(recording: Path, folder: Path, firsts: range, *, ascii: bool, the
             await _open(tour, kind)
         await tour.begin("notices")
         for first in firsts:
+            tour.change_theme()
             text = hostile.text(first)
             app.notify(text, title=text)
             app.screen.notify(str(LlmtopError(text)))
@@ -197,6 +210,7 @@ def of_machine(recording: Path, folder: Path, firsts: range, *, ascii: bool, the
 
     async def _open(tour: Tour, kind: type[Screen[Any]]) -> None:
         for first in firsts:
+            tour.change_theme()
             usual, filled = moments[2 * first : 2 * first + 2]
             screen = app.screen_stack[0] if kind is MainScreen else made(kind, folder, first)
             prepare(screen, first)
@@ -239,6 +253,7 @@ def of_cluster(firsts: range, *, ascii: bool, themes: list[str]) -> TerminalApp:
     async def through(tour: Tour) -> None:
         await tour.begin("cluster")
         for first in firsts:
+            tour.change_theme()
             view, charts = hostile.value(ClusterView, first), hostile.value(NodeCharts, first)
             app.post_message(ViewReceived(view, charts))
             app.post_message(CaptureProgress(hostile.text(first), goes_on=False))
@@ -260,14 +275,19 @@ def main() -> int:
     parser.add_argument("--ascii", action="store_true")
     parser.add_argument("--cluster", action="store_true")
     parser.add_argument("--themes", default="")
+    parser.add_argument("--spread", action="store_true", help="one tour, each value in the next theme")
     parser.add_argument("--every", type=int, default=1, help="of the pieces that texts begin with, each N-th")
     arguments = parser.parse_args()
     os.chdir(arguments.folder.parent)
     themes = [one for one in arguments.themes.split(",") if one]
     firsts = range(0, len(hostile.PIECES), arguments.every)
     if arguments.cluster:
-        return run(of_cluster(firsts, ascii=arguments.ascii, themes=themes))
-    return run(of_machine(arguments.recording, arguments.folder, firsts, ascii=arguments.ascii, themes=themes))
+        app = of_cluster(firsts, ascii=arguments.ascii, themes=themes)
+    else:
+        app = of_machine(arguments.recording, arguments.folder, firsts, ascii=arguments.ascii, themes=themes)
+    assert isinstance(app, Toured | TouredCluster)
+    app.tour.spread = arguments.spread
+    return run(app)
 
 
 if __name__ == "__main__":

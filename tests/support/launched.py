@@ -91,7 +91,7 @@ class Started(subprocess.Popen[bytes]):
         for pid in (self.pid, *children):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        self.wait()
+        self.wait(100)
 
     def __exit__(
         self,

@@ -294,7 +294,9 @@ def build(missing: Iterable[str] = (), defines: Iterable[str] = ()) -> Path:
         command = ["gcc", "-std=gnu11", "-O2", "-Wall", "-Wextra", "-fPIC", "-shared"]
         command += ["-Wl,-soname,libnvidia-ml.so.1", f"-Wl,--version-script={exports}"]
         command += [f"-D{name}" for name in defines]
-        subprocess.run([*command, "-o", str(fresh), *map(str, sources), "-lpthread", "-lm"], check=True)
+        subprocess.run(
+            [*command, "-o", str(fresh), *map(str, sources), "-lpthread", "-lm"], check=True, timeout=100
+        )
         exports.unlink()
         fresh.replace(library)
     return library

@@ -107,7 +107,7 @@ class Exporter:
     def __exit__(self, *_: object) -> None:
         if self.process.poll() is None:
             self.process.kill()
-        self.process.wait()
+        self.process.wait(100)
 
     @property
     def url(self) -> str:
@@ -187,7 +187,7 @@ class Prometheus:
 
     def __exit__(self, *_: object) -> None:
         self.process.kill()
-        self.process.wait()
+        self.process.wait(100)
 
     def _is_ready(self) -> bool:
         try:
@@ -238,7 +238,7 @@ class VictoriaMetrics:
 
     def __exit__(self, *_: object) -> None:
         self.process.kill()
-        self.process.wait()
+        self.process.wait(100)
 
     def _is_ready(self) -> bool:
         try:

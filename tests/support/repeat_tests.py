@@ -30,6 +30,8 @@ BUSY = "import os\nparent = os.getppid()\nwhile os.getppid() == parent:\n    sum
 """A busy loop that ends with its parent, however that ends."""
 RUN_SECONDS = 900
 """Against hanging: pytest itself ends a test after 120 s, and each of its fixtures."""
+KILLED_SECONDS = 60
+"""How long a process may take to end after SIGKILL."""
 
 
 @dataclass
@@ -142,7 +144,7 @@ class Runs:
             code = process.returncode
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
-            output, _ = process.communicate()
+            output, _ = process.communicate(timeout=KILLED_SECONDS)
             code, output = 1, f"{output}\nnot done within {RUN_SECONDS} s\n"
         with self._lock:
             self._running.discard(process)
@@ -159,7 +161,7 @@ def busy(loops: int) -> Iterator[None]:
         for process in started:
             process.kill()
         for process in started:
-            process.wait()
+            process.wait(KILLED_SECONDS)
 
 
 def main() -> int:

@@ -66,7 +66,7 @@ class Slurm:
                 daemon.wait(10)
             except subprocess.TimeoutExpired:
                 daemon.kill()
-                daemon.wait()
+                daemon.wait(100)
 
     def run(self, program: str, *arguments: str, check: bool = True) -> str:
         """What a command says on stdout."""

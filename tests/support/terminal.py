@@ -93,7 +93,7 @@ class Terminal:
 
     def _read(self) -> None:
         while self._master >= 0:
-            self._reading.wait()
+            self._reading.wait(100)
             try:
                 if not select.select([self._master], [], [], 0.05)[0]:
                     continue
@@ -169,7 +169,7 @@ class Terminal:
 
     def change_settings(self, *words: str) -> None:
         """Do what `stty WORDS` does, from outside."""
-        subprocess.run(["stty", *words], stdin=self._slave, check=True)
+        subprocess.run(["stty", *words], stdin=self._slave, check=True, timeout=100)
 
     def attributes(self) -> list[Any]:
         """The terminal's settings now."""

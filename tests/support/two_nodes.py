@@ -123,7 +123,7 @@ class TwoNodes:
     def kill(self, rank: int) -> None:
         """Kill a rank at once."""
         self.processes[rank].kill()
-        self.processes[rank].wait()
+        self.processes[rank].wait(100)
 
     def capture(self, *words: str, node: int = 0) -> Capturing:
         """Start `llmtop capture` with these words on a node."""
@@ -138,7 +138,7 @@ class TwoNodes:
                 os.kill(pid, signal.SIGKILL)
         for one in self.processes:
             one.kill()
-            one.wait()
+            one.wait(100)
 
 
 class Capturing(subprocess.Popen[str]):

@@ -1,4 +1,4 @@
-"""The log of llmtop's own error: it has the command and the traceback, and no secret of either."""
+"""The log of llmtop's own error has the command and the traceback; no secret, nothing that a terminal obeys."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ import pytest
 from llmtop.system.crash import log_own_error
 
 
-def test_the_log_of_an_own_error_has_no_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_log_of_an_own_error_has_no_secrets_and_no_escapes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     monkeypatch.setattr(sys, "argv", ["llmtop", "run", "--", "train.py", "--api-key", "two words", "--lr", "1"])
     try:
-        raise ValueError("no answer from https://u:hunter2@host/x")
+        raise ValueError("no answer from https://u:hunter2@host/x\x1b]0;title\x07\x9b2J\u202e")
     except ValueError as error:
         sentence = str(log_own_error(error))
     found = re.search(r"report it with (\S+)", sentence)
@@ -24,4 +26,5 @@ def test_the_log_of_an_own_error_has_no_secrets(tmp_path: Path, monkeypatch: pyt
     text = log.read_text()
     assert "llmtop run -- train.py --api-key *** --lr 1" in text
     assert "ValueError: no answer from https://***@host/x" in text
-    assert "hunter2" not in text
+    assert "hunter2" not in text + sentence
+    assert text.replace("\n", "").isprintable(), "it is read in a terminal"

@@ -28,7 +28,7 @@ def test_a_process_lives_until_it_ends_whether_or_not_its_parent_has_noticed() -
     child.stdin.close()
     wait_for(lambda: not is_alive(child.pid), what="a zombie to count as ended")
     assert child.returncode is None, "nobody has waited for it"
-    child.wait()
+    child.wait(100)
     assert not is_alive(child.pid)
 
 
@@ -130,6 +130,6 @@ def test_a_process_is_python_by_its_program_and_is_found_by_its_environment() ->
             assert not procfs.has_variable(child.pid, b"LLMTOP_TEST_MARK=her")
         finally:
             child.kill()
-            child.communicate()
+            child.communicate(timeout=100)
     assert not procfs.runs_python(2**22 + 1)
     assert not procfs.has_variable(2**22 + 1, b"A=b")

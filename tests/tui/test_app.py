@@ -319,7 +319,7 @@ async def test_a_signal_is_sent_only_after_it_was_chosen(tmp_path: Path) -> None
             assert wait_for(lambda: child.poll()) == -signal.SIGTERM
     finally:
         child.kill()
-        child.wait()
+        child.wait(100)
 
 
 def test_a_signal_is_refused_for_a_process_that_is_not_the_one_on_screen() -> None:
@@ -330,7 +330,7 @@ def test_a_signal_is_refused_for_a_process_that_is_not_the_one_on_screen() -> No
         assert child.poll() is None
     finally:
         child.kill()
-        child.wait()
+        child.wait(100)
     with pytest.raises(NotPossibleHere, match="has ended"):
         send(Process(pid=child.pid, started_at=1.0), signal.SIGTERM)
 
@@ -348,7 +348,7 @@ def test_the_first_screen_loads_no_widget_that_only_another_one_needs() -> None:
         "print('\\n'.join(sorted(set(sys.modules) - before)))"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], env=environment(), capture_output=True, text=True, check=True
+        [sys.executable, "-c", code], env=environment(), capture_output=True, text=True, check=True, timeout=100
     )
     loaded = set(done.stdout.split())
     assert "tui.screens.main" in loaded

@@ -322,7 +322,7 @@ async def test_stacks_that_cannot_be_read_say_why() -> None:
             await shows(app, pilot, "py-spy cannot read process", "is it a Python process?")
     finally:
         process.kill()
-        process.wait()
+        process.wait(100)
 
 
 @pytest.fixture
@@ -331,7 +331,7 @@ def tmux() -> Iterator[list[str]]:
         pytest.skip("tmux is not installed")
     command = ["tmux", "-L", f"llmtop-{uuid.uuid4().hex[:8]}", "-f", "/dev/null"]
     yield command
-    subprocess.run([*command, "kill-server"], check=False, capture_output=True)
+    subprocess.run([*command, "kill-server"], check=False, capture_output=True, timeout=100)
 
 
 @pytest.mark.tmux
@@ -350,15 +350,15 @@ def test_the_key_in_a_real_tmux_captures_five_steps_with_the_real_nsys(
         f"{sys.executable} -m llmtop run --no-auto --nsys -- {sys.executable} {TRAINING}; echo ended $?; sleep 100"
     )
     watch = f"cd {tmp_path}; {sys.executable} -m llmtop; echo left with $?; sleep 100"
-    subprocess.run([*tmux, "new-session", "-d", "-x", "130", "-y", "60", run], check=True, env=where)
-    subprocess.run([*tmux, "split-window", "-l", "40", watch], check=True, env=where)
+    subprocess.run([*tmux, "new-session", "-d", "-x", "130", "-y", "60", run], check=True, env=where, timeout=100)
+    subprocess.run([*tmux, "split-window", "-l", "40", watch], check=True, env=where, timeout=100)
 
     def pane(number: int) -> str:
         shown = [*tmux, "capture-pane", "-p", "-t", str(number)]
-        return subprocess.run(shown, check=True, capture_output=True, text=True).stdout
+        return subprocess.run(shown, check=True, capture_output=True, text=True, timeout=100).stdout
 
     def press(key: str) -> None:
-        subprocess.run([*tmux, "send-keys", "-t", "1", key], check=True)
+        subprocess.run([*tmux, "send-keys", "-t", "1", key], check=True, timeout=100)
 
     wait_for(lambda: "forward" in pane(1), 60, "the training on the monitor")
     press("c")

@@ -92,8 +92,10 @@ def check(found: dict[str, bytes]) -> None:
         ((200, 50), ("--themes", THEMES[0].name, "--every", "6")),
         ((80, 24), ("--themes", THEMES[-1].name, "--ascii", "--every", "6")),
         *(((120, 40), ("--themes", theme.name)) for theme in THEMES[1:]),
+        ((120, 40), ("--spread", "--every", "4")),
+        ((120, 40), ("--spread", "--every", "4", "--ascii")),
     ],
-    ids=["dark", "ascii", *(theme.name for theme in THEMES[1:])],
+    ids=["dark", "ascii", *(theme.name for theme in THEMES[1:]), "all of Textual's", "all of Textual's, ascii"],
 )
 def test_no_screen_writes_an_escape_sequence_of_its_data(
     hostile_files: tuple[Path, Path], size: tuple[int, int], options: tuple[str, ...]
@@ -128,6 +130,6 @@ def test_the_title_is_text() -> None:
     assert hostile.obeyed(title(hostile.text()).encode()) == []
 
 
-@pytest.mark.parametrize("options", [("--themes", THEMES[0].name), ("--ascii",)], ids=["dark", "ascii"])
+@pytest.mark.parametrize("options", [("--spread",), ("--ascii",)], ids=["themes", "ascii"])
 def test_nor_does_the_pane_of_a_cluster(hostile_files: tuple[Path, Path], options: tuple[str, ...]) -> None:
     check(written(hostile_files, (120, 36), "--cluster", *options))

@@ -26,8 +26,9 @@ _POLL_SECONDS = 0.1
 _REST_SECONDS = 30.0
 _HELD_SECONDS = 0.03
 """How long keys that came together wait for more, which would make them a paste."""
-_HELD_FROM = 8
-"""Different characters that come together: typing brings one or two."""
+_HELD_FROM = 2
+"""Different characters that come together: a person presses one key at a time. The keys of `tmux send-keys`, and
+two that are pressed within `_TOGETHER_SECONDS`, act `_HELD_SECONDS` later."""
 _TOGETHER_SECONDS = 0.01
 
 
@@ -47,6 +48,7 @@ class Keyboard:
         self._tail = ""  # the last typed characters: perhaps the beginning of a mark
         self._held = ""  # typed characters that may turn out to be the beginning of a paste
         self._together = 0  # different characters that came together
+        self._differed = self._heard  # when the last of them came
         self._paste: Paste | None = None
         self._rate = TypingRate(self._heard)
 
@@ -76,7 +78,7 @@ class Keyboard:
         """Make a lone escape a key after a while, and end a paste of which no more comes; to be called often."""
         now = self._clock()
         found: list[Message] = self._end_of_paste(now)
-        if self._held and now - self._heard >= _HELD_SECONDS:
+        if self._held and now - self._differed >= _HELD_SECONDS:
             found += self._release()
         return [*found, *self._guarded(self._parser.tick())]
 
@@ -108,6 +110,8 @@ class Keyboard:
             self._renew()
             return []
         self._together = changes + (self._together if now - self._heard < _TOGETHER_SECONDS else 0)
+        if changes:  # not by a key that is held down: it would hold back all that it repeats
+            self._differed = now
         if self._held or self._together >= _HELD_FROM:
             self._held += text
             return []

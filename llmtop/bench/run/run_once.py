@@ -19,6 +19,7 @@ from llmtop.bench.run.run_end import RunEnd
 from llmtop.bench.run.run_watch import RunWatch
 from llmtop.capture.base.folder import write
 from llmtop.errors import LlmtopError, NotPossibleHere
+from llmtop.format import encode_json
 from llmtop.redaction.secret_filter import variable_without_secrets, words_without_secrets
 
 _TICK_SECONDS = 0.05
@@ -68,7 +69,7 @@ def run_once(request: RunRequest) -> BenchRun:
     with collect_interrupts() as interrupts:
         run = _run_bare(request, interrupts) if not request.attached else _run_watched(request, interrupts)
     try:
-        write(request.folder / METRICS_FILE, msgspec.json.format(msgspec.json.encode(run), indent=2) + b"\n")
+        write(request.folder / METRICS_FILE, msgspec.json.format(encode_json(run), indent=2) + b"\n")
     except LlmtopError as error:
         run = msgspec.structs.replace(run, ended="failed", notes=[*run.notes, str(error)])
     return run

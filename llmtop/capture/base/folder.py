@@ -15,7 +15,7 @@ import msgspec
 from llmtop.environment.programs import run_for_text
 from llmtop.environment.repository import git_command
 from llmtop.errors import NotPossibleHere, UnusableInput
-from llmtop.format import printable, size
+from llmtop.format import encode_json, printable, size
 from llmtop.model.snapshot import Gpu
 from llmtop.naming import file_names
 from llmtop.system import procfs
@@ -196,7 +196,7 @@ def write_info(folder: Path, info: Info) -> None:
         for p in list_files(folder)
         if p.name != INFO
     ]
-    write(folder / INFO, msgspec.json.format(msgspec.json.encode(info), indent=2) + b"\n")
+    write(folder / INFO, msgspec.json.format(encode_json(info), indent=2) + b"\n")
 
 
 def read_info(folder: Path) -> Info:

@@ -16,6 +16,7 @@ from types import TracebackType
 import msgspec
 
 from llmtop.errors import NotPossibleHere
+from llmtop.format import encode_json
 from llmtop.protocol import socket_dir
 
 PREFIX = "capture-"
@@ -69,7 +70,7 @@ class CaptureLock:
         self._fd = self._take()
         self.orphan = _read_holder(self._fd)
         os.ftruncate(self._fd, 0)
-        os.pwrite(self._fd, msgspec.json.encode(holder), 0)
+        os.pwrite(self._fd, encode_json(holder), 0)
 
     def _take(self) -> int:
         for attempt in range(_TRIES):

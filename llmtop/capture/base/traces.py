@@ -18,6 +18,7 @@ import msgspec
 
 from llmtop.capture.base.job import CaptureJob, Target
 from llmtop.errors import NotPossibleHere
+from llmtop.format import encode_json
 from llmtop.naming import variable_names
 from llmtop.system import procfs
 from llmtop.trace.files.file_kind import HEAD_BYTES, TRACES
@@ -84,7 +85,7 @@ def write_label(path: Path, rank: int | None, world_size: int | None) -> None:
                 return
             told = {"rank": rank} if world_size is None else {"rank": rank, "world_size": world_size}
             # HTA wants a blank before the number.
-            words = msgspec.json.format(msgspec.json.encode(told), indent=0)
+            words = msgspec.json.format(encode_json(told), indent=0)
             with made.open("wb") as labelled:
                 labelled.write(b'{\n  "distributedInfo": ' + words + b",\n  " + head[start.end() :])
                 shutil.copyfileobj(file, labelled, _CHUNK)
@@ -112,7 +113,7 @@ def write_gzipped_label(path: Path, pid: int, rank: int | None, world_size: int 
                 return
             # As small as XLA makes it; the trace is of some steps.
             with gzip.open(made, "wb", compresslevel=6) as labelled:
-                labelled.write(b'{"llmtop":' + msgspec.json.encode(told) + b"," + head[start.end() :])
+                labelled.write(b'{"llmtop":' + encode_json(told) + b"," + head[start.end() :])
                 shutil.copyfileobj(file, labelled, _CHUNK)
         os.replace(made, path)
     except (OSError, EOFError) as error:

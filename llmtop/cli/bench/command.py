@@ -16,6 +16,7 @@ from llmtop.cli.bench.options import gate_options
 from llmtop.cli.live.command import range_check
 from llmtop.cli.output import print_encoded, print_text
 from llmtop.errors import UnusableInput
+from llmtop.format import encode_json
 
 if TYPE_CHECKING:
     from llmtop.bench.gate import GateOptions
@@ -120,7 +121,7 @@ def _show(found: Bench, *, as_json: bool) -> None:
     from llmtop.bench.output.text import render
 
     if as_json:
-        print_encoded(msgspec.json.format(msgspec.json.encode(found), indent=2))
+        print_encoded(msgspec.json.format(encode_json(found), indent=2))
     else:
         print_text(render(found))
         outcome = render_outcome(found, shutil.get_terminal_size((100, 40)).columns)

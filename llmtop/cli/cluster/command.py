@@ -118,11 +118,11 @@ def accused_ranks(url: str, run: str) -> set[int]:
 
 
 def _access(url: str, token_file: Path | None, user: str | None, ca: str | None, org: str | None) -> Credentials:
-    from urllib.parse import unquote, urlsplit
+    from urllib.parse import unquote
 
-    from collectors.prometheus.client import Credentials, read_token
+    from collectors.prometheus.client import Credentials, read_token, split_url
 
-    parts = urlsplit(url)
+    parts = split_url(url)
     token = os.environ.get(TOKEN_VARIABLE) if token_file is None else read_token(token_file)
     password = os.environ.get(PASSWORD_VARIABLE) or unquote(parts.password or "")
     name = user or (None if parts.username is None else unquote(parts.username))
@@ -142,13 +142,12 @@ def _need_client() -> None:
 
 
 def _print_once(watched: Cluster, as_json: bool) -> int:
-    import msgspec
-
     from llmtop.cli.cluster.text import render
+    from llmtop.format import encode_json
 
     view = watched.query_view()
     if as_json:
-        write_json(msgspec.json.encode(view))
+        write_json(encode_json(view))
     elif not (view.problems and view.nodes_up is None):
         write_text(render(view))
     if view.problems and view.nodes_up is None:
@@ -157,13 +156,12 @@ def _print_once(watched: Cluster, as_json: bool) -> int:
 
 
 def _stream(watched: Cluster, interval: float) -> int:
-    import msgspec
-
     from collectors.prometheus.source import ClusterSource
     from llmtop.cli.live.stream import SnapshotStream
+    from llmtop.format import encode_json
 
     def write(view: ClusterView) -> None:
-        write_json(msgspec.json.encode(view))
+        write_json(encode_json(view))
 
     SnapshotStream().run(_Views(ClusterSource(watched, interval)), write)
     return EXIT_DONE

@@ -9,10 +9,9 @@ import signal
 import subprocess
 import threading
 
-import msgspec
 from msgspec.structs import replace
 
-from llmtop.format import escaped_json, printable
+from llmtop.format import encode_json, escaped_json, printable
 from llmtop.model.alerts import NewAlertFilter
 from llmtop.model.snapshot import Alert, Snapshot
 
@@ -64,7 +63,7 @@ class AlertCommand:
 
     def _enqueue(self, alert: Alert) -> None:
         try:
-            self._queue.put_nowait(escaped_json(msgspec.json.encode(alert)))
+            self._queue.put_nowait(escaped_json(encode_json(alert)))
         except queue.Full:
             self._left_out += 1
 

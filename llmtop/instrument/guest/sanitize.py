@@ -141,7 +141,7 @@ def _say(sentence: str) -> None:
     # Without stderr print() would take stdout, which is the script's.
     if sys.stderr is not None:
         try:
-            print(f"llmtop: {sentence}", file=sys.stderr, flush=True)
+            print(f"llmtop: {printable(sentence)}", file=sys.stderr, flush=True)
         except Exception as error:  # closed, full, a terminal that has gone; the script's own may raise anything
             if raised_by_handler(error):
                 raise

@@ -107,6 +107,8 @@ def _write(sentence: str) -> None:
     stream = sys.__stderr__
     if stream is None or _stderr is None or _what_stderr_is() != _stderr or os.environ.get(QUIET):
         return
+    if not sentence.isprintable():  # the name of a script or a folder; llmtop.format may not be importable here
+        sentence = "".join(character if character.isprintable() else "·" for character in sentence)
     bars = getattr(getattr(sys.modules.get("tqdm.std"), "tqdm", None), "_instances", ())
     try:
         stream.write(

@@ -115,7 +115,7 @@ def test_another_user_on_the_port_of_dcgm_exporter_takes_no_series_away(
     if (
         os.geteuid() != 0
         or shutil.which("ip") is None
-        or subprocess.run([*unshare, "true"], check=False).returncode
+        or subprocess.run([*unshare, "true"], check=False, timeout=100).returncode
     ):
         pytest.skip("only root can listen as two users, in a network namespace, with ip")
     command = [*unshare, sys.executable, "-c", BESIDE_A_LISTENER, str(uid), sys.executable, "-m", "llmtop"]

@@ -311,7 +311,9 @@ def test_a_training_of_pytorch_on_rocm_finds_its_gpu() -> None:
 def test_once_and_json_tell_amds_gpus(scenario: AmdScenario, runtime_dir: Path) -> None:
     def run(*arguments: str) -> str:
         env = environment(LLMTOP_DIR=str(runtime_dir))
-        return subprocess.run([*LLMTOP, *arguments], env=env, capture_output=True, text=True, check=True).stdout
+        return subprocess.run(
+            [*LLMTOP, *arguments], env=env, capture_output=True, text=True, check=True, timeout=100
+        ).stdout
 
     text = run("--once")
     assert "GPU 7  AMD Instinct MI300X" in text

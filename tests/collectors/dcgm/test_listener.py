@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import collectors.dcgm.page
-from collectors.dcgm.listener import Listener, is_trusted, listeners
+from collectors.base.listener import Listener, is_trusted, listeners
 from collectors.dcgm.page import DcgmPage
 from collectors.exporter.dcgm import DcgmExporter
 from llmtop.system import procfs
@@ -65,7 +65,10 @@ def test_another_address_and_another_port_are_not_meant() -> None:
 
 
 def test_a_connection_is_no_listener() -> None:
-    with bound(socket.AF_INET, "127.0.0.1") as port, socket.create_connection(("127.0.0.1", port)) as one:
+    with (
+        bound(socket.AF_INET, "127.0.0.1") as port,
+        socket.create_connection(("127.0.0.1", port), timeout=100) as one,
+    ):
         assert not listeners("127.0.0.1", one.getsockname()[1])
 
 

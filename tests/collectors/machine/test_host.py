@@ -59,7 +59,7 @@ def test_a_busy_core_shows(source: HostSource) -> None:
         wait_for(lambda: max(source.latest().cpu_per_core_pct or (0,)) > 50)
     finally:
         spinning.kill()
-        spinning.wait()
+        spinning.wait(100)
 
 
 def test_written_bytes_show_on_a_disk_that_is_counted(source: HostSource, tmp_path: Path) -> None:
@@ -221,7 +221,7 @@ source._round()
 print(source.latest().cpus_allowed == before.cpus_allowed)
 """
     done = subprocess.run(
-        [sys.executable, "-c", script], env=environment(), capture_output=True, text=True, check=True
+        [sys.executable, "-c", script], env=environment(), capture_output=True, text=True, check=True, timeout=100
     )
     usable, machine = len(os.sched_getaffinity(0)), psutil.cpu_count() or 1
     if machine == 1:

@@ -30,7 +30,7 @@ def test_it_is_what_psutil_says() -> None:
         wait_for(lambda: read_stat(child.pid).state == psutil.STATUS_ZOMBIE)
     finally:
         child.kill()
-        child.wait()
+        child.wait(100)
     for read in (read_stat, read_status):
         with pytest.raises(psutil.NoSuchProcess):
             read(child.pid)

@@ -40,7 +40,7 @@ def start() -> Iterator[Start]:
     yield run
     for process in started:
         process.kill()
-        process.wait()
+        process.wait(100)
 
 
 IDLE = "import time, sys; sys.stdout.write('r'); sys.stdout.flush(); time.sleep(600)"
@@ -121,7 +121,7 @@ def test_a_process_that_ends_keeps_only_what_the_driver_still_says(
     row_when(source, child.pid, lambda row: row.user)
     for process in (child, attached):
         process.kill()
-        process.wait()
+        process.wait(100)
     row = row_when(source, child.pid, lambda row: row.user is None)
     assert row == Process(pid=child.pid, gpu_uuid=UUID, gpu_mem_bytes=5)
     wait_for(lambda: all(row.pid != attached.pid for row in source.latest()))
@@ -147,7 +147,7 @@ def test_a_pid_that_was_given_to_another_process_is_not_taken_for_the_old_one(st
     assert (source.latest()[0].command or "").endswith("old")
     assert source.latest()[0].cpu_pct is not None
     old.kill()
-    old.wait()
+    old.wait(100)
     time.sleep(0.05)  # the kernel's clock of starts has ticks of 10 ms
     for _ in range(50):
         try:
@@ -215,7 +215,7 @@ def test_the_pid_inside_a_container_is_found(watch: Callable[..., ProcessSource]
         for child in psutil.Process(unshare.pid).children():
             child.kill()
         unshare.kill()
-        unshare.wait()
+        unshare.wait(100)
 
 
 def test_bytes_that_are_no_text_do_not_break_the_stream(start: Start) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import threading
 from collections.abc import Iterator
@@ -17,10 +18,13 @@ from collectors.nccl_ras.stuck import stuck_communicators
 from llmtop.errors import NotPossibleHere
 from llmtop.model.snapshot import Gpu, Host, Process, Rank, Snapshot
 from llmtop.rules.engine import Rules
+from tests.support.other_user import listening_as
 from tests.support.processes import wait_for
+from tests.support.prometheus import free_port
 from tests.support.ras_server import RasServer, communicator, missing, rank
 
 NOW = 10_000.0
+OTHER = 4141
 
 
 @pytest.fixture
@@ -106,9 +110,11 @@ def test_the_rank_behind_is_known_here_though_its_gpu_is_idle_and_no_namesake_on
 @pytest.mark.parametrize("said", [b"", b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\xff\x00" * 500])
 def test_another_program_behind_the_port_is_one_sentence(said: bytes) -> None:
     listener = socket.create_server(("127.0.0.1", 0))
+    listener.settimeout(60)
 
     def answer() -> None:
         connection, _ = listener.accept()
+        connection.settimeout(60)
         connection.recv(100)
         connection.sendall(said)
         connection.close()
@@ -117,6 +123,16 @@ def test_another_program_behind_the_port_is_one_sentence(said: bytes) -> None:
     with pytest.raises(NotPossibleHere, match="NCCL RAS at 127"):
         ask(listener.getsockname())
     listener.close()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can listen as two users")
+def test_another_users_listener_is_not_read_unless_a_process_that_stands_is_that_users() -> None:
+    port = free_port()
+    with listening_as(OTHER, "127.0.0.1", port, b""):
+        with pytest.raises(NotPossibleHere, match=f"is ignored: user {OTHER} listens there"):
+            ask(("localhost", port))
+        with pytest.raises(NotPossibleHere, match="does not know"):
+            ask(("localhost", port), owners={OTHER})
 
 
 def test_an_old_nccl_without_json_and_a_closed_port_are_one_sentence() -> None:

@@ -266,7 +266,7 @@ def monitor(scenario: Scenario, runtime_dir: Path) -> Iterator[Callable[..., Mon
     for one in started:
         if one.process.poll() is None:
             one.process.kill()
-        one.process.communicate()
+        one.process.communicate(timeout=100)
 
 
 @pytest.fixture
@@ -279,7 +279,7 @@ def training(runtime_dir: Path) -> Iterator[int]:
     )
     yield child.pid
     child.kill()
-    child.wait()
+    child.wait(100)
 
 
 def has_values(snapshot: dict[str, Any]) -> bool:
@@ -401,7 +401,7 @@ def test_it_finds_its_own_modules_whatever_lies_in_the_current_folder(
         assert any(has_values(json.loads(stream.stdout.readline())) for _ in range(50))
     finally:
         stream.kill()
-        stream.communicate()
+        stream.communicate(timeout=100)
 
 
 def test_it_ignores_what_a_terminal_sends(driver: DriverSource) -> None:

@@ -26,7 +26,8 @@ _MAY = (
     os.geteuid() == 0
     and _KERNEL.is_dir()
     and shutil.which("unshare") is not None
-    and subprocess.run(["unshare", "--mount", "true"], check=False, capture_output=True).returncode == 0
+    and subprocess.run(["unshare", "--mount", "true"], check=False, capture_output=True, timeout=100).returncode
+    == 0
 )
 pytestmark = [
     pytest.mark.tpu,
@@ -79,7 +80,7 @@ def libtpu(tmp_path: Path) -> Iterator[Libtpu]:
     one = Libtpu(tmp_path)
     yield one
     one.process.kill()
-    one.process.communicate()
+    one.process.communicate(timeout=100)
 
 
 def test_every_value_arrives_in_its_unit(libtpu: Libtpu) -> None:

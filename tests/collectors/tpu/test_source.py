@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -13,10 +14,12 @@ import pytest
 import collectors.tpu.source
 from collectors.driver.all_gpus import NO_TPU_BINDING, AllGpus
 from collectors.tpu import presence
-from collectors.tpu.library import USUAL_PORT, VARIABLE, FigureRefused, ports
+from collectors.tpu.library import USUAL_PORT, VARIABLE, FigureRefused, check_listener, ports
 from collectors.tpu.source import METRICS, TpuSource, figures_by_device
 from llmtop.errors import NotPossibleHere
+from tests.support.other_user import listening_as
 from tests.support.processes import wait_for
+from tests.support.prometheus import free_port
 from tests.support.readings import reading_when
 from tests.support.tpu_stand_in import DUTY, GIB, HBM, TOTAL, USED, healthy, pci
 
@@ -66,6 +69,9 @@ def source(library: Library) -> Iterator[TpuSource]:
     yield source
     for beat in source._beats:
         beat.stop()
+
+
+OTHER = 4141
 
 
 def told_when(source: TpuSource, holds: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
@@ -121,6 +127,32 @@ def test_while_nobody_computes_the_chips_are_there_without_figures(source: TpuSo
     assert "nothing answers at port 8431" in told["notes"][0]
     library.says = {USUAL_PORT: healthy()}
     assert told_when(source, rows_with("util_pct"))["notes"] == ()
+
+
+def test_a_port_of_another_user_is_ignored_and_said(source: TpuSource, library: Library) -> None:
+    library.says[USUAL_PORT] = FigureRefused("port 8431 is ignored: user 7 listens there", ignored=True)  # type: ignore[assignment]
+    told = told_when(source, lambda told: told["notes"])
+    assert told["notes"] == ("port 8431 is ignored: user 7 listens there",)
+    assert all("util_pct" not in row and row["error"] is None for row in told["gpus"])
+    library.says = {USUAL_PORT: healthy()}
+    assert told_when(source, rows_with("util_pct"))["notes"] == ()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can listen as two users")
+@pytest.mark.parametrize("address", ["127.0.0.1", "::"])
+def test_only_the_users_of_the_tpus_are_trusted_unless_the_port_is_named(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(VARIABLE, raising=False)
+    port = free_port()
+    check_listener(port, ())  # nobody listens: the request says so
+    with listening_as(OTHER, address, port, b""):
+        with pytest.raises(FigureRefused, match=f"port {port} is ignored: user {OTHER} listens there") as refused:
+            check_listener(port, ())
+        assert refused.value.ignored
+        check_listener(port, {OTHER})
+        monkeypatch.setenv(VARIABLE, f"8431,{port}")
+        check_listener(port, ())
 
 
 def test_one_that_refuses_is_said_with_the_figure(source: TpuSource, library: Library) -> None:

@@ -42,7 +42,7 @@ def peer(runtime_dir: Path) -> Iterator[Peer]:
     yield start
     for one in started:
         one.kill()
-        one.wait()
+        one.wait(100)
 
 
 @pytest.fixture

@@ -75,7 +75,7 @@ def test_endless_names_are_counted_and_the_rest_is_shown(source: StepsSource, ru
         assert source.latest().notes == ()
     finally:
         peer.kill()
-        peer.wait()
+        peer.wait(100)
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_one_training_s_garbage_is_noted_and_the_other_ranks_go_on(
             wait_for(lambda: step_of(0) > here + 100)
     finally:
         peer.kill()
-        peer.wait()
+        peer.wait(100)
 
 
 def test_numbers_that_no_training_has_are_absent() -> None:

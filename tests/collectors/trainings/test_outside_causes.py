@@ -86,14 +86,14 @@ def test_a_look_keeps_nothing_alive_and_changes_nothing() -> None:
         held = Tensor()
         weakref.finalize(held, gone.set)
         begun.set()
-        end.wait()
+        end.wait(100)
 
     thread = threading.Thread(target=training)
     callbacks, was_enabled = len(gc.callbacks), gc.isenabled()
     gc.disable()
     try:
         thread.start()
-        begun.wait()
+        begun.wait(100)
         sight = Sight()
         for step in range(20):
             seen = sight.look(thread.ident or 0, step)
@@ -101,7 +101,7 @@ def test_a_look_keeps_nothing_alive_and_changes_nothing() -> None:
             assert seen.words.startswith("test_outside_causes.py:")
             assert seen.words.endswith("end.wait()")
         end.set()
-        thread.join()
+        thread.join(100)
         assert gone.wait(10), "without a collection of garbage"
     finally:
         if was_enabled:
@@ -120,7 +120,7 @@ def test_a_deep_stack_and_odd_code_are_looked_at_all_the_same() -> None:
         else:
             done = threading.Thread(target=lambda: seen.append(sight.look(thread, 0)))
             done.start()
-            done.join()
+            done.join(100)
 
     look(3 * MAX_FRAMES)
     made: dict[str, object] = {"look": look, "__name__": 7}

@@ -161,7 +161,7 @@ def test_any_work_that_is_seen_is_life_and_a_hang_after_it_is_none(work: str, so
         def worked_long() -> bool:
             rank = _rank(source)
             if rank is None or rank.last_step_at is None:
-                assert training.poll() is None, training.communicate()
+                assert training.poll() is None, training.communicate(timeout=100)
                 return False
             if rank.last_work_at is None:
                 return False  # a busy machine takes its time from the last step to the first batch

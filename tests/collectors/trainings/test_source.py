@@ -51,7 +51,7 @@ def train(runtime_dir: Path) -> Iterator[Start]:
     yield start
     for one in started:
         one.kill()
-        one.wait()
+        one.wait(100)
 
 
 class Watch:
@@ -154,7 +154,7 @@ def test_mfu_is_the_models_flops_over_the_peak_of_its_gpu(estimated: bool, runti
     assert (rank.mfu_estimated, "estimate" in rank.mfu_note) == (estimated, estimated)
     source.close()
     peer.kill()
-    peer.wait()
+    peer.wait(100)
 
 
 def test_without_tokens_there_is_no_mfu_and_the_rank_says_why(train: Start, watch: Watch) -> None:
@@ -226,7 +226,7 @@ def test_a_process_that_is_killed_is_gone_and_leaves_no_socket(
     watch.until(lambda w: child.pid in w.ranks and w.ranks[child.pid].step)
     child.send_signal(number)
     watch.until(lambda w: w.state(child.pid) == "gone")
-    child.wait()
+    child.wait(100)
     wait_for(lambda: not list(runtime_dir.iterdir()))
     assert watch.look().state(child.pid) == "gone"
     assert watch.source.latest().notes == ()
@@ -260,7 +260,7 @@ def test_one_that_is_gone_is_forgotten_after_a_while(
     child = train("--step-ms", "10")
     watch.until(lambda w: child.pid in w.ranks)
     child.kill()
-    child.wait()
+    child.wait(100)
     watch.until(lambda w: child.pid not in w.ranks)
 
 
@@ -318,7 +318,7 @@ def test_many_processes_at_once(runtime_dir: Path) -> None:
     finally:
         source.close()
         os.killpg(parent.pid, signal.SIGKILL) if parent.poll() is None else None
-        parent.wait()
+        parent.wait(100)
 
 
 @pytest.mark.parametrize("set_by", [3600, -3600])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import socket
 import sys
 import time
 
@@ -13,6 +14,7 @@ from textual.message import Message
 from tests.support.processes import wait_for
 from tests.support.terminal import Terminal
 from tests.tui.terminal.test_session import SCREEN, assert_given_back
+from tui.terminal import driver
 from tui.terminal.keyboard import Keyboard
 from tui.terminal.pasting import BURST_SECONDS, PASTE_CHARACTERS, PASTE_END, PASTE_SECONDS, PASTE_START
 
@@ -126,8 +128,11 @@ def test_the_screen_lives_through_random_bytes_and_q_still_quits(seed: int) -> N
 
 
 def test_only_the_bad_sequence_is_lost() -> None:
-    assert pressed(Keyboard(), b"a\x1b[99999999999999999;5ub") == ["a", "b"]
-    before, _replacement, after = pressed(Keyboard(), b"a\xffb")
+    typist = Typist()
+    typist.types(b"a\x1b[99999999999999999;5ub", seconds=0.1)
+    assert typist.keys == ["a", "b"]
+    typist.types(b"a\xffb", seconds=0.1)
+    before, _replacement, after = typist.keys[2:]
     assert (before, after) == ("a", "b")
 
 
@@ -251,13 +256,34 @@ def test_a_paste_without_marks_is_no_keys(read: int) -> None:
     assert typist.keys == ["q"]
 
 
-def test_of_characters_that_come_one_by_one_and_fast_only_the_first_are_keys() -> None:
+@pytest.mark.parametrize("first", [1, 2, 3, 7])
+def test_no_key_acts_of_a_fast_stream_that_begins_with_a_short_read(first: int) -> None:
+    text = b"qce?kabcdefghijklmnop" * 500
     typist = Typist()
-    typist.types(b"abcdefghijklmnop" * 500, read=1, seconds=0.001)
+    typist.types(text[:first], seconds=0.001)
+    typist.types(text[first:], read=3, seconds=0.001)
     typist.waits(BURST_SECONDS * 1.1)
-    assert len(typist.keys) < 8
-    typist.types(b"q")
-    assert typist.keys[-1] == "q"
+    assert typist.keys == (["q"] if first == 1 else []), "the driver joins a single character with what follows it"
+    typist.types(b"x")
+    assert typist.keys[-1] == "x"
+
+
+def test_a_read_is_joined_with_what_follows_it_at_once() -> None:
+    there, here = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)  # one read gives one message
+    with there, here:
+        for character in (b"q", b"c"):
+            there.send(character)
+        assert driver._read(here.fileno()) == b"qc"
+        there.send(b"x")
+        assert driver._read(here.fileno()) == b"x"
+
+
+def test_a_key_that_comes_alone_acts_at_once_and_a_held_one_is_not_held_back() -> None:
+    typist = Typist()
+    typist.types(b"g")
+    assert typist.keys == ["g"]
+    typist.types(b"j" * 20, read=1, seconds=0.005)  # within the time of one that came before it
+    assert len(typist.keys) > 15
 
 
 def test_a_marked_paste_ends_one_without_marks() -> None:

@@ -121,18 +121,20 @@ def tmux() -> Iterator[list[str]]:
         pytest.skip("tmux is not installed")
     command = ["tmux", "-L", f"llmtop-{uuid.uuid4().hex[:8]}", "-f", "/dev/null"]
     yield command
-    subprocess.run([*command, "kill-server"], check=False, capture_output=True)
+    subprocess.run([*command, "kill-server"], check=False, capture_output=True, timeout=100)
 
 
 def started(tmux: list[str], *arguments: str, columns: int = 80, lines: int = 24) -> None:
     run = f"{sys.executable} -m tests.support.screen {' '.join(arguments)}; echo left with $?; sleep 100"
     size = ["-x", str(columns), "-y", str(lines)]
     env = environment(LC_ALL="C.UTF-8")
-    subprocess.run([*tmux, "new-session", "-d", *size, run], check=True, cwd=REPOSITORY, env=env)
+    subprocess.run([*tmux, "new-session", "-d", *size, run], check=True, cwd=REPOSITORY, env=env, timeout=100)
 
 
 def pane(tmux: list[str]) -> str:
-    return subprocess.run([*tmux, "capture-pane", "-p"], check=True, capture_output=True, text=True).stdout
+    return subprocess.run(
+        [*tmux, "capture-pane", "-p"], check=True, capture_output=True, text=True, timeout=100
+    ).stdout
 
 
 def test_in_tmux_keys_open_screens_and_q_leaves(tmux: list[str]) -> None:
@@ -145,25 +147,27 @@ def test_in_tmux_keys_open_screens_and_q_leaves(tmux: list[str]) -> None:
         ("q", "backward"),
         ("2", "GPU 2"),
     ):
-        subprocess.run([*tmux, "send-keys", key], check=True)
+        subprocess.run([*tmux, "send-keys", key], check=True, timeout=100)
         wait_for(lambda words=words: words in pane(tmux), what=f"{words!r} after {key}")
-    subprocess.run([*tmux, "send-keys", "q"], check=True)
+    subprocess.run([*tmux, "send-keys", "q"], check=True, timeout=100)
     wait_for(lambda: "backward" in pane(tmux), what="the main screen again")
-    subprocess.run([*tmux, "send-keys", "q"], check=True)
+    subprocess.run([*tmux, "send-keys", "q"], check=True, timeout=100)
     wait_for(lambda: "left with 0" in pane(tmux), what="the shell again")
     assert "H200" not in pane(tmux)
 
 
 def test_in_tmux_an_alert_rings_and_names_itself_in_the_title(tmux: list[str]) -> None:
-    subprocess.run([*tmux, "new-session", "-d", "sleep 100"], check=True)
-    subprocess.run([*tmux, "set", "-g", "monitor-bell", "on"], check=True)
+    subprocess.run([*tmux, "new-session", "-d", "sleep 100"], check=True, timeout=100)
+    subprocess.run([*tmux, "set", "-g", "monitor-bell", "on"], check=True, timeout=100)
     run = f"{sys.executable} -m tests.support.screen --gpus 4 --spinning 1 --interval 0.1; sleep 100"
     env = environment(LC_ALL="C.UTF-8")
-    subprocess.run([*tmux, "new-window", "-d", "-n", "watch", run], check=True, cwd=REPOSITORY, env=env)
+    subprocess.run(
+        [*tmux, "new-window", "-d", "-n", "watch", run], check=True, cwd=REPOSITORY, env=env, timeout=100
+    )
 
     def state() -> str:
         said = [*tmux, "list-windows", "-F", "#{window_name} #{window_bell_flag} #{pane_title}"]
-        return subprocess.run(said, check=True, capture_output=True, text=True).stdout
+        return subprocess.run(said, check=True, capture_output=True, text=True, timeout=100).stdout
 
     wait_for(lambda: "watch 1 BUSY BUT IDLE GPU 1" in state(), what="a bell and a title")
 

@@ -7,7 +7,8 @@ process that made it, as this process's network and user namespaces see it.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
+from contextlib import suppress
 from typing import NamedTuple
 
 from llmtop.system import procfs
@@ -40,10 +41,35 @@ def listeners(address: str, port: int) -> frozenset[Listener]:
     )
 
 
-def is_trusted(found: Collection[Listener]) -> bool:
-    """Whether root or this process's own user owns each of these sockets, and there is one."""
+def is_trusted(found: Collection[Listener], owners: Collection[int] = ()) -> bool:
+    """Whether root, this process's own user or one of `owners` owns each of these sockets, and there is one.
+
+    Args:
+        found: sockets that may accept a connection.
+        owners: uids of the processes that the answer is about.
+    """
     uids = {listener.uid for listener in found}
-    return bool(uids) and uids <= {0, os.geteuid()} - {_overflow_uid()}
+    return bool(uids) and uids <= {0, os.geteuid(), *owners} - {_overflow_uid()}
+
+
+def uids_of(pids: Iterable[int]) -> frozenset[int]:
+    """The uids of processes of this machine, without those that are gone or hidden."""
+    found = set()
+    for pid in pids:
+        with suppress(OSError):
+            found.add(os.stat(procfs.path(pid)).st_uid)
+    return frozenset(found)
+
+
+def untrusted_uids(found: Collection[Listener], owners: Collection[int] = ()) -> tuple[int, ...]:
+    """The uids of those of the sockets that `is_trusted` does not trust."""
+    return tuple(sorted({listener.uid for listener in found if not is_trusted((listener,), owners)}))
+
+
+def name_uids(uids: Collection[int]) -> str:
+    """Who listens there, in a sentence; none where that cannot be seen."""
+    users = ", ".join(map(str, uids))
+    return f"user {users} listens there" if users else "the user who listens there cannot be determined"
 
 
 def _overflow_uid() -> int:

@@ -1,0 +1,70 @@
+"""Words of a command line, names of folders and variables may be bytes that are no UTF-8: each output works."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from llmtop.recording.reader_writer import Reader
+from tests.support import preloaded
+from tests.support.processes import environment
+
+ODD = b"odd\x9b\xff"
+TRAINING = """
+import llmtop, time
+llmtop.attach()
+print("ready", flush=True)
+while True:
+    with llmtop.step():
+        time.sleep(0.02)
+"""
+
+
+@pytest.fixture
+def training(runtime_dir: Path, tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    folder = os.fsencode(tmp_path) + b"/" + ODD
+    os.mkdir(folder)
+    script = tmp_path / "t.py"
+    script.write_text(TRAINING)
+    env: dict[bytes, bytes] = {os.fsencode(name): os.fsencode(value) for name, value in environment().items()}
+    process = subprocess.Popen(
+        [sys.executable, "-c", TRAINING, ODD],
+        cwd=folder,
+        env={**env, b"NCCL_DEBUG": ODD},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        yield process
+    finally:
+        process.kill()
+        process.communicate(timeout=60)
+
+
+def test_json_recordings_and_captures_of_such_a_training(
+    training: subprocess.Popen[str], tmp_path: Path, runtime_dir: Path
+) -> None:
+    env = environment(LLMTOP_DIR=str(runtime_dir), HOME=str(tmp_path))
+    for arguments in (["--once"], ["--once", "--json"], ["doctor"], ["doctor", "--json"]):
+        done = preloaded.llmtop(*arguments, env=env)
+        assert done.returncode == 0, done.stderr
+        if "--json" in arguments:
+            assert "odd" in done.stdout
+            assert json.loads(done.stdout)
+    recording = tmp_path / "r.llmtop.gz"
+    done = preloaded.llmtop("record", str(recording), "--seconds", "1", env=env)
+    assert done.returncode == 0, done.stderr
+    assert [snapshot.ranks for _, snapshot in Reader(recording).snapshots()][-1]
+    out = tmp_path / "captures"
+    done = preloaded.llmtop("capture", "--engine", "py-spy", "--seconds", "0.5", "--out", str(out), env=env)
+    assert done.returncode == 0, done.stderr
+    (captured,) = out.iterdir()
+    assert "odd" in json.loads((captured / "capture.json").read_bytes())["command"]
