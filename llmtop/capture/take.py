@@ -265,7 +265,7 @@ def _describe_length(job: CaptureJob, engine: Engine, info: Info, recorded: Reco
 
 def _prepend_sentence(path: Path, sentence: str) -> None:
     """Begin a report of Markdown with a sentence, where there is a report."""
-    from llmtop.report.render.markdown import escape
+    from llmtop.document.markdown import escape
 
     if path.is_file():
         folders.write(path, f"**{escape(sentence)}**\n\n".encode() + path.read_bytes())
@@ -338,12 +338,13 @@ def written_report(
         LlmtopError: the trace cannot be read, or the folder not be written.
     """
     from llmtop.analysis.analyze import analyze
+    from llmtop.document.markdown import write_markdown
+    from llmtop.report.document import report_document
     from llmtop.report.model import to_json
-    from llmtop.report.render.markdown import render
 
     wanted = None if engines.engine_named(job.plan.engine).is_time_based else job.plan.steps
     report = analyze(trace, steps=wanted, undisturbed=unprofiled_step)
-    _write_report(job.folder, render(report), to_json(report))
+    _write_report(job.folder, write_markdown(report_document(report)), to_json(report))
     return report
 
 

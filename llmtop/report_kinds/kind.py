@@ -5,10 +5,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from llmtop.errors import UnusableInput
 from llmtop.system.inputs import DEFAULT, Limits
+
+if TYPE_CHECKING:
+    from llmtop.document.model import Document
 
 Paint = Callable[[str, str], str]
 """Colours a text by its role: title, critical, warning, dim."""
@@ -31,7 +34,14 @@ class Rendered(ABC):
     def json(self) -> bytes:
         """Return it as JSON."""
 
-    @abstractmethod
+    def document(self, *, full: bool) -> Document:
+        """Return it as a document.
+
+        Args:
+            full: all of it; else what is to be read first.
+        """
+        raise NotImplementedError
+
     def text(self, width: int, paint: Paint | None, *, full: bool) -> str:
         """Return it as lines for a terminal, with the last line's end.
 
@@ -40,18 +50,25 @@ class Rendered(ABC):
             paint: adds colours; None: no colours.
             full: all of it; else what is to be read first.
         """
+        from llmtop.document.text import write_text
+
+        return write_text(self.document(full=full), width, paint)
+
+    def markdown(self) -> str:
+        """Return it as Markdown."""
+        from llmtop.document.markdown import write_markdown
+
+        return write_markdown(self.document(full=True))
+
+    def html(self) -> str:
+        """Return it as one page."""
+        from llmtop.document.html import write_html
+
+        return write_html(self.document(full=True))
 
 
 class ReportDocument(Rendered):
     """One report that was read."""
-
-    def markdown(self) -> str:
-        """Return it as Markdown; only for kinds whose `read` accepts that option."""
-        raise NotImplementedError
-
-    def html(self) -> str:
-        """Return it as one page; only for kinds whose `read` accepts that option."""
-        raise NotImplementedError
 
 
 class ReportComparison(Rendered):

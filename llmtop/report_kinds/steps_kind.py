@@ -14,6 +14,7 @@ from llmtop.system.inputs import Limits
 
 if TYPE_CHECKING:
     from llmtop.compare.compare import Comparison
+    from llmtop.document.model import Document
     from llmtop.report.model import Report
 
 
@@ -59,20 +60,10 @@ class _StepsDocument(ReportDocument):
 
         return to_json(self._report)
 
-    def text(self, width: int, paint: Paint | None, *, full: bool) -> str:
-        from llmtop.report.render.text import brief, render
+    def document(self, *, full: bool) -> Document:
+        from llmtop.report.document import brief_document, report_document
 
-        return (render if full else brief)(self._report, width, paint)
-
-    def markdown(self) -> str:
-        from llmtop.report.render.markdown import render
-
-        return render(self._report)
-
-    def html(self) -> str:
-        from llmtop.report.render.html import render
-
-        return render(self._whole)
+        return (report_document if full else brief_document)(self._whole)
 
 
 class _StepsComparison(ReportComparison):

@@ -10,8 +10,8 @@ from llmtop import format as fmt
 from llmtop.errors import LlmtopError
 from llmtop.report_kinds.kinds import kind_named
 from tui.core import keys
+from tui.paint.document import paragraph_rows
 from tui.paint.rows import Row
-from tui.panes.report import sentence
 from tui.screens.base import LlmtopScreen
 from tui.screens.scrolling import ScrollingScreen
 
@@ -71,12 +71,12 @@ class KernelsScreen(ScrollingScreen):
         palette = self.cell_theme.palette
         styles = {"title": palette.strong, "warning": palette.warning, "dim": palette.dim}
         if self._read is None:
-            return [Row(width), *sentence(f"reading {self.path} …", width, palette.dim)]
+            return [Row(width), *paragraph_rows(f"reading {self.path} …", "dim", width, self.cell_theme)]
         rows: list[Row] = []
         for path, found in self._read:
             rows.append(Row(width).add(f"{fmt.printable(path.name)}", palette.info))
             if isinstance(found, LlmtopError):
-                rows += [*sentence(str(found), width, palette.warning), Row(width)]
+                rows += [*paragraph_rows(str(found), "warning", width, self.cell_theme), Row(width)]
                 continue
             rows += [Row(width).add(text, styles.get(role, palette.text)) for text, role in lines(found, width)]
         return rows

@@ -10,8 +10,8 @@ from llmtop.bench.output.comparison_tables import (
     ranking_table,
     runs_table,
 )
+from llmtop.document.markdown import escape
 from llmtop.format import duration, printable
-from llmtop.report.render.markdown import escape
 from llmtop.report.render.text_table import TextTable
 
 _MARKS = {"regression": "❌", "undecidable": "❔", "failed": "❌", "interrupted": "❔", "running": "❔"}

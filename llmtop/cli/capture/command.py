@@ -368,9 +368,10 @@ def _print_result(result: Result, as_json: bool) -> None:
 
 def _report_text(result: Result) -> str:
     if result.report is not None:
-        from llmtop.report.render import text as render_text
+        from llmtop.document.text import write_text
+        from llmtop.report.document import brief_document
 
-        return render_text.brief(result.report, shutil.get_terminal_size((100, 40)).columns)
+        return write_text(brief_document(result.report), shutil.get_terminal_size((100, 40)).columns)
     written = result.folder / "report.md"
     return written.read_text(errors="replace") if written.is_file() else ""
 

@@ -1,0 +1,29 @@
+"""A report in each form in which a user gets it."""
+
+from __future__ import annotations
+
+from llmtop.document.html import write_html
+from llmtop.document.markdown import write_markdown
+from llmtop.document.text import Paint, write_text
+from llmtop.report.document import brief_document, report_document
+from llmtop.report.model import Report
+
+
+def text(report: Report, width: int = 100, style: Paint | None = None) -> str:
+    """Return all of it as a terminal gets it."""
+    return write_text(report_document(report), width, style)
+
+
+def brief(report: Report, width: int = 100, style: Paint | None = None) -> str:
+    """Return what is to be read first."""
+    return write_text(brief_document(report), width, style)
+
+
+def markdown(report: Report) -> str:
+    """Return it as Markdown."""
+    return write_markdown(report_document(report))
+
+
+def html(report: Report) -> str:
+    """Return it as a page."""
+    return write_html(report_document(report))
