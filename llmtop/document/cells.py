@@ -44,16 +44,13 @@ def wrap(text: str, width: int, first: str = "", later: str | None = None) -> li
     later = first if later is None else later
     lines, line, is_empty = [], first, True
     for word in text.split(" "):
-        if not is_empty and width_of(line) + 1 + width_of(word) <= width:
-            line += f" {word}"
-            continue
-        if not is_empty:
+        rest = word if is_empty else f" {word}"
+        if not is_empty and width_of(line + rest) > width >= width_of(later + word):
             lines.append(line.rstrip())
-            line = later
-        rest = word
-        while width_of(line) + width_of(rest) > width:
+            line, rest = later, word
+        while width_of(line + rest) > width:
             part = _first(rest, max(width - width_of(line), 2))
-            lines.append(line + part)
-            line, rest = later, rest[len(part) :]
+            lines.append((line + part).rstrip())
+            line, rest = later, rest[len(part) :].lstrip()
         line, is_empty = line + rest, False
     return [*lines, line.rstrip()]

@@ -10,8 +10,8 @@ from llmtop.document.model import Column
 from llmtop.format import pad, width_of
 
 _GAP = "  "
-_LEAST_TEXT = 12
-"""Cells to which a column of words may be cut."""
+_LEAST_TEXT = {"start": 12, "end": 12, "middle": 20, "never": 24}
+"""Cells to which a column of words may be cut: names that lose their middle need more to be told apart."""
 _USUAL_TEXT = 32
 """Cells that a column of words wants where an optional column asks for room."""
 
@@ -29,7 +29,7 @@ def layout(columns: Sequence[Column], rows: Sequence[list[str]], room: int) -> l
     if _total(wanted) > room:
         places = [place for place in places if not columns[place].is_optional]
     least = [
-        min(width, max(head, _LEAST_TEXT)) if column.is_text else width
+        min(width, max(head, _LEAST_TEXT[column.cut])) if column.is_text else width
         for width, head, column in zip(widest, heads, columns, strict=True)
     ]
     keys = places[: 1 if len({row[places[0]] for row in rows}) == len(rows) else 2]

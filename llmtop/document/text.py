@@ -118,7 +118,12 @@ def _joined(blocks: Sequence[Block], parts: Sequence[list[Line]]) -> list[Line]:
     for block, part in zip(blocks, parts, strict=True):
         if not part:
             continue
-        tight = isinstance(block, Paragraph) and isinstance(before, Paragraph) and not block.is_lead
+        tight = (
+            isinstance(block, Paragraph)
+            and isinstance(before, Paragraph)
+            and not block.is_lead
+            and block.is_item == before.is_item
+        )
         if before is not None and not tight and not isinstance(before, Heading):
             lines.append(Line("", "text"))
         lines += part

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from llmtop.errors import NotPossibleHere, UnusableInput
 from llmtop.report.opaque_report import OpaqueReport
-from llmtop.report_kinds.kind import Paint, ReadOptions, ReportComparison, ReportDocument, ReportKind
+from llmtop.report_kinds.kind import ReadOptions, ReportComparison, ReportDocument, ReportKind
 from llmtop.report_kinds.text_kind import TextDocument
 from llmtop.system.inputs import Limits
 
@@ -75,10 +75,10 @@ class _StepsComparison(ReportComparison):
 
         return msgspec.json.encode(self._found)
 
-    def text(self, width: int, paint: Paint | None, *, full: bool) -> str:
-        from llmtop.compare.render import brief, render
+    def document(self, *, full: bool) -> Document:
+        from llmtop.compare.document import brief_comparison, comparison_document
 
-        return (render if full else brief)(self._found, paint, width)
+        return (comparison_document if full else brief_comparison)(self._found)
 
     def is_slower_by(self, percent: float) -> bool:
         from llmtop.compare.compare import is_regression, is_undecided

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from llmtop.compare.document import brief_comparison, comparison_document
+from llmtop.compare.model import Comparison
 from llmtop.document.html import write_html
 from llmtop.document.markdown import write_markdown
 from llmtop.document.text import Paint, write_text
@@ -27,3 +29,13 @@ def markdown(report: Report) -> str:
 def html(report: Report) -> str:
     """Return it as a page."""
     return write_html(report_document(report))
+
+
+def comparison(found: Comparison, width: int = 140) -> str:
+    """Return all of a comparison as a terminal gets it."""
+    return write_text(comparison_document(found), width)
+
+
+def short_comparison(found: Comparison, width: int = 100) -> str:
+    """Return what is to be read first of a comparison."""
+    return write_text(brief_comparison(found), width)
