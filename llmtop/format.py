@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import re
 import unicodedata
+from collections.abc import Mapping
 
 DASH = "–"
 _BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
@@ -185,6 +186,17 @@ def pad(text: str, width: int, *, right: bool = False) -> str:
     """`text` in at least `width` cells; `right` puts it at the right end, as numbers are."""
     blanks = " " * (width - width_of(text))
     return blanks + text if right else text + blanks
+
+
+def evidence_text(evidence: Mapping[str, object]) -> str:
+    """Return the numbers of a finding in one line: "device 0, share_pct 90.08"."""
+    return ", ".join(f"{name} {_evidence_value(value)}" for name, value in evidence.items())
+
+
+def _evidence_value(value: object) -> str:
+    if isinstance(value, bool) or value is None:
+        return DASH if value is None else str(value).lower()
+    return figure(value) if isinstance(value, float) else str(value)
 
 
 def round_significant(value: float) -> float:

@@ -29,6 +29,7 @@ from llmtop.trace.files.file_kind import TRACES
 
 if TYPE_CHECKING:
     from llmtop.analysis.steps.unprofiled_step import UnprofiledStep
+    from llmtop.document.model import Document
 
 TakeSnapshot = Callable[[], Snapshot | None]
 LONGER_AFTER = 1.1
@@ -46,6 +47,8 @@ class Result:
     """What `llmtop report` reads."""
     report: Any = None
     """The analysis' Report; None where the engine makes none or it failed (then a note says why)."""
+    document: Document | None = None
+    """What the engine reports itself."""
 
     @property
     def copy_command(self) -> str:
@@ -219,7 +222,15 @@ def _finish(job: CaptureJob, engine: Engine, info: Info, recorded: Recorded, sna
     folders.write_info(job.folder, info)
     job.stage("done")
     trace = recorded.traces[0] if recorded.traces else None
-    return Result(job.folder, info, folders.total_bytes(job.folder), trace, report)
+    document = recorded.report[0] if recorded.report is not None else None
+    return Result(
+        folder=job.folder,
+        info=info,
+        bytes=folders.total_bytes(job.folder),
+        trace=trace,
+        report=report,
+        document=None if isinstance(document, str) else document,
+    )
 
 
 def _describe_window(job: CaptureJob, info: Info, recorded: Recorded) -> None:
@@ -295,7 +306,10 @@ def _note_longer_steps(info: Info) -> None:
 def _report(job: CaptureJob, engine: Engine, info: Info, recorded: Recorded) -> Any:
     """Make report.md and report.json; a trace without a report is still a trace, so failures become notes."""
     if recorded.report is not None:
-        markdown, data = recorded.report
+        from llmtop.document.markdown import write_markdown
+
+        document, data = recorded.report
+        markdown = document if isinstance(document, str) else write_markdown(document)
         _write_report(job.folder, markdown, msgspec.json.encode(data))
         return None
     if not recorded.traces:

@@ -17,7 +17,7 @@ from llmtop.document.model import (
     RooflinePlot,
 )
 from llmtop.document.timeline import DeviceRows, PieceRow, WholeTimeline
-from llmtop.format import DASH, counted, duration, figure, percent
+from llmtop.format import counted, duration, evidence_text, percent
 from llmtop.model.severity import severity_rank
 from llmtop.report import model
 from llmtop.report.model import Report, Timeline
@@ -119,7 +119,7 @@ def findings(report: Report) -> list[Finding]:
             summary=finding.summary,
             name=finding.id,
             saving=_saving(finding),
-            evidence=", ".join(f"{key} {_value(value)}" for key, value in finding.evidence.items()),
+            evidence=evidence_text(finding.evidence),
             todo=finding.fix,
             next=finding.next,
             confirm=finding.confirm,
@@ -132,12 +132,6 @@ def findings(report: Report) -> list[Finding]:
 def _saving(finding: model.Finding) -> str:
     saved = finding.saves_at_most_ms
     return "" if saved is None else f"{duration(saved / 1e3)} a step"
-
-
-def _value(value: object) -> str:
-    if isinstance(value, bool) or value is None:
-        return DASH if value is None else str(value).lower()
-    return figure(value) if isinstance(value, float) else str(value)
 
 
 def _brief_finding(finding: model.Finding) -> Finding:

@@ -232,8 +232,9 @@ def result(taken: Result, width: int, theme: CellTheme) -> list[Row]:
     for note in taken.info.notes:
         rows += _paragraph(f"note: {fmt.printable(note)}", width, palette.warning, theme)
     rows.append(Row(width))
-    if taken.report is not None:
-        rows += document_rows(report_document(taken.report).blocks, width, theme)
+    document = taken.document if taken.report is None else report_document(taken.report)
+    if document is not None:
+        rows += document_rows(document.blocks, width, theme)
     else:
         written = taken.folder / "report.md"
         lines = written.read_text(errors="replace").splitlines() if written.is_file() else []
