@@ -9,6 +9,8 @@ from llmtop.document.markdown import write_markdown
 from llmtop.document.text import Paint, write_text
 from llmtop.report.document import brief_document, report_document
 from llmtop.report.model import Report
+from llmtop.stacks.document import brief_stacks, stacks_document
+from llmtop.stacks.model import StackReport
 
 
 def text(report: Report, width: int = 100, style: Paint | None = None) -> str:
@@ -39,3 +41,14 @@ def comparison(found: Comparison, width: int = 140) -> str:
 def short_comparison(found: Comparison, width: int = 100) -> str:
     """Return what is to be read first of a comparison."""
     return write_text(brief_comparison(found), width)
+
+
+def stacks(report: StackReport) -> str:
+    """Return all of a report on stacks as text and as Markdown."""
+    document = stacks_document(report)
+    return write_text(document, 100) + write_markdown(document)
+
+
+def short_stacks(report: StackReport, width: int = 100) -> str:
+    """Return what is to be read first of a report on stacks."""
+    return write_text(brief_stacks(report), width)
