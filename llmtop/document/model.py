@@ -165,7 +165,10 @@ def columns(words: Sequence[str], numbers: Sequence[str] = (), cut: Cut = "end")
     Args:
         words: titles of the former.
         numbers: titles of the latter.
-        cut: of the first column.
+        cut: of the first column; "never": of all.
     """
-    texts = [Column(title, is_text=True, cut="end" if place else cut) for place, title in enumerate(words)]
+    texts = [
+        Column(title, is_text=True, cut=cut if place == 0 or cut == "never" else "end")
+        for place, title in enumerate(words)
+    ]
     return (*texts, *map(Column, numbers))

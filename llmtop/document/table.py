@@ -12,6 +12,8 @@ from llmtop.format import pad, width_of
 _GAP = "  "
 _LEAST_TEXT = {"start": 12, "end": 12, "middle": 20, "never": 24}
 """Cells to which a column of words may be cut: names that lose their middle need more to be told apart."""
+_NARROWEST_TEXT = 8
+"""Cells to which such a column is cut where not even one other column fits beside it."""
 _USUAL_TEXT = 32
 """Cells that a column of words wants where an optional column asks for room."""
 
@@ -40,9 +42,13 @@ def layout(columns: Sequence[Column], rows: Sequence[list[str]], room: int) -> l
             groups.append([*keys, place])
         else:
             groups[-1] = group
-    return [
-        (group, _shrunk([widest[one] for one in group], [least[one] for one in group], room)) for group in groups
-    ]
+    made = []
+    for group in groups:
+        few = [least[one] for one in group]
+        if _total(few) > room:
+            few = [min(least[one], _NARROWEST_TEXT) if columns[one].is_text else least[one] for one in group]
+        made.append((group, _shrunk([widest[one] for one in group], few, room)))
+    return made
 
 
 def _total(widths: Sequence[int]) -> int:

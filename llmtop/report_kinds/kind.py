@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from llmtop.errors import UnusableInput
 from llmtop.system.inputs import DEFAULT, Limits
 
 if TYPE_CHECKING:
     from llmtop.document.model import Document
-
-Paint = Callable[[str, str], str]
-"""Colours a text by its role: title, critical, warning, dim."""
+    from llmtop.document.text import Paint
 
 
 class ReadOptions(NamedTuple):
@@ -34,13 +31,13 @@ class Rendered(ABC):
     def json(self) -> bytes:
         """Return it as JSON."""
 
+    @abstractmethod
     def document(self, *, full: bool) -> Document:
         """Return it as a document.
 
         Args:
             full: all of it; else what is to be read first.
         """
-        raise NotImplementedError
 
     def text(self, width: int, paint: Paint | None, *, full: bool) -> str:
         """Return it as lines for a terminal, with the last line's end.
@@ -117,18 +114,3 @@ class ReportKind(ABC):
             UnusableInput: one cannot be read, kinds are mixed, or there is no step time to check.
         """
         return None
-
-
-def refuse(options: ReadOptions, sentence: str, *, markdown: bool = True) -> None:
-    """Raise if options are given that a kind does not support.
-
-    Args:
-        options: as given.
-        sentence: why not.
-        markdown: whether Markdown is among them; a page and steps always are.
-
-    Raises:
-        UnusableInput: one is given.
-    """
-    if options.html or options.steps is not None or (markdown and options.markdown):
-        raise UnusableInput(sentence)

@@ -31,7 +31,7 @@ class StepsKind(ReportKind):
         try:
             report = load_reports(paths, options.steps, options.limits, page=options.html)
         except OpaqueReport as own:
-            if options.html or options.steps is not None:
+            if options.steps is not None:
                 raise
             return TextDocument(own)
         return _StepsDocument(report, page=options.html)
