@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import re
 import unicodedata
+from collections.abc import Mapping
 
 TYPE_CHECKING = False  # loading typing would take a training's Python some milliseconds
 if TYPE_CHECKING:
@@ -15,8 +16,6 @@ if TYPE_CHECKING:
     from typing import Any
 
 DASH = "–"
-BRIEF_LINES = 60
-"""A screen and a half: what is read of a report before the next command is typed."""
 _BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _DECIMAL = ("", "k", "M", "G", "T", "P")
 _OBEYED = ("Cc", "Cf", "Cs", "Co", "Zl", "Zp")
@@ -192,6 +191,17 @@ def pad(text: str, width: int, *, right: bool = False) -> str:
     """`text` in at least `width` cells; `right` puts it at the right end, as numbers are."""
     blanks = " " * (width - width_of(text))
     return blanks + text if right else text + blanks
+
+
+def evidence_text(evidence: Mapping[str, object]) -> str:
+    """Return the numbers of a finding in one line: "device 0, share_pct 90.08"."""
+    return ", ".join(f"{name} {_evidence_value(value)}" for name, value in evidence.items())
+
+
+def _evidence_value(value: object) -> str:
+    if isinstance(value, bool) or value is None:
+        return DASH if value is None else str(value).lower()
+    return figure(value) if isinstance(value, float) else str(value)
 
 
 def round_significant(value: float) -> float:

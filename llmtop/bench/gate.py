@@ -24,8 +24,8 @@ from llmtop.bench.history import HistoryEntry, append_history, comparable_entrie
 from llmtop.bench.model.comparison import BenchComparison
 from llmtop.bench.model.fact_differences import difference_texts, fact_differences
 from llmtop.bench.model.results import METRICS_FILE, Bench, BenchRun
+from llmtop.bench.output.document import summary_document
 from llmtop.bench.output.junit import render_junit
-from llmtop.bench.output.summary import render_summary
 from llmtop.bench.parameter_sweep import parameter_variants
 from llmtop.bench.protocol import Variant
 from llmtop.bench.rank import rank_values
@@ -33,6 +33,7 @@ from llmtop.bench.regression_capture import capture_and_compare
 from llmtop.bench.statistics.decide import Decision
 from llmtop.bench.statistics.step_statistics import metric_named
 from llmtop.capture.base.folder import write
+from llmtop.document.markdown import write_markdown
 from llmtop.errors import EXIT_DONE, EXIT_ENVIRONMENT, UnusableInput
 from llmtop.format import encode_json
 from llmtop.redaction.secret_filter import words_without_secrets
@@ -217,7 +218,7 @@ class Gate:
             NotPossibleHere: a file cannot be written.
         """
         if self._options.summary is not None:
-            write(self._options.summary, render_summary(found).encode())
+            write(self._options.summary, write_markdown(summary_document(found)).encode())
         if self._options.junit is not None:
             write(self._options.junit, render_junit(found))
 

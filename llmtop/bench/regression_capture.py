@@ -13,11 +13,14 @@ from llmtop.bench.run.capture_run import BenchCapture, capture_run
 from llmtop.bench.run.run_watch import RECORDING_FILE
 from llmtop.capture.base.folder import INFO, write
 from llmtop.compare.compare import compare_reports
-from llmtop.compare.render import render
+from llmtop.compare.document import comparison_document
+from llmtop.document.text import write_text
 from llmtop.errors import LlmtopError
 from llmtop.format import encode_json
 
 FOLDER = "capture"
+_TEXT_WIDTH = 140
+"""Of comparison.txt."""
 """Inside that of the artifacts; a baseline's is found there later."""
 
 
@@ -88,7 +91,7 @@ def _compare(found: Bench, baseline: Bench | None, place: Path, folder: Path) ->
         return
     compared = compare_reports(load_report(sides[0]), load_report(sides[1]))
     place.mkdir(parents=True, exist_ok=True)
-    write(place / "comparison.txt", render(compared).encode())
+    write(place / "comparison.txt", write_text(comparison_document(compared), _TEXT_WIDTH).encode())
     write(place / "comparison.json", encode_json(compared) + b"\n")
 
 

@@ -30,6 +30,7 @@ from llmtop.trace.files.file_kind import TRACES
 
 if TYPE_CHECKING:
     from llmtop.analysis.steps.unprofiled_step import UnprofiledStep
+    from llmtop.document.model import Document
 
 TakeSnapshot = Callable[[], Snapshot | None]
 LONGER_AFTER = 1.1
@@ -47,6 +48,8 @@ class Result:
     """What `llmtop report` reads."""
     report: Any = None
     """The analysis' Report; None where the engine makes none or it failed (then a note says why)."""
+    document: Document | None = None
+    """What the engine reports itself."""
 
     @property
     def copy_command(self) -> str:
@@ -220,7 +223,15 @@ def _finish(job: CaptureJob, engine: Engine, info: Info, recorded: Recorded, sna
     folders.write_info(job.folder, info)
     job.stage("done")
     trace = recorded.traces[0] if recorded.traces else None
-    return Result(job.folder, info, folders.total_bytes(job.folder), trace, report)
+    document = recorded.report[0] if recorded.report is not None else None
+    return Result(
+        folder=job.folder,
+        info=info,
+        bytes=folders.total_bytes(job.folder),
+        trace=trace,
+        report=report,
+        document=None if isinstance(document, str) else document,
+    )
 
 
 def _describe_window(job: CaptureJob, info: Info, recorded: Recorded) -> None:
@@ -266,7 +277,7 @@ def _describe_length(job: CaptureJob, engine: Engine, info: Info, recorded: Reco
 
 def _prepend_sentence(path: Path, sentence: str) -> None:
     """Begin a report of Markdown with a sentence, where there is a report."""
-    from llmtop.report.render.markdown import escape
+    from llmtop.document.markdown import escape
 
     if path.is_file():
         folders.write(path, f"**{escape(sentence)}**\n\n".encode() + path.read_bytes())
@@ -296,7 +307,10 @@ def _note_longer_steps(info: Info) -> None:
 def _report(job: CaptureJob, engine: Engine, info: Info, recorded: Recorded) -> Any:
     """Make report.md and report.json; a trace without a report is still a trace, so failures become notes."""
     if recorded.report is not None:
-        markdown, data = recorded.report
+        from llmtop.document.markdown import write_markdown
+
+        document, data = recorded.report
+        markdown = document if isinstance(document, str) else write_markdown(document)
         _write_report(job.folder, markdown, encode_json(data))
         return None
     if not recorded.traces:
@@ -339,12 +353,13 @@ def written_report(
         LlmtopError: the trace cannot be read, or the folder not be written.
     """
     from llmtop.analysis.analyze import analyze
+    from llmtop.document.markdown import write_markdown
+    from llmtop.report.document import report_document
     from llmtop.report.model import to_json
-    from llmtop.report.render.markdown import render
 
     wanted = None if engines.engine_named(job.plan.engine).is_time_based else job.plan.steps
     report = analyze(trace, steps=wanted, undisturbed=unprofiled_step)
-    _write_report(job.folder, render(report), to_json(report))
+    _write_report(job.folder, write_markdown(report_document(report)), to_json(report))
     return report
 
 

@@ -26,7 +26,6 @@ from llmtop.compare.device_pairs import (
 )
 from llmtop.compare.model import Basis, ComparedFigure, Comparison, DeviceChange, FindingChange, WorkChange
 from llmtop.compare.phase_pairs import mean_phases, phase_changes
-from llmtop.compare.render import render
 from llmtop.compare.step_times import StepTime, basis_of, step_change, step_time
 from llmtop.compare.verdict_change import verdict_change
 from llmtop.compare.words import (
@@ -53,7 +52,7 @@ from llmtop.compare.work_changes import (
 from llmtop.report.environment import differences
 from llmtop.report.model import Device, PhaseMean, Report
 
-__all__ = ["ComparedFigure", "Comparison", "compare_reports", "is_regression", "is_undecided", "render"]
+__all__ = ["ComparedFigure", "Comparison", "compare_reports", "is_regression", "is_undecided"]
 
 
 _Works: TypeAlias = tuple[dict[str, Work], dict[str, Work]]

@@ -12,13 +12,13 @@ from typing import Any, Literal
 
 import msgspec
 
+from llmtop.document.timeline import WholeTimeline
 from llmtop.format import encode_json
 from llmtop.model.bottlenecks import Verdict
 from llmtop.model.severity import Severity
 from llmtop.report.device_time import GemmTime, OperatorTime, Roof, TimeBreakdown
 from llmtop.report.environment import Environment
 from llmtop.report.per_step import PerStep
-from llmtop.report.whole_timeline import WholeTimeline
 
 SCHEMA = 1
 

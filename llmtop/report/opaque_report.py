@@ -22,4 +22,4 @@ class OpaqueReport(UnusableInput):
             f"{folder} has a report in its engine's own form, without figures that llmtop knows; "
             f"llmtop report {folder} shows it"
         )
-        self.text, self.data = text, data
+        self.folder, self.text, self.data = folder, text, data

@@ -6,13 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from llmtop.format import encode_json, printable
-from llmtop.report_kinds.kind import Paint, ReadOptions, ReportDocument, ReportKind
+from llmtop.format import encode_json
+from llmtop.report_kinds.kind import ReadOptions, ReportDocument, ReportKind
 
 if TYPE_CHECKING:
+    from llmtop.document.model import Document
     from llmtop.ncu.judge import NcuReport
-
-_PAINTED = ("title", "warning", "dim")
 
 
 class KernelsKind(ReportKind):
@@ -45,12 +44,8 @@ class KernelsDocument(ReportDocument):
         several: Any = {"schema": 1, "reports": self._reports}
         return encode_json(self._reports[0] if len(self._reports) == 1 else several)
 
-    def text(self, width: int, paint: Paint | None, *, full: bool) -> str:
-        """Return all lines; there is no shorter form."""
-        from llmtop.ncu.text import lines
+    def document(self, *, full: bool) -> Document:
+        """Return all of it; there is no shorter form."""
+        from llmtop.ncu.document import kernels_document
 
-        return "".join(
-            (paint(printable(text), role) if paint is not None and role in _PAINTED else text) + "\n"
-            for report in self._reports
-            for text, role in lines(report, width)
-        )
+        return kernels_document(self._reports)

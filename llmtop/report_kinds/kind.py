@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from llmtop.errors import UnusableInput
 from llmtop.system.inputs import DEFAULT, Limits
 
-Paint = Callable[[str, str], str]
-"""Colours a text by its role: title, critical, warning, dim."""
+if TYPE_CHECKING:
+    from llmtop.document.model import Document
+    from llmtop.document.text import Paint
 
 
 class ReadOptions(NamedTuple):
@@ -32,6 +32,13 @@ class Rendered(ABC):
         """Return it as JSON."""
 
     @abstractmethod
+    def document(self, *, full: bool) -> Document:
+        """Return it as a document.
+
+        Args:
+            full: all of it; else what is to be read first.
+        """
+
     def text(self, width: int, paint: Paint | None, *, full: bool) -> str:
         """Return it as lines for a terminal, with the last line's end.
 
@@ -40,18 +47,25 @@ class Rendered(ABC):
             paint: adds colours; None: no colours.
             full: all of it; else what is to be read first.
         """
+        from llmtop.document.text import write_text
+
+        return write_text(self.document(full=full), width, paint)
+
+    def markdown(self) -> str:
+        """Return it as Markdown."""
+        from llmtop.document.markdown import write_markdown
+
+        return write_markdown(self.document(full=True))
+
+    def html(self) -> str:
+        """Return it as one page."""
+        from llmtop.document.html import write_html
+
+        return write_html(self.document(full=True))
 
 
 class ReportDocument(Rendered):
     """One report that was read."""
-
-    def markdown(self) -> str:
-        """Return it as Markdown; only for kinds whose `read` accepts that option."""
-        raise NotImplementedError
-
-    def html(self) -> str:
-        """Return it as one page; only for kinds whose `read` accepts that option."""
-        raise NotImplementedError
 
 
 class ReportComparison(Rendered):
@@ -100,18 +114,3 @@ class ReportKind(ABC):
             UnusableInput: one cannot be read, kinds are mixed, or there is no step time to check.
         """
         return None
-
-
-def refuse(options: ReadOptions, sentence: str, *, markdown: bool = True) -> None:
-    """Raise if options are given that a kind does not support.
-
-    Args:
-        options: as given.
-        sentence: why not.
-        markdown: whether Markdown is among them; a page and steps always are.
-
-    Raises:
-        UnusableInput: one is given.
-    """
-    if options.html or options.steps is not None or (markdown and options.markdown):
-        raise UnusableInput(sentence)

@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from llmtop.errors import UnusableInput
-from llmtop.report_kinds.kind import Paint, ReadOptions, ReportComparison, ReportDocument, ReportKind, refuse
+from llmtop.report_kinds.kind import ReadOptions, ReportComparison, ReportDocument, ReportKind
 from llmtop.system.inputs import Limits
 
 if TYPE_CHECKING:
+    from llmtop.document.model import Document
     from llmtop.memory.model import LeakReport, MemoryReport
 
 
@@ -27,11 +28,8 @@ class MemoryKind(ReportKind):
         files = memory_files(paths)
         if files is None:
             return None
-        refuse(
-            options,
-            "the report of a memory snapshot is text or JSON: --markdown, --html and --steps need "
-            "a capture of another kind",
-        )
+        if options.steps is not None:
+            raise UnusableInput("a memory snapshot has no steps to choose from: leave out --steps")
         from llmtop.memory.analyze import analyze_memory
 
         return _MemoryDocument(analyze_memory(files, options.limits))
@@ -65,10 +63,10 @@ class _MemoryDocument(ReportDocument):
 
         return to_json(self._report)
 
-    def text(self, width: int, paint: Paint | None, *, full: bool) -> str:
-        from llmtop.memory.text import brief, render
+    def document(self, *, full: bool) -> Document:
+        from llmtop.memory.document import brief_memory, memory_document
 
-        return (render if full else brief)(self._report, width, paint)
+        return (memory_document if full else brief_memory)(self._report)
 
 
 class _MemoryGrowth(ReportComparison):
@@ -80,7 +78,7 @@ class _MemoryGrowth(ReportComparison):
 
         return to_json(self._found)
 
-    def text(self, width: int, paint: Paint | None, *, full: bool) -> str:
-        from llmtop.memory.text import render_growth
+    def document(self, *, full: bool) -> Document:
+        from llmtop.memory.document import brief_growth, growth_document
 
-        return render_growth(self._found, width, paint, full=full)
+        return (growth_document if full else brief_growth)(self._found)

@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from llmtop.report_kinds.kind import Paint, ReadOptions, ReportDocument, ReportKind, refuse
+from llmtop.errors import UnusableInput
+from llmtop.report_kinds.kind import ReadOptions, ReportDocument, ReportKind
 
 if TYPE_CHECKING:
+    from llmtop.document.model import Document
     from llmtop.stacks.model import StackReport
 
 
@@ -25,14 +27,8 @@ class StacksKind(ReportKind):
         stacks = load_stacks(paths, options.limits)
         if stacks is None:
             return None
-        if options.html:
-            reason = (
-                "of which no page is made: drop the .speedscope.json beside them onto "
-                "https://www.speedscope.app, or leave out --html"
-            )
-        else:
-            reason = "which have no steps: leave out --steps"
-        refuse(options, f"{paths[0]} holds Python stacks, {reason}", markdown=False)
+        if options.steps is not None:
+            raise UnusableInput(f"{paths[0]} holds Python stacks, which have no steps: leave out --steps")
         return _StacksDocument(stacks)
 
 
@@ -45,12 +41,7 @@ class _StacksDocument(ReportDocument):
 
         return to_json(self._report)
 
-    def text(self, width: int, paint: Paint | None, *, full: bool) -> str:
-        from llmtop.stacks.text import brief, render
+    def document(self, *, full: bool) -> Document:
+        from llmtop.stacks.document import brief_stacks, stacks_document
 
-        return (render if full else brief)(self._report, width, paint)
-
-    def markdown(self) -> str:
-        from llmtop.stacks.text import markdown
-
-        return markdown(self._report)
+        return (stacks_document if full else brief_stacks)(self._report)

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING
 from llmtop.errors import NotPossibleHere, UnusableInput
 from llmtop.format import encode_json
 from llmtop.report.opaque_report import OpaqueReport
-from llmtop.report_kinds.kind import Paint, ReadOptions, ReportComparison, ReportDocument, ReportKind
+from llmtop.report_kinds.kind import ReadOptions, ReportComparison, ReportDocument, ReportKind
 from llmtop.report_kinds.text_kind import TextDocument
 from llmtop.system.inputs import Limits
 
 if TYPE_CHECKING:
     from llmtop.compare.compare import Comparison
+    from llmtop.document.model import Document
     from llmtop.report.model import Report
 
 
@@ -31,7 +32,7 @@ class StepsKind(ReportKind):
         try:
             report = load_reports(paths, options.steps, options.limits, page=options.html)
         except OpaqueReport as own:
-            if options.html or options.steps is not None:
+            if options.steps is not None:
                 raise
             return TextDocument(own)
         return _StepsDocument(report, page=options.html)
@@ -60,20 +61,10 @@ class _StepsDocument(ReportDocument):
 
         return to_json(self._report)
 
-    def text(self, width: int, paint: Paint | None, *, full: bool) -> str:
-        from llmtop.report.render.text import brief, render
+    def document(self, *, full: bool) -> Document:
+        from llmtop.report.document import brief_document, report_document
 
-        return (render if full else brief)(self._report, width, paint)
-
-    def markdown(self) -> str:
-        from llmtop.report.render.markdown import render
-
-        return render(self._report)
-
-    def html(self) -> str:
-        from llmtop.report.render.html import render
-
-        return render(self._whole)
+        return (report_document if full else brief_document)(self._whole)
 
 
 class _StepsComparison(ReportComparison):
@@ -84,10 +75,10 @@ class _StepsComparison(ReportComparison):
 
         return encode_json(self._found)
 
-    def text(self, width: int, paint: Paint | None, *, full: bool) -> str:
-        from llmtop.compare.render import brief, render
+    def document(self, *, full: bool) -> Document:
+        from llmtop.compare.document import brief_comparison, comparison_document
 
-        return (render if full else brief)(self._found, paint, width)
+        return (comparison_document if full else brief_comparison)(self._found)
 
     def is_slower_by(self, percent: float) -> bool:
         from llmtop.compare.compare import is_regression, is_undecided

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from llmtop.document.model import Document, Paragraph
 from llmtop.format import printable_lines
 from llmtop.report.opaque_report import OpaqueReport
-from llmtop.report_kinds.kind import Paint, ReadOptions, ReportDocument, ReportKind
+from llmtop.report_kinds.kind import ReadOptions, ReportDocument, ReportKind
 
 
 class TextKind(ReportKind):
@@ -35,10 +36,10 @@ class TextDocument(ReportDocument):
         """Return its report.json."""
         return self._own.data.encode()
 
-    def text(self, width: int, paint: Paint | None, *, full: bool) -> str:
-        """Return its report.md."""
-        return printable_lines("\n".join(self._own.text.splitlines())) + "\n"
+    def document(self, *, full: bool) -> Document:
+        """Return the lines of its report.md."""
+        return Document(title=self._own.folder.name, blocks=list(map(Paragraph, self._own.text.splitlines())))
 
     def markdown(self) -> str:
         """Return its report.md."""
-        return self.text(0, None, full=True)
+        return printable_lines("\n".join(self._own.text.splitlines())) + "\n"

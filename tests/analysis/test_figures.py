@@ -10,11 +10,9 @@ import pytest
 
 from llmtop.analysis.analyze import analyze, analyze_trace
 from llmtop.report.model import Finding, Report
-from llmtop.report.render import html as render_html
-from llmtop.report.render import markdown as render_markdown
-from llmtop.report.render import text as render_text
 from llmtop.trace.files.merge import merge
 from llmtop.trace.files.open import open_trace
+from tests.support import written
 from tests.support.data import DATA
 from tests.support.traces import Capture, write_sqlite
 
@@ -59,7 +57,7 @@ def test_without_steps_no_word_is_of_a_step(stepless: Report) -> None:
     assert hot is not None
     assert "--launch-skip" not in hot.next, "how many launches warm up cannot be told"
     assert "--launch-count 5" in hot.next
-    for render in (render_text.render, render_markdown.render, render_html.render):
+    for render in (written.text, written.markdown, written.html):
         assert "of steps" not in render(stepless)
 
 
@@ -71,7 +69,7 @@ def test_one_is_told_in_the_singular(tmp_path: Path) -> None:
     capture.kernel(1400, 2000, launched=1350, name=NCCL)
     report = analyze_trace(capture.trace(tmp_path), steps=1)
     assert report.steps.count == 1
-    text = " ".join(render_text.render(report).split())
+    text = " ".join(written.text(report).split())
     assert "1 whole step)" in text
     assert "1 launch of" in text
     assert "1 whole step " in report.summary

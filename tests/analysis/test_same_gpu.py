@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from llmtop.analysis.analyze import analyze, analyze_trace
-from llmtop.report.render import text as render_text
 from llmtop.trace.files.open import open_trace
+from tests.support import written
 from tests.support.data import DATA
 from tests.support.traces import Capture, write_chrome, write_sqlite
 
@@ -43,7 +43,7 @@ def test_ranks_of_several_files_that_say_device_0_share_nothing(tmp_path: Path) 
     assert [(device.device, device.rank) for device in report.devices] == [(0, 0), (0, 1)]
     assert "other_process" not in _shared(report.gaps)
     assert "GPU 0 (pid 10" in report.summary, "which of the two it is"
-    text = render_text.render(report)
+    text = written.text(report)
     assert "GPU 0, pid 100: " in text
     assert "GPU 0, pid 101: " in text
 

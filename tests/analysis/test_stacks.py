@@ -14,11 +14,13 @@ from hypothesis import strategies as st
 from llmtop.analysis.load_report import load_report
 from llmtop.analysis.load_stacks import load_stacks
 from llmtop.cli.report.command import report as report_command
+from llmtop.document.model import BRIEF_LINES
 from llmtop.errors import UnusableInput
-from llmtop.stacks import text as stacks_text
+from llmtop.stacks import document as stacks_document
 from llmtop.stacks.fold import CpuTime, fold, hottest, tree, waits_for_work
 from llmtop.stacks.model import StackNode, StackReport, from_json, to_json
 from llmtop.stacks.samples import Frame, Stack, folded, read_folded, speedscope
+from tests.support import written
 
 RUNS = 'process 7:"python train.py";'
 TRAIN = f"{RUNS}thread (7): MainThread;<module> (/w/train.py:9)"
@@ -90,7 +92,7 @@ def test_shares_are_of_a_threads_samples_and_the_deepest_frames_are_told() -> No
 
 
 def test_the_text_shows_workers_together_and_who_waits() -> None:
-    text = stacks_text.brief(report_of(FOLDED), 120)
+    text = written.short_stacks(report_of(FOLDED), 120)
     assert "Python stacks of rank 3 (pid 7) and 3 processes that it started" in text
     assert "2 of 3 workers of rank 3 (pid 7), MainThread: 200 samples" in text
     assert " 80.0% ▸   decode (data.py:3)" in text
@@ -98,8 +100,8 @@ def test_the_text_shows_workers_together_and_who_waits() -> None:
     waiting = "pin memory in wait (threading.py:327), a worker's MainThread in wait (connection.py:947)"
     assert waiting in " ".join(text.split())
     assert "1 thread of llmtop's own" in text
-    assert len(text.splitlines()) <= stacks_text.BRIEF_LINES
-    for whole in (stacks_text.render(report_of(FOLDED)), stacks_text.markdown(report_of(FOLDED))):
+    assert len(text.splitlines()) <= BRIEF_LINES
+    for whole in (written.stacks(report_of(FOLDED)), written.short_stacks(report_of(FOLDED))):
         assert "decode (data.py:3)" in whole
 
 
@@ -111,8 +113,8 @@ def test_the_brief_text_fits_sixty_lines_whatever_there_is() -> None:
         for thread in range(50)
         for kind in range(9)
     ]
-    text = stacks_text.brief(report_of("\n".join(lines)), 100)
-    assert len(text.splitlines()) <= stacks_text.BRIEF_LINES
+    text = written.short_stacks(report_of("\n".join(lines)), 100)
+    assert len(text.splitlines()) <= BRIEF_LINES
     assert "more" in text
     assert all(len(line) <= 100 for line in text.splitlines())
 
@@ -120,12 +122,12 @@ def test_the_brief_text_fits_sixty_lines_whatever_there_is() -> None:
 def test_a_run_of_library_frames_is_cut_short_and_own_code_never() -> None:
     deep = ";".join(f"g{depth} (/usr/lib/python3.11/x.py:{depth})" for depth in range(1, 9))
     root = tree("t", read_folded(f"main (/w/a.py:1);{deep};leaf (/w/a.py:2) 5"))
-    shown = list(stacks_text.tree_lines(root, whole=False))
+    shown = list(stacks_document.tree_lines(root, whole=False))
     assert [line.partition("%")[2].strip() for line in shown] == [
         "▸ main (a.py:1)",
         "▸   … 8 calls … leaf (a.py:2)",
     ]
-    assert len(list(stacks_text.tree_lines(root))) == 10
+    assert len(list(stacks_document.tree_lines(root))) == 10
 
 
 def test_the_command_of_a_process_has_no_secrets() -> None:
@@ -204,15 +206,20 @@ class TestCommand:
         assert found is not None
         assert [process.rank for process in found.processes] == [3, None, None, None]
 
-    def test_what_has_no_steps_is_compared_with_nothing_and_has_no_page(self, tmp_path: Path) -> None:
+    def test_what_has_no_steps_is_compared_with_nothing(self, tmp_path: Path) -> None:
         (tmp_path / "a.folded").write_text(FOLDED)
         for path in (tmp_path, tmp_path / "a.folded"):
             with pytest.raises(UnusableInput, match="Python stacks"):
                 load_report(path) if path.suffix else load_report(_with_report(path))
-        done = CliRunner().invoke(report_command, [str(tmp_path / "a.folded"), "--html", str(tmp_path / "x")])
+        done = CliRunner().invoke(report_command, [str(tmp_path / "a.folded"), "--steps", "2"])
         assert isinstance(done.exception, UnusableInput)
-        assert "speedscope" in str(done.exception)
-        assert not (tmp_path / "x").exists()
+        assert "which have no steps" in str(done.exception)
+
+    def test_a_page_has_every_tree(self, tmp_path: Path) -> None:
+        (tmp_path / "a.folded").write_text(FOLDED)
+        done = CliRunner().invoke(report_command, [str(tmp_path / "a.folded"), "--html", str(tmp_path / "x.html")])
+        assert done.exit_code == 0
+        assert "decode (data.py:3)" in (tmp_path / "x.html").read_text()
 
     @pytest.mark.parametrize(
         ("name", "data", "said"),
@@ -247,7 +254,7 @@ def _with_report(folder: Path) -> Path:
 
 def test_control_characters_of_names_do_not_reach_a_terminal() -> None:
     text = 'process 7:"\x1b]0;x\x07";thread (7): \x1b]0;owned\x07;f\x1b[2J (/w/a.py:1) 1'
-    shown = stacks_text.render(report_of(text)) + stacks_text.markdown(report_of(text))
+    shown = written.stacks(report_of(text))
     assert "\x1b" not in shown
     assert "\x07" not in shown
 
@@ -258,7 +265,7 @@ def test_what_is_no_stack_is_refused_or_read_never_a_crash(text: str) -> None:
         stacks = read_folded(text)
         speedscope(stacks, "x", 100)
         read_folded(folded(stacks).decode())
-        stacks_text.render(StackReport(processes=fold(stacks, {}, {})))
+        written.stacks(StackReport(processes=fold(stacks, {}, {})))
 
 
 @given(
@@ -277,7 +284,7 @@ def test_a_tree_neither_loses_nor_invents_samples(recorded: list[tuple[list[str]
             check(child)
 
     check(root)
-    both = stacks_text.merge_trees([root, root])
+    both = stacks_document.merge_trees([root, root])
     assert both.samples == 2 * root.samples
     check(both)
 
@@ -286,4 +293,4 @@ def test_stacks_deeper_than_any_tree_are_folded_into_the_last_level() -> None:
     deep = ";".join(f"f{depth} (/w/a.py:1)" for depth in range(3000))
     found = report_of(f"{deep} 7")
     assert from_json(to_json(found)) == found
-    assert "100.0%" in stacks_text.render(found)
+    assert "100.0%" in written.stacks(found)

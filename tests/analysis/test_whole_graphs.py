@@ -10,10 +10,9 @@ import pytest
 
 from llmtop.analysis.analyze import analyze, analyze_trace
 from llmtop.report.model import Report
-from llmtop.report.render import html as render_html
-from llmtop.report.render import text as render_text
 from llmtop.trace import model
 from llmtop.trace.files.open import open_trace
+from tests.support import written
 from tests.support.data import DATA
 from tests.support.traces import Capture, steady, write_sqlite
 
@@ -94,7 +93,7 @@ def test_what_ran_in_them_is_said_to_be_unknown(healthy: tuple[Report, Report]) 
     assert (*unknown, device.kernels_under_10us_pct, device.kernel_median_us) == (None,) * 6
     assert not {finding.id for finding in after.findings} & {"hot_kernel", "small_kernels", "records_lost"}
     assert after.roofline == ""
-    for text in (render_text.render(after), render_html.render(after)):
+    for text in (written.text(after), written.html(after)):
         assert "CUDA graph" in text
         assert "≤ 99.9%" in text, "a bound"
     assert after.timeline is not None

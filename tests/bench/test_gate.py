@@ -15,10 +15,11 @@ from llmtop.bench.gate import Gate, GateOptions
 from llmtop.bench.history import read_history
 from llmtop.bench.model.fact_differences import fact_differences
 from llmtop.bench.model.results import BenchRun
-from llmtop.bench.output.comparison_text import render_outcome
+from llmtop.bench.output.document import bench_document, summary_document
 from llmtop.bench.output.junit import render_junit
-from llmtop.bench.output.summary import render_summary
 from llmtop.bench.statistics.step_statistics import metric_named
+from llmtop.document.markdown import write_markdown
+from llmtop.document.text import write_text
 from llmtop.errors import UnusableInput
 from tests.support.bench_runs import made_bench, made_runs
 
@@ -214,7 +215,7 @@ def test_a_bench_that_failed_is_told_to_ci_as_well(tmp_path: Path) -> None:
     found = made_bench([runs[0], crashed], state="failed")
     root = ElementTree.fromstring(render_junit(found))
     assert root[0].get("errors") == "1"
-    text = render_summary(found)
+    text = write_markdown(summary_document(found))
     assert "llmtop bench: failed" in text
     assert "\x1b" not in text
     assert (
@@ -230,6 +231,7 @@ def test_the_text_fits_a_narrow_terminal() -> None:
     found = made_bench(runs[1])
     tokens = metric_named("tokens_per_s")
     found.comparison = compare_runs(*runs, against="b.json", metric=tokens, limit=5.0)
-    lines = render_outcome(found, 80).splitlines()
-    assert lines[0] == "decision: regression"
-    assert max(map(len, lines)) <= 80
+    for width in (60, 80):
+        lines = write_text(bench_document(found), width).splitlines()
+        assert "decision: regression" in lines
+        assert max(map(len, lines)) <= width

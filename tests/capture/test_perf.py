@@ -21,10 +21,10 @@ from llmtop.capture.perf import bpf, counters, program, script, trampoline
 from llmtop.capture.perf.engine import PerfEngine
 from llmtop.capture.py_spy.cpu_times import descendant_pids
 from llmtop.errors import NotPossibleHere
+from llmtop.stacks.document import counters_text as counted
 from llmtop.stacks.model import StackNode
-from llmtop.stacks.text import brief
-from llmtop.stacks.text import counters_text as counted
 from llmtop.system import procfs
+from tests.support import written
 from tests.support.processes import REPOSITORY, environment, running, wait_for
 
 needs_perf = pytest.mark.skipif(program.refusal() is not None or bool(program._try_perf()), reason="no perf here")
@@ -100,7 +100,7 @@ def test_a_capture_shows_native_frames_what_it_waits_for_and_the_counters(
         assert off.tree is not None
         assert any("nanosleep" in name for name in names(off.tree))
         assert 0 < off.samples < 4e6
-    assert "on a CPU" in brief(found)
+    assert "on a CPU" in written.short_stacks(found)
     left = {path.name for path in result.folder.iterdir()}
     assert not any(name.endswith((".data", ".json.tmp", ".py-spy")) for name in left), "pieces of its memory"
     assert process.poll() is None

@@ -21,9 +21,9 @@ from llmtop.capture.base.job import Plan, Target
 from llmtop.capture.py_spy import engine as py_spy
 from llmtop.capture.py_spy.loading import LoadingMonitor, sample_burst
 from llmtop.model.snapshot import LoadingCost
-from llmtop.stacks.text import brief
 from llmtop.system import procfs
 from tests.capture.starved.slow_disk import held_back, put, slow_reads
+from tests.support import written
 from tests.support.processes import wait_for
 
 pytestmark = pytest.mark.torch
@@ -63,7 +63,7 @@ def captured(process: subprocess.Popen[str], folder: Path, seconds: float = 3.0)
     assert {one.pid for one in psutil.Process(process.pid).children(recursive=True)} >= before
     cost = next(iter(found.loading.values()), None)
     if cost is not None:
-        assert " ".join(cost.summary.split()[:4]) in " ".join(brief(found).split())
+        assert " ".join(cost.summary.split()[:4]) in " ".join(written.short_stacks(found).split())
     return cost
 
 

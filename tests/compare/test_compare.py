@@ -9,8 +9,9 @@ import msgspec
 import pytest
 
 from llmtop.analysis.analyze import analyze, analyze_trace
-from llmtop.compare.compare import ComparedFigure, Comparison, compare_reports, is_regression, render
+from llmtop.compare.compare import ComparedFigure, Comparison, compare_reports, is_regression
 from llmtop.report.model import Report
+from tests.support import written
 from tests.support.data import HEALTHY, LAUNCH_BOUND
 from tests.support.traces import Capture
 
@@ -87,7 +88,7 @@ def test_a_fix_that_moves_the_bottleneck(tmp_path: Path) -> None:
 def test_real_captures_compare_too() -> None:
     comparison = compare_reports(analyze(LAUNCH_BOUND), analyze(HEALTHY))
     assert comparison.bottleneck_changed
-    text = render(comparison)
+    text = written.comparison(comparison)
     assert "launch_bound (the host launches too slowly) to gpu_bound" in text
     assert "* GPU idle" in text
     assert text.replace("\n", "").isprintable()

@@ -7,13 +7,14 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from llmtop.document.text import document_lines
+from llmtop.ncu.document import kernels_document
 from llmtop.ncu.judge import ncu_report
 from llmtop.ncu.limiter import STALLS, limiter
 from llmtop.ncu.profile import KernelProfile
 from llmtop.ncu.read import read
 from llmtop.ncu.readings import readings
 from llmtop.ncu.roofline import roofline_point
-from llmtop.ncu.text import lines
 from tests.support.ncu_reports import unpacked
 
 END = "_throughput.avg.pct_of_peak_sustained_elapsed"
@@ -136,7 +137,10 @@ def test_what_only_copies_is_placed_by_its_bytes_alone(recorded: KernelProfile) 
     adds = "smsp__sass_thread_inst_executed_op_fadd_pred_on.sum.per_cycle_elapsed"
     copies = changed(recorded, **{adds: 0.0})
     assert roofline_point(copies) is None
-    said = " ".join(" ".join(text.split()) for text, _ in lines(ncu_report(Path("x"), [copies]), 100))
+    said = " ".join(
+        " ".join(text.split())
+        for text, _ in document_lines(kernels_document([ncu_report(Path("x"), [copies])]), 100)
+    )
     assert "there are only its bytes: 83.4%, 2.797 TB/s of DRAM" in said
 
 

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from llmtop.document.text import document_lines
+from llmtop.ncu.document import kernels_document
 from llmtop.ncu.judge import KernelJudgement, judge_kernel
 from llmtop.ncu.profile import KernelProfile
 from llmtop.ncu.read import read
 from llmtop.ncu.roofline import roofline_point
-from llmtop.ncu.text import lines
 from tests.support.ncu_reports import GEMM, RECORDED, page, unpacked
 
 _profiles: dict[str, KernelProfile] = {}
@@ -167,7 +168,7 @@ def test_top_stalls_are_those_that_ncu_names(tmp_path: Path) -> None:
 def test_the_text_keeps_to_the_width(name: str, kernel: KernelProfile, width: int) -> None:
     from llmtop.ncu.judge import ncu_report
 
-    rows = lines(ncu_report(Path("x"), [kernel]), width)
+    rows = document_lines(kernels_document([ncu_report(Path("x"), [kernel])]), width)
     assert all(len(text) <= width for text, _ in rows)
     text = " ".join(" ".join(row.split()) for row, _ in rows)
     assert f"Limited by {LIMITS[name]}: " in text

@@ -13,7 +13,7 @@ from llmtop.analysis.analyze import analyze
 from llmtop.analysis.load_report import load_reports
 from llmtop.report.device_time import GemmTime, Roof
 from llmtop.report.model import Finding, KernelTime, Report, Span, Timeline, TimelineRow
-from llmtop.report.render import html as render_html
+from tests.support import written
 from tests.support.browser import NO_BROWSER, Page, find_browser
 from tests.support.data import LAUNCH_BOUND
 from tests.support.traces import Capture, write_chrome, write_sqlite
@@ -51,7 +51,7 @@ REPORT = Report(
 
 @pytest.fixture
 def page(tmp_path: Path) -> Iterator[Page]:
-    (tmp_path / "report.html").write_text(render_html.render(REPORT))
+    (tmp_path / "report.html").write_text(written.html(REPORT))
     with Page(tmp_path / "report.html", tmp_path / "profile") as page:
         yield page
 
@@ -114,7 +114,7 @@ def test_the_roofline_is_drawn_and_its_words_stay_text(tmp_path: Path) -> None:
     )  # fmt: skip
     roof = Roof(device=0, name=HOSTILE, bytes_per_s=1e12, flops_per_s={"bf16": 1e15})
     report = replace(REPORT, roofline="near", gemms=(product,), roofs=(roof,))
-    (tmp_path / "report.html").write_text(render_html.render(report))
+    (tmp_path / "report.html").write_text(written.html(report))
     with Page(tmp_path / "report.html", tmp_path / "profile", 500) as page:
         assert page.complaints() == []
         assert page.value("window.hurt") is None
@@ -135,7 +135,7 @@ OVERFLOWING = """
 
 @pytest.mark.parametrize("width", [500, 1200])
 def test_a_real_report_fits_the_page(tmp_path: Path, width: int) -> None:
-    (tmp_path / "report.html").write_text(render_html.render(analyze(LAUNCH_BOUND)))
+    (tmp_path / "report.html").write_text(written.html(analyze(LAUNCH_BOUND)))
     with Page(tmp_path / "report.html", tmp_path / "profile", width) as page:
         assert page.complaints() == []
         assert page.value(OVERFLOWING) == []
@@ -167,7 +167,7 @@ def test_no_word_is_broken_and_long_names_end_a_line_between_their_parts(tmp_pat
     )  # fmt: skip
     finding = Finding(id="hot_kernel", severity="info", summary=f"{long} takes it all", evidence={"kernel": long})
     report = replace(REPORT, kernels=(kernel,), findings=(finding,), source=f"/data/{long}/{long}.sqlite")
-    (tmp_path / "report.html").write_text(render_html.render(report))
+    (tmp_path / "report.html").write_text(written.html(report))
     with Page(tmp_path / "report.html", tmp_path / "profile", width) as page:
         assert page.value(WORDS_CUT) == []
         assert page.value("document.documentElement.scrollWidth") <= width
@@ -191,7 +191,7 @@ def two_gpus(folder: Path) -> Report:
 
 
 def test_all_gpus_and_all_steps_are_there_and_each_piece_says_operator_and_kernel(tmp_path: Path) -> None:
-    (tmp_path / "report.html").write_text(render_html.render(two_gpus(tmp_path)))
+    (tmp_path / "report.html").write_text(written.html(two_gpus(tmp_path)))
     with Page(tmp_path / "report.html", tmp_path / "profile") as page:
         assert page.complaints() == []
         heads = page.value("[...document.querySelectorAll('h3')].map(one => one.textContent)")
@@ -209,7 +209,7 @@ def test_all_gpus_and_all_steps_are_there_and_each_piece_says_operator_and_kerne
 
 
 def test_one_goes_from_step_to_step_and_back_to_all(tmp_path: Path) -> None:
-    (tmp_path / "report.html").write_text(render_html.render(two_gpus(tmp_path)))
+    (tmp_path / "report.html").write_text(written.html(two_gpus(tmp_path)))
     with Page(tmp_path / "report.html", tmp_path / "profile") as page:
         assert page.value(SHOWN) == "0.000 ms to 50.00 ms"
         seen = [click(page, button) for button in ("after", "after", "before", "usual", "all", "before", "after")]
@@ -236,7 +236,7 @@ def test_a_report_of_one_step_has_nothing_to_go_through(page: Page) -> None:
 def test_a_million_events_make_a_page_under_two_megabytes(tmp_path: Path) -> None:
     path = million(tmp_path / "million.sqlite")
     page_path = tmp_path / "report.html"
-    page_path.write_text(render_html.render(load_reports([path], page=True)))
+    page_path.write_text(written.html(load_reports([path], page=True)))
     assert page_path.stat().st_size < 2_000_000
     with Page(page_path, tmp_path / "profile") as page:
         assert page.complaints() == []
@@ -275,5 +275,5 @@ def million(path: Path) -> Path:
 
 
 def test_a_page_without_a_timeline_has_no_script(tmp_path: Path) -> None:
-    page = render_html.render(replace(REPORT, timeline=None))
+    page = written.html(replace(REPORT, timeline=None))
     assert "<script" not in page

@@ -8,9 +8,10 @@ import pytest
 from msgspec import structs
 
 from llmtop.analysis.analyze import analyze_trace
-from llmtop.compare.compare import Comparison, compare_reports, render
+from llmtop.compare.compare import Comparison, compare_reports
 from llmtop.report.model import Device, Report
 from llmtop.trace.files.open import open_trace
+from tests.support import written
 from tests.support.traces import Capture, write_sqlite
 
 
@@ -59,7 +60,7 @@ def test_each_gpu_is_set_against_itself_whichever_is_judged(tmp_path: Path) -> N
     leading = {row.name: row for row in found.figures}
     assert (leading["GPU idle"].before, leading["GPU idle"].after) == (pytest.approx(20), pytest.approx(10))
     assert any("about GPU 0 before and GPU 1 after" in note for note in found.notes)
-    assert "Devices, each against itself" in render(found)
+    assert "Devices, each against itself" in written.comparison(found)
 
 
 def test_a_gpu_without_a_partner_is_said_and_its_neighbour_is_compared(tmp_path: Path) -> None:
@@ -70,7 +71,7 @@ def test_a_gpu_without_a_partner_is_said_and_its_neighbour_is_compared(tmp_path:
         assert {row[0] for row in _idle(found)} == {"GPU 1"}
         assert {round(row, 1) for _, *values in _idle(found) for row in values if row is not None} == {10, 5}
         assert found.step is not None
-        assert f"note: {found.unpaired[0]}" in render(found)
+        assert f"note: {found.unpaired[0]}" in written.comparison(found)
         assert not found.same
     # What is in one capture only is in no figure of a step either: GPU 1 ran as many kernels as before.
     assert [(row.state, row.count_before, row.count_after) for row in found.kernels] == [("faster", 1, 1)]
@@ -118,7 +119,7 @@ def test_collectives_are_compared_by_device(tmp_path: Path) -> None:
     assert rows["GPU 1"].state == "same"
     gone = compare_reports(before, _report(tmp_path, _rank(0, 6_000), _rank(1, 8_000, nccl=1_000)))
     assert {row.device: row.state for row in gone.collectives} == {"GPU 0": "gone", "GPU 1": "same"}
-    assert "gone  AllReduce, GPU 0" in render(gone)
+    assert "gone  AllReduce, GPU 0" in written.comparison(gone)
 
 
 def test_a_report_without_work_by_step_says_what_it_cannot_say(tmp_path: Path) -> None:

@@ -12,10 +12,9 @@ from msgspec import structs
 
 from llmtop.analysis.load_report import load_report
 from llmtop.compare.compare import compare_reports, is_regression, is_undecided
-from llmtop.compare.render import brief
 from llmtop.report.environment import Environment, differences, read_environment, words_changed
 from llmtop.report.model import Report
-from tests.support import preloaded
+from tests.support import preloaded, written
 from tests.support.traces import Capture, write_chrome, write_sqlite
 
 _OWN_US = 4_000.0
@@ -222,7 +221,7 @@ def test_the_same_environment_is_not_worth_a_line(tmp_path: Path) -> None:
     one, two = _launching(tmp_path, "nsys", 8_000, _THERE), _launching(tmp_path, "nsys", 8_000, _THERE)
     found = compare_reports(load_report(one), load_report(two))
     assert found.environment == ()
-    assert brief(found).startswith("before: ")
+    assert written.short_comparison(found).startswith("before: ")
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,9 @@ import pytest
 
 from llmtop.analysis.analyze import analyze_trace
 from llmtop.compare.compare import compare_reports, is_regression, is_undecided
-from llmtop.compare.render import brief, render
 from llmtop.report.model import Report, from_json, to_json
 from llmtop.trace.files.open import open_traces
+from tests.support import written
 from tests.support.traces import Capture, write_chrome
 
 _ODD: tuple[Any, ...] = (0, 0.0, -1, 3, 10**18, 1e308, -1e308, 1e-308, 1e200, 0.5, None, "", "\x1b[31m", "\u202e")
@@ -72,7 +72,7 @@ def test_any_figures_are_compared(report: Report, seed: int) -> None:
             continue
         for one, other in ((odd, report), (report, odd), (odd, odd)):
             found = compare_reports(one, other)
-            for text in (render(found), brief(found)):
+            for text in (written.comparison(found), written.short_comparison(found)):
                 assert all(line.isprintable() for line in text.splitlines())
             msgspec.json.encode(found)
             is_regression(found, 5.0)

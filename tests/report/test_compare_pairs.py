@@ -12,8 +12,9 @@ import pytest
 from llmtop.analysis.analyze import analyze, analyze_trace
 from llmtop.analysis.load_report import load_report
 from llmtop.compare.compare import Comparison, compare_reports, is_regression
-from llmtop.compare.render import BRIEF_LINES, brief, render
+from llmtop.document.model import BRIEF_LINES
 from llmtop.report.model import Report
+from tests.support import written
 from tests.support.data import HEALTHY, KINETO, LAUNCH_BOUND, TWO_GPUS
 from tests.support.labelled import SETS, unpacked_set
 from tests.support.traces import Capture
@@ -127,9 +128,9 @@ def test_the_text_fits_the_screen_and_has_no_percent_of_next_to_nothing(
     for shift in (1, 5, 11):
         for name, other in zip(names, names[shift:] + names[:shift], strict=True):
             found = compare_reports(reports[name][1], reports[other][1])
-            short = brief(found)
+            short = written.short_comparison(found)
             assert short.count("\n") <= BRIEF_LINES, f"{name}, {other}"
-            for text in (short, render(found, width=100)):
+            for text in (short, written.comparison(found, width=100)):
                 assert not re.search(r"\d{4,}(\.\d)?%", text), f"{name}, {other}"
                 assert text.replace("\n", "").isprintable()
 

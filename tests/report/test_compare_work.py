@@ -8,11 +8,11 @@ import pytest
 from msgspec import structs
 
 from llmtop.analysis.analyze import analyze_trace
-from llmtop.compare.compare import Comparison, compare_reports, render
+from llmtop.compare.compare import Comparison, compare_reports
 from llmtop.compare.model import WorkChange
 from llmtop.compare.phase_pairs import pair_phases
-from llmtop.compare.render import brief
 from llmtop.report.model import PhaseMean, Report
+from tests.support import written
 from tests.support.traces import Capture
 
 _ADD = "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>, 0>(int)"
@@ -81,7 +81,7 @@ def test_a_shorter_window_makes_nothing_faster(tmp_path: Path) -> None:
     assert "12% fewer" in " ".join(found.notes)
     assert "but as many a step" in " ".join(found.notes)
     assert found.same
-    assert "faster" not in render(found)
+    assert "faster" not in written.comparison(found)
 
 
 def test_fewer_in_a_step_is_said_and_is_not_called_faster(tmp_path: Path) -> None:
@@ -90,7 +90,7 @@ def test_fewer_in_a_step_is_said_and_is_not_called_faster(tmp_path: Path) -> Non
     row = _rows(compare_reports(before, after))[_FLASH]
     assert (row.state, row.count_before, row.count_after) == ("fewer", 8, 7)
     assert row.worth_seconds == pytest.approx(-500e-6)
-    assert "8 -> 7" in render(compare_reports(before, after))
+    assert "8 -> 7" in written.comparison(compare_reports(before, after))
 
 
 def test_without_steps_fewer_in_the_window_is_no_speed_up(tmp_path: Path) -> None:
@@ -197,8 +197,8 @@ def test_what_comes_from_nothing_is_told_in_words(tmp_path: Path) -> None:
     part = next(row for row in there.parts if row.name == "waiting for input")
     assert part.told == "from next to nothing"
     for found in (there, back):
-        assert "nothing" in brief(found)
-        assert "00%" not in brief(found).replace("100%", "")
+        assert "nothing" in written.short_comparison(found)
+        assert "00%" not in written.short_comparison(found).replace("100%", "")
 
 
 def _phase(name: str) -> PhaseMean:

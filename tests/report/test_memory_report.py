@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from llmtop.__main__ import main
+from llmtop.document.model import BRIEF_LINES
+from llmtop.document.text import block_lines
+from llmtop.memory.document import timeline_chart
 from llmtop.memory.model import MemoryTimeline
-from llmtop.memory.text import BRIEF_LINES, draw_timeline
 from tests.support.memory_allocator import LOSS, MIB, STEP, Allocator, Training, frame
 
 
@@ -81,20 +84,23 @@ def test_two_snapshots_give_the_leak(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "cross_entropy" in _run(capsys, "compare", one, two, "--full")[1]
 
 
-@pytest.mark.parametrize("option", [["--markdown"], ["--html", "page.html"], ["--steps", "2"]])
-def test_what_a_snapshot_has_not_is_said(
-    busy: Path,
-    capsys: pytest.CaptureFixture[str],
-    option: list[str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    code, text, error = _run(capsys, "report", busy, *option)
+def test_a_snapshot_has_no_steps(busy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, text, error = _run(capsys, "report", busy, "--steps", "2")
     assert (code, text) == (2, "")
-    assert "memory snapshot" in error
-    assert not (tmp_path / "page.html").exists()
-    assert _run(capsys, "report", busy)[0] == 0
+    assert "a memory snapshot has no steps" in error
+
+
+def test_markdown_and_the_page_have_all_tables(
+    busy: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    code, markdown, _ = _run(capsys, "report", busy, "--markdown")
+    assert code == 0
+    assert _run(capsys, "report", busy, "--html", tmp_path / "page.html")[0] == 0
+    page = (tmp_path / "page.html").read_text()
+    for title in ("Allocated and reserved", "Held by", "Peak by phase", "Lines that allocated it"):
+        assert f"## {title}" in markdown
+        assert f"<h2>{title}" in page
+    assert "<polygon" in page
 
 
 def test_a_snapshot_and_something_else_cannot_be_compared(
@@ -126,8 +132,8 @@ def test_names_in_a_snapshot_do_not_reach_the_terminal_as_they_are(
 
 
 def test_the_drawing_is_as_high_as_what_is_reserved() -> None:
-    lines = draw_timeline(
-        MemoryTimeline(seconds=1.0, allocated_bytes=(0, 50, 100, 50), reserved_bytes=(100, 100, 100, 100)), 40, 4
-    )
+    timeline = MemoryTimeline(seconds=1.0, allocated_bytes=(0, 50, 100, 50), reserved_bytes=(100, 100, 100, 100))
+    chart = replace(timeline_chart(timeline), rows=4)
+    lines = [line.text for line in block_lines(chart, 40)][1:]
     assert [line.split("┤")[-1] for line in lines[:4]] == ["░░░░██░░", "░░░░██░░", "░░██████", "░░██████"]
     assert lines[4].endswith("─ 4.00 s")

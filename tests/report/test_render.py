@@ -11,12 +11,11 @@ import msgspec
 import pytest
 
 from llmtop.analysis.analyze import analyze, analyze_trace
+from llmtop.document.model import BRIEF_LINES
 from llmtop.format import printable, width_of
 from llmtop.report.device_time import GemmTime, OperatorTime, Roof
 from llmtop.report.model import Finding, Report, Span, Timeline, TimelineRow, from_json, to_json
-from llmtop.report.render import html as render_html
-from llmtop.report.render import markdown as render_markdown
-from llmtop.report.render import text as render_text
+from tests.support import written
 from tests.support.data import LAUNCH_BOUND, TWO_GPUS
 from tests.support.traces import Capture
 
@@ -70,29 +69,35 @@ def _product(name: str) -> GemmTime:
 
 
 def test_text_has_the_verdict_first_and_every_part(launch_bound: Report) -> None:
-    text = render_text.render(launch_bound)
+    text = written.text(launch_bound)
     assert text.split("\n\n")[1].startswith("launch_bound: ")
-    for part in ("Findings", "evidence:", "fix:", "next: llmtop capture --engine py-spy", "saves at most",
+    for part in ("Findings", "evidence:", "do:", "next: llmtop capture --engine py-spy", "Saves at most",
                  "Devices", "What the device time is made of", "Phases", "Idle time by cause", "Longest gaps",
                  "Kernels", "Copies", "CUDA calls", "GPU metrics"):  # fmt: skip
         assert part in text, part
 
 
-def test_text_fits_the_width(launch_bound: Report) -> None:
-    for width in (80, 100, 120):
-        prose = render_text.render(launch_bound, width).split("\nDevices")[0]
-        assert max(map(len, prose.splitlines())) <= width
+def test_text_fits_the_width(launch_bound: Report, tmp_path: Path) -> None:
+    for report in (launch_bound, analyze(TWO_GPUS), _hostile(tmp_path)):
+        for width in (60, 80, 100, 120):
+            for text in (written.text(report, width), written.brief(report, width)):
+                assert max(map(width_of, text.splitlines())) <= width
+
+
+def test_columns_that_do_not_fit_stand_below(launch_bound: Report) -> None:
+    for title in ("GPU idle in it", "times", "launches/step"):
+        assert f"  {title}" in written.text(launch_bound, 60), "no column is lost in a narrow terminal"
 
 
 def test_nothing_hostile_reaches_a_terminal(tmp_path: Path) -> None:
-    text = render_text.render(_hostile(tmp_path))
+    text = written.text(_hostile(tmp_path))
     assert text.replace("\n", "").isprintable()
 
 
 def test_colour_never_says_anything_alone(launch_bound: Report) -> None:
-    colored = render_text.render(launch_bound, style=lambda text, role: f"<{role}>{text}</>")
+    colored = written.text(launch_bound, style=lambda text, role: f"<{role}>{text}</>")
     assert "<critical>!! launch_bound (critical)" in colored
-    assert re.sub(r"<(?:title|critical|warning|info|dim|/)>", "", colored) == render_text.render(launch_bound)
+    assert re.sub(r"<(?:title|critical|warning|info|dim|/)>", "", colored) == written.text(launch_bound)
 
 
 class _Tags(HTMLParser):
@@ -116,7 +121,7 @@ class _Tags(HTMLParser):
 
 
 def test_nothing_hostile_reaches_a_browser(tmp_path: Path) -> None:
-    page = render_html.render(_hostile(tmp_path))
+    page = written.html(_hostile(tmp_path))
     tags = _Tags()
     tags.feed(page)
     assert "svg" in tags.seen, "the roofline is drawn"
@@ -127,7 +132,7 @@ def test_nothing_hostile_reaches_a_browser(tmp_path: Path) -> None:
 
 
 def test_the_page_needs_nothing_from_outside(launch_bound: Report) -> None:
-    page = unescape(render_html.render(launch_bound))
+    page = unescape(written.html(launch_bound))
     assert "default-src 'none'" in page
     assert "script-src 'sha256-" in page
     assert not re.search(r"(src|href)=", page)
@@ -136,7 +141,7 @@ def test_the_page_needs_nothing_from_outside(launch_bound: Report) -> None:
 
 
 def test_hostile_text_stays_text_in_markdown(tmp_path: Path) -> None:
-    text = render_markdown.render(_hostile(tmp_path))
+    text = written.markdown(_hostile(tmp_path))
     outside, inside = [], False
     for line in text.splitlines():
         if re.match(r"`{3,}", line):
@@ -151,7 +156,7 @@ def test_hostile_text_stays_text_in_markdown(tmp_path: Path) -> None:
 
 
 def test_markdown_tables_keep_their_columns(tmp_path: Path) -> None:
-    rows = [line for line in render_markdown.render(_hostile(tmp_path)).splitlines() if line.startswith("| ")]
+    rows = [line for line in written.markdown(_hostile(tmp_path)).splitlines() if line.startswith("| ")]
     for line in rows:
         cells = re.split(r"(?<!\\)\|", line)
         assert len(cells) >= 5
@@ -160,7 +165,7 @@ def test_markdown_tables_keep_their_columns(tmp_path: Path) -> None:
 def test_a_report_survives_json(launch_bound: Report) -> None:
     data = to_json(launch_bound)
     assert from_json(data) == launch_bound
-    assert render_text.render(from_json(data)) == render_text.render(launch_bound)
+    assert written.text(from_json(data)) == written.text(launch_bound)
 
 
 def test_a_report_of_a_later_version_can_still_be_read(launch_bound: Report) -> None:
@@ -182,8 +187,8 @@ def test_the_contract_s_fields_are_all_there() -> None:
 @pytest.mark.parametrize("width", [60, 80, 100, 200])
 def test_what_is_to_be_read_first_fits_sixty_lines(width: int, launch_bound: Report, tmp_path: Path) -> None:
     for report in (launch_bound, analyze(TWO_GPUS), _hostile(tmp_path)):
-        text = render_text.brief(report, width)
-        assert len(text.splitlines()) <= render_text.BRIEF_LINES
+        text = written.brief(report, width)
+        assert len(text.splitlines()) <= BRIEF_LINES
         assert printable(report.summary, 20)[:19] in text
         assert "--full" in text.splitlines()[-1] or "--full" in text.splitlines()[-2]
         prose = text.split("\nDevices")[0]
@@ -192,10 +197,10 @@ def test_what_is_to_be_read_first_fits_sixty_lines(width: int, launch_bound: Rep
 
 def test_operators_are_read_first_too(launch_bound: Report) -> None:
     rows = tuple(_operator(f"aten::number_{number}") for number in range(40))
-    text = render_text.brief(msgspec.structs.replace(launch_bound, operators=rows))
+    text = written.brief(msgspec.structs.replace(launch_bound, operators=rows))
     assert "aten::number_2" in text
     assert text.index("aten::number_0") < text.index("\nKernels")
-    assert len(text.splitlines()) <= render_text.BRIEF_LINES
+    assert len(text.splitlines()) <= BRIEF_LINES
 
 
 def test_a_report_of_very_much_is_brief_too(launch_bound: Report) -> None:
@@ -206,14 +211,14 @@ def test_a_report_of_very_much_is_brief_too(launch_bound: Report) -> None:
     notes = tuple(f"note {number}" for number in range(50))
     found = launch_bound.findings * 20
     huge = msgspec.structs.replace(launch_bound, devices=gpus, phases=phases, notes=notes, findings=found)
-    text = render_text.brief(huge)
-    assert len(text.splitlines()) <= render_text.BRIEF_LINES
+    text = written.brief(huge)
+    assert len(text.splitlines()) <= BRIEF_LINES
     assert f"{len(found) - 3} more findings, 50 notes" in text
     assert "Kernels" in text
 
 
 def test_the_worst_findings_come_first_with_what_to_do(launch_bound: Report) -> None:
-    text = render_text.brief(launch_bound, 200)
+    text = written.brief(launch_bound, 200)
     assert text.index("!! The host launches too slowly") < text.index("do: ") < text.index("next: ")
     assert "evidence" not in text.split("--full")[0]
     assert "Longest gaps" not in text
@@ -222,7 +227,7 @@ def test_the_worst_findings_come_first_with_what_to_do(launch_bound: Report) -> 
 def test_long_names_lose_their_middle(launch_bound: Report) -> None:
     name = "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>>(int, float)"
     kernel = msgspec.structs.replace(launch_bound.kernels[0], name=name)
-    text = render_text.brief(msgspec.structs.replace(launch_bound, kernels=(kernel,)), 100)
+    text = written.brief(msgspec.structs.replace(launch_bound, kernels=(kernel,)), 100)
     (line,) = (line for line in text.splitlines() if "void at" in line)
     assert "…" in line
     assert ">(int, float)" in line
@@ -230,7 +235,7 @@ def test_long_names_lose_their_middle(launch_bound: Report) -> None:
 
 def test_an_empty_report_can_be_shown() -> None:
     report = Report(source="nothing", engine="nsys", window_seconds=0.0)
-    for render in (render_text.render, render_text.brief, render_markdown.render, render_html.render):
+    for render in (written.text, written.brief, written.markdown, written.html):
         assert "nothing" in render(report)
 
 
@@ -238,7 +243,7 @@ def test_what_a_table_says_to_leave_out_is_left_out(launch_bound: Report) -> Non
     kernel = launch_bound.kernels[0]
     many = tuple(msgspec.structs.replace(kernel, name=f"kernel_{i:03d}") for i in range(200))
     report = msgspec.structs.replace(launch_bound, kernels=many)
-    for text in (render_text.render(report), render_markdown.render(report)):
+    for text in (written.text(report), written.markdown(report)):
         shown = set(re.findall(r"kernel.{0,2}_(\d{3})", text))
         left_out = 200 - len(shown)
         assert 0 < len(shown) < 50

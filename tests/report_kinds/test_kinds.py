@@ -10,8 +10,9 @@ from click.testing import CliRunner
 
 from llmtop.capture.engines import ENGINES
 from llmtop.cli.report.command import report
+from llmtop.document.model import Document, Paragraph
 from llmtop.report_kinds import kinds
-from llmtop.report_kinds.kind import Paint, ReadOptions, ReportDocument, ReportKind
+from llmtop.report_kinds.kind import ReadOptions, ReportDocument, ReportKind
 from tui.screens.registry import SCREENS
 
 
@@ -26,8 +27,8 @@ class _Note(ReportDocument):
     def json(self) -> bytes:
         return b'{"note":1}'
 
-    def text(self, width: int, paint: Paint | None, *, full: bool) -> str:
-        return "a note\n"
+    def document(self, *, full: bool) -> Document:
+        return Document("Note", [Paragraph("a note")])
 
 
 class _NoteKind(ReportKind):
@@ -38,7 +39,10 @@ class _NoteKind(ReportKind):
         return _Note() if paths[0].suffix == ".note" else None
 
 
-@pytest.mark.parametrize(("options", "printed"), [([], "a note\n"), (["--json"], '{"note":1}\n')])
+@pytest.mark.parametrize(
+    ("options", "printed"),
+    [([], "a note\n"), (["--json"], '{"note":1}\n'), (["--markdown"], "# Note\n\na note\n")],
+)
 def test_a_kind_in_the_table_is_read_by_report(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, options: list[str], printed: str
 ) -> None:

@@ -188,7 +188,7 @@ def obeyed(written: bytes) -> list[str]:
     found = [
         shown[at.start() - 20 : at.end() + 12]
         for piece in PIECES
-        for at in re.finditer(re.escape(piece + MARK), shown)
+        for at in re.finditer(r"(?<!·)" + re.escape(piece + MARK), shown)  # after a dot llmtop breaks a long line
     ]
     titles = [title for title in _TITLE.findall(shown) if not title.isprintable()]
     rest = _OURS.sub("", _TITLE.sub("", shown))

@@ -38,8 +38,8 @@ MODULES = (
         "llmtop.cli.report.command",
     ),
     *("llmtop.cli.live.stream", "llmtop.cli.examples", "llmtop.config", "llmtop.analysis.load_report"),
-    *("llmtop.analysis.analyze", "llmtop.compare.compare", "llmtop.compare.render"),
-    *("llmtop.report.render.html", "llmtop.report.render.markdown", "llmtop.report.render.text"),
+    *("llmtop.analysis.analyze", "llmtop.compare.compare", "llmtop.compare.document"),
+    *("llmtop.document.html", "llmtop.document.markdown", "llmtop.document.text", "llmtop.report.document"),
     *(
         "llmtop.trace.files.chrome_json",
         "llmtop.trace.nsys.load",

@@ -14,7 +14,7 @@ from tui.paint import gpu_names
 from tui.paint.rows import CellTheme, elapsed
 
 if TYPE_CHECKING:
-    from llmtop.report.model import Finding
+    from llmtop.document.model import Finding
 
 
 def alert_word(alert: Alert) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from textwrap import wrap
 
 from rich.style import Style
@@ -14,9 +13,10 @@ from llmtop.capture.engines import ENGINES
 from llmtop.capture.take import Result
 from llmtop.errors import NotPossibleHere
 from llmtop.naming import file_names
-from llmtop.report.render import text as render_text
+from llmtop.report.document import report_document
 from tui.capture.form import CONDITIONS, ENGINE, LENGTH, OPTIONS, TARGET, WHEN, Form
 from tui.capture.session import ARMED_LIMITS, Capturing
+from tui.paint.document import document_rows
 from tui.paint.rows import CellTheme, Row, pad
 
 _LABEL = 10
@@ -28,7 +28,6 @@ _STAGE_WORDS = {
     "export": "export and check it",
     "analyse": "read it",
 }
-_PIECE = re.compile("\x00(\\w+)\x01([^\x02]*)\x02")
 
 
 def form(asked: Form, width: int, theme: CellTheme) -> tuple[list[Row], int]:
@@ -234,32 +233,14 @@ def result(taken: Result, width: int, theme: CellTheme) -> list[Row]:
     for note in taken.info.notes:
         rows += _paragraph(f"note: {fmt.printable(note)}", width, palette.warning, theme)
     rows.append(Row(width))
-    if taken.report is not None:
-        text = render_text.render(taken.report, width - 4, style=lambda piece, role: f"\x00{role}\x01{piece}\x02")
-        rows += [_styled(line, width, theme) for line in text.splitlines()]
+    document = taken.document if taken.report is None else report_document(taken.report)
+    if document is not None:
+        rows += document_rows(document.blocks, width, theme)
     else:
         written = taken.folder / file_names.REPORT_TEXT
         lines = written.read_text(errors="replace").splitlines() if written.is_file() else []
         rows += [Row(width).add(f"  {fmt.printable(line)}", palette.text) for line in lines if line != "```"]
     return rows
-
-
-def _styled(line: str, width: int, theme: CellTheme) -> Row:
-    """A line of the report, whose pieces carry their roles."""
-    palette = theme.palette
-    roles: dict[str, Style] = {
-        "title": palette.strong,
-        "critical": palette.critical,
-        "warning": palette.warning,
-        "info": palette.info,
-        "dim": palette.dim,
-    }
-    row, last = Row(width).add("  ", palette.text), 0
-    for piece in _PIECE.finditer(line):
-        row.add(line[last : piece.start()], palette.text)
-        row.add(piece[2], roles.get(piece[1], palette.text))
-        last = piece.end()
-    return row.add(line[last:], palette.text)
 
 
 def _paragraph(text: str, width: int, style: Style, theme: CellTheme) -> list[Row]:

@@ -9,9 +9,9 @@ from llmtop import format as fmt
 from llmtop.errors import LlmtopError, UnusableInput
 from llmtop.stacks.model import StackReport
 from tui.core import keys
+from tui.paint.document import paragraph_rows
 from tui.paint.rows import Row
 from tui.panes import flame
-from tui.panes.report import sentence
 from tui.screens.scrolling import ScrollingScreen
 
 
@@ -60,10 +60,7 @@ class FlameScreen(ScrollingScreen):
         self._places = []
         if report is None:
             said = self._refusal or f"reading {self.path} …"
-            return [
-                Row(width),
-                *sentence(said, width, theme.palette.warning if self._refusal else theme.palette.dim),
-            ]
+            return [Row(width), *paragraph_rows(said, "warning" if self._refusal else "dim", width, theme)]
         rows = flame.title(report, self.path.name, width, theme)
         titles = len(rows)
         rows.append(Row(width).add(f"   {'all':>6}{'self':>7}", theme.palette.dim))

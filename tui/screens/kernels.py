@@ -10,8 +10,8 @@ from llmtop import format as fmt
 from llmtop.errors import LlmtopError
 from llmtop.report_kinds.kinds import kind_named
 from tui.core import keys
+from tui.paint.document import document_rows, paragraph_rows
 from tui.paint.rows import Row
-from tui.panes.report import sentence
 from tui.screens.base import LlmtopScreen
 from tui.screens.scrolling import ScrollingScreen
 
@@ -66,19 +66,19 @@ class KernelsScreen(ScrollingScreen):
 
     def lines(self, width: int) -> list[Row]:
         """Paint all of them."""
-        from llmtop.ncu.text import lines
+        from llmtop.ncu.document import report_blocks
 
-        palette = self.cell_theme.palette
-        styles = {"title": palette.strong, "warning": palette.warning, "dim": palette.dim}
+        theme = self.cell_theme
         if self._read is None:
-            return [Row(width), *sentence(f"reading {self.path} …", width, palette.dim)]
+            return [Row(width), *paragraph_rows(f"reading {self.path} …", "dim", width, theme)]
         rows: list[Row] = []
         for path, found in self._read:
-            rows.append(Row(width).add(f"{fmt.printable(path.name)}", palette.info))
+            rows += paragraph_rows(path.name, "info", width, theme)
             if isinstance(found, LlmtopError):
-                rows += [*sentence(str(found), width, palette.warning), Row(width)]
-                continue
-            rows += [Row(width).add(text, styles.get(role, palette.text)) for text, role in lines(found, width)]
+                rows += paragraph_rows(str(found), "warning", width, theme)
+            else:
+                rows += document_rows(report_blocks(found), width, theme)
+            rows.append(Row(width))
         return rows
 
 

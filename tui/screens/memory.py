@@ -6,11 +6,11 @@ from functools import partial
 from pathlib import Path
 
 from llmtop.errors import LlmtopError, UnusableInput
+from llmtop.memory.document import memory_document
 from llmtop.memory.model import MemoryReport
 from tui.core import keys
+from tui.paint.document import document_rows, paragraph_rows
 from tui.paint.rows import Row
-from tui.panes import memory
-from tui.panes.report import sentence
 from tui.screens.scrolling import ScrollingScreen
 
 
@@ -52,11 +52,10 @@ class MemoryScreen(ScrollingScreen):
         theme = self.cell_theme
         if self._report is None:
             said = self._refusal or f"reading {self.path} …"
-            style = theme.palette.warning if self._refusal else theme.palette.dim
-            return [Row(width), *sentence(said, width, style)]
+            return [Row(width), *paragraph_rows(said, "warning" if self._refusal else "dim", width, theme)]
         key = (width, theme)
         if self._painted is None or self._painted[0] != key:
-            self._painted = key, memory.paint(self._report, self.path.name, width, theme)
+            self._painted = key, document_rows(memory_document(self._report).blocks, width, theme)
         return list(self._painted[1])
 
 

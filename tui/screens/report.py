@@ -7,9 +7,11 @@ from pathlib import Path
 from textual.message import Message
 
 from llmtop.compare.compare import Comparison, compare_reports
+from llmtop.document.model import Role
 from llmtop.errors import LlmtopError
 from llmtop.report.opaque_report import OpaqueReport
 from tui.core import keys
+from tui.paint.document import paragraph_rows
 from tui.paint.rows import Row
 from tui.panes import report as report_pane
 from tui.screens import report_picker
@@ -78,16 +80,15 @@ class ReportScreen(ScrollingScreen):
 
     def lines(self, width: int) -> list[Row]:
         """The verdict, the findings, the tables."""
-        palette = self.cell_theme.palette
         if self._text:
             rows = [Row(width)]
             for line in self._text:
-                rows += report_pane.sentence(line, width, palette.text) or [Row(width)]
+                rows += paragraph_rows(line, "text", width, self.cell_theme)
             return rows
         if self._loaded is None:
             said = self._refusal or f"reading {self.path} …"
-            style = palette.warning if self._refusal else palette.dim
-            return [Row(width), *report_pane.sentence(said, width, style)]
+            role: Role = "warning" if self._refusal else "dim"
+            return [Row(width), *paragraph_rows(said, role, width, self.cell_theme)]
         report = self._loaded.report
         against, comparison = self._comparison()
         rows = report_pane.verdict(report, self._loaded.name, against, comparison, width, self.cell_theme)

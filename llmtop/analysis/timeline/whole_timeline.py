@@ -14,9 +14,9 @@ from llmtop.analysis.steps.device_timeline import DeviceTimeline
 from llmtop.analysis.steps.step_finder import PhaseSpans
 from llmtop.analysis.timeline.step_timeline import KINDS, LONGEST_TEXT, step_of_median_length
 from llmtop.analysis.work.operators import launching_operators
+from llmtop.document.timeline import DeviceRows, PieceRow, WholeTimeline
 from llmtop.format import counted, printable
 from llmtop.naming.kernel_names import functor_of, kind_of
-from llmtop.report.whole_timeline import DeviceRows, PieceRow, WholeTimeline
 from llmtop.trace import model
 from llmtop.trace.intervals import Ns
 

@@ -11,9 +11,9 @@ from xml.etree import ElementTree
 
 from llmtop.bench.model.comparison import BenchComparison
 from llmtop.bench.model.results import Bench, BenchRun, has_enough_steps
-from llmtop.bench.output.comparison_tables import comparison_sentences
+from llmtop.bench.output.tables import comparison_sentences
 from llmtop.bench.statistics.decide import Decision
-from llmtop.format import printable
+from llmtop.format import printable, printable_lines
 
 _NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
@@ -70,4 +70,4 @@ def _decision(comparison: BenchComparison) -> ElementTree.Element:
 
 def _text(text: str) -> str:
     """Text without what XML cannot hold."""
-    return _NOT_XML.sub("?", printable(text, 2000) if "\n" not in text else text)
+    return _NOT_XML.sub("?", printable(text, 2000) if "\n" not in text else printable_lines(text))

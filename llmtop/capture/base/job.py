@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from llmtop.capture.base.step_listener import StepListener
+from llmtop.document.model import Document
 from llmtop.errors import LlmtopError
 from llmtop.protocol.wire import Hello
 from llmtop.system import procfs
@@ -119,8 +120,8 @@ class Recorded:
 
     traces: list[Path] = field(default_factory=list)
     """What a report is made from, best first; empty where there is nothing to analyse."""
-    report: tuple[str, object] | None = None
-    """(markdown, data) where the engine makes its own report."""
+    report: tuple[Document | str, object] | None = None
+    """Where the engine makes its own report: the document, or Markdown in a form of its own, and the data."""
     tool: dict[str, str] = field(default_factory=dict)
     """Which program, which version, which session."""
     notes: list[str] = field(default_factory=list)

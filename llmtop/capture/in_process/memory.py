@@ -6,6 +6,7 @@ from pathlib import Path
 
 from llmtop.capture.base.job import CaptureJob, Recorded
 from llmtop.capture.in_process.engine import InProcessEngine
+from llmtop.document.model import Document
 from llmtop.errors import UnusableInput
 
 
@@ -30,13 +31,13 @@ class MemoryEngine(InProcessEngine):
         return recorded
 
 
-def _report(folder: Path) -> tuple[str, object]:
-    """As Markdown and as data."""
+def _report(folder: Path) -> tuple[Document, object]:
+    """As a document and as data."""
     import msgspec
 
     from llmtop.memory.analyze import analyze_memory
+    from llmtop.memory.document import memory_document
     from llmtop.memory.files import memory_files
-    from llmtop.memory.text import render
 
     found = analyze_memory(memory_files([folder]) or [folder])
-    return f"```\n{render(found)}```\n", msgspec.to_builtins(found)
+    return memory_document(found), msgspec.to_builtins(found)

@@ -19,13 +19,14 @@ from llmtop.capture.perf.script import PerfStacks
 from llmtop.capture.py_spy.loading import judge_loading
 from llmtop.capture.py_spy.sampled_window import sample_window
 from llmtop.capture.py_spy.thread_states import StateSampler
+from llmtop.document.model import Document
 from llmtop.model.snapshot import LoadingCost
 from llmtop.naming import file_names
 from llmtop.nsys_cli.tool import Option
+from llmtop.stacks.document import stacks_document
 from llmtop.stacks.fold import CpuTime, fold
 from llmtop.stacks.model import Counters, ProcessStacks, StackReport, ThreadStacks
 from llmtop.stacks.samples import Stack, folded, speedscope
-from llmtop.stacks.text import markdown
 from llmtop.system import procfs
 
 
@@ -153,8 +154,8 @@ class _WindowReport:
             folder.write(trace.with_suffix(file_names.SPEEDSCOPE), speedscope(stacks, target.name, rate))
             self._recorded.traces.append(trace)
 
-    def report(self) -> tuple[str, object]:
-        """As Markdown and as data."""
+    def report(self) -> tuple[Document, object]:
+        """Return it as a document and as data."""
         begin, end = self._job.window or (0, 0)
         self._recorded.notes += self._notes
         report = StackReport(
@@ -169,7 +170,7 @@ class _WindowReport:
             loading=self._loading,
             notes=tuple(self._recorded.notes),
         )
-        return markdown(report), msgspec.to_builtins(report)
+        return stacks_document(report), msgspec.to_builtins(report)
 
 
 def _label_on_cpu(processes: tuple[ProcessStacks, ...]) -> tuple[ProcessStacks, ...]:

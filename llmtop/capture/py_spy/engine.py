@@ -26,10 +26,10 @@ from llmtop.errors import NotPossibleHere
 from llmtop.model.snapshot import LoadingCost
 from llmtop.naming import file_names
 from llmtop.nsys_cli.tool import Option
+from llmtop.stacks.document import stacks_document
 from llmtop.stacks.fold import CpuTime, fold
 from llmtop.stacks.model import ProcessStacks, StackReport
 from llmtop.stacks.samples import SampledProcess, Stack, ThreadId, folded, speedscope
-from llmtop.stacks.text import markdown
 from llmtop.system import procfs
 
 
@@ -224,7 +224,7 @@ def _finish(
         loading=loading,
         notes=tuple(notes),
     )
-    recorded.report = (markdown(report), msgspec.to_builtins(report))
+    recorded.report = (stacks_document(report), msgspec.to_builtins(report))
     return recorded
 
 

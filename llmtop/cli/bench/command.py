@@ -117,13 +117,11 @@ def _say(sentence: str) -> None:
 
 
 def _show(found: Bench, *, as_json: bool) -> None:
-    from llmtop.bench.output.comparison_text import render_outcome
-    from llmtop.bench.output.text import render
+    from llmtop.bench.output.document import bench_document
+    from llmtop.document.text import write_text
 
     if as_json:
         print_encoded(msgspec.json.format(encode_json(found), indent=2))
     else:
-        print_text(render(found))
-        outcome = render_outcome(found, shutil.get_terminal_size((100, 40)).columns)
-        if outcome:
-            print_text(f"\n{outcome}")
+        width = shutil.get_terminal_size((100, 40)).columns
+        print_text(write_text(bench_document(found), width), nl=False)

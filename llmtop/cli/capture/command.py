@@ -369,10 +369,12 @@ def _print_result(result: Result, as_json: bool) -> None:
 
 
 def _report_text(result: Result) -> str:
-    if result.report is not None:
-        from llmtop.report.render import text as render_text
+    from llmtop.document.text import write_text
+    from llmtop.report.document import brief_document
 
-        return render_text.brief(result.report, shutil.get_terminal_size((100, 40)).columns)
+    document = result.document if result.report is None else brief_document(result.report)
+    if document is not None:
+        return write_text(document, shutil.get_terminal_size((100, 40)).columns)
     written = result.folder / file_names.REPORT_TEXT
     return written.read_text(errors="replace") if written.is_file() else ""
 

@@ -10,7 +10,7 @@ import pytest
 
 from llmtop.analysis.analyze import analyze
 from llmtop.report.model import Report
-from llmtop.report.render.text import render
+from tests.support import written
 from tests.support.traces import Capture, write_sqlite
 
 CAPTURED = 0.100
@@ -70,7 +70,7 @@ def test_the_report_leads_with_it_and_says_what_the_profiler_added(tmp_path: Pat
         "input_bound: the GPU waits for input. A step takes 75.0 ms without the profiler, and the GPU works"
     )
     assert "the profiler added 25.0 ms (33.3%), which is left out" in report.summary
-    assert "without the profiler" in " ".join(render(report).split())
+    assert "without the profiler" in " ".join(written.text(report).split())
     finding = next(finding for finding in report.findings if finding.id == "input_bound")
     assert finding.share_pct == pytest.approx(13.3, abs=0.5)
     assert finding.saves_at_most_ms == pytest.approx(10, abs=0.5)

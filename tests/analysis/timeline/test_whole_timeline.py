@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from llmtop.analysis.analyze import analyze
 from llmtop.analysis.timeline import whole_timeline as made
-from llmtop.report.whole_timeline import PieceRow, WholeTimeline
+from llmtop.document.timeline import PieceRow, WholeTimeline
 from tests.support.traces import Capture, steady, write_chrome, write_sqlite
 
 

@@ -1,7 +1,7 @@
-"""A report as one HTML page that needs nothing else: no network, no other file, works from a mail attachment.
+"""A document as one HTML page that needs nothing else: no network, no other file, works from a mail attachment.
 
 The page, its style and its script are files in `page/`. Jinja2 fills them and escapes what comes from a report;
-only the drawing of the roofline, which escapes its words itself, is put in as it is.
+only the drawings, which escape their texts themselves, are put in as they are.
 The page forbids itself to load or send anything, and to run any script but its own, so even a name that got
 through could do nothing.
 """
@@ -13,19 +13,23 @@ import hashlib
 import re
 from collections.abc import Iterator
 from functools import lru_cache
+from itertools import groupby
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
+from llmtop.document.cells import clean
+from llmtop.document.model import AreaChart, Block, Document, Listing, Paragraph, RooflinePlot
+from llmtop.document.svg import area_svg, roofline_svg
+from llmtop.document.text import finding_parts, finding_sentence
+from llmtop.document.timeline import WholeTimeline
 from llmtop.format import duration, printable
-from llmtop.report.model import Report, Timeline
-from llmtop.report.render.roofline_plot import roofline_plot
-from llmtop.report.render.tables import evidence_text, first_lines, headline, shown_notes, step_lines, tables
-from llmtop.report.whole_timeline import DeviceRows, PieceRow, WholeTimeline
 
 _MOST_ROWS = 200
 """Of a table."""
+_MOST_LINES = 5000
+"""Of a listing."""
 COLORS = {
     "GEMM": "#4c78a8",
     "convolution": "#1f5f9f",
@@ -55,37 +59,50 @@ COLORS = {
 _PHASES = ("#88ccee", "#ddcc77", "#44aa99", "#cc6677", "#aa4499", "#999933", "#117733", "#332288")
 
 
-def render(report: Report) -> str:
-    """The report as one HTML page that needs no other file."""
+def write_html(document: Document) -> str:
+    """Return the document as one HTML page that needs no other file."""
     environment = _environment()
-    shown = report.whole_timeline
-    if shown is None and report.timeline is not None:
-        shown = _whole_from_step(report.timeline)
     return environment.get_template("page.html").render(
-        report=report,
-        first=first_lines(report),
-        headline=headline(report),
-        steps=step_lines(report),
-        timeline=None if shown is None else _timeline(shown),
-        plot=roofline_plot(report),  # safe as it is: it escapes every text itself
-        tables=tables(report, name_width=120),
-        notes=shown_notes(report),
+        title=document.title,
+        warning=document.warning,
+        groups=[
+            (kind, [_drawn(block) for block in blocks]) for kind, blocks in groupby(document.blocks, key=_kind)
+        ],
+        has_timeline=any(isinstance(block, WholeTimeline) for block in document.blocks),
         most_rows=_MOST_ROWS,
         policy=_policy(environment),
     )
 
 
+def _kind(block: Block) -> str:
+    """The name by which the page's template knows a block."""
+    return "Item" if isinstance(block, Paragraph) and block.is_item else type(block).__name__
+
+
+def _drawn(block: Block) -> Any:
+    """What the template needs of a block: itself, or its drawing."""
+    if isinstance(block, WholeTimeline):
+        return _timeline(block)
+    if isinstance(block, RooflinePlot):
+        return Markup(roofline_svg(block))
+    if isinstance(block, AreaChart):
+        return {"title": block.title, "svg": Markup(area_svg(block))}
+    if isinstance(block, Listing):
+        return {"title": block.title, "lines": Markup("\n").join(map(clean, block.lines[:_MOST_LINES]))}
+    return block
+
+
 @lru_cache(maxsize=1)
 def _environment() -> Environment:
     environment = Environment(
-        loader=PackageLoader("llmtop.report", "page"),
+        loader=PackageLoader("llmtop.document", "page"),
         autoescape=True,
         undefined=StrictUndefined,
-        finalize=lambda value: printable(value, 4000) if type(value) is str else value,
+        finalize=lambda value: clean(value) if type(value) is str else value,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"duration": duration, "evidence": evidence_text, "breakable": _with_line_breaks}
+    environment.filters |= {"breakable": _with_line_breaks, "parts": finding_parts, "sentence": finding_sentence}
     return environment
 
 
@@ -97,7 +114,7 @@ def _policy(environment: Environment) -> str:
 
 
 def _timeline(timeline: WholeTimeline) -> dict[str, Any]:
-    key = [(printable(kind, 40), color) for kind, color in _kind_colors(list(timeline.kinds))]
+    key = [(clean(kind), color) for kind, color in _kind_colors(list(timeline.kinds))]
     rows = [
         {
             "starts": row.starts,
@@ -113,7 +130,7 @@ def _timeline(timeline: WholeTimeline) -> dict[str, Any]:
     return {
         "title": f"{timeline.title}, {duration(timeline.length / 1e9)}",
         "devices": [
-            {"label": device.label, "rows": [printable(row.label, 80) for row in device.rows]}
+            {"label": device.label, "rows": [clean(row.label) for row in device.rows]}
             for device in timeline.devices
         ],
         "key": key,
@@ -129,34 +146,6 @@ def _timeline(timeline: WholeTimeline) -> dict[str, Any]:
     }
 
 
-def _whole_from_step(timeline: Timeline) -> WholeTimeline:
-    """The one step of a report that was made without a page in mind."""
-    kinds: dict[str, int] = {}
-    texts: dict[str, int] = {}
-    rows = []
-    for row in timeline.rows:
-        spans = sorted(row.spans, key=lambda span: span.start)
-        starts = [round(span.start * 1e9) for span in spans]
-        rows.append(
-            PieceRow(
-                label=row.label,
-                starts=tuple(start - before for before, start in zip([0, *starts], starts, strict=False)),
-                lengths=tuple(round(span.seconds * 1e9) for span in spans),
-                kinds=tuple(kinds.setdefault(span.kind, len(kinds)) for span in spans),
-                texts=tuple(texts.setdefault(span.text, len(texts)) for span in spans),
-                fills=tuple(round(100 * span.fill) for span in spans),
-            )
-        )
-    which = f"Step {timeline.step} of the whole ones" if timeline.step is not None else "The beginning"
-    return WholeTimeline(
-        title=which,
-        length=max(round(timeline.seconds * 1e9), 1),
-        kinds=tuple(kinds),
-        texts=tuple(texts),
-        devices=(DeviceRows(label="", rows=tuple(rows)),),
-    )
-
-
 _LONG_WORD = re.compile(r"\S{24,}")
 _PARTS = re.compile(r"(?<=[_<,/.:;=&|])(?=[^_<,/.:;=&|\s])")
 
@@ -164,7 +153,7 @@ _PARTS = re.compile(r"(?<=[_<,/.:;=&|])(?=[^_<,/.:;=&|\s])")
 def _with_line_breaks(text: str) -> Markup:
     """The text, escaped; in long words, names of kernels and files, a line may end between their parts."""
     made, after = Markup(), 0
-    text = printable(text, 4000)
+    text = clean(text)
     for word in _LONG_WORD.finditer(text):
         made += escape(text[after : word.start()]) + _MAY_BREAK.join(_PARTS.split(word[0]))
         after = word.end()

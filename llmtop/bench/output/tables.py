@@ -1,4 +1,4 @@
-"""A comparison, a ranking or plain runs as sentences and tables: what the terminal and Markdown have in common."""
+"""Tables and sentences on runs, on a comparison and on a ranking."""
 
 from __future__ import annotations
 
@@ -6,10 +6,8 @@ from llmtop.bench.model.comparison import BenchComparison, FigureChange, Ranking
 from llmtop.bench.model.fact_differences import difference_texts
 from llmtop.bench.model.results import METRICS, Bench
 from llmtop.bench.statistics.decide import change_text
-from llmtop.format import DASH, count, counted, duration, number, printable, size
-from llmtop.report.render.text_table import TextTable
-
-_MOST_WORDS = 200
+from llmtop.document.model import Table, columns
+from llmtop.format import DASH, count, counted, duration, figure, number, percent, size
 
 
 def value_text(value: float | None, unit: str) -> str:
@@ -20,19 +18,17 @@ def value_text(value: float | None, unit: str) -> str:
         return duration(value)
     if unit == "B":
         return size(value)
+    if unit == "J":
+        return f"{figure(value)} J"
     if unit in ("%", "W"):
         return number(value, 1, unit if unit == "%" else f" {unit}")
-    return f"{value:.4g}" if value < 9_999.5 else count(value)
+    return figure(value) if value < 9_999.5 else count(value)
 
 
-def comparison_table(found: BenchComparison) -> TextTable:
+def comparison_table(found: BenchComparison) -> Table:
     """Every figure that both sides have."""
-    return TextTable(
-        title="Compared",
-        header=("figure", "baseline", "candidate", "change", "worse by, 95%", "beyond noise"),
-        rows=[_row(change) for change in found.changes],
-        most=len(METRICS),
-    )
+    heads = columns(("figure",), ("baseline", "candidate", "change", "worse by, 95%", "beyond noise"))
+    return Table("Compared", heads, [_row(change) for change in found.changes], most=len(METRICS))
 
 
 def _row(change: FigureChange) -> tuple[str, ...]:
@@ -52,7 +48,7 @@ def _interval_text(low: float, high: float) -> str:
     return f"{low + 0.0:+.{digits}f} … {high + 0.0:+.{digits}f}%"
 
 
-def ranking_table(found: Ranking) -> TextTable:
+def ranking_table(found: Ranking) -> Table:
     """The values, best first."""
     rows = []
     alone = not any(value.as_good_as_best for value in found.values[1:])
@@ -60,39 +56,33 @@ def ranking_table(found: Ranking) -> TextTable:
         first = place == 0
         rows.append(
             (
-                printable(value.label, 60),
+                value.label,
                 value_text(value.median, found.unit),
                 DASH if first else change_text(value.behind_pct),
                 DASH if first else _interval_text(value.behind_low_pct, value.behind_high_pct),
                 ("best" if alone else DASH) if first else ("no" if value.as_good_as_best else "yes"),
             )
         )
-    return TextTable(
-        title="Ranked",
-        header=("value", found.title, "than the first", "worse by", "worse beyond noise"),
-        rows=rows,
-        most=len(rows),
-    )
+    heads = columns(("value",), (found.title, "than the first", "worse by", "worse beyond noise"))
+    return Table("Ranked", heads, rows, most=len(rows))
 
 
-def runs_table(found: Bench) -> TextTable:
+def runs_tables(found: Bench) -> list[Table]:
     """Every figure over the runs of each variant."""
-    titles = {metric.name: metric for metric in METRICS}
-    rows = [
-        (
-            f"{titles[name].title}{f' ({printable(label, 40)})' if label else ''}",
-            value_text(over.median, titles[name].unit),
-            value_text(over.lowest, titles[name].unit),
-            value_text(over.highest, titles[name].unit),
-            f"{over.spread_pct:.1f}%",
-        )
-        for label, figures in found.figures.items()
-        for name, over in figures.items()
-        if name in titles
-    ]
-    return TextTable(
-        title="Runs", header=("figure", "median", "lowest", "highest", "spread"), rows=rows, most=len(rows) or 1
-    )
+    tables = []
+    for label, figures in found.figures.items():
+        rows = [
+            (
+                metric.title,
+                *(value_text(value, metric.unit) for value in (over.median, over.lowest, over.highest)),
+                percent(over.spread_pct, 1),
+            )
+            for metric in METRICS
+            if (over := figures.get(metric.name)) is not None
+        ]
+        heads = columns(("figure",), ("median", "lowest", "highest", "spread"))
+        tables.append(Table(label or "Runs", heads, rows, most=len(METRICS)))
+    return tables
 
 
 def comparison_sentences(found: BenchComparison) -> list[str]:
@@ -103,18 +93,18 @@ def comparison_sentences(found: BenchComparison) -> list[str]:
     how = "interleaved, compared as pairs" if found.paired else "not interleaved"
     if found.changes and not found.against.startswith("the history"):
         lines.append(
-            f"Against {printable(found.against, _MOST_WORDS)}: {counted(found.baseline_runs, 'run')} and "
+            f"Against {found.against}: {counted(found.baseline_runs, 'run')} and "
             f"{counted(found.candidate_runs, 'run')}, {how}; 95% confidence."
         )
     elif found.changes:
-        lines.append(f"Against {printable(found.against, _MOST_WORDS)}, medians of each; 95% confidence.")
+        lines.append(f"Against {found.against}, medians of each; 95% confidence.")
     if found.block_steps is not None:
         steps = "single steps" if found.block_steps == 1 else f"blocks of {found.block_steps} steps"
         lines.append(f"Resampled by runs, then by {steps}: {found.block_reason}.")
     if found.differs:
-        differences = "; ".join(printable(one, _MOST_WORDS) for one in difference_texts(found.differs))
+        differences = "; ".join(difference_texts(found.differs))
         lines.append(f"The environments differ: {differences}.")
-    lines += [f"{printable(note, 400)}" for note in found.notes]
+    lines += found.notes
     if found.capture:
         lines.append(f"Captured, with the compared report beside it: {found.capture}")
     return lines
@@ -132,5 +122,5 @@ def headline(found: Bench) -> tuple[str, str]:
         return found.state, why
     return (
         "measured",
-        f"{counted(sum(run.attached for run in found.runs), 'run')} of {printable(' '.join(found.command), 120)}",
+        f"{counted(sum(run.attached for run in found.runs), 'run')} of {' '.join(found.command)}",
     )

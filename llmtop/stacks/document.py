@@ -1,18 +1,16 @@
-"""A report on Python stacks as text: a terminal's sixty lines, or all of it; and as Markdown."""
+"""A report on Python stacks as a document: a tree a thread, and where each thread stands most often."""
 
 from __future__ import annotations
 
-import textwrap
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from msgspec import structs
 
-from llmtop.format import BRIEF_LINES, counted, duration, percent, printable, shorten_middle
+from llmtop.document.model import BRIEF_LINES, Block, Column, Document, Listing, Paragraph, Table, columns
+from llmtop.format import counted, duration, percent
 from llmtop.stacks.model import Counters, HotFrame, ProcessStacks, StackNode, StackReport, ThreadStacks
-
-Style = Callable[[str, str], str]
 
 OWN = "▸"
 """Before the script's own code; never colour alone."""
@@ -33,56 +31,28 @@ class Shown:
     hottest: tuple[HotFrame, ...]
 
 
-def render(report: StackReport, width: int = 100, style: Style | None = None) -> str:
-    """All of it: every tree with frames down to half a percent."""
-    paint = style or _plain
-    width = max(60, min(width, 160))
-    lines = _head(report, width, paint)
+def stacks_document(report: StackReport) -> Document:
+    """Return all of it: every tree with frames down to half a percent."""
+    blocks: list[Block] = [*_head(report)]
     for one in shown_trees(report):
-        lines += ["", *_thread(one, width, paint, _FULL_PCT, len(one.hottest))]
-    for text in (*_idle_threads_text(report), *report.notes):
-        lines += ["", *_wrapped(text, width)]
-    return "\n".join(lines) + "\n"
+        blocks += [Listing(one.title, list(tree_lines(one.tree, _FULL_PCT))), _hot_table(one, len(one.hottest))]
+    blocks += [Paragraph(text) for text in (*_idle_threads_text(report), *report.notes)]
+    return Document(report_title(report), blocks, warning=report.stopped_early or "")
 
 
-def brief(report: StackReport, width: int = 100, style: Style | None = None) -> str:
-    """What is to be read first, in `BRIEF_LINES` lines at most."""
-    paint = style or _plain
-    width = max(60, min(width, 160))
-    lines = _head(report, width, paint)
+def brief_stacks(report: StackReport) -> Document:
+    """Return what is to be read first."""
+    blocks: list[Block] = [replace(block, most_lines=3 if block.is_lead else None) for block in _head(report)]
     every = shown_trees(report)
-    trees = every[:_BRIEF_THREADS]
-    left_out = len(every) - len(trees)
-    told = (*_idle_threads_text(report)[:2], *report.notes[:2])
-    last = [line for text in told for line in _wrapped(printable(text, 3 * width), width)]
-    more = f", and {counted(left_out, 'more thread')}" if left_out else ""
-    last += [f"llmtop report --full has every frame{more}."]
-    tails = [_hot_lines(one, width, paint, _BRIEF_HOTTEST) for one in trees]
-    bodies = [list(tree_lines(one.tree, width, _BRIEF_PCT, whole=False)) for one in trees]
-    kept = [len(body) for body in bodies]
-    # A blank, a title and the sign of what was cut a tree; a blank before the last lines.
-    room = BRIEF_LINES - len(lines) - len(last) - 1 - sum(3 + len(tail) for tail in tails)
-    while sum(kept) > max(room, len(kept)):
-        kept[kept.index(max(kept))] -= 1
-    for one, body, tail, number in zip(trees, bodies, tails, kept, strict=True):
-        lines += ["", paint(printable(one.title, width), "title"), *body[:number]]
-        if number < len(body):
-            lines.append(paint(f"        … {counted(len(body) - number, 'frame')} more", "dim"))
-        lines += tail
-    return "\n".join([*lines, "", *(paint(line, "dim") for line in last)]) + "\n"
-
-
-def markdown(report: StackReport) -> str:
-    """The report for a file beside the capture."""
-    lines = [f"**{printable(report.stopped_early, 400)}**", ""] if report.stopped_early else []
-    lines += [f"# {report_title(report)}", "", summary(report), "", sampling_text(report), ""]
-    lines += [line for text in (*loading_text(report), *counters_text(report)) for line in (text, "")]
-    for one in shown_trees(report):
-        lines += [f"## {one.title}", "", "```", *tree_lines(one.tree, 100, 1.0), "```", ""]
-        lines += ["| innermost | anywhere | frame |", "| ---: | ---: | --- |"]
-        lines += [f"| {own} | {total} | `{text}` |" for own, total, text in _hot_cells(one, 10)]
-        lines += [""]
-    return "\n".join([*lines, *(f"{text}\n" for text in (*_idle_threads_text(report), *report.notes))])
+    for one in every[:_BRIEF_THREADS]:
+        lines = list(tree_lines(one.tree, _BRIEF_PCT, whole=False))
+        blocks += [Listing(one.title, lines), _hot_table(one, _BRIEF_HOTTEST)]
+    said = (*_idle_threads_text(report)[:2], *report.notes[:2])
+    blocks += [Paragraph(text, "dim", most_lines=3) for text in said]
+    left_out = len(every) - _BRIEF_THREADS
+    more = f", and {counted(left_out, 'more thread')}" if left_out > 0 else ""
+    blocks.append(Paragraph(f"llmtop report --full has every frame{more}.", "dim"))
+    return Document(report_title(report), blocks, warning=report.stopped_early or "", most_lines=BRIEF_LINES)
 
 
 def report_title(report: StackReport) -> str:
@@ -223,12 +193,11 @@ def merge_trees(trees: list[StackNode]) -> StackNode:
     )
 
 
-def tree_lines(root: StackNode, width: int = 100, least_pct: float = 1.0, whole: bool = True) -> Iterator[str]:
+def tree_lines(root: StackNode, least_pct: float = 1.0, whole: bool = True) -> Iterator[str]:
     """The tree as lines of text with the share of each frame.
 
     Args:
         root: the thread.
-        width: characters of a line.
         least_pct: what has a smaller share is left out.
         whole: whether every frame has its line; else a run of library frames that call nothing else is cut short.
     """
@@ -244,7 +213,7 @@ def tree_lines(root: StackNode, width: int = 100, least_pct: float = 1.0, whole:
         through = f"… {passed} calls … " if passed > 1 else ""
         mark = OWN if node.own else " "
         indent = "  " * min(depth, _DEEPEST_INDENT)
-        yield printable(f"{share:5.1f}% {mark} {indent}{through}{_place(node)}", width)
+        yield f"{share:5.1f}% {mark} {indent}{through}{_place(node)}"
         for child in node.children:
             yield from walk(child, depth + 1)
 
@@ -260,22 +229,21 @@ def _only_child(node: StackNode) -> StackNode | None:
 
 def _place(node: StackNode) -> str:
     if not node.file:
-        return printable(node.name)
+        return node.name
     file = Path(node.file).name
     for part in ("site-packages/", "dist-packages/"):
         if part in node.file:
             file = node.file.rpartition(part)[2]
-    return printable(f"{node.name} ({file}{'' if node.line is None else f':{node.line}'})")
+    return f"{node.name} ({file}{'' if node.line is None else f':{node.line}'})"
 
 
-def _head(report: StackReport, width: int, paint: Style) -> list[str]:
-    early = printable(report.stopped_early or "", 400)
-    lines = [paint(line, "warning") for line in (_wrapped(early, width)[:3] if early else [])]
-    lines += [paint(line, "dim") for line in _wrapped(report_title(report), width)[:2]]
-    lines += ["", *(paint(line, "title") for line in _wrapped(summary(report), width)[:3])]
-    for text in (*loading_text(report), *counters_text(report)):
-        lines += ["", *_wrapped(text, width)]
-    return [*lines, *(paint(line, "dim") for line in _wrapped(sampling_text(report), width))]
+def _head(report: StackReport) -> list[Paragraph]:
+    return [
+        Paragraph(report_title(report), "dim"),
+        Paragraph(summary(report), "title", is_lead=True),
+        *(Paragraph(text, is_lead=True) for text in (*loading_text(report), *counters_text(report))),
+        Paragraph(sampling_text(report), "dim"),
+    ]
 
 
 def counters_text(report: StackReport) -> list[str]:
@@ -315,20 +283,10 @@ def loading_text(report: StackReport) -> list[str]:
     ]
 
 
-def _thread(one: Shown, width: int, paint: Style, least_pct: float, hottest: int) -> list[str]:
-    tree = tree_lines(one.tree, width, least_pct)
-    return [paint(printable(one.title, width), "title"), *tree, *_hot_lines(one, width, paint, hottest)]
-
-
-def _hot_lines(one: Shown, width: int, paint: Style, most: int) -> list[str]:
-    cells = _hot_cells(one, most)
-    rows = [f"  {own:>9}  {total:>8}  {shorten_middle(text, width - 24)}" for own, total, text in cells]
-    return [paint("  innermost  anywhere  frame", "dim"), *rows]
-
-
-def _hot_cells(one: Shown, most: int) -> list[tuple[str, str, str]]:
+def _hot_table(one: Shown, most: int) -> Table:
+    """The frames that are innermost most often."""
     total = max(one.tree.samples, 1)
-    return [
+    rows = [
         (
             percent(100 * frame.self_samples / total, 1),
             percent(100 * frame.total_samples / total, 1),
@@ -336,6 +294,8 @@ def _hot_cells(one: Shown, most: int) -> list[tuple[str, str, str]]:
         )
         for frame in one.hottest[:most]
     ]
+    heads = (*columns((), ("innermost", "anywhere")), Column("frame", is_text=True, cut="middle"))
+    return Table("", heads, rows, most=most)
 
 
 def _idle_threads_text(report: StackReport) -> list[str]:
@@ -357,11 +317,3 @@ def _idle_threads_text(report: StackReport) -> list[str]:
     if ours:
         told.append(f"Left out: {counted(ours, 'thread')} of llmtop's own.")
     return told
-
-
-def _wrapped(text: str, width: int) -> list[str]:
-    return textwrap.wrap(printable(text, 4000), width, break_long_words=True) or [""]
-
-
-def _plain(text: str, _role: str) -> str:
-    return text
