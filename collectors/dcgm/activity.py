@@ -19,6 +19,7 @@ from msgspec.structs import replace
 
 from collectors.base import pipeline
 from collectors.dcgm.page import URL, DcgmPage
+from collectors.gpu import dcgm_names
 from collectors.gpu.bounds import plausible_values
 from llmtop import config
 from llmtop.errors import UnusableInput
@@ -38,10 +39,10 @@ STALE_SECONDS = 90.0
 
 _ACTIVITY: Final = ("sm_active_pct", "sm_occupancy_pct", "tensor_active_pct", "dram_active_pct")
 FIELDS: Final[Mapping[str, tuple[str, float]]] = {
-    "DCGM_FI_PROF_SM_ACTIVE": ("sm_active_pct", 100.0),
-    "DCGM_FI_PROF_SM_OCCUPANCY": ("sm_occupancy_pct", 100.0),
-    "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE": ("tensor_active_pct", 100.0),
-    "DCGM_FI_PROF_DRAM_ACTIVE": ("dram_active_pct", 100.0),
+    dcgm_names.SM_ACTIVE: ("sm_active_pct", 100.0),
+    dcgm_names.SM_OCCUPANCY: ("sm_occupancy_pct", 100.0),
+    dcgm_names.TENSOR_ACTIVE: ("tensor_active_pct", 100.0),
+    dcgm_names.DRAM_ACTIVE: ("dram_active_pct", 100.0),
     "DCGM_FI_PROF_PCIE_RX_BYTES": ("pcie_rx_bytes_per_s", 1.0),
     "DCGM_FI_PROF_PCIE_TX_BYTES": ("pcie_tx_bytes_per_s", 1.0),
     "DCGM_FI_PROF_NVLINK_RX_BYTES": ("nvlink_rx_bytes_per_s", 1.0),
@@ -161,7 +162,7 @@ def parse_activity(text: str, now: float) -> dict[Place, dict[str, float]]:
             continue
         if uuid and math.isfinite(value):
             field, factor = FIELDS[name]
-            found.setdefault((uuid, told.get("GPU_I_ID", "")), {})[field] = value * factor
+            found.setdefault((uuid, told.get(dcgm_names.INSTANCE_LABEL, "")), {})[field] = value * factor
     sound = {place: plausible_values(values, {}) for place, values in found.items()}
     return {place: values for place, values in sound.items() if values}
 

@@ -13,11 +13,12 @@ from typing import Final, NamedTuple
 from prometheus_client.core import GaugeMetricFamily, UntypedMetricFamily
 
 from collectors.exporter.totals import label
+from collectors.gpu import dcgm_names
 from llmtop.hardware.gpu_errors import xids_in
 from llmtop.model.snapshot import Gpu
 
 _MIB: Final = 1 << 20
-_LABELS: Final = ("gpu", "UUID", "modelName", "GPU_I_PROFILE", "GPU_I_ID", "Hostname", "hostname")
+_LABELS: Final = ("gpu", "UUID", "modelName", "GPU_I_PROFILE", dcgm_names.INSTANCE_LABEL, "Hostname", "hostname")
 _PROFILE: Final = re.compile(r"MIG (\d+g\.\d+gb\S*)")
 XID: Final = "DCGM_FI_DEV_XID_ERRORS"
 
@@ -47,18 +48,18 @@ def _free(gpu: Gpu) -> float | None:
 FIELDS: Final = (
     _Field("DCGM_FI_DEV_GPU_UTIL", "GPU utilization (in %)", _scaled("util_pct", 1)),
     _Field("DCGM_FI_DEV_MEM_COPY_UTIL", "Memory utilization (in %)", _scaled("mem_util_pct", 1)),
-    _Field("DCGM_FI_DEV_POWER_USAGE", "Power draw (in W)", _scaled("power_watts", 1)),
-    _Field("DCGM_FI_DEV_ENFORCED_POWER_LIMIT", "Power limit (in W)", _scaled("power_limit_watts", 1)),
+    _Field(dcgm_names.POWER_USAGE, "Power draw (in W)", _scaled("power_watts", 1)),
+    _Field(dcgm_names.POWER_LIMIT, "Power limit (in W)", _scaled("power_limit_watts", 1)),
     _Field("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", "Energy (in mJ)", _scaled("energy_joules", 1000), counts=True),
     _Field("DCGM_FI_DEV_FB_USED", "Framebuffer memory used (in MiB)", _scaled("mem_used_bytes", 1 / _MIB)),
     _Field("DCGM_FI_DEV_FB_FREE", "Framebuffer memory free (in MiB)", _free),
     _Field("DCGM_FI_DEV_SM_CLOCK", "SM clock frequency (in MHz)", _scaled("sm_clock_mhz", 1)),
-    _Field("DCGM_FI_DEV_GPU_TEMP", "GPU temperature (in C)", _scaled("temperature_c", 1)),
+    _Field(dcgm_names.TEMPERATURE, "GPU temperature (in C)", _scaled("temperature_c", 1)),
     _Field("DCGM_FI_DEV_MEMORY_TEMP", "Memory temperature (in C)", _scaled("mem_temperature_c", 1)),
-    _Field("DCGM_FI_PROF_SM_ACTIVE", "Ratio of cycles an SM has work", _scaled("sm_active_pct", 0.01)),
-    _Field("DCGM_FI_PROF_SM_OCCUPANCY", "Ratio of resident warps", _scaled("sm_occupancy_pct", 0.01)),
-    _Field("DCGM_FI_PROF_PIPE_TENSOR_ACTIVE", "Ratio of tensor cycles", _scaled("tensor_active_pct", 0.01)),
-    _Field("DCGM_FI_PROF_DRAM_ACTIVE", "Ratio of cycles with memory traffic", _scaled("dram_active_pct", 0.01)),
+    _Field(dcgm_names.SM_ACTIVE, "Ratio of cycles an SM has work", _scaled("sm_active_pct", 0.01)),
+    _Field(dcgm_names.SM_OCCUPANCY, "Ratio of resident warps", _scaled("sm_occupancy_pct", 0.01)),
+    _Field(dcgm_names.TENSOR_ACTIVE, "Ratio of tensor cycles", _scaled("tensor_active_pct", 0.01)),
+    _Field(dcgm_names.DRAM_ACTIVE, "Ratio of cycles with memory traffic", _scaled("dram_active_pct", 0.01)),
 )
 
 

@@ -15,6 +15,7 @@ import msgspec
 
 from llmtop.errors import NotPossibleHere, UnusableInput
 from llmtop.format import printable
+from llmtop.naming.addresses import PROMETHEUS_EXAMPLE
 from llmtop.version import __version__
 
 LIMIT_SECONDS = 8.0
@@ -104,7 +105,7 @@ class Client:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise UnusableInput(
-                f"{printable(redacted_url(url), _WORDS)!r} is no URL of a Prometheus: http://node:9090"
+                f"{printable(redacted_url(url), _WORDS)!r} is no URL of a Prometheus: {PROMETHEUS_EXAMPLE}"
             )
         access = access or Credentials(user=parts.username, password=parts.password or "")
         headers = {"User-Agent": f"llmtop/{__version__}", "Accept": "application/json"}
