@@ -19,6 +19,7 @@ from msgspec import Meta, Struct, field
 from llmtop.errors import UnusableInput
 from llmtop.format import printable
 from llmtop.model.bottlenecks import AlertId
+from llmtop.naming.addresses import DCGM_EXPORTER
 from llmtop.system.inputs import read_input
 
 NAME = "config.toml"
@@ -38,7 +39,7 @@ Dcgm = Annotated[
     str,
     Meta(
         pattern=r"^(none|http://[^/\s]+(/\S*)?)$",
-        description='a URL of http such as "http://127.0.0.1:9400/metrics", or "none",',
+        description=f'a URL of http such as "{DCGM_EXPORTER}", or "none",',
     ),
 ]
 Steps = Annotated[int, Meta(ge=1, le=1000, description="a whole number of steps from 1 to 1000")]

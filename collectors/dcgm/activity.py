@@ -19,6 +19,7 @@ from msgspec.structs import replace
 
 from collectors.base import pipeline
 from collectors.dcgm.page import URL, DcgmPage
+from collectors.gpu import dcgm_names
 from collectors.gpu.bounds import plausible_values
 from llmtop import config
 from llmtop.errors import UnusableInput
@@ -155,7 +156,7 @@ def parse_activity(text: str, now: float) -> dict[Place, dict[str, float]]:
             continue
         if uuid and math.isfinite(value):
             field, factor = FIELDS[name]
-            found.setdefault((uuid, told.get("GPU_I_ID", "")), {})[field] = value * factor
+            found.setdefault((uuid, told.get(dcgm_names.INSTANCE_LABEL, "")), {})[field] = value * factor
     sound = {place: plausible_values(values, {}) for place, values in found.items()}
     return {place: values for place, values in sound.items() if values}
 

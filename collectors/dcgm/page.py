@@ -9,9 +9,9 @@ from urllib.parse import urlsplit
 
 from collectors.base.listener import Listener, is_trusted, listeners, name_uids, untrusted_uids
 from llmtop.errors import UnusableInput
+from llmtop.naming.addresses import DCGM_EXPORTER
 
-URL = "http://127.0.0.1:9400/metrics"
-"""Where it listens unless told otherwise."""
+URL = DCGM_EXPORTER
 MAX_BYTES = 8 << 20
 """Of an answer: a node of 16 GPUs with 80 fields each has 400 KiB."""
 LIMIT_SECONDS = 2.0

@@ -13,11 +13,12 @@ from typing import Final
 from prometheus_client.core import GaugeMetricFamily, UntypedMetricFamily
 
 from collectors.exporter.totals import label
+from collectors.gpu import dcgm_names
 from llmtop.hardware.gpu_errors import xids_in
 from llmtop.model.signals import SERIES, Series, Signal
 from llmtop.model.snapshot import Gpu
 
-_LABELS: Final = ("gpu", "UUID", "modelName", "GPU_I_PROFILE", "GPU_I_ID", "Hostname", "hostname")
+_LABELS: Final = ("gpu", "UUID", "modelName", "GPU_I_PROFILE", dcgm_names.INSTANCE_LABEL, "Hostname", "hostname")
 _PROFILE: Final = re.compile(r"MIG (\d+g\.\d+gb\S*)")
 XID: Final = "DCGM_FI_DEV_XID_ERRORS"
 

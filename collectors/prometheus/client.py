@@ -15,6 +15,7 @@ import msgspec
 
 from llmtop.errors import NotPossibleHere, UnusableInput
 from llmtop.format import printable
+from llmtop.naming.addresses import PROMETHEUS_EXAMPLE
 from llmtop.version import __version__
 
 LIMIT_SECONDS = 8.0
@@ -217,7 +218,7 @@ def split_url(url: str) -> SplitResult:
         is_usable = False
     if not is_usable:
         raise UnusableInput(
-            f"{printable(redacted_url(url), _WORDS)!r} is no URL of a Prometheus: http://node:9090"
+            f"{printable(redacted_url(url), _WORDS)!r} is no URL of a Prometheus: {PROMETHEUS_EXAMPLE}"
         )
     return parts
 

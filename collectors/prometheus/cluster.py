@@ -10,6 +10,7 @@ from typing import NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
+from collectors.gpu import dcgm_names
 from collectors.prometheus.client import Answer, Client, QueryError, SeriesValue
 from collectors.prometheus.cluster_view import (
     ClusterView,
@@ -316,7 +317,7 @@ def _alert_weight(alert: NodeAlert) -> tuple[float, str]:
 def _cells(samples: Iterable[SeriesValue]) -> dict[str, tuple[GpuCell, ...]]:
     found: dict[str, list[GpuCell]] = defaultdict(list)
     for one in samples:
-        gpu = _text(one, "gpu") + (f":{instance}" if (instance := _text(one, "GPU_I_ID")) else "")
+        gpu = _text(one, "gpu") + (f":{instance}" if (instance := _text(one, dcgm_names.INSTANCE_LABEL)) else "")
         found[_text(one, "node")].append(GpuCell(gpu=gpu, power_ratio=one.value))
     return {
         node: tuple(sorted(cells, key=lambda cell: (len(cell.gpu), cell.gpu))) for node, cells in found.items()

@@ -12,6 +12,9 @@ from functools import cache
 from importlib.resources import files
 from typing import Final
 
+from collectors.gpu import dcgm_names
+from llmtop.naming import file_names
+
 TAG: Final = "is"
 """The label by which one query's parts are told apart."""
 MAX_LATE, MAX_BEHIND, MAX_CRITICAL = 8, 20, 40
@@ -29,7 +32,7 @@ _RECORD: Final = re.compile(r"^ {6}- record: (\S+)\n {8}expr: (.*(?:\n {9,}.*)*)
 @cache
 def recorded_expressions() -> dict[str, str]:
     """What each recorded series of the rules that ship is made of, down to series that are scraped."""
-    text = (files("llmtop") / "data" / "prometheus-rules.yml").read_text(encoding="utf-8")
+    text = (files("llmtop") / "data" / file_names.PROMETHEUS_RULES).read_text(encoding="utf-8")
     found: dict[str, str] = {}
     for name, expr in _RECORD.findall(text):
         flat = " ".join(expr.removeprefix(">-").split())
@@ -137,12 +140,12 @@ def charts(node: str, instances: Collection[str]) -> tuple[tuple[str, str, str],
     def gpus(name: str) -> str:
         return f'({name}{{hostname={mine}}} or {name}{{Hostname={mine},hostname=""}})'
 
-    power, limit = gpus("DCGM_FI_DEV_POWER_USAGE"), gpus("DCGM_FI_DEV_ENFORCED_POWER_LIMIT")
+    power, limit = gpus(dcgm_names.POWER_USAGE), gpus(dcgm_names.POWER_LIMIT)
     return (
         ("power of the limit, mean", "%", f"100 * avg({power}) / avg({limit})"),
         ("power of the limit, least", "%", f"100 * min({power}) / min({limit})"),
-        ("SM active, mean", "%", f"100 * avg({gpus('DCGM_FI_PROF_SM_ACTIVE')})"),
-        ("hottest GPU", " C", f"max({gpus('DCGM_FI_DEV_GPU_TEMP')})"),
+        ("SM active, mean", "%", f"100 * avg({gpus(dcgm_names.SM_ACTIVE)})"),
+        ("hottest GPU", " C", f"max({gpus(dcgm_names.TEMPERATURE)})"),
         ("step, slowest rank", " s", f'max(llmtop_recent_step_seconds{{percentile="50",{there}}})'),
         ("wait for other ranks", " s/s", f"avg(rate(llmtop_comm_wait_seconds_total{{{there}}}[1m]))"),
     )

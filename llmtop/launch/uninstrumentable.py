@@ -9,9 +9,12 @@ from llmtop.environment.python_facts import PYTHON
 from llmtop.errors import NotPossibleHere
 from llmtop.format import printable
 from llmtop.launch.inject._llmtop_watch import ABI
+from llmtop.naming import variable_names
 from llmtop.redaction.secret_filter import words_without_secrets
 from llmtop.system import procfs
 
+OFF_REASON = f"{variable_names.OFF} is set"
+"""Why nothing is instrumented then."""
 _WITH_VALUE = "WX"
 """Options of the interpreter whose value may be the next word."""
 _LAST = "cm"

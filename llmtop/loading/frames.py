@@ -77,10 +77,11 @@ _CALLS: dict[str, Work] = {
     for name in names.split()
 }
 """What a line of the script calls, by its full name or the first parts of it."""
-_WORKER = "torch/utils/data/_utils/worker.py"
+TORCH_WORKER = "torch/utils/data/_utils/worker.py"
 _FETCH = "torch/utils/data/_utils/fetch.py"
 _COLLATE = ("torch/utils/data/_utils/collate.py", "torch/utils/data/_utils/pin_memory.py")
-_BEGINS = ("multiprocessing/process.py", "threading.py")
+CHILD_PROCESS = "multiprocessing/process.py"
+_BEGINS = (CHILD_PROCESS, "threading.py")
 _LOADER = "torch/utils/data/dataloader.py"
 _TRANSFER = re.compile(r"/multiprocessing/(?:reductions?|reduction|resource_sharer|connection|queues|pool)\.py$")
 _LOADING_PACKAGES = re.compile(
@@ -184,7 +185,7 @@ def _of_worker(frames: Sequence[Frame]) -> list[Frame]:
 
     Of a DataLoader's worker what is below its loop; nothing while that waits for an index.
     """
-    at = next((index for index, frame in enumerate(frames) if frame.file.endswith(_WORKER)), None)
+    at = next((index for index, frame in enumerate(frames) if frame.file.endswith(TORCH_WORKER)), None)
     if at is None:
         begun = [
             index

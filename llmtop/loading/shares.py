@@ -13,7 +13,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-from llmtop.loading.frames import Calls, IsGenerator, StackActivity, classify_stack, loading_frame
+from llmtop.loading.frames import (
+    CHILD_PROCESS,
+    TORCH_WORKER,
+    Calls,
+    IsGenerator,
+    StackActivity,
+    classify_stack,
+    loading_frame,
+)
 from llmtop.loading.seen import LoaderSamples, Waits
 from llmtop.stacks.samples import MAIN, Stack
 
@@ -139,14 +147,8 @@ def _workers(seen: LoaderSamples, calls: Calls, looks: int) -> list[LoaderThread
             continue
         if stack.thread.name == MAIN or stack.thread.os_id == stack.process.pid:
             by.setdefault(stack.process.pid, []).append(stack)
-    torch = {
-        pid
-        for pid, stacks in by.items()
-        if any(_has(stack, "torch/utils/data/_utils/worker.py") for stack in stacks)
-    }
-    chosen = torch or {
-        pid for pid, stacks in by.items() if all(_has(stack, "multiprocessing/process.py") for stack in stacks)
-    }
+    torch = {pid for pid, stacks in by.items() if any(_has(stack, TORCH_WORKER) for stack in stacks)}
+    chosen = torch or {pid for pid, stacks in by.items() if all(_has(stack, CHILD_PROCESS) for stack in stacks)}
     found = []
     for pid in sorted(chosen):
         told = [(classify_stack(stack.frames, calls), stack.samples) for stack in by[pid]]

@@ -15,3 +15,6 @@ FOLDED_STACKS = ".folded"
 SPEEDSCOPE = ".speedscope.json"
 CHROME_TRACE_OF_XLA = ".trace.json.gz"
 XSPACE = ".xplane.pb"
+
+PROMETHEUS_RULES = "prometheus-rules.yml"
+"""In llmtop/data: the recording and alerting rules that ship."""

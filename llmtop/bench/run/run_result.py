@@ -16,7 +16,7 @@ from llmtop.bench.run.run_steps import RunSteps
 from llmtop.bench.run.run_watch import RunWatch
 from llmtop.errors import UnusableInput
 from llmtop.format import counted
-from llmtop.launch.uninstrumentable import flag_message, unattachable_reason, unsupported_python_flag
+from llmtop.launch.uninstrumentable import OFF_REASON, flag_message, unattachable_reason, unsupported_python_flag
 from llmtop.naming import variable_names
 
 
@@ -87,7 +87,7 @@ def _no_steps_reason(run: BenchRun, *, attached: bool) -> str:
     if attached:
         return "it attached, and ended no step; llmtop doctor says what is seen of a training"
     if os.environ.get(variable_names.OFF):
-        return "LLMTOP_OFF is set"
+        return OFF_REASON
     if option := unsupported_python_flag(run.command):
         return flag_message(option)
     program = shutil.which(run.command[0]) or run.command[0]

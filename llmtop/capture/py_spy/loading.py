@@ -74,19 +74,7 @@ def sample_burst(pid: int, step_seconds: float | None = None) -> LoadingCost | N
     looks = StateSampler([pid])
     first = cpu_times.read_cpu_times([pid])
     # Unasked, and of trainings that may be short of CPUs: it takes what they leave.
-    command = [
-        "nice",
-        "-n",
-        "19",
-        str(outside.find_py_spy()),
-        "record",
-        "--pid",
-        str(pid),
-        "--duration",
-        str(BURST_SECONDS),
-    ]
-    command += ["--rate", str(BURST_HZ), "--format", "raw", "--threads", "--idle", "--subprocesses"]
-    command += ["--full-filenames", "--nonblocking", "--output", f"/dev/fd/{kept}"]
+    command = ["nice", "-n", "19", *outside.record_command(pid, BURST_SECONDS, BURST_HZ, f"/dev/fd/{kept}")]
     quiet = subprocess.DEVNULL
     try:
         with suppress(subprocess.TimeoutExpired, OSError):

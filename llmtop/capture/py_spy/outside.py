@@ -80,6 +80,26 @@ def dump(pid: int) -> tuple[stacks.ThreadStack, ...]:
     return stacks.sort_threads(found)
 
 
+def record_command(
+    pid: int, seconds: int, rate_hz: float, output: Path | str, *, native: bool = False
+) -> list[str]:
+    """Return the command that writes the stacks of a process, and of those that it starts, as folded stacks.
+
+    Args:
+        pid: of the process.
+        seconds: after which py-spy ends by itself.
+        rate_hz: looks a second.
+        output: the file to write.
+        native: with the frames of C and C++, for which py-spy pauses the process at each look.
+
+    Raises:
+        NotPossibleHere: py-spy is not there.
+    """
+    command = [str(find_py_spy()), "record", "--pid", str(pid), "--duration", str(seconds), "--rate", str(rate_hz)]
+    command += ["--format", "raw", "--threads", "--idle", "--subprocesses", "--full-filenames"]
+    return [*command, "--native" if native else "--nonblocking", "--output", str(output)]
+
+
 def _dump_worker(pid: int) -> tuple[stacks.ThreadStack, ...]:
     try:
         return _run_dump(pid, pid)
@@ -139,14 +159,7 @@ class PySpyRecording:
         # Bounded, so that a py-spy whose monitor was killed ends as well.
         bound = math.ceil(3 * (job.plan.seconds or recording_seconds(job))) + 30
         self._stopped_before = procfs.is_stopped(target.pid)
-        command = [str(find_py_spy()), "record", "--pid", str(target.pid), "--duration", str(bound)]
-        command += ["--rate", str(self.rate_hz), "--format", "raw", "--threads", "--idle", "--subprocesses"]
-        command += [
-            "--full-filenames",
-            "--native" if self._native else "--nonblocking",
-            "--output",
-            str(self._raw),
-        ]
+        command = record_command(target.pid, bound, self.rate_hz, self._raw, native=self._native)
         try:
             self._process = subprocess.Popen(
                 command,

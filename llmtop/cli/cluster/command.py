@@ -12,6 +12,7 @@ import click
 from llmtop.cli.live.command import range_check, require_terminal
 from llmtop.cli.output import write_json, write_text
 from llmtop.errors import EXIT_DONE, NotPossibleHere, UnusableInput
+from llmtop.naming.addresses import PROMETHEUS_EXAMPLE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,7 +27,9 @@ TOKEN_VARIABLE, PASSWORD_VARIABLE = "LLMTOP_PROMETHEUS_TOKEN", "LLMTOP_PROMETHEU
 
 
 @click.command()
-@click.option("--prometheus", "url", metavar="URL", help=f"The server: http://node:9090; by default ${VARIABLE}.")
+@click.option(
+    "--prometheus", "url", metavar="URL", help=f"The server: {PROMETHEUS_EXAMPLE}; by default ${VARIABLE}."
+)
 @click.option("--run", metavar="NAME", help="This run alone, by the name that the header shows.")
 @click.option(
     "--token-file", type=click.Path(path_type=Path), metavar="FILE", help=f"A bearer token; or ${TOKEN_VARIABLE}."
@@ -66,8 +69,8 @@ def cluster(
     url = url or server_url()
     if not url:
         raise UnusableInput(
-            f"where is the Prometheus? Give --prometheus http://node:9090, set {VARIABLE}, or write prometheus = "
-            '"http://node:9090" below [cluster] in config.toml'
+            f"where is the Prometheus? Give --prometheus {PROMETHEUS_EXAMPLE}, set {VARIABLE}, or write "
+            f'prometheus = "{PROMETHEUS_EXAMPLE}" below [cluster] in config.toml'
         )
     if not (once or as_json):
         require_terminal("llmtop cluster --once or --json")

@@ -17,6 +17,8 @@ from llmtop.cli.live.command import MAX_INTERVAL, MIN_INTERVAL, range_check
 from llmtop.cli.output import print_text
 from llmtop.errors import EXIT_DONE, NotPossibleHere, UnusableInput
 from llmtop.format import printable
+from llmtop.naming import file_names
+from llmtop.naming.addresses import DCGM_EXPORTER
 
 if TYPE_CHECKING:
     from collectors.base.pipeline import Stage
@@ -24,7 +26,6 @@ if TYPE_CHECKING:
 
 PORT = 9401
 LOOPBACK = "127.0.0.1"
-_RULES = "prometheus-rules.yml"
 
 
 @click.command()
@@ -61,7 +62,7 @@ _RULES = "prometheus-rules.yml"
 @click.option(
     "--dcgm-exporter",
     metavar="URL",
-    help="What it exports of GPUs is left to it; none: there is none. By default http://127.0.0.1:9400/metrics, "
+    help=f"What it exports of GPUs is left to it; none: there is none. By default {DCGM_EXPORTER}, "
     "if root or this user listens there.",
 )
 @click.option(
@@ -94,7 +95,7 @@ def export(
     One a node, in the job and as its user.
     """
     if rules:
-        print_text((files("llmtop") / "data" / _RULES).read_text(encoding="utf-8"), nl=False)
+        print_text((files("llmtop") / "data" / file_names.PROMETHEUS_RULES).read_text(encoding="utf-8"), nl=False)
         return EXIT_DONE
     listens = port is not None or textfile is None
     _check(certfile, keyfile, file_sd, all_users, listens=listens)

@@ -97,12 +97,17 @@ def _report_obstacles(
     """Say what is known to go wrong already; else have the command's own processes say how it went."""
     from llmtop.launch.environment import announcing_environment, quiet_environment
     from llmtop.launch.inject._llmtop_watch import QUIET
-    from llmtop.launch.uninstrumentable import flag_message, unattachable_reason, unsupported_python_flag
+    from llmtop.launch.uninstrumentable import (
+        OFF_REASON,
+        flag_message,
+        unattachable_reason,
+        unsupported_python_flag,
+    )
 
     if quiet or environment.get(QUIET):
         return quiet_environment(environment)
     if environment.get(variable_names.OFF):
-        why: str | None = "LLMTOP_OFF is set"
+        why: str | None = OFF_REASON
     elif option := unsupported_python_flag(command):
         why = flag_message(option)
     else:
