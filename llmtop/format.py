@@ -219,7 +219,7 @@ _OBEYED_IN_JSON = re.compile(
 
 
 def encode_json(value: object, encode: Callable[[object], bytes] | None = None) -> bytes:
-    """Encode a value as JSON, also where a text in it stands for bytes that are no UTF-8.
+    """Encode a value as `escaped_json`, also where a text in it stands for bytes that are no UTF-8.
 
     Names of files and words of a command line may hold such bytes; Python keeps each as half a character, which
     JSON cannot have.
@@ -235,9 +235,9 @@ def encode_json(value: object, encode: Callable[[object], bytes] | None = None) 
 
     encode = encode or msgspec.json.encode
     try:
-        return encode(value)
+        return escaped_json(encode(value))
     except UnicodeEncodeError:
-        return encode(_encodable(msgspec.to_builtins(value)))
+        return escaped_json(encode(_encodable(msgspec.to_builtins(value))))
 
 
 def _encodable(value: Any) -> Any:
