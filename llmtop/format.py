@@ -214,17 +214,24 @@ def escaped_json(data: bytes) -> bytes:
     ones below a blank only. The value stays the same."""
     if data.isascii() and b"\x7f" not in data:
         return data
-    return _OBEYED_IN_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", data.decode()).encode()
+    return _OBEYED_IN_JSON.sub(_as_json_escape, data.decode()).encode()
+
+
+def _as_json_escape(found: re.Match[str]) -> str:
+    units = found[0].encode("utf-16-be")  # JSON writes what is beyond four digits as two halves
+    return "".join(f"\\u{units[at : at + 2].hex()}" for at in range(0, len(units), 2))
 
 
 _OBEYED_IN_JSON = re.compile(
-    "[\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]"
+    "[\x7f-\x9f\xad\u0600-\u0605\u061c\u06dd\u070f\u0890\u0891\u08e2\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f"
+    "\ufeff\ufff9-\ufffb\U000110bd\U000110cd\U00013430-\U0001343f\U0001bca0-\U0001bca3\U0001d173-\U0001d17a"
+    "\U000e0000-\U000e007f]"
 )
-"""C1 controls, and what formats or turns text round: outside ASCII they stand in strings only."""
+"""C1 controls, and what formats, hides or turns text round: outside ASCII they stand in strings only."""
 
 
 def encode_json(value: object, encode: Callable[[object], bytes] | None = None) -> bytes:
-    """Encode a value as JSON, also where a text in it stands for bytes that are no UTF-8.
+    """Encode a value as `escaped_json`, also where a text in it stands for bytes that are no UTF-8.
 
     Names of files and words of a command line may hold such bytes; Python keeps each as half a character, which
     JSON cannot have.
@@ -240,9 +247,9 @@ def encode_json(value: object, encode: Callable[[object], bytes] | None = None) 
 
     encode = encode or msgspec.json.encode
     try:
-        return encode(value)
+        return escaped_json(encode(value))
     except UnicodeEncodeError:
-        return encode(_encodable(msgspec.to_builtins(value)))
+        return escaped_json(encode(_encodable(msgspec.to_builtins(value))))
 
 
 def _encodable(value: Any) -> Any:

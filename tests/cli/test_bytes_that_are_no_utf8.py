@@ -15,7 +15,7 @@ from llmtop.recording.reader_writer import Reader
 from tests.support import preloaded
 from tests.support.processes import environment
 
-ODD = b"odd\x9b\xff"
+ODD = b"odd\x9b\xff\x1b[2J" + "\x9b2J\u202e".encode()
 TRAINING = """
 import llmtop, time
 llmtop.attach()
@@ -68,3 +68,5 @@ def test_json_recordings_and_captures_of_such_a_training(
     assert done.returncode == 0, done.stderr
     (captured,) = out.iterdir()
     assert "odd" in json.loads((captured / "capture.json").read_bytes())["command"]
+    for file in captured.iterdir():
+        assert file.read_text().replace("\n", "").isprintable(), f"{file.name} may be read in a terminal"

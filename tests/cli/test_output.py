@@ -87,6 +87,7 @@ def test_replayed_json_has_the_texts_of_the_recording(place: Path) -> None:
 def test_json_for_a_terminal_is_of_the_same_value(value: object) -> None:
     written = escaped_json(msgspec.json.encode(value))
     assert msgspec.json.decode(written) == value
+    assert not [char for char in written.decode() if unicodedata.category(char) in ("Cc", "Cf", "Zl", "Zp")]
     bidirectional = "\u200e\u200f\u061c\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
     assert not re.search(f"[\x00-\x1f\x7f-\x9f{bidirectional}\u2028\u2029]", written.decode())
 
@@ -101,9 +102,16 @@ def test_styled_lines_keep_their_colours_alone(text: str) -> None:
     assert len(printable_lines(text)) == len(text)
 
 
+def test_characters_that_hide_text_are_escaped_in_json() -> None:
+    hidden = [chr(code) for code in range(0x110000) if unicodedata.category(chr(code)) in ("Cc", "Cf", "Zl", "Zp")]
+    written = escaped_json(msgspec.json.encode(hidden))
+    assert msgspec.json.decode(written) == hidden
+    assert written.isascii()
+
+
 def test_one_module_of_the_command_line_writes_to_standard_streams() -> None:
     found = []
-    files = [*(REPOSITORY / "llmtop" / "cli").glob("*.py"), REPOSITORY / "llmtop" / "__main__.py"]
+    files = [*(REPOSITORY / "llmtop" / "cli").rglob("*.py"), REPOSITORY / "llmtop" / "__main__.py"]
     for path in files:
         calls = [node.func for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
         written = {ast.unparse(call) for call in calls} & {

@@ -99,7 +99,7 @@ def test_a_look_keeps_nothing_alive_and_changes_nothing() -> None:
             seen = sight.look(thread.ident or 0, step)
             assert seen is not None
             assert seen.words.startswith("test_outside_causes.py:")
-            assert seen.words.endswith("end.wait()")
+            assert seen.words.endswith("end.wait(100)")
         end.set()
         thread.join(100)
         assert gone.wait(10), "without a collection of garbage"
