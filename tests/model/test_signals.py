@@ -77,11 +77,7 @@ OUTPUTS = {
 """Files that loop over the table, and the fields that they name nevertheless."""
 READERS = {
     "analysis/roofline.py": {"SM active"},  # a counter of nsys
-    "prometheus/queries.py": {
-        "DCGM_FI_DEV_POWER_USAGE", "DCGM_FI_DEV_ENFORCED_POWER_LIMIT", "DCGM_FI_PROF_SM_ACTIVE",
-        "DCGM_FI_DEV_GPU_TEMP",
-    },
-}  # fmt: skip
+}
 """Files that name one signal for a purpose of their own, and what they name."""
 
 
