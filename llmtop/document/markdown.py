@@ -61,8 +61,10 @@ def _titled(title: str, text: str) -> str:
 
 
 def _finding(finding: Finding) -> str:
-    name = f"{escape(finding.name)} ({finding.severity})" if finding.name else finding.severity
-    lines = [f"### {name}", escape(finding_sentence(finding))]
+    summary = escape(finding_sentence(finding))
+    lines = [f"**{summary}**"]
+    if finding.name:
+        lines = [f"### {escape(finding.name)} ({finding.severity})", summary]
     items = [f"- {label}: {escape(text)}" for label, text in finding_parts(finding) if label != "next"]
     if items:
         lines.append("\n".join(items))

@@ -195,11 +195,11 @@ def _first_lines(lines: list[str], most: int | None) -> list[str]:
     return [*lines[: most - 1], f"{shown.rpartition(' ')[0] or shown[:-2]} …"]  # a word goes for the sign
 
 
-def finding_lines(finding: Finding, width: int) -> list[Line]:
+def finding_lines(finding: Finding, width: int, *, with_sign: bool = True) -> list[Line]:
     """Return the sign and the sentence of a finding, then its parts."""
-    sign = SIGNS.get(finding.severity, "·")
+    sign = f"{SIGNS.get(finding.severity, '·')} " if with_sign else ""
     name = f"{clean(finding.name)} ({finding.severity}): " if finding.name else ""
-    summary = wrap(f"{sign} {name}{clean(finding_sentence(finding))}", width, "", INDENT)
+    summary = wrap(f"{sign}{name}{clean(finding_sentence(finding))}", width, "", INDENT if with_sign else "")
     lines = _lines(_first_lines(summary, finding.most_lines), finding.severity)
     most = None if finding.most_lines is None else finding.most_lines - 1
     for label, text in finding_parts(finding):

@@ -34,7 +34,8 @@ def _kernel(kernel: KernelJudgement) -> list[Block]:
     poor = [
         Finding(
             severity="warning",
-            summary=f"{reading.name}: {reading.text}",
+            summary=reading.text,
+            name=reading.name,
             evidence=f"healthy: {reading.threshold} ({reading.source})" if reading.threshold else "",
             todo=reading.todo,
         )

@@ -118,6 +118,12 @@ def test_what_cannot_be_done_is_one_sentence(
     assert done.stdout == ""
 
 
+def test_a_comparison_has_every_form(tmp_path: Path) -> None:
+    done = _run("compare", HEALTHY, HEALTHY, "--markdown", "--html", tmp_path / "page.html")
+    assert done.stdout.startswith("# Comparison\n")
+    assert "<h1>Comparison</h1>" in (tmp_path / "page.html").read_text()
+
+
 def test_a_page_that_cannot_be_written(tmp_path: Path) -> None:
     done = _run("report", HEALTHY, "--html", tmp_path / "no" / "page.html")
     assert done.returncode == 3

@@ -50,6 +50,8 @@ _OURS = re.compile(
     r"\x1b\[[0-9;?<>=$]*[A-Za-z]|\x1b[=>]|\x1b\]22;[a-z-]+\x07|\x1b\]52;c;[A-Za-z0-9+/=]*\x07(?!QZ)|\x07(?!QZ)"
 )
 """What Textual and llmtop write: modes, colours and places, the shape of the pointer, the clipboard, the bell."""
+_AFTER_TEXT = rf"(?:(?<={MARK})|(?<=\n))"
+"""Before a line end of the data stands what `text` puts there; elsewhere llmtop breaks a line that is too long."""
 _ORDINARY = "\r\n\t"
 _DEEPEST = 8
 _KEPT = {("Ability", "engine"): "nsys"}
@@ -188,7 +190,7 @@ def obeyed(written: bytes) -> list[str]:
     found = [
         shown[at.start() - 20 : at.end() + 12]
         for piece in PIECES
-        for at in re.finditer(r"(?<!·)" + re.escape(piece + MARK), shown)  # after a dot llmtop breaks a long line
+        for at in re.finditer((_AFTER_TEXT if piece == "\n" else "") + re.escape(piece + MARK), shown)
     ]
     titles = [title for title in _TITLE.findall(shown) if not title.isprintable()]
     rest = _OURS.sub("", _TITLE.sub("", shown))

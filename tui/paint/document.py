@@ -25,7 +25,7 @@ def document_rows(blocks: Sequence[Block], width: int, theme: CellTheme) -> list
         width: of the screen.
         theme: how to draw.
     """
-    return _rows(document_lines(Document("", blocks), width - 2), width, theme)
+    return _rows(document_lines(Document("", blocks), width - 1), width, theme)
 
 
 def paragraph_rows(text: str, role: Role, width: int, theme: CellTheme) -> list[Row]:
@@ -53,7 +53,7 @@ def finding_rows(
     row.add(pad(clean(finding.name), 20), palette.strong).add(pad(finding.share, 6, right=True), palette.text)
     if not is_unfolded:
         return [row.add("  " + clip(clean(finding.summary), row.free_cells - 2), cursor)]
-    lines = finding_lines(replace(finding, name=""), width - _INDENT - 1)
+    lines = finding_lines(replace(finding, name=""), width - _INDENT, with_sign=False)
     return [row, *_rows(lines, width, theme, _INDENT), Row(width)]
 
 

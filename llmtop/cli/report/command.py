@@ -7,10 +7,8 @@ from pathlib import Path
 
 import click
 
-from llmtop.cli.output import print_text
 from llmtop.cli.percent_option import parse_percent
-from llmtop.cli.report.rendered import print_rendered
-from llmtop.errors import NotPossibleHere
+from llmtop.cli.report.rendered import html_option, markdown_option, print_rendered, refuse_both
 from llmtop.system.inputs import Limits
 
 
@@ -39,7 +37,7 @@ _no_limits = click.option(
 @click.argument("paths", metavar="PATH...", type=click.Path(path_type=Path), nargs=-1, required=True)
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 @click.option("--full", is_flag=True, help="Print all of it; without, what is to be read first, in 60 lines.")
-@click.option("--markdown", is_flag=True, help="Print it as Markdown.")
+@markdown_option
 @click.option(
     "--html", type=click.Path(path_type=Path, dir_okay=False), help="Write one page with a timeline to FILE."
 )
@@ -68,26 +66,10 @@ def report(
     from llmtop.report_kinds.kind import ReadOptions
     from llmtop.report_kinds.kinds import read_document
 
-    if as_json and markdown:
-        raise click.UsageError("--json and --markdown exclude each other")
+    refuse_both(as_json=as_json, markdown=markdown)
     options = ReadOptions(Limits(lifted=no_limits), steps, html=html is not None, markdown=markdown)
     document = read_document(paths, options)
-    if html is not None:
-        _write(html, document.html())
-        print_text(f"written: {html}", err=True)
-        if not (as_json or markdown):
-            return
-    if markdown:
-        print_text(document.markdown(), nl=False)
-    else:
-        print_rendered(document, as_json=as_json, full=full)
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise NotPossibleHere(f"{path} cannot be written: {error.strerror}") from None
+    print_rendered(document, as_json=as_json, full=full, markdown=markdown, html=html)
 
 
 @click.command()
@@ -102,9 +84,19 @@ def _write(path: Path, text: str) -> None:
     help="Exit with 1 when the median step became slower by more than PCT percent (5 or 5%), noise respected; "
     "with 3 where two different profilers leave that open.",
 )
+@markdown_option
+@html_option
 @_no_limits
 def compare(
-    *, before: Path, after: Path, as_json: bool, full: bool, fail_over: float | None, no_limits: bool
+    *,
+    before: Path,
+    after: Path,
+    as_json: bool,
+    full: bool,
+    fail_over: float | None,
+    markdown: bool,
+    html: Path | None,
+    no_limits: bool,
 ) -> None:
     """Say what moved between two captures, recordings or reports: the step, what it is lost to, phases, operators,
     kernels and NCCL, a step and device by device.
@@ -115,7 +107,8 @@ def compare(
     from llmtop.errors import EXIT_FINDING
     from llmtop.report_kinds.kinds import compare_documents
 
+    refuse_both(as_json=as_json, markdown=markdown)
     found = compare_documents(before, after, Limits(lifted=no_limits), fail_over)
-    print_rendered(found, as_json=as_json, full=full)
+    print_rendered(found, as_json=as_json, full=full, markdown=markdown, html=html)
     if fail_over is not None and found.is_slower_by(fail_over):
         raise click.exceptions.Exit(EXIT_FINDING)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from llmtop.cli.output import print_json, print_text
-from llmtop.cli.report.rendered import print_rendered
+from llmtop.cli.report.rendered import html_option, markdown_option, print_rendered, refuse_both
 from llmtop.errors import EXIT_DONE, NotPossibleHere, UnusableInput
 from llmtop.format import count, counted, duration, percent, printable
 
@@ -43,6 +43,8 @@ if TYPE_CHECKING:
     help="Folder for what ncu writes; without, beside the capture.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print it as one JSON object.")
+@markdown_option
+@html_option
 def kernel(
     *,
     path: Path,
@@ -53,6 +55,8 @@ def kernel(
     timeout: float,
     out: Path | None,
     as_json: bool,
+    markdown: bool,
+    html: Path | None,
 ) -> int:
     """The ncu command for the hottest kernels of a capture, and what ncu measured of them.
 
@@ -65,11 +69,15 @@ def kernel(
     from llmtop.report_kinds.kind import ReadOptions
     from llmtop.report_kinds.kinds import read_document
 
+    refuse_both(as_json=as_json, markdown=markdown)
     if path.suffix == SUFFIX:
         if run_it or command:
             raise click.UsageError(f"{path} is what ncu wrote already: --run and a command are for a capture")
-        print_rendered(read_document([path], ReadOptions(), "kernel"), as_json=as_json, full=True)
+        found = read_document([path], ReadOptions(), "kernel")
+        print_rendered(found, as_json=as_json, full=True, markdown=markdown, html=html)
         return EXIT_DONE
+    if (markdown or html is not None) and not run_it:
+        raise click.UsageError("--markdown and --html show what ncu measured: add --run, or give an .ncu-rep")
     report, rows = _hot(path, top)
     words = list(command) or _recorded(report)
     if not run_it:
@@ -86,7 +94,7 @@ def kernel(
         )
     folder = (out or _beside(path)).absolute()
     measured = KernelsDocument(_run(report, rows, words, timeout, folder, yes=yes))
-    print_rendered(measured, as_json=as_json, full=True)
+    print_rendered(measured, as_json=as_json, full=True, markdown=markdown, html=html)
     return EXIT_DONE
 
 

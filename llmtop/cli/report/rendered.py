@@ -1,15 +1,17 @@
-"""Print a report or a comparison of any kind, as JSON or as text with the terminal's width and colours."""
+"""Print a report or a comparison of any kind: as JSON, Markdown, a page, or text of the terminal's width."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from llmtop.cli.output import print_encoded, print_text
+from llmtop.errors import NotPossibleHere
 
 if TYPE_CHECKING:
     from llmtop.report_kinds.kind import Rendered
@@ -17,19 +19,50 @@ if TYPE_CHECKING:
 _COLORS = {"critical": "red", "warning": "yellow"}
 
 
-def print_rendered(found: Rendered, *, as_json: bool, full: bool) -> None:
+markdown_option = click.option("--markdown", is_flag=True, help="Print it as Markdown.")
+html_option = click.option(
+    "--html", type=click.Path(path_type=Path, dir_okay=False), help="Write one page to FILE."
+)
+
+
+def refuse_both(*, as_json: bool, markdown: bool) -> None:
+    """Raise a usage error if two forms are asked for on standard output."""
+    if as_json and markdown:
+        raise click.UsageError("--json and --markdown exclude each other")
+
+
+def print_rendered(
+    found: Rendered, *, as_json: bool, full: bool, markdown: bool = False, html: Path | None = None
+) -> None:
     """Print what was read.
 
     Args:
         found: a report or a comparison.
         as_json: as one line of JSON.
         full: all of it; else what is to be read first.
+        markdown: as Markdown.
+        html: a file to write the page to; nothing else is printed then but what another option asks for.
+
+    Raises:
+        NotPossibleHere: the file cannot be written.
     """
+    if html is not None:
+        _write(html, found.html())
+        print_text(f"written: {html}", err=True)
     if as_json:
         print_encoded(found.json())
-    else:
+    elif markdown:
+        print_text(found.markdown(), nl=False)
+    elif html is None:
         width = shutil.get_terminal_size((100, 40)).columns
         print_text(found.text(width, _paint if _colored() else None, full=full), nl=False, styled=True)
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise NotPossibleHere(f"{path} cannot be written: {error.strerror}") from None
 
 
 def _colored() -> bool:
