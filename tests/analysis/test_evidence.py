@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from llmtop.report.model import Report
-from tests.analysis.test_causes import ENGINES, idle_us, report_of, steps
+from tests.analysis.idle.test_causes import ENGINES, idle_us, report_of, steps
 from tests.support.traces import Capture
 
 

@@ -1,4 +1,4 @@
-"""Baselines, histories and what CI is told, on made-up runs; tests/cli/test_bench_gate.py has real ones."""
+"""Baselines, histories and what CI is told, on made-up runs; tests/cli/bench/test_bench_gate.py has real ones."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from llmtop.report.model import Report
 from tests.support import hostile
 from tests.support.preloaded import llmtop
 from tests.support.processes import REPOSITORY
-from tests.tui.test_no_escapes import captured, recorded
+from tests.tui.terminal.test_no_escapes import captured, recorded
 
 _OBEYED = ("Cc", "Cf", "Cs", "Co", "Zl", "Zp")
 

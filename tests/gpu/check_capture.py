@@ -34,7 +34,7 @@ from llmtop.nsys_cli import tool as nsys
 from tests.support.processes import REPOSITORY, environment, wait_for
 
 SCRIPT = REPOSITORY / "examples" / "train_gpt.py"
-KINETO = REPOSITORY / "tests" / "capture" / "launch_with_kineto.py"
+KINETO = REPOSITORY / "tests" / "capture" / "kineto" / "launch_with_kineto.py"
 RUN = (sys.executable, "-m", "llmtop", "run", "--no-auto")
 ROUNDS = 6
 ROUNDS_OF_RANKS = 4

@@ -68,7 +68,8 @@ TERMINAL_THEME = "llmtop-terminal"
 """The terminal's own colours and background: the only theme at 16 colours and without colour."""
 
 # Neighbours in a step differ by 12 (CIEDE2000) to all eyes, those without red or green receptors among them;
-# tests/tui/test_colours.py reckons it. By role: compute, backward, h2d, optimizer, input, comm, sync, others.
+# tests/tui/paint/test_colours.py reckons it.
+# By role: compute, backward, h2d, optimizer, input, comm, sync, others.
 _PHASES_DARK = ("#7faff1", "#63e1bd", "#9661e0", "#a7d962", "#d177ab", "#86e1ea", "#9d9743", "#7b7f88")
 _PHASES_LIGHT = ("#0c256e", "#1a8261", "#5c24cd", "#3f5228", "#a75c8b", "#2b4650", "#72722f", "#5c6166")
 _PHASES_16 = ("bright_blue", "cyan", "magenta", "green", "white", "bright_cyan", "bright_green", "bright_white")

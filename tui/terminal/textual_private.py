@@ -1,6 +1,6 @@
 """Every private name of Textual that the screen needs.
 
-No other file under tui/ uses one (`tests/tui/test_textual_private.py`).
+No other file under tui/ uses one (`tests/tui/terminal/test_textual_private.py`).
 Textual may rename them in any release. All are in 8.2.5, the oldest version that pyproject.toml allows, and in
 8.2.8, with which the tests run. Each has a test that fails when Textual drops it.
 """

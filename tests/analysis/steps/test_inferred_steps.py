@@ -9,7 +9,7 @@ import pytest
 
 from llmtop.analysis.analyze import analyze_trace
 from llmtop.report.model import Report
-from tests.analysis.test_causes import ENGINES, report_of
+from tests.analysis.idle.test_causes import ENGINES, report_of
 from tests.support.traces import Capture
 
 PERIOD = 10_000.0

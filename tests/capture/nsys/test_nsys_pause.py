@@ -22,7 +22,7 @@ from llmtop.protocol import wire
 from llmtop.protocol.client import Connection
 from tests.capture.conftest import Start, Training
 from tests.capture.killed import kill_capture_at
-from tests.capture.under_nsys import abandon, plan, ranges, session_state
+from tests.capture.nsys.under_nsys import abandon, plan, ranges, session_state
 from tests.support.installed import needs
 from tests.support.processes import environment, wait_for
 from tests.support.trainings import Heard

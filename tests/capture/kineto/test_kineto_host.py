@@ -203,7 +203,7 @@ def test_launchers_and_spawned_workers_are_no_trainings(host: FabricHost, tmp_pa
 def dropping(host: FabricHost, how_many: int) -> Iterator[int]:
     """The pid of a process that drops so many configurations."""
     with subprocess.Popen(
-        [sys.executable, "-m", "tests.capture.drops_configs", str(how_many)],
+        [sys.executable, "-m", "tests.capture.kineto.drops_configs", str(how_many)],
         env=environment(**daemon.environment(host.directory)),
         stdout=subprocess.DEVNULL,
         cwd=REPOSITORY,

@@ -17,7 +17,7 @@ from llmtop.capture import take
 from llmtop.capture.base.job import Plan, Target
 from llmtop.nsys_cli import tool as nsys
 from tests.capture.conftest import Start, Training
-from tests.capture.under_nsys import plan, ranges, session_state
+from tests.capture.nsys.under_nsys import plan, ranges, session_state
 from tests.support.processes import environment, wait_for
 
 pytestmark = [pytest.mark.nsys, pytest.mark.usefixtures("real_nsys")]

@@ -26,7 +26,7 @@ from llmtop.report.model import from_json
 from tests.support import torch_xla_stand_in as stand_in
 from tests.support.processes import REPOSITORY, environment, stop, wait_for
 from tests.trace.files.test_xspace import XPROF, with_xprof
-from tests.trace.test_torch_xla_traces import DATA
+from tests.trace.xla.test_torch_xla_traces import DATA
 
 REAL = os.environ.get("LLMTOP_TORCH_XLA", "")
 ENGINE = ENGINES["xla.profiler"]

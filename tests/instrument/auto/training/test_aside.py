@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integrations.test_auto_loops import MODEL
+from tests.instrument.auto.training.test_loops import MODEL
 from tests.support.steps import Recorded, Zygote
 
 pytestmark = pytest.mark.torch

@@ -23,7 +23,7 @@ from llmtop.system import procfs
 from llmtop.trace.nsys.nvtx_operators import parse_operator_range
 from tests.capture.conftest import Start, Training
 from tests.capture.killed import kill_capture_at
-from tests.capture.under_nsys import plan, session_state, touch_within
+from tests.capture.nsys.under_nsys import plan, session_state, touch_within
 from tests.support.processes import wait_for
 from tests.support.trainings import Heard
 

@@ -16,7 +16,7 @@ from tests.support.steps import Zygote
 
 needs("torch")
 
-SCRIPT = Path(__file__).parents[1] / "support" / "oom_training.py"
+SCRIPT = Path(__file__).parents[2] / "support" / "oom_training.py"
 ROOT = SCRIPT.parents[2]
 
 

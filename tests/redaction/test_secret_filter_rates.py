@@ -12,7 +12,7 @@ import pytest
 from llmtop.redaction.secret_filter import variable_without_secrets, without_secrets, words_without_secrets
 from tests.support.pattern_examples import example
 
-_ROOT = Path(__file__).parents[1]
+_ROOT = Path(__file__).parents[2]
 _OWN = "secret"
 """Files so called hold secrets for tests."""
 _EXAMPLES = 30

@@ -11,7 +11,7 @@ from rich.cells import cell_len
 
 from llmtop.model.snapshot import Process, Snapshot
 from screenshots.scenes import scene
-from tests.tui.test_painting import LOOKS, painted, viewed
+from tests.tui.paint.test_painting import LOOKS, painted, viewed
 from tui.core.layout import alert_rows
 from tui.state.view import View
 

@@ -8,7 +8,7 @@ import pytest
 
 from llmtop.capture.py_spy import outside
 from tests.capture.conftest import Start, start
-from tests.tui.test_capture_screens import beside, running, shows
+from tests.tui.screens.test_capture_screens import beside, running, shows
 
 __all__ = ["start"]  # a fixture
 

@@ -21,7 +21,7 @@ from tui.state import process_ref
 from tui.state.alerts import AlertLog
 
 SIZES = [(60, 15), (80, 24), (100, 12), (120, 30), (200, 50), (250, 70)]
-DEMO = Path(__file__).resolve().parents[2] / "llmtop" / "data" / "demo.llmtop.gz"
+DEMO = Path(__file__).resolve().parents[3] / "llmtop" / "data" / "demo.llmtop.gz"
 
 
 def alert(kind: str, severity: str = "warning", since: float = 990.0, **fields: Any) -> Alert:

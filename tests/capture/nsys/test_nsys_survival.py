@@ -17,7 +17,7 @@ from llmtop.errors import NotPossibleHere
 from llmtop.nsys_cli import tool as nsys
 from tests.capture.conftest import Start, Training
 from tests.capture.killed import kill_capture_at
-from tests.capture.under_nsys import abandon, plan, ranges, session_state, touch_within
+from tests.capture.nsys.under_nsys import abandon, plan, ranges, session_state, touch_within
 from tests.support.processes import wait_for
 
 pytestmark = [pytest.mark.nsys, pytest.mark.usefixtures("real_nsys")]

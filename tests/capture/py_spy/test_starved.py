@@ -22,7 +22,7 @@ from llmtop.capture.py_spy import engine as py_spy
 from llmtop.capture.py_spy.loading import LoadingMonitor, sample_burst
 from llmtop.model.snapshot import LoadingCost
 from llmtop.system import procfs
-from tests.capture.starved.slow_disk import held_back, put, slow_reads
+from tests.capture.py_spy.starved.slow_disk import held_back, put, slow_reads
 from tests.support import written
 from tests.support.processes import wait_for
 
