@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import lru_cache
+from statistics import median
 
 from msgspec import Struct
 from rich.cells import cell_len
@@ -19,6 +20,7 @@ from llmtop import format as fmt
 from llmtop.model import gpu_busy, ownership
 from llmtop.model.snapshot import Alert, Gpu, Rank, Snapshot
 from tui.core.columns import Column, ColumnContext, fitting
+from tui.core.layout import FULL_WIDTH
 from tui.paint import alert_style, gpu_names
 from tui.paint.gpu_metrics import BY_KEY, GIB, Hue
 from tui.paint.past_strip import add_strip
@@ -28,9 +30,13 @@ from tui.series.heights import FigureHistory
 from tui.state.history import key_of
 from tui.state.view import View
 
-LEAST_STATE = 14
+LEAST_STATE = 13
+"""Cells; the longest word of an alert has as many."""
+_USUAL_STATE, _USUAL_WIDTH = 18, 120
 _LEAST_STRIP = 10
 _MOST_STATE = 34
+_LEAST_WIDTH, _WIDE_GAPS = 60, 140
+_LEAST_WIDTH, _WIDE_GAPS = 60, 140
 _HEAD = 2
 """Cells for the mark at the left."""
 
@@ -84,15 +90,19 @@ def _sum_or_none(one: float | None, other: float | None) -> float | None:
     return None if one is None and other is None else (one or 0.0) + (other or 0.0)
 
 
-def _per_s(value: float | None) -> str:
-    return fmt.DASH if value is None else fmt.size(value).replace(" ", "").removesuffix("iB").removesuffix("B")
+def _both(one: float | None, other: float | None) -> str:
+    return f"{fmt.short_size(one)}/{fmt.short_size(other)}"
+
+
+def _power(gpu: Gpu) -> str:
+    """What it draws, and its share of the limit: "671W 96%"."""
+    if gpu.power_watts is None or not gpu.power_limit_watts:
+        return fmt.number(gpu.power_watts, 0, "W")
+    return f"{gpu.power_watts:.0f}W {fmt.percent(100 * gpu.power_watts / gpu.power_limit_watts)}"
 
 
 def cell_text(gpu: Gpu, key: str) -> str:
     """A figure of a GPU in the fixed unit that its column's title names."""
-    if key == "power":
-        limit = "" if gpu.power_limit_watts is None else f"/{fmt.number(gpu.power_limit_watts)}"
-        return fmt.number(gpu.power_watts) + limit
     if key == "memory":
         total, used = gpu.mem_total_bytes, gpu.mem_used_bytes
         digits = 0 if total is None or total >= 16 * GIB else 1
@@ -102,11 +112,12 @@ def cell_text(gpu: Gpu, key: str) -> str:
 
 
 _TEXTS: dict[str, Callable[[Gpu], str]] = {
+    "power": _power,
     "temperature": lambda gpu: fmt.number(gpu.temperature_c, 0, "°"),
     "clock": lambda gpu: fmt.number(gpu.sm_clock_mhz),
-    "pcie": lambda gpu: _per_s(_sum_or_none(gpu.pcie_rx_bytes_per_s, gpu.pcie_tx_bytes_per_s)),
-    "nvlink": lambda gpu: _per_s(_sum_or_none(gpu.nvlink_rx_bytes_per_s, gpu.nvlink_tx_bytes_per_s)),
-    "xgmi": lambda gpu: _per_s(_sum_or_none(gpu.xgmi_rx_bytes_per_s, gpu.xgmi_tx_bytes_per_s)),
+    "pcie": lambda gpu: _both(gpu.pcie_rx_bytes_per_s, gpu.pcie_tx_bytes_per_s),
+    "nvlink": lambda gpu: fmt.short_size(_sum_or_none(gpu.nvlink_rx_bytes_per_s, gpu.nvlink_tx_bytes_per_s)),
+    "xgmi": lambda gpu: fmt.short_size(_sum_or_none(gpu.xgmi_rx_bytes_per_s, gpu.xgmi_tx_bytes_per_s)),
 }
 
 
@@ -132,25 +143,39 @@ COLUMNS: tuple[Column[Entry], ...] = (
     Column(
         "GPU", 3, 0, lambda e, a: "" if e.gpu is None or e.again else a.gpus.get(e.gpu.uuid, fmt.DASH), strong=True
     ),
-    _rank_column("rk", 3, 1, "rank", strong=True),
-    _gpu_column("power W", 7, 2, "power", strong=True),
-    _gpu_column("util", 4, 10, "util"),
-    _gpu_column("SM", 4, 4, "sm"),
-    _gpu_column("tens", 4, 9, "tensor"),
+    _rank_column("rank", 4, 1, "rank", strong=True),
+    _gpu_column("power", 9, 2, "power", strong=True),
+    _gpu_column("util", 4, 3, "util", strong=True),
+    _gpu_column("SM", 4, 8, "sm"),
+    _gpu_column("tens", 4, 12, "tensor"),
     _gpu_column("DRAM", 4, 14, "dram"),
-    _gpu_column("mem GiB", 7, 6, "memory"),
-    _gpu_column("temp", 4, 8, "temperature"),
+    _gpu_column("mem GiB", 7, 5, "memory"),
+    _gpu_column("temp", 4, 11, "temperature"),
     _gpu_column("MHz", 5, 15, "clock"),
-    _gpu_column("PCIe/s", 6, 12, "pcie"),
-    _gpu_column("NVL/s", 5, 11, "nvlink"),
+    _gpu_column("PCIe rx/tx", 10, 7, "pcie"),
+    _gpu_column("NVL/s", 5, 13, "nvlink"),
     _gpu_column("XGMI/s", 6, 18, "xgmi"),
-    _rank_column("step", 7, 3, "step", strong=True),
-    _rank_column("waits", 7, 7, "waits"),
-    _rank_column("idle", 6, 5, "idle"),
+    _rank_column("step", 7, 4, "step", strong=True),
+    _rank_column("waits", 7, 10, "waits"),
+    _rank_column("idle", 6, 9, "idle"),
     _rank_column("tok/s", 6, 16, "tokens"),
     _rank_column("pid", 7, 17, "pid"),
 )
 _BEFORE_STRIP = ("", "rank", "power")
+_CORE = frozenset({"", "rank", "power", "util", "memory", "step"})
+"""What is on the screen however narrow it is, from 60 columns on."""
+_CORE_OF_80 = _CORE | {"pcie"}
+_BEFORE_A_STRIP = frozenset({"sm", "idle", "waits"})
+"""What tells more than a strip of few cells."""
+_TITLES_BEFORE = {"rk": "rank", "power W": "power", "PCIe/s": "PCIe rx/tx"}
+"""Names that the configuration takes for columns beside their titles."""
+_CORE = frozenset({"", "rank", "power", "util", "memory", "step"})
+"""What is on the screen however narrow it is, from 60 columns on."""
+_CORE_OF_80 = _CORE | {"pcie"}
+_BEFORE_A_STRIP = frozenset({"sm", "idle", "waits"})
+"""What tells more than a strip of few cells."""
+_TITLES_BEFORE = {"rk": "rank", "power W": "power", "PCIe/s": "PCIe rx/tx"}
+"""Names that the configuration takes for columns beside their titles."""
 
 
 class _Plan(Struct, frozen=True):
@@ -169,20 +194,29 @@ class _Plan(Struct, frozen=True):
 def _plan(width: int, absent: frozenset[str]) -> _Plan:
     """The columns that fit beside a strip and the state; those without a value anywhere are left out."""
     titles = config.current().columns.gpus
+    named = None if titles is None else {_TITLES_BEFORE.get(title, title) for title in titles}
     wanted = [
         column
         for column in COLUMNS
-        if column.key not in absent and (titles is None or not column.key or column.title in titles)
+        if column.key not in absent and (named is None or not column.key or column.title in named)
     ]
-    gap = 1 if width < 100 else 2
-    room = width - _HEAD - LEAST_STATE
-    strip = 0 if width < 70 else max(_LEAST_STRIP, min(width * (30 if width >= 100 else 27) // 100, 70))
+    gap = 1 if width < _WIDE_GAPS else 2
+    least = LEAST_STATE if width < _USUAL_WIDTH else _USUAL_STATE
+    room = width - _HEAD - least
+    core = _CORE_OF_80 if width >= FULL_WIDTH else _CORE
+    first = [column for column in wanted if column.key in core | _BEFORE_A_STRIP]
+    always = [column for column in wanted if column.key in core] if width >= _LEAST_WIDTH else []
+    chosen = fitting(first, room, gap, always=always)
+    left = room - sum(column.width + gap for column in chosen)
     second = 20 if width >= 180 and "sm" not in absent else 0
+    strip = min(max(_LEAST_STRIP, width * 15 // 100), 70)
+    if left < strip + gap:
+        strip = 0
     strips = sum(cells + gap for cells in (strip, second) if cells)
-    chosen = fitting(wanted, room - strips, gap)
+    chosen = fitting(wanted, room - strips, gap, always=chosen)
     spare = room - strips - sum(column.width + gap for column in chosen)
-    state = LEAST_STATE + (min(spare // 2, _MOST_STATE - LEAST_STATE) if strip else spare)
-    strip = strip + LEAST_STATE + spare - state if strip else 0
+    state = least + (min(spare // 2, _MOST_STATE - least) if strip else spare)
+    strip = strip + least + spare - state if strip else 0
     at = next((n for n, column in enumerate(chosen) if column.key not in _BEFORE_STRIP), len(chosen))
     return _Plan(tuple(chosen), strip, second, state, gap, at if strip else -1)
 
@@ -197,8 +231,6 @@ def _absent(shown: Sequence[Entry]) -> frozenset[str]:
         found.add("xgmi")
     if all(gpu.sm_active_pct is None for gpu in gpus):
         found |= {"sm", "tensor", "dram"}
-    if gpus and all(gpu.vendor != "NVIDIA" for gpu in gpus):
-        found.add("pcie")  # their drivers give no such rates
     if not gpus:
         found |= {"power", "util", "sm", "memory", "temperature", "clock", "pcie"}
     if all(entry.rank is None for entry in shown):
@@ -497,10 +529,65 @@ def _unattached(frame: NodeTableFrame, gpu: Gpu | None, theme: CellTheme) -> str
     return kind + (whose or "not attached") + dot + named
 
 
-def more(hidden: Sequence[Entry], loud: int, width: int, theme: CellTheme) -> Row:
-    """The line that counts those for which there is no room."""
+def more(hidden: Sequence[Entry], shown: Sequence[Entry], loud: int, width: int, theme: CellTheme) -> Row:
+    """The line that sums up those for which there is no room.
+
+    Args:
+        hidden: the lines without a row.
+        shown: those that have one.
+        loud: how many of the hidden ones have an alert.
+        width: of the line.
+        theme: how to draw.
+    """
     palette = theme.palette
-    text = f"   +{len(hidden)} more {theme.glyphs.more} r shows all ranks"
+    text = f"   +{len(hidden)} more{_summed_up(hidden, shown)}"
     if loud:
-        text += f", {loud} of them with an alert"
-    return Row(width).add(text, palette.warning if loud else palette.dim).end(palette.text)
+        text += f", {loud} with an alert"
+    key = f" {theme.glyphs.dot} r: all ranks" if any(entry.rank is not None for entry in hidden) else ""
+    return Row(width).add(text, palette.warning if loud else palette.dim).add(key, palette.dim).end(palette.text)
+
+
+def _summed_up(hidden: Sequence[Entry], shown: Sequence[Entry]) -> str:
+    """That the hidden lines are as all the others, or from where to where they reach."""
+    alike, ranges = True, []
+    for name, unit, value in _COMPARED:
+        values = [one for one in map(value, hidden) if one is not None]
+        if not values:
+            continue
+        usual = median([one for one in map(value, [*hidden, *shown]) if one is not None])
+        least, most = min(values), max(values)
+        alike = alike and usual - least <= ALIKE * usual and most - usual <= ALIKE * usual
+        span = (
+            fmt.number(least)
+            if round(least) == round(most)
+            else f"{fmt.number(least)}\N{EN DASH}{fmt.number(most)}"
+        )
+        ranges.append(f"{name} {span} {unit}")
+    if not ranges:
+        return ""
+    return f", all within {100 * ALIKE:.0f} %" if alike else ": " + ", ".join(ranges)
+
+
+def _power_share(entry: Entry) -> float | None:
+    gpu = entry.gpu
+    if gpu is None or entry.again or gpu.power_watts is None or not gpu.power_limit_watts:
+        return None
+    return 100 * gpu.power_watts / gpu.power_limit_watts
+
+
+def _utilization(entry: Entry) -> float | None:
+    return None if entry.gpu is None or entry.again else entry.gpu.util_pct
+
+
+def _step_ms(entry: Entry) -> float | None:
+    seconds = None if entry.rank is None else entry.rank.step_seconds_p50 or entry.rank.step_seconds
+    return None if seconds is None else 1e3 * seconds
+
+
+ALIKE = 0.05
+"""Of the median of all lines: so far apart may lines be that are said to be alike."""
+_COMPARED: tuple[tuple[str, str, Callable[[Entry], float | None]], ...] = (
+    ("util", "%", _utilization),
+    ("power", "% of the limit", _power_share),
+    ("step", "ms", _step_ms),
+)

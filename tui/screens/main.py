@@ -116,7 +116,8 @@ class MainScreen(LlmtopScreen):
             shown = {position for position, _ in plan.entries}
             calling = sum(position not in shown for position in _urgent(lines, view.snapshot))
             hidden = [line for position, line in enumerate(lines) if position not in shown]
-            yield Placed(plan.more, [node_table.more(hidden, calling, plan.more.width, theme)])
+            kept = [lines[position] for position in shown]
+            yield Placed(plan.more, [node_table.more(hidden, kept, calling, plan.more.width, theme)])
 
     def _training(self, plan: Layout) -> Iterator[Placed]:
         if plan.steps:
