@@ -52,6 +52,10 @@ class Glyphs(Struct, frozen=True):
     tick: str
     capture: str
     """A capture on the time line."""
+    above: str
+    """Between the end of an axis and a value beyond it."""
+    to: str
+    """Between the ends of a range."""
 
 
 UNICODE = Glyphs(
@@ -61,7 +65,7 @@ UNICODE = Glyphs(
     heavy=Box("┏", "┓", "┗", "┛", "━", "┃"),
     bar="│",
     heavy_bar="┃",
-    critical="▲",
+    critical="■",
     warning="▲",
     info="•",
     fills="█▓▒░▚▞▦▤",
@@ -78,6 +82,8 @@ UNICODE = Glyphs(
     corner="└",
     tick="┤",
     capture="◆",
+    above="↑",
+    to="–",
 )
 
 ASCII = Glyphs(
@@ -87,7 +93,7 @@ ASCII = Glyphs(
     heavy=Box("#", "#", "#", "#", "=", "#"),
     bar="|",
     heavy_bar="#",
-    critical="!",
+    critical="#",
     warning="!",
     info="i",
     fills="#=+:%o*~",
@@ -104,11 +110,13 @@ ASCII = Glyphs(
     corner="+",
     tick="+",
     capture="*",
+    above="^",
+    to="-",
 )
 
 _PLAIN = {
     "–": "-", "—": "-", "…": "~", "µ": "u", "·": "-", "×": "x", "°": " ", "→": ">", "←": "<", "≥": ">", "≤": "<",
-    "▲": "!", "▾": "v", "▴": "^", "▸": ">", "•": "*", "′": "'", "’": "'", "“": '"', "”": '"',
+    "▲": "!", "■": "#", "↑": "^", "▾": "v", "▴": "^", "▸": ">", "•": "*", "′": "'", "’": "'", "“": '"', "”": '"',
     "◆": "*", "━": "=", "─": "-",
 }  # fmt: skip
 

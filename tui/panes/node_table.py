@@ -37,6 +37,14 @@ _LEAST_STRIP = 10
 _MOST_STATE = 34
 _LEAST_WIDTH, _WIDE_GAPS = 60, 140
 _LEAST_WIDTH, _WIDE_GAPS = 60, 140
+_LEAST_WIDTH, _WIDE_GAPS = 60, 120
+_LEAST_WIDTH, _WIDE_GAPS = 60, 120
+_LEAST_WIDTH, _WIDE_GAPS = 60, 120
+_LEAST_WIDTH, _WIDE_GAPS = 60, 120
+_LEAST_WIDTH, _WIDE_GAPS = 60, 120
+_LEAST_WIDTH, _WIDE_GAPS = 60, 120
+_LEAST_WIDTH, _WIDE_GAPS = 60, 120
+_LEAST_WIDTH, _WIDE_GAPS = 60, 120
 _HEAD = 2
 """Cells for the mark at the left."""
 
@@ -91,6 +99,8 @@ def _sum_or_none(one: float | None, other: float | None) -> float | None:
 
 
 def _both(one: float | None, other: float | None) -> str:
+    if one is None and other is None:
+        return fmt.DASH
     return f"{fmt.short_size(one)}/{fmt.short_size(other)}"
 
 
@@ -176,6 +186,62 @@ _BEFORE_A_STRIP = frozenset({"sm", "idle", "waits"})
 """What tells more than a strip of few cells."""
 _TITLES_BEFORE = {"rk": "rank", "power W": "power", "PCIe/s": "PCIe rx/tx"}
 """Names that the configuration takes for columns beside their titles."""
+_CORE = frozenset({"", "rank", "power", "util", "memory", "step"})
+"""What is on the screen however narrow it is, from 60 columns on."""
+_CORE_OF_80 = _CORE | {"pcie"}
+_BEFORE_A_STRIP = frozenset({"sm", "idle", "waits"})
+"""What tells more than a strip of few cells."""
+_TITLES_BEFORE = {"rk": "rank", "power W": "power", "PCIe/s": "PCIe rx/tx"}
+"""Names that the configuration takes for columns beside their titles."""
+_CORE = frozenset({"", "rank", "power", "util", "memory", "step"})
+"""What is on the screen however narrow it is, from 60 columns on."""
+_CORE_OF_80 = _CORE | {"pcie"}
+_BEFORE_A_STRIP = frozenset({"sm", "idle", "waits"})
+"""What tells more than a strip of few cells."""
+_TITLES_BEFORE = {"rk": "rank", "power W": "power", "PCIe/s": "PCIe rx/tx"}
+"""Names that the configuration takes for columns beside their titles."""
+_CORE = frozenset({"", "rank", "power", "util", "memory", "step"})
+"""What is on the screen however narrow it is, from 60 columns on."""
+_CORE_OF_80 = _CORE | {"pcie"}
+_BEFORE_A_STRIP = frozenset({"sm", "idle", "waits"})
+"""What tells more than a strip of few cells."""
+_TITLES_BEFORE = {"rk": "rank", "power W": "power", "PCIe/s": "PCIe rx/tx"}
+"""Names that the configuration takes for columns beside their titles."""
+_CORE = frozenset({"", "rank", "power", "util", "memory", "step"})
+"""What is on the screen however narrow it is, from 60 columns on."""
+_CORE_OF_80 = _CORE | {"pcie"}
+_BEFORE_A_STRIP = frozenset({"sm", "idle", "waits"})
+"""What tells more than a strip of few cells."""
+_TITLES_BEFORE = {"rk": "rank", "power W": "power", "PCIe/s": "PCIe rx/tx"}
+"""Names that the configuration takes for columns beside their titles."""
+_CORE = frozenset({"", "rank", "power", "util", "memory", "step"})
+"""What is on the screen however narrow it is, from 60 columns on."""
+_CORE_OF_80 = _CORE | {"pcie"}
+_BEFORE_A_STRIP = frozenset({"sm", "idle", "waits"})
+"""What tells more than a strip of few cells."""
+_TITLES_BEFORE = {"rk": "rank", "power W": "power", "PCIe/s": "PCIe rx/tx"}
+"""Names that the configuration takes for columns beside their titles."""
+_CORE = frozenset({"", "rank", "power", "util", "memory", "step"})
+"""What is on the screen however narrow it is, from 60 columns on."""
+_CORE_OF_80 = _CORE | {"pcie"}
+_BEFORE_A_STRIP = frozenset({"sm", "idle", "waits"})
+"""What tells more than a strip of few cells."""
+_TITLES_BEFORE = {"rk": "rank", "power W": "power", "PCIe/s": "PCIe rx/tx"}
+"""Names that the configuration takes for columns beside their titles."""
+_CORE = frozenset({"", "rank", "power", "util", "memory", "step"})
+"""What is on the screen however narrow it is, from 60 columns on."""
+_CORE_OF_80 = _CORE | {"pcie"}
+_BEFORE_A_STRIP = frozenset({"sm", "idle", "waits"})
+"""What tells more than a strip of few cells."""
+_TITLES_BEFORE = {"rk": "rank", "power W": "power", "PCIe/s": "PCIe rx/tx"}
+"""Names that the configuration takes for columns beside their titles."""
+_CORE = frozenset({"", "rank", "power", "util", "memory", "step"})
+"""What is on the screen however narrow it is, from 60 columns on."""
+_CORE_OF_80 = _CORE | {"pcie"}
+_BEFORE_A_STRIP = frozenset({"sm", "idle", "waits"})
+"""What tells more than a strip of few cells."""
+_TITLES_BEFORE = {"rk": "rank", "power W": "power", "PCIe/s": "PCIe rx/tx"}
+"""Names that the configuration takes for columns beside their titles."""
 
 
 class _Plan(Struct, frozen=True):
@@ -201,8 +267,7 @@ def _plan(width: int, absent: frozenset[str]) -> _Plan:
         if column.key not in absent and (named is None or not column.key or column.title in named)
     ]
     gap = 1 if width < _WIDE_GAPS else 2
-    least = LEAST_STATE if width < _USUAL_WIDTH else _USUAL_STATE
-    room = width - _HEAD - least
+    room = width - _HEAD - LEAST_STATE
     core = _CORE_OF_80 if width >= FULL_WIDTH else _CORE
     first = [column for column in wanted if column.key in core | _BEFORE_A_STRIP]
     always = [column for column in wanted if column.key in core] if width >= _LEAST_WIDTH else []
@@ -215,8 +280,8 @@ def _plan(width: int, absent: frozenset[str]) -> _Plan:
     strips = sum(cells + gap for cells in (strip, second) if cells)
     chosen = fitting(wanted, room - strips, gap, always=chosen)
     spare = room - strips - sum(column.width + gap for column in chosen)
-    state = least + (min(spare // 2, _MOST_STATE - least) if strip else spare)
-    strip = strip + least + spare - state if strip else 0
+    state = LEAST_STATE + (min(spare // 2, _MOST_STATE - LEAST_STATE) if strip else spare)
+    strip = strip + LEAST_STATE + spare - state if strip else 0
     at = next((n for n, column in enumerate(chosen) if column.key not in _BEFORE_STRIP), len(chosen))
     return _Plan(tuple(chosen), strip, second, state, gap, at if strip else -1)
 
@@ -543,8 +608,11 @@ def more(hidden: Sequence[Entry], shown: Sequence[Entry], loud: int, width: int,
     text = f"   +{len(hidden)} more{_summed_up(hidden, shown)}"
     if loud:
         text += f", {loud} with an alert"
-    key = f" {theme.glyphs.dot} r: all ranks" if any(entry.rank is not None for entry in hidden) else ""
-    return Row(width).add(text, palette.warning if loud else palette.dim).add(key, palette.dim).end(palette.text)
+    row = Row(width).add(text, palette.warning if loud else palette.dim)
+    key = f" {theme.glyphs.dot} r: all ranks"
+    if any(entry.rank is not None for entry in hidden) and cell_len(key) < row.free_cells:
+        row.add(key, palette.dim)
+    return row.end(palette.text)
 
 
 def _summed_up(hidden: Sequence[Entry], shown: Sequence[Entry]) -> str:

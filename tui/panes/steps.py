@@ -323,9 +323,15 @@ def _legend(
     known = letters([part.phase.name for part in shown])
     name = form.width - 2 - 9 - 6 - 9 - (8 if form.changes else 0)
     change_title = f"{'5 min':>8}" if form.changes else ""
+    hidden = len(shown) - len(fitting) + unknown
     for column in range(columns):
+        title = f"phase (+{hidden:,} more)" if hidden and not column else "phase"
         rows[0].fill_to(column * (form.width + 3), palette.dim)
-        rows[0].add(pad("phase", name + 2) + f"{'host':>9}{'share':>6}{gpu:>9}{change_title}", palette.dim)
+        rows[0].add(
+            pad(title if len(title) <= name + 2 else title.replace(" more", ""), name + 2)
+            + f"{'host':>9}{'share':>6}{gpu:>9}{change_title}",
+            palette.dim,
+        )
     for place, part in enumerate(fitting):
         column, line = divmod(place, max(len(rows) - 1, 1))
         row = rows[min(1 + line, len(rows) - 1)].fill_to(column * (form.width + 3), palette.text)
@@ -338,9 +344,6 @@ def _legend(
         if form.changes:
             grown, loud = _change(part.phase.host_seconds, before.get(part.phase.name), total)
             row.add(pad(grown, 8, right=True), palette.strong if loud else palette.dim)
-    hidden = len(shown) - len(fitting) + unknown
-    if hidden and rows:
-        rows[0].add(f"   +{hidden:,} more", palette.dim)
     return rows
 
 
