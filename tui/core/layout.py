@@ -131,6 +131,7 @@ def arrange(
     lines: int,
     phases: int = 0,
     trains: bool = False,
+    bars: int = 2,
     rows: int = 6,
     alerting: Collection[int] = (),
     selected: int | None = None,
@@ -145,6 +146,7 @@ def arrange(
         lines: how many lines the table of GPUs and ranks has.
         phases: how many parts the step that is shown has.
         trains: whether a training is attached.
+        bars: how many clocks the step was measured by, a bar each.
         rows: how many rows the time line has to show at least, its ruler not counted.
         alerting: positions of lines with a warning or worse, the most urgent first.
         selected: the position of the selected line.
@@ -158,8 +160,12 @@ def arrange(
     strip = free.take(alert_rows(height, lines))
     footer = Rect(0, height - 1, width, 1) if height >= 8 else None
     room = max(height - free.top - (footer is not None), 0)
+    full = (1 + bars + (1 + -(-phases // _columns(width)) if phases else 1)) if trains else 7
+    least = (_least if width >= FULL_WIDTH and height >= FULL_HEIGHT else _least_of_a_small_screen)(
+        room, lines, trains=trains, phases=phases, width=width
+    )
     shares = _share(
-        room, lines, trains=trains, phases=phases, rows=rows, processes=processes, width=width, height=height
+        room, least, wanted_table=_wanted_table(lines), full_steps=full, rows=rows, processes=processes
     )
     table = _place_table(free, shares.table, lines, alerting, selected)
     return Layout(
@@ -224,16 +230,13 @@ def _place_table(
     return _TablePlace(titles, entries, more, hidden, unused=left - len(shown) - (more is not None))
 
 
-def _share(
-    room: int, lines: int, *, trains: bool, phases: int, rows: int, processes: int, width: int, height: int
-) -> _Shares:
+def _columns(width: int) -> int:
+    """In how many columns the phases are listed where there is room for all of them."""
+    return 1 if width < 70 or width >= 160 else 2
+
+
+def _share(room: int, least: _Shares, *, wanted_table: int, full_steps: int, rows: int, processes: int) -> _Shares:
     """Share the rows: first what each cannot do without, then as each wants; the time line takes what is left."""
-    least = (_least if width >= FULL_WIDTH and height >= FULL_HEIGHT else _least_of_a_small_screen)(
-        room, lines, trains=trains, phases=phases, width=width
-    )
-    wanted_table = _wanted_table(lines)
-    columns = 1 if width < 70 or width >= 160 else 2
-    full_steps = (3 + (1 + -(-phases // columns) if phases else 1)) if trains else 7
     left = room - least.table - least.steps - least.timeline
 
     def more(part: int, wanted: int) -> int:

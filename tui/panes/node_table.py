@@ -151,7 +151,12 @@ def _rank_column(title: str, width: int, weight: int, key: str, *, strong: bool 
 
 COLUMNS: tuple[Column[Entry], ...] = (
     Column(
-        "GPU", 3, 0, lambda e, a: "" if e.gpu is None or e.again else a.gpus.get(e.gpu.uuid, fmt.DASH), strong=True
+        "GPU",
+        3,
+        0,
+        lambda e, a: "" if e.gpu is None or e.again else a.gpus.get(e.gpu.uuid, fmt.DASH),
+        strong=True,
+        key="gpu",
     ),
     _rank_column("rank", 4, 1, "rank", strong=True),
     _gpu_column("power", 9, 2, "power", strong=True),
@@ -171,8 +176,8 @@ COLUMNS: tuple[Column[Entry], ...] = (
     _rank_column("tok/s", 6, 16, "tokens"),
     _rank_column("pid", 7, 17, "pid"),
 )
-_BEFORE_STRIP = ("", "rank", "power")
-_CORE = frozenset({"", "rank", "power", "util", "memory", "step"})
+_BEFORE_STRIP = ("gpu", "rank", "power")
+_CORE = frozenset({"gpu", "rank", "power", "util", "memory", "step"})
 """What is on the screen however narrow it is, from 60 columns on."""
 _CORE_OF_80 = _CORE | {"pcie"}
 _BEFORE_A_STRIP = frozenset({"sm", "idle", "waits"})
@@ -264,7 +269,7 @@ def _plan(width: int, absent: frozenset[str]) -> _Plan:
     wanted = [
         column
         for column in COLUMNS
-        if column.key not in absent and (named is None or not column.key or column.title in named)
+        if column.key not in absent and (named is None or column.key == "gpu" or column.title in named)
     ]
     gap = 1 if width < _WIDE_GAPS else 2
     room = width - _HEAD - LEAST_STATE
@@ -297,7 +302,7 @@ def _absent(shown: Sequence[Entry]) -> frozenset[str]:
     if all(gpu.sm_active_pct is None for gpu in gpus):
         found |= {"sm", "tensor", "dram"}
     if not gpus:
-        found |= {"power", "util", "sm", "memory", "temperature", "clock", "pcie"}
+        found |= {"gpu", "power", "util", "sm", "memory", "temperature", "clock", "pcie"}
     if all(entry.rank is None for entry in shown):
         found |= {"rank", "step", "idle", "tokens", "pid"}
     elif all(entry.rank is None or entry.rank.rank is None for entry in shown):
@@ -471,7 +476,7 @@ def _paint_line(content: _LineContent) -> Row:
                 add_strip(row, content.second, "compute", theme)
             waiting.append(gap)
         wanted = strong if column.strong else plain
-        if column.key == "" and (picked or loud is not None):
+        if column.key == "gpu" and (picked or loud is not None):
             wanted = palette.selected if loud is None else alert_style.ink(loud, theme)
         if wanted is not style_of:
             flush()

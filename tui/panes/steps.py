@@ -163,8 +163,7 @@ def _content(
 ) -> list[Row]:
     rows: list[Row] = []
     if shown and total > 0:
-        both = any(part.phase.gpu_seconds is not None for part in shown)
-        clocks: list[Clock] = ["host", "gpu"] if both else ["host"]
+        clocks = clocks_of(shown)
         bars = max(min(len(clocks), height - _rows_of_phases(rank, shown, width)), 1)
         rows += [_bar_row(clock, rank, shown, total, width, theme) for clock in clocks[-bars:]]
     else:
@@ -180,6 +179,11 @@ def _content(
     elif left > 0:
         rows += [Row(width).add(text, theme.palette.dim) for text in _remarks(rank)][:left]
     return rows + [Row(width) for _ in range(height - len(rows))]
+
+
+def clocks_of(shown: list[Part]) -> list[Clock]:
+    """The clocks by which these phases were measured, the host's first."""
+    return ["host", "gpu"] if any(part.phase.gpu_seconds is not None for part in shown) else ["host"]
 
 
 def _rows_of_phases(rank: Rank, shown: list[Part], width: int) -> int:
@@ -320,6 +324,7 @@ def _legend(
         kept = {part.phase.name for part in largest[: max(room * columns, 0)]}
         fitting = [part for part in shown if part.phase.name in kept]
     rows = [Row(width) for _ in range(min(1 + ceil(len(fitting) / columns), height))]
+    timed = len(clocks_of(shown)) > 1
     known = letters([part.phase.name for part in shown])
     name = form.width - 2 - 9 - 6 - 9 - (8 if form.changes else 0)
     change_title = f"{'5 min':>8}" if form.changes else ""
@@ -329,7 +334,7 @@ def _legend(
         rows[0].fill_to(column * (form.width + 3), palette.dim)
         rows[0].add(
             pad(title if len(title) <= name + 2 else title.replace(" more", ""), name + 2)
-            + f"{'host':>9}{'share':>6}{gpu:>9}{change_title}",
+            + f"{'host':>9}{'share':>6}{gpu if timed else '':>9}{change_title}",
             palette.dim,
         )
     for place, part in enumerate(fitting):
@@ -340,7 +345,7 @@ def _legend(
         row.add(pad(fmt.duration(part.phase.host_seconds), 9, right=True), palette.text)
         share = 100 * part.phase.host_seconds / total
         row.add(pad(fmt.percent(share), 6, right=True), palette.dim)
-        row.add(pad(fmt.duration(part.phase.gpu_seconds), 9, right=True), palette.text)
+        row.add(pad(fmt.duration(part.phase.gpu_seconds) if timed else "", 9, right=True), palette.text)
         if form.changes:
             grown, loud = _change(part.phase.host_seconds, before.get(part.phase.name), total)
             row.add(pad(grown, 8, right=True), palette.strong if loud else palette.dim)
