@@ -22,6 +22,7 @@ from collectors.dcgm.page import URL, DcgmPage
 from collectors.gpu.bounds import plausible_values
 from llmtop import config
 from llmtop.errors import UnusableInput
+from llmtop.model.signals import SIGNALS
 from llmtop.model.snapshot import Gpu, Snapshot
 
 VARIABLE: Final = "LLMTOP_DCGM"
@@ -36,22 +37,15 @@ RETENTION_SECONDS = 12.0
 STALE_SECONDS = 90.0
 """Lines that carry a time stamp are left out when that is older: three times the exporter's own interval."""
 
-_ACTIVITY: Final = ("sm_active_pct", "sm_occupancy_pct", "tensor_active_pct", "dram_active_pct")
+_FACTORS: Final = {"%": 100.0, "B/s": 1.0}
+"""To the unit of the field: DCGM gives shares as ratios and, despite the names that end in BYTES, rates."""
 FIELDS: Final[Mapping[str, tuple[str, float]]] = {
-    "DCGM_FI_PROF_SM_ACTIVE": ("sm_active_pct", 100.0),
-    "DCGM_FI_PROF_SM_OCCUPANCY": ("sm_occupancy_pct", 100.0),
-    "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE": ("tensor_active_pct", 100.0),
-    "DCGM_FI_PROF_DRAM_ACTIVE": ("dram_active_pct", 100.0),
-    "DCGM_FI_PROF_PCIE_RX_BYTES": ("pcie_rx_bytes_per_s", 1.0),
-    "DCGM_FI_PROF_PCIE_TX_BYTES": ("pcie_tx_bytes_per_s", 1.0),
-    "DCGM_FI_PROF_NVLINK_RX_BYTES": ("nvlink_rx_bytes_per_s", 1.0),
-    "DCGM_FI_PROF_NVLINK_TX_BYTES": ("nvlink_tx_bytes_per_s", 1.0),
+    signal.dcgm: (signal.field, _FACTORS[signal.unit]) for signal in SIGNALS if signal.dcgm
 }
-"""The snapshot's field by DCGM's name, and the factor to its unit. Despite their names the last four are rates."""
+"""The snapshot's field by DCGM's name, and the factor to its unit."""
+_ACTIVITY: Final = tuple(signal.field for signal in SIGNALS if signal.dcgm and signal.unit == "%")
 _LINE: Final = re.compile(
-    r"^(DCGM_FI_PROF_(?:SM_ACTIVE|SM_OCCUPANCY|PIPE_TENSOR_ACTIVE|DRAM_ACTIVE|(?:PCIE|NVLINK)_[RT]X_BYTES))"
-    r"\{([^}\n]*)\}[ \t]+(\S+)(?:[ \t]+(\d{1,15}))?[ \t]*$",
-    re.MULTILINE,
+    rf"^({'|'.join(FIELDS)})\{{([^}}\n]*)\}}[ \t]+(\S+)(?:[ \t]+(\d{{1,15}}))?[ \t]*$", re.MULTILINE
 )
 _LABEL: Final = re.compile(r'(\w+)="([^"]{0,128})"')
 

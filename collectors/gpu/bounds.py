@@ -1,13 +1,15 @@
 """What a driver's figure may be. One outside is no measurement, and is absent rather than shown.
 
 Drivers answer "not available" with all bits set (4294967295 %, 16384 PiB), an unsigned temperature below zero as
-4294967200, and a GPM metric of a unit that is powered down as whatever division gave. The bounds are wide: they
-tell what cannot be from what can, not what is usual.
+4294967200, and a GPM metric of a unit that is powered down as whatever division gave. The bounds of each field are
+in the table of signals (`llmtop.model.signals`).
 """
 
 from __future__ import annotations
 
 import math
+
+from llmtop.model.signals import BYTES, SIGNALS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -17,40 +19,9 @@ if TYPE_CHECKING:
     Values: TypeAlias = dict[str, Any]
     """Fields of `llmtop.model.snapshot.Gpu` by name; a field that is missing or None is absent."""
 
-_TIB = 1 << 40
-_SHARE = (0.0, 110.0)  # a share of time; GPM divides two counters that are read one after the other
-_WATTS = (0.0, 10_000.0)  # today's largest GPU draws 1,400
-_CELSIUS = (-50.0, 200.0)  # silicon works from -40 to 125
-_MHZ = (0.0, 10_000.0)  # today's fastest: 3,100
-_LINK = (0.0, 1e12)  # bytes/s; 16 lanes of PCIe 7.0 carry 0.25e12 one way
-_BYTES = (0.0, 16.0 * _TIB)  # today's largest GPU has 0.3 TiB
-
 BOUNDS: dict[str, tuple[float, float]] = {
-    "util_pct": (0.0, 100.0),  # a whole number by definition
-    "util_sampled_pct": (0.0, 100.0),
-    "mem_util_pct": (0.0, 100.0),
-    "mem_used_bytes": _BYTES,
-    "mem_total_bytes": _BYTES,
-    "power_watts": _WATTS,
-    "power_limit_watts": _WATTS,
-    "energy_joules": (0.0, 1e13),  # 10 kW for 30 years
-    "temperature_c": _CELSIUS,
-    "mem_temperature_c": _CELSIUS,
-    "sm_clock_mhz": _MHZ,
-    "sm_clock_max_mhz": _MHZ,
-    "pcie_gen": (1.0, 16.0),  # 7 is the newest
-    "pcie_width": (1.0, 32.0),  # the widest link of the standard
-    "pcie_rx_bytes_per_s": _LINK,
-    "pcie_tx_bytes_per_s": _LINK,
-    "nvlink_rx_bytes_per_s": (0.0, 2e13),  # NVLink 5 carries 0.9e12 one way, all links of a GPU together
-    "nvlink_tx_bytes_per_s": (0.0, 2e13),
-    "xgmi_rx_bytes_per_s": (0.0, 2e13),
-    "xgmi_tx_bytes_per_s": (0.0, 2e13),
-    "sm_active_pct": _SHARE,
-    "sm_occupancy_pct": _SHARE,
-    "tensor_active_pct": _SHARE,
-    "dram_active_pct": _SHARE,
-    "mem_bytes": _BYTES,
+    **{signal.field: signal.bounds for signal in SIGNALS if signal.bounds is not None},
+    "mem_bytes": BYTES,
 }
 """Least and most by field of `llmtop.model.snapshot.Gpu`, and `mem_bytes` of `collectors.base.source.GpuUse`."""
 _SIMPLE = {name: bounds for name, bounds in BOUNDS.items() if name != "mem_used_bytes"}

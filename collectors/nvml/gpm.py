@@ -12,6 +12,7 @@ import time
 import pynvml
 
 from collectors.nvml.calls import ABSENT, Caller
+from llmtop.model.signals import MIB, SIGNALS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,19 +21,14 @@ if TYPE_CHECKING:
 
 APART_SECONDS = 0.1
 """NVML's own minimum between two samples."""
-MIB = 1 << 20
-
-# Snapshot field, NVML metric, factor to the field's unit.
-_METRICS: tuple[tuple[str, int, int], ...] = (
-    ("sm_active_pct", pynvml.NVML_GPM_METRIC_SM_UTIL, 1),
-    ("sm_occupancy_pct", pynvml.NVML_GPM_METRIC_SM_OCCUPANCY, 1),
-    ("tensor_active_pct", pynvml.NVML_GPM_METRIC_ANY_TENSOR_UTIL, 1),
-    ("dram_active_pct", pynvml.NVML_GPM_METRIC_DRAM_BW_UTIL, 1),
-    ("pcie_tx_bytes_per_s", pynvml.NVML_GPM_METRIC_PCIE_TX_PER_SEC, MIB),
-    ("pcie_rx_bytes_per_s", pynvml.NVML_GPM_METRIC_PCIE_RX_PER_SEC, MIB),
-    ("nvlink_rx_bytes_per_s", pynvml.NVML_GPM_METRIC_NVLINK_TOTAL_RX_PER_SEC, MIB),
-    ("nvlink_tx_bytes_per_s", pynvml.NVML_GPM_METRIC_NVLINK_TOTAL_TX_PER_SEC, MIB),
+_FACTORS = {"%": 1, "B/s": MIB}
+"""To the unit of the field, from NVML's."""
+_METRICS: tuple[tuple[str, int, int], ...] = tuple(
+    (signal.field, metric, _FACTORS[signal.unit])
+    for signal in SIGNALS
+    if signal.gpm and (metric := getattr(pynvml, f"NVML_GPM_METRIC_{signal.gpm}", None)) is not None
 )
+"""Snapshot field, NVML metric, factor to the field's unit; without metrics that are newer than the binding."""
 
 
 class Gpm:

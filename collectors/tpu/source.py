@@ -11,6 +11,7 @@ import time
 from collectors.base.periodic_thread import PeriodicThread
 from collectors.gpu.bounds import implausible_notes, plausible_values
 from collectors.tpu.library import FigureRefused, TpuInfo, ports
+from llmtop.model.signals import TPU_METRICS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,12 +20,7 @@ if TYPE_CHECKING:
 
     from collectors.gpu.bounds import ImplausibleValues, Values
 
-METRICS: dict[str, str] = {
-    "mem_total_bytes": "tpu.runtime.hbm.memory.total.bytes",
-    "mem_used_bytes": "tpu.runtime.hbm.memory.usage.bytes",
-    "util_pct": "tpu.runtime.tensorcore.dutycycle.percent",
-    "dram_active_pct": "tpu.runtime.hbm.utilization.percent",
-}
+METRICS: dict[str, str] = {signal.field: name for signal, name in TPU_METRICS}
 """Which of libtpu's figures gives which field. The duty cycle is a chip's; the others are a device's."""
 DISCOVERY_SECONDS = 10.0
 """Who has a chip open is found by going through the files of all processes."""

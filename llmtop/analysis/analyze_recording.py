@@ -22,6 +22,7 @@ from llmtop.format import duration, percent
 from llmtop.model.bottlenecks import BOUND_IDS, BoundId, Verdict
 from llmtop.model.gpu_busy import idle_pct
 from llmtop.model.severity import severity_rank
+from llmtop.model.signals import SIGNALS
 from llmtop.model.snapshot import Alert, Gpu, Rank, Snapshot, Step
 from llmtop.order_statistics import spread_pct
 from llmtop.recording.steady import MonotonicTime
@@ -31,12 +32,7 @@ from llmtop.step_history.whole_steps import OUTSIDE, WholeStep, WholeStepBuilder
 from llmtop.system.inputs import DEFAULT, Limits
 
 _BUCKETS = 120
-_METRICS = {
-    "util": "util_pct",
-    "sm_active": "sm_active_pct",
-    "tensor_active": "tensor_active_pct",
-    "dram_active": "dram_active_pct",
-}
+_METRICS = {signal.report: signal.field for signal in SIGNALS if signal.report}
 _MOST_STEPS = 20_000
 """A rank: a recording of days keeps the last ones."""
 _MOST_STEPS_OF_ALL = 64 * _MOST_STEPS

@@ -71,9 +71,12 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     sm_occupancy_pct: float | None = None
     tensor_active_pct: float | None = None
     dram_active_pct: float | None = None
+    fp32_active_pct: float | None = None
+    """Share of time in which the SMs computed in FP32 outside the tensor cores: high where matrix products do not
+    use these."""
     activity_source: Literal["gpm", "dcgm"] | None = None
-    """Which counters SM, tensor and DRAM activity come from: GPM over the whole interval, or DCGM as of the last
-    collection of the node's dcgm-exporter (every 30 s, unless that was told otherwise)."""
+    """Which counters SM, tensor, DRAM and FP32 activity come from: GPM over the whole interval, or DCGM as of the
+    last collection of the node's dcgm-exporter (every 30 s, unless that was told otherwise)."""
     mig_parent_uuid: str | None = None
     """Set on a MIG instance: the GPU that it is a part of."""
     mig_index: int | None = None

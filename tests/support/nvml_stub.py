@@ -21,6 +21,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import pynvml
+
+from llmtop.model.signals import SIGNALS
 from tests.support.processes import wait_for
 
 SOURCES = Path(__file__).resolve().parents[1] / "nvml_stub"
@@ -57,7 +60,7 @@ _VALUES: dict[str, tuple[str, float]] = {
     "sticky_loss": ("sticky_loss", 1),
 }
 # GPM metric numbers of nvml.h; rates are in MiB/s as NVML has them.
-_METRICS = {
+_NVML_H = {
     "sm_active": 2,
     "sm_occupancy": 3,
     "tensor_active": 5,
@@ -67,6 +70,12 @@ _METRICS = {
     "nvlink_rx_mib": 60,
     "nvlink_tx_mib": 61,
 }
+_GPM_SHARES = {
+    signal.field.removesuffix("_pct"): getattr(pynvml, f"NVML_GPM_METRIC_{signal.gpm}")
+    for signal in SIGNALS
+    if signal.gpm and signal.unit == "%"
+}
+_METRICS = {**_GPM_SHARES, **_NVML_H}
 # A working H200 (medians of a bf16 GPT training).
 _H200: dict[str, float] = {
     "util": 99,
@@ -88,6 +97,7 @@ _H200: dict[str, float] = {
     "pcie_rx_kb_per_s": 30_000,
     "pcie_tx_kb_per_s": 12_000,
     "gpm": 1,
+    **dict.fromkeys(_GPM_SHARES, 5),
     "sm_active": 94,
     "sm_occupancy": 41,
     "tensor_active": 54,

@@ -1,16 +1,21 @@
-"""The figures of a GPU as data: how each is called, read, written, and on which fixed axis it is drawn."""
+"""The signals of a GPU that have a chart: how each is read and written, and on which fixed axis it is drawn."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from operator import attrgetter
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from msgspec import Struct
 
 from llmtop import format as fmt
 from llmtop.hardware.gpu_specs import nvlink_bytes_per_s, pcie_bytes_per_s
+from llmtop.model.signal_text import axis_text, value_text
+from llmtop.model.signals import CHARTS, Chart, Signal
 from llmtop.model.snapshot import Gpu
+
+if TYPE_CHECKING:
+    from llmtop.model.signals import Unit
 
 Hue = Literal["compute", "energy", "transfer"]
 GIB = 2**30
@@ -37,30 +42,33 @@ class Metric(Struct, frozen=True):
     """Left out of a card when the GPU does not give it, instead of a dash."""
 
 
-def _hundred(_: Gpu) -> float:
-    return 100.0
-
-
 def short_name(name: str) -> str:
     """A GPU's model without its maker: "H200"."""
     return fmt.printable(name).removeprefix("NVIDIA ").removeprefix("GeForce ")
 
 
-def power_text(gpu: Gpu) -> str:
-    """Power drawn against the limit: "686/700 W"."""
-    if gpu.power_limit_watts is None:
-        return fmt.watts(gpu.power_watts)
-    return f"{fmt.number(gpu.power_watts)}/{fmt.number(gpu.power_limit_watts)} W"
+_TOTALS: dict[Unit, tuple[float, str]] = {"W": (1.0, " W"), "B": (GIB, " GiB")}
+"""Units in which a signal is written with its total: the divisor, and the unit that is written."""
 
 
-def memory_text(gpu: Gpu) -> str:
-    """Used of total in GiB: "113/141 GiB"."""
-    total, used = gpu.mem_total_bytes, gpu.mem_used_bytes
-    if total is None:
-        return fmt.size(used)
-    digits = 0 if total >= 16 * GIB else 1
-    shown = fmt.number(None if used is None else used / GIB, digits)
-    return f"{shown}/{total / GIB:.{digits}f} GiB"
+def total_text(signal: Signal, gpu: Gpu) -> str:
+    """A signal against its total, without the unit: "686/700" W, "113/141" GiB; alone if the total is absent."""
+    divisor, _ = _TOTALS[signal.unit]
+    value, total = getattr(gpu, signal.field), getattr(gpu, signal.total)
+    digits = 1 if signal.unit == "B" and total is not None and total < 16 * GIB else 0
+    suffix = "" if total is None else f"/{fmt.number(total / divisor, digits)}"
+    return fmt.number(None if value is None else value / divisor, digits) + suffix
+
+
+def has_total_text(signal: Signal) -> bool:
+    """Whether the signal is written against its total."""
+    return bool(signal.total) and signal.unit in _TOTALS
+
+
+def _text(signal: Signal, gpu: Gpu) -> str:
+    if has_total_text(signal) and getattr(gpu, signal.total) is not None:
+        return total_text(signal, gpu) + _TOTALS[signal.unit][1]
+    return value_text(signal.unit, getattr(gpu, signal.field))
 
 
 # The ends of the axes where the driver does not tell the link, or the model is not known: drawn, never said.
@@ -78,108 +86,29 @@ def nvlink_limit(gpu: Gpu) -> float:
     return nvlink_bytes_per_s(gpu.name) or _USUAL_NVLINK
 
 
-def _percent(
-    key: str, label: str, title: str, hue: Hue, value: Callable[[Gpu], float | None], *, optional: bool = False
-) -> Metric:
+_LINK_LIMITS: dict[str, Callable[[Gpu], float]] = {"pcie": pcie_limit, "nvlink": nvlink_limit}
+
+
+def _limit(signal: Signal, chart: Chart) -> Callable[[Gpu], float | None]:
+    limit = chart.limit
+    if not isinstance(limit, str):
+        return lambda _: limit
+    return _LINK_LIMITS[limit] if limit in _LINK_LIMITS else attrgetter(signal.total)
+
+
+def _metric(signal: Signal, chart: Chart) -> Metric:
     return Metric(
-        key,
-        label,
-        title,
-        hue,
-        value,
-        _hundred,
-        lambda gpu: fmt.percent(value(gpu)),
-        lambda v: f"{v:.0f}%",
-        optional,
+        chart.key,
+        chart.label,
+        chart.title,
+        chart.hue,
+        attrgetter(signal.field),
+        _limit(signal, chart),
+        lambda gpu: _text(signal, gpu),
+        lambda value: axis_text(signal.unit, value),
+        chart.optional,
     )
 
 
-def _rate(
-    key: str,
-    label: str,
-    title: str,
-    value: Callable[[Gpu], float | None],
-    limit: Callable[[Gpu], float],
-    opt: bool,
-) -> Metric:
-    return Metric(key, label, title, "transfer", value, limit, lambda gpu: fmt.rate(value(gpu)), fmt.size, opt)
-
-
-METRICS: tuple[Metric, ...] = (
-    _percent("util", "util", "GPU utilisation (a kernel was running)", "compute", attrgetter("util_pct")),
-    Metric(
-        "power",
-        "power",
-        "Power",
-        "energy",
-        attrgetter("power_watts"),
-        attrgetter("power_limit_watts"),
-        power_text,
-        lambda v: f"{v:.0f} W",
-    ),
-    Metric(
-        "memory",
-        "memory",
-        "Memory in use",
-        "transfer",
-        attrgetter("mem_used_bytes"),
-        attrgetter("mem_total_bytes"),
-        memory_text,
-        fmt.size,
-    ),
-    _percent("sm", "SM", "SM active", "compute", attrgetter("sm_active_pct")),
-    _percent("tensor", "tensor", "Tensor cores active", "compute", attrgetter("tensor_active_pct")),
-    _percent("dram", "DRAM", "DRAM bandwidth in use", "transfer", attrgetter("dram_active_pct")),
-    Metric(
-        "temperature",
-        "temp",
-        "Temperature",
-        "energy",
-        attrgetter("temperature_c"),
-        _hundred,
-        lambda g: fmt.number(g.temperature_c, 0, " °C"),
-        lambda v: f"{v:.0f} °C",
-    ),
-    Metric(
-        "clock",
-        "clock",
-        "SM clock",
-        "energy",
-        attrgetter("sm_clock_mhz"),
-        attrgetter("sm_clock_max_mhz"),
-        lambda g: fmt.number(g.sm_clock_mhz, 0, " MHz"),
-        lambda v: f"{v:.0f} MHz",
-    ),
-    _rate(
-        "pcie_rx", "PCIe rx", "PCIe receive (host to device)", attrgetter("pcie_rx_bytes_per_s"), pcie_limit, False
-    ),
-    _rate(
-        "pcie_tx", "PCIe tx", "PCIe send (device to host)", attrgetter("pcie_tx_bytes_per_s"), pcie_limit, False
-    ),
-    _rate("nvlink_rx", "NVL rx", "NVLink receive", attrgetter("nvlink_rx_bytes_per_s"), nvlink_limit, True),
-    _rate("nvlink_tx", "NVL tx", "NVLink send", attrgetter("nvlink_tx_bytes_per_s"), nvlink_limit, True),
-    _percent(
-        "mem_util",
-        "mem rw",
-        "Memory read or written (NVML)",
-        "transfer",
-        attrgetter("mem_util_pct"),
-        optional=True,
-    ),
-    _percent("occupancy", "occup.", "SM occupancy", "compute", attrgetter("sm_occupancy_pct"), optional=True),
-    Metric(
-        "mem_temperature",
-        "mem temp",
-        "Memory temperature",
-        "energy",
-        attrgetter("mem_temperature_c"),
-        _hundred,
-        lambda g: fmt.number(g.mem_temperature_c, 0, " °C"),
-        lambda v: f"{v:.0f} °C",
-        optional=True,
-    ),
-    _rate("xgmi_rx", "XGMI rx", "XGMI receive", attrgetter("xgmi_rx_bytes_per_s"), nvlink_limit, True),
-    _rate("xgmi_tx", "XGMI tx", "XGMI send", attrgetter("xgmi_tx_bytes_per_s"), nvlink_limit, True),
-)
-
+METRICS: tuple[Metric, ...] = tuple(_metric(signal, chart) for signal, chart in CHARTS)
 BY_KEY = {metric.key: metric for metric in METRICS}

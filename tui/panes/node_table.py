@@ -7,9 +7,8 @@ so: other jobs, other users, free GPUs, MIG instances, processes without a GPU.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
-from statistics import median
 
 from msgspec import Struct
 from rich.cells import cell_len
@@ -18,11 +17,13 @@ from rich.style import Style
 from llmtop import config
 from llmtop import format as fmt
 from llmtop.model import gpu_busy, ownership
+from llmtop.model.signal_text import value_text
+from llmtop.model.signals import CELLS, Cell, Signal
 from llmtop.model.snapshot import Alert, Gpu, Rank, Snapshot
 from tui.core.columns import Column, ColumnContext, fitting
 from tui.core.layout import FULL_WIDTH
 from tui.paint import alert_style, gpu_names
-from tui.paint.gpu_metrics import BY_KEY, GIB, Hue
+from tui.paint.gpu_metrics import BY_KEY, Hue, has_total_text, total_text
 from tui.paint.past_strip import add_strip
 from tui.paint.rows import CellTheme, Row, clip, pad
 from tui.panes.words import short_command
@@ -112,23 +113,28 @@ def _power(gpu: Gpu) -> str:
 
 
 def cell_text(gpu: Gpu, key: str) -> str:
-    """A figure of a GPU in the fixed unit that its column's title names."""
-    if key == "memory":
-        total, used = gpu.mem_total_bytes, gpu.mem_used_bytes
-        digits = 0 if total is None or total >= 16 * GIB else 1
-        suffix = "" if total is None else f"/{total / GIB:.{digits}f}"
-        return fmt.number(None if used is None else used / GIB, digits) + suffix
-    return _TEXTS[key](gpu) if key in _TEXTS else BY_KEY[key].text(gpu)
+    """A signal of a GPU in the fixed unit that its column's title names."""
+    signal, cell = _CELLS[key]
+    if key == "power":
+        return _power(gpu)
+    if has_total_text(signal):
+        return total_text(signal, gpu)
+    value = getattr(gpu, signal.field)
+    if cell.beside:
+        return _both(value, getattr(gpu, cell.beside))
+    if cell.plus:
+        return fmt.short_size(_sum_or_none(value, getattr(gpu, cell.plus)))
+    if signal.unit == "°C":
+        return fmt.number(value, 0, "°")
+    return fmt.number(value) if signal.unit == "MHz" else value_text(signal.unit, value)
 
 
-_TEXTS: dict[str, Callable[[Gpu], str]] = {
-    "power": _power,
-    "temperature": lambda gpu: fmt.number(gpu.temperature_c, 0, "°"),
-    "clock": lambda gpu: fmt.number(gpu.sm_clock_mhz),
-    "pcie": lambda gpu: _both(gpu.pcie_rx_bytes_per_s, gpu.pcie_tx_bytes_per_s),
-    "nvlink": lambda gpu: fmt.short_size(_sum_or_none(gpu.nvlink_rx_bytes_per_s, gpu.nvlink_tx_bytes_per_s)),
-    "xgmi": lambda gpu: fmt.short_size(_sum_or_none(gpu.xgmi_rx_bytes_per_s, gpu.xgmi_tx_bytes_per_s)),
-}
+def _cell_key(signal: Signal, cell: Cell) -> str:
+    return cell.key or (signal.chart.key if signal.chart else signal.field)
+
+
+_CELLS = {_cell_key(signal, cell): (signal, cell) for signal, cell in CELLS}
+"""The columns of signals by their key."""
 
 
 def _rank_column(title: str, width: int, weight: int, key: str, *, strong: bool = False) -> Column[Entry]:
@@ -159,17 +165,10 @@ COLUMNS: tuple[Column[Entry], ...] = (
         key="gpu",
     ),
     _rank_column("rank", 4, 1, "rank", strong=True),
-    _gpu_column("power", 9, 2, "power", strong=True),
-    _gpu_column("util", 4, 3, "util", strong=True),
-    _gpu_column("SM", 4, 8, "sm"),
-    _gpu_column("tens", 4, 12, "tensor"),
-    _gpu_column("DRAM", 4, 14, "dram"),
-    _gpu_column("mem GiB", 7, 5, "memory"),
-    _gpu_column("temp", 4, 11, "temperature"),
-    _gpu_column("MHz", 5, 15, "clock"),
-    _gpu_column("PCIe rx/tx", 10, 7, "pcie"),
-    _gpu_column("NVL/s", 5, 13, "nvlink"),
-    _gpu_column("XGMI/s", 6, 18, "xgmi"),
+    *(
+        _gpu_column(cell.title, cell.width, cell.weight, key, strong=cell.strong)
+        for key, (_, cell) in _CELLS.items()
+    ),
     _rank_column("step", 7, 4, "step", strong=True),
     _rank_column("waits", 7, 10, "waits"),
     _rank_column("idle", 6, 9, "idle"),
@@ -597,70 +596,3 @@ def _unattached(frame: NodeTableFrame, gpu: Gpu | None, theme: CellTheme) -> str
     named += f" +{len(processes) - 1} more" if len(processes) > 1 else ""
     whose = fmt.printable(ownership.owner_text(gpu.uuid, frame.snapshot))
     return kind + (whose or "not attached") + dot + named
-
-
-def more(hidden: Sequence[Entry], shown: Sequence[Entry], loud: int, width: int, theme: CellTheme) -> Row:
-    """The line that sums up those for which there is no room.
-
-    Args:
-        hidden: the lines without a row.
-        shown: those that have one.
-        loud: how many of the hidden ones have an alert.
-        width: of the line.
-        theme: how to draw.
-    """
-    palette = theme.palette
-    text = f"   +{len(hidden)} more{_summed_up(hidden, shown)}"
-    if loud:
-        text += f", {loud} with an alert"
-    row = Row(width).add(text, palette.warning if loud else palette.dim)
-    key = f" {theme.glyphs.dot} r: all ranks"
-    if any(entry.rank is not None for entry in hidden) and cell_len(key) < row.free_cells:
-        row.add(key, palette.dim)
-    return row.end(palette.text)
-
-
-def _summed_up(hidden: Sequence[Entry], shown: Sequence[Entry]) -> str:
-    """That the hidden lines are as all the others, or from where to where they reach."""
-    alike, ranges = True, []
-    for name, unit, value in _COMPARED:
-        values = [one for one in map(value, hidden) if one is not None]
-        if not values:
-            continue
-        usual = median([one for one in map(value, [*hidden, *shown]) if one is not None])
-        least, most = min(values), max(values)
-        alike = alike and usual - least <= ALIKE * usual and most - usual <= ALIKE * usual
-        span = (
-            fmt.number(least)
-            if round(least) == round(most)
-            else f"{fmt.number(least)}\N{EN DASH}{fmt.number(most)}"
-        )
-        ranges.append(f"{name} {span} {unit}")
-    if not ranges:
-        return ""
-    return f", all within {100 * ALIKE:.0f} %" if alike else ": " + ", ".join(ranges)
-
-
-def _power_share(entry: Entry) -> float | None:
-    gpu = entry.gpu
-    if gpu is None or entry.again or gpu.power_watts is None or not gpu.power_limit_watts:
-        return None
-    return 100 * gpu.power_watts / gpu.power_limit_watts
-
-
-def _utilization(entry: Entry) -> float | None:
-    return None if entry.gpu is None or entry.again else entry.gpu.util_pct
-
-
-def _step_ms(entry: Entry) -> float | None:
-    seconds = None if entry.rank is None else entry.rank.step_seconds_p50 or entry.rank.step_seconds
-    return None if seconds is None else 1e3 * seconds
-
-
-ALIKE = 0.05
-"""Of the median of all lines: so far apart may lines be that are said to be alike."""
-_COMPARED: tuple[tuple[str, str, Callable[[Entry], float | None]], ...] = (
-    ("util", "%", _utilization),
-    ("power", "% of the limit", _power_share),
-    ("step", "ms", _step_ms),
-)

@@ -15,7 +15,7 @@ from tui.core.canvas import Placed
 from tui.core.layout import Layout, Rect, arrange
 from tui.paint import alert_style
 from tui.paint.rows import Row
-from tui.panes import alert_rows, header_footer, node_table, phase_bars, steps, time_line
+from tui.panes import alert_rows, header_footer, hidden_lines, node_table, phase_bars, steps, time_line
 from tui.panes.node_table import Entry
 from tui.screens.base import LlmtopScreen
 
@@ -118,7 +118,7 @@ class MainScreen(LlmtopScreen):
             calling = sum(position not in shown for position in _urgent(lines, view.snapshot))
             hidden = [line for position, line in enumerate(lines) if position not in shown]
             kept = [lines[position] for position in shown]
-            yield Placed(plan.more, [node_table.more(hidden, kept, calling, plan.more.width, theme)])
+            yield Placed(plan.more, [hidden_lines.paint(hidden, kept, calling, plan.more.width, theme)])
 
     def _training(self, plan: Layout) -> Iterator[Placed]:
         if plan.steps:

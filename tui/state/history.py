@@ -34,7 +34,7 @@ _ALL_SPANS = tuple(
     )
 )
 """What all is rounded up to: the picture does not move with every second, and at most a quarter of it is empty."""
-GPU_SERIES = 144
+GPU_SERIES = 8 * len(METRICS)
 """Of the series, how many are for GPUs: all figures of eight, the first ones of each where there are more."""
 METRICS_OF_A_RANK = 4
 """A training may log any number of names; only the first ones get a history."""

@@ -8,34 +8,55 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
 from llmtop.errors import NotPossibleHere
 from llmtop.hardware.clock_events import BITS
+from llmtop.model.signals import MIB, SIGNALS
 from llmtop.model.snapshot import Gpu, Snapshot
 
-_ABSENT: Final = "[N/A]"
-_MIB: Final = 1 << 20
+if TYPE_CHECKING:
+    from llmtop.model.signals import Unit
 
+_ABSENT: Final = "[N/A]"
 _BITS: Final = {name: bit for bit, name in BITS.items()}
 
-_COLUMNS: Final[tuple[tuple[str, Callable[[Gpu], object]], ...]] = (
+
+def _throttle_mask(reasons: tuple[str, ...]) -> str:
+    """The driver's bit mask again; a reason without a name here has its bit in its name ("reason_0x800")."""
+    bits = 0
+    for name in reasons:
+        bits |= _BITS.get(name) or int(name.partition("_0x")[2] or "0", 16)
+    return f"0x{bits:016x}"
+
+
+_TEXTS: Final[dict[Unit, Callable[[Any], str]]] = {
+    "%": lambda value: str(round(value)),
+    "W": lambda value: f"{value:.2f}",
+    "J": lambda value: f"{value:.2f}",
+    "°C": lambda value: str(round(value)),
+    "MHz": lambda value: str(round(value)),
+    "B": lambda value: str(round(value / MIB)),
+    "B/s": lambda value: str(round(value / MIB)),
+    "": str,
+    "reasons": _throttle_mask,
+}
+"""As nvidia-smi writes a value of each unit; its bytes are MiB."""
+
+
+def _signal_text(field: str, unit: Unit) -> Callable[[Gpu], str | None]:
+    def text(gpu: Gpu) -> str | None:
+        value = getattr(gpu, field)
+        return None if value is None else _TEXTS[unit](value)
+
+    return text
+
+
+_COLUMNS: Final[tuple[tuple[str, Callable[[Gpu], str | None]], ...]] = (
     ("index", lambda gpu: gpu.number),
     ("name", lambda gpu: gpu.name.replace(",", " ")),
     ("uuid", lambda gpu: gpu.uuid),
-    ("utilization.gpu [%]", lambda gpu: _integer_text(gpu.util_pct)),
-    ("utilization.memory [%]", lambda gpu: _integer_text(gpu.mem_util_pct)),
-    ("memory.used [MiB]", lambda gpu: _integer_text(gpu.mem_used_bytes, _MIB)),
-    ("memory.total [MiB]", lambda gpu: _integer_text(gpu.mem_total_bytes, _MIB)),
-    ("power.draw [W]", lambda gpu: None if gpu.power_watts is None else f"{gpu.power_watts:.2f}"),
-    ("power.limit [W]", lambda gpu: None if gpu.power_limit_watts is None else f"{gpu.power_limit_watts:.2f}"),
-    ("temperature.gpu", lambda gpu: _integer_text(gpu.temperature_c)),
-    ("temperature.memory", lambda gpu: _integer_text(gpu.mem_temperature_c)),
-    ("clocks.current.sm [MHz]", lambda gpu: _integer_text(gpu.sm_clock_mhz)),
-    ("clocks.max.sm [MHz]", lambda gpu: _integer_text(gpu.sm_clock_max_mhz)),
-    ("pcie.link.gen.current", lambda gpu: gpu.pcie_gen),
-    ("pcie.link.width.current", lambda gpu: gpu.pcie_width),
-    ("clocks_event_reasons.active", lambda gpu: _throttle_mask(gpu.clock_event_reasons)),
+    *((signal.column, _signal_text(signal.field, signal.unit)) for signal in SIGNALS if signal.column),
 )
 
 
@@ -62,7 +83,7 @@ class GpuCsv:
             NotPossibleHere: the disk is full.
         """
         now = _timestamp(snapshot.time)
-        self._write([[now, *(_text(value(gpu)) for _, value in _COLUMNS)] for gpu in snapshot.gpus])
+        self._write([[now, *(_or_absent(text(gpu)) for _, text in _COLUMNS)] for gpu in snapshot.gpus])
 
     def close(self) -> None:
         """Close the file."""
@@ -86,19 +107,5 @@ def _timestamp(unix: float) -> str:
     return time.strftime("%Y/%m/%d %H:%M:%S", time.localtime(unix)) + f".{int(unix % 1 * 1000):03d}"
 
 
-def _integer_text(value: float | None, unit: int = 1) -> str | None:
-    return None if value is None else str(round(value / unit))
-
-
-def _throttle_mask(reasons: tuple[str, ...] | None) -> str | None:
-    """The driver's bit mask again; a reason without a name here has its bit in its name ("reason_0x800")."""
-    if reasons is None:
-        return None
-    bits = 0
-    for name in reasons:
-        bits |= _BITS.get(name) or int(name.partition("_0x")[2] or "0", 16)
-    return f"0x{bits:016x}"
-
-
-def _text(value: object) -> str:
-    return _ABSENT if value is None else str(value)
+def _or_absent(text: str | None) -> str:
+    return _ABSENT if text is None else text

@@ -5,17 +5,17 @@ from __future__ import annotations
 import math
 import textwrap
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from llmtop import format as fmt
 from llmtop.model import gpu_busy, ownership
+from llmtop.model.signal_text import value_text
+from llmtop.model.signals import ONCE_ITEMS, Signal
 from llmtop.model.snapshot import Alert, Gpu, Host, Job, Phase, Process, Rank, Snapshot, Window
 from llmtop.step_history.whole_steps import OUTSIDE
 
 MAX_PROCESSES = 20
 """So many are listed; of more, only the number is said."""
-_NVIDIA_ALONE = ("SM active", "occupancy", "tensor", "DRAM", "NVLink")
-"""Figures that no driver but NVIDIA's gives, under these names."""
 _COLUMNS = (
     ("PID", 8, True),
     ("user", 9, False),
@@ -90,41 +90,58 @@ def _host(snapshot: Snapshot, width: int) -> list[str]:
 
 
 def _gpu(gpu: Gpu, snapshot: Snapshot, width: int) -> list[str]:
-    reasons = "" if not gpu.clock_event_reasons else f" ({', '.join(gpu.clock_event_reasons)})"
-    link = "" if gpu.pcie_gen is None or gpu.pcie_width is None else f" (gen {gpu.pcie_gen} x{gpu.pcie_width})"
-    clock = _used_of_total(fmt.number(gpu.sm_clock_mhz), fmt.number(gpu.sm_clock_max_mhz, 0, " MHz"))
-    items = [
-        f"util {fmt.percent(gpu.util_pct)}",
-        f"memory util {fmt.percent(gpu.mem_util_pct)}",
-        f"power {_used_of_total(fmt.watts(gpu.power_watts), fmt.watts(gpu.power_limit_watts))}",
-        f"memory {_used_of_total(fmt.size(gpu.mem_used_bytes), fmt.size(gpu.mem_total_bytes))}",
-        f"temperature {fmt.number(gpu.temperature_c, 0, ' °C')}",
-        f"SM clock {clock}{reasons}",
-        f"SM active {fmt.percent(gpu.sm_active_pct)}{' (by DCGM)' if gpu.activity_source == 'dcgm' else ''}",
-        f"occupancy {fmt.percent(gpu.sm_occupancy_pct)}",
-        f"tensor {fmt.percent(gpu.tensor_active_pct)}",
-        f"DRAM {fmt.percent(gpu.dram_active_pct)}",
-        f"PCIe rx {fmt.rate(gpu.pcie_rx_bytes_per_s)} tx {fmt.rate(gpu.pcie_tx_bytes_per_s)}{link}",
-        f"NVLink rx {fmt.rate(gpu.nvlink_rx_bytes_per_s)} tx {fmt.rate(gpu.nvlink_tx_bytes_per_s)}",
-        f"energy {fmt.number(None if gpu.energy_joules is None else gpu.energy_joules / 3.6e6, 2, ' kWh')}",
-    ]
-    if gpu.vendor != "NVIDIA":
-        items = [item.replace("SM clock", "clock") for item in items if not item.startswith(_NVIDIA_ALONE)]
-    if gpu.vendor == "Google":
-        items = [
-            f"duty cycle {fmt.percent(gpu.util_pct)}",
-            f"memory {_used_of_total(fmt.size(gpu.mem_used_bytes), fmt.size(gpu.mem_total_bytes))}",
-            f"HBM bandwidth {fmt.percent(gpu.dram_active_pct)}",
-        ]
-    if gpu.vendor == "AMD":
-        items.append(f"XGMI rx {fmt.rate(gpu.xgmi_rx_bytes_per_s)} tx {fmt.rate(gpu.xgmi_tx_bytes_per_s)}")
     kind = "MIG" if gpu.mig_parent_uuid else "GPU"
     lines = [_head(f"{kind} {gpu.number}  {fmt.printable(gpu.name)}", fmt.printable(gpu.uuid), width)]
     if gpu.error is not None:
         lines += _text(f"error: {gpu.error}", width)
     if whose := ownership.owner_text(gpu.uuid, snapshot):
         lines += _text(whose, width)
-    return lines + _items(items, width)
+    return lines + _items(_signals(gpu), width)
+
+
+def _signals(gpu: Gpu) -> Iterable[str]:
+    """The signals that the GPU's maker gives; those that share a name are one item."""
+    items: dict[str, str] = {}
+    for signal, item in ONCE_ITEMS:
+        name = item.names.get(gpu.vendor)
+        if name is None or (item.optional and getattr(gpu, signal.field) is None):
+            continue
+        part = f" {item.part}" if item.part else ""
+        suffix = _SUFFIXES.get(signal.field, _no_suffix)(gpu)
+        items[name] = f"{items.get(name, name)}{part} {_signal(signal, gpu)}{suffix}"
+    return items.values()
+
+
+def _signal(signal: Signal, gpu: Gpu) -> str:
+    value = getattr(gpu, signal.field)
+    if not signal.total:
+        return value_text(signal.unit, value)
+    total = value_text(signal.unit, getattr(gpu, signal.total))
+    return _used_of_total(fmt.number(value) if signal.unit == "MHz" else value_text(signal.unit, value), total)
+
+
+def _reasons(gpu: Gpu) -> str:
+    return "" if not gpu.clock_event_reasons else f" ({', '.join(gpu.clock_event_reasons)})"
+
+
+def _activity_source(gpu: Gpu) -> str:
+    return " (by DCGM)" if gpu.activity_source == "dcgm" else ""
+
+
+def _pcie_link(gpu: Gpu) -> str:
+    return "" if gpu.pcie_gen is None or gpu.pcie_width is None else f" (gen {gpu.pcie_gen} x{gpu.pcie_width})"
+
+
+def _no_suffix(_: Gpu) -> str:
+    return ""
+
+
+_SUFFIXES: dict[str, Callable[[Gpu], str]] = {
+    "sm_clock_mhz": _reasons,
+    "sm_active_pct": _activity_source,
+    "pcie_tx_bytes_per_s": _pcie_link,
+}
+"""What else is known of a signal, by field: written after its value."""
 
 
 def _trainings(snapshot: Snapshot, width: int) -> list[list[str]]:

@@ -10,8 +10,8 @@ import pytest
 from prometheus_client import generate_latest
 
 from collectors.exporter import names
-from collectors.exporter.gpu_series import FIELDS
 from collectors.exporter.stage import ExportStage
+from llmtop.model.signals import SERIES, SIGNALS
 from llmtop.model.snapshot import Alert, CollectiveCount, Gpu, Rank, Snapshot
 from tests.collectors.exporter.test_totals import steps
 from tests.support.processes import REPOSITORY
@@ -19,6 +19,7 @@ from tests.support.prometheus import Sample, of, samples
 from tests.support.snapshots import gpu, rank, snapshot
 
 FULL: dict[str, Any] = {
+    **{signal.field: 12.0 for signal in SIGNALS if signal.series},
     "util_pct": 99.0,
     "mem_util_pct": 40.0,
     "power_watts": 640.0,
@@ -75,7 +76,7 @@ def test_a_gpu_has_dcgm_s_names_units_and_labels() -> None:
     assert value(page, "DCGM_FI_DEV_FB_FREE", **labels) == 7
     assert value(page, "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", **labels) == 5000, "mJ"
     assert value(page, "DCGM_FI_PROF_SM_ACTIVE", **labels) == pytest.approx(0.94)
-    assert {field.name for field in FIELDS} <= {name for name, _, _ in page}
+    assert {series.name for _, series in SERIES} <= {name for name, _, _ in page}
 
 
 def test_what_a_gpu_does_not_give_is_absent_and_its_neighbours_are_there() -> None:
@@ -219,4 +220,4 @@ def test_every_name_stands_in_the_design_with_its_labels() -> None:
         written = f"`{series.name}{{{','.join(series.labels)}}}`" if series.labels else f"`{series.name}`"
         assert written in text, f"{written} is no contract yet"
     for name in set(re.findall(r"`(DCGM_FI_\w+)`", text)):
-        assert name in {field.name for field in FIELDS} | {"DCGM_FI_DEV_XID_ERRORS"}
+        assert name in {series.name for _, series in SERIES} | {"DCGM_FI_DEV_XID_ERRORS"}

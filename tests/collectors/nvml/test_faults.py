@@ -12,12 +12,16 @@ import collectors.nvml.device
 import collectors.nvml.faults
 import collectors.nvml.source
 from collectors.nvml.calls import ABSENT, LOST, is_unspecific, status_text
+from llmtop.model.signals import SIGNALS
 from llmtop.model.snapshot import Gpu
 from tests.support.nvml_source import OwnSource
 from tests.support.nvml_stub import Driver, Scenario, gpu_uuid
 from tests.support.processes import wait_for
 from tests.support.readings import gpu_when, reading_when
 
+GPM = {signal.field for signal in SIGNALS if signal.gpm and not signal.field.startswith("pcie_")} | {
+    "activity_source"
+}
 # Which fields are absent when a call gives nothing.
 FIELDS: dict[str, set[str]] = {
     "nvmlDeviceGetUtilizationRates": {"util_pct", "mem_util_pct"},
@@ -30,10 +34,8 @@ FIELDS: dict[str, set[str]] = {
     "nvmlDeviceGetFieldValues": {"mem_temperature_c"},
     "nvmlDeviceGetCurrPcieLinkGeneration": {"pcie_gen"},
     "nvmlDeviceGetCurrPcieLinkWidth": {"pcie_width"},
-    "nvmlGpmSampleGet": {"sm_active_pct", "sm_occupancy_pct", "tensor_active_pct", "dram_active_pct"}
-    | {"activity_source", "nvlink_rx_bytes_per_s", "nvlink_tx_bytes_per_s"},
-    "nvmlGpmMetricsGet": {"sm_active_pct", "sm_occupancy_pct", "tensor_active_pct", "dram_active_pct"}
-    | {"activity_source", "nvlink_rx_bytes_per_s", "nvlink_tx_bytes_per_s"},
+    "nvmlGpmSampleGet": GPM,
+    "nvmlGpmMetricsGet": GPM,
     "nvmlDeviceGetEnforcedPowerLimit": set(),  # the management limit stands in
     "nvmlDeviceGetProcessUtilization": set(),
     "nvmlDeviceGetComputeRunningProcesses_v3": set(),
@@ -371,6 +373,7 @@ def test_a_gpu_that_answers_nothing_else_has_an_error(nvml_stub: Driver, source:
 
 ALL_ONES, ALL_ONES_64 = 4294967295, (1 << 64) - 1
 SENTINELS: dict[str, tuple[str, float]] = {
+    **{one.field.removesuffix("_pct"): (one.field, 250) for one in SIGNALS if one.gpm and one.unit == "%"},
     "util": ("util_pct", ALL_ONES),
     "util_sampled": ("util_sampled_pct", 101),
     "mem_util": ("mem_util_pct", 101),

@@ -40,6 +40,7 @@ def test_every_value_of_the_contract_arrives_in_its_unit(nvml_stub: Driver, sour
         sm_occupancy=1.5,
         tensor_active=0.25,
         dram_active=3,
+        fp32_active=2.5,
         gpm_pcie_rx_mib=8000,
         gpm_pcie_tx_mib=2,
         nvlink_rx_mib=50,
@@ -78,6 +79,7 @@ def test_every_value_of_the_contract_arrives_in_its_unit(nvml_stub: Driver, sour
         sm_occupancy_pct=1.5,
         tensor_active_pct=0.25,
         dram_active_pct=3,
+        fp32_active_pct=2.5,
         activity_source="gpm",
         sampled_at=gpu.sampled_at,
     )
