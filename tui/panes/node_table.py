@@ -99,7 +99,7 @@ def _sum_or_none(one: float | None, other: float | None) -> float | None:
     return None if one is None and other is None else (one or 0.0) + (other or 0.0)
 
 
-def _both(one: float | None, other: float | None) -> str:
+def _pair_text(one: float | None, other: float | None) -> str:
     if one is None and other is None:
         return fmt.DASH
     return f"{fmt.short_size(one)}/{fmt.short_size(other)}"
@@ -121,7 +121,7 @@ def cell_text(gpu: Gpu, key: str) -> str:
         return total_text(signal, gpu)
     value = getattr(gpu, signal.field)
     if cell.beside:
-        return _both(value, getattr(gpu, cell.beside))
+        return _pair_text(value, getattr(gpu, cell.beside))
     if cell.plus:
         return fmt.short_size(_sum_or_none(value, getattr(gpu, cell.plus)))
     if signal.unit == "°C":
