@@ -112,7 +112,9 @@ class Columns(Struct, frozen=True, forbid_unknown_fields=True):
         Annotated[
             list[
                 Literal[
+                    "rank",
                     "rk",
+                    "power",
                     "power W",
                     "util",
                     "SM",
@@ -121,6 +123,7 @@ class Columns(Struct, frozen=True, forbid_unknown_fields=True):
                     "mem GiB",
                     "temp",
                     "MHz",
+                    "PCIe rx/tx",
                     "PCIe/s",
                     "NVL/s",
                     "XGMI/s",

@@ -56,6 +56,17 @@ def size(value: float | None) -> str:
     return _scaled(value, 1024.0, _BINARY, " ")
 
 
+def short_size(value: float | None) -> str:
+    """Bytes in binary units in at most four cells: "1.2G", "12G", "999M"; for tables."""
+    if value is None or _absent(value):
+        return DASH
+    amount, step = abs(value), 0
+    while step < len(_BINARY) - 1 and amount >= 999.5:
+        amount, step = amount / 1024.0, step + 1
+    digits = 1 if step and amount < 9.95 else 0
+    return f"{amount:.{digits}f}{_BINARY[step].removesuffix('B').removesuffix('i')}"
+
+
 def rate(value: float | None) -> str:
     """Bytes per second in binary units: "52.1 GiB/s"."""
     text = size(value)

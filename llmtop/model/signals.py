@@ -59,10 +59,18 @@ class Chart:
 class Cell:
     """A signal's column in the table of GPUs and ranks. The title is also a word of `columns.gpus`."""
 
-    __slots__ = ("key", "plus", "strong", "title", "weight", "width")
+    __slots__ = ("beside", "key", "plus", "strong", "title", "weight", "width")
 
     def __init__(
-        self, title: str, width: int, weight: int, *, key: str = "", plus: str = "", strong: bool = False
+        self,
+        title: str,
+        width: int,
+        weight: int,
+        *,
+        key: str = "",
+        plus: str = "",
+        beside: str = "",
+        strong: bool = False,
     ) -> None:
         """Describe the column.
 
@@ -72,10 +80,11 @@ class Cell:
             weight: of columns that do not fit, the largest goes first.
             key: names the column; by default the key of the chart.
             plus: another field, the value of which is added.
+            beside: another field, the value of which is written behind this one's.
             strong: whether it stands out.
         """
         self.title, self.width, self.weight = title, width, weight
-        self.key, self.plus, self.strong = key, plus, strong
+        self.key, self.plus, self.beside, self.strong = key, plus, beside, strong
 
 
 class OnceItem:
@@ -181,7 +190,7 @@ SIGNALS: tuple[Signal, ...] = (
         "util_pct", "%", _WHOLE,
         tpu="tpu.runtime.tensorcore.dutycycle.percent",
         chart=Chart("util", "util", "GPU utilisation (a kernel was running)", "compute"),
-        cell=Cell("util", 4, 10),
+        cell=Cell("util", 4, 3, strong=True),
         once=OnceItem(NVIDIA="util", AMD="util", Google="duty cycle"),
         series=Series("DCGM_FI_DEV_GPU_UTIL", "GPU utilization (in %)"),
         column="utilization.gpu [%]",
@@ -200,7 +209,7 @@ SIGNALS: tuple[Signal, ...] = (
         total="mem_total_bytes",
         tpu="tpu.runtime.hbm.memory.usage.bytes",
         chart=Chart("memory", "memory", "Memory in use", "transfer", "total"),
-        cell=Cell("mem GiB", 7, 6),
+        cell=Cell("mem GiB", 7, 5),
         once=OnceItem(NVIDIA="memory", AMD="memory", Google="memory"),
         series=Series("DCGM_FI_DEV_FB_USED", "Framebuffer memory used (in MiB)", 1 / MIB),
         column="memory.used [MiB]",
@@ -215,7 +224,7 @@ SIGNALS: tuple[Signal, ...] = (
         "power_watts", "W", _WATTS,
         total="power_limit_watts",
         chart=Chart("power", "power", "Power", "energy", "total"),
-        cell=Cell("power W", 7, 2, strong=True),
+        cell=Cell("power", 9, 2, strong=True),
         once=OnceItem(NVIDIA="power", AMD="power"),
         series=Series("DCGM_FI_DEV_POWER_USAGE", "Power draw (in W)"),
         column="power.draw [W]",
@@ -233,7 +242,7 @@ SIGNALS: tuple[Signal, ...] = (
     Signal(
         "temperature_c", "°C", _CELSIUS,
         chart=Chart("temperature", "temp", "Temperature", "energy"),
-        cell=Cell("temp", 4, 8),
+        cell=Cell("temp", 4, 11),
         once=OnceItem(NVIDIA="temperature", AMD="temperature"),
         series=Series("DCGM_FI_DEV_GPU_TEMP", "GPU temperature (in C)"),
         column="temperature.gpu",
@@ -262,7 +271,7 @@ SIGNALS: tuple[Signal, ...] = (
         gpm="PCIE_RX_PER_SEC",
         dcgm="DCGM_FI_PROF_PCIE_RX_BYTES",
         chart=Chart("pcie_rx", "PCIe rx", "PCIe receive (host to device)", "transfer", "pcie"),
-        cell=Cell("PCIe/s", 6, 12, key="pcie", plus="pcie_tx_bytes_per_s"),
+        cell=Cell("PCIe rx/tx", 10, 7, key="pcie", beside="pcie_tx_bytes_per_s"),
         once=OnceItem(part="rx", NVIDIA="PCIe", AMD="PCIe"),
     ),
     Signal(
@@ -277,7 +286,7 @@ SIGNALS: tuple[Signal, ...] = (
         gpm="NVLINK_TOTAL_RX_PER_SEC",
         dcgm="DCGM_FI_PROF_NVLINK_RX_BYTES",
         chart=Chart("nvlink_rx", "NVL rx", "NVLink receive", "transfer", "nvlink", optional=True),
-        cell=Cell("NVL/s", 5, 11, key="nvlink", plus="nvlink_tx_bytes_per_s"),
+        cell=Cell("NVL/s", 5, 13, key="nvlink", plus="nvlink_tx_bytes_per_s"),
         once=OnceItem(part="rx", NVIDIA="NVLink"),
     ),
     Signal(
@@ -303,7 +312,7 @@ SIGNALS: tuple[Signal, ...] = (
         gpm="SM_UTIL",
         dcgm="DCGM_FI_PROF_SM_ACTIVE",
         chart=Chart("sm", "SM", "SM active", "compute"),
-        cell=Cell("SM", 4, 4),
+        cell=Cell("SM", 4, 8),
         once=OnceItem(NVIDIA="SM active"),
         series=Series("DCGM_FI_PROF_SM_ACTIVE", "Ratio of cycles an SM has work", 0.01),
         report="sm_active",
@@ -321,7 +330,7 @@ SIGNALS: tuple[Signal, ...] = (
         gpm="ANY_TENSOR_UTIL",
         dcgm="DCGM_FI_PROF_PIPE_TENSOR_ACTIVE",
         chart=Chart("tensor", "tensor", "Tensor cores active", "compute"),
-        cell=Cell("tens", 4, 9),
+        cell=Cell("tens", 4, 12),
         once=OnceItem(NVIDIA="tensor"),
         series=Series("DCGM_FI_PROF_PIPE_TENSOR_ACTIVE", "Ratio of tensor cycles", 0.01),
         report="tensor_active",

@@ -106,8 +106,19 @@ def _is_soon_known(state: RankState) -> bool:
     return seconds is not None and seconds < SOON_KNOWN_SECONDS and gpu is not None and gpu.util_pct is not None
 
 
+def _uses_no_gpu(state: RankState) -> bool:
+    """Whether neither the driver, CUDA events nor the training know of a GPU."""
+    return state.gpu is None and state.rank.gpu_uuid is None and not _recent_gpu_times(state)
+
+
+def _recent_gpu_times(state: RankState) -> bool:
+    return any(step.gpu is not None for step in [*latest_steps(state), *timed_steps(state)])
+
+
 def _is_starved_of_data(state: RankState, steps: list[StepCosts], is_raised: bool) -> bool:
-    """Whether the GPU has nothing to do while the host waits for data."""
+    """Whether the GPU has nothing to do while the host waits for data, or there is no GPU that could work on."""
+    if _uses_no_gpu(state):
+        return True
     known, idle, pct = _recent_timed_steps(state), estimate_idle(state), pick_threshold(WAITED_PCT, is_raised)
     if idle is not None and idle >= (max(pct, host_share_pct(steps, ("input",))) if known else pct):
         return True  # of four steps the one that waits for four workers may never be among those with events
@@ -162,7 +173,11 @@ def _input_bound_alert(state: RankState) -> AlertText:
         severity="warning",
         summary=f"{rank_name(state)} waits for data in {fmt.percent(evidence['dataload_host_pct'])} of each "
         f"{step_noun(state)} (host's clock, {total_seconds(steps)}), "
-        f"and {idle_or_activity_text(evidence, evidence['dataload_gpu_pct'])}."
+        + (
+            "and no GPU is used."
+            if _uses_no_gpu(state)
+            else f"and {idle_or_activity_text(evidence, evidence['dataload_gpu_pct'])}."
+        )
         + (f" {cost.summary}" if cost is not None else ""),
         evidence=evidence,
         next=f"{cost.advice}; press s for the stacks"
@@ -176,7 +191,7 @@ def _input_bound_alert(state: RankState) -> AlertText:
         points=complete_clauses(
             f"waits for data {fmt.percent(evidence['dataload_host_pct'])} of the {total_seconds(steps)}",
             "" if cost is None or cost.cause == "unknown" else f"its loader: {cost.cause.replace('_', ' ')}",
-            short_idle_text(evidence, evidence["dataload_gpu_pct"]),
+            "no GPU" if _uses_no_gpu(state) else short_idle_text(evidence, evidence["dataload_gpu_pct"]),
         ),
     )
 
@@ -193,7 +208,8 @@ INPUT_BOUND: Final = Rule[RankState](
         "the GPU runs dry; without events, it is idle for as much by what is believed of it (`gpu_busy_source`), "
         f"or under {SM_STARVED[0]:.0f} % of its SMs are active, or without these it is under "
         f"{UTIL_STARVED[0]:.0f} % util; or rare long steps that wait for data take as much of all time. Never "
-        "while GPU-Util shows that it is kept busy, nor where launching leaves it idle for twice as long",
+        "while GPU-Util shows that it is kept busy, nor where launching leaves it idle for twice as long. "
+        "Where no GPU is used, by the host's clock alone",
         source="checked on an H200 against planted waits of 30 and 60 %; a healthy run had 79 % by the host's "
         "clock and 0.1 % by the GPU's",
         clear_seconds=4.0,

@@ -198,7 +198,8 @@ def test_without_events_the_sms_decide_whether_a_wait_for_data_costs_anything() 
 
     assert Job(sm_active_pct=94.0).run(100, no_events) == []
     assert ids(Job(sm_active_pct=30.0, power_watts=500.0).run(100, no_events)) == {"input_bound"}
-    assert Job(gpu=False).run(100, no_events) == [], "nobody can tell"
+    (alert,) = Job(gpu=False).run(100, no_events)
+    assert (alert.id, alert.points[-1]) == ("input_bound", "no GPU"), "what waits on a CPU is lost"
 
 
 def test_it_goes_when_the_data_comes_again() -> None:

@@ -113,9 +113,9 @@ async def test_what_is_made_says_so(tmp_path: Path) -> None:
 async def test_without_an_alert_there_is_nothing_to_do_since_when() -> None:
     for size in situations.SIZES:
         async with running(Held(*scene(gpus=1, seconds=40)), size) as (app, _pilot):
-            assert re.search(r"no alerts for 39s, since \d\d:\d\d:\d\d  → nothing to do", text(app))
+            assert re.search(r"no alerts for 39s, since \d\d:\d\d:\d\d  → nothing needs attention", text(app))
 
 
 async def test_a_training_that_is_not_there_is_not_called_well() -> None:
     async with running(Held(*scene(gpus=2, ranks=0))) as (app, _pilot):
-        assert "nothing to do" not in text(app)
+        assert "nothing needs attention" not in text(app)

@@ -60,10 +60,10 @@ def fitting(
         columns: all of the table.
         room: cells for them and the gap that each has.
         gap: cells beside each column.
-        always: those that stay however narrow it is; `room` is without them.
+        always: those that stay however narrow it is.
         reserve: cells that must stay free for other things, by the column that is tried and how many are chosen.
     """
-    chosen, used = list(always), 0
+    chosen, used = list(always), sum(column.width + gap for column in always)
     for column in sorted(columns, key=lambda column: column.weight):
         needed = column.width + gap
         if column not in chosen and used + needed + reserve(column, len(chosen)) <= room:

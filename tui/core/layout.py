@@ -23,12 +23,22 @@ HOST_HEIGHT = 30
 """From this height on a row tells what the machine does now."""
 _TITLED = 4
 """Rows from which on a table that is cut has titles all the same."""
-_EIGHT_GPUS = 9
-"""Rows of the table that nothing else takes: eight GPUs and the titles."""
-_BELOW = 9
-"""Rows that a longer table leaves to the step and the time line."""
-STEP_WITH_PHASES = 4
-"""Rows from which on the step has more than its title and two bars."""
+FULL_WIDTH, FULL_HEIGHT = 80, 24
+"""From this size on the step names its phases and the time line has power and utilization."""
+NAMED_PHASES = 4
+"""The longest phases that a screen of that size names."""
+_LEAST_TIMELINE = 4
+"""Step, power, utilization, ruler."""
+_TITLED_TIMELINE = 6
+"""These, a title and the alerts."""
+_TITLE_AND_BAR, _TITLE_AND_BARS = 2, 3
+_LEAST_TABLE = 3
+"""Titles and two lines, or one line and how many there are besides."""
+
+
+def phase_columns(width: int) -> int:
+    """In how many columns phases are listed where the screen is low."""
+    return 1 if width < 70 else 2
 
 
 class Rect(NamedTuple):
@@ -82,7 +92,10 @@ def alert_rows(height: int, lines: int) -> int:
 
 
 def visible(count: int, room: int, alerting: Collection[int], selected: int | None) -> list[int]:
-    """Which of `count` lines are shown when only `room` can be: alerting ones, the selected one, then in order.
+    """Which of `count` lines are shown when only `room` can be, in the order in which they are shown.
+
+    The first ones, or those up to the selected one. An alerting line that is not among them replaces the last
+    one, a second one the line above it: no other line moves.
 
     Args:
         count: how many there are.
@@ -90,12 +103,16 @@ def visible(count: int, room: int, alerting: Collection[int], selected: int | No
         alerting: positions, the most urgent first.
         selected: the position of the selected one.
     """
-    first = [*dict.fromkeys(i for i in alerting if i < count)]
-    if selected is not None and 0 <= selected < count and selected not in first:
-        first.append(selected)
-    start = min(max((selected or 0) - room + 1, 0), max(count - room, 0))
-    rest = [i for i in [*range(start, count), *range(start)] if i not in set(first)]
-    return sorted([*first, *rest][:room])
+    chosen = selected if selected is not None and 0 <= selected < count else None
+    start = min(max((chosen or 0) - room + 1, 0), max(count - room, 0))
+    shown = list(range(start, min(start + room, count)))
+    outside = [position for position in dict.fromkeys(alerting) if position < count and position not in shown]
+    free = [place for place in reversed(range(len(shown))) if shown[place] not in alerting]
+    free.sort(key=lambda place: shown[place] == chosen)
+    replaced = free[: len(outside)]
+    for place, position in zip(sorted(replaced), sorted(outside[: len(replaced)]), strict=True):
+        shown[place] = position
+    return shown
 
 
 class _Shares(NamedTuple):
@@ -114,6 +131,7 @@ def arrange(
     lines: int,
     phases: int = 0,
     trains: bool = False,
+    bars: int = 2,
     rows: int = 6,
     alerting: Collection[int] = (),
     selected: int | None = None,
@@ -128,6 +146,7 @@ def arrange(
         lines: how many lines the table of GPUs and ranks has.
         phases: how many parts the step that is shown has.
         trains: whether a training is attached.
+        bars: how many clocks the step was measured by, a bar each.
         rows: how many rows the time line has to show at least, its ruler not counted.
         alerting: positions of lines with a warning or worse, the most urgent first.
         selected: the position of the selected line.
@@ -141,7 +160,13 @@ def arrange(
     strip = free.take(alert_rows(height, lines))
     footer = Rect(0, height - 1, width, 1) if height >= 8 else None
     room = max(height - free.top - (footer is not None), 0)
-    shares = _share(room, lines, trains=trains, phases=phases, rows=rows, processes=processes, width=width)
+    full = (1 + bars + (1 + -(-phases // _columns(width)) if phases else 1)) if trains else 7
+    least = (_least if width >= FULL_WIDTH and height >= FULL_HEIGHT else _least_of_a_small_screen)(
+        room, lines, trains=trains, phases=phases, width=width
+    )
+    shares = _share(
+        room, least, wanted_table=_wanted_table(lines), full_steps=full, rows=rows, processes=processes
+    )
     table = _place_table(free, shares.table, lines, alerting, selected)
     return Layout(
         width,
@@ -205,32 +230,55 @@ def _place_table(
     return _TablePlace(titles, entries, more, hidden, unused=left - len(shown) - (more is not None))
 
 
-def _share(room: int, lines: int, *, trains: bool, phases: int, rows: int, processes: int, width: int) -> _Shares:
+def _columns(width: int) -> int:
+    """In how many columns the phases are listed where there is room for all of them."""
+    return 1 if width < 70 or width >= 160 else 2
+
+
+def _share(room: int, least: _Shares, *, wanted_table: int, full_steps: int, rows: int, processes: int) -> _Shares:
     """Share the rows: first what each cannot do without, then as each wants; the time line takes what is left."""
-    wanted_table = lines + 1 if lines else 7
-    # However many GPUs there are, the step and the time line are seen.
-    wanted_table = min(wanted_table, max(room - _BELOW, _EIGHT_GPUS))
-    least_table = min(wanted_table, 3)
-    columns = 1 if width < 70 or width >= 160 else 2
-    full_steps = (3 + (1 + -(-phases // columns) if phases else 1)) if trains else 7
-    steps = min(3 if trains else 1, max(room - least_table - 2, 0))
-    if room - least_table < 4:
-        steps = min(steps, 1)
-    timeline = min(2, max(room - least_table - steps, 0))
-    table = min(wanted_table, room - steps - timeline)
-    left = room - table - steps - timeline
-    if left < 2 and lines and steps > 1 and table < wanted_table:  # a GPU more is worth more than a second bar
-        spare = min(steps - 1, wanted_table - table)
-        steps, table = steps - spare, table + spare
-    more = min(left, max(min(rows, 4) + 1 - timeline, 0))
-    timeline, left = timeline + more, left - more
-    more = min(left, max(full_steps - steps, 0))
-    if steps + more < STEP_WITH_PHASES + 1 and steps + more != full_steps:
-        more = 0
-    steps, left = steps + more, left - more
-    more = min(left, max(rows + 2 - timeline, 0))
-    timeline, left = timeline + more, left - more
+    left = room - least.table - least.steps - least.timeline
+
+    def more(part: int, wanted: int) -> int:
+        nonlocal left
+        given = max(min(left, wanted - part), 0)
+        left -= given
+        return part + given
+
+    table = more(least.table, wanted_table)
+    steps = more(least.steps, min(least.steps + 1, full_steps)) if least.steps > _TITLE_AND_BAR else least.steps
+    timeline = more(least.timeline, min(rows + 1, _TITLED_TIMELINE))
+    wanted_steps = full_steps if steps + left >= min(full_steps, _TITLE_AND_BARS + 2) else steps
+    steps = more(steps, wanted_steps)
+    timeline = more(timeline, rows + 2)
     shown = min(left, processes + 3, MAX_PROCESSES) if processes else 0
     if shown < min(LEAST_PROCESSES, processes + 3):
         shown = 0
     return _Shares(table, steps, timeline + left - shown, shown)
+
+
+def _wanted_table(lines: int) -> int:
+    return lines + 1 if lines else 7
+
+
+def _least(room: int, lines: int, *, trains: bool, phases: int, width: int) -> _Shares:
+    """What every part has before any gets more, where there are at least 80x24 cells."""
+    named = -(-min(phases, NAMED_PHASES) // phase_columns(width))
+    steps = (_TITLE_AND_BAR + 1 + named if phases else _TITLE_AND_BAR) if trains else 1
+    table = min(_wanted_table(lines), room - steps - _LEAST_TIMELINE)
+    return _Shares(table, steps, _LEAST_TIMELINE, 0)
+
+
+def _least_of_a_small_screen(room: int, lines: int, *, trains: bool, phases: int, width: int) -> _Shares:
+    """The same on a smaller one: the step in one row, then its two bars, then its phases."""
+    wanted_table = _wanted_table(lines)
+    least_table = min(wanted_table, _LEAST_TABLE)
+    steps = min(_TITLE_AND_BARS if trains else 1, max(room - least_table - 2, 0))
+    if room - least_table < 4:
+        steps = min(steps, 1)
+    timeline = min(2, max(room - least_table - steps, 0))
+    table = min(wanted_table, room - steps - timeline)
+    if lines and steps > 1 and table < wanted_table:  # a GPU more is worth more than a second bar
+        spare = min(steps - 1, wanted_table - table)
+        steps, table = steps - spare, table + spare
+    return _Shares(table, steps, timeline, 0)

@@ -51,6 +51,10 @@ class Glyphs(Struct, frozen=True):
     tick: str
     capture: str
     """A capture on the time line."""
+    above: str
+    """Between the end of an axis and a value beyond it."""
+    to: str
+    """Between the ends of a range."""
 
 
 UNICODE = Glyphs(
@@ -59,7 +63,7 @@ UNICODE = Glyphs(
     thin=Box("╭", "╮", "╰", "╯", "─", "│"),
     heavy=Box("┏", "┓", "┗", "┛", "━", "┃"),
     bar="│",
-    critical="▲",
+    critical="■",
     warning="▲",
     info="•",
     fills="█▓▒░▚▞▦▤",
@@ -76,6 +80,8 @@ UNICODE = Glyphs(
     corner="└",
     tick="┤",
     capture="◆",
+    above="↑",
+    to="–",
 )
 
 ASCII = Glyphs(
@@ -84,7 +90,7 @@ ASCII = Glyphs(
     thin=Box("+", "+", "+", "+", "-", "|"),
     heavy=Box("#", "#", "#", "#", "=", "#"),
     bar="|",
-    critical="!",
+    critical="#",
     warning="!",
     info="i",
     fills="#=+:%o*~",
@@ -101,11 +107,13 @@ ASCII = Glyphs(
     corner="+",
     tick="+",
     capture="*",
+    above="^",
+    to="-",
 )
 
 _PLAIN = {
     "–": "-", "—": "-", "…": "~", "µ": "u", "·": "-", "×": "x", "°": " ", "→": ">", "←": "<", "≥": ">", "≤": "<",
-    "▲": "!", "▾": "v", "▴": "^", "▸": ">", "•": "*", "′": "'", "’": "'", "“": '"', "”": '"',
+    "▲": "!", "■": "#", "↑": "^", "▾": "v", "▴": "^", "▸": ">", "•": "*", "′": "'", "’": "'", "“": '"', "”": '"',
     "◆": "*", "━": "=", "─": "-",
 }  # fmt: skip
 

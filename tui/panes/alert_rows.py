@@ -13,7 +13,8 @@ from rich.cells import cell_len
 from rich.style import Style
 
 from llmtop import format as fmt
-from llmtop.model.snapshot import Alert, Snapshot
+from llmtop.model import gpu_busy
+from llmtop.model.snapshot import Alert, Rank, Snapshot
 from tui.core import keys
 from tui.paint import alert_style
 from tui.paint.rows import CellTheme, Row, clip
@@ -79,12 +80,35 @@ def _no_alert_row(view: View, width: int, theme: CellTheme) -> list[Row]:
 
 
 def _no_alert_advice(view: View) -> str:
-    """What there is to do while a training steps and no alert holds; empty where none steps."""
+    """What is known and what cannot be judged while a training steps without an alert; empty where none steps."""
     rank = view.rank()
     if rank is None or rank.state != "running" or rank.step_seconds_p50 is None:
         return ""
     can = not view.replay or view.demo
-    return "nothing to do" + ("; c captures some steps, should they be faster" if can else "")
+    capture = "; press c to profile a few steps" if can else ""
+    if rank.window_seconds is not None and rank.window_seconds < JUDGED_SECONDS:
+        return f"steps of the last {fmt.duration(rank.window_seconds)} only: too few to judge" + capture
+    untold = _untold(rank, view)
+    return (untold or "nothing needs attention") + capture
+
+
+def _untold(rank: Rank, view: View) -> str:
+    """What no rule judges and still is most of the step; empty where there is nothing of this kind."""
+    phases = [phase for phase in rank.phases if "/" not in phase.name]
+    whole = sum(phase.host_seconds for phase in phases) + (rank.outside_seconds or 0.0)
+    if not view.gpus() and phases and whole > 0:
+        longest = max(phases, key=lambda phase: phase.host_seconds)
+        share = fmt.percent(100 * longest.host_seconds / whole)
+        return f"no GPU is seen: {fmt.printable(longest.name)} takes {share} of a step by the host's clock"
+    if rank.gpu_busy_pct is not None and rank.gpu_busy_pct <= 100 - IDLE_PCT:
+        return f"the GPU is {gpu_busy.idle_text(rank)} idle, and no rule knows why"
+    return ""
+
+
+JUDGED_SECONDS = 5.0
+"""Rules judge steps of some seconds; before that nothing is said to be well."""
+IDLE_PCT = 30.0
+"""From so much on an idle GPU needs attention, whatever the reason."""
 
 
 def _alert(

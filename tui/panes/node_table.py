@@ -21,6 +21,7 @@ from llmtop.model.signal_text import value_text
 from llmtop.model.signals import CELLS, Cell, Signal
 from llmtop.model.snapshot import Alert, Gpu, Rank, Snapshot
 from tui.core.columns import Column, ColumnContext, fitting
+from tui.core.layout import FULL_WIDTH
 from tui.paint import alert_style, gpu_names
 from tui.paint.gpu_metrics import BY_KEY, Hue, has_total_text, total_text
 from tui.paint.past_strip import add_strip
@@ -30,9 +31,21 @@ from tui.series.heights import FigureHistory
 from tui.state.history import key_of
 from tui.state.view import View
 
-LEAST_STATE = 14
+LEAST_STATE = 13
+"""Cells; the longest word of an alert has as many."""
+_USUAL_STATE, _USUAL_WIDTH = 18, 120
 _LEAST_STRIP = 10
 _MOST_STATE = 34
+_LEAST_WIDTH, _WIDE_GAPS = 60, 140
+_LEAST_WIDTH, _WIDE_GAPS = 60, 140
+_LEAST_WIDTH, _WIDE_GAPS = 60, 120
+_LEAST_WIDTH, _WIDE_GAPS = 60, 120
+_LEAST_WIDTH, _WIDE_GAPS = 60, 120
+_LEAST_WIDTH, _WIDE_GAPS = 60, 120
+_LEAST_WIDTH, _WIDE_GAPS = 60, 120
+_LEAST_WIDTH, _WIDE_GAPS = 60, 120
+_LEAST_WIDTH, _WIDE_GAPS = 60, 120
+_LEAST_WIDTH, _WIDE_GAPS = 60, 120
 _HEAD = 2
 """Cells for the mark at the left."""
 
@@ -86,18 +99,31 @@ def _sum_or_none(one: float | None, other: float | None) -> float | None:
     return None if one is None and other is None else (one or 0.0) + (other or 0.0)
 
 
-def _per_s(value: float | None) -> str:
-    return fmt.DASH if value is None else fmt.size(value).replace(" ", "").removesuffix("iB").removesuffix("B")
+def _pair_text(one: float | None, other: float | None) -> str:
+    if one is None and other is None:
+        return fmt.DASH
+    return f"{fmt.short_size(one)}/{fmt.short_size(other)}"
+
+
+def _power(gpu: Gpu) -> str:
+    """What it draws, and its share of the limit: "671W 96%"."""
+    if gpu.power_watts is None or not gpu.power_limit_watts:
+        return fmt.number(gpu.power_watts, 0, "W")
+    return f"{gpu.power_watts:.0f}W {fmt.percent(100 * gpu.power_watts / gpu.power_limit_watts)}"
 
 
 def cell_text(gpu: Gpu, key: str) -> str:
     """A signal of a GPU in the fixed unit that its column's title names."""
     signal, cell = _CELLS[key]
+    if key == "power":
+        return _power(gpu)
     if has_total_text(signal):
         return total_text(signal, gpu)
     value = getattr(gpu, signal.field)
+    if cell.beside:
+        return _pair_text(value, getattr(gpu, cell.beside))
     if cell.plus:
-        return _per_s(_sum_or_none(value, getattr(gpu, cell.plus)))
+        return fmt.short_size(_sum_or_none(value, getattr(gpu, cell.plus)))
     if signal.unit == "°C":
         return fmt.number(value, 0, "°")
     return fmt.number(value) if signal.unit == "MHz" else value_text(signal.unit, value)
@@ -131,20 +157,95 @@ def _rank_column(title: str, width: int, weight: int, key: str, *, strong: bool 
 
 COLUMNS: tuple[Column[Entry], ...] = (
     Column(
-        "GPU", 3, 0, lambda e, a: "" if e.gpu is None or e.again else a.gpus.get(e.gpu.uuid, fmt.DASH), strong=True
+        "GPU",
+        3,
+        0,
+        lambda e, a: "" if e.gpu is None or e.again else a.gpus.get(e.gpu.uuid, fmt.DASH),
+        strong=True,
+        key="gpu",
     ),
-    _rank_column("rk", 3, 1, "rank", strong=True),
+    _rank_column("rank", 4, 1, "rank", strong=True),
     *(
         _gpu_column(cell.title, cell.width, cell.weight, key, strong=cell.strong)
         for key, (_, cell) in _CELLS.items()
     ),
-    _rank_column("step", 7, 3, "step", strong=True),
-    _rank_column("waits", 7, 7, "waits"),
-    _rank_column("idle", 6, 5, "idle"),
+    _rank_column("step", 7, 4, "step", strong=True),
+    _rank_column("waits", 7, 10, "waits"),
+    _rank_column("idle", 6, 9, "idle"),
     _rank_column("tok/s", 6, 16, "tokens"),
     _rank_column("pid", 7, 17, "pid"),
 )
-_BEFORE_STRIP = ("", "rank", "power")
+_BEFORE_STRIP = ("gpu", "rank", "power")
+_CORE = frozenset({"gpu", "rank", "power", "util", "memory", "step"})
+"""What is on the screen however narrow it is, from 60 columns on."""
+_CORE_OF_80 = _CORE | {"pcie"}
+_BEFORE_A_STRIP = frozenset({"sm", "idle", "waits"})
+"""What tells more than a strip of few cells."""
+_TITLES_BEFORE = {"rk": "rank", "power W": "power", "PCIe/s": "PCIe rx/tx"}
+"""Names that the configuration takes for columns beside their titles."""
+_CORE = frozenset({"", "rank", "power", "util", "memory", "step"})
+"""What is on the screen however narrow it is, from 60 columns on."""
+_CORE_OF_80 = _CORE | {"pcie"}
+_BEFORE_A_STRIP = frozenset({"sm", "idle", "waits"})
+"""What tells more than a strip of few cells."""
+_TITLES_BEFORE = {"rk": "rank", "power W": "power", "PCIe/s": "PCIe rx/tx"}
+"""Names that the configuration takes for columns beside their titles."""
+_CORE = frozenset({"", "rank", "power", "util", "memory", "step"})
+"""What is on the screen however narrow it is, from 60 columns on."""
+_CORE_OF_80 = _CORE | {"pcie"}
+_BEFORE_A_STRIP = frozenset({"sm", "idle", "waits"})
+"""What tells more than a strip of few cells."""
+_TITLES_BEFORE = {"rk": "rank", "power W": "power", "PCIe/s": "PCIe rx/tx"}
+"""Names that the configuration takes for columns beside their titles."""
+_CORE = frozenset({"", "rank", "power", "util", "memory", "step"})
+"""What is on the screen however narrow it is, from 60 columns on."""
+_CORE_OF_80 = _CORE | {"pcie"}
+_BEFORE_A_STRIP = frozenset({"sm", "idle", "waits"})
+"""What tells more than a strip of few cells."""
+_TITLES_BEFORE = {"rk": "rank", "power W": "power", "PCIe/s": "PCIe rx/tx"}
+"""Names that the configuration takes for columns beside their titles."""
+_CORE = frozenset({"", "rank", "power", "util", "memory", "step"})
+"""What is on the screen however narrow it is, from 60 columns on."""
+_CORE_OF_80 = _CORE | {"pcie"}
+_BEFORE_A_STRIP = frozenset({"sm", "idle", "waits"})
+"""What tells more than a strip of few cells."""
+_TITLES_BEFORE = {"rk": "rank", "power W": "power", "PCIe/s": "PCIe rx/tx"}
+"""Names that the configuration takes for columns beside their titles."""
+_CORE = frozenset({"", "rank", "power", "util", "memory", "step"})
+"""What is on the screen however narrow it is, from 60 columns on."""
+_CORE_OF_80 = _CORE | {"pcie"}
+_BEFORE_A_STRIP = frozenset({"sm", "idle", "waits"})
+"""What tells more than a strip of few cells."""
+_TITLES_BEFORE = {"rk": "rank", "power W": "power", "PCIe/s": "PCIe rx/tx"}
+"""Names that the configuration takes for columns beside their titles."""
+_CORE = frozenset({"", "rank", "power", "util", "memory", "step"})
+"""What is on the screen however narrow it is, from 60 columns on."""
+_CORE_OF_80 = _CORE | {"pcie"}
+_BEFORE_A_STRIP = frozenset({"sm", "idle", "waits"})
+"""What tells more than a strip of few cells."""
+_TITLES_BEFORE = {"rk": "rank", "power W": "power", "PCIe/s": "PCIe rx/tx"}
+"""Names that the configuration takes for columns beside their titles."""
+_CORE = frozenset({"", "rank", "power", "util", "memory", "step"})
+"""What is on the screen however narrow it is, from 60 columns on."""
+_CORE_OF_80 = _CORE | {"pcie"}
+_BEFORE_A_STRIP = frozenset({"sm", "idle", "waits"})
+"""What tells more than a strip of few cells."""
+_TITLES_BEFORE = {"rk": "rank", "power W": "power", "PCIe/s": "PCIe rx/tx"}
+"""Names that the configuration takes for columns beside their titles."""
+_CORE = frozenset({"", "rank", "power", "util", "memory", "step"})
+"""What is on the screen however narrow it is, from 60 columns on."""
+_CORE_OF_80 = _CORE | {"pcie"}
+_BEFORE_A_STRIP = frozenset({"sm", "idle", "waits"})
+"""What tells more than a strip of few cells."""
+_TITLES_BEFORE = {"rk": "rank", "power W": "power", "PCIe/s": "PCIe rx/tx"}
+"""Names that the configuration takes for columns beside their titles."""
+_CORE = frozenset({"", "rank", "power", "util", "memory", "step"})
+"""What is on the screen however narrow it is, from 60 columns on."""
+_CORE_OF_80 = _CORE | {"pcie"}
+_BEFORE_A_STRIP = frozenset({"sm", "idle", "waits"})
+"""What tells more than a strip of few cells."""
+_TITLES_BEFORE = {"rk": "rank", "power W": "power", "PCIe/s": "PCIe rx/tx"}
+"""Names that the configuration takes for columns beside their titles."""
 
 
 class _Plan(Struct, frozen=True):
@@ -163,17 +264,25 @@ class _Plan(Struct, frozen=True):
 def _plan(width: int, absent: frozenset[str]) -> _Plan:
     """The columns that fit beside a strip and the state; those without a value anywhere are left out."""
     titles = config.current().columns.gpus
+    named = None if titles is None else {_TITLES_BEFORE.get(title, title) for title in titles}
     wanted = [
         column
         for column in COLUMNS
-        if column.key not in absent and (titles is None or not column.key or column.title in titles)
+        if column.key not in absent and (named is None or column.key == "gpu" or column.title in named)
     ]
-    gap = 1 if width < 100 else 2
+    gap = 1 if width < _WIDE_GAPS else 2
     room = width - _HEAD - LEAST_STATE
-    strip = 0 if width < 70 else max(_LEAST_STRIP, min(width * (30 if width >= 100 else 27) // 100, 70))
+    core = _CORE_OF_80 if width >= FULL_WIDTH else _CORE
+    first = [column for column in wanted if column.key in core | _BEFORE_A_STRIP]
+    always = [column for column in wanted if column.key in core] if width >= _LEAST_WIDTH else []
+    chosen = fitting(first, room, gap, always=always)
+    left = room - sum(column.width + gap for column in chosen)
     second = 20 if width >= 180 and "sm" not in absent else 0
+    strip = min(max(_LEAST_STRIP, width * 15 // 100), 70)
+    if left < strip + gap:
+        strip = 0
     strips = sum(cells + gap for cells in (strip, second) if cells)
-    chosen = fitting(wanted, room - strips, gap)
+    chosen = fitting(wanted, room - strips, gap, always=chosen)
     spare = room - strips - sum(column.width + gap for column in chosen)
     state = LEAST_STATE + (min(spare // 2, _MOST_STATE - LEAST_STATE) if strip else spare)
     strip = strip + LEAST_STATE + spare - state if strip else 0
@@ -191,10 +300,8 @@ def _absent(shown: Sequence[Entry]) -> frozenset[str]:
         found.add("xgmi")
     if all(gpu.sm_active_pct is None for gpu in gpus):
         found |= {"sm", "tensor", "dram"}
-    if gpus and all(gpu.vendor != "NVIDIA" for gpu in gpus):
-        found.add("pcie")  # their drivers give no such rates
     if not gpus:
-        found |= {"power", "util", "sm", "memory", "temperature", "clock", "pcie"}
+        found |= {"gpu", "power", "util", "sm", "memory", "temperature", "clock", "pcie"}
     if all(entry.rank is None for entry in shown):
         found |= {"rank", "step", "idle", "tokens", "pid"}
     elif all(entry.rank is None or entry.rank.rank is None for entry in shown):
@@ -368,7 +475,7 @@ def _paint_line(content: _LineContent) -> Row:
                 add_strip(row, content.second, "compute", theme)
             waiting.append(gap)
         wanted = strong if column.strong else plain
-        if column.key == "" and (picked or loud is not None):
+        if column.key == "gpu" and (picked or loud is not None):
             wanted = palette.selected if loud is None else alert_style.ink(loud, theme)
         if wanted is not style_of:
             flush()
@@ -489,12 +596,3 @@ def _unattached(frame: NodeTableFrame, gpu: Gpu | None, theme: CellTheme) -> str
     named += f" +{len(processes) - 1} more" if len(processes) > 1 else ""
     whose = fmt.printable(ownership.owner_text(gpu.uuid, frame.snapshot))
     return kind + (whose or "not attached") + dot + named
-
-
-def more(hidden: Sequence[Entry], loud: int, width: int, theme: CellTheme) -> Row:
-    """The line that counts those for which there is no room."""
-    palette = theme.palette
-    text = f"   +{len(hidden)} more {theme.glyphs.more} r shows all ranks"
-    if loud:
-        text += f", {loud} of them with an alert"
-    return Row(width).add(text, palette.warning if loud else palette.dim).end(palette.text)

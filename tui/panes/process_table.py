@@ -103,11 +103,12 @@ def plan(width: int, sorted_by: int, snapshot: Snapshot | None = None) -> list[C
     if len(chosen) < len(COLUMNS):
         ends = [column for column in chosen if column is _COMMAND]
         columns = [*(column for column in chosen if column is not _COMMAND), *ends]
-        return fitting(columns, width - 1 - _LEAST_COMMAND * len(ends), 2, always=ends)
+        room = width - 1 - _LEAST_COMMAND * len(ends) + sum(column.width + 2 for column in ends)
+        return fitting(columns, room, 2, always=ends)
     always = list(dict.fromkeys([COLUMNS[-1], COLUMNS[sorted_by]]))
     if snapshot is not None and any(ownership.other_user(one, snapshot) for one in snapshot.processes):
         always = list(dict.fromkeys([*always, _USER]))
-    room = width - _LEAST_COMMAND - 1 - sum(column.width + 2 for column in always[1:])
+    room = width - _LEAST_COMMAND - 1 + always[0].width + 2
     return fitting(COLUMNS, room, 2, always=always)
 
 

@@ -6,14 +6,16 @@ from math import ceil
 from textwrap import wrap
 from typing import NamedTuple
 
+from rich.cells import cell_len
 from rich.style import Style
 
 from llmtop import format as fmt
 from llmtop.model import gpu_busy
 from llmtop.model.snapshot import Rank
 from llmtop.step_history.rare_steps import rare_steps_text
+from tui.core.layout import NAMED_PHASES, phase_columns
 from tui.paint import alert_style
-from tui.paint.rows import CellTheme, Row, elapsed, frame, pad, rule
+from tui.paint.rows import CellTheme, Row, clip, elapsed, frame, pad, rule
 from tui.panes.phase_bars import Clock, Part, bar, block, letters, parts, step_seconds, with_untimed
 from tui.panes.words import short_command
 from tui.series.phase_history import BUCKET_SECONDS
@@ -32,13 +34,13 @@ _HINT_LINE = "no training attached: start it with  llmtop run -- python train.py
 
 
 class _Form(NamedTuple):
-    """How wide one column of the table of phases is, and whether it tells shares and changes."""
+    """How wide one column of the table of phases is, and whether it has changes."""
 
     width: int
-    full: bool
+    changes: bool
 
 
-_WIDE, _SLIM = _Form(52, full=True), _Form(34, full=False)
+_WIDE, _SLIM = _Form(52, changes=True), _Form(37, changes=False)
 _LEAST_REMARK = 30
 
 
@@ -68,7 +70,7 @@ def _short(rank: Rank, shown: list[Part], total: float, width: int, theme: CellT
     clock: Clock = "gpu" if any(part.phase.gpu_seconds is not None for part in shown) else "host"
     row = Row(width).add(f" step {fmt.number(rank.step)} ", palette.dim)
     row.add(f"{fmt.duration(rank.step_seconds_p50 or total)} ", palette.strong)
-    row.add("GPU " if clock == "gpu" else "host ", palette.dim)
+    row.add(_longest(shown, clock, step_seconds(rank, shown, clock), 1, row.free_cells) + " ", palette.text)
     bar(
         row,
         shown,
@@ -79,6 +81,20 @@ def _short(rank: Rank, shown: list[Part], total: float, width: int, theme: CellT
         outside=rank.outside_seconds if clock == "host" else None,
     )
     return row.end(palette.text)
+
+
+def _longest(shown: list[Part], clock: Clock, total: float, most: int, room: int) -> str:
+    """The longest phases with their share and duration, as many as fit, each whole; the first one in any case."""
+    ordered = sorted(shown, key=lambda part: -(part.seconds(clock) or 0.0))
+    said = "GPU" if clock == "gpu" else "host"
+    for place, part in enumerate(ordered[:most]):
+        seconds = part.seconds(clock) or 0.0
+        name = fmt.printable(part.phase.name)
+        text = f"{',' if place else ''} {name} {fmt.percent(100 * seconds / total)} {fmt.duration(seconds)}"
+        if place and cell_len(said) + cell_len(text) > room:
+            break
+        said += text
+    return clip(said, room)
 
 
 def _remarks(rank: Rank) -> list[str]:
@@ -147,18 +163,32 @@ def _content(
 ) -> list[Row]:
     rows: list[Row] = []
     if shown and total > 0:
-        both = any(part.phase.gpu_seconds is not None for part in shown)
-        clocks: list[Clock] = ["host", "gpu"] if both else ["host"]
-        rows += [_bar_row(clock, rank, shown, total, width, theme) for clock in clocks[-max(height, 1) :]]
+        clocks = clocks_of(shown)
+        bars = max(min(len(clocks), height - _rows_of_phases(rank, shown, width)), 1)
+        rows += [_bar_row(clock, rank, shown, total, width, theme) for clock in clocks[-bars:]]
     else:
         rows.append(Row(width).add(_why_no_phases(rank), theme.palette.dim))
     rows = rows[:height]
     left = height - len(rows)
-    if left > 0 and shown and total > 0:
+    if left == 1 and shown and total > 0:
+        clock = clocks[-1]
+        said = _longest(shown, clock, step_seconds(rank, shown, clock), NAMED_PHASES, width)
+        rows.append(Row(width).add(said, theme.palette.text))
+    elif left > 0 and shown and total > 0:
         rows += _details(rank, view, shown, width, left, theme)
     elif left > 0:
         rows += [Row(width).add(text, theme.palette.dim) for text in _remarks(rank)][:left]
     return rows + [Row(width) for _ in range(height - len(rows))]
+
+
+def clocks_of(shown: list[Part]) -> list[Clock]:
+    """The clocks by which these phases were measured, the host's first."""
+    return ["host", "gpu"] if any(part.phase.gpu_seconds is not None for part in shown) else ["host"]
+
+
+def _rows_of_phases(rank: Rank, shown: list[Part], width: int) -> int:
+    """The rows that the longest phases and the titles above them need."""
+    return 1 + ceil(min(len(with_untimed(rank, shown)), NAMED_PHASES) / phase_columns(width + 2))
 
 
 def _first_steps(rank: Rank) -> str:
@@ -294,28 +324,31 @@ def _legend(
         kept = {part.phase.name for part in largest[: max(room * columns, 0)]}
         fitting = [part for part in shown if part.phase.name in kept]
     rows = [Row(width) for _ in range(min(1 + ceil(len(fitting) / columns), height))]
+    timed = len(clocks_of(shown)) > 1
     known = letters([part.phase.name for part in shown])
-    name = form.width - 2 - 9 - 9 - (6 + 8 if form.full else 0)
-    share_title, change_title = (f"{'share':>6}", f"{'5 min':>8}") if form.full else ("", "")
+    name = form.width - 2 - 9 - 6 - 9 - (8 if form.changes else 0)
+    change_title = f"{'5 min':>8}" if form.changes else ""
+    hidden = len(shown) - len(fitting) + unknown
     for column in range(columns):
+        title = f"phase (+{hidden:,} more)" if hidden and not column else "phase"
         rows[0].fill_to(column * (form.width + 3), palette.dim)
-        rows[0].add(pad("phase", name + 2) + f"{'host':>9}{share_title}{gpu:>9}{change_title}", palette.dim)
+        rows[0].add(
+            pad(title if len(title) <= name + 2 else title.replace(" more", ""), name + 2)
+            + f"{'host':>9}{'share':>6}{gpu if timed else '':>9}{change_title}",
+            palette.dim,
+        )
     for place, part in enumerate(fitting):
         column, line = divmod(place, max(len(rows) - 1, 1))
         row = rows[min(1 + line, len(rows) - 1)].fill_to(column * (form.width + 3), palette.text)
         block(row, known[part.phase.name], 1, part.color, theme)
         row.add(" " + pad(fmt.printable(part.phase.name), name), palette.text)
         row.add(pad(fmt.duration(part.phase.host_seconds), 9, right=True), palette.text)
-        if form.full:
-            share = 100 * part.phase.host_seconds / total
-            row.add(pad(fmt.percent(share), 6, right=True), palette.dim)
-        row.add(pad(fmt.duration(part.phase.gpu_seconds), 9, right=True), palette.text)
-        if form.full:
+        share = 100 * part.phase.host_seconds / total
+        row.add(pad(fmt.percent(share), 6, right=True), palette.dim)
+        row.add(pad(fmt.duration(part.phase.gpu_seconds) if timed else "", 9, right=True), palette.text)
+        if form.changes:
             grown, loud = _change(part.phase.host_seconds, before.get(part.phase.name), total)
             row.add(pad(grown, 8, right=True), palette.strong if loud else palette.dim)
-    hidden = len(shown) - len(fitting) + unknown
-    if hidden and rows:
-        rows[0].add(f"   +{hidden:,} more", palette.dim)
     return rows
 
 

@@ -7,10 +7,12 @@ has no room is not drawn; the order of the rows is the order of what they are wo
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from statistics import median
 from typing import Literal
 
 from msgspec import Struct
+from rich.cells import cell_len
 
 from llmtop import format as fmt
 from llmtop.model.snapshot import Gpu, Rank
@@ -28,9 +30,11 @@ from tui.state.stalled import stalled_seconds
 from tui.state.view import View
 
 LABEL = 16
-_NARROW_LABEL = 12
-_TALL = 10
-"""Rows of the chart of steps at most."""
+NARROW_LABEL = 12
+_SCALE, _NARROW_SCALE = 11, 9
+"""Cells at the right of a chart for the ends of its axis."""
+_TALL = 5
+"""Rows of one chart at most."""
 _MANY_ROWS = 12
 """Rows from which on the steps have two before the least telling figures have one."""
 _MAX_ALERT_ROWS = 3
@@ -52,8 +56,10 @@ class _Line(Struct, frozen=True):
     tall: int = 1
     """Rows that it may have, where there is room."""
     limit: float | None = None
-    top: Callable[[float | None], str] | None = None
-    """How the largest value in the span is written beside a tall chart."""
+    write: Callable[[float], str] = fmt.percent
+    """A value on the axis, with its unit."""
+    short: str = ""
+    """The label where there are few cells."""
 
 
 def rows_wanted(view: View) -> int:
@@ -62,22 +68,27 @@ def rows_wanted(view: View) -> int:
     lanes = 1 + bool(view.snapshot is not None and view.snapshot.alerts)
     if rank is None:
         return 6 + lanes
-    return min(3 + len(rank.metrics) + 2 * bool(view.gpus()), 8) + lanes + 1
+    return min(3 + len(rank.metrics) + 4 * bool(view.gpus()), 9) + lanes + 1
 
 
 def span_words(history: History) -> str:
     """What every chart covers, in words: "5 min", "all, 20 min"."""
     seconds = history.seconds
-    words = f"{seconds / 3600:g} h" if seconds >= 3600 else f"{seconds / 60:g} min"
+    units = ((3600.0, "h"), (60.0, "min"))
+    size, unit = next(
+        ((one, unit) for one, unit in units if seconds >= one and seconds % (one / 2) == 0), (1.0, "s")
+    )
+    words = f"{seconds / size:g} {unit}"
     return words if history.span is not None else f"all, {words}"
 
 
 def paint(view: View, width: int, height: int, theme: CellTheme) -> list[Row]:
     """Draw as many rows as there is room for, the ruler last."""
-    label = LABEL if width >= 80 else _NARROW_LABEL
-    if height <= 0 or width <= label + 4:
+    label = LABEL if width >= 80 else NARROW_LABEL
+    scale = _SCALE if width >= 80 else _NARROW_SCALE
+    if height <= 0 or width <= label + scale + 4:
         return [Row(width).end(theme.palette.text) for _ in range(max(height, 0))]
-    room = width - label - 1
+    room = width - label - 1 - scale
     rows: list[Row] = []
     titled = height >= 5
     left = height - 1 - titled
@@ -161,27 +172,53 @@ def _lines(view: View) -> list[_Line]:
     if rank is not None:
         word = "latency" if rank.kind == "request" else "step"
         value = fmt.duration(rank.step_seconds_p50 or rank.step_seconds).replace(" ", "")
-        lines.append(_Line(word, value, (key_of(rank), "step"), "zero", "compute", _TALL, top=fmt.duration))
+        lines.append(_Line(word, value, (key_of(rank), "step"), "zero", "compute", _TALL, write=_duration))
+    gpu = shown_gpu(view, rank)
+    if gpu is not None:
+        lines += _power_and_utilization(view, gpu)
+    if rank is not None:
         lines += _rates(view, rank)
         lines += [
-            _Line(fmt.printable(name), fmt.figure(value), (key_of(rank), "metric", name), "between", "transfer", 2)
+            _Line(
+                fmt.printable(name),
+                fmt.figure(value),
+                (key_of(rank), "metric", name),
+                "between",
+                "transfer",
+                2,
+                write=_value,
+            )
             for name, value in list(rank.metrics.items())[:1]
         ]
-    lines.append(_Line("CPU", fmt.percent(host.cpu_pct), ("host", "cpu"), "hundred", "energy", 2))
+    cpu = fmt.percent(host.cpu_pct)
+    lines.append(_Line("CPU", cpu, ("host", "cpu"), "hundred", "energy", 2))
     if rank is not None:
         lines += [
-            _Line(fmt.printable(name), fmt.figure(value), (key_of(rank), "metric", name), "between", "transfer", 2)
+            _Line(
+                fmt.printable(name),
+                fmt.figure(value),
+                (key_of(rank), "metric", name),
+                "between",
+                "transfer",
+                2,
+                write=_value,
+            )
             for name, value in list(rank.metrics.items())[1:METRICS_OF_A_RANK]
         ]
-    gpu = _selected_gpu(view, rank)
     if gpu is not None:
         lines += _gpu_lines(view, gpu)
-    lines.append(_Line("disk r", _rate(host.disk_read_bytes_per_s), ("host", "disk_read"), "zero", "transfer", 2))
-    lines.append(
-        _Line("disk w", _rate(host.disk_write_bytes_per_s), ("host", "disk_write"), "zero", "transfer", 1)
-    )
-    lines.append(_Line("net rx", _rate(host.net_rx_bytes_per_s), ("host", "net_rx"), "zero", "transfer", 1))
+    lines += _other_gpus(view, gpu)
+    for label, key, rate in (
+        ("disk r", "disk_read", host.disk_read_bytes_per_s),
+        ("disk w", "disk_write", host.disk_write_bytes_per_s),
+        ("net rx", "net_rx", host.net_rx_bytes_per_s),
+    ):
+        lines.append(_Line(label, _rate(rate), ("host", key), "zero", "transfer", 2, write=_rate))
     return lines
+
+
+def _duration(seconds: float) -> str:
+    return fmt.duration(seconds).replace(" ", "")
 
 
 def _rates(view: View, rank: Rank) -> list[_Line]:
@@ -196,36 +233,118 @@ def _rates(view: View, rank: Rank) -> list[_Line]:
                 "zero",
                 "compute",
                 2,
-                top=fmt.count,
+                write=fmt.count,
             )
         ]
     if rank.tokens_per_s is not None:
         name = (key_of(rank), "tokens")
         value = fmt.DASH if stands else fmt.count(rank.tokens_per_s)
-        return [_Line("tok/s", value, name, "zero", "compute", 2, top=fmt.count)]
+        return [_Line("tok/s", value, name, "zero", "compute", 2, write=fmt.count)]
     return []
 
 
-def _selected_gpu(view: View, rank: Rank | None) -> Gpu | None:
-    """The GPU that rows are of: the selected one, else that of the training shown."""
-    wanted = view.selected or (None if rank is None else rank.gpu_uuid)
+def shown_gpu(view: View, rank: Rank | None) -> Gpu | None:
+    """The GPU that rows are of: the selected one, that of the shown alert, the one that draws least of its limit.
+
+    The least only where it lies apart from the others; else the GPU of the training shown, else the first.
+    """
     gpus = view.gpus()
-    return next((gpu for gpu in gpus if gpu.uuid == wanted), gpus[0] if gpus else None)
+    alert = view.alerts.selected_alert(view.alerts.unmuted(view.snapshot))
+    accused = None if alert is None else alert.gpu
+    if accused is None and alert is not None and alert.pid is not None:
+        accused = next((one.gpu_uuid for one in view.ranks() if one.pid == alert.pid), None)
+    lowest = None if view.rank_pid is not None else _lowest(gpus)
+    by_uuid = {gpu.uuid: gpu for gpu in gpus}
+    for wanted in (view.selected, accused, lowest, None if rank is None else rank.gpu_uuid):
+        if wanted in by_uuid:
+            return by_uuid[wanted]
+    return gpus[0] if gpus else None
+
+
+def _lowest(gpus: Sequence[Gpu]) -> str | None:
+    """The GPU in use whose share of its power limit lies furthest below the others, if it does."""
+    shares = {
+        gpu.uuid: gpu.power_watts / gpu.power_limit_watts
+        for gpu in gpus
+        if gpu.power_watts is not None and gpu.power_limit_watts and (gpu.util_pct or 0.0) >= _IN_USE_PCT
+    }
+    if len(shares) < 2:
+        return None
+    lowest = min(shares, key=lambda uuid: shares[uuid])
+    return lowest if median(shares.values()) - shares[lowest] > _APART else None
+
+
+_IN_USE_PCT = 50.0
+_APART = 0.1
+"""Of the limit. It chooses what is drawn; whether anything is wrong is for the rules to say."""
+
+
+def _power_and_utilization(view: View, gpu: Gpu) -> list[_Line]:
+    """Both on an axis from 0 to 100 %, power against its limit: little power at full utilization is seen."""
+    number = f"{view.gpu_label(gpu)} " if len(view.gpus()) > 1 else ""
+    prefix = f"GPU{number}" if number else ""
+    limit = gpu.power_limit_watts
+    lines = []
+    if gpu.power_watts is not None and limit:
+        share = fmt.percent(100 * gpu.power_watts / limit)
+        lines.append(
+            _Line(
+                f"{prefix}power",
+                share,
+                (gpu.uuid, "power"),
+                "limit",
+                "energy",
+                2,
+                limit,
+                lambda watts: fmt.percent(100 * watts / limit),
+                f"{number}power",
+            )
+        )
+    if gpu.util_pct is not None:
+        util = fmt.percent(gpu.util_pct)
+        name = (gpu.uuid, "util")
+        lines.append(_Line(f"{prefix}util", util, name, "hundred", "compute", 2, short=f"{number}util"))
+    return lines
+
+
+def _other_gpus(view: View, shown: Gpu | None) -> list[_Line]:
+    """Power and utilization of the GPUs that no other row is of, where a tall screen has room for them."""
+    others = [gpu for gpu in view.gpus() if shown is None or gpu.uuid != shown.uuid]
+    return [line for gpu in others[:_MOST_GPUS] for line in _power_and_utilization(view, gpu)]
 
 
 def _gpu_lines(view: View, gpu: Gpu) -> list[_Line]:
     """What the table has no strip of, for one GPU."""
     lines = []
-    several = f"GPU{view.gpu_label(gpu)} " if len(view.gpus()) > 1 else ""
-    for key in ("sm", "memory", "tensor", "dram", "pcie_rx", "nvlink_rx", "temperature", "clock"):
+    number = f"{view.gpu_label(gpu)} " if len(view.gpus()) > 1 else ""
+    for key in ("sm", "memory", "tensor", "dram", "pcie_rx", "pcie_tx", "nvlink_rx", "temperature", "clock"):
         metric = BY_KEY[key]
         if metric.value(gpu) is None:
             continue
         value = _rate(metric.value(gpu)) if metric.hue == "transfer" and key != "dram" else metric.text(gpu)
-        label = several + _SHORT.get(key, metric.label)
+        label = _SHORT.get(key, metric.label)
         value = value.removesuffix(" MHz").replace(" ", "")
-        lines.append(_Line(label, value, (gpu.uuid, key), "limit", metric.hue, 2, metric.limit(gpu)))
+        axis: Axis = "zero" if key in _RATES else "limit"
+        write = _rate if key in _RATES or key == "memory" else metric.axis
+        lines.append(
+            _Line(
+                f"GPU{number}{label}" if number else label,
+                value,
+                (gpu.uuid, key),
+                axis,
+                metric.hue,
+                2,
+                metric.limit(gpu),
+                write,
+                number + label,
+            )
+        )
     return lines
+
+
+_MOST_GPUS = 15
+_RATES = ("pcie_rx", "pcie_tx", "nvlink_rx")
+"""Against what their links can carry nearly all would be a flat line at the bottom."""
 
 
 _SHORT = {
@@ -233,8 +352,9 @@ _SHORT = {
     "memory": "mem",
     "tensor": "tens",
     "clock": "MHz",
-    "pcie_rx": "PCIe",
-    "nvlink_rx": "NVL",
+    "pcie_rx": "PCIe rx",
+    "pcie_tx": "PCIe tx",
+    "nvlink_rx": "NVL rx",
 }
 
 
@@ -244,29 +364,52 @@ def _rate(value: float | None) -> str:
 
 def _chart(line: _Line, view: View, label: int, room: int, tall: int, width: int, theme: CellTheme) -> list[Row]:
     past = _past(line, view.history, room, tall)
-    top = "" if line.top is None or past.most is None else line.top(past.most)
-    made_of = (line.label, line.value, top, past, line.hue, label, width, theme)
-    return view.kept.get(
-        (line.name, tall), made_of, lambda: _chart_rows(line, past, top, label, tall, width, theme)
-    )
+    made_of = (line.label, line.value, past, line.hue, label, width, theme)
+    return view.kept.get((line.name, tall), made_of, lambda: _chart_rows(line, past, label, tall, width, theme))
 
 
 def _chart_rows(
-    line: _Line, past: FigureHistory, top: str, label: int, tall: int, width: int, theme: CellTheme
+    line: _Line, past: FigureHistory, label: int, tall: int, width: int, theme: CellTheme
 ) -> list[Row]:
     palette = theme.palette
     rows = [Row(width) for _ in range(tall)]
-    for place, row in enumerate(rows):
-        if place == 0:
-            value = clip(line.value, label - 4)
-            name = pad(clip(line.label, label - 2 - len(value)), label - 1 - len(value))
-            row.add(" " + name, palette.dim).add(value + " ", palette.strong)
-        elif place == tall - 1 and top:
-            row.add(pad(f"max {top} ", label + 1, right=True), palette.dim)
-        else:
-            row.add(" " * (label + 1), palette.dim)
+    value = clip(line.value, label - 4)
+    named = label - 2 - len(value)
+    name = line.short if line.short and len(line.label) > named else line.label
+    rows[0].add(" " + pad(clip(name, named), label - 1 - len(value)), palette.dim).add(value + " ", palette.strong)
+    for row in rows[1:]:
+        row.add(" " * (label + 1), palette.dim)
     add_chart(rows, past, line.hue, theme)
+    for row, text in zip(rows, _scale(line, past, tall, rows[0].free_cells - 1, theme), strict=True):
+        row.add(f" {text}" if text else "", palette.faint)
     return rows
+
+
+def _scale(line: _Line, past: FigureHistory, tall: int, room: int, theme: CellTheme) -> list[str]:
+    """The ends of the axis, a row each; where values go beyond the upper one, how far."""
+    if not past.high > past.low or not any(past.heights):
+        return [""] * tall
+    low, high = "0" if past.low == 0 else line.write(past.low), line.write(past.high)
+    upper = [high]
+    beyond = past.most is not None and past.most > 1.02 * past.high
+    if beyond and past.most is not None:
+        most = line.write(past.most)
+        upper = [_with_one_unit(high, theme.glyphs.above, most), theme.glyphs.above + most]
+    elif tall == 1:
+        upper = [_with_one_unit(low, theme.glyphs.to, high), theme.glyphs.to + high]
+    fits = next((text for text in upper if cell_len(text) <= room), "")
+    return [fits, *[""] * (tall - 2), low if cell_len(low) <= room else ""][:tall]
+
+
+def _with_one_unit(one: str, between: str, other: str) -> str:
+    """Two values, the unit only once where it is the same: "2.1–4.5ms"."""
+    unit = other.lstrip("0123456789.-")
+    return f"{one.removesuffix(unit) if unit else one}{between}{other}"
+
+
+def _value(value: float) -> str:
+    """A logged value on the axis, in few cells."""
+    return f"{value:.2g}"
 
 
 def _past(line: _Line, history: History, room: int, tall: int) -> FigureHistory:
@@ -396,12 +539,13 @@ def ruler(history: History, label: int, room: int, width: int, theme: CellTheme)
     row = Row(width).add(" " * (label + 1), palette.text)
     end = "now" if history.instant is None else _clock(history.end)
     seconds, base = history.seconds, label + 1
+    edge = min(base + room, width)
     cells = history.cells(room)
     known = 0 if history.first is None else min(max(cells.index_of(history.first), 0), room)
     if known > 0 and history.first is not None:
         place = min(known, room - len(end) - 1)
         words = (
-            f"nothing is known before {_clock(history.first)} ",
+            f"no data before {_clock(history.first)} ",
             f"since {_clock(history.first)} ",
             f"since {_clock(history.first)[:5]} ",
             "",
@@ -415,10 +559,10 @@ def ruler(history: History, label: int, room: int, width: int, theme: CellTheme)
     for number in range(round(seconds / tick), 0, -1):
         place = base + max(round(room * (1 - number * tick / seconds)) - 1, 0)
         text = _age_text(number * tick)
-        if place < row.used or place + len(text) + len(end) + 2 > width:
+        if place < row.used or place + len(text) + len(end) + 2 > edge:
             continue
         row.fill_to(place, palette.faint, across).add(text, palette.dim)
-    row.fill_to(width - len(end), palette.faint, across)
+    row.fill_to(edge - len(end), palette.faint, across)
     return row.add(end, palette.strong if history.instant is None else palette.mark)
 
 

@@ -16,7 +16,7 @@ from tui.core.canvas import Placed
 from tui.core.layout import Layout, Rect, arrange
 from tui.paint import alert_style
 from tui.paint.rows import Row
-from tui.panes import alert_rows, header_footer, node_table, phase_bars, steps, time_line
+from tui.panes import alert_rows, header_footer, hidden_lines, node_table, phase_bars, steps, time_line
 from tui.panes.node_table import Entry
 from tui.screens.base import NO_GPU, LlmtopScreen
 
@@ -68,6 +68,7 @@ class MainScreen(LlmtopScreen):
             height,
             lines=len(lines),
             phases=0 if rank is None else len(phase_bars.with_untimed(rank, phase_bars.parts(rank))),
+            bars=1 if rank is None else len(steps.clocks_of(phase_bars.parts(rank))),
             trains=rank is not None,
             rows=time_line.rows_wanted(view),
             alerting=() if snapshot is None else _urgent(lines, snapshot),
@@ -114,7 +115,8 @@ class MainScreen(LlmtopScreen):
             shown = {position for position, _ in plan.entries}
             calling = sum(position not in shown for position in _urgent(lines, view.snapshot))
             hidden = [line for position, line in enumerate(lines) if position not in shown]
-            yield Placed(plan.more, [node_table.more(hidden, calling, plan.more.width, theme)])
+            kept = [lines[position] for position in shown]
+            yield Placed(plan.more, [hidden_lines.paint(hidden, kept, calling, plan.more.width, theme)])
 
     def _training(self, plan: Layout) -> Iterator[Placed]:
         if plan.steps:

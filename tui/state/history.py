@@ -21,13 +21,19 @@ from tui.paint.charts import nice_limit
 from tui.paint.gpu_metrics import BY_KEY, METRICS
 from tui.series.heights import SPIKE, FigureHistory, heights
 from tui.series.phase_history import PhaseHistory
-from tui.series.series_store import Cells, SeriesStore, Spread
+from tui.series.series_store import SERIES, Cells, SeriesStore, Spread
 from tui.state.stalled import stalled_seconds
 
 SPANS: tuple[float | None, ...] = (60.0, 300.0, 1200.0, 7200.0, None)
 """Seconds that the keys choose among; None is all that is known."""
-_ALL_SPANS = (60.0, 120.0, 300.0, 600.0, 1200.0, 1800.0, 3600.0, 5400.0, 7200.0)
-"""What all is rounded up to, so that the picture does not move with every second."""
+_ALL_SPANS = tuple(
+    float(seconds)
+    for seconds in (
+        *(15, 20, 25, 30, 40, 50, 60, 75, 90, 120, 150, 180, 240, 300, 360, 480, 600, 720, 900),
+        *(1200, 1500, 1800, 2400, 3000, 3600, 4500, 5400, 7200),
+    )
+)
+"""What all is rounded up to: the picture does not move with every second, and at most a quarter of it is empty."""
 GPU_SERIES = 8 * len(METRICS)
 """Of the series, how many are for GPUs: all figures of eight, the first ones of each where there are more."""
 METRICS_OF_A_RANK = 4
@@ -247,6 +253,11 @@ class History:
         slot = self.store.slot(name)
         if slot is not None or name in self._wanting:
             return slot
+        if name[-1] == "tokens" or "metric" in name:  # every rank's steps have room before them
+            of_steps = sum(known[-1] == "step" for known in self.store.slots if isinstance(known, tuple))
+            if len(self.store.slots) + MOST_RANKS - of_steps >= SERIES:
+                self._wanting.add(name)
+                return None
         of_gpu = isinstance(name[0], str) and name[0] not in ("host", "job")
         if not of_gpu or self._gpu_series < GPU_SERIES:
             slot = self.store.make(name, (self.newest or 0.0) - _IDLE_SECONDS)

@@ -90,7 +90,7 @@ def test_what_is_wrong_comes_first_and_enter_shows_a_node(served: tuple[Nodes, P
         terminal.shows("rank 77 on node009", 60)
         terminal.shows("low_power_full_util on node003, GPU 5", 60)
         terminal.shows("12 nodes up, 0 down", 60)
-        terminal.shows("▸▲node003", 60)
+        terminal.shows("▸■node003", 60)
         nodes.behind = 50
         terminal.shows("rank 50 on node006 (pid 1002) is 1 behind in 0 default_pg", 60)
         terminal.keys("\r")

@@ -120,11 +120,16 @@ def test_one_row_more_takes_nothing_from_the_table(ask: dict[str, object]) -> No
     st.lists(st.integers(0, 63), max_size=8),
     st.none() | st.integers(0, 63),
 )
-def test_the_visible_ones_fill_the_room_in_order(
+def test_the_visible_ones_fill_the_room_and_an_alerting_one_replaces_the_last(
     count: int, room: int, alerting: list[int], selected: int | None
 ) -> None:
     shown = visible(count, room, alerting, selected)
-    assert shown == sorted(set(shown))
+    usual = visible(count, room, [], selected)
+    assert usual == sorted(usual)
+    assert len(set(shown)) == len(shown)
+    assert all(one == other or one in alerting for one, other in zip(shown, usual, strict=True)), "no other moves"
+    accused = {position for position in alerting if position < count}
+    assert accused <= set(shown) or set(shown) <= accused
     assert len(shown) == min(count, room)
     assert all(0 <= position < count for position in shown)
 

@@ -13,7 +13,7 @@ from tui.state.history import History
 MOMENTS = scene(gpus=1, seconds=400)
 
 
-@pytest.mark.parametrize(("known", "span"), [(10, 60.0), (59, 60.0), (90, 120.0), (200, 300.0), (399, 300.0)])
+@pytest.mark.parametrize(("known", "span"), [(10, 15.0), (59, 60.0), (91, 120.0), (200, 240.0), (399, 300.0)])
 def test_charts_cover_no_more_than_what_is_known_fills(known: int, span: float) -> None:
     history = History()
     for moment in MOMENTS[:known]:
@@ -33,7 +33,7 @@ def test_the_span_stays_while_an_earlier_instant_is_shown() -> None:
         history.add(moment)
     assert history.seconds == 60.0
     history.instant = None
-    assert history.seconds == 300.0
+    assert history.seconds == 240.0
 
 
 async def test_the_keys_go_on_from_the_span_that_is_shown() -> None:

@@ -1,0 +1,79 @@
+"""The line that sums up the GPUs and ranks for which the table has no room."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from statistics import median
+
+from rich.cells import cell_len
+
+from llmtop import format as fmt
+from tui.paint.rows import CellTheme, Row
+from tui.panes.node_table import Entry
+
+
+def paint(hidden: Sequence[Entry], shown: Sequence[Entry], loud: int, width: int, theme: CellTheme) -> Row:
+    """The line that sums up those for which there is no room.
+
+    Args:
+        hidden: the lines without a row.
+        shown: those that have one.
+        loud: how many of the hidden ones have an alert.
+        width: of the line.
+        theme: how to draw.
+    """
+    palette = theme.palette
+    text = f"   +{len(hidden)} more{_summed_up(hidden, shown)}"
+    if loud:
+        text += f", {loud} with an alert"
+    row = Row(width).add(text, palette.warning if loud else palette.dim)
+    key = f" {theme.glyphs.dot} r: all ranks"
+    if any(entry.rank is not None for entry in hidden) and cell_len(key) < row.free_cells:
+        row.add(key, palette.dim)
+    return row.end(palette.text)
+
+
+def _summed_up(hidden: Sequence[Entry], shown: Sequence[Entry]) -> str:
+    """That the hidden lines are as all the others, or from where to where they reach."""
+    alike, ranges = True, []
+    for name, unit, value in _COMPARED:
+        values = [one for one in map(value, hidden) if one is not None]
+        if not values:
+            continue
+        usual = median([one for one in map(value, [*hidden, *shown]) if one is not None])
+        least, most = min(values), max(values)
+        alike = alike and usual - least <= ALIKE * usual and most - usual <= ALIKE * usual
+        span = (
+            fmt.number(least)
+            if round(least) == round(most)
+            else f"{fmt.number(least)}\N{EN DASH}{fmt.number(most)}"
+        )
+        ranges.append(f"{name} {span} {unit}")
+    if not ranges:
+        return ""
+    return f", all within {100 * ALIKE:.0f} %" if alike else ": " + ", ".join(ranges)
+
+
+def _power_share(entry: Entry) -> float | None:
+    gpu = entry.gpu
+    if gpu is None or entry.again or gpu.power_watts is None or not gpu.power_limit_watts:
+        return None
+    return 100 * gpu.power_watts / gpu.power_limit_watts
+
+
+def _utilization(entry: Entry) -> float | None:
+    return None if entry.gpu is None or entry.again else entry.gpu.util_pct
+
+
+def _step_ms(entry: Entry) -> float | None:
+    seconds = None if entry.rank is None else entry.rank.step_seconds_p50 or entry.rank.step_seconds
+    return None if seconds is None else 1e3 * seconds
+
+
+ALIKE = 0.05
+"""Of the median of all lines: so far apart may lines be that are said to be alike."""
+_COMPARED: tuple[tuple[str, str, Callable[[Entry], float | None]], ...] = (
+    ("util", "%", _utilization),
+    ("power", "% of the limit", _power_share),
+    ("step", "ms", _step_ms),
+)
