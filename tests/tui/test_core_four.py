@@ -7,10 +7,10 @@ from itertools import product
 
 import pytest
 from msgspec.structs import replace
-from tests.tui.test_painting import LOOKS, painted, viewed
 
 from llmtop.model.snapshot import Gpu, Snapshot
 from screenshots.scenes import scene
+from tests.tui.paint.test_painting import LOOKS, painted, viewed
 from tui.core.layout import NAMED_PHASES, arrange
 from tui.panes import node_table
 

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from collectors.exporter import names
-from collectors.exporter.gpu_series import FIELDS, XID
+from collectors.exporter.gpu_series import XID
+from llmtop.model.signals import SERIES
 from tests.support.processes import REPOSITORY, wait_for
 from tests.support.prometheus import NO_PROMETHEUS, Prometheus, find
 
@@ -44,7 +45,7 @@ def test_the_rules_are_those_that_the_program_prints() -> None:
 
 def test_the_dashboard_and_the_rules_ask_only_for_series_that_there_are() -> None:
     recorded = set(re.findall(r"record: (\S+)", RULES.read_text()))
-    known = recorded | {one.name for one in names.ALL} | {field.name for field in FIELDS} | {XID, *DCGM_ONLY}
+    known = recorded | {one.name for one in names.ALL} | {series.name for _, series in SERIES} | {XID, *DCGM_ONLY}
     for text in (*expressions().values(), RULES.read_text()):
         asked = set(re.findall(rf"(?<![\w:])(?:{LEVELS}:llmtop_[\w:]+|llmtop_\w+|DCGM_FI_\w+)", text))
         assert asked <= known, asked - known
