@@ -136,12 +136,12 @@ class _Commands(click.Group):
 
     def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
         """Read the arguments, and print what --help and --version ask for; as `invoke`."""
-        with _gone_readers_told():
+        with _closed_pipe_as_reader_gone():
             return super().make_context(*args, **kwargs)
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command; a reader that has gone is no error, though click would exit 1 for it."""
-        with _gone_readers_told():
+        with _closed_pipe_as_reader_gone():
             return super().invoke(ctx)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -155,7 +155,7 @@ class _Commands(click.Group):
 
 
 @contextmanager
-def _gone_readers_told() -> Iterator[None]:
+def _closed_pipe_as_reader_gone() -> Iterator[None]:
     try:
         yield
     except BrokenPipeError as error:

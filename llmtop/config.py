@@ -287,7 +287,7 @@ def _refusal(text: str, path: Path, data: dict[str, Any], said: str) -> Unusable
     inside = [key for key in keys if not key.startswith("[")]
     unknown = _UNKNOWN.search(said)
     if unknown:
-        known = _known(inside)
+        known = _setting_names(inside)
         near = difflib.get_close_matches(unknown[1], known, 1)
         hint = f'did you mean "{near[0]}"?' if near else f"there are {', '.join(known)}"
         place_of = f" of [{'.'.join(inside)}]" if inside else ""
@@ -359,7 +359,7 @@ def _struct_at(keys: Sequence[str]) -> type[Struct]:
     return found
 
 
-def _known(keys: Sequence[str]) -> list[str]:
+def _setting_names(keys: Sequence[str]) -> list[str]:
     return list(_struct_at(keys).__struct_fields__)
 
 

@@ -124,10 +124,10 @@ class ProcessSource:
             self._known, self._offset_ns, self._rounds = {}, offset_ns, 0
         uses, attached = tuple(self._uses()), frozenset(self._attached())
         on_gpu = {use.pid for use in uses}
-        strangers = frozenset() if self._trusted else frozenset(on_gpu - attached)
+        unattached = frozenset() if self._trusted else frozenset(on_gpu - attached)
         known = self._known
         self._known = {pid: known.get(pid) or _TrackedProcess(pid) for pid in attached | on_gpu}
-        self._read_all(attached, uses, strangers)
+        self._read_all(attached, uses, unattached)
         made: list[tuple[int, GpuUse | None]] = [(use.pid, use) for use in uses]
         made += [(pid, None) for pid in attached - on_gpu if self._known[pid].facts is not None]
         before, self._made = self._made, {}
@@ -138,11 +138,11 @@ class ProcessSource:
         self._rounds += 1
         self._looked_at = time.monotonic()
 
-    def _read_all(self, attached: frozenset[int], uses: tuple[GpuUse, ...], strangers: frozenset[int]) -> None:
+    def _read_all(self, attached: frozenset[int], uses: tuple[GpuUse, ...], unattached: frozenset[int]) -> None:
         """Look at the attached ones, and at as many of the others as there is time for: first half the time at the
         foremost, then at those that were looked at longest ago."""
         for pid in attached:
-            self._known[pid].read(strange=False)
+            self._known[pid].read(check_gpu=False)
         began = time.monotonic()
         seconds = WHOLE_SECONDS if self._rounds < WHOLE_ROUNDS else BUDGET * self._interval
         by_memory = sorted(uses, key=lambda use: -(use.mem_bytes or 0))
@@ -153,7 +153,7 @@ class ProcessSource:
             for pid in pids:
                 if self._known[pid].looked_at >= began:  # by the first of the two loops
                     continue
-                self._known[pid].read(strange=pid in strangers)
+                self._known[pid].read(check_gpu=pid in unattached)
                 if time.monotonic() - began > share * seconds:
                     break
 
@@ -184,14 +184,14 @@ class _TrackedProcess:
         self._has_gpu: bool | None = None
         self._io: tuple[float, int, int] | None = None
 
-    def read(self, *, strange: bool) -> None:
-        """Read everything that this user may read; of a strange pid only if that process uses a GPU."""
+    def read(self, *, check_gpu: bool) -> None:
+        """Read everything that this user may read; with `check_gpu` only if the process uses a GPU."""
         try:
             stat = read_stat(self._pid)
             if self._process is None or stat.started_ticks != self._started_ticks:
                 self._forget()
                 self._process, self._started_ticks = psutil.Process(self._pid), stat.started_ticks
-            self.facts = None if strange and not self._uses_gpu() else self._read(self._process, stat)
+            self.facts = None if check_gpu and not self._uses_gpu() else self._read(self._process, stat)
         except psutil.NoSuchProcess:  # also what a process of another container, or under hidepid, looks like
             self._forget()
             self.facts = None

@@ -90,7 +90,7 @@ def ask(address: tuple[str, int] = DEFAULT, seconds: float = 2.0 * PATIENCE_SECO
                 connection.sendall(f"{command}\n".encode())
                 said = lines.readline(200)
                 if not said.startswith((b"SERVER PROTOCOL ", b"OK")):
-                    raise NotPossibleHere(f"{where} does not know {command.lower()!r}: {_shown(said)}")
+                    raise NotPossibleHere(f"{where} does not know {command.lower()!r}: {_reply_text(said)}")
             connection.sendall(b"VERBOSE STATUS\n")
             body = bytearray()
             while not body.endswith(b"\n}\n"):
@@ -106,5 +106,5 @@ def ask(address: tuple[str, int] = DEFAULT, seconds: float = 2.0 * PATIENCE_SECO
         raise NotPossibleHere(f"what {where} says is not understood: {error}") from None
 
 
-def _shown(line: bytes) -> str:
+def _reply_text(line: bytes) -> str:
     return line.decode("ascii", "replace").strip() or "it hung up"

@@ -170,9 +170,9 @@ class Cluster:
         for sample in nodes:
             instance = sample.labels.get("instance", "")
             name = sample.labels.get("hostname") or instance
-            hosts[instance] = hosts[instance.rpartition(":")[0].strip("[]")] = _shown(name)
+            hosts[instance] = hosts[instance.rpartition(":")[0].strip("[]")] = _label_text(name)
             self._instances.setdefault(hosts[instance], set()).add(instance)
-        return lambda instance: hosts.get(instance) or _shown(instance)
+        return lambda instance: hosts.get(instance) or _label_text(instance)
 
 
 def _by_tag(samples: Iterable[SeriesValue]) -> dict[str, list[SeriesValue]]:
@@ -187,13 +187,13 @@ def _one(samples: list[SeriesValue] | None) -> float | None:
 
 
 @lru_cache(maxsize=16384)
-def _shown(text: str) -> str:
+def _label_text(text: str) -> str:
     """A label for people; the same ones come with every answer."""
     return printable(text, _NAME)
 
 
 def _text(sample: SeriesValue, label: str) -> str:
-    return _shown(sample.labels.get(label, ""))
+    return _label_text(sample.labels.get(label, ""))
 
 
 def _or_none(sample: SeriesValue, label: str) -> str | None:

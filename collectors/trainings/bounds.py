@@ -138,7 +138,7 @@ class Bounds:
             steps = steps[over:]
             message.first_ordinal += over
         whole = [step for step in steps if step.host_ns >= 0 and step.started_unix_ns >= 0]
-        message.lost = _within(message.lost + over + len(steps) - len(whole))
+        message.lost = _bounded_count(message.lost + over + len(steps) - len(whole))
         message.steps = whole
         for step in whole:
             if step.interval_ns is not None and step.interval_ns < 0:
@@ -194,7 +194,7 @@ def _arrivals(message: wire.Arrivals) -> None:
 def _outside(message: wire.Outside) -> None:
     """Cut it down to sensible lengths; times that cannot be are left out."""
     message.found, message.waited = _causes(message.found), _causes(message.waited)
-    message.over_ns = _within(message.over_ns)
+    message.over_ns = _bounded_count(message.over_ns)
     judged = message.judged_ns
     message.judged_ns = judged if judged is not None and 0 < judged < _LARGEST_COUNT else None
 
@@ -221,11 +221,11 @@ def bounded_hello(message: wire.Hello) -> wire.Hello:
         launch=None if message.launch is None else _launch(message.launch),
         total_steps=None
         if message.total_steps is None or message.total_steps < 0
-        else _within(message.total_steps),
-        warmup_steps=_within(message.warmup_steps),
+        else _bounded_count(message.total_steps),
+        warmup_steps=_bounded_count(message.warmup_steps),
         accumulation_steps=None
         if message.accumulation_steps is None
-        else _within(message.accumulation_steps) or None,
+        else _bounded_count(message.accumulation_steps) or None,
         flops_per_token=message.flops_per_token if _is_amount(message.flops_per_token) else None,
         started_at=message.started_at if _is_amount(message.started_at) else 0.0,
         engines=[engine[:32] for engine in message.engines[:16]],
@@ -239,7 +239,7 @@ def _launch(message: wire.Launch) -> wire.Launch:
     )
 
 
-def _within(number: int) -> int:
+def _bounded_count(number: int) -> int:
     return min(max(0, number), _LARGEST_COUNT)
 
 

@@ -50,7 +50,7 @@ class Training:
         self._bounds = Bounds()
         self._causes = OutsideCauses()
         self._gpu_waits = GpuWaits()
-        self._standstill = ""
+        self._stalled_at = ""
         """Where it stands still because it waits for a person, in its words; "" while it does not."""
         self._process = _process(pid)
         self._status: str | None = None
@@ -91,7 +91,7 @@ class Training:
         self.connection = connection
         self.uid = connection.uid
         self._collectives = []
-        self._standstill = ""
+        self._stalled_at = ""
         self._connected_at = time.monotonic()
         self._gone_at = None
         self._ask_engines_at = 0.0
@@ -253,9 +253,9 @@ class Training:
 
     def _set_stalled(self, where: str) -> None:
         """It stands still, or goes on: then work is seen, and the time without a step counts from now."""
-        if self._standstill and not where:
+        if self._stalled_at and not where:
             self._worked_at = time.monotonic()
-        self._standstill = where
+        self._stalled_at = where
 
     def _note_steps(self, message: wire.Steps) -> None:
         last, own_ns = self.stats.last, self._wall_clock.offset_ns()
@@ -288,7 +288,7 @@ class Training:
             return "gone"
         if self._status in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP):
             return "stopped"
-        if self._standstill:
+        if self._stalled_at:
             return "paused"
         median = self.stats.figures().get("step_seconds_p50")
         if self._quiet_since is None or self.stats.hello.kind == "request" or self.stats.hello.inference:
@@ -298,7 +298,7 @@ class Training:
         return "stalled" if time.monotonic() - lively > limit else "running"
 
     def _note(self) -> str | None:
-        return f"it waits {self._standstill}" if self._standstill else None
+        return f"it waits {self._stalled_at}" if self._stalled_at else None
 
     def _mfu(
         self, tokens_per_s: float | None, gpu_name: Callable[[str], str | None]

@@ -25,7 +25,7 @@ class CaptureInfo:
 
     command: str = _COMMAND
     """Its command line, quoted for a shell."""
-    undisturbed: UnprofiledStep = UNKNOWN_REASON
+    unprofiled_step: UnprofiledStep = UNKNOWN_REASON
     ranks: dict[int, int] = field(default_factory=dict)
     """By the pid on its host; empty where ranks of several hosts were captured, of which two may have one pid."""
 

@@ -60,14 +60,14 @@ class Measurements:
     operators: tuple[OperatorTime, ...] = ()
     gemms: tuple[GemmTime, ...] = ()
     roofs: tuple[Roof, ...] = ()
-    makeup: TimeBreakdown | None = None
+    time_breakdown: TimeBreakdown | None = None
     framework: model.Framework | None = None
     """Whose program it is; None for PyTorch's own."""
 
     @property
     def situation(self) -> Situation:
         """Vendor, workload and framework that advice depends on."""
-        made = self.makeup
+        made = self.time_breakdown
         if made is None:
             return Situation(framework=self.framework)
         return Situation(made.vendor, made.workload, made.graph_launches > 0, self.framework)
@@ -246,7 +246,7 @@ def _evidence(measured: Measurements, timeline: DeviceTimeline, verdict: LossId,
         ops = timeline.ops
         mine = (ops.kind == model.MEMCPY) & np.isin(ops.direction, (model.HOST_TO_DEVICE, model.DEVICE_TO_HOST))
         mine &= (ops.start >= timeline.begin_ns) & (ops.start < timeline.end_ns)
-        evidence["only_copies_pct"] = timeline.share(timeline.within(timeline.only_host_copies))
+        evidence["only_copies_pct"] = timeline.share(timeline.ns_in_steps(timeline.only_host_copies))
         evidence["copied_bytes_per_step"] = (
             float(ops.bytes[mine].sum()) / timeline.counted if timeline.counted else None
         )
@@ -255,9 +255,9 @@ def _evidence(measured: Measurements, timeline: DeviceTimeline, verdict: LossId,
         if big is not None:
             evidence |= {"direction": big.direction, "from": big.source_memory, "gb_per_s": big.gb_per_s}
     elif verdict == "communication_bound":
-        evidence["nccl_pct"] = timeline.share(timeline.within(timeline.nccl))
+        evidence["nccl_pct"] = timeline.share(timeline.ns_in_steps(timeline.nccl))
         evidence["exposed_pct"] = share
-        exposed, whole = timeline.within(timeline.exposed_nccl), timeline.within(timeline.nccl)
+        exposed, whole = timeline.ns_in_steps(timeline.exposed_nccl), timeline.ns_in_steps(timeline.nccl)
         evidence["overlapped_pct_of_nccl"] = 100.0 * (1 - exposed / max(whole, 1))
     elif verdict == "input_bound":
         worst = _most_idle_phase(timeline, measured.phases)
@@ -269,7 +269,7 @@ def _evidence(measured: Measurements, timeline: DeviceTimeline, verdict: LossId,
 
 def launch_evidence(timeline: DeviceTimeline) -> dict[str, Any]:
     """Return how the time of launch calls compares with the time of the kernels."""
-    kernels = timeline.ops.where(timeline.ops.kind == model.KERNEL)
+    kernels = timeline.ops.select(timeline.ops.kind == model.KERNEL)
     took = kernels.end - kernels.start
     launches = launch_calls(timeline)
     inside = (
@@ -382,7 +382,7 @@ def _pageable_copies_finding(measured: Measurements) -> Finding | None:
     if not rows or timeline is None:
         return None
     row = max(rows, key=lambda row: row.bytes)
-    share = timeline.share(timeline.within(timeline.pageable_copies))
+    share = timeline.share(timeline.ns_in_steps(timeline.pageable_copies))
     if row.largest_bytes < 1 << 20 or share < 1.0:
         return None
     summary = (

@@ -98,9 +98,11 @@ def _read_written(path: Path, limits: Limits) -> StackReport | None:
         return None
 
 
-def _load_folded(files: list[Path], source: Path, limits: Limits, told: StackReport | None = None) -> StackReport:
+def _load_folded(
+    files: list[Path], source: Path, limits: Limits, written: StackReport | None = None
+) -> StackReport:
     processes: list[ProcessStacks] = []
-    loading = {} if told is None else dict(told.loading)
+    loading = {} if written is None else dict(written.loading)
     for file in files:
         stacks = read_folded(read_input(file, limits).decode(errors="replace"), str(file))
         if not stacks:
@@ -109,14 +111,14 @@ def _load_folded(files: list[Path], source: Path, limits: Limits, told: StackRep
         rank = _RANK.search(file.name)
         ranks = {asked: int(rank[1])} if rank is not None and asked is not None else {}
         processes += fold(stacks, ranks, {})
-        # The file says nothing of states: what is blocked in C is not told from what runs there.
+        # The file records no thread states: time blocked in C cannot be told from time running in C.
         cost = decide(LoaderSamples(pid=asked or 0, stacks=tuple(stacks)))
-        if cost is not None and told is None:
+        if cost is not None and written is None:
             loading[processes[-1].name if asked is None else f"pid {asked}"] = cost
     return StackReport(
         source=str(source),
-        taken_by="file" if told is None else told.taken_by,
-        rate_hz=None if told is None else told.rate_hz,
+        taken_by="file" if written is None else written.taken_by,
+        rate_hz=None if written is None else written.rate_hz,
         processes=tuple(processes),
         loading=loading,
     )

@@ -117,8 +117,8 @@ def loss_shares(timeline: DeviceTimeline, gaps: Gaps) -> dict[LossId, float]:
     for cause, verdict in CAUSE_OF.items():
         if verdict != ONE_OFF:
             sums[verdict] = sums.get(verdict, 0.0) + gaps.total(cause)
-    sums["h2d_bound"] += timeline.within(timeline.only_host_copies)
-    sums["communication_bound"] = float(timeline.within(timeline.exposed_nccl))
+    sums["h2d_bound"] += timeline.ns_in_steps(timeline.only_host_copies)
+    sums["communication_bound"] = float(timeline.ns_in_steps(timeline.exposed_nccl))
     length = max(timeline.length - setup_ns(gaps), 1)
     return _sorted_shares({verdict: 100.0 * nanoseconds / length for verdict, nanoseconds in sums.items()})
 
@@ -132,7 +132,7 @@ def judge(
     timelines: list[DeviceTimeline],
     gaps: list[Gaps],
     incomplete: Collection[int] = (),
-    undisturbed: UnprofiledStep = UNKNOWN_REASON,
+    unprofiled: UnprofiledStep = UNKNOWN_REASON,
 ) -> Judgement:
     """The verdict over all devices.
 
@@ -140,7 +140,7 @@ def judge(
         lanes: one for each process and GPU.
         gaps: theirs.
         incomplete: the processes whose kernels are not all in the capture.
-        undisturbed: how long the training's steps took before and after the capture.
+        unprofiled: how long the training's steps took before and after the capture.
     """
     if not timelines:
         return Judgement("unknown", None, {})
@@ -151,7 +151,7 @@ def judge(
     lacks = missing_evidence(timeline, gaps[index])
     if lacks:
         return Judgement("unknown", timeline, shares, whole_lost_pct=whole, one_off_pct=setup, lacks=lacks)
-    correction = correct_shares(timeline, shares, setup_ns(gaps[index]), undisturbed)
+    correction = correct_shares(timeline, shares, setup_ns(gaps[index]), unprofiled)
     if not correction.reason:
         shares = _sorted_shares({kind: correction.lost_pct.get(kind, 0.0) for kind in _VERDICTS})
         total = whole = sum(shares.values())
@@ -200,7 +200,7 @@ def missing_evidence(timeline: DeviceTimeline, gaps: Gaps) -> str:
     if timeline.counted >= _FEWEST_STEPS:
         return ""
     busy = f"the GPU worked for {duration(timeline.busy.total / 1e9)}"
-    if kernels < FEWEST_KERNELS and 2 * timeline.within(timeline.busy) < timeline.length:
+    if kernels < FEWEST_KERNELS and 2 * timeline.ns_in_steps(timeline.busy) < timeline.length:
         return f"{busy}, in {counted(kernels, 'kernel')}: too little to see a step in"
     if not timeline.counted and timeline.length < LEAST_COVERED_PCT * (high - low):
         covered = duration(timeline.length / 1e9)

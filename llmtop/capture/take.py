@@ -332,7 +332,7 @@ def written_report(
     Args:
         job: the capture.
         trace: a file, or the folder where several ranks are judged together.
-        undisturbed: asked, once the trace has been read, how long steps are without the tool.
+        unprofiled_step: asked, once the trace has been read, how long steps are without the tool.
 
     Raises:
         LlmtopError: the trace cannot be read, or the folder not be written.
@@ -342,7 +342,7 @@ def written_report(
     from llmtop.report.render.markdown import render
 
     wanted = None if engines.engine_named(job.plan.engine).is_time_based else job.plan.steps
-    report = analyze(trace, steps=wanted, undisturbed=unprofiled_step)
+    report = analyze(trace, steps=wanted, read_unprofiled_step=unprofiled_step)
     _write_report(job.folder, render(report), to_json(report))
     return report
 

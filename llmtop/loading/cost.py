@@ -72,7 +72,7 @@ def decide(
         is_generator: whether the function of a frame has a yield.
     """
     found = loading_shares(seen, calls, is_generator)
-    if found is None or (not found.threads and found.wait_looks == 0):
+    if found is None or (not found.threads and found.wait_samples == 0):
         return None
     if 100 * found.wait < LEAST_WAIT_PCT:
         return None
@@ -83,8 +83,8 @@ def decide(
     parts = {part: 100 * share / busy for part, share in pooled.most_common() if share > 0} if busy > 0 else {}
     cause, slow = _cause(seen, found, pooled, busy)
     part = _part_of(cause, parts)
-    library, place = _where(found.threads if slow is None else [slow], part)
-    told = LoadingCost(
+    library, place = _library_and_place(found.threads if slow is None else [slow], part)
+    cost = LoadingCost(
         cause=cause,
         summary="",
         share_pct=_rounded(parts.get(part)) if part is not None and cause not in ("slow_worker", "cpu") else None,
@@ -97,17 +97,17 @@ def decide(
         wait_pct=_rounded(100 * found.wait),
         save_seconds=None if seen.step_seconds is None else found.wait * seen.step_seconds,
         read_bytes_per_s=seen.read_bytes_per_s,
-        looks=sum(one.looks for one in found.threads),
+        looks=sum(one.samples for one in found.threads),
     )
-    return _with_sentence(told, found, slow)
+    return _with_sentence(cost, found, slow)
 
 
-def _with_sentence(told: LoadingCost, found: LoadingShares, slow: LoaderThread | None) -> LoadingCost:
+def _with_sentence(cost: LoadingCost, found: LoadingShares, slow: LoaderThread | None) -> LoadingCost:
     from msgspec.structs import replace
 
     waiting = sum(one.cpu_wait for one in found.threads)
-    told = replace(told, summary=sentence(told, None if slow is None else slow.pid, 100 * waiting))
-    return replace(told, advice=advice_of(told))
+    cost = replace(cost, summary=sentence(cost, None if slow is None else slow.pid, 100 * waiting))
+    return replace(cost, advice=advice_of(cost))
 
 
 def _cause(
@@ -134,8 +134,12 @@ def _cause(
     if slow is not None and max(slow.parts, key=lambda part: slow.parts[part]) not in _SHARED:
         return "slow_worker", slow
     part, share = max(pooled.items(), key=lambda item: item[1])
-    looks = sum(one.looks for one in found.threads)
-    if (spare and slow is None) or _wilson(round(share / busy * looks), looks)[0] <= 0.5 or part not in _CAUSES:
+    samples = sum(one.samples for one in found.threads)
+    if (
+        (spare and slow is None)
+        or _wilson(round(share / busy * samples), samples)[0] <= 0.5
+        or part not in _CAUSES
+    ):
         return "unknown", None
     if part == "own" and workers and busy / number <= max(within, 0.5):
         return "unknown", None  # they have time left, and the training waits all the same
@@ -164,8 +168,8 @@ def _slow(workers: Sequence[LoaderThread], within: float, *, spare: bool) -> Loa
         return None
     slowest = max(workers, key=lambda one: one.busy)
     others = [one for one in workers if one is not slowest]
-    looks = sum(one.looks for one in workers)
-    most = _wilson(slowest.looks, looks)[0] > 0.5 if spare else slowest.busy > max(within, 0.5)
+    samples = sum(one.samples for one in workers)
+    most = _wilson(slowest.samples, samples)[0] > 0.5 if spare else slowest.busy > max(within, 0.5)
     return slowest if most and all(2 * one.busy < slowest.busy for one in others) else None
 
 
@@ -174,7 +178,7 @@ def _part_of(cause: str, parts: dict[Part, float]) -> Part | None:
     return named if named is not None else next(iter(parts), None)
 
 
-def _where(threads: Sequence[LoaderThread], part: Part | None) -> tuple[str, str]:
+def _library_and_place(threads: Sequence[LoaderThread], part: Part | None) -> tuple[str, str]:
     """The library and the line of the script under which most of a part was seen."""
     libraries: Counter[str] = Counter()
     places: Counter[str] = Counter()
@@ -192,7 +196,7 @@ def _where(threads: Sequence[LoaderThread], part: Part | None) -> tuple[str, str
 
 def _needed(found: LoadingShares) -> int | None:
     # Where hardly anything but waiting was seen, what it does besides is known by its upper bound alone.
-    within = 1.0 - _wilson(found.wait_looks, found.looks)[0]
+    within = 1.0 - _wilson(found.wait_samples, found.samples)[0]
     busy = sum(one.busy for one in found.threads)
     if busy <= 0:
         return None

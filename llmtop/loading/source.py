@@ -32,15 +32,15 @@ class SourceFiles:
 
     def calls(self, frame: Frame) -> tuple[str, ...]:
         """What the line of a frame calls or enters, by full names, the innermost call first."""
-        source = self._of(frame.file)
+        source = self._source_of(frame.file)
         return () if source is None or frame.line is None else source.calls(frame.line)
 
     def is_generator(self, frame: Frame) -> bool:
         """Whether the function of that frame has a yield, and makes no context of it."""
-        source = self._of(frame.file)
+        source = self._source_of(frame.file)
         return source is not None and source.is_generator(frame.name.rpartition(".")[2], frame.line)
 
-    def _of(self, file: str) -> _Source | None:
+    def _source_of(self, file: str) -> _Source | None:
         if file not in self._files:
             self._files[file] = _read(self._root + file) if file.startswith("/") else None
         return self._files[file]

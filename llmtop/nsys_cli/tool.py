@@ -322,7 +322,7 @@ def find_session(pid: int) -> tuple[Nsys, Session]:
             "llmtop run --nsys -- COMMAND"
         )
     refusal: NotPossibleHere | None = None
-    for nsys in (_try_find(), *_beside(environ)):
+    for nsys in (_try_find(), *_nsys_beside_injection(environ)):
         if isinstance(nsys, NotPossibleHere):
             refusal = nsys
             continue
@@ -342,7 +342,7 @@ def _try_find() -> Nsys | NotPossibleHere:
         return refusal
 
 
-def _beside(environ: Mapping[str, str]) -> Iterator[Nsys | NotPossibleHere]:
+def _nsys_beside_injection(environ: Mapping[str, str]) -> Iterator[Nsys | NotPossibleHere]:
     """The nsys next to the library that was injected into the process: the very one that launched it."""
     library = environ.get("NVTX_INJECTION64_PATH") or environ.get("CUDA_INJECTION64_PATH")
     beside = Path(library).with_name("nsys") if library else None

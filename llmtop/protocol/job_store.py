@@ -117,7 +117,7 @@ class Keys:
         """Of the sign that whoever made that request lives."""
         return f"{self._prefix}/beat/{number}"
 
-    def told(self, number: int, node: int) -> str:
+    def status(self, number: int, node: int) -> str:
         """Of a `NodeStatus`."""
         return f"{self._prefix}/told/{number}/{node}"
 

@@ -113,7 +113,7 @@ def _hang_summary(hang: Hang, seconds: float | None) -> str:
     if hang.behind is None:
         return f"{since}: all {len(hang.waiting)} ranks wait in {what}, and it does not end."
     state = hang.behind
-    where = f" ({state.where})" if state.where else ""
+    where = f" ({state.location})" if state.location else ""
     others = f"{len(hang.waiting)} other rank{'s wait' if len(hang.waiting) != 1 else ' waits'}"
     return f"{since}: {state.label}{where} has not called {what}, its last is {hang.reached}; {others} in it."
 

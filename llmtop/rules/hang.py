@@ -175,7 +175,7 @@ def _stalled_alert(job: JobState) -> AlertText:
 def _stalled_summary(
     named: RankState, found: BlockingRank | None, waiting: list[RankState], seconds: float | None, works: bool
 ) -> str:
-    where = f" ({named.where})" if named.where else ""
+    where = f" ({named.location})" if named.location else ""
     since = "No step" if seconds is None else f"No step for {fmt.duration(float(round(seconds)))}"
     if found:
         others = f"{len(waiting)} other rank{'s wait' if len(waiting) != 1 else ' waits'}" if waiting else ""

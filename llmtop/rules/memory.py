@@ -43,7 +43,7 @@ def _pressure_alert(state: RankState) -> AlertText:
     if _has_run_out_of_memory(state):
         return _out_of_memory_alert(state)
     used, gpu, failures = used_pct(state.gpu), state.gpu.gpu if state.gpu else None, state.memory.failures
-    where = f" ({state.where})" if state.where else ""
+    where = f" ({state.location})" if state.location else ""
     held = (
         f"; {fmt.percent(used, 1)} of {fmt.size(gpu.mem_total_bytes)} in use" if gpu and used is not None else ""
     )
@@ -69,7 +69,7 @@ def _pressure_alert(state: RankState) -> AlertText:
 
 
 def _out_of_memory_alert(state: RankState) -> AlertText:
-    where = f" ({state.where})" if state.where else ""
+    where = f" ({state.location})" if state.location else ""
     label = state.label[0].upper() + state.label[1:]
     return AlertText(
         severity="critical",
@@ -132,7 +132,7 @@ def _growth_alert(state: RankState) -> AlertText:
     a_step = rise / growth.steps if growth and growth.steps else None
     total = state.gpu.gpu.mem_total_bytes if state.gpu else None
     left = _seconds_left(state, growth)
-    where = f" ({state.where})" if state.where else ""
+    where = f" ({state.location})" if state.location else ""
     when = f"; full in about {fmt.duration(left)} at this rate" if left is not None else ""
     label = state.label[0].upper() + state.label[1:]
     return AlertText(

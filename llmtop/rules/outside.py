@@ -97,7 +97,7 @@ def _main_causes(state: RankState) -> list[Cause]:
 def _outside_alert(state: RankState) -> AlertText:
     rank = state.rank
     causes = _main_causes(state)
-    where = f" ({state.where})" if state.where else ""
+    where = f" ({state.location})" if state.location else ""
     label = state.label[0].upper() + state.label[1:]
     named = " and ".join(f"{fmt.duration(cause.seconds)} in {cause.what}" for cause in causes)
     return AlertText(

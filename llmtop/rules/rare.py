@@ -43,7 +43,7 @@ def _is_costly(state: RankState, is_raised: bool) -> bool:
 def _rare_steps_alert(state: RankState) -> AlertText:
     rare = state.rank.rare
     assert rare is not None, "told only while it holds"
-    where = f" ({state.where})" if state.where else ""
+    where = f" ({state.location})" if state.location else ""
     label = state.label[0].upper() + state.label[1:]
     lost, said = _lost_pct(rare), rare_steps_text(rare)
     return AlertText(

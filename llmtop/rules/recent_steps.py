@@ -213,7 +213,7 @@ def role_evidence(
 def rank_name(state: RankState) -> str:
     """The rank at the beginning of a sentence: "Rank 1 (pid 1446, GPU 1)"."""
     label = state.label[0].upper() + state.label[1:]
-    return f"{label} ({state.where})" if state.where else label
+    return f"{label} ({state.location})" if state.location else label
 
 
 def activity_text(state: RankState) -> str:

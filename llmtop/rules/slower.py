@@ -80,7 +80,7 @@ def _slower_alert(job: JobState) -> AlertText:
     since = state.changed_at
     ago = max(0.0, state.now - since) if since is not None else None
     label = state.label[0].upper() + state.label[1:]
-    where = f" ({state.where})" if state.where else ""
+    where = f" ({state.location})" if state.location else ""
     return AlertText(
         severity="warning",
         summary=f"{label}{where} is {_factor_text(factor)} slower since step {change.since_step}, "

@@ -323,7 +323,7 @@ def _own_outside_work(job: JobState, last: LastRank) -> Cause | None:
 def _last_rank_alert(job: JobState, last: LastRank) -> AlertText:
     arrival, state = last.arrival, last.state
     label = state.label[0].upper() + state.label[1:]
-    where = f" ({state.where})" if state.where else ""
+    where = f" ({state.location})" if state.location else ""
     cause = _own_outside_work(job, last)
     return AlertText(
         severity="critical" if last.share_pct >= CRITICAL_PCT else "warning",
@@ -355,7 +355,7 @@ def _straggler_alert(job: JobState) -> AlertText:
     assert isinstance(late, Straggler), "told only after it held"
     work = {"input": "loading data", "h2d": "copying to the GPU", "compute": "computing"}[late.role]
     label = late.state.label[0].upper() + late.state.label[1:]
-    where = f" ({late.state.where})" if late.state.where else ""
+    where = f" ({late.state.location})" if late.state.location else ""
     return AlertText(
         severity="critical" if late.share_pct >= CRITICAL_PCT else "warning",
         summary=f"{label}{where} waits least: {work} takes it {fmt.duration(late.own_seconds)} a step, the others "

@@ -78,7 +78,7 @@ class Table:
     def __len__(self) -> int:
         return len(self.start)
 
-    def where(self: TableT, chosen: npt.NDArray[Any]) -> TableT:
+    def select(self: TableT, chosen: npt.NDArray[Any]) -> TableT:
         """Some of the rows.
 
         Args:
@@ -304,7 +304,7 @@ class Trace:
     @functools.cached_property
     def window(self) -> tuple[int, int]:
         """The first and the last instant of any device op, API call or finished range, in ns; (0, 0) if none."""
-        tables = [self.ops, self.calls, self.ranges.where(self.ranges.end != OPEN), self.host]
+        tables = [self.ops, self.calls, self.ranges.select(self.ranges.end != OPEN), self.host]
         filled = [table for table in tables if len(table)]
         if not filled:
             return 0, 0

@@ -35,7 +35,7 @@ def test_a_rank_that_waits_nowhere_names_the_group_as_the_others_do(
     module = SimpleNamespace(_dump_nccl_trace_json=dump)
     monkeypatch.setitem(sys.modules, "torch._C._distributed_c10d", module)
     monkeypatch.setattr(collectives, "is_quiet", lambda recorder: True)
-    monkeypatch.setattr(collectives, "LOOK_S", 0.0)
+    monkeypatch.setattr(collectives, "SAMPLE_S", 0.0)
     watched = collectives.Watched()
     assert watched.news(None) is None  # type: ignore[arg-type]
     news = watched.news(None)  # type: ignore[arg-type]

@@ -64,7 +64,7 @@ def test_what_a_function_held_goes_when_it_returns_though_its_source_is_being_re
     sight, thread = Sight(), function.ident
     assert thread is not None
     if asked == "what it does":
-        seen = sight.look(thread, 0)
+        seen = sight.describe(thread, 0)
         assert seen is not None
         assert seen.words.endswith("_holds()")
     else:

@@ -79,7 +79,7 @@ class Form:
             self.target = looked_at[0]  # one file a rank is more than most want
             self.engine = self._best()
         self.chosen &= {option.name for option in self.available_options()}
-        if not self._tells_steps() and self.length[0]:
+        if not self._can_count_steps() and self.length[0]:
             self.length = (None, DEFAULT_SECONDS)
 
     def _groups(self) -> list[tuple[CapturableProcess, ...]]:
@@ -119,7 +119,7 @@ class Form:
             return preferred
         return capabilities.best_engine(tuple(self.abilities())) or ""
 
-    def _tells_steps(self) -> bool:
+    def _can_count_steps(self) -> bool:
         """Whether steps can be counted: by the process itself, or by the engine in it."""
         attached = all(one.target.hello is not None for one in self.group)
         return attached or (self.chosen_engine is not None and self.chosen_engine.counts_steps)
@@ -172,7 +172,7 @@ class Form:
         self.engine = engine if engine in able else self._best()
         self.chosen &= {option.name for option in self.available_options()}
         if self.length not in self.lengths():
-            self.length = (DEFAULT_STEPS, None) if self._tells_steps() else (None, DEFAULT_SECONDS)
+            self.length = (DEFAULT_STEPS, None) if self._can_count_steps() else (None, DEFAULT_SECONDS)
 
     def lengths(self) -> list[tuple[int | None, float | None]]:
         """The lengths there are: steps where they can be counted, and seconds."""
@@ -181,7 +181,7 @@ class Form:
         lengths = sorted({*SECONDS, *([usual_seconds] if usual_seconds else [])})
         steps: list[tuple[int | None, float | None]] = [(number, None) for number in counts]
         seconds: list[tuple[int | None, float | None]] = [(None, number) for number in lengths]
-        return [*steps, *seconds] if self._tells_steps() else seconds
+        return [*steps, *seconds] if self._can_count_steps() else seconds
 
     @property
     def preface(self) -> str:

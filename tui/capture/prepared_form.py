@@ -37,7 +37,7 @@ class PreparedForm(Form):
         """None: it is recorded already."""
         return []
 
-    def _tells_steps(self) -> bool:
+    def _can_count_steps(self) -> bool:
         return True
 
     @property

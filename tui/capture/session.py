@@ -62,7 +62,7 @@ class Capturing:
         self._take_one = take.take if prepared is None else prepared.take
         self._cancelled = threading.Event()
         self._thread: threading.Thread | None = None
-        self._told_at = 0.0
+        self._redrawn_at = 0.0
 
     @property
     def busy(self) -> bool:
@@ -139,8 +139,8 @@ class Capturing:
         self.progress = progress
         new = progress.stage not in self.stages
         self.stages.setdefault(progress.stage, progress.elapsed)
-        if new or time.monotonic() - self._told_at >= REDRAW_SECONDS:
-            self._told_at = time.monotonic()
+        if new or time.monotonic() - self._redrawn_at >= REDRAW_SECONDS:
+            self._redrawn_at = time.monotonic()
             self._tell()
 
     def _tell(self) -> None:

@@ -57,7 +57,7 @@ class TerminalApp(HookedApp[int]):
         self._on_failure: Callable[[BaseException], None] = lambda _error: None
         self._memory = memory
         self.theme = self._first_theme(theme)
-        self.cell_theme = self._make_look()
+        self.cell_theme = self._make_cell_theme()
 
     def notify(
         self,
@@ -103,11 +103,11 @@ class TerminalApp(HookedApp[int]):
         own = ", ".join(theme.name.removeprefix("llmtop-") for theme in THEMES)
         raise UnusableInput(f'there is no theme "{name}"; llmtop has {own}, and ctrl+p lists more')
 
-    def _make_look(self) -> CellTheme:
+    def _make_cell_theme(self) -> CellTheme:
         return CellTheme.for_palette(Palette.build(self.current_theme, self.depth), ascii_only=self._ascii)
 
     def _theme_changed(self, theme: Theme) -> None:
-        self.cell_theme = self._make_look()
+        self.cell_theme = self._make_cell_theme()
         if self._memory is not None:
             self._memory.write(theme.name)
         self.redraw()

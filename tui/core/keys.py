@@ -434,10 +434,10 @@ def groups(*, replaying: bool, demo: bool = False) -> list[tuple[str, list[Key]]
         if key.fits(replaying=replaying, demo=demo):
             where = (MAIN,) if MAIN in key.where else key.where
             found.setdefault(where, []).append(key)
-    return [(_where(where), keys) for where, keys in found.items()]
+    return [(_group_title(where), keys) for where, keys in found.items()]
 
 
-def _where(names: tuple[str, ...]) -> str:
+def _group_title(names: tuple[str, ...]) -> str:
     if EVERYWHERE in names:
         return "everywhere"
     if names == _OTHERS:
@@ -470,7 +470,7 @@ def refusal(name: str, screen: str, *, replaying: bool, demo: bool = False) -> s
             return f"{key.shown} ({_does(key)}) {why}."
     if not places or name in _MOVES:
         return ""
-    where = " or ".join(dict.fromkeys(_where(key.where) for key in places))
+    where = " or ".join(dict.fromkeys(_group_title(key.where) for key in places))
     return f"{places[0].shown} ({_does(places[0])}) works {where}, not here; q goes back."
 
 

@@ -29,14 +29,14 @@ def paint(view: View, width: int, height: int, theme: CellTheme) -> list[Row]:
     """The gravest alert, or the chosen one; with a second row, what to do next, the keys that act on it and the
     next one."""
     snapshot = view.snapshot
-    heard = view.alerts.unmuted(snapshot)
-    alert = view.alerts.selected_alert(heard)
+    unmuted = view.alerts.unmuted(snapshot)
+    alert = view.alerts.selected_alert(unmuted)
     if snapshot is None or alert is None:
         rows = _no_alert_row(view, width, theme)
     else:
-        rows = [_alert(alert, len(heard) - 1, snapshot, view, width, theme, alone=height == 1)]
+        rows = [_alert(alert, len(unmuted) - 1, snapshot, view, width, theme, alone=height == 1)]
         if height > 1:
-            rows.append(_next_row(alert, heard, view, width, theme))
+            rows.append(_next_row(alert, unmuted, view, width, theme))
     rows += [Row(width) for _ in range(height - len(rows))]
     return [row.end(theme.palette.text) for row in rows[:height]]
 
@@ -177,7 +177,7 @@ def add_keys(row: Row, words: Sequence[tuple[str, str]], room: int, theme: CellT
     return row
 
 
-def _next_row(alert: Alert, heard: list[Alert], view: View, width: int, theme: CellTheme) -> Row:
+def _next_row(alert: Alert, unmuted: list[Alert], view: View, width: int, theme: CellTheme) -> Row:
     """What to do next, as far as it is whole, then the keys that there is room for, then the next alert."""
     palette, arrow = theme.palette, f"   {theme.glyphs.arrow} "
     row = Row(width)
@@ -189,17 +189,17 @@ def _next_row(alert: Alert, heard: list[Alert], view: View, width: int, theme: C
     tail = (
         ""
         if view.snapshot is None
-        else _next_alert(alert, heard, view.snapshot, max(row.free_cells - needed - 1, 0))
+        else _next_alert(alert, unmuted, view.snapshot, max(row.free_cells - needed - 1, 0))
     )
     add_keys(row, words, row.free_cells - cell_len(tail), theme)
     return row.add_right(f"{tail} ", palette.dim, palette.text) if tail else row
 
 
-def _next_alert(alert: Alert, heard: list[Alert], snapshot: Snapshot, room: int) -> str:
+def _next_alert(alert: Alert, unmuted: list[Alert], snapshot: Snapshot, room: int) -> str:
     """Which alert the key for the next one shows; with fewer words where there is less room."""
-    if len(heard) < 2:
+    if len(unmuted) < 2:
         return ""
-    following = heard[(heard.index(alert) + 1) % len(heard)]
+    following = unmuted[(unmuted.index(alert) + 1) % len(unmuted)]
     for about in alert_style.subjects(following, snapshot):
         text = f"n next: {alert_style.alert_word(following)} {about}".rstrip()
         if cell_len(text) <= room:

@@ -390,7 +390,7 @@ class History:
             return known.past
         start = 0
         kept = bytearray()
-        if known is not None and known.axis == axis and drawn.moved >= 0 and self._before(drawn, known.drawn):
+        if known is not None and known.axis == axis and drawn.moved >= 0 and self._continues(drawn, known.drawn):
             start = drawn.changed_from
             kept = known.heights[drawn.moved : drawn.moved + start]
         drawn_heights = kept + heights(drawn.spreads[start:], low, limit, rows)
@@ -401,7 +401,7 @@ class History:
         return past
 
     @staticmethod
-    def _before(drawn: _Drawn, known: _Drawn) -> bool:
+    def _continues(drawn: _Drawn, known: _Drawn) -> bool:
         """Whether nothing was worked out between these two."""
         return known.cells.first + drawn.moved == drawn.cells.first and known.until == drawn.since
 

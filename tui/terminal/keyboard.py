@@ -43,19 +43,23 @@ class Keyboard:
         self._decode = getincrementaldecoder("utf-8")(errors="replace").decode
         self._parser = XTermParser()
         self._clock = clock
-        self._heard = clock()
+        self._last_input_at = clock()
         self._tail = ""  # the last typed characters: perhaps the beginning of a mark
         self._held = ""  # typed characters that may turn out to be the beginning of a paste
         self._together = 0  # different characters that came together
         self._paste: Paste | None = None
-        self._rate = TypingRate(self._heard)
+        self._rate = TypingRate(self._last_input_at)
 
     @property
     def wait_seconds(self) -> float:
         """The time after which `tick` may have a message, if nothing is read before."""
         if self._held:
             return _HELD_SECONDS
-        return _POLL_SECONDS if self._paste or self._clock() - self._heard < _ESCAPE_SECONDS else _REST_SECONDS
+        return (
+            _POLL_SECONDS
+            if self._paste or self._clock() - self._last_input_at < _ESCAPE_SECONDS
+            else _REST_SECONDS
+        )
 
     def feed(self, data: bytes) -> list[Message]:
         """Take in what was read, and return what is complete now."""
@@ -69,14 +73,14 @@ class Keyboard:
                 text, messages = self._add_to_paste(self._paste, text, now)
             found += messages
         if data:
-            self._heard = now
+            self._last_input_at = now
         return found
 
     def tick(self) -> list[Message]:
         """Make a lone escape a key after a while, and end a paste of which no more comes; to be called often."""
         now = self._clock()
         found: list[Message] = self._end_of_paste(now)
-        if self._held and now - self._heard >= _HELD_SECONDS:
+        if self._held and now - self._last_input_at >= _HELD_SECONDS:
             found += self._release()
         return [*found, *self._guarded(self._parser.tick())]
 
@@ -107,7 +111,7 @@ class Keyboard:
             self._paste.take(self._held + text, now)
             self._renew()
             return []
-        self._together = changes + (self._together if now - self._heard < _TOGETHER_SECONDS else 0)
+        self._together = changes + (self._together if now - self._last_input_at < _TOGETHER_SECONDS else 0)
         if self._held or self._together >= _HELD_FROM:
             self._held += text
             return []

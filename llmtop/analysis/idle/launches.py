@@ -57,9 +57,9 @@ def _find_launch_calls(timeline: DeviceTimeline) -> model.ApiCalls:
     names = trace.once("no memset", None, lambda: np.array(["memset" not in name.lower() for name in trace.names]))
     mine = (calls.process == timeline.process) & (launching & names)[calls.name]
     if timeline.alone:
-        return calls.where(mine)
+        return calls.select(mine)
     rows = np.flatnonzero(mine)
-    return calls.where(rows[_launch_devices(trace, timeline.process, rows) == timeline.device])
+    return calls.select(rows[_launch_devices(trace, timeline.process, rows) == timeline.device])
 
 
 def _launch_devices(trace: model.Trace, process: int, rows: Ns) -> Ns:

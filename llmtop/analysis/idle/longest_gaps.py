@@ -166,21 +166,21 @@ def _rows_in_spans(table: model.TableT, timeline: DeviceTimeline, spans: Spans) 
     after = np.searchsorted(spans.ends, table.start, side="right")
     last = len(spans) - 1
     rows = np.flatnonzero((after <= last) & (spans.starts[np.minimum(after, last)] < table.end))
-    near = table.where(rows)
+    near = table.select(rows)
     mine = (near.process == timeline.process) & np.isin(near.thread, timeline.launchers)  # type: ignore[attr-defined]  # both tables of threads have them
-    near = near.where(np.flatnonzero(mine))
-    return near.where(np.lexsort((-near.end, near.start)))
+    near = near.select(np.flatnonzero(mine))
+    return near.select(np.lexsort((-near.end, near.start)))
 
 
 def _rows_between(table: model.TableT, start: int, end: int) -> model.TableT:
-    return table.where(np.flatnonzero((table.end > start) & (table.start < end)))
+    return table.select(np.flatnonzero((table.end > start) & (table.start < end)))
 
 
 def _covered_by_name(table: model.ApiCalls, start: int, end: int) -> dict[int, int]:
     """For how long anything of each name lasted between two instants, in ns."""
     found = {}
     for name in np.unique(table.name).tolist():
-        mine = table.where(table.name == name)
+        mine = table.select(table.name == name)
         found[name] = iv.clip(iv.union(mine.start, mine.end), start, end).total
     return found
 

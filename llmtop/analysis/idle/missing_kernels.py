@@ -51,7 +51,7 @@ def unrecorded_kernels(trace: model.Trace) -> dict[int, UnrecordedKernels]:
     calls = trace.calls
     if not len(calls):
         return {}
-    kernels = trace.ops.where(trace.ops.kind == model.KERNEL)
+    kernels = trace.ops.select(trace.ops.kind == model.KERNEL)
     launched_by = trace.launched_by[trace.ops.kind == model.KERNEL]
     # A tool that records no correlation of its kernels would seem to have lost them all.
     if len(kernels) and not (launched_by >= 0).any():

@@ -62,7 +62,7 @@ def correct_shares(
         return Correction(reason="the capture has no whole step to set against the undisturbed one")
     undisturbed = sum(known) / len(known)
     captured = (timeline.length - one_off_ns) / 1e9 / timeline.counted
-    device = timeline.within(timeline.busy) / 1e9 / timeline.counted
+    device = timeline.ns_in_steps(timeline.busy) / 1e9 / timeline.counted
     if device > undisturbed or not SHORTEST <= undisturbed / captured <= _LONGEST:
         words = (
             f"a captured step of {duration(captured)} with {duration(device)} of device time is not the step that "

@@ -29,7 +29,7 @@ class WorkSteps:
     """For each lane how many whole steps it has."""
 
     @staticmethod
-    def of(timelines: Sequence[DeviceTimeline], ops: int) -> WorkSteps:
+    def from_timelines(timelines: Sequence[DeviceTimeline], ops: int) -> WorkSteps:
         """Of all lanes of a trace.
 
         Args:

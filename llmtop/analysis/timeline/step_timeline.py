@@ -50,7 +50,7 @@ def _median_step(timeline: DeviceTimeline) -> tuple[int | None, int, int]:
 def _gpu_row(timeline: DeviceTimeline, low: int, high: int, nccl: bool) -> tuple[Span, ...]:
     ops = timeline.ops
     chosen = (ops.end > low) & (ops.start < high) & (timeline.is_nccl == nccl)
-    mine = ops.where(chosen)
+    mine = ops.select(chosen)
     names = timeline.trace.names
 
     def describe(row: int) -> tuple[str, str]:
@@ -82,13 +82,13 @@ def _host_rows(timeline: DeviceTimeline, low: int, high: int) -> list[TimelineRo
     names = timeline.trace.names
     rows = []
     for thread in timeline.launchers.tolist():
-        mine = calls.where(
+        mine = calls.select(
             (calls.process == timeline.process)
             & (calls.thread == thread)
             & (calls.end > low)
             & (calls.start < high)
         )
-        mine = mine.where(np.argsort(mine.start, kind="stable"))
+        mine = mine.select(np.argsort(mine.start, kind="stable"))
 
         def describe(row: int, mine: model.ApiCalls = mine) -> tuple[str, str]:
             return cuda.KIND_NAMES[kinds[mine.name[row]]], cuda.unversioned_name(names[mine.name[row]])

@@ -45,7 +45,7 @@ class _Events:
     end: Ns
     text: Ns
     """A number for each different text."""
-    said: Callable[[int], tuple[str, str]]
+    legend: Callable[[int], tuple[str, str]]
     """Kind and text of such a number."""
 
 
@@ -174,7 +174,7 @@ def _clip_row(row: _Events, low: int, high: int) -> _Events:
         behind = np.maximum.accumulate(np.concatenate(([low], end[:-1])))
         start = np.maximum(start, behind)
     seen = end > start
-    return _Events(row.label, start[seen], end[seen], text[seen], row.said)
+    return _Events(row.label, start[seen], end[seen], text[seen], row.legend)
 
 
 def _step_row(timeline: DeviceTimeline) -> _Events:
@@ -192,7 +192,7 @@ def _stream_rows(timeline: DeviceTimeline) -> list[_Events]:
     different, which = np.unique(key, axis=0, return_inverse=True)
     which = which.reshape(-1).astype(np.int64)
 
-    def said(number: int) -> tuple[str, str]:
+    def describe_op(number: int) -> tuple[str, str]:
         own, name, full_name, kind = different[number].tolist()
         by_operator = f"{names[own]}: " if own >= 0 else ""
         if kind != model.KERNEL:
@@ -209,7 +209,7 @@ def _stream_rows(timeline: DeviceTimeline) -> list[_Events]:
     if len(order) > _MOST_STREAMS:
         rest = np.isin(place, order[_MOST_STREAMS:])
         chosen.append((f"{len(order) - _MOST_STREAMS} more streams", rest))
-    return [_Events(label, ops.start[rows], ops.end[rows], which[rows], said) for label, rows in chosen]
+    return [_Events(label, ops.start[rows], ops.end[rows], which[rows], describe_op) for label, rows in chosen]
 
 
 def _idle_row(gaps: Gaps) -> _Events:
@@ -223,7 +223,7 @@ def _host_rows(timeline: DeviceTimeline) -> list[_Events]:
     calls, names = timeline.trace.calls, timeline.trace.names
     kinds = cuda.call_kinds(timeline.trace)
 
-    def said(name: int) -> tuple[str, str]:
+    def describe_call(name: int) -> tuple[str, str]:
         return cuda.KIND_NAMES[kinds[name]], cuda.unversioned_name(names[name])
 
     threads = sorted(timeline.launchers.tolist(), key=lambda thread: thread != timeline.process)[:_MOST_THREADS]
@@ -231,7 +231,9 @@ def _host_rows(timeline: DeviceTimeline) -> list[_Events]:
     for thread in threads:
         mine = np.flatnonzero((calls.process == timeline.process) & (calls.thread == thread))
         label = "host (main)" if thread == timeline.process else f"host ({thread})"
-        rows.append(_Events(label, calls.start[mine], calls.end[mine], calls.name[mine].astype(np.int64), said))
+        rows.append(
+            _Events(label, calls.start[mine], calls.end[mine], calls.name[mine].astype(np.int64), describe_call)
+        )
     return rows
 
 
@@ -267,7 +269,7 @@ def _pieces(
         within = np.flatnonzero((row.start >= usual[0]) & (row.end <= usual[1]))
         if len(within):
             a, b = int(within[0]), int(within[-1]) + 1
-            closer = _Events(row.label, row.start[a:b], row.end[a:b], row.text[a:b], row.said)
+            closer = _Events(row.label, row.start[a:b], row.end[a:b], row.text[a:b], row.legend)
             fine = a + _first_of_each(closer, usual, MOST_IN_MEDIAN_STEP)
             first = np.concatenate([first[first < a], fine, [b] if b < len(row.start) else [], first[first > b]])
             first = first.astype(np.int64)
@@ -276,7 +278,7 @@ def _pieces(
     took = row.end - row.start
     filled = np.add.reduceat(took, first)
     text = _dominant_texts(row.text, took, np.repeat(np.arange(len(first)), count))
-    said = {number: row.said(number) for number in np.unique(text).tolist()}
+    said = {number: row.legend(number) for number in np.unique(text).tolist()}
     kinds = {number: words.kind(printable(kind, 40)) for number, (kind, _) in said.items()}
     texts = {number: words.text(words_of) for number, (_, words_of) in said.items()}
     chosen = text.tolist()

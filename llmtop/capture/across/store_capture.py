@@ -262,7 +262,7 @@ def _poll(asked: _PendingRequest) -> None:
     asked.beat += 1
     asked.store.set(asked.keys.beat(asked.number), str(asked.beat).encode())
     for number in asked.hosts:
-        status = job_store.decode(NodeStatus, asked.store.get(asked.keys.told(asked.number, number)) or b"")
+        status = job_store.decode(NodeStatus, asked.store.get(asked.keys.status(asked.number, number)) or b"")
         known = asked.nodes.get(number)
         if status is not None and (known is None or status.beat != known.status.beat):
             asked.nodes[number] = _Node(status, now)
@@ -277,10 +277,10 @@ def _cancel(asked: _PendingRequest) -> None:
         now = time.monotonic()
         waiting = [number for number, node in asked.nodes.items() if now - node.changed_at < LOST_SECONDS]
         while waiting and time.monotonic() < until:
-            waiting = [number for number in waiting if asked.store.check(asked.keys.told(asked.number, number))]
+            waiting = [number for number in waiting if asked.store.check(asked.keys.status(asked.number, number))]
             time.sleep(0.1)
         for number in asked.hosts:
-            asked.store.delete(asked.keys.told(asked.number, number))
+            asked.store.delete(asked.keys.status(asked.number, number))
 
 
 def _failures(asked: _PendingRequest) -> list[str]:

@@ -197,7 +197,7 @@ def _named_here(job: LocalJob) -> tuple[set[int], dict[int, float]]:
     waits: dict[int, float] = {}
     named = threading.Event()
 
-    def look(snapshot: Snapshot) -> None:
+    def note_snapshot(snapshot: Snapshot) -> None:
         for alert in snapshot.alerts:
             rank = alert.evidence.get("rank")
             if alert.id in _ACCUSING and isinstance(rank, int) and (alert.pid is None or alert.pid in pids):
@@ -208,7 +208,7 @@ def _named_here(job: LocalJob) -> tuple[set[int], dict[int, float]]:
                 waits[one.rank] = one.waits_seconds
 
     hub = live_hub(interval=0.5)
-    hub.start(look)
+    hub.start(note_snapshot)
     try:
         named.wait(ACCUSE_SECONDS)
     finally:

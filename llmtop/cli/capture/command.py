@@ -253,13 +253,13 @@ def _snapshots(alerts: bool) -> Iterator[TakeSnapshot]:
     source = AllGpus(1.0)
     source.start()
 
-    def look() -> Snapshot:
+    def take_snapshot() -> Snapshot:
         reading = source.latest()
         host = Host(name=platform.node(), driver_version=reading.driver_version, cuda_version=reading.cuda_version)
         return Snapshot(time=time.time(), host=host, gpus=reading.gpus)
 
     try:
-        yield look
+        yield take_snapshot
     finally:
         source.close()
 

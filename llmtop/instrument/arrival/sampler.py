@@ -96,7 +96,7 @@ class Sampler:
         self.replica = replica
         self.events = events
         self._waits = waits
-        self._looks_at_waits = False
+        self._samples_waits = False
         self._waiting_since: int | None = None
         self.samples = Samples()
         self.spent_ns = 0
@@ -132,8 +132,8 @@ class Sampler:
     def end_sample(self, index: int) -> None:
         """The sampled step has ended: take the hooks off, and keep its stamps."""
         step, self._open = self._open, None
-        if self._waits is not None and self._looks_at_waits:
-            self._looks_at_waits = False
+        if self._waits is not None and self._samples_waits:
+            self._samples_waits = False
             pairs = self._waits.end()
             if step is not None:
                 step.waits = pairs
@@ -173,7 +173,7 @@ class Sampler:
         if not self._knows_backward:
             self._listen()
         if self._waits is not None and (index + 1) % (self._every * self._waits_every()) == 0:
-            self._looks_at_waits = True
+            self._samples_waits = True
             self._waits.begin()
         return True
 

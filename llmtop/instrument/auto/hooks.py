@@ -44,15 +44,15 @@ def install(again: Callable[[], Loop]) -> Loop:
     def meet() -> None:
         """Look for what this process trains, and publish it."""
         with dynamo.Paused():
-            ranks.look()
-            if ranks.look not in loop.recorder.hooks.periodic:
-                loop.recorder.hooks.periodic.append(ranks.look)
+            ranks.refresh()
+            if ranks.refresh not in loop.recorder.hooks.periodic:
+                loop.recorder.hooks.periodic.append(ranks.refresh)
             inferred = inference.trains(modules)
             if modules.unknown:
-                modules.look()
+                modules.search_if_unknown()
             loop.attach(anew=inferred)
-            loop.known.look()
-            checkpoints.look(loop)
+            loop.known.discover()
+            checkpoints.time_loaded_modules(loop)
             dynamo.keep_out()  # also of what has been loaded to publish
 
     loop.meet = meet

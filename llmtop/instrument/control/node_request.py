@@ -37,7 +37,7 @@ class AskedHere:
         self.over = False
         self._ask = ask
         self._store = store
-        self._told = NodeStatus(host=names[0])
+        self._status = NodeStatus(host=names[0])
         self._peers: dict[int, PeerRank] = {}
         self._greeting: list[PeerRank] = []
         """By rank."""
@@ -45,7 +45,7 @@ class AskedHere:
         self._folder: Path | None = None
         self._made: list[Path] = []
         self._changed = True
-        self._told_at = self._beat_at = time.monotonic()
+        self._status_at = self._beat_at = time.monotonic()
         self._beat = b""
         if ask.node is not None and ask.node not in (*names, *(name.partition(".")[0] for name in names)):
             self.over = True
@@ -106,7 +106,7 @@ class AskedHere:
             StoreError: the store has gone.
         """
         now = time.monotonic()
-        key = keys.told(self.number, node)
+        key = keys.status(self.number, node)
         beat = store.get(keys.beat(self.number)) or b""
         if beat != self._beat:
             self._beat, self._beat_at = beat, now
@@ -114,11 +114,11 @@ class AskedHere:
         if beat == job_store.END or lost:
             self.end(remove=lost)
             store.delete(key)
-        elif self._changed or now - self._told_at > job_store.STATUS_INTERVAL_SECONDS:
-            self._changed, self._told_at = False, now
-            self._told.beat += 1
-            self._told.ranks = list(self._ranks.values())
-            store.set(key, job_store.encode(self._told))
+        elif self._changed or now - self._status_at > job_store.STATUS_INTERVAL_SECONDS:
+            self._changed, self._status_at = False, now
+            self._status.beat += 1
+            self._status.ranks = list(self._ranks.values())
+            store.set(key, job_store.encode(self._status))
 
     def end(self, *, remove: bool = False) -> None:
         """Call off what has not ended, and hang up.
@@ -212,7 +212,7 @@ class AskedHere:
             return "the request names no file"
         try:
             if _is_the_askers(given, self._ask.token):
-                self._folder, self._told.shared = given, True
+                self._folder, self._status.shared = given, True
                 return ""
             here = Path.cwd() / _PARENT / given.name
             for folder in (here.parent, here, (here / file).parent):
@@ -221,7 +221,7 @@ class AskedHere:
                     self._made.insert(0, folder)
         except (OSError, ValueError) as error:
             said = error.strerror if isinstance(error, OSError) else error
-            return f"no folder can be made on {self._told.host}: {said}"
+            return f"no folder can be made on {self._status.host}: {said}"
         self._folder = here
         return ""
 

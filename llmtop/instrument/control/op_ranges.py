@@ -37,7 +37,7 @@ Send = Callable[[wire.OpRangesState], None]
 
 class _RangeAsker(Protocol):
     @property
-    def gone(self) -> bool: ...
+    def is_closed(self) -> bool: ...
 
 
 def is_available() -> bool:
@@ -113,7 +113,7 @@ class OperatorRanges:
         if self.ended:
             self._end("failed", "the script has started a profiler of PyTorch's own")
             return
-        over = not self._wanted or self._asker.gone or time.monotonic() > self._until
+        over = not self._wanted or self._asker.is_closed or time.monotonic() > self._until
         if self._thread and self._thread != get_ident():
             if self._thread in sys._current_frames():
                 return  # only the thread that began it can end it

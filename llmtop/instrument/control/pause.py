@@ -44,7 +44,7 @@ _budget = limits.PauseBudget()
 
 class _Asker(Protocol):
     @property
-    def gone(self) -> bool: ...
+    def is_closed(self) -> bool: ...
 
 
 def handle(request: wire.Pause | wire.Resume, recorder: Recorder, send: Send, asker: _Asker) -> None:
@@ -58,7 +58,7 @@ def handle(request: wire.Pause | wire.Resume, recorder: Recorder, send: Send, as
     """
     known = recorder.pause.request  # read once: the training thread takes it away when it is over
     known = known if isinstance(known, PauseUnderWay) else None
-    running = known if known is not None and not known.over else None
+    running = known if known is not None and not known.is_over else None
     if isinstance(request, wire.Resume):
         if running is not None and running.request.id == request.id:
             running.resume()
@@ -99,9 +99,9 @@ class PauseUnderWay:
         self._released = threading.Event()
 
     @property
-    def over(self) -> bool:
+    def is_over(self) -> bool:
         """Whether nobody waits for it any more."""
-        return self._ended or self._released.is_set() or self._asker.gone
+        return self._ended or self._released.is_set() or self._asker.is_closed
 
     def arm(self) -> None:
         """Hang the hook on the step boundary and tell so."""
@@ -110,7 +110,7 @@ class PauseUnderWay:
 
     def resume(self) -> None:
         """Let the training go on, or take back what has not begun; from the server thread."""
-        if self._asker.gone and self._holding:
+        if self._asker.is_closed and self._holding:
             return  # it is in its grace
         self._released.set()
         if not self._holding:
@@ -121,7 +121,7 @@ class PauseUnderWay:
         if self._holding:
             return  # another thread runs steps while the one that waits has none open
         finished, wanted = self._recorder.ring.count, self.request.finished
-        if self.over:
+        if self.is_over:
             self._end("resumed")
         elif wanted is not None and finished > wanted:
             self._end("late", f"step {index} had ended before")
@@ -146,14 +146,14 @@ class PauseUnderWay:
     def _wait(self, index: int) -> tuple[bool, str]:
         """Stand still for as long as is asked for; returns whether the GPU has kept it from that, and how."""
         busy = self._drain(index)
-        if not busy and not self.over:
+        if not busy and not self.is_over:
             self._tell("paused")
             until = time.monotonic() + _limit(self.request.seconds)
             while not wait_for(self._released, _POLL_SECONDS) and time.monotonic() < until:
-                if self._asker.gone:
+                if self._asker.is_closed:
                     wait_for(self._released, GRACE_SECONDS)
                     break
-        return bool(busy) and not self.over, busy
+        return bool(busy) and not self.is_over, busy
 
     def _drain(self, index: int) -> str:
         """Wait until the GPUs have done what this process has launched; returns why they have not.
@@ -176,7 +176,7 @@ class PauseUnderWay:
             return f"{type(error).__name__}: {error}"
         limit = _limit(self.request.drain_seconds)
         until = time.monotonic() + limit
-        while not wait_for(done, _POLL_SECONDS) and not self.over:
+        while not wait_for(done, _POLL_SECONDS) and not self.is_over:
             if time.monotonic() > until:
                 return f"the GPU was still at work {limit:.0f} s after step {index}"
         return errors[0] if errors else ""

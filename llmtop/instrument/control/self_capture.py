@@ -37,7 +37,7 @@ class Asker(Protocol):
     """The connection that a request came over."""
 
     @property
-    def gone(self) -> bool:
+    def is_closed(self) -> bool:
         """Whether it has ended."""
 
 
@@ -242,7 +242,7 @@ class SelfCapture:
             self._give_up(f"{type(error).__name__}: {error}")
 
     def _advance(self, index: int) -> None:
-        if self._asker is not None and self._asker.gone:
+        if self._asker is not None and self._asker.is_closed:
             self._cancelled = True
         if self._recording is None:
             self._start(index)

@@ -163,7 +163,7 @@ class StoreListener:
         if len(self._asked) >= MOST_AT_ONCE:
             refused = f"{MOST_AT_ONCE} captures are under way on this node"
             told = job_store.NodeStatus(host=self._card.names[0], refused=refused)
-            store.set(self._keys.told(number, node), job_store.encode(told))
+            store.set(self._keys.status(number, node), job_store.encode(told))
             return
         one = AskedHere(number, ask, self._where, self._card.names)
         if not one.over:

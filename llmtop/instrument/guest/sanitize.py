@@ -30,7 +30,7 @@ os.register_at_fork(after_in_child=_warned.clear)
 T = TypeVar("T")
 
 
-def _made(make: Callable[[Any], T], value: object) -> T | None:
+def _convert_or_none(make: Callable[[Any], T], value: object) -> T | None:
     """`make(value)`, or None where that raises: the value is the script's."""
     try:
         return make(value)
@@ -42,7 +42,7 @@ def _made(make: Callable[[Any], T], value: object) -> T | None:
 
 def is_on_gpu(value: object) -> bool:
     """Whether it is a tensor that a GPU may still be computing: to read it would be to wait."""
-    return bool(_made(_is_cuda, value))
+    return bool(_convert_or_none(_is_cuda, value))
 
 
 def _is_cuda(value: object) -> bool:
@@ -51,7 +51,7 @@ def _is_cuda(value: object) -> bool:
 
 def number(value: Any) -> float | None:
     """A number that can be read without waiting for a device; None for anything else."""
-    return value if type(value) is float else None if is_on_gpu(value) else _made(_float, value)
+    return value if type(value) is float else None if is_on_gpu(value) else _convert_or_none(_float, value)
 
 
 def _float(value: Any) -> float:
@@ -61,13 +61,13 @@ def _float(value: Any) -> float:
 
 def whole(value: Any, otherwise: int) -> int:
     """A step's index as an int that fits a message; `otherwise` for anything else."""
-    found = value if type(value) is int else None if is_on_gpu(value) else _made(int, value)
+    found = value if type(value) is int else None if is_on_gpu(value) else _convert_or_none(int, value)
     return found if found is not None and -LARGEST < found < LARGEST else otherwise
 
 
 def name(value: object) -> str:
     """A phase's name as it is shown: never empty, printable, without the separator of nested phases."""
-    plain = value if type(value) is str else None if is_on_gpu(value) else _made(str, value)
+    plain = value if type(value) is str else None if is_on_gpu(value) else _convert_or_none(str, value)
     return printable((plain or "").replace("/", ".") or "unnamed")
 
 
@@ -124,7 +124,7 @@ class Launcher(Protocol):
     def attached(self) -> None:
         """Print that this run is watched."""
 
-    def kept(self, path: str) -> None:
+    def report_snapshot(self, path: str) -> None:
         """Print where the snapshot of an out-of-memory error is."""
 
 

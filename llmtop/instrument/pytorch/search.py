@@ -50,7 +50,7 @@ class FoundModules(NamedTuple):
     optimizers: list[Any]
 
 
-def look(*, trained: bool = True) -> FoundModules:
+def find_modules(*, trained: bool = True) -> FoundModules:
     """Modules that no other module holds and that have something to train, and all optimizers.
 
     Args:
@@ -99,7 +99,7 @@ def _is_wanted(module: nn.Module, trained: bool) -> bool:
 def watchable(modules: Iterable[nn.Module]) -> HeldParameter | None:
     """A trained parameter that can be asked for its version without running code of its class; None for none."""
     for module in modules:
-        for one in _within(module):
+        for one in _module_tree(module):
             for name, parameter in named_by(one, "_parameters"):
                 if _is_plain(parameter) and _requires_grad(parameter):
                     return HeldParameter(one, name)
@@ -125,11 +125,11 @@ def _trained_parameters(module: nn.Module) -> Iterator[Any]:
 
 
 def _parameters(module: nn.Module) -> Iterator[Any]:
-    for one in _within(module):
+    for one in _module_tree(module):
         yield from held_by(one, "_parameters")
 
 
-def _within(module: nn.Module) -> Iterator[nn.Module]:
+def _module_tree(module: nn.Module) -> Iterator[nn.Module]:
     """The module and all below it, each once."""
     waiting, seen = [module], {id(module)}
     for one in waiting:

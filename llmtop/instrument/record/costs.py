@@ -42,7 +42,7 @@ class Costs:
         self._ended = Phase("")
 
     @property
-    def known(self) -> bool:
+    def has_samples(self) -> bool:
         """Whether there is a sample."""
         return bool(self._step)
 

@@ -170,7 +170,7 @@ class PeriodicTasks:
 
         if not roots:
             self._searches += 1
-            roots = search.look().roots
+            roots = search.find_modules().roots
         numbers = tuple(map(id, roots))
         if numbers == self._searched:
             return

@@ -73,7 +73,7 @@ class MeasuredCosts(Protocol):
     """Of processor time between steps so far, in all."""
 
     @property
-    def known(self) -> bool:
+    def has_samples(self) -> bool:
         """Whether anything has been measured yet."""
 
     def step_ns(self) -> float:

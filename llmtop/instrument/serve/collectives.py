@@ -22,7 +22,7 @@ from llmtop.protocol import wire
 if TYPE_CHECKING:
     from llmtop.instrument.record.state import State
 
-LOOK_S = 1.0
+SAMPLE_S = 1.0
 """How often it is looked at then; twice the same counts make a standstill, told 5 to 7 s after the last step."""
 MOST_GROUPS = 64
 _USUAL = 32
@@ -58,21 +58,21 @@ class Watched:
     def __init__(self) -> None:
         self._looked_at = 0.0
         self._seen: _Counts = {}
-        self._told: list[wire.CollectiveCount] = []
+        self._reported: list[wire.CollectiveCount] = []
 
     def news(self, recorder: State) -> wire.Collectives | None:
         """What the monitor is to be told now: counts that stand still while no step ends, or that they do not."""
         now = time.monotonic()
-        if now - self._looked_at < LOOK_S:
+        if now - self._looked_at < SAMPLE_S:
             return None
         self._looked_at = now
         seen, self._seen = self._seen, _counts() if is_quiet(recorder) else {}
         # Work that is no step, a validation, has collectives too: their numbers grow.
         stuck = self._seen if self._seen == seen else {}
-        if bool(stuck) == bool(self._told):
+        if bool(stuck) == bool(self._reported):
             return None
-        self._told = [_told(source, group, *counts) for (source, group), counts in stuck.items()]
-        return wire.Collectives(counts=self._told)
+        self._reported = [_collective_count(source, group, *counts) for (source, group), counts in stuck.items()]
+        return wire.Collectives(counts=self._reported)
 
 
 _Counts = dict[tuple[str, str], tuple[int, int | None]]
@@ -101,7 +101,7 @@ def is_quiet(recorder: State) -> bool:
     return bool(time.perf_counter_ns() - rows[-1][1] - rows[-1][2] > 1e9 * quiet_seconds(usual / 1e9))
 
 
-def _told(source: str, group: str, enqueued: int, completed: int | None) -> wire.CollectiveCount:
+def _collective_count(source: str, group: str, enqueued: int, completed: int | None) -> wire.CollectiveCount:
     """With the group's name, and what the operation of the last number is."""
     # Who waits nowhere, as the rank that the others wait for, has no operation under way to name the group by.
     mine = _entries(source, group, only_active=True) or _entries(source, group, only_active=False)

@@ -27,10 +27,10 @@ class Monitor:
         "collectives",
         "cursor",
         "facts_version",
-        "gone",
         "gpu_cursor",
         "history_until",
         "hold_s",
+        "is_closed",
         "lively_at",
         "lively_ns",
         "lost",
@@ -50,7 +50,7 @@ class Monitor:
         self._intake = limits.Intake()
         self._buffer = b""
         self.subscribed = False
-        self.gone = False
+        self.is_closed = False
         """Whether the connection has ended; read by other threads too."""
         self.since = time.monotonic()
         self.cursor = 0
@@ -79,7 +79,7 @@ class Monitor:
         """Where the training stands still, as it was told."""
 
     @property
-    def behind(self) -> bool:
+    def has_unsent(self) -> bool:
         """Whether it has not yet taken what it was sent."""
         return bool(self._buffer)
 

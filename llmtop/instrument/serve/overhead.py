@@ -35,12 +35,12 @@ class OverheadEstimate:
         """Grows with every estimate."""
         self.step_ns = 0
 
-    def look(self) -> None:
+    def update(self) -> None:
         """Estimate anew, if it is time to and something is known."""
         recorder, costs = self._recorder, self._recorder.costs
         now = time.monotonic()
         count = recorder.ring.count
-        if now - self._at_s < EVERY_S or costs is None or not costs.known or count == self._count:
+        if now - self._at_s < EVERY_S or costs is None or not costs.has_samples or count == self._count:
             return
         measured_ns = time.thread_time_ns() + costs.periodic_ns
         if recorder.clock is not None:

@@ -175,15 +175,15 @@ class Publisher:
         if not monitor.ready:
             return
         overhead = self._overhead
-        overhead.look()
+        overhead.update()
         if monitor.overhead_version != overhead.version:
             monitor.overhead_version = overhead.version
             self._write(monitor, self.encoded(wire.Overhead(step_ns=overhead.step_ns)))
 
-    def look(self, monitors: Iterable[Monitor]) -> None:
+    def sample_stack(self, monitors: Iterable[Monitor]) -> None:
         """Look at the training thread if it is time and somebody is there to be told."""
         if any(monitor.subscribed for monitor in monitors):
-            self.stack_sampler.look()
+            self.stack_sampler.sample()
         else:
             self.stack_sampler.forget()
 

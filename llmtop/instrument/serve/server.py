@@ -220,7 +220,7 @@ class Server:
         """Send the rest; a monitor that takes none of it for a moment holds up no exit."""
         self._turn(0)  # a monitor that has just subscribed
         self._send_all()
-        while any(monitor.behind for monitor in self._monitors.values()):
+        while any(monitor.has_unsent for monitor in self._monitors.values()):
             if not any(events & select.POLLOUT for _, events in self._poll.poll(_EXIT_PATIENCE_S)):
                 return
             self._turn(0)
@@ -243,7 +243,7 @@ class Server:
                 self._accept_some(listener)
             elif descriptor in self._monitors:
                 self._serve(self._monitors[descriptor], events)
-        self._publisher.look(self._monitors.values())
+        self._publisher.sample_stack(self._monitors.values())
         now = time.monotonic()
         if now - self._sent_at >= self._hold_s() or self._states or self._stacks:
             self._send_all()
@@ -267,7 +267,7 @@ class Server:
         """Seconds to sleep at most; asks the training thread to wake us when there is nothing to be sent yet."""
         due: list[float] = []
         if any(monitor.ready for monitor in self._monitors.values()):
-            due += signs_of_life.LIFE_S, collectives.LOOK_S, self._publisher.stack_sampler.rest_s()
+            due += signs_of_life.LIFE_S, collectives.SAMPLE_S, self._publisher.stack_sampler.rest_s()
             rest = self._hold_s() - (time.monotonic() - self._sent_at)
             if rest > 0:
                 due.append(rest)
@@ -411,7 +411,7 @@ class Server:
             # Imported when a monitor first asks for stacks.
             from llmtop.instrument.serve.stacks import own_stacks
 
-            own_stacks.handle(message, tell, lambda: monitor.gone or self._stopping)
+            own_stacks.handle(message, tell, lambda: monitor.is_closed or self._stopping)
         except ImportError as error:
             tell(wire.SampledStacks(id=message.id, refused=f"it cannot look: {error}"))
 
@@ -431,7 +431,7 @@ class Server:
         states = b"".join(self._publisher.encoded(self._states.popleft()) for _ in range(len(self._states)))
         for _ in range(len(self._stacks)):
             asked, answer = self._stacks.popleft()
-            if not asked.gone:
+            if not asked.is_closed:
                 self._write(asked, self._publisher.encoded(answer))
         for monitor in list(self._monitors.values()):
             if not monitor.subscribed:
@@ -452,14 +452,14 @@ class Server:
         self._publisher.end_round()
 
     def _write(self, monitor: Monitor, data: bytes) -> None:
-        was_behind = monitor.behind
+        had_unsent = monitor.has_unsent
         try:
             monitor.write(data)
         except OSError:
             self._drop(monitor)
             return
-        if monitor.behind != was_behind:
-            self._poll.register(monitor.channel, select.POLLIN | (select.POLLOUT if monitor.behind else 0))
+        if monitor.has_unsent != had_unsent:
+            self._poll.register(monitor.channel, select.POLLIN | (select.POLLOUT if monitor.has_unsent else 0))
 
     def _refuse(self, monitor: Monitor, reason: str) -> None:
         with contextlib.suppress(OSError):  # it will see that it was hung up on
@@ -470,7 +470,7 @@ class Server:
         descriptor = monitor.channel.fileno()
         if self._monitors.pop(descriptor, None) is not None:
             self._poll.unregister(descriptor)
-        monitor.gone = True
+        monitor.is_closed = True
         monitor.channel.close()
 
     def _unlink(self) -> None:

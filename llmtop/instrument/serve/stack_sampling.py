@@ -87,7 +87,7 @@ class StackSampler:
         self.outside = None
         self._note_pause("", 0)
 
-    def look(self) -> None:
+    def sample(self) -> None:
         """Look at the training thread, if it is time."""
         now = time.perf_counter_ns()
         if now < self._next:
@@ -107,7 +107,7 @@ class StackSampler:
         in_no_phase = tracks is None and recorder.node is recorder.root and not recorder.evaluates
         may_wait = since_step >= REST_NS
         if may_wait or (between and in_no_phase):
-            seen = self._sight.look(thread, recorder.ring.count)
+            seen = self._sight.describe(thread, recorder.ring.count)
             if seen is not None:
                 waits_for = seen.waits_for
             else:  # without a frame is Python's own prompt; another thread than the first may have ended

@@ -150,7 +150,7 @@ class RankState:
         return f"pid {self.rank.pid}" if self.rank.rank is None else f"rank {self.rank.rank}"
 
     @property
-    def where(self) -> str:
+    def location(self) -> str:
         """The process and its GPU, for a sentence: "pid 1446, GPU 1"."""
         parts = [] if self.rank.rank is None else [f"pid {self.rank.pid}"]
         if self.gpu is not None:

@@ -44,30 +44,30 @@ class BatchCollector:
         start = np.rint(begin * 1000).astype(np.int64)
         end = start + np.rint(took * 1000).astype(np.int64)
 
-        def of(chosen: npt.NDArray[np.bool_]) -> tuple[Ns, list[Event]]:
+        def select(chosen: npt.NDArray[np.bool_]) -> tuple[Ns, list[Event]]:
             rows = np.flatnonzero(chosen)
             return rows, [timed[row] for row in rows.tolist()]
 
-        rows, events = of((kind >= learn.KERNEL) & (kind <= learn.MEMSET))
+        rows, events = select((kind >= learn.KERNEL) & (kind <= learn.MEMSET))
         if events:
             self._work(events, start[rows], end[rows], number[rows])
-        rows, events = of(kind == learn.CALL)
+        rows, events = select(kind == learn.CALL)
         if events:
             found = [event.args.correlation if event.args is not None else -1 for event in events]
             owners = self._owners(timed, events)
             self._tables.calls.add((start[rows], end[rows], *owners, name[rows], _whole_numbers(found, -1)))
-        rows, events = of((kind == learn.OPERATOR) | (kind == learn.PYTHON))
+        rows, events = select((kind == learn.OPERATOR) | (kind == learn.PYTHON))
         if events:
             operator = kind[rows] == learn.OPERATOR
             self._inputs(timed, events, operator)
             host = np.where(operator, model.OPERATOR, model.PYTHON)
             self._tables.host.add((start[rows], end[rows], *self._owners(timed, events), name[rows], host))
-        rows, events = of(kind == learn.RANGE)
+        rows, events = select(kind == learn.RANGE)
         if events:
             none, style = np.zeros(len(rows), dtype=np.int64), np.full(len(rows), model.PUSH_POP)
             columns = (start[rows], end[rows], *self._owners(timed, events), name[rows], none, style)
             self._tables.ranges.add(columns)
-        rows, events = of(kind == learn.OVERHEAD)
+        rows, events = select(kind == learn.OVERHEAD)
         if events:
             self._tables.overhead.add((start[rows], end[rows]))
         return True

@@ -80,7 +80,7 @@ class _Scan:
         data = self._data
         between = iter(_BETWEEN.finditer(data))
         place = next(between, None)
-        at = self._after(0)
+        at = self._next_event(0)
         while at is not None:
             while place is not None and place.start() < at:
                 place = next(between, None)
@@ -100,10 +100,10 @@ class _Scan:
                 ended = _ARRAY_ENDS.match(data, after)
                 if ended is not None:
                     return SalvagedEvents(self._events, ended.end(), ended.end(), self._lost, 0)
-            at = self._after(after) if after > at else self._resume(at)
+            at = self._next_event(after) if after > at else self._resume(at)
         return self._broken_off(at)
 
-    def _after(self, good: int) -> int | None:
+    def _next_event(self, good: int) -> int | None:
         """Where the next event begins, behind a place up to which all was understood."""
         follows = _COMMA.match(self._data, good)
         self._good = good if follows is None else follows.end()

@@ -84,16 +84,16 @@ def _collective_ends(trace: model.Trace) -> _CollectiveEnds:
     """The ends of the collectives of the largest group, in the order in which they began."""
     ops = trace.ops
     named = {number: name for number, name in enumerate(trace.names) if is_collective(name)}
-    chosen = ops.where((ops.kind == model.KERNEL) & np.isin(ops.name, list(named)))
+    chosen = ops.select((ops.kind == model.KERNEL) & np.isin(ops.name, list(named)))
     if len(chosen) and chosen.ranks.max() > 0:
-        chosen = chosen.where(chosen.ranks == chosen.ranks.max())
-    chosen = chosen.where(np.argsort(chosen.start, kind="stable")[:_MOST])
+        chosen = chosen.select(chosen.ranks == chosen.ranks.max())
+    chosen = chosen.select(np.argsort(chosen.start, kind="stable")[:_MOST])
     told = [
         _collective_kind(trace.names, said, kernel)
         for said, kernel in zip(chosen.collective, chosen.name, strict=True)
     ]
     together = np.array([kind in _TOGETHER for kind in told], dtype=bool)
-    kept = chosen.where(together)
+    kept = chosen.select(together)
     kinds = tuple(zip((kind for kind in told if kind in _TOGETHER), kept.bytes.tolist(), strict=True))
     return _CollectiveEnds(kept.end, kinds)
 
@@ -113,7 +113,7 @@ def _step_shift(first: model.Trace, other: model.Trace, shift: int) -> int:
 def _step_starts(trace: model.Trace) -> dict[str, int]:
     """When each step that has a number began, by its range's name."""
     numbers = [number for number, name in enumerate(trace.names) if name.startswith("ProfilerStep#")]
-    ranges = trace.ranges.where(np.isin(trace.ranges.name, numbers))
+    ranges = trace.ranges.select(np.isin(trace.ranges.name, numbers))
     return {
         trace.names[name]: start for name, start in zip(ranges.name.tolist(), ranges.start.tolist(), strict=True)
     }

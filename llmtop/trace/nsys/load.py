@@ -254,7 +254,7 @@ def _ranges(database: Database, names: model.Names) -> tuple[model.Ranges, model
     )
     others = np.ones(len(end), dtype=bool)
     others[at] = False
-    return ranges.where(others), operators.where(operators.end != model.OPEN)
+    return ranges.select(others), operators.select(operators.end != model.OPEN)
 
 
 def _texts(

@@ -139,9 +139,9 @@ class HostLines:
         shown = f"{frame[1]}({frame[2]}): {frame[3]}" if frame is not None else text
         self._spans.extend((start, end, thread, number(printable(shown, 400))))
 
-    def _learn_devices(self, told: str) -> None:
+    def _learn_devices(self, text: str) -> None:
         """As a capture of llmtop writes them: "0=NVIDIA H100 80GB HBM3|1=…"."""
-        for one in told.split("|")[:_MOST_DEVICES]:
+        for one in text.split("|")[:_MOST_DEVICES]:
             number, _, kind = one.partition("=")
             if number.isascii() and number.isdigit() and len(number) < _DIGITS and kind:
                 self.devices[int(number)] = model.TracedGpu(int(number), name=printable(kind, 100))

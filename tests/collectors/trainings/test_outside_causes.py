@@ -96,7 +96,7 @@ def test_a_look_keeps_nothing_alive_and_changes_nothing() -> None:
         begun.wait()
         sight = Sight()
         for step in range(20):
-            seen = sight.look(thread.ident or 0, step)
+            seen = sight.describe(thread.ident or 0, step)
             assert seen is not None
             assert seen.words.startswith("test_outside_causes.py:")
             assert seen.words.endswith("end.wait()")
@@ -107,7 +107,7 @@ def test_a_look_keeps_nothing_alive_and_changes_nothing() -> None:
         if was_enabled:
             gc.enable()
     assert len(gc.callbacks) == callbacks
-    assert sight.look(thread.ident or 0, 21) is None
+    assert sight.describe(thread.ident or 0, 21) is None
 
 
 def test_a_deep_stack_and_odd_code_are_looked_at_all_the_same() -> None:
@@ -118,7 +118,7 @@ def test_a_deep_stack_and_odd_code_are_looked_at_all_the_same() -> None:
         if deep:
             look(deep - 1)
         else:
-            done = threading.Thread(target=lambda: seen.append(sight.look(thread, 0)))
+            done = threading.Thread(target=lambda: seen.append(sight.describe(thread, 0)))
             done.start()
             done.join()
 

@@ -61,7 +61,7 @@ class ModelFacts:
             self._by_loss = None
             report_internal_error(MODEL, error)
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         """Have a monitor told of what is new."""
         modules = [module for reference in list(self.seen.values()) if (module := reference()) is not None]
         several = len(self.seen) > 1

@@ -44,16 +44,16 @@ _left = dict(_LATER)
 
 
 def listen(loop: Loop) -> None:
-    """Time `torch.save`, and what `look` finds from now on."""
+    """Time `torch.save`, and what `time_loaded_modules` finds from now on."""
     save = torch.serialization.save
     timed = _timed(save, loop, "checkpoint")
     torch.serialization.save = timed
     if torch.save is save:
         torch.save = timed
-    loop.recorder.hooks.periodic.append(lambda: look(loop))
+    loop.recorder.hooks.periodic.append(lambda: time_loaded_modules(loop))
 
 
-def look(loop: Loop) -> None:
+def time_loaded_modules(loop: Loop) -> None:
     """Time those functions whose modules have been loaded by now."""
     for module_name in [name for name in _left if name in sys.modules]:
         module = sys.modules[module_name]

@@ -32,7 +32,7 @@ class Ranks:
     def __init__(self) -> None:
         self.several = False
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         """Ask: before the first backward pass, and some times a second after a step."""
         self.several = dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
 

@@ -94,7 +94,7 @@ class Known:
 
     # --- the training thread ----------------------------------------------------------------------
 
-    def look(self) -> None:
+    def discover(self) -> None:
         """Find out what runs the training and what it knows; called within a step or at its end."""
         try:
             recorder = self._loop.recorder
@@ -103,7 +103,7 @@ class Known:
             self._find()
             self._tell()
             self._fetch()
-            self.model.look()
+            self.model.refresh()
         except BaseException as error:  # noqa: BLE001 - the door: see guard
             self._give_up()
             report_internal_error(WHAT_IT_KNOWS, error)
@@ -257,6 +257,6 @@ def make(loop: TrainingLoop) -> Known:
     """What is known of that loop's training, which the recorder is to ask for from now on."""
     known = Known(loop)
     recorder = get()
-    recorder.hooks.periodic.append(known.look)
+    recorder.hooks.periodic.append(known.discover)
     recorder.hooks.refresh = known.refresh
     return known

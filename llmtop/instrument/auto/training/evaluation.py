@@ -102,7 +102,7 @@ class Evaluation:
         self._count()
         return True
 
-    def over(self) -> Callable[[], object] | None:
+    def end(self) -> Callable[[], object] | None:
         """The training goes on; returns the iterator that its batch came from if that is a new one."""
         feed = None if self.under_way else self._waits
         self._recorder.evaluates = False

@@ -59,12 +59,12 @@ class Loop(LoopState):
         if not self.in_training_thread or self.stands_down():
             return None
         if self.unstepped:
-            self._look_for_unseen_step()
+            self._detect_unseen_step()
         self.evaluated = False
         tentative_ns, self._tentative_ns = self._tentative_ns, 0
         self._tentative = None
         if waits is None or self.feed() is waits:
-            self.evaluation.over()
+            self.evaluation.end()
             if tentative_ns and self.stands_between_steps():
                 self.recorder.add_phase("evaluation", self._tentative_begun, tentative_ns)
             return None
@@ -105,7 +105,7 @@ class Loop(LoopState):
             return None
         if name == "checkpoint":
             return self._checkpoint
-        self.evaluation.over()
+        self.evaluation.end()
         return self.evaluation.phase
 
     def forget_pending(self) -> None:
@@ -361,7 +361,7 @@ class Loop(LoopState):
         """Something is computed while an optimizer steps, or before one has: that may end what was before."""
         self._recover()
         self._leave_optimizer(calls_closure=True)
-        self._look_for_unseen_step()
+        self._detect_unseen_step()
         self._untouched = False
 
     def _open_step(self) -> OpenStep | None:
@@ -388,11 +388,11 @@ class Loop(LoopState):
     def _trains_again(self) -> None:
         """A forward or backward pass of the training begins after what may have been an evaluation."""
         self.evaluated = False
-        feed = self.evaluation.over()
+        feed = self.evaluation.end()
         if feed is not None:
             self.feed = feed
 
-    def _look_for_unseen_step(self) -> None:
+    def _detect_unseen_step(self) -> None:
         """End the step if a parameter or its gradient changed since the backward pass and no optimizer said so.
 
         It may have stepped within compiled code, or be none of torch's. One that writes to `p.data` changes

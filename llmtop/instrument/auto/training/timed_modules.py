@@ -66,7 +66,7 @@ class Modules:
 
     @property
     def unknown(self) -> bool:
-        """Whether `look()` is to be called at this backward pass."""
+        """Whether `search_if_unknown()` is to be called at this backward pass."""
         if self._hidden and self._outermost:
             return True
         if self.called or self._level > MAX_LEVELS:
@@ -77,26 +77,26 @@ class Modules:
         """The outermost modules with something to train, the one that was called last for the first time first."""
         return [root for reference in reversed(self._roots) if (root := reference()) is not None]
 
-    def look(self) -> None:
+    def search_if_unknown(self) -> None:
         """Time the outermost modules; when none of those is called until the next time, look one level deeper."""
         try:
             if self._hidden and self._outermost:
                 self._thin_out()
             else:
-                self._look()
+                self._search_next_level()
         except BaseException as error:  # noqa: BLE001
             self._level = MAX_LEVELS + 1
             self._candidates = None
             self._hidden = False
             report_internal_error(MODULES, error)
 
-    def _look(self) -> None:
+    def _search_next_level(self) -> None:
         if self.called or self._level > MAX_LEVELS:
             self.called, self._level, self._candidates = False, 0, None
             self.loop.steps_without_forward = 0
         self._searches += self._level == 0
         if self._candidates is None:
-            found, optimizers = search.look()
+            found, optimizers = search.find_modules()
             self._roots = [weakref.ref(module) for module in found]
             self.loop.step_end_detector.remember_optimizers(optimizers)
         else:
@@ -105,7 +105,7 @@ class Modules:
         self._level += 1
         self._restore()
         if not found and self._level == 1 and gc.get_freeze_count():
-            self._look_at_classes()
+            self._time_unseen_classes()
             return
         classes = {type(module) for module in found}
         few = 0 < len(classes) <= MAX_CLASSES and self._level <= MAX_LEVELS
@@ -119,7 +119,7 @@ class Modules:
             self._watch(search.watchable(found))
         self._time(classes)
 
-    def _look_at_classes(self) -> None:
+    def _time_unseen_classes(self) -> None:
         self._level = MAX_LEVELS + 1
         classes = search.unseen_classes()
         self._hidden = bool(classes)

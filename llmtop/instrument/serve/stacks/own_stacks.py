@@ -108,7 +108,7 @@ class OwnStackSampling:
     def _run(self) -> None:
         try:
             seen = StackSamples()
-            self._look(seen)
+            self._sample_until_due(seen)
             answer = seen.to_message(self.id)
         except Exception as error:  # noqa: BLE001 - what goes wrong is noted, and the training goes on
             guard.report_internal_error("the stacks of its threads", error)
@@ -118,12 +118,12 @@ class OwnStackSampling:
         if not self._gone():
             self._tell(answer)
 
-    def _look(self, seen: StackSamples) -> None:
+    def _sample_until_due(self, seen: StackSamples) -> None:
         nothing = select.poll()
         now = time.monotonic()
         until = now + self._seconds
         while True:
-            seen.look()
+            seen.sample()
             if now >= until:
                 return
             # At odd distances, else steps of that length would be seen at one place only.
@@ -139,12 +139,12 @@ class StackSamples:
 
     def __init__(self) -> None:
         self._stacks: dict[tuple[int, tuple[_Place, ...]], int] = {}
-        self._looks = 0
+        self._samples = 0
         self._cut = 0
 
-    def look(self) -> None:
+    def sample(self) -> None:
         """Look at all threads but the one that looks."""
-        self._looks += 1
+        self._samples += 1
         mine, main, number = threading.get_ident(), threading.main_thread().ident, 0
         # Never the whole dictionary in a variable: it has this very frame too, and would keep itself alive.
         for thread, innermost in sys._current_frames().items():
@@ -192,7 +192,7 @@ class StackSamples:
         ]
         return wire.SampledStacks(
             id=request,
-            looks=self._looks,
+            looks=self._samples,
             frames=[_frame(*place) for place in frames],
             threads=_threads(list(threads)),
             stacks=to_message,

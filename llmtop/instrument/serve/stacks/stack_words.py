@@ -121,7 +121,7 @@ class Sight:
         """Let go of all that was remembered."""
         self.__init__()  # type: ignore[misc]
 
-    def look(self, thread: int, step: int) -> StackDescription | None:
+    def describe(self, thread: int, step: int) -> StackDescription | None:
         """Look at a thread that is alive; None where it runs no Python now.
 
         Args:
@@ -137,14 +137,14 @@ class Sight:
             while frame is not None and len(frames) < MAX_FRAMES:
                 frames.append(frame)
                 frame = frame.f_back
-            place, waits_for = self._told(frames, step)
+            place, waits_for = self._innermost_own_line(frames, step)
         finally:
             frames.clear()
             del frame
-        return StackDescription(self._shown(place) if isinstance(place, _Place) else place, waits_for)
+        return StackDescription(self._place_text(place) if isinstance(place, _Place) else place, waits_for)
 
     def waits_for_gpu(self, thread: int, step: int) -> str:
-        """The line at which a thread waits for its GPU; "" where it does not. Arguments as of `look`.
+        """The line at which a thread waits for its GPU; "" where it does not. Arguments as of `describe`.
 
         To be asked just when the thread gave up Python's lock, which all that waits does at once.
         """
@@ -155,10 +155,10 @@ class Sight:
         del frame
         if not self._waiting.waits(code, instruction, line):
             return ""
-        seen = self.look(thread, step)
+        seen = self.describe(thread, step)
         return "" if seen is None else seen.words or "a call of a library"
 
-    def _told(self, frames: list[FrameType], step: int) -> tuple[_Place | str, str]:
+    def _innermost_own_line(self, frames: list[FrameType], step: int) -> tuple[_Place | str, str]:
         """What to say in words, or where to read it, and what the thread waits for. Reads no file."""
         known = self._functions
         functions = [known.get(frame.f_code) or self._meet(frame) for frame in frames]
@@ -196,7 +196,7 @@ class Sight:
         self._functions[code] = found
         return found
 
-    def _shown(self, place: _Place) -> str:
+    def _place_text(self, place: _Place) -> str:
         function, code, instruction, line = place
         key = code, instruction
         if key not in self._lines:
