@@ -187,7 +187,7 @@ class _Taken:
             os.replace(self.partial, self.path)
             watch_of_run = sanitize.launcher()
             if watch_of_run is not None:
-                watch_of_run.report_snapshot(os.fspath(self.path))
+                watch_of_run.kept(os.fspath(self.path))
 
 
 def ended_by_error(kind: type[BaseException]) -> bool:

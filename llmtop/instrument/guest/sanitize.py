@@ -116,7 +116,10 @@ def log_once(error: BaseException, aloud: bool = False) -> None:
 
 
 class Launcher(Protocol):
-    """What `llmtop run` has put into this process (launch/inject/_llmtop_watch.py)."""
+    """Module that `llmtop run` puts into this process (launch/inject/_llmtop_watch.py).
+
+    It may come from another version of llmtop than this package, so the names of its functions are a contract.
+    """
 
     def claim(self) -> bool:
         """Claim the one line that a run prints."""
@@ -124,7 +127,7 @@ class Launcher(Protocol):
     def attached(self) -> None:
         """Print that this run is watched."""
 
-    def report_snapshot(self, path: str) -> None:
+    def kept(self, path: str) -> None:
         """Print where the snapshot of an out-of-memory error is."""
 
 

@@ -139,7 +139,7 @@ def attached() -> None:
         _write("attached; watch with: " + (f"LLMTOP_DIR={place} llmtop" if place else "llmtop"))
 
 
-def report_snapshot(path: str) -> None:
+def kept(path: str) -> None:
     """Say where the snapshot lies of a process that has ended by an out-of-memory error."""
     _write("out of memory: who held what is told by: llmtop report " + path)
 
