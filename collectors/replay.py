@@ -76,7 +76,11 @@ class ReplayFeed:
         return max(0.05, self._reader.median_gap / self._speed)
 
     def set_interval(self, seconds: float) -> None:
-        """A recording keeps the rate at which it was made; `set_speed` plays it faster."""
+        """Do nothing: a recording keeps the interval at which it was made; `set_speed` plays it faster.
+
+        Args:
+            seconds: ignored.
+        """
 
     @property
     def position(self) -> float:
@@ -125,10 +129,13 @@ class ReplayFeed:
         self._wake.set()
 
     def seek(self, seconds: float) -> None:
-        """Jump to that position, held within the recording.
+        """Jump to a position of the recording.
 
-        Where nothing was recorded just then, to the last snapshot before it on the way back, to the next one on
-        the way on, so that a jump always goes somewhere.
+        Where nothing was recorded just then, this is the last snapshot before it on the way back, and the next one
+        on the way forward. So a jump always changes the position.
+
+        Args:
+            seconds: from the beginning of the recording; clipped to its length.
         """
         with self._lock:
             self._jump_back = seconds < self.position

@@ -39,5 +39,12 @@ class InterruptibleSleep:
             os.eventfd_read(self._fd)
 
     def wait(self, seconds: float | None = None) -> bool:
-        """Sleep for `seconds` (a day at most), or until the alarm is set; returns whether it was set."""
+        """Sleep until the alarm is set, or for a time.
+
+        Args:
+            seconds: at most a day; negative counts as 0. None: until the alarm is set.
+
+        Returns:
+            True if the alarm was set; it stays set until `clear()`.
+        """
         return bool(self._poll.poll(None if seconds is None else min(max(0.0, seconds), _DAY_S) * 1000))

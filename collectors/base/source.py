@@ -58,7 +58,11 @@ class Source(Protocol[Reading_co]):
         """Begin to sample. Never raises for what the system lacks: that becomes a note or an error text."""
 
     def set_interval(self, seconds: float) -> None:
-        """Sample every `seconds` from now on."""
+        """Change the poll interval.
+
+        Args:
+            seconds: between samples from now on; a source may have a shortest interval of its own.
+        """
 
     def latest(self) -> Reading_co:
         """The newest reading; returns at once, and starts no sampling."""
@@ -107,7 +111,11 @@ class Feed(Protocol):
         """Seconds between two snapshots."""
 
     def set_interval(self, seconds: float) -> None:
-        """Make a snapshot every `seconds`, from the next one on."""
+        """Change the snapshot interval.
+
+        Args:
+            seconds: between snapshots, from the next one on. A replay keeps the recorded interval.
+        """
 
 
 @runtime_checkable

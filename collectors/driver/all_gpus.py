@@ -48,7 +48,11 @@ class AllGpus:
             source.start()
 
     def set_interval(self, seconds: float) -> None:
-        """Change the pace of the cheap values; dear ones keep theirs."""
+        """Change the poll interval of every vendor's source.
+
+        Args:
+            seconds: between rounds of cheap values; slow polls keep their own shortest interval.
+        """
         for source in self._sources():
             source.set_interval(seconds)
 

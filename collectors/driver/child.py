@@ -102,7 +102,16 @@ def start(vendor: str = "NVIDIA") -> Child:
 
 
 def reap(child: Child, seconds: float) -> int | None:
-    """The child's wait status once it has ended; None when it has not within `seconds`."""
+    """Return the wait status of an ended child.
+
+    Args:
+        child: a child of this process; nobody else may wait for it.
+        seconds: the longest wait; polled every 5 ms.
+
+    Returns:
+        The status as of `os.waitpid`; -1 where the kernel discarded it because SIGCHLD is ignored; None if the
+        child still runs.
+    """
     deadline = time.monotonic() + seconds
     while True:
         try:

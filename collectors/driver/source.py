@@ -63,7 +63,11 @@ class DriverSource:
         self._thread.start()
 
     def set_interval(self, seconds: float) -> None:
-        """Change the pace of the cheap values; dear ones keep theirs."""
+        """Change the poll interval of the driver process.
+
+        Args:
+            seconds: between rounds of cheap values. A driver process started later gets it at its start.
+        """
         self._interval = seconds
         child = self._child
         if child is not None:

@@ -63,7 +63,11 @@ class HostSource:
         self._beat.start()
 
     def set_interval(self, seconds: float) -> None:
-        """Read every `seconds` from now on, but not more often than every `SHORTEST_SECONDS`."""
+        """Change the poll interval.
+
+        Args:
+            seconds: between reads; less than `SHORTEST_SECONDS` counts as that.
+        """
         self._interval = max(seconds, SHORTEST_SECONDS)
         self._beat.set_seconds(self._interval)
 

@@ -95,7 +95,12 @@ class ProcessSource:
         self._beat.start()
 
     def set_interval(self, seconds: float) -> None:
-        """Look every `seconds` from now on, but not more often than every `SHORTEST_SECONDS`."""
+        """Change the poll interval.
+
+        Args:
+            seconds: between rounds; less than `SHORTEST_SECONDS` counts as that. The CPU budget of a round grows
+                with it.
+        """
         self._interval = max(seconds, SHORTEST_SECONDS)
         self._beat.set_seconds(self._interval)
 

@@ -82,9 +82,14 @@ class DeviceSampler:
     def __init__(
         self, handle: Any, index: int, uuid: str, interval: float, on_fresh: Callable[[], None] = lambda: None
     ) -> None:
-        """Prepare to sample the GPU with that handle, driver's index and UUID every `interval` seconds.
+        """Prepare to sample one GPU; no thread runs and no call is made before `start()`.
 
-        `on_fresh` is called after each round of cheap values.
+        Args:
+            handle: NVML's device handle.
+            index: NVML's number of the GPU, in PCI bus order; not the CUDA ordinal.
+            uuid: of the GPU; key of its row in all snapshots.
+            interval: seconds between rounds of cheap values; slow polls follow every `SLOW_SECONDS` at most.
+            on_fresh: called in the sampling thread after each round of cheap values.
         """
         self.index, self.uuid = index, uuid
         self._on_fresh = on_fresh
@@ -148,7 +153,11 @@ class DeviceSampler:
         self._handle, self.index, self.listed = handle, index, True
 
     def set_interval(self, seconds: float) -> None:
-        """Change the pace of the cheap values; that of the dear ones follows where it must."""
+        """Change the poll interval; those of the slow polls follow where they must.
+
+        Args:
+            seconds: between rounds of cheap values.
+        """
         self._interval = seconds
         self._threads["fast"].set_seconds(seconds)
         self._threads["slow"].set_seconds(slow_pace(seconds), slow_offset(self.index, seconds))
@@ -178,7 +187,11 @@ class DeviceSampler:
         return all(self._fast.at - self._first_read.get(uuid, now) > APART_SECONDS + 0.05 for uuid in uuids)
 
     def is_hanging(self, seconds: float) -> bool:
-        """Whether a thread has been inside one call for longer than that."""
+        """Return True if a thread has been inside one driver call for longer than the limit.
+
+        Args:
+            seconds: the limit, by the monotonic clock.
+        """
         waits = (call.waiting() for call in (self._fast_call, *self._slow_poll_lock()))
         return any(wait is not None and wait[1] > seconds for wait in waits)
 

@@ -70,7 +70,11 @@ class NvmlSource:
         self._watch.start()
 
     def set_interval(self, seconds: float) -> None:
-        """Change the pace of the cheap values; dear ones keep theirs."""
+        """Change the poll interval of all GPUs.
+
+        Args:
+            seconds: between rounds of cheap values; slow polls keep at least `SLOW_SECONDS`.
+        """
         self._interval = seconds
         for sampler in self._samplers.copy().values():
             sampler.set_interval(seconds)

@@ -99,7 +99,17 @@ class Cluster:
         return replace(view, problems=tuple(dict.fromkeys(self._problems)), took_seconds=time.monotonic() - began)
 
     def charts(self, node: str, seconds: float, at: float | None = None) -> NodeCharts:
-        """One node over the seconds before an instant."""
+        """Query the charts of one node.
+
+        Args:
+            node: its name as `ClusterView.nodes` has it.
+            seconds: length of the window; it is cut into `CHART_POINTS` steps of 1 s or longer.
+            at: unix seconds of the window's end by the server's clock; None: now by this machine's clock.
+
+        Returns:
+            Charts whose values are None where the server has none. Failed queries are sentences in `problems`, not
+            errors.
+        """
         end = time.time() if at is None else at
         step = max(1.0, seconds / CHART_POINTS)
         found, problems = [], []

@@ -26,7 +26,14 @@ class FigureRefused(Exception):
     """A figure that is not to be had, and why, in a few words."""
 
     def __init__(self, why: str, *, absent: bool = False, nobody: bool = False, late: bool = False) -> None:
-        """Say why; `absent`: this libtpu has no such figure; `nobody`: nothing listens; `late`: no answer yet."""
+        """Keep the reason and what it means for the next poll.
+
+        Args:
+            why: one clause for a note on the screen.
+            absent: this version of libtpu has no such metric; no note is shown.
+            nobody: nothing listens on the port: no program has the TPUs.
+            late: no reply within the timeout.
+        """
         super().__init__(why)
         self.absent, self.nobody, self.late = absent, nobody, late
 

@@ -75,7 +75,11 @@ class TpuSource:
         self._beats[0].start()
 
     def set_interval(self, seconds: float) -> None:
-        """Change the pace of the figures."""
+        """Change the poll interval of the metrics; the search for TPUs keeps its own.
+
+        Args:
+            seconds: between polls of libtpu.
+        """
         self._interval = seconds
         self._beats[1].set_seconds(seconds)
 

@@ -47,7 +47,11 @@ class AllUsersSource:
         self._thread.start()
 
     def set_interval(self, seconds: float) -> None:
-        """Nothing to change, as of `StepsSource`."""
+        """Do nothing, as `StepsSource.set_interval`.
+
+        Args:
+            seconds: ignored; each message is read when it arrives.
+        """
 
     def is_settled(self) -> bool:
         """Whether the trainings that were there at the start have been heard, or have had their chance."""

@@ -101,10 +101,18 @@ class StepsSource:
         self._thread.start()
 
     def set_interval(self, seconds: float) -> None:
-        """Nothing to change: `latest()` reads what has come, however often it is called."""
+        """Do nothing: `latest()` reads what has arrived, however often it is called.
+
+        Args:
+            seconds: ignored.
+        """
 
     def set_discovery_interval(self, seconds: float) -> None:
-        """Look for trainings so often from now on: who must not miss one that ends at once looks more often."""
+        """Change how often new trainings are searched for, and search at once.
+
+        Args:
+            seconds: between searches. `llmtop bench` shortens it so that no short run is missed.
+        """
         self._round_seconds = seconds
         self._wake.set()
 

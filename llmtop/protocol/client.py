@@ -141,6 +141,14 @@ class Connection:
     """Whose process it is, from there as well."""
 
     def __init__(self, channel: socket.socket, path: Path, host_pid: int, uid: int | None = None) -> None:
+        """Take over a connected socket; `connect` is the way to get one.
+
+        Args:
+            channel: connected and non-blocking; closed by `close()`.
+            path: of the training's socket.
+            host_pid: pid of the training in this process's pid namespace; in a container it differs from its own.
+            uid: effective user of the training as the kernel told it; None where it could not.
+        """
         self._socket = channel
         self._framer = wire.Framer()
         self._early: list[wire.FromTraining] = []

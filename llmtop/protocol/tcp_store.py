@@ -37,6 +37,13 @@ class TcpStore:
     """One connection to a server. For one thread."""
 
     def __init__(self, channel: socket.socket, seconds: float) -> None:
+        """Take over a connected socket; `connect` is the way to get one.
+
+        Args:
+            channel: connected to the TCPStore of the job.
+            seconds: the longest wait for one reply. Later the connection is useless, since a late reply would be
+                taken for that of the next request.
+        """
         self._channel = channel
         self._seconds = seconds
 

@@ -136,7 +136,14 @@ def head_at(file: BinaryIO, offset: int, size: int) -> Head | None:
 
 
 def is_head_doubtful(file: BinaryIO, offset: int, head: Head, size: int) -> bool:
-    """Whether a head without a checksum gives a length behind which no member begins and the file does not end."""
+    """Return True if a head without a checksum leads to no place where a member begins or the file ends.
+
+    Args:
+        file: seekable; its position is moved.
+        offset: byte offset of the head in the file.
+        head: as read; one with a checksum is never doubtful.
+        size: bytes of the whole file.
+    """
     end = offset + head.head_bytes + head.packed + _TRAILER.size
     if head.head_bytes == HEAD_BYTES or end == size:
         return False

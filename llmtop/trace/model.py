@@ -312,7 +312,17 @@ class Trace:
 
 
 def join_keys(call_process: Ns, call_correlation: Ns, op_process: Ns, op_correlation: Ns) -> tuple[Ns, Ns] | None:
-    """One number for (process, correlation), the same on both sides; correlation ids are unsigned 32 bit."""
+    """Return one join key per row for (process, correlation id), comparable between calls and device work.
+
+    Args:
+        call_process: pid of each API call, shape (calls,).
+        call_correlation: correlation id of each, unsigned 32 bit, or -1 for none.
+        op_process: pid of each row of device work, shape (ops,).
+        op_correlation: its correlation id, likewise.
+
+    Returns:
+        Keys of the calls and of the device work, of the shapes above; None where one side has no rows.
+    """
     if not len(call_process) or not len(op_process):
         return None
     processes = np.union1d(distinct_values(call_process), distinct_values(op_process))

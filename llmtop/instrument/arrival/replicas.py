@@ -26,6 +26,15 @@ class Replica:
     """What of this process is trained together with other ranks."""
 
     def __init__(self, module: Any, group: str, candidates: list[search.HeldParameter], gathers: bool) -> None:
+        """Keep weak references alone, so that the script's module can be freed.
+
+        Args:
+            module: that is trained together with other ranks.
+            group: equal in all ranks of the job that can be compared with each other, and in no others.
+            candidates: parameters whose gradient may be ready first or last, in the module's order.
+            gathers: True for FSDP: parameters are gathered within the step, and each gather waits for the other
+                ranks.
+        """
         self._module = weakref.ref(module)
         self._candidates = candidates
         self.group = group

@@ -92,6 +92,14 @@ class OperatorRanges:
     """One stretch of marked operators, from the request to the step after which it ended."""
 
     def __init__(self, request: wire.OpRanges, recorder: Recorder, send: Send, asker: _RangeAsker) -> None:
+        """Prepare; the training thread marks its operators from the next step boundary on.
+
+        Args:
+            request: `seconds` of it is clipped to `LONGEST_SECONDS`, by the monotonic clock from now.
+            recorder: whose step boundaries begin and end the ranges.
+            send: reports each state; called from the server thread and the training thread.
+            asker: the monitor; the ranges end when its connection is closed.
+        """
         self.request = request
         self.ended = False
         self._recorder = recorder

@@ -82,7 +82,14 @@ def handle(request: wire.Pause | wire.Resume, recorder: Recorder, send: Send, as
 
 
 def end_with_process(seconds: float) -> bool:
-    """The process ends: wait so long for a thread that waits for the GPU; returns whether none does any more."""
+    """Wait for the thread that waits for the GPU; called when the process exits.
+
+    Args:
+        seconds: the longest wait.
+
+    Returns:
+        True if no such thread runs any more; else exit could tear PyTorch down under it.
+    """
     return _waiter is None or _waiter.join(seconds)
 
 
@@ -90,6 +97,14 @@ class PauseUnderWay:
     """One pause, from the request to the step that goes on."""
 
     def __init__(self, request: wire.Pause, recorder: Recorder, send: Send, asker: _Asker) -> None:
+        """Prepare; `arm()` hangs the pause on the next step boundary.
+
+        Args:
+            request: how many steps are to be finished first, and how long the pause may last.
+            recorder: whose step boundary is the place of the pause.
+            send: reports each state; called from the server thread and the training thread.
+            asker: the monitor; the training goes on when its connection is closed.
+        """
         self.request = request
         self._recorder = recorder
         self._send = send

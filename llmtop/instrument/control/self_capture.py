@@ -124,6 +124,16 @@ class SelfCapture:
     def __init__(
         self, request: wire.CaptureRequest, recorder: Recorder, send: Send, asker: Asker | None = None
     ) -> None:
+        """Prepare; `arm()` checks the request and hangs the capture on the next step boundary.
+
+        Args:
+            request: engine, options, window and `path`, which gets the file; it is written as `path` + ".part"
+                first.
+            recorder: whose steps are counted.
+            send: reports each state; called from any thread of the training.
+            asker: the monitor. A window by the clock or at a later step is cancelled when its connection closes;
+                one of a few steps is finished anyway. None: no one can disconnect.
+        """
         self.request = request
         # Who asked for a few steps and is gone finds them recorded; ten minutes would be recorded for nobody.
         waits_long = request.at_step is not None or request.seconds is not None
@@ -162,7 +172,14 @@ class SelfCapture:
             self._unhook("cancelled", "")
 
     def end_with_process(self, seconds: float) -> bool:
-        """In the main thread, at exit; see the function of this name."""
+        """End the capture at exit; for the main thread.
+
+        Args:
+            seconds: the longest wait for a file that is being written; what is incomplete then is deleted.
+
+        Returns:
+            True if no thread is inside PyTorch's profiler any more.
+        """
         self._process_ends = True
         if self._writing:
             if wait_for(self.ended, seconds):

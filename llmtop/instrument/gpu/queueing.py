@@ -23,7 +23,11 @@ class CallTimes:
         self._taken_ns.clear()
 
     def add(self, ns: int) -> None:
-        """One call took so long."""
+        """Add one call that put something on the queue.
+
+        Args:
+            ns: how long the call took on the host, including any wait for room in the queue.
+        """
         self._taken_ns.append(ns)
 
     def cost_ns(self) -> int:

@@ -58,7 +58,15 @@ class Thread:
             _thread.start_new_thread(self._run, ())
 
     def join(self, seconds: float) -> bool:
-        """Wait `seconds` at most for the thread to end, 0.1 s while it imports; returns whether it has."""
+        """Wait for the thread to end.
+
+        Args:
+            seconds: the longest wait; 0.1 s while the thread imports, which may wait for the import lock of the
+                caller.
+
+        Returns:
+            True if the thread has ended.
+        """
         if not self._once.locked():
             return True
         patience = time.monotonic() + _IMPORT_SECONDS
@@ -91,15 +99,30 @@ class Thread:
 
 
 def wait_for(event: threading.Event, seconds: float) -> bool:
-    """Wait as `event.wait(seconds)` does, but by a clock that nobody sets; returns whether it is set."""
+    """Wait as `event.wait(seconds)` does, but by the monotonic clock on every build of Python.
+
+    Args:
+        event: polled, because its own wait may follow the wall clock (see `wait_until`).
+        seconds: the longest wait.
+
+    Returns:
+        True if it is set.
+    """
     return wait_until(event.is_set, seconds)
 
 
 def wait_until(true: Callable[[], bool], seconds: float) -> bool:
-    """Wait until something holds, so long at most; returns whether it does.
+    """Poll a condition until it holds.
 
     Locks and events of `threading` wait by the wall clock where Python was built for an older glibc (conda's and
-    standalone builds): set back by an hour, it would make a wait of a moment last for an hour.
+    standalone builds). If that clock is set back by an hour, a wait of a moment lasts an hour.
+
+    Args:
+        true: called every `_POLL_MS`; must be quick and must not raise.
+        seconds: the longest wait, by the monotonic clock.
+
+    Returns:
+        True if the condition held in time.
     """
     until = time.monotonic() + seconds
     nothing = select.poll()

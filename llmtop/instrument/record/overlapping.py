@@ -63,7 +63,13 @@ class Track:
         self.times: dict[str, list[int]] = {}
 
     def add(self, path: str, ns: int, begun: int) -> None:
-        """Count one finished phase; those over the limit together, under a path that is never reported."""
+        """Count one finished phase.
+
+        Args:
+            path: "forward/attention". New paths beyond `MAX_PATHS` share the path "", which is never reported.
+            ns: duration.
+            begun: `perf_counter_ns` at its begin. Between steps the earliest one is where the next step may begin.
+        """
         cell = self.times.get(path)
         if cell is None:
             # One more than there may be in all: the rest is then said to be left out.

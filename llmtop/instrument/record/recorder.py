@@ -67,9 +67,14 @@ class Recorder(State):
         kind: Kind = "step",
         index: int | None = None,
     ) -> Step:
-        """Begin a step in the calling thread; set `tokens` and `samples` on the answer while it is open.
+        """Begin a step in the calling thread; a step that is still open goes on, and this call is ignored.
 
-        A step that is still open goes on, and this one is ignored.
+        Args:
+            tokens: processed in this step by this process; None: not known. May be set on the result while it is
+                open.
+            samples: sequences or images in this step; likewise.
+            kind: "step" of a training, or "request" of a server, which is counted apart.
+            index: the script's number of the step; None: the number after the last one.
         """
         step = Step(tokens, samples, kind, index)
         step.__enter__()
@@ -129,7 +134,13 @@ class Recorder(State):
             self.node.begun = max(begun, self.previous)
 
     def add_phase(self, name: str, begun: int, ns: int) -> None:
-        """Count a phase that has ended and was not known for one; it began at `begun` and took `ns`."""
+        """Count a phase after its end, for calls that turn out to be one only then.
+
+        Args:
+            name: one level below the phase that is open now.
+            begun: `perf_counter_ns` at its begin.
+            ns: duration. Nothing is counted in a thread other than that of the steps.
+        """
         if self.tracks is None and get_ident() == self.thread:
             node = self.node.children.get(name) or self.new_node(self.node, name)
             self.cells[node.slot] += ns
@@ -225,6 +236,14 @@ class Step:
         kind: Kind = "step",
         index: int | None = None,
     ) -> None:
+        """Prepare; the step begins with `__enter__`.
+
+        Args:
+            tokens: processed in this step by this process; None: not known.
+            samples: sequences or images in this step; likewise.
+            kind: "step" of a training, or "request" of a server.
+            index: the script's number of the step; None: the number after the last one.
+        """
         self.tokens = tokens
         self.samples = samples
         self.kind = kind

@@ -72,6 +72,13 @@ class Allowance:
     """So many a second, and no more saved up than `at_once`."""
 
     def __init__(self, per_s: float, at_once: float, clock: Clock = time.monotonic) -> None:
+        """Begin with a full bucket (token bucket).
+
+        Args:
+            per_s: how much is earned per second.
+            at_once: size of the bucket.
+            clock: monotonic seconds; another one for tests.
+        """
         self._per_s = per_s
         self._at_once = at_once
         self._clock = clock
@@ -164,7 +171,12 @@ class PauseBudget:
         return f"it has been paused for {100 * self._share:g} % of its time, which is as long as it may be: {wait}"
 
     def spend(self, seconds: float) -> None:
-        """Note that the training was paused for `seconds`."""
+        """Charge a pause of the training to the budget.
+
+        Args:
+            seconds: how long it lasted; at least `SHORTEST_PAUSE_S` is charged. The second pause of a pair, start
+                and stop of one tool, is always allowed.
+        """
         now = self._earn()
         self._left -= max(seconds, SHORTEST_PAUSE_S)
         self._pair_until = 0.0 if self._is_second else now + PAIR_WITHIN_S

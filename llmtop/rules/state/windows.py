@@ -24,6 +24,12 @@ class RecentValues:
     __slots__ = ("_limit", "_seconds", "_sum", "_values")
 
     def __init__(self, seconds: float, limit: int = 64) -> None:
+        """Begin without values.
+
+        Args:
+            seconds: length of the window, by the snapshots' unix time.
+            limit: the most values kept. The newest two stay however old they are.
+        """
         self._seconds = seconds
         self._limit = limit
         self._values: deque[tuple[float, float]] = deque()
@@ -82,9 +88,13 @@ class Hold:
         return not self.is_raised and not self._held and self.score <= 0.0
 
     def update(self, now: float, holds: bool, hold_seconds: float, clear_seconds: float) -> None:
-        """Take one more look at the condition.
+        """Feed one evaluation of the condition.
 
-        `now` must not go back; `hold_seconds` of 0 raises at the first look.
+        Args:
+            now: unix seconds of the snapshot; must not go back.
+            holds: whether the condition holds in this snapshot.
+            hold_seconds: time for which it must hold until the alert is raised; 0: raised at once.
+            clear_seconds: time against it after which a raised alert is cleared; 0: cleared at once.
         """
         elapsed = max(now - self._seen, 0.0)
         self._seen = now

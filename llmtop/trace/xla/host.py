@@ -83,13 +83,13 @@ class HostLines:
         return bool(self._operations)
 
     def take(self, event: Event, args: XlaArgs, start: int, end: int) -> None:
-        """One event.
+        """Sort one event into ranges, calls, launches or spans.
 
         Args:
             event: on a thread of the host.
-            args: its arguments.
-            start: in ns.
-            end: in ns.
+            args: `event`'s, decoded; which of them are set decides what kind of event it is.
+            start: ns since instant 0 of the trace.
+            end: ns since instant 0 of the trace.
         """
         text = event.name or ""
         thread, number = self._thread(event.tid), self._names.number

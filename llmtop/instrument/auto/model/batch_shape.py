@@ -22,12 +22,18 @@ _modes = getattr(torch._C, "_len_torch_function_stack", _unknown)
 
 
 def guess(step: OpenStep, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, first: bool) -> None:
-    """Add one batch to the step's samples and tokens, as far as they can be told.
+    """Add the samples and tokens of one batch to the step, as far as its shape shows them.
 
     A module that is called again before the backward pass (chosen and rejected answers, two views) has tokens of
     another batch; with anything but tokens it may as well be a recurrent cell with the same samples again, so only
-    the `first` call counts. Integers in one dimension are tokens of sequences packed one after another where they
-    are called `input_ids`; else they may be that, or one number a sample, and nothing is counted.
+    the `first` call counts. Integers in one dimension are tokens of packed sequences where they are called
+    `input_ids`; else they may be that, or one number per sample, and nothing is counted.
+
+    Args:
+        step: open; its `samples` and `tokens` grow, and stay None where nothing is known.
+        args: positional arguments of the module's call; the batch is the first of them.
+        kwargs: its named arguments; without positional ones the batch is `input_ids` or `inputs_embeds`.
+        first: True for the first call since the last backward pass.
     """
     batch = args[0] if args else kwargs.get("input_ids", kwargs.get("inputs_embeds"))
     named = not args
