@@ -348,7 +348,12 @@ class LlmtopApp(ScreenContext):
         self.redraw()
 
     def action_seek(self, seconds: float) -> None:
-        """Move the instant that is shown by so many seconds, back where they are negative."""
+        """Move the instant that is shown.
+
+        Args:
+            seconds: forward, or back where negative. In a live monitor the history limits it, in a replay the
+                recording.
+        """
         feed = self._feed
         if isinstance(feed, ReplayControls):
             if seconds < 0 and feed.position <= 0:

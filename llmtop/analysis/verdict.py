@@ -134,13 +134,17 @@ def judge(
     incomplete: Collection[int] = (),
     unprofiled: UnprofiledStep = UNKNOWN_REASON,
 ) -> Judgement:
-    """The verdict over all devices.
+    """Return the verdict over all devices.
 
     Args:
-        lanes: one for each process and GPU.
-        gaps: theirs.
-        incomplete: the processes whose kernels are not all in the capture.
+        timelines: one for each process and GPU.
+        gaps: idle time of each, in the same order.
+        incomplete: pids of processes whose kernels are not all in the capture; they are not judged if others are
+            there.
         unprofiled: how long the training's steps took before and after the capture.
+
+    Returns:
+        "unknown" with the missing evidence in `lacks`, where the capture cannot decide.
     """
     if not timelines:
         return Judgement("unknown", None, {})

@@ -169,9 +169,17 @@ def nvlink_bytes_per_s(gpu_name: str) -> float | None:
 def mfu(
     flops_per_token: float | None, tokens_per_s: float | None, gpu_name: str | None, dtype: str | None
 ) -> tuple[float | None, str | None]:
-    """MFU in percent and a note: which peak it was divided by, or why there is none.
+    """Return the model FLOP utilisation.
 
-    Nothing is said (None, None) where the script asked for none, or no rate is known yet.
+    Args:
+        flops_per_token: forward and backward, as the script or the estimate gives it; None: not asked for.
+        tokens_per_s: of this process; None: not known yet.
+        gpu_name: as NVML names it; None: which GPU is used is not known.
+        dtype: in which the model computes, as torch names it; None: not known.
+
+    Returns:
+        Percent of the dense peak in that dtype, and a note that names the peak; or None and the reason. Both None
+        while nothing is to be shown.
     """
     if flops_per_token is None or tokens_per_s is None:
         return None, None

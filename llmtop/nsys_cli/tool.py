@@ -55,8 +55,15 @@ class Nsys:
     def run(self, *arguments: str, seconds: float = COMMAND_SECONDS) -> subprocess.CompletedProcess[str]:
         """Run one command of nsys to its end, with none of this process's streams.
 
+        Args:
+            arguments: after the program's name; the first one is the command.
+            seconds: time limit, after which nsys is killed.
+
+        Returns:
+            The ended command with its output; its exit code is not checked.
+
         Raises:
-            NotPossibleHere: it cannot be started, or is not done after `seconds` (it is then killed).
+            NotPossibleHere: nsys cannot be started, or did not end in time.
         """
         try:
             return subprocess.run(

@@ -68,7 +68,15 @@ class TerminalApp(HookedApp[int]):
         timeout: float | None = None,
         markup: bool = True,
     ) -> None:
-        """Show a message as it is: names of data stand in it, so brackets are never markup."""
+        """Show a message literally: it may hold names from the data, so brackets are never markup.
+
+        Args:
+            message: terminal escapes in it are made visible; line breaks stay.
+            title: likewise, on one line.
+            severity: colour of the toast.
+            timeout: seconds; None: Textual's default.
+            markup: ignored.
+        """
         message, title = printable_lines(message), printable(title)
         super().notify(message, title=title, severity=severity, timeout=timeout, markup=False)
 

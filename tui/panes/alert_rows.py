@@ -26,8 +26,14 @@ _CLAUSE_END = re.compile(r"[;,] | \(|(?<! run): (?=[a-z])")
 
 
 def paint(view: View, width: int, height: int, theme: CellTheme) -> list[Row]:
-    """The gravest alert, or the chosen one; with a second row, what to do next, the keys that act on it and the
-    next one."""
+    """Paint the chosen alert, or the most severe one, exactly `height` rows.
+
+    Args:
+        view: the snapshot, the muted alerts and the choice.
+        width: cells.
+        height: rows: 1 holds the alert alone, from 2 on follow the advice, the keys and the next alert.
+        theme: colours and glyphs of this terminal.
+    """
     snapshot = view.snapshot
     unmuted = view.alerts.unmuted(snapshot)
     alert = view.alerts.selected_alert(unmuted)
@@ -166,7 +172,14 @@ def key_words(alert: Alert, view: View) -> list[tuple[str, str]]:
 
 
 def add_keys(row: Row, words: Sequence[tuple[str, str]], room: int, theme: CellTheme) -> Row:
-    """Append as many keys as fit into `room` cells, each of them whole."""
+    """Append as many keys as fit whole.
+
+    Args:
+        row: to append to.
+        words: key and what it does, the most important first.
+        room: cells that the keys may take.
+        theme: colours of this terminal.
+    """
     palette = theme.palette
     for key, does in words:
         needed = cell_len(key) + cell_len(does) + 4

@@ -176,7 +176,14 @@ def _cells(key: Key, label: str) -> int:
 
 
 def no_gpu(view: View, width: int, height: int, theme: CellTheme) -> list[Row]:
-    """Why no GPU is shown, in the collectors' words, and what to do."""
+    """Paint why no GPU is shown and what to do, exactly `height` rows.
+
+    Args:
+        view: the selection, and the notes of the collectors, which are shown word for word.
+        width: cells.
+        height: rows; below 3 there is no frame.
+        theme: colours and glyphs of this terminal.
+    """
     palette = theme.palette
     lines: list[tuple[str, bool]] = []
     if view.snapshot is None:

@@ -320,7 +320,15 @@ class _LineContent(Struct, frozen=True):
 
 
 def line(frame: NodeTableFrame, entry: Entry, view: View, width: int, theme: CellTheme) -> Row:
-    """One GPU and the rank on it."""
+    """Paint the row of one GPU and the rank on it.
+
+    Args:
+        frame: columns, alerts and choice of this frame.
+        entry: the GPU or the rank may be None; `again` marks a further rank on the same GPU.
+        view: the history for the strip; also caches the row until its content changes.
+        width: cells.
+        theme: colours and glyphs of this terminal.
+    """
     plan, rank = frame.plan, entry.rank
     alert = _alert(frame, entry)
     loud = alert if alert is not None and alert_style.alert_rank(alert) > 0 else None
@@ -498,7 +506,14 @@ def _unattached(frame: NodeTableFrame, gpu: Gpu | None, theme: CellTheme) -> str
 
 
 def more(hidden: Sequence[Entry], loud: int, width: int, theme: CellTheme) -> Row:
-    """The line that counts those for which there is no room."""
+    """Paint the row that counts the entries without room.
+
+    Args:
+        hidden: these entries.
+        loud: how many of them have a warning or a critical alert.
+        width: cells.
+        theme: colours and glyphs of this terminal.
+    """
     palette = theme.palette
     text = f"   +{len(hidden)} more {theme.glyphs.more} r shows all ranks"
     if loud:

@@ -54,7 +54,18 @@ def verdict(
 def findings(
     report: Report, chosen: int, unfolded: set[int], width: int, theme: CellTheme
 ) -> tuple[list[Row], list[int]]:
-    """The findings, the chosen one marked; returns the rows and at which of them each finding begins."""
+    """Paint the findings of a report.
+
+    Args:
+        report: with its findings, the most severe first.
+        chosen: index of the finding under the cursor.
+        unfolded: indices of those shown with their evidence.
+        width: cells.
+        theme: colours and glyphs of this terminal.
+
+    Returns:
+        The rows, and for each finding the index of its first row; no indices where there are no findings.
+    """
     palette = theme.palette
     rows = [Row(width), Row(width).add(" Findings", palette.strong)]
     if not report.findings:

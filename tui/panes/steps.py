@@ -43,7 +43,14 @@ _LEAST_REMARK = 30
 
 
 def paint(view: View, width: int, height: int, theme: CellTheme) -> list[Row]:
-    """Draw the pane for the process that the view names, or how to attach one."""
+    """Paint the steps of the process that the view names, or how to attach one; exactly `height` rows.
+
+    Args:
+        view: its chosen rank, and the histories.
+        width: cells.
+        height: rows; below 3 everything is in one.
+        theme: colours and glyphs of this terminal.
+    """
     palette = theme.palette
     rank = view.rank()
     if rank is None:

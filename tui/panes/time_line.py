@@ -73,7 +73,14 @@ def span_words(history: History) -> str:
 
 
 def paint(view: View, width: int, height: int, theme: CellTheme) -> list[Row]:
-    """Draw as many rows as there is room for, the ruler last."""
+    """Paint the common time line, exactly `height` rows, the ruler last.
+
+    Args:
+        view: the histories, all on the axis of their common span.
+        width: cells; the labels take `LABEL` of them, fewer below 80.
+        height: rows; from 5 on the first is a title. Figures without room are left out, the least important first.
+        theme: colours and glyphs of this terminal.
+    """
     label = LABEL if width >= 80 else _NARROW_LABEL
     if height <= 0 or width <= label + 4:
         return [Row(width).end(theme.palette.text) for _ in range(max(height, 0))]
@@ -391,7 +398,15 @@ _TICK_CELLS = 16
 
 
 def ruler(history: History, label: int, room: int, width: int, theme: CellTheme) -> Row:
-    """How long ago each place of the rows above it was; it ends in now, or in the instant that is shown."""
+    """Paint how long ago each cell was; the axis ends now, or at the instant that is shown.
+
+    Args:
+        history: gives the span, its end, and since when there is data.
+        label: cells of the labels, which stay empty.
+        room: cells of the axis.
+        width: cells of the row; at least `label` + 1 + `room`.
+        theme: colours and glyphs of this terminal.
+    """
     palette, across = theme.palette, theme.glyphs.thin.across
     row = Row(width).add(" " * (label + 1), palette.text)
     end = "now" if history.instant is None else _clock(history.end)

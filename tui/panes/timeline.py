@@ -86,7 +86,14 @@ def cells(spans: Sequence[Span], window: ShownStretch, width: int) -> list[Cell]
 
 
 def paint(timeline: Timeline, window: ShownStretch, area: Rect, theme: CellTheme) -> list[Row]:
-    """The rows of the step, an axis, what lies at the middle, and what the letters mean."""
+    """Paint a captured step: its rows, the axis, what is at the middle, and the legend of the letters in use.
+
+    Args:
+        timeline: of the step, in ns.
+        window: the stretch of it that is shown, in ns.
+        area: width in cells; the height is not used: the screen scrolls.
+        theme: colours and glyphs of this terminal.
+    """
     width = max(area.width - LABEL - 2, 8)
     rows = [_axis(window, width, theme)]
     used: dict[str, None] = {}

@@ -335,7 +335,14 @@ class History:
         return drawn
 
     def heights_of(self, name: Name, count: int, limit: float | None, rows: int = 1) -> FigureHistory:
-        """One figure over so many cells on an axis from 0 to `limit`; None or 0: no axis, nothing is drawn."""
+        """Return one figure over the cells of a row, on an axis from 0.
+
+        Args:
+            name: of the series.
+            count: cells.
+            limit: value at the top of the axis; None or 0: no axis, and nothing is drawn.
+            rows: rows of the chart, 8 heights each.
+        """
         drawn = self._brought_up(name, count)
         if drawn is None:
             return FigureHistory(bytes(max(count, 0)), 0.0, 0.0, None, None)

@@ -40,7 +40,14 @@ class TerminalDriver(textual_private.HookedDriver):
     def __init__(
         self, app: App[Any], *, debug: bool = False, mouse: bool = True, size: tuple[int, int] | None = None
     ) -> None:
-        """Prepare as `LinuxDriver` does; the terminal is not touched yet."""
+        """Prepare as `LinuxDriver` does; the terminal is not touched yet.
+
+        Args:
+            app: gets the messages.
+            debug: as of Textual's driver.
+            mouse: True: the terminal is asked for mouse events.
+            size: columns and rows; None: of the terminal.
+        """
         super().__init__(app, debug=debug, mouse=mouse, size=size)
         textual_private.set_initial_size(self)
         self._showing = False

@@ -42,13 +42,16 @@ UNCORRECTED = Correction(reason="there is no verdict to correct")
 def correct_shares(
     timeline: DeviceTimeline, lost: dict[LossId, float], one_off_ns: int, steps: UnprofiledStep
 ) -> Correction:
-    """The shares of an undisturbed step, or why there are none.
+    """Return the loss shares of a step without the profiler, or the reason why there are none.
 
     Args:
-        lane: that is judged.
-        lost: percent of its whole steps by what they were lost to.
-        one_off_ns: what of the whole steps is in none of these shares.
+        timeline: of the judged device.
+        lost: percent of its whole steps by cause of loss, as captured.
+        one_off_ns: time of the whole steps that is in none of these shares.
         steps: how long a step took before and after the capture.
+
+    Returns:
+        Shares in percent of the unprofiled step; `reason` is "" or says in one clause why they cannot be known.
     """
     known = [seconds for seconds in (steps.before, steps.after) if seconds is not None and seconds > 0]
     if steps.stays and len(known) > 1 and known[1] > known[0]:

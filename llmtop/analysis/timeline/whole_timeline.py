@@ -76,14 +76,14 @@ def whole_timeline(
     ranks: dict[int, int],
     judged: DeviceTimeline | None,
 ) -> WholeTimeline | None:
-    """All devices over all whole steps; None where nothing ran on any.
+    """Return the timeline of all whole steps on all devices; None where nothing ran on any.
 
     Args:
-        lanes: the timelines, one for each process and GPU.
+        timelines: one for each process and GPU; beyond `MOST_DEVICES` they are left out.
         gaps: their idle time, in the same order.
         phases: by pid.
-        ranks: by pid, where they are known.
-        judged: whose steps can be gone through one by one.
+        ranks: rank by pid, where known.
+        judged: the device whose steps can be gone through one by one; it is drawn in more detail.
     """
     shown = sorted(range(len(timelines)), key=lambda at: (timelines[at] is not judged, at))[:MOST_DEVICES]
     if not shown:

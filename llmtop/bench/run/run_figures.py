@@ -28,14 +28,14 @@ def window_figures(
     snapshots: Sequence[Snapshot],
     shared: frozenset[str],
 ) -> RunFigures:
-    """The figures of a window.
+    """Return the figures of a window.
 
     Args:
-        window: of the run.
-        measured: its steps.
+        window: first and last step, and the time of each; it ends with a step.
+        measured: whole steps of the measured rank in that window.
         ranks: all processes of the run that made steps, the measured one first.
-        snapshots: of the run, oldest first.
-        shared: UUIDs of the GPUs on which others computed as well: how idle they were cannot be said.
+        snapshots: of the run, oldest first; those within the window are used.
+        shared: UUIDs of GPUs on which other processes computed as well; their idle share is then None.
     """
     seconds = sum(window.step_seconds)
     tokens = None if window.step_tokens is None else sum(window.step_tokens)

@@ -68,13 +68,13 @@ class MultiNodeEngine(Engine):
     def __init__(
         self, engine: InProcessEngine, local_job: LocalJob, ranks: tuple[int, ...] | None, node: str | None
     ) -> None:
-        """Prepare.
+        """Prepare; no node is asked yet.
 
         Args:
             engine: what each rank records with.
-            seen: the job.
-            ranks: which; None: all, or those of `node`.
-            node: the one node that is meant.
+            local_job: the job's processes on this node; gives the address of its store.
+            ranks: global ranks to capture; None: all, or those of `node`.
+            node: host name of the one node to capture; None: all.
         """
         self._engine = engine
         self._local_job = local_job

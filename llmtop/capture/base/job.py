@@ -149,6 +149,15 @@ class CaptureJob:
         on_progress: OnProgress = lambda progress: None,
         cancelled: threading.Event | None = None,
     ) -> None:
+        """Begin the clock; nothing is recorded yet.
+
+        Args:
+            plan: what to record, of which processes, and for how long.
+            folder: of the capture; exists and is empty.
+            watch: hears the steps of the targets.
+            on_progress: called in the capturing thread at each change; must be quick and must not raise.
+            cancelled: set by the caller to cancel; None: cannot be cancelled.
+        """
         self.plan = plan
         self.folder = folder
         self.watch = watch
@@ -207,8 +216,11 @@ class CaptureJob:
     def sleep(self, seconds: float) -> None:
         """Wait, or less if cancelled.
 
+        Args:
+            seconds: the longest wait.
+
         Raises:
-            Cancelled: meanwhile the person asked for an end.
+            Cancelled: the person cancelled before or during the wait.
         """
         self._cancelled.wait(seconds)
         self.raise_if_cancelled()

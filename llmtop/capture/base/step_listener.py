@@ -85,7 +85,15 @@ class StepListener:
         return self._offsets.get(pid, self._own_offset_ns)
 
     def steps_within(self, begin_ns: int, end_ns: int | None = None) -> dict[int, list[wire.StepDone]]:
-        """The steps that began and ended within the window, by pid. Times are unix ns."""
+        """Return the whole steps of each training within a window.
+
+        Args:
+            begin_ns: unix ns; a step that began before is left out.
+            end_ns: unix ns; a step that ended later is left out. None: now.
+
+        Returns:
+            Steps by pid, oldest first; a training without a whole step has an empty list.
+        """
         end = time.time_ns() if end_ns is None else end_ns
         with self._lock:
             return {
@@ -94,17 +102,34 @@ class StepListener:
             }
 
     def whole_step_count(self, begin_ns: int) -> int:
-        """How many whole steps every training has done since then; 0 if none is heard."""
+        """Return how many whole steps the slowest training has made since an instant.
+
+        Args:
+            begin_ns: unix ns.
+
+        Returns:
+            0 where no training reports steps.
+        """
         return min((len(steps) for steps in self.steps_within(begin_ns).values()), default=0)
 
     def median_seconds(self, end_ns: int | None = None, begin_ns: int = 0) -> float | None:
-        """The median step, of all trainings heard, within that time; None if there was none."""
+        """Return the median step time over all trainings; None without a whole step.
+
+        Args:
+            end_ns: unix ns of the window's end; None: now.
+            begin_ns: unix ns of its begin; 0: since this listener began.
+        """
         within = self.steps_within(begin_ns, end_ns).values()
         durations = [step_seconds(step) for steps in within for step in steps]
         return statistics.median(durations) if durations else None
 
     def slowest_seconds(self, begin_ns: int, end_ns: int) -> float | None:
-        """The slowest step that touched that time, whole or not; None if there was none."""
+        """Return the longest step time that touches a window; None without a step.
+
+        Args:
+            begin_ns: unix ns.
+            end_ns: unix ns. A step that is only partly within the window counts in full.
+        """
         with self._lock:
             touched = [
                 step_seconds(step)

@@ -17,13 +17,19 @@ the training may be hung, and that is what somebody wants to see."""
 
 
 def wait_window(job: CaptureJob, begin_ns: int, is_full: Callable[[], bool] = lambda: False) -> list[str]:
-    """Wait until the window holds what the plan asks for; returns notes on what it does not.
+    """Wait until the window holds what the plan asks for.
 
-    Steps are counted from what the trainings say themselves: those that began after `begin_ns` (unix ns) and have
-    ended, of the training that has done fewest; or until `is_full` says that no more will come.
+    Args:
+        job: whose plan counts steps or seconds. Without a training that reports steps, the wait is by the clock.
+        begin_ns: unix ns; steps that began before are not counted. The training with the fewest whole steps
+            counts.
+        is_full: True: the engine records no more, so that waiting is useless.
+
+    Returns:
+        Notes, in sentences, on what the window does not hold.
 
     Raises:
-        Cancelled: meanwhile.
+        Cancelled: the person cancelled.
     """
     if job.plan.steps is None:
         return _wait_seconds(job, job.plan.seconds or 0.0, is_full)

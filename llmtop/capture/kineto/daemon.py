@@ -156,7 +156,14 @@ class FabricHost:
             pass
 
     def serve_once(self, seconds: float | None) -> bool:
-        """Wait for so long (None: for ever) and answer what came; returns False after `close()`."""
+        """Wait for messages and answer them.
+
+        Args:
+            seconds: the longest wait; None: until something arrives.
+
+        Returns:
+            False after `close()`, else True.
+        """
         service, control = self._service.fileno(), self._control.fileno()
         readable, _, _ = select.select([service, control, self._wake_read, *self._callers], [], [], seconds)
         if self._wake_read in readable:

@@ -85,10 +85,16 @@ class HostConnection:
             raise NotPossibleHere(f"{_GONE} ({error.strerror})") from None
 
     def receive(self, seconds: float) -> messages.Pollers | messages.Sent | None:
-        """Wait for one answer; None if none came in time.
+        """Wait for one reply of the Kineto host.
+
+        Args:
+            seconds: the longest wait; at least 1 ms.
+
+        Returns:
+            None if no reply came in time.
 
         Raises:
-            NotPossibleHere: the host has gone, or refused.
+            NotPossibleHere: the host has gone, or refused, or something else listens there.
         """
         self._socket.settimeout(max(seconds, 0.001))
         while not self._received:

@@ -128,6 +128,24 @@ class Collection:
 def begin(
     job: CaptureJob, where: tuple[Nsys, Session, list[Target]], lock: CaptureLock, output: Path, paused: bool
 ) -> Collection:
+    """Start a collection in a session that was launched with `nsys launch`; returns before nsys has begun.
+
+    A shell holds the collection: if this process is killed, the shell stops it.
+
+    Args:
+        job: whose options become those of `nsys start`.
+        where: which nsys, its session, and the trainings in the session.
+        lock: of this collection; released on an error, else by `Collection.close`.
+        output: where nsys writes, without a suffix.
+        paused: True: the shell pauses the trainings while it stops the collection after this process was killed.
+
+    Returns:
+        The collection, whose exit statuses are polled.
+
+    Raises:
+        NotPossibleHere: less than `MIN_FREE_BYTES` of disk are free, or a tool is missing.
+        OSError: the shell cannot be started.
+    """
     nsys, session, targets = where
     log_fd = os.memfd_create("llmtop-nsys")
     try:

@@ -311,13 +311,16 @@ def can_pause(hello: wire.Hello | None, pid: int) -> bool:
 def stop_session(
     tool: Nsys, session_id: str, seconds: float, always: bool = False
 ) -> subprocess.CompletedProcess[str]:
-    """`nsys stop`, with the processes of the session paused for its beginning where that is needed and possible.
+    """Run `nsys stop` and pause the processes of the session while it begins, where needed and possible.
 
     Args:
-        tool: which nsys.
-        session_id: its session.
-        seconds: for nsys.
-        always: pause them whether they need it or not.
+        tool: the nsys that launched the session.
+        session_id: as `nsys sessions list` prints it.
+        seconds: limit for `nsys stop`.
+        always: True: pause whether this version of nsys needs it or not, and processes without a GPU as well.
+
+    Returns:
+        The ended command; its exit code is not checked.
 
     Raises:
         NotPossibleHere: as `Nsys.run`.

@@ -96,7 +96,14 @@ class ProfilerClient:
             raise self._failure()
 
     def record(self, seconds: float) -> None:
-        """Have it record from now on, for so many seconds."""
+        """Begin to record; returns at once.
+
+        Args:
+            seconds: length of the window, rounded to milliseconds; at least 1 ms.
+
+        Raises:
+            NotPossibleHere: the profiler's client process has ended.
+        """
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(f"{max(1, round(1000 * seconds))}\n".encode())
@@ -105,16 +112,16 @@ class ProfilerClient:
             raise self._failure() from None
 
     def await_file(self, job: CaptureJob, seconds: float, began: float) -> Path:
-        """Wait for the window's end and its file.
+        """Wait for the end of the window and for its file.
 
         Args:
-            job: the capture.
-            seconds: how long the window is.
-            began: when, by the monotonic clock.
+            job: gets progress once per poll; its cancellation ends the wait.
+            seconds: length of the window.
+            began: monotonic seconds at which recording began.
 
         Raises:
-            Cancelled: meanwhile.
-            NotPossibleHere: no window was recorded, or it is not written in time.
+            Cancelled: the person cancelled.
+            NotPossibleHere: no window was recorded, or the file is not there `WRITE_SECONDS` after its end.
         """
         while self._process.poll() is None:
             job.sleep(_POLL_SECONDS)
