@@ -18,7 +18,7 @@ GROWTH_PCT: Final = limits.CONFIGURED.memory_growth.memory_pct or 1.0
 _GROWTH_BYTES: Final = 256 << 20
 _SOON_SECONDS: Final = 600.0
 _AT_ONCE_SECONDS: Final = 300.0
-"""A rise of some 20 s is told where the GPU would be full in so long: three minutes of looking on are too many."""
+"""A rise of 20 s raises the alert if the GPU would be full within this time; else three minutes are observed."""
 
 
 def used_pct(gpu: GpuState | None) -> float | None:
@@ -116,7 +116,7 @@ def _growth(state: RankState) -> MemoryRise | None:
 
 
 def _seconds_left(state: RankState, growth: MemoryRise | None) -> float | None:
-    """Until the GPU is full at this rate; None where that cannot be told."""
+    """Return the seconds until the GPU is full at this rate; None where unknown."""
     total = state.gpu.gpu.mem_total_bytes if state.gpu else None
     held, rate = state.rank.memory_allocated_bytes, growth.bytes_per_second if growth else None
     return max(total - held, 0) / rate if total is not None and held is not None and rate else None

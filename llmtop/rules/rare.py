@@ -1,7 +1,7 @@
-"""The rule for steps that come now and then and take much longer: `llmtop.step_history.rare_steps` has found them.
+"""The rule for rare steps that take much longer, which `llmtop.step_history.rare_steps` finds.
 
-A checkpoint or an evaluation is nobody's fault, so it is told as a note; where it takes much of the time it is a
-warning, since nothing else says that the time goes there.
+A checkpoint or an evaluation is normal work, so the alert is a note. Where it takes much of the time it is a
+warning, since no other rule shows that time.
 """
 
 from __future__ import annotations

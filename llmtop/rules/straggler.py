@@ -1,8 +1,8 @@
 """The rule for one rank that makes the others wait.
 
-Where ranks stamp when they come to the collectives of their steps, it is the one that comes last in nearly all of
-them, by a good part of the step; nothing else is asked then. Where they do not (an old version, a training without
-torch.distributed), it is told by phases:
+Where ranks stamp their arrival at the collectives of each step, the straggler arrives last in nearly all of them,
+by a good part of the step; nothing else is used then. Where they do not (an old version, a training without
+torch.distributed), phases show it:
 
 Ranks that train synchronously share the step time, so a slow one does not show by its steps: it shows by
 waiting least. What a rank does not spend on work of its own (computing, loading, copying) it waits for others,
@@ -85,7 +85,7 @@ class Straggler(NamedTuple):
 
     @property
     def phase(self) -> str:
-        """The phase of that role which differs most; looked for when it is told, which is rare."""
+        """Return the phase of that role which differs most; computed only for a raised alert, since it is slow."""
         return _phase(self.own_steps, self.other_steps, self.role, self.clock == "GPU")
 
 
@@ -265,7 +265,7 @@ def _is_straggling(job: JobState, is_raised: bool) -> bool:
 
 
 def _is_refuted_by_gpus(job: JobState, late: RankState) -> bool:
-    """Whether the GPUs' own activity speaks against a rank that is late by the host's clock."""
+    """Return True if GPU activity contradicts a rank that is late by the host's clock."""
     own_steps = late.gpu.mean("sm_active_pct") if late.gpu else None
     theirs = [
         sm
@@ -349,7 +349,7 @@ def _last_rank_alert(job: JobState, last: LastRank) -> AlertText:
 
 
 def _straggler_alert(job: JobState) -> AlertText:
-    late = job.memo  # of the last look: the alert stays a little longer than the ranks can be compared
+    late = job.memo  # of the last evaluation: the alert stays a little longer than the ranks can be compared
     if isinstance(late, LastRank):
         return _last_rank_alert(job, late)
     assert isinstance(late, Straggler), "told only after it held"

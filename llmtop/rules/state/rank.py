@@ -66,8 +66,8 @@ class RankState:
 
         Args:
             rank: its times are by the wall clock.
-            now: unix time as it would be had nobody set the wall clock.
-            set_by: by how many seconds it was set.
+            now: unix seconds without any setting of the wall clock.
+            set_by: seconds by which the wall clock was set.
         """
         self._set_by = clock_shift
         self.judged_by = None
@@ -199,7 +199,7 @@ class RankState:
 
 
 def _step_costs(step: Step, gap: float) -> StepCosts:
-    """What a step took; of a request without what lies up to the next one, which is nobody's wait."""
+    """Return the step time; of a request without the time up to the next one, in which the server is idle."""
     if step.kind == "request" and step.phases:
         step = replace(step, seconds=covered_seconds(step.phases))
     return StepCosts(step, gap)
@@ -237,8 +237,9 @@ def group_jobs(states: Iterable[RankState]) -> list[JobState]:
     """Group ranks into jobs, in each of which a rank number is there once.
 
     A recording of schema 1 does not name jobs: there it is the same command and world size. Two runs of one script
-    on one machine have the same of both; the time of attaching tells them apart. Those that have exited come last,
-    so that they join a job only for a rank number that it lacks: a restarted run has the name of the one before.
+    on one machine have the same of both; the time of attaching distinguishes them. Those that have exited come
+    last, so that they join a job only for a rank number that it lacks: a restarted run has the name of the one
+    before.
     """
     groups: dict[Hashable, list[list[RankState]]] = {}
     ordered = sorted(

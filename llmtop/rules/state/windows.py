@@ -1,7 +1,7 @@
 """Rolling statistics over the stream of snapshots: bounded, cheap, by the snapshots' own time.
 
-`RecentValues` keeps the last seconds of one value; `Hold` turns a condition that is looked at now and then into an
-alert that neither comes at the first odd sample nor flaps.
+`RecentValues` keeps the last seconds of one value; `Hold` turns a sampled condition into an alert that a single
+odd sample does not raise, and that does not flap.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ def finite_or_none(value: float | None) -> float | None:
 class RecentValues:
     """The values of the last `seconds`, at most `limit` of them; the newest two stay however old they are.
 
-    Two stay because a monitor may look every ten seconds only: then two samples are all there is to average.
+    Two stay because a monitor may sample only every ten seconds: then there are no more to average.
     """
 
     __slots__ = ("_limit", "_seconds", "_sum", "_values")
