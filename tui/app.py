@@ -145,7 +145,7 @@ class LlmtopApp(ScreenContext):
         return self._replays
 
     def _receive(self, snapshot: Snapshot) -> None:
-        """Called in the feed's thread: keep it, queue it, and tell the app unless it has been told already."""
+        """Store and queue the snapshot, and post one message unless one is pending; runs in the feed's thread."""
         if not self.replaying:
             if self._past is None:
                 from collectors.past import SnapshotHistory  # after the first frame
@@ -273,7 +273,7 @@ class LlmtopApp(ScreenContext):
     # --- keys -------------------------------------------------------------------------------------------------
 
     async def action_press(self, name: str) -> None:
-        """Do what tui/core/keys.py says of this key on the screen on top."""
+        """Run the action of tui/core/keys.py for this key on the top screen."""
         screen = self.screen
         here = screen.NAME if isinstance(screen, LlmtopScreen) else ""
         for key in keys.for_screen(here, replaying=self.replaying, demo=self.view.demo):
@@ -402,7 +402,7 @@ class LlmtopApp(ScreenContext):
             place = longer if step > 0 else sum(one < history.seconds for one in fixed) - 1
         if 0 <= place < len(SPANS):
             history.span = SPANS[place]
-            if not isinstance(self.screen, MainScreen):  # which says it in the titles
+            if not isinstance(self.screen, MainScreen):  # whose titles show it
                 self.notify(f"Charts cover {time_line.span_words(history)}.", timeout=2)
             self.redraw()
         else:

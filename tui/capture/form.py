@@ -1,4 +1,4 @@
-"""What the capture dialog asks: whom, with what, how long, what more, and whether to wait for a condition.
+"""State of the capture dialog: target, engine, window, options, and trigger condition.
 
 A plain object without a screen; the dialog paints it and moves through it.
 """
@@ -31,21 +31,22 @@ TARGET, ENGINE, LENGTH, OPTIONS, WHEN = "whom", "engine", "length", "options", "
 
 
 def _usual_length() -> tuple[int | None, float | None]:
-    """As long as the configuration says, else as is usual."""
+    """The configured length, else the default."""
     usual = config.current().capture
     return (None, usual.seconds) if usual.seconds else (usual.steps or DEFAULT_STEPS, None)
 
 
 @dataclass(frozen=True)
 class CapturableProcess:
-    """A process, and what each engine says to it."""
+    """A process, and whether each engine supports it."""
 
     target: Target
     abilities: tuple[Ability, ...]
 
 
 def capturable_processes() -> tuple[CapturableProcess, ...]:
-    """Whom one could capture; asks every training and every tool, so it takes up to a few seconds."""
+    """Return the processes that can be captured. Queries every training and every tool, which takes up to a few
+    seconds."""
     attached = targets.list_attached()
     others = targets.list_unattached(frozenset(target.pid for target in attached))
     return tuple(CapturableProcess(target, capabilities.list_abilities(target)) for target in (*attached, *others))
@@ -100,7 +101,7 @@ class Form:
         return f"all {len(group)} ranks"
 
     def abilities(self) -> list[Ability]:
-        """What each engine says to all that are chosen: yes when it can capture every one."""
+        """Whether each engine supports all chosen processes."""
         together = []
         for index, first in enumerate(self.group[0].abilities if self.group else ()):
             each = [prospect.abilities[index] for prospect in self.group]

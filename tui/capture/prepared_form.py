@@ -1,4 +1,4 @@
-"""The capture dialog of the demo: whom is asked, all else is as it was recorded."""
+"""The capture dialog of the demo: only the target can be chosen, the rest is as recorded."""
 
 from __future__ import annotations
 

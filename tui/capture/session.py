@@ -41,7 +41,7 @@ def capture_of(
 
 
 class Capturing:
-    """State that the dialog paints; changed by the thread, and the app is told."""
+    """State that the dialog paints; the capture's thread changes it and schedules a redraw."""
 
     def __init__(
         self, app: App[int], snapshot: Callable[[], Snapshot | None], prepared: PreparedCaptures | None = None
@@ -83,7 +83,7 @@ class Capturing:
         atexit.register(self.end)
 
     def cancel(self) -> None:
-        """Call it off, or disarm it; the state says when that is done."""
+        """Cancel or disarm it; `state` changes when that is done."""
         self._cancelled.set()
 
     def end(self) -> None:

@@ -128,7 +128,7 @@ class TerminalApp(HookedApp[int]):
 
     @property
     def failure(self) -> BaseException | None:
-        """The error that nobody expected and that ended the app; None without one."""
+        """The unexpected error that ended the app; None without one."""
         return failure_of(self)
 
     def on_failure(self, callback: Callable[[BaseException], None]) -> None:
@@ -149,7 +149,8 @@ class TerminalApp(HookedApp[int]):
         self.end_after_error()
 
     def end_after_error(self) -> None:
-        """Leave; `tui.show` says why when the terminal is given back, where Textual would draw a traceback."""
+        """Exit; `tui.show` prints the reason after the terminal is restored, where Textual would draw a
+        traceback."""
         error = failure_of(self)
         if error is not None:
             self._on_failure(error)

@@ -2,7 +2,8 @@
 
 Hues have meanings: blue is computing, green is energy and what follows from it, violet is bytes on the move. Amber
 and red are kept for alerts, so a healthy GPU at 100 % is never painted in a colour of alarm. At 16 colours the
-terminal's own are used; without colour only bold, dim, reverse and underline, and nothing is said by them alone.
+terminal's own are used; without colour only bold, dim, reverse and underline, and none of them carries information
+by itself.
 """
 
 from __future__ import annotations
@@ -121,7 +122,7 @@ class Palette(Struct, frozen=True):
     phase_bars: tuple[Style, ...]
     """The same as background, with letters that can be read on it."""
     rest: Style
-    """What of a bar belongs to nobody."""
+    """Part of a bar in no phase."""
 
     @classmethod
     def build(cls, theme: Theme, depth: Depth) -> Palette:

@@ -1,7 +1,7 @@
-"""Rows of cells under construction, and what a painter draws with.
+"""Rows of cells under construction, and the theme that painters use.
 
-A painter is a function from what is known to a list of rows; it touches no widget and no device, so it can be
-called, looked at and tested without an app.
+A painter is a function from data to a list of rows. It touches no widget and no device, so it can be tested
+without an app.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class CellTheme(Struct, frozen=True):
 
     @classmethod
     def for_palette(cls, palette: Palette, *, ascii_only: bool) -> CellTheme:
-        """The look for a palette, with or without characters beyond ASCII."""
+        """Return the cell theme of a palette, with or without characters beyond ASCII."""
         hues = {"compute": palette.compute, "energy": palette.energy, "transfer": palette.transfer}
         lines = {
             "compute": palette.compute_line,
@@ -69,7 +69,7 @@ class Row:
         return self.limit - self.used
 
     def add(self, text: str, style: Style) -> Row:
-        """Append text; what does not fit is cut with an ellipsis, what a terminal would obey becomes a dot."""
+        """Append text; what does not fit is cut with an ellipsis, and control characters become dots."""
         if not text.isprintable():
             text = fmt.printable(text)
         width = len(text) if text.isascii() else cell_len(text)

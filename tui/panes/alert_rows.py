@@ -1,6 +1,6 @@
-"""The rows of the shown alert: what is wrong, since when, why; what to do next, and which keys go on from there.
+"""The rows of the shown alert: problem, age, reason, advice, and the keys for it.
 
-A row says as much as it has room for, in whole clauses: a reason that is cut in its middle is none.
+A row holds whole clauses only: a reason cut in its middle helps no reader.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tui.state.view import View
 
 _CLAUSE = re.compile(r"[;:,] |\. ")
 _CLAUSE_END = re.compile(r"[;,] | \(|(?<! run): (?=[a-z])")
-"""Where an advice may end: not before the command that it says to run."""
+"""Where an advice may be cut: not before the command to run."""
 
 
 def paint(view: View, width: int, height: int, theme: CellTheme) -> list[Row]:
@@ -98,10 +98,10 @@ def _no_alert_advice(view: View) -> str:
 def _alert(
     alert: Alert, others: int, snapshot: Snapshot, view: View, width: int, theme: CellTheme, *, alone: bool
 ) -> Row:
-    """Badge, since when, subject, reason: the less it is worth, the earlier it is left out.
+    """Badge, age, subject and reason; the least important is left out first.
 
     Args:
-        alone: whether no row below says what to do next: then this one does, where there is room.
+        alone: True: there is no row below for the advice, so this one has it, where there is room.
     """
     palette = theme.palette
     badge = f" {alert_style.mark(alert, theme)} {alert_style.alert_word(alert)} "
@@ -141,7 +141,7 @@ def _reason(row: Row, said: list[str], following: str, tail: str, theme: CellThe
 
 
 def advice(alert: Alert, view: View) -> str:
-    """What to do next, on one line; empty where nobody knows. In the demo, without keys that do nothing there."""
+    """Return the advice on one line; "" without one. In the demo, without keys that do nothing there."""
     said = fmt.printable(alert.next) if alert.next else ""
     if not view.demo:
         return said
@@ -162,7 +162,7 @@ def fitting_clause(text: str, room: int) -> str:
 
 
 def key_words(alert: Alert, view: View) -> list[tuple[str, str]]:
-    """The keys that act on an alert, each with what it does and to whom."""
+    """Return the keys that act on an alert, each with its action and target."""
     about = process_ref.ProcessRef() if view.snapshot is None else process_ref.alert_process(alert, view.snapshot)
     return [
         (key.shown, key.alert.format(whom=about.name))

@@ -41,10 +41,10 @@ class Part(Struct, frozen=True):
 
 
 def colors_of(names: Sequence[str]) -> dict[str, int]:
-    """The place of each phase in the table of colours, by what its name says it does.
+    """Return the index of each phase in the table of colours, by the role of its name.
 
-    The first of several that do the same has its colour; the others, and those whose names say nothing, get what
-    is left, in their order.
+    The first phase of a role has the role's colour; the others, and those with unknown names, get the remaining
+    colours in order.
     """
     found: dict[str, int] = {}
     for name in sorted(names, key=lambda name: name not in _PLAIN):

@@ -32,7 +32,7 @@ _HINT_LINE = "no training attached: start it with  llmtop run -- python train.py
 
 
 class _Form(NamedTuple):
-    """How wide one column of the table of phases is, and whether it tells shares and changes."""
+    """Width of a column of the phase table, and whether it has shares and changes."""
 
     width: int
     full: bool
@@ -181,7 +181,7 @@ def _why_no_phases(rank: Rank) -> str:
 
 
 def _figures(rank: Rank, view: View) -> list[tuple[str, str, str]]:
-    """Label, value and what follows it: what the title says, as far as there is room, in this order."""
+    """Label, value and suffix: parts of the title, in this order, as far as there is room."""
     window = "" if rank.window_seconds is None else f" over {fmt.duration(rank.window_seconds)}"
     figures = [("p50", fmt.duration(rank.step_seconds_p50), window)]
     if rank.ttft_seconds_p50 is not None:
@@ -216,7 +216,7 @@ def _figures(rank: Rank, view: View) -> list[tuple[str, str, str]]:
 
 
 def _idle(rank: Rank) -> tuple[str, str]:
-    """How idle the GPU is, and which witness says so."""
+    """Return the GPU's idle share and its source."""
     source = "" if rank.gpu_busy_source is None else f" by {gpu_busy.source_name(rank.gpu_busy_source)}"
     return f"{gpu_busy.idle_text(rank)} idle", source
 

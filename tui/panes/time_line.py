@@ -323,7 +323,7 @@ def _slices(rank: Rank, known: PhaseHistory, history: History, cells: Cells, roo
 
 
 def _spans(view: View) -> list[list[tuple[float, float, str, int]]]:
-    """The alerts in the span, in lanes in which none lies on another; the gravest in the first."""
+    """Return the alerts of the span in rows without overlap; the most severe in the first."""
     history, snapshot = view.history, view.snapshot
     if snapshot is None:
         return []

@@ -23,7 +23,7 @@ LETTERS = {
     "queued": "q", "sync": "S", "input": "I", "allocation": "B", "host": "H", "os_wait": "W",
     "other_process": "P", "unknown": "?",
 }  # fmt: skip
-"""Of kernels by what they compute, of gaps by cause, of the host's calls by kind: colour alone says nothing."""
+"""Of kernels by what they compute, of gaps by cause, of the host's calls by kind: colour alone is not enough."""
 _COLORS = {
     "GEMM": 0, "convolution": 0, "attention": 1, "normalisation": 6, "elementwise": 3, "reduction": 5,
     "embedding": 6, "NCCL": 4, "optimizer": 2, "copy": 7, "launch": 3, "sync": 4, "input": 2, "queued": 7,

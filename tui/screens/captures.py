@@ -56,11 +56,11 @@ class CapturesScreen(LlmtopScreen):
         return self._given or (capture_store.default_parent() if prepared is None else prepared.parent)
 
     def on_mount(self) -> None:
-        """Look what there is; reading a hundred folders takes a moment."""
+        """Load the captures in the background: reading a hundred folders takes a moment."""
         self._load_captures()
 
     def on_screen_resume(self) -> None:
-        """Look again: a report may have marked a baseline, a capture may have ended."""
+        """Load again: a report may have marked a baseline, or a capture may have ended."""
         self._load_captures()
         self.redraw()
 

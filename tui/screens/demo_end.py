@@ -15,7 +15,7 @@ _OWN = (
     ("llmtop doctor", "what can be captured"),
 )
 _MOST = 5
-"""Alerts that are told."""
+"""Most alerts listed."""
 
 
 class DemoEndScreen(ScrollingScreen):

@@ -1,4 +1,4 @@
-"""How high values are drawn: in eighths of a row, and how what stands out in a cell is told from its mean."""
+"""Heights of drawn values in eighths of a row, with marks for extremes far from a cell's mean."""
 
 from __future__ import annotations
 

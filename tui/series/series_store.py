@@ -148,9 +148,9 @@ class SeriesStore:
         self.slots: dict[Hashable, int] = {}
         """By name, where each series is."""
         self._late = [False] * series
-        """Whether values of the past come to it, as steps do that are told after they have ended."""
+        """Whether past values are added to it, as steps are after their end."""
         self._written = [-INF] * series
-        """When each was written last, so that the one that nobody writes any more makes room."""
+        """Unix time of each series' last value; the oldest series makes room for a new one."""
         self._free = list(range(series - 1, -1, -1))
         self.rewritten = [0] * series
         """Grows when what may have been drawn of a series was changed."""

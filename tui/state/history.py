@@ -35,7 +35,7 @@ METRICS_OF_A_RANK = 4
 MOST_RANKS = 32
 MOST_ALERTS = 200
 _HOLE_SECONDS, _HOLE_TIMES = 90.0, 5.0
-"""A pause between snapshots that is longer than both (so many times the usual one) is a hole: nobody looked."""
+"""A pause between snapshots longer than both (seconds, and multiples of the usual pause) is a gap in the data."""
 _IDLE_SECONDS = 600.0
 """A series that was not written for so long may make room for another."""
 _MOST_CACHED = 160
@@ -50,7 +50,7 @@ class AlertSpan(Struct):
     """An alert from when to when."""
 
     alert: Alert
-    """As it was told last."""
+    """The alert as last reported."""
     since: float
     until: float
     """Unix times; the second is that of the last snapshot that had it."""

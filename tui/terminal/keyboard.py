@@ -1,9 +1,9 @@
 """The bytes of a terminal as Textual's messages, whatever the bytes are.
 
 Textual decodes strictly and lets its parser raise, and either ends the program. A terminal sends what another
-program printed into it, half a character at a lost connection, or the answers to somebody else's questions; none
-of that is a reason to stop. So: what is no UTF-8 becomes a replacement character, a sequence that the parser
-chokes on is dropped by itself, and a paste never acts as keys, however long it is and whether it is marked or not.
+program printed into it, half a character at a lost connection, or replies to another program's queries; none of
+that is a reason to exit. So: what is no UTF-8 becomes a replacement character, a sequence that the parser chokes
+on is dropped by itself, and a paste never acts as keys, however long it is and whether it is marked or not.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Keyboard:
         """Wait for the first key.
 
         Args:
-            clock: seconds that only grow, to tell an escape key from the beginning of a sequence.
+            clock: seconds that only grow, to distinguish an escape key from the beginning of a sequence.
         """
         self._decode = getincrementaldecoder("utf-8")(errors="replace").decode
         self._parser = XTermParser()

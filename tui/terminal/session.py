@@ -124,7 +124,7 @@ class TerminalGuard:
         restoring = threading.Thread(target=self._restore, daemon=True)
         restoring.start()
         restoring.join(0.5)
-        if self._guardian is not None and self._restored:  # else it tells the terminal when that reads again
+        if self._guardian is not None and self._restored:  # else the guardian does it later
             self._guardian.dismiss()
         os._exit(code)
 

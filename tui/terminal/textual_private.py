@@ -36,7 +36,7 @@ class HookedApp(App[_Result]):
     """An app that decides how it ends after an error; `App._fatal_error` draws a traceback. Holds since 8.2.5."""
 
     def end_after_error(self) -> None:
-        """End the app after an error that nobody handled."""
+        """End the app after an unhandled error."""
         raise NotImplementedError
 
     def _fatal_error(self) -> None:
