@@ -106,7 +106,7 @@ class AmdSampler:
 
     @property
     def implausible_values(self) -> ImplausibleValues:
-        """What the driver said in the last rounds that cannot be, by field."""
+        """Implausible values of the last rounds, by field."""
         return {name: value for one in (self._slow, self._fast) if one for name, value in one.implausible.items()}
 
     def functions_refused_with(self, code: int) -> set[str]:

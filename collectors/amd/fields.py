@@ -1,4 +1,4 @@
-"""Which call of amdsmi gives which field of a Gpu, and who uses it. The binding says "N/A" for what is not there.
+"""Calls of amdsmi for each field of a Gpu and for its processes. The binding returns "N/A" for absent values.
 
 PCIe rates stay absent: what amdsmi has is packets of one second, asked for by a call that takes it, or both
 directions in one.

@@ -12,7 +12,7 @@ EARLY_SECONDS = 0.15
 """When the second round follows the first, whatever the pace: rates need two samples, at least 0.1 s apart."""
 WARM_SECONDS = 2.5
 WARM_PACE_SECONDS = 0.5
-"""For so long rounds then follow each other so soon at least: what one source tells, another needs."""
+"""For this time rounds follow each other at this pace at least, since sources need each other's first values."""
 
 
 class PeriodicThread:

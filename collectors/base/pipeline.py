@@ -23,7 +23,7 @@ def encodable(text: str) -> str:
 
 
 def run(stages: Iterable[Stage], snapshot: Snapshot) -> Snapshot:
-    """Send the snapshot through the stages, in order. One that fails is passed over, and a note says so."""
+    """Send the snapshot through the stages, in order. A stage that fails is skipped, and a note reports it."""
     for stage in stages:
         snapshot = _run_one(stage, snapshot)
     return snapshot

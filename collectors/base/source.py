@@ -32,7 +32,7 @@ class GpuUse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GpuReading(msgspec.Struct, frozen=True, kw_only=True):
-    """What the driver says: GPUs in index order, MIG instances after their parent, and who uses them."""
+    """Reading of the driver: GPUs in index order, MIG instances after their parent, and their processes."""
 
     gpus: tuple[Gpu, ...] = ()
     uses: tuple[GpuUse, ...] = ()
@@ -72,7 +72,7 @@ class Source(Protocol[Reading_co]):
 
 
 class TimedSource(Source[Reading_co], Protocol[Reading_co]):
-    """A source that says how old its reading is."""
+    """A source whose readings have a time."""
 
     def read_at(self) -> float | None:
         """When what `latest()` gives was read: seconds of the monotonic clock; None before the first time."""
@@ -87,7 +87,7 @@ class RankSource(Source[RanksReading], Protocol):
     """The steps collector: `latest()` moves on, so each step is handed over once."""
 
     def is_settled(self) -> bool:
-        """Whether the trainings that were there at the start have been heard, or have had their chance."""
+        """True once each training found at the start has sent a message or has reached its time limit."""
 
     def pids(self) -> tuple[int, ...]:
         """This host's pids of the trainings that have not ended."""

@@ -82,7 +82,7 @@ def _unmapped_address(address: str) -> str:
 
 
 def _overflow_uid() -> int:
-    """The uid that stands for all that this user namespace has no number of: it may be anybody's."""
+    """The overflow uid of this user namespace: it stands for any user outside it."""
     try:
         return int(_OVERFLOW_UID.read_text())
     except (OSError, ValueError):

@@ -11,7 +11,7 @@ from collectors.dcgm.listener import Listener, is_trusted, listeners
 from llmtop.errors import UnusableInput
 
 URL = "http://127.0.0.1:9400/metrics"
-"""Where it listens unless told otherwise."""
+"""Default port of dcgm-exporter."""
 MAX_BYTES = 8 << 20
 """Of an answer: a node of 16 GPUs with 80 fields each has 400 KiB."""
 LIMIT_SECONDS = 2.0
@@ -61,7 +61,7 @@ class DcgmPage:
             raise UnusableInput(f"{url!r} is no URL of a dcgm-exporter, such as {URL}; none: there is none to ask")
         self._host, self._port, self._path = parts.hostname, port, parts.path or "/metrics"
         self.ignored: UntrustedListener | None = None
-        """Set by `ask` where somebody listens who is not believed."""
+        """Set by `ask` where a process of an untrusted user listens."""
 
     def ask(self) -> str:
         """Its answer, or the beginning of it; "" where there is none, or it is not believed."""
@@ -79,8 +79,8 @@ class DcgmPage:
         return answer if before == after and self.ignored is None else ""
 
     def _fetch(self) -> str | None:
-        """None where nobody accepts a connection."""
-        import http.client  # OpenSSL comes with it, 3 MiB that a monitor does without where nobody is asked
+        """None where no connection is accepted."""
+        import http.client  # loads OpenSSL, 3 MiB that a monitor without an exporter saves
 
         connection = http.client.HTTPConnection(self._host, self._port, timeout=LIMIT_SECONDS)
         until, body = time.monotonic() + LIMIT_SECONDS, bytearray()

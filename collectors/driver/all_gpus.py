@@ -1,4 +1,4 @@
-"""The GPUs of this machine, whoever made them: NVIDIA's, AMD's, then TPUs, each driver in a process of its own."""
+"""The GPUs of all vendors: NVIDIA, AMD, then TPUs; each driver in a process of its own."""
 
 from __future__ import annotations
 
@@ -57,7 +57,8 @@ class AllGpus:
             source.set_interval(seconds)
 
     def latest(self) -> GpuReading:
-        """What all say now. Nothing before NVIDIA's driver has spoken: the others would get other numbers then."""
+        """Return the readings of all vendors. Empty until NVIDIA's driver has answered, since its GPUs are
+        numbered first."""
         gpus = self._nvidia_and_amd()
         if self._tpus is None:
             return replace(gpus, notes=(*gpus.notes, self._tpu_note)) if self._tpu_note else gpus

@@ -2,7 +2,7 @@
 
 Drivers answer "not available" with all bits set (4294967295 %, 16384 PiB), an unsigned temperature below zero as
 4294967200, and a GPM metric of a unit that is powered down as whatever division gave. The bounds are wide: they
-tell what cannot be from what can, not what is usual.
+reject impossible values, not unusual ones.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ NO_REASONS = frozenset({0xFFFFFFFF, 0xFFFFFFFFFFFFFFFF})
 """Masks of clock-event reasons with all bits set: being idle and being at the power limit exclude each other."""
 
 ImplausibleValues = dict[str, float]
-"""What was said and cannot be, by field."""
+"""Implausible values by field."""
 
 
 def plausible_pid(pid: int) -> bool:
@@ -97,7 +97,7 @@ def _is_plausible(name: str, value: object, values: Values, implausible: Implaus
 
 
 def implausible_notes(found: Iterable[tuple[str, ImplausibleValues]]) -> list[str]:
-    """One sentence a field on what the driver said of which GPUs, each given by its name."""
+    """Return one sentence per field with its implausible values and the names of the GPUs."""
     by_field: dict[str, list[tuple[str, float]]] = {}
     for gpu, implausible in found:
         for name, value in implausible.items():

@@ -14,7 +14,7 @@ a place of its own it finds the processor's caches cold, and eight took twice as
 
 
 def slow_offset(index: int, interval: float) -> float:
-    """Seconds from a multiple of the pace of dear rounds to that of a GPU: all at once where there is room."""
+    """Return the offset in seconds of a GPU's slow poll from the multiples of its pace."""
     return separate_offset(index) if interval < TOGETHER_SECONDS else AFTER_FAST_SECONDS - TOGETHER_SECONDS
 
 

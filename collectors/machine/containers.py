@@ -65,7 +65,7 @@ def _share(part: int, total: int) -> str:
 
 
 def has_host_pids(proc: Path = Path("/proc")) -> bool:
-    """Whether this process sees the pids that the driver speaks of: it is in no pid namespace of its own."""
+    """Return True if the driver's pids are valid here: this process is in no pid namespace of its own."""
     try:
         return os.readlink(proc / "self/ns/pid") == INIT_PID_NAMESPACE
     except OSError:

@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 class _Counters(msgspec.Struct, frozen=True):
-    """Totals since boot, in bytes; None where the kernel does not tell."""
+    """Totals since boot, in bytes; None where the kernel does not report them."""
 
     at: float
     disk_read: int | None

@@ -1,4 +1,4 @@
-"""Who uses the GPUs: the driver's list of processes joined with what the system says about each."""
+"""Processes on the GPUs: the driver's list joined with facts of the operating system."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from llmtop.redaction.secret_filter import words_without_secrets
 from llmtop.system.wall_clock import WallClock
 
 SHORTEST_SECONDS = 1.0
-"""A process costs 0.1 to 0.4 ms to look at, so this is done no more often."""
+"""Shortest poll interval: reading a process takes 0.1 to 0.4 ms."""
 BUDGET = 0.02
-"""Share of the time that is spent on looking at processes, attached trainings left aside: where there are
-thousands, each is looked at less often, and its rates are means over the time between."""
+"""Share of time spent on reading processes, without attached trainings. Of thousands each is read less often, and
+its rates are means over the time between."""
 FOREMOST = 48
-"""So many are looked at before the others: those with most memory on a GPU, which a screen shows first."""
+"""This many are read before the others: those with most memory on a GPU, which a screen shows first."""
 WHOLE_ROUNDS, WHOLE_SECONDS = 2, 1.0
-"""The first rounds look at all, for so long at most each: what they are, and their first rates."""
+"""The first rounds read all processes, each round for at most this time: facts, and first rates."""
 STALE_SECONDS = 3.0
 COMMAND_LENGTH = 4096
 """Longer command lines are cut: some carry a whole configuration."""
@@ -39,7 +39,7 @@ _Made = tuple["_ProcessInfo | None", "GpuUse | None", Process]
 
 
 class _ProcessInfo(msgspec.Struct, frozen=True):
-    """What the system says about a process; None where it does not, as for a stranger's I/O."""
+    """Facts of the operating system about a process; None where not permitted, as for another user's I/O."""
 
     user: str | None = None
     command: str | None = None
@@ -56,9 +56,8 @@ class _ProcessInfo(msgspec.Struct, frozen=True):
 class ProcessSource:
     """A ProcessSource: one row a (process, GPU), and one for each attached process that is on no GPU.
 
-    The driver speaks of the host's pids. Inside a container these are unknown, or worse, another process's; a pid
-    is then only believed when that process has an NVIDIA device open. Otherwise the row has what the driver says
-    alone.
+    The driver may report the host's pids. Inside a container these are unknown or another process's, so a pid is
+    trusted only if that process has an NVIDIA device open. Otherwise the row has the driver's values alone.
     """
 
     def __init__(
@@ -69,12 +68,12 @@ class ProcessSource:
         *,
         trusted: bool | None = None,
     ) -> None:
-        """Prepare to look every `interval` seconds, or every `SHORTEST_SECONDS`.
+        """Prepare to poll every `interval` seconds, at least `SHORTEST_SECONDS`.
 
         Args:
             uses: the driver's list as known now; asked from this source's thread.
             attached: pids of attached trainings; from this source's thread as well.
-            interval: seconds between looks.
+            interval: seconds between polls.
             trusted: whether the driver's pids are those of this process's /proc; found out when not given.
         """
         self._uses, self._attached = uses, attached
@@ -86,12 +85,12 @@ class ProcessSource:
         self._looked_at: float | None = None
         self._known: dict[int, _TrackedProcess] = {}
         self._made: dict[tuple[int, str | None], _Made] = {}
-        """The rows of the last look by pid and GPU: most are the same the next time."""
+        """Rows of the last poll by pid and GPU: most stay the same."""
         self._rounds = 0
         self._rows: tuple[Process, ...] = ()
 
     def start(self) -> None:
-        """Start the thread that looks at processes."""
+        """Start the polling thread."""
         self._beat.start()
 
     def set_interval(self, seconds: float) -> None:
@@ -105,21 +104,21 @@ class ProcessSource:
         self._beat.set_seconds(self._interval)
 
     def latest(self) -> tuple[Process, ...]:
-        """The rows of the last look, by pid.
+        """Return the rows of the last poll, sorted by pid.
 
-        Reading the command line of a process that is stuck in the kernel can block for ever; the rows then are
-        what the driver says alone.
+        Reading the command line of a process that is stuck in the kernel can block for ever; the rows then have
+        the driver's values alone.
         """
         if self._looked_at is not None and time.monotonic() - self._looked_at > 3 * self._interval + STALE_SECONDS:
             return tuple(_row(use.pid, None, use) for use in self._uses())
         return self._rows
 
     def read_at(self) -> float | None:
-        """When the last look ended, in monotonic seconds."""
+        """Return the end of the last poll in monotonic seconds."""
         return self._looked_at
 
     def close(self) -> None:
-        """End the thread that looks; waits half a second for it at most."""
+        """End the polling thread; waits half a second for it at most."""
         self._beat.stop()
         self._beat.join(0.5)
 
@@ -144,8 +143,8 @@ class ProcessSource:
         self._looked_at = time.monotonic()
 
     def _read_all(self, attached: frozenset[int], uses: tuple[GpuUse, ...], unattached: frozenset[int]) -> None:
-        """Look at the attached ones, and at as many of the others as there is time for: first half the time at the
-        foremost, then at those that were looked at longest ago."""
+        """Read the attached processes, and as many of the others as there is time for: half of it for the
+        foremost, the rest for those read longest ago."""
         for pid in attached:
             self._known[pid].read(check_gpu=False)
         began = time.monotonic()
@@ -172,12 +171,12 @@ class ProcessSource:
 
 
 class _TrackedProcess:
-    """A pid between looks, and the process that has it: rates need the totals of the last look."""
+    """A pid and its process between polls: rates need the totals of the last poll."""
 
     def __init__(self, pid: int) -> None:
         self.facts: _ProcessInfo | None = None
-        """As of the last look. None before it, and when there is no such process (any more), or it is not the one
-        that the driver means."""
+        """As of the last poll. None before it, and when the process has ended or is not the one that the driver
+        means."""
         self.looked_at = -math.inf
         """Monotonic seconds."""
         self._pid = pid
@@ -197,7 +196,7 @@ class _TrackedProcess:
                 self._forget()
                 self._process, self._started_ticks = psutil.Process(self._pid), stat.started_ticks
             self.facts = None if check_gpu and not self._uses_gpu() else self._read(self._process, stat)
-        except psutil.NoSuchProcess:  # also what a process of another container, or under hidepid, looks like
+        except psutil.NoSuchProcess:  # also so for a process of another container, or under hidepid
             self._forget()
             self.facts = None
         except psutil.AccessDenied:
@@ -235,7 +234,7 @@ class _TrackedProcess:
         )
 
     def _cpu_pct(self, stat: Stat) -> float | None:
-        """Of one CPU since the last look; None at the first, which is against nothing."""
+        """Percent of one CPU since the last poll; None at the first."""
         before, now = self._cpu, (time.monotonic(), stat.cpu_seconds)
         self._cpu = now
         if before is None or now[0] <= before[0]:
@@ -294,7 +293,7 @@ def _command(process: psutil.Process) -> str | None:
 
 @lru_cache(maxsize=512)
 def _displayed_command(words: tuple[str, ...]) -> str:
-    """A command line without secrets; what is far beyond the length that is shown is not looked at."""
+    """Return a command line without secrets; text far beyond the displayed length is not scanned."""
     kept, room = [], 2 * COMMAND_LENGTH
     for word in words:
         if room <= 0:

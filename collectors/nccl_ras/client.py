@@ -23,7 +23,7 @@ _CHUNK = 1 << 18
 
 
 class RasRank(msgspec.Struct, frozen=True):
-    """One rank of a communicator, as its own process told it."""
+    """One rank of a communicator, as its own process reports it."""
 
     rank: int
     host: str = ""
@@ -61,7 +61,7 @@ class RasCommunicator(msgspec.Struct, frozen=True):
 
 
 class RasAnswer(msgspec.Struct, frozen=True):
-    """All that NCCL tells."""
+    """Reply of NCCL RAS."""
 
     nccl_version: str = ""
     communicators: list[RasCommunicator] = []
@@ -71,14 +71,14 @@ _decoder = msgspec.json.Decoder(RasAnswer)
 
 
 def ask(address: tuple[str, int] = DEFAULT, seconds: float = 2.0 * PATIENCE_SECONDS) -> RasAnswer:
-    """Ask the process that listens there.
+    """Query the process that listens there.
 
     Args:
         address: host and port.
         seconds: how long all of it may take.
 
     Raises:
-        NotPossibleHere: nobody listens, it is another program, it is too old for JSON, or it takes too long.
+        NotPossibleHere: no process listens, it is another program, it is too old for JSON, or it takes too long.
     """
     where = f"NCCL RAS at {address[0]}:{address[1]}"
     until = time.monotonic() + seconds

@@ -1,7 +1,7 @@
 """The GPUs of this machine, through NVML.
 
-One thread looks which GPUs there are and starts NVML again when it must be; every GPU is sampled in threads of its
-own (device.py). NVML is never shut down while a thread is inside one of its calls: that crashes the process. The
+One thread enumerates the GPUs and restarts NVML when needed; every GPU is sampled in threads of its own
+(device.py). NVML is never shut down while a thread is inside one of its calls: that crashes the process. The
 threads end with the process, which has no other work (driver_serve.py).
 """
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collectors.gpu.bounds import Values
 
 DISCOVERY_SECONDS = 2.0
-"""Between looks at which GPUs there are; also how soon a missing driver is tried again."""
+"""Seconds between enumerations of the GPUs; also before a missing driver is tried again."""
 FIRST_DISCOVERY_SECONDS = 2.0
 """For so long a reading without GPUs means that they are still being counted; then it has those found so far."""
 RESTART_SECONDS = 5.0
@@ -49,7 +49,7 @@ class NvmlSource:
     def __init__(self, interval: float = 1.0, on_fresh: Callable[[], None] = lambda: None) -> None:
         """Prepare to sample every `interval` seconds; touches no driver yet.
 
-        `on_fresh` is called, from any thread, after a GPU's cheap values were read and after each look.
+        `on_fresh` is called, from any thread, after a GPU's cheap values were read and after each enumeration.
         """
         self._interval = interval
         self._on_fresh = on_fresh
@@ -65,7 +65,7 @@ class NvmlSource:
         self._started_at = self._restarted_at = time.monotonic()
 
     def start(self) -> None:
-        """Begin to look for a driver and its GPUs; what is missing becomes a note."""
+        """Begin to search for the driver and its GPUs; what is missing becomes a note."""
         self._started_at = time.monotonic()
         self._watch.start()
 
@@ -163,7 +163,7 @@ class NvmlSource:
             if isinstance(answer, FoundGpus):
                 self._place(answer, index)
                 found.add(answer.uuid)
-        # A known GPU that has been lost is the one that is silent at its index.
+        # A known GPU that was lost is the one without values at its index.
         silent = {index: answer for index, answer in answers.items() if isinstance(answer, str)}
         missing = [sampler for sampler in self._samplers.values() if sampler.uuid not in found]
         for sampler in missing:

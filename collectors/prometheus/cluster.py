@@ -56,7 +56,7 @@ class Cluster:
 
         Args:
             client: of the server.
-            run: the one run to be told, by name; None for all.
+            run: name of the run to report on; None for all.
         """
         self._client = client
         self._run = run
@@ -66,11 +66,11 @@ class Cluster:
         self._mute = False
 
     def query_view(self, page: slice = slice(0, 64), at: float | None = None) -> ClusterView:
-        """Ask everything once.
+        """Run all queries once.
 
         Args:
-            page: which of the nodes, the worst first, are to have their GPUs told.
-            at: unix time to look at; None for now.
+            page: range of the nodes, the worst first, whose GPUs are queried.
+            at: unix seconds of the instant; None for now.
         """
         began, asked_at = time.monotonic(), time.time()
         self._problems, self._mute = [], False
@@ -175,7 +175,7 @@ class Cluster:
         )
 
     def _hosts(self, nodes: Iterable[SeriesValue]) -> Callable[[str], str]:
-        """The name of the node behind an instance; its address where nobody says it."""
+        """Return the node name of an instance; its address where unknown."""
         hosts: dict[str, str] = {}
         for sample in nodes:
             instance = sample.labels.get("instance", "")
@@ -313,7 +313,7 @@ def _nodes(
 
 
 def _badness(weights: list[float]) -> float:
-    """The gravest counts; the others, which often tell of the same, only among equals."""
+    """The most severe reason counts; the others, often of the same cause, only among equals."""
     return max(weights, default=0.0) + sum(weights) / 1000
 
 

@@ -1,6 +1,6 @@
-"""The TPUs of this machine: what its process tells, as nvml/source.py does for NVML's.
+"""TPUs of this machine, in the driver process; the counterpart of nvml/source.py.
 
-libtpu tells its figures only while a program has the TPUs; what of them is there and who has them is told always.
+libtpu reports metrics only while a program uses the TPUs; the devices and their processes are always known.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ class TpuSource:
         notes += [beat.fault for beat in self._beats]
         return tuple(dict.fromkeys(note for note in notes if note))
 
-    # ---- the thread that looks which chips there are and who has them ----
+    # ---- the thread that enumerates the chips and their processes ----
 
     def _discover(self) -> None:
         if self._library is None:
@@ -207,8 +207,8 @@ def figures_by_device(answers: list[tuple[int, float]], count: int) -> dict[int,
         count: how many devices this machine has.
 
     Returns:
-        By id where each is told once and is one of this machine's; else by order, where there is one for each
-        device; else none: nobody knows whose they are.
+        By id where each occurs once and is one of this machine's; else by order, where there is one for each
+        device; else none: the mapping is unknown.
     """
     ids = {key for key, _ in answers}
     if len(ids) == len(answers) and all(0 <= key < count for key in ids):
