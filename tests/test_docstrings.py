@@ -6,7 +6,7 @@ import ast
 
 import pytest
 
-from tests.support.docstring_sections import Function, counts, fault
+from tests.support.docstring_sections import Function, counts, fault, stale_arguments
 
 LEAST_SHARE = 0.9
 """Of the functions that need sections; all but two had them when this was written."""
@@ -22,6 +22,10 @@ def _function(docstring: str, signature: str = "seconds: float, path: Path") -> 
 def test_most_functions_that_need_sections_have_them() -> None:
     faults = [why is None for _, _, why in counts()]
     assert sum(faults) >= LEAST_SHARE * len(faults), "python -m tests.support.docstring_sections --missing"
+
+
+def test_args_of_every_function_name_its_parameters() -> None:
+    assert not list(stale_arguments())
 
 
 def test_a_section_with_unit_and_meaning_counts() -> None:

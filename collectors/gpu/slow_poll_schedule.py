@@ -1,8 +1,8 @@
-"""When the dear calls for each GPU are made.
+"""Times of the slow polls of each GPU.
 
-They keep the driver's lock for up to 25 ms a GPU (H200): they lie between two fast rounds, which come at multiples
-of the interval, and no two GPUs' are queued behind each other. They come before a multiple of their own pace, so
-that a snapshot at a long interval has them fresh.
+A slow poll holds the driver's lock for up to 25 ms per GPU (H200). So it runs between two fast rounds, which come
+at multiples of the interval, and no two GPUs queue behind each other. They come before a multiple of their own
+pace, so that a snapshot at a long interval has them fresh.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What one training may tell of itself: whatever speaks on its socket, a monitor's memory and lines stay bounded.
+"""Limits on one training's messages: whatever sends on its socket, a monitor's memory and lines stay bounded.
 
 A training of llmtop's has 128 names of phases and 64 of metrics at most (`llmtop.instrument`), and sends a few
 dozen steps a message. More comes from a broken or foreign publisher. What is over the limits is left out and
@@ -31,7 +31,7 @@ MAX_STAMPS = 16
 MAX_STEPS = 4096
 """Steps, and GPU times, of one message."""
 _COUNTED = 20_000
-"""Names over the limit are told from each other up to here; from then on the count is a lower bound."""
+"""Names over the limit are counted exactly up to here; beyond it the count is a lower bound."""
 _LARGEST_COUNT = 1 << 53
 _LARGEST_TIME = 1 << 62
 """Nanoseconds: differences of two fit into 64 bits."""
@@ -205,7 +205,7 @@ def _causes(message: dict[str, int]) -> dict[str, int]:
 
 
 def bounded_hello(message: wire.Hello) -> wire.Hello:
-    """What a training says about itself, cut to sensible lengths; numbers that cannot be are absent."""
+    """Return the training's hello with texts cut to sensible lengths; impossible numbers become absent."""
     texts = {}
     for name, most in _TEXTS.items():
         text = getattr(message, name)

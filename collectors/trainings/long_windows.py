@@ -74,7 +74,7 @@ class LongWindow:
         self._parts: deque[_Part] = deque()
         self._all = _Part()
         self._summary: Window | None = None
-        """What was said last; None: a step has come since."""
+        """Last result; None: a step has come since."""
 
     def add(self, counted: CountedStep, place: int) -> None:
         """Take in the newest whole step, which is of that class (`length_class`)."""

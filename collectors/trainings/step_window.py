@@ -287,7 +287,7 @@ class StepWindow:
         return tuple(found)
 
     def idle_pct(self) -> float | None:
-        """Share of GPU time in which the training's stream had nothing to do, if most measured steps tell it."""
+        """Share of GPU time in which the training's stream had nothing to do, if most measured steps have it."""
         sums = self.sums
         if sums.idle.count * 2 < max(1, sums.gpu.count) or sums.gpu_of_idle.total <= 0:
             return None

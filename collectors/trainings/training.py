@@ -25,9 +25,9 @@ from llmtop.system.wall_clock import TOLERANCE_NS, WallClock
 ENGINES_SECONDS = 5.0
 """How often it is asked what can capture a process."""
 _HEARD_WITHIN_SECONDS = 2.0
-"""A step is heard of so soon. A stamp further from when it was heard is by another wall clock than now's."""
+"""A step is received within this time. A stamp further from its arrival is by a wall clock that was set since."""
 _HOST = platform.node()
-_HISTORY_SECONDS = 0.5  # a process that has no step to tell sends no history: it has had its chance by then
+_HISTORY_SECONDS = 0.5  # a process without steps sends no history: this is its time limit
 
 
 class Training:
@@ -45,7 +45,7 @@ class Training:
         self.connection: client.Connection | None = None
         self.stats = RankStats()
         self.overhead_seconds: float | None = None
-        """What llmtop costs a step, as it says."""
+        """Overhead per step, as the training estimates it."""
         self.stamped = StepStamps()
         self._bounds = Bounds()
         self._causes = OutsideCauses()
@@ -72,7 +72,7 @@ class Training:
 
     @property
     def is_silent(self) -> bool:
-        """Whether it has never spoken: a process that was stopped before this monitor came."""
+        """Whether it has never sent a message: a process stopped before this monitor started."""
         return self._connected_at is None
 
     @property
@@ -134,7 +134,7 @@ class Training:
                     self._ask_engines_at = 0.0  # it may offer others now
 
     def hang_up(self) -> None:
-        """Close the connection, whoever ended it."""
+        """Close the connection, whichever side ended it."""
         if self.connection is not None:
             self.connection.close()
             self.connection = None
@@ -154,7 +154,7 @@ class Training:
         return 0.0 if self._gone_at is None else now - self._gone_at
 
     def poll_process(self) -> None:
-        """Ask the system for the process's state; one that has made a step since the last look is not stopped."""
+        """Query the process's state; one that has made a step since the last query is not stopped."""
         stepped, self._seen = self.stats.received > self._seen, self.stats.received
         self._status = psutil.STATUS_RUNNING if stepped else _status(self._process)
 
@@ -173,7 +173,7 @@ class Training:
     def is_alive(self) -> bool:
         """Whether the process that attached still runs; taken for alive where it cannot be seen from here.
 
-        Then the next contact tells: nothing listens for one that has ended.
+        Then the next contact decides: no socket listens for an ended process.
         """
         if self._process is None:
             return True
@@ -265,7 +265,7 @@ class Training:
         if theirs_ns is not None and abs(theirs_ns - own_ns) <= 2 * TOLERANCE_NS:
             ended = last.started_at + last.seconds - theirs_ns / 1e9
         elif message.history:
-            # Its monotonic clock is another (a time namespace), or it does not tell: an old version, whose unix
+            # Its monotonic clock is another (a time namespace), or it does not send it: an old version, whose unix
             # times are wrong if the wall clock was set since it attached.
             ended = now - (time.time() - last.started_at - last.seconds)
         else:

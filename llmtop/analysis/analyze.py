@@ -72,7 +72,7 @@ def analyze(
     read_unprofiled_step: Callable[[], UnprofiledStep] | None = None,
     page: bool = False,
 ) -> Report:
-    """Read a capture and say what it shows.
+    """Read a capture and return its report.
 
     Args:
         path: an nsys SQLite export, a .nsys-rep, a Chrome trace (plain or gzipped), or a folder with one or, from
@@ -92,7 +92,7 @@ def analyze(
     info = read_capture_info(file.path)
     read_step = read_unprofiled_step or (lambda: info.unprofiled_step)
     trace = open_trace(file, limits)
-    # nsys knows pids alone; whoever asked for the capture knew the ranks.
+    # nsys knows pids alone; capture.json has the ranks.
     trace.ranks = trace.ranks or [model.TracedRank(pid, rank, 0) for pid, rank in info.ranks.items()]
     report = analyze_trace(trace, steps, info.command, limits, read_step, page=page)
     return structs.replace(report, environment=read_environment(file.path))
@@ -169,12 +169,12 @@ def _measure(
     *,
     read_unprofiled_step: Callable[[], UnprofiledStep],
 ) -> Measurements:
-    """All figures from which findings are made: of all lanes, and of the steps of the process that is judged.
+    """Return all figures from which findings are made: of all device timelines, and of the judged process's steps.
 
     Args:
         trace: what was read of a capture.
         command: of the training.
-        lanes: its timelines, one for each process and GPU.
+        timelines: one for each process and GPU.
         steps: its whole steps, by pid.
         phases: their phases, by pid.
         read_unprofiled_step: returns how long the training's steps took before and after the capture.
@@ -225,7 +225,7 @@ def _roofline(trace: model.Trace, measured: Measurements) -> str:
 
 
 def _check_limits(trace: model.Trace, limits: Limits) -> None:
-    """Refuse what would be judged lane by lane and process by process for hours.
+    """Refuse captures with too many processes or devices, whose analysis would take hours.
 
     Raises:
         UnusableInput: there are too many of them.

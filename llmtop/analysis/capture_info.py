@@ -1,4 +1,4 @@
-"""What the folder of a capture says besides its trace: capture.json, as far as a report needs it."""
+"""Facts about a capture besides its trace: capture.json, as far as a report needs it."""
 
 from __future__ import annotations
 

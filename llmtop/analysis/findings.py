@@ -28,7 +28,7 @@ from llmtop.trace import model
 
 RECORDS_LOST: Final = "records_lost"
 LEAST_REPORTED_PCT = 3.0
-"""A cause with less of the step than this is not worth a finding."""
+"""A cause with a smaller share of the step makes no finding."""
 CRITICAL_PCT = 40.0
 STANDS_OUT_PCT = 20.0
 """What the host was in for less of the idle time than this is not named."""
@@ -74,7 +74,7 @@ class Measurements:
 
 
 def findings(measured: Measurements) -> tuple[Finding, ...]:
-    """All findings, the gravest first; before them what makes the others doubtful.
+    """Return all findings, the most severe first; before them those that make the others doubtful.
 
     A capture that no verdict can rest on gets no advice but how to take a better one.
     """
@@ -191,7 +191,7 @@ def _loss_findings(measured: Measurements) -> list[Finding]:
             continue
         severity: Severity = "info"
         named = verdict == judgement.verdict or verdict == next(iter(judgement.lost))
-        # At the border nobody is warned: a healthy run lies there as often as not.
+        # At the threshold there is no warning: a healthy run is there as often as not.
         lost = judgement.verdict != "gpu_bound" and judgement.total >= BORDER_PCT + NEAR_PCT
         if lost and (named or share >= BORDER_PCT):
             severity = "critical" if share >= CRITICAL_PCT else "warning"
@@ -224,7 +224,7 @@ def _host_during_loss(
 
 
 def _share_basis(timeline: DeviceTimeline) -> str:
-    """What the shares of a lane are of, in words."""
+    """Return what the shares of a device are of, in words."""
     return "of the step" if timeline.counted else "of the time from first to last device activity"
 
 
@@ -332,7 +332,7 @@ def _straggler_finding(measured: Measurements) -> Finding | None:
 
 
 def _rank_label(measured: Measurements, timeline: DeviceTimeline) -> str:
-    """A lane in words, by its rank where that is known."""
+    """Return the label of a device timeline, by its rank where known."""
     rank = measured.ranks.get(timeline.process)
     return (
         f"GPU {timeline.device} (pid {timeline.process})"

@@ -1,4 +1,4 @@
-"""What an expert looks for first: the kernel with the most time, fp32 on tensor cores, time spent copying."""
+"""What an expert checks first: the kernel with the most time, fp32 on tensor cores, time spent copying."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def _copies_finding(measured: WorkMeasurements) -> WorkFinding | None:
 
 
 def _hot_kernel_finding(measured: WorkMeasurements, timeline: DeviceTimeline) -> WorkFinding | None:
-    """The kernel with the most time, with the line that looks at some launches of it in a later step."""
+    """The kernel with the most time, with the command that profiles some of its launches in a later step."""
     compute = [row for row in measured.kernels if row.kind != "NCCL"]
     if not compute or not timeline.kernels_known:
         return None

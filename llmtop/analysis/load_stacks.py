@@ -26,8 +26,7 @@ _RANK = re.compile(r"rank(\d+)\.folded$")
 
 
 class _ReportHead(msgspec.Struct):
-    """What tells a report on stacks from one on a trace, which has no processes, and from a snapshot, which has no
-    engine."""
+    """Fields that identify a report on stacks: a trace report has no processes, and a snapshot has no engine."""
 
     engine: str = ""
     processes: msgspec.Raw = msgspec.Raw()

@@ -1,4 +1,4 @@
-"""Which ceiling the evidence points at: launching, memory or compute; and what only ncu can tell."""
+"""The limit that the evidence points at: launches, memory or compute; and what only ncu can measure."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def _gemm_rates_text(gemms: tuple[GemmTime, ...]) -> str:
 
 
 def _counters_text(breakdown: TimeBreakdown | None, shapes: bool) -> str:
-    """What only counters can tell, and which tool reads them."""
+    """Return what only hardware counters show, and the tool that reads them."""
     if breakdown is not None and breakdown.vendor in ("CPU", "Google"):
         return ""
     if breakdown is not None and breakdown.vendor == "AMD":

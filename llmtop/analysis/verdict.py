@@ -56,7 +56,7 @@ CAUSE_OF: dict[str, LossId] = {
     "other_process": "idle",
     "unknown": "unknown",
 }
-"""Which verdict a cause of idle time counts for; `KERNEL_GAPS` is told apart."""
+"""Which verdict a cause of idle time counts for; `KERNEL_GAPS` is separate."""
 
 
 _VERDICTS: Final[dict[LossId, Verdict]] = {
@@ -79,7 +79,7 @@ class Judgement:
     verdict: Verdict
     timeline: DeviceTimeline | None
     lost: dict[LossId, float]
-    """Of the judged lane: percent of whole steps by verdict, the largest first."""
+    """Of the judged device: percent of whole steps by verdict, the largest first."""
     second: LossId | None = None
     at_border: bool = False
     whole_lost_pct: float = 0.0
@@ -91,7 +91,7 @@ class Judgement:
     lacks: str = ""
     """Why the verdict is unknown, as the end of a sentence; "" where it is not for lack of evidence."""
     correction: Correction = UNCORRECTED
-    """What of `loss_shares` was corrected by the undisturbed run."""
+    """Correction of `loss_shares` by the unprofiled step."""
 
     @property
     def step_seconds(self) -> float | None:
@@ -104,7 +104,7 @@ class Judgement:
 
     @property
     def total(self) -> float:
-        """All that is lost on the lane that is judged, in percent of whole steps."""
+        """Total loss on the judged device, in percent of whole steps."""
         return sum(self.lost.values())
 
 
@@ -227,11 +227,11 @@ def _setup_text(timeline: DeviceTimeline, gaps: Gaps) -> str:
 
 
 def _judged_timeline(timelines: list[DeviceTimeline], gaps: list[Gaps], incomplete: Collection[int]) -> int:
-    """Which lane the verdict is about.
+    """Return the index of the device timeline that the verdict is about.
 
-    A process may touch a device in passing (every rank of torchrun can leave a context on GPU 0): lanes with less
-    than a hundredth of the busiest one's work are not judged. Without NCCL nobody waits for anybody, and the lane
-    that loses most is told.
+    A process may touch a device in passing (every rank of torchrun can leave a context on GPU 0): timelines with
+    less than a hundredth of the busiest one's work are not judged. Without NCCL no rank waits for another, and the
+    one that loses most is judged.
     """
     work = [timeline.busy.total for timeline in timelines]
     real = [i for i in range(len(timelines)) if work[i] * 100 >= max(work)]

@@ -154,7 +154,7 @@ def removable_captures(
     Args:
         captures: the newest first.
         keep: how many stay, the baseline not counted where it is older.
-        baseline: the folder that is marked; None: none is.
+        marked_baseline: the folder that is marked; None: none is.
     """
     return [one for one in captures[keep:] if one.state != "running" and one.path != marked_baseline and one.info]
 

@@ -69,6 +69,25 @@ def _parameters(function: Function) -> dict[str, str]:
     return {name: annotation for name, annotation in found.items() if name not in {"self", "cls"}}
 
 
+def _entries(section: str) -> Iterator[tuple[list[str], str]]:
+    """Yield the names and the text of each entry of Args; an entry without a name has its first word for it."""
+    for entry in _ENTRY.findall(section):
+        named = _NAMED_ENTRY.fullmatch(entry)
+        names, text = (named[1], named[2]) if named else (entry.split()[0], entry)
+        yield [name.lstrip("*") for name in names.split(", ")], text
+
+
+def stale_arguments() -> Iterator[str]:
+    """Yield each name under Args that is no parameter, in all functions and methods."""
+    for path in sorted(file for package in PACKAGES for file in (ROOT / package).rglob("*.py")):
+        for function in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(function, Function):
+                section = dict(_SECTION.findall((ast.get_docstring(function) or "") + "\n")).get("Args", "")
+                described = {name for names, _ in _entries(section) for name in names}
+                for name in sorted(described - _parameters(function).keys()):
+                    yield f"{path.relative_to(ROOT)}:{function.lineno} {function.name}: {name}"
+
+
 def fault(function: Function) -> str | None:
     """Return why the sections of a docstring do not count; None where they do."""
     document = ast.get_docstring(function) or ""
@@ -76,15 +95,11 @@ def fault(function: Function) -> str | None:
     if not sections:
         return "no sections"
     parameters, described = _parameters(function), set()
-    for entry in _ENTRY.findall(sections.pop("Args", "")):
-        named = _NAMED_ENTRY.fullmatch(entry)
-        if named is None:
-            return f"no name and colon: {entry[:40]}"
-        names = [name.lstrip("*") for name in named[1].split(", ")]
+    for names, text in _entries(sections.pop("Args", "")):
         unknown = [name for name in names if name not in parameters]
         if unknown:
             return f"no parameter {unknown[0]}"
-        if _is_hollow(named[2], *names, *(parameters[name] for name in names)):
+        if _is_hollow(text, *names, *(parameters[name] for name in names)):
             return f"nothing said of {names[0]}"
         described |= set(names)
     missing = [name for name in parameters if _UNIT.search(name) and name not in described]

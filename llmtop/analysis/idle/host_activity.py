@@ -1,4 +1,4 @@
-"""What the threads that launch a lane's work did, as sets of instants: calls that wait or copy, input, silence."""
+"""Activity of the threads that launch a device's work, as sets of spans: waits, copies, input, quiet time."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ take longer from one launch to the next."""
 
 @dataclass(frozen=True)
 class HostActivity:
-    """What the launching threads of a lane did, as sets of instants."""
+    """Activity of the launching threads of a device timeline, as sets of spans."""
 
     input_ranges: Spans
     copy: Spans
@@ -49,7 +49,8 @@ class HostActivity:
 
 @dataclass(frozen=True)
 class _Calls:
-    """What the launching threads of a lane called: the same for all lanes of a process that share them."""
+    """Calls of the launching threads of a device timeline; shared by all timelines of a process with these
+    threads."""
 
     rows: Ns
     """Which rows of `Trace.calls` these are."""

@@ -1,4 +1,4 @@
-"""Kernels that a process launched and that the capture does not have: the device looks idle while they ran.
+"""Kernels that a process launched and that the capture does not have: the device appears idle while they ran.
 
 Seen with nsys 2025.3.1 on an H200: in a process that it has collected from before, a later collection may lack all
 kernels that one thread launched, or all of them. CUPTI joins a kernel to its launch by a correlation id, so each

@@ -44,7 +44,7 @@ class DeviceTimeline:
 
     @functools.cached_property
     def ops(self) -> model.DeviceOps:
-        """The device work of this lane, in order of its start."""
+        """The device work of this timeline, by start."""
         return self.trace.ops.select(self.rows)
 
     @functools.cached_property

@@ -29,7 +29,7 @@ def phase_times(steps: ProcessSteps, phases: list[PhaseSpans], timelines: list[D
     Args:
         steps: of the process.
         phases: of the process.
-        lanes: of the same process; each has rows of its own.
+        timelines: of the same process; each has rows of its own.
     """
     if not len(steps):
         return []
@@ -80,7 +80,7 @@ class _DevicePhases:
 
     timeline: DeviceTimeline
     rows: Ns
-    """The lane's ops whose launch is known."""
+    """The timeline's ops with a known launch."""
     launched_at: Ns
     """When each of them was launched."""
     idle: Spans
@@ -100,7 +100,7 @@ class _DevicePhases:
         """Of the phase that the host was in during `host`, in which it launched the `chosen` ones of `rows`."""
         timeline = self.timeline
         idle = iv.intersection(self.idle, host).total
-        # Without a launch that is known nothing can be said of what the device did for a phase.
+        # Without a known launch the device time of a phase is unknown.
         if not len(self.rows) or not timeline.counted:
             return _PhaseFigures(timeline.device, None, None, idle)
         rows = self.rows[chosen]

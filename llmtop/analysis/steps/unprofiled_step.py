@@ -1,9 +1,9 @@
-"""What a step costs without the profiler: shares of the undisturbed step in place of the captured one.
+"""Corrects the profiler's overhead: shares of the unprofiled step in place of the captured one.
 
-A profiler slows the host at each operator and each CUDA call; kernels take as long as before. So device time a
-step is true, the gaps are too long, and what a host that is slowed down loses most time to is launching. The
-training told how long its steps were before and after the capture: what a captured step took beyond that is taken
-from the idle time, from launching first, then from what else the host was late with.
+A profiler slows the host at each operator and each CUDA call; kernels take as long as before. So device time per
+step is correct, the gaps are too long, and most of the extra time is launching. The training reported its step
+times before and after the capture: what a captured step took beyond that is taken from the idle time, from
+launching first, then from what else the host was late with.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from llmtop.report.model import Correction
 VARIES_PCT = 20.0
 """Steps before and after that differ by more are no measure of what a step takes."""
 _LONGEST = 1.2
-"""Part of the captured step. An undisturbed step beyond this and `SHORTEST` is not the step that the capture shows
-(a range of the script may mark a part of one)."""
+"""Part of the captured step. An unprofiled step beyond this and `SHORTEST` is not the captured step (a range of
+the script may mark a part of one)."""
 _HOST_PACED: tuple[LossId, ...] = ("launch_bound", "input_bound", "sync_bound", "idle", "unknown")
 """What a host that is slowed down loses time to; of these launching first."""
 
@@ -90,7 +90,7 @@ def _subtract_overhead(lost: dict[LossId, float], added: float) -> dict[LossId, 
     """Seconds a step by loss, less what the profiler added to a step."""
     left = dict(lost)
     if added < 0:
-        # The undisturbed steps are the longer ones: what they spend beyond the captured ones is not recorded.
+        # The unprofiled steps are the longer ones: their extra time is not in the capture.
         left["idle"] = left.get("idle", 0.0) - added
         return left
     launching = min(left.get("launch_bound", 0.0), added)

@@ -18,7 +18,7 @@ from llmtop.trace import model
 from llmtop.trace.intervals import Ns
 
 _MOST_SPANS = 1500
-"""A row: more than the pixels of a screen; what is denser is joined and says how much of it is filled."""
+"""Pieces per row: more than the pixels of a screen; denser events are joined, with their filled share."""
 _MOST_EVENTS = 5000
 """Without steps the timeline shows the beginning of the capture, this many pieces of device work."""
 _LONGEST_TEXT = 160

@@ -67,7 +67,7 @@ class RankState:
         Args:
             rank: its times are by the wall clock.
             now: unix seconds without any setting of the wall clock.
-            set_by: seconds by which the wall clock was set.
+            clock_shift: seconds by which the wall clock was set.
         """
         self._set_by = clock_shift
         self.judged_by = None
