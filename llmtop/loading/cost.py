@@ -1,9 +1,9 @@
-"""Which cost of loading makes a training wait: a cause with its evidence, or "unknown".
+"""Finds the cost of loading that makes a training wait: a cause with its evidence, or "unknown".
 
 `decide` is pure: stacks, states and rates in, one `LoadingCost` out; the report, the alert, the screen of stacks
-and every `--json` say what it says. What it asks, in this order:
+and every `--json` show its result. What it asks, in this order:
 
-1. Does the training wait? Under `LEAST_WAIT_PCT` of its own thread's looks in the loader there is no finding. It
+1. Does the training wait? Under `LEAST_WAIT_PCT` of its own thread's samples in the loader there is no finding. It
    is the alert input_bound's threshold (10 %; others warn from 5 % on).
 2. Does one worker hold the others up ("slow_worker")? It is busy most of the time and each other less than half as
    long, while the training waits: a DataLoader gives batches in order, so all wait for the last. If it only
@@ -17,12 +17,12 @@ and every `--json` say what it says. What it asks, in this order:
    only if c is most of b.
 4. Else the kind of work or waiting that takes most of the time in which batches are prepared: a word is said only
    if it takes more than half, by the lower end of Wilson's 95 % interval of that share (E. B. Wilson, JASA 22,
-   1927) over the looks, so that few looks name nothing. Of several that are near, none is named.
+   1927) over the samples, so that few samples name nothing. Of several that are near, none is named.
 
 Code that belongs to no known library is "too_few_workers" where more workers would run: it can be done in more
 processes whatever it is. Where the training leaves less than half of the CPU that a worker takes, one more would
 take it from the others: that is "own_code". Where they wait for CPUs that others have, nothing is named. A sleep,
-and what is moved between processes, is told and names nothing.
+and what is moved between processes, is reported and names nothing.
 
 Workers that would suffice: N workers busy for b of the time make one batch a step; without waiting a step takes
 1 - w of what it takes now, so N b / (1 - w) are needed, if a worker of more is not slower. That is a lower
@@ -67,7 +67,7 @@ def decide(
     """What the loader's time goes into; None where the training does not wait for it, or was not seen.
 
     Args:
-        seen: what was looked at.
+        seen: stacks, states and rates of one window.
         calls: what the line of a frame calls (`llmtop.loading.source.SourceFiles.calls`).
         is_generator: whether the function of a frame has a yield.
     """
@@ -204,7 +204,7 @@ def _needed(found: LoadingShares) -> int | None:
 
 
 def _wilson(part: int, whole: int) -> tuple[float, float]:
-    """The 95 % interval of a share, by how many of how many looks had it."""
+    """Return the 95 % interval of a share, from the samples that have it and all samples."""
     if whole <= 0:
         return 0.0, 1.0
     share, z2 = part / whole, _Z95 * _Z95

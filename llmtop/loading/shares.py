@@ -1,6 +1,6 @@
 """What each thread that prepares batches spends its time on: stacks and the kernel's states put together.
 
-A stack says in which code a thread is, the kernel whether it runs there or what it waits for. What it waits for
+A stack shows in which code a thread is, the kernel whether it runs there or what it waits for. What it waits for
 wins: a thread within PIL whose pages come from a slow disk waits for the disk. States and stacks are counted
 beside each other and not at the same instants, so a share is taken from the kinds of code that such a wait can
 stand in, first from those that it mostly does.
@@ -77,10 +77,10 @@ class LoadingShares:
 
 
 def loading_shares(seen: LoaderSamples, calls: Calls, is_generator: IsGenerator) -> LoadingShares | None:
-    """What the threads that load do; None where the training's own thread was not seen.
+    """Return the time shares of the loading threads; None where the training's own thread was not sampled.
 
     Args:
-        seen: what was looked at.
+        seen: stacks, states and rates of one window.
         calls: what the line of a frame calls (`llmtop.loading.source`).
         is_generator: whether a frame's function has a yield.
     """
@@ -215,7 +215,7 @@ def _thread(
 
 
 def _take_waits(one: LoaderThread, states: Counter[Waits], others_cpu: float, *, trains: bool) -> None:
-    """Give to what the kernel says a thread waits for what its stacks gave to the code that it stands in."""
+    """Move the share of the kernel's waits from the code in which these waits occur."""
     total = sum(states.values())
     part = {name: number / total for name, number in states.items()}
     _take(one, "disk", part.get("disk", 0.0))

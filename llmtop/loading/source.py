@@ -1,9 +1,9 @@
-"""What a line of a script calls, and whether a function has a yield: read from the script's file.
+"""Calls of a line of a script, and whether a function has a yield: read from the script's file.
 
 Libraries in C have no frames of Python (cv2, tokenizers, zlib): the innermost frame is the line that calls them.
 Names are followed through imports and plain assignments of the same file, and no further: `self.tok =
-Tokenizer.from_file(...)` makes `self.tok.encode(...)` a call of tokenizers. A file that is gone, is too large or
-has changed since says nothing.
+Tokenizer.from_file(...)` makes `self.tok.encode(...)` a call of tokenizers. A file that is gone, too large or
+changed since gives nothing.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class _Source:
         return tuple(dict.fromkeys(name for name in found if name))
 
     def _full(self, node: ast.expr, depth: int = 0) -> str:
-        """The full name of what an expression is or comes from; "" where that cannot be told."""
+        """Return the full name of what an expression is or comes from; "" where unknown."""
         if isinstance(node, ast.Call | ast.Subscript) and depth < _DEEPEST:
             return self._full(node.func if isinstance(node, ast.Call) else node.value, depth + 1)
         if not isinstance(node, ast.Name | ast.Attribute) or depth >= _DEEPEST:

@@ -1,4 +1,4 @@
-"""What is said of a cost of loading: one sentence with its numbers, and what to do."""
+"""Wording of a cost of loading: one sentence with its numbers, and the advice."""
 
 from __future__ import annotations
 
@@ -101,7 +101,8 @@ def advice_of(cost: LoadingCost) -> str:
 
 
 def _work_name(name: str, cost: LoadingCost) -> str:
-    """What a kind of work is called; of files with where their bytes come from, as far as the kernel tells."""
+    """Return the name of a kind of work; of files with the origin of their bytes, as far as the kernel reports
+    it."""
     if name != "file" or cost.read_bytes_per_s is None:
         return _IS[name]
     some = cost.read_bytes_per_s >= _SOME_BYTES_PER_S

@@ -2,8 +2,8 @@
 
 QUIET_S = 5.0
 QUIET_STEPS = 5.0
-"""No step for so many seconds, and for so many times the usual one, is worth a look at the collectives: by the
-training itself (`wire.Collectives`), and by a monitor that asks NCCL."""
+"""After this many seconds and multiples of the usual step time without a step, the collectives are checked: by the
+training itself (`wire.Collectives`), and by a monitor that queries NCCL."""
 STALLED_SECONDS = 60.0
 STALLED_STEPS = QUIET_STEPS
 """Stalled is: alive, and no step, nor other work that can be seen, for max(STALLED_SECONDS, STALLED_STEPS times

@@ -42,8 +42,8 @@ from llmtop.step_history.whole_steps import WholeStep
 
 BLOCK_STEPS = 8
 BLOCK_SECONDS = 0.5
-"""A block is so many steps and lasts so long at least: a training of a thousand steps a second is looked at no
-more often than one of sixteen."""
+"""Least steps and seconds of a block: a training of a thousand steps per second is evaluated no more often than
+one of sixteen."""
 BASE_BLOCKS = 32
 """Blocks that say what is usual now."""
 SINCE_BLOCKS = 64
@@ -71,7 +71,7 @@ ENOUGH = 16
 FEW = 2.0
 """How much more a change must be at first: three times as much as a logarithm, twice after 32 blocks."""
 MOST_PARTS = 16
-"""Parts of a step that are looked at one by one."""
+"""Parts of a step that are compared one by one."""
 WITH_THE_STEP = 0.5
 """What the step must be longer by, of what a part is: CUDA is asynchronous, and a wait moves between phases."""
 HELD_SHARE = 0.6
@@ -118,7 +118,7 @@ class StepChanges:
 
     @property
     def rare(self) -> RareSteps | None:
-        """The long steps that come now and then and cost most, if they cost anything to speak of."""
+        """The rare long steps that cost most; None where none cost enough to be reported."""
         return self._rare.costliest()
 
     @property
@@ -273,7 +273,7 @@ class StepChanges:
     # ---- what was found ----
 
     def _confirm_or_hold(self, found: ChangePoint, run: list[WholeStep] | None) -> bool:
-        """Tell it now, or hold it back until it has lasted."""
+        """Report it now, or hold it back until it has lasted."""
         since = self._since(found)
         after = make_block(run, 0) if run else None
         level = after.level if after else level_of(since)
