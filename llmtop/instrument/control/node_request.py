@@ -52,16 +52,16 @@ class AskedHere:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a rank is at it."""
+        """Whether a rank has not ended it yet."""
         return any(told.state not in ENDED for told in self._ranks.values())
 
     def forget(self) -> None:
-        """In a forked child: close its copies of the connections, and say nothing on them."""
+        """In a forked child: close its copies of the connections, and send nothing on them."""
         for peer in (*self._greeting, *self._peers.values()):
             peer.channel.close()
 
     def begin(self) -> None:
-        """Ask the ranks that are meant."""
+        """Send the request to the chosen ranks."""
         greeting = self._greeted()
         wanted = None if self._ask.ranks is None else set(self._ask.ranks)
         mine = {}
@@ -84,7 +84,7 @@ class AskedHere:
                 self._ask_rank(rank)
 
     def drain(self) -> None:
-        """Hear what the ranks have said since."""
+        """Read the ranks' messages since the last call."""
         for rank, peer in list(self._peers.items()):
             self._hear(rank, peer)
 
@@ -100,7 +100,7 @@ class AskedHere:
                 self._set(rank, state="failed", detail=f"it has ended: {error}"[:_LONGEST])
 
     def tell(self, store: TcpStore, keys: job_store.Keys, node: int) -> None:
-        """Write how it stands, where that is new; ends it when who asked has gone, or has had what was asked for.
+        """Write the state if it has changed; end the request when the requester has gone or has its results.
 
         Raises:
             StoreError: the store has gone.
@@ -121,7 +121,7 @@ class AskedHere:
             store.set(key, job_store.encode(self._status))
 
     def end(self, *, remove: bool = False) -> None:
-        """Call off what has not ended, and hang up.
+        """Cancel what has not ended, and close the connections.
 
         Args:
             remove: whether what has been written is for nobody.

@@ -54,7 +54,7 @@ def handle(request: wire.Pause | wire.Resume, recorder: Recorder, send: Send, as
         request: pause, or go on.
         recorder: whose steps end.
         send: tells the monitors; called from the training thread too.
-        asker: who asked: when it has gone, so has the pause.
+        asker: connection of the monitor: when it closes, the pause ends.
     """
     known = recorder.pause.request  # read once: the training thread takes it away when it is over
     known = known if isinstance(known, PauseUnderWay) else None
@@ -115,11 +115,11 @@ class PauseUnderWay:
 
     @property
     def is_over(self) -> bool:
-        """Whether nobody waits for it any more."""
+        """Whether it has ended, or its monitor has gone."""
         return self._ended or self._released.is_set() or self._asker.is_closed
 
     def arm(self) -> None:
-        """Hang the hook on the step boundary and tell so."""
+        """Hang the hook on the step boundary and report "armed"."""
         self._tell("armed")
         self._recorder.boundary_hook = self._at_boundary
 
@@ -174,7 +174,7 @@ class PauseUnderWay:
         """Wait until the GPUs have done what this process has launched; returns why they have not.
 
         In a thread, because such a wait has no limit of its own: the GPU may be at a collective for which another
-        rank is missing. A thread that is left waiting does no harm, and is told of at the end of the process.
+        rank is missing. A thread that is left waiting does no harm, and is waited for at the end of the process.
         """
         done, errors = threading.Event(), list[str]()
         try:

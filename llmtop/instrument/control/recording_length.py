@@ -118,7 +118,7 @@ class MemoryGrowth:
 
 
 def private_bytes() -> int:
-    """Return the resident memory of this process that no file backs; 0 where the system does not tell it."""
+    """Return the resident memory of this process that no file backs; 0 where the system does not report it."""
     with suppress(OSError, ValueError, IndexError), open("/proc/self/statm", "rb") as file:
         words = file.read(200).split()
         return (int(words[1]) - int(words[2])) * os.sysconf("SC_PAGE_SIZE")

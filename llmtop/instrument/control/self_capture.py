@@ -1,9 +1,9 @@
-"""Captures that this process takes of itself, when a monitor asks: torch.profiler, jax.profiler, memory.
+"""Captures that this process takes of itself at a monitor's request: torch.profiler, jax.profiler, memory.
 
 Starting torch.profiler in any other thread than the one it shall record gives an empty trace, and stopping it in
 another than it was started in ends the process with a segmentation fault. So the server thread only hangs a hook
 on the step boundary; the training thread itself starts, steps and stops; and a thread of the capture's own, which
-exists only then, writes the file. Whatever goes wrong is told and ends the capture, never the training.
+exists only then, writes the file. Any error is reported and ends the capture, never the training.
 
 A training that ends, or whose training thread ends, takes its capture with it: see `ending`.
 """
@@ -72,7 +72,8 @@ def handle(
         request: begin, or call off.
         recorder: whose steps are recorded.
         send: tells the monitor; called from a thread of the capture's own.
-        asker: who asked: a capture that begins at a certain step ends when it has gone. None: nobody who can go.
+        asker: connection of the monitor: a capture from a certain step on ends when it closes. None: no one can
+            disconnect.
     """
     global _running
     with _lock:
@@ -135,13 +136,13 @@ class SelfCapture:
                 one of a few steps is finished anyway. None: no one can disconnect.
         """
         self.request = request
-        # Who asked for a few steps and is gone finds them recorded; ten minutes would be recorded for nobody.
+        # A capture of a few steps is finished without its monitor; one of ten minutes is not.
         waits_long = request.at_step is not None or request.seconds is not None
         self._asker = asker if waits_long else None
         self.ended = threading.Event()
-        """Set when the last state has been told."""
+        """Set when the last state has been sent."""
         self._ending = threading.Lock()
-        """Taken by whoever ends it first."""
+        """Taken by the thread that ends it first."""
         self._recorder = recorder
         self._send = send
         self._length = RecordingLength(request)
@@ -157,7 +158,7 @@ class SelfCapture:
         self._partial = request.path + ".part"
 
     def arm(self) -> None:
-        """Hang the hook on the step boundary and tell so."""
+        """Hang the hook on the step boundary and report "armed"."""
         refusal = self._refusal()
         if refusal:
             self._end("failed", refusal)
@@ -220,7 +221,7 @@ class SelfCapture:
         return self._passed_already() or RECORDINGS[self.request.engine].refusal()
 
     def _passed_already(self) -> str:
-        """Why the step that was asked for cannot be the first, as far as the steps that have ended tell."""
+        """Return why the requested step cannot be the first one, judged by the steps that have ended."""
         if self.request.at_step is None or not self._recorder.ring.count:
             return ""
         ring = self._recorder.ring

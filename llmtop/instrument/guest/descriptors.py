@@ -2,7 +2,7 @@
 
 The number then belongs to whatever the script opens next, and to write to it or close it would harm that. The
 kernel knows a socket by its inode, which stays the same in forked children; so before each use of a number its
-inode is looked at. A `select.poll` is used rather than an epoll, because that has no descriptor to lose.
+inode is checked. A `select.poll` is used rather than an epoll, because that has no descriptor to lose.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ writes to stderr must not reach a monitor."""
 
 
 class Channel(socket.socket):
-    """A socket that does nothing, and does not even close itself, once its number is somebody else's."""
+    """A socket that does nothing, and does not even close itself, once its number belongs to the script."""
 
     _inode: tuple[int, int] | None = None
 

@@ -1,4 +1,4 @@
-"""What a script passes, made safe to keep, and what is said of our own failures.
+"""Makes values of the script safe to keep, and reports llmtop's own failures.
 
 Nothing here waits, or raises anything but what a signal's handler of the script's has raised.
 """
@@ -23,7 +23,8 @@ _SHOWN = 40
 _warned: set[str] = set()
 """What this process has been warned about. A forked child, which may have a log of its own, begins anew."""
 _said = False
-"""Whether it was said that publishing is off. A forked child does not repeat it: one line is enough for a job."""
+"""Whether it was printed that publishing is off. A forked child does not repeat it: one line is enough for a
+job."""
 
 os.register_at_fork(after_in_child=_warned.clear)
 
@@ -90,19 +91,18 @@ def describe(value: object) -> str:
 
 
 def warn(about: str, sentence: str) -> None:
-    """Say in the training's log that something it told llmtop cannot be used; once for what it is about."""
+    """Warn in the training's log that a value passed to llmtop cannot be used; once per subject."""
     if about not in _warned:
         _warned.add(about)
         _say(sentence)
 
 
 def log_once(error: BaseException, aloud: bool = False) -> None:
-    """Say on stderr why publishing is off.
+    """Print on stderr why publishing is off.
 
     Args:
-        error: why. What the user can mend (`NotPossibleHere`) is said once; the rest only to who asks by
-            LLMTOP_DEBUG.
-        aloud: whether this process speaks for its job: one line is enough for all ranks of a machine.
+        error: why. What the user can fix (`NotPossibleHere`) is printed once; the rest only with LLMTOP_DEBUG.
+        aloud: whether this process prints for its job: one line is enough for all ranks of a machine.
     """
     global _said
     quiet = bool(os.environ.get("LLMTOP_QUIET"))

@@ -24,8 +24,8 @@ _FAULTS = {signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.S
 
 _POLL_MS = 5
 _IMPORT_SECONDS = 0.1
-"""How long an exit waits for a thread that is within an import: usual ones take 20 to 50 ms, and nobody knows how
-long one over a network takes."""
+"""How long an exit waits for a thread that is within an import: usual ones take 20 to 50 ms, and one over a
+network may take any time."""
 _IMPORT_CODE = "<frozen importlib._bootstrap>"
 """In which file Python's tracebacks place the function that imports."""
 
@@ -78,7 +78,7 @@ class Thread:
         return not self._alive.locked()
 
     def _is_importing(self) -> bool:
-        """Whether the thread is within an import: looks for the file, executes it, or waits for its lock."""
+        """Whether the thread is within an import: searches the file, executes it, or waits for its lock."""
         frame = sys._current_frames().get(self._ident)
         while frame is not None and frame.f_code.co_filename != _IMPORT_CODE:
             frame = frame.f_back

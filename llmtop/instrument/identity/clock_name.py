@@ -10,7 +10,7 @@ import os
 def clock_name() -> str:
     """A name for it: the machine's boot, and the time namespace that the process is in. Empty where unknown.
 
-    A host's name says neither: containers of one machine have different ones, and two machines the same.
+    A host name identifies neither: containers of one machine have different ones, and two machines the same.
     """
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:

@@ -15,15 +15,15 @@ import torch
 from torch import nn
 
 MAX_NODES = 10_000
-"""Of an autograd graph that are looked at."""
+"""Nodes of an autograd graph that are visited."""
 MAX_UNSEEN_CLASSES = 512
-"""Classes of modules whose instances nobody sees; more are not tried."""
+"""Most classes tried for modules hidden from the garbage collector."""
 _plain: Any = torch._C._disabled_torch_function_impl
 own_dict = object.__getattribute__
 
 
 class HeldParameter:
-    """A parameter, told by the module that holds it: keeps neither alive.
+    """A parameter identified by its module and name: keeps neither alive.
 
     torch swaps no tensor to which there is a weak reference: `Module.to` of a module with parameters of a class
     like DTensor would raise.
@@ -44,7 +44,7 @@ class HeldParameter:
 
 
 class FoundModules(NamedTuple):
-    """What a look at all objects of the process has found."""
+    """Result of a scan of all objects of the process."""
 
     roots: list[nn.Module]
     optimizers: list[Any]
@@ -73,7 +73,7 @@ def find_modules(*, trained: bool = True) -> FoundModules:
 
 
 def children(parents: Iterable[nn.Module], *, trained: bool = True) -> list[nn.Module]:
-    """The modules one level below that have something to train; containers are looked through.
+    """The modules one level below that have something to train; containers are replaced by their modules.
 
     Args:
         trained: False: also modules whose parameters are all frozen.

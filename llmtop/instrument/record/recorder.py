@@ -159,7 +159,8 @@ class Recorder(State):
         self.pending = NEVER
 
     def __reduce__(self) -> tuple[Callable[[], Recorder], tuple[()]]:
-        """Whoever pickles or copies something that leads here gets the recorder of the process that unpickles."""
+        """Pickling or copying an object that refers to the recorder gives the recorder of the process that
+        unpickles."""
         return get, ()
 
     def forget_step(self) -> None:
@@ -257,8 +258,8 @@ class Step:
             if get_ident() != r.thread:
                 r.enter_step_elsewhere(self)
                 return self
-            # A step within a step, an integration's around the script's own: the outer counts. Not one that nobody
-            # holds any more, which a signal's handler has torn out of its `with`.
+            # A step within a step, an integration's around the script's own: the outer counts. Not one without a
+            # reference, which a signal handler has torn out of its `with`.
             if r.open_step is not None:
                 if sys.getrefcount(r.open_step) > _HELD_BY_US:
                     return self

@@ -1,4 +1,4 @@
-"""How far this process is in the collectives of its process groups, told once its steps do not go on.
+"""Collective counters of this process's process groups, sent once no step ends for a while.
 
 torch's flight recorder counts them in the process, always and for every backend that it knows. To read its counts
 takes some µs from any thread, also while a collective hangs; its entries, which name the operation, are read only
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from llmtop.instrument.record.state import State
 
 SAMPLE_S = 1.0
-"""How often it is looked at then; twice the same counts make a standstill, told 5 to 7 s after the last step."""
+"""Sampling interval then; equal counters in two samples mean a hang, sent 5 to 7 s after the last step."""
 MOST_GROUPS = 64
 _USUAL = 32
 _C10D = "torch._C._distributed_c10d"
@@ -53,7 +53,7 @@ _decoder = msgspec.json.Decoder(_Dump)
 
 
 class Watched:
-    """What one monitor is told. An hour of waiting is one message."""
+    """State of one monitor. An hour of waiting is one message."""
 
     def __init__(self) -> None:
         self._looked_at = 0.0
@@ -61,7 +61,8 @@ class Watched:
         self._reported: list[wire.CollectiveCount] = []
 
     def news(self, recorder: State) -> wire.Collectives | None:
-        """What the monitor is to be told now: counts that stand still while no step ends, or that they do not."""
+        """Return the message to send now: counters that do not change while no step ends, or the end of that
+        state."""
         now = time.monotonic()
         if now - self._looked_at < SAMPLE_S:
             return None
@@ -91,7 +92,7 @@ def _counts() -> _Counts:
 
 
 def is_quiet(recorder: State) -> bool:
-    """Whether no step has ended for so long that it is worth a look; never before the first."""
+    """Return True if no step has ended for so long that collectives are checked; never before the first step."""
     ring = recorder.ring
     count = ring.count
     if not count:

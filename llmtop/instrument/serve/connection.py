@@ -58,12 +58,12 @@ class Monitor:
         self.history_until = 0
         """Steps below this number had finished when it subscribed."""
         self.hold_s = 0.0
-        """How long what is new may wait for what comes after it, in seconds, as the monitor says."""
+        """Seconds for which a message may be held back to be sent with the next ones, as the monitor asks."""
         self.lost = 0
         self.lively_at = float("-inf")
-        """When it was last looked whether it is to be told of a sign of life; monotonic seconds."""
+        """Monotonic seconds of the last check for a sign of life to send."""
         self.lively_ns = 0
-        """The last sign of life that it was told of, as perf_counter."""
+        """`perf_counter_ns` of the last sign of life sent to it."""
         self.collectives = Watched()
         self.facts_version = -1
         self.gpu_cursor = 0
@@ -76,7 +76,7 @@ class Monitor:
         self.outside_number = 0
         """Of the last `wire.Outside` that it was sent."""
         self.stalled_at = ""
-        """Where the training stands still, as it was told."""
+        """Where the training waits for a person, as last sent."""
 
     @property
     def has_unsent(self) -> bool:
@@ -120,7 +120,7 @@ class Monitor:
         return bodies
 
     def has_hung_up(self) -> bool:
-        """Whether the other end was closed before anything was said, as the rest of a flood of connections is."""
+        """Whether the other end closed before it sent anything, as in a flood of connections."""
         try:
             return not self.channel.recv(1, socket.MSG_PEEK)
         except BlockingIOError:

@@ -1,4 +1,4 @@
-"""The message in which a process says who it is."""
+"""The message by which a process identifies itself."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class Controls:
 
 
 def hello(recorder: State, controls: Controls) -> wire.Hello:
-    """All that this process says about itself now."""
+    """Return the current description of this process."""
     facts = recorder.facts
     return wire.Hello(
         version=__version__,

@@ -20,7 +20,7 @@ EVERY_S = 2.0
 HOOKED = 2.0
 """A phase that hooks open and close costs so many times the phase itself, with the hook and what it asks."""
 _STEPS = 64
-"""The last so many tell how many phases a step has."""
+"""Steps over which the number of phases is averaged."""
 
 
 class OverheadEstimate:

@@ -1,8 +1,8 @@
-"""The thread that speaks with monitors. With nobody there it sleeps in one system call, for good.
+"""The thread that serves monitors. Without a monitor it sleeps in one system call.
 
-While somebody is, the training thread wakes it at the end of a step through a pair of sockets, at most once every
-`HOLD_S`; shorter steps go together. No socket blocks. A monitor that reads too slowly is sent nothing more until
-it has taken what lies in its buffer, and what the ring has lost by then is counted as lost.
+With one, the training thread wakes it at the end of a step through a pair of sockets, at most once every `HOLD_S`;
+shorter steps go together. No socket blocks. A monitor that reads too slowly is sent nothing more until it has
+taken what lies in its buffer, and what the ring has lost by then is counted as lost.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ if TYPE_CHECKING:
 
 HOLD_S = 0.016
 """Steps that finish within this time of a message go into one; within 20 ms a step is to be out, unless all
-monitors have said that they can wait."""
+monitors accept a delay."""
 MOST_HOLD_S = 0.5
-"""At most, however long a monitor can wait: with the second in which it reads, a step is heard of within two."""
+"""At most, however long a monitor can wait: with the second in which it reads, a step is shown within two."""
 MOST_HELD = SIZE // 8
 """Where so many steps came within one hold it is the shortest again: the ring is to lose none."""
 MAX_MONITORS = 32
@@ -89,7 +89,7 @@ class Server:
         self._begun.acquire()
         self._listener: Channel | None = None
         self._knock: Channel | None = None
-        """What the training sends to, and `_knocked` hears."""
+        """Socket that the training thread writes to and `_knocked` reads."""
         self._knocked: Channel | None = None
         self._poll = descriptors.Poll()
         self._knocks = descriptors.Poll()
@@ -112,7 +112,7 @@ class Server:
         threads.wait_until(lambda: not self._begun.locked(), _LISTEN_WAIT_S)
 
     def wake(self) -> None:
-        """Have the thread look for something to send; from any thread, never blocks."""
+        """Wake the thread to send what is new; from any thread, never blocks."""
         try:
             if self._knock is not None:
                 self._knock.send(b"!")
@@ -121,7 +121,7 @@ class Server:
                 raise
 
     def send_state(self, state: wire.CaptureState | wire.PauseState | wire.OpRangesState) -> None:
-        """Tell all monitors how what one asked for goes; from any thread."""
+        """Send the state of a request to all monitors; from any thread."""
         self._states.append(state)
         self.wake()
 
@@ -149,7 +149,7 @@ class Server:
         ]
 
     def _forget_lost(self) -> None:
-        """Have Python close none of the numbers that are somebody else's by now."""
+        """Keep Python from closing descriptors that are the script's by now."""
         for channel in self._channels():
             if not channel.is_ours:
                 channel.close()
@@ -303,7 +303,7 @@ class Server:
             return
         oldest = next((known for known in self._monitors.values() if not known.subscribed), monitor)
         if len(self._monitors) >= MAX_MONITORS and monitor.since - oldest.since > _MAKES_ROOM_AFTER_S:
-            self._drop(oldest)  # which has not said what it wants
+            self._drop(oldest)  # which has not subscribed yet
         if len(self._monitors) >= MAX_MONITORS:
             self._refuse(monitor, f"{MAX_MONITORS} monitors are connected already; close one")
         else:
@@ -385,7 +385,7 @@ class Server:
             self.send_state(wire.PauseState(id=message.id, state="failed", detail=f"cannot pause: {error}"))
 
     def _mark_operators(self, monitor: Monitor, message: wire.OpRanges) -> None:
-        """A request costs a look at all objects of the process, as one for a capture does."""
+        """The request scans all objects of the process, as one for a capture does."""
         refusal = ""
         if message.want == "ready" and not self._captures_allowed.take():
             refusal = "captures are asked for too often: wait a few seconds"
@@ -480,7 +480,7 @@ class Server:
 
 
 def _announce() -> None:
-    """Have it said that the run is watched, if this process runs below `llmtop run`, which has put that there."""
+    """Print that the run is attached, if this process was started by `llmtop run`, which provides the launcher."""
     watch = sanitize.launcher()
     if watch is not None:
         watch.attached()

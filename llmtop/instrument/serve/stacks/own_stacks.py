@@ -1,10 +1,10 @@
 """The Python stacks of this process's own threads, for a monitor that cannot read them from outside.
 
-py-spy does that from outside, at no cost here, and is asked first; it does not know every version of Python, and
-not every system lets one process read another. Here a thread that exists only while somebody wants them looks at
-all others now and then. A look takes Python's lock for some 10 µs a thread, so there are `MAX_RATE_HZ` at most.
+py-spy does that from outside, at no cost here, and is tried first; it does not know every version of Python, and
+not every system lets one process read another. Here a thread that exists only during a request samples all others.
+A sample takes Python's lock for some 10 µs per thread, so there are `MAX_RATE_HZ` at most.
 
-No frame is kept past a look: it would keep alive all that its function holds, tensors too. What is kept is the
+No frame is kept after a sample: it would keep alive all that its function holds, tensors too. What is kept is the
 code and how far in it the frame was; lines are found out at the end.
 """
 
@@ -27,7 +27,7 @@ from llmtop.protocol import wire
 MAX_RATE_HZ: Final = 50.0
 MAX_SECONDS: Final = 600.0
 MAX_THREADS: Final = 256
-"""At one look, beside the main thread."""
+"""Most threads per sample, beside the main thread."""
 MAX_FRAMES: Final = 128
 """Of a stack, from the innermost on."""
 MAX_STACKS: Final = 4000
@@ -49,9 +49,9 @@ def handle(message: wire.SampleStacks | wire.StopSampling, tell: Tell, gone: Cal
     """Do what a monitor asks; called in the server thread, and returns at once.
 
     Args:
-        message: look, or tell what was seen.
-        tell: gives the answer to that monitor; from any thread.
-        gone: whether nobody wants it any more.
+        message: begin to sample, or send the samples now.
+        tell: sends the reply to that monitor; from any thread.
+        gone: returns True once the monitor has disconnected.
     """
     global _running
     with _lock:
@@ -69,7 +69,7 @@ def handle(message: wire.SampleStacks | wire.StopSampling, tell: Tell, gone: Cal
 
 
 def end_with_process() -> None:
-    """The process ends, and with it a look that is under way."""
+    """End the sampling under way; called when the process exits."""
     running = _running
     if running is not None and running.goes_on():
         running.enough.set()
@@ -77,7 +77,7 @@ def end_with_process() -> None:
 
 
 class OwnStackSampling:
-    """One request, from the first look to the answer."""
+    """One request, from the first sample to the reply."""
 
     def __init__(self, message: wire.SampleStacks, tell: Tell, gone: Callable[[], bool]) -> None:
         self.id = message.id
@@ -95,7 +95,7 @@ class OwnStackSampling:
         return not self.ended.is_set() and self._pid == os.getpid()
 
     def begin(self) -> None:
-        """Look: once here and now, or for a while in a thread of its own."""
+        """Sample once in this thread, or for a while in a thread of its own."""
         if not self._seconds:
             self._run()
             return
@@ -135,7 +135,7 @@ class OwnStackSampling:
 
 
 class StackSamples:
-    """What was seen in some looks."""
+    """Counted stacks of some samples."""
 
     def __init__(self) -> None:
         self._stacks: dict[tuple[int, tuple[_Place, ...]], int] = {}
@@ -143,7 +143,7 @@ class StackSamples:
         self._cut = 0
 
     def sample(self) -> None:
-        """Look at all threads but the one that looks."""
+        """Sample all threads but the calling one."""
         self._samples += 1
         mine, main, number = threading.get_ident(), threading.main_thread().ident, 0
         # Never the whole dictionary in a variable: it has this very frame too, and would keep itself alive.

@@ -1,8 +1,8 @@
-"""What a thread does, told from its Python frames: in words, and whether it waits for a person.
+"""Describes a thread by its Python frames: in words, and whether it waits for a person.
 
-No frame is kept past a look: it would keep alive all that its function holds, tensors too. For the same reason
-none is kept while a file is read, when the script runs on: on a file system that hangs that may take minutes.
-Nothing of the script's is asked or changed, and no file is read into Python's own caches.
+No frame is kept after a sample: it would keep alive all that its function holds, tensors too. For the same reason
+none is kept while a file is read, when the script runs on: on a file system that hangs that may take minutes. No
+object of the script is called or changed, and no file is read into Python's own caches.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _PROMPTS: Final = frozenset(
         ("pydevd", "_do_wait_suspend"),
     }
 )
-"""Package and function within which somebody is asked what to do next."""
+"""Package and function that prompt a person for input."""
 _BREAKPOINTS: Final = frozenset({"pdb", "cmd", "pudb", "pydevd"})
 _WAITS_WITHIN: Final = frozenset(
     {
@@ -81,9 +81,9 @@ class _Function(NamedTuple):
     name: str
     file: str
     is_library: bool
-    """Whether its file was installed, rather than written by whoever trains."""
+    """Whether its file was installed, rather than written by the user."""
     is_named: bool
-    """Whether what it does is its own affair, and not that of whoever called it."""
+    """Whether it is reported itself, rather than its caller."""
     compiles: bool
     """Whether it runs torch.compile's compiler."""
 
@@ -98,16 +98,16 @@ class _Place(NamedTuple):
 
 
 class StackDescription(NamedTuple):
-    """What one look at a thread has found."""
+    """Result of one sample of a thread."""
 
     words: str
-    """The line that says best what it does: "train.py:57 print(loss.item())"; "" where none does."""
+    """The most specific line: "train.py:57 print(loss.item())"; "" where none does."""
     waits_for: str
     """Where it waits for a person to say what comes next: "at a breakpoint"; "" where it does not."""
 
 
 class Sight:
-    """Looks at a thread now and then, and tells in words what it does."""
+    """Describes samples of a thread in words."""
 
     def __init__(self) -> None:
         self._functions: dict[CodeType, _Function] = {}
@@ -122,7 +122,7 @@ class Sight:
         self.__init__()  # type: ignore[misc]
 
     def describe(self, thread: int, step: int) -> StackDescription | None:
-        """Look at a thread that is alive; None where it runs no Python now.
+        """Describe the present stack of a live thread; None where it runs no Python now.
 
         Args:
             thread: as `threading.get_ident()` numbers it.
