@@ -136,7 +136,7 @@ class PreparedCaptures:
         return [PreparedTarget(PID, story=story) for story in ordered]
 
     def abilities(self) -> tuple[Ability, ...]:
-        """What each engine says: the one that they were recorded with can."""
+        """Return each engine's support: only that of the recording engine."""
         recorded = self._members()
         return tuple(
             Ability(name, True, "recorded")

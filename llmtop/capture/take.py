@@ -45,7 +45,7 @@ class Result:
     trace: Path | None
     """What `llmtop report` reads."""
     report: Any = None
-    """The analysis' Report; None where the engine makes none or it failed (then a note says why)."""
+    """The analysis' Report; None where the engine makes none or it failed (then a note gives the reason)."""
 
     @property
     def copy_command(self) -> str:
@@ -54,7 +54,7 @@ class Result:
 
     @property
     def open_command(self) -> str:
-        """How to look at it, after the copy."""
+        """Command that opens it, after the copy."""
         engine = engines.engine_named(self.info.engine)
         return open_command(
             self.folder if self.trace is None else engine.viewer_file(self.trace), engine.open_with
@@ -173,7 +173,7 @@ def _lock(plan: Plan, pid: int) -> CaptureLock:
 
 
 def _begin(job: CaptureJob, snapshot: TakeSnapshot) -> Info:
-    """Write capture.json as far as it is known, so that one that was cut short can be told from any folder."""
+    """Write capture.json as far as known, so that a capture that was cut short is recognized."""
     plan, first = job.plan, job.plan.first
     before = snapshot()
     info = Info(
@@ -366,7 +366,7 @@ def _write_environment(job: CaptureJob, info: Info) -> None:
 
 
 def _note_losses(info: Info, report: Any) -> None:
-    """Kernels that the tool lost are told first."""
+    """Kernels that the tool lost are reported first."""
     from llmtop.analysis.findings import RECORDS_LOST
 
     info.notes += [finding.summary for finding in report.findings if finding.id == RECORDS_LOST]
@@ -387,7 +387,7 @@ def _fail(job: CaptureJob, info: Info, error: BaseException) -> None:
     try:
         folders.write_info(job.folder, info)
     except (LlmtopError, OSError):
-        return  # a full disk is then what `error` says already
+        return  # a full disk is then already in `error`
 
 
 def copy_command(path: Path) -> str:
@@ -402,7 +402,7 @@ def copy_command(path: Path) -> str:
 
 
 def open_command(path: Path, open_with: str) -> str:
-    """How to look at a file once it has been copied: a command, or where to drop it."""
+    """Return how to open a file after the copy: a command, or where to drop it."""
     above = path.parent.parent.name if path.parent.name == TRACES else ""
     if path.name == TRACES:
         name = Path(path.parent.name) / path.name

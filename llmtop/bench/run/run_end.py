@@ -11,7 +11,7 @@ from llmtop.format import printable
 from llmtop.system import procfs
 
 MESSAGE_SECONDS = 10.0
-"""How often it is said what is waited for."""
+"""Interval between messages about the wait."""
 KILL_SECONDS = 30.0
 """How long a command has to end before --kill kills it: a checkpoint may be written at ctrl+c."""
 REMAINING_SECONDS = 30.0

@@ -1,4 +1,5 @@
-"""Records ranks on several nodes: asks once in the job's store, hears every node there, gathers the files."""
+"""Records ranks on several nodes: writes one request into the job's store, polls the nodes there, gathers the
+files."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ from llmtop.trace.files.file_kind import TRACES
 
 POLL_SECONDS = 1.0
 ANSWER_SECONDS = 5.0
-"""By then a node that hears has answered: it looks once a second, and its ranks have 1.5 s."""
+"""By then a listening node has answered: it polls once per second, and its ranks have 1.5 s."""
 CANCEL_SECONDS = 4.0
 """How long a call waits at its end for the nodes to have taken it back."""
 FILE_VISIBLE_SECONDS = 5.0
@@ -35,7 +36,7 @@ _MAX_NOTES = 20
 
 @dataclass
 class _Node:
-    """What one node has said."""
+    """State of one node."""
 
     status: NodeStatus
     changed_at: float
@@ -49,14 +50,14 @@ class _PendingRequest:
     keys: Keys
     number: int
     hosts: list[int]
-    """The nodes that hear, by number."""
+    """The listening nodes, by number."""
     asked_at: float = field(default_factory=time.monotonic)
     nodes: dict[int, _Node] = field(default_factory=dict)
     beat: int = 0
     polled_at: float = float("-inf")
 
     def ranks(self) -> dict[int, tuple[RankStatus, NodeStatus]]:
-        """How each rank is, as far as a node has said."""
+        """State of each rank, as far as a node has reported it."""
         return {one.rank: (one, node.status) for node in self.nodes.values() for one in node.status.ranks}
 
 
@@ -144,7 +145,7 @@ class MultiNodeEngine(Engine):
     # --- following -----------------------------------------------------------------------------------
 
     def _follow(self, job: CaptureJob, asked: _PendingRequest) -> None:
-        """Hear the nodes until every rank has ended, one way or the other."""
+        """Poll the nodes until every rank has finished or failed."""
         job.stage("start", f"it begins at step {job.plan.at_step}")
         silence = _SilenceTimeout(job)
         while not self._is_over(asked):
@@ -168,7 +169,7 @@ class MultiNodeEngine(Engine):
         job.report_progress(counts or "no node has answered yet")
 
     def _is_over(self, asked: _PendingRequest) -> bool:
-        """Whether nobody is left to be waited for."""
+        """Whether no rank is left to wait for."""
         now = time.monotonic()
         ranks = asked.ranks()
         late = now - asked.asked_at > ANSWER_SECONDS
@@ -257,7 +258,7 @@ class _SilenceTimeout:
 
 
 def _poll(asked: _PendingRequest) -> None:
-    """Tell that whoever asked is there, and hear the nodes."""
+    """Write the requester's heartbeat, and poll the nodes."""
     asked.polled_at = now = time.monotonic()
     asked.beat += 1
     asked.store.set(asked.keys.beat(asked.number), str(asked.beat).encode())

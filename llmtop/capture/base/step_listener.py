@@ -1,4 +1,4 @@
-"""The steps of the trainings under capture, heard from themselves, so that a window holds whole ones."""
+"""Receives the steps of the trainings under capture, so that a window holds whole ones."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from llmtop.protocol import client, wire
 from llmtop.system.wall_clock import WallClock
 
 HISTORY = 64
-"""Steps before the window that tell what a step took until then."""
+"""Steps before the window, from which the usual step time follows."""
 MAX_STEPS = 4096
 
 
 class StepListener:
-    """Listens to the trainings' own messages in a thread a training; one that cannot be heard counts no steps."""
+    """Reads the trainings' messages, in one thread per training; a training that cannot be reached counts no
+    steps."""
 
     def __init__(self, sockets: Iterable[tuple[int, Path]]) -> None:
         """Begin to listen.
@@ -33,7 +34,7 @@ class StepListener:
         self._steps: dict[int, list[wire.StepDone]] = {}
         self._offsets: dict[int, int] = {}
         self._own_offset_ns = WallClock().offset_ns()
-        """For trainings that do not tell theirs: they measure it once too."""
+        """For trainings that do not send theirs: they measure it once too."""
         self._connections: list[client.Connection] = []
         for pid, path in sockets:
             with suppress(LlmtopError, client.ConnectionClosed):
@@ -46,7 +47,7 @@ class StepListener:
 
     @property
     def publishing_pids(self) -> frozenset[int]:
-        """The pids that tell their steps."""
+        """Return the pids that report steps."""
         return frozenset(self._steps)
 
     def close(self) -> None:
@@ -68,7 +69,7 @@ class StepListener:
         with self._lock:
             kept = self._steps[pid]
             moved = self._update_offset(pid, message.unix_offset_ns)
-            if moved:  # the wall clock was set, by which windows are told
+            if moved:  # the wall clock was set; windows are by the new one
                 kept[:] = [replace(step, started_unix_ns=step.started_unix_ns + moved) for step in kept]
             kept += message.steps
             del kept[:-MAX_STEPS]
@@ -81,7 +82,7 @@ class StepListener:
         return offset_ns - before
 
     def unix_offset_ns(self, pid: int) -> int:
-        """What to take from the steps' unix times for a clock that nobody sets (`time.monotonic_ns`)."""
+        """Return the offset from the steps' unix times to `time.monotonic_ns`."""
         return self._offsets.get(pid, self._own_offset_ns)
 
     def steps_within(self, begin_ns: int, end_ns: int | None = None) -> dict[int, list[wire.StepDone]]:

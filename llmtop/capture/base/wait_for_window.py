@@ -13,7 +13,7 @@ SPARE_STEPS = 1
 """Where a loader runs between the ranges that mark the steps, N whole steps lie between N + 1 ranges."""
 SILENCE_SECONDS = 60.0
 """With no whole step for so long (or three median steps, if that is longer) the window closes with what it has:
-the training may be hung, and that is what somebody wants to see."""
+the training may be hung, and the capture shows where."""
 
 
 def wait_window(job: CaptureJob, begin_ns: int, is_full: Callable[[], bool] = lambda: False) -> list[str]:

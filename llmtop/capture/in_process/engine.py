@@ -1,4 +1,4 @@
-"""Captures that an attached training takes of itself: ask over its socket, follow what it says, take the file.
+"""Captures that an attached training takes of itself: send a request, follow its states, take the file.
 
 The training starts, steps and stops the recorder in its own thread, at step boundaries:
 instrument/control/self_capture.py.
@@ -76,7 +76,7 @@ class InProcessEngine(Engine):
             job.window = (begun, time.time_ns())
             job.stage("stop", "the training writes its file")
             _follow(job, requests, until=_ENDED)
-            job.raise_if_cancelled()  # a small file may have been there before anybody could look
+            job.raise_if_cancelled()  # a small file may have been there before the first check
         except BaseException:
             _cancel_all(requests)
             raise

@@ -66,7 +66,7 @@ class Collection:
     nsys: Nsys
     session: Session
     output: Path
-    """Where nsys was told to write, without a suffix."""
+    """Output path of nsys, without a suffix."""
     holder: subprocess.Popen[bytes]
     log_fd: int
     lock: CaptureLock
@@ -74,7 +74,7 @@ class Collection:
     is_released: bool = False
 
     def log(self) -> str:
-        """All that nsys said so far."""
+        """Return all output of nsys so far."""
         size = os.fstat(self.log_fd).st_size
         return os.pread(self.log_fd, size, 0).decode(errors="replace").replace("\r", "\n")
 
@@ -84,11 +84,11 @@ class Collection:
         return codes[-1] if codes else None
 
     def output_text(self) -> str:
-        """What nsys said for people, in one line."""
+        """Return nsys's error text in one line."""
         return words.failure_reason(_MARK.sub("", _GENERATED.sub("", self.log()))) or "it gave no reason"
 
     def written_reports(self) -> list[Path]:
-        """The files that nsys said it wrote."""
+        """Return the files that nsys reports as written."""
         return [Path(text) for text in _GENERATED.findall(self.log())]
 
     @property

@@ -66,9 +66,9 @@ class _SessionProcess:
     steps: deque[wire.StepDone] = field(default_factory=lambda: deque(maxlen=_HISTORY))
     """Its last ones."""
     finished: int = 0
-    """How many steps it had finished when it last said so."""
+    """Finished steps as of its last message."""
     offset_ns: int | None = None
-    """Unix time minus CLOCK_MONOTONIC, by which its last steps are told."""
+    """Unix time minus CLOCK_MONOTONIC, as of its last steps."""
     is_gone: bool = False
 
     @property
@@ -77,7 +77,7 @@ class _SessionProcess:
 
     @property
     def step_seconds(self) -> float:
-        """The median of its last steps; 0 where it has told none."""
+        """The median of its last steps; 0 without a step."""
         return statistics.median(map(step_seconds, self.steps)) if self.steps else 0.0
 
     @property
@@ -108,7 +108,7 @@ class _SessionProcess:
 
     @property
     def is_current(self) -> bool:
-        """Whether what it has told is of now."""
+        """Whether its last message is recent."""
         last = self.steps[-1] if self.steps else None
         if last is None:
             return False
@@ -153,7 +153,7 @@ class SessionPause:
 
     @property
     def step_seconds(self) -> float:
-        """The median of their medians; 0 where none has told a step."""
+        """The median of their medians; 0 without a step."""
         paces = [member.step_seconds for member in self._members]
         return statistics.median(paces) if paces else 0.0
 
@@ -256,7 +256,7 @@ class SessionPause:
         process alone, and for several that count differently: each then pauses after its present step."""
         behind = self._members if len(self._members) > 1 else []
         until = time.monotonic() + 3 * LEAD_SECONDS
-        while behind and time.monotonic() < until:  # a training sends no more to whom has not read for long
+        while behind and time.monotonic() < until:  # a training sends nothing to a reader that is far behind
             behind = [member for member in behind if member.read(0.02) and not member.is_current]
         self._read()
         counts = [member.finished for member in self._members]
@@ -304,7 +304,8 @@ def _belongs(connection: client.Connection, session_ids: frozenset[str], only_gp
 
 
 def can_pause(hello: wire.Hello | None, pid: int) -> bool:
-    """Whether it can be paused: it says so, and only for PyTorch can it know when its GPU is idle."""
+    """Whether it can be paused: its Hello has the feature, and only with PyTorch is it known when its GPU is
+    idle."""
     return hello is not None and hello.pauses and (hello.torch is not None or not procfs.uses_gpu(pid))
 
 

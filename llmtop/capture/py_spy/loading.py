@@ -1,4 +1,4 @@
-"""Which cost of loading makes a training wait: looks at its stacks and states put together for `decide`."""
+"""Samples a training's stacks and thread states for `decide`, which finds the cost of loading."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from llmtop.stacks.samples import SampledProcess, Stack, ThreadId, read_folded
 
 BURST_SECONDS = 3
 BURST_HZ = 20
-"""A glance at a training that waits for data: some 60 looks a thread, of which most are in its loader."""
+"""Sampling time for a training that waits for data: some 60 samples per thread, most of them in its loader."""
 _MAX_SAMPLES = 60
 _PATIENCE_SECONDS = 20.0
 

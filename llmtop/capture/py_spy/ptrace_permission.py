@@ -62,7 +62,7 @@ def has_capability(bit: int = CAP_SYS_PTRACE) -> bool:
 
 
 def is_in_container() -> bool:
-    """Whether this looks like the inside of a container."""
+    """Whether this process seems to be in a container."""
     return any(Path(mark).exists() for mark in ("/.dockerenv", "/run/.containerenv")) or "container" in os.environ
 
 

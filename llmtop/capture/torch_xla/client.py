@@ -1,4 +1,4 @@
-"""torch_xla's own client, in a child process with the training's Python: started, told to record, ended."""
+"""torch_xla's own client, in a child process with the training's Python."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _LEFT_OUT: Final = (
     "NVTX_INJECTION",
 )
 _OWN: Final = {"PJRT_DEVICE": "CPU", "XLA_REGISTER_INSTALLED_PLUGINS": "0", "OMP_NUM_THREADS": "1"}
-"""It computes nothing, and takes no device from anybody."""
+"""It computes nothing and takes no device."""
 
 
 class ProfilerClient:
@@ -152,7 +152,7 @@ class ProfilerClient:
             self._process.wait(_ENDS_SECONDS)
         for stream in (self._process.stdin, self._process.stdout, self._said):
             if stream is not None:
-                with suppress(OSError):  # what was to be said to one that has gone
+                with suppress(OSError):  # unsent input of a client that has gone
                     stream.close()
         shutil.rmtree(self._folder, ignore_errors=True)
 
@@ -172,10 +172,10 @@ class ProfilerClient:
 
 
 def client_command(pid: int, port: int, folder: Path) -> list[str]:
-    """How the client of one training is started.
+    """Return how to start the client of one training.
 
     Raises:
-        OSError: the process has gone, or may not be looked at.
+        OSError: the process has gone, or may not be inspected.
     """
     interpreter = os.readlink(f"/proc/{pid}/exe")
     program = str(Path(trace_program.__file__))

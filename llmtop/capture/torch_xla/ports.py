@@ -1,8 +1,8 @@
-"""Where a training on torch_xla listens for its profiler's clients, found without a word to the training.
+"""Finds the profiler port of a training on torch_xla without a message to the training.
 
 The script has called torch_xla.debug.profiler.start_server(PORT). Which port that is, is read from /proc; where it
-may be one of several, each is connected to and listened to for a moment: a server of gRPC speaks first. Ports that
-are bound to one address (gloo's and NCCL's) and MASTER_PORT are left alone.
+may be one of several, each is connected to and listened to for a moment: a gRPC server sends first. Ports that are
+bound to one address (gloo's and NCCL's) and MASTER_PORT are left alone.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from llmtop.errors import NotPossibleHere
 from llmtop.system import procfs
 
 VARIABLE: Final = "LLMTOP_XLA_PORT"
-"""The port, where it must be said: in the training's environment, else in the monitor's."""
+"""Environment variable with the port, where it must be given: of the training, else of the monitor."""
 START: Final = "torch_xla.debug.profiler.start_server(9012)   # in the script, which keeps what it returns"
 _EXTENSION: Final = re.compile(r"/\S.*/_XLAC\.[^/]*\.so$")
 _PACKAGES: Final = re.compile(r"^(/.*?/(?:site|dist)-packages)/")
@@ -42,7 +42,7 @@ class Listener(NamedTuple):
 
 
 def loaded_extension(pid: int) -> Path | None:
-    """The library of torch_xla that a process has loaded; None if it has none, or may not be looked at."""
+    """The library of torch_xla that a process has loaded; None if it has none, or may not be inspected."""
     return next((Path(name) for name in _mapped_files(pid) if _EXTENSION.match(name)), None)
 
 
@@ -84,10 +84,10 @@ def list_listeners(pid: int) -> list[Listener]:
 
 
 def candidate_ports(pid: int) -> list[int]:
-    """The ports among which that of the profiler is: the one that was said, else each that may be it.
+    """Return the candidates for the profiler's port: the configured one, else each possible one.
 
     Raises:
-        NotPossibleHere: the process is another user's, what was said is no port, or none that it listens on.
+        NotPossibleHere: the process is another user's, the configured one is no port, or none that it listens on.
     """
     environ = procfs.environ(pid)
     known = list_listeners(pid)
@@ -176,7 +176,7 @@ def serving_pids(pids: set[int]) -> dict[int, bool]:
 
 
 def _is_same_namespace(pid: int, kind: str) -> bool:
-    """Whether a process is in our namespace of that kind, as far as that can be told."""
+    """Return True if a process is in this process's namespace of that kind, as far as known."""
     try:
         return os.readlink(f"/proc/{pid}/ns/{kind}") == os.readlink(f"/proc/self/ns/{kind}")
     except OSError:
