@@ -88,7 +88,7 @@ class JaxStep:
             _process.has_begun = True
             _begin_observing()
         number = recorder.get().next_index if self._index is None else int(self._index)
-        # Costs nothing to speak of while nobody records: the number is kept only then.
+        # Costs almost nothing without a recorder: the number is kept only with one.
         mark = jax.profiler.StepTraceAnnotation(MARK, step_num=number)
         mark.__enter__()
         self._mark = mark
@@ -113,7 +113,7 @@ def marks_steps() -> bool:
 
 
 def _begin_observing() -> None:
-    """At the first step: listen to the compiler, beside whoever else does, and say what cannot be seen."""
+    """At the first step: listen to the compiler beside other listeners, and report what cannot be observed."""
     guard.note(_UNSEEN, _WHY)
     jax.monitoring.register_event_duration_secs_listener(_count_compile)
 

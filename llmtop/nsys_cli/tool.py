@@ -107,7 +107,7 @@ class Option:
     """As the command line has it, without the dashes."""
     summary: str
     cost: str
-    """What it costs the training or the person who waits, said before the key is pressed."""
+    """Cost for the training or the waiting person, shown before the key is pressed."""
     at_launch: bool
     """True: only `llmtop run --nsys` can ask for it. False: each capture can."""
 
@@ -155,7 +155,7 @@ def find_nsys(environ: Mapping[str, str] | None = None) -> Nsys:
     """The nsys to use: `$LLMTOP_NSYS`, else the first on PATH, else the newest in NVIDIA's usual places.
 
     Raises:
-        NotPossibleHere: there is none, or none is new enough; the sentence says what to install or set.
+        NotPossibleHere: there is none, or none is new enough; the sentence names what to install or set.
     """
     environ = os.environ if environ is None else environ
     given = environ.get("LLMTOP_NSYS")
@@ -307,7 +307,7 @@ def session_of(pid: int) -> str | None:
     """The id of the nsys session that the process was started in; None when it was in none.
 
     Raises:
-        NotPossibleHere: the process is gone, or belongs to somebody else.
+        NotPossibleHere: the process is gone, or belongs to another user.
     """
     return procfs.environ(pid).get(SESSION_VARIABLE)
 

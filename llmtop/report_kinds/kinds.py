@@ -15,7 +15,7 @@ from llmtop.report_kinds.text_kind import TextKind
 from llmtop.system.inputs import Limits
 
 KINDS: tuple[ReportKind, ...] = (MemoryKind(), StacksKind(), KernelsKind(), TextKind(), StepsKind())
-"""In the order in which they look at a path. `StepsKind` refuses what none of them knows."""
+"""In the order in which they examine a path. `StepsKind` refuses what none of them knows."""
 _BY_NAME = {kind.name: kind for kind in KINDS}
 
 

@@ -1,4 +1,4 @@
-"""What /proc says about other processes and this machine, read without a device library."""
+"""Facts from /proc about other processes and this machine, without a device library."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ def command(pid: int) -> str | None:
 
 
 def is_alive(pid: int) -> bool:
-    """Whether a process of that pid exists, as this process's namespace counts, and is no zombie.
+    """Return True if a process of that pid exists in this process's namespace and is no zombie.
 
-    One that may not be looked at (another user's, under hidepid) is alive: it can be asked for its existence.
+    One that may not be inspected (another user's, under hidepid) counts as alive: signal 0 shows its existence.
     """
     if pid <= 0:
         return False

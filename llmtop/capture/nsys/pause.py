@@ -304,8 +304,8 @@ def _belongs(connection: client.Connection, session_ids: frozenset[str], only_gp
 
 
 def can_pause(hello: wire.Hello | None, pid: int) -> bool:
-    """Whether it can be paused: its Hello has the feature, and only with PyTorch is it known when its GPU is
-    idle."""
+    """Return True if it supports pauses and, unless it uses no GPU, has PyTorch: else an idle GPU is not
+    detected."""
     return hello is not None and hello.pauses and (hello.torch is not None or not procfs.uses_gpu(pid))
 
 

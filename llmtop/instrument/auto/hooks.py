@@ -42,7 +42,7 @@ def install(again: Callable[[], Loop]) -> Loop:
     ranks = communication.Ranks()
 
     def meet() -> None:
-        """Look for what this process trains, and publish it."""
+        """Search for the trained modules of this process, and publish it."""
         with dynamo.Paused():
             ranks.refresh()
             if ranks.refresh not in loop.recorder.hooks.periodic:

@@ -1,7 +1,7 @@
-"""Many events of a Chrome trace at once: what all have in common is looked up, numbers are converted as columns.
+"""Converts many events of a Chrome trace at once: common parts are looked up, numbers are converted as columns.
 
 It does what `chrome_events.Collector` does event by event, in a third of the time, for events as PyTorch writes
-them; any that are not are left to it. What is met first is learnt in the order of the events, as there.
+them; any that are not are left to it. New names are learnt in the order of the events, as there.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class BatchCollector:
         """Kind, name and number of all that is known, by place."""
 
     def add_all(self, timed: list[Event]) -> bool:
-        """Take all of them; returns False, with none taken, if one has to be looked at by itself."""
+        """Take all of them; returns False, with none taken, if one must be converted by itself."""
         begin, took = _numbers([event.ts for event in timed]), _numbers([event.dur for event in timed])
         if begin is None or took is None:
             return False

@@ -1,7 +1,7 @@
-"""How far the clocks of several files are apart, by the ends of the collectives that their ranks were in together.
+"""Clock offsets between several files, from the ends of the collectives that their ranks were in together.
 
-A collective of all ranks ends on all of them within its last transfer, whoever came late. The files of one machine
-agree anyway; those of several machines agree only as far as their clocks were set alike.
+A collective of all ranks ends on all of them within its last transfer, whichever rank came late. The files of one
+machine agree anyway; those of several machines agree only as far as their clocks were set alike.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from llmtop.trace import model
 from llmtop.trace.intervals import Ns
 
 FEWEST = 8
-"""Collectives in common, of fewer nothing is said."""
+"""Fewest common collectives for an offset."""
 MOST_SPREAD_NS = 200_000
 NEARLY_ALL = 90
 """Distance from their median of so many percent of the ends; more, and they were not the same collectives."""
@@ -34,7 +34,7 @@ class ClockOffset(NamedTuple):
 
     ns: int
     collectives: int
-    """By how many it was told."""
+    """Number of collectives used."""
 
 
 class _CollectiveEnds(NamedTuple):
@@ -44,7 +44,7 @@ class _CollectiveEnds(NamedTuple):
 
 
 def clock_offset(first: model.Trace, other: model.Trace, shift: int) -> ClockOffset | None:
-    """How far the other's times are ahead of the first's; None where that cannot be told, or is next to nothing.
+    """Return how far the other's times are ahead of the first's, in ns; None where unknown or negligible.
 
     Args:
         first: one file.

@@ -42,7 +42,7 @@ _HEAD_BYTES = 1 << 20
 
 
 class Examined(NamedTuple):
-    """A path whose head has been read: whoever loads it need not look again."""
+    """A path whose head was read; its loader need not read it again."""
 
     path: Path
     kind: Kind

@@ -65,7 +65,7 @@ class HostLines:
         self._step_names: set[int] = set()
         self._threads: dict[Number, int] = {}
         self.devices: dict[int, model.TracedGpu] = {}
-        """By number, where the file tells of them."""
+        """By number, where the file has them."""
         self.of_torch_xla = False
         """Whether the program is torch_xla's."""
         self._drained_at = -1
@@ -203,7 +203,7 @@ class HostLines:
                 yield one.start, one.end, line, one.text, one.args, self._runs.get(_run_key(one), -1)
 
     def _find_runs(self) -> dict[tuple[int, int], int]:
-        """Which hand-over of a function each of its runs is of: empty where that cannot be told for sure.
+        """Which hand-over of a function each of its runs is of: empty where that is uncertain.
 
         XLA numbers runs in their order. The last runs are those of the hand-overs in the file if the host waited
         for all of them at the end; none may have begun before its own.

@@ -1,10 +1,10 @@
-"""Which modules a process for inference calls.
+"""Finds the modules that an inference process calls.
 
 A training shows its modules by its first backward pass (`modules`); here there is none. Most scripts call `eval()`
 on the module that they are going to call, so the classes of those are timed. Where nothing comes of that, the
-roots of all trees of modules are looked for when the script turns gradients off, and then what is below them: a
-few times, each later than the one before. `no_grad` and `inference_mode` are listened to only until a module has
-been found, or the process trains.
+roots of all trees of modules are searched when the script turns gradients off, and then what is below them: a few
+times, each later than the one before. `no_grad` and `inference_mode` are listened to only until a module has been
+found, or the process trains.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ if TYPE_CHECKING:
 
 MAX_SEARCHES = 4
 FIRST_SEARCH_NS = 200_000_000
-"""What is found by `eval()` is called soon after. Each look waits twice as long as the one before."""
+"""What is found by `eval()` is called soon after. Each search waits twice as long as the one before."""
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 _DECORATOR = os.path.join(_TORCH, "utils", "_contextlib.py")
 _is_compiling = torch.compiler.is_compiling
 
 
 class Watcher(Timer, Protocol):
-    """Who is told of the calls of modules."""
+    """Receiver of module calls."""
 
     over: bool
     """Whether the process trains."""
@@ -73,15 +73,15 @@ class Forwards:
             self._without.restore()
 
     def stop_searching(self) -> None:
-        """What the process computes is known: look for nothing more than what `eval()` is called on."""
+        """What the process computes is known: search no more, except for what `eval()` is called on."""
         self.note_call()
 
     def hand_over(self) -> dict[type, TimedClass]:
         """Listen no more; returns the timed classes that keep their call, which rest from now on.
 
-        Those are the ones that compiled code may have looked into, and else none: a class of which a training
-        calls many modules, as a layer's, would have each of them pay for that call. `Module.eval` stays as it is
-        in any case: it is called once an evaluation.
+        Those are the ones that compiled code may have traced, and else none: a class of which a training calls
+        many modules, as a layer's, would have each of them pay for that call. `Module.eval` stays as it is in any
+        case: it is called once an evaluation.
         """
         self._without.restore()
         timed, self._timed = self._timed, {}

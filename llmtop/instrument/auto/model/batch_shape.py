@@ -1,4 +1,4 @@
-"""How many samples and tokens a model is called with, told by shapes alone."""
+"""Samples and tokens of a model's call, from shapes alone."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def _unknown() -> int:
 
 
 _modes = getattr(torch._C, "_len_torch_function_stack", _unknown)
-"""How many modes of the script's hear of every call."""
+"""Number of active modes of the script, which see every call."""
 
 
 def guess(step: OpenStep, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, first: bool) -> None:
@@ -45,7 +45,7 @@ def guess(step: OpenStep, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, f
             named = True
         if not isinstance(batch, _Tensor):
             return
-        with torch._C.DisableTorchFunction():  # neither a mode nor a class of the script's hears of it
+        with torch._C.DisableTorchFunction():  # neither a mode nor a class of the script sees it
             shape, integers = batch.shape, batch.dtype in _TOKEN_TYPES
     if not shape:
         return

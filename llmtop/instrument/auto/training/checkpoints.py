@@ -1,6 +1,6 @@
-"""Writing checkpoints, and the evaluations of frameworks: what they say of themselves by one public function.
+"""Times checkpoints and the evaluations of frameworks, each by one public function.
 
-`torch.save` is replaced from the start. What others bring is looked for among the modules that are loaded, at the
+`torch.save` is replaced from the start. Functions of other libraries are searched among the loaded modules, at the
 first backward pass and then some times a second between steps: nothing is loaded for it. A name that a script has
 imported from there before is not seen; a function that it calls may be.
 """

@@ -27,7 +27,7 @@ from llmtop.instrument.guest.guard import report_internal_error
 from llmtop.instrument.pytorch import search
 
 MAX_LEVELS = 4
-"""How far below a root the outermost module is looked for."""
+"""Levels below a root at which the outermost module is searched."""
 MAX_CLASSES = 32
 """More candidates than this are not outermost modules."""
 STEPS_WITHOUT = 2
@@ -39,7 +39,7 @@ _gradients = torch.is_grad_enabled
 
 
 class Modules:
-    """Chooses which classes of modules are timed, and tells the loop of their calls."""
+    """Chooses which classes of modules are timed, and reports their calls to the loop."""
 
     def __init__(self, loop: Loop) -> None:
         self.loop = loop
