@@ -77,7 +77,7 @@ _WITHOUT_FILES = ("run", "completion")
 
 
 class _ReaderGone(Exception):
-    """Whoever read our output has gone (`llmtop --json | head`): nothing more to say."""
+    """The reader of the output has closed the pipe (`llmtop --json | head`): exit silently."""
 
 
 class _ClosedOutput(io.TextIOBase):
@@ -186,18 +186,18 @@ def main(argv: list[str] | None = None) -> Any:
     except _ReaderGone:
         _forget_output()
         code = 0
-    except Exception as error:  # noqa: BLE001  the one place for what nobody expected, of every command
+    except Exception as error:  # noqa: BLE001  the one handler of unexpected errors of all commands
         code = _tell(_output_failed(error) or too_many_open_files(error) or _own_error(error))
     sys.exit(code)
 
 
 def _defaults() -> dict[str, dict[str, Any]]:
-    """What the configuration says of each command's options; what stands on the command line wins.
+    """Return each command's options from the configuration; the command line takes precedence.
 
     Raises:
         UnusableInput: the configuration is wrong.
     """
-    if "_LLMTOP_COMPLETE" in os.environ:  # a shell asks at each tab: nothing is said there
+    if "_LLMTOP_COMPLETE" in os.environ:  # a shell calls this at each tab: nothing is printed
         return {}
     from llmtop.config import load
 

@@ -168,7 +168,7 @@ class Columns(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Capture(Struct, frozen=True, forbid_unknown_fields=True):
-    """What a capture is, unless it is said otherwise."""
+    """Defaults of a capture."""
 
     engine: Text | None = None
     steps: Steps | None = None
@@ -198,7 +198,7 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True):
     gpus: Text | None = None
     ascii: Switch = False
     look_at_loaders: Switch = True
-    """Whether a training that waits for its data is looked at for three seconds a minute, by py-spy and /proc."""
+    """Whether a training that waits for its data is sampled for three seconds per minute, by py-spy and /proc."""
     dcgm: Dcgm | None = None
     """Where the node's dcgm-exporter is asked for what NVML does not give."""
     alerts: Alerts = field(default_factory=Alerts)
@@ -216,7 +216,7 @@ def current() -> Config:
 
 
 def config_path() -> Path:
-    """Where the file is looked for: ~/.config/llmtop/config.toml, or below $XDG_CONFIG_HOME."""
+    """Path of the file: ~/.config/llmtop/config.toml, or below $XDG_CONFIG_HOME."""
     from platformdirs import user_config_path
 
     return user_config_path("llmtop", appauthor=False) / NAME

@@ -32,7 +32,7 @@ def run(stages: Iterable[Stage], snapshot: Snapshot) -> Snapshot:
 def _run_one(stage: Stage, snapshot: Snapshot) -> Snapshot:
     try:
         return stage(snapshot)
-    except Exception as error:  # noqa: BLE001  a fault in a rule must not blind the monitor: it says so and goes on
+    except Exception as error:  # noqa: BLE001  a fault in a rule must not end the monitor: a note reports it
         return with_note(
             snapshot, f"a fault in llmtop itself ({stage!r}: {error!r}); what it would have added is missing"
         )

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collectors.gpu.bounds import ImplausibleValues, Values
 
 SLOW_SECONDS = 2.0
-"""Between rounds of dear calls (15 to 20 ms a GPU, perhaps under one lock of the driver). NVML's own PCIe calls,
+"""Seconds between slow polls (15 to 20 ms per GPU, perhaps under one lock of the driver). NVML's own PCIe calls,
 made only where GPM has no PCIe rates, take 42 ms."""
 GPM_PATIENCE = 3
 """Rounds without PCIe rates from GPM after which NVML's own are asked for."""
@@ -172,7 +172,7 @@ class DeviceSampler:
 
     @property
     def is_responding(self) -> bool:
-        """Whether this GPU answers, so that nobody needs to look for it."""
+        """Whether this GPU answers, so that no enumeration is needed."""
         return not self.is_lost and time.monotonic() - self._fast.at <= self._stale_after()
 
     @property
@@ -248,7 +248,7 @@ class DeviceSampler:
 
     @property
     def implausible_values(self) -> ImplausibleValues:
-        """What the driver said in the last rounds that cannot be, by field."""
+        """Implausible values of the last rounds, by field."""
         return {**self._slow.implausible, **self._pcie.implausible, **self._fast.implausible}
 
     def _stale_after(self) -> float:
@@ -295,7 +295,7 @@ class DeviceSampler:
         self._fast = _RoundValues(values, instances, call, implausible)
         read = (self.uuid, *instances)
         self._first_read = {uuid: self._first_read.get(uuid, self._fast.at) for uuid in read}
-        # Kept until the GPU answers: a driver that was started anew only says that there is none.
+        # Kept until the GPU answers: a restarted driver only reports that there is none.
         self._loss = error_text(call.refusals) if call.is_lost else None
 
     def _counters(self, implausible: ImplausibleValues) -> Values:
@@ -396,9 +396,10 @@ class DeviceSampler:
 
 
 def slow_pace(interval: float) -> float:
-    """Seconds between dear rounds: `SLOW_SECONDS`, or the little more that is a whole part of a longer interval.
+    """Return the seconds between slow polls: `SLOW_SECONDS`, or slightly more to divide a longer interval evenly.
 
-    Never less: at the exporter's 3 s a round in between would double what they cost, for values that nobody sees.
+    Never less: at the exporter's 3 s a round in between would double what they cost, for values that are never
+    shown.
     """
     return interval / (interval // SLOW_SECONDS) if interval > SLOW_SECONDS else SLOW_SECONDS
 

@@ -30,14 +30,14 @@ _MEMBERS = {
     pynvml.NVML_VALUE_TYPE_SIGNED_LONG_LONG: "sllVal",
     pynvml.NVML_VALUE_TYPE_SIGNED_INT: "siVal",
 }
-"""Of the union in which NVML gives a value, by the type that it says."""
+"""Member of NVML's value union, by its type."""
 
 
 def fast_values(call: Caller, handle: Any, implausible: ImplausibleValues) -> Values:
-    """What is asked for at every tick.
+    """Fields polled at every tick.
 
     `power_watts` is PowerUsage: on Hopper the mean of the last second. The instant value is a field value, too
-    dear for every tick.
+    slow for every tick.
     """
     utilization = call("nvmlDeviceGetUtilizationRates", handle)
     if call.is_lost:
@@ -157,8 +157,8 @@ def _field(field: Any) -> float | None:
 class RunningProcess:
     """A process on a GPU as the driver lists it.
 
-    The pid is that of the pid namespace of whoever asks (seen with driver 580.159 on an H100; older ones give the
-    host's, also inside a container: NVIDIA/open-gpu-kernel-modules#614).
+    The pid is that of the caller's pid namespace (seen with driver 580.159 on an H100; older ones give the host's,
+    also inside a container: NVIDIA/open-gpu-kernel-modules#614).
     """
 
     def __init__(self, pid: int, mem_bytes: int | None) -> None:
@@ -166,7 +166,7 @@ class RunningProcess:
 
         Args:
             pid: in this process's pid namespace with driver 580, the host's with older ones (see the class).
-            mem_bytes: GPU memory of the process; None where the driver does not tell it.
+            mem_bytes: GPU memory of the process; None where the driver does not report it.
         """
         self.pid, self.mem_bytes = pid, mem_bytes
         self.computes = False

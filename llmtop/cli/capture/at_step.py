@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 AHEAD = "+20"
 HEAR_SECONDS = 10.0
-"""How long this waits for the trainings to tell a step."""
+"""Time to wait for a step of the trainings."""
 ACCUSE_SECONDS = 8.0
-"""How long this node's own rules are given to name somebody."""
+"""Time for this node's own rules to name a rank."""
 _BY_HAND_SECONDS = 60.0
 """What a person needs to call a command on every node."""
 _ACCUSING = ("hung_collective", "straggler")
@@ -32,7 +32,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class AtStepOptions:
-    """What the command line says of it."""
+    """Options of the command line."""
 
     at_step: str
     ranks: str | None
@@ -49,10 +49,10 @@ def prepare_plan(
     Args:
         asked: what was asked for.
         plan: makes one, but for the step, of these targets.
-        say: tells a sentence.
+        say: prints a sentence.
 
     Raises:
-        LlmtopError: it cannot be done; what can be instead.
+        LlmtopError: it is impossible; the sentence names the alternative.
     """
     from llmtop.capture import targets
     from llmtop.capture.across import local_job, rank_choice, step_choice
@@ -164,9 +164,9 @@ def _without_accused(choice: RankChoice, job: LocalJob, say: Say) -> RankChoice:
 
 
 def _accused(job: LocalJob) -> tuple[set[int], str, int | None]:
-    """The ranks that somebody names, who that is, and a rank that waits as long as most where that can be told.
+    """Return the accused ranks, the source, and a rank with a median wait where known.
 
-    The site's Prometheus is asked, else this node's own rules.
+    The source is the site's Prometheus, else this node's own rules.
     """
     from llmtop.capture.across.rank_choice import median_rank
     from llmtop.cli.cluster.command import accused_ranks, server_url

@@ -13,7 +13,7 @@ from llmtop.model.snapshot import Alert, Gpu, Host, Job, Phase, Process, Rank, S
 from llmtop.step_history.whole_steps import OUTSIDE
 
 MAX_PROCESSES = 20
-"""So many are listed; of more, only the number is said."""
+"""Most listed items; of more, only the number is printed."""
 _NVIDIA_ALONE = ("SM active", "occupancy", "tensor", "DRAM", "NVLink")
 """Figures that no driver but NVIDIA's gives, under these names."""
 _COLUMNS = (
@@ -201,7 +201,7 @@ def _rank(rank: Rank, snapshot: Snapshot, width: int) -> list[str]:
 
 
 def _idle_text(rank: Rank) -> str:
-    """How idle its GPU is, and who says so."""
+    """Return the idle share of its GPU and the source."""
     known = rank.gpu_busy_pct is not None
     return gpu_busy.idle_text(rank) + (f" (by {gpu_busy.source_name(rank.gpu_busy_source)})" if known else "")
 

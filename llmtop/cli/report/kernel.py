@@ -171,7 +171,7 @@ def _run(
 
     Raises:
         NotPossibleHere: ncu, ncu-report, the counters or a free GPU cannot be had.
-        UnusableInput: nobody is there to be asked.
+        UnusableInput: no terminal for the confirmation.
     """
     from llmtop.cli.run.gpus_in_use import refuse_used_gpus
     from llmtop.ncu import read, tool

@@ -2,7 +2,7 @@
 
 Only ranks that do the same work can be compared: those of one DistributedDataParallel's process group, or of the
 mesh over which fully_shard has split parameters. Where a training does it otherwise (stages of a pipeline, an
-all-reduce by hand) nothing is known, and nothing is said.
+all-reduce by hand) nothing is known, and nothing is reported.
 
 Nothing of the script's is called: modules are read by their own dictionaries, as in `auto.search`.
 """
@@ -133,7 +133,7 @@ def _ranks_of_mesh(module: Any) -> list[int]:
         for parameter in search.held_by(one, "_parameters"):
             mesh = getattr(getattr(parameter, "_spec", None), "mesh", None)
             if mesh is not None and type(parameter).__name__ == "DTensor":
-                # A mesh makes a tensor of its ranks, of which no mode of the script's hears.
+                # A mesh makes a tensor of its ranks, which no mode of the script sees.
                 with native.DisableTorchFunction(), native._DisableTorchDispatch():
                     return [int(rank) for rank in mesh.mesh.flatten().tolist()]
     return []

@@ -1,4 +1,4 @@
-"""One request out of the job's store, as a node carries it out: asks its ranks, hears them, says how they are."""
+"""One request from the job's store on one node: forwards it to its ranks and reports their state."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from llmtop.protocol.job_store import NodeStatus, RankStatus, StoreRequest
 from llmtop.protocol.tcp_store import TcpStore
 
 GREET_SECONDS = 1.5
-"""How long ranks may take to say who they are; one that is stopped says nothing."""
+"""Time for ranks to send their Hello; a stopped one sends nothing."""
 ENDED = ("done", "failed", "cancelled")
 _PARENT = "llmtop-captures"
 """As llmtop.capture.base.folder has it, which a training does not load."""
@@ -124,7 +124,7 @@ class AskedHere:
         """Cancel what has not ended, and close the connections.
 
         Args:
-            remove: whether what has been written is for nobody.
+            remove: True: delete the written files, since the requester has gone.
         """
         self.over = True
         for rank, peer in self._peers.items():
@@ -202,10 +202,10 @@ class AskedHere:
         return f"{self._ask.id}-{rank}"
 
     def _find_folder(self) -> str:
-        """Find or make where the files go; returns why there is no place, or "".
+        """Find or create the folder of the files; returns why there is none, or "".
 
-        The folder that was named is taken only if it is the asker's own: a file in it says what only that could
-        have been told. Else one of the same name is made where this training stands.
+        The named folder is used only if it is the requester's own: a file in it holds the request's token. Else a
+        folder of the same name is created in the training's working directory.
         """
         given, file = Path(self._ask.folder), Path(self._ask.file)
         if file.is_absolute() or ".." in file.parts or given.name in ("", ".", ".."):
@@ -227,7 +227,7 @@ class AskedHere:
 
 
 def _is_there(peer: PeerRank) -> bool:
-    """Whether it still speaks; takes in its Hello."""
+    """Whether its connection is open; updates its Hello."""
     try:
         peer.states()
     except Gone:

@@ -1,9 +1,9 @@
 """NVTX ranges around PyTorch's operators, with sequence numbers and sizes of inputs, for as long as nsys records.
 
-PyTorch makes them itself (torch.autograd.profiler.emit_nvtx) for the thread that asks, and for the backward passes
-that this thread starts. So the training thread asks, after a step, and after a later one takes it back: when it is
-told to, when who asked has gone, or when its time is over. No synchronisation, no hook, nothing of the script's is
-touched; what a script annotates itself is left out, or it would be taken for phases of its steps.
+PyTorch makes them itself (torch.autograd.profiler.emit_nvtx) for the calling thread, and for the backward passes
+that this thread starts. So the training thread enables them after a step and disables them after a later one: on
+request, when the monitor has gone, or when the time is over. No synchronisation, no hook, nothing of the script's
+is touched; what a script annotates itself is left out, or it would be taken for phases of its steps.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ def is_available() -> bool:
 
 
 def handle(request: wire.OpRanges, recorder: Recorder, send: Send, asker: _RangeAsker) -> None:
-    """Do what a monitor asks; called in the server thread, returns at once.
+    """Handle a monitor's request; called in the server thread, returns at once.
 
     Args:
-        request: look whether it can be had, begin, or end.
+        request: check for support, begin, or end.
         recorder: whose steps end.
-        send: tells the monitors; called from the training thread too.
-        asker: who asked: when it has gone, the ranges end.
+        send: reports states to the monitors; called from the training thread too.
+        asker: connection of the monitor: when it closes, the ranges end.
     """
     known = recorder.op_ranges
     running = known if isinstance(known, OperatorRanges) and not known.ended else None

@@ -1,7 +1,7 @@
 """A pause of the training at a step boundary, with its GPU idle, for as long as a monitor asks.
 
 It is for tools that harm a process when they start or stop recording while kernels are in flight
-(llmtop/capture/nsys/pause.py says which). The training thread itself waits, after a step: until the monitor lets
+(llmtop/capture/nsys/pause.py lists them). The training thread itself waits, after a step: until the monitor lets
 it go, the time is over, or the monitor has gone. Whatever goes wrong ends the pause, never the training. Only what
 PyTorch has launched is waited for.
 
@@ -48,12 +48,12 @@ class _Asker(Protocol):
 
 
 def handle(request: wire.Pause | wire.Resume, recorder: Recorder, send: Send, asker: _Asker) -> None:
-    """Do what a monitor asks; called in the server thread, returns at once.
+    """Handle a monitor's request; called in the server thread, returns at once.
 
     Args:
         request: pause, or go on.
         recorder: whose steps end.
-        send: tells the monitors; called from the training thread too.
+        send: reports states to the monitors; called from the training thread too.
         asker: connection of the monitor: when it closes, the pause ends.
     """
     known = recorder.pause.request  # read once: the training thread takes it away when it is over

@@ -66,12 +66,12 @@ def engines() -> list[str]:
 def handle(
     request: wire.CaptureRequest | wire.CaptureCancel, recorder: Recorder, send: Send, asker: Asker | None = None
 ) -> None:
-    """Do what a monitor asks; called in the server thread, returns at once.
+    """Handle a monitor's request; called in the server thread, returns at once.
 
     Args:
-        request: begin, or call off.
+        request: begin, or cancel.
         recorder: whose steps are recorded.
-        send: tells the monitor; called from a thread of the capture's own.
+        send: reports states to the monitor; called from a thread of the capture's own.
         asker: connection of the monitor: a capture from a certain step on ends when it closes. None: no one can
             disconnect.
     """

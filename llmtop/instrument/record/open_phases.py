@@ -20,7 +20,7 @@ class OpenPhases:
     What cannot be timed (phases that overlap, or are open when a step begins or ends) is discarded here.
     """
 
-    # No attribute of these is looked up by name in the hot path: a slot is a fixed offset.
+    # Attributes in slots are at fixed offsets: the hot path does no lookup by name.
     __slots__ = ("cells", "cut", "left_out", "node", "paths", "root", "watch", "zeros")
 
     def clear(self) -> None:

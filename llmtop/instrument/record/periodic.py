@@ -116,7 +116,7 @@ class PeriodicTasks:
         self._since_timed += steps
 
     def _time_steps(self, clock: GpuClock) -> int:
-        """Read events, and have the next step timed if it is its turn; returns when to look again."""
+        """Read events, and have the next step timed if it is its turn; returns when to check again."""
         clock.read()
         rest = clock.steps_between(self._step_ns) - self._since_timed
         if rest <= 1 and clock.is_full:

@@ -152,7 +152,7 @@ class Recorder(State):
         """Recording a step has failed: it is not counted, and the next one begins anew."""
         if self.open_step is step:
             self.open_step = None
-        with suppress(Exception):  # what is told of the phases that are open may be what has failed
+        with suppress(Exception):  # reporting the open phases may be what has failed
             self.close_down_to(self.root)
         self.node = self.root
         self.cells = [0] * len(self.zeros)
@@ -376,7 +376,7 @@ def phase_of(name: str) -> Phase:
     return made
 
 
-# A forked child (a DataLoader worker) shares the parent's memory but must not speak for it. A module that the
+# A forked child (a DataLoader worker) shares the parent's memory but must not publish for it. A module that the
 # parent's server thread was importing at the fork has nothing to forget yet.
 def _after_fork() -> None:
     server = _recorder.server

@@ -42,7 +42,7 @@ class Paths:
         return slot
 
     def arrange(self, root: PhaseNode, step_ended: int = _NEVER) -> tuple[int, ...]:
-        """Put the paths in the order in which phases last began; best told when a step has just ended.
+        """Sort the paths by the last begin of their phases; most accurate when a step has just ended.
 
         Args:
             root: of all phases.

@@ -52,12 +52,12 @@ class Modules:
         self._hidden = False
         """Whether the classes were taken for want of instances, and are to be thinned out after a step."""
         self.called = False
-        """Whether an outermost module has been called since they were looked for."""
+        """Whether an outermost module was called since the last search."""
         self._searches = 0
         self._roots: list[weakref.ref[nn.Module]] = []
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        """Whoever pickles a timed class by value gets one that is not timed."""
+        """Pickling a timed class by value gives one that is not timed."""
         return type(None), ()
 
     def take_over(self, timed: dict[type, TimedClass]) -> None:
@@ -78,7 +78,8 @@ class Modules:
         return [root for reference in reversed(self._roots) if (root := reference()) is not None]
 
     def search_if_unknown(self) -> None:
-        """Time the outermost modules; when none of those is called until the next time, look one level deeper."""
+        """Time the outermost modules; when none of those is called until the next time, search one level
+        deeper."""
         try:
             if self._hidden and self._outermost:
                 self._thin_out()
