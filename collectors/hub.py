@@ -146,7 +146,7 @@ class Hub:
     """A Feed over live sources.
 
     A round only collects what the sources have at hand, so rounds never overlap and a sick device delays none by
-    more than `PATIENCE_SECONDS`. Rounds keep the schedule of the sources' beats, which they trail; those that a
+    more than `PATIENCE_SECONDS`. Rounds keep the schedule of the sources' polls, which they follow; those that a
     slow consumer made impossible are left out, not made up for.
     """
 
@@ -166,7 +166,7 @@ class Hub:
             interval: seconds between snapshots.
             selection: which GPUs to show; by default those of CUDA_VISIBLE_DEVICES, or all.
             stages: stages after the rules, in order.
-            whole: wait with the first snapshot until rates are known, as always where there are taps.
+            whole: wait with the first snapshot until rates are known, as always with further stages.
         """
         self._whole = whole or bool(stages)
         self._sampled: dict[str, set[float | None]] = {}

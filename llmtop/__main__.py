@@ -177,7 +177,7 @@ def main(argv: list[str] | None = None) -> Any:
     try:
         code = cli.main(args=argv, prog_name="llmtop", standalone_mode=False, default_map=_defaults())
     except LlmtopError as error:
-        code = _tell(error)
+        code = _print_error(error)
     except click.ClickException as error:
         _show_usage(error)
         code = EXIT_USAGE
@@ -187,7 +187,7 @@ def main(argv: list[str] | None = None) -> Any:
         _forget_output()
         code = 0
     except Exception as error:  # noqa: BLE001  the one handler of unexpected errors of all commands
-        code = _tell(_output_failed(error) or too_many_open_files(error) or _own_error(error))
+        code = _print_error(_output_failed(error) or too_many_open_files(error) or _own_error(error))
     sys.exit(code)
 
 
@@ -248,7 +248,7 @@ def _show_usage(error: click.ClickException) -> None:
     print_text(written.getvalue(), err=True, nl=False)
 
 
-def _tell(error: LlmtopError) -> int:
+def _print_error(error: LlmtopError) -> int:
     """Say what went wrong, and return the exit code."""
     with contextlib.suppress(OSError):  # standard error is full, too
         print_text("llmtop: " + "\n".join(_with_arguments_in_line(str(error)).splitlines()), err=True)
@@ -280,7 +280,7 @@ def _own_error(error: BaseException) -> LlmtopError:
 
 def _tell_of_thread(error: threading.ExceptHookArgs) -> None:
     if error.exc_value is not None:
-        _tell(too_many_open_files(error.exc_value) or _own_error(error.exc_value))
+        _print_error(too_many_open_files(error.exc_value) or _own_error(error.exc_value))
 
 
 if __name__ == "__main__":

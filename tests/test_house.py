@@ -25,11 +25,12 @@ PRIVATE_WORDS = frozenset({
 """Words that mean nothing to a reader from the field; STYLE: names are those of the field."""
 NO_NAMES = frozenset({
     "about", "above", "after", "ahead", "among", "asked", "at", "before", "begun", "behind", "below", "beside",
-    "between", "both", "by", "done", "for", "found", "from", "given", "gone", "heard", "into", "kept", "known",
-    "made", "met", "of", "off", "on", "out", "over", "said", "seen", "shown", "taken", "to", "told", "under",
-    "until", "when", "where", "while", "who", "whom", "why", "with", "within", "without",
+    "between", "both", "by", "done", "for", "found", "from", "given", "gone", "hear", "heard", "into", "kept",
+    "known", "made", "meet", "met", "news", "of", "off", "on", "out", "over", "said", "say", "seen", "shown",
+    "speak", "taken", "tell", "to", "told", "under", "until", "when", "where", "while", "who", "whom", "why",
+    "with", "within", "without",
 })  # fmt: skip
-"""Prepositions, participles and question words that say nothing of a function when they are its whole name."""
+"""Prepositions, participles, question words and verbs of speech: no whole name of a function."""
 CONTRACTS = frozenset({
     ("collectors/prometheus/cluster_view.py", "grave"),  # llmtop cluster --json
     ("llmtop/compare/model.py", "told"),  # a comparison as JSON

@@ -62,17 +62,17 @@ class AmdSampler:
 
     def start(self) -> None:
         """Start the threads."""
-        for beat in self._threads:
-            beat.start()
+        for thread in self._threads:
+            thread.start()
 
     def stop(self) -> None:
         """Ask the threads to end; returns at once."""
-        for beat in self._threads:
-            beat.stop()
+        for thread in self._threads:
+            thread.stop()
 
     def join(self, deadline: float) -> bool:
         """Wait until a monotonic time for the threads to end; returns whether all did."""
-        ended = [beat.join(deadline - time.monotonic()) for beat in self._threads]
+        ended = [thread.join(deadline - time.monotonic()) for thread in self._threads]
         return all(ended)
 
     def set_interval(self, seconds: float) -> None:
@@ -121,7 +121,7 @@ class AmdSampler:
 
     def internal_errors(self) -> list[str]:
         """Mistakes of llmtop itself in the last rounds."""
-        return [beat.fault for beat in self._threads if beat.fault is not None]
+        return [thread.fault for thread in self._threads if thread.fault is not None]
 
     def row(self) -> Values:
         """This GPU as known now: fields of `llmtop.model.snapshot.Gpu`."""

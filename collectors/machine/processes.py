@@ -79,7 +79,7 @@ class ProcessSource:
         self._uses, self._attached = uses, attached
         self._trusted = has_host_pids() if trusted is None else trusted
         self._interval = max(interval, SHORTEST_SECONDS)
-        self._beat = PeriodicThread("processes", self._round, self._interval)
+        self._thread = PeriodicThread("processes", self._round, self._interval)
         self._wall_clock = WallClock()
         self._offset_ns = self._wall_clock.offset_ns()
         self._looked_at: float | None = None
@@ -91,7 +91,7 @@ class ProcessSource:
 
     def start(self) -> None:
         """Start the polling thread."""
-        self._beat.start()
+        self._thread.start()
 
     def set_interval(self, seconds: float) -> None:
         """Change the poll interval.
@@ -101,7 +101,7 @@ class ProcessSource:
                 with it.
         """
         self._interval = max(seconds, SHORTEST_SECONDS)
-        self._beat.set_seconds(self._interval)
+        self._thread.set_seconds(self._interval)
 
     def latest(self) -> tuple[Process, ...]:
         """Return the rows of the last poll, sorted by pid.
@@ -119,8 +119,8 @@ class ProcessSource:
 
     def close(self) -> None:
         """End the polling thread; waits half a second for it at most."""
-        self._beat.stop()
-        self._beat.join(0.5)
+        self._thread.stop()
+        self._thread.join(0.5)
 
     def _round(self) -> None:
         offset_ns = self._wall_clock.offset_ns()

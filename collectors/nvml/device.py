@@ -139,14 +139,14 @@ class DeviceSampler:
 
     def stop(self) -> None:
         """Ask the threads to end; returns at once."""
-        for beat in self._threads.values():
-            beat.stop()
+        for thread in self._threads.values():
+            thread.stop()
 
     def join(self, deadline: float) -> bool:
         """Wait until a monotonic time for the threads to end; returns whether all did."""
         self._threads["fast"].join(deadline - time.monotonic())
         self.stop()  # again: the fast thread may have started the PCIe thread in its last round
-        return all(beat.join(deadline - time.monotonic()) for beat in self._threads.values())
+        return all(thread.join(deadline - time.monotonic()) for thread in self._threads.values())
 
     def move(self, handle: Any, index: int) -> None:
         """The driver now knows this GPU by this handle and index."""
@@ -207,7 +207,7 @@ class DeviceSampler:
 
     def internal_errors(self) -> list[str]:
         """Mistakes of llmtop itself in the last rounds."""
-        return [beat.fault for beat in self._threads.values() if beat.fault is not None]
+        return [thread.fault for thread in self._threads.values() if thread.fault is not None]
 
     def rows(self) -> list[Values]:
         """This GPU as known now, and its MIG instances after it: fields of `llmtop.model.snapshot.Gpu`."""

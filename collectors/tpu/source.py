@@ -51,7 +51,7 @@ class TpuSource:
         `on_fresh` is called, from any thread, after each round; `load` gives what is asked.
         """
         self._interval, self._on_fresh, self._load = interval, on_fresh, load
-        self._beats = (
+        self._threads = (
             PeriodicThread("tpu", self._discover, DISCOVERY_SECONDS),
             PeriodicThread("tpu-figures", self._ask, interval),
         )
@@ -72,7 +72,7 @@ class TpuSource:
     def start(self) -> None:
         """Begin; what is missing becomes a note."""
         self._started_at = time.monotonic()
-        self._beats[0].start()
+        self._threads[0].start()
 
     def set_interval(self, seconds: float) -> None:
         """Change the poll interval of the metrics; the search for TPUs keeps its own.
@@ -81,7 +81,7 @@ class TpuSource:
             seconds: between polls of libtpu.
         """
         self._interval = seconds
-        self._beats[1].set_seconds(seconds)
+        self._threads[1].set_seconds(seconds)
 
     def reading_values(self) -> Values:
         """What is known now, as plain values: fields of `GpuReading`, its GPUs and its uses."""
@@ -131,7 +131,7 @@ class TpuSource:
         if self._count and self._nobody:
             notes.append(_NO_LISTENER.format(", ".join(map(str, self._ports))))
         notes += implausible_notes((f"TPU {number}", odd) for number, odd in self._odd.items())
-        notes += [beat.fault for beat in self._beats]
+        notes += [thread.fault for thread in self._threads]
         return tuple(dict.fromkeys(note for note in notes if note))
 
     # ---- the thread that enumerates the chips and their processes ----
@@ -156,7 +156,7 @@ class TpuSource:
         self._ports = ports(set(owners.values()), _environ)
         self._count = chips * self._per_chip
         if self._count:
-            self._beats[1].start()
+            self._threads[1].start()
         self._on_fresh()
 
     # ---- the thread that asks libtpu ----

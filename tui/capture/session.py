@@ -123,8 +123,8 @@ class Capturing:
             self.fired.append(one.reason)
             self.error, self.progress = one.error, None
             self.result = one.result or self.result
-            self._say(one.error or f"captured: {one.reason}")
-            self._tell()
+            self._schedule_notice(one.error or f"captured: {one.reason}")
+            self._schedule_redraw()
         if self._cancelled.is_set():
             raise Cancelled("disarmed; the training runs on")
         self._finish("done", "")
@@ -132,8 +132,8 @@ class Capturing:
     def _finish(self, state: State, error: str) -> None:
         self.state, self.error = state, error
         if state == "failed":
-            self._say(error)
-        self._tell()
+            self._schedule_notice(error)
+        self._schedule_redraw()
 
     def _on_progress(self, progress: Progress) -> None:
         self.progress = progress
@@ -141,9 +141,9 @@ class Capturing:
         self.stages.setdefault(progress.stage, progress.elapsed)
         if new or time.monotonic() - self._redrawn_at >= REDRAW_SECONDS:
             self._redrawn_at = time.monotonic()
-            self._tell()
+            self._schedule_redraw()
 
-    def _tell(self) -> None:
+    def _schedule_redraw(self) -> None:
         self._app.call_later(self._changed)
 
     def _changed(self) -> None:
@@ -151,7 +151,7 @@ class Capturing:
         if self.watching is not None:
             self.watching()
 
-    def _say(self, text: str) -> None:
+    def _schedule_notice(self, text: str) -> None:
         """For a person who has left the dialog."""
         self._app.call_later(self._notify, text)
 

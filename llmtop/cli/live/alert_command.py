@@ -77,9 +77,9 @@ class AlertCommand:
             reported_line = self._queue.get()
             if reported_line is None or self._closed.is_set():
                 return
-            self._note = self._tell(reported_line)
+            self._note = self._run_command(reported_line)
 
-    def _tell(self, reported_line: bytes) -> str | None:
+    def _run_command(self, reported_line: bytes) -> str | None:
         """Run the command once; returns what went wrong, in words."""
         name = printable(self._command, 60)
         try:

@@ -103,8 +103,8 @@ def live(
         if recorder:
             closing.callback(recorder.close)
         alert_stage = _alert_command_stage(on_alert, closing)
-        taps = [tap for tap in (alert_stage, recorder) if tap is not None]
-        hub = live_hub(interval=interval, selection=selection, stages=taps, whole=as_json)
+        stages = [stage for stage in (alert_stage, recorder) if stage is not None]
+        hub = live_hub(interval=interval, selection=selection, stages=stages, whole=as_json)
         if once:
             closing.callback(hub.close)
             _print_once(hub.first_snapshot(), as_json)
@@ -158,8 +158,8 @@ def record(
     with ExitStack() as closing:
         closing.callback(recorder.close)
         alert_stage = _alert_command_stage(on_alert, closing)
-        taps = [tap for tap in (alert_stage, recorder) if tap is not None]
-        hub = live_hub(interval=interval, selection=selection, stages=taps)
+        stages = [stage for stage in (alert_stage, recorder) if stage is not None]
+        hub = live_hub(interval=interval, selection=selection, stages=stages)
         print_text(f"recording to {file}; ctrl+c ends it", err=True)
         stream.run(hub, consume, seconds)
     reader = Reader(file)

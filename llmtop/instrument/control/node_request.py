@@ -86,9 +86,9 @@ class AskedHere:
     def drain(self) -> None:
         """Read the ranks' messages since the last call."""
         for rank, peer in list(self._peers.items()):
-            self._hear(rank, peer)
+            self._read_states(rank, peer)
 
-    def _hear(self, rank: int, peer: PeerRank) -> None:
+    def _read_states(self, rank: int, peer: PeerRank) -> None:
         try:
             for state in peer.states():
                 if state.id == self._id(rank):
@@ -99,7 +99,7 @@ class AskedHere:
             if self._ranks[rank].state not in ENDED:
                 self._set(rank, state="failed", detail=f"it has ended: {error}"[:_LONGEST])
 
-    def tell(self, store: TcpStore, keys: job_store.Keys, node: int) -> None:
+    def write_status(self, store: TcpStore, keys: job_store.Keys, node: int) -> None:
         """Write the state if it has changed; end the request when the requester has gone or has its results.
 
         Raises:

@@ -35,7 +35,7 @@ _BEGINS = ("_prepare_profiler", "_enable_profiler", "_enable_profiler_legacy")
 Send = Callable[[wire.OpRangesState], None]
 
 
-class _RangeAsker(Protocol):
+class _RangeRequester(Protocol):
     @property
     def is_closed(self) -> bool: ...
 
@@ -47,7 +47,7 @@ def is_available() -> bool:
     return hasattr(found, "_enable_profiler") and hasattr(found, "_disable_profiler")
 
 
-def handle(request: wire.OpRanges, recorder: Recorder, send: Send, asker: _RangeAsker) -> None:
+def handle(request: wire.OpRanges, recorder: Recorder, send: Send, asker: _RangeRequester) -> None:
     """Handle a monitor's request; called in the server thread, returns at once.
 
     Args:
@@ -91,7 +91,7 @@ def end_here(recorder: State) -> None:
 class OperatorRanges:
     """One stretch of marked operators, from the request to the step after which it ended."""
 
-    def __init__(self, request: wire.OpRanges, recorder: Recorder, send: Send, asker: _RangeAsker) -> None:
+    def __init__(self, request: wire.OpRanges, recorder: Recorder, send: Send, asker: _RangeRequester) -> None:
         """Prepare; the training thread marks its operators from the next step boundary on.
 
         Args:

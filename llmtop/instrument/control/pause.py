@@ -42,12 +42,12 @@ Send = Callable[[wire.PauseState], None]
 _budget = limits.PauseBudget()
 
 
-class _Asker(Protocol):
+class _PauseRequester(Protocol):
     @property
     def is_closed(self) -> bool: ...
 
 
-def handle(request: wire.Pause | wire.Resume, recorder: Recorder, send: Send, asker: _Asker) -> None:
+def handle(request: wire.Pause | wire.Resume, recorder: Recorder, send: Send, asker: _PauseRequester) -> None:
     """Handle a monitor's request; called in the server thread, returns at once.
 
     Args:
@@ -96,7 +96,7 @@ def end_with_process(seconds: float) -> bool:
 class PauseUnderWay:
     """One pause, from the request to the step that goes on."""
 
-    def __init__(self, request: wire.Pause, recorder: Recorder, send: Send, asker: _Asker) -> None:
+    def __init__(self, request: wire.Pause, recorder: Recorder, send: Send, asker: _PauseRequester) -> None:
         """Prepare; `arm()` hangs the pause on the next step boundary.
 
         Args:
@@ -120,7 +120,7 @@ class PauseUnderWay:
 
     def arm(self) -> None:
         """Hang the hook on the step boundary and report "armed"."""
-        self._tell("armed")
+        self._send_state("armed")
         self._recorder.boundary_hook = self._at_boundary
 
     def resume(self) -> None:
@@ -162,7 +162,7 @@ class PauseUnderWay:
         """Stand still for as long as is asked for; returns whether the GPU has kept it from that, and how."""
         busy = self._drain(index)
         if not busy and not self.is_over:
-            self._tell("paused")
+            self._send_state("paused")
             until = time.monotonic() + _limit(self.request.seconds)
             while not wait_for(self._released, _POLL_SECONDS) and time.monotonic() < until:
                 if self._asker.is_closed:
@@ -205,9 +205,9 @@ class PauseUnderWay:
         if self._ended:
             return
         self._ended = True
-        self._tell(state, detail, paused_ns)
+        self._send_state(state, detail, paused_ns)
 
-    def _tell(self, state: str, detail: str = "", paused_ns: int | None = None) -> None:
+    def _send_state(self, state: str, detail: str = "", paused_ns: int | None = None) -> None:
         self._send(
             wire.PauseState(
                 id=self.request.id,

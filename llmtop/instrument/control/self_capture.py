@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 Send = Callable[[wire.CaptureState], None]
 
 
-class Asker(Protocol):
+class Requester(Protocol):
     """The connection that a request came over."""
 
     @property
@@ -64,7 +64,10 @@ def engines() -> list[str]:
 
 
 def handle(
-    request: wire.CaptureRequest | wire.CaptureCancel, recorder: Recorder, send: Send, asker: Asker | None = None
+    request: wire.CaptureRequest | wire.CaptureCancel,
+    recorder: Recorder,
+    send: Send,
+    asker: Requester | None = None,
 ) -> None:
     """Handle a monitor's request; called in the server thread, returns at once.
 
@@ -123,7 +126,7 @@ class SelfCapture:
     """One capture, from the request to the file."""
 
     def __init__(
-        self, request: wire.CaptureRequest, recorder: Recorder, send: Send, asker: Asker | None = None
+        self, request: wire.CaptureRequest, recorder: Recorder, send: Send, asker: Requester | None = None
     ) -> None:
         """Prepare; `arm()` checks the request and hangs the capture on the next step boundary.
 
@@ -163,7 +166,7 @@ class SelfCapture:
         if refusal:
             self._end("failed", refusal)
             return
-        self._say("armed")
+        self._send_state("armed")
         self._recorder.boundary_hook = self._at_boundary
 
     def cancel(self) -> None:
@@ -278,13 +281,13 @@ class SelfCapture:
             self._began(index)
             if self._boundaries > 0:
                 self._last = index
-                self._say("recording")
+                self._send_state("recording")
         else:
             self._length.end()
             self._recording.stop()
             self._last = index
             self._recorder.boundary_hook = None
-            self._say("writing")
+            self._send_state("writing")
             self._writing = True
             Thread(self._write, "llmtop-capture").start()
 
@@ -318,7 +321,7 @@ class SelfCapture:
             at = self.request.at_step
             self._first = index + 1 if at is None else at
             self._length.begin()
-            self._say("recording")
+            self._send_state("recording")
 
     def _give_up(self, reason: str) -> None:
         self._writing = False
@@ -335,7 +338,7 @@ class SelfCapture:
     def _end(self, state: str, detail: str) -> None:
         if self._ending.acquire(blocking=False):
             self._recording = None
-            self._say(state, detail)
+            self._send_state(state, detail)
             self.ended.set()
 
     def _write(self) -> None:
@@ -353,7 +356,7 @@ class SelfCapture:
         else:
             self._end("done", "")
 
-    def _say(self, state: str, detail: str = "") -> None:
+    def _send_state(self, state: str, detail: str = "") -> None:
         message = wire.CaptureState(
             id=self.request.id,
             state=state,

@@ -155,7 +155,7 @@ class StoreListener:
                 self._take(store, node, number, ask)
             number += 1
         for one in self._asked:
-            one.tell(store, self._keys, node)
+            one.write_status(store, self._keys, node)
         self._asked = [one for one in self._asked if not one.over]
         return number
 

@@ -94,7 +94,7 @@ def warn(about: str, sentence: str) -> None:
     """Warn in the training's log that a value passed to llmtop cannot be used; once per subject."""
     if about not in _warned:
         _warned.add(about)
-        _say(sentence)
+        _print_line(sentence)
 
 
 def log_once(error: BaseException, aloud: bool = False) -> None:
@@ -112,7 +112,7 @@ def log_once(error: BaseException, aloud: bool = False) -> None:
         run = launcher()
         if run is not None:
             run.claim()  # what follows is this run's one line
-        _say(f"not publishing: {error}")
+        _print_line(f"not publishing: {error}")
 
 
 class Launcher(Protocol):
@@ -139,7 +139,7 @@ def launcher() -> Launcher | None:
     return cast("Launcher | None", sys.modules.get("_llmtop_watch"))
 
 
-def _say(sentence: str) -> None:
+def _print_line(sentence: str) -> None:
     # Without stderr print() would take stdout, which is the script's.
     if sys.stderr is not None:
         try:

@@ -52,7 +52,7 @@ class _Dump(msgspec.Struct):
 _decoder = msgspec.json.Decoder(_Dump)
 
 
-class Watched:
+class CollectiveWatch:
     """State of one monitor. An hour of waiting is one message."""
 
     def __init__(self) -> None:
@@ -60,7 +60,7 @@ class Watched:
         self._seen: _Counts = {}
         self._reported: list[wire.CollectiveCount] = []
 
-    def news(self, recorder: State) -> wire.Collectives | None:
+    def pending_message(self, recorder: State) -> wire.Collectives | None:
         """Return the message to send now: counters that do not change while no step ends, or the end of that
         state."""
         now = time.monotonic()

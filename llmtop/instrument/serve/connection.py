@@ -8,7 +8,7 @@ import time
 
 from llmtop.instrument.guest.descriptors import Channel
 from llmtop.instrument.serve import limits
-from llmtop.instrument.serve.collectives import Watched
+from llmtop.instrument.serve.collectives import CollectiveWatch
 from llmtop.protocol import wire
 
 _CHUNK = 1 << 16
@@ -64,7 +64,7 @@ class Monitor:
         """Monotonic seconds of the last check for a sign of life to send."""
         self.lively_ns = 0
         """`perf_counter_ns` of the last sign of life sent to it."""
-        self.collectives = Watched()
+        self.collectives = CollectiveWatch()
         self.facts_version = -1
         self.gpu_cursor = 0
         self.arrivals_cursor = 0

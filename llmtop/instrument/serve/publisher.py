@@ -162,12 +162,12 @@ class Publisher:
 
     def send_sign_of_life(self, monitor: Monitor) -> None:
         """Send a sign of life if the training works and no step has ended for a while."""
-        if monitor.ready and (alive := signs_of_life.news(monitor, self._recorder)) is not None:
+        if monitor.ready and (alive := signs_of_life.pending_message(monitor, self._recorder)) is not None:
             self._write(monitor, wire.encode(alive))
 
     def send_collectives(self, monitor: Monitor) -> None:
         """Send the collective counters if no step ends."""
-        if monitor.ready and (counts := monitor.collectives.news(self._recorder)) is not None:
+        if monitor.ready and (counts := monitor.collectives.pending_message(self._recorder)) is not None:
             self._write(monitor, self.encoded(counts))
 
     def send_overhead(self, monitor: Monitor) -> None:

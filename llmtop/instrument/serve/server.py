@@ -398,12 +398,12 @@ class Server:
             self.send_state(wire.OpRangesState(id=message.id, state="failed", detail=refusal))
 
     def _sample_stacks(self, monitor: Monitor, message: wire.SampleStacks | wire.StopSampling) -> None:
-        def tell(answer: wire.SampledStacks) -> None:
+        def send_samples(answer: wire.SampledStacks) -> None:
             self._stacks.append((monitor, answer))
             self.wake()
 
         if isinstance(message, wire.SampleStacks) and not self._stacks_allowed.take():
-            tell(
+            send_samples(
                 wire.SampledStacks(id=message.id, refused="its stacks are asked for too often: wait a few seconds")
             )
             return
@@ -411,9 +411,9 @@ class Server:
             # Imported when a monitor first asks for stacks.
             from llmtop.instrument.serve.stacks import own_stacks
 
-            own_stacks.handle(message, tell, lambda: monitor.is_closed or self._stopping)
+            own_stacks.handle(message, send_samples, lambda: monitor.is_closed or self._stopping)
         except ImportError as error:
-            tell(wire.SampledStacks(id=message.id, refused=f"it cannot look: {error}"))
+            send_samples(wire.SampledStacks(id=message.id, refused=f"it cannot look: {error}"))
 
     # --- sending -------------------------------------------------------------------------------------------------
 

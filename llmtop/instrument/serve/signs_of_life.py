@@ -20,7 +20,7 @@ LIFE_S = 5.0
 """Shortest interval between messages. A training counts as stalled after a minute."""
 
 
-def news(monitor: Monitor, recorder: State) -> wire.Alive | None:
+def pending_message(monitor: Monitor, recorder: State) -> wire.Alive | None:
     """Return the message to send now: work was seen since the last message, if the last step is long over."""
     now = time.perf_counter_ns()
     if now / 1e9 - monitor.lively_at < LIFE_S:

@@ -21,7 +21,7 @@ from collections import deque
 from time import sleep
 from typing import TYPE_CHECKING, Final
 
-from llmtop.instrument.serve.stacks.stack_words import AT_A_PROMPT, Sight
+from llmtop.instrument.serve.stacks.stack_words import AT_A_PROMPT, StackDescriber
 from llmtop.instrument.serve.step_messages import NoStepStretch
 from llmtop.protocol import wire
 
@@ -59,7 +59,7 @@ class StackSampler:
         """
         self._recorder = recorder
         self._pauses = pauses
-        self._sight = Sight()
+        self._describer = StackDescriber()
         self._sampled_at = 0
         """When, as perf_counter ns; 0 for not lately."""
         self._next = 0
@@ -82,7 +82,7 @@ class StackSampler:
     def forget(self) -> None:
         """Drop all samples: no monitor is subscribed any more."""
         self._sampled_at = self._next = 0
-        self._sight.forget()
+        self._describer.forget()
         self._found.clear()
         self._forget_waits()
         self.outside = None
@@ -108,7 +108,7 @@ class StackSampler:
         in_no_phase = tracks is None and recorder.node is recorder.root and not recorder.evaluates
         may_wait = since_step >= REST_NS
         if may_wait or (between and in_no_phase):
-            seen = self._sight.describe(thread, recorder.ring.count)
+            seen = self._describer.describe(thread, recorder.ring.count)
             if seen is not None:
                 waits_for = seen.waits_for
             else:  # without a frame is Python's own prompt; another thread than the first may have ended
@@ -123,7 +123,7 @@ class StackSampler:
         if between and not self.waits_for and tracks is None and recorder.ring.count:
             self._sample_gpu_wait(thread, between)
         if now - self._found_since >= TELL_NS:
-            self._tell(now)
+            self._finish_message(now)
 
     def _sample_gpu_wait(self, thread: int, between: int) -> None:
         """Sample whether the training waits for its GPU; the sample stands for the time since the one before."""
@@ -134,7 +134,7 @@ class StackSampler:
         self._judged += between
         if time.perf_counter_ns() - asked - apart > AT_ONCE_NS:
             return
-        words = self._sight.waits_for_gpu(thread, self._recorder.ring.count)
+        words = self._describer.waits_for_gpu(thread, self._recorder.ring.count)
         if words:
             _add(self._waited, words, between)
 
@@ -151,7 +151,7 @@ class StackSampler:
             self._forget_waits()
         self.waits_for = waits_for
 
-    def _tell(self, now: int) -> None:
+    def _finish_message(self, now: int) -> None:
         over, self._found_since = now - self._found_since, now
         if self._found or self._judged:
             self.number += 1

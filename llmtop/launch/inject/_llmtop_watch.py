@@ -144,7 +144,7 @@ def kept(path: str) -> None:
     _write("out of memory: who held what is told by: llmtop report " + path)
 
 
-def _say(sentence: str) -> None:
+def _print_once(sentence: str) -> None:
     if not os.environ.get(SAID):
         os.environ[SAID] = "1"
         claim()
@@ -186,7 +186,7 @@ def _make_importable() -> bool:
     if not missing:
         return True
     if sys.implementation.cache_tag != os.environ.get(ABI) and missing != ["llmtop"]:
-        _say(
+        _print_once(
             f"not instrumented: {sys.executable} lacks {', '.join(missing)}, and those of llmtop are for another "
             f"Python ({os.environ.get(ABI)}); run: {sys.executable} -m pip install llmtop-monitor"
         )
@@ -203,7 +203,7 @@ def _instrument() -> None:
             auto.install()
     except Exception as error:  # noqa: BLE001
         # Whatever is wrong with llmtop or with a torch it does not know, the training must run as without it.
-        _say(f"not instrumented: {type(error).__name__}: {error}")
+        _print_once(f"not instrumented: {type(error).__name__}: {error}")
 
 
 def watch() -> None:

@@ -71,17 +71,17 @@ class ModelFacts:
         module, now = modules[0], time.monotonic()
         if several:
             self._module = None
-            self._say(Estimate(None, MODULES_TOGETHER), None)
+            self._publish(Estimate(None, MODULES_TOGETHER), None)
         elif self._module is None or self._module() is not module or now >= self._again_at:
             self._module, self._again_at = weakref.ref(module), now + AGAIN_S
-            self._say(estimate(module), compute_dtype.name_of(self._dtype(module)))
+            self._publish(estimate(module), compute_dtype.name_of(self._dtype(module)))
 
     def _dtype(self, module: Any) -> Any:
         if self._by_loss is not None:
             return self._by_loss
         return self._autocast or compute_dtype.by_accelerate(module) or compute_dtype.by_parameters(module)
 
-    def _say(self, found: Estimate, dtype: str | None) -> None:
+    def _publish(self, found: Estimate, dtype: str | None) -> None:
         facts = self._recorder.facts
         told = found.flops_per_token, found.why_not, dtype
         if told != (facts.seen_flops_per_token, facts.flops_unknown, facts.seen_dtype):

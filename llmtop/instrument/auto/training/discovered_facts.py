@@ -101,7 +101,7 @@ class Known:
             if recorder.manual_used or recorder.off or not recorder.facts.auto:
                 return
             self._find()
-            self._tell()
+            self._publish_counts()
             self._fetch()
             self.model.refresh()
         except BaseException as error:  # noqa: BLE001 - the door: see guard
@@ -130,7 +130,7 @@ class Known:
         before = self.framework
         self._find()
         self.numbers = self.numbers and self.framework is not before
-        self._tell()
+        self._publish_counts()
         return self.framework.steps_done() if self.numbers and self.framework is not None else None
 
     def _give_up(self) -> None:
@@ -147,7 +147,7 @@ class Known:
         if not self._listens and isinstance(found, frameworks.Accelerated):
             self._listens = frameworks.listen_to_accelerate(self._passes)
 
-    def _tell(self) -> None:
+    def _publish_counts(self) -> None:
         """Publish the number of steps and the batches per step, where these are new."""
         facts, framework = self._loop.recorder.facts, self.framework
         total = framework.total_steps() if framework is not None and self.numbers else None

@@ -289,7 +289,7 @@ class Loop(LoopState):
             if not self.unstepped and closure is None and (not r.attached or r.facts.inference):
                 if is_data_worker() or not _has_gradients(optimizer):
                     return
-                self.meet()  # its gradients are from torch.autograd.grad
+                self.publish_trained()  # its gradients are from torch.autograd.grad
             if self._step is None:
                 self._open_step()
             if self.in_backward:

@@ -68,8 +68,8 @@ class LoopState:
         "forget_too",
         "in_backward",
         "known",
-        "meet",
         "optimizing",
+        "publish_trained",
         "recorder",
         "step_end_detector",
         "steps_without_forward",
@@ -87,7 +87,7 @@ class LoopState:
         self.dataload, self._h2d, self._forward, self._backward, self._communication, self._optimizer = map(
             phase_of, ("dataload", "h2d", "forward", "backward", "communication", "optimizer")
         )
-        self.meet: Callable[[], None] = no_parameter
+        self.publish_trained: Callable[[], None] = no_parameter
         """Set by `hooks`: called at the first backward pass, or optimizer's step, searches for the trained modules
         and publishes them."""
         self.boundary_from_outside: Callable[[], bool] | None = None

@@ -109,7 +109,7 @@ class StepEndDetector:
         one = self._seen.get(id(optimizer))
         new = one is None
         if one is None:
-            one = self._meet(optimizer)
+            one = self._add_optimizer(optimizer)
         continues, self._last = one is self._last, one
         if one is self._closer:
             self._outer = self._youngest > self._round and self.run == 1
@@ -193,7 +193,7 @@ class StepEndDetector:
         self.run, self.others = one.run, 0
         one.turns = 0
 
-    def _meet(self, optimizer: Any) -> _Stepped:
+    def _add_optimizer(self, optimizer: Any) -> _Stepped:
         if any(founder() is optimizer for founder in self._founders):
             one = _Stepped(FOUNDER)
             self._awaited = [founder for founder in self._awaited if founder() is not optimizer]

@@ -106,7 +106,7 @@ class StackDescription(NamedTuple):
     """Where it waits for a person to say what comes next: "at a breakpoint"; "" where it does not."""
 
 
-class Sight:
+class StackDescriber:
     """Describes samples of a thread in words."""
 
     def __init__(self) -> None:
@@ -161,7 +161,7 @@ class Sight:
     def _innermost_own_line(self, frames: list[FrameType], step: int) -> tuple[_Place | str, str]:
         """What to say in words, or where to read it, and what the thread waits for. Reads no file."""
         known = self._functions
-        functions = [known.get(frame.f_code) or self._meet(frame) for frame in frames]
+        functions = [known.get(frame.f_code) or self._add_function(frame) for frame in frames]
         # An id() may be that of another call by now, seldom of one of the same function.
         calls = {id(frame): frame.f_code for frame in frames}
         runs_on = (
@@ -183,7 +183,7 @@ class Sight:
         frame = frames[named]
         return _Place(functions[named], frame.f_code, frame.f_lasti, frame.f_lineno or 0), waits_for
 
-    def _meet(self, frame: FrameType) -> _Function:
+    def _add_function(self, frame: FrameType) -> _Function:
         if len(self._functions) >= _MAX_FUNCTIONS:
             self._functions.clear()
         code, module = frame.f_code, frame.f_globals.get("__name__")
