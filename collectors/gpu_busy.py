@@ -19,7 +19,7 @@ from llmtop.recording.steady import MonotonicTime
 
 MOST_SECONDS: Final = 600.0
 POLLED_OF_SECONDS, SAMPLED_OF_SECONDS = 1.0, 2.5
-"""What GPU-Util was read tells of so many seconds before, at most; so does what the driver sampled."""
+"""A GPU-Util reading covers at most this many seconds before it; so do the driver's samples."""
 LEAST_POLLED, LEAST_SECONDS = 3, 1.5
 """Readings of GPU-Util that make a mean, and over what time; the driver's own samples are a mean already."""
 OWN_SAMPLES_ERR: Final = 20.0
@@ -35,14 +35,14 @@ BUSY_UTIL: Final = 90.0
 UNLISTED_BYTES: Final = 1 << 30
 """Memory in use that no listed process has, from which there is one that the driver does not list here."""
 UNLISTED_SECONDS: Final = 6.0
-"""For so long: what each process has is told some seconds after what is in use in all."""
+"""Grace time: per-process memory is reported some seconds after the total in use."""
 
 
 _FIELDS: Final = ("gpu_busy_pct", "gpu_busy_source", "gpu_busy_bound", "gpu_busy_seconds")
 
 
 class _Sample(NamedTuple):
-    """What a GPU's counters said at one time."""
+    """A GPU's counters at one time."""
 
     time: float
     util_pct: float | None
@@ -78,7 +78,7 @@ class GpuBusy:
         return "how busy the GPUs are"
 
     def __call__(self, snapshot: Snapshot) -> Snapshot:
-        """The snapshot with that said of each rank."""
+        """Return the snapshot with the idle share of each rank."""
         now = self._clock.time_of(snapshot)
         if (
             not 0 <= now - self._now <= max(4 * WINDOW_SECONDS, self._keep)
@@ -112,7 +112,7 @@ class GpuBusy:
                 samples.popleft()
 
     def _gpus_with_unlisted_users(self, snapshot: Snapshot, now: float) -> set[str]:
-        """The GPUs on which somebody computes whom the driver does not list here: in another container, say."""
+        """Return the GPUs used by processes that the driver does not list here, such as in another container."""
         unseen = _gpus_with_unlisted_memory(snapshot)
         self._unlisted_since = {uuid: self._unlisted_since.get(uuid, now) for uuid in unseen}
         return {uuid for uuid, since in self._unlisted_since.items() if now - since >= UNLISTED_SECONDS}
@@ -153,7 +153,7 @@ def _figures_since(rank: Rank, now: float) -> float | None:
 
 
 def events_pct(rank: Rank) -> float | None:
-    """The most that a rank's GPU can have been busy with it, by CUDA events; None where these cannot tell.
+    """Return the upper bound of a rank's GPU busy share by CUDA events; None where unknown.
 
     `Rank.gpu_idle_pct` is of the time between the steps' own boundaries; what lies outside of all phases may all
     have been busy.

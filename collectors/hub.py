@@ -114,7 +114,15 @@ def live_hub(
     whole: bool = False,
     make_sources: Callable[[float], Sources] = live_sources,
 ) -> Hub:
-    """A hub over this machine; arguments as of `Hub`."""
+    """Return a hub over the sources of this machine; nothing is sampled before `Hub.start`.
+
+    Args:
+        interval: seconds between snapshots.
+        selection: which GPUs to show; None: those of CUDA_VISIBLE_DEVICES, or all.
+        stages: run on each snapshot after the rules, in this order.
+        whole: wait with the first snapshot until rates are known; always so where there are stages.
+        make_sources: called once with the interval, in the thread that starts the sources.
+    """
     share_one_heap()
     return Hub(make_sources, interval=interval, selection=selection, stages=stages, whole=whole)
 
@@ -136,7 +144,7 @@ class Hub:
     """A Feed over live sources.
 
     A round only collects what the sources have at hand, so rounds never overlap and a sick device delays none by
-    more than `PATIENCE_SECONDS`. Rounds keep the schedule of the sources' beats, which they trail; those that a
+    more than `PATIENCE_SECONDS`. Rounds keep the schedule of the sources' polls, which they follow; those that a
     slow consumer made impossible are left out, not made up for.
     """
 
@@ -156,7 +164,7 @@ class Hub:
             interval: seconds between snapshots.
             selection: which GPUs to show; by default those of CUDA_VISIBLE_DEVICES, or all.
             stages: stages after the rules, in order.
-            whole: wait with the first snapshot until rates are known, as always where there are taps.
+            whole: wait with the first snapshot until rates are known, as always with further stages.
         """
         self._whole = whole or bool(stages)
         self._sampled: dict[str, set[float | None]] = {}
@@ -176,7 +184,11 @@ class Hub:
         return self._interval
 
     def set_interval(self, seconds: float) -> None:
-        """Make a snapshot every `seconds`, from the next one on."""
+        """Change the snapshot interval, and the poll interval of the sources that are running.
+
+        Args:
+            seconds: between snapshots, from the next one on.
+        """
         with self._lock:
             self._interval = seconds
             self._wake.set()
@@ -214,7 +226,9 @@ class Hub:
     def first_snapshot(self, seconds: float = ONCE_SECONDS) -> Snapshot:
         """Start the sources and return the first snapshot in which rates are known.
 
-        Rates and shares of time need two samples of each source; after `seconds`, what there is has to do.
+        Args:
+            seconds: the longest wait. Rates and shares of time need two samples of each source; a source without
+                them by then has None in the snapshot.
         """
         self._wait_for_rates(time.monotonic() + seconds)
         return self.poll()

@@ -65,13 +65,13 @@ class SnapshotHistory:
         """Why the past is shorter than it could be, as a sentence; None where it is not."""
 
     def write(self, snapshot: Snapshot) -> None:
-        """Remember a snapshot. What cannot be kept is said in `shortened`; nothing is raised."""
+        """Store a snapshot. What cannot be stored is reported in `shortened`; nothing is raised."""
         with self._lock:
             if self._closed:
                 return
             now = self._clock.time_of(snapshot)
             if self._newest is not None and now < self._newest + LEAST_SECONDS:
-                return  # or another boot's: nothing can be looked up by a time that comes twice
+                return  # or another boot's: a time that occurs twice is no key
             self._newest = now
             why = self._written(snapshot, now)
             if why is not None and self.shortened is None:

@@ -53,7 +53,12 @@ class RecordStage:
         return snapshot
 
     def close(self, seconds: float = 5.0) -> None:
-        """Write what waits and end the recording, as far as the disk lets it within that time."""
+        """Write the queued snapshots and end the recording.
+
+        Args:
+            seconds: the longest wait, once for room in the queue and once for the disk; what is not written by
+                then is lost.
+        """
         try:
             self._waiting.put(None, timeout=seconds)
         except queue.Full:

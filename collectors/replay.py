@@ -23,23 +23,23 @@ from llmtop.recording.reader_writer import Reader
 
 MIN_SPEED, MAX_SPEED = 0.25, 16.0
 HISTORY_SECONDS = 300.0
-"""How far back a jump looks for what charts show; at most `HISTORY_SNAPSHOTS` of them."""
+"""Seconds of history read after a jump, for the charts; at most `HISTORY_SNAPSHOTS` snapshots."""
 HISTORY_SNAPSHOTS = 1200
 GAP_SECONDS, GAP_TIMES = 90.0, 5.0
-"""A gap longer than both (so many times the usual one) is a hole: nobody recorded. The screen's keys set intervals
-of up to 60 s."""
+"""A gap longer than both (seconds, and multiples of the usual one) is a hole in the recording. The screen's keys
+set intervals of up to 60 s."""
 GAP_NOTE_SECONDS = 10.0
 """So long the snapshots after a hole say that there was one."""
 _GAP_PLAY_SECONDS = 1.0  # what a hole takes to play
-_GROWTH_SECONDS = 1.0  # how often the end of a recording is looked at again, in case it is still being written
+_GROWTH_SECONDS = 1.0  # seconds between checks for new data at the end, in case it is still being written
 
 
 class ReplayFeed:
     """Plays a recording (`Feed` and `ReplayControls` of collectors/base/source.py).
 
     Figures are made anew of the steps that the recording holds, the alerts that were recorded are dropped and the
-    rules applied anew, so a recording shows what this version says. `make_rules` is called again for each jump:
-    rules remember, and what they remember must be of that time.
+    rules applied anew, so a recording shows the results of this version. `make_rules` is called again for each
+    jump: rules remember, and what they remember must be of that time.
     """
 
     def __init__(self, reader: Reader, make_rules: Callable[[], Stage], speed: float = 1.0) -> None:
@@ -77,7 +77,11 @@ class ReplayFeed:
         return max(0.05, self._reader.median_gap / self._speed)
 
     def set_interval(self, seconds: float) -> None:
-        """A recording keeps the rate at which it was made; `set_speed` plays it faster."""
+        """Do nothing: a recording keeps the interval at which it was made; `set_speed` plays it faster.
+
+        Args:
+            seconds: ignored.
+        """
 
     @property
     def position(self) -> float:
@@ -126,10 +130,13 @@ class ReplayFeed:
         self._wake.set()
 
     def seek(self, seconds: float) -> None:
-        """Jump to that position, held within the recording.
+        """Jump to a position of the recording.
 
-        Where nothing was recorded just then, to the last snapshot before it on the way back, to the next one on
-        the way on, so that a jump always goes somewhere.
+        Where nothing was recorded just then, this is the last snapshot before it on the way back, and the next one
+        on the way forward. So a jump always changes the position.
+
+        Args:
+            seconds: from the beginning of the recording; clipped to its length.
         """
         with self._lock:
             self._jump_back = seconds < self.position

@@ -77,7 +77,7 @@ _WITHOUT_FILES = ("run", "completion")
 
 
 class _ReaderGone(Exception):
-    """Whoever read our output has gone (`llmtop --json | head`): nothing more to say."""
+    """The reader of the output has closed the pipe (`llmtop --json | head`): exit silently."""
 
 
 class _ClosedOutput(io.TextIOBase):
@@ -136,12 +136,12 @@ class _Commands(click.Group):
 
     def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
         """Read the arguments, and print what --help and --version ask for; as `invoke`."""
-        with _gone_readers_told():
+        with _closed_pipe_as_reader_gone():
             return super().make_context(*args, **kwargs)
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command; a reader that has gone is no error, though click would exit 1 for it."""
-        with _gone_readers_told():
+        with _closed_pipe_as_reader_gone():
             return super().invoke(ctx)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -155,7 +155,7 @@ class _Commands(click.Group):
 
 
 @contextmanager
-def _gone_readers_told() -> Iterator[None]:
+def _closed_pipe_as_reader_gone() -> Iterator[None]:
     try:
         yield
     except BrokenPipeError as error:
@@ -177,7 +177,7 @@ def main(argv: list[str] | None = None) -> Any:
     try:
         code = cli.main(args=argv, prog_name="llmtop", standalone_mode=False, default_map=_defaults())
     except LlmtopError as error:
-        code = _tell(error)
+        code = _print_error(error)
     except click.ClickException as error:
         _show_usage(error)
         code = EXIT_USAGE
@@ -186,18 +186,18 @@ def main(argv: list[str] | None = None) -> Any:
     except _ReaderGone:
         _forget_output()
         code = 0
-    except Exception as error:  # noqa: BLE001  the one place for what nobody expected, of every command
-        code = _tell(_output_failed(error) or too_many_open_files(error) or _own_error(error))
+    except Exception as error:  # noqa: BLE001  the one handler of unexpected errors of all commands
+        code = _print_error(_output_failed(error) or too_many_open_files(error) or _own_error(error))
     sys.exit(code)
 
 
 def _defaults() -> dict[str, dict[str, Any]]:
-    """What the configuration says of each command's options; what stands on the command line wins.
+    """Return each command's options from the configuration; the command line takes precedence.
 
     Raises:
         UnusableInput: the configuration is wrong.
     """
-    if "_LLMTOP_COMPLETE" in os.environ:  # a shell asks at each tab: nothing is said there
+    if "_LLMTOP_COMPLETE" in os.environ:  # a shell calls this at each tab: nothing is printed
         return {}
     from llmtop.config import load
 
@@ -248,7 +248,7 @@ def _show_usage(error: click.ClickException) -> None:
     print_text(_without_secrets(written.getvalue()), err=True, nl=False)
 
 
-def _tell(error: LlmtopError) -> int:
+def _print_error(error: LlmtopError) -> int:
     """Say what went wrong, and return the exit code."""
     with contextlib.suppress(OSError):  # standard error is full, too
         sentence = _without_secrets(_with_arguments_in_line(str(error)))
@@ -288,7 +288,7 @@ def _own_error(error: BaseException) -> LlmtopError:
 
 def _tell_of_thread(error: threading.ExceptHookArgs) -> None:
     if error.exc_value is not None:
-        _tell(too_many_open_files(error.exc_value) or _own_error(error.exc_value))
+        _print_error(too_many_open_files(error.exc_value) or _own_error(error.exc_value))
 
 
 if __name__ == "__main__":

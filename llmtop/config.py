@@ -172,7 +172,7 @@ class Columns(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Capture(Struct, frozen=True, forbid_unknown_fields=True):
-    """What a capture is, unless it is said otherwise."""
+    """Defaults of a capture."""
 
     engine: Text | None = None
     steps: Steps | None = None
@@ -202,7 +202,7 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True):
     gpus: Text | None = None
     ascii: Switch = False
     look_at_loaders: Switch = True
-    """Whether a training that waits for its data is looked at for three seconds a minute, by py-spy and /proc."""
+    """Whether a training that waits for its data is sampled for three seconds per minute, by py-spy and /proc."""
     dcgm: Dcgm | None = None
     """Where the node's dcgm-exporter is asked for what NVML does not give."""
     alerts: Alerts = field(default_factory=Alerts)
@@ -220,7 +220,7 @@ def current() -> Config:
 
 
 def config_path() -> Path:
-    """Where the file is looked for: ~/.config/llmtop/config.toml, or below $XDG_CONFIG_HOME."""
+    """Path of the file: ~/.config/llmtop/config.toml, or below $XDG_CONFIG_HOME."""
     from platformdirs import user_config_path
 
     return user_config_path("llmtop", appauthor=False) / NAME
@@ -291,7 +291,7 @@ def _refusal(text: str, path: Path, data: dict[str, Any], said: str) -> Unusable
     inside = [key for key in keys if not key.startswith("[")]
     unknown = _UNKNOWN.search(said)
     if unknown:
-        known = _known(inside)
+        known = _setting_names(inside)
         near = difflib.get_close_matches(unknown[1], known, 1)
         hint = f'did you mean "{near[0]}"?' if near else f"there are {', '.join(known)}"
         place_of = f" of [{'.'.join(inside)}]" if inside else ""
@@ -363,7 +363,7 @@ def _struct_at(keys: Sequence[str]) -> type[Struct]:
     return found
 
 
-def _known(keys: Sequence[str]) -> list[str]:
+def _setting_names(keys: Sequence[str]) -> list[str]:
     return list(_struct_at(keys).__struct_fields__)
 
 

@@ -1,4 +1,4 @@
-"""What llmtop says when something cannot be done, and the exit code that goes with it."""
+"""Errors that are shown to the user as one sentence, and their exit codes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ EXIT_USAGE = 2
 EXIT_ENVIRONMENT = 3
 """The environment does not allow it: no nsys, no permission, no process to watch, a full disk."""
 EXIT_OWN_ERROR = 70
-"""An error of llmtop's own; a sentence says where its log is."""
+"""An internal error of llmtop; its sentence names the log."""
 
 
 class LlmtopError(Exception):

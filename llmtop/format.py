@@ -37,7 +37,7 @@ def number(value: float | None, digits: int = 0, unit: str = "") -> str:
 
 
 def figure(value: float | None) -> str:
-    """A number whose unit is told elsewhere, with four significant digits."""
+    """Return a number without a unit, with four significant digits."""
     return DASH if value is None else f"{value + 0.0:.4g}"
 
 
@@ -148,7 +148,7 @@ def _long(seconds: float) -> str:
 
 
 def printable(text: str, width: int | None = None) -> str:
-    """`text` without anything a terminal would obey, cut to `width` characters with an ellipsis.
+    """`text` without control characters, cut to `width` characters with an ellipsis.
 
     Names come from trainings, command lines and capture files; none may reach a terminal as it is. Control,
     format, surrogate and private characters become a middle dot.
@@ -162,7 +162,8 @@ def printable(text: str, width: int | None = None) -> str:
 
 
 def is_obeyed(char: str) -> bool:
-    """Whether a terminal may obey the character: control, format, surrogate, private, line and paragraph ends."""
+    """Whether a terminal may interpret the character: control, format, surrogate, private, line and paragraph
+    ends."""
     return unicodedata.category(char) in _OBEYED
 
 
@@ -216,13 +217,13 @@ def _evidence_value(value: object) -> str:
 
 
 def round_significant(value: float) -> float:
-    """A measured number for a program to read, with the five significant digits that instruments can tell."""
+    """Return a measured number for a program, with the five significant digits that instruments resolve."""
     return float(f"{value:.5g}")
 
 
 def escaped_json(data: bytes) -> bytes:
-    """JSON in which every character that a terminal would obey is written as an escape: JSON itself escapes the
-    ones below a blank only. The value stays the same."""
+    """Return JSON with every character that a terminal would interpret written as an escape: JSON itself escapes
+    the ones below a blank only. The value stays the same."""
     if data.isascii() and b"\x7f" not in data:
         return data
     return _OBEYED_IN_JSON.sub(_as_json_escape, data.decode()).encode()

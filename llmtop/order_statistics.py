@@ -11,9 +11,14 @@ from collections.abc import Iterable, Sequence
 
 
 def percentile(ordered: Sequence[float], pct: float) -> float | None:
-    """Return the percentile of values in ascending order, linear between neighbours; None without values.
+    """Return a percentile, linear between neighbours as numpy's default method rounds: from the nearer neighbour.
 
-    It rounds as numpy's default method does: from the nearer neighbour.
+    Args:
+        ordered: values in ascending order; not checked.
+        pct: 0 to 100; not checked.
+
+    Returns:
+        In the unit of the values; None without values.
     """
     if not ordered:
         return None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 THINNED: dict[str, tuple[str, ...]] = {
     "test_no_screen_writes_an_escape_sequence_of_its_data": ("dark", "ascii"),
-    "test_nor_does_the_pane_of_a_cluster": ("dark",),
+    "test_nor_does_the_pane_of_a_cluster": ("ascii",),
     "test_one_process_begins_at_the_step_that_is_named": ("by ones",),
     "test_it_has_attached_is_said_once": ("workers",),
     "test_a_quiet_run_says_nothing": ("not attached-options0-variables0",),

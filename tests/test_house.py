@@ -25,21 +25,29 @@ PRIVATE_WORDS = frozenset({
 """Words that mean nothing to a reader from the field; STYLE: names are those of the field."""
 NO_NAMES = frozenset({
     "about", "above", "after", "ahead", "among", "asked", "at", "before", "begun", "behind", "below", "beside",
-    "between", "both", "by", "done", "for", "found", "from", "given", "gone", "heard", "into", "kept", "known",
-    "made", "met", "of", "off", "on", "out", "over", "said", "seen", "shown", "taken", "to", "told", "under",
-    "until", "when", "where", "while", "who", "whom", "why", "with", "within", "without",
+    "between", "both", "by", "done", "for", "found", "from", "given", "gone", "hear", "heard", "into", "kept",
+    "known", "made", "meet", "met", "news", "of", "off", "on", "out", "over", "said", "say", "seen", "shown",
+    "speak", "taken", "tell", "to", "told", "under", "until", "when", "where", "while", "who", "whom", "why",
+    "with", "within", "without",
 })  # fmt: skip
-"""Prepositions, participles and question words that say nothing of a function when they are its whole name."""
-WORDS_LEFT: dict[str, int] = {
-    "grave": 1, "heard": 10, "look": 24, "looks": 17, "makeup": 6, "standstill": 3, "strangers": 1, "tells":
-    2, "told": 35, "undisturbed": 7,
-}  # fmt: skip
+"""Prepositions, participles, question words and verbs of speech: no whole name of a function."""
+CONTRACTS = frozenset({
+    ("collectors/prometheus/cluster_view.py", "grave"),  # llmtop cluster --json
+    ("llmtop/compare/model.py", "told"),  # a comparison as JSON
+    ("llmtop/config.py", "look_at_loaders"),  # a key of config.toml
+    ("llmtop/instrument/guest/sanitize.py", "kept"),  # llmtop of another version may call the launcher
+    ("llmtop/launch/inject/_llmtop_watch.py", "kept"),
+    ("llmtop/model/snapshot.py", "looks"),  # snapshots and recordings
+    ("llmtop/protocol/wire.py", "looks"),  # messages of a training
+    ("llmtop/report/device_time.py", "told_by"),  # report.json, as the three below
+    ("llmtop/report/environment.py", "told"),
+    ("llmtop/report/model.py", "makeup"),
+    ("llmtop/report/model.py", "undisturbed_seconds"),
+})  # fmt: skip
+"""File and name: encoded, configured, or called by another version. They stay, and count in none of the lists."""
+WORDS_LEFT: dict[str, int] = {"makeup": 1, "undisturbed": 1}
 """How many names still have such a word: only ever lowered."""
-NAMES_LEFT: dict[str, int] = {
-    "after": 1, "at": 5, "before": 2, "behind": 1, "beside": 2, "both": 1, "gone": 3, "heard": 1, "kept": 3,
-    "known": 4, "made": 1, "of": 7, "on": 1, "over": 2, "said": 2, "seen": 1, "shown": 5, "told": 3, "where":
-    4, "within": 3,
-}  # fmt: skip
+NAMES_LEFT: dict[str, int] = {"at": 3, "both": 1, "kept": 1, "of": 2, "shown": 1}
 """How many functions still have such a name: only ever lowered."""
 
 
@@ -116,13 +124,41 @@ def test_both_counters_find_a_plant() -> None:
     assert unclear_functions(tree) == {"met": 1}
 
 
+def _parsed() -> Iterator[tuple[str, ast.Module]]:
+    """Return each file's path below the repository, and its code without the names of `CONTRACTS`."""
+    for file in _files():
+        name = str(file.relative_to(REPOSITORY))
+        tree = ast.parse(file.read_text())
+        kept = {word for place, word in CONTRACTS if place == name}
+        yield name, _WithoutNames(kept).visit(tree) if kept else tree
+
+
+class _WithoutNames(ast.NodeTransformer):
+    """Removes the functions and annotated fields of these names."""
+
+    def __init__(self, names: set[str]) -> None:
+        self._names = names
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST | None:
+        return None if node.name in self._names else self.generic_visit(node)
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST | None:
+        is_contract = isinstance(node.target, ast.Name) and node.target.id in self._names
+        return None if is_contract else self.generic_visit(node)
+
+
+def test_contracts_are_names_that_exist() -> None:
+    trees = {name: ast.parse((REPOSITORY / name).read_text()) for name, _ in CONTRACTS}
+    assert not [(name, word) for name, word in CONTRACTS if word not in _named(trees[name])]
+
+
 def test_names_use_no_private_words() -> None:
-    found = sum((private_words(ast.parse(file.read_text())) for file in _files()), Counter[str]())
-    more = {word: count for word, count in found.items() if count > WORDS_LEFT.get(word, 0)}
-    assert not more, f"choose the field's word; all that are left: {dict(sorted(found.items()))}"
+    found = sum((private_words(tree) for _, tree in _parsed()), Counter[str]())
+    assert not found - Counter(WORDS_LEFT), (
+        f"choose the field's word; all that are left: {dict(sorted(found.items()))}"
+    )
 
 
 def test_no_function_is_named_by_a_preposition_or_a_participle() -> None:
-    found = sum((unclear_functions(ast.parse(file.read_text())) for file in _files()), Counter[str]())
-    more = {name: count for name, count in found.items() if count > NAMES_LEFT.get(name, 0)}
-    assert not more, f"name what it returns or does; all that are left: {dict(sorted(found.items()))}"
+    found = sum((unclear_functions(tree) for _, tree in _parsed()), Counter[str]())
+    assert not found - Counter(NAMES_LEFT), f"name what it returns or does: {dict(sorted(found.items()))}"

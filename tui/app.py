@@ -90,15 +90,15 @@ class LlmtopApp(ScreenContext):
         self._replays = isinstance(feed, ReplayControls)  # a protocol: to ask that takes 0.1 ms
         self._lock = threading.Lock()
         self._pending: deque[Snapshot | list[Snapshot]] = deque(maxlen=MAX_PENDING)
-        self._told = False
+        self._has_posted = False
         self._past: SnapshotHistory | None = None
         self._newest: Snapshot | None = None
-        self._heard_at = time.monotonic()
+        self._last_snapshot_at = time.monotonic()
         self._silence: asyncio.TimerHandle | None = None
         self._waiting = self._begun = False
         self._ringing: NewAlertFilter | None = None
         self.prepared = prepared
-        self._end_told = False
+        self._has_shown_end = False
         self.view = View(interval=feed.interval, demo=prepared is not None)
         if isinstance(feed, GpuChoice):
             self.view.selection = feed.selection
@@ -145,7 +145,7 @@ class LlmtopApp(ScreenContext):
         return self._replays
 
     def _receive(self, snapshot: Snapshot) -> None:
-        """Called in the feed's thread: keep it, queue it, and tell the app unless it has been told already."""
+        """Store and queue the snapshot, and post one message unless one is pending; runs in the feed's thread."""
         if not self.replaying:
             if self._past is None:
                 from collectors.past import SnapshotHistory  # after the first frame
@@ -163,17 +163,17 @@ class LlmtopApp(ScreenContext):
     def _queue(self, item: Snapshot | list[Snapshot]) -> None:
         with self._lock:
             self._pending.append(item)
-            told, self._told = self._told, True
-        if not told and not self.post_message(SnapshotArrived()):
+            posted, self._has_posted = self._has_posted, True
+        if not posted and not self.post_message(SnapshotArrived()):
             with self._lock:
-                self._told = False  # nobody heard it: the next one says it again
+                self._has_posted = False  # the loop was not running: the next snapshot posts again
 
     def on_snapshot_arrived(self, _message: SnapshotArrived) -> None:
         """Take in everything that waits, then draw once."""
         with self._lock:
             waiting = list(self._pending)
             self._pending.clear()
-            self._told = False
+            self._has_posted = False
         self._mark_live()
         history = self.view.history
         for item in waiting:
@@ -196,7 +196,7 @@ class LlmtopApp(ScreenContext):
 
     def _mark_live(self) -> None:
         """The screen is live until nothing has come for a while."""
-        self._heard_at, self.view.silent_seconds = time.monotonic(), None
+        self._last_snapshot_at, self.view.silent_seconds = time.monotonic(), None
         if self._silence is not None:
             self._silence.cancel()
         loop = textual_private.event_loop(self)
@@ -210,7 +210,7 @@ class LlmtopApp(ScreenContext):
         if loop is None or not self.is_running:
             return
         self._silence = loop.call_later(1.0, self._mark_stale)
-        self.view.silent_seconds = time.monotonic() - self._heard_at
+        self.view.silent_seconds = time.monotonic() - self._last_snapshot_at
         if self.view.snapshot is not None and self.view.history.instant is None:
             self.redraw()
 
@@ -244,9 +244,9 @@ class LlmtopApp(ScreenContext):
     def _tell_end(self) -> None:
         """At the demo's end, what to do next; once, and not over another screen."""
         if not self.view.ended:
-            self._end_told = False
-        elif not self._end_told and isinstance(self.screen, MainScreen):
-            self._end_told = True
+            self._has_shown_end = False
+        elif not self._has_shown_end and isinstance(self.screen, MainScreen):
+            self._has_shown_end = True
             self.open_screen("DemoEndScreen")
 
     def _call_attention(self, snapshot: Snapshot) -> None:
@@ -273,7 +273,7 @@ class LlmtopApp(ScreenContext):
     # --- keys -------------------------------------------------------------------------------------------------
 
     async def action_press(self, name: str) -> None:
-        """Do what tui/core/keys.py says of this key on the screen on top."""
+        """Run the action of tui/core/keys.py for this key on the top screen."""
         screen = self.screen
         here = screen.NAME if isinstance(screen, LlmtopScreen) else ""
         for key in keys.for_screen(here, replaying=self.replaying, demo=self.view.demo):
@@ -348,7 +348,12 @@ class LlmtopApp(ScreenContext):
         self.redraw()
 
     def action_seek(self, seconds: float) -> None:
-        """Move the instant that is shown by so many seconds, back where they are negative."""
+        """Move the instant that is shown.
+
+        Args:
+            seconds: forward, or back where negative. In a live monitor the history limits it, in a replay the
+                recording.
+        """
         feed = self._feed
         if isinstance(feed, ReplayControls):
             if seconds < 0 and feed.position <= 0:
@@ -397,7 +402,7 @@ class LlmtopApp(ScreenContext):
             place = longer if step > 0 else sum(one < history.seconds for one in fixed) - 1
         if 0 <= place < len(SPANS):
             history.span = SPANS[place]
-            if not isinstance(self.screen, MainScreen):  # which says it in the titles
+            if not isinstance(self.screen, MainScreen):  # whose titles show it
                 self.notify(f"Charts cover {time_line.span_words(history)}.", timeout=2)
             self.redraw()
         else:

@@ -43,7 +43,7 @@ def show(
     Raises:
         UnusableInput: there is no such theme.
         NotPossibleHere: the limit of open files is too low.
-        OwnError: something went wrong that nobody expected; its traceback is in a log.
+        OwnError: an unexpected error; its traceback is in a log.
     """
     from tui.app import LlmtopApp
 
@@ -91,7 +91,7 @@ def _thread_errors_to(app: TerminalApp) -> Iterator[None]:
 def has_unicode() -> bool:
     """Whether there is more than ASCII to draw with.
 
-    The bare C locale of containers says nothing either way; the Linux console's fonts lack most of the blocks.
+    The bare C locale of containers shows neither; the Linux console's fonts lack most of the blocks.
     """
     if os.environ.get("TERM") == "linux":
         return False

@@ -31,9 +31,14 @@ class AmdSampler:
     """Samples one GPU from `start()` to `stop()`."""
 
     def __init__(self, smi: Any, handle: Any, index: int, interval: float, on_fresh: Callable[[], None]) -> None:
-        """Prepare to sample the GPU with amdsmi's handle and number every `interval` seconds.
+        """Prepare to sample one GPU; no thread runs and no call is made before `start()`.
 
-        `on_fresh` is called after each round of cheap values.
+        Args:
+            smi: the loaded amdsmi module.
+            handle: amdsmi's processor handle of the GPU.
+            index: amdsmi's number of the GPU, which snapshots show until the UUID is known.
+            interval: seconds between rounds of cheap values; a slow poll follows every `SLOW_SECONDS` at most.
+            on_fresh: called in the sampling thread after each round of cheap values.
         """
         self.index, self._handle, self._interval, self._on_fresh = index, handle, interval, on_fresh
         self.uuid = f"unknown-amd-{index}"
@@ -53,21 +58,25 @@ class AmdSampler:
 
     def start(self) -> None:
         """Start the threads."""
-        for beat in self._threads:
-            beat.start()
+        for thread in self._threads:
+            thread.start()
 
     def stop(self) -> None:
         """Ask the threads to end; returns at once."""
-        for beat in self._threads:
-            beat.stop()
+        for thread in self._threads:
+            thread.stop()
 
     def join(self, deadline: float) -> bool:
         """Wait until a monotonic time for the threads to end; returns whether all did."""
-        ended = [beat.join(deadline - time.monotonic()) for beat in self._threads]
+        ended = [thread.join(deadline - time.monotonic()) for thread in self._threads]
         return all(ended)
 
     def set_interval(self, seconds: float) -> None:
-        """Change the pace."""
+        """Change the poll interval.
+
+        Args:
+            seconds: between rounds of cheap values; the slow poll stays at `SLOW_SECONDS` or longer.
+        """
         self._interval = seconds
         self._threads[0].set_seconds(seconds)
         self._threads[1].set_seconds(max(SLOW_SECONDS, seconds))
@@ -83,13 +92,17 @@ class AmdSampler:
         return time.monotonic() - self._born > SETTLE_SECONDS or (self._fast_rounds > 1 and self._slow is not None)
 
     def is_hanging(self, seconds: float) -> bool:
-        """Whether a thread has been inside one call for longer than that."""
+        """Return True if a thread has been inside one driver call for longer than the limit.
+
+        Args:
+            seconds: the limit, by the monotonic clock.
+        """
         waits = (call.waiting() for call in (self._fast_call, self._slow_call))
         return any(wait is not None and wait[1] > seconds for wait in waits)
 
     @property
     def implausible_values(self) -> ImplausibleValues:
-        """What the driver said in the last rounds that cannot be, by field."""
+        """Implausible values of the last rounds, by field."""
         return {name: value for one in (self._slow, self._fast) if one for name, value in one.implausible.items()}
 
     def functions_refused_with(self, code: int) -> set[str]:
@@ -104,7 +117,7 @@ class AmdSampler:
 
     def internal_errors(self) -> list[str]:
         """Mistakes of llmtop itself in the last rounds."""
-        return [beat.fault for beat in self._threads if beat.fault is not None]
+        return [thread.fault for thread in self._threads if thread.fault is not None]
 
     def row(self) -> Values:
         """This GPU as known now: fields of `llmtop.model.snapshot.Gpu`."""

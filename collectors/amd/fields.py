@@ -1,4 +1,4 @@
-"""Which call of amdsmi gives which field of a Gpu, and who uses it. The binding says "N/A" for what is not there.
+"""Calls of amdsmi for each field of a Gpu and for its processes. The binding returns "N/A" for absent values.
 
 PCIe rates stay absent: what amdsmi has is packets of one second, asked for by a call that takes it, or both
 directions in one.
@@ -116,7 +116,17 @@ class Xgmi:
 
 
 def uses(call: AmdCaller, handle: Any, uuid: str, implausible: ImplausibleValues) -> list[Values]:
-    """Who uses the GPU: fields of `collectors.base.source.GpuUse`."""
+    """Return the processes on a GPU as fields of `collectors.base.source.GpuUse`.
+
+    Args:
+        call: makes the calls and keeps what amdsmi refused.
+        handle: amdsmi's processor handle.
+        uuid: of the GPU; copied into each row.
+        implausible: receives values out of range, by field; such a process has no `mem_bytes`.
+
+    Returns:
+        One row per process; empty where amdsmi refuses. `mem_bytes` is VRAM in bytes, or None.
+    """
     found = []
     for process in call("amdsmi_get_gpu_process_list", handle) or ():
         pid = process["pid"]

@@ -1,4 +1,4 @@
-"""Whether this machine has anything of AMD's, told without asking its library."""
+"""Detects AMD GPUs without loading AMD's library."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def gpu_count() -> int:
 
 
 def library() -> str | None:
-    """Where libamd_smi.so lies, as far as the binding's own places can be looked at; None: nowhere."""
+    """Return the path of libamd_smi.so, searched in the binding's own places; None if not found."""
     home = os.environ.get("ROCM_HOME", os.environ.get("ROCM_PATH"))
     folders = [os.path.join(home, "lib")] if home else []
     folders += [part for part in os.environ.get("LD_LIBRARY_PATH", "").split(":") if part]

@@ -1,4 +1,4 @@
-"""AMD's GPUs of this machine, through amdsmi: what its process tells, as nvml/source.py does for NVML's.
+"""AMD GPUs of this machine through amdsmi, in the driver process; the counterpart of nvml/source.py.
 
 amdsmi is never shut down while a thread is inside one of its calls.
 """
@@ -36,7 +36,7 @@ class AmdSource:
     def __init__(self, interval: float = 1.0, on_fresh: Callable[[], None] = lambda: None) -> None:
         """Prepare to sample every `interval` seconds; touches no driver yet.
 
-        `on_fresh` is called, from any thread, after a GPU's cheap values were read and after each look.
+        `on_fresh` is called, from any thread, after a GPU's cheap values were read and after each search for GPUs.
         """
         self._interval, self._on_fresh = interval, on_fresh
         self._watch = PeriodicThread("amd", self._discover, DISCOVERY_SECONDS)
@@ -49,12 +49,16 @@ class AmdSource:
         self._started_at = self._restarted_at = time.monotonic()
 
     def start(self) -> None:
-        """Begin to look for a driver and its GPUs; what is missing becomes a note."""
+        """Begin to search for the driver and its GPUs; what is missing becomes a note."""
         self._started_at = time.monotonic()
         self._watch.start()
 
     def set_interval(self, seconds: float) -> None:
-        """Change the pace of the cheap values; dear ones keep theirs."""
+        """Change the poll interval of all GPUs.
+
+        Args:
+            seconds: between rounds of cheap values; slow polls keep at least `SLOW_SECONDS`.
+        """
         self._interval = seconds
         for sampler in self._samplers:
             sampler.set_interval(seconds)
@@ -106,7 +110,7 @@ class AmdSource:
         self._on_fresh()
 
     def _load(self) -> AmdCaller | None:
-        """The binding, which loads the library and looks every function up when it is imported."""
+        """The binding, which loads the library and resolves every function at import."""
         try:
             import amdsmi
         except (KeyError, OSError):  # it prints that there is no library, and goes on

@@ -1,8 +1,8 @@
-"""Sleep that ends early when somebody asks for it.
+"""Sleep that another thread can end early.
 
 threading.Event and Condition wait by the wall clock where Python was built for an older glibc (conda's and
 standalone builds lack sem_clockwait): set back by an hour, it makes a wait of a second last for an hour. poll()
-knows no clock that anybody sets.
+uses the monotonic clock.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _DAY_S = 86_400.0
 
 
 class InterruptibleSleep:
-    """Set from any thread, also more often than anybody waits; waited for by one."""
+    """May be set from any thread, and repeatedly; one thread waits."""
 
     def __init__(self) -> None:
         self._fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -39,5 +39,12 @@ class InterruptibleSleep:
             os.eventfd_read(self._fd)
 
     def wait(self, seconds: float | None = None) -> bool:
-        """Sleep for `seconds` (a day at most), or until the alarm is set; returns whether it was set."""
+        """Sleep until the alarm is set, or for a time.
+
+        Args:
+            seconds: at most a day; negative counts as 0. None: until the alarm is set.
+
+        Returns:
+            True if the alarm was set; it stays set until `clear()`.
+        """
         return bool(self._poll.poll(None if seconds is None else min(max(0.0, seconds), _DAY_S) * 1000))

@@ -15,7 +15,7 @@ from contextlib import suppress
 _M_ARENA_MAX = -8
 """malloc.h of glibc."""
 _NEW_OBJECTS = 50_000
-"""More than come between two calls of `release_free_memory`, which looks for cycles anyway. While the windows of
+"""More than come between two calls of `release_free_memory`, which collects cycles anyway. While the windows of
 eight ranks fill, 700 objects a snapshot stay for good: with a tenth of this, they took 3 % of its time."""
 
 
@@ -26,10 +26,10 @@ def share_one_heap() -> None:
 
 
 def reduce_cycle_collections() -> None:
-    """Have Python look for unused cycles in what comes from now on alone, and when there is much of it.
+    """Make Python's garbage collector scan only objects made from now on, and less often.
 
-    What a started monitor has loaded stays for good, and to look through it takes 30 ms; a snapshot makes a few
-    thousand objects and the next one takes their place, so that nearly all such looks found nothing.
+    Objects of a started monitor stay for good, and scanning them takes 30 ms. A snapshot makes a few thousand
+    objects which the next one replaces, so nearly all scans found nothing.
     """
     gc.freeze()
     gc.set_threshold(_NEW_OBJECTS, 10, 10)

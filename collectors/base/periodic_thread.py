@@ -33,7 +33,15 @@ class PeriodicThread:
         offset: float = 0.0,
         at_end: Callable[[], None] | None = None,
     ) -> None:
-        """Prepare; `at_end` runs in the thread after its last round."""
+        """Prepare the thread; `start()` runs it.
+
+        Args:
+            name: suffix of the thread's name, "llmtop-NAME"; also named in `fault`.
+            work: one round. An exception ends the round alone and becomes `fault`.
+            seconds: between rounds, which run at multiples of it on the monotonic clock.
+            offset: seconds by which the rounds come after these multiples; negative: before.
+            at_end: called in the thread after its last round.
+        """
         self._name, self._work, self._offset, self._at_end = name, work, offset, at_end
         self._seconds = seconds
         self._wake = InterruptibleSleep()
@@ -52,7 +60,12 @@ class PeriodicThread:
         self._thread.start()
 
     def set_seconds(self, seconds: float, offset: float | None = None) -> None:
-        """Work every `seconds` from now on, at another `offset` if one is given."""
+        """Change the pace; the wait under way ends early if the next round is now due sooner.
+
+        Args:
+            seconds: between rounds from now on.
+            offset: seconds after the multiples of the pace; None: unchanged.
+        """
         self._seconds = seconds
         self._offset = self._offset if offset is None else offset
         self._wake.set()
@@ -63,7 +76,14 @@ class PeriodicThread:
         self._wake.set()
 
     def join(self, seconds: float) -> bool:
-        """Wait `seconds` at most for the thread to end; returns whether it has."""
+        """Wait for the thread to end; does not wait when called from the thread itself.
+
+        Args:
+            seconds: the longest wait; a daemon thread may outlive it.
+
+        Returns:
+            True if the thread has ended.
+        """
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(max(0.0, seconds))
         return not self.is_alive
@@ -106,5 +126,14 @@ class PeriodicThread:
 
 
 def last_tick(now: float, seconds: float, offset: float = 0.0) -> float:
-    """The latest instant at or before `now` at which beats of that pace run, in monotonic seconds."""
+    """Return the latest instant at which rounds of this pace run.
+
+    Args:
+        now: monotonic seconds; the answer is at or before it.
+        seconds: the pace; must be positive.
+        offset: seconds by which rounds come after the multiples of the pace.
+
+    Returns:
+        Monotonic seconds. Threads of equal pace and offset get equal instants.
+    """
     return (now - offset) // seconds * seconds + offset

@@ -23,7 +23,7 @@ def encodable(text: str) -> str:
 
 
 def run(stages: Iterable[Stage], snapshot: Snapshot) -> Snapshot:
-    """Send the snapshot through the stages, in order. One that fails is passed over, and a note says so."""
+    """Send the snapshot through the stages, in order. A stage that fails is skipped, and a note reports it."""
     for stage in stages:
         snapshot = _run_one(stage, snapshot)
     return snapshot
@@ -32,7 +32,7 @@ def run(stages: Iterable[Stage], snapshot: Snapshot) -> Snapshot:
 def _run_one(stage: Stage, snapshot: Snapshot) -> Snapshot:
     try:
         return stage(snapshot)
-    except Exception as error:  # noqa: BLE001  a fault in a rule must not blind the monitor: it says so and goes on
+    except Exception as error:  # noqa: BLE001  a fault in a rule must not end the monitor: a note reports it
         return with_note(
             snapshot, f"a fault in llmtop itself ({stage!r}: {error!r}); what it would have added is missing"
         )

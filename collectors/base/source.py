@@ -32,7 +32,7 @@ class GpuUse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GpuReading(msgspec.Struct, frozen=True, kw_only=True):
-    """What the driver says: GPUs in index order, MIG instances after their parent, and who uses them."""
+    """Reading of the driver: GPUs in index order, MIG instances after their parent, and their processes."""
 
     gpus: tuple[Gpu, ...] = ()
     uses: tuple[GpuUse, ...] = ()
@@ -58,7 +58,11 @@ class Source(Protocol[Reading_co]):
         """Begin to sample. Never raises for what the system lacks: that becomes a note or an error text."""
 
     def set_interval(self, seconds: float) -> None:
-        """Sample every `seconds` from now on."""
+        """Change the poll interval.
+
+        Args:
+            seconds: between samples from now on; a source may have a shortest interval of its own.
+        """
 
     def latest(self) -> Reading_co:
         """The newest reading; returns at once, and starts no sampling."""
@@ -68,7 +72,7 @@ class Source(Protocol[Reading_co]):
 
 
 class TimedSource(Source[Reading_co], Protocol[Reading_co]):
-    """A source that says how old its reading is."""
+    """A source whose readings have a time."""
 
     def read_at(self) -> float | None:
         """When what `latest()` gives was read: seconds of the monotonic clock; None before the first time."""
@@ -83,7 +87,7 @@ class RankSource(Source[RanksReading], Protocol):
     """The steps collector: `latest()` moves on, so each step is handed over once."""
 
     def is_settled(self) -> bool:
-        """Whether the trainings that were there at the start have been heard, or have had their chance."""
+        """True once each training found at the start has sent a message or has reached its time limit."""
 
     def pids(self) -> tuple[int, ...]:
         """This host's pids of the trainings that have not ended."""
@@ -107,7 +111,11 @@ class Feed(Protocol):
         """Seconds between two snapshots."""
 
     def set_interval(self, seconds: float) -> None:
-        """Make a snapshot every `seconds`, from the next one on."""
+        """Change the snapshot interval.
+
+        Args:
+            seconds: between snapshots, from the next one on. A replay keeps the recorded interval.
+        """
 
 
 @runtime_checkable

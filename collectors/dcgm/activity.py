@@ -2,7 +2,7 @@
 
 NVML has such counters from Hopper on (GPM). On Ampere and Ada DCGM alone reads them, one program at a time, so
 llmtop asks the dcgm-exporter that a node of a cluster has anyway. Its values are as old as its own collection,
-which it makes every 30 s unless it was told otherwise.
+every 30 s by default.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ PATIENCE_SECONDS = 4.0
 POLL_SECONDS, RETRY_SECONDS = 5.0, 60.0
 """Between two questions, and where the last one had no answer that is of use."""
 RETENTION_SECONDS = 12.0
-"""Values are dropped so long after they were told."""
+"""Age at which values are dropped."""
 STALE_SECONDS = 90.0
 """Lines that carry a time stamp are left out when that is older: three times the exporter's own interval."""
 
@@ -61,8 +61,8 @@ class DcgmActivity:
         """Prepare to ask.
 
         Args:
-            url: of the exporter's metrics; by default what $LLMTOP_DCGM says, or the configuration, else the usual
-                place, if root or this user listens there.
+            url: of the exporter's metrics; by default $LLMTOP_DCGM, else the configuration, else the usual port,
+                if root or this user listens there.
         """
         named_url = url or configured_url()
         self._page: DcgmPage | None = None
@@ -82,7 +82,7 @@ class DcgmActivity:
         return "DCGM's activity"
 
     def __call__(self, snapshot: Snapshot) -> Snapshot:
-        """The snapshot with what DCGM says of the GPUs whose driver gives no SM activity."""
+        """Return the snapshot with DCGM's values for GPUs whose driver gives no SM activity."""
         if self._fault is not None:
             return pipeline.with_note(snapshot, self._fault)
         lacking = self._gpus_without_activity(snapshot.gpus)
@@ -171,6 +171,6 @@ def _with_missing_values(gpu: Gpu, values: Mapping[Place, Mapping[str, float]]) 
     if any(name.startswith("pcie_") for name in fresh):
         if gpu.pcie_source is None:
             fresh["pcie_source"] = "dcgm"
-        else:  # one figure of two would be of another counter than it says
+        else:  # the sum of only one direction would be mislabelled
             fresh = {name: value for name, value in fresh.items() if not name.startswith("pcie_")}
     return replace(gpu, **fresh) if fresh else gpu

@@ -64,7 +64,7 @@ class DcgmPage:
             )
         self._host, self._port, self._path = str(parts.hostname), parts.port or 80, parts.path or "/metrics"
         self.ignored: UntrustedListener | None = None
-        """Set by `ask` where somebody listens who is not believed."""
+        """Set by `ask` where a process of an untrusted user listens."""
 
     def ask(self) -> str:
         """Its answer, or the beginning of it; "" where there is none, or it is not believed."""
@@ -82,8 +82,8 @@ class DcgmPage:
         return answer if before == after and self.ignored is None else ""
 
     def _fetch(self) -> str | None:
-        """None where nobody accepts a connection."""
-        import http.client  # OpenSSL comes with it, 3 MiB that a monitor does without where nobody is asked
+        """None where no connection is accepted."""
+        import http.client  # loads OpenSSL, 3 MiB that a monitor without an exporter saves
 
         connection = http.client.HTTPConnection(self._host, self._port, timeout=LIMIT_SECONDS)
         until, body = time.monotonic() + LIMIT_SECONDS, bytearray()

@@ -1,4 +1,4 @@
-"""The GPUs of this machine, whoever made them: NVIDIA's, AMD's, then TPUs, each driver in a process of its own."""
+"""The GPUs of all vendors: NVIDIA, AMD, then TPUs; each driver in a process of its own."""
 
 from __future__ import annotations
 
@@ -48,12 +48,17 @@ class AllGpus:
             source.start()
 
     def set_interval(self, seconds: float) -> None:
-        """Change the pace of the cheap values; dear ones keep theirs."""
+        """Change the poll interval of every vendor's source.
+
+        Args:
+            seconds: between rounds of cheap values; slow polls keep their own shortest interval.
+        """
         for source in self._sources():
             source.set_interval(seconds)
 
     def latest(self) -> GpuReading:
-        """What all say now. Nothing before NVIDIA's driver has spoken: the others would get other numbers then."""
+        """Return the readings of all vendors. Empty until NVIDIA's driver has answered, since its GPUs are
+        numbered first."""
         gpus = self._nvidia_and_amd()
         if self._tpus is None:
             return replace(gpus, notes=(*gpus.notes, self._tpu_note)) if self._tpu_note else gpus

@@ -104,12 +104,21 @@ def start(vendor: str = "NVIDIA") -> Child:
 
 
 def reap(child: Child, seconds: float) -> int | None:
-    """The child's wait status once it has ended; None when it has not within `seconds`."""
+    """Return the wait status of an ended child.
+
+    Args:
+        child: a child of this process; no other code may wait for it.
+        seconds: the longest wait; polled every 5 ms.
+
+    Returns:
+        The status as of `os.waitpid`; -1 where the kernel discarded it because SIGCHLD is ignored; None if the
+        child still runs.
+    """
     deadline = time.monotonic() + seconds
     while True:
         try:
             pid, status = os.waitpid(child.pid, os.WNOHANG)
-        except ChildProcessError:  # whoever started the monitor had it ignore SIGCHLD: the kernel took the status
+        except ChildProcessError:  # SIGCHLD is ignored, inherited from the parent: the kernel discarded the status
             return _UNKNOWN
         if pid:
             return status
@@ -125,7 +134,7 @@ def kill(child: Child) -> None:
 
 
 def exit_reason(status: int) -> str:
-    """Why a child ended, that nobody had asked to."""
+    """Return why a child ended unexpectedly."""
     if status == _UNKNOWN:
         return "the process that asks the driver ended"
     if not os.WIFSIGNALED(status):
@@ -144,7 +153,7 @@ def exit_reason(status: int) -> str:
 
 
 def isolate(parent: int) -> socket.socket:
-    """Be nobody's but the monitor's: no terminal, no signal that one sends, no file, and no life after it.
+    """Detach from everything but the monitor: no terminal, no terminal signals, no open files; end with it.
 
     Returns the end of the channel.
     """

@@ -1,7 +1,7 @@
-"""What the process that asks the driver does: it samples the GPUs and tells the monitor, until that is gone.
+"""Main loop of the driver process: it samples the GPUs and sends readings until the monitor has gone.
 
 Down the channel come paces, up go readings. The monitor asks for nothing: so one that is stopped (ctrl+z) finds at
-most what the channel holds, and a driver that answers late is said to do so by the reading itself.
+most what the channel holds, and a reading itself reports a driver that answers late.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The GPUs of this machine as the monitor has them: from the process that asks the driver (driver_child.py).
 
-A thread listens to that process, says why when it is gone or silent, and starts another.
+A thread reads from that process, reports why when it ends or stops sending, and starts another.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ RESTART_SECONDS = (1.0, 60.0)
 STABLE_SECONDS = 60.0
 """A process that has lived for so long was well: the next wait is the first one again."""
 SILENT_HEARTBEATS = 3
-"""Heartbeats that may be missing before the values are dropped, and it is said."""
+"""Missing heartbeats after which values are dropped and the reason is reported."""
 MAX_SILENT_HEARTBEATS = 30
 """Heartbeats without a word after which the process is ended. A GPU that hangs does not silence it."""
 RETENTION_SECONDS = 600.0
-"""For so long it is still said that the driver's library has crashed, once it answers again."""
+"""For this time the note on a crash of the driver's library stays after it answers again."""
 MAX_BYTES = 64 << 20
 """Of one message: 64 GPUs and 100,000 processes take 12 MiB."""
 CLOSE_SECONDS = 0.8
@@ -40,7 +40,8 @@ _GARBLED = "the process that asks the driver said what cannot be read"
 class DriverSource:
     """A GpuSource that the driver's library cannot take with it when it crashes.
 
-    While nobody answers, the GPUs known last stay in the reading, without values, the reason being their error.
+    While the process does not answer, the last known GPUs stay in the reading, without values and with the reason
+    as error.
     """
 
     def __init__(self, interval: float = 1.0, vendor: Literal["NVIDIA", "AMD", "Google"] = "NVIDIA") -> None:
@@ -51,10 +52,10 @@ class DriverSource:
         self._closing = False
         self._reading = GpuReading()
         self._trouble: str | None = None
-        """Why there are no values now; `_again_at` then says when they are asked for again."""
+        """Why there are no values now; `_again_at` is the time of the next attempt."""
         self._again_at: float | None = None
         self._crashed: tuple[str, float, float] | None = None
-        """The last end that nobody had asked for: in words, when by the monotonic clock, when by the wall's."""
+        """The last unexpected end: in words, in monotonic seconds, in unix seconds."""
         self._garbled = False
         self._thread = threading.Thread(target=self._run, name="llmtop-driver", daemon=True)
 
@@ -63,7 +64,11 @@ class DriverSource:
         self._thread.start()
 
     def set_interval(self, seconds: float) -> None:
-        """Change the pace of the cheap values; dear ones keep theirs."""
+        """Change the poll interval of the driver process.
+
+        Args:
+            seconds: between rounds of cheap values. A driver process started later gets it at its start.
+        """
         self._interval = seconds
         child = self._child
         if child is not None:
@@ -119,7 +124,7 @@ class DriverSource:
         return self._child
 
     def _receive(self, child: Child) -> None:
-        """Take readings until the process is gone, or has been silent for too long."""
+        """Read until the process ends, or sends nothing for too long."""
         self._send_pace(child)
         # Silence is counted in waits, not by a clock: this process may have been stopped itself.
         child.channel.settimeout(HEARTBEAT_SECONDS)
@@ -176,7 +181,7 @@ class DriverSource:
             self._trouble = why
 
     def _send_pace(self, child: Child) -> None:
-        # One that is gone is the listening thread's to say; the next is told the pace at its start.
+        # The reading thread reports an ended process; the next one gets the pace at its start.
         with suppress(OSError):
             child.channel.send(PACE.pack(self._interval), socket.MSG_DONTWAIT)
 

@@ -1,4 +1,4 @@
-"""Whether a dcgm-exporter is on this node, and what it tells of which GPU: that is left to it."""
+"""Detects a dcgm-exporter on this node; the metrics that it exports are not exported twice."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class DcgmExporter:
         self._wake.set()
 
     def series(self) -> Collection[tuple[str, str]] | None:
-        """Pairs of UUID and name that it told last; empty where nobody answers, None until that is known."""
+        """Pairs of UUID and metric that it exported last; empty without an exporter, None until known."""
         return self._series
 
     @property

@@ -1,4 +1,4 @@
-"""What is told through files: values for node_exporter's textfile collector, and where to find this exporter."""
+"""Files of the exporter: values for node_exporter's textfile collector, and its own address."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Textfile:
         return snapshot
 
     def close(self) -> None:
-        """Remove the file: what nobody writes any more must not be read as of now."""
+        """Remove the file: stale values must not be read as current."""
         self._closed = True
         self._wake.set()
         self._thread.join(2.0)
@@ -115,7 +115,7 @@ class Discovery:
             raise NotPossibleHere(f"{path} cannot be written: {error.strerror}") from None
 
     def close(self) -> None:
-        """Remove it, unless somebody else has written there since."""
+        """Remove it, unless another process has written it since."""
         with suppress(OSError):
             if self._path.read_bytes() == self._text:
                 self._path.unlink()
@@ -133,7 +133,7 @@ def write_atomically(path: Path, data: bytes) -> None:
     file = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
         with open(file, "wb") as out:
-            os.fchmod(file, 0o644)  # whoever reads it is another user
+            os.fchmod(file, 0o644)  # its reader is another user
             out.write(data)
         os.replace(fresh, path)
     except OSError:

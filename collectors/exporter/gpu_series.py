@@ -38,7 +38,7 @@ class LastXids:
         self._last: dict[str, int] = {}
 
     def update(self, gpus: Collection[Gpu]) -> None:
-        """Look at what the GPUs report now; those that are no more are forgotten."""
+        """Update from the GPUs' current values; GPUs that have gone are dropped."""
         for gpu in gpus:
             found = xids_in(gpu.error or "")
             if found:
@@ -90,7 +90,7 @@ def families(
 
 
 def _is_from_dcgm(gpu: Gpu, name: str) -> bool:
-    """Whether the value was had from a dcgm-exporter, and so is its own to tell."""
+    """Whether the value came from a dcgm-exporter, which exports it itself."""
     return gpu.activity_source == "dcgm" and name.startswith("DCGM_FI_PROF_")
 
 

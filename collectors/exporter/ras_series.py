@@ -1,4 +1,4 @@
-"""What NCCL's RAS told of communicators that do not go on: who waits, who is behind, who does not answer."""
+"""Series from NCCL RAS about stuck communicators: ranks that wait, are behind, or do not answer."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _communicator_labels(stuck: StuckCommunicator, ranks: tuple[Rank, ...]) -> t
 def _process_group(here: list[Rank]) -> str:
     """The one process group in which the attached ranks of it wait: torch knows its name, NCCL does not.
 
-    Where they wait in several, which of these it is cannot be told.
+    Where they wait in several, the right one is unknown.
     """
     groups = {
         count.group

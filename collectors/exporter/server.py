@@ -1,7 +1,7 @@
-"""What Prometheus fetches over HTTP: one page, for whoever reaches the port.
+"""HTTP server of the metrics page; any client that reaches the port may read it.
 
-A connection has a thread and ten seconds. Of more than `MAX_CONNECTIONS` at once the oldest is dropped: many that
-say nothing do not keep out who comes to fetch. What is told is made once for each snapshot.
+A connection has a thread and ten seconds. Of more than `MAX_CONNECTIONS` at once the oldest is dropped: idle
+connections so cannot block a scrape. The page is made once per snapshot.
 """
 
 from __future__ import annotations
@@ -89,11 +89,11 @@ class _Handler(WSGIRequestHandler):
         """Say nothing: the terminal may be a training's."""
 
     def get_stderr(self) -> io.StringIO:
-        """Nowhere, for the same reason; whoever asks gets a 500."""
+        """Logs nothing, for the same reason; the client gets a 500."""
         return io.StringIO()
 
     def handle(self) -> None:
-        """Answer, unless whoever asked has gone or says what is no HTTP."""
+        """Answer, unless the client has gone or sends no valid HTTP."""
         with suppress(OSError, ValueError):
             super().handle()
 
@@ -143,7 +143,7 @@ class _Server(ThreadingWSGIServer):
         super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Pass over what goes wrong with one connection: whoever asked has gone, most often."""
+        """Ignore errors of one connection: mostly the client has gone."""
 
 
 class _Server6(_Server):
@@ -166,7 +166,7 @@ class MetricsServer:
         """Listen.
 
         Args:
-            stage: what is told.
+            stage: renders the page.
             address: of this machine, on which to listen; a name or a number.
             port: 0 for any that is free.
             certfile: of TLS, with `keyfile`; none: plain HTTP.

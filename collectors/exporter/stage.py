@@ -1,4 +1,4 @@
-"""The stage that keeps what Prometheus is told: the last snapshot, and what all before it have come to."""
+"""The stage that keeps the exported state: the last snapshot, and totals over all before it."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from llmtop.version import __version__
 
 STALE_SECONDS = 10.0
 STALE_INTERVALS = 3.0
-"""A snapshot older than max(OLD_SECONDS, OLD_INTERVALS times the interval) is not told any more: what stands still
-must not look alive."""
+"""A snapshot older than max(OLD_SECONDS, OLD_INTERVALS times the interval) is not exported: stale values must not
+look current."""
 _RankLabels = tuple[str, str]
 _Others = Callable[[], Collection[tuple[str, str]] | None]
 
@@ -51,7 +51,7 @@ class ExportStage:
         self._totals: dict[tuple[int, float | None], RankTotals] = {}
         self._xids = gpu_series.LastXids()
         self.number = 0
-        """How many snapshots have come: what is told stays the same until it grows, or they stop."""
+        """Number of snapshots so far: the page stays the same until it grows, or snapshots stop."""
 
     def __repr__(self) -> str:
         return "the exporter"
@@ -79,7 +79,7 @@ class ExportStage:
         return snapshot is not None and time.monotonic() - (snapshot.monotonic or 0.0) > self._old
 
     def collect(self) -> Iterator[Metric]:
-        """Everything that is told now; of a snapshot that is old, only how old it is."""
+        """Return all exported values; of an old snapshot only its age."""
         with self._lock:
             found = list(self._collect())
         yield from found

@@ -1,7 +1,7 @@
-"""What the steps of one training have come to since the exporter came: counters, of which any window can be made.
+"""Counters of one training's steps since the exporter started, from which Prometheus computes any window.
 
-Steps that had ended before are not counted, though a training tells its history. Else a restarted exporter would
-tell them twice: to Prometheus a counter that falls has begun anew, and all that it shows then is new.
+Steps that ended before are not counted, though a training sends its history. Else a restarted exporter would count
+them twice: to Prometheus a counter that falls was reset, and its whole value is an increase.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _Key = tuple[int, float]
 
 @lru_cache(maxsize=4096)
 def label(text: str) -> str:
-    """A text that somebody else made up, as the value of a label: a line that harms no terminal."""
+    """Return untrusted text as a label value: one line without control characters."""
     return printable(text, _LONGEST)
 
 
@@ -38,7 +38,7 @@ class PhaseNames:
         self._known: set[str] = set()
 
     def label_of(self, name: str) -> str | None:
-        """What a phase is called here; None for one whose time is told with its parent's."""
+        """Return the exported name of a phase; None for one whose time is part of its parent's."""
         known = label(name)
         if known in self._known:
             return known
@@ -49,7 +49,7 @@ class PhaseNames:
 
 
 class RankTotals:
-    """Counters of one process. None is what nobody has told yet."""
+    """Counters of one process; None while the training has not reported a value."""
 
     def __init__(self, since: float) -> None:
         """Begin at zero.
@@ -73,7 +73,7 @@ class RankTotals:
         self._first: int | None = None
         """The index of the first step that counts."""
         self._stamped: int | None = None
-        """Of the last step whose wait has been told by stamps; then phases are not asked for it any more."""
+        """Of the last step whose wait was computed from stamps; phases are then no longer used for it."""
         self._gpu_counted: dict[_Key, bool] = {}
         """Of the last steps, whether their GPU times are in the counters."""
 
@@ -113,7 +113,7 @@ class RankTotals:
             self._count_phase(self.host_phases, phase.name, phase.host_seconds)
 
     def _add_waits(self, waits: Iterable[StampedWait]) -> None:
-        """Count what stamps tell; a stamped step stands for those since the one before it too."""
+        """Count the waits from stamps; a stamped step stands for those since the one before it too."""
         for one in waits:
             if self._first is None or one.index < self._first:
                 continue  # of before the steps that count

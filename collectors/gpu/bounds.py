@@ -32,7 +32,7 @@ NO_REASONS = frozenset({0xFFFFFFFF, 0xFFFFFFFFFFFFFFFF})
 """Masks of clock-event reasons with all bits set: being idle and being at the power limit exclude each other."""
 
 ImplausibleValues = dict[str, float]
-"""What was said and cannot be, by field."""
+"""Implausible values by field."""
 
 
 def plausible_pid(pid: int) -> bool:
@@ -68,7 +68,7 @@ def _is_plausible(name: str, value: object, values: Values, implausible: Implaus
 
 
 def implausible_notes(found: Iterable[tuple[str, ImplausibleValues]]) -> list[str]:
-    """One sentence a field on what the driver said of which GPUs, each given by its name."""
+    """Return one sentence per field with its implausible values and the names of the GPUs."""
     by_field: dict[str, list[tuple[str, float]]] = {}
     for gpu, implausible in found:
         for name, value in implausible.items():

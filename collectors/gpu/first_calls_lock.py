@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 
 class FirstCallsLock:
-    """A lock that whoever has waited for `patience` seconds takes to be stuck: all others then use a new one."""
+    """A lock that counts as stuck once a thread has waited `patience` seconds: all threads then use a new one."""
 
     def __init__(self, patience: float) -> None:
         self._lock = threading.Lock()

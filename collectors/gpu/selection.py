@@ -63,9 +63,9 @@ class GpuSelection:
     def default(cls) -> GpuSelection:
         """The GPUs that CUDA_VISIBLE_DEVICES lets a program started from this shell use; all, if it is not set.
 
-        As CUDA reads it, where that can be known before the GPUs are: the first entry says whether all are numbers
-        or UUIDs, the first that is neither ends the list, and one that comes twice means no GPU at all. Where that
-        leaves no GPU (an empty value, or -1), all are shown: a monitor without GPUs would be of no use.
+        As CUDA reads it, where that can be known before the GPUs are: the first entry decides whether all are
+        numbers or UUIDs, the first that is neither ends the list, and one that comes twice means no GPU at all.
+        Where that leaves no GPU (an empty value, or -1), all are shown: a monitor without GPUs would be of no use.
 
         CUDA numbers GPUs by speed unless CUDA_DEVICE_ORDER is PCI_BUS_ID; on machines with GPUs of one kind, the
         rule for training, both orders are the same.
@@ -128,7 +128,7 @@ class GpuSelection:
         if not _INDEX.match(want):
             return _uuids_with_prefix(want, gpus)
         if want not in self._uuids:
-            # One that has not said who it is yet may turn out to be any.
+            # A GPU without a known UUID yet may turn out to be any.
             found = [gpu for gpu in gpus if gpu.mig_parent_uuid is None and gpu.index == int(want)]
             if not found or found[0].uuid.startswith("unknown-"):
                 return {gpu.uuid for gpu in found}

@@ -1,8 +1,8 @@
-"""When the dear calls for each GPU are made.
+"""Times of the slow polls of each GPU.
 
-They keep the driver's lock for up to 25 ms a GPU (H200): they lie between two fast rounds, which come at multiples
-of the interval, and no two GPUs' are queued behind each other. They come before a multiple of their own pace, so
-that a snapshot at a long interval has them fresh.
+A slow poll holds the driver's lock for up to 25 ms per GPU (H200). So it runs between two fast rounds, which come
+at multiples of the interval, and no two GPUs queue behind each other. They come before a multiple of their own
+pace, so that a snapshot at a long interval has them fresh.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ a place of its own it finds the processor's caches cold, and eight took twice as
 
 
 def slow_offset(index: int, interval: float) -> float:
-    """Seconds from a multiple of the pace of dear rounds to that of a GPU: all at once where there is room."""
+    """Return the offset in seconds of a GPU's slow poll from the multiples of its pace."""
     return separate_offset(index) if interval < TOGETHER_SECONDS else AFTER_FAST_SECONDS - TOGETHER_SECONDS
 
 

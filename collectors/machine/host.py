@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 class _Counters(msgspec.Struct, frozen=True):
-    """Totals since boot, in bytes; None where the kernel does not tell."""
+    """Totals since boot, in bytes; None where the kernel does not report them."""
 
     at: float
     disk_read: int | None
@@ -51,7 +51,7 @@ class HostSource:
         self._interval = max(interval, SHORTEST_SECONDS)
         self._name = platform.node()
         self._user = _value_or_none(lambda: psutil.Process().username())
-        self._beat = PeriodicThread("host", self._round, self._interval)
+        self._thread = PeriodicThread("host", self._round, self._interval)
         self._before: _Counters | None = None
         self._host = Host(name=self._name)
         self._read_at: float | None = None
@@ -61,17 +61,21 @@ class HostSource:
 
     def start(self) -> None:
         """Start the thread that reads."""
-        self._beat.start()
+        self._thread.start()
 
     def set_interval(self, seconds: float) -> None:
-        """Read every `seconds` from now on, but not more often than every `SHORTEST_SECONDS`."""
+        """Change the poll interval.
+
+        Args:
+            seconds: between reads; less than `SHORTEST_SECONDS` counts as that.
+        """
         self._interval = max(seconds, SHORTEST_SECONDS)
-        self._beat.set_seconds(self._interval)
+        self._thread.set_seconds(self._interval)
 
     def latest(self) -> Host:
         """The last reading; without values when the system has stopped answering."""
         patience = max(3 * self._interval, STALE_SECONDS)
-        notes = self._limits if self._beat.fault is None else (*self._limits, self._beat.fault)
+        notes = self._limits if self._thread.fault is None else (*self._limits, self._thread.fault)
         if self._read_at is not None and time.monotonic() - self._read_at > patience:
             return Host(
                 name=self._name,
@@ -86,8 +90,8 @@ class HostSource:
 
     def close(self) -> None:
         """End the thread that reads; waits half a second for it at most."""
-        self._beat.stop()
-        self._beat.join(0.5)
+        self._thread.stop()
+        self._thread.join(0.5)
 
     def _round(self) -> None:
         first = self._before is None

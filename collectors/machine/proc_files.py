@@ -1,7 +1,7 @@
 """What the kernel tells of one process in the two files that tell most, each read once.
 
-psutil gives the same, but to see that a pid is still the same process it makes a process of it anew each time, and
-it asks for the user's name in the system's files: for eight trainings that was more than all else that is read.
+psutil gives the same, but creates a new process object each time to check for a reused pid, and resolves the
+user's name: for eight trainings that cost more than all other reads.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Who uses the GPUs: the driver's list of processes joined with what the system says about each."""
+"""Processes on the GPUs: the driver's list joined with facts of the operating system."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from llmtop.system import procfs
 from llmtop.system.wall_clock import WallClock
 
 SHORTEST_SECONDS = 1.0
-"""A process costs 0.1 to 0.4 ms to look at, so this is done no more often."""
+"""Shortest poll interval: reading a process takes 0.1 to 0.4 ms."""
 BUDGET = 0.02
-"""Share of the time that is spent on looking at processes, attached trainings left aside: where there are
-thousands, each is looked at less often, and its rates are means over the time between."""
+"""Share of time spent on reading processes, without attached trainings. Of thousands each is read less often, and
+its rates are means over the time between."""
 FOREMOST = 48
-"""So many are looked at before the others: those with most memory on a GPU, which a screen shows first."""
+"""This many are read before the others: those with most memory on a GPU, which a screen shows first."""
 WHOLE_ROUNDS, WHOLE_SECONDS = 2, 1.0
 """The first rounds look at all, for so long at most each: what they are, and their first rates."""
 COMMAND_LENGTH = 4096
@@ -39,7 +39,7 @@ _Made = tuple["_ProcessInfo | None", "GpuUse | None", Process]
 
 
 class _ProcessInfo(msgspec.Struct, frozen=True):
-    """What the system says about a process; None where it does not, as for a stranger's I/O."""
+    """Facts of the operating system about a process; None where not permitted, as for another user's I/O."""
 
     user: str | None = None
     command: str | None = None
@@ -56,9 +56,8 @@ class _ProcessInfo(msgspec.Struct, frozen=True):
 class ProcessSource:
     """A ProcessSource: one row a (process, GPU), and one for each attached process that is on no GPU.
 
-    The driver speaks of the host's pids. Inside a container these are unknown, or worse, another process's; a pid
-    is then only believed when that process has an NVIDIA device open. Otherwise the row has what the driver says
-    alone.
+    The driver may report the host's pids. Inside a container these are unknown or another process's, so a pid is
+    trusted only if that process has an NVIDIA device open. Otherwise the row has the driver's values alone.
     """
 
     def __init__(
@@ -69,7 +68,7 @@ class ProcessSource:
         *,
         trusted: bool | None = None,
     ) -> None:
-        """Prepare to look every `interval` seconds, or every `SHORTEST_SECONDS`.
+        """Prepare to poll every `interval` seconds, at least `SHORTEST_SECONDS`.
 
         Args:
             uses: the driver's list as known now; asked from this source's thread.
@@ -80,43 +79,48 @@ class ProcessSource:
         self._uses, self._attached = uses, attached
         self._trusted = has_host_pids() if trusted is None else trusted
         self._interval = max(interval, SHORTEST_SECONDS)
-        self._beat = PeriodicThread("processes", self._round, self._interval)
+        self._thread = PeriodicThread("processes", self._round, self._interval)
         self._wall_clock = WallClock()
         self._offset_ns = self._wall_clock.offset_ns()
         self._looked_at: float | None = None
         self._known: dict[int, _TrackedProcess] = {}
         self._made: dict[tuple[int, str | None], _Made] = {}
-        """The rows of the last look by pid and GPU: most are the same the next time."""
+        """Rows of the last poll by pid and GPU: most stay the same."""
         self._rounds = 0
         self._rows: tuple[Process, ...] = ()
 
     def start(self) -> None:
-        """Start the thread that looks at processes."""
-        self._beat.start()
+        """Start the polling thread."""
+        self._thread.start()
 
     def set_interval(self, seconds: float) -> None:
-        """Look every `seconds` from now on, but not more often than every `SHORTEST_SECONDS`."""
+        """Change the poll interval.
+
+        Args:
+            seconds: between rounds; less than `SHORTEST_SECONDS` counts as that. The CPU budget of a round grows
+                with it.
+        """
         self._interval = max(seconds, SHORTEST_SECONDS)
-        self._beat.set_seconds(self._interval)
+        self._thread.set_seconds(self._interval)
 
     def latest(self) -> tuple[Process, ...]:
-        """The rows of the last look, by pid.
+        """Return the rows of the last poll, sorted by pid.
 
-        Reading the command line of a process that is stuck in the kernel can block for ever; the rows then are
-        what the driver says alone.
+        Reading the command line of a process that is stuck in the kernel can block for ever; the rows then have
+        the driver's values alone.
         """
         if self._looked_at is not None and time.monotonic() - self._looked_at > 3 * self._interval + STALE_SECONDS:
             return tuple(_row(use.pid, None, use) for use in self._uses())
         return self._rows
 
     def read_at(self) -> float | None:
-        """When the last look ended, in monotonic seconds."""
+        """Return the end of the last poll in monotonic seconds."""
         return self._looked_at
 
     def close(self) -> None:
-        """End the thread that looks; waits half a second for it at most."""
-        self._beat.stop()
-        self._beat.join(0.5)
+        """End the polling thread; waits half a second for it at most."""
+        self._thread.stop()
+        self._thread.join(0.5)
 
     def _round(self) -> None:
         offset_ns = self._wall_clock.offset_ns()
@@ -124,10 +128,10 @@ class ProcessSource:
             self._known, self._offset_ns, self._rounds = {}, offset_ns, 0
         uses, attached = tuple(self._uses()), frozenset(self._attached())
         on_gpu = {use.pid for use in uses}
-        strangers = frozenset() if self._trusted else frozenset(on_gpu - attached)
+        unattached = frozenset() if self._trusted else frozenset(on_gpu - attached)
         known = self._known
         self._known = {pid: known.get(pid) or _TrackedProcess(pid) for pid in attached | on_gpu}
-        self._read_all(attached, uses, strangers)
+        self._read_all(attached, uses, unattached)
         made: list[tuple[int, GpuUse | None]] = [(use.pid, use) for use in uses]
         made += [(pid, None) for pid in attached - on_gpu if self._known[pid].facts is not None]
         before, self._made = self._made, {}
@@ -138,11 +142,11 @@ class ProcessSource:
         self._rounds += 1
         self._looked_at = time.monotonic()
 
-    def _read_all(self, attached: frozenset[int], uses: tuple[GpuUse, ...], strangers: frozenset[int]) -> None:
-        """Look at the attached ones, and at as many of the others as there is time for: first half the time at the
-        foremost, then at those that were looked at longest ago."""
+    def _read_all(self, attached: frozenset[int], uses: tuple[GpuUse, ...], unattached: frozenset[int]) -> None:
+        """Read the attached processes, and as many of the others as there is time for: half of it for the
+        foremost, the rest for those read longest ago."""
         for pid in attached:
-            self._known[pid].read(strange=False)
+            self._known[pid].read(check_gpu=False)
         began = time.monotonic()
         seconds = WHOLE_SECONDS if self._rounds < WHOLE_ROUNDS else BUDGET * self._interval
         by_memory = sorted(uses, key=lambda use: -(use.mem_bytes or 0))
@@ -153,7 +157,7 @@ class ProcessSource:
             for pid in pids:
                 if self._known[pid].looked_at >= began:  # by the first of the two loops
                     continue
-                self._known[pid].read(strange=pid in strangers)
+                self._known[pid].read(check_gpu=pid in unattached)
                 if time.monotonic() - began > share * seconds:
                     break
 
@@ -167,12 +171,12 @@ class ProcessSource:
 
 
 class _TrackedProcess:
-    """A pid between looks, and the process that has it: rates need the totals of the last look."""
+    """A pid and its process between polls: rates need the totals of the last poll."""
 
     def __init__(self, pid: int) -> None:
         self.facts: _ProcessInfo | None = None
-        """As of the last look. None before it, and when there is no such process (any more), or it is not the one
-        that the driver means."""
+        """As of the last poll. None before it, and when the process has ended or is not the one that the driver
+        means."""
         self.looked_at = -math.inf
         """Monotonic seconds."""
         self._pid = pid
@@ -184,15 +188,15 @@ class _TrackedProcess:
         self._has_gpu: bool | None = None
         self._io: tuple[float, int, int] | None = None
 
-    def read(self, *, strange: bool) -> None:
-        """Read everything that this user may read; of a strange pid only if that process uses a GPU."""
+    def read(self, *, check_gpu: bool) -> None:
+        """Read everything that this user may read; with `check_gpu` only if the process uses a GPU."""
         try:
             stat = read_stat(self._pid)
             if self._process is None or stat.started_ticks != self._started_ticks:
                 self._forget()
                 self._process, self._started_ticks = psutil.Process(self._pid), stat.started_ticks
-            self.facts = None if strange and not self._uses_gpu() else self._read(self._process, stat)
-        except psutil.NoSuchProcess:  # also what a process of another container, or under hidepid, looks like
+            self.facts = None if check_gpu and not self._uses_gpu() else self._read(self._process, stat)
+        except psutil.NoSuchProcess:  # also so for a process of another container, or under hidepid
             self._forget()
             self.facts = None
         except psutil.AccessDenied:
@@ -230,7 +234,7 @@ class _TrackedProcess:
         )
 
     def _cpu_pct(self, stat: Stat) -> float | None:
-        """Of one CPU since the last look; None at the first, which is against nothing."""
+        """Percent of one CPU since the last poll; None at the first."""
         before, now = self._cpu, (time.monotonic(), stat.cpu_seconds)
         self._cpu = now
         if before is None or now[0] <= before[0]:
@@ -289,7 +293,7 @@ def _command(process: psutil.Process) -> str | None:
 
 @lru_cache(maxsize=512)
 def _displayed_command(words: tuple[str, ...]) -> str:
-    """A command line without secrets; what is far beyond the length that is shown is not looked at."""
+    """Return a command line without secrets; text far beyond the displayed length is not scanned."""
     kept, room = [], 2 * COMMAND_LENGTH
     for word in words:
         if room <= 0:

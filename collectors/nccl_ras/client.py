@@ -25,7 +25,7 @@ _CHUNK = 1 << 18
 
 
 class RasRank(msgspec.Struct, frozen=True):
-    """One rank of a communicator, as its own process told it."""
+    """One rank of a communicator, as its own process reports it."""
 
     rank: int
     host: str = ""
@@ -53,7 +53,7 @@ class RasCommunicator(msgspec.Struct, frozen=True):
 
 
 class RasAnswer(msgspec.Struct, frozen=True):
-    """All that NCCL tells."""
+    """Reply of NCCL RAS."""
 
     communicators: list[RasCommunicator] = []
 
@@ -89,7 +89,7 @@ def ask(
                 connection.sendall(f"{command}\n".encode())
                 said = lines.readline(200)
                 if not said.startswith((b"SERVER PROTOCOL ", b"OK")):
-                    raise NotPossibleHere(f"{where} does not know {command.lower()!r}: {_shown(said)}")
+                    raise NotPossibleHere(f"{where} does not know {command.lower()!r}: {_reply_text(said)}")
             connection.sendall(b"VERBOSE STATUS\n")
             body = bytearray()
             while not body.endswith(b"\n}\n"):
@@ -105,5 +105,5 @@ def ask(
         raise NotPossibleHere(f"what {where} says is not understood: {error}") from None
 
 
-def _shown(line: bytes) -> str:
+def _reply_text(line: bytes) -> str:
     return line.decode("ascii", "replace").strip() or "it hung up"

@@ -1,4 +1,4 @@
-"""Asks NCCL's RAS where a training does not go on, and adds what it says to the snapshot.
+"""Queries NCCL RAS when a training is stuck, and adds the reply to the snapshot.
 
 Never otherwise: a healthy job is not asked, and one that hangs every ten seconds at most. The port may belong to
 another job, so an answer counts only if it has one of the processes that do not go on; or to another user, so it
@@ -73,7 +73,7 @@ class NcclRas:
         try:
             answer = ask(_address(suspects.values()), owners=uids_of(suspects.values()))
         except NotPossibleHere:
-            pass  # no NCCL, or an old one: `stalled` says what can be said without
+            pass  # no NCCL, or an old one: `stalled` works without it
         finally:
             with self._lock:
                 self._asking = False
@@ -108,7 +108,7 @@ def _as_called(snapshot: Snapshot, pids: set[int]) -> dict[int, int]:
 
 
 def _node_position(snapshot: Snapshot, suspects: dict[int, int]) -> tuple[int, int]:
-    """Which of a job's nodes this is, the first is 0, and how many there are; as far as attached ranks tell."""
+    """Return this node's number in the job, from 0, and the number of nodes, as far as attached ranks know."""
     pids = set(suspects.values())
     here = [rank for rank in snapshot.ranks if rank.pid in pids and rank.rank is not None]
     if not here:
@@ -119,7 +119,7 @@ def _node_position(snapshot: Snapshot, suspects: dict[int, int]) -> tuple[int, i
 
 
 def _may_spin(gpu: Gpu, now: float) -> bool:
-    """Whether it looks as GPUs do that wait in a collective."""
+    """Whether its counters are those of a GPU that waits in a collective."""
     share = share_pct(gpu.power_watts, gpu.power_limit_watts)
     if share is None or share >= POWER_LOW[0]:
         return False  # as of nearly all: no more needs to be looked at
@@ -138,7 +138,7 @@ def _is_quiet(rank: Rank, now: float) -> bool:
 
 
 def _address(pids: Iterable[int]) -> tuple[str, int]:
-    """Where the processes were told to listen, or NCCL's own place."""
+    """The address configured for the processes, or NCCL's default."""
     for pid in pids:
         try:
             given = procfs.environ(pid).get(VARIABLE, "")

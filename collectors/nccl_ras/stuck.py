@@ -10,7 +10,7 @@ from collectors.nccl_ras.client import RasAnswer, RasCommunicator
 from llmtop.model.snapshot import CommunicatorRank, StuckCommunicator
 
 MAX_NAMED = 8
-"""Ranks that are told of each kind; of a job of thousands of which a rack is gone, the number is told."""
+"""Ranks listed per kind; beyond that only their number is reported, as when a rack of a large job is lost."""
 
 
 def stuck_communicators(

@@ -74,12 +74,13 @@ def status_text(code: int) -> str:
 
 
 def is_unspecific(code: int) -> bool:
-    """Whether an answer says neither why nor what is lost: NVML's unknown error, and numbers unknown here."""
+    """Whether a refusal names neither a reason nor a lost device: NVML's unknown error, and numbers unknown
+    here."""
     return code == pynvml.NVML_ERROR_UNKNOWN or (code not in _STATUS_TEXTS and code not in ABSENT)
 
 
 def error_text(refusals: Mapping[str, int], *, answered: bool = False) -> str | None:
-    """The gravest of a round's answers in words, or None when at most some values are absent.
+    """Return the most severe refusal of a round in words; None when at most some values are absent.
 
     Where other calls were `answered`, a vague refusal costs its own value and no more.
     """

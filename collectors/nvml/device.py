@@ -76,9 +76,14 @@ class DeviceSampler:
     def __init__(
         self, handle: Any, index: int, uuid: str, interval: float, on_fresh: Callable[[], None] = lambda: None
     ) -> None:
-        """Prepare to sample the GPU with that handle, driver's index and UUID every `interval` seconds.
+        """Prepare to sample one GPU; no thread runs and no call is made before `start()`.
 
-        `on_fresh` is called after each round of cheap values.
+        Args:
+            handle: NVML's device handle.
+            index: NVML's number of the GPU, in PCI bus order; not the CUDA ordinal.
+            uuid: of the GPU; key of its row in all snapshots.
+            interval: seconds between rounds of cheap values; slow polls follow every `SLOW_SECONDS` at most.
+            on_fresh: called in the sampling thread after each round of cheap values.
         """
         self.index, self.uuid = index, uuid
         self._on_fresh = on_fresh
@@ -128,21 +133,25 @@ class DeviceSampler:
 
     def stop(self) -> None:
         """Ask the threads to end; returns at once."""
-        for beat in self._threads.values():
-            beat.stop()
+        for thread in self._threads.values():
+            thread.stop()
 
     def join(self, deadline: float) -> bool:
         """Wait until a monotonic time for the threads to end; returns whether all did."""
         self._threads["fast"].join(deadline - time.monotonic())
         self.stop()  # again: the fast thread may have started the PCIe thread in its last round
-        return all(beat.join(deadline - time.monotonic()) for beat in self._threads.values())
+        return all(thread.join(deadline - time.monotonic()) for thread in self._threads.values())
 
     def move(self, handle: Any, index: int) -> None:
         """The driver now knows this GPU by this handle and index."""
         self._handle, self.index, self.listed = handle, index, True
 
     def set_interval(self, seconds: float) -> None:
-        """Change the pace of the cheap values; that of the dear ones follows where it must."""
+        """Change the poll interval; those of the slow polls follow where they must.
+
+        Args:
+            seconds: between rounds of cheap values.
+        """
         self._interval = seconds
         self._threads["fast"].set_seconds(seconds)
         self._threads["slow"].set_seconds(slow_pace(seconds), slow_offset(self.index, seconds))
@@ -157,7 +166,7 @@ class DeviceSampler:
 
     @property
     def is_responding(self) -> bool:
-        """Whether this GPU answers, so that nobody needs to look for it."""
+        """Whether this GPU answers, so that no enumeration is needed."""
         return not self.is_lost and time.monotonic() - self._fast.at <= self._stale_after()
 
     @property
@@ -172,7 +181,11 @@ class DeviceSampler:
         return all(self._fast.at - self._first_read.get(uuid, now) > APART_SECONDS + 0.05 for uuid in uuids)
 
     def is_hanging(self, seconds: float) -> bool:
-        """Whether a thread has been inside one call for longer than that."""
+        """Return True if a thread has been inside one driver call for longer than the limit.
+
+        Args:
+            seconds: the limit, by the monotonic clock.
+        """
         waits = (call.waiting() for call in (self._fast_call, *self._slow_poll_lock()))
         return any(wait is not None and wait[1] > seconds for wait in waits)
 
@@ -188,7 +201,7 @@ class DeviceSampler:
 
     def internal_errors(self) -> list[str]:
         """Mistakes of llmtop itself in the last rounds."""
-        return [beat.fault for beat in self._threads.values() if beat.fault is not None]
+        return [thread.fault for thread in self._threads.values() if thread.fault is not None]
 
     def rows(self) -> list[Values]:
         """This GPU as known now, and its MIG instances after it: fields of `llmtop.model.snapshot.Gpu`."""
@@ -229,7 +242,7 @@ class DeviceSampler:
 
     @property
     def implausible_values(self) -> ImplausibleValues:
-        """What the driver said in the last rounds that cannot be, by field."""
+        """Implausible values of the last rounds, by field."""
         return {**self._slow.implausible, **self._pcie.implausible, **self._fast.implausible}
 
     def _stale_after(self) -> float:
@@ -276,7 +289,7 @@ class DeviceSampler:
         self._fast = _RoundValues(values, instances, call, implausible)
         read = (self.uuid, *instances)
         self._first_read = {uuid: self._first_read.get(uuid, self._fast.at) for uuid in read}
-        # Kept until the GPU answers: a driver that was started anew only says that there is none.
+        # Kept until the GPU answers: a restarted driver only reports that there is none.
         self._loss = error_text(call.refusals) if call.is_lost else None
 
     def _counters(self, implausible: ImplausibleValues) -> Values:
@@ -377,9 +390,10 @@ class DeviceSampler:
 
 
 def slow_pace(interval: float) -> float:
-    """Seconds between dear rounds: `SLOW_SECONDS`, or the little more that is a whole part of a longer interval.
+    """Return the seconds between slow polls: `SLOW_SECONDS`, or slightly more to divide a longer interval evenly.
 
-    Never less: at the exporter's 3 s a round in between would double what they cost, for values that nobody sees.
+    Never less: at the exporter's 3 s a round in between would double what they cost, for values that are never
+    shown.
     """
     return interval / (interval // SLOW_SECONDS) if interval > SLOW_SECONDS else SLOW_SECONDS
 

@@ -13,11 +13,12 @@ if TYPE_CHECKING:
     from typing import Any
 
 PATIENCE_SECONDS = 1.0
-"""How long a look waits for all GPUs together. Without persistence mode a driver wakes each GPU up first."""
+"""Time limit of an enumeration for all GPUs together. Without persistence mode a driver wakes each GPU up
+first."""
 
 
 class FoundGpus:
-    """A GPU that said who it is."""
+    """A GPU with a known UUID."""
 
     def __init__(self, handle: Any, uuid: str) -> None:
         self.handle, self.uuid = handle, uuid

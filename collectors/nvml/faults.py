@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 XID_RETENTION_SECONDS = 600.0
 """An Xid is an event, not a state: it is shown for ten minutes."""
 MAX_XIDS = 4
-"""Different ones; of more, the grave ones stay."""
+"""Most different Xids kept; of more, the severe ones stay."""
 
 
 class XidEvents:
@@ -30,7 +30,8 @@ class XidEvents:
         self._set: Any = None
         self._refused = False
         self._xids: dict[int, tuple[float, float]] = {}
-        """By number, oldest first: when the last was heard, in unix time to be shown, and in monotonic seconds."""
+        """By number, oldest first: time of the last event, in unix seconds to be shown, and in monotonic
+        seconds."""
 
     def poll(self, handle: Any) -> None:
         """Take what has happened since the last time; registers at the first."""
@@ -56,7 +57,7 @@ class XidEvents:
         ]
 
     def free(self) -> None:
-        """Stop listening; `poll` registers again. What was heard stays."""
+        """Stop listening; `poll` registers again. Received events stay."""
         if self._set is not None:
             self._call("nvmlEventSetFree", self._set)
         self._set, self._refused = None, False

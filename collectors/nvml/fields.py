@@ -30,14 +30,14 @@ _MEMBERS = {
     pynvml.NVML_VALUE_TYPE_SIGNED_LONG_LONG: "sllVal",
     pynvml.NVML_VALUE_TYPE_SIGNED_INT: "siVal",
 }
-"""Of the union in which NVML gives a value, by the type that it says."""
+"""Member of NVML's value union, by its type."""
 
 
 def fast_values(call: Caller, handle: Any, implausible: ImplausibleValues) -> Values:
-    """What is asked for at every tick.
+    """Fields polled at every tick.
 
     `power_watts` is PowerUsage: on Hopper the mean of the last second. The instant value is a field value, too
-    dear for every tick.
+    slow for every tick.
     """
     utilization = call("nvmlDeviceGetUtilizationRates", handle)
     if call.is_lost:
@@ -97,10 +97,17 @@ def slow_values(call: Caller, handle: Any) -> Values:
 
 
 def sampled_util(call: Caller, handle: Any, since_us: int) -> tuple[float | None, int]:
-    """Mean of the driver's own samples of GPU-Util since a time stamp of its (µs), and the newest stamp.
+    """Return the mean of the driver's own samples of GPU-Util.
 
-    No sample is newer, or the driver keeps none: then there is no mean. Stamps are of the wall's clock, as
-    those of `process_shares`.
+    Args:
+        call: makes the calls and keeps what the driver refused.
+        handle: NVML's device handle.
+        since_us: time stamp of the newest sample already used, µs of the driver's wall clock; 0 for all that it
+            keeps. A stamp ahead of the wall clock by more than 1 s, left by a clock that was set back, becomes one
+            1 s old.
+
+    Returns:
+        Percent, None where no sample is newer or the driver keeps none; and the newest stamp, for the next call.
     """
     latest = time.time_ns() // 1000 + 1_000_000
     if since_us > latest:
@@ -150,11 +157,17 @@ def _field(field: Any) -> float | None:
 class RunningProcess:
     """A process on a GPU as the driver lists it.
 
-    The pid is that of the pid namespace of whoever asks (seen with driver 580.159 on an H100; older ones give the
-    host's, also inside a container: NVIDIA/open-gpu-kernel-modules#614).
+    The pid is that of the caller's pid namespace (seen with driver 580.159 on an H100; older ones give the host's,
+    also inside a container: NVIDIA/open-gpu-kernel-modules#614).
     """
 
     def __init__(self, pid: int, mem_bytes: int | None) -> None:
+        """Keep what NVML lists.
+
+        Args:
+            pid: in this process's pid namespace with driver 580, the host's with older ones (see the class).
+            mem_bytes: GPU memory of the process; None where the driver does not report it.
+        """
         self.pid, self.mem_bytes = pid, mem_bytes
         self.computes = False
         """Whether it has a context to compute in; a desktop only draws."""
@@ -209,10 +222,17 @@ def _implausible_pids(answer: list[Any]) -> list[int]:
 
 
 def process_shares(call: Caller, handle: Any, since_us: int) -> tuple[dict[int, float], int]:
-    """Mean SM utilisation by pid since a driver time stamp (µs), in percent, and the newest stamp.
+    """Return the mean SM utilisation per process.
 
-    No sample is newer when nothing ran; the answer then is empty, which is not the same as 0. Stamps are of the
-    wall's clock: when that steps back, samples from before carry stamps that are still to come, and are left out.
+    Args:
+        call: makes the calls and keeps what the driver refused.
+        handle: NVML's device handle.
+        since_us: time stamp of the newest sample already used, µs of the driver's wall clock. After the wall clock
+            is set back, stamps from before lie ahead of it; these samples are left out.
+
+    Returns:
+        Percent by pid, and the newest stamp, for the next call. A process without a newer sample is absent, which
+        is not 0.
     """
     latest = time.time_ns() // 1000 + 1_000_000
     if since_us > latest:

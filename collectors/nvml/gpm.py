@@ -1,4 +1,4 @@
-"""GPM: the counters of Hopper and newer GPUs that tell a busy GPU from one that only looks busy.
+"""GPM: counters of Hopper and newer GPUs, which show whether a GPU works or is only busy by GPU-Util.
 
 NVML computes shares of time and rates from two samples of hardware counters, taken at least 100 ms apart. One pair
 costs 0.17 ms on an H200, where NVML's own PCIe call blocks for 42 ms.

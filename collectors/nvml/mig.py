@@ -1,4 +1,4 @@
-"""The MIG instances of a GPU: which there are, and what a row of one says besides its values."""
+"""The MIG instances of a GPU, and the identity in their rows."""
 
 from __future__ import annotations
 
@@ -16,6 +16,15 @@ class Instance:
     def __init__(
         self, handle: Any, uuid: str, name: str, place: int, numbers: tuple[int | None, int | None]
     ) -> None:
+        """Keep what identifies the instance; makes no call.
+
+        Args:
+            handle: NVML's handle of the MIG device.
+            uuid: "MIG-…", as CUDA_VISIBLE_DEVICES takes it.
+            name: product and profile, "NVIDIA H200 MIG 1g.18gb".
+            place: index on the parent GPU, `mig_index` of snapshots.
+            numbers: ids of the GPU instance and the compute instance; None where the driver does not report them.
+        """
         self.handle, self.uuid, self.name, self.place = handle, uuid, name, place
         self.number, self.compute = numbers
 

@@ -1,7 +1,7 @@
 """The GPUs of this machine, through NVML.
 
-One thread looks which GPUs there are and starts NVML again when it must be; every GPU is sampled in threads of its
-own (device.py). NVML is never shut down while a thread is inside one of its calls: that crashes the process. The
+One thread enumerates the GPUs and restarts NVML when needed; every GPU is sampled in threads of its own
+(device.py). NVML is never shut down while a thread is inside one of its calls: that crashes the process. The
 threads end with the process, which has no other work (driver_serve.py).
 """
 
@@ -48,7 +48,7 @@ class NvmlSource:
     def __init__(self, interval: float = 1.0, on_fresh: Callable[[], None] = lambda: None) -> None:
         """Prepare to sample every `interval` seconds; touches no driver yet.
 
-        `on_fresh` is called, from any thread, after a GPU's cheap values were read and after each look.
+        `on_fresh` is called, from any thread, after a GPU's cheap values were read and after each enumeration.
         """
         self._interval = interval
         self._on_fresh = on_fresh
@@ -64,12 +64,16 @@ class NvmlSource:
         self._started_at = self._restarted_at = time.monotonic()
 
     def start(self) -> None:
-        """Begin to look for a driver and its GPUs; what is missing becomes a note."""
+        """Begin to search for the driver and its GPUs; what is missing becomes a note."""
         self._started_at = time.monotonic()
         self._watch.start()
 
     def set_interval(self, seconds: float) -> None:
-        """Change the pace of the cheap values; dear ones keep theirs."""
+        """Change the poll interval of all GPUs.
+
+        Args:
+            seconds: between rounds of cheap values; slow polls keep at least `SLOW_SECONDS`.
+        """
         self._interval = seconds
         for sampler in self._samplers.copy().values():
             sampler.set_interval(seconds)
@@ -155,7 +159,7 @@ class NvmlSource:
             if isinstance(answer, FoundGpus):
                 self._place(answer, index)
                 found.add(answer.uuid)
-        # A known GPU that has been lost is the one that is silent at its index.
+        # A known GPU that was lost is the one without values at its index.
         silent = {index: answer for index, answer in answers.items() if isinstance(answer, str)}
         missing = [sampler for sampler in self._samplers.values() if sampler.uuid not in found]
         for sampler in missing:

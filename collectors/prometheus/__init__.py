@@ -1,1 +1,1 @@
-"""A cluster as a Prometheus tells it: everything here is PromQL, asked of a server that the site runs."""
+"""A cluster as seen by Prometheus: everything here is PromQL, sent to the site's own server."""

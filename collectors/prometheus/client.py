@@ -1,4 +1,4 @@
-"""Asks a server that speaks Prometheus' API. Whatever it answers, or does not, becomes one sentence."""
+"""Client of a server with the Prometheus API. Each error becomes one sentence."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class SeriesRange(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What a query found, and what the server says besides: it may be a part only."""
+    """Result of a query, and the server's warnings: the result may be partial."""
 
     samples: tuple[SeriesValue, ...]
     warnings: tuple[str, ...] = ()

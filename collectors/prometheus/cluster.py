@@ -53,7 +53,7 @@ class Cluster:
 
         Args:
             client: of the server.
-            run: the one run to be told, by name; None for all.
+            run: name of the run to report on; None for all.
         """
         self._client = client
         self._run = run
@@ -63,11 +63,11 @@ class Cluster:
         self._mute = False
 
     def query_view(self, page: slice = slice(0, 64), at: float | None = None) -> ClusterView:
-        """Ask everything once.
+        """Run all queries once.
 
         Args:
-            page: which of the nodes, the worst first, are to have their GPUs told.
-            at: unix time to look at; None for now.
+            page: range of the nodes, the worst first, whose GPUs are queried.
+            at: unix seconds of the instant; None for now.
         """
         began, asked_at = time.monotonic(), time.time()
         self._problems, self._mute = [], False
@@ -96,7 +96,17 @@ class Cluster:
         return replace(view, problems=tuple(dict.fromkeys(self._problems)), took_seconds=time.monotonic() - began)
 
     def charts(self, node: str, seconds: float, at: float | None = None) -> NodeCharts:
-        """One node over the seconds before an instant."""
+        """Query the charts of one node.
+
+        Args:
+            node: its name as `ClusterView.nodes` has it.
+            seconds: length of the window; it is cut into `CHART_POINTS` steps of 1 s or longer.
+            at: unix seconds of the window's end by the server's clock; None: now by this machine's clock.
+
+        Returns:
+            Charts whose values are None where the server has none. Failed queries are sentences in `problems`, not
+            errors.
+        """
         end = time.time() if at is None else at
         step = max(1.0, seconds / CHART_POINTS)
         found, problems = [], []
@@ -162,14 +172,14 @@ class Cluster:
         )
 
     def _hosts(self, nodes: Iterable[SeriesValue]) -> Callable[[str], str]:
-        """The name of the node behind an instance; its address where nobody says it."""
+        """Return the node name of an instance; its address where unknown."""
         hosts: dict[str, str] = {}
         for sample in nodes:
             instance = sample.labels.get("instance", "")
             name = sample.labels.get("hostname") or instance
-            hosts[instance] = hosts[instance.rpartition(":")[0].strip("[]")] = _shown(name)
+            hosts[instance] = hosts[instance.rpartition(":")[0].strip("[]")] = _label_text(name)
             self._instances.setdefault(hosts[instance], set()).add(instance)
-        return lambda instance: hosts.get(instance) or _shown(instance)
+        return lambda instance: hosts.get(instance) or _label_text(instance)
 
 
 def _by_tag(samples: Iterable[SeriesValue]) -> dict[str, list[SeriesValue]]:
@@ -184,13 +194,13 @@ def _one(samples: list[SeriesValue] | None) -> float | None:
 
 
 @lru_cache(maxsize=16384)
-def _shown(text: str) -> str:
+def _label_text(text: str) -> str:
     """A label for people; the same ones come with every answer."""
     return printable(text, LONGEST_NAME)
 
 
 def _text(sample: SeriesValue, label: str) -> str:
-    return _shown(sample.labels.get(label, ""))
+    return _label_text(sample.labels.get(label, ""))
 
 
 def _or_none(sample: SeriesValue, label: str) -> str | None:
@@ -299,7 +309,7 @@ def _nodes(
 
 
 def _badness(weights: list[float]) -> float:
-    """The gravest counts; the others, which often tell of the same, only among equals."""
+    """The most severe reason counts; the others, often of the same cause, only among equals."""
     return max(weights, default=0.0) + sum(weights) / 1000
 
 

@@ -53,15 +53,16 @@ class HungRank(msgspec.Struct, frozen=True, kw_only=True):
     waiting: int = 0
     """Ranks of the group that wait in one."""
     operation: str | None = None
-    """The collective, where NCCL tells it."""
+    """The collective, where NCCL reports it."""
     communicator: str | None = None
-    """NCCL's name of the group; None where the ranks' own counts tell."""
+    """NCCL's name of the group; None where the ranks' own counters are the source."""
     missing: bool = False
     """Whether the rank's process does not answer NCCL at all."""
 
 
 class NodeAlert(msgspec.Struct, frozen=True, kw_only=True):
-    """Something grave on a node: an alert of llmtop there, "xid", "ecc", or "hot": much hotter than the others."""
+    """Critical condition of a node: an alert of llmtop there, "xid", "ecc", or "hot": much hotter than the
+    others."""
 
     id: str
     node: str
@@ -77,7 +78,7 @@ class GpuCell(msgspec.Struct, frozen=True, kw_only=True):
 
     gpu: str
     power_ratio: float
-    """Power of its limit; by it a cell is drawn, never by utilisation, which says nothing of work."""
+    """Power of its limit; a cell is drawn by it, never by utilisation, which does not show work."""
 
 
 class Node(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,7 +86,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     up: bool | None = None
-    """Whether its exporter answers; None for a node that only a dcgm-exporter tells of."""
+    """Whether its exporter answers; None for a node known only from a dcgm-exporter."""
     badness: float = 0.0
     reasons: tuple[str, ...] = ()
     power_ratio: float | None = None

@@ -1,4 +1,4 @@
-"""Who hangs: as the ranks' own counts of their collectives tell it, and as NCCL does."""
+"""Hung ranks, by the ranks' own collective counters and by NCCL RAS."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def hung_ranks(ranks: Mapping[str, list[SeriesValue]], hosts: Callable[[str], st
     named = {(one.run, one.rank) for one in own if one.rank is not None}
     told = [one for one in _by_nccl(ranks, hosts) if one.missing or (one.run, one.rank) not in named]
     runs = {one.run for one in told}
-    # Where NCCL names somebody, that a group waits is known.
+    # Where NCCL names a rank, it is known that a group waits.
     waiting = [one for one in own if one.rank is not None or one.run not in runs]
     yield from (one for one in told if one.missing)
     yield from (one for one in waiting if one.rank is not None)
@@ -65,7 +65,7 @@ def _by_nccl(ranks: Mapping[str, list[SeriesValue]], hosts: Callable[[str], str]
         for one in sorted(ranks.get(tag, ()), key=lambda one: -one.value):
             key = _text(one, "run"), _text(one, "communicator")
             who = (*key, _text(one, "rank"))
-            if who in seen:  # told by another node as well
+            if who in seen:  # reported by another node as well
                 continue
             seen.add(who)
             yield HungRank(

@@ -16,7 +16,7 @@ from collectors.gpu import dcgm_names
 from llmtop.naming import file_names
 
 TAG: Final = "is"
-"""The label by which one query's parts are told apart."""
+"""Label that distinguishes the parts of one query."""
 MAX_LATE, MAX_BEHIND, MAX_CRITICAL = 8, 20, 40
 _STUCK: Final = "communicator, pg, operation"
 _RAS: Final = (
@@ -24,7 +24,7 @@ _RAS: Final = (
     ("ras behind", "llmtop_ras_behind", ", rank, host, rank_pid"),
     ("ras missing", "llmtop_ras_missing", ", rank, host, rank_pid"),
 )
-"""As NCCL told it: one node's answer is of all nodes, and several may have asked."""
+"""From NCCL RAS: one node's reply covers all nodes, and several may have queried it."""
 _RECORD: Final = re.compile(r"^ {6}- record: (\S+)\n {8}expr: (.*(?:\n {9,}.*)*)", re.MULTILINE)
 """As our own file has them: what an expression goes on with is further in."""
 
@@ -112,7 +112,7 @@ class Queries:
 
     @property
     def power(self) -> str:
-        """Per node: mean and least power of the limit, and GPUs that look busy and are not."""
+        """Per node: mean and least share of the power limit, and GPUs that are busy but idle."""
         by_node = {
             "mean": "node:llmtop_power:ratio",
             "least": "node:llmtop_power_least:ratio",

@@ -21,7 +21,7 @@ WITHOUT_RULES = 3.0
 
 
 class ViewRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What the person looks at."""
+    """The view that is shown."""
 
     page: tuple[int, int] = (0, 64)
     """Which of the nodes, the worst first: from, to."""
@@ -57,7 +57,7 @@ class ClusterSource:
         threading.Thread(target=self._run, args=(on_view,), name="llmtop-cluster", daemon=True).start()
 
     def request(self, view_request: ViewRequest) -> None:
-        """Look at something else, from now on and at once."""
+        """Change the view, effective at once."""
         self._wanted = view_request
         self._wake.set()
 

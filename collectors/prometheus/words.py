@@ -1,4 +1,4 @@
-"""What a `ClusterView` says, in sentences: the same on the screen and in text."""
+"""Sentences of a `ClusterView`: the same on the screen and in text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is asked of tpu-info and, over gRPC on this machine, of the libtpu of whoever computes on the TPUs.
+"""Queries to tpu-info and, by gRPC on this machine, to the libtpu of the process that uses the TPUs.
 
 tpu-info's own functions for figures wait for ever; so its messages are sent with a limit in time, over one channel
 a port. Its functions for devices read files of the kernel alone.
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 ANSWER_SECONDS = 1.5
 """How long libtpu may take for one figure."""
 VARIABLE = "TPU_RUNTIME_METRICS_PORTS"
-"""By which libtpu's own users tell its ports, comma by comma; one a process."""
+"""Environment variable with the ports of libtpu, separated by commas, one per process."""
 USUAL_PORT = 8431
 MOST_PORTS = 16
 
@@ -68,7 +68,7 @@ class TpuInfo:
         return ("", 0, 1) if kind is None else (f"TPU {kind.value.name}", count, kind.value.devices_per_chip)
 
     def owners(self) -> dict[int, int]:
-        """Who has each chip open: pid by the chip's number, as far as processes may be looked at."""
+        """Return the pid that has each chip open, by chip number, as far as permissions allow."""
         try:
             by_path = self._device.get_chip_owners()
         except Exception:  # noqa: BLE001  it reads other people's files, and raises for what it does not know
@@ -89,7 +89,7 @@ class TpuInfo:
         """A figure of each device that the process at that port has, by the device's id.
 
         Raises:
-            Refused: it is not told.
+            FigureRefused: libtpu does not report it.
         """
         check_listener(port, self._owners)
         try:
@@ -149,7 +149,7 @@ def _refusal(code: str) -> FigureRefused:
 
 
 def ports(pids: set[int], environ: Callable[[int], dict[str, str]]) -> list[int]:
-    """Where to ask: what the processes on the TPUs were told, what this one was told, or the usual port.
+    """Return the ports to query: of the TPU processes' environment, else of this process's, else the default.
 
     Args:
         pids: who has chips open.

@@ -1,4 +1,4 @@
-"""Whether this machine has TPUs, told without asking a library."""
+"""Detects TPUs without loading a library."""
 
 from __future__ import annotations
 

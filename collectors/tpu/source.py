@@ -1,6 +1,6 @@
-"""The TPUs of this machine: what its process tells, as nvml/source.py does for NVML's.
+"""TPUs of this machine, in the driver process; the counterpart of nvml/source.py.
 
-libtpu tells its figures only while a program has the TPUs; what of them is there and who has them is told always.
+libtpu reports metrics only while a program uses the TPUs; the devices and their processes are always known.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class TpuSource:
         `on_fresh` is called, from any thread, after each round; `load` gives what is asked.
         """
         self._interval, self._on_fresh, self._load = interval, on_fresh, load
-        self._beats = (
+        self._threads = (
             PeriodicThread("tpu", self._discover, DISCOVERY_SECONDS),
             PeriodicThread("tpu-figures", self._ask, interval),
         )
@@ -70,12 +70,16 @@ class TpuSource:
     def start(self) -> None:
         """Begin; what is missing becomes a note."""
         self._started_at = time.monotonic()
-        self._beats[0].start()
+        self._threads[0].start()
 
     def set_interval(self, seconds: float) -> None:
-        """Change the pace of the figures."""
+        """Change the poll interval of the metrics; the search for TPUs keeps its own.
+
+        Args:
+            seconds: between polls of libtpu.
+        """
         self._interval = seconds
-        self._beats[1].set_seconds(seconds)
+        self._threads[1].set_seconds(seconds)
 
     def reading_values(self) -> Values:
         """What is known now, as plain values: fields of `GpuReading`, its GPUs and its uses."""
@@ -126,10 +130,10 @@ class TpuSource:
             notes.append(_NO_LISTENER.format(", ".join(map(str, self._ports))))
         notes += self._ignored
         notes += implausible_notes((f"TPU {number}", odd) for number, odd in self._odd.items())
-        notes += [beat.fault for beat in self._beats]
+        notes += [thread.fault for thread in self._threads]
         return tuple(dict.fromkeys(note for note in notes if note))
 
-    # ---- the thread that looks which chips there are and who has them ----
+    # ---- the thread that enumerates the chips and their processes ----
 
     def _discover(self) -> None:
         if self._library is None:
@@ -151,7 +155,7 @@ class TpuSource:
         self._ports = ports(set(owners.values()), procfs.environ)
         self._count = chips * self._per_chip
         if self._count:
-            self._beats[1].start()
+            self._threads[1].start()
         self._on_fresh()
 
     # ---- the thread that asks libtpu ----
@@ -205,8 +209,8 @@ def figures_by_device(answers: list[tuple[int, float]], count: int) -> dict[int,
         count: how many devices this machine has.
 
     Returns:
-        By id where each is told once and is one of this machine's; else by order, where there is one for each
-        device; else none: nobody knows whose they are.
+        By id where each occurs once and is one of this machine's; else by order, where there is one for each
+        device; else none: the mapping is unknown.
     """
     ids = {key for key, _ in answers}
     if len(ids) == len(answers) and all(0 <= key < count for key in ids):

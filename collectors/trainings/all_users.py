@@ -1,7 +1,7 @@
 """The trainings of all users of this machine, for root: each user's own folder, and nothing beyond it.
 
-What another user's processes say is hostile until shown otherwise. Each user has a source of his own, so that one
-who keeps it busy keeps nobody else's trainings from being heard.
+What another user's processes say is hostile until shown otherwise. Each user has a separate source, so that one
+who keeps it busy does not delay the others' trainings.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from collectors.trainings.source import UNATTENDED_EVERY_MS, GpuName, StepsSourc
 from llmtop.protocol import socket_dir
 
 DISCOVERY_SECONDS = 5.0
-"""How often it is looked for users who have come or gone."""
+"""Seconds between searches for users who have come or gone."""
 MAX_USERS = 1024
 _FOLDER = re.compile(r"^llmtop-(0|[1-9]\d{0,9})$")
 
 
 class AllUsersSource:
-    """A `RankSource` over every ``/tmp/llmtop-<uid>`` that belongs to that uid and to nobody else."""
+    """A `RankSource` over every ``/tmp/llmtop-<uid>`` that belongs to that uid alone."""
 
     def __init__(self, gpu_name: GpuName = lambda _uuid: None, parent: Path | None = None) -> None:
-        """Prepare to look.
+        """Prepare; `start()` begins the search.
 
         Args:
             gpu_name: the name of a GPU by UUID, for MFU.
@@ -43,14 +43,18 @@ class AllUsersSource:
         self._thread = threading.Thread(target=self._run, name="llmtop-users", daemon=True)
 
     def start(self) -> None:
-        """Begin to look for users' folders."""
+        """Begin to search for users' folders."""
         self._thread.start()
 
     def set_interval(self, seconds: float) -> None:
-        """Nothing to change, as of `StepsSource`."""
+        """Do nothing, as `StepsSource.set_interval`.
+
+        Args:
+            seconds: ignored; each message is read when it arrives.
+        """
 
     def is_settled(self) -> bool:
-        """Whether the trainings that were there at the start have been heard, or have had their chance."""
+        """True once each training found at the start has sent a message or has reached its time limit."""
         return self._looked and all(source.is_settled() for source in self._known_sources().values())
 
     def latest(self) -> RanksReading:
@@ -66,7 +70,7 @@ class AllUsersSource:
         return tuple(pid for source in self._known_sources().values() for pid in source.pids())
 
     def close(self) -> None:
-        """Hang up on all trainings, and end the threads that look for them."""
+        """Close all connections, and end the searching threads."""
         self._closed = True
         self._wake.set()
         for source in self._known_sources().values():
@@ -97,7 +101,7 @@ class AllUsersSource:
 
 
 def user_ids(parent: Path) -> set[int]:
-    """The uids that have a folder of their own there: no link, theirs, and writable by nobody else."""
+    """Return the uids with a folder of their own there: no link, owned by them, writable by no one else."""
     try:
         names = os.listdir(parent)
     except OSError:

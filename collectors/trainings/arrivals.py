@@ -1,10 +1,11 @@
-"""Who comes last: the stamps of a job's ranks, joined step by step.
+"""Finds the rank that arrives last, from the stamps of a job's ranks, joined step by step.
 
-A stamp of one rank says nothing; what counts is how much later it came to the same point of the same step than
-the others did. Ranks that read the same clock are compared by it directly. Others (on two hosts, or with the GPU's
-clock not laid over the host's) are compared by the time from there to the end of the backward pass, which they
-reach together since a collective ends there: who came last waits least. Where ranks wait for each other all over
-the step (FSDP gathers parameters for each layer), one that is slower everywhere shows by how long it waits in all.
+One rank's stamp alone is no evidence; what counts is how much later it reached the same point of the same step
+than the others. Ranks that read the same clock are compared by it directly. Others (on two hosts, or with the
+GPU's clock not laid over the host's) are compared by the time from there to the end of the backward pass, which
+they reach together since a collective ends there: the last one waits least. Where ranks wait for each other all
+over the step (FSDP gathers parameters for each layer), one that is slower everywhere shows by how long it waits in
+all.
 """
 
 from __future__ import annotations
@@ -23,16 +24,16 @@ from llmtop.protocol import wire
 MAX_STEPS: Final = 128
 """Stamped steps of a training that are remembered."""
 WINDOWS: Final = (6, 12, 24)
-"""Over how many of the last steps that all ranks have stamped it is judged who comes last; the one that tells most
-clearly counts. The longest is of some three seconds."""
+"""Windows, in steps stamped by all ranks, over which the last rank is determined; the clearest one counts. The
+longest covers about three seconds."""
 NOISE_STEPS: Final = 64
 """By so many, before and within the window, it is judged how much chance there is."""
 NEARLY_ALWAYS_PCT: Final = 90.0
 MIN_STEPS: Final = 8
-"""Of fewer nothing is said."""
+"""With fewer steps no rank is named."""
 END: Final = "end"
 PHASES: Final = ("forward", "backward", "waits")
-"""Looked at where gradients are not stamped, since they do not show when a rank arrives (FSDP)."""
+"""Used where gradients are not stamped, since they do not show when a rank arrives (FSDP)."""
 WAITS: Final = "waits"
 _APART: Final = 0.5
 """Ranks that end a step further apart than this part of it do not end it together: their indices differ."""
@@ -60,7 +61,7 @@ class StepStamps:
 
 
 def wait_seconds(arrival: wire.Arrival, *, has_gpu: bool) -> StampedWait | None:
-    """How long a rank waited in a step; None where its stamps do not tell.
+    """Return how long a rank waited in a step, in seconds; None where its stamps do not show it.
 
     Args:
         arrival: its stamps.
@@ -152,7 +153,7 @@ def _common_steps(group: list[_Member]) -> list[list[wire.Arrival]]:
 
 
 def _has_gpus(group: Sequence[_Member], steps: Sequence[Sequence[wire.Arrival]]) -> bool:
-    """Whether they train on GPUs, whose host runs ahead, so that its stamps are not looked at."""
+    """Whether they train on GPUs, whose host runs ahead, so that its stamps are not used."""
     stamps = (stamp for step in steps for one in step for stamp in one.stamps)
     return any(one.rank.gpu_uuid is not None for one in group) or any(stamp.gpu_ns is not None for stamp in stamps)
 
@@ -179,7 +180,7 @@ class _StepRow(NamedTuple):
         return all(point in one for one in self.stamps)
 
     def lateness_ns(self, point: str) -> list[float] | None:
-        """How much later each came than the last of the others; None where that cannot be told."""
+        """Return how much later each rank came than the last of the others; None where unknown."""
         came = self._arrival_ns(point)
         if came is None:
             return None
@@ -187,7 +188,7 @@ class _StepRow(NamedTuple):
         return [mine - (second if mine == last else last) for mine in came]
 
     def waits_ns(self, point: str) -> list[float] | None:
-        """How long each waited there for the one that came last; None where that cannot be told."""
+        """Return how long each rank waited there for the last one; None where unknown."""
         came = self._arrival_ns(point)
         return None if came is None else [max(came) - mine for mine in came]
 
@@ -217,7 +218,7 @@ def _by_point(arrival: wire.Arrival, clock: _Clock) -> dict[str, int]:
 
 
 def _arrival(point: str, clock: _Clock, ranks: int, late_ns: Sequence[float]) -> Arrival:
-    """By the window in which the rank is last most often, up to nearly always, and which tells it most clearly."""
+    """Sort key of a window: how often the rank is last, up to nearly always, then how clearly."""
     noise_ns = _noise(late_ns)
     windows = [late_ns[-steps:] for steps in WINDOWS if steps <= len(late_ns)]
     window = max(

@@ -1,4 +1,4 @@
-"""What one training may tell of itself: whatever speaks on its socket, a monitor's memory and lines stay bounded.
+"""Limits on one training's messages: whatever sends on its socket, a monitor's memory and lines stay bounded.
 
 A training of llmtop's has 128 names of phases and 64 of metrics at most (`llmtop.instrument`), and sends a few
 dozen steps a message. More comes from a broken or foreign publisher. What is over the limits is left out and
@@ -31,7 +31,7 @@ MAX_STAMPS = 16
 MAX_STEPS = 4096
 """Steps, and GPU times, of one message."""
 _COUNTED = 20_000
-"""Names over the limit are told from each other up to here; from then on the count is a lower bound."""
+"""Names over the limit are counted exactly up to here; beyond it the count is a lower bound."""
 _LARGEST_COUNT = 1 << 53
 _LARGEST_TIME = 1 << 62
 """Nanoseconds: differences of two fit into 64 bits."""
@@ -138,7 +138,7 @@ class Bounds:
             steps = steps[over:]
             message.first_ordinal += over
         whole = [step for step in steps if step.host_ns >= 0 and step.started_unix_ns >= 0]
-        message.lost = _within(message.lost + over + len(steps) - len(whole))
+        message.lost = _bounded_count(message.lost + over + len(steps) - len(whole))
         message.steps = whole
         for step in whole:
             if step.interval_ns is not None and step.interval_ns < 0:
@@ -194,7 +194,7 @@ def _arrivals(message: wire.Arrivals) -> None:
 def _outside(message: wire.Outside) -> None:
     """Cut it down to sensible lengths; times that cannot be are left out."""
     message.found, message.waited = _causes(message.found), _causes(message.waited)
-    message.over_ns = _within(message.over_ns)
+    message.over_ns = _bounded_count(message.over_ns)
     judged = message.judged_ns
     message.judged_ns = judged if judged is not None and 0 < judged < _LARGEST_COUNT else None
 
@@ -205,7 +205,7 @@ def _causes(message: dict[str, int]) -> dict[str, int]:
 
 
 def bounded_hello(message: wire.Hello) -> wire.Hello:
-    """What a training says about itself, cut to sensible lengths; numbers that cannot be are absent."""
+    """Return the training's hello with texts cut to sensible lengths; impossible numbers become absent."""
     texts = {}
     for name, most in _TEXTS.items():
         text = getattr(message, name)
@@ -221,11 +221,11 @@ def bounded_hello(message: wire.Hello) -> wire.Hello:
         launch=_launch(message.launch),
         total_steps=None
         if message.total_steps is None or message.total_steps < 0
-        else _within(message.total_steps),
-        warmup_steps=_within(message.warmup_steps),
+        else _bounded_count(message.total_steps),
+        warmup_steps=_bounded_count(message.warmup_steps),
         accumulation_steps=None
         if message.accumulation_steps is None
-        else _within(message.accumulation_steps) or None,
+        else _bounded_count(message.accumulation_steps) or None,
         flops_per_token=message.flops_per_token if _is_amount(message.flops_per_token) else None,
         started_at=message.started_at if _is_amount(message.started_at) else 0.0,
         engines=[engine[:32] for engine in message.engines[:16]],
@@ -239,7 +239,7 @@ def _launch(message: wire.Launch) -> wire.Launch:
     )
 
 
-def _within(number: int) -> int:
+def _bounded_count(number: int) -> int:
     return min(max(0, number), _LARGEST_COUNT)
 
 

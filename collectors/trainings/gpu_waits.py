@@ -1,4 +1,4 @@
-"""For how much of the time a training's host waits for its GPU, by looks at what it does."""
+"""Share of time in which a training's host waits for its GPU, by stack samples."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from llmtop.model.snapshot import Cause
 from llmtop.protocol import wire
 
 LEAST_SECONDS: Final = 2.5
-"""Of looks, before a share is told: some seven a second, so one of them is less than a tenth."""
+"""Fewest samples for a share: about seven per second, so one of them is less than a tenth."""
 MOST_CALLS: Final = 3
 _MOST_MESSAGES: Final = 512
 
 
 class GpuWaits:
-    """Remembers what the last messages told of it."""
+    """Keeps the last messages about it."""
 
     def __init__(self) -> None:
         self._messages: deque[tuple[float, int, dict[str, int]]] = deque(maxlen=_MOST_MESSAGES)
         """When a message came, in monotonic seconds, the ns that were judged, and of these the waits."""
 
     def add(self, message: wire.Outside) -> None:
-        """Take in what a message tells (after `bounds`)."""
+        """Ingest a message (after `bounds`)."""
         if message.judged_ns:
             self._messages.append((time.monotonic(), message.judged_ns, message.waited))
 
@@ -33,7 +33,7 @@ class GpuWaits:
 
         Args:
             step_seconds: the mean step; None where that is not known.
-            window_seconds: what that is over; looks from before it are of steps of another length.
+            window_seconds: what that is over; samples from before it are of steps of another length.
         """
         since = time.monotonic() - min(WINDOW_SECONDS, max(window_seconds or 0.0, LEAST_SECONDS + 1.0))
         judged, waited = 0, dict[str, int]()

@@ -1,8 +1,8 @@
-"""Which attached processes train together, and what their run is called.
+"""Groups attached processes into runs and names these.
 
-A training says how it was started (`wire.Launch`); what all ranks of a run have in common names it, so that every
-node gives it the same name. Two runs that are there at once never share one: the later gets what tells it from the
-first. A name stays for as long as one of its processes lives, and is free for the next run then.
+A training reports how it was started (`wire.Launch`); what all ranks of a run have in common names it, so that
+every node gives it the same name. Two runs that are there at once never share one: the later name gets what
+distinguishes it. A name stays for as long as one of its processes lives, and is free for the next run then.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Member(NamedTuple):
     """On this host."""
     hello: wire.Hello
     live: bool
-    """Whether it is there to be spoken with."""
+    """Whether the process still answers."""
 
     @property
     def is_rank(self) -> bool:
@@ -123,7 +123,7 @@ def _run_names(first: Member) -> Iterator[str]:
     ]
     known = [text for text in parts if text]
     if len(known) == 1 and first.is_rank and (hello.world_size or 1) > 1:
-        known.insert(0, f"{hello.world_size} ranks")  # nobody says more
+        known.insert(0, f"{hello.world_size} ranks")  # there is no more information
     best = f"{program}{_DOT}{known[0]}"
     yield best
     for text in known[1:]:

@@ -1,7 +1,7 @@
-"""Looks at what a training's loader does, where its steps wait for data, and adds that to the snapshot.
+"""Samples the loader of a training whose steps wait for data, and adds the result to the snapshot.
 
-Never otherwise: a training that does not wait is not looked at, and one that does is for three seconds a minute,
-from outside and without a pause (py-spy, and /proc). One training at a time.
+A training that does not wait is never sampled. One that waits is, for three seconds per minute, from outside and
+without a pause (py-spy and /proc). One training at a time.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ BUSY_PCT: Final = 100.0 - WAITED_PCT[0]
 
 
 class LoaderCosts:
-    """A stage of the live pipeline. Looking is done by a thread of its own that lives as long as the look."""
+    """A stage of the live pipeline. Sampling runs in a thread of its own that ends with it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -61,7 +61,7 @@ class LoaderCosts:
         try:
             cost = sample_burst(pid, step_seconds)
         except LlmtopError:
-            pass  # `s` says why it cannot be read
+            pass  # key s shows why it cannot be read
         finally:
             with self._lock:
                 self._looking = False

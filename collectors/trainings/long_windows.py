@@ -15,7 +15,14 @@ _RESOLUTION = math.log(1.01)
 
 
 def length_class(seconds: float) -> int:
-    """The class that a step of that length is counted in."""
+    """Return the histogram bin of a step time.
+
+    Args:
+        seconds: the step time; less than 1 ns counts as 1 ns.
+
+    Returns:
+        Number of the bin. Bins are `_RESOLUTION` wide in the natural logarithm.
+    """
     return round(math.log(max(seconds, 1e-9)) / _RESOLUTION)
 
 
@@ -67,7 +74,7 @@ class LongWindow:
         self._parts: deque[_Part] = deque()
         self._all = _Part()
         self._summary: Window | None = None
-        """What was said last; None: a step has come since."""
+        """Last result; None: a step has come since."""
 
     def add(self, counted: CountedStep, place: int) -> None:
         """Take in the newest whole step, which is of that class (`length_class`)."""

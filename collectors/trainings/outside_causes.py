@@ -10,14 +10,14 @@ from llmtop.model.snapshot import Cause
 from llmtop.protocol import wire
 
 MOST_CAUSES: Final = 5
-"""That are told of one training."""
+"""Most causes reported per training."""
 LEAST_SECONDS: Final = 15.0
-"""Of what was seen lately, at least so much is taken: a message tells of some second, and looks are few."""
+"""Least time covered by the samples in use: a message covers about a second and holds few samples."""
 _MOST_MESSAGES: Final = 512
 
 
 class OutsideCauses:
-    """Remembers what the last messages told, and for how long each of it was seen."""
+    """Keeps the causes of the last messages, and for how long each was seen."""
 
     def __init__(self) -> None:
         self._messages: deque[tuple[float, dict[str, int]]] = deque(maxlen=_MOST_MESSAGES)
@@ -26,11 +26,11 @@ class OutsideCauses:
         """Likewise, since the last step ended: the line of a hang is no part of the steps before it."""
 
     def add(self, message: wire.Outside) -> None:
-        """Take in what a message tells (after `bounds`); it counts once a step has ended."""
+        """Ingest a message (after `bounds`); it counts once a step has ended."""
         self._open.append((time.monotonic(), message.found))
 
     def step_ended(self) -> None:
-        """What was told since the step before is of a step that is known now."""
+        """Assign what was reported since the last step to the step that is known now."""
         self._messages.extend(self._open)
         self._open.clear()
 

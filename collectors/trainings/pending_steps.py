@@ -14,7 +14,7 @@ _Key = tuple[int, float]
 
 
 class PendingSteps:
-    """The newest steps of a training that nobody has taken yet; the oldest go when there are too many."""
+    """The newest steps of a training that were not taken yet; the oldest are dropped when there are too many."""
 
     def __init__(self) -> None:
         self._steps: dict[_Key, Step] = {}

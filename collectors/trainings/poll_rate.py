@@ -1,4 +1,4 @@
-"""Whether something is done often enough by somebody else."""
+"""Checks whether another thread polls often enough."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ class RankStats:
         self.received = 0
         """Steps so far, on all connections."""
         self.unix_offset_ns: int | None = None
-        """What the last `wire.Steps` said of it."""
+        """As of the last `wire.Steps`."""
         self._clock_moved = False
         self._lost_there = 0
         self._lost_before = 0
@@ -41,7 +41,7 @@ class RankStats:
 
     @property
     def lost(self) -> int:
-        """Steps that never arrived or were dropped here because nobody took them."""
+        """Steps that never arrived or were dropped here because no reader took them."""
         return self._lost_before + self._lost_there + self._lost_here
 
     def keep_losses(self) -> None:
@@ -90,7 +90,8 @@ class RankStats:
         known = self._known.get(step.index)
         if known is None or known.started_at == step.started_at:
             return known is not None
-        # The wall clock was set, by which all that is sent from then on is told. Durations are by another.
+        # The wall clock was set; all times sent from then on are by the new one. Durations are by the monotonic
+        # clock.
         mine, theirs = (known.seconds, known.interval_seconds), (step.seconds, step.interval_seconds)
         return self._clock_moved and mine == theirs
 

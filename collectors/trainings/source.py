@@ -1,7 +1,7 @@
-"""The attached trainings of this machine: found, listened to, and told as ranks.
+"""The attached trainings of this machine: finds them, reads their messages, and returns them as ranks.
 
-One thread looks for sockets and reads from all trainings that answer; each first contact has a short thread of its
-own, because a stopped process accepts nothing and would hold the others up.
+One thread searches for sockets and reads from all trainings that answer; each first contact has a short thread of
+its own, because a stopped process accepts nothing and would hold the others up.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from llmtop.protocol import client, socket_dir, wire
 EVERY_MS = 100
 """No screen is drawn more often, and a training of 30 ms steps need wake up for it a third as often."""
 UNATTENDED_EVERY_MS = 500
-"""The same where nobody looks on and a snapshot is made every few seconds, as by the exporter."""
+"""The same without a screen, where a snapshot is made every few seconds, as by the exporter."""
 ROUND_SECONDS = 1.0
-"""How often the directory, the processes and, unless `latest()` reads them, the sockets are looked at. A reader
-that woke up for every message would cost more than all the rest of the monitor."""
+"""Poll interval of the directory, the processes and, unless `latest()` reads them, the sockets. A reader that woke
+up for every message would cost more than the rest of the monitor."""
 BUSY_STEPS = 500
 BUSY_SECONDS = 0.05
 """Where so many steps came in one round, the next reading follows so soon: a socket holds some 200 KiB."""
@@ -44,7 +44,7 @@ MAX_TRAININGS_PER_USER = 128
 MAX_OPENING = 64
 """First contacts at once."""
 _READS = 8  # from one training in a row, before the others get their turn
-_LATEST_SECONDS = 0.5  # from all of them, before those are told who have spoken
+_LATEST_SECONDS = 0.5  # for messages from all, before those that have sent are returned
 _DRAIN_SECONDS = 0.1  # the same for one that sends more than can be taken in
 
 GpuName = Callable[[str], str | None]
@@ -71,7 +71,7 @@ class StepsSource:
             owner: uid of the other user whose folder it is: then no link in it is followed, nothing in it is
                 removed, and no more than `MAX_TRAININGS_PER_USER` of his processes are listened to.
             engines: whether to find out what can capture each process.
-            every_ms: how long a training may keep a step to tell of it together with those that follow.
+            every_ms: how long a training may hold a step back to send it together with the next ones.
         """
         self._directory = socket_dir.runtime_dir() if directory is None else directory
         self._owner = owner
@@ -96,27 +96,35 @@ class StepsSource:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Begin to look for trainings."""
+        """Begin to search for trainings."""
         self._thread = threading.Thread(target=self._run, name="llmtop-steps", daemon=True)
         self._thread.start()
 
     def set_interval(self, seconds: float) -> None:
-        """Nothing to change: `latest()` reads what has come, however often it is called."""
+        """Do nothing: `latest()` reads what has arrived, however often it is called.
+
+        Args:
+            seconds: ignored.
+        """
 
     def set_discovery_interval(self, seconds: float) -> None:
-        """Look for trainings so often from now on: who must not miss one that ends at once looks more often."""
+        """Change how often new trainings are searched for, and search at once.
+
+        Args:
+            seconds: between searches. `llmtop bench` shortens it so that no short run is missed.
+        """
         self._round_seconds = seconds
         self._wake.set()
 
     def close(self) -> None:
-        """Hang up on all trainings, and end the thread that looks for them."""
+        """Close all connections, and end the searching thread."""
         self._closed = True
         self._wake.set()
         if self._thread is not None:
             self._thread.join(timeout=1.0)
 
     def is_settled(self) -> bool:
-        """Whether the trainings that were there at the start have been heard, or have had their chance."""
+        """True once each training found at the start has sent a message or has reached its time limit."""
         with self._lock:
             return self._scanned and not self._opening and all(one.has_history for one in self._trainings.values())
 

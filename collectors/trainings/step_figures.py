@@ -24,7 +24,7 @@ lasted so many times the usual one and so many seconds: a new epoch begins at on
 
 
 class StepFigures:
-    """Takes the steps of one training as they finish, and says what they come to. Not safe for several threads."""
+    """Computes the figures of one training from its finished steps. For one thread."""
 
     def __init__(self) -> None:
         self._following = WholeStepBuilder()
@@ -80,7 +80,7 @@ class StepFigures:
         Args:
             running: whether steps go on. A rate is of now: what a training that does not move did before is in its
                 percentiles alone.
-            left: how many steps it has still to do; None if nobody knows.
+            left: how many steps remain; None if unknown.
         """
         mean = self.mean()
         fields = {"step_seconds": self.last_seconds, "eta_seconds": None, **self.figures()}
@@ -141,7 +141,7 @@ class StepFigures:
         }
         if not sums.tokens_in.count and not recent.has_first_tokens:
             return figures
-        known = known or sum(recent.lengths())  # of a first request nobody knows when the one before began
+        known = known or sum(recent.lengths())  # the request before the first one is unknown
         figures["tokens_in_per_s"] = sums.tokens_in.total / known if sums.tokens_in.count and known else None
         figures["tokens_out_per_s"] = sums.tokens.total / known if sums.tokens.count and known else None
         for name, values in (("ttft", recent.first_tokens()), ("tpot", recent.each_token())):
@@ -176,7 +176,7 @@ class StepFigures:
                 yield fields
 
     def _learn_order(self, step: Step) -> None:
-        """Phases are told in the order of the newest step; those that it lacks stay behind whom they followed."""
+        """Return the phases in the order of the newest step; those that it lacks stay after their predecessor."""
         names = tuple(phase.name for phase in step.phases)
         if names != self._newest:
             self._newest = names

@@ -266,11 +266,11 @@ class StepWindow:
 
     def first_tokens(self) -> list[float]:
         """How long requests took to their first token, in ascending order."""
-        return sorted(_known(step.ttft_seconds for block in self._blocks for step in block.requests.values()))
+        return sorted(_finite(step.ttft_seconds for block in self._blocks for step in block.requests.values()))
 
     def each_token(self) -> list[float]:
         """How long requests took for each token after the first, in ascending order."""
-        return sorted(_known(step.tpot_seconds for block in self._blocks for step in block.requests.values()))
+        return sorted(_finite(step.tpot_seconds for block in self._blocks for step in block.requests.values()))
 
     def mean_phases(self, order: Sequence[str]) -> tuple[Phase, ...]:
         """Mean seconds of each phase a step, in that order of names.
@@ -288,7 +288,7 @@ class StepWindow:
         return tuple(found)
 
     def idle_pct(self) -> float | None:
-        """Share of GPU time in which the training's stream had nothing to do, if most measured steps tell it."""
+        """Share of GPU time in which the training's stream had nothing to do, if most measured steps have it."""
         sums = self.sums
         if sums.idle.count * 2 < max(1, sums.gpu.count) or sums.gpu_of_idle.total <= 0:
             return None
@@ -326,5 +326,5 @@ _LATE_STEPS = 512
 """How many steps back a GPU time may come."""
 
 
-def _known(values: Iterable[float | None]) -> Iterable[float]:
+def _finite(values: Iterable[float | None]) -> Iterable[float]:
     return (value for value in values if value is not None and math.isfinite(value))

@@ -25,9 +25,9 @@ from llmtop.system.wall_clock import TOLERANCE_NS, WallClock
 ENGINES_SECONDS = 5.0
 """How often it is asked what can capture a process."""
 _HEARD_WITHIN_SECONDS = 2.0
-"""A step is heard of so soon. A stamp further from when it was heard is by another wall clock than now's."""
+"""A step is received within this time. A stamp further from its arrival is by a wall clock that was set since."""
 _HOST = platform.node()
-_HISTORY_SECONDS = 0.5  # a process that has no step to tell sends no history: it has had its chance by then
+_HISTORY_SECONDS = 0.5  # a process without steps sends no history: this is its time limit
 
 
 class Training:
@@ -45,12 +45,12 @@ class Training:
         self.connection: client.Connection | None = None
         self.stats = RankStats()
         self.overhead_seconds: float | None = None
-        """What llmtop costs a step, as it says."""
+        """Overhead per step, as the training estimates it."""
         self.stamped = StepStamps()
         self._bounds = Bounds()
         self._causes = OutsideCauses()
         self._gpu_waits = GpuWaits()
-        self._standstill = ""
+        self._stalled_at = ""
         """Where it stands still because it waits for a person, in its words; "" while it does not."""
         self._process = _process(pid)
         self._status: str | None = None
@@ -72,7 +72,7 @@ class Training:
 
     @property
     def is_silent(self) -> bool:
-        """Whether it has never spoken: a process that was stopped before this monitor came."""
+        """Whether it has never sent a message: a process stopped before this monitor started."""
         return self._connected_at is None
 
     @property
@@ -91,7 +91,7 @@ class Training:
         self.connection = connection
         self.uid = connection.uid
         self._collectives = []
-        self._standstill = ""
+        self._stalled_at = ""
         self._connected_at = time.monotonic()
         self._gone_at = None
         self._ask_engines_at = 0.0
@@ -134,7 +134,7 @@ class Training:
                     self._ask_engines_at = 0.0  # it may offer others now
 
     def hang_up(self) -> None:
-        """Close the connection, whoever ended it."""
+        """Close the connection, whichever side ended it."""
         if self.connection is not None:
             self.connection.close()
             self.connection = None
@@ -154,7 +154,7 @@ class Training:
         return 0.0 if self._gone_at is None else now - self._gone_at
 
     def poll_process(self) -> None:
-        """Ask the system for the process's state; one that has made a step since the last look is not stopped."""
+        """Query the process's state; one that has made a step since the last query is not stopped."""
         stepped, self._seen = self.stats.received > self._seen, self.stats.received
         self._status = psutil.STATUS_RUNNING if stepped else _status(self._process)
 
@@ -173,7 +173,7 @@ class Training:
     def is_alive(self) -> bool:
         """Whether the process that attached still runs; taken for alive where it cannot be seen from here.
 
-        Then the next contact tells: nothing listens for one that has ended.
+        Then the next contact decides: no socket listens for an ended process.
         """
         if self._process is None:
             return True
@@ -253,9 +253,9 @@ class Training:
 
     def _set_stalled(self, where: str) -> None:
         """It stands still, or goes on: then work is seen, and the time without a step counts from now."""
-        if self._standstill and not where:
+        if self._stalled_at and not where:
             self._worked_at = time.monotonic()
-        self._standstill = where
+        self._stalled_at = where
 
     def _note_steps(self, message: wire.Steps) -> None:
         last, own_ns = self.stats.last, self._wall_clock.offset_ns()
@@ -287,7 +287,7 @@ class Training:
             return "gone"
         if self._status in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP):
             return "stopped"
-        if self._standstill:
+        if self._stalled_at:
             return "paused"
         median = self.stats.figures().get("step_seconds_p50")
         if self._quiet_since is None or self.stats.hello.kind == "request" or self.stats.hello.inference:
@@ -297,7 +297,7 @@ class Training:
         return "stalled" if time.monotonic() - lively > limit else "running"
 
     def _note(self) -> str | None:
-        return f"it waits {self._standstill}" if self._standstill else None
+        return f"it waits {self._stalled_at}" if self._stalled_at else None
 
     def _mfu(
         self, tokens_per_s: float | None, gpu_name: Callable[[str], str | None]

@@ -69,10 +69,10 @@ def analyze(
     path: str | Path | Examined,
     steps: int | tuple[int, int] | None = None,
     limits: Limits = DEFAULT,
-    undisturbed: Callable[[], UnprofiledStep] | None = None,
+    read_unprofiled_step: Callable[[], UnprofiledStep] | None = None,
     page: bool = False,
 ) -> Report:
-    """Read a capture and say what it shows.
+    """Read a capture and return its report.
 
     Args:
         path: an nsys SQLite export, a .nsys-rep, a Chrome trace (plain or gzipped), or a folder with one or, from
@@ -80,8 +80,8 @@ def analyze(
         steps: take the shares over this many of the first whole steps, or over whole steps a to b (b excluded);
             None for all of them.
         limits: how much of memory and time it may ask for.
-        undisturbed: says how long the training's steps took before and after the capture; asked as late as
-            possible. None: what the capture's folder says.
+        read_unprofiled_step: returns how long the training's steps took before and after the capture; called as
+            late as possible. None: capture.json of the capture's folder.
         page: whether to make the timeline of all steps too, which only a page shows.
 
     Raises:
@@ -89,12 +89,12 @@ def analyze(
         NotPossibleHere: a .nsys-rep, and no nsys here that could export it.
     """
     file = path if isinstance(path, Examined) else examine(Path(path))
-    told = read_capture_info(file.path)
-    steps_told = undisturbed or (lambda: told.undisturbed)
+    info = read_capture_info(file.path)
+    read_step = read_unprofiled_step or (lambda: info.unprofiled_step)
     trace = open_trace(file, limits)
-    # nsys knows pids alone; whoever asked for the capture knew the ranks.
-    trace.ranks = trace.ranks or [model.TracedRank(pid, rank, 0) for pid, rank in told.ranks.items()]
-    report = analyze_trace(trace, steps, told.command, limits, steps_told, page=page)
+    # nsys knows pids alone; capture.json has the ranks.
+    trace.ranks = trace.ranks or [model.TracedRank(pid, rank, 0) for pid, rank in info.ranks.items()]
+    report = analyze_trace(trace, steps, info.command, limits, read_step, page=page)
     return structs.replace(report, environment=read_environment(file.path))
 
 
@@ -103,7 +103,7 @@ def analyze_trace(
     steps: int | tuple[int, int] | None = None,
     command: str = UNKNOWN_COMMAND,
     limits: Limits = DEFAULT,
-    undisturbed: Callable[[], UnprofiledStep] = UnprofiledStep,
+    read_unprofiled_step: Callable[[], UnprofiledStep] = UnprofiledStep,
     *,
     page: bool = False,
 ) -> Report:
@@ -114,7 +114,7 @@ def analyze_trace(
         steps, page: as in `analyze`.
         command: of the training; it is put into the suggested command lines.
         limits: how many processes and devices, and how deeply nested ranges, may be judged.
-        undisturbed: says how long the training's steps took before and after the capture.
+        read_unprofiled_step: returns how long the training's steps took before and after the capture.
 
     Raises:
         UnusableInput: it has more processes or devices, or ranges nested deeper, than the limits allow.
@@ -123,7 +123,7 @@ def analyze_trace(
     per_process = {pid: select_steps(find_steps(trace, pid), steps) for pid in _processes(trace)}
     phases = {pid: find_phases(trace, found) for pid, found in per_process.items()}
     timelines = device_timelines(trace, per_process)
-    measured = _measure(trace, command, timelines, per_process, phases, undisturbed=undisturbed)
+    measured = _measure(trace, command, timelines, per_process, phases, read_unprofiled_step=read_unprofiled_step)
     judgement, gaps = measured.judgement, measured.gaps
     drawn = whole_timeline(timelines, gaps, phases, measured.ranks, judgement.timeline) if page else None
     return Report(
@@ -153,7 +153,7 @@ def analyze_trace(
         operators=measured.operators,
         gemms=measured.gemms,
         roofs=measured.roofs,
-        makeup=measured.makeup,
+        makeup=measured.time_breakdown,
         timeline=_timeline(judgement, timelines, gaps, phases),
         whole_timeline=drawn,
         notes=(*capture_notes(trace, timelines, per_process), *_uncorrected_notes(judgement)),
@@ -167,17 +167,17 @@ def _measure(
     steps: dict[int, ProcessSteps],
     phases: dict[int, list[PhaseSpans]],
     *,
-    undisturbed: Callable[[], UnprofiledStep],
+    read_unprofiled_step: Callable[[], UnprofiledStep],
 ) -> Measurements:
-    """All figures from which findings are made: of all lanes, and of the steps of the process that is judged.
+    """Return all figures from which findings are made: of all device timelines, and of the judged process's steps.
 
     Args:
         trace: what was read of a capture.
         command: of the training.
-        lanes: its timelines, one for each process and GPU.
+        timelines: one for each process and GPU.
         steps: its whole steps, by pid.
         phases: their phases, by pid.
-        undisturbed: says how long the training's steps took before and after the capture.
+        read_unprofiled_step: returns how long the training's steps took before and after the capture.
     """
     operator_calls(trace)  # kept by the trace; first, since it needs much memory for a moment
     gaps = [
@@ -185,11 +185,11 @@ def _measure(
         for timeline in timelines
     ]
     missing = unrecorded_kernels(trace)
-    judgement = judge(timelines, gaps, missing, undisturbed())
+    judgement = judge(timelines, gaps, missing, read_unprofiled_step())
     main = judgement.timeline
     own = steps[main.process] if main is not None else _longest_steps(steps)
     ceilings = gpu_roofs(trace)
-    by_step = WorkSteps.of(timelines, len(trace.ops))
+    by_step = WorkSteps.from_timelines(timelines, len(trace.ops))
     return Measurements(
         judgement=judgement,
         timelines=timelines,
@@ -208,7 +208,7 @@ def _measure(
         operators=operator_times(trace, by_step) or hlo_times(trace, by_step),
         gemms=gemm_times(trace, ceilings),
         roofs=ceilings,
-        makeup=time_breakdown(trace),
+        time_breakdown=time_breakdown(trace),
         framework=trace.framework,
     )
 
@@ -221,11 +221,11 @@ def _devices(trace: model.Trace, measured: Measurements) -> tuple[Device, ...]:
 def _roofline(trace: model.Trace, measured: Measurements) -> str:
     if measured.judgement.lacks:
         return ""
-    return roofline_text(trace, measured.judgement, measured.kernels, measured.gemms, measured.makeup)
+    return roofline_text(trace, measured.judgement, measured.kernels, measured.gemms, measured.time_breakdown)
 
 
 def _check_limits(trace: model.Trace, limits: Limits) -> None:
-    """Refuse what would be judged lane by lane and process by process for hours.
+    """Refuse captures with too many processes or devices, whose analysis would take hours.
 
     Raises:
         UnusableInput: there are too many of them.
@@ -308,7 +308,7 @@ def _device(
     first, last = int(ops.start[0]), int(ops.end.max())
     kernels = ops.kind == model.KERNEL
     took = (ops.end - ops.start)[kernels]
-    told = len(took) > 0 and timeline.kernels_known
+    has_durations = len(took) > 0 and timeline.kernels_known
     launches = launch_calls(timeline)
     lengths = np.diff(timeline.bounds) / 1e9
     return Device(
@@ -318,14 +318,14 @@ def _device(
         uuid=gpu.uuid if gpu else None,
         rank=ranks.get(timeline.process),
         busy_pct=100.0 * timeline.busy.total / max(last - first, 1),
-        kernel_pct=None if timeline.graphs else timeline.share(timeline.within(timeline.kernels)),
-        memcpy_pct=None if timeline.graphs else timeline.share(timeline.within(timeline.copies)),
-        nccl_pct=None if timeline.graphs else timeline.share(timeline.within(timeline.nccl)),
+        kernel_pct=None if timeline.graphs else timeline.share(timeline.ns_in_steps(timeline.kernels)),
+        memcpy_pct=None if timeline.graphs else timeline.share(timeline.ns_in_steps(timeline.copies)),
+        nccl_pct=None if timeline.graphs else timeline.share(timeline.ns_in_steps(timeline.nccl)),
         nccl_exposed_pct=None if timeline.graphs else exposed_pct(timeline),
         kernels=int(kernels.sum()),
-        kernels_under_10us_pct=100.0 * float(np.mean(took < 10_000)) if told else None,
+        kernels_under_10us_pct=100.0 * float(np.mean(took < 10_000)) if has_durations else None,
         idle_pct=timeline.share(timeline.idle.total),
-        copy_only_pct=timeline.share(timeline.within(timeline.only_host_copies)),
+        copy_only_pct=timeline.share(timeline.ns_in_steps(timeline.only_host_copies)),
         one_off_pct=timeline.share(setup_ns(gaps)),
         lost_pct=dict(loss_shares(timeline, gaps).items()),
         steps=timeline.counted,
@@ -333,7 +333,7 @@ def _device(
         step_seconds=float(np.median(lengths)) if timeline.counted else None,
         spread_pct=spread_pct(lengths.tolist()) if timeline.counted else None,
         kernel_seconds=float(took.sum()) / 1e9,
-        kernel_median_us=float(np.median(took)) / 1e3 if told else None,
+        kernel_median_us=float(np.median(took)) / 1e3 if has_durations else None,
         launch_api_seconds=float((launches.end - launches.start).sum()) / 1e9,
         launches_per_step=launches_per_step(timeline),
         graphs=timeline.graphs,
@@ -424,5 +424,5 @@ def _timeline(
 def _uncorrected_notes(judgement: Judgement) -> list[str]:
     """That the shares hold the profiler's own cost, and why."""
     reason = judgement.correction.reason
-    told = bool(judgement.lost and reason and not judgement.lacks)
-    return [f"the shares hold what the profiler itself cost: {reason}"] if told else []
+    is_uncorrected = bool(judgement.lost and reason and not judgement.lacks)
+    return [f"the shares hold what the profiler itself cost: {reason}"] if is_uncorrected else []

@@ -1,4 +1,4 @@
-"""A report from a recording of snapshots: less than a capture gives, and it says so.
+"""A report from a recording of snapshots. It holds less than that of a capture, and states so.
 
 Snapshots hold no kernels and no gaps. What they have is each step's phases by two clocks, the share of the step in
 which the training's stream was empty, the GPU's counters, and the alerts that were raised.
@@ -58,7 +58,7 @@ class _RankSamples:
     """Of those that know only how idle it was at least."""
 
     def add(self, rank: Rank, most: int) -> None:
-        """Count in what one more snapshot tells; of the steps at most so many are kept, the newest."""
+        """Add one snapshot; only the newest steps are kept."""
         self.rank = rank
         idle = idle_pct(rank) if rank.state == "running" else None
         if idle is not None and 0.0 <= idle <= 100.0:
@@ -81,7 +81,7 @@ class _AlertSpan:
     """An alert and how long it was up."""
 
     last: Alert
-    """As it was told last, with its process if that was ever known."""
+    """The alert as last reported, with its process if that was ever known."""
     seconds: float = 0.0
     at: int = 0
     """The number of the snapshot that had it last."""

@@ -1,4 +1,4 @@
-"""What the folder of a capture says besides its trace: capture.json, as far as a report needs it."""
+"""Facts about a capture besides its trace: capture.json, as far as a report needs it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class CaptureInfo:
 
     command: str = UNKNOWN_COMMAND
     """Its command line, quoted for a shell."""
-    undisturbed: UnprofiledStep = UNKNOWN_REASON
+    unprofiled_step: UnprofiledStep = UNKNOWN_REASON
     ranks: dict[int, int] = field(default_factory=dict)
     """By the pid on its host; empty where ranks of several hosts were captured, of which two may have one pid."""
 

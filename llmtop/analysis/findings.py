@@ -27,7 +27,7 @@ from llmtop.report.model import ApiTime, CopyTime, Finding, KernelTime, PhaseMea
 from llmtop.trace import model
 
 LEAST_REPORTED_PCT = 3.0
-"""A cause with less of the step than this is not worth a finding."""
+"""A cause with a smaller share of the step makes no finding."""
 CRITICAL_PCT = 40.0
 STANDS_OUT_PCT = 20.0
 """What the host was in for less of the idle time than this is not named."""
@@ -59,21 +59,21 @@ class Measurements:
     operators: tuple[OperatorTime, ...] = ()
     gemms: tuple[GemmTime, ...] = ()
     roofs: tuple[Roof, ...] = ()
-    makeup: TimeBreakdown | None = None
+    time_breakdown: TimeBreakdown | None = None
     framework: model.Framework | None = None
     """Whose program it is; None for PyTorch's own."""
 
     @property
     def situation(self) -> Situation:
         """Vendor, workload and framework that advice depends on."""
-        made = self.makeup
+        made = self.time_breakdown
         if made is None:
             return Situation(framework=self.framework)
         return Situation(made.vendor, made.workload, made.graph_launches > 0, self.framework)
 
 
 def findings(measured: Measurements) -> tuple[Finding, ...]:
-    """All findings, the gravest first; before them what makes the others doubtful.
+    """Return all findings, the most severe first; before them those that make the others doubtful.
 
     A capture that no verdict can rest on gets no advice but how to take a better one.
     """
@@ -190,7 +190,7 @@ def _loss_findings(measured: Measurements) -> list[Finding]:
             continue
         severity: Severity = "info"
         named = verdict == judgement.verdict or verdict == next(iter(judgement.lost))
-        # At the border nobody is warned: a healthy run lies there as often as not.
+        # At the threshold there is no warning: a healthy run is there as often as not.
         lost = judgement.verdict != "gpu_bound" and judgement.total >= BORDER_PCT + NEAR_PCT
         if lost and (named or share >= BORDER_PCT):
             severity = "critical" if share >= CRITICAL_PCT else "warning"
@@ -223,7 +223,7 @@ def _host_during_loss(
 
 
 def _share_basis(timeline: DeviceTimeline) -> str:
-    """What the shares of a lane are of, in words."""
+    """Return what the shares of a device are of, in words."""
     return "of the step" if timeline.counted else "of the time from first to last device activity"
 
 
@@ -245,7 +245,7 @@ def _evidence(measured: Measurements, timeline: DeviceTimeline, verdict: LossId,
         ops = timeline.ops
         mine = (ops.kind == model.MEMCPY) & np.isin(ops.direction, (model.HOST_TO_DEVICE, model.DEVICE_TO_HOST))
         mine &= (ops.start >= timeline.begin_ns) & (ops.start < timeline.end_ns)
-        evidence["only_copies_pct"] = timeline.share(timeline.within(timeline.only_host_copies))
+        evidence["only_copies_pct"] = timeline.share(timeline.ns_in_steps(timeline.only_host_copies))
         evidence["copied_bytes_per_step"] = (
             float(ops.bytes[mine].sum()) / timeline.counted if timeline.counted else None
         )
@@ -254,9 +254,9 @@ def _evidence(measured: Measurements, timeline: DeviceTimeline, verdict: LossId,
         if big is not None:
             evidence |= {"direction": big.direction, "from": big.source_memory, "gb_per_s": big.gb_per_s}
     elif verdict == "communication_bound":
-        evidence["nccl_pct"] = timeline.share(timeline.within(timeline.nccl))
+        evidence["nccl_pct"] = timeline.share(timeline.ns_in_steps(timeline.nccl))
         evidence["exposed_pct"] = share
-        exposed, whole = timeline.within(timeline.exposed_nccl), timeline.within(timeline.nccl)
+        exposed, whole = timeline.ns_in_steps(timeline.exposed_nccl), timeline.ns_in_steps(timeline.nccl)
         evidence["overlapped_pct_of_nccl"] = 100.0 * (1 - exposed / max(whole, 1))
     elif verdict == "input_bound":
         worst = _most_idle_phase(timeline, measured.phases)
@@ -268,7 +268,7 @@ def _evidence(measured: Measurements, timeline: DeviceTimeline, verdict: LossId,
 
 def launch_evidence(timeline: DeviceTimeline) -> dict[str, Any]:
     """Return how the time of launch calls compares with the time of the kernels."""
-    kernels = timeline.ops.where(timeline.ops.kind == model.KERNEL)
+    kernels = timeline.ops.select(timeline.ops.kind == model.KERNEL)
     took = kernels.end - kernels.start
     launches = launch_calls(timeline)
     inside = (
@@ -331,7 +331,7 @@ def _straggler_finding(measured: Measurements) -> Finding | None:
 
 
 def _rank_label(measured: Measurements, timeline: DeviceTimeline) -> str:
-    """A lane in words, by its rank where that is known."""
+    """Return the label of a device timeline, by its rank where known."""
     rank = measured.ranks.get(timeline.process)
     return (
         f"GPU {timeline.device} (pid {timeline.process})"
@@ -381,7 +381,7 @@ def _pageable_copies_finding(measured: Measurements) -> Finding | None:
     if not rows or timeline is None:
         return None
     row = max(rows, key=lambda row: row.bytes)
-    share = timeline.share(timeline.within(timeline.pageable_copies))
+    share = timeline.share(timeline.ns_in_steps(timeline.pageable_copies))
     if row.largest_bytes < 1 << 20 or share < 1.0:
         return None
     summary = (

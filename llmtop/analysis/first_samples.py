@@ -1,4 +1,4 @@
-"""What an expert looks for first: the kernel with the most time, fp32 on tensor cores, time spent copying."""
+"""What an expert checks first: the kernel with the most time, fp32 on tensor cores, time spent copying."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class WorkMeasurements(Protocol):
         """All operators, most time first."""
 
     @property
-    def makeup(self) -> TimeBreakdown | None:
+    def time_breakdown(self) -> TimeBreakdown | None:
         """What the device time is made of."""
 
     @property
@@ -76,7 +76,7 @@ def work_findings(measured: WorkMeasurements) -> list[WorkFinding]:
 
 def _fp32_finding(measured: WorkMeasurements, timeline: DeviceTimeline) -> WorkFinding | None:
     """Matrix products in full fp32 on a GPU whose tensor cores do TF32 or half precision several times as fast."""
-    made = measured.makeup
+    made = measured.time_breakdown
     share = made.fp32_matrix_pct if made is not None else None
     gpu = timeline.trace.gpu(timeline.process, timeline.device)
     if share is None or share < LEAST_REPORTED_PCT or gpu is None or not gpu.name:
@@ -115,12 +115,14 @@ def _uses_full_fp32(row: KernelTime) -> str:
 
 def _saved_ms_per_step(timeline: DeviceTimeline, device_pct: float) -> float | None:
     """That share of the device time of a step, in ms: what goes away when that work does."""
-    return device_pct / 100 * timeline.within(timeline.busy) / 1e6 / timeline.counted if timeline.counted else None
+    if not timeline.counted:
+        return None
+    return device_pct / 100 * timeline.ns_in_steps(timeline.busy) / 1e6 / timeline.counted
 
 
 def _copies_finding(measured: WorkMeasurements) -> WorkFinding | None:
     """Copies and conversions within the device, which compute nothing."""
-    made, timeline = measured.makeup, measured.judgement.timeline
+    made, timeline = measured.time_breakdown, measured.judgement.timeline
     share = made.copy_cast_pct if made is not None else None
     if share is None or share < LEAST_REPORTED_PCT or timeline is None:
         return None
@@ -144,7 +146,7 @@ def _copies_finding(measured: WorkMeasurements) -> WorkFinding | None:
 
 
 def _hot_kernel_finding(measured: WorkMeasurements, timeline: DeviceTimeline) -> WorkFinding | None:
-    """The kernel with the most time, with the line that looks at some launches of it in a later step."""
+    """The kernel with the most time, with the command that profiles some of its launches in a later step."""
     compute = [row for row in measured.kernels if row.kind != "NCCL"]
     if not compute or not timeline.kernels_known:
         return None

@@ -26,8 +26,7 @@ _RANK = re.compile(r"rank(\d+)\.folded$")
 
 
 class _ReportHead(msgspec.Struct):
-    """What tells a report on stacks from one on a trace, which has no processes, and from a snapshot, which has no
-    engine."""
+    """Fields that identify a report on stacks: a trace report has no processes, and a snapshot has no engine."""
 
     engine: str = ""
     processes: msgspec.Raw = msgspec.Raw()
@@ -107,7 +106,7 @@ def _load_folded(files: list[Path], source: Path, limits: Limits) -> StackReport
         rank = _RANK.search(file.name)
         ranks = {asked: int(rank[1])} if rank is not None and asked is not None else {}
         processes += fold(stacks, ranks, {})
-        # The file says nothing of states: what is blocked in C is not told from what runs there.
+        # The file records no thread states: time blocked in C cannot be told from time running in C.
         cost = decide(LoaderSamples(pid=asked or 0, stacks=tuple(stacks)))
         if cost is not None:
             loading[processes[-1].name if asked is None else f"pid {asked}"] = cost

@@ -1,4 +1,4 @@
-"""What the report says of the capture itself: what it lacks, what was left out, and why."""
+"""Notes of the report on the capture itself: missing data, excluded items, and reasons."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from llmtop.trace import model
 def capture_notes(
     trace: model.Trace, timelines: list[DeviceTimeline], steps: dict[int, ProcessSteps]
 ) -> list[str]:
-    """What a reader must know before the figures: what the capture lacks, and what was left out.
+    """Return what a reader must know before the figures: missing data and excluded items.
 
     Args:
         trace: what was read of a capture.
-        lanes: its timelines, one for each process and GPU.
+        timelines: one for each process and GPU.
         steps: its whole steps, by pid.
     """
     notes = list(trace.notes)

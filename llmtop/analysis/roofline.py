@@ -1,4 +1,4 @@
-"""Which ceiling the evidence points at: launching, memory or compute; and what only ncu can tell."""
+"""The limit that the evidence points at: launches, memory or compute; and what only ncu can measure."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def roofline_text(
     judgement: Judgement,
     kernels: tuple[KernelTime, ...],
     gemms: tuple[GemmTime, ...] = (),
-    makeup: TimeBreakdown | None = None,
+    breakdown: TimeBreakdown | None = None,
 ) -> str:
     """A few sentences on how near the kernels come to the GPU's peaks; empty without kernels.
 
@@ -33,7 +33,7 @@ def roofline_text(
         judgement: which device is judged, and what was found.
         kernels: all kernels by name.
         gemms: its matrix products, where their shapes were recorded.
-        makeup: whose GPUs they are.
+        breakdown: whose GPUs they are.
     """
     timeline = judgement.timeline
     if timeline is None or not kernels or not timeline.kernels_known:
@@ -48,7 +48,7 @@ def roofline_text(
     text = f"Kernel time without NCCL: {shares}. {_ceiling_text(judgement, math)}"
     text += _metrics_text(trace, timeline.device)
     text += _balance_text(trace.gpu(timeline.process, timeline.device))
-    return text + _gemm_rates_text(gemms) + _counters_text(makeup, bool(gemms))
+    return text + _gemm_rates_text(gemms) + _counters_text(breakdown, bool(gemms))
 
 
 def _gemm_rates_text(gemms: tuple[GemmTime, ...]) -> str:
@@ -66,18 +66,18 @@ def _gemm_rates_text(gemms: tuple[GemmTime, ...]) -> str:
     )
 
 
-def _counters_text(makeup: TimeBreakdown | None, shapes: bool) -> str:
-    """What only counters can tell, and which tool reads them."""
-    if makeup is not None and makeup.vendor in ("CPU", "Google"):
+def _counters_text(breakdown: TimeBreakdown | None, shapes: bool) -> str:
+    """Return what only hardware counters show, and the tool that reads them."""
+    if breakdown is not None and breakdown.vendor in ("CPU", "Google"):
         return ""
-    if makeup is not None and makeup.vendor == "AMD":
+    if breakdown is not None and breakdown.vendor == "AMD":
         tool = "rocprof-compute can tell: it counts its bytes and FLOPs (rocprof-compute profile --roof-only)"
     else:
         tool = "ncu can tell: it counts its bytes and FLOPs (llmtop kernel, given this capture, has the command)"
     capture = "llmtop capture --engine torch.profiler --option shapes"
     how = (
         ""
-        if shapes or (makeup is not None and makeup.framework)
+        if shapes or (breakdown is not None and breakdown.framework)
         else f" Recorded with shapes ({capture}), matrix products show their rates here."
     )
     return f"{how} At which roof any other kernel is, only {tool}."

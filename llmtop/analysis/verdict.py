@@ -56,7 +56,7 @@ CAUSE_OF: dict[str, LossId] = {
     "other_process": "idle",
     "unknown": "unknown",
 }
-"""Which verdict a cause of idle time counts for; `KERNEL_GAPS` is told apart."""
+"""Which verdict a cause of idle time counts for; `KERNEL_GAPS` is separate."""
 
 
 _VERDICTS: Final[dict[LossId, Verdict]] = {
@@ -79,7 +79,7 @@ class Judgement:
     verdict: Verdict
     timeline: DeviceTimeline | None
     lost: dict[LossId, float]
-    """Of the judged lane: percent of whole steps by verdict, the largest first."""
+    """Of the judged device: percent of whole steps by verdict, the largest first."""
     second: LossId | None = None
     at_border: bool = False
     whole_lost_pct: float = 0.0
@@ -91,7 +91,7 @@ class Judgement:
     lacks: str = ""
     """Why the verdict is unknown, as the end of a sentence; "" where it is not for lack of evidence."""
     correction: Correction = UNCORRECTED
-    """What of `loss_shares` was corrected by the undisturbed run."""
+    """Correction of `loss_shares` by the unprofiled step."""
 
     @property
     def step_seconds(self) -> float | None:
@@ -104,7 +104,7 @@ class Judgement:
 
     @property
     def total(self) -> float:
-        """All that is lost on the lane that is judged, in percent of whole steps."""
+        """Total loss on the judged device, in percent of whole steps."""
         return sum(self.lost.values())
 
 
@@ -117,8 +117,8 @@ def loss_shares(timeline: DeviceTimeline, gaps: Gaps) -> dict[LossId, float]:
     for cause, verdict in CAUSE_OF.items():
         if verdict != ONE_OFF:
             sums[verdict] = sums.get(verdict, 0.0) + gaps.total(cause)
-    sums["h2d_bound"] += timeline.within(timeline.only_host_copies)
-    sums["communication_bound"] = float(timeline.within(timeline.exposed_nccl))
+    sums["h2d_bound"] += timeline.ns_in_steps(timeline.only_host_copies)
+    sums["communication_bound"] = float(timeline.ns_in_steps(timeline.exposed_nccl))
     length = max(timeline.length - setup_ns(gaps), 1)
     return _sorted_shares({verdict: 100.0 * nanoseconds / length for verdict, nanoseconds in sums.items()})
 
@@ -132,15 +132,19 @@ def judge(
     timelines: list[DeviceTimeline],
     gaps: list[Gaps],
     incomplete: Collection[int] = (),
-    undisturbed: UnprofiledStep = UNKNOWN_REASON,
+    unprofiled: UnprofiledStep = UNKNOWN_REASON,
 ) -> Judgement:
-    """The verdict over all devices.
+    """Return the verdict over all devices.
 
     Args:
-        lanes: one for each process and GPU.
-        gaps: theirs.
-        incomplete: the processes whose kernels are not all in the capture.
-        undisturbed: how long the training's steps took before and after the capture.
+        timelines: one for each process and GPU.
+        gaps: idle time of each, in the same order.
+        incomplete: pids of processes whose kernels are not all in the capture; they are not judged if others are
+            there.
+        unprofiled: how long the training's steps took before and after the capture.
+
+    Returns:
+        "unknown" with the missing evidence in `lacks`, where the capture cannot decide.
     """
     if not timelines:
         return Judgement("unknown", None, {})
@@ -151,7 +155,7 @@ def judge(
     lacks = missing_evidence(timeline, gaps[index])
     if lacks:
         return Judgement("unknown", timeline, shares, whole_lost_pct=whole, one_off_pct=setup, lacks=lacks)
-    correction = correct_shares(timeline, shares, setup_ns(gaps[index]), undisturbed)
+    correction = correct_shares(timeline, shares, setup_ns(gaps[index]), unprofiled)
     if not correction.reason:
         shares = _sorted_shares({kind: correction.lost_pct.get(kind, 0.0) for kind in _VERDICTS})
         total = whole = sum(shares.values())
@@ -200,7 +204,7 @@ def missing_evidence(timeline: DeviceTimeline, gaps: Gaps) -> str:
     if timeline.counted >= _FEWEST_STEPS:
         return ""
     busy = f"the GPU worked for {duration(timeline.busy.total / 1e9)}"
-    if kernels < FEWEST_KERNELS and 2 * timeline.within(timeline.busy) < timeline.length:
+    if kernels < FEWEST_KERNELS and 2 * timeline.ns_in_steps(timeline.busy) < timeline.length:
         return f"{busy}, in {counted(kernels, 'kernel')}: too little to see a step in"
     if not timeline.counted and timeline.length < LEAST_COVERED_PCT * (high - low):
         covered = duration(timeline.length / 1e9)
@@ -223,11 +227,11 @@ def _setup_text(timeline: DeviceTimeline, gaps: Gaps) -> str:
 
 
 def _judged_timeline(timelines: list[DeviceTimeline], gaps: list[Gaps], incomplete: Collection[int]) -> int:
-    """Which lane the verdict is about.
+    """Return the index of the device timeline that the verdict is about.
 
-    A process may touch a device in passing (every rank of torchrun can leave a context on GPU 0): lanes with less
-    than a hundredth of the busiest one's work are not judged. Without NCCL nobody waits for anybody, and the lane
-    that loses most is told.
+    A process may touch a device in passing (every rank of torchrun can leave a context on GPU 0): timelines with
+    less than a hundredth of the busiest one's work are not judged. Without NCCL no rank waits for another, and the
+    one that loses most is judged.
     """
     work = [timeline.busy.total for timeline in timelines]
     real = [i for i in range(len(timelines)) if work[i] * 100 >= max(work)]

@@ -72,7 +72,7 @@ def save_baseline(found: Bench, path: Path, folder: Path) -> None:
     Args:
         found: all runs.
         path: the file.
-        folder: of the artifacts, which a later comparison may look into.
+        folder: of the artifacts, which a later comparison may read.
 
     Raises:
         NotPossibleHere: it cannot be written.

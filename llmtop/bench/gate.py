@@ -122,7 +122,7 @@ class Gate:
         Args:
             found: all runs; what they are held to is entered into it.
             folder: of the artifacts.
-            say: tells the person at the terminal.
+            say: prints a sentence on the terminal.
 
         Returns:
             The exit code.

@@ -85,7 +85,15 @@ def append_history(path: Path, entry: HistoryEntry) -> None:
 def comparable_entries(
     entries: Sequence[HistoryEntry], environment: Mapping[str, str], metric: BenchMetric, window: int
 ) -> list[HistoryEntry]:
-    """The last `window` entries that were no regression, have the figure and were made in such an environment."""
+    """Return the latest entries that a new run may be compared with, oldest first.
+
+    Args:
+        entries: of the history file, oldest first.
+        environment: facts of the new run; entries that differ in one that matters are left out.
+        metric: entries without this figure are left out.
+        window: the most entries returned. Entries judged as a regression are left out, so that the baseline does
+            not follow them.
+    """
     alike = [
         entry
         for entry in entries

@@ -66,9 +66,9 @@ def measure(
         variants: what to run, `settings.runs` times each.
         settings: of every run.
         out: the folder; made if it is not there.
-        say: tells the person at the terminal, a sentence each.
+        say: prints a sentence on the terminal.
         bare: one more run first, without llmtop; needs `settings.to_end`.
-        check: told the main facts of the environment before the first run; what it raises ends it all.
+        check: called with the main facts of the environment before the first run; an exception ends the bench.
 
     Returns:
         All of it; `state` is "done" only if every run has its window. Otherwise the last run says why.

@@ -1,4 +1,4 @@
-"""The values of one knob in the order of how well they do, and which of them noise cannot tell apart."""
+"""The values of one parameter in the order of their results, and which of them differ by no more than noise."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def capture_and_compare(
 ) -> str | None:
     """Capture each command once more, and write the comparison beside it.
 
-    What fails here changes no decision: it is said, and noted.
+    A failure here changes no decision: it is printed and noted.
 
     Args:
         found: the bench that was judged; notes are added to it.
@@ -43,7 +43,7 @@ def capture_and_compare(
         variants: the commands.
         folder: of the artifacts.
         environment: what commands are started with.
-        say: tells the person at the terminal.
+        say: prints a sentence on the terminal.
 
     Returns:
         The folder of all this; None where nothing was captured.

@@ -34,7 +34,7 @@ class Ability:
 
 
 def list_abilities(target: Target) -> tuple[Ability, ...]:
-    """What each engine says to a process, best engine first. Takes up to 0.1 s."""
+    """Return each engine's support of a process, best engine first. Takes up to 0.1 s."""
     alive = procfs.is_alive(target.pid)
     return tuple(_ability(engine, target, alive) for engine in ENGINES.values())
 
@@ -57,10 +57,10 @@ def best_engine(found: tuple[Ability, ...]) -> str | None:
 
 
 def best_common_engine(targets: tuple[Target, ...]) -> str:
-    """The best engine that can capture all of these.
+    """Return the best engine that can capture all of these.
 
     Raises:
-        NotPossibleHere: there is none; the sentence says why for the first of them.
+        NotPossibleHere: there is none; the sentence gives the reason of the first one.
     """
     each = [list_abilities(target) for target in targets]
     reporting = [engine.name for engine in ENGINES.values() if engine.has_time_report]
@@ -98,7 +98,7 @@ def capturable_engines(pid: int, hello: Hello | None) -> tuple[str, ...]:
     offers = tuple(hello.engines) if hello else ()
 
     def find() -> tuple[str, ...]:
-        # a socket is only needed to capture; that there is a hello says that there is one
+        # a socket is only needed to capture; a hello proves that there is one
         target = Target(pid, hello=hello, socket=Path("/") if hello else None)
         return tuple(ability.engine for ability in list_abilities(target) if ability.is_supported)
 

@@ -1,4 +1,4 @@
-"""The captures of a folder as a list: what each one says, what it takes on the disk, and which is the baseline."""
+"""The captures of a folder as a list: verdict, size on disk, and the baseline."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class StoredCapture(msgspec.Struct, frozen=True, kw_only=True):
     engine: str
     bytes: int
     info: Info | None = None
-    """None where capture.json is missing or damaged: then only what the report says is known."""
+    """None where capture.json is missing or damaged: then only the report is known."""
     state: str = "done"
     verdict: str = ""
     """Empty where it has none: stacks, memory, no report."""
@@ -101,7 +101,7 @@ class StoredCapture(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def list_captures(parent: Path) -> list[StoredCapture]:
-    """The captures of a folder, the newest first; every folder in it that has a report or says it is a capture."""
+    """Return the captures of a folder, the newest first: each subfolder with a report or a capture.json."""
     try:
         paths = [path for path in parent.iterdir() if path.is_dir()]
     except OSError:
@@ -150,12 +150,12 @@ def _read_report_head(path: Path) -> _ListedReport | None:
 def removable_captures(
     captures: list[StoredCapture], keep: int, marked_baseline: Path | None
 ) -> list[StoredCapture]:
-    """Those that go when the newest `keep` stay: finished ones only, and never the baseline.
+    """Return the captures to remove when the newest `keep` stay: finished ones only, and never the baseline.
 
     Args:
         captures: the newest first.
         keep: how many stay, the baseline not counted where it is older.
-        baseline: the folder that is marked; None: none is.
+        marked_baseline: the folder that is marked; None: none is.
     """
     return [one for one in captures[keep:] if one.state != "running" and one.path != marked_baseline and one.info]
 
@@ -183,7 +183,7 @@ def mark_baseline(parent: Path, capture: Path | None) -> None:
 
 
 def default_parent() -> Path:
-    """Where captures go that nobody sent elsewhere; relative where the folder that llmtop runs in is gone."""
+    """Return the default folder of captures; relative where the working directory is gone."""
     chosen = Path(config.current().capture.out or folder.PARENT).expanduser()
     try:
         return chosen.absolute()

@@ -135,7 +135,7 @@ class PreparedCaptures:
         return [PreparedTarget(PID, story=story) for story in ordered]
 
     def abilities(self) -> tuple[Ability, ...]:
-        """What each engine says: the one that they were recorded with can."""
+        """Return each engine's support: only that of the recording engine."""
         recorded = self._members()
         return tuple(
             Ability(name, True, "recorded")
@@ -168,7 +168,21 @@ class PreparedCaptures:
         cancelled: threading.Event | None = None,
         snapshot: TakeSnapshot = lambda: None,
     ) -> Result:
-        """Open one of them; as `llmtop.capture.take.take`, whose arguments these are."""
+        """Open one of the recorded captures in place of recording one; for the demo.
+
+        Args:
+            plan: its only target must be a `PreparedTarget`.
+            on_progress: called in this thread at each change.
+            cancelled: set by the caller to cancel; None: cannot be cancelled.
+            snapshot: ignored; it is of another run than the capture.
+
+        Returns:
+            As of `llmtop.capture.take.take`, with a folder of its own that is deleted on an error.
+
+        Raises:
+            NotPossibleHere: the disk is too full.
+            Cancelled: the person cancelled.
+        """
         del snapshot  # of another run than the capture
         (target,) = plan.targets
         assert isinstance(target, PreparedTarget)

@@ -58,7 +58,7 @@ class Result:
 
     @property
     def open_command(self) -> str:
-        """How to look at it, after the copy."""
+        """Command that opens it, after the copy."""
         engine = engines.engine_named(self.info.engine)
         return open_command(
             self.folder if self.trace is None else engine.viewer_file(self.trace), engine.open_with
@@ -177,7 +177,7 @@ def _lock(plan: Plan, pid: int) -> CaptureLock:
 
 
 def _begin(job: CaptureJob, snapshot: TakeSnapshot) -> Info:
-    """Write capture.json as far as it is known, so that one that was cut short can be told from any folder."""
+    """Write capture.json as far as known, so that a capture that was cut short is recognized."""
     plan, first = job.plan, job.plan.first
     before = snapshot()
     info = Info(
@@ -347,7 +347,7 @@ def written_report(
     Args:
         job: the capture.
         trace: a file, or the folder where several ranks are judged together.
-        undisturbed: asked, once the trace has been read, how long steps are without the tool.
+        unprofiled_step: asked, once the trace has been read, how long steps are without the tool.
 
     Raises:
         LlmtopError: the trace cannot be read, or the folder not be written.
@@ -358,7 +358,7 @@ def written_report(
     from llmtop.report.model import to_json
 
     wanted = None if engines.engine_named(job.plan.engine).is_time_based else job.plan.steps
-    report = analyze(trace, steps=wanted, undisturbed=unprofiled_step)
+    report = analyze(trace, steps=wanted, read_unprofiled_step=unprofiled_step)
     _write_report(job.folder, write_markdown(report_document(report)), to_json(report))
     return report
 
@@ -403,7 +403,7 @@ def _fail(job: CaptureJob, info: Info, error: BaseException) -> None:
     try:
         folders.write_info(job.folder, info)
     except (LlmtopError, OSError):
-        return  # a full disk is then what `error` says already
+        return  # a full disk is then already in `error`
 
 
 def copy_command(path: Path) -> str:
@@ -418,7 +418,7 @@ def copy_command(path: Path) -> str:
 
 
 def open_command(path: Path, open_with: str) -> str:
-    """How to look at a file once it has been copied: a command, or where to drop it."""
+    """Return how to open a file after the copy: a command, or where to drop it."""
     above = path.parent.parent.name if path.parent.name == TRACES else ""
     if path.name == TRACES:
         name = Path(path.parent.name) / path.name

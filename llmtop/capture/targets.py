@@ -1,4 +1,4 @@
-"""Whom to capture: the attached trainings, and those that can be captured without being attached."""
+"""Targets of a capture: attached trainings, and processes that can be captured without being attached."""
 
 from __future__ import annotations
 

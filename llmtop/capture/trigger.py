@@ -1,4 +1,4 @@
-"""Captures that fire by themselves, for the rare slow step that nobody can press a key for."""
+"""Triggered captures, for the rare slow step that is over before a key is pressed."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def parse(text: str) -> Condition:
 
 
 class SlowSteps:
-    """Looks at each step once, against the median of those before it."""
+    """Compares each step once with the median of those before it."""
 
     def __init__(self, condition: SlowStep, watch: StepListener) -> None:
         self._condition = condition
@@ -117,7 +117,7 @@ class SlowSteps:
 
 
 class NewAlerts:
-    """Looks for an alert that begins after the arming."""
+    """Waits for an alert that begins after the arming."""
 
     def __init__(self, condition: AlertCondition, snapshot: Callable[[], Snapshot | None]) -> None:
         self._condition = condition
@@ -164,10 +164,10 @@ def capture_on_conditions(
 ) -> Iterator[Firing]:
     """Wait for a condition and capture, again and again; ends when a limit is reached, or when cancelled.
 
-    A capture that fails is told and counted, and the trigger stays armed.
+    A capture that fails is reported and counted, and the trigger stays armed.
 
     Raises:
-        NotPossibleHere: the disk limit is reached, the training has ended, or its steps cannot be heard.
+        NotPossibleHere: the disk limit is reached, the training has ended, or its steps cannot be received.
     """
     cancelled = cancelled or threading.Event()
     for number in range(limits.captures):

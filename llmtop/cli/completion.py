@@ -19,7 +19,7 @@ def completion(*, shell: str) -> int:
     made = get_completion_class(shell)
     assert made is not None, "click knows these three"
     root = click.get_current_context().find_root().command
-    # Not source(): it starts the shell to look at its version, which may not be installed here.
+    # Not source(): it starts the shell, which may not be installed here, for its version.
     complete = made(root, {}, "llmtop", VARIABLE)
     print_text(complete.source_template % complete.source_vars())
     return EXIT_DONE

@@ -1,4 +1,4 @@
-"""Where the text and the JSON of each command leave: nothing that a terminal would obey is in either.
+"""Output of all commands, text and JSON, without terminal control characters.
 
 No other module of the command line writes to a standard stream (`tests/cli/test_output.py`).
 """

@@ -30,7 +30,7 @@ def collect_environment(
         variables: its environment.
         folder: in which it is started.
         diff: what to store of the difference to the git commit.
-        torch: whether its Python shall import torch and tell all that collect_env tells; else what is installed.
+        torch: True: its Python imports torch and runs collect_env; False: only the installed packages are read.
     """
     return CommandEnvironment(
         collected_at=time.time(),

@@ -35,7 +35,7 @@ _DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}")
 
 @functools.cache
 def read_machine() -> Machine:
-    """What is known of it; looked up once a process."""
+    """Facts of the machine; read once per process."""
     listed = run_for_text(["nvidia-smi", f"--query-gpu={','.join(_QUERIED)}", "--format=csv,noheader"])
     return Machine(
         host=platform.node(),

@@ -71,7 +71,7 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
     nvlink: str | None = None
     """What nvidia-smi nvlink --status prints."""
     container: dict[str, str] = {}
-    """What a container says of itself: kind, image, digest, as far as that is known inside."""
+    """Container facts: kind, image, digest, as far as known inside."""
     notes: list[str] = []
 
 

@@ -15,7 +15,18 @@ def run_for_text(
     variables: Mapping[str, str] | None = None,
     most: int = 8 << 20,
 ) -> str | None:
-    """What a program prints, cut to so many characters; None when it is not there, fails, or takes too long."""
+    """Return what a program prints.
+
+    Args:
+        command: program and arguments; no shell.
+        seconds: time limit, after which it is killed.
+        folder: where it runs; None: here.
+        variables: its whole environment; None: this process's.
+        most: characters after which the text is cut.
+
+    Returns:
+        stdout with invalid UTF-8 replaced; None when the program is missing, fails, or exceeds its time.
+    """
     raw = run_for_bytes(command, seconds=seconds, folder=folder, variables=variables)
     return None if raw is None else raw.decode(errors="replace").replace("\r\n", "\n")[:most]
 

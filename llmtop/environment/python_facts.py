@@ -54,7 +54,7 @@ sys.stdout.write("\n" + json.dumps(found))
 
 
 def find_python(command: Sequence[str], variables: Mapping[str, str]) -> str | None:
-    """The Python that a command line starts, as far as its words and the first line of its program tell."""
+    """Return the Python that a command line starts, as far as its words and its program's first line show it."""
     path = variables.get("PATH")
     for place, word in enumerate(command):
         if PYTHON.match(Path(word).name) and (found := shutil.which(word, path=path)):
@@ -79,7 +79,7 @@ def _by_first_line(program: str | None) -> str | None:
 def python_facts(
     command: Sequence[str], variables: Mapping[str, str], *, torch: bool = True
 ) -> PythonFacts | None:
-    """What the Python of a command has; None where its words do not tell which that is.
+    """Return facts of a command's Python; None where its words do not show which one that is.
 
     Args:
         command: its words.

@@ -1,6 +1,6 @@
-"""Which environment variables are kept: those on this list, and no other, whatever they are called.
+"""Environment variables that are recorded: those on this list, and no others.
 
-A list of names and not of beginnings: what somebody else calls NCCL_ or TORCH_ may hold anything.
+The list has full names, no prefixes: other programs' NCCL_ or TORCH_ variables may hold anything.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How grave a GPU's error is: Xids by number, all else by what is lost.
+"""Severity of GPU errors: Xids by number, all else by what is lost.
 
 An error text (`Gpu.error`) is made of the collectors' own sentences, joined by `JOINT`; recordings hold them too.
 """
@@ -88,15 +88,15 @@ def xid_text(number: int) -> str:
 
 
 def xids_in(error: str) -> list[int]:
-    """The numbers of the Xids that an error text names, in its order: the one heard last is the last."""
+    """Return the Xid numbers of an error text, in its order: the newest is the last."""
     found = (_XID.match(sentence) for sentence in error.split(JOINT))
     return [int(one[1]) for one in found if one]
 
 
 def severity_of(error: str) -> Severity:
-    """The severity of a GPU's error text: that of its gravest sentence.
+    """Return the severity of a GPU's error text: that of its most severe sentence.
 
-    What is known by no number and no sentence is a warning: something happened, and nothing says that it is lost.
+    What is known by no number and no sentence is a warning: an event, with no sign that the GPU is lost.
     """
     return max(map(_sentence_severity, error.split(JOINT)), key=severity_rank)
 

@@ -1,9 +1,9 @@
-"""What a GPU model can do at most: arithmetic, device memory, PCIe and NVLink; and MFU, a share of the first.
+"""Peaks of GPU models: arithmetic, device memory, PCIe and NVLink; and MFU, a share of the first.
 
 MFU (model FLOP/s utilisation) is the rate of the model's own FLOPs, 6 a parameter and token for a training step,
 over what the GPU could do at most (Chowdhery et al., "PaLM", appendix B). The peaks are the dense rates of
-NVIDIA's and AMD's datasheets, in TFLOP/s, with fp32 accumulation where the datasheet tells them apart; rates "with
-sparsity" are halved.
+NVIDIA's and AMD's datasheets, in TFLOP/s, with fp32 accumulation where the datasheet distinguishes them; rates
+"with sparsity" are halved.
 
 Where the figures are from:
 
@@ -137,7 +137,7 @@ _PCIE_LANE_BYTES_PER_S: Final = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.969e9, 5:
 
 
 def pcie_bytes_per_s(generation: int | None, lanes: int | None) -> float | None:
-    """The most that a PCIe link carries in one direction; None where the driver tells no generation or width."""
+    """The most that a PCIe link carries in one direction; None where the driver reports no generation or width."""
     lane = _PCIE_LANE_BYTES_PER_S.get(generation or 0)
     return lane * lanes if lane is not None and lanes else None
 
@@ -169,9 +169,17 @@ def nvlink_bytes_per_s(gpu_name: str) -> float | None:
 def mfu(
     flops_per_token: float | None, tokens_per_s: float | None, gpu_name: str | None, dtype: str | None
 ) -> tuple[float | None, str | None]:
-    """MFU in percent and a note: which peak it was divided by, or why there is none.
+    """Return the model FLOP utilisation.
 
-    Nothing is said (None, None) where the script asked for none, or no rate is known yet.
+    Args:
+        flops_per_token: forward and backward, as the script or the estimate gives it; None: not asked for.
+        tokens_per_s: of this process; None: not known yet.
+        gpu_name: as NVML names it; None: which GPU is used is not known.
+        dtype: in which the model computes, as torch names it; None: not known.
+
+    Returns:
+        Percent of the dense peak in that dtype, and a note that names the peak; or None and the reason. Both None
+        while nothing is to be shown.
     """
     if flops_per_token is None or tokens_per_s is None:
         return None, None
@@ -193,15 +201,15 @@ def estimated_mfu(
     dtype: str | None,
     why_not: str | None,
 ) -> tuple[float | None, str | None]:
-    """As `mfu`, of operations that were made of the number of parameters: nobody has asked for it.
+    """As `mfu`, with FLOPs estimated from the number of parameters, which the script has not asked for.
 
-    So nothing is said (None, None) where there are no tokens or no GPU to speak of.
+    So the result is (None, None) without tokens or a known GPU.
 
     Args:
-        flops_per_token: six a parameter, where that may be said.
+        flops_per_token: six per parameter, where the estimate is valid.
         tokens_per_s: of this process.
         gpu_name: as NVML gives it.
-        dtype: in what the model was seen to compute.
+        dtype: in which the model was observed to compute.
         why_not: why there are no `flops_per_token`.
     """
     if tokens_per_s is None or gpu_name is None:

@@ -9,7 +9,7 @@ from llmtop.instrument.guest.guard import report_internal_error
 
 
 def run_guarded(tell: Callable[..., None], *args: Any) -> None:
-    """Tell what a library has called us for; see `guard`."""
+    """Run a callback of a library; see `guard`."""
     try:
         tell(*args)
     except Exception as error:  # noqa: BLE001 - the door

@@ -42,7 +42,7 @@ class _Process:
         """Whether a step has begun."""
         self.has_read_rank = False
         """Whether it was asked which process of how many this is."""
-        self.compiles, self.compile_seconds, self.told = 0, 0.0, 0
+        self.compiles, self.compile_seconds, self.reported_compiles = 0, 0.0, 0
 
 
 _process = _Process()
@@ -113,12 +113,12 @@ def marks_steps() -> bool:
 
 
 def _begin_observing() -> None:
-    """At the first step: listen to the compiler, beside whoever else does, and say what cannot be seen."""
+    """At the first step: listen to the compiler beside other listeners, and report what cannot be observed."""
     guard.note(_UNSEEN, _WHY)
-    jax.monitoring.register_event_duration_secs_listener(_heard)
+    jax.monitoring.register_event_duration_secs_listener(_count_compile)
 
 
-def _heard(event: str, seconds: float, **_: Any) -> None:
+def _count_compile(event: str, seconds: float, **_: Any) -> None:
     """Something in JAX took so long; in whatever thread that was. Nothing may come out of here."""
     if event == _COMPILED:
         _process.compiles += 1
@@ -130,8 +130,8 @@ def _publish() -> None:
     if not _process.has_read_rank:
         _process.has_read_rank = True
         _read_rank()
-    if _process.told != _process.compiles:
-        _process.told = _process.compiles
+    if _process.reported_compiles != _process.compiles:
+        _process.reported_compiles = _process.compiles
         llmtop.log(jax_compiles=_process.compiles, jax_compile_seconds=_process.compile_seconds)
 
 

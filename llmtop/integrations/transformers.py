@@ -58,7 +58,7 @@ def _begin_train(max_steps: int) -> None:
 
 
 def _still_trains() -> Callable[[], bool]:
-    """What tells whether this Trainer trains: nobody calls us when an exception has ended it."""
+    """Shows whether this Trainer trains: no callback is called after an exception."""
     file = getattr(sys.modules.get("transformers.trainer"), "__file__", None)
     if file is None or not runs_below(file):
         return lambda: True

@@ -1,4 +1,4 @@
-"""What the environment of a training tells its processes."""
+"""Environment variables of a training for its processes."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def announcing_environment(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def quiet_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """The environment in which nothing is said."""
+    """Return the environment in which nothing is printed."""
     return {**environment, QUIET: "1"}
 
 

@@ -27,7 +27,7 @@ AGAIN_SECONDS = 0.5
 BUSY_SECONDS = 30.0
 """For how long an nsys that gives up on a busy machine is started again."""
 COLLECTING_SECONDS = 60.0
-"""How long a capture that was running when the training ended has for being stopped by whoever started it."""
+"""Time in which the starter of a capture may stop it after the training has ended."""
 
 _NOT_FOR_THE_TRAINING = frozenset({"LD_LIBRARY_PATH", "PWD", "OLDPWD", "SHLVL", "_"})
 """What a wrapper script around nsys changes for nsys's own sake."""
@@ -90,14 +90,14 @@ def _start_once(launch: Sequence[str], session: str, environment: Mapping[str, s
         environment: what the training would have without nsys, with a `lifetime.MARKER`.
 
     Raises:
-        EndedEarly: nsys ended; what it said is in the sentence.
+        EndedEarly: nsys ended; its output is in the sentence.
         NotPossibleHere: nsys was not ready in time.
     """
     from llmtop.launch import spawn_detached
 
     keeper = [sys.executable, "-I", "-S", str(Path(__file__).resolve())]
     about = [str(os.getpid()), environment[run_lifetime.MARKER], launch[0], session]
-    # The keeper does not carry the marker itself: it waits until nobody does.
+    # The keeper does not carry the marker itself: it waits until no process does.
     bare = {name: value for name, value in environment.items() if name != run_lifetime.MARKER}
     handed = spawn_detached.start("nsys", lambda address: [*launch, *keeper, "launched", address, *about], bare)
     return {

@@ -1,7 +1,7 @@
-"""Starting a program that stays beside the training: in nobody's terminal, and nobody's child.
+"""Starts a program beside the training: without a terminal, and not as its child.
 
 The training must not find a child that it has not started (it may wait for all of them), nor may ctrl+c or a
-closed pane reach what serves it. The program says that it is ready by handing over an environment.
+closed pane reach what serves it. The program reports that it is ready by handing over an environment.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from llmtop.errors import NotPossibleHere
 START_SECONDS = 30.0
 """How long it may take to hand over; nsys took 0.2 to 0.6 s."""
 _LAST_LINES = 3
-"""nsys ends what it says of a failure with the address of its manual."""
+"""nsys ends its error messages with the address of its manual."""
 
 
 class EndedEarly(NotPossibleHere):

@@ -1,4 +1,4 @@
-"""Pythons that `llmtop run` cannot instrument, because they were told to ignore their environment."""
+"""Pythons that `llmtop run` cannot instrument, because an option makes them ignore their environment."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _START_OTHERS = frozenset({
     "sh", "srun", "stdbuf", "strace", "systemd-run", "taskset", "time", "timeout", "tini", "unshare", "uv",
     "uvx", "valgrind", "watch", "xargs", "zsh",
 })  # fmt: skip
-"""Programs, not scripts, that are there to start others; nothing has to be said of them."""
+"""Programs, not scripts, that start others; no note is printed for them."""
 
 
 def unsupported_python_flag(command: Sequence[str]) -> str | None:
@@ -67,7 +67,7 @@ def flag_message(option: str) -> str:
 
 
 def unattachable_reason(command: Sequence[str], program: str) -> str | None:
-    """Why no process of a command will attach, as far as its program tells: a sentence, or None.
+    """Return why no process of a command will attach, as far as its program shows: a sentence, or None.
 
     Args:
         command: the words of the command line.

@@ -1,9 +1,9 @@
-"""Which cost of loading makes a training wait: a cause with its evidence, or "unknown".
+"""Finds the cost of loading that makes a training wait: a cause with its evidence, or "unknown".
 
 `decide` is pure: stacks, states and rates in, one `LoadingCost` out; the report, the alert, the screen of stacks
-and every `--json` say what it says. What it asks, in this order:
+and every `--json` show its result. What it asks, in this order:
 
-1. Does the training wait? Under `LEAST_WAIT_PCT` of its own thread's looks in the loader there is no finding. It
+1. Does the training wait? Under `LEAST_WAIT_PCT` of its own thread's samples in the loader there is no finding. It
    is the alert input_bound's threshold (10 %; others warn from 5 % on).
 2. Does one worker hold the others up ("slow_worker")? It is busy most of the time and each other less than half as
    long, while the training waits: a DataLoader gives batches in order, so all wait for the last. If it only
@@ -17,12 +17,12 @@ and every `--json` say what it says. What it asks, in this order:
    only if c is most of b.
 4. Else the kind of work or waiting that takes most of the time in which batches are prepared: a word is said only
    if it takes more than half, by the lower end of Wilson's 95 % interval of that share (E. B. Wilson, JASA 22,
-   1927) over the looks, so that few looks name nothing. Of several that are near, none is named.
+   1927) over the samples, so that few samples name nothing. Of several that are near, none is named.
 
 Code that belongs to no known library is "too_few_workers" where more workers would run: it can be done in more
 processes whatever it is. Where the training leaves less than half of the CPU that a worker takes, one more would
 take it from the others: that is "own_code". Where they wait for CPUs that others have, nothing is named. A sleep,
-and what is moved between processes, is told and names nothing.
+and what is moved between processes, is reported and names nothing.
 
 Workers that would suffice: N workers busy for b of the time make one batch a step; without waiting a step takes
 1 - w of what it takes now, so N b / (1 - w) are needed, if a worker of more is not slower. That is a lower
@@ -67,12 +67,12 @@ def decide(
     """What the loader's time goes into; None where the training does not wait for it, or was not seen.
 
     Args:
-        seen: what was looked at.
+        seen: stacks, states and rates of one window.
         calls: what the line of a frame calls (`llmtop.loading.source.SourceFiles.calls`).
         is_generator: whether the function of a frame has a yield.
     """
     found = loading_shares(seen, calls, is_generator)
-    if found is None or (not found.threads and found.wait_looks == 0):
+    if found is None or (not found.threads and found.wait_samples == 0):
         return None
     if 100 * found.wait < LEAST_WAIT_PCT:
         return None
@@ -83,8 +83,8 @@ def decide(
     parts = {part: 100 * share / busy for part, share in pooled.most_common() if share > 0} if busy > 0 else {}
     cause, slow = _cause(seen, found, pooled, busy)
     part = _part_of(cause, parts)
-    library, place = _where(found.threads if slow is None else [slow], part)
-    told = LoadingCost(
+    library, place = _library_and_place(found.threads if slow is None else [slow], part)
+    cost = LoadingCost(
         cause=cause,
         summary="",
         share_pct=_rounded(parts.get(part)) if part is not None and cause not in ("slow_worker", "cpu") else None,
@@ -97,17 +97,17 @@ def decide(
         wait_pct=_rounded(100 * found.wait),
         save_seconds=None if seen.step_seconds is None else found.wait * seen.step_seconds,
         read_bytes_per_s=seen.read_bytes_per_s,
-        looks=sum(one.looks for one in found.threads),
+        looks=sum(one.samples for one in found.threads),
     )
-    return _with_sentence(told, found, slow)
+    return _with_sentence(cost, found, slow)
 
 
-def _with_sentence(told: LoadingCost, found: LoadingShares, slow: LoaderThread | None) -> LoadingCost:
+def _with_sentence(cost: LoadingCost, found: LoadingShares, slow: LoaderThread | None) -> LoadingCost:
     from msgspec.structs import replace
 
     waiting = sum(one.cpu_wait for one in found.threads)
-    told = replace(told, summary=sentence(told, None if slow is None else slow.pid, 100 * waiting))
-    return replace(told, advice=advice_of(told))
+    cost = replace(cost, summary=sentence(cost, None if slow is None else slow.pid, 100 * waiting))
+    return replace(cost, advice=advice_of(cost))
 
 
 def _cause(
@@ -134,8 +134,12 @@ def _cause(
     if slow is not None and max(slow.parts, key=lambda part: slow.parts[part]) not in _SHARED:
         return "slow_worker", slow
     part, share = max(pooled.items(), key=lambda item: item[1])
-    looks = sum(one.looks for one in found.threads)
-    if (spare and slow is None) or _wilson(round(share / busy * looks), looks)[0] <= 0.5 or part not in _CAUSES:
+    samples = sum(one.samples for one in found.threads)
+    if (
+        (spare and slow is None)
+        or _wilson(round(share / busy * samples), samples)[0] <= 0.5
+        or part not in _CAUSES
+    ):
         return "unknown", None
     if part == "own" and workers and busy / number <= max(within, 0.5):
         return "unknown", None  # they have time left, and the training waits all the same
@@ -164,8 +168,8 @@ def _slow(workers: Sequence[LoaderThread], within: float, *, spare: bool) -> Loa
         return None
     slowest = max(workers, key=lambda one: one.busy)
     others = [one for one in workers if one is not slowest]
-    looks = sum(one.looks for one in workers)
-    most = _wilson(slowest.looks, looks)[0] > 0.5 if spare else slowest.busy > max(within, 0.5)
+    samples = sum(one.samples for one in workers)
+    most = _wilson(slowest.samples, samples)[0] > 0.5 if spare else slowest.busy > max(within, 0.5)
     return slowest if most and all(2 * one.busy < slowest.busy for one in others) else None
 
 
@@ -174,7 +178,7 @@ def _part_of(cause: str, parts: dict[Part, float]) -> Part | None:
     return named if named is not None else next(iter(parts), None)
 
 
-def _where(threads: Sequence[LoaderThread], part: Part | None) -> tuple[str, str]:
+def _library_and_place(threads: Sequence[LoaderThread], part: Part | None) -> tuple[str, str]:
     """The library and the line of the script under which most of a part was seen."""
     libraries: Counter[str] = Counter()
     places: Counter[str] = Counter()
@@ -192,7 +196,7 @@ def _where(threads: Sequence[LoaderThread], part: Part | None) -> tuple[str, str
 
 def _needed(found: LoadingShares) -> int | None:
     # Where hardly anything but waiting was seen, what it does besides is known by its upper bound alone.
-    within = 1.0 - _wilson(found.wait_looks, found.looks)[0]
+    within = 1.0 - _wilson(found.wait_samples, found.samples)[0]
     busy = sum(one.busy for one in found.threads)
     if busy <= 0:
         return None
@@ -200,7 +204,7 @@ def _needed(found: LoadingShares) -> int | None:
 
 
 def _wilson(part: int, whole: int) -> tuple[float, float]:
-    """The 95 % interval of a share, by how many of how many looks had it."""
+    """Return the 95 % interval of a share, from the samples that have it and all samples."""
     if whole <= 0:
         return 0.0, 1.0
     share, z2 = part / whole, _Z95 * _Z95

@@ -1,10 +1,9 @@
-"""What one sampled stack of a loader's thread is about: decoding, tokenizing, collating, reading, waiting.
+"""Classifies a stack of a loader's thread: decoding, tokenizing, collating, reading, waiting.
 
-Told by the library of the deepest frame that says anything: going outwards from the innermost frame, the first
-that belongs to a library of the table, to a part of the standard library that does one thing, or to a line of the
-script that calls such a library (`llmtop.loading.source` reads that), names the stack. A frame of C has no
-line of Python: there the line that calls it is all that is seen, so it is read. Where none says anything it is
-the script's own code.
+The deepest known frame decides: going outwards from the innermost frame, the first that belongs to a library of
+the table, to a part of the standard library that does one thing, or to a line of the script that calls such a
+library (`llmtop.loading.source` reads that), names the stack. A frame of C has no line of Python: there the line
+that calls it is all that is seen, so it is read. Where none is known it is the script's own code.
 """
 
 from __future__ import annotations
@@ -96,7 +95,7 @@ _PACKAGE = re.compile(r"/(?:site|dist)-packages/([^/]+)/")
 _ITERATES = {"__getitem__", "__getitems__", "__next__", "__iter__", "<listcomp>", "<genexpr>"}
 
 Calls: TypeAlias = Callable[[Frame], "tuple[str, ...]"]
-"""What the line of a frame calls, by full names as far as the file tells them; () where it cannot be read."""
+"""Return the calls in a frame's line, by full names as far as the file has them; () where it cannot be read."""
 IsGenerator: TypeAlias = Callable[[Frame], bool]
 
 
@@ -106,8 +105,8 @@ class StackActivity:
 
     work: Work
     library: str = ""
-    """Whose name said so; of "own" work the package that it was seen in, which says nothing of its kind. "" where
-    it was no library's."""
+    """Library that decided; of "own" work the package it was seen in, which does not show its kind. "" where it
+    was no library's."""
     place: str = ""
     """The innermost line of the script: "__getitem__ (data.py:12)"."""
 
@@ -138,7 +137,7 @@ def loading_frame(frames: Sequence[Frame], is_generator: IsGenerator) -> int | N
 
 
 def classify_stack(frames: Sequence[Frame], calls: Calls) -> StackActivity:
-    """What a stack of a thread that prepares batches is about.
+    """Classify a stack of a thread that prepares batches.
 
     Args:
         frames: outermost first; of the training's own thread from where `loading_frame` says.
@@ -164,7 +163,7 @@ def classify_stack(frames: Sequence[Frame], calls: Calls) -> StackActivity:
 
 
 def _by_position(python: Sequence[Frame], collating: bool, starts: bool) -> Work:
-    """What a stack is about in which no frame by itself says it."""
+    """Classify a stack of which no single frame is known."""
     if collating or any(frame.file.endswith(_COLLATE) for frame in python):
         return "collate"
     if waits_for_work(tuple(python)):
@@ -210,7 +209,7 @@ def _collates(below: Sequence[Frame], calls: Calls) -> bool:
 
 
 def _classify_frame(frame: Frame, calls: Calls) -> tuple[Work, str] | None:
-    """What a frame says of its stack; None: nothing."""
+    """Classify a stack by one of its frames; None: unknown."""
     if frame.own:
         return _of_line(frame, calls)
     name, file = function(frame), PurePath(frame.file).name

@@ -25,9 +25,9 @@ Waits: TypeAlias = Literal[
     "child",
     "asleep",
 ]
-"""What a thread does by the kernel's word: "runs" is on a CPU or waits for one; "disk" and "network" wait for a
-file's bytes; "device" waits uninterruptibly for something else; "futex" for another thread; "gil" likewise, with a
-timeout, as Python's own lock is waited for; "asleep" for what the kernel does not tell."""
+"""Kernel state of a thread: "runs" is on a CPU or waits for one; "disk" and "network" wait for a file's bytes;
+"device" waits uninterruptibly for something else; "futex" for another thread; "gil" likewise, with a timeout, as
+Python's own lock is waited for; "asleep" for what the kernel does not name."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class LoaderSamples:
     stacks: tuple[Stack, ...]
     """Of its threads and of the processes that it started, waiting ones included."""
     states: Mapping[int, Counter[Waits]] = field(default_factory=dict)
-    """By thread, how often it was seen in each; empty where nobody looked."""
+    """Samples per state, by thread; empty where not sampled."""
     cpu: Mapping[int, CpuTime] = field(default_factory=dict)
     """By thread, on a CPU and waiting for one."""
     cores: float | None = None
@@ -51,4 +51,5 @@ class LoaderSamples:
     written_bytes_per_s: float | None = None
     """To storage, likewise."""
     workers: tuple[int, ...] = ()
-    """The pids of the processes that it has started: where their stacks could not be read, their states tell."""
+    """The pids of the processes that it has started: where their stacks could not be read, their states are
+    used."""

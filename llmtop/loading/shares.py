@@ -1,6 +1,6 @@
 """What each thread that prepares batches spends its time on: stacks and the kernel's states put together.
 
-A stack says in which code a thread is, the kernel whether it runs there or what it waits for. What it waits for
+A stack shows in which code a thread is, the kernel whether it runs there or what it waits for. What it waits for
 wins: a thread within PIL whose pages come from a slow disk waits for the disk. States and stacks are counted
 beside each other and not at the same instants, so a share is taken from the kinds of code that such a wait can
 stand in, first from those that it mostly does.
@@ -61,7 +61,7 @@ class LoaderThread:
     """On a CPU."""
     cpu_wait: float = 0.0
     """Ready, and waiting for one."""
-    looks: int = 0
+    samples: int = 0
     places: Counter[tuple[Part, str, str]] = field(default_factory=Counter)
     """(part, library, place) by how often it was seen."""
 
@@ -77,40 +77,42 @@ class LoadingShares:
 
     wait: float
     """Share of the training's own thread in which it awaits or makes a batch."""
-    wait_looks: int
-    looks: int
+    wait_samples: int
+    samples: int
     threads: list[LoaderThread]
     cpus: float
     """How many CPUs all threads of the training and of those that it started had."""
 
 
 def loading_shares(seen: LoaderSamples, calls: Calls, is_generator: IsGenerator) -> LoadingShares | None:
-    """What the threads that load do; None where the training's own thread was not seen.
+    """Return the time shares of the loading threads; None where the training's own thread was not sampled.
 
     Args:
-        seen: what was looked at.
+        seen: stacks, states and rates of one window.
         calls: what the line of a frame calls (`llmtop.loading.source`).
         is_generator: whether a frame's function has a yield.
     """
     main = [stack for stack in seen.stacks if _own(stack, seen) and _is_main_thread(stack, seen)]
-    looks = sum(stack.samples for stack in main)
-    if not looks:
+    samples = sum(stack.samples for stack in main)
+    if not samples:
         return None
     at = [(stack, index) for stack in main if (index := loading_frame(stack.frames, is_generator)) is not None]
-    told = [(classify_stack(stack.frames[index:], calls), stack.samples) for stack, index in at]
-    waiting = sum(number for _, number in told)
-    moving = sum(number for one, number in told if one.work == "transfer")
-    itself = sum(number for one, number in told if one.work != "idle") - moving
-    threads = [] if 2 * moving > waiting else _workers(seen, calls, looks)
+    activities = [(classify_stack(stack.frames[index:], calls), stack.samples) for stack, index in at]
+    waiting = sum(number for _, number in activities)
+    moving = sum(number for one, number in activities if one.work == "transfer")
+    itself = sum(number for one, number in activities if one.work != "idle") - moving
+    threads = [] if 2 * moving > waiting else _workers(seen, calls, samples)
     if not threads or 2 * itself > waiting:
-        own = _thread(seen.pid, seen.pid, told, looks, seen, worker=False)
+        own = _thread(seen.pid, seen.pid, activities, samples, seen, worker=False)
         # Between its batches it trains: that is no time in which it could load.
         if own.busy > 0:
             threads.append(own)
     if not any(one.worker for one in threads) and 2 * itself <= waiting:
-        threads += _others(seen, calls, looks)
+        threads += _others(seen, calls, samples)
     _off_disk(threads, seen)
-    return LoadingShares(waiting / looks, waiting, looks, threads, sum(one.pct for one in seen.cpu.values()) / 100)
+    return LoadingShares(
+        waiting / samples, waiting, samples, threads, sum(one.pct for one in seen.cpu.values()) / 100
+    )
 
 
 _PAGE_BYTES = 4096
@@ -139,7 +141,7 @@ def _is_main_thread(stack: Stack, seen: LoaderSamples) -> bool:
     return stack.thread.name == MAIN or stack.thread.os_id == seen.pid
 
 
-def _workers(seen: LoaderSamples, calls: Calls, looks: int) -> list[LoaderThread]:
+def _workers(seen: LoaderSamples, calls: Calls, samples: int) -> list[LoaderThread]:
     """The first threads of the processes that load; where no stack of any could be read, what their states say."""
     by: dict[int, list[Stack]] = {}
     for stack in seen.stacks:
@@ -151,11 +153,11 @@ def _workers(seen: LoaderSamples, calls: Calls, looks: int) -> list[LoaderThread
     chosen = torch or {pid for pid, stacks in by.items() if all(_has(stack, CHILD_PROCESS) for stack in stacks)}
     found = []
     for pid in sorted(chosen):
-        told = [(classify_stack(stack.frames, calls), stack.samples) for stack in by[pid]]
-        own = sum(number for _, number in told)
+        activities = [(classify_stack(stack.frames, calls), stack.samples) for stack in by[pid]]
+        own = sum(number for _, number in activities)
         passing = bool(seen.cpu) and pid not in seen.cpu  # it has begun or ended meanwhile
-        one = _thread(pid, pid, told, max(looks, own) if passing else own, seen, worker=True)
-        one.present = min(own / looks, 1.0) if passing else 1.0
+        one = _thread(pid, pid, activities, max(samples, own) if passing else own, seen, worker=True)
+        one.present = min(own / samples, 1.0) if passing else 1.0
         found.append(one)
     if by:
         return [one for one in found if torch or one.busy > 0]
@@ -166,7 +168,7 @@ def _has(stack: Stack, file: str) -> bool:
     return any(frame.file.endswith(file) for frame in stack.frames)
 
 
-def _others(seen: LoaderSamples, calls: Calls, looks: int) -> list[LoaderThread]:
+def _others(seen: LoaderSamples, calls: Calls, samples: int) -> list[LoaderThread]:
     """The training's other threads that do something: one that prefetches, a pool."""
     by: dict[int, list[Stack]] = {}
     for stack in seen.stacks:
@@ -178,8 +180,10 @@ def _others(seen: LoaderSamples, calls: Calls, looks: int) -> list[LoaderThread]
             "llmtop/instrument/" in s.frames[0].file for s in stacks if s.frames
         ):
             continue
-        told = [(classify_stack(stack.frames, calls), stack.samples) for stack in stacks]
-        one = _thread(seen.pid, thread, told, max(looks, sum(number for _, number in told)), seen, worker=False)
+        activities = [(classify_stack(stack.frames, calls), stack.samples) for stack in stacks]
+        one = _thread(
+            seen.pid, thread, activities, max(samples, sum(number for _, number in activities)), seen, worker=False
+        )
         if one.busy > 0:
             found.append(one)
     return found
@@ -188,20 +192,20 @@ def _others(seen: LoaderSamples, calls: Calls, looks: int) -> list[LoaderThread]
 def _thread(
     pid: int,
     thread: int,
-    told: Iterable[tuple[StackActivity, int]],
-    looks: int,
+    activities: Iterable[tuple[StackActivity, int]],
+    samples: int,
     seen: LoaderSamples,
     *,
     worker: bool,
 ) -> LoaderThread:
     one = LoaderThread(pid, worker)
-    for doing_, number in told:
+    for doing_, number in activities:
         if doing_.work == "idle":
-            one.idle += number / looks
+            one.idle += number / samples
         else:
-            one.parts[doing_.work] = one.parts.get(doing_.work, 0.0) + number / looks
+            one.parts[doing_.work] = one.parts.get(doing_.work, 0.0) + number / samples
             one.places[doing_.work, doing_.library, doing_.place] += number
-            one.looks += number
+            one.samples += number
     known = seen.cpu.get(thread)
     if known is not None:
         one.cpu, one.cpu_wait = known.pct / 100, known.wait_pct / 100
@@ -213,7 +217,7 @@ def _thread(
 
 
 def _take_waits(one: LoaderThread, states: Counter[Waits], others_cpu: float, *, trains: bool) -> None:
-    """Give to what the kernel says a thread waits for what its stacks gave to the code that it stands in."""
+    """Move the share of the kernel's waits from the code in which these waits occur."""
     total = sum(states.values())
     part = {name: number / total for name, number in states.items()}
     _take(one, "disk", part.get("disk", 0.0))
@@ -252,7 +256,7 @@ def _others_cpu(seen: LoaderSamples, pid: int, thread: int) -> float:
 def _by_states(pid: int, seen: LoaderSamples) -> LoaderThread:
     states = seen.states[pid]
     total = sum(states.values())
-    one = LoaderThread(pid, True, looks=total)
+    one = LoaderThread(pid, True, samples=total)
     one.idle = sum(states[name] for name in _IDLE) / total
     one.parts["unseen"] = 1.0 - one.idle
     _take(one, "disk", states["disk"] / total, ("unseen",))

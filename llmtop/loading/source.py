@@ -1,9 +1,9 @@
-"""What a line of a script calls, and whether a function has a yield: read from the script's file.
+"""Calls of a line of a script, and whether a function has a yield: read from the script's file.
 
 Libraries in C have no frames of Python (cv2, tokenizers, zlib): the innermost frame is the line that calls them.
 Names are followed through imports and plain assignments of the same file, and no further: `self.tok =
-Tokenizer.from_file(...)` makes `self.tok.encode(...)` a call of tokenizers. A file that is gone, is too large or
-has changed since says nothing.
+Tokenizer.from_file(...)` makes `self.tok.encode(...)` a call of tokenizers. A file that is gone, too large or
+changed since gives nothing.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ class SourceFiles:
 
     def calls(self, frame: Frame) -> tuple[str, ...]:
         """What the line of a frame calls or enters, by full names, the innermost call first."""
-        source = self._of(frame.file)
+        source = self._source_of(frame.file)
         return () if source is None or frame.line is None else source.calls(frame.line)
 
     def is_generator(self, frame: Frame) -> bool:
         """Whether the function of that frame has a yield, and makes no context of it."""
-        source = self._of(frame.file)
+        source = self._source_of(frame.file)
         return source is not None and source.is_generator(frame.name.rpartition(".")[2], frame.line)
 
-    def _of(self, file: str) -> _Source | None:
+    def _source_of(self, file: str) -> _Source | None:
         if file not in self._files:
             self._files[file] = _read(self._root + file) if file.startswith("/") else None
         return self._files[file]
@@ -104,7 +104,7 @@ class _Source:
         return tuple(dict.fromkeys(name for name in found if name))
 
     def _full(self, node: ast.expr, depth: int = 0) -> str:
-        """The full name of what an expression is or comes from; "" where that cannot be told."""
+        """Return the full name of what an expression is or comes from; "" where unknown."""
         if isinstance(node, ast.Call | ast.Subscript) and depth < _DEEPEST:
             return self._full(node.func if isinstance(node, ast.Call) else node.value, depth + 1)
         if not isinstance(node, ast.Name | ast.Attribute) or depth >= _DEEPEST:

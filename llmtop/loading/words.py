@@ -1,4 +1,4 @@
-"""What is said of a cost of loading: one sentence with its numbers, and what to do."""
+"""Wording of a cost of loading: one sentence with its numbers, and the advice."""
 
 from __future__ import annotations
 
@@ -40,87 +40,88 @@ _DO = {
 }
 
 
-def sentence(told: LoadingCost, slow: int | None, cpu_wait_pct: float) -> str:
+def sentence(cost: LoadingCost, slow: int | None, cpu_wait_pct: float) -> str:
     """The sentence.
 
     Args:
-        told: all but the sentence.
+        cost: all but the sentence.
         slow: the pid of the slow worker.
         cpu_wait_pct: how long its threads together waited for a CPU, of the window.
     """
     who = (
-        f"its {told.workers} workers"
-        if told.workers > 1
+        f"its {cost.workers} workers"
+        if cost.workers > 1
         else "its worker"
-        if told.workers
+        if cost.workers
         else "the training itself"
     )
-    at = f" in {told.place}" if told.place else ""
-    share = percent(told.share_pct) if told.share_pct is not None else ""
-    if told.cause == "slow_worker":
+    at = f" in {cost.place}" if cost.place else ""
+    share = percent(cost.share_pct) if cost.share_pct is not None else ""
+    if cost.cause == "slow_worker":
         return (
-            f"One of {told.workers} workers (pid {slow}) holds the others up: it is at work{at} while they wait."
+            f"One of {cost.workers} workers (pid {slow}) holds the others up: it is at work{at} while they wait."
         )
-    if told.cause == "cpu":
+    if cost.cause == "cpu":
         return (
             f"The loader would keep up if it had its CPUs: {who} waited {percent(cpu_wait_pct)} of the time for "
-            f"one{_cores(told)}."
+            f"one{_cores(cost)}."
         )
-    if told.cause == "too_few_workers":
-        are = "are all" if told.workers > 1 else "is"
-        few = "no worker prepares batches beside it" if not told.workers else f"{who} {are} busy"
-        return f"Too few workers: {few}, {share} of the time with {_code(told)}{at}."
-    if told.cause == "own_code":
-        cores = "" if told.cores is None else f"{told.cores:g} "
-        return f"Preparing batches is {share} {_code(told)} ({who}{at}), and the {cores}CPUs are full."
-    if told.cause == "unknown":
+    if cost.cause == "too_few_workers":
+        are = "are all" if cost.workers > 1 else "is"
+        few = "no worker prepares batches beside it" if not cost.workers else f"{who} {are} busy"
+        return f"Too few workers: {few}, {share} of the time with {_code(cost)}{at}."
+    if cost.cause == "own_code":
+        cores = "" if cost.cores is None else f"{cost.cores:g} "
+        return f"Preparing batches is {share} {_code(cost)} ({who}{at}), and the {cores}CPUs are full."
+    if cost.cause == "unknown":
         most = ", ".join(
-            f"{_work_name(name, told)} {percent(value)}" for name, value in list(told.shares.items())[:3]
+            f"{_work_name(name, cost)} {percent(value)}" for name, value in list(cost.shares.items())[:3]
         )
         ready = f"; ready without a CPU {percent(cpu_wait_pct)} of the time" if cpu_wait_pct >= 10 else ""
         seen = f"{most or 'nobody was seen preparing a batch'}{at}{ready}"
         return f"What its loader's time goes into is unknown: {seen}."
-    library = f" by {told.library}" if told.library else ""
+    library = f" by {cost.library}" if cost.library else ""
     reads = ""
-    if told.cause == "disk" and told.read_bytes_per_s is not None:
-        reads = f"; {rate(told.read_bytes_per_s)} come from storage"
-    return f"Preparing batches is {share} {_IS[told.cause]}{library} ({who}{at}){reads}."
+    if cost.cause == "disk" and cost.read_bytes_per_s is not None:
+        reads = f"; {rate(cost.read_bytes_per_s)} come from storage"
+    return f"Preparing batches is {share} {_IS[cost.cause]}{library} ({who}{at}){reads}."
 
 
-def advice_of(told: LoadingCost) -> str:
+def advice_of(cost: LoadingCost) -> str:
     """What to do, and what it saves at most."""
-    parts = [_DO[told.cause]] if told.cause in _DO else []
-    if told.workers_needed is not None:
-        parts.append(_workers(told))
-    if told.wait_pct is not None:
-        most = f"{percent(told.wait_pct)} of each step"
-        if told.save_seconds is not None:
-            most = f"{duration(told.save_seconds)} ({percent(told.wait_pct)}) of each step"
+    parts = [_DO[cost.cause]] if cost.cause in _DO else []
+    if cost.workers_needed is not None:
+        parts.append(_workers(cost))
+    if cost.wait_pct is not None:
+        most = f"{percent(cost.wait_pct)} of each step"
+        if cost.save_seconds is not None:
+            most = f"{duration(cost.save_seconds)} ({percent(cost.wait_pct)}) of each step"
         parts.append(f"that saves at most {most}" if parts else f"at most {most} can be saved")
     return "; ".join(parts)
 
 
-def _work_name(name: str, told: LoadingCost) -> str:
-    """What a kind of work is called; of files with where their bytes come from, as far as the kernel tells."""
-    if name != "file" or told.read_bytes_per_s is None:
+def _work_name(name: str, cost: LoadingCost) -> str:
+    """Return the name of a kind of work; of files with the origin of their bytes, as far as the kernel reports
+    it."""
+    if name != "file" or cost.read_bytes_per_s is None:
         return _IS[name]
-    some = told.read_bytes_per_s >= _SOME_BYTES_PER_S
-    return f"{_IS[name]} ({rate(told.read_bytes_per_s)} from storage)" if some else f"{_IS[name]} (from memory)"
+    some = cost.read_bytes_per_s >= _SOME_BYTES_PER_S
+    return f"{_IS[name]} ({rate(cost.read_bytes_per_s)} from storage)" if some else f"{_IS[name]} (from memory)"
 
 
-def _code(told: LoadingCost) -> str:
+def _code(cost: LoadingCost) -> str:
     """Whose code it is that no table knows."""
-    return f"code of {told.library}" if told.library else "the script's own code"
+    return f"code of {cost.library}" if cost.library else "the script's own code"
 
 
-def _workers(told: LoadingCost) -> str:
-    needed, cores = told.workers_needed or 0, told.cores
-    if told.cause in ("disk", "network"):
+def _workers(cost: LoadingCost) -> str:
+    needed, cores = cost.workers_needed or 0, cost.cores
+    if cost.cause in ("disk", "network"):
         return f"at least {needed} workers would keep up, if it serves as many at once"
     if cores is not None and needed > cores:
         return f"at least {needed} workers would keep up, but there are {cores:g} CPUs: the work must become less"
-    return f"at least {needed} workers would keep up (there are {told.workers})"
+    return f"at least {needed} workers would keep up (there are {cost.workers})"
 
 
-def _cores(told: LoadingCost) -> str:
-    return "" if told.cores is None else f", of {told.cores:g} that the training may use"
+def _cores(cost: LoadingCost) -> str:
+    return "" if cost.cores is None else f", of {cost.cores:g} that the training may use"

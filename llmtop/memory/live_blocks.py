@@ -82,6 +82,14 @@ class LiveBlocks:
     def __init__(
         self, snapshot: MemorySnapshot, device: DeviceMemory, stacks: StackTable, phases: PhasesInTime
     ) -> None:
+        """Compute the lifetimes of all allocations of one device.
+
+        Args:
+            snapshot: the whole snapshot, for the owners of blocks.
+            device: one GPU of it.
+            stacks: resolves the stack ids of the snapshot.
+            phases: by time in µs of the snapshot's clock; empty where none were recorded.
+        """
         self.device = device
         self.stacks = stacks
         self.phases = phases

@@ -1,4 +1,4 @@
-"""Which alerts of a snapshot are new, for all who tell a person or a program once."""
+"""New alerts of a snapshot, for outputs that report each alert once."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ def with_known_target(alert: Alert, before: Alert) -> Alert:
 
 
 class NewAlertFilter:
-    """Tells which alerts are new: remembers those that were up when it was last asked."""
+    """Selects new alerts: keeps those that were up at the last call."""
 
     def __init__(self, up: Iterable[Alert] = ()) -> None:
         self.up: list[Alert] = list(up)
-        """As they were told last, each with its GPU and pid if they were ever known."""
+        """As last reported, each with its GPU and pid if they were ever known."""
 
     def select_new(self, present: Iterable[Alert]) -> list[Alert]:
         """The alerts of `present` that were not up before; one that has gone may come again."""

@@ -1,13 +1,14 @@
-"""How busy a training's GPU is, by the witness that can be believed, and whether that is a bound.
+"""Busy share of a training's GPU by the most reliable source, and whether that is a bound.
 
-Three witnesses see different things, and each lies in its own way (docs/measurements.md):
+Three sources measure different things, and each is wrong in its own way (docs/measurements.md):
 
 * GPU-Util, over some seconds, is within some eight points of the share of time in which a kernel ran. It sees no
-  copies, blurs gaps shorter than its window upward, and is of the whole GPU: with two processes on it, nobody's.
+  copies, blurs gaps shorter than its window upward, and is of the whole GPU: with two processes on it, it is of
+  neither.
 * CUDA events at phase boundaries see when the training's stream was empty from one boundary to the next, and
-  nothing of the gaps within a phase: what they say is the least that the GPU was idle.
-* SM activity says how many SMs worked on average, so no GPU is busy for less of the time than that. How idle it is
-  at least, it cannot say: a kernel may use one SM.
+  nothing of the gaps within a phase: they give a lower bound of the idle time.
+* SM activity is how many SMs worked on average, so no GPU is busy for less of the time than that. It gives no
+  lower bound of the idle time: a kernel may use one SM.
 
 So GPU-Util is the estimate, events move it down to where the GPU is known to have been idle, SM activity up to
 where it is known to have worked. Without GPU-Util only the bound by events is left. Where small kernels come one
@@ -33,11 +34,12 @@ COPIES_OF_LINK: Final = 0.1
 """Below this part of what the PCIe link carries, copies of pinned memory take less than a tenth of the time."""
 
 BLURRED_UTIL: Final = 20.0
-"""Below it, half of GPU-Util is hardly more than that: 16.2 was said of 8.6 %, and 17.2 of 11.8."""
+"""Below it GPU-Util may be twice the true share: it read 16.2 at 8.6 %, and 17.2 at 11.8 %."""
 SMALL_KERNELS: Final = 0.35
-"""SM activity over GPU-Util: 0.06 and 0.23 there, 0.66 where 42 was said of 37 %."""
+"""SM activity over GPU-Util: 0.06 and 0.23 there, 0.66 where it read 42 at 37 %."""
 HOST_PACED_PCT: Final = 25.0
-"""Of the time: those two were above 90. An LSTM, of whose 33.6 % 44 was said, had 43 in one run, 57 in another."""
+"""Percent of the time: those two were above 90. An LSTM, read as 44 at 33.6 %, had 43 in one run, 57 in
+another."""
 
 Source = Literal["events", "util", "sm"]
 _SOURCE_NAMES: Final[dict[str, str]] = {"events": "CUDA events", "util": "GPU-Util", "sm": "SM activity"}
@@ -61,7 +63,7 @@ def estimate_busy(
     events_pct: float | None,
     host_paced_pct: float | None = None,
 ) -> BusyEstimate | None:
-    """What the witnesses come to; None where they cannot tell.
+    """Combine the sources; None where the busy share is unknown.
 
     Args:
         util_pct: mean of GPU-Util; None where it is absent, or not this training's alone.
@@ -95,17 +97,17 @@ def source_name(source: str | None) -> str:
 
 
 def idle_pct(rank: Rank) -> float | None:
-    """How idle the rank's GPU is, in percent; None where nobody can tell.
+    """Return the idle share of the rank's GPU in percent; None where unknown.
 
-    Where `rank.gpu_busy_bound` is set, it is idle for at least so much.
+    With `rank.gpu_busy_bound` it is a lower bound.
     """
     return None if rank.gpu_busy_pct is None else max(0.0, 100.0 - rank.gpu_busy_pct)
 
 
 def idle_text(rank: Rank) -> str:
-    """How idle the rank's GPU is, for a person.
+    """Return the idle share of the rank's GPU as text.
 
-    "14%"; "≥ 12%" where it is a bound; a dash where nobody can tell.
+    "14%"; "≥ 12%" where it is a bound; a dash where unknown.
     """
     return ("≥ " if rank.gpu_busy_bound else "") + percent(idle_pct(rank))
 

@@ -18,7 +18,7 @@ def other_users_on(gpu_uuid: str, snapshot: Snapshot) -> list[str]:
 
 
 def owner_text(gpu_uuid: str, snapshot: Snapshot) -> str:
-    """Whose a GPU is, "used by ann, bob alone" or "used by ann too"; empty where nobody else uses it."""
+    """Return the users of a GPU: "used by ann, bob alone" or "used by ann too"; "" where no other user has it."""
     others = other_users_on(gpu_uuid, snapshot)
     if not others:
         return ""
@@ -29,5 +29,5 @@ def owner_text(gpu_uuid: str, snapshot: Snapshot) -> str:
 
 
 def _is_ours(pid: int, snapshot: Snapshot) -> bool:
-    """Whether a training may be the reader's: nobody says that it is another's."""
+    """Return True if a training may belong to the reader: it is not known to belong to another user."""
     return all(other_user(one, snapshot) is None for one in snapshot.processes if one.pid == pid)

@@ -1,4 +1,4 @@
-"""How grave an alert or a finding is: the three words of the contract, and their order."""
+"""Severity of alerts and findings: the three words of the contract, and their order."""
 
 from __future__ import annotations
 

@@ -167,7 +167,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One finished step (or request) of one rank."""
 
     index: int
-    """As the training counts: the first is 0 unless the script says otherwise."""
+    """The training's own number: the first is 0 unless the script sets it."""
     started_at: float
     """Unix time, from the training's monotonic clock and the wall clock when it was sent."""
     seconds: float
@@ -183,7 +183,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Time within the step in which the training's stream had nothing to do, by CUDA events."""
     gpu_host_paced_seconds: float | None = None
     """Time within the step in which the GPU kept up with the host from boundary to boundary: busy for some of it
-    and idle between kernels, in shares that events cannot tell. Large when launch-bound."""
+    and idle between kernels, in shares that events cannot resolve. Large when launch-bound."""
     tokens: float | None = None
     samples: float | None = None
     phases: tuple[Phase, ...] = ()
@@ -207,13 +207,13 @@ class CollectiveCount(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     enqueued: int
     """The number of the last one that the process has called."""
     completed: int | None = None
-    """The number of the last one that has ended; None where nobody knows."""
+    """The number of the last one that has ended; None where unknown."""
     operation: str | None = None
     """What the last one that was called is: "nccl:all_reduce"."""
 
 
 GRADIENT_POINTS: Final = ("first_gradient", "last_gradient")
-"""Of `Arrival.point`: those that tell directly when a rank comes to the exchange of gradients."""
+"""Values of `Arrival.point` that directly show when a rank reaches the exchange of gradients."""
 
 
 class Arrival(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -233,7 +233,7 @@ class Arrival(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     late_seconds: float
     """Median of how much later it came than the last of the others; negative where it came before that."""
     error_seconds: float
-    """Standard error of that, told by how much it differs from one stamped step to the next."""
+    """Standard error of that, from its differences between consecutive stamped steps."""
 
 
 class Window(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -298,8 +298,8 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class LoadingCost(msgspec.Struct, frozen=True, kw_only=True):
-    """What the preparing of a training's batches goes into, told by stacks and the states of threads over some
-    seconds (`llmtop.loading.cost`)."""
+    """Cost of preparing a training's batches, from stacks and thread states over some seconds
+    (`llmtop.loading.cost`)."""
 
     cause: str
     """"decode", "tokenize", "collate", "disk", "network", "lock", "gil", "cpu" (others have the cores),
@@ -312,14 +312,14 @@ class LoadingCost(msgspec.Struct, frozen=True, kw_only=True):
     share_pct: float | None = None
     """Of the time in which batches were prepared, what the cause covers."""
     shares: dict[str, float] = {}
-    """The same of all kinds of work and waiting that were told apart, in percent."""
+    """The same for all kinds of work and waiting that were distinguished, in percent."""
     library: str | None = None
     place: str | None = None
     """Where most of it was seen: "__getitem__ (data.py:12)"."""
     workers: int = 0
     """Processes that prepare batches; 0: the training's own threads do."""
     workers_needed: int | None = None
-    """How many would keep up, at least; None where more would not help, or it cannot be told."""
+    """How many would keep up, at least; None where more would not help, or where unknown."""
     cores: float | None = None
     """CPUs that the training may use, by its affinity and its cgroup's quota."""
     wait_pct: float | None = None
@@ -401,20 +401,20 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
     """Mean a step in no phase, by the host's clock. Together with the phases that are in no other it is the mean
     step. None where the training names no phases at all."""
     loading: LoadingCost | None = None
-    """What its loader's time goes into; None before somebody looked: that is done while it waits for data."""
+    """Cost of its loader; None until it was sampled, which is done while it waits for data."""
     outside_causes: tuple[Cause, ...] = ()
     """What the host did in that time as far as it is known, the largest first."""
     phases: tuple[Phase, ...] = ()
     gpu_idle_pct: float | None = None
     """Share of the recent steps' time in which the training's stream was empty, by CUDA events; a lower bound.
-    None where that cannot be told for most steps because the host set the pace (`gpu_host_paced_pct`)."""
+    None where unknown for most steps because the host set the pace (`gpu_host_paced_pct`)."""
     gpu_host_paced_pct: float | None = None
-    """Share of the recent steps' GPU time in which the GPU waited for the host again and again; for how long in
-    all, events cannot tell (see `Step.gpu_host_paced_seconds`)."""
+    """Share of the recent steps' GPU time in which the GPU waited for the host again and again; the exact duration
+    cannot be measured by events (see `Step.gpu_host_paced_seconds`)."""
     gpu_busy_pct: float | None = None
-    """Share of `gpu_busy_seconds` in which this rank's GPU ran anything, by the witness that is believed
-    (`llmtop.model.gpu_busy`); 100 minus it is how idle the GPU is. None where no witness can tell, or where util
-    is the only one and other processes compute on that GPU too."""
+    """Share of `gpu_busy_seconds` in which this rank's GPU ran anything, by the most reliable source
+    (`llmtop.model.gpu_busy`); 100 minus it is the idle share. None where no source has it, or where util is the
+    only one and other processes compute on that GPU too."""
     gpu_busy_source: str | None = None
     """Which witness is believed: "events", CUDA events of the training's stream; "util", the driver's GPU-Util; or
     "sm", SM activity. A newer version may have others."""
@@ -438,7 +438,7 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
     mfu_note: str | None = None
     """Why there is no MFU, or which peak it was divided by, and whether its operations are an estimate."""
     mfu_estimated: bool = False
-    """Whether the operations are an estimate from the number of parameters; else the script told them."""
+    """Whether the operations are an estimate from the number of parameters; else the script gave them."""
     overhead_seconds: float | None = None
     """What llmtop costs this process a step, estimated from how often it is called and what a call was measured to
     cost; None before that is known."""
@@ -479,9 +479,9 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
     """Median, a step, of how long even the rank that comes last waits from its last gradient to the end of the
     backward pass: communication that nothing hides."""
     new_waits: tuple[StampedWait, ...] = ()
-    """Of stamped steps that were told since the last snapshot, oldest first."""
+    """Of stamped steps received since the last snapshot, oldest first."""
     collectives: tuple[CollectiveCount, ...] = ()
-    """Told only while no step ends and these counts stand still: where it hangs, if it does."""
+    """Set only while no step ends and these counters do not change: where it hangs, if it does."""
     phases_left_out: int = 0
     """Names of phases beside those in `phases`: a monitor takes 128 of a process. A lower bound if very many."""
     metrics_left_out: int = 0
@@ -507,12 +507,12 @@ class StampedWait(msgspec.Struct, frozen=True, kw_only=True):
     index: int
     """The script's own count."""
     seconds: float
-    """From its last gradient to the end of the backward pass, or in all where gradients do not tell (FSDP); by
+    """From its last gradient to the end of the backward pass, or in all where gradients do not show it (FSDP); by
     CUDA events where the training has a GPU, else by the host's clock."""
 
 
 class StuckCommunicator(msgspec.Struct, frozen=True, kw_only=True):
-    """An NCCL communicator in which no rank has called anything between two looks, as NCCL's RAS told it."""
+    """An NCCL communicator in which no rank made a call between two queries of NCCL RAS."""
 
     id: str
     """NCCL's hash of it."""
@@ -539,12 +539,12 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     """`Rank.job` of its ranks."""
     kind: StepKind = "step"
     state: RankState = "running"
-    """Of its ranks that have not ended, the one that most needs a look; "gone" once all have."""
+    """Worst state of the ranks that have not ended; "gone" once all have."""
     launcher: str | None = None
     run_id: str | None = None
     slurm_job_id: str | None = None
     world_size: int | None = None
-    """How many ranks it has on all machines, as its launcher says."""
+    """Number of ranks on all machines, by its launcher."""
     ranks_seen: int = 0
     """How many of them are attached here and have not ended."""
     ranks: tuple[int, ...] = ()
@@ -558,7 +558,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     """Of a training the median of its ranks, which step together; of servers the sum of their requests."""
     tokens_per_s: float | None = None
     samples_per_s: float | None = None
-    """Sums over the ranks seen; None as long as not all of them tell, so that no part is taken for the whole."""
+    """Sums over the ranks seen; None while not all of them report it, so that no part is taken for the whole."""
     overhead_seconds: float | None = None
     """What llmtop costs a step: the most that it costs any of the ranks, for which the others wait."""
     attached_at: float | None = None
@@ -587,7 +587,7 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True):
 
     def is_continuation_of(self, other: Alert) -> bool:
         """Whether it is `other` of another snapshot: what is not known in one of them (the GPU of a training, the
-        training on a GPU, which may end) tells no difference."""
+        training on a GPU, which may end) makes no difference."""
         here, there = (self.gpu, self.pid), (other.gpu, other.pid)
         return self.id == other.id and (
             here == there

@@ -1,4 +1,4 @@
-"""What a GPU kernel computes, told by its name: the only patterns on kernel names there are.
+"""Classes of GPU kernels by name: the only patterns on kernel names in llmtop.
 
 tests/data/kernel_classes.tsv holds the names that these were tried on, each with a class given by hand: what takes
 more than 1 % of the device time in captures of NVIDIA and AMD GPUs, trainings and inference servers.
@@ -26,7 +26,7 @@ KernelKind = Literal[
 all-reduces. "elementwise" includes copies, gathers and changes of layout; "reduction" sorts, scans and pooling."""
 
 _HEAD: Final = 600
-"""Characters that are looked at: parameters repeat the types of the template, over thousands of characters."""
+"""Characters that are matched: parameters repeat the types of the template, over thousands of characters."""
 
 _COLLECTIVE: Final = re.compile(
     # NCCL and RCCL name their device functions ncclKernel_…, ncclDevKernel_…, ncclSymkDevKernel_…, rccl….
@@ -147,23 +147,23 @@ _CARRIERS: Final = re.compile(
     r"|^func_wrapper_t$|[aA]rray$|^TensorIterator|ListMetadata$|^opmath_|^(?:BFloat16|Half|complex|Scalar|Tensor)$"
     r"|^(?:LoadWith|StoreWith)|OffsetCalculator$|^operator$|^compare_"
 )
-"""What stands around the functor that says what is computed."""
+"""Wrappers around the functor that names the computation."""
 
 
 def is_collective(name: str) -> bool:
-    """Whether a kernel moves data between the ranks of a job: an all-reduce and its kin, whoever wrote it."""
+    """Return True if a kernel moves data between ranks: an all-reduce and similar, of any library."""
     return bool(_COLLECTIVE.search(name[:_HEAD]))
 
 
 @functools.lru_cache(maxsize=4096)
 def kind_of(name: str) -> KernelKind:
-    """What a kernel computes.
+    """Return the class of a kernel.
 
     Args:
         name: as recorded, with or without template arguments and parameters; the more, the surer.
 
     Returns:
-        Its class; "other" where the name says nothing.
+        "other" where the name is unknown.
     """
     head = name[:_HEAD]
     if is_collective(head):
@@ -175,7 +175,7 @@ def kind_of(name: str) -> KernelKind:
 
 
 def _kind_of_inductor_kernel(how: str, name: str) -> KernelKind:
-    """The kind of a kernel of torch.compile: how it works says more than the operators fused in it."""
+    """Return the kind of a torch.compile kernel, by its template rather than by its fused operators."""
     if how == "poi":
         return "elementwise"
     if how == "for":

@@ -1,4 +1,4 @@
-"""What a phase or a range does, told by its name: the only patterns on phase names there are.
+"""Roles of phases and ranges by name: the only patterns on phase names in llmtop.
 
 The names are the scripts' and the frameworks'. A name is cut into words first (`get_batch`, `trainDataLoader` and
 "fetch next batch" alike), so that no word is found inside another: `database` is no data, `commit` no collective.
@@ -14,7 +14,7 @@ from typing import Final, Literal
 Role = Literal["step", "input", "h2d", "comm", "sync", "compute", "backward", "optimizer", "other"]
 """What a phase does: "step" is a whole one; "input" waits for or makes the next batch; "h2d" copies to the GPU;
 "comm" waits for other ranks; "sync" waits for the GPU, to print or log; "compute" is the forward pass and all else
-that a step computes; "other" says nothing."""
+that a step computes; "other" is unknown."""
 
 _WORD: Final = re.compile(r"(?i:[hd]2[hd])(?![a-z])|[A-Z]+(?![a-z])\d*|[A-Z]?[a-z]+\d*|\d+")
 _JOINED: Final = {
@@ -106,7 +106,7 @@ _NO_INPUT: Final = _words_like(
     """data parallel | distributed data | data type | data ptr | data structure | (?:up|down) ?load | metadata |
     (?:input|data)(?= (?:proj|projection|norm|embeddings?|layer|grads?|gradients?))"""
 )
-"""What speaks of data or input and waits for neither."""
+"""Words with data or input that mean no wait for either."""
 _LOADS_ELSE: Final = _words_like("(?:load|save) (?:state|checkpoint|ckpt|model|weights)")
 _FRAMEWORKS_INPUT: Final = re.compile(r"^enumerate\(DataLoader\)|dataloader_next|_next_batch|DataLoaderIter", re.I)
 """PyTorch's and Lightning's own ranges around the wait for a batch."""
@@ -115,15 +115,15 @@ _MAY_COUNT: Final = re.compile(r"(?:step|iter|iteration|batch)\W*$", re.I)
 _WARM_UP: Final = _words_like("warm ?up | warm")
 _OPTIMIZER_STEP: Final = re.compile(r"^(optimizer\.step#.*|optim(izer)?([ _.-]?step)?|opt[ _.-]?step)$", re.I)
 _LONGEST_NAME: Final = 200
-"""Characters of a name that are looked at."""
+"""Characters of a name that are matched."""
 _LONGEST_NUMBER: Final = 40
-"""Characters at the end of a name in which its number is looked for."""
+"""Characters at the end of a name in which its number is searched."""
 _COUNTED: Final = re.compile(r"[ _#:=(\[-]*\d+[)\]]?$")
 
 
 def without_number(name: str) -> str:
     """A name without the count at its end: ProfilerStep#7 is ProfilerStep."""
-    # Only the end is looked at: in a name of thousands of digits the pattern would start at each of them.
+    # Only the end is searched: in a name of thousands of digits the pattern would start at each of them.
     head, end = name[:-_LONGEST_NUMBER], name[-_LONGEST_NUMBER:]
     return head + _COUNTED.sub("", end) or name
 
@@ -154,7 +154,8 @@ def _role_of_words(words: str) -> Role:
 
 
 def is_numbered_step(name: str) -> bool:
-    """Whether a range counts steps, whatever else its name says: "decode step 12", but no step of a warm-up."""
+    """Return True if a range counts steps, whatever else is in its name: "decode step 12", but no step of a
+    warm-up."""
     base = without_number(name.rpartition("/")[2][:_LONGEST_NAME])
     if base == name or not _MAY_COUNT.search(base):
         return False

@@ -1,7 +1,7 @@
 """From nsys's report to the SQLite that a trace is read from, and whether that holds what it should.
 
-nsys answers 0 when the disk was full, its importer missing or the report newer than itself, so what it wrote and
-what it said is looked at, not what it answers.
+nsys answers 0 when the disk was full, its importer missing or the report newer than itself, so its output file and
+its messages are checked, not its exit code.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def import_raw(nsys: Nsys, raw: Path) -> Path | None:
 
 
 def export_into(report: Path, folder: Path) -> Path:
-    """Export somebody's report into a folder, by the nsys of this machine; returns the path of the SQLite file.
+    """Export a report into a folder, by the nsys of this machine; returns the path of the SQLite file.
 
     Raises:
         NotPossibleHere: no usable nsys is here, or it hangs.
@@ -121,7 +121,7 @@ def _export(nsys: Nsys, report: Path, sqlite: Path) -> str | None:
 
 
 def _error_line(said: str, report: Path, sqlite: Path) -> str | None:
-    """The first line that tells of an error, the files' own names aside."""
+    """Return the first line with an error, names of files aside."""
     for line in said.splitlines():
         own = line
         for path in (report, sqlite):

@@ -56,8 +56,15 @@ class Nsys:
     def run(self, *arguments: str, seconds: float = COMMAND_SECONDS) -> subprocess.CompletedProcess[str]:
         """Run one command of nsys to its end, with none of this process's streams.
 
+        Args:
+            arguments: after the program's name; the first one is the command.
+            seconds: time limit, after which nsys is killed.
+
+        Returns:
+            The ended command with its output; its exit code is not checked.
+
         Raises:
-            NotPossibleHere: it cannot be started, or is not done after `seconds` (it is then killed).
+            NotPossibleHere: nsys cannot be started, or did not end in time.
         """
         try:
             return subprocess.run(
@@ -101,7 +108,7 @@ class Option:
     """As the command line has it, without the dashes."""
     summary: str
     cost: str
-    """What it costs the training or the person who waits, said before the key is pressed."""
+    """Cost for the training or the waiting person, shown before the key is pressed."""
     at_launch: bool
     """True: only `llmtop run --nsys` can ask for it. False: each capture can."""
 
@@ -149,7 +156,7 @@ def find_nsys(environ: Mapping[str, str] | None = None) -> Nsys:
     """The nsys to use: `$LLMTOP_NSYS`, else the first on PATH, else the newest in NVIDIA's usual places.
 
     Raises:
-        NotPossibleHere: there is none, or none is new enough; the sentence says what to install or set.
+        NotPossibleHere: there is none, or none is new enough; the sentence names what to install or set.
     """
     environ = os.environ if environ is None else environ
     given = environ.get("LLMTOP_NSYS")
@@ -301,7 +308,7 @@ def session_of(pid: int) -> str | None:
     """The id of the nsys session that the process was started in; None when it was in none.
 
     Raises:
-        NotPossibleHere: the process is gone, or belongs to somebody else.
+        NotPossibleHere: the process is gone, or belongs to another user.
     """
     return procfs.environ(pid).get(SESSION_VARIABLE)
 
@@ -323,7 +330,7 @@ def find_session(pid: int) -> tuple[Nsys, Session]:
             "llmtop run --nsys -- COMMAND"
         )
     refusal: NotPossibleHere | None = None
-    for nsys in (_try_find(), *_beside(environ)):
+    for nsys in (_try_find(), *_nsys_beside_injection(environ)):
         if isinstance(nsys, NotPossibleHere):
             refusal = nsys
             continue
@@ -343,7 +350,7 @@ def _try_find() -> Nsys | NotPossibleHere:
         return refusal
 
 
-def _beside(environ: Mapping[str, str]) -> Iterator[Nsys | NotPossibleHere]:
+def _nsys_beside_injection(environ: Mapping[str, str]) -> Iterator[Nsys | NotPossibleHere]:
     """The nsys next to the library that was injected into the process: the very one that launched it."""
     library = environ.get(variable_names.NVTX_INJECTION) or environ.get(variable_names.CUDA_INJECTION)
     beside = Path(library).with_name("nsys") if library else None

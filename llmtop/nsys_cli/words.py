@@ -12,7 +12,7 @@ import re
 _LONGEST = 300
 """Characters of one reason: an error text may have whole events in it."""
 _LINES = 3
-"""Of what is no block: nsys tells the grave last."""
+"""Of single lines the last one: nsys prints the most severe last."""
 _ERROR_TEXT = re.compile(r'Type: ErrorText\s+Value: "((?:[^"\\]|\\.)*)"')
 _MESSAGE = re.compile(r"^\[\S*tag_message\*?\] = (.*)$", re.MULTILINE)
 _WHAT = re.compile(r"^std::exception::what: (.*)$", re.MULTILINE)
@@ -36,7 +36,7 @@ def is_launcher_timeout(output: str) -> bool:
 
 
 def failure_reason(said: str) -> str | None:
-    """Why it failed, in one line; None where it said nothing that a person could use.
+    """Return why it failed, in one line; None without a usable message.
 
     Args:
         said: all that it printed.
@@ -62,7 +62,7 @@ def _readable_line(line: str) -> str:
 
 
 def _exception_text(text: str) -> str:
-    """What the last exception in nsys's output says for people, or what it is called."""
+    """Return the text of the last exception in nsys's output, or its name."""
     found = _MESSAGE.findall(text) or _WHAT.findall(text)
     return str(found[-1]) if found else ""
 

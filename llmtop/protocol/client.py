@@ -39,7 +39,7 @@ _QUEUE_POLL_S = 0.02
 
 
 class SocketFile(NamedTuple):
-    """The socket of a training, by its name: whether anybody listens there is not known yet."""
+    """A training's socket found by its name; whether a process listens there is not known yet."""
 
     path: Path
     pid: int
@@ -51,7 +51,7 @@ class ConnectionClosed(ConnectionError):
 
 
 class NoReply(NotPossibleHere):
-    """Somebody listens but says nothing: a stopped process, or one that has just been asked too often."""
+    """The socket accepts but does not reply: a stopped process, or one that was just queried too often."""
 
     def __init__(self, sentence: str, host_pid: int) -> None:
         super().__init__(sentence)
@@ -82,7 +82,7 @@ def discover(directory: Path, owner: int | None = None) -> list[SocketFile]:
 
 
 def remove_stale(path: Path) -> bool:
-    """Remove a socket that nobody listens on; returns whether it was stale.
+    """Remove a socket without a listening process; return True if it was stale.
 
     A killed process cannot remove its own. Refused means that no process has it open for listening; the pid or,
     where pids of another namespace mean nothing, the age keeps clear of a process between bind() and listen().
@@ -104,9 +104,9 @@ def remove_stale(path: Path) -> bool:
 
 
 def remove_unfinished(directory: Path) -> None:
-    """Remove what processes that have ended left behind and no monitor sees.
+    """Remove files of ended processes that no monitor sees.
 
-    These are sockets that never listened, and files that say that a run has said its line.
+    These are sockets that never listened, and markers of a run that has printed its line.
 
     Raises:
         NotPossibleHere: as `discover`.
@@ -134,13 +134,21 @@ class Connection:
     """One subscribed connection. `receive` and `send` may be called from two threads, each from one."""
 
     hello: wire.Hello
-    """The latest that the training said about itself."""
+    """The training's latest description of itself."""
     host_pid: int
     """The training's pid as this process sees it, from SO_PEERCRED; 0 when it is in a namespace out of sight."""
     uid: int | None
     """Whose process it is, from there as well."""
 
     def __init__(self, channel: socket.socket, path: Path, host_pid: int, uid: int | None = None) -> None:
+        """Take over a connected socket; `connect` is the way to get one.
+
+        Args:
+            channel: connected and non-blocking; closed by `close()`.
+            path: of the training's socket.
+            host_pid: pid of the training in this process's pid namespace; in a container it differs from its own.
+            uid: effective user of the training by SO_PEERCRED; None where unknown.
+        """
         self._socket = channel
         self._framer = wire.Framer()
         self._early: list[wire.FromTraining] = []
@@ -160,14 +168,14 @@ class Connection:
         owner: int | None = None,
         every_ms: int = 0,
     ) -> Connection:
-        """Connect, check who is there, read its Hello and subscribe.
+        """Connect, check the peer, read its Hello and subscribe.
 
         Args:
             path: the socket.
             history: how many finished steps to be sent at once.
             timeout_s: seconds that all of it may take, by the monotonic clock.
-            owner: uid to whom the socket, its folder and the process must belong, no link being followed, for
-                root who looks at another user's; by default a process of this user or of root answers.
+            owner: uid to whom the socket, its folder and the process must belong, no link being followed, for root
+                who monitors another user's; by default a process of this user or of root answers.
             every_ms: how long what is new may wait for what comes after it; 0: it comes within 20 ms.
 
         Raises:
@@ -317,7 +325,7 @@ def _pinned_path(path: Path, owner: int) -> Iterator[Path]:
 
     Raises:
         Closed: there is no such file any more.
-        NotPossibleHere: it or its folder is a link or belongs to somebody else, or it is no socket.
+        NotPossibleHere: it or its folder is a link or belongs to another user, or it is no socket.
     """
     flags = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
     with contextlib.ExitStack() as opened:
@@ -355,7 +363,7 @@ def _connect(channel: socket.socket, path: Path, name: str, deadline: float) -> 
                 channel.connect(os.fspath(path))
                 return
             except BlockingIOError:  # noqa: PERF203 - what takes time here is the wait
-                # The queue of connections is full: a flood of them, or nobody has accepted for a long time.
+                # The queue of connections is full: a flood of them, or none was accepted for a long time.
                 if time.monotonic() >= deadline:
                     raise
                 time.sleep(_QUEUE_POLL_S)

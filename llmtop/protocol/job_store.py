@@ -1,4 +1,4 @@
-"""What a capture of several nodes writes into the store of its own job, and what each node answers there.
+"""Values that a capture of several nodes exchanges through the store of its own job.
 
 All of it is below one prefix, which each start of the job has of its own. `Keys` names the values; each is JSON.
 
@@ -7,8 +7,8 @@ All of it is below one prefix, which each start of the job has of its own. `Keys
     beat/<n>         who asked lives: a number that grows; END: it is over, or called off
     told/<n>/<i>     how node i is with it (`NodeStatus`)
 
-Whoever reaches the store can write there, as into the job itself. A request still names no path that is believed:
-see `Ask.token`.
+Any process that reaches the store can write there, as into the job itself. So no path of a request is trusted: see
+`StoreRequest.token`.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from llmtop.protocol import wire
 
 END = b"end"
 LOST_SECONDS = 15.0
-"""Who has not been heard of for so long, on either side, has gone."""
+"""After this time without a heartbeat the other side counts as gone."""
 STATUS_INTERVAL_SECONDS = 3.0
-"""A node says at least so often that it is there while it is at a request."""
+"""Longest interval between heartbeats of a node at work on a request."""
 
 T = TypeVar("T")
 
 
 class NodeCard(msgspec.Struct, kw_only=True):
-    """A node that hears."""
+    """A node that listens for requests."""
 
     names: list[str]
     """Its names: as the system has it, and as Slurm does where that differs."""
     rank: int
-    """Of the process that hears for it."""
+    """Of the process that listens for it."""
     local_world_size: int | None = None
     """How many ranks there are on it."""
     version: str = ""
@@ -61,8 +61,8 @@ class StoreRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
     file: str = ""
     """Of one rank, within the folder; {rank} stands for the rank."""
     token: str = ""
-    """What the file `TOKEN` in that folder says. A node that reads the same there has the folder too; another one
-    writes where its training stands."""
+    """Content of the file `TOKEN` in that folder. A node that reads the same content shares the folder; another
+    one writes into its training's working directory."""
 
 
 TOKEN = ".asked"
@@ -106,19 +106,19 @@ class Keys:
         self.nodes = f"{prefix}/nodes"
 
     def node(self, number: int) -> str:
-        """Of a `NodeCard`."""
+        """Key of a `NodeCard`."""
         return f"{self._prefix}/node/{number}"
 
     def ask(self, number: int) -> str:
-        """Of an `StoreRequest`."""
+        """Key of a `StoreRequest`."""
         return f"{self._prefix}/ask/{number}"
 
     def beat(self, number: int) -> str:
-        """Of the sign that whoever made that request lives."""
+        """Key of the requester's heartbeat."""
         return f"{self._prefix}/beat/{number}"
 
-    def told(self, number: int, node: int) -> str:
-        """Of a `NodeStatus`."""
+    def status(self, number: int, node: int) -> str:
+        """Key of a `NodeStatus`."""
         return f"{self._prefix}/told/{number}/{node}"
 
 

@@ -10,9 +10,10 @@ _PEERCRED = struct.Struct("3i")  # pid, uid, gid of struct ucred
 
 
 def peer_credentials(connection: socket.socket) -> tuple[int, int]:
-    """The (pid, uid) of the process at the other end, as this process's namespaces see it.
+    """Return (pid, uid) of the process at the other end, in this process's namespaces.
 
-    On the connecting side that is whoever called listen(). A pid of 0 means that it is not visible from here.
+    On the connecting side that is the process that called listen(). A pid of 0 means that it is not visible from
+    here.
     """
     raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEERCRED.size)
     pid, uid, _ = _PEERCRED.unpack(raw)
@@ -20,5 +21,5 @@ def peer_credentials(connection: socket.socket) -> tuple[int, int]:
 
 
 def peer_allowed(uid: int) -> bool:
-    """Whether a peer of that uid may be spoken to: the same user, or root."""
+    """Return True if a peer of that uid is trusted: the same user, or root."""
     return uid in (os.geteuid(), 0)

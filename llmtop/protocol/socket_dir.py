@@ -38,7 +38,7 @@ def runtime_dir(uid: int | None = None) -> Path:
 
 
 def user_folder(uid: int) -> Path:
-    """A user's own, where no `$LLMTOP_DIR` says otherwise."""
+    """A user's own directory, where `$LLMTOP_DIR` is not set."""
     return Path("/tmp") / f"llmtop-{uid}"
 
 

@@ -1,8 +1,8 @@
 """A client of torch's TCPStore without torch: five questions, over one socket that never blocks.
 
-torch's own client prints a C++ stack trace into the training's log when the server goes while a thread asks it,
-and its `get` waits until there is a value. This one waits `seconds` at most, in a poll of its own, says nothing to
-anybody, and asks only what is answered at once. The bytes are those of torch 2.2 and later, of both its servers: a
+torch's own client prints a C++ stack trace into the training's log when the server ends during a query, and its
+`get` waits until there is a value. This one waits `seconds` at most, in a poll of its own, prints nothing, and
+sends only requests that are answered at once. The bytes are those of torch 2.2 and later, of both its servers: a
 request is a byte that names it and what it is about, little-endian; a text has its length in 8 bytes before it.
 """
 
@@ -30,13 +30,20 @@ Make = Callable[[int, int], socket.socket]
 
 
 class StoreError(Exception):
-    """The server has gone, does not answer in time, or says what no TCPStore says; the connection is of no use."""
+    """The server has gone, does not answer in time, or is no TCPStore; the connection is useless."""
 
 
 class TcpStore:
     """One connection to a server. For one thread."""
 
     def __init__(self, channel: socket.socket, seconds: float) -> None:
+        """Take over a connected socket; `connect` is the way to get one.
+
+        Args:
+            channel: connected to the TCPStore of the job.
+            seconds: the longest wait for one reply. Later the connection is useless, since a late reply would be
+                taken for that of the next request.
+        """
         self._channel = channel
         self._seconds = seconds
 
@@ -50,7 +57,7 @@ class TcpStore:
             make: makes the socket, of a family and a type.
 
         Raises:
-            StoreError: nobody answers there.
+            StoreError: no server answers there.
         """
         host, _, port = address.rpartition(":")
         try:

@@ -2,8 +2,8 @@
 
 The training process listens on ``<pid>-<8 hex>.sock`` in the directory of `llmtop/protocol/socket_dir.py`. A frame
 is a 4-byte little-endian length and that many bytes of msgpack, one tagged message a frame, at most `MAX_FRAME`
-bytes. The process speaks first (`Hello`); a monitor answers with `Subscribe` and is then sent the history and
-every step as it finishes.
+bytes. The process sends first (`Hello`); a monitor answers with `Subscribe` and is then sent the history and every
+step as it finishes.
 
 Both sides check with SO_PEERCRED that the other belongs to the same user or to root. What a newer side adds
 (fields, message types within one `PROTOCOL`) an older one ignores.
@@ -30,7 +30,8 @@ MAX_FRAME = 1 << 20
 UNFINISHED_NAME = re.compile(r"^(?P<pid>[1-9]\d{0,9})-(?:[0-9a-f]{8}|try)\.new$")
 """Of a socket that does not listen yet, and of one that is made to see whether that can be done."""
 MESSAGE_PRINTED_NAME = re.compile(r"^(?P<pid>[1-9]\d{0,9})-[0-9a-f]{8}\.told$")
-"""Of the empty file that says that a process of a run has said its line; the pid is that of `llmtop run`."""
+"""Name of the empty file that marks that a process of a run has printed its line; the pid is that of `llmtop
+run`."""
 SOCKET_NAME = re.compile(r"^(?P<pid>[1-9]\d{0,9})-(?P<token>[0-9a-f]{8})\.sock$")
 
 T_co = TypeVar("T_co", covariant=True)
@@ -38,7 +39,7 @@ _LENGTH = struct.Struct("<I")
 
 
 class Launch(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """How a training process was started: what all ranks of its run have in common. Empty is what nobody says."""
+    """How a training process was started: facts that all ranks of its run have in common; "" where unknown."""
 
     program: str = ""
     """The script: "train.py"."""
@@ -87,7 +88,7 @@ class Hello(msgspec.Struct, tag="hello", kw_only=True):
     flops_per_token: float | None = None
     """Floating-point operations, forward and backward, on this process."""
     flops_estimated: bool = False
-    """Whether hooks made `flops_per_token` of the number of parameters; else the script told it."""
+    """Whether hooks made `flops_per_token` of the number of parameters; else the script gave it."""
     flops_unknown: str | None = None
     """Why hooks, which have seen the model, could make none of it: "25 M of 7 B parameters are frozen"."""
     dtype: str | None = None
@@ -115,7 +116,7 @@ class Hello(msgspec.Struct, tag="hello", kw_only=True):
     note: str | None = None
     """A sentence for the person at the screen: what cannot be seen, and why."""
     store: JobStore | None = None
-    """None where the ranks have not met by one that llmtop can speak with, or are all on this node."""
+    """None where the ranks use no store that llmtop supports, or are all on this node."""
 
 
 class PhaseTime(msgspec.Struct, array_like=True, gc=False):
@@ -176,8 +177,8 @@ class GpuTime(msgspec.Struct, array_like=True):
     phases: list[tuple[str, int]] = []
     """Each phase, by its path, with its time on the stream in ns."""
     host_paced_ns: int = 0
-    """Of that, time in which the GPU kept up with the host from boundary to boundary: it was busy for some of
-    it and idle between kernels, and events cannot tell how much of each. Large when launch-bound."""
+    """Of that, time in which the GPU kept up with the host from boundary to boundary: it was busy for some of it
+    and idle between kernels, and events cannot resolve the shares. Large when launch-bound."""
 
 
 class GpuTimes(msgspec.Struct, tag="gpu", kw_only=True):
@@ -202,7 +203,7 @@ class Memory(msgspec.Struct, tag="memory", kw_only=True, omit_defaults=True):
 
 class Alive(msgspec.Struct, tag="alive", kw_only=True):
     """From the training: no step has ended for a while, but it works: a phase began, a batch of a validation was
-    asked for. Sent when somebody subscribes and every few seconds, if there is such work."""
+    asked for. Sent at a subscription and every few seconds, if there is such work."""
 
     ago_ns: int = 0
     """How long before this message the last of it was seen."""
@@ -260,7 +261,7 @@ class Arrivals(msgspec.Struct, tag="arrivals", kw_only=True):
     group: str = ""
     """The same in all ranks of a job that do the same work and can be compared with each other."""
     clock: str = ""
-    """Names the CLOCK_MONOTONIC that `host_ns` is by: of one boot of one machine. Empty: nobody knows."""
+    """Names the CLOCK_MONOTONIC that `host_ns` is by: of one boot of one machine. "": unknown."""
 
 
 class Overhead(msgspec.Struct, tag="overhead", kw_only=True):
@@ -274,10 +275,10 @@ class Outside(msgspec.Struct, tag="outside", kw_only=True):
     """From the training: what the host did in no phase in the last second or so; by looking at it now and then."""
 
     over_ns: int = 0
-    """How long it was looked at, in phases or not."""
+    """How long it was sampled, in phases or not."""
     found: dict[str, int] = {}
-    """What it did in no phase, in words, and for how long in ns: each look stands for the time since the one
-    before."""
+    """What it did outside of phases, in words, and for how long in ns: each sample stands for the time since the
+    one before."""
     judged_ns: int | None = None
     """For how long it was told whether the host waits for its GPU, in phases or not; None where it was not."""
     waited: dict[str, int] = {}
@@ -367,7 +368,7 @@ class SampledStack(msgspec.Struct, array_like=True):
     frames: list[int]
     """Their places in `StacksSeen.frames`, outermost first."""
     looks: int = 1
-    """At how many looks it was seen."""
+    """Number of samples with this stack."""
 
 
 class SampledStacks(msgspec.Struct, tag="stacks_seen", kw_only=True, omit_defaults=True):
@@ -375,7 +376,7 @@ class SampledStacks(msgspec.Struct, tag="stacks_seen", kw_only=True, omit_defaul
 
     id: str
     refused: str = ""
-    """Why it did not look."""
+    """Why it did not sample."""
     looks: int = 0
     frames: list[SampledFrame] = []
     threads: list[SampledThread] = []
@@ -457,20 +458,20 @@ class OpRanges(msgspec.Struct, tag="op_ranges", kw_only=True, omit_defaults=True
 
 
 class SampleStacks(msgspec.Struct, tag="look_at_stacks", kw_only=True, omit_defaults=True):
-    """From the monitor: look at the stacks of all your threads, again and again for a while, and tell them.
+    """From the monitor: sample the stacks of all threads for a while and send them.
 
-    It ends early with `StopSampling`, and with nothing told when this connection ends.
+    It ends early with `StopSampling`, and without a reply when this connection ends.
     """
 
     id: str
     seconds: float = 0.0
-    """For how long at most; 0 for one look."""
+    """Longest duration in seconds; 0 for one sample."""
     rate_hz: float = 20.0
-    """Looks a second."""
+    """Samples per second."""
 
 
 class StopSampling(msgspec.Struct, tag="enough_stacks", kw_only=True):
-    """From the monitor: tell now what was seen."""
+    """From the monitor: send the samples now."""
 
     id: str
 

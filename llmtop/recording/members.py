@@ -49,7 +49,7 @@ MEMBER_BEGINS = _begins(HEAD_BYTES)[:10]
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True):
-    """What a recording says about itself, in its first member."""
+    """Header of a recording, in its first member."""
 
     magic: str = MAGIC
     format: int = FORMAT
@@ -64,14 +64,14 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Head(NamedTuple):
-    """What the head of a member says about it."""
+    """Head of a member."""
 
     head_bytes: int
     """From the beginning of the member to its deflated data."""
     packed: int
     """Bytes of deflated data."""
     first: float
-    """Unix seconds of its first snapshot, had nobody set the wall clock since the recording began."""
+    """Unix seconds of its first snapshot, without any setting of the wall clock since the recording began."""
     last: float
     """Unix seconds of its last snapshot, in the same way."""
     number: int
@@ -121,7 +121,8 @@ def pack(lines: bytes, first: float, last: float, number: int, effort: int = 6) 
 
 
 def head_at(file: BinaryIO, offset: int, size: int) -> Head | None:
-    """What the head of the member at byte `offset` says, in a file of `size` bytes; None where no whole one is."""
+    """Return the head of the member at byte `offset` of a file of `size` bytes; None where there is no whole
+    one."""
     file.seek(offset)
     raw = file.read(HEAD_BYTES)
     head_bytes = _HEADS.get(raw[: _GZIP.size])
@@ -136,7 +137,14 @@ def head_at(file: BinaryIO, offset: int, size: int) -> Head | None:
 
 
 def is_head_doubtful(file: BinaryIO, offset: int, head: Head, size: int) -> bool:
-    """Whether a head without a checksum gives a length behind which no member begins and the file does not end."""
+    """Return True if a head without a checksum leads to no place where a member begins or the file ends.
+
+    Args:
+        file: seekable; its position is moved.
+        offset: byte offset of the head in the file.
+        head: as read; one with a checksum is never doubtful.
+        size: bytes of the whole file.
+    """
     end = offset + head.head_bytes + head.packed + _TRAILER.size
     if head.head_bytes == HEAD_BYTES or end == size:
         return False
@@ -160,7 +168,7 @@ def has_similar_beginning(piece: bytes) -> bool:
 
 
 def salvage(file: BinaryIO, offset: int) -> tuple[int, int, bytes] | None:
-    """What is in the member at byte `offset`, whose head is damaged: its data says itself where it ends.
+    """What is in the member at byte `offset`, whose head is damaged: its data shows where it ends.
 
     Returns:
         Bytes of its head, bytes of its deflated data, and its lines; None if the data is not whole either.

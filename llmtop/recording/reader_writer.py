@@ -1,8 +1,8 @@
 """A recording: a stream of snapshots in a file.
 
 The file is a series of gzip members (`llmtop/recording/members.py`), so `zcat` shows it: first one JSON object
-that says what it is (`Header`), then snapshots, one JSON object a line, some of them to a member. A reader can
-seek, and a recorder that is killed loses only the member that it had not yet written.
+that describes it (`Header`), then snapshots, one JSON object a line, some of them to a member. A reader can seek,
+and a recorder that is killed loses only the member that it had not yet written.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Writer:
             overwrite: write over one that exists.
             file: an empty one that is open already and has no name any more; closed by `close()`.
             effort: of the packing, 1 to 9.
-            environment: what the header says of where it is made.
+            environment: facts of the machine for the header.
 
         Raises:
             UnusableInput: it exists and `overwrite` is not set, or it is no file that keeps what is written.
@@ -106,7 +106,7 @@ class Writer:
 
     def _create_file(self, overwrite: bool) -> io.FileIO:
         if self.path.is_fifo() or self.path.is_socket():
-            raise _discards_writes(self.path)  # opening a FIFO would wait until somebody reads
+            raise _discards_writes(self.path)  # opening a FIFO would wait for a reader
         try:
             return io.FileIO(self.path, "w" if overwrite else "x")
         except FileExistsError:
@@ -258,7 +258,7 @@ class Reader:
         return sum(member.number for member in self.members)
 
     def refresh(self) -> bool:
-        """Look for members that were written since; returns whether there are new ones."""
+        """Search for members that were written since; returns True if there are new ones."""
         known = len(self.members)
         self._cut = 0
         size = os.fstat(self._file.fileno()).st_size
@@ -312,14 +312,14 @@ class Reader:
                     return at + found
                 found = piece.find(MEMBER_BEGINS, found + 1)
             at += max(len(piece) - len(MEMBER_BEGINS), 1)
-            # What is not whole yet is looked at again.
+            # An incomplete member is read again later.
             self._searched = min(at, size - MAX_MEMBER_BYTES)
         return None
 
     def snapshots(self, start: float = 0.0, first_member: int | None = None) -> Iterator[tuple[float, Snapshot]]:
         """Yield (position in seconds, snapshot) from the first at or after `start`, until the end known now.
 
-        What cannot be unpacked or decoded is left out, and `damage` says so.
+        What cannot be unpacked or decoded is left out, and `damage` reports it.
 
         Args:
             start: position in seconds.
@@ -420,7 +420,7 @@ class Reader:
         raise UnusableInput(f"{self.path} is not a recording of llmtop (llmtop record FILE writes one)")
 
     def _inferred_header(self) -> Header:
-        """A header with what the first snapshot tells, in place of one that cannot be read."""
+        """Return a header made of the first snapshot, in place of one that cannot be read."""
         first = next((snapshot for _, snapshot in self.snapshots()), None)
         if first is None:
             return Header(created=self.members[0].first if self.members else 0.0)

@@ -1,4 +1,4 @@
-"""The time of snapshots by a clock that nobody sets.
+"""The time of snapshots by the monotonic clock.
 
 A snapshot has two: `time`, the wall clock's, which is shown, and `monotonic`, by which everything that lasts is
 measured. A snapshot that has the first alone, as those of the shipped demo, is placed by it.
@@ -12,7 +12,7 @@ _ANOTHER_BOOT_SECONDS = 1.0
 
 
 class MonotonicTime:
-    """Unix time of the snapshots of one stream as it would be had nobody set the wall clock since the first."""
+    """Return the unix time of each snapshot of a stream, without any setting of the wall clock since the first."""
 
     def __init__(self) -> None:
         self._first: Snapshot | None = None

@@ -1,10 +1,9 @@
 """Taking secrets out of what goes into a file: command lines, addresses, package lists, a diff.
 
 A secret is known by what stands beside it (a name, a scheme, a header), by its own form (the prefixes that
-services give their keys), or by being random: pairs of letters and digits that no word, path or number has.
-What is found is replaced by `MASK`. Where it cannot be told, a file rather lacks a word than holds a secret;
-paths, numbers, hashes that are called so, and what is written in words stay. Each pattern takes time in
-proportion to the text.
+services give their keys), or by being random: pairs of letters and digits that no word, path or number has. What
+is found is replaced by `MASK`. In doubt a word is removed rather than a secret kept; paths, numbers, hashes that
+are called so, and what is written in words stay. Each pattern takes time in proportion to the text.
 """
 
 from __future__ import annotations
@@ -169,7 +168,7 @@ def words_without_secrets(words: Sequence[str]) -> list[str]:
 
 
 def variable_without_secrets(name: str, value: str) -> str:
-    """The value of an environment variable: `MASK` where its name says that it is a secret."""
+    """Return the value of an environment variable; `MASK` where its name marks a secret."""
     return MASK if _is_secret(name, value) else without_secrets(value)
 
 
@@ -216,7 +215,7 @@ def _is_secret(name: str, value: str) -> bool:
 
 
 def _is_code(value: str) -> bool:
-    """Whether a value says where a secret comes from; the pattern is linear in text of one line alone."""
+    """Whether a value names the source of a secret; the pattern is linear in text of one line alone."""
     return "\n" not in value and _CODE.match(value) is not None
 
 
@@ -342,7 +341,7 @@ def _is_base64(word: str) -> bool:
 
 
 def _names_a_hash(before: str, word: str) -> bool:
-    """Whether what stands before a word, or its beginning, says that it is a hash, and so no secret."""
+    """Whether the text before a word, or its beginning, marks it as a hash, and so as no secret."""
     if before.endswith("@") or re.match(r"(?:sha\d+|md5)[-_]", word) or re.match(r"[0-9a-f]{6,40}\.\.", word):
         return True
     name = re.search(r"([A-Za-z_][\w-]*)[\"']?[\s:=@#(]*[\"']?$", before)

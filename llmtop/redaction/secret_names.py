@@ -9,10 +9,10 @@ from typing import Final
 
 
 class Strength(Enum):
-    """What the name of a value says about it."""
+    """Classes of values by their names."""
 
     SECRET = "secret"
-    """The value is a secret, whatever it looks like."""
+    """The value is a secret, whatever its form."""
     LIKELY = "likely"
     """The value is a secret if it is no word, number or path."""
     UNKNOWN = "unknown"
@@ -96,7 +96,7 @@ _WORDS: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 
 @lru_cache(maxsize=8192)
 def strength_of(name: str) -> Strength:
-    """Return what a name says about its value.
+    """Return the class of a value by its name.
 
     Args:
         name: of an option, a variable, a field or a header; marks around it do not count.

@@ -15,7 +15,7 @@ from llmtop.report_kinds.text_kind import TextKind
 from llmtop.system.inputs import Limits
 
 KINDS: tuple[ReportKind, ...] = (MemoryKind(), StacksKind(), KernelsKind(), TextKind(), StepsKind())
-"""In the order in which they look at a path. `StepsKind` refuses what none of them knows."""
+"""In the order in which they examine a path. `StepsKind` refuses what none of them knows."""
 _BY_NAME = {kind.name: kind for kind in KINDS}
 
 
@@ -48,7 +48,21 @@ def read_document(paths: Sequence[Path], options: ReadOptions, command: str = "r
 
 
 def compare_documents(before: Path, after: Path, limits: Limits, fail_over: float | None) -> ReportComparison:
-    """Compare two of one kind; arguments and errors as `ReportKind.compare`."""
+    """Compare two documents of one kind.
+
+    Args:
+        before: a capture, a recording or a report.
+        after: the other one.
+        limits: how much memory and time the files may take.
+        fail_over: percent of the step time that the user wants checked; None: not asked for.
+
+    Returns:
+        The comparison by the first kind that knows the two.
+
+    Raises:
+        UnusableInput: one cannot be read, kinds are mixed or cannot be compared, or there is no step time to
+            check.
+    """
     for kind in KINDS:
         found = kind.compare(before, after, limits, fail_over)
         if found is not None:

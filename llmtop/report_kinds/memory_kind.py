@@ -37,7 +37,20 @@ class MemoryKind(ReportKind):
     def compare(
         self, before: Path, after: Path, limits: Limits, fail_over: float | None
     ) -> ReportComparison | None:
-        """Find what grew from one snapshot to the other."""
+        """Find what grew from one memory snapshot to the other.
+
+        Args:
+            before: a snapshot.
+            after: a later one of the same program.
+            limits: how much memory and time the files may take.
+            fail_over: must be None: a memory snapshot has no step time.
+
+        Returns:
+            None where neither is a memory snapshot.
+
+        Raises:
+            UnusableInput: only one is a memory snapshot, one is damaged, or `fail_over` is given.
+        """
         from llmtop.memory.files import memory_files
 
         first, second = memory_files([before]), memory_files([after])

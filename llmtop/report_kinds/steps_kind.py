@@ -38,7 +38,17 @@ class StepsKind(ReportKind):
         return _StepsDocument(report, page=options.html)
 
     def compare(self, before: Path, after: Path, limits: Limits, fail_over: float | None) -> ReportComparison:
-        """Compare two step by step."""
+        """Compare two runs step by step; the last kind, so it refuses what no other knows.
+
+        Args:
+            before: a capture, a recording or a report.
+            after: the other one.
+            limits: how much memory and time the files may take.
+            fail_over: percent of the step time that the user wants checked; None: not asked for.
+
+        Raises:
+            UnusableInput: one cannot be read, or `fail_over` is given and one has no whole steps.
+        """
         from llmtop.analysis.load_report import load_report
         from llmtop.compare.compare import compare_reports
 

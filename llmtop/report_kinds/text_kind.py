@@ -18,9 +18,9 @@ class TextKind(ReportKind):
     screen = "ReportScreen"
 
     def read(self, paths: Sequence[Path], options: ReadOptions) -> ReportDocument | None:
-        """Return None: that a capture has nothing but text is known only once its trace was looked for.
+        """Return None: that a capture has nothing but text is known only after the search for its trace.
 
-        `StepsKind` looks for it, and returns a `TextDocument` where there is none.
+        `StepsKind` does this, and returns a `TextDocument` where there is none.
         """
         return None
 

@@ -1,4 +1,4 @@
-"""The live rules, as data: what must hold, for how long, how it is told, and where its threshold comes from."""
+"""The live rules, as data: condition, hold time, wording, and the source of each threshold."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def is_waiting(count: CollectiveCount) -> bool:
 
 
 def find_hang(job: JobState) -> Hang | None:
-    """Who waits, and for whom; None where no rank waits in a collective whose count stands still.
+    """Return the waiting ranks and the rank they wait for; None where no rank waits in a stuck collective.
 
     A rank may be behind because it waits itself, in another group for a third one: the one to name is behind and
     waits nowhere.
@@ -70,13 +70,13 @@ def _is_hung(job: JobState, is_raised: bool) -> bool:
         return False  # `stalled` names those, and why
     seen = sum(bool(_counts(state)) for state in job.ranks)
     if hang.behind is None and seen < job.world_size:
-        return False  # it may be one that is not seen from here, or that has told nothing yet
+        return False  # the missing rank may be on another node, or not attached yet
     # The first rank often validates or saves alone while the others wait for it.
     return hang.behind is None or not is_still_doing_other_work(hang.behind)
 
 
 def has_known_culprit(job: JobState) -> bool:
-    """Whether the ranks' own counts tell who is behind."""
+    """Whether the ranks' own counters show which rank is behind."""
     hang = find_hang(job)
     return hang is not None and hang.behind is not None
 
@@ -114,7 +114,7 @@ def _hang_summary(hang: Hang, seconds: float | None) -> str:
     if hang.behind is None:
         return f"{since}: all {len(hang.waiting)} ranks wait in {what}, and it does not end."
     state = hang.behind
-    where = f" ({state.where})" if state.where else ""
+    where = f" ({state.location})" if state.location else ""
     others = f"{len(hang.waiting)} other rank{'s wait' if len(hang.waiting) != 1 else ' waits'}"
     return f"{since}: {state.label}{where} has not called {what}, its last is {hang.reached}; {others} in it."
 
@@ -152,7 +152,7 @@ HUNG_COLLECTIVE: Final = Rule[JobState](
 )
 
 
-# ---- as NCCL tells it, of ranks that are attached or not, on whatever node ----
+# ---- by NCCL RAS: attached and unattached ranks, on all nodes ----
 
 
 def _is_communicator_stuck(state: CommunicatorState, is_raised: bool) -> bool:

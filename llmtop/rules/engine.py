@@ -1,13 +1,13 @@
 """Rules over a stream of snapshots: each snapshot comes back with the alerts that hold at its time.
 
-Time is the snapshots' own, so a replay is judged as the live run was; and of their two clocks the one that nobody
-sets, so that a wall clock that is set makes no alert older, younger, or new. State is bounded: one small object a
-GPU, a rank and a pending alert, the last `STEPS_KEPT` steps of a rank, and three seconds of a GPU's values.
+Time is the snapshots' own, so a replay is judged as the live run was; and of their two clocks the monotonic one,
+so that setting the wall clock makes no alert older, younger, or new. State is bounded: one small object a GPU, a
+rank and a pending alert, the last `STEPS_KEPT` steps of a rank, and three seconds of a GPU's values.
 
 One alert a cause: a rule names the alerts that explain it (`Rule.covered_by`). While one of those is up for the
 same GPU, process or job, the rule is not shown and starts its hold afresh afterwards. So a GPU that waits in a
 hung collective is `low_power_full_util` for as long as only GPUs are known; once attached ranks show that the job
-is stalled, `stalled` says it instead and names who holds it up.
+is stalled, `stalled` replaces it and names the rank that holds the job up.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ Subject = TypeVar("Subject", bound=_RuleSubject)
 
 
 class _RuleEvaluation(NamedTuple):
-    """One look at a rule that holds, is about to, or did a moment ago."""
+    """One evaluation of a rule that holds, is pending, or has just been cleared."""
 
     id: AlertId
     covered_by: frozenset[AlertId]
@@ -93,7 +93,7 @@ class Rules:
         """Judge from the beginning.
 
         Args:
-            off: ids of alerts that are not told; they still explain others. None: those that the user has set.
+            off: ids of alerts that are not shown; they still explain others. None: those of the configuration.
         """
         self._off = frozenset(limits.CONFIGURED.off if off is None else off)
         self._reset()
@@ -223,7 +223,8 @@ class Rules:
         return shown
 
     def _describe_raised(self, evaluations: list[_RuleEvaluation]) -> list[tuple[_RuleEvaluation, AlertText]]:
-        """What those that are up say. On the way down it is what they said last: the numbers of now deny it."""
+        """Alerts of the raised rules. While an alert clears, it keeps its last numbers: the current ones no longer
+        support it."""
         before = self._last_texts
         raised = [evaluation for evaluation in evaluations if evaluation.hold.is_raised]
         self._last_texts = {
@@ -276,7 +277,7 @@ def _is_covered(evaluation: _RuleEvaluation, evaluations: list[_RuleEvaluation])
 
 
 def _alert(evaluation: _RuleEvaluation, alert_text: AlertText, clock_shift: float) -> Alert:
-    """The alert of a look; `set_by` seconds the wall clock was set since what it says began."""
+    """Return the alert of an evaluation; `set_by`: seconds by which the wall clock was set since it began."""
     gpu, pid = (alert_text.subject_rank or evaluation.subject).alert_target()
     return Alert(
         id=evaluation.id,

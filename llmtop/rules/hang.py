@@ -21,11 +21,11 @@ class BlockingRank(NamedTuple):
 
 
 OTHER_WORK_MAX_AGE_SECONDS: Final = 60.0
-"""Work that was seen so lately is of now; a training that does any tells of it every 5 s."""
+"""Work seen within this time is current; a training at work reports it every 5 s."""
 
 
 OTHER_WORK_REPORT_SECONDS: Final = 8.0
-"""Work that goes on is told of every 5 s; so much later it is over, or one forward pass takes longer than 3 s."""
+"""Work is reported every 5 s. After this time it is over, or one forward pass takes longer than 3 s."""
 ACTIVE_CPU_PCT: Final = 20.0
 """Percent of a core; NCCL's and llmtop's own threads take a few in a rank that sleeps."""
 ACTIVE_BYTES_PER_S: Final = 1e6
@@ -58,7 +58,7 @@ def is_doing_other_work(state: RankState) -> bool:
 
 
 def is_still_doing_other_work(state: RankState) -> bool:
-    """Whether a rank at other work still does it: told of just now, or by what its process and its GPU do.
+    """Return True if a rank that was at other work still is: by its last report, or by its process and its GPU.
 
     A rank that hangs after its forward pass was at work as well, and then sleeps in a lock, a read or a wait.
     """
@@ -79,7 +79,7 @@ def _is_active(state: RankState) -> bool:
 
 
 def find_blocking_rank(job: JobState) -> BlockingRank | None:
-    """Who holds a stalled job up, or None where nothing tells.
+    """Return the rank that holds a stalled job up; None where nothing distinguishes it.
 
     In this order: a rank that is stopped or has exited; the one whose step is behind all others'; the one whose
     GPU is idle while every other's spins in a collective at idle power.
@@ -176,7 +176,7 @@ def _stalled_alert(job: JobState) -> AlertText:
 def _stalled_summary(
     named: RankState, found: BlockingRank | None, waiting: list[RankState], seconds: float | None, works: bool
 ) -> str:
-    where = f" ({named.where})" if named.where else ""
+    where = f" ({named.location})" if named.location else ""
     since = "No step" if seconds is None else f"No step for {fmt.duration(float(round(seconds)))}"
     if found:
         others = f"{len(waiting)} other rank{'s wait' if len(waiting) != 1 else ' waits'}" if waiting else ""

@@ -1,7 +1,7 @@
 """Rules about hosts that cannot keep the GPU at work: they launch too slowly, or wait for it again and again.
 
-Both rest on how idle the GPU is believed to be (`llmtop.model.gpu_busy`). Which of the two it is, the host tells:
-where it stands in calls that wait for the GPU, or in a phase named so, it synchronises.
+Both use the idle share of `llmtop.model.gpu_busy`. The host decides which of the two it is: if it is mostly in
+calls that wait for the GPU, or in a phase named so, it is synchronization.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def _outside_wait_pct(state: RankState) -> float:
 
 
 def _is_gpu_starved(state: RankState, steps: list[StepCosts], is_raised: bool) -> bool:
-    """Whether the GPU has too little to do; by its activity alone where nobody can tell how idle it is."""
+    """Return True if the GPU has too little to do; by its SM activity alone where the idle share is unknown."""
     gpu, idle = state.gpu, _unexplained_idle(state, steps)
     if gpu is None or not gpu.util_pct:
         return False
@@ -230,7 +230,7 @@ def _sync_bound_alert(state: RankState) -> AlertText:
     named = host_share_pct(steps, ("sync",))
     evidence["waiting_calls_pct"] = found
     where, share, of = f" ({total_seconds(steps)})", max(named, found or 0.0), f"the {total_seconds(steps)}"
-    if found is not None and found >= named:  # by looks over the window of the rank's own figures
+    if found is not None and found >= named:  # by stack samples over the window of the rank's figures
         where, of = "", f"a {step_noun(state)}"
         if wait is not None:
             evidence |= {"call": wait.what, "call_seconds": wait.seconds}

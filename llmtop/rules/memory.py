@@ -18,7 +18,7 @@ GROWTH_PCT: Final = limits.CONFIGURED.memory_growth.memory_pct or 1.0
 _GROWTH_BYTES: Final = 256 << 20
 _SOON_SECONDS: Final = 600.0
 _AT_ONCE_SECONDS: Final = 300.0
-"""A rise of some 20 s is told where the GPU would be full in so long: three minutes of looking on are too many."""
+"""A rise of 20 s raises the alert if the GPU would be full within this time; else three minutes are observed."""
 
 
 def used_pct(gpu: GpuState | None) -> float | None:
@@ -44,7 +44,7 @@ def _pressure_alert(state: RankState) -> AlertText:
         return _out_of_memory_alert(state)
     used, gpu, failures = used_pct(state.gpu), state.gpu, state.memory.failures
     total = gpu.gpu.mem_total_bytes if gpu else None
-    where = f" ({state.where})" if state.where else ""
+    where = f" ({state.location})" if state.location else ""
     held = "" if used is None else f"; {fmt.percent(used, 1)} of {fmt.size(total)} in use"
     label = state.label[0].upper() + state.label[1:]
     return AlertText(
@@ -68,7 +68,7 @@ def _pressure_alert(state: RankState) -> AlertText:
 
 
 def _out_of_memory_alert(state: RankState) -> AlertText:
-    where = f" ({state.where})" if state.where else ""
+    where = f" ({state.location})" if state.location else ""
     label = state.label[0].upper() + state.label[1:]
     return AlertText(
         severity="critical",
@@ -115,7 +115,7 @@ def _growth(state: RankState) -> MemoryRise | None:
 
 
 def _seconds_left(state: RankState, growth: MemoryRise | None) -> float | None:
-    """Until the GPU is full at this rate; None where that cannot be told."""
+    """Return the seconds until the GPU is full at this rate; None where unknown."""
     total = state.gpu.gpu.mem_total_bytes if state.gpu else None
     held, rate = state.rank.memory_allocated_bytes, growth.bytes_per_second if growth else None
     return max(total - held, 0) / rate if total is not None and held is not None and rate else None
@@ -131,7 +131,7 @@ def _growth_alert(state: RankState) -> AlertText:
     a_step = rise / growth.steps if growth and growth.steps else None
     total = state.gpu.gpu.mem_total_bytes if state.gpu else None
     left = _seconds_left(state, growth)
-    where = f" ({state.where})" if state.where else ""
+    where = f" ({state.location})" if state.location else ""
     when = f"; full in about {fmt.duration(left)} at this rate" if left is not None else ""
     label = state.label[0].upper() + state.label[1:]
     return AlertText(

@@ -1,7 +1,7 @@
-"""The rule for time that goes into nothing that the training names: neither a phase of its own nor one of hooks.
+"""The rule for untimed parts of the step: neither in a phase of the script nor in one of the hooks.
 
-It is by the host's clock, from start to start of whole steps. What the host did then is known by looks at it now
-and then, so each cause has its own advice.
+It is by the host's clock, from start to start of whole steps. Stack samples show what the host did then, so each
+cause has its own advice.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ OUTSIDE_PCT: Final = limits.threshold_pair(limits.CONFIGURED.outside.step_pct, (
 IDLE_PCT: Final = (5.0, 4.0)
 """Of the time: a GPU that is known to be idle for less is kept at work, whatever its host does between phases."""
 LEAST_STEPS: Final = 20
-"""After warm-up: what is done once at the beginning is nobody's habit."""
+"""After warm-up: one-time work at the beginning is not counted."""
 MAIN_PCT: Final = 25.0
 """Of the time outside, from which a cause is named."""
 
@@ -65,7 +65,7 @@ _DEFAULT_ADVICE: Final = 'press s for the stack there; with llmtop.phase("…"):
 
 
 def _share_pct(state: RankState) -> float | None:
-    """Percent of the mean step outside of phases; None where that cannot be told, or not yet."""
+    """Return the untimed share of the mean step in percent; None while unknown."""
     rank = state.rank
     outside, mean = finite_or_none(rank.outside_seconds), finite_or_none(rank.step_seconds_mean)
     if outside is None or not mean or not rank.phases:
@@ -74,7 +74,7 @@ def _share_pct(state: RankState) -> float | None:
 
 
 def _rare_pct(state: RankState) -> float:
-    """Percent of the mean step that comes of long steps now and then, which `rare_steps` tells of."""
+    """Return the share of the mean step caused by rare long steps, in percent; `rare_steps` reports these."""
     mean, usual = finite_or_none(state.rank.step_seconds_mean), finite_or_none(state.rank.step_seconds_p50)
     return 100.0 * max(1.0 - usual / mean, 0.0) if state.rank.rare is not None and mean and usual else 0.0
 
@@ -97,7 +97,7 @@ def _main_causes(state: RankState) -> list[Cause]:
 def _outside_alert(state: RankState) -> AlertText:
     rank = state.rank
     causes = _main_causes(state)
-    where = f" ({state.where})" if state.where else ""
+    where = f" ({state.location})" if state.location else ""
     label = state.label[0].upper() + state.label[1:]
     named = " and ".join(f"{fmt.duration(cause.seconds)} in {cause.what}" for cause in causes)
     return AlertText(

@@ -1,7 +1,7 @@
-"""The rule for steps that come now and then and take much longer: `llmtop.step_history.rare_steps` has found them.
+"""The rule for rare steps that take much longer, which `llmtop.step_history.rare_steps` finds.
 
-A checkpoint or an evaluation is nobody's fault, so it is told as a note; where it takes much of the time it is a
-warning, since nothing else says that the time goes there.
+A checkpoint or an evaluation is normal work, so the alert is a note. Where it takes much of the time it is a
+warning, since no other rule shows that time.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def _is_costly(state: RankState, is_raised: bool) -> bool:
 def _rare_steps_alert(state: RankState) -> AlertText:
     rare = state.rank.rare
     assert rare is not None, "told only while it holds"
-    where = f" ({state.where})" if state.where else ""
+    where = f" ({state.location})" if state.location else ""
     label = state.label[0].upper() + state.label[1:]
     lost, said = _lost_pct(rare), rare_steps_text(rare)
     return AlertText(

@@ -1,4 +1,4 @@
-"""The steps that rules judge by, what the GPU did meanwhile, and how a sentence tells it."""
+"""The recent steps that rules use, GPU activity over them, and its wording."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from llmtop.rules.state.step_costs import StepCosts, gpu_share_pct, host_share_p
 from llmtop.rules.state.windows import finite_or_none
 
 WINDOW_STEPS: Final = 8
-"""Steps by which the host's clock is judged: few enough to tell within ten."""
+"""Steps used with the host's clock: few enough to raise an alert within ten."""
 WINDOW_SECONDS: Final = 2.0
 """As far back when steps are shorter: the workers of a loader may deliver in bursts, one a step each."""
 TIMED_WITHIN: Final = 40
@@ -40,7 +40,7 @@ RX_LOW_BYTES_PER_S: Final = (2.0e9, 1.5e9)
 RX_OF_LINK: Final = gpu_busy.COPIES_OF_LINK
 RX_POLLS_OF_LINK: Final = 0.5
 """The same where ranks wait for each other: a kernel of NCCL that waits reads the host's memory again and again.
-Two H100s said 14 of 58.7 GB/s, and 0.02 while they worked."""
+Two H100s read 14 of 58.7 GB/s, and 0.02 while they worked."""
 RX_WAIT_PCT: Final = (10.0, 7.0)
 """Of the time, in calls that wait, among them copies that block."""
 
@@ -103,7 +103,7 @@ def is_in_most_steps(steps: list[StepCosts], role: Role, pct: float) -> bool:
     """Return True if most single steps have that share of a role: one slow batch is no bottleneck.
 
     Args:
-        steps: the steps to look at, oldest first.
+        steps: oldest first.
         role: a role of phases, such as input.
         pct: least share of the step, in percent.
     """
@@ -117,7 +117,7 @@ def mean_sm_active_pct(state: RankState) -> float | None:
 
 
 def is_little_used(state: RankState, is_raised: bool, sm_limit: tuple[float, float]) -> bool:
-    """Whether SM activity, or util where that is absent, says that the GPU does little; False: nobody knows."""
+    """Return True if SM activity, or util where absent, shows that the GPU does little; False also if unknown."""
     gpu = state.gpu
     if gpu is None:
         return False
@@ -130,8 +130,8 @@ def is_little_used(state: RankState, is_raised: bool, sm_limit: tuple[float, flo
 
 
 def estimate_idle(state: RankState) -> float | None:
-    """How idle the rank's GPU is by the witness that is believed, in percent of the time; at least so much where
-    that is a bound, which proves much but never that it is little. None where nobody can tell."""
+    """Return the idle share of the rank's GPU in percent, by the most reliable source. Where that source gives a
+    lower bound, a high value proves idleness and a low one proves nothing. None where unknown."""
     return finite_or_none(gpu_busy.idle_pct(state.rank))
 
 
@@ -213,7 +213,7 @@ def role_evidence(
 def rank_name(state: RankState) -> str:
     """The rank at the beginning of a sentence: "Rank 1 (pid 1446, GPU 1)"."""
     label = state.label[0].upper() + state.label[1:]
-    return f"{label} ({state.where})" if state.where else label
+    return f"{label} ({state.location})" if state.location else label
 
 
 def activity_text(state: RankState) -> str:
@@ -225,7 +225,7 @@ def activity_text(state: RankState) -> str:
 
 
 def idle_text(evidence: dict[str, Any]) -> str | None:
-    """How idle the GPU is, as a part of a sentence, with the witness; None where nobody can tell.
+    """Return the idle share as part of a sentence, with its source; None where unknown.
 
     Args:
         evidence: as of `role_evidence`.
@@ -249,7 +249,7 @@ def short_idle_text(evidence: dict[str, Any], dry: float | None = None) -> str:
 
 
 def short_activity_text(state: RankState) -> str:
-    """How many of its SMs work, in a few words; empty where nobody can tell."""
+    """Return the SM activity in a few words; "" where unknown."""
     sm = mean_sm_active_pct(state)
     return f"SM {fmt.percent(sm, 1)}" if sm is not None else ""
 

@@ -1,7 +1,7 @@
-"""What a rule is: what must hold, of which subject, and how an alert tells it.
+"""Base of all rules: the condition, its subject, and the alert made of it.
 
-A `Subject` is what is remembered of a GPU, a rank or a job (`rules/state/`); its times are unix seconds, as they
-would be had nobody set the wall clock since the first snapshot (`llmtop.recording.steady`).
+A `Subject` is the state of a GPU, a rank or a job (`rules/state/`). Its times are unix seconds that ignore any
+setting of the wall clock after the first snapshot (`llmtop.recording.steady`).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class RuleText:
     source: str
     """Where the thresholds come from."""
     hold_seconds: float = 0.0
-    """Seconds for which it must hold before the alert is raised; 0: at the first look."""
+    """Seconds for which it must hold before the alert is raised; 0: at the first snapshot."""
     clear_seconds: float = 0.0
     """Seconds for which it must not hold before the alert goes."""
     fields: tuple[str, ...] = ()
@@ -38,7 +38,7 @@ class RuleText:
 
 @dataclass(frozen=True)
 class AlertText:
-    """What a rule that holds has to say: how grave it is, its numbers, a sentence made of them, and what to do."""
+    """Result of a rule that holds: severity, numbers, a sentence made of them, and the advice."""
 
     severity: Severity
     summary: str
@@ -50,7 +50,7 @@ class AlertText:
     subject_rank: RankState | None = None
     """The rank that is named, where the rule is about a whole job."""
     since: float | None = None
-    """Unix time since when, where that is known better than by the first look at which it held."""
+    """Unix time of the begin, where it is known better than by the first snapshot in which it held."""
     points: tuple[str, ...] = ()
     """The reason in clauses that stand alone (`complete_clauses` makes them), the cause first."""
 
@@ -64,7 +64,7 @@ class Rule(Generic[Subject]):
     """Whether it holds now; the flag says whether its alert is up, which then has easier thresholds to stay.
     False too when it cannot be decided from what is present."""
     describe: Callable[[Subject], AlertText]
-    """What the alert says; called only while the rule holds."""
+    """Return the alert's content; called only while the rule holds."""
     text: RuleText
     covered_by: frozenset[AlertId] = field(default_factory=frozenset)
     """Ids of alerts that are the cause of this one: while one of them is up for the same GPU, process or job,
@@ -90,7 +90,7 @@ def complete_clauses(*texts: str) -> tuple[str, ...]:
 
 
 def present_values(evidence: Mapping[str, float | int | str | None]) -> dict[str, Any]:
-    """Evidence without what is absent, rounded to what the instruments can tell.
+    """Return the evidence without absent values, rounded to the precision of the instruments.
 
     Args:
         evidence: numbers with their unit in the key, and names; None for what is absent.

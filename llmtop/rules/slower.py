@@ -15,7 +15,7 @@ from llmtop.step_history.change_point import NORMAL_AFTER_SECONDS
 from llmtop.step_history.whole_steps import OUTSIDE
 
 LEAST_FACTOR: Final = limits.CONFIGURED.slower.factor or 1.1
-"""What a person would act on; changes of less are not looked for either."""
+"""Least change worth acting on; smaller ones are not searched for either."""
 
 _NEXT: Final[dict[Role, str]] = {
     "input": "press s for the stacks of the loading thread; look at the disk or network that the data comes from, "
@@ -80,7 +80,7 @@ def _slower_alert(job: JobState) -> AlertText:
     since = state.changed_at
     ago = max(0.0, state.now - since) if since is not None else None
     label = state.label[0].upper() + state.label[1:]
-    where = f" ({state.where})" if state.where else ""
+    where = f" ({state.location})" if state.location else ""
     return AlertText(
         severity="warning",
         summary=f"{label}{where} is {_factor_text(factor)} slower since step {change.since_step}, "
@@ -134,8 +134,8 @@ SLOWER: Final = Rule[JobState](
     id="slower",
     holds=_is_slower,
     describe=_slower_alert,
-    # Not by power_capped, in which a healthy GPU is all the time, nor by what bounds the step: that says what it
-    # waits for, and this since when.
+    # Not by power_capped, in which a healthy GPU is all the time, nor by what bounds the step: that names the
+    # cause, this rule names the time.
     covered_by=frozenset({"stalled", "hung_collective", "straggler", "throttled"}),
     text=RuleText(
         meaning="Something changed at that step, for good: the data, the machine, or what the script does. An "

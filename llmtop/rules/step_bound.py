@@ -101,7 +101,7 @@ def _is_input_bound(state: RankState, is_raised: bool) -> bool:
 
 
 def _is_soon_known(state: RankState) -> bool:
-    """Whether it steps for too short a time yet to tell how idle the GPU is, which GPU-Util will."""
+    """Return True if the rank steps for too short a time yet for an idle share from GPU-Util."""
     seconds, gpu = finite_or_none(state.rank.window_seconds), state.gpu
     return seconds is not None and seconds < SOON_KNOWN_SECONDS and gpu is not None and gpu.util_pct is not None
 

@@ -84,7 +84,7 @@ class Straggler(NamedTuple):
 
     @property
     def phase(self) -> str:
-        """The phase of that role which differs most; looked for when it is told, which is rare."""
+        """Return the phase of that role which differs most; computed only for a raised alert, since it is slow."""
         return _phase(self.own_steps, self.other_steps, self.role, self.clock == "GPU")
 
 
@@ -264,7 +264,7 @@ def _is_straggling(job: JobState, is_raised: bool) -> bool:
 
 
 def _is_refuted_by_gpus(job: JobState, late: RankState) -> bool:
-    """Whether the GPUs' own activity speaks against a rank that is late by the host's clock."""
+    """Return True if GPU activity contradicts a rank that is late by the host's clock."""
     own_steps = late.gpu.mean("sm_active_pct") if late.gpu else None
     theirs = [
         sm
@@ -322,7 +322,7 @@ def _own_outside_work(job: JobState, last: LastRank) -> Cause | None:
 def _last_rank_alert(job: JobState, last: LastRank) -> AlertText:
     arrival, state = last.arrival, last.state
     label = state.label[0].upper() + state.label[1:]
-    where = f" ({state.where})" if state.where else ""
+    where = f" ({state.location})" if state.location else ""
     cause = _own_outside_work(job, last)
     return AlertText(
         severity="critical" if last.share_pct >= CRITICAL_PCT else "warning",
@@ -348,13 +348,13 @@ def _last_rank_alert(job: JobState, last: LastRank) -> AlertText:
 
 
 def _straggler_alert(job: JobState) -> AlertText:
-    late = job.memo  # of the last look: the alert stays a little longer than the ranks can be compared
+    late = job.memo  # of the last evaluation: the alert stays a little longer than the ranks can be compared
     if isinstance(late, LastRank):
         return _last_rank_alert(job, late)
     assert isinstance(late, Straggler), "told only after it held"
     work = {"input": "loading data", "h2d": "copying to the GPU", "compute": "computing"}[late.role]
     label = late.state.label[0].upper() + late.state.label[1:]
-    where = f" ({late.state.where})" if late.state.where else ""
+    where = f" ({late.state.location})" if late.state.location else ""
     return AlertText(
         severity="critical" if late.share_pct >= CRITICAL_PCT else "warning",
         summary=f"{label}{where} waits least: {work} takes it {fmt.duration(late.own_seconds)} a step, the others "

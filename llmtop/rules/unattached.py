@@ -1,7 +1,7 @@
-"""Rules about GPUs that work for processes that tell of no steps, mostly since they are not attached.
+"""Rules about GPUs that work for processes that report no steps, mostly because they are not attached.
 
-Their own counters are all there is then, so nothing is said of what a step waits for: only that the GPU could do
-more, and whether its kernels are too small for it or too few.
+Their own counters are all there is then, so they do not show what a step waits for: only that the GPU could do
+more, and whether its kernels are too small or too few.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SM_LITTLE: Final = (40.0, 50.0)
 
 
 def _works_without_steps(gpu: GpuState) -> bool:
-    """Whether it works for processes of which none tells of steps. Much that comes over PCIe is another matter."""
+    """Return True if none of the GPU's processes reports steps, and little arrives over PCIe."""
     util, rx = gpu.mean("util_pct"), gpu.mean("pcie_rx_bytes_per_s")
     if util is None or util < WORKS_UTIL or gpu.step_pids or not (gpu.pids or gpu.foreign_pids):
         return False

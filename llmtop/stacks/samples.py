@@ -191,7 +191,16 @@ def _place(process: SampledProcess | None, thread: ThreadId) -> tuple[bool, int,
 
 
 def speedscope(stacks: list[Stack], name: str, rate_hz: float) -> bytes:
-    """The same as a file for https://www.speedscope.app, one profile a thread."""
+    """Return the stacks as a file for https://www.speedscope.app, one profile per thread.
+
+    Args:
+        stacks: of all threads, the outermost frame first.
+        name: title of the file.
+        rate_hz: samples per second of each thread; a sample counts as 1 / `rate_hz` seconds.
+
+    Returns:
+        JSON of speedscope's file format schema, UTF-8.
+    """
     index: dict[Frame, int] = {}
     threads: dict[tuple[SampledProcess | None, ThreadId], list[Stack]] = {}
     for stack in stacks:

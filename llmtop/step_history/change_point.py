@@ -11,14 +11,14 @@ from llmtop.model.snapshot import Change
 SPREAD_OUT = 0.3
 """Share of the change, as a logarithm, that the rest of the step has too where all of it got slower."""
 MIN_REST_SHARE = 0.1
-"""Share of the step under which the rest of it says nothing."""
+"""Share of the step below which the rest of it is not compared."""
 HELD_SECONDS = 60.0
 HELD_SECONDS_LARGE = 15.0
 LARGE = math.log(4.0)
 MORE_SPREAD = 1.5, 0.1
 """If all parts of a step are slower at once, the machine is busy with something else, most often for a moment:
-that is told when it has lasted. Sooner when it is large and steps are as even as before, since programs that take
-turns on a CPU make them uneven: in their spread by this factor, and to more than this logarithm."""
+that is reported when it has lasted. Sooner when it is large and steps are as even as before, since programs that
+take turns on a CPU make them uneven: in their spread by this factor, and to more than this logarithm."""
 NORMAL_AFTER_SECONDS = 1800.0
 """After so long the new length is the normal one: longer sequences after an hour of short ones are meant. Half an
 hour leaves time to come back to the screen and read it."""
@@ -62,7 +62,7 @@ class ChangePoint(NamedTuple):
         return math.log(after / before) / (level - self.before) >= SPREAD_OUT
 
     def seconds_to_last(self, level: float, parts: Mapping[str, float], spread: float) -> float:
-        """How long steps must stay so before that is told; 0: at once."""
+        """Seconds for which steps must stay so before that is reported; 0: at once."""
         if level <= self.before or not self.is_everywhere(level, parts):
             return 0.0
         factor, floor = MORE_SPREAD
@@ -70,7 +70,7 @@ class ChangePoint(NamedTuple):
         return HELD_SECONDS if uneven or level - self.before < LARGE else HELD_SECONDS_LARGE
 
     def change(self, level: float, parts: Mapping[str, float]) -> Change:
-        """What is told of it.
+        """Return the reported change.
 
         Args:
             level: logarithm of the usual step since, in seconds.

@@ -24,7 +24,7 @@ steps that are under this share of the usual one are taken off what it cost."""
 MOST_SHARE = 0.25
 """If more of the steps are long, they are not rare."""
 LEAST_SHARE = 0.005
-"""Of the time that they cost, to be spoken of."""
+"""Least share of time for a report."""
 MAX_LOG_SPREAD = math.log(2.5)
 """Long steps of one part whose lengths lie further apart than this are of two kinds."""
 REGULAR_SHARE = 0.75
@@ -109,7 +109,7 @@ class RareStepFinder:
         self._paying = 0
 
     def costliest(self) -> RareSteps | None:
-        """The kind that costs most, if there is one that costs anything to speak of."""
+        """The kind that costs most; None where none costs enough to be reported."""
         kinds = [kind for kind in self._kinds() if len(kind) > 1]
         elapsed, count = self._elapsed - self._began, self._count - self._began_count
         if not kinds or elapsed <= 0:

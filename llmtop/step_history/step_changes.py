@@ -1,10 +1,10 @@
-"""When a training's steps became slower or faster for good, told from noise and from rare long steps.
+"""Detect when a training's steps become slower or faster for good, as opposed to noise and rare long steps.
 
 Two tests of logarithms of whole steps (a factor is a difference there), each against what this very training did:
 
 - A Bernoulli CUSUM (Reynolds and Stoumbos, 1999; CUSUM: Page, 1954) for large changes: one up for a step above a
-  level, three down for any other, told at eight. One long step counts no more than another, however long it is, so
-  an evaluation is none; eight in a row above what one in six exceeds are.
+  level, three down for any other; a sum of eight reports a change. One long step counts no more than another,
+  however long it is. So an evaluation is no change, but eight steps in a row above the level of one in six are.
 - Moving medians (MOSUM over several windows: Eichinger and Kirch, 2018) for small ones: the last 2, 4, … 64 blocks
   of eight steps against the four times as many before them.
 
@@ -42,8 +42,8 @@ from llmtop.step_history.whole_steps import WholeStep
 
 BLOCK_STEPS = 8
 BLOCK_SECONDS = 0.5
-"""A block is so many steps and lasts so long at least: a training of a thousand steps a second is looked at no
-more often than one of sixteen."""
+"""Least steps and seconds of a block: a training of a thousand steps per second is evaluated no more often than
+one of sixteen."""
 BASE_BLOCKS = 32
 """Blocks that say what is usual now."""
 SINCE_BLOCKS = 64
@@ -53,17 +53,17 @@ FIRST_BLOCKS = 3
 
 RUN_STEPS = 8
 RUN_SECONDS = 1.0
-"""A run above the level is told when it has both: 50 ms that become 250 are told after eight steps."""
+"""A run above the level is reported when it has both: a change from 50 to 250 ms is reported after eight steps."""
 RUN_PENALTY = 3
 RUN_LEAST = math.log(2.0)
 RUN_LEAST_AT_FIRST = math.log(2.5)
 """The least level over the usual one, and while few blocks are known."""
 RUN_MOST = math.log(4.0)
-"""Bursts of the past raise the level up to here: what is five times as long is always told within ten steps."""
+"""Bursts of the past raise the level up to here: steps five times as long are always reported within ten."""
 BURST_MARGIN = 1.25
 
 SCALES = ((2, 2.0, 2.0), (4, 1.5, 4.0), (8, 1.3, 8.0), (16, 1.15, 15.0), (32, 1.12, 20.0), (64, 1.10, 30.0))
-"""Blocks in a window, the least factor told of it, and the seconds that slower steps must last at least."""
+"""Blocks in a window, the least reported factor, and the seconds that slower steps must last at least."""
 BEFORE = 4
 """So many windows before are compared with."""
 ENOUGH = 16
@@ -71,7 +71,7 @@ ENOUGH = 16
 FEW = 2.0
 """How much more a change must be at first: three times as much as a logarithm, twice after 32 blocks."""
 MOST_PARTS = 16
-"""Parts of a step that are looked at one by one."""
+"""Parts of a step that are compared one by one."""
 WITH_THE_STEP = 0.5
 """What the step must be longer by, of what a part is: CUDA is asynchronous, and a wait moves between phases."""
 HELD_SHARE = 0.6
@@ -108,7 +108,7 @@ class StepChanges:
         self._held: tuple[ChangePoint, float] | None = None
         self._found: ChangePoint | None = None
         self._slow_since: ChangePoint | None = None
-        self._told: ChangePoint | None = None
+        self._reported: ChangePoint | None = None
         self._rare = RareStepFinder()
 
     @property
@@ -118,7 +118,7 @@ class StepChanges:
 
     @property
     def rare(self) -> RareSteps | None:
-        """The long steps that come now and then and cost most, if they cost anything to speak of."""
+        """The rare long steps that cost most; None where none cost enough to be reported."""
         return self._rare.costliest()
 
     @property
@@ -167,7 +167,7 @@ class StepChanges:
     def _is_run_reported(self) -> bool:
         run = self._run
         if len(run) > RUN_STEPS and len(run) % RUN_STEPS:
-            return False  # not told before: looked at again, but not at each step
+            return False  # not reported yet: checked again, but not at each step
         first = self._count - len(run) + 1
         before = [block for block in self._blocks if block.ordinal + block.steps <= first][-BASE_BLOCKS:]
         if len(before) < FIRST_BLOCKS:
@@ -190,11 +190,11 @@ class StepChanges:
         self._open_seconds = 0.0
         self._blocks.append(block)
         self._closed += 1
-        told = self._check_held() or self._compare_windows()
+        reported = self._check_held() or self._compare_windows()
         self._set_level(block)
-        if not told:
+        if not reported:
             self._bring_up_to_date()
-        return told
+        return reported
 
     def _set_level(self, block: Block) -> None:
         """What a step is usually, and what many in a row do not exceed."""
@@ -253,7 +253,7 @@ class StepChanges:
     def _changed(
         self, blocks: list[Block], values: list[float], name: str | None, scale: int, least: float
     ) -> bool:
-        """Whether the shift stands up to a closer look, and is told."""
+        """Return whether the shift passes the closer check and is reported."""
         place, width = best_split(values), SCALES[scale][0]
         before, after = values[:place], values[place:]
         if len(before) < max(4, width // 2) or len(after) < max(2, width * 3 // 4):
@@ -273,7 +273,7 @@ class StepChanges:
     # ---- what was found ----
 
     def _confirm_or_hold(self, found: ChangePoint, run: list[WholeStep] | None) -> bool:
-        """Tell it now, or hold it back until it has lasted."""
+        """Report it now, or hold it back until it has lasted."""
         since = self._since(found)
         after = make_block(run, 0) if run else None
         level = after.level if after else level_of(since)
@@ -320,17 +320,17 @@ class StepChanges:
         if slow is not None and found.started_at - slow.started_at > NORMAL_AFTER_SECONDS:
             slow = None
         if level > found.before:
-            told = found
+            reported = found
             if slow is None:
                 slow = found
         elif slow is not None and level - slow.before > max(math.log(1.1), 0.25 * (found.before - slow.before)):
-            told = slow  # better, not well
+            reported = slow  # faster than at its worst, still slower than before
         else:
-            told, slow = found, None
+            reported, slow = found, None
         self._slow_since = slow
-        self._told = told
+        self._reported = reported
         self._found = found
-        self._change = told.change(level, parts)
+        self._change = reported.change(level, parts)
         blocks = self._since(found)
         self._blocks.clear()
         self._blocks.extend(blocks)
@@ -345,8 +345,8 @@ class StepChanges:
 
     def _bring_up_to_date(self) -> None:
         since = list(islice(reversed(self._blocks), SINCE_BLOCKS))
-        if self._told is not None and self._closed % 4 == 0 and since:
-            self._change = self._told.change(level_of(since), parts_of(since))
+        if self._reported is not None and self._closed % 4 == 0 and since:
+            self._change = self._reported.change(level_of(since), parts_of(since))
 
 
 def _is_step(before: list[float], after: list[float], near: int) -> bool:

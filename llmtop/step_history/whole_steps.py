@@ -27,7 +27,7 @@ class WholeStep(NamedTuple):
 
 
 def request_latency(request: Step) -> float:
-    """What a request took whoever made it, in seconds: without the wait for a batch that came before it."""
+    """Time of a request as its client saw it, in seconds: without the wait for a batch before it."""
     if request.ttft_seconds is None:
         return request.seconds
     return sum(phase.host_seconds for phase in request.phases if phase.name in (PREFILL, DECODE))

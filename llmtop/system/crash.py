@@ -43,7 +43,7 @@ def _log_elsewhere() -> Path | None:
 
 
 def log_own_error(error: BaseException) -> OwnError:
-    """Write the log of an error that nobody expected.
+    """Write the log of an unexpected error.
 
     Returns:
         The sentence for the person, with the log's place.

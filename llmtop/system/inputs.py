@@ -181,7 +181,7 @@ def read_input(path: Path, limits: Limits = DEFAULT) -> bytes:
 
 
 def file_bytes(path: Path) -> int:
-    """The size of a file on disk; 0 when it cannot be told."""
+    """Return the size of a file on disk in bytes; 0 when unknown."""
     try:
         return path.stat().st_size
     except OSError:
@@ -189,7 +189,7 @@ def file_bytes(path: Path) -> int:
 
 
 def _what_it_is(path: Path) -> str:
-    """A socket cannot even be opened, and what the kernel says of that helps nobody."""
+    """A socket cannot even be opened, and the kernel's error text does not name the reason."""
     try:
         kind = stat.S_IFMT(path.stat().st_mode)
     except OSError:
@@ -204,7 +204,7 @@ def _reason_not_a_file(kind: int) -> str:
 
 
 def nesting_depth(value: object, most: int) -> int:
-    """How deep lists and dicts of decoded JSON lie in each other; looked at to `most` + 1 levels at most."""
+    """Return the nesting depth of lists and dicts of decoded JSON; at most `most` + 1."""
     level, found = [value], 0
     while level and found <= most:
         level = [

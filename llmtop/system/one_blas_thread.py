@@ -50,7 +50,7 @@ class _SingleThreadedLoader(Loader):
         return self._loader.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
-        module.__loader__ = self._loader  # so that nobody who asks the module later finds another one
+        module.__loader__ = self._loader  # so that later readers of the module find no other one
         if module.__spec__ is not None:
             module.__spec__.loader = self._loader
         os.environ[_THREADS] = "1"

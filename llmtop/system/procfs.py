@@ -200,9 +200,9 @@ def is_memory_readable(pid: int) -> bool:
 
 
 def is_alive(pid: int) -> bool:
-    """Whether a process of that pid exists, as this process's namespace counts, and is no zombie.
+    """Return True if a process of that pid exists in this process's namespace and is no zombie.
 
-    One that may not be looked at (another user's, under hidepid) is alive: it can be asked for its existence.
+    One that may not be inspected (another user's, under hidepid) counts as alive: signal 0 shows its existence.
     """
     if pid <= 0:
         return False

@@ -1,7 +1,7 @@
 """The wall clock beside the monotonic one.
 
-Everything is stamped with a clock that nobody sets, and shown in unix time. What lies between the two moves when
-NTP steps the wall clock, when somebody sets it, and when the machine has slept, since the monotonic clock stands
+Everything is stamped with the monotonic clock, and shown in unix time. The offset of the two changes when NTP
+steps the wall clock, when a person sets it, and when the machine has slept, since the monotonic clock stands
 meanwhile. Slewing moves both alike.
 """
 

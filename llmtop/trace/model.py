@@ -69,7 +69,7 @@ TableT = TypeVar("TableT", bound="Table")
 
 @dataclass(frozen=True)
 class Table:
-    """Columns of equal length, int64 where nothing else is said; a row has the same place in each."""
+    """Columns of equal length, int64 by default; a row has the same index in each."""
 
     start: Ns
     end: Ns
@@ -78,14 +78,14 @@ class Table:
     def __len__(self) -> int:
         return len(self.start)
 
-    def where(self: TableT, chosen: npt.NDArray[Any]) -> TableT:
-        """Some of the rows.
+    def select(self: TableT, chosen: npt.NDArray[Any]) -> TableT:
+        """Return some of the rows.
 
         Args:
             chosen: a boolean for each row, or the numbers of the rows in the order wanted.
 
         Returns:
-            The table itself when these are all of its rows in their order: nobody changes a table.
+            The table itself when these are all of its rows in their order: tables are never changed.
         """
         if _all_rows(chosen, len(self)):
             return self
@@ -213,7 +213,7 @@ class TracedGpu:
 
 @dataclass(frozen=True)
 class TracedRank:
-    """What a file, or who asked for it, says about the place of its process in a distributed run."""
+    """Place of a file's process in a distributed run, from the file or from capture.json."""
 
     process: int
     """The pid, as in the tables."""
@@ -245,7 +245,7 @@ class Trace:
     gpus: dict[int, TracedGpu] = field(default_factory=dict)
     """By `DeviceOps.device`."""
     gpu_of: dict[tuple[int, int], TracedGpu] = field(default_factory=dict)
-    """By process and `DeviceOps.device`, where the tool says it: a process counts the GPUs that it can see, so
+    """By process and `DeviceOps.device`, where the tool records it: a process counts the GPUs that it can see, so
     every rank may call its own 0."""
     file_of: dict[int, int] = field(default_factory=dict)
     """By pid, which of several files that were read together it comes from."""
@@ -259,8 +259,8 @@ class Trace:
     _kept: dict[str, tuple[object, Any]] = field(default_factory=dict, repr=False, compare=False)
 
     def once(self, what: str, key: object, make: Callable[[], T]) -> T:
-        """What `make` returns, kept until `what` is asked for with another key: a trace has lanes by the hundred
-        and names by the hundred thousand, and what holds for all of a process's lanes is worked out once."""
+        """What `make` returns, kept until `what` is asked for with another key: a trace has hundreds of device
+        timelines and a hundred thousand names, and what holds for all timelines of a process is computed once."""
         kept = self._kept.get(what)
         if kept is None or kept[0] != key:
             kept = self._kept[what] = (key, make())
@@ -268,7 +268,7 @@ class Trace:
 
     @property
     def framework(self) -> Framework | None:
-        """Whose program it is of, where the tool that recorded it tells; None where it may be PyTorch's."""
+        """Framework of the program, where the tool records it; None where it may be PyTorch."""
         return _FRAMEWORKS.get(self.engine)
 
     def gpu(self, process: int, device: int) -> TracedGpu | None:
@@ -303,7 +303,7 @@ class Trace:
     @functools.cached_property
     def window(self) -> tuple[int, int]:
         """The first and the last instant of any device op, API call or finished range, in ns; (0, 0) if none."""
-        tables = [self.ops, self.calls, self.ranges.where(self.ranges.end != OPEN), self.host]
+        tables = [self.ops, self.calls, self.ranges.select(self.ranges.end != OPEN), self.host]
         filled = [table for table in tables if len(table)]
         if not filled:
             return 0, 0
@@ -311,7 +311,17 @@ class Trace:
 
 
 def join_keys(call_process: Ns, call_correlation: Ns, op_process: Ns, op_correlation: Ns) -> tuple[Ns, Ns] | None:
-    """One number for (process, correlation), the same on both sides; correlation ids are unsigned 32 bit."""
+    """Return one join key per row for (process, correlation id), comparable between calls and device work.
+
+    Args:
+        call_process: pid of each API call, shape (calls,).
+        call_correlation: correlation id of each, unsigned 32 bit, or -1 for none.
+        op_process: pid of each row of device work, shape (ops,).
+        op_correlation: its correlation id, likewise.
+
+    Returns:
+        Keys of the calls and of the device work, of the shapes above; None where one side has no rows.
+    """
     if not len(call_process) or not len(op_process):
         return None
     processes = np.union1d(distinct_values(call_process), distinct_values(op_process))

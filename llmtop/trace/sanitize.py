@@ -25,7 +25,7 @@ def drop_unusable_rows(trace: model.Trace) -> model.Trace:
         timeless += int((~known).sum())
         backwards += int((known & ~forward).sum())
         if not (known & forward).all():
-            setattr(trace, column, table.where(known & forward))
+            setattr(trace, column, table.select(known & forward))
     if timeless:
         trace.notes.append(f"{timeless} events have no usable time and are left out")
     if backwards:
@@ -55,5 +55,5 @@ def _drop_distant_rows(trace: model.Trace) -> None:
     def near(table: model.Table) -> npt.NDArray[np.bool_]:
         return np.asarray((table.start >= first) & (table.start <= last))
 
-    trace.ops, trace.calls = trace.ops.where(near(trace.ops)), trace.calls.where(near(trace.calls))
-    trace.ranges, trace.host = trace.ranges.where(near(trace.ranges)), trace.host.where(near(trace.host))
+    trace.ops, trace.calls = trace.ops.select(near(trace.ops)), trace.calls.select(near(trace.calls))
+    trace.ranges, trace.host = trace.ranges.select(near(trace.ranges)), trace.host.select(near(trace.host))

@@ -113,7 +113,7 @@ def test_a_graph_that_begins_on_the_host_counts_on_its_process_s_gpu(tmp_path: P
     capture = Capture(device=3)
     capture.kernel(0, 100)
     trace = _traced(tmp_path, capture, [(200, 900, 0x7FFFFFFF, 4), (0, 0, 3, 5)])
-    graphs = trace.ops.where(trace.ops.kind == model.GRAPH)
+    graphs = trace.ops.select(trace.ops.kind == model.GRAPH)
     assert graphs.device.tolist() == [3]
     assert (graphs.end - graphs.start).tolist() == [700_000]
     assert trace.notes == ["1 events have no usable time and are left out"], "0 to 0 is CUPTI's: not known"

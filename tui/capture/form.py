@@ -1,4 +1,4 @@
-"""What the capture dialog asks: whom, with what, how long, what more, and whether to wait for a condition.
+"""State of the capture dialog: target, engine, window, options, and trigger condition.
 
 A plain object without a screen; the dialog paints it and moves through it.
 """
@@ -31,21 +31,22 @@ TARGET, ENGINE, LENGTH, OPTIONS, WHEN = "whom", "engine", "length", "options", "
 
 
 def _usual_length() -> tuple[int | None, float | None]:
-    """As long as the configuration says, else as is usual."""
+    """The configured length, else the default."""
     usual = config.current().capture
     return (None, usual.seconds) if usual.seconds else (usual.steps or DEFAULT_STEPS, None)
 
 
 @dataclass(frozen=True)
 class CapturableProcess:
-    """A process, and what each engine says to it."""
+    """A process, and whether each engine supports it."""
 
     target: Target
     abilities: tuple[Ability, ...]
 
 
 def capturable_processes() -> tuple[CapturableProcess, ...]:
-    """Whom one could capture; asks every training and every tool, so it takes up to a few seconds."""
+    """Return the processes that can be captured. Queries every training and every tool, which takes up to a few
+    seconds."""
     attached = targets.list_attached()
     others = targets.list_unattached(frozenset(target.pid for target in attached))
     return tuple(CapturableProcess(target, capabilities.list_abilities(target)) for target in (*attached, *others))
@@ -79,7 +80,7 @@ class Form:
             self.target = looked_at[0]  # one file a rank is more than most want
             self.engine = self._best()
         self.chosen &= {option.name for option in self.available_options()}
-        if not self._tells_steps() and self.length[0]:
+        if not self._can_count_steps() and self.length[0]:
             self.length = (None, DEFAULT_SECONDS)
 
     def _groups(self) -> list[tuple[CapturableProcess, ...]]:
@@ -100,7 +101,7 @@ class Form:
         return f"all {len(group)} ranks"
 
     def abilities(self) -> list[Ability]:
-        """What each engine says to all that are chosen: yes when it can capture every one."""
+        """Whether each engine supports all chosen processes."""
         together = []
         for index, first in enumerate(self.group[0].abilities if self.group else ()):
             each = [prospect.abilities[index] for prospect in self.group]
@@ -119,7 +120,7 @@ class Form:
             return preferred
         return capabilities.best_engine(tuple(self.abilities())) or ""
 
-    def _tells_steps(self) -> bool:
+    def _can_count_steps(self) -> bool:
         """Whether steps can be counted: by the process itself, or by the engine in it."""
         attached = all(one.target.hello is not None for one in self.group)
         return attached or (self.chosen_engine is not None and self.chosen_engine.counts_steps)
@@ -172,7 +173,7 @@ class Form:
         self.engine = engine if engine in able else self._best()
         self.chosen &= {option.name for option in self.available_options()}
         if self.length not in self.lengths():
-            self.length = (DEFAULT_STEPS, None) if self._tells_steps() else (None, DEFAULT_SECONDS)
+            self.length = (DEFAULT_STEPS, None) if self._can_count_steps() else (None, DEFAULT_SECONDS)
 
     def lengths(self) -> list[tuple[int | None, float | None]]:
         """The lengths there are: steps where they can be counted, and seconds."""
@@ -181,7 +182,7 @@ class Form:
         lengths = sorted({*SECONDS, *([usual_seconds] if usual_seconds else [])})
         steps: list[tuple[int | None, float | None]] = [(number, None) for number in counts]
         seconds: list[tuple[int | None, float | None]] = [(None, number) for number in lengths]
-        return [*steps, *seconds] if self._tells_steps() else seconds
+        return [*steps, *seconds] if self._can_count_steps() else seconds
 
     @property
     def preface(self) -> str:

@@ -1,4 +1,4 @@
-"""The captures in the folder here as marks on the time line: when, by which engine, and what each said."""
+"""The captures in this folder as marks on the time line: time, engine and verdict."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The capture dialog of the demo: whom is asked, all else is as it was recorded."""
+"""The capture dialog of the demo: only the target can be chosen, the rest is as recorded."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class PreparedForm(Form):
         """None: it is recorded already."""
         return []
 
-    def _tells_steps(self) -> bool:
+    def _can_count_steps(self) -> bool:
         return True
 
     @property

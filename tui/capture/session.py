@@ -41,7 +41,7 @@ def capture_of(
 
 
 class Capturing:
-    """State that the dialog paints; changed by the thread, and the app is told."""
+    """State that the dialog paints; the capture's thread changes it and schedules a redraw."""
 
     def __init__(
         self, app: App[int], snapshot: Callable[[], Snapshot | None], prepared: PreparedCaptures | None = None
@@ -62,7 +62,7 @@ class Capturing:
         self._take_one = take.take if prepared is None else prepared.take
         self._cancelled = threading.Event()
         self._thread: threading.Thread | None = None
-        self._told_at = 0.0
+        self._redrawn_at = 0.0
 
     @property
     def busy(self) -> bool:
@@ -83,7 +83,7 @@ class Capturing:
         atexit.register(self.end)
 
     def cancel(self) -> None:
-        """Call it off, or disarm it; the state says when that is done."""
+        """Cancel or disarm it; `state` changes when that is done."""
         self._cancelled.set()
 
     def end(self) -> None:
@@ -123,8 +123,8 @@ class Capturing:
             self.fired.append(one.reason)
             self.error, self.progress = one.error, None
             self.result = one.result or self.result
-            self._say(one.error or f"captured: {one.reason}")
-            self._tell()
+            self._schedule_notice(one.error or f"captured: {one.reason}")
+            self._schedule_redraw()
         if self._cancelled.is_set():
             raise Cancelled("disarmed; the training runs on")
         self._finish("done", "")
@@ -132,18 +132,18 @@ class Capturing:
     def _finish(self, state: State, error: str) -> None:
         self.state, self.error = state, error
         if state == "failed":
-            self._say(error)
-        self._tell()
+            self._schedule_notice(error)
+        self._schedule_redraw()
 
     def _on_progress(self, progress: Progress) -> None:
         self.progress = progress
         new = progress.stage not in self.stages
         self.stages.setdefault(progress.stage, progress.elapsed)
-        if new or time.monotonic() - self._told_at >= REDRAW_SECONDS:
-            self._told_at = time.monotonic()
-            self._tell()
+        if new or time.monotonic() - self._redrawn_at >= REDRAW_SECONDS:
+            self._redrawn_at = time.monotonic()
+            self._schedule_redraw()
 
-    def _tell(self) -> None:
+    def _schedule_redraw(self) -> None:
         self._app.call_later(self._changed)
 
     def _changed(self) -> None:
@@ -151,7 +151,7 @@ class Capturing:
         if self.watching is not None:
             self.watching()
 
-    def _say(self, text: str) -> None:
+    def _schedule_notice(self, text: str) -> None:
         """For a person who has left the dialog."""
         self._app.call_later(self._notify, text)
 

@@ -22,7 +22,7 @@ from tui.core.layout import Rect
 from tui.paint.palette import THEMES
 
 TICK_SECONDS = 1.0
-"""How often it is looked whether what is shown has grown old."""
+"""Interval at which the age of the shown data is checked."""
 
 
 class ClusterFeed(Protocol):
@@ -32,7 +32,7 @@ class ClusterFeed(Protocol):
         """Begin."""
 
     def request(self, wanted: ViewRequest) -> None:
-        """Look at something else."""
+        """Open another view."""
 
     def close(self) -> None:
         """Stop."""
@@ -126,7 +126,7 @@ class ClusterApp(TerminalApp):
         nothing = bool(view.problems) and view.nodes_up is None and not view.runs
         self.state.failed = nothing
         if nothing and known is not None and known.pinned == view.pinned:
-            # With its age; what went wrong is said.
+            # Its age is shown, and errors as sentences.
             self.state.view = replace(known, problems=view.problems, every_seconds=view.every_seconds)
         else:
             self.state.view = view
@@ -211,12 +211,12 @@ class ClusterApp(TerminalApp):
         self.redraw()
 
     def action_instant(self, by: int) -> None:
-        """Look at an earlier or a later instant."""
+        """Show an earlier or a later instant."""
         self.state.shift_instant(by)
         self.redraw()
 
     def action_now(self) -> None:
-        """Look at now again."""
+        """Return to the present."""
         self.state.at = None
         self.redraw()
 

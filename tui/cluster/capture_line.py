@@ -1,4 +1,4 @@
-"""What the key c of the cluster's pane says: the command that captures the accused ranks; and its call."""
+"""The command behind key c of the cluster pane, which captures the accused ranks, and its call."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Call:
         )
 
     def result(self) -> str:
-        """What it says at last; blocks until the capture is taken."""
+        """Return the command's last line; blocks until the capture is taken."""
         out, err = self._process.communicate()
         if self._process.returncode:
             said = [text for text in err.splitlines() if text.strip()]

@@ -43,7 +43,14 @@ KEYS = (
 
 
 def rows(state: ClusterState, width: int, height: int, cell_theme: CellTheme) -> list[Row]:
-    """The whole pane, exactly so large."""
+    """Paint the whole pane, exactly `height` rows of `width` cells.
+
+    Args:
+        state: the last reply of Prometheus, and what the user has opened and chosen.
+        width: cells.
+        height: rows, the header and the footer among them.
+        cell_theme: colours and glyphs of this terminal.
+    """
     view, body = state.view, max(0, height - 2)
     painted = [_header(state, width, cell_theme)] if height > 0 else []
     if view is None:

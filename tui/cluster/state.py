@@ -62,7 +62,7 @@ class ClusterState:
         self.span = SPANS[min(max(place, 0), len(SPANS) - 1)]
 
     def shift_instant(self, by: int) -> None:
-        """Look at an earlier or a later instant; one in the future is now."""
+        """Show an earlier or a later instant; one in the future counts as now."""
         step = max(LEAST_BACK_SECONDS, BACK_SHARE * self.span)
         at = (self.now if self.at is None else self.at) - by * step
         self.at = None if at >= self.now else at

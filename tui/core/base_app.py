@@ -57,7 +57,7 @@ class TerminalApp(HookedApp[int]):
         self._on_failure: Callable[[BaseException], None] = lambda _error: None
         self._memory = memory
         self.theme = self._first_theme(theme)
-        self.cell_theme = self._make_look()
+        self.cell_theme = self._make_cell_theme()
 
     def notify(
         self,
@@ -68,7 +68,15 @@ class TerminalApp(HookedApp[int]):
         timeout: float | None = None,
         markup: bool = True,
     ) -> None:
-        """Show a message as it is: names of data stand in it, so brackets are never markup."""
+        """Show a message literally: it may hold names from the data, so brackets are never markup.
+
+        Args:
+            message: terminal escapes in it are made visible; line breaks stay.
+            title: likewise, on one line.
+            severity: colour of the toast.
+            timeout: seconds; None: Textual's default.
+            markup: ignored.
+        """
         message, title = printable_lines(message), printable(title)
         super().notify(message, title=title, severity=severity, timeout=timeout, markup=False)
 
@@ -103,11 +111,11 @@ class TerminalApp(HookedApp[int]):
         own = ", ".join(theme.name.removeprefix("llmtop-") for theme in THEMES)
         raise UnusableInput(f'there is no theme "{name}"; llmtop has {own}, and ctrl+p lists more')
 
-    def _make_look(self) -> CellTheme:
+    def _make_cell_theme(self) -> CellTheme:
         return CellTheme.for_palette(Palette.build(self.current_theme, self.depth), ascii_only=self._ascii)
 
     def _theme_changed(self, theme: Theme) -> None:
-        self.cell_theme = self._make_look()
+        self.cell_theme = self._make_cell_theme()
         if self._memory is not None:
             self._memory.write(theme.name)
         self.redraw()
@@ -120,7 +128,7 @@ class TerminalApp(HookedApp[int]):
 
     @property
     def failure(self) -> BaseException | None:
-        """The error that nobody expected and that ended the app; None without one."""
+        """The unexpected error that ended the app; None without one."""
         return failure_of(self)
 
     def on_failure(self, callback: Callable[[BaseException], None]) -> None:
@@ -141,7 +149,8 @@ class TerminalApp(HookedApp[int]):
         self.end_after_error()
 
     def end_after_error(self) -> None:
-        """Leave; `tui.show` says why when the terminal is given back, where Textual would draw a traceback."""
+        """Exit; `tui.show` prints the reason after the terminal is restored, where Textual would draw a
+        traceback."""
         error = failure_of(self)
         if error is not None:
             self._on_failure(error)

@@ -52,9 +52,9 @@ class Key(Struct, frozen=True):
     screen: str = ""
     """"module:Class" of the screen that the key opens."""
     about: bool = False
-    """Whether that screen is about one process: it is then told which."""
+    """Whether that screen shows one process, which is then passed to it."""
     alert: str = ""
-    """What the key does about the shown alert, in two or three words, {whom} standing for the process."""
+    """What the key does about the shown alert, in two or three words; {whom} is replaced by the process."""
     replay: bool | None = None
     """True: only in a replay; False: only live."""
     demo: Literal["", "too", "only"] = ""
@@ -406,7 +406,7 @@ def for_screen(screen: str, *, replaying: bool = False, demo: bool = False) -> l
 
 
 _FEW = 3
-"""More screens than these are not told one by one."""
+"""More screens than these are not listed one by one."""
 _TITLES = {
     MAIN: "on the main screen",
     GPU: "on one GPU",
@@ -434,10 +434,10 @@ def groups(*, replaying: bool, demo: bool = False) -> list[tuple[str, list[Key]]
         if key.fits(replaying=replaying, demo=demo):
             where = (MAIN,) if MAIN in key.where else key.where
             found.setdefault(where, []).append(key)
-    return [(_where(where), keys) for where, keys in found.items()]
+    return [(_group_title(where), keys) for where, keys in found.items()]
 
 
-def _where(names: tuple[str, ...]) -> str:
+def _group_title(names: tuple[str, ...]) -> str:
     if EVERYWHERE in names:
         return "everywhere"
     if names == _OTHERS:
@@ -453,7 +453,8 @@ def alert_keys(*, replaying: bool, demo: bool = False) -> list[Key]:
 
 
 def refusal(name: str, screen: str, *, replaying: bool, demo: bool = False) -> str:
-    """Why a key of the table does nothing on this screen in this mode; empty for one that nobody would miss there.
+    """Return why a key of the table does nothing on this screen in this mode; "" for keys that are not expected
+    there.
 
     Args:
         name: the key, as Textual calls it.
@@ -470,12 +471,12 @@ def refusal(name: str, screen: str, *, replaying: bool, demo: bool = False) -> s
             return f"{key.shown} ({_does(key)}) {why}."
     if not places or name in _MOVES:
         return ""
-    where = " or ".join(dict.fromkeys(_where(key.where) for key in places))
+    where = " or ".join(dict.fromkeys(_group_title(key.where) for key in places))
     return f"{places[0].shown} ({_does(places[0])}) works {where}, not here; q goes back."
 
 
 _MOVES = frozenset({"up", "down", "left", "right", "pageup", "pagedown", "tab", "shift+tab", "enter", "escape"})
-"""Keys that mean something else on each screen: where they do nothing, nobody expects anything."""
+"""Keys with another meaning on each screen; where they do nothing, no refusal is shown."""
 
 
 def _does(key: Key) -> str:

@@ -20,7 +20,7 @@ _USUAL_HEIGHT, _FEW_LINES = 24, 4
 """Most terminals have 24 rows: who sees there what is wrong must not need a key to read what helps. So there it
 has the second row too, but where the table has so many lines that one of them would have to go for it."""
 HOST_HEIGHT = 30
-"""From this height on a row tells what the machine does now."""
+"""From this height on a row shows the present state of the machine."""
 _TITLED = 4
 """Rows from which on a table that is cut has titles all the same."""
 FULL_WIDTH, FULL_HEIGHT = 80, 24
@@ -64,10 +64,10 @@ class Layout(Struct, frozen=True):
     entries: tuple[tuple[int, Rect], ...] = ()
     """Position in the list of the table's lines, and where."""
     more: Rect | None = None
-    """Where it is said how many lines of the table are not shown."""
+    """Row that counts the table's hidden lines."""
     hidden: int = 0
     empty: Rect | None = None
-    """Where it is said why there is nothing for the table."""
+    """Area that explains an empty table."""
     steps: Rect | None = None
     timeline: Rect | None = None
     processes: Rect | None = None

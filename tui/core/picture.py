@@ -7,7 +7,8 @@ from pathlib import Path
 
 
 def save_picture(drawn: str, text: str) -> str:
-    """Write both into the folder that the program runs in; returns the sentence that says where, or why not.
+    """Write both into the folder that the program runs in; returns a sentence with the path or the reason of
+    failure.
 
     Args:
         drawn: SVG.

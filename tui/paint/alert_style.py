@@ -51,7 +51,11 @@ def age(alert: Alert, now: float) -> str:
 
 
 def age_of(seconds: float) -> str:
-    """A time since something, in whole seconds."""
+    """Return the time since an event in whole seconds: "8s", "3m 12s".
+
+    Args:
+        seconds: negative ones, from a clock that was set back, count as 0; NaN is a dash.
+    """
     return elapsed(seconds)
 
 
@@ -61,7 +65,7 @@ def duration_text(alert: Alert, until: float) -> str:
 
 
 def subjects(alert: Alert, snapshot: Snapshot) -> tuple[str, str, str]:
-    """Whom an alert is about, in ever fewer words; the last is empty."""
+    """Return the subject of an alert in ever fewer words; the last is ""."""
     full = subject(alert, snapshot)
     gpu, _, rest = full.partition(" rank ")
     short = f"rank {rest}" if rest and gpu else full.partition(" pid ")[0]
@@ -85,7 +89,7 @@ def alert_of_rank(snapshot: Snapshot, rank: Rank) -> Alert | None:
 
 
 def subject(alert: Alert, snapshot: Snapshot) -> str:
-    """Whom an alert is about: "GPU 3", "rank 1" (of several jobs: and of which), or "this machine"."""
+    """Return the subject of an alert: "GPU 3", "rank 1" (with its job if there are several), or "this machine"."""
     parts = [f"GPU {gpu_names.label(gpu, snapshot.gpus)}" for gpu in snapshot.gpus if gpu.uuid == alert.gpu]
     parts += [
         f"pid {rank.pid}" if rank.rank is None else f"rank {rank.rank}{_job_suffix(rank, snapshot)}"
@@ -115,6 +119,6 @@ def ink(item: Alert | Finding, theme: CellTheme) -> Style:
 
 
 def mark(item: Alert | Finding, theme: CellTheme) -> str:
-    """The sign for how grave an alert or a finding is, one cell wide."""
+    """Return the sign of a severity, one cell wide."""
     glyphs = theme.glyphs
     return (glyphs.info, glyphs.warning, glyphs.critical)[severity_rank(item.severity)]

@@ -29,14 +29,14 @@ class Glyphs(Struct, frozen=True):
     """Nothing, then eight rising levels."""
     thin: Box
     heavy: Box
-    """The frame of something that needs a look: another shape, not only another colour."""
+    """The frame for what needs attention: another shape, not only another colour."""
     bar: str
     """The edge of a compact entry."""
     critical: str
     warning: str
     info: str
     fills: str
-    """Solid patterns that tell the parts of a bar apart without colour."""
+    """Patterns that distinguish the parts of a bar without colour."""
     shade: str
     selected: str
     more: str

@@ -33,7 +33,7 @@ class Metric(Struct, frozen=True):
     hue: Hue
     value: Callable[[Gpu], float | None]
     limit: Callable[[Gpu], float | None]
-    """The upper end of its axis, the lower being 0; None when this GPU does not tell it."""
+    """Upper end of the axis, whose lower end is 0; None when this GPU does not report it."""
     text: Callable[[Gpu], str]
     """With its unit; an absent value is a dash."""
     axis: Callable[[float], str]
@@ -71,13 +71,13 @@ def _text(signal: Signal, gpu: Gpu) -> str:
     return value_text(signal.unit, getattr(gpu, signal.field))
 
 
-# The ends of the axes where the driver does not tell the link, or the model is not known: drawn, never said.
+# Ends of the axes where the link or the model is unknown: drawn, never shown as numbers.
 _USUAL_PCIE = pcie_bytes_per_s(4, 16) or GB
 _USUAL_NVLINK = 450 * GB
 
 
 def pcie_limit(gpu: Gpu) -> float:
-    """What the link can carry in one direction; Gen 4 x16 when the driver does not tell."""
+    """Bandwidth of the link in one direction; Gen 4 x16 when the driver does not report it."""
     return pcie_bytes_per_s(gpu.pcie_gen or 4, gpu.pcie_width or 16) or _USUAL_PCIE
 
 

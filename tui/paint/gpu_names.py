@@ -1,4 +1,4 @@
-"""How GPUs are numbered and counted on the screen, MIG instances told from the GPU that they are parts of."""
+"""Numbers and counts of GPUs on the screen; MIG instances are distinct from their parent GPU."""
 
 from __future__ import annotations
 

@@ -2,7 +2,8 @@
 
 Hues have meanings: blue is computing, green is energy and what follows from it, violet is bytes on the move. Amber
 and red are kept for alerts, so a healthy GPU at 100 % is never painted in a colour of alarm. At 16 colours the
-terminal's own are used; without colour only bold, dim, reverse and underline, and nothing is said by them alone.
+terminal's own are used; without colour only bold, dim, reverse and underline, and none of them carries information
+by itself.
 """
 
 from __future__ import annotations
@@ -122,7 +123,7 @@ class Palette(Struct, frozen=True):
     phase_bars: tuple[Style, ...]
     """The same as background, with letters that can be read on it."""
     rest: Style
-    """What of a bar belongs to nobody."""
+    """Part of a bar in no phase."""
 
     @classmethod
     def build(cls, theme: Theme, depth: Depth) -> Palette:
@@ -146,50 +147,50 @@ def _full(theme: Theme, depth: Depth) -> Palette:
     success, warning = Color.parse(generated["success"]), Color.parse(generated["warning"])
     error = Color.parse(generated["error"])
 
-    def on(color: Color, ground: Color = background, *, bold: bool = False) -> Style:
+    def style_on(color: Color, ground: Color = background, *, bold: bool = False) -> Style:
         return Style(color=color.rich_color, bgcolor=ground.rich_color, bold=bold or None)
 
     def towards(color: Color, share: float) -> Color:
         return background.blend(color, share)
 
     def badge(color: Color) -> Style:
-        return on(color.get_contrast_text(1.0), color, bold=True)
+        return style_on(color.get_contrast_text(1.0), color, bold=True)
 
     phases = [Color.parse(code) for code in (_PHASES_DARK if theme.dark else _PHASES_LIGHT)]
     dark_ink, light_ink = Color.parse("#0c1016"), Color.parse("#ffffff")
     return Palette(
         name=theme.name,
         depth=depth,
-        text=on(towards(foreground, 0.92)),
-        strong=on(foreground, bold=True),
-        dim=on(towards(foreground, 0.58)),
-        faint=on(towards(foreground, 0.26)),
-        header=on(towards(foreground, 0.88), panel),
-        header_dim=on(towards(foreground, 0.58), panel),
-        header_strong=on(primary, panel, bold=True),
-        compute_line=on(primary),
-        energy_line=on(success),
-        transfer_line=on(accent),
-        compute_area=on(towards(primary, 0.52)),
-        energy_area=on(towards(success, 0.48)),
-        transfer_area=on(towards(accent, 0.52)),
-        compute=on(towards(primary, 0.72)),
-        energy=on(towards(success, 0.66)),
-        transfer=on(towards(accent, 0.72)),
-        code=on(primary),
-        selected=on(foreground, bold=True),
-        cursor=on(foreground, background.blend(primary, 0.3), bold=True),
-        info=on(primary),
-        warning=on(warning, bold=True),
-        critical=on(error, bold=True),
+        text=style_on(towards(foreground, 0.92)),
+        strong=style_on(foreground, bold=True),
+        dim=style_on(towards(foreground, 0.58)),
+        faint=style_on(towards(foreground, 0.26)),
+        header=style_on(towards(foreground, 0.88), panel),
+        header_dim=style_on(towards(foreground, 0.58), panel),
+        header_strong=style_on(primary, panel, bold=True),
+        compute_line=style_on(primary),
+        energy_line=style_on(success),
+        transfer_line=style_on(accent),
+        compute_area=style_on(towards(primary, 0.52)),
+        energy_area=style_on(towards(success, 0.48)),
+        transfer_area=style_on(towards(accent, 0.52)),
+        compute=style_on(towards(primary, 0.72)),
+        energy=style_on(towards(success, 0.66)),
+        transfer=style_on(towards(accent, 0.72)),
+        code=style_on(primary),
+        selected=style_on(foreground, bold=True),
+        cursor=style_on(foreground, background.blend(primary, 0.3), bold=True),
+        info=style_on(primary),
+        warning=style_on(warning, bold=True),
+        critical=style_on(error, bold=True),
         warning_badge=badge(warning),
-        critical_badge=on(light_ink, error.darken(0.08) if theme.dark else error, bold=True),
+        critical_badge=style_on(light_ink, error.darken(0.08) if theme.dark else error, bold=True),
         mark=badge(accent),
-        key=on(primary, panel, bold=True),
-        key_label=on(towards(foreground, 0.7), panel),
-        phases=tuple(on(color) for color in phases),
-        phase_bars=tuple(on(dark_ink if theme.dark else light_ink, color) for color in phases),
-        rest=on(towards(foreground, 0.3)),
+        key=style_on(primary, panel, bold=True),
+        key_label=style_on(towards(foreground, 0.7), panel),
+        phases=tuple(style_on(color) for color in phases),
+        phase_bars=tuple(style_on(dark_ink if theme.dark else light_ink, color) for color in phases),
+        rest=style_on(towards(foreground, 0.3)),
     )
 
 

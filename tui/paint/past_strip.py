@@ -14,13 +14,28 @@ from tui.series.heights import SPIKE, FigureHistory
 
 
 def add_strip(row: Row, past: FigureHistory, hue: Hue, theme: CellTheme, style: Style | None = None) -> Row:
-    """Append a history in one row of eighth blocks; what stands out far from its cell's mean is brighter."""
+    """Append a history in one row of eighth blocks; a cell whose extreme is far from its mean is brighter.
+
+    Args:
+        row: to append to; one cell for each height.
+        past: heights of 0 to 8, where 0 is absent; `SPIKE` is added to those that stand out.
+        hue: compute, energy or transfer: which colour of the theme.
+        theme: colours and glyphs of this terminal.
+        style: in place of the hue's colour; None: the hue's.
+    """
     usual = theme.hues[hue] if style is None else style
     return _add_cells(row, past.heights, 0, usual, theme.spikes[hue], theme.glyphs)
 
 
 def add_chart(rows: list[Row], past: FigureHistory, hue: Hue, theme: CellTheme) -> None:
-    """Append a history to several rows, the top one first; it was made for as many."""
+    """Append a history to several rows.
+
+    Args:
+        rows: the top one first; `past` must be made for as many, 8 heights for each.
+        past: 0 is absent; `SPIKE` is added to heights that stand out.
+        hue: compute, energy or transfer: which colour of the theme.
+        theme: colours and glyphs of this terminal.
+    """
     for place, row in enumerate(rows):
         base = 8 * (len(rows) - 1 - place)
         usual = theme.hues[hue] if len(rows) == 1 else theme.areas[hue]

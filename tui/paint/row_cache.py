@@ -12,7 +12,7 @@ _MOST = 256
 
 
 class RowCache:
-    """What stands where, and what it was painted from. Nobody may change what it gives."""
+    """Painted rows by place, and the content they were painted from. The rows are read-only."""
 
     __slots__ = ("_places",)
 

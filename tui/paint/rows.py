@@ -1,7 +1,7 @@
-"""Rows of cells under construction, and what a painter draws with.
+"""Rows of cells under construction, and the theme that painters use.
 
-A painter is a function from what is known to a list of rows; it touches no widget and no device, so it can be
-called, looked at and tested without an app.
+A painter is a function from data to a list of rows. It touches no widget and no device, so it can be tested
+without an app.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class CellTheme(Struct, frozen=True):
 
     @classmethod
     def for_palette(cls, palette: Palette, *, ascii_only: bool) -> CellTheme:
-        """The look for a palette, with or without characters beyond ASCII."""
+        """Return the cell theme of a palette, with or without characters beyond ASCII."""
         hues = {"compute": palette.compute, "energy": palette.energy, "transfer": palette.transfer}
         lines = {
             "compute": palette.compute_line,
@@ -69,7 +69,7 @@ class Row:
         return self.limit - self.used
 
     def add(self, text: str, style: Style) -> Row:
-        """Append text; what does not fit is cut with an ellipsis, what a terminal would obey becomes a dot."""
+        """Append text; what does not fit is cut with an ellipsis, and control characters become dots."""
         if not text.isprintable():
             text = fmt.printable(text)
         width = len(text) if text.isascii() else cell_len(text)
@@ -112,7 +112,14 @@ class Row:
         return self
 
     def add_right(self, text: str, style: Style, fill: Style, char: str = " ") -> Row:
-        """Append text at the right end of the row."""
+        """Append text so that it ends at the right end of the row.
+
+        Args:
+            text: cut where it is wider than the free cells; terminal escapes in it are made visible.
+            style: of the text.
+            fill: style of the cells between the last text and this one.
+            char: what these cells hold.
+        """
         text = fmt.printable(text)
         width = cell_len(text)
         return self.fill_to(self.limit - width, fill, char).add(text, style)
@@ -158,7 +165,11 @@ def pad(text: str, width: int, *, right: bool = False) -> str:
 
 
 def elapsed(seconds: float) -> str:
-    """A time that goes on, in whole seconds so that it does not flicker: "8s", "3m 12s", "2h 05m"."""
+    """Return a running time in whole seconds, so that it does not flicker: "8s", "3m 12s", "2h 05m".
+
+    Args:
+        seconds: negative ones count as 0; NaN and infinity are a dash.
+    """
     if not isfinite(seconds):
         return fmt.DASH
     whole = max(int(seconds), 0)
@@ -226,7 +237,14 @@ def frame(
 def rule(
     width: int, theme: CellTheme, title: Sequence[tuple[str, Style]], right: Sequence[tuple[str, Style]] = ()
 ) -> Row:
-    """The top edge of a frame alone, for panes that cannot spare the rest of it."""
+    """Return the top edge of a frame, for panes without room for a whole frame.
+
+    Args:
+        width: cells of the row.
+        theme: colours and glyphs of this terminal.
+        title: texts and their styles, at the left.
+        right: texts and their styles, at the right; left out where both do not fit.
+    """
     palette, across = theme.palette, theme.glyphs.thin.across
     row = Row(width).add(across, palette.faint)
     _insert(row, title, width, palette.faint, None)

@@ -16,7 +16,7 @@ _SYSTEMS = {"truecolor": ColorSystem.TRUECOLOR, "256": ColorSystem.EIGHT_BIT, "s
 
 
 class CompactStrip(Strip):
-    """A strip that says only what changes from segment to segment.
+    """A strip that writes only style changes between segments.
 
     Textual writes foreground, background and a reset for each segment; with a hundred short histories that is most
     of what a frame sends.

@@ -22,7 +22,7 @@ _AS_DRAWN = Strip.render
 
 
 def harmless(text: str) -> str:
-    """`text` without a character that a terminal obeys, as wide as Textual measured it."""
+    """Return `text` without control characters, as wide as Textual measured it."""
     if text.isprintable():
         return text
     return "".join("·" * cell_len(char) if is_obeyed(char) else char for char in text)
@@ -33,7 +33,7 @@ def _is_harmless(segments: Iterable[Segment]) -> bool:
 
 
 def _render(self: Strip, console: Console) -> str:
-    """`Strip.render` for text that a terminal obeys nothing of; a link would bring an address in an OSC 8."""
+    """`Strip.render` for text without control characters; a link would add an address in an OSC 8 sequence."""
     if cached_render(self) is None and not _is_harmless(segments_of(self)):
         segments = [
             Segment(harmless(text), None if style is None else style.update_link(None))

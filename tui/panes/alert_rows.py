@@ -1,6 +1,6 @@
-"""The rows of the shown alert: what is wrong, since when, why; what to do next, and which keys go on from there.
+"""The rows of the shown alert: problem, age, reason, advice, and the keys for it.
 
-A row says as much as it has room for, in whole clauses: a reason that is cut in its middle is none.
+A row holds whole clauses only: a reason cut in its middle helps no reader.
 """
 
 from __future__ import annotations
@@ -22,21 +22,27 @@ from tui.state import process_ref
 from tui.state.view import View
 
 _CLAUSE_END = re.compile(r"[;,] | \(|(?<! run): (?=[a-z])")
-"""Where an advice may end: not before the command that it says to run."""
+"""Where an advice may be cut: not before the command to run."""
 
 
 def paint(view: View, width: int, height: int, theme: CellTheme) -> list[Row]:
-    """The gravest alert, or the chosen one; with a second row, what to do next, the keys that act on it and the
-    next one."""
+    """Paint the chosen alert, or the most severe one, exactly `height` rows.
+
+    Args:
+        view: the snapshot, the muted alerts and the choice.
+        width: cells.
+        height: rows: 1 holds the alert alone, from 2 on follow the advice, the keys and the next alert.
+        theme: colours and glyphs of this terminal.
+    """
     snapshot = view.snapshot
-    heard = view.alerts.unmuted(snapshot)
-    alert = view.alerts.selected_alert(heard)
+    unmuted = view.alerts.unmuted(snapshot)
+    alert = view.alerts.selected_alert(unmuted)
     if snapshot is None or alert is None:
         rows = _no_alert_row(view, width, theme)
     else:
-        rows = [_alert(alert, len(heard) - 1, snapshot, view, width, theme, alone=height == 1)]
+        rows = [_alert(alert, len(unmuted) - 1, snapshot, view, width, theme, alone=height == 1)]
         if height > 1:
-            rows.append(_next_row(alert, heard, view, width, theme))
+            rows.append(_next_row(alert, unmuted, view, width, theme))
     rows += [Row(width) for _ in range(height - len(rows))]
     return [row.end(theme.palette.text) for row in rows[:height]]
 
@@ -114,10 +120,10 @@ IDLE_PCT = 30.0
 def _alert(
     alert: Alert, others: int, snapshot: Snapshot, view: View, width: int, theme: CellTheme, *, alone: bool
 ) -> Row:
-    """Badge, since when, subject, reason: the less it is worth, the earlier it is left out.
+    """Badge, age, subject and reason; the least important is left out first.
 
     Args:
-        alone: whether no row below says what to do next: then this one does, where there is room.
+        alone: True: there is no row below for the advice, so this one has it, where there is room.
     """
     palette = theme.palette
     badge = f" {alert_style.mark(alert, theme)} {alert_style.alert_word(alert)} "
@@ -157,7 +163,7 @@ def _reason(row: Row, said: list[str], following: str, tail: str, theme: CellThe
 
 
 def advice(alert: Alert, view: View) -> str:
-    """What to do next, on one line; empty where nobody knows. In the demo, without keys that do nothing there."""
+    """Return the advice on one line; "" without one. In the demo, without keys that do nothing there."""
     said = fmt.printable(alert.next) if alert.next else ""
     if not view.demo:
         return said
@@ -178,7 +184,7 @@ def fitting_clause(text: str, room: int) -> str:
 
 
 def key_words(alert: Alert, view: View) -> list[tuple[str, str]]:
-    """The keys that act on an alert, each with what it does and to whom."""
+    """Return the keys that act on an alert, each with its action and target."""
     about = process_ref.ProcessRef() if view.snapshot is None else process_ref.alert_process(alert, view.snapshot)
     return [
         (key.shown, key.alert.format(whom=about.name))
@@ -188,7 +194,14 @@ def key_words(alert: Alert, view: View) -> list[tuple[str, str]]:
 
 
 def add_keys(row: Row, words: Sequence[tuple[str, str]], room: int, theme: CellTheme) -> Row:
-    """Append as many keys as fit into `room` cells, each of them whole."""
+    """Append as many keys as fit whole.
+
+    Args:
+        row: to append to.
+        words: key and what it does, the most important first.
+        room: cells that the keys may take.
+        theme: colours of this terminal.
+    """
     palette = theme.palette
     for key, does in words:
         needed = cell_len(key) + cell_len(does) + 4
@@ -199,7 +212,7 @@ def add_keys(row: Row, words: Sequence[tuple[str, str]], room: int, theme: CellT
     return row
 
 
-def _next_row(alert: Alert, heard: list[Alert], view: View, width: int, theme: CellTheme) -> Row:
+def _next_row(alert: Alert, unmuted: list[Alert], view: View, width: int, theme: CellTheme) -> Row:
     """What to do next, as far as it is whole, then the keys that there is room for, then the next alert."""
     palette, arrow = theme.palette, f"   {theme.glyphs.arrow} "
     row = Row(width)
@@ -211,17 +224,17 @@ def _next_row(alert: Alert, heard: list[Alert], view: View, width: int, theme: C
     tail = (
         ""
         if view.snapshot is None
-        else _next_alert(alert, heard, view.snapshot, max(row.free_cells - needed - 1, 0))
+        else _next_alert(alert, unmuted, view.snapshot, max(row.free_cells - needed - 1, 0))
     )
     add_keys(row, words, row.free_cells - cell_len(tail), theme)
     return row.add_right(f"{tail} ", palette.dim, palette.text) if tail else row
 
 
-def _next_alert(alert: Alert, heard: list[Alert], snapshot: Snapshot, room: int) -> str:
+def _next_alert(alert: Alert, unmuted: list[Alert], snapshot: Snapshot, room: int) -> str:
     """Which alert the key for the next one shows; with fewer words where there is less room."""
-    if len(heard) < 2:
+    if len(unmuted) < 2:
         return ""
-    following = heard[(heard.index(alert) + 1) % len(heard)]
+    following = unmuted[(unmuted.index(alert) + 1) % len(unmuted)]
     for about in alert_style.subjects(following, snapshot):
         text = f"n next: {alert_style.alert_word(following)} {about}".rstrip()
         if cell_len(text) <= room:

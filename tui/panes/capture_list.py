@@ -19,7 +19,7 @@ _LEAST_COMMAND = 10
 
 
 def _verdict(capture: StoredCapture) -> str:
-    """What it says: the verdict, else what kind of capture it is, else why it says nothing."""
+    """Return the verdict, else the kind of capture, else why there is no verdict."""
     if capture.state != "done":
         return capture.state
     if capture.verdict:

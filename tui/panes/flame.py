@@ -57,7 +57,14 @@ def initially_opened(report: StackReport) -> set[Path]:
 
 
 def visible_lines(root: StackNode, path: Path, opened: set[Path], total: int) -> list[FlameLine]:
-    """The lines below a thread's line, outermost frames first; without recursion, since stacks are deep."""
+    """Return the lines below a thread's line, outermost frames first; iterative, since stacks can be 1000 deep.
+
+    Args:
+        root: the thread's tree.
+        path: of the thread; paths of frames begin with it.
+        opened: paths of the unfolded frames.
+        total: samples of the thread; children below `LEAST_PCT` of it are counted, not listed.
+    """
     lines: list[FlameLine] = []
     waiting = [(root, path, 0)]
     while waiting:
@@ -73,7 +80,14 @@ def visible_lines(root: StackNode, path: Path, opened: set[Path], total: int) ->
 
 
 def title(report: StackReport, name: str, width: int, theme: CellTheme) -> list[Row]:
-    """What was sampled, for how long, and what was left out."""
+    """Return the rows above the threads: what was sampled, for how long, and what was left out.
+
+    Args:
+        report: the sampled stacks.
+        name: file or training; terminal escapes in it are made visible.
+        width: cells; parts that do not fit are left out.
+        theme: colours and glyphs of this terminal.
+    """
     palette, dot = theme.palette, f" {theme.glyphs.dot} "
     row = Row(width).add(" Python stacks", palette.strong).add(f"{dot}{fmt.printable(name)}", palette.text)
     for text in (
@@ -89,7 +103,16 @@ def title(report: StackReport, name: str, width: int, theme: CellTheme) -> list[
 def thread_line(
     process: ProcessStacks, thread: ThreadStacks, width: int, theme: CellTheme, *, chosen: bool, opened: bool
 ) -> Row:
-    """One thread: whose it is, how many samples, and how much of its time it was on a CPU."""
+    """Return one thread's row: its process, its samples, and its share of time on a CPU.
+
+    Args:
+        process: the thread's.
+        thread: samples or, where perf made the file, µs.
+        width: cells.
+        theme: colours and glyphs of this terminal.
+        chosen: True: the cursor is here.
+        opened: True: its frames are listed below.
+    """
     palette = theme.palette
     row = Row(width).add(_cursor(theme, chosen), palette.selected)
     row.add(f"{theme.glyphs.more if opened else theme.glyphs.selected} ", palette.dim)
@@ -104,7 +127,15 @@ def thread_line(
 
 
 def frame_line(shown: FlameLine, width: int, theme: CellTheme, *, chosen: bool, opened: bool) -> Row:
-    """One frame: share of the thread with a bar, share with it innermost, name and place; own code stands out."""
+    """Return one frame's row: share of the thread as number and bar, share as innermost frame, name, place.
+
+    Args:
+        shown: from `visible_lines`.
+        width: cells; the bar needs 100.
+        theme: colours and glyphs of this terminal.
+        chosen: True: the cursor is here.
+        opened: True: its callees are listed below.
+    """
     palette, node = theme.palette, shown.node
     share = 100.0 * node.samples / max(shown.total, 1)
     own = 100.0 * node.self_samples / max(shown.total, 1)

@@ -50,7 +50,16 @@ def grid(count: int, area_: Rect) -> tuple[list[Rect], int]:
 
 
 def paint(metric: Metric, gpu: Gpu, view: View, rect: Rect, theme: CellTheme, marker: Marker) -> list[Row]:
-    """One chart: name and value above, the axis at the left."""
+    """Paint one chart: name and value above, the axis at the left.
+
+    Args:
+        metric: what is drawn; its limit for this GPU is the top of the axis.
+        gpu: whose history.
+        view: the history and its span.
+        rect: width and height in cells, the title's row included.
+        theme: colours and glyphs of this terminal.
+        marker: "braille" draws two samples per cell, anything else blocks.
+    """
     palette = theme.palette
     width, height = rect.width, rect.height
     limit = metric.limit(gpu)

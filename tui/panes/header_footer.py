@@ -1,4 +1,4 @@
-"""The lines across the screen: header, host, notes, footer, and what is said when there is no GPU."""
+"""The lines across the screen: header, host, notes, footer, and the pane shown without a GPU."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def _instant(view: View, room: int, theme: CellTheme) -> Row:
 
 
 def _header_facts(view: View, snapshot: Snapshot, theme: CellTheme) -> list[tuple[str, Style]]:
-    """What the first line tells, as far as there is room, the most telling first."""
+    """Return the parts of the first line that fit, the most important first."""
     palette = theme.palette
     texts: list[tuple[str, Style]] = []
     gpus = view.gpus()
@@ -118,7 +118,7 @@ def _host_figures(now: Host) -> list[tuple[str, str, int]]:
     memory = f"{fmt.size(now.memory_used_bytes)} of {fmt.size(now.memory_total_bytes)}"
     figures = [("load", fmt.number(now.load_1m, 1), 5), ("memory", memory, 20)]
     if now.cpu_per_core_pct:
-        # One core at 100 % is what an input pipeline in one process looks like on a machine of many.
+        # One core at 100 % of many is typical of an input pipeline in one process.
         figures.insert(0, ("busiest core", fmt.percent(max(now.cpu_per_core_pct)), 4))
     if now.cpus_allowed is not None and now.cpu_per_core_pct:
         figures.insert(0, ("of", f"{len(now.cpu_per_core_pct)} cores, {now.cpus_allowed:.3g} allowed", 20))
@@ -176,7 +176,14 @@ def _cells(key: Key, label: str) -> int:
 
 
 def no_gpu(view: View, width: int, height: int, theme: CellTheme) -> list[Row]:
-    """Why no GPU is shown, in the collectors' words, and what to do."""
+    """Paint why no GPU is shown and what to do, exactly `height` rows.
+
+    Args:
+        view: the selection, and the notes of the collectors, which are shown word for word.
+        width: cells.
+        height: rows; below 3 there is no frame.
+        theme: colours and glyphs of this terminal.
+    """
     palette = theme.palette
     lines: list[tuple[str, bool]] = []
     if view.snapshot is None:

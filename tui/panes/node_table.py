@@ -1,7 +1,7 @@
 """The one table of GPUs and ranks: a line each, its history on the time line, its state in a column of its own.
 
-A GPU and the training process on it share a line. What is not of the job that is shown is there too and said to be
-so: other jobs, other users, free GPUs, MIG instances, processes without a GPU.
+A GPU and the training process on it share a line. Rows outside the shown job are there too, and marked: other
+jobs, other users, free GPUs, MIG instances, processes without a GPU.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Entry(Struct, frozen=True):
     gpu: Gpu | None
     rank: Rank | None
     again: bool = False
-    """A further process on the GPU of the line above: the GPU's figures are not told twice."""
+    """A further process on the GPU of the line above: the GPU's figures are not repeated."""
 
 
 def entries(view: View) -> list[Entry]:
@@ -291,7 +291,7 @@ def _plan(width: int, absent: frozenset[str]) -> _Plan:
 
 
 def _absent(shown: Sequence[Entry]) -> frozenset[str]:
-    """The columns in which no line has a value: a dash each says nothing. The telling ones stay."""
+    """Return the columns in which no line has a value, which are hidden. Essential columns stay."""
     found: set[str] = set()
     gpus = [entry.gpu for entry in shown if entry.gpu is not None]
     if all(gpu.nvlink_rx_bytes_per_s is None and gpu.nvlink_tx_bytes_per_s is None for gpu in gpus):
@@ -421,7 +421,15 @@ class _LineContent(Struct, frozen=True):
 
 
 def line(frame: NodeTableFrame, entry: Entry, view: View, width: int, theme: CellTheme) -> Row:
-    """One GPU and the rank on it."""
+    """Paint the row of one GPU and the rank on it.
+
+    Args:
+        frame: columns, alerts and choice of this frame.
+        entry: the GPU or the rank may be None; `again` marks a further rank on the same GPU.
+        view: the history for the strip; also caches the row until its content changes.
+        width: cells.
+        theme: colours and glyphs of this terminal.
+    """
     plan, rank = frame.plan, entry.rank
     alert = _alert(frame, entry)
     loud = alert if alert is not None and alert_style.alert_rank(alert) > 0 else None
@@ -530,7 +538,7 @@ def _second(entry: Entry, view: View, room: int) -> FigureHistory | None:
 
 
 def _alert(frame: NodeTableFrame, entry: Entry) -> Alert | None:
-    """The worst alert of a line: of its rank, or of its GPU where that is told here."""
+    """Return the most severe alert of a line: of its rank, or of its GPU where this line shows it."""
     own = None if entry.rank is None else frame.of_pid.get(entry.rank.pid)
     if entry.gpu is None or entry.again:
         return own

@@ -41,10 +41,10 @@ class Part(Struct, frozen=True):
 
 
 def colors_of(names: Sequence[str]) -> dict[str, int]:
-    """The place of each phase in the table of colours, by what its name says it does.
+    """Return the index of each phase in the table of colours, by the role of its name.
 
-    The first of several that do the same has its colour; the others, and those whose names say nothing, get what
-    is left, in their order.
+    The first phase of a role has the role's colour; the others, and those with unknown names, get the remaining
+    colours in order.
     """
     found: dict[str, int] = {}
     for name in sorted(names, key=lambda name: name not in _PLAIN):
@@ -83,7 +83,16 @@ def letters(names: Sequence[str]) -> dict[str, str]:
 
 
 def block(row: Row, letter: str, length: int, color: int, theme: CellTheme) -> None:
-    """A stretch of a bar: it begins with its letter, and has its colour, or its pattern where there is none."""
+    """Append one phase's part of a bar, which begins with its letter.
+
+    Args:
+        row: to append to.
+        letter: of the phase, or "·".
+        length: cells; nothing is appended for 0 or less.
+        color: index into the theme's phase colours, or `REST` for time in no phase. Without colours it selects a
+            pattern.
+        theme: colours and glyphs of this terminal.
+    """
     palette, glyphs = theme.palette, theme.glyphs
     if length <= 0:
         return

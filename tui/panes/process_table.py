@@ -82,7 +82,14 @@ def column_context(snapshot: Snapshot) -> ColumnContext:
 
 
 def rows_of(snapshot: Snapshot, column: int, *, reverse: bool, wanted: str) -> list[Process]:
-    """Return the processes whose pid, user or command contains `wanted`, sorted; absent values come last."""
+    """Return the processes whose pid, user or command contains a text, sorted; absent values come last either way.
+
+    Args:
+        snapshot: this machine.
+        column: index into `COLUMNS` of the sort key.
+        reverse: True: largest first.
+        wanted: compared without case; "": all.
+    """
     beside = column_context(snapshot)
     small = wanted.lower()
     found = [p for p in snapshot.processes if small in f"{p.pid} {p.user or ''} {p.command or ''}".lower()]
@@ -115,7 +122,15 @@ def plan(width: int, sorted_by: int, snapshot: Snapshot | None = None) -> list[C
 def titles(
     columns: Sequence[Column[Process]], sorted_by: int, width: int, theme: CellTheme, *, reverse: bool
 ) -> Row:
-    """The titles; the column sorted by is marked with the direction."""
+    """Paint the titles; the sort column has an arrow for its direction.
+
+    Args:
+        columns: that fit, from `plan`.
+        sorted_by: index into `COLUMNS`, not into `columns`.
+        width: cells.
+        theme: colours and glyphs of this terminal.
+        reverse: True: largest first.
+    """
     palette = theme.palette
     row = Row(width).add(" ", palette.dim)
     for column in columns:
@@ -136,7 +151,16 @@ def line(
     theme: CellTheme,
     chosen: bool,
 ) -> Row:
-    """The line of the table for one process."""
+    """Paint the row of one process.
+
+    Args:
+        process: one per GPU that it uses.
+        columns: that fit, from `plan`.
+        beside: facts of the snapshot that a column needs: names of GPUs and the time.
+        width: cells; the command takes what is left.
+        theme: colours and glyphs of this terminal.
+        chosen: True: the cursor is here.
+    """
     palette = theme.palette
     style: Style = palette.cursor if chosen else palette.text
     row = Row(width).add(theme.glyphs.selected if chosen else " ", style)
@@ -147,7 +171,14 @@ def line(
 
 
 def paint(view: View, width: int, height: int, theme: CellTheme) -> list[Row]:
-    """The processes that hold most GPU memory, in a frame, as many as fit."""
+    """Paint the processes that hold most GPU memory in a frame, exactly `height` rows.
+
+    Args:
+        view: the snapshot; None: not sampled yet, and the rows are empty.
+        width: cells, the frame included.
+        height: rows, the frame and the titles included; what does not fit is counted in the last one.
+        theme: colours and glyphs of this terminal.
+    """
     palette, snapshot = theme.palette, view.snapshot
     if snapshot is None:
         return [Row(width).end(palette.text) for _ in range(height)]

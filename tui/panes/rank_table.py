@@ -81,7 +81,9 @@ def paint(
         cell_theme=theme,
     )
     shown = (
-        _shown(entries, found, room, table.chosen) if top is None else range(top, min(top + room, len(entries)))
+        _visible_entries(entries, found, room, table.chosen)
+        if top is None
+        else range(top, min(top + room, len(entries)))
     )
     content = [
         _titles(table),
@@ -157,7 +159,9 @@ def _job(table: _RankTableFrame, job: Job) -> Row:
     return row.add(state, palette.critical if job.state == "stalled" else palette.warning if loud else palette.dim)
 
 
-def _shown(entries: list[Job | Rank], found: dict[int, Alert | None], room: int, chosen: int | None) -> list[int]:
+def _visible_entries(
+    entries: list[Job | Rank], found: dict[int, Alert | None], room: int, chosen: int | None
+) -> list[int]:
     ranks = [(i, entry) for i, entry in enumerate(entries) if isinstance(entry, Rank)]
     odd = [i for i, rank in ranks if rank.state != "running" or found.get(rank.pid) is not None]
     jobs = [i for i, entry in enumerate(entries) if isinstance(entry, Job)]

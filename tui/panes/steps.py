@@ -45,7 +45,14 @@ _LEAST_REMARK = 30
 
 
 def paint(view: View, width: int, height: int, theme: CellTheme) -> list[Row]:
-    """Draw the pane for the process that the view names, or how to attach one."""
+    """Paint the steps of the process that the view names, or how to attach one; exactly `height` rows.
+
+    Args:
+        view: its chosen rank, and the histories.
+        width: cells.
+        height: rows; below 3 everything is in one.
+        theme: colours and glyphs of this terminal.
+    """
     palette = theme.palette
     rank = view.rank()
     if rank is None:
@@ -204,7 +211,7 @@ def _why_no_phases(rank: Rank) -> str:
 
 
 def _figures(rank: Rank, view: View) -> list[tuple[str, str, str]]:
-    """Label, value and what follows it: what the title says, as far as there is room, in this order."""
+    """Label, value and suffix: parts of the title, in this order, as far as there is room."""
     window = "" if rank.window_seconds is None else f" over {fmt.duration(rank.window_seconds)}"
     figures = [("p50", fmt.duration(rank.step_seconds_p50), window)]
     if rank.ttft_seconds_p50 is not None:
@@ -239,7 +246,7 @@ def _figures(rank: Rank, view: View) -> list[tuple[str, str, str]]:
 
 
 def _idle(rank: Rank) -> tuple[str, str]:
-    """How idle the GPU is, and which witness says so."""
+    """Return the GPU's idle share and its source."""
     source = "" if rank.gpu_busy_source is None else f" by {gpu_busy.source_name(rank.gpu_busy_source)}"
     return f"{gpu_busy.idle_text(rank)} idle", source
 

@@ -459,7 +459,7 @@ def _slices(rank: Rank, known: PhaseHistory, history: History, cells: Cells, roo
 
 
 def _spans(view: View) -> list[list[tuple[float, float, str, int]]]:
-    """The alerts in the span, in lanes in which none lies on another; the gravest in the first."""
+    """Return the alerts of the span in rows without overlap; the most severe in the first."""
     history, snapshot = view.history, view.snapshot
     if snapshot is None:
         return []
@@ -534,7 +534,15 @@ _TICK_CELLS = 16
 
 
 def ruler(history: History, label: int, room: int, width: int, theme: CellTheme) -> Row:
-    """How long ago each place of the rows above it was; it ends in now, or in the instant that is shown."""
+    """Paint how long ago each cell was; the axis ends now, or at the instant that is shown.
+
+    Args:
+        history: gives the span, its end, and since when there is data.
+        label: cells of the labels, which stay empty.
+        room: cells of the axis.
+        width: cells of the row; at least `label` + 1 + `room`.
+        theme: colours and glyphs of this terminal.
+    """
     palette, across = theme.palette, theme.glyphs.thin.across
     row = Row(width).add(" " * (label + 1), palette.text)
     end = "now" if history.instant is None else _clock(history.end)

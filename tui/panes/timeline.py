@@ -23,7 +23,7 @@ LETTERS = {
     "queued": "q", "sync": "S", "input": "I", "allocation": "B", "host": "H", "os_wait": "W",
     "other_process": "P", "unknown": "?",
 }  # fmt: skip
-"""Of kernels by what they compute, of gaps by cause, of the host's calls by kind: colour alone says nothing."""
+"""Of kernels by what they compute, of gaps by cause, of the host's calls by kind: colour alone is not enough."""
 _COLORS = {
     "GEMM": 0, "convolution": 0, "attention": 1, "normalisation": 6, "elementwise": 3, "reduction": 5,
     "embedding": 6, "NCCL": 4, "optimizer": 2, "copy": 7, "launch": 3, "sync": 4, "input": 2, "queued": 7,
@@ -86,7 +86,14 @@ def cells(spans: Sequence[Span], window: ShownStretch, width: int) -> list[Cell]
 
 
 def paint(timeline: Timeline, window: ShownStretch, area: Rect, theme: CellTheme) -> list[Row]:
-    """The rows of the step, an axis, what lies at the middle, and what the letters mean."""
+    """Paint a captured step: its rows, the axis, what is at the middle, and the legend of the letters in use.
+
+    Args:
+        timeline: of the step, in ns.
+        window: the stretch of it that is shown, in ns.
+        area: width in cells; the height is not used: the screen scrolls.
+        theme: colours and glyphs of this terminal.
+    """
     width = max(area.width - LABEL - 2, 8)
     rows = [_axis(window, width, theme)]
     used: dict[str, None] = {}

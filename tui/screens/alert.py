@@ -21,7 +21,7 @@ _CHART = 40
 
 
 class AlertScreen(ScrollingScreen):
-    """All alerts, the gravest first, the chosen one in full; below, those that have gone."""
+    """All alerts, the most severe first, the chosen one in full; below, those that have ended."""
 
     NAME = keys.ALERTS
     CSS_PATH = "help.tcss"
@@ -36,7 +36,7 @@ class AlertScreen(ScrollingScreen):
         self._follow = False
 
     def alert(self) -> Alert | None:
-        """The chosen one, else the gravest."""
+        """The chosen one, else the most severe."""
         return self.view.alerts.selected_alert(self.view.alerts.all(self.view.snapshot))
 
     def lines(self, width: int) -> list[Row]:
@@ -64,7 +64,7 @@ class AlertScreen(ScrollingScreen):
         self._follow = False
 
     def labels(self) -> dict[str, str]:
-        """Whom the keys are about."""
+        """Return the process that the keys act on."""
         name = self.target_process().name if self.alert() is not None else ""
         return {"stacks": f"stacks of {name}", "capture": f"capture {name}"} if name else {}
 

@@ -28,7 +28,7 @@ Result = TypeVar("Result")
 
 
 class LlmtopScreen(Screen[None], inherit_bindings=False):
-    """A screen that shows the app's view and is told when it changes.
+    """A screen that shows the app's view and is redrawn when it changes.
 
     A derived class sets `NAME` (which tui/core/keys.py uses) and either overrides `parts()`, and is then drawn on
     a board (`header_and_footer()` paints both), or overrides `compose()` and `redraw()` for widgets of its own.
@@ -121,7 +121,7 @@ class LlmtopScreen(Screen[None], inherit_bindings=False):
         )
 
     def action_mute(self) -> None:
-        """Mute the alert for as long as it holds, or hear it again."""
+        """Mute the alert for as long as it holds, or unmute it."""
         alert, snapshot = self.alert(), self.view.snapshot
         if alert is None or snapshot is None:
             self.notify("No alert is shown that could be muted.")
@@ -177,5 +177,5 @@ class LlmtopScreen(Screen[None], inherit_bindings=False):
         return self.view.kept.get("footer", (self.NAME, replaying, demo, width, theme, labels), paint)
 
     def labels(self) -> dict[str, str]:
-        """Other words for the footer's, by those: of what a key does now, and to whom."""
+        """Return replacements of the footer's labels: what a key does now, and to which process."""
         return {}

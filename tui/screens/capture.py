@@ -1,4 +1,4 @@
-"""The key of the program: a dialog filled with the best choice, the stages of the capture, and what it says."""
+"""The capture screen: a dialog filled with the best choice, the stages of the capture, and its result."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class CaptureScreen(ScrollingScreen):
         return session.capture_of(app, lambda: app.view.snapshot, app.prepared)
 
     def on_mount(self) -> None:
-        """Show the capture that runs, or look whom one could capture."""
+        """Show the running capture, or search for processes to capture."""
         self._capturing.watching = self._changed
         if not self._capturing.busy:
             self._ask()
@@ -143,7 +143,7 @@ class CaptureScreen(ScrollingScreen):
         return self._asks and self._form is not None and not self._looking and not self._capturing.busy
 
     def action_go(self) -> None:
-        """Capture what the form says; after a capture, ask again."""
+        """Start the capture of the form; after a capture, show the form again."""
         if self._capturing.busy:
             return
         if not self._asks:

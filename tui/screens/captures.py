@@ -56,15 +56,15 @@ class CapturesScreen(LlmtopScreen):
         return self._given or (capture_store.default_parent() if prepared is None else prepared.parent)
 
     def on_mount(self) -> None:
-        """Look what there is; reading a hundred folders takes a moment."""
-        self._look()
+        """Load the captures in the background: reading a hundred folders takes a moment."""
+        self._load_captures()
 
     def on_screen_resume(self) -> None:
-        """Look again: a report may have marked a baseline, a capture may have ended."""
-        self._look()
+        """Load again: a report may have marked a baseline, or a capture may have ended."""
+        self._load_captures()
         self.redraw()
 
-    def _look(self) -> None:
+    def _load_captures(self) -> None:
         self.in_background(partial(_all, self._place), self._show, "llmtop-listing")
 
     def _show(self, found: tuple[list[StoredCapture], Path | None]) -> None:
@@ -78,7 +78,7 @@ class CapturesScreen(LlmtopScreen):
         placed, body = self.header_and_footer(width, height)
         captures, palette = self._captures, self.cell_theme.palette
         rows = [self._title(width)]
-        chosen = self._at()
+        chosen = self._chosen_index()
         below: list[Row] = []
         if captures is None:
             rows.append(Row(width).add(f"    reading {self._place} …", palette.dim))
@@ -148,7 +148,7 @@ class CapturesScreen(LlmtopScreen):
 
     # --- choosing ---------------------------------------------------------------------------------------------
 
-    def _at(self) -> int | None:
+    def _chosen_index(self) -> int | None:
         """Where the chosen capture stands; the newest where it is gone."""
         paths = [one.path for one in self._captures or []]
         if not paths:
@@ -156,7 +156,7 @@ class CapturesScreen(LlmtopScreen):
         return paths.index(self._chosen) if self._chosen in paths else 0
 
     def _capture(self) -> StoredCapture | None:
-        at = self._at()
+        at = self._chosen_index()
         return None if at is None or self._captures is None else self._captures[at]
 
     def _beyond(self) -> list[StoredCapture]:
@@ -169,7 +169,7 @@ class CapturesScreen(LlmtopScreen):
 
     def action_move(self, step: int) -> None:
         """Choose the capture that is `step` lines further."""
-        at = self._at()
+        at = self._chosen_index()
         if at is not None and self._captures is not None:
             self._asks = ""
             self._chosen = self._captures[min(max(at + step, 0), len(self._captures) - 1)].path
@@ -238,7 +238,7 @@ class CapturesScreen(LlmtopScreen):
             self._tell_none()
             return
         if first is None:
-            first = next(iter(self._before(capture)), None)
+            first = next(iter(self._older_captures(capture)), None)
         if first is None or first == capture.path:
             self.notify("Mark another one first: m for this comparison, b as the baseline; then v on this one.")
             return
@@ -250,7 +250,7 @@ class CapturesScreen(LlmtopScreen):
                 return
         self.in_background(partial(report_picker.read_both, first, capture.path), self._compare, "llmtop-compare")
 
-    def _before(self, capture: StoredCapture) -> list[Path]:
+    def _older_captures(self, capture: StoredCapture) -> list[Path]:
         """Those of the same engine that were taken before a capture, the newest first: where nothing is marked, it
         is compared with that."""
         captures = self._captures or []
@@ -296,7 +296,7 @@ class CapturesScreen(LlmtopScreen):
                 self.notify(str(outcome), severity="warning", markup=False)
         if freed:
             self.notify(f"Deleted {fmt.counted(len(freed), 'capture')}, {fmt.size(sum(freed))}.")
-        self._look()
+        self._load_captures()
         self.redraw()
 
     async def action_back(self) -> None:

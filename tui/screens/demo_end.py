@@ -15,7 +15,7 @@ _OWN = (
     ("llmtop doctor", "what can be captured"),
 )
 _MOST = 5
-"""Alerts that are told."""
+"""Most alerts listed."""
 
 
 class DemoEndScreen(ScrollingScreen):
@@ -49,7 +49,7 @@ class DemoEndScreen(ScrollingScreen):
         for command, does in _OWN:
             rows.append(Row(width).add(f"   {pad(command, room)}", palette.code).add(f"  {does}", palette.dim))
         rows.append(Row(width))
-        return [*rows, *self._captured(width), Row(width), *self._seen(width)]
+        return [*rows, *self._captured(width), Row(width), *self._alert_summary(width)]
 
     def _captured(self, width: int) -> list[Row]:
         """How far the person came with the captures."""
@@ -67,7 +67,7 @@ class DemoEndScreen(ScrollingScreen):
             said = "Not tried yet: space plays it again; at INPUT-BOUND press c and enter, twice, then o and v."
         return [Row(width).add(f" {line}", palette.text) for line in wrap(said, max(width - 2, 20))]
 
-    def _seen(self, width: int) -> list[Row]:
+    def _alert_summary(self, width: int) -> list[Row]:
         """The alerts of the recording, the first to come first."""
         palette, alerts = self.cell_theme.palette, self.view.alerts
         begun = alerts.since

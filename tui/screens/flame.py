@@ -67,15 +67,22 @@ class FlameScreen(ScrollingScreen):
         for path, process, thread in flame.threads(report, waiting=self._waiting):
             self._places.append(path)
             opened = path in self._opened
-            rows.append(flame.thread_line(process, thread, width, theme, chosen=path == self._at(), opened=opened))
+            rows.append(
+                flame.thread_line(process, thread, width, theme, chosen=path == self._chosen_path(), opened=opened)
+            )
             for shown in flame.visible_lines(thread.tree, path, self._opened, thread.samples):
                 self._places.append(shown.path)
                 rows.append(
                     flame.frame_line(
-                        shown, width, theme, chosen=shown.path == self._at(), opened=shown.path in self._opened
+                        shown,
+                        width,
+                        theme,
+                        chosen=shown.path == self._chosen_path(),
+                        opened=shown.path in self._opened,
                     )
                 )
-        self._cursor = titles + 1 + (self._places.index(self._at()) if self._at() in self._places else 0)
+        chosen = self._chosen_path()
+        self._cursor = titles + 1 + (self._places.index(chosen) if chosen in self._places else 0)
         hidden = sum(len(process.threads) for process in report.processes) - len(
             list(flame.threads(report, waiting=self._waiting))
         )
@@ -85,7 +92,7 @@ class FlameScreen(ScrollingScreen):
             )
         return rows
 
-    def _at(self) -> flame.Path:
+    def _chosen_path(self) -> flame.Path:
         return self._chosen if self._chosen is not None else (0, 0)
 
     def keep_in_sight(self, room: int, count: int) -> None:
@@ -97,13 +104,13 @@ class FlameScreen(ScrollingScreen):
     def action_move(self, step: int) -> None:
         """Choose the frame that is `step` lines further."""
         if self._places:
-            at = self._places.index(self._at()) if self._at() in self._places else 0
+            at = self._places.index(self._chosen_path()) if self._chosen_path() in self._places else 0
             self._chosen = self._places[min(max(at + step, 0), len(self._places) - 1)]
             self.redraw()
 
     def action_fold(self, step: int) -> None:
         """Unfold the chosen frame (1; again: fold it), or fold it (-1; folded: go to its caller)."""
-        at = self._at()
+        at = self._chosen_path()
         if step > 0 and at not in self._opened:
             self._opened.add(at)
         elif at in self._opened:

@@ -32,7 +32,7 @@ class GpuScreen(LlmtopScreen):
         return next((gpu for gpu in self.view.gpus() if gpu.uuid == self.view.selected), None)
 
     def alert(self) -> Alert | None:
-        """The gravest alert of this GPU, or of a training on it."""
+        """Return the most severe alert of this GPU or of a training on it."""
         snapshot = self.view.snapshot
         if snapshot is None or self.view.selected is None:
             return None
@@ -112,11 +112,11 @@ class GpuScreen(LlmtopScreen):
         return rows
 
     def on_mouse_scroll_up(self) -> None:
-        """Look closer: a shorter span."""
+        """Zoom in: a shorter span."""
         self.llmtop.action_span(-1)
 
     def on_mouse_scroll_down(self) -> None:
-        """Look at more: a longer span."""
+        """Zoom out: a longer span."""
         self.llmtop.action_span(1)
 
     def action_marker(self) -> None:

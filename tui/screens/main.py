@@ -43,7 +43,7 @@ class MainScreen(LlmtopScreen):
         self._looked_at = -_CAPTURES_SECONDS
 
     def redraw(self) -> None:
-        """Show the view; now and then look which captures there are."""
+        """Show the view, and reload the list of captures at intervals."""
         super().redraw()
         now = monotonic()
         if now - self._looked_at > _CAPTURES_SECONDS and os.path.isdir(file_names.CAPTURES):
@@ -137,11 +137,11 @@ class MainScreen(LlmtopScreen):
         return self._drawn_processes[1]
 
     def alert(self) -> Alert | None:
-        """The alert that is shown: the gravest one, or the one that was chosen."""
+        """Return the shown alert: the chosen one, else the most severe."""
         return self.view.alerts.selected_alert(self.view.alerts.unmuted(self.view.snapshot))
 
     def labels(self) -> dict[str, str]:
-        """Whom the keys are about: the alert's own row has no room for it beside what to do next."""
+        """Return the process that the keys act on: the alert's row has no room for it beside the advice."""
         alert, snapshot = self.alert(), self.view.snapshot
         if alert is None or snapshot is None:
             return {}
@@ -169,11 +169,11 @@ class MainScreen(LlmtopScreen):
                 self.redraw()
 
     def on_mouse_scroll_up(self) -> None:
-        """Look closer: a shorter span."""
+        """Zoom in: a shorter span."""
         self.llmtop.action_span(-1)
 
     def on_mouse_scroll_down(self) -> None:
-        """Look at more: a longer span."""
+        """Zoom out: a longer span."""
         self.llmtop.action_span(1)
 
     def action_next_job(self) -> None:
@@ -229,7 +229,7 @@ class MainScreen(LlmtopScreen):
 
 
 def _urgent(lines: list[Entry], snapshot: Snapshot) -> list[int]:
-    """The places of the lines with a warning or worse, the gravest first."""
+    """Return the indices of the lines with a warning or a critical alert, the most severe first."""
     worst = alert_style.alerts_by_gpu(snapshot)
     of_pid = {alert.pid: alert for alert in reversed(alert_style.ordered(snapshot.alerts))}
     found: list[tuple[int, int]] = []

@@ -19,7 +19,7 @@ class RanksScreen(LlmtopScreen):
         self._top = 0
 
     def parts(self, width: int, height: int) -> list[Placed]:
-        """The table from the first line shown on; its frame says how many there are."""
+        """The table from the first visible line on; its frame counts the lines."""
         placed, body = self.header_and_footer(width, height)
         room = max(body.height - 3, 1)
         self._top = max(min(self._top, len(rank_table.lines(self.view)) - room), 0)

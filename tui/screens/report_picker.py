@@ -105,4 +105,4 @@ def _recall(parent: Path) -> None:
     try:
         mark(load(marked))
     except LlmtopError:
-        return  # its own report says why; this one is shown all the same
+        return  # its own report gives the reason; this one is shown anyway

@@ -1,4 +1,4 @@
-"""What screens of text have in common: more lines than fit, and the last one says how many."""
+"""Base of text screens, which scroll; the last row counts the lines."""
 
 from __future__ import annotations
 

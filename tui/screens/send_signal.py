@@ -33,7 +33,7 @@ def send(process: Process, number: signal.Signals) -> None:
     except OSError:
         raise NotPossibleHere(f"process {process.pid} has ended, or cannot be seen from here") from None
     try:
-        # With the handle open the pid cannot be given to another process between this look and the signal.
+        # With the handle open the pid cannot be reused between this check and the signal.
         started = psutil.Process(process.pid).create_time()
         if process.started_at is None or abs(started - process.started_at) > _SAME_START:
             raise NotPossibleHere(f"pid {process.pid} is another process now; nothing was sent")

@@ -1,4 +1,4 @@
-"""How high values are drawn: in eighths of a row, and how what stands out in a cell is told from its mean."""
+"""Heights of drawn values in eighths of a row, with marks for extremes far from a cell's mean."""
 
 from __future__ import annotations
 
@@ -25,7 +25,17 @@ def level(value: float | None, limit: float | None, rows: int = 1) -> int:
 
 
 def height(spread: Spread | None, low: float, limit: float, rows: int = 1) -> int:
-    """How high a cell is drawn: its mean, or where an extreme lies far from that, the extreme and `SPIKE`."""
+    """Return how high a cell is drawn, in eighths of a row.
+
+    Args:
+        spread: mean and extremes of the cell; None: absent.
+        low: value at the bottom of the axis.
+        limit: value at its top; not above `low`: no axis, and nothing is drawn.
+        rows: rows of the chart.
+
+    Returns:
+        0 for absent, else 1 to 8 per row: that of the mean; or of an extreme far from the mean, plus `SPIKE`.
+    """
     if spread is None or not limit > low:
         return 0
     mean_value, low_value, high_value = spread
@@ -38,7 +48,14 @@ def height(spread: Spread | None, low: float, limit: float, rows: int = 1) -> in
 
 
 def heights(spreads: Iterable[Spread | None], low: float, limit: float, rows: int = 1) -> bytearray:
-    """How high each of these cells is drawn, as `height` gives it; most of them hold nothing that stands out."""
+    """Return the heights of many cells, as `height` of each; quick for cells whose extremes are near their mean.
+
+    Args:
+        spreads: mean and extremes by cell; None: absent.
+        low: value at the bottom of the axis.
+        limit: value at its top; must be above `low`.
+        rows: rows of the chart.
+    """
     span, found = limit - low, bytearray()
     calm = span * _CALM
     for spread in spreads:

@@ -50,7 +50,13 @@ class Cells(NamedTuple):
 
     @classmethod
     def ending_at(cls, end: float, span_seconds: float, count: int) -> Cells:
-        """So many cells for a span, the last of which has the instant `end` in it."""
+        """Return the cells of a span, cut at multiples of their length, so that they move by whole cells.
+
+        Args:
+            end: unix seconds; lies in the last cell, which may reach beyond it.
+            span_seconds: length of all cells together.
+            count: how many; must be positive.
+        """
         seconds = span_seconds / max(count, 1)
         return cls(math.floor(end / seconds) - count + 1, count, seconds)
 
@@ -142,9 +148,9 @@ class SeriesStore:
         self.slots: dict[Hashable, int] = {}
         """By name, where each series is."""
         self._late = [False] * series
-        """Whether values of the past come to it, as steps do that are told after they have ended."""
+        """Whether past values are added to it, as steps are after their end."""
         self._written = [-INF] * series
-        """When each was written last, so that the one that nobody writes any more makes room."""
+        """Unix time of each series' last value; the oldest series makes room for a new one."""
         self._free = list(range(series - 1, -1, -1))
         self.rewritten = [0] * series
         """Grows when what may have been drawn of a series was changed."""
@@ -194,7 +200,14 @@ class SeriesStore:
             level.advance(math.floor(time / level.seconds))
 
     def put(self, slots: Sequence[int], values: Sequence[float], since: float, until: float) -> None:
-        """Put one value into each of some series, for the time from `since` on up to `ending_at`."""
+        """Put one value into each of some series, at all resolutions.
+
+        Args:
+            slots: numbers of the series.
+            values: one for each of them, in their units; NaN and infinity are skipped.
+            since: unix seconds after which the values hold, usually the snapshot before.
+            until: unix seconds up to which they hold. `advance` must have been called for it.
+        """
         for level in self._levels:
             last = math.floor(until / level.seconds)
             first = min(math.floor(since / level.seconds) + 1, last)
@@ -252,7 +265,17 @@ class SeriesStore:
         return RECENT_SECONDS if self._late[slot] else self._level(cells).seconds
 
     def spreads(self, slot: int, cells: Cells, start: int, until: float) -> list[Spread | None]:
-        """What a series came to in each cell from the one counted `start` on; nothing after `ending_at`."""
+        """Return mean and extremes of a series in each cell.
+
+        Args:
+            slot: number of the series.
+            cells: of the axis; they select the finest resolution that reaches back to the first.
+            start: index of the first cell to return; the ones before are known to the caller.
+            until: unix seconds; values from later are ignored, for an earlier instant that is shown.
+
+        Returns:
+            One for each cell from `start` on; None where nothing was put in.
+        """
         level = self._level(cells)
         newest = level.newest
         if newest is None:

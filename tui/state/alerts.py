@@ -19,14 +19,14 @@ class Episode(Struct, eq=False):
     """One alert from when it came to when it went."""
 
     alert: Alert
-    """As it was told last, with its GPU and pid if they were ever known."""
+    """The alert as last reported, with its GPU and pid if they were ever known."""
     until: float | None = None
     """Unix time of the first snapshot without it; None while it holds."""
     muted: bool = False
 
 
 class AlertLog:
-    """Every alert that was seen. The app tells it each snapshot; keys choose one, or mute it."""
+    """Every alert seen so far. The app adds each snapshot; keys choose or mute an alert."""
 
     def __init__(self) -> None:
         self._episodes: deque[Episode] = deque(maxlen=MAX_ENDED)
@@ -92,12 +92,12 @@ class AlertLog:
         return episode is not None and episode.muted
 
     def unmuted(self, snapshot: Snapshot | None) -> list[Alert]:
-        """The alerts of a snapshot that are not muted, the gravest first."""
+        """Return the unmuted alerts of a snapshot, the most severe first."""
         found = () if snapshot is None else snapshot.alerts
         return [alert for alert in alert_style.ordered(found) if not self.is_muted(alert)]
 
     def all(self, snapshot: Snapshot | None) -> list[Alert]:
-        """All alerts of a snapshot, the gravest first, those that are muted last."""
+        """Return all alerts of a snapshot, the most severe first, muted ones last."""
         found = alert_style.ordered(() if snapshot is None else snapshot.alerts)
         return sorted(found, key=self.is_muted)
 
@@ -117,7 +117,7 @@ class AlertLog:
             self._chosen = self.episode(among[(among.index(shown) + 1) % len(among)])
 
     def mute(self, alert: Alert) -> bool:
-        """Mute it for as long as it holds, or hear it again; returns whether it is muted now."""
+        """Mute the alert for as long as it holds, or unmute it; return True if it is muted now."""
         episode = self.episode(alert)
         if episode is None:
             return False

@@ -41,7 +41,7 @@ METRICS_OF_A_RANK = 4
 MOST_RANKS = 32
 MOST_ALERTS = 200
 _HOLE_SECONDS, _HOLE_TIMES = 90.0, 5.0
-"""A pause between snapshots that is longer than both (so many times the usual one) is a hole: nobody looked."""
+"""A pause between snapshots longer than both (seconds, and multiples of the usual pause) is a gap in the data."""
 _IDLE_SECONDS = 600.0
 """A series that was not written for so long may make room for another."""
 _MOST_CACHED = 160
@@ -56,7 +56,7 @@ class AlertSpan(Struct):
     """An alert from when to when."""
 
     alert: Alert
-    """As it was told last."""
+    """The alert as last reported."""
     since: float
     until: float
     """Unix times; the second is that of the last snapshot that had it."""
@@ -346,7 +346,14 @@ class History:
         return drawn
 
     def heights_of(self, name: Name, count: int, limit: float | None, rows: int = 1) -> FigureHistory:
-        """One figure over so many cells on an axis from 0 to `limit`; None or 0: no axis, nothing is drawn."""
+        """Return one figure over the cells of a row, on an axis from 0.
+
+        Args:
+            name: of the series.
+            count: cells.
+            limit: value at the top of the axis; None or 0: no axis, and nothing is drawn.
+            rows: rows of the chart, 8 heights each.
+        """
         drawn = self._brought_up(name, count)
         if drawn is None:
             return FigureHistory(bytes(max(count, 0)), 0.0, 0.0, None, None)
@@ -401,7 +408,7 @@ class History:
             return known.past
         start = 0
         kept = bytearray()
-        if known is not None and known.axis == axis and drawn.moved >= 0 and self._before(drawn, known.drawn):
+        if known is not None and known.axis == axis and drawn.moved >= 0 and self._continues(drawn, known.drawn):
             start = drawn.changed_from
             kept = known.heights[drawn.moved : drawn.moved + start]
         drawn_heights = kept + heights(drawn.spreads[start:], low, limit, rows)
@@ -412,7 +419,7 @@ class History:
         return past
 
     @staticmethod
-    def _before(drawn: _Drawn, known: _Drawn) -> bool:
+    def _continues(drawn: _Drawn, known: _Drawn) -> bool:
         """Whether nothing was worked out between these two."""
         return known.cells.first + drawn.moved == drawn.cells.first and known.until == drawn.since
 

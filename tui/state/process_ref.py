@@ -15,7 +15,7 @@ class ProcessRef(NamedTuple):
     name: str = ""
     """"rank 3" or "pid 4711"."""
     why: str = ""
-    """Why there is none, as a clause; empty where there is one, or nobody asked for one."""
+    """Why there is none, as a clause; "" where there is one or none is needed."""
     by_alert: bool = False
     """Whether an alert named it: then it is meant, and not the whole job."""
 

@@ -32,7 +32,7 @@ class View(Struct):
     silent_seconds: float | None = None
     """For how long nothing has come, once that is too long for the screen to be live."""
     captures: tuple[tuple[float, str], ...] = ()
-    """Captures of the last hours: unix time, and in words by which engine and what it said."""
+    """Captures of the last hours: unix time, and a text with engine and verdict."""
     sorted_of: Snapshot | None = None
     sorted_ranks: list[Rank] = []
     """The ranks of that snapshot in their order, which is asked for many times a frame."""
@@ -42,7 +42,7 @@ class View(Struct):
     rank_found: Rank | None = None
     """The process whose steps are shown, and what that follows from: it is asked for as often."""
     replay: str = ""
-    """In a replay what the header says: speed and position."""
+    """In a replay, speed and position for the header."""
     demo: bool = False
     """Whether the recording is the demo's, which has prepared captures."""
     ended: bool = False

@@ -1,8 +1,8 @@
 """Textual's driver for terminals, made to outlive odd input and every way of being stopped.
 
 What differs: bytes go through `tui.terminal.keyboard`, and SIGTSTP and SIGCONT are answered in the event loop
-rather than in the middle of whatever it was doing. After a SIGCONT everything is set anew, because nobody knows
-what was done to the terminal meanwhile: SIGSTOP cannot be seen coming, and shells set modes of their own.
+rather than in the middle of whatever it was doing. After a SIGCONT everything is set anew, because the terminal's
+state is unknown: SIGSTOP cannot be seen coming, and shells set modes of their own.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _READ_BYTES = 4096
 _MORE_MILLISECONDS = 1
 """How long a read waits for more: a serial line brings a paste in single characters (115,200 baud: each 87 µs)."""
 _USUAL_SIZE = (80, 24)
-"""Columns and lines of a terminal whose size nobody knows, such as a serial line."""
+"""Columns and lines of a terminal of unknown size, such as a serial line."""
 _LARGEST_SIZE = (1000, 400)
 """Columns and lines. The largest displays have some 960 columns of 8 pixels and 270 lines of 16."""
 _DIGITS = 9
@@ -43,14 +43,21 @@ class TerminalDriver(textual_private.HookedDriver):
     def __init__(
         self, app: App[Any], *, debug: bool = False, mouse: bool = True, size: tuple[int, int] | None = None
     ) -> None:
-        """Prepare as `LinuxDriver` does; the terminal is not touched yet."""
+        """Prepare as `LinuxDriver` does; the terminal is not touched yet.
+
+        Args:
+            app: gets the messages.
+            debug: as of Textual's driver.
+            mouse: True: the terminal is asked for mouse events.
+            size: columns and rows; None: of the terminal.
+        """
         super().__init__(app, debug=debug, mouse=mouse, size=size)
         textual_private.set_initial_size(self)
         self._showing = False
         self._stopping = False
         self._setting_anew = False
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        """Ends the wait of the thread that reads: it need not look ten times a second whether it is to stop."""
+        """Ends the wait of the reading thread, which so need not poll ten times per second for a stop."""
 
     # --- modes ------------------------------------------------------------------------------------------------
 
@@ -93,8 +100,8 @@ class TerminalDriver(textual_private.HookedDriver):
     def _wait_for_turn(self) -> None:
         """Stay stopped while a shell has the process in the background.
 
-        The kernel stops whoever sets a terminal from there. To look first and then stop would miss the SIGCONT of
-        a shell that fetches the process in between.
+        The kernel stops a background process that sets the terminal. Checking first and stopping then would miss
+        the SIGCONT of a shell that foregrounds the process in between.
         """
         self._stopping = True
         while not self._is_its_turn():
@@ -124,7 +131,7 @@ class TerminalDriver(textual_private.HookedDriver):
             textual_private.driver_loop(self).call_soon_threadsafe(step)
 
     def _stop(self) -> None:
-        """Give the terminal back, stop, and take it again when somebody sends SIGCONT."""
+        """Restore the terminal, stop, and take the terminal again at SIGCONT."""
         showing = self._showing
         if showing:
             self.suspend_application_mode()

@@ -84,7 +84,7 @@ class Guardian:
         self._socket.close()
 
     def leave_to_parent(self) -> None:
-        """Called in a forked child: its crash is not the screen's, nor may its life look like it."""
+        """Called in a forked child, whose crash or life must not be taken for the screen's."""
         faulthandler.disable()
         self._socket.close()
 

@@ -1,9 +1,9 @@
 """The bytes of a terminal as Textual's messages, whatever the bytes are.
 
 Textual decodes strictly and lets its parser raise, and either ends the program. A terminal sends what another
-program printed into it, half a character at a lost connection, or the answers to somebody else's questions; none
-of that is a reason to stop. So: what is no UTF-8 becomes a replacement character, a sequence that the parser
-chokes on is dropped by itself, and a paste never acts as keys, however long it is and whether it is marked or not.
+program printed into it, half a character at a lost connection, or replies to another program's queries; none of
+that is a reason to exit. So: what is no UTF-8 becomes a replacement character, a sequence that the parser chokes
+on is dropped by itself, and a paste never acts as keys, however long it is and whether it is marked or not.
 """
 
 from __future__ import annotations
@@ -39,25 +39,29 @@ class Keyboard:
         """Wait for the first key.
 
         Args:
-            clock: seconds that only grow, to tell an escape key from the beginning of a sequence.
+            clock: seconds that only grow, to distinguish an escape key from the beginning of a sequence.
         """
         self._decode = getincrementaldecoder("utf-8")(errors="replace").decode
         self._parser = XTermParser()
         self._clock = clock
-        self._heard = clock()
+        self._last_input_at = clock()
         self._tail = ""  # the last typed characters: perhaps the beginning of a mark
         self._held = ""  # typed characters that may turn out to be the beginning of a paste
         self._together = 0  # different characters that came together
-        self._differed = self._heard  # when the last of them came
+        self._differed = self._last_input_at  # when the last of them came
         self._paste: Paste | None = None
-        self._rate = TypingRate(self._heard)
+        self._rate = TypingRate(self._last_input_at)
 
     @property
     def wait_seconds(self) -> float:
         """The time after which `tick` may have a message, if nothing is read before."""
         if self._held:
             return _HELD_SECONDS
-        return _POLL_SECONDS if self._paste or self._clock() - self._heard < _ESCAPE_SECONDS else _REST_SECONDS
+        return (
+            _POLL_SECONDS
+            if self._paste or self._clock() - self._last_input_at < _ESCAPE_SECONDS
+            else _REST_SECONDS
+        )
 
     def feed(self, data: bytes) -> list[Message]:
         """Take in what was read, and return what is complete now."""
@@ -71,7 +75,7 @@ class Keyboard:
                 text, messages = self._add_to_paste(self._paste, text, now)
             found += messages
         if data:
-            self._heard = now
+            self._last_input_at = now
         return found
 
     def tick(self) -> list[Message]:
@@ -109,7 +113,7 @@ class Keyboard:
             self._paste.take(self._held + text, now)
             self._renew()
             return []
-        self._together = changes + (self._together if now - self._heard < _TOGETHER_SECONDS else 0)
+        self._together = changes + (self._together if now - self._last_input_at < _TOGETHER_SECONDS else 0)
         if changes:  # not by a key that is held down: it would hold back all that it repeats
             self._differed = now
         if self._held or self._together >= _HELD_FROM:

@@ -1,8 +1,9 @@
-"""Pasted text: what is between the marks of a bracketed paste, and text that comes faster than anybody types.
+"""Pasted text: what is between the marks of a bracketed paste, and text that arrives faster than a person types.
 
 A terminal marks the two ends of a paste (``ESC [ 200 ~`` and ``ESC [ 201 ~``) if it supports that. A terminal
-without the marks sends a paste like typed keys, and no program can tell the two apart for certain. The rate tells
-them apart well: a person presses at most some 20 different keys in a second, and a held key repeats one character.
+without the marks sends a paste like typed keys, and no program can tell the two apart for certain. The rate
+distinguishes them well: a person presses at most some 20 different keys in a second, and a held key repeats one
+character.
 """
 
 from __future__ import annotations
@@ -107,7 +108,7 @@ class TypingRate:
 
     @property
     def is_burst(self) -> bool:
-        """Whether nobody types as fast."""
+        """Whether the text arrives faster than a person types."""
         return self._level > _BURST
 
     def add(self, text: str, now: float) -> int:

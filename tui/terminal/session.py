@@ -62,7 +62,7 @@ class TerminalGuard:
         self._guardian: Guardian | None = None
         self._handlers: dict[int, Any] = {}
         # Exit codes, or 0 for a normal end. A handler may interrupt anything, so it only writes a byte.
-        self._heard, self._tell = os.pipe2(os.O_CLOEXEC)
+        self._wake_reader, self._wake_writer = os.pipe2(os.O_CLOEXEC)
         self._watcher = threading.Thread(target=self._watch, name="llmtop-tty", daemon=True)
         self._last_words = ""
         self._restored = False
@@ -82,12 +82,12 @@ class TerminalGuard:
         return self
 
     def __exit__(self, *_: object) -> None:
-        os.write(self._tell, b"\0")
+        os.write(self._wake_writer, b"\0")
         self._watcher.join(GRACE_SECONDS)
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
-        os.close(self._heard)
-        os.close(self._tell)
+        os.close(self._wake_reader)
+        os.close(self._wake_writer)
         if self._left_behind():
             self._restore()
         else:
@@ -98,24 +98,24 @@ class TerminalGuard:
     def end_soon(self, code: int, last_words: str) -> None:
         """The app has failed: if it does not get to its end by itself, end it with this code and sentence."""
         self._last_words = last_words
-        os.write(self._tell, bytes([code]))
+        os.write(self._wake_writer, bytes([code]))
 
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
-        os.write(self._tell, bytes([128 + number]))
+        os.write(self._wake_writer, bytes([128 + number]))
 
     def _watch(self) -> None:
         """Sleep until a signal comes, the terminal is gone, or the program ends; costs nothing until then."""
         poll = select.poll()
-        poll.register(self._heard, select.POLLIN)
+        poll.register(self._wake_reader, select.POLLIN)
         poll.register(self._input, 0)  # hang-up and error are always reported
         ready = dict(poll.poll())
-        code = os.read(self._heard, 1)[0] if self._heard in ready else 128 + signal.SIGHUP
+        code = os.read(self._wake_reader, 1)[0] if self._wake_reader in ready else 128 + signal.SIGHUP
         if code == 0:
             return
         self._ask(code)
         deadline = time.monotonic() + GRACE_SECONDS
-        while select.select([self._heard], [], [], max(deadline - time.monotonic(), 0))[0]:
-            if os.read(self._heard, 1) == b"\0":
+        while select.select([self._wake_reader], [], [], max(deadline - time.monotonic(), 0))[0]:
+            if os.read(self._wake_reader, 1) == b"\0":
                 return
         self._end(code)
 
@@ -124,7 +124,7 @@ class TerminalGuard:
         restoring = threading.Thread(target=self._restore, daemon=True)
         restoring.start()
         restoring.join(0.5)
-        if self._guardian is not None and self._restored:  # else it tells the terminal when that reads again
+        if self._guardian is not None and self._restored:  # else the guardian does it later
             self._guardian.dismiss()
         os._exit(code)
 

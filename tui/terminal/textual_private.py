@@ -36,7 +36,7 @@ class HookedApp(App[_Result]):
     """An app that decides how it ends after an error; `App._fatal_error` draws a traceback. Holds since 8.2.5."""
 
     def end_after_error(self) -> None:
-        """End the app after an error that nobody handled."""
+        """End the app after an unhandled error."""
         raise NotImplementedError
 
     def _fatal_error(self) -> None:
@@ -230,7 +230,12 @@ def disable_mouse(driver: LinuxDriver) -> None:
 
 
 def join_key_thread(driver: LinuxDriver, seconds: float) -> None:
-    """Wait for the thread that reads keys to end. `LinuxDriver._key_thread` holds since 8.2.5."""
+    """Wait for the thread that reads keys to end.
+
+    Args:
+        driver: its private `_key_thread` exists since Textual 8.2.5.
+        seconds: the longest wait; nothing is raised when the thread is still alive.
+    """
     if driver._key_thread is not None:
         driver._key_thread.join(seconds)
 

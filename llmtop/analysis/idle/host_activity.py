@@ -1,4 +1,4 @@
-"""What the threads that launch a lane's work did, as sets of instants: calls that wait or copy, input, silence."""
+"""Activity of the threads that launch a device's work, as sets of spans: waits, copies, input, quiet time."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ take longer from one launch to the next."""
 
 @dataclass(frozen=True)
 class HostActivity:
-    """What the launching threads of a lane did, as sets of instants."""
+    """Activity of the launching threads of a device timeline, as sets of spans."""
 
     input_ranges: Spans
     copy: Spans
@@ -49,7 +49,8 @@ class HostActivity:
 
 @dataclass(frozen=True)
 class _Calls:
-    """What the launching threads of a lane called: the same for all lanes of a process that share them."""
+    """Calls of the launching threads of a device timeline; shared by all timelines of a process with these
+    threads."""
 
     rows: Ns
     """Which rows of `Trace.calls` these are."""
@@ -68,9 +69,9 @@ def _launcher_calls(timeline: DeviceTimeline) -> _Calls:
 def _find_launcher_calls(timeline: DeviceTimeline) -> _Calls:
     trace = timeline.trace
     rows = np.flatnonzero(_rows_of_launchers(trace.calls, timeline))
-    table = trace.calls.where(rows)
+    table = trace.calls.select(rows)
     every = iv.union(table.start, table.end)
-    waits = trace.host.where(_rows_of_launchers(trace.host, timeline) & (trace.host.kind == model.OS_CALL))
+    waits = trace.host.select(_rows_of_launchers(trace.host, timeline) & (trace.host.kind == model.OS_CALL))
     return _Calls(
         rows=rows,
         table=table,
@@ -87,19 +88,19 @@ def host_activity(timeline: DeviceTimeline, phases: list[PhaseSpans]) -> HostAct
     calls, every = own.table, own.every
     kinds = _host_call_kinds(timeline, own.rows)
 
-    def of(kind: int) -> Spans:
+    def spans_of_kind(kind: int) -> Spans:
         return iv.union(calls.start[kinds == kind], calls.end[kinds == kind])
 
-    waits = of(cuda.SYNC)
+    waits = spans_of_kind(cuda.SYNC)
     quiet = iv.complement(every, timeline.begin_ns, timeline.end_ns)
     compute = _compute_phases(phases)
     inferred, long_quiet = _quiet_spans(timeline, quiet, compute, own.rows)
     return HostActivity(
         input_ranges=own.input_ranges,
-        copy=of(cuda.COPY),
+        copy=spans_of_kind(cuda.COPY),
         sync=iv.union_of(waits, own.reading_back),
         blocked=iv.union_of(waits, own.reading_back, _freeing_calls(timeline, calls)),
-        allocation=of(cuda.ALLOCATION),
+        allocation=spans_of_kind(cuda.ALLOCATION),
         calls=every,
         inferred_input=inferred,
         long_quiet=long_quiet,

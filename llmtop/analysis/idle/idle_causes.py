@@ -1,4 +1,4 @@
-"""Why a GPU lay idle: each gap divided among causes by what the launching threads did inside it.
+"""Causes of idle time: each gap is divided by what the launching threads did inside it.
 
 A gap is time within whole steps in which this process had nothing running on the device. Its parts are given to
 the first of these that holds there:
@@ -71,13 +71,13 @@ operator is dispatched and launched (20 to 100 µs under a profiler)."""
 
 @dataclass(frozen=True)
 class Gaps:
-    """The gaps of one lane and how long each lay idle for each cause."""
+    """The gaps of one device timeline and the idle time of each by cause."""
 
     spans: Spans
     by_cause: dict[str, Ns]
     """For each cause, ns of each gap; they add up to the gaps' lengths."""
     ending: Ns
-    """Row of the lane's ops that ended each gap; -1 for one at the end of the window."""
+    """Row of the timeline's ops that ended each gap; -1 for one at the end of the window."""
 
     def total(self, cause: str) -> int:
         """Idle time of one cause over all gaps, in ns."""
@@ -85,12 +85,12 @@ class Gaps:
 
 
 def attribute_idle_time(timeline: DeviceTimeline, others: Spans, phases: list[PhaseSpans]) -> Gaps:
-    """Divide the idle time of a lane.
+    """Divide the idle time of a device timeline by cause.
 
     Args:
-        lane: whose.
+        timeline: whose.
         others: when other processes ran on the same device.
-        phases: of the lane's process.
+        phases: of the timeline's process.
     """
     idle = timeline.idle
     ending = _ending_ops(timeline, idle)
@@ -162,9 +162,9 @@ _LATE = ("sync", "launch", "allocation")
 def _divide_late_time(
     timeline: DeviceTimeline, host: HostActivity, by_cause: dict[str, Ns], late: npt.NDArray[np.bool_]
 ) -> None:
-    """Divide what a late host cost between the calls that wait and everything else.
+    """Divide the cost of a late host between waiting calls and everything else.
 
-    `late` says which gaps end in work that was launched inside them.
+    `late`: gaps that end in work launched inside them.
     """
     starts = timeline.idle.starts
     own = by_cause["sync"]
@@ -189,7 +189,7 @@ def _wait_debt(timeline: DeviceTimeline, waits: Spans, starts: Ns, idle: Ns) -> 
     for low, high in zip(timeline.bounds[:-1].tolist(), timeline.bounds[1:].tolist(), strict=True):
         gaps = slice(*np.searchsorted(starts, [low, high]))
         calls = slice(*np.searchsorted(waits.starts, [low, high]))
-        # Nobody runs ahead by more than about a step: the queue of launches ends there.
+        # No host runs ahead by more than about a step: the launch queue ends there.
         debt = min(debt, high - low)
         when = np.concatenate([[low], waits.starts[calls], starts[gaps]])
         change = np.concatenate([[debt], waits.lengths[calls], -idle[gaps]])

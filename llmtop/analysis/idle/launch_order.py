@@ -1,4 +1,4 @@
-"""Which launches of a function are those of a hot kernel, in the order in which they run: what ncu is told.
+"""Positions of a hot kernel's launches among those of its function name, for ncu's command line.
 
 ncu counts launches by the function's name, and templates share few names: the order within a step says how many
 launches in a row hold one of the kernel that is wanted, wherever in the step ncu begins.
@@ -20,17 +20,17 @@ from llmtop.trace import model
 from llmtop.trace.groups import distinct_values
 
 _HOTTEST = 20
-"""Kernels that are looked at: nobody profiles the twenty-first."""
+"""Most kernels that are examined: the twenty-first is never profiled."""
 
 
 def with_launch_order(
     kernels: tuple[KernelTime, ...], timelines: Sequence[DeviceTimeline]
 ) -> tuple[KernelTime, ...]:
-    """The same kernels, the hottest with their `launches`; without whole steps none has any.
+    """Return the kernels, the hottest with their `launches`; without whole steps none has any.
 
     Args:
         kernels: most time first.
-        lanes: all of the capture.
+        timelines: all of the capture.
     """
     whole = [timeline for timeline in timelines if timeline.counted]
     found, left = [], _HOTTEST
@@ -44,7 +44,7 @@ def with_launch_order(
 
 
 def _launch_order(row: KernelTime, timelines: Sequence[DeviceTimeline]) -> LaunchOrder | None:
-    """Of the lane that runs it longest."""
+    """Of the device timeline that runs it longest."""
     best: tuple[int, LaunchOrder] | None = None
     for timeline in timelines:
         ops, names = timeline.ops, timeline.trace.names

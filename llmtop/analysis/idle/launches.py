@@ -33,11 +33,11 @@ def launches_per_step(timeline: DeviceTimeline) -> float | None:
 
 
 def runs_per_step(names: Ns, timelines: Sequence[DeviceTimeline]) -> int | None:
-    """How often a process runs kernels of these names in a step; None without whole steps.
+    """Return how often a process runs kernels of these names per step; None without whole steps.
 
     Args:
         names: numbers of short names in `Trace.names`; at least one occurs in the capture.
-        lanes: all of the capture; the figure is the mean over their processes, and at least 1.
+        timelines: all of the capture; the figure is the mean over their processes, and at least 1.
     """
     whole = [timeline for timeline in timelines if timeline.counted]
     if not whole:
@@ -57,13 +57,13 @@ def _find_launch_calls(timeline: DeviceTimeline) -> model.ApiCalls:
     names = trace.once("no memset", None, lambda: np.array(["memset" not in name.lower() for name in trace.names]))
     mine = (calls.process == timeline.process) & (launching & names)[calls.name]
     if timeline.alone:
-        return calls.where(mine)
+        return calls.select(mine)
     rows = np.flatnonzero(mine)
-    return calls.where(rows[_launch_devices(trace, timeline.process, rows) == timeline.device])
+    return calls.select(rows[_launch_devices(trace, timeline.process, rows) == timeline.device])
 
 
 def _launch_devices(trace: model.Trace, process: int, rows: Ns) -> Ns:
-    """The device that each of these calls launched on; -1 where that cannot be told.
+    """Return the device that each of these calls launched on; -1 where unknown.
 
     A call of which nothing was recorded on a device is counted where the last one of its thread went: CUDA's
     current device is the thread's.

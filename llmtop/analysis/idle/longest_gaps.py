@@ -1,4 +1,4 @@
-"""The longest gaps, line by line, so that a person can check what was said about them."""
+"""The longest gaps, one per line, so that a person can check their causes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _PYTHON_LINE_NS = 100_000
 _FINEST = 100
 """What takes less than this part of a gap counts for what it was called from."""
 _MOST_EXAMINED = 40
-"""How many gaps of one cause are looked into to say what the host did in them."""
+"""Most gaps per cause that are examined for the host's activity in them."""
 
 
 def longest_gaps(
@@ -47,13 +47,12 @@ def deepest_during(timeline: DeviceTimeline, gaps: Gaps, causes: Collection[str]
     """Return the innermost operator or frame on the host for most of the idle time of these causes.
 
     Args:
-        lane: whose.
+        timeline: whose.
         gaps: its gaps.
         causes: keys of `CAUSES`.
 
     Returns:
-        The operator or Python frame, with the percent of that time (as far as it was looked into); None where the
-        capture has neither.
+        The operator or Python frame, with the percent of the examined time; None where the capture has neither.
     """
     weight = np.sum([gaps.by_cause[cause] for cause in causes], axis=0)
     chosen = np.argsort(-weight, kind="stable")[:_MOST_EXAMINED]
@@ -75,7 +74,7 @@ def deepest_during(timeline: DeviceTimeline, gaps: Gaps, causes: Collection[str]
 
 @dataclass(frozen=True)
 class _LauncherRows:
-    """What the launching threads of a lane did in some of its gaps."""
+    """Activity of the launching threads of a device timeline in some of its gaps."""
 
     calls: model.ApiCalls
     host: model.HostSpans
@@ -139,7 +138,7 @@ def _host_lines(
     """
     times: dict[str, int] = {}
     inside = [(iv.clip(phase.spans, start, end).total, phase.path.count("/"), phase.path) for phase in phases]
-    # Of phases that lie in one another the innermost is told.
+    # Of nested phases the innermost is reported.
     took, _, path = max(inside, default=(0, 0, ""))
     if took:
         times[f"phase {path}"] = took
@@ -159,28 +158,28 @@ def _host_lines(
 
 
 def _rows_in_spans(table: model.TableT, timeline: DeviceTimeline, spans: Spans) -> model.TableT:
-    """What a lane's launching threads did in any of these spans, in order of its start, the outer first.
+    """Return the launching threads' calls and frames in any of these spans, by start, the outer first.
 
-    A capture has millions of calls and frames, and few of them lie in the gaps that are looked into.
+    A capture has millions of calls and frames, few of which lie in the examined gaps.
     """
     after = np.searchsorted(spans.ends, table.start, side="right")
     last = len(spans) - 1
     rows = np.flatnonzero((after <= last) & (spans.starts[np.minimum(after, last)] < table.end))
-    near = table.where(rows)
+    near = table.select(rows)
     mine = (near.process == timeline.process) & np.isin(near.thread, timeline.launchers)  # type: ignore[attr-defined]  # both tables of threads have them
-    near = near.where(np.flatnonzero(mine))
-    return near.where(np.lexsort((-near.end, near.start)))
+    near = near.select(np.flatnonzero(mine))
+    return near.select(np.lexsort((-near.end, near.start)))
 
 
 def _rows_between(table: model.TableT, start: int, end: int) -> model.TableT:
-    return table.where(np.flatnonzero((table.end > start) & (table.start < end)))
+    return table.select(np.flatnonzero((table.end > start) & (table.start < end)))
 
 
 def _covered_by_name(table: model.ApiCalls, start: int, end: int) -> dict[int, int]:
     """For how long anything of each name lasted between two instants, in ns."""
     found = {}
     for name in np.unique(table.name).tolist():
-        mine = table.where(table.name == name)
+        mine = table.select(table.name == name)
         found[name] = iv.clip(iv.union(mine.start, mine.end), start, end).total
     return found
 

@@ -1,4 +1,4 @@
-"""Kernels that a process launched and that the capture does not have: the device looks idle while they ran.
+"""Kernels that a process launched and that the capture does not have: the device appears idle while they ran.
 
 Seen with nsys 2025.3.1 on an H200: in a process that it has collected from before, a later collection may lack all
 kernels that one thread launched, or all of them. CUPTI joins a kernel to its launch by a correlation id, so each
@@ -50,7 +50,7 @@ def unrecorded_kernels(trace: model.Trace) -> dict[int, UnrecordedKernels]:
     calls = trace.calls
     if not len(calls):
         return {}
-    kernels = trace.ops.where(trace.ops.kind == model.KERNEL)
+    kernels = trace.ops.select(trace.ops.kind == model.KERNEL)
     launched_by = trace.launched_by[trace.ops.kind == model.KERNEL]
     # A tool that records no correlation of its kernels would seem to have lost them all.
     if len(kernels) and not (launched_by >= 0).any():

@@ -86,7 +86,7 @@ def _long_calls(timeline: DeviceTimeline) -> Ns:
 def _find_long_calls(timeline: DeviceTimeline) -> Ns:
     trace, calls = timeline.trace, timeline.trace.calls
     rows = np.flatnonzero(calls.end - calls.start >= LONG_CALL_NS)
-    rows = rows[_rows_of_launchers(calls.where(rows), timeline)]
+    rows = rows[_rows_of_launchers(calls.select(rows), timeline)]
     waits_or_copies = np.isin(cuda.call_kinds(trace)[calls.name[rows]], (cuda.SYNC, cuda.COPY))
     rows = rows[~waits_or_copies & ~_matching_names(trace, calls.name[rows], _REPLAYS)]
     if not len(rows):
@@ -130,15 +130,15 @@ def _capture_spans(timeline: DeviceTimeline) -> Spans:
     """From the begin of each capture of a stream to its end, and while the graph is made ready."""
     calls = timeline.trace.calls
     fits = _matching_names(timeline.trace, calls.name, _GRAPH)
-    mine = calls.where(fits)
-    mine = mine.where(_rows_of_launchers(mine, timeline))
+    mine = calls.select(fits)
+    mine = mine.select(_rows_of_launchers(mine, timeline))
     if not len(mine):
         return iv.EMPTY
     begins, ends = (_matching_names(timeline.trace, mine.name, pattern) for pattern in (BEGINS_GRAPH, ENDS_GRAPH))
     opened, closed = np.sort(mine.start[begins]), np.sort(mine.end[ends])
     at = np.searchsorted(closed, opened)
     whole = at < len(closed)
-    made = mine.where(~begins & ~ends)
+    made = mine.select(~begins & ~ends)
     return iv.union_of(iv.union(opened[whole], closed[at[whole]]), iv.union(made.start, made.end))
 
 
@@ -148,7 +148,7 @@ def _compile_spans(timeline: DeviceTimeline) -> Spans:
     for table in (timeline.trace.ranges, timeline.trace.host):
         chosen = _matching_names(timeline.trace, table.name, _COMPILES)
         if chosen.any():
-            mine = table.where(chosen)
-            mine = mine.where(_rows_of_launchers(mine, timeline) & (mine.end != model.OPEN))
+            mine = table.select(chosen)
+            mine = mine.select(_rows_of_launchers(mine, timeline) & (mine.end != model.OPEN))
             parts.append(iv.union(mine.start, mine.end))
     return iv.union_of(*parts) if parts else iv.EMPTY

@@ -25,7 +25,7 @@ def wait_places(timeline: DeviceTimeline, phases: list[PhaseSpans]) -> tuple[Wai
     calls = trace.calls
     waiting = (cuda.call_kinds(trace) == cuda.SYNC)[calls.name]
     mine = waiting & (calls.process == timeline.process) & np.isin(calls.thread, timeline.launchers)
-    rows = calls.where(mine & (calls.start >= low) & (calls.start < high))
+    rows = calls.select(mine & (calls.start >= low) & (calls.start < high))
     if not len(rows):
         return ()
     inside = _innermost_phases(rows.start, phases)
@@ -62,12 +62,12 @@ def _innermost_operators(rows: model.ApiCalls, trace: model.Trace) -> Ns:
     found = np.zeros(len(rows), dtype=np.int64)
     # Thread ids repeat across processes, in containers as a rule.
     mine = (trace.host.kind == model.OPERATOR) & (trace.host.process == rows.process[0])
-    operators = trace.host.where(mine)
+    operators = trace.host.select(mine)
     if not len(operators):
         return found
     for thread in np.unique(rows.thread).tolist():
-        own = operators.where(operators.thread == thread)
-        own = own.where(np.argsort(own.start, kind="stable"))
+        own = operators.select(operators.thread == thread)
+        own = own.select(np.argsort(own.start, kind="stable"))
         for row in np.flatnonzero(rows.thread == thread).tolist():
             at = int(np.searchsorted(own.start, rows.start[row], side="right")) - 1
             # Operators nest: the last one that began before the call and has not ended is the innermost.

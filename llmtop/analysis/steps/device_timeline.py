@@ -44,8 +44,8 @@ class DeviceTimeline:
 
     @functools.cached_property
     def ops(self) -> model.DeviceOps:
-        """The device work of this lane, in order of its start."""
-        return self.trace.ops.where(self.rows)
+        """The device work of this timeline, by start."""
+        return self.trace.ops.select(self.rows)
 
     @functools.cached_property
     def launched_by(self) -> Ns:
@@ -162,7 +162,7 @@ class DeviceTimeline:
         """Time within whole steps in which this process ran nothing on this device."""
         return iv.complement(self.busy, self.begin_ns, self.end_ns)
 
-    def within(self, spans: Spans) -> int:
+    def ns_in_steps(self, spans: Spans) -> int:
         """How much of a set lies in whole steps, ns."""
         return iv.clip(spans, self.begin_ns, self.end_ns).total
 

@@ -1,9 +1,9 @@
-"""Steps of a process that names none: from what repeats in its kernels.
+"""Steps of a process without step markers, inferred from the repetition of its kernels.
 
 Each step of a steady run launches the same kernels in the same order, so a kernel that each step launches once
-comes back after the same number of others. Layers repeat too, within a step: what tells a step from a layer is
-that nothing comes less often than steps do. Where the kernels of a step are not the same each time (shapes that
-vary), the bursts of the optimizer's kernels, or of collectives, still divide a training.
+comes back after the same number of others. Layers repeat too, within a step: a step differs from a layer in that
+nothing occurs less often than steps. Where the kernels of a step are not the same each time (shapes that vary),
+the bursts of the optimizer's kernels, or of collectives, still divide a training.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from llmtop.trace import model
 from llmtop.trace.intervals import Ns
 
 FEWEST_MARKS = 4
-"""Three whole steps: with fewer, anything that comes twice looks even."""
+"""Three whole steps: with fewer, anything that occurs twice appears regular."""
 FEWEST_KERNELS = 10
 """In a step. What repeats after fewer is a part of one."""
 _UNEVEN_TIME = 0.5

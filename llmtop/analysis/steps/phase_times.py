@@ -29,7 +29,7 @@ def phase_times(steps: ProcessSteps, phases: list[PhaseSpans], timelines: list[D
     Args:
         steps: of the process.
         phases: of the process.
-        lanes: of the same process; each has rows of its own.
+        timelines: of the same process; each has rows of its own.
     """
     if not len(steps):
         return []
@@ -43,7 +43,7 @@ def _device_phase_times(
     steps: ProcessSteps, phases: list[PhaseSpans], timeline: DeviceTimeline | None
 ) -> list[PhaseMean]:
     low, high = int(steps.starts[0]), int(steps.ends[-1])
-    device = None if timeline is None else _DevicePhases.of(timeline, low, high)
+    device = None if timeline is None else _DevicePhases.from_timeline(timeline, low, high)
     rows: list[tuple[float, PhaseMean]] = []
     for phase in phases:
         host = iv.clip(phase.spans, low, high)
@@ -80,14 +80,14 @@ class _DevicePhases:
 
     timeline: DeviceTimeline
     rows: Ns
-    """The lane's ops whose launch is known."""
+    """The timeline's ops with a known launch."""
     launched_at: Ns
     """When each of them was launched."""
     idle: Spans
     """When the device had nothing to do, between its first and last activity, while the host made whole steps."""
 
     @staticmethod
-    def of(timeline: DeviceTimeline, low: int, high: int) -> _DevicePhases:
+    def from_timeline(timeline: DeviceTimeline, low: int, high: int) -> _DevicePhases:
         """Of a device, for the host's whole steps from `low` to `high`."""
         rows = np.flatnonzero(timeline.launched_by >= 0)
         launched_at = timeline.trace.calls.start[timeline.launched_by[rows]]
@@ -100,11 +100,11 @@ class _DevicePhases:
         """Of the phase that the host was in during `host`, in which it launched the `chosen` ones of `rows`."""
         timeline = self.timeline
         idle = iv.intersection(self.idle, host).total
-        # Without a launch that is known nothing can be said of what the device did for a phase.
+        # Without a known launch the device time of a phase is unknown.
         if not len(self.rows) or not timeline.counted:
             return _PhaseFigures(timeline.device, None, None, idle)
         rows = self.rows[chosen]
-        worked = timeline.within(iv.union(timeline.ops.start[rows], timeline.ops.end[rows]))
+        worked = timeline.ns_in_steps(iv.union(timeline.ops.start[rows], timeline.ops.end[rows]))
         return _PhaseFigures(timeline.device, worked / timeline.counted, timeline.share(worked), idle)
 
 

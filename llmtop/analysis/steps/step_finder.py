@@ -66,10 +66,10 @@ def select_steps(steps: ProcessSteps, wanted: int | tuple[int, int] | None) -> P
 
 def own_ranges(trace: model.Trace, process: int) -> model.Ranges:
     """The ranges of a process that its training (not a library) made, in order of their start."""
-    ranges = trace.ranges.where(trace.ranges.process == process)
-    mine = ranges.where(~_library_names(trace.names, ranges.domain) & ~_library_names(trace.names, ranges.name))
+    ranges = trace.ranges.select(trace.ranges.process == process)
+    mine = ranges.select(~_library_names(trace.names, ranges.domain) & ~_library_names(trace.names, ranges.name))
     # A range that encloses another and starts with it comes first.
-    return mine.where(np.lexsort((-mine.end, mine.start)))
+    return mine.select(np.lexsort((-mine.end, mine.start)))
 
 
 def _library_names(names: list[str], rows: Ns) -> npt.NDArray[np.bool_]:
@@ -81,7 +81,7 @@ def _library_names(names: list[str], rows: Ns) -> npt.NDArray[np.bool_]:
 
 def deepest_nesting(ranges: model.Ranges) -> int:
     """How deep the ranges of any thread lie in each other; those without an end are not counted."""
-    closed = ranges.where((ranges.end != model.OPEN) & (ranges.end > ranges.start))
+    closed = ranges.select((ranges.end != model.OPEN) & (ranges.end > ranges.start))
     if not len(closed):
         return 0
     threads = np.unique(np.stack([closed.process, closed.thread], axis=1), axis=0, return_inverse=True)[1]
@@ -101,7 +101,7 @@ def find_steps(trace: model.Trace, process: int) -> ProcessSteps:
     warm-up do not count.
     """
     ranges = own_ranges(trace, process)
-    closed = ranges.where(ranges.end != model.OPEN)
+    closed = ranges.select(ranges.end != model.OPEN)
     base = _base_names(trace.names, closed.name)
     for finder in (
         _steps_from_names,
@@ -138,7 +138,7 @@ def _steps_from_names(
     like_a_step = {number for number, name in base.items() if role_of(name) == "step"}
     if not like_a_step:
         like_a_step = {number for number in base if is_numbered_step(trace.names[number])}
-    rows = ranges.where(np.isin(ranges.name, list(like_a_step)))
+    rows = ranges.select(np.isin(ranges.name, list(like_a_step)))
     if not len(rows):
         return None
     # Several kinds (a user's step inside ProfilerStep): the outermost marks the step, so take the longest.
@@ -149,7 +149,7 @@ def _steps_from_names(
         key = (base[name], thread)
         kinds[key] = kinds.get(key, 0) + length
     name, thread = max(kinds, key=lambda key: kinds[key])
-    mine = rows.where(
+    mine = rows.select(
         (rows.thread == thread) & np.isin(rows.name, [n for n, text in base.items() if text == name])
     )
     starts, ends = _without_stub(mine.start, mine.end)
@@ -203,14 +203,14 @@ def _steps_from_marker(
     """Steps between the same edge of consecutive ranges of one name."""
     best: tuple[int, int] | None = None
     wanted = [name for name in np.unique(ranges.name).tolist() if matches(names[name])]
-    marks = ranges.where(np.isin(ranges.name, wanted))
+    marks = ranges.select(np.isin(ranges.name, wanted))
     pairs, counts = np.unique(np.stack([marks.name, marks.thread], axis=1), axis=0, return_counts=True)
     for (name, thread), count in zip(pairs.tolist(), counts.tolist(), strict=True):
         if count >= 2 and (best is None or count < best[1] // 2 or best[1] < 2):
             best, chosen = (name, count), thread
     if best is None:
         return None
-    rows = ranges.where((ranges.name == best[0]) & (ranges.thread == chosen))
+    rows = ranges.select((ranges.name == best[0]) & (ranges.thread == chosen))
     edges = np.sort(rows.end if edge == "end" else rows.start)
     how = f"from the {edge} of one range {names[best[0]]!r} to the next"
     return ProcessSteps(process, chosen, edges[:-1], edges[1:], how, best[0])
@@ -224,7 +224,7 @@ def _steps_from_regularity(
     for thread, rows in rows_by_value(ranges.thread):
         if len(rows) < 3:
             continue
-        outer = outermost_ranges(ranges.where(rows))
+        outer = outermost_ranges(ranges.select(rows))
         for name, own in rows_by_value(outer.name):
             if len(own) < 3:
                 continue
@@ -235,7 +235,7 @@ def _steps_from_regularity(
     if best is None:
         return None
     _, name, thread = best
-    outer = outermost_ranges(ranges.where(ranges.thread == thread))
+    outer = outermost_ranges(ranges.select(ranges.thread == thread))
     marks = np.sort(outer.start[outer.name == name])
     how = f"from the start of one range {trace.names[name]!r} to the next, the most regular of the capture"
     return ProcessSteps(process, thread, marks[:-1], marks[1:], how, name)
@@ -255,7 +255,7 @@ def outermost_ranges(ranges: model.Ranges) -> model.Ranges:
     if not len(ranges):
         return ranges
     reach = np.concatenate([[np.iinfo(np.int64).min], np.maximum.accumulate(ranges.end)[:-1]])
-    return ranges.where(ranges.start >= reach)
+    return ranges.select(ranges.start >= reach)
 
 
 @dataclass(frozen=True)
@@ -277,14 +277,14 @@ def find_phases(trace: model.Trace, steps: ProcessSteps) -> list[PhaseSpans]:
     Nested ones have their parents' names before theirs. At most 40, the longest.
     """
     ranges = own_ranges(trace, steps.process)
-    ranges = ranges.where((ranges.end != model.OPEN) & (ranges.style == model.PUSH_POP))
+    ranges = ranges.select((ranges.end != model.OPEN) & (ranges.style == model.PUSH_POP))
     thread = steps.thread
     if thread is None:
         if not len(ranges):
             return []
         threads, counts = np.unique(ranges.thread, return_counts=True)
         thread = int(threads[np.argmax(counts)])
-    ranges = ranges.where(ranges.thread == thread)
+    ranges = ranges.select(ranges.thread == thread)
     base = _base_names(trace.names, ranges.name)
     marked = without_number(trace.names[steps.marker]) if steps.marker >= 0 else None
     numbered = marked is not None and is_numbered_step(trace.names[steps.marker])

@@ -2,7 +2,7 @@
 
 Each pass ends with the choice of a token, by a kernel of its own. Passes that decode run one after another with
 the same matrix and attention kernels, while the pass over a prompt has more rows and so other ones, and none like
-it beside it: by that they are told apart. Where no prompt and its tokens are in the capture, nothing is told.
+it beside it: that distinguishes them. Where no prompt and its tokens are in the capture, the result is None.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class TokenPasses:
 
 
 def token_passes(trace: model.Trace) -> TokenPasses | None:
-    """The passes on the device that has most of them; None where nothing tells prompts from tokens."""
+    """The passes on the device that has most of them; None where nothing distinguishes prompts from tokens."""
     ops = trace.ops
     chooses = _matching_names(trace, lambda name: TOKEN_CHOICE.search(name) is not None)[ops.full_name] & (
         ops.kind == model.KERNEL

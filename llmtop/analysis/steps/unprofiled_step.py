@@ -1,9 +1,9 @@
-"""What a step costs without the profiler: shares of the undisturbed step in place of the captured one.
+"""Corrects the profiler's overhead: shares of the unprofiled step in place of the captured one.
 
-A profiler slows the host at each operator and each CUDA call; kernels take as long as before. So device time a
-step is true, the gaps are too long, and what a host that is slowed down loses most time to is launching. The
-training told how long its steps were before and after the capture: what a captured step took beyond that is taken
-from the idle time, from launching first, then from what else the host was late with.
+A profiler slows the host at each operator and each CUDA call; kernels take as long as before. So device time per
+step is correct, the gaps are too long, and most of the extra time is launching. The training reported its step
+times before and after the capture: what a captured step took beyond that is taken from the idle time, from
+launching first, then from what else the host was late with.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from llmtop.report.model import Correction
 VARIES_PCT = 20.0
 """Steps before and after that differ by more are no measure of what a step takes."""
 _LONGEST = 1.2
-"""Part of the captured step. An undisturbed step beyond this and `SHORTEST` is not the step that the capture shows
-(a range of the script may mark a part of one)."""
+"""Part of the captured step. An unprofiled step beyond this and `SHORTEST` is not the captured step (a range of
+the script may mark a part of one)."""
 _HOST_PACED: tuple[LossId, ...] = ("launch_bound", "input_bound", "sync_bound", "idle", "unknown")
 """What a host that is slowed down loses time to; of these launching first."""
 
@@ -42,13 +42,16 @@ UNCORRECTED = Correction(reason="there is no verdict to correct")
 def correct_shares(
     timeline: DeviceTimeline, lost: dict[LossId, float], one_off_ns: int, steps: UnprofiledStep
 ) -> Correction:
-    """The shares of an undisturbed step, or why there are none.
+    """Return the loss shares of a step without the profiler, or the reason why there are none.
 
     Args:
-        lane: that is judged.
-        lost: percent of its whole steps by what they were lost to.
-        one_off_ns: what of the whole steps is in none of these shares.
+        timeline: of the judged device.
+        lost: percent of its whole steps by cause of loss, as captured.
+        one_off_ns: time of the whole steps that is in none of these shares.
         steps: how long a step took before and after the capture.
+
+    Returns:
+        Shares in percent of the unprofiled step; `reason` is "" or says in one clause why they cannot be known.
     """
     known = [seconds for seconds in (steps.before, steps.after) if seconds is not None and seconds > 0]
     if steps.stays and len(known) > 1 and known[1] > known[0]:
@@ -62,7 +65,7 @@ def correct_shares(
         return Correction(reason="the capture has no whole step to set against the undisturbed one")
     undisturbed = sum(known) / len(known)
     captured = (timeline.length - one_off_ns) / 1e9 / timeline.counted
-    device = timeline.within(timeline.busy) / 1e9 / timeline.counted
+    device = timeline.ns_in_steps(timeline.busy) / 1e9 / timeline.counted
     if device > undisturbed or not SHORTEST <= undisturbed / captured <= _LONGEST:
         words = (
             f"a captured step of {duration(captured)} with {duration(device)} of device time is not the step that "
@@ -87,7 +90,7 @@ def _subtract_overhead(lost: dict[LossId, float], added: float) -> dict[LossId, 
     """Seconds a step by loss, less what the profiler added to a step."""
     left = dict(lost)
     if added < 0:
-        # The undisturbed steps are the longer ones: what they spend beyond the captured ones is not recorded.
+        # The unprofiled steps are the longer ones: their extra time is not in the capture.
         left["idle"] = left.get("idle", 0.0) - added
         return left
     launching = min(left.get("launch_bound", 0.0), added)

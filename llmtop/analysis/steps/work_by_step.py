@@ -19,21 +19,22 @@ from llmtop.trace.intervals import Ns
 
 @dataclass(frozen=True)
 class WorkSteps:
-    """In which whole step of which lane each piece of device work began."""
+    """The whole step and the device timeline in which each piece of device work began."""
 
     number: npt.NDArray[np.int32]
-    """For each row of `Trace.ops` the number of its step, counted through all lanes; -1 outside of whole steps."""
+    """For each row of `Trace.ops` the number of its step, counted through all timelines; -1 outside of whole
+    steps."""
     place: Ns
-    """For each of these numbers the place of its lane among the lanes."""
+    """For each of these numbers the index of its device timeline."""
     steps: Ns
-    """For each lane how many whole steps it has."""
+    """Number of whole steps of each timeline."""
 
     @staticmethod
-    def of(timelines: Sequence[DeviceTimeline], ops: int) -> WorkSteps:
-        """Of all lanes of a trace.
+    def from_timelines(timelines: Sequence[DeviceTimeline], ops: int) -> WorkSteps:
+        """Return the steps of all device timelines of a trace.
 
         Args:
-            lanes: as `device_timeline.device_timelines` gives them.
+            timelines: as of `device_timeline.device_timelines`.
             ops: how many rows `Trace.ops` has.
         """
         number = np.full(ops, -1, dtype=np.int32)
@@ -46,7 +47,8 @@ class WorkSteps:
         return WorkSteps(number, np.repeat(np.arange(len(timelines)), steps), steps)
 
     def per_step(self, rows: Ns, group: Ns, took: Ns) -> dict[int, tuple[PerStep, ...]]:
-        """What groups of device work come to a step, by group and in it by lane; without those in no whole step.
+        """Return the device time per step, by group and in it by timeline; work outside of whole steps is left
+        out.
 
         Args:
             rows: which rows of `Trace.ops`.

@@ -18,7 +18,7 @@ from llmtop.trace import model
 from llmtop.trace.intervals import Ns
 
 _MOST_SPANS = 1500
-"""A row: more than the pixels of a screen; what is denser is joined and says how much of it is filled."""
+"""Pieces per row: more than the pixels of a screen; denser events are joined, with their filled share."""
 _MOST_EVENTS = 5000
 """Without steps the timeline shows the beginning of the capture, this many pieces of device work."""
 LONGEST_TEXT = 160
@@ -55,7 +55,7 @@ def _median_step(timeline: DeviceTimeline) -> tuple[int | None, int, int]:
 def _gpu_row(timeline: DeviceTimeline, low: int, high: int, nccl: bool) -> tuple[Span, ...]:
     ops = timeline.ops
     chosen = (ops.end > low) & (ops.start < high) & (timeline.is_nccl == nccl)
-    mine = ops.where(chosen)
+    mine = ops.select(chosen)
     names = timeline.trace.names
 
     def describe(row: int) -> tuple[str, str]:
@@ -87,13 +87,13 @@ def _host_rows(timeline: DeviceTimeline, low: int, high: int) -> list[TimelineRo
     names = timeline.trace.names
     rows = []
     for thread in timeline.launchers.tolist():
-        mine = calls.where(
+        mine = calls.select(
             (calls.process == timeline.process)
             & (calls.thread == thread)
             & (calls.end > low)
             & (calls.start < high)
         )
-        mine = mine.where(np.argsort(mine.start, kind="stable"))
+        mine = mine.select(np.argsort(mine.start, kind="stable"))
 
         def describe(row: int, mine: model.ApiCalls = mine) -> tuple[str, str]:
             return cuda.KIND_NAMES[kinds[mine.name[row]]], cuda.unversioned_name(names[mine.name[row]])

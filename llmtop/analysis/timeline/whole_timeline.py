@@ -44,7 +44,7 @@ class _Events:
     end: Ns
     text: Ns
     """A number for each different text."""
-    said: Callable[[int], tuple[str, str]]
+    legend: Callable[[int], tuple[str, str]]
     """Kind and text of such a number."""
 
 
@@ -75,14 +75,14 @@ def whole_timeline(
     ranks: dict[int, int],
     judged: DeviceTimeline | None,
 ) -> WholeTimeline | None:
-    """All devices over all whole steps; None where nothing ran on any.
+    """Return the timeline of all whole steps on all devices; None where nothing ran on any.
 
     Args:
-        lanes: the timelines, one for each process and GPU.
+        timelines: one for each process and GPU; beyond `MOST_DEVICES` they are left out.
         gaps: their idle time, in the same order.
         phases: by pid.
-        ranks: by pid, where they are known.
-        judged: whose steps can be gone through one by one.
+        ranks: rank by pid, where known.
+        judged: the device whose steps can be gone through one by one; it is drawn in more detail.
     """
     shown = sorted(range(len(timelines)), key=lambda at: (timelines[at] is not judged, at))[:MOST_DEVICES]
     if not shown:
@@ -172,7 +172,7 @@ def _clip_row(row: _Events, low: int, high: int) -> _Events:
         behind = np.maximum.accumulate(np.concatenate(([low], end[:-1])))
         start = np.maximum(start, behind)
     seen = end > start
-    return _Events(row.label, start[seen], end[seen], text[seen], row.said)
+    return _Events(row.label, start[seen], end[seen], text[seen], row.legend)
 
 
 def _step_row(timeline: DeviceTimeline) -> _Events:
@@ -190,7 +190,7 @@ def _stream_rows(timeline: DeviceTimeline) -> list[_Events]:
     different, which = np.unique(key, axis=0, return_inverse=True)
     which = which.reshape(-1).astype(np.int64)
 
-    def said(number: int) -> tuple[str, str]:
+    def describe_op(number: int) -> tuple[str, str]:
         own, name, full_name, kind = different[number].tolist()
         by_operator = f"{names[own]}: " if own >= 0 else ""
         if kind != model.KERNEL:
@@ -207,7 +207,7 @@ def _stream_rows(timeline: DeviceTimeline) -> list[_Events]:
     if len(order) > _MOST_STREAMS:
         rest = np.isin(place, order[_MOST_STREAMS:])
         chosen.append((f"{len(order) - _MOST_STREAMS} more streams", rest))
-    return [_Events(label, ops.start[rows], ops.end[rows], which[rows], said) for label, rows in chosen]
+    return [_Events(label, ops.start[rows], ops.end[rows], which[rows], describe_op) for label, rows in chosen]
 
 
 def _idle_row(gaps: Gaps) -> _Events:
@@ -221,7 +221,7 @@ def _host_rows(timeline: DeviceTimeline) -> list[_Events]:
     calls, names = timeline.trace.calls, timeline.trace.names
     kinds = cuda.call_kinds(timeline.trace)
 
-    def said(name: int) -> tuple[str, str]:
+    def describe_call(name: int) -> tuple[str, str]:
         return cuda.KIND_NAMES[kinds[name]], cuda.unversioned_name(names[name])
 
     threads = sorted(timeline.launchers.tolist(), key=lambda thread: thread != timeline.process)[:_MOST_THREADS]
@@ -229,7 +229,9 @@ def _host_rows(timeline: DeviceTimeline) -> list[_Events]:
     for thread in threads:
         mine = np.flatnonzero((calls.process == timeline.process) & (calls.thread == thread))
         label = "host (main)" if thread == timeline.process else f"host ({thread})"
-        rows.append(_Events(label, calls.start[mine], calls.end[mine], calls.name[mine].astype(np.int64), said))
+        rows.append(
+            _Events(label, calls.start[mine], calls.end[mine], calls.name[mine].astype(np.int64), describe_call)
+        )
     return rows
 
 
@@ -265,7 +267,7 @@ def _pieces(
         within = np.flatnonzero((row.start >= usual[0]) & (row.end <= usual[1]))
         if len(within):
             a, b = int(within[0]), int(within[-1]) + 1
-            closer = _Events(row.label, row.start[a:b], row.end[a:b], row.text[a:b], row.said)
+            closer = _Events(row.label, row.start[a:b], row.end[a:b], row.text[a:b], row.legend)
             fine = a + _first_of_each(closer, usual, MOST_IN_MEDIAN_STEP)
             first = np.concatenate([first[first < a], fine, [b] if b < len(row.start) else [], first[first > b]])
             first = first.astype(np.int64)
@@ -274,7 +276,7 @@ def _pieces(
     took = row.end - row.start
     filled = np.add.reduceat(took, first)
     text = _dominant_texts(row.text, took, np.repeat(np.arange(len(first)), count))
-    said = {number: row.said(number) for number in np.unique(text).tolist()}
+    said = {number: row.legend(number) for number in np.unique(text).tolist()}
     kinds = {number: words.kind(printable(kind, 40)) for number, (kind, _) in said.items()}
     texts = {number: words.text(words_of) for number, (_, words_of) in said.items()}
     chosen = text.tolist()

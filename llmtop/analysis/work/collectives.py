@@ -24,7 +24,7 @@ def collective_times(timelines: list[DeviceTimeline]) -> tuple[CollectiveTime, .
     """NCCL kernels by collective and device, over whole steps; over all activity of a device that has none."""
     rows = []
     for timeline in timelines:
-        ops = timeline.ops.where(
+        ops = timeline.ops.select(
             timeline.is_nccl & (timeline.ops.start >= timeline.begin_ns) & (timeline.ops.start < timeline.end_ns)
         )
         if not len(ops):
@@ -34,7 +34,7 @@ def collective_times(timelines: list[DeviceTimeline]) -> tuple[CollectiveTime, .
             which.reshape(-1)
         ]
         for name in np.unique(names).tolist():
-            mine = ops.where(names == name)
+            mine = ops.select(names == name)
             spans = iv.clip(iv.union(mine.start, mine.end), timeline.begin_ns, timeline.end_ns)
             exposed = iv.intersection(spans, timeline.exposed_nccl).total
             rows.append(
@@ -81,7 +81,7 @@ _LARGE = 0.1
 
 def _bandwidth(name: str, ops: model.DeviceOps) -> dict[str, Any]:
     """Sizes and rates of one collective's kernels; nothing where the file does not say the sizes."""
-    known = ops.where((ops.ranks > 1) & (ops.bytes > 0) & (ops.end > ops.start))
+    known = ops.select((ops.ranks > 1) & (ops.bytes > 0) & (ops.end > ops.start))
     if not len(known):
         return {}
     took = known.end - known.start
@@ -113,7 +113,7 @@ class Straggler:
 
 def exposed_pct(timeline: DeviceTimeline) -> float:
     """Return exposed NCCL time in percent of the whole steps."""
-    return timeline.share(timeline.within(timeline.exposed_nccl))
+    return timeline.share(timeline.ns_in_steps(timeline.exposed_nccl))
 
 
 def find_straggler(timelines: list[DeviceTimeline]) -> Straggler | None:

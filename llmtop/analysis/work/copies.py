@@ -13,10 +13,10 @@ def copy_times(trace: model.Trace) -> tuple[CopyTime, ...]:
     """All copies and memsets, whole file, all devices; most time first."""
     ops = trace.ops
     rows = []
-    copies = ops.where(ops.kind == model.MEMCPY)
+    copies = ops.select(ops.kind == model.MEMCPY)
     key = (copies.direction.astype(np.int64) << 8) + (copies.source_memory << 4) + copies.target_memory
     for number in np.unique(key).tolist():
-        mine = copies.where(key == number)
+        mine = copies.select(key == number)
         rows.append(
             _row(
                 mine,
@@ -25,7 +25,7 @@ def copy_times(trace: model.Trace) -> tuple[CopyTime, ...]:
                 model.MEMORIES.get(number & 15, "unknown"),
             )
         )
-    memsets = ops.where(ops.kind == model.MEMSET)
+    memsets = ops.select(ops.kind == model.MEMSET)
     if len(memsets):
         rows.append(_row(memsets, "memset", "", "device"))
     return tuple(sorted(rows, key=lambda row: -row.seconds))

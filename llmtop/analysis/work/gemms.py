@@ -145,7 +145,7 @@ def _row(group: _Group, total_ns: float, kernel: str, roof: Roof | None) -> Gemm
 
 def _compute_type(dtype: str | None, kernel: str) -> str | None:
     """The type that it computes in: four-byte factors may go through the tensor cores as TF32, which the kernel's
-    name says; where it does not, it is not known."""
+    name shows; where it does not, it is unknown."""
     said = matrix_type(kernel) if kind_of(kernel) in ("GEMM", "convolution") else None
     if dtype == "fp32":
         return said if said in ("fp32", "tf32") else None

@@ -1,4 +1,4 @@
-"""Device time by XLA's operation and by kind of operation, where the file says of which each piece of work is."""
+"""Device time by XLA operation and by kind of operation, where the file names the operation of each event."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from llmtop.trace import model
 from llmtop.trace.groups import grouped
 
 NO_OPERATION = "(no XLA operation)"
-"""Copies of input, kernels of other libraries, and all of a command buffer where XLA does not tell them apart."""
+"""Copies of input, kernels of other libraries, and all of a command buffer where XLA does not distinguish them."""
 _MOST_PARTS = 8
 
 
@@ -94,7 +94,7 @@ def hlo_parts(trace: model.Trace) -> tuple[DeviceTimePart, ...]:
 
 
 def hlo_passes(trace: model.Trace) -> dict[str, npt.NDArray[np.bool_]]:
-    """Which device work is of which pass, by the path that JAX gives an operation; empty where nothing tells.
+    """Return the pass of device work, by the path that JAX gives an operation; empty where unknown.
 
     JAX writes jvp(…) around what is differentiated and transpose(…) around what runs backward through it.
     """

@@ -23,7 +23,7 @@ def kernel_times(trace: model.Trace, steps: WorkSteps) -> tuple[KernelTime, ...]
     mine = np.flatnonzero(trace.ops.kind == model.KERNEL)
     if not len(mine):
         return ()
-    kernels = trace.ops.where(mine)
+    kernels = trace.ops.select(mine)
     took = kernels.end - kernels.start
     everything = max(int(took.sum()), 1)
     group, names = _groups(trace, kernels)

@@ -11,7 +11,7 @@ import numpy as np
 from llmtop.trace.intervals import Ns
 
 _MOST_STEPS = 4096
-"""Spans around one another that are looked at: Python's own limit is 1,000 frames, and a damaged file has any."""
+"""Deepest nesting that is followed: Python's own limit is 1,000 frames, and a damaged file has any."""
 
 
 class ThreadSpans(Protocol):
@@ -37,7 +37,7 @@ class ThreadSpans(Protocol):
 class Nesting:
     """Some of the spans of a table, thread by thread in order of their start.
 
-    Positions are places in that order; `rows` says which row of the table each is.
+    Positions are places in that order; `rows` has the row of the table of each.
     """
 
     def __init__(self, table: ThreadSpans, rows: Ns) -> None:
@@ -87,7 +87,7 @@ class Nesting:
         for above, own in itertools.pairwise(levels):
             at = np.searchsorted(above, own) - 1
             parents[own] = np.where(at >= 0, above[np.maximum(at, 0)], -1)
-        # Rounded times let a span end within its neighbour: such a one is nobody's parent.
+        # Rounded times let a span end within its neighbour: such a span is no parent.
         for _ in range(_MOST_STEPS):
             wrong = np.flatnonzero((parents >= 0) & (ends[parents] <= starts))
             if not len(wrong):

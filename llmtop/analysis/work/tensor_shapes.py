@@ -156,10 +156,10 @@ _WRITE_ONLY: Final = {"aten::fill_", "aten::zero_"}
 
 
 def moved_bytes(operator: str, text: str) -> int | None:
-    """What an operator that works value by value reads and writes, each input and the result once.
+    """Return the bytes that an elementwise operator reads and writes: each input and the result once.
 
     Args:
-        operator: its name; it is not looked up whether it works value by value.
+        operator: its name; not checked for being elementwise.
         text: its inputs, as a trace keeps them.
 
     Returns:

@@ -156,7 +156,7 @@ def _vendor(trace: model.Trace) -> Literal["NVIDIA", "AMD", "Google", "CPU"] | N
 
 
 def _workload(trace: model.Trace, calls: OperatorCalls) -> tuple[Literal["training", "inference"] | None, str]:
-    """Training or inference, and what told it; (None, "") where nothing does."""
+    """Return "training" or "inference" and the evidence; (None, "") where unknown."""
     kernels = _names_of(trace, trace.ops.full_name[trace.ops.kind == model.KERNEL])
     ranges = _names_of(trace, trace.ranges.name)
     matrix_work = any(kind_of(name) in ("GEMM", "convolution", "attention") for name in kernels)
@@ -248,7 +248,7 @@ def _passes(trace: model.Trace, row: Ns, calls: OperatorCalls) -> dict[str, Work
 
 
 def _stages(trace: model.Trace) -> dict[str, WorkMask]:
-    """Device work by the stage of inference that launched it; empty where nothing tells the stages."""
+    """Device work by the stage of inference that launched it; empty where the stages are unknown."""
     found: dict[str, WorkMask] = {}
     rest = np.ones(len(trace.ops), dtype=bool)
     for name, pattern in reversed(_STAGES):

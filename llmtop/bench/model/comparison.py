@@ -1,4 +1,4 @@
-"""What a comparison of two benches, and a ranking of several values, came to, as metrics.json tells it."""
+"""Results of a comparison of two benches and of a ranking of several values, as in metrics.json."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class FigureChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FactDifference(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing in which the environments of two benches differ; None where one does not tell it."""
+    """One thing in which the environments of two benches differ; None where one does not have it."""
 
     name: str
     before: str | None
@@ -44,7 +44,7 @@ class BenchComparison(msgspec.Struct, frozen=True, kw_only=True):
     metric: str
     """What is decided by."""
     limit_pct: float | None = None
-    """Of --fail-over; None: nobody asked for a decision."""
+    """Of --fail-over; None: no decision was requested."""
     decision: str
     """"ok", "improvement", "regression", "undecidable", or "none" where there is no limit or too little yet."""
     reason: str

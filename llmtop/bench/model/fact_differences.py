@@ -13,7 +13,7 @@ _NAMES_ONLY = frozenset({"host", "image", "digest"})
 
 
 def fact_differences(before: Mapping[str, str], after: Mapping[str, str]) -> list[FactDifference]:
-    """What is not the same, or told by one alone, in the order in which the second tells it.
+    """Return the facts that differ or that only one has, in the order of the second.
 
     Args:
         before: the main facts of the baseline's environment.

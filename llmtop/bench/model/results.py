@@ -1,4 +1,4 @@
-"""What `llmtop bench` measured, as metrics.json tells it: of each run, and of all of them together."""
+"""Results of `llmtop bench`, as in metrics.json: of each run, and of all of them together."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ METRICS_FILE = "metrics.json"
 EndReason = Literal["window", "itself", "crashed", "interrupted", "killed", "failed"]
 """How a run ended: "window": asked to end (SIGINT) once its window was whole; "itself": with exit code 0 before
 that, or because it was let (--to-end); "crashed": with another exit code or by a signal, neither asked for;
-"interrupted": bench itself was told to end; "killed": with SIGKILL because --kill allowed that; "failed": bench
+"interrupted": bench itself was interrupted; "killed": with SIGKILL because --kill allowed that; "failed": bench
 could not go on (a full disk)."""
 
 State = Literal["running", "done", "interrupted", "failed"]
-"""Of all runs; "running" in a file that nobody writes any more means that bench was killed."""
+"""Of all runs; "running" in a file without a writer means that bench was killed."""
 ENOUGH_SHARE = 0.5
 """Of the window, that a command must have made which ended by itself with exit code 0 before it was whole."""
 
@@ -32,7 +32,7 @@ class BenchSettings(msgspec.Struct, frozen=True, kw_only=True):
     warmup: int = 10
     """Steps that are dropped first."""
     steps: int | None = 100
-    """Of the window; None where `seconds` says how long that is."""
+    """Of the window; None where `seconds` limits it."""
     seconds: float | None = None
     runs: int = 3
     """Of each variant."""
@@ -58,7 +58,7 @@ class MeasuredSteps(msgspec.Struct, frozen=True, kw_only=True):
     step_seconds: list[float]
     """Of each step from its start to the start of the next; of a request likewise."""
     step_tokens: list[float] | None = None
-    """Of each of these steps, over all ranks; None unless every one of them told it."""
+    """Of each of these steps, over all ranks; None unless every one of them reported it."""
     step_samples: list[float] | None = None
     """The same of samples."""
     ranks: int = 1
@@ -94,7 +94,7 @@ class RunFigures(msgspec.Struct, frozen=True, kw_only=True):
     gpu_idle_bound: bool = False
     """True: it was idle for at least that."""
     gpu_idle_source: str | None = None
-    """Which witness says so: "events", "util" or "sm" (llmtop/model/gpu_busy.py)."""
+    """Its source: "events", "util" or "sm" (llmtop/model/gpu_busy.py)."""
     power_watts: float | None = None
     """Of all GPUs of its ranks together, the mean over the window."""
     energy_joules: float | None = None
@@ -142,7 +142,7 @@ class BenchRun(msgspec.Struct, frozen=True, kw_only=True):
     """What bounded its steps, as of `llmtop report`."""
     verdict_summary: str = ""
     unsteady: list[str] = []
-    """Why the window is not steady, a sentence each; empty where nothing speaks against it."""
+    """Why the window is not steady, one sentence each; empty where it is."""
     notes: list[str] = []
 
 

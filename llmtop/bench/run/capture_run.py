@@ -1,4 +1,4 @@
-"""One more run under a profiler: the capture that says where a regression comes from."""
+"""One more run under a profiler: the capture that shows the cause of a regression."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class BenchCapture:
 
 @dataclass
 class _CaptureThread:
-    """A capture being taken in a thread, so that what waits can be told meanwhile."""
+    """A capture in a thread, so that progress can be printed meanwhile."""
 
     cancelled: threading.Event = field(default_factory=threading.Event)
     result: Result | None = None

@@ -1,4 +1,4 @@
-"""The command of a run as a process: started attached or bare, told to end as by ctrl+c, and waited for."""
+"""The command of a run as a process: started attached or bare, interrupted as by ctrl+c, and waited for."""
 
 from __future__ import annotations
 

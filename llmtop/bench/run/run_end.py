@@ -11,7 +11,7 @@ from llmtop.format import printable
 from llmtop.system import procfs
 
 MESSAGE_SECONDS = 10.0
-"""How often it is said what is waited for."""
+"""Interval between messages about the wait."""
 KILL_SECONDS = 30.0
 """How long a command has to end before --kill kills it: a checkpoint may be written at ctrl+c."""
 REMAINING_SECONDS = 30.0
@@ -25,6 +25,14 @@ class RunEnd:
     def __init__(
         self, command: CommandProcess, interrupts: Interrupts, say: Callable[[str], None], *, kill: bool
     ) -> None:
+        """Prepare; `request_end()` asks the command to end.
+
+        Args:
+            command: the running command.
+            interrupts: ctrl+c's of the person at the terminal; those from before are not passed on again.
+            say: prints one line on stderr.
+            kill: True: the command is killed `KILL_SECONDS` after it was asked to end (`--kill`).
+        """
         self._command, self._interrupts, self._say, self._may_kill = command, interrupts, say, kill
         self._forwarded = len(interrupts.signals)
         self._asked_at: float | None = None

@@ -28,14 +28,14 @@ def window_figures(
     snapshots: Sequence[Snapshot],
     shared: frozenset[str],
 ) -> RunFigures:
-    """The figures of a window.
+    """Return the figures of a window.
 
     Args:
-        window: of the run.
-        measured: its steps.
+        window: first and last step, and the time of each; it ends with a step.
+        measured: whole steps of the measured rank in that window.
         ranks: all processes of the run that made steps, the measured one first.
-        snapshots: of the run, oldest first.
-        shared: UUIDs of the GPUs on which others computed as well: how idle they were cannot be said.
+        snapshots: of the run, oldest first; those within the window are used.
+        shared: UUIDs of GPUs on which other processes computed as well; their idle share is then None.
     """
     seconds = sum(window.step_seconds)
     tokens = None if window.step_tokens is None else sum(window.step_tokens)
@@ -89,7 +89,7 @@ def _gpu_samples(uuid: str, during: Sequence[Snapshot]) -> list[Gpu]:
 
 
 def _energy_readings(uuid: str, snapshots: Sequence[Snapshot]) -> list[tuple[float, float]]:
-    """When the energy counter of a GPU said what."""
+    """Readings of a GPU's energy counter, with their times."""
     found = {
         gpu.sampled_at or one.time: gpu.energy_joules
         for one in snapshots
@@ -100,7 +100,7 @@ def _energy_readings(uuid: str, snapshots: Sequence[Snapshot]) -> list[tuple[flo
 
 
 def _energy(counters: Sequence[list[tuple[float, float]]], window: MeasuredSteps) -> float | None:
-    """Joules over the window, between the counter's readings by straight lines; None unless all GPUs tell."""
+    """Joules over the window, between the counter's readings by straight lines; None unless all GPUs report it."""
     if not counters:
         return None
     total = 0.0
@@ -152,7 +152,7 @@ def _busy(
 
 
 def _events_pct(measured: Sequence[WholeStep]) -> float | None:
-    """The most that the GPU can have been busy, by CUDA events; steps without GPU times tell nothing."""
+    """Return the upper bound of the GPU's busy share by CUDA events; steps without GPU times are not used."""
     timed = [whole for whole in measured if whole.step.gpu_idle_seconds is not None]
     seconds = sum(whole.seconds for whole in timed)
     if not timed or len(timed) < len(measured) / 20 or seconds <= 0:
@@ -164,7 +164,7 @@ def _events_pct(measured: Sequence[WholeStep]) -> float | None:
 def _mfu(
     ranks: Sequence[RankSteps], tokens_per_s: float | None, during: Sequence[Snapshot]
 ) -> tuple[float | None, str | None]:
-    """MFU of the window: what a rank told of its last seconds, times the window's rate over theirs."""
+    """Return the MFU of the window: a rank's MFU of its last seconds, scaled by the window's rate over theirs."""
     note = ranks[0].rank.mfu_note
     if tokens_per_s is None:
         return None, note

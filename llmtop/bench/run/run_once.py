@@ -38,15 +38,15 @@ class RunRequest:
     environment: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
     """What the command is started with, as a whole."""
     variables: Mapping[str, str] = field(default_factory=dict)
-    """What is set in it besides, for this run; told in metrics.json."""
+    """Additional environment variables of this run; listed in metrics.json."""
     label: str = ""
     """Which variant it is of."""
     attached: bool = True
     """False: a bare run, without llmtop; whole, as it needs `settings.to_end`."""
     surroundings: dict[str, Any] | None = None
-    """What the header of the recording says of where it is made."""
+    """Environment facts for the header of the recording."""
     say: Callable[[str], None] = print
-    """Tells the person at the terminal what is waited for, a sentence each."""
+    """Prints what is waited for on the terminal, one sentence per call."""
 
 
 def run_once(request: RunRequest) -> BenchRun:

@@ -83,7 +83,7 @@ def _incomplete_notes(
 
 
 def _no_steps_reason(run: BenchRun, *, attached: bool) -> str:
-    """Why no step came, as far as it can be told."""
+    """Return why no step arrived, as far as known."""
     if attached:
         return "it attached, and ended no step; llmtop doctor says what is seen of a training"
     if os.environ.get(variable_names.OFF):

@@ -17,7 +17,7 @@ class RankSteps:
 
     def __init__(self, rank: Rank) -> None:
         self.rank = rank
-        """As it was told last."""
+        """As last reported."""
         self.wholes: list[WholeStep] = []
         self.lost_at: list[tuple[int, int]] = []
         """How many whole steps there were, and how many had been lost by then."""
@@ -28,7 +28,7 @@ class RankSteps:
         self._last_request: Step | None = None
 
     def add(self, rank: Rank) -> None:
-        """Take in what a snapshot tells of it."""
+        """Update from a snapshot."""
         if rank.lost > self.rank.lost:
             self.lost_at.append((len(self.wholes), rank.lost - self.rank.lost))
         self.rank = rank
@@ -61,7 +61,7 @@ class RunSteps:
         self._ranks: dict[tuple[int, float | None], RankSteps] = {}
 
     def add(self, ranks: Iterable[Rank]) -> None:
-        """Take in what a snapshot tells of this run's processes."""
+        """Update this run's processes from a snapshot."""
         for rank in ranks:
             key = rank.pid, rank.attached_at
             known = self._ranks.get(key)
@@ -130,7 +130,7 @@ class RunSteps:
 
 
 def _sum_over_ranks(measured: list[WholeStep], ranks: list[RankSteps], name: str) -> list[float] | None:
-    """What all ranks told of each of these steps together; None unless all of them told it of all steps."""
+    """Sum over all ranks for each of these steps; None unless all of them reported it for all steps."""
     totals = [getattr(whole.step, name) for whole in measured]
     for other in ranks[1:]:
         reported = {whole.step.index: getattr(whole.step, name) for whole in other.wholes}

@@ -20,7 +20,7 @@ from llmtop.model.snapshot import Rank, Snapshot
 RECORDING_FILE, GPU_FILE = "recording.llmtop.gz", "gpu.csv"
 INTERVAL_SECONDS = 1.0
 DISCOVERY_SECONDS = 0.1
-"""How often it is looked for trainings until the first has attached: one of a second shall not be missed."""
+"""Search interval until the first training has attached: a run of one second must not be missed."""
 SETTLING_SECONDS = 3.0
 """After the first has, so long still: the other ranks attach, and then looking costs less."""
 END_SECONDS = 3.0
@@ -36,7 +36,7 @@ class RunWatch:
 
         Args:
             folder: of the run.
-            environment: what the header of the recording says of it.
+            environment: facts for the header of the recording.
 
         Raises:
             LlmtopError: the files cannot be written.
@@ -55,7 +55,7 @@ class RunWatch:
         self._due = time.monotonic()
 
     def _sources(self, interval: float) -> Sources:
-        sources = live_sources(interval, engines=False, sample_loaders=False)  # looks fall into some windows
+        sources = live_sources(interval, engines=False, sample_loaders=False)  # samples fall into some windows
         if isinstance(sources.ranks, StepsSource):
             self._trainings = sources.ranks
             self._trainings.set_discovery_interval(DISCOVERY_SECONDS)
@@ -101,7 +101,7 @@ class RunWatch:
         return ranks
 
     def _settle(self) -> None:
-        """Look for trainings less often once those of this run are known."""
+        """Search for trainings less often once those of this run are known."""
         if self._trainings is None or not self.steps.has_attached:
             return
         now = time.monotonic()

@@ -1,4 +1,4 @@
-"""Whether a window is steady: a trend, two regimes, GPUs that slow down, somebody else on them."""
+"""Checks that a window is steady: trends, two regimes, GPUs that slow down, other processes on them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ SLOWED = {
     HW_POWER_BRAKE: "slowed by the power brake",
 }
 OFTEN = 0.05
-"""Share of the window's seconds from which a reason is told."""
+"""Share of the window's seconds from which a reason is reported."""
 
 
 def step_findings(window: MeasuredSteps) -> list[str]:

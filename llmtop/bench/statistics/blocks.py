@@ -22,10 +22,10 @@ class BlockLength(NamedTuple):
 def block_length(runs: Sequence[Steps]) -> BlockLength:
     """The length at which a circular block bootstrap of the mean errs least, from the runs' autocorrelation.
 
-    After Politis and White, "Automatic block-length selection for the dependent bootstrap", Econometric Reviews
-    23 (2004), with the correction of Patton, Politis and White, ibid. 28 (2009): the autocorrelation counts up to
+    After Politis and White, "Automatic block-length selection for the dependent bootstrap", Econometric Reviews 23
+    (2004), with the correction of Patton, Politis and White, ibid. 28 (2009): the autocorrelation counts up to
     where it stays within what chance gives. It is taken of all runs together, each about its own mean, because one
-    of 40 steps says little of it; of logarithms, so that one long step is not all there is. So is the noise that
+    of 40 steps is too short for it; of logarithms, so that one long step is not all there is. So is the noise that
     the blocks are for, and the sample's size in the formula is that of all runs. Short blocks are wrong where a
     host that launches ahead waits for the GPU now and then: a step of 134 ms is followed by two of 25 where all
     take 60, and blocks that tear them apart make noise of 2 % where runs differ by 0.2 %.

@@ -38,7 +38,8 @@ WITHIN = 500
 _CELLS = 4_000_000
 """At most so many steps are drawn of one run at a time, whatever its length: 32 MB."""
 _MORE_DEGREES = 4.0
-"""Times as many degrees of freedom as runs alone give, at the most: blocks tell less than their number says."""
+"""Times as many degrees of freedom as runs alone give, at the most: blocks hold less information than their
+number."""
 CONFIDENCE = 0.95
 SEED = 20150  # any: the same runs are always decided the same way
 
@@ -96,7 +97,7 @@ def change_interval(
     Args:
         baseline: its runs, two or more.
         candidate: its runs, two or more.
-        figure: how the figure comes of steps; None where it does not, and runs alone tell the noise.
+        figure: how the figure comes of steps; None where it does not, and only runs show the noise.
         paired: whether runs of the same number were made one after the other, as many on both sides. What drifts
             with time is then in both and drops out.
         confidence: of the interval, both sides together.

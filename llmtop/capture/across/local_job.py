@@ -1,4 +1,4 @@
-"""The job that a capture of several nodes is of, as the ranks on this node tell it."""
+"""The job of a multi-node capture, as known from the ranks on this node."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def local_node_names(job: LocalJob) -> frozenset[str]:
 
 
 def list_nodes(store: TcpStore, prefix: str) -> dict[int, NodeCard]:
-    """Who hears, by number.
+    """Return the listening nodes, by number.
 
     Raises:
         StoreError: the store has gone.

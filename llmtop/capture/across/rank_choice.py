@@ -43,7 +43,11 @@ class RankChoice:
 
 
 def median_rank(waits_seconds: Mapping[int, float]) -> int | None:
-    """The rank whose wait is the median, of two the lower; None without any."""
+    """Return the rank whose wait is the median, the lower one of two; None without ranks.
+
+    Args:
+        waits_seconds: by rank: how long it waits per step for the last rank.
+    """
     ranks = sorted(waits_seconds, key=lambda rank: (waits_seconds[rank], rank))
     return ranks[(len(ranks) - 1) // 2] if ranks else None
 

@@ -1,4 +1,5 @@
-"""At which step a capture of several ranks begins: far enough ahead that every node has heard of it."""
+"""Chooses the step at which a capture of several ranks begins: late enough that every node has read the
+request."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from llmtop.format import duration
 AHEAD = "+20"
 """The step of a capture where none is named: so many after the present one."""
 MIN_LEAD_SECONDS = 3.0
-"""A node looks once a second, its ranks must be reached, and one may be steps ahead of those heard here."""
+"""A node polls once per second, its ranks must be reached, and one may be steps ahead of those on this node."""
 _MIN_STEPS_AHEAD = 2
 """The step that is under way, and the one that the profiler takes to start."""
 _FORM = re.compile(r"^(?P<plus>\+?)(?P<number>\d{1,15})$", re.ASCII)
@@ -65,10 +66,10 @@ class ChosenStep:
 
 
 def choose_step(wanted: StepChoice, watch: StepListener) -> ChosenStep:
-    """The step at which all begin.
+    """Return the step at which all begin.
 
     Raises:
-        NotPossibleHere: no step has been heard of.
+        NotPossibleHere: no step is known.
         UnusableInput: that step has passed, or comes too soon.
     """
     publishing = [[step.index for step in steps[-2:]] for steps in watch.steps_within(0).values() if steps]

@@ -1,4 +1,5 @@
-"""Records ranks on several nodes: asks once in the job's store, hears every node there, gathers the files."""
+"""Records ranks on several nodes: writes one request into the job's store, polls the nodes there, gathers the
+files."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ from llmtop.trace.files.file_kind import TRACES
 
 POLL_SECONDS = 1.0
 ANSWER_SECONDS = 5.0
-"""By then a node that hears has answered: it looks once a second, and its ranks have 1.5 s."""
+"""By then a listening node has answered: it polls once per second, and its ranks have 1.5 s."""
 CANCEL_SECONDS = 4.0
 """How long a call waits at its end for the nodes to have taken it back."""
 FILE_VISIBLE_SECONDS = 5.0
@@ -34,7 +35,7 @@ _MAX_NOTES = 20
 
 @dataclass
 class _Node:
-    """What one node has said."""
+    """State of one node."""
 
     status: NodeStatus
     changed_at: float
@@ -48,14 +49,14 @@ class _PendingRequest:
     keys: Keys
     number: int
     hosts: list[int]
-    """The nodes that hear, by number."""
+    """The listening nodes, by number."""
     asked_at: float = field(default_factory=time.monotonic)
     nodes: dict[int, _Node] = field(default_factory=dict)
     beat: int = 0
     polled_at: float = float("-inf")
 
     def ranks(self) -> dict[int, tuple[RankStatus, NodeStatus]]:
-        """How each rank is, as far as a node has said."""
+        """State of each rank, as far as a node has reported it."""
         return {one.rank: (one, node.status) for node in self.nodes.values() for one in node.status.ranks}
 
 
@@ -67,13 +68,13 @@ class MultiNodeEngine(Engine):
     def __init__(
         self, engine: InProcessEngine, local_job: LocalJob, ranks: tuple[int, ...] | None, node: str | None
     ) -> None:
-        """Prepare.
+        """Prepare; no node is asked yet.
 
         Args:
             engine: what each rank records with.
-            seen: the job.
-            ranks: which; None: all, or those of `node`.
-            node: the one node that is meant.
+            local_job: the job's processes on this node; gives the address of its store.
+            ranks: global ranks to capture; None: all, or those of `node`.
+            node: host name of the one node to capture; None: all.
         """
         self._engine = engine
         self._local_job = local_job
@@ -143,7 +144,7 @@ class MultiNodeEngine(Engine):
     # --- following -----------------------------------------------------------------------------------
 
     def _follow(self, job: CaptureJob, asked: _PendingRequest) -> None:
-        """Hear the nodes until every rank has ended, one way or the other."""
+        """Poll the nodes until every rank has finished or failed."""
         job.stage("start", f"it begins at step {job.plan.at_step}")
         silence = _SilenceTimeout(job)
         while not self._is_over(asked):
@@ -167,7 +168,7 @@ class MultiNodeEngine(Engine):
         job.report_progress(counts or "no node has answered yet")
 
     def _is_over(self, asked: _PendingRequest) -> bool:
-        """Whether nobody is left to be waited for."""
+        """Whether no rank is left to wait for."""
         now = time.monotonic()
         ranks = asked.ranks()
         late = now - asked.asked_at > ANSWER_SECONDS
@@ -256,12 +257,12 @@ class _SilenceTimeout:
 
 
 def _poll(asked: _PendingRequest) -> None:
-    """Tell that whoever asked is there, and hear the nodes."""
+    """Write the requester's heartbeat, and poll the nodes."""
     asked.polled_at = now = time.monotonic()
     asked.beat += 1
     asked.store.set(asked.keys.beat(asked.number), str(asked.beat).encode())
     for number in asked.hosts:
-        status = job_store.decode(NodeStatus, asked.store.get(asked.keys.told(asked.number, number)) or b"")
+        status = job_store.decode(NodeStatus, asked.store.get(asked.keys.status(asked.number, number)) or b"")
         known = asked.nodes.get(number)
         if status is not None and (known is None or status.beat != known.status.beat):
             asked.nodes[number] = _Node(status, now)
@@ -276,10 +277,10 @@ def _cancel(asked: _PendingRequest) -> None:
         now = time.monotonic()
         waiting = [number for number, node in asked.nodes.items() if now - node.changed_at < LOST_SECONDS]
         while waiting and time.monotonic() < until:
-            waiting = [number for number in waiting if asked.store.check(asked.keys.told(asked.number, number))]
+            waiting = [number for number in waiting if asked.store.check(asked.keys.status(asked.number, number))]
             time.sleep(0.1)
         for number in asked.hosts:
-            asked.store.delete(asked.keys.told(asked.number, number))
+            asked.store.delete(asked.keys.status(asked.number, number))
 
 
 def _failures(asked: _PendingRequest) -> list[str]:

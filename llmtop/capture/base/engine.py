@@ -1,4 +1,4 @@
-"""What an engine is: what it says of a process before a key is pressed, and how it records a window."""
+"""Base of all engines: support of a process, known before a key is pressed, and recording of a window."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     ok: bool | None
-    """None: neither good nor bad, only told."""
+    """None: information, neither good nor bad."""
     says: str
     command: str = ""
     """What would make it good."""
@@ -57,11 +57,11 @@ class Engine(ABC):
     one_file_for_all: bool = False
     """Whether several processes come into one file; else all ranks at once are more than most want."""
     counts_steps: bool = False
-    """Whether it counts the steps of a process that tells none."""
+    """Whether it counts the steps of a process that reports none."""
     is_time_based: bool = False
     """Whether its windows are stretches of time, whatever was asked for: all whole steps in one are judged."""
     is_length_only_in_trace: bool = False
-    """Whether nothing but its trace tells for how long it recorded: the file comes later."""
+    """Whether only its trace shows how long it recorded: the file comes later."""
     supports_start_step: bool = False
     """Whether it can begin at a step that is named beforehand, the same in all ranks."""
     launch_flag: str = ""
@@ -76,14 +76,14 @@ class Engine(ABC):
         """Why it cannot capture a process that is alive; None if it can. May take 0.1 s."""
 
     def find_unattached(self, pids: Collection[int]) -> dict[int, bool]:
-        """Which of these processes, that do not publish, were started so that it can capture them.
+        """Return the unattached processes that were started so that this engine can capture them.
 
         Args:
             pids: processes of this user.
 
         Returns:
             Of those that were: True for one that trains; False for one that only serves a training, as a launcher
-            does. What one engine says False of is not offered, whatever others say.
+            does. A process that is False for one engine is not shown, whatever the others return.
         """
         return {}
 

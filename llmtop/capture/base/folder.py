@@ -47,7 +47,7 @@ class File(msgspec.Struct, kw_only=True):
 
 
 class StepTimes(msgspec.Struct, kw_only=True):
-    """Seconds a step, by the host's clock, as the training told them."""
+    """Seconds per step by the host's clock, as the training reported them."""
 
     before_p50: float | None = None
     slowest_during: float | None = None
@@ -58,7 +58,7 @@ class StepTimes(msgspec.Struct, kw_only=True):
 
 
 class Info(msgspec.Struct, kw_only=True):
-    """What capture.json says: what was captured, of whom, with what, and how it ended."""
+    """Content of capture.json: target, engine, window, and outcome."""
 
     schema: int = SCHEMA
     llmtop: str = __version__
@@ -82,7 +82,7 @@ class Info(msgspec.Struct, kw_only=True):
     steps_wanted: int | None = None
     seconds_wanted: float | None = None
     steps: int | None = None
-    """Whole steps in the window, of the rank that did fewest; None when the process tells none."""
+    """Whole steps in the window, of the rank that did fewest; None when the process reports none."""
     first_step: int | None = None
     last_step: int | None = None
     window_seconds: float | None = None
@@ -110,10 +110,10 @@ _decoder = msgspec.json.Decoder(Info)
 
 
 def check_disk(parent: Path, minimum: int = MIN_FREE_BYTES) -> int:
-    """The bytes free where captures are to be written.
+    """Return the free bytes where captures are to be written.
 
     Raises:
-        NotPossibleHere: fewer than `minimum`, or it cannot be told.
+        NotPossibleHere: fewer than `minimum`, or unknown.
     """
     place = parent
     while not place.exists() and place != place.parent:

@@ -1,4 +1,4 @@
-"""What a capture is: whom, with what, for how long; what it says while it runs; what an engine leaves behind."""
+"""Model of a capture: targets, engine and window; its progress; and an engine's results."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Target:
     """On this host."""
     rank: int | None = None
     hello: Hello | None = None
-    """What it says of itself; None when it is not attached."""
+    """Its Hello; None when it is not attached."""
     socket: Path | None = None
 
     @property
@@ -92,7 +92,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Progress:
-    """What a person who waits is told."""
+    """Progress shown to the waiting person."""
 
     stage: str
     """One of `STAGES`."""
@@ -127,20 +127,20 @@ class Recorded:
     notes: list[str] = field(default_factory=list)
     """Sentences that the person must read: what is missing and why."""
     seconds: float | None = None
-    """How long was recorded, of the rank that recorded least; None: the job's window says it."""
+    """Recorded duration of the rank that recorded least; None: that of the job's window."""
     first_step: int | None = None
     last_step: int | None = None
     paused_seconds: list[float] = field(default_factory=list)
     """How long the trainings were paused for it, each time."""
     ranks: list[CapturedRank] | None = None
-    """Whom it is of, where that is not the plan's targets: ranks on several nodes."""
+    """Captured ranks, where these are not the plan's targets: ranks on several nodes."""
 
 
 OnProgress = Callable[[Progress], None]
 
 
 class CaptureJob:
-    """One capture under way, as an engine sees it: where to write, how to tell, when to give up."""
+    """A running capture as an engine sees it: folder, progress and cancellation."""
 
     def __init__(
         self,
@@ -150,6 +150,15 @@ class CaptureJob:
         on_progress: OnProgress = lambda progress: None,
         cancelled: threading.Event | None = None,
     ) -> None:
+        """Begin the clock; nothing is recorded yet.
+
+        Args:
+            plan: what to record, of which processes, and for how long.
+            folder: of the capture; exists and is empty.
+            watch: receives the steps of the targets.
+            on_progress: called in the capturing thread at each change; must be quick and must not raise.
+            cancelled: set by the caller to cancel; None: cannot be cancelled.
+        """
         self.plan = plan
         self.folder = folder
         self.watch = watch
@@ -167,7 +176,7 @@ class CaptureJob:
         self._stage_began = self._began
 
     def stage(self, name: str, detail: str = "") -> None:
-        """Enter a stage and tell so."""
+        """Enter a stage and report it."""
         self.end_stage()
         self._stage, self._stage_began = name, time.monotonic()
         self.report_progress(detail)
@@ -182,7 +191,7 @@ class CaptureJob:
         self._stage = ""
 
     def report_progress(self, detail: str = "", steps: int | None = None) -> None:
-        """Tell how far the present stage is."""
+        """Report the progress of the present stage."""
         wanted = self.plan.steps if steps is not None else None
         self._on_progress(Progress(self._stage, detail, steps, wanted, self.elapsed))
 
@@ -208,8 +217,11 @@ class CaptureJob:
     def sleep(self, seconds: float) -> None:
         """Wait, or less if cancelled.
 
+        Args:
+            seconds: the longest wait.
+
         Raises:
-            Cancelled: meanwhile the person asked for an end.
+            Cancelled: the person cancelled before or during the wait.
         """
         self._cancelled.wait(seconds)
         self.raise_if_cancelled()

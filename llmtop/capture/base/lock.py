@@ -1,7 +1,7 @@
-"""One capture of a process at a time, and what a killed monitor left behind.
+"""Locks: one capture per process at a time, and detection of captures cut short by a killed monitor.
 
 A lock is a file in the runtime directory, held by flock(): it goes with the process that holds it, however that
-ends. Its text says who holds it. A file with text that nobody holds is a capture that was cut short.
+ends. Its text names the holder. A file with text but without a holder is a capture that was cut short.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _TRIES = 5
 
 
 class Holder(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """What a lock file says: which process captures which, and since when."""
+    """Content of a lock file: the capturing process, the captured one, and the begin."""
 
     pid: int
     engine: str
@@ -60,7 +60,7 @@ class CaptureLock:
             holder: who takes it.
 
         Raises:
-            NotPossibleHere: another llmtop has it; the sentence says which, and since when.
+            NotPossibleHere: another llmtop has it; the sentence names it and the begin.
         """
         directory = socket_dir.runtime_dir()
         socket_dir.make_dir(directory)
@@ -85,7 +85,7 @@ class CaptureLock:
                     time.sleep(0.02)
                     continue
                 raise NotPossibleHere(_refusal_text(holder)) from None
-            # Whoever let go of it may have removed the file between open() and flock().
+            # The last holder may have removed the file between open() and flock().
             if os.path.exists(self.path) and os.path.samestat(os.fstat(fd), os.stat(self.path)):
                 return fd
             os.close(fd)
@@ -110,7 +110,7 @@ class CaptureLock:
 
 
 def orphaned_captures() -> list[tuple[Path, Holder]]:
-    """The captures that were cut short: lock files that say who holds them, while nobody does."""
+    """Return the captures that were cut short: lock files with the text of a holder that has gone."""
     found = []
     for path in sorted(socket_dir.runtime_dir().glob(f"{PREFIX}*.lock")):
         holder = _read_if_unheld(path)

@@ -1,4 +1,4 @@
-"""Programs that look at a training and end with the thread that asked for it, however that ends."""
+"""Starts programs that inspect a training and end with the starting thread, however that ends."""
 
 from __future__ import annotations
 

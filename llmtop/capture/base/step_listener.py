@@ -1,4 +1,4 @@
-"""The steps of the trainings under capture, heard from themselves, so that a window holds whole ones."""
+"""Receives the steps of the trainings under capture, so that a window holds whole ones."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from llmtop.protocol import client, wire
 from llmtop.system.wall_clock import WallClock
 
 HISTORY = 64
-"""Steps before the window that tell what a step took until then."""
+"""Steps before the window, from which the usual step time follows."""
 MAX_STEPS = 4096
 
 
 class StepListener:
-    """Listens to the trainings' own messages in a thread a training; one that cannot be heard counts no steps."""
+    """Reads the trainings' messages, in one thread per training; a training that cannot be reached counts no
+    steps."""
 
     def __init__(self, sockets: Iterable[tuple[int, Path]]) -> None:
         """Begin to listen.
@@ -33,7 +34,7 @@ class StepListener:
         self._steps: dict[int, list[wire.StepDone]] = {}
         self._offsets: dict[int, int] = {}
         self._own_offset_ns = WallClock().offset_ns()
-        """For trainings that do not tell theirs: they measure it once too."""
+        """For trainings that do not send theirs: they measure it once too."""
         self._connections: list[client.Connection] = []
         for pid, path in sockets:
             with suppress(LlmtopError, client.ConnectionClosed):
@@ -46,7 +47,7 @@ class StepListener:
 
     @property
     def publishing_pids(self) -> frozenset[int]:
-        """The pids that tell their steps."""
+        """Return the pids that report steps."""
         return frozenset(self._steps)
 
     def close(self) -> None:
@@ -68,7 +69,7 @@ class StepListener:
         with self._lock:
             kept = self._steps[pid]
             moved = self._update_offset(pid, message.unix_offset_ns)
-            if moved:  # the wall clock was set, by which windows are told
+            if moved:  # the wall clock was set; windows are by the new one
                 kept[:] = [replace(step, started_unix_ns=step.started_unix_ns + moved) for step in kept]
             kept += message.steps
             del kept[:-MAX_STEPS]
@@ -79,11 +80,19 @@ class StepListener:
         return offset_ns - before
 
     def unix_offset_ns(self, pid: int) -> int:
-        """What to take from the steps' unix times for a clock that nobody sets (`time.monotonic_ns`)."""
+        """Return the offset from the steps' unix times to `time.monotonic_ns`."""
         return self._offsets.get(pid, self._own_offset_ns)
 
     def steps_within(self, begin_ns: int, end_ns: int | None = None) -> dict[int, list[wire.StepDone]]:
-        """The steps that began and ended within the window, by pid. Times are unix ns."""
+        """Return the whole steps of each training within a window.
+
+        Args:
+            begin_ns: unix ns; a step that began before is left out.
+            end_ns: unix ns; a step that ended later is left out. None: now.
+
+        Returns:
+            Steps by pid, oldest first; a training without a whole step has an empty list.
+        """
         end = time.time_ns() if end_ns is None else end_ns
         with self._lock:
             return {
@@ -92,17 +101,34 @@ class StepListener:
             }
 
     def whole_step_count(self, begin_ns: int) -> int:
-        """How many whole steps every training has done since then; 0 if none is heard."""
+        """Return how many whole steps the slowest training has made since an instant.
+
+        Args:
+            begin_ns: unix ns.
+
+        Returns:
+            0 where no training reports steps.
+        """
         return min((len(steps) for steps in self.steps_within(begin_ns).values()), default=0)
 
     def median_seconds(self, end_ns: int | None = None, begin_ns: int = 0) -> float | None:
-        """The median step, of all trainings heard, within that time; None if there was none."""
+        """Return the median step time over all trainings; None without a whole step.
+
+        Args:
+            end_ns: unix ns of the window's end; None: now.
+            begin_ns: unix ns of its begin; 0: since this listener began.
+        """
         within = self.steps_within(begin_ns, end_ns).values()
         durations = [step_seconds(step) for steps in within for step in steps]
         return statistics.median(durations) if durations else None
 
     def slowest_seconds(self, begin_ns: int, end_ns: int) -> float | None:
-        """The slowest step that touched that time, whole or not; None if there was none."""
+        """Return the longest step time that touches a window; None without a step.
+
+        Args:
+            begin_ns: unix ns.
+            end_ns: unix ns. A step that is only partly within the window counts in full.
+        """
         with self._lock:
             touched = [
                 step_seconds(step)

@@ -52,7 +52,7 @@ def path_for(job: CaptureJob, target: Target, ending: str = ENDING) -> Path:
 
 
 def rank_and_world_size(target: Target) -> tuple[int | None, int | None]:
-    """Rank and number of ranks of a process, as it says itself, else by the variables that torchrun gives it."""
+    """Return rank and world size of a process, by its Hello, else by torchrun's variables."""
     if target.hello is not None:
         return target.rank, target.hello.world_size
     try:

@@ -13,17 +13,23 @@ SPARE_STEPS = 1
 """Where a loader runs between the ranges that mark the steps, N whole steps lie between N + 1 ranges."""
 SILENCE_SECONDS = 60.0
 """With no whole step for so long (or three median steps, if that is longer) the window closes with what it has:
-the training may be hung, and that is what somebody wants to see."""
+the training may be hung, and the capture shows where."""
 
 
 def wait_window(job: CaptureJob, begin_ns: int, is_full: Callable[[], bool] = lambda: False) -> list[str]:
-    """Wait until the window holds what the plan asks for; returns notes on what it does not.
+    """Wait until the window holds what the plan asks for.
 
-    Steps are counted from what the trainings say themselves: those that began after `begin_ns` (unix ns) and have
-    ended, of the training that has done fewest; or until `is_full` says that no more will come.
+    Args:
+        job: whose plan counts steps or seconds. Without a training that reports steps, the wait is by the clock.
+        begin_ns: unix ns; steps that began before are not counted. The training with the fewest whole steps
+            counts.
+        is_full: True: the engine records no more, so that waiting is useless.
+
+    Returns:
+        Notes, in sentences, on what the window does not hold.
 
     Raises:
-        Cancelled: meanwhile.
+        Cancelled: the person cancelled.
     """
     if job.plan.steps is None:
         return _wait_seconds(job, job.plan.seconds or 0.0, is_full)

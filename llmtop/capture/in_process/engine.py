@@ -1,4 +1,4 @@
-"""Captures that an attached training takes of itself: ask over its socket, follow what it says, take the file.
+"""Captures that an attached training takes of itself: send a request, follow its states, take the file.
 
 The training starts, steps and stops the recorder in its own thread, at step boundaries:
 instrument/control/self_capture.py.

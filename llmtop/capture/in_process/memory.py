@@ -11,7 +11,7 @@ from llmtop.errors import UnusableInput
 
 
 class MemoryEngine(InProcessEngine):
-    """One pickle a process: `llmtop report` says what it shows, and PyTorch's own viewer opens it, too."""
+    """One pickle per process: `llmtop report` and PyTorch's own viewer open it."""
 
     name = "memory"
     description = "every allocation of some steps with its stack: who holds what, the peak, leaks"
@@ -21,7 +21,7 @@ class MemoryEngine(InProcessEngine):
     open_with = "https://pytorch.org/memory_viz"
 
     def record(self, job: CaptureJob) -> Recorded:
-        """See `Engine.record`; says what the snapshots show."""
+        """See `Engine.record`; also reports on the snapshots."""
         recorded = super().record(job)
         job.stage("analyse", "reading the snapshots")
         try:

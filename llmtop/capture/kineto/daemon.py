@@ -1,8 +1,8 @@
 """Kineto's on-demand tracing: capture a PyTorch process that imports nothing of llmtop.
 
-A process started with ``KINETO_USE_DAEMON=1`` asks a datagram socket once a second whether it should trace. That
-socket is hosted here, in a directory of its own; spawn.py does so beside each `llmtop run`. A monitor
-hands its wish to the host over a second, stream socket beside it (engine.py).
+A process started with ``KINETO_USE_DAEMON=1`` polls a datagram socket once per second for a request to trace. That
+socket is hosted here, in a directory of its own; spawn.py does so beside each `llmtop run`. A monitor sends its
+request to the host over a second, stream socket beside it (engine.py).
 
 What the training's C++ side does not survive decides the shape of this: a datagram from outside its own directory
 aborts it, so the host binds by absolute path inside and answers from that socket alone; an answer is at most one a
@@ -36,15 +36,15 @@ SERVICE = "dynolog"
 """The name that Kineto asks for."""
 CONFIG = "kineto.conf"
 REQUESTED_PREFIX = "told-"
-"""Of a file with the pid of a process that has been told to trace; ending.py looks for its own."""
+"""Name of a file with the pid of a process that was configured to trace; ending.py searches for its own."""
 MAX_DIRECTORY = 54
 """Kineto adds "/dynoconfigclient" and a UUID, and a socket's path has 107 characters."""
 POLL_SECONDS = 1
 """How often a training asks; its own default is five."""
 FRESH_SECONDS = 5.0
-"""A process that has not asked for so long is gone, or too busy to be told anything."""
+"""A process that has not polled for this time is gone, or too busy to be configured."""
 ACTIVITIES = 2
-"""The bit of a question's kind that says: no trace runs here, one may begin."""
+"""Bit of a poll's kind: no trace runs here, one may begin."""
 
 _HEADER = struct.Struct("@Q32s")
 _QUESTION = struct.Struct("@iiq")
@@ -157,7 +157,14 @@ class FabricHost:
             pass
 
     def serve_once(self, seconds: float | None) -> bool:
-        """Wait for so long (None: for ever) and answer what came; returns False after `close()`."""
+        """Wait for messages and answer them.
+
+        Args:
+            seconds: the longest wait; None: until something arrives.
+
+        Returns:
+            False after `close()`, else True.
+        """
         service, control = self._service.fileno(), self._control.fileno()
         readable, _, _ = select.select([service, control, self._wake_read, *self._callers], [], [], seconds)
         if self._wake_read in readable:

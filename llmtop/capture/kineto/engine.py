@@ -53,7 +53,7 @@ class HostConnection:
         """Connect.
 
         Raises:
-            NotPossibleHere: nobody hosts there any more, or somebody else does.
+            NotPossibleHere: no host is there any more, or one of another user.
         """
         self.directory = directory
         self._frames = messages.Frames()
@@ -86,10 +86,16 @@ class HostConnection:
             raise NotPossibleHere(f"{_GONE} ({error.strerror})") from None
 
     def receive(self, seconds: float) -> messages.Pollers | messages.Sent | None:
-        """Wait for one answer; None if none came in time.
+        """Wait for one reply of the Kineto host.
+
+        Args:
+            seconds: the longest wait; at least 1 ms.
+
+        Returns:
+            None if no reply came in time.
 
         Raises:
-            NotPossibleHere: the host has gone, or refused.
+            NotPossibleHere: the host has gone, or refused, or something else listens there.
         """
         self._socket.settimeout(max(seconds, 0.001))
         while not self._received:
@@ -115,10 +121,10 @@ class HostConnection:
 
 
 def directory_of(pid: int) -> Path | None:
-    """Where a process asks for traces; None when it was not started for that.
+    """Return the socket that a process polls for traces; None when it was not started for that.
 
     Raises:
-        NotPossibleHere: it is gone, or belongs to somebody else.
+        NotPossibleHere: it is gone, or belongs to another user.
     """
     environ = procfs.environ(pid)
     text = environ.get(kineto.DIRECTORY_VARIABLE)
@@ -126,10 +132,10 @@ def directory_of(pid: int) -> Path | None:
 
 
 def list_pollers(directory: Path) -> list[messages.Poller]:
-    """The processes that asked there lately.
+    """Return the processes that polled there lately.
 
     Raises:
-        NotPossibleHere: nobody hosts there.
+        NotPossibleHere: no host is there.
     """
     host = HostConnection(directory)
     try:
@@ -176,7 +182,7 @@ class _PendingTrace:
 
     @property
     def requested_path(self) -> Path:
-        """What Kineto is told: it puts the pid before the first dot of a name, or before the last one."""
+        """Kineto's configuration: it puts the pid before the first dot of a name, or before the last one."""
         return self.path.with_name(f"{self.path.name.removesuffix(traces.ENDING)}.json")
 
     @property
@@ -343,10 +349,10 @@ class _Limits:
 
 
 def _poll_host(wait: _PendingTrace, limits: _Limits) -> None:
-    """Hear of the host whether the process records, and send what it has dropped once more.
+    """Query the host whether the process records, and send a dropped configuration again.
 
-    A process that asks for work does not record. One that is to begin with a step asks until that step comes, and
-    takes no second configuration until then (ActivityProfilerController::scheduleTrace).
+    A process that polls does not record. One that is to begin with a step polls until that step, and takes no
+    second configuration until then (ActivityProfilerController::scheduleTrace).
     """
     before = time.monotonic()
     known = [one for one in list_pollers(wait.host.directory) if one.pid == wait.target.pid]

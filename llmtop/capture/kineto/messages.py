@@ -1,6 +1,6 @@
-"""What a monitor and the host of Kineto's fabric say to each other, and the bytes of it.
+"""Messages between a monitor and the host of Kineto's fabric, and their encoding.
 
-They speak frames of msgpack, as a training and a monitor do (llmtop/protocol/wire.py).
+They are frames of msgpack, as between a training and a monitor (llmtop/protocol/wire.py).
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Pollers(msgspec.Struct, tag="pollers", kw_only=True):
 
 
 class Sent(msgspec.Struct, tag="sent", kw_only=True):
-    """To a monitor: the process has been told. It never confirms; its file does."""
+    """To a monitor: the configuration was sent. The process never confirms it; its file does."""
 
     own_pid: int
 

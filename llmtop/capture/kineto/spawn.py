@@ -46,7 +46,7 @@ def start_host(environment: MutableMapping[str, str], watched: int) -> bool:
 
 
 def _spawn(directory: Path, service: int, control: int, watched: int) -> None:
-    """Start the host as nobody's child."""
+    """Start the host detached from this process."""
     home = str(Path(__file__).resolve().parents[3])
     variables = {**os.environ, "PYTHONPATH": home}
     # -P: the folder that the launcher was called in is no place to import from

@@ -67,7 +67,7 @@ class Collection:
     nsys: Nsys
     session: Session
     output: Path
-    """Where nsys was told to write, without a suffix."""
+    """Output path of nsys, without a suffix."""
     holder: subprocess.Popen[bytes]
     log_fd: int
     lock: CaptureLock
@@ -75,7 +75,7 @@ class Collection:
     is_released: bool = False
 
     def log(self) -> str:
-        """All that nsys said so far."""
+        """Return all output of nsys so far."""
         size = os.fstat(self.log_fd).st_size
         return os.pread(self.log_fd, size, 0).decode(errors="replace").replace("\r", "\n")
 
@@ -85,11 +85,11 @@ class Collection:
         return codes[-1] if codes else None
 
     def output_text(self) -> str:
-        """What nsys said for people, in one line."""
+        """Return nsys's error text in one line."""
         return words.failure_reason(_MARK.sub("", _GENERATED.sub("", self.log()))) or "it gave no reason"
 
     def written_reports(self) -> list[Path]:
-        """The files that nsys said it wrote."""
+        """Return the files that nsys reports as written."""
         return [Path(text) for text in _GENERATED.findall(self.log())]
 
     @property
@@ -129,6 +129,24 @@ class Collection:
 def begin(
     job: CaptureJob, where: tuple[Nsys, Session, list[Target]], lock: CaptureLock, output: Path, paused: bool
 ) -> Collection:
+    """Start a collection in a session that was launched with `nsys launch`; returns before nsys has begun.
+
+    A shell holds the collection: if this process is killed, the shell stops it.
+
+    Args:
+        job: whose options become those of `nsys start`.
+        where: which nsys, its session, and the trainings in the session.
+        lock: of this collection; released on an error, else by `Collection.close`.
+        output: where nsys writes, without a suffix.
+        paused: True: the shell pauses the trainings while it stops the collection after this process was killed.
+
+    Returns:
+        The collection, whose exit statuses are polled.
+
+    Raises:
+        NotPossibleHere: less than `MIN_FREE_BYTES` of disk are free, or a tool is missing.
+        OSError: the shell cannot be started.
+    """
     nsys, session, targets = where
     log_fd = os.memfd_create("llmtop-nsys")
     try:

@@ -1,4 +1,4 @@
-"""The nsys engine: what it says of a process. How it records is in window.py, which is loaded when it does."""
+"""The nsys engine: its support of a process. The recording is in window.py, which is loaded at need."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class NsysEngine(Engine):
         return orphans.orphan_messages()
 
     def warning(self, target: Target, options: Collection[str] = ()) -> str:
-        """See `Engine.warning`; what pausing costs is said with the options where these decide on it."""
+        """See `Engine.warning`; the cost of pausing is described at the options that decide on it."""
         found = live_session(target.pid)
         if found is None or not should_pause(target):
             return ""

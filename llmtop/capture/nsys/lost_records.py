@@ -1,6 +1,6 @@
-"""Which nsys sessions have lost records, so that nothing more is captured from them.
+"""Marks nsys sessions that have lost records, so that nothing more is captured from them.
 
-Ten trainings on an H200 were collected from by nsys 2025.3.1 again and again, and each collection looked at. It
+Ten trainings on an H200 were collected from by nsys 2025.3.1 again and again, and each collection checked. It
 crashed eight (`free(): invalid pointer`, in the training), seven of which had lost kernels in a collection before.
 """
 

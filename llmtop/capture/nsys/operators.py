@@ -31,7 +31,7 @@ class _MarkedTraining:
     connection: client.Connection
     id: str = field(default_factory=lambda: secrets.token_hex(8))
     state: str = ""
-    """What it last said of its operators."""
+    """Last state of its operator ranges."""
     detail: str = ""
     steps: deque[wire.StepDone] = field(default_factory=lambda: deque(maxlen=STEPS_KEPT))
 
@@ -53,7 +53,7 @@ class _MarkedTraining:
 
 
 class OperatorMarking:
-    """The trainings of a capture whose operators are marked. Empty where nobody asked for it."""
+    """The trainings of a capture whose operators are marked. Empty where that was not requested."""
 
     def __init__(self, targets: Iterable[Target]) -> None:
         """Connect to them.

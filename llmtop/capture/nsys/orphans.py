@@ -22,7 +22,7 @@ def capture_state(path: Path, info: Info) -> str:
 
 
 def orphan_messages() -> list[str]:
-    """What to tell about captures that were cut short."""
+    """Return the notes on captures that were cut short."""
     lines = []
     for _, holder in orphaned_captures():
         if not holder.session:
@@ -60,7 +60,7 @@ def stop_orphans() -> Iterator[str | LlmtopError]:
 
 def _stop_orphan(path: Path, holder: Holder) -> str:
     key = path.stem.removeprefix("capture-")
-    with CaptureLock(key, holder):  # nobody may begin meanwhile; its release removes the leftover
+    with CaptureLock(key, holder):  # no capture may begin meanwhile; its release removes the leftover
         tool = _collecting_nsys(holder)
         if tool is None:
             return f"pid {holder.target}: nothing records any more"

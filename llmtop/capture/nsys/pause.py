@@ -78,9 +78,9 @@ class _SessionProcess:
     steps: deque[wire.StepDone] = field(default_factory=lambda: deque(maxlen=STEPS_KEPT))
     """Its last ones."""
     finished: int = 0
-    """How many steps it had finished when it last said so."""
+    """Finished steps as of its last message."""
     offset_ns: int | None = None
-    """Unix time minus CLOCK_MONOTONIC, by which its last steps are told."""
+    """Unix time minus CLOCK_MONOTONIC, as of its last steps."""
     is_gone: bool = False
 
     @property
@@ -120,7 +120,7 @@ class _SessionProcess:
 
     @property
     def is_current(self) -> bool:
-        """Whether what it has told is of now."""
+        """Whether its last message is recent."""
         last = self.steps[-1] if self.steps else None
         if last is None:
             return False
@@ -165,7 +165,7 @@ class SessionPause:
 
     @property
     def step_seconds(self) -> float:
-        """The median of their medians; 0 where none has told a step."""
+        """The median of their medians; 0 without a step."""
         paces = [member.step_seconds for member in self._members]
         return statistics.median(paces) if paces else 0.0
 
@@ -268,7 +268,7 @@ class SessionPause:
         process alone, and for several that count differently: each then pauses after its present step."""
         behind = self._members if len(self._members) > 1 else []
         until = time.monotonic() + 3 * LEAD_SECONDS
-        while behind and time.monotonic() < until:  # a training sends no more to whom has not read for long
+        while behind and time.monotonic() < until:  # a training sends nothing to a reader that is far behind
             behind = [member for member in behind if member.read(0.02) and not member.is_current]
         self._read()
         counts = [member.finished for member in self._members]
@@ -316,20 +316,24 @@ def _belongs(connection: client.Connection, session_ids: frozenset[str], only_gp
 
 
 def can_pause(hello: wire.Hello | None, pid: int) -> bool:
-    """Whether it can be paused: it says so, and only for PyTorch can it know when its GPU is idle."""
+    """Return True if it supports pauses and, unless it uses no GPU, has PyTorch: else an idle GPU is not
+    detected."""
     return hello is not None and hello.pauses and (hello.torch is not None or not procfs.uses_gpu(pid))
 
 
 def stop_session(
     tool: Nsys, session_id: str, seconds: float, always: bool = False
 ) -> subprocess.CompletedProcess[str]:
-    """`nsys stop`, with the processes of the session paused for its beginning where that is needed and possible.
+    """Run `nsys stop` and pause the processes of the session while it begins, where needed and possible.
 
     Args:
-        tool: which nsys.
-        session_id: its session.
-        seconds: for nsys.
-        always: pause them whether they need it or not.
+        tool: the nsys that launched the session.
+        session_id: as `nsys sessions list` prints it.
+        seconds: limit for `nsys stop`.
+        always: True: pause whether this version of nsys needs it or not, and processes without a GPU as well.
+
+    Returns:
+        The ended command; its exit code is not checked.
 
     Raises:
         NotPossibleHere: as `Nsys.run`.

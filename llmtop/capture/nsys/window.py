@@ -148,7 +148,7 @@ def _record(job: CaptureJob, pauses: SessionPause, operators: OperatorMarking, b
         return [*wait_window(job, begun, operators.listen), *operators.end(job.sleep)]
     # asked for when the window is over, it would take one step more
     ahead = job.plan.steps is not None and pauses.schedule(job.plan.steps + SPARE_STEPS)
-    # also when nothing is expected: what the trainings tell must be read, or they stop telling
+    # also when nothing is expected: the trainings' messages must be read, or they stop sending
     notes = wait_window(job, begun, lambda: operators.listen() or (pauses.is_any_paused and ahead))
     operators.end_soon()  # one that is paused does when it goes on
     if ahead and not notes:
@@ -194,7 +194,7 @@ def _lock(job: CaptureJob, nsys: Nsys, session: Session) -> CaptureLock:
     """Take the session; stop what a killed llmtop left collecting in it.
 
     Raises:
-        NotPossibleHere: another llmtop, or somebody by hand, is capturing in it.
+        NotPossibleHere: another llmtop, or a person by hand, is capturing in it.
     """
     holder = Holder(
         pid=os.getpid(), engine=job.plan.engine, since=time.time(), began=time.monotonic(), folder=str(job.folder),

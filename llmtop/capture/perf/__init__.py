@@ -1,1 +1,1 @@
-"""The engine that has the kernel look: perf, where it is allowed."""
+"""The engine that samples by the kernel: perf, where it is permitted."""

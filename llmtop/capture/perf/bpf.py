@@ -16,7 +16,7 @@ from llmtop.format import printable
 RUN_SECONDS = 3
 _PATIENCE_SECONDS = 20.0
 _MOST_PROCESSES = 65
-"""As many as a look at stacks asks py-spy for: the training and 64 workers."""
+"""As many as for py-spy: the training and 64 workers."""
 _MOST_CALLS = 12
 _CALLS = {
     name: dict(zip(("x86_64", "aarch64"), numbers, strict=True))
@@ -32,7 +32,7 @@ _CALLS = {
         "gettid": (186, 178),
     }.items()
 }  # fmt: skip
-"""Numbers of the system calls that loaders make, from the kernel's tables (Linux 6.1); bpftrace tells no names."""
+"""Numbers of the system calls that loaders make, from the kernel's tables (Linux 6.1); bpftrace gives no names."""
 _COUNT = re.compile(r"@\[(\d+)\]: (\d+)$")
 
 
@@ -46,7 +46,7 @@ class Question:
     bpftrace: str
     """The program; "{ours}" is true of the training and of those that it started."""
     bcc: tuple[str, ...]
-    """BCC's tool that tells the same, by its names in distributions, and its arguments."""
+    """BCC's equivalent tool, by its names in distributions, and its arguments."""
 
 
 QUESTIONS = (
@@ -115,7 +115,7 @@ def checks() -> list[Check]:
 
 
 def answer_question(question: Question, pid: int) -> str:
-    """Run it for `RUN_SECONDS` and return what it said; "" where it cannot be run (no root, not installed)."""
+    """Run it for `RUN_SECONDS` and return its output; "" where it cannot be run (no root, not installed)."""
     words = question_command(question, pid)
     if not words or os.geteuid() != 0:
         return ""

@@ -1,4 +1,4 @@
-"""perf as a program: where it is, what it may do here, and one run of it that ends with whoever asked for it."""
+"""perf as a program: its path, its permissions here, and one run of it that ends with the starting process."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def may_trace_kernel() -> bool:
 
 
 def refusal() -> Refusal | None:
-    """Why perf cannot be used here; None if it can, as far as can be told without a try."""
+    """Return why perf cannot be used here; None if it can, as far as known without a try."""
     try:
         find_perf()
     except NotPossibleHere as missing:
@@ -95,14 +95,14 @@ def _try_perf() -> str:
 
 
 def failure_reason(text: str) -> str:
-    """What perf says of why it cannot, in one clause."""
+    """Return perf's own reason in one clause."""
     lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("#")]
     stated = [line for line in lines if line.lower() not in ("error:", "fatal:")]
     return printable(stated[0].rstrip("."), 160) if stated else "it gave no reason"
 
 
 class PerfRun:
-    """One perf that records or counts from when it is told to until it is told to end."""
+    """One perf process that records or counts between `begin()` and its end."""
 
     def __init__(self, arguments: Sequence[str]) -> None:
         """Start it; it waits.

@@ -29,7 +29,7 @@ _MOST_BYTES = "256M"
 
 
 class PerfRecording:
-    """All that looks at one training."""
+    """All samplers of one training."""
 
     def __init__(self, job: CaptureJob, target: Target) -> None:
         """Start what records; it waits.

@@ -1,4 +1,4 @@
-"""Whether a Python tells perf its functions: its perf trampoline, from 3.12 on.
+"""Detects a Python that names its functions to perf: its perf trampoline, from 3.12 on.
 
 It is only used where the training was started with it (PYTHONPERFSUPPORT=1 or -X perf).
 `sys.activate_stack_trampoline` could switch it on for a window, but that takes the interpreter's one hook for

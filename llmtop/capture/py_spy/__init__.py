@@ -1,1 +1,1 @@
-"""The engine that looks at Python stacks from outside."""
+"""The engine that samples Python stacks from outside."""

@@ -1,6 +1,6 @@
-"""How long each thread of some processes was on a CPU, as the kernel counts it.
+"""CPU time of each thread of some processes, from the kernel's counters.
 
-That tells a thread that works from one that waits in the same line.
+That distinguishes a working thread from one that waits in the same line.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """py-spy: the Python stacks of a process that knows nothing of it, read from outside and without pausing it.
 
-Where py-spy cannot read a process (its Python is newer, or the system forbids it), an attached training tells its
+Where py-spy cannot read a process (its Python is newer, or the system forbids it), an attached training sends its
 own.
 """
 
@@ -56,11 +56,11 @@ def _is_python(target: Target) -> bool:
     try:
         return any("libpython" in name for name in procfs.mapped_files(target.pid))
     except OSError:
-        return True  # not ours to see; the check of permissions says so
+        return True  # not permitted; the check of permissions reports it
 
 
 def _can_sample_itself(target: Target) -> bool:
-    """Whether the process can tell its stacks itself."""
+    """Whether the process can sample its stacks itself."""
     return target.socket is not None and target.hello is not None and target.hello.stacks
 
 
@@ -84,11 +84,11 @@ class _SelfSampling:
         """It begins at once."""
 
     def stop(self) -> None:
-        """Ask it to tell what it has."""
+        """Request its samples."""
         self._asked.finish()
 
     def samples(self, job: CaptureJob) -> list[Stack]:
-        """Take what it tells."""
+        """Receive its samples."""
         found, notes = inside.read_samples(self._asked, self.target.command or "")
         self.notes += notes
         return found

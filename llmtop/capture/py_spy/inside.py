@@ -1,4 +1,4 @@
-"""Stacks that an attached training tells of its own threads, where py-spy cannot read them from outside."""
+"""Stacks that an attached training samples of its own threads, where py-spy cannot read them from outside."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ ANSWER_SECONDS = 5.0
 
 
 class StackRequest:
-    """One request to one training: open, and told or not."""
+    """One request to one training, answered or not."""
 
     def __init__(self, socket: Path, seconds: float) -> None:
-        """Ask.
+        """Send the request.
 
         Args:
             socket: of the training.
-            seconds: how long it shall look at most; 0 for one look.
+            seconds: longest sampling time; 0 for one sample.
 
         Raises:
-            NotPossibleHere: it cannot be reached, or its llmtop cannot look.
+            NotPossibleHere: it cannot be reached, or its llmtop does not support it.
         """
         try:
             self._connection = client.Connection.open(socket, history=0)
@@ -51,14 +51,14 @@ class StackRequest:
         return self.pid == self._connection.hello.pid
 
     def finish(self) -> None:
-        """Have it tell what it has seen."""
+        """Request the samples so far."""
         self._send(wire.StopSampling(id=self.id))
 
     def await_answer(self) -> wire.SampledStacks:
-        """Wait for what it tells.
+        """Wait for the samples.
 
         Raises:
-            NotPossibleHere: it refuses, has gone, or says nothing.
+            NotPossibleHere: it refuses, has gone, or does not answer.
         """
         deadline = time.monotonic() + ANSWER_SECONDS
         while time.monotonic() < deadline:
@@ -77,7 +77,7 @@ class StackRequest:
         )
 
     def close(self) -> None:
-        """Hang up; a look that is under way ends."""
+        """Close the connection; this ends the sampling."""
         self._connection.close()
 
     def _send(self, message: wire.FromMonitor) -> None:
@@ -108,7 +108,7 @@ def find_socket(pid: int) -> Path | None:
 
 
 def dump(socket: Path) -> tuple[ThreadStack, ...]:
-    """The stacks of all its threads now, as the training tells them.
+    """Return the present stacks of all its threads, as the training samples them.
 
     Raises:
         NotPossibleHere: as `StackRequest`.

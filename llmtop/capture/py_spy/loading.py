@@ -1,4 +1,4 @@
-"""Which cost of loading makes a training wait: looks at its stacks and states put together for `decide`."""
+"""Samples a training's stacks and thread states for `decide`, which finds the cost of loading."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from llmtop.system import procfs
 
 BURST_SECONDS = 3
 BURST_HZ = 20
-"""A glance at a training that waits for data: some 60 looks a thread, of which most are in its loader."""
+"""Sampling time for a training that waits for data: some 60 samples per thread, most of them in its loader."""
 _MAX_SAMPLES = 60
 _PATIENCE_SECONDS = 20.0
 
@@ -32,14 +32,14 @@ def judge_loading(
     states: StateSampler | None = None,
     step_seconds: float | None = None,
 ) -> LoadingCost | None:
-    """What a training's loader costs; None where it does not wait for it.
+    """Return what a training's loader costs; None where the training does not wait for it.
 
     Args:
-        pid: of the training.
-        stacks: of its threads, and of the processes that it started.
-        cpu: by thread, over the same time.
-        looks: at the states of the same threads, over the same time.
-        step_seconds: its mean step.
+        pid: of the training, in this process's pid namespace.
+        stacks: of its threads and of the processes that it started.
+        cpu: CPU time by thread, over the same time as `stacks`.
+        states: kernel states of the same threads over the same time; None: not sampled.
+        step_seconds: mean step time, from which the saving per step is computed; None: not known.
     """
     from llmtop.loading.cost import decide
     from llmtop.loading.seen import LoaderSamples
@@ -64,10 +64,17 @@ def judge_loading(
 
 
 def sample_burst(pid: int, step_seconds: float | None = None) -> LoadingCost | None:
-    """Look for `BURST_SECONDS` from outside, without a pause; nothing of it stays on disk or runs on.
+    """Sample the loader for `BURST_SECONDS` from outside, without pausing the training.
+
+    Args:
+        pid: of the training, in this process's pid namespace.
+        step_seconds: mean step time; None: not known, and then no saving per step is given.
+
+    Returns:
+        None where the training does not wait for its loader. Nothing stays on disk, and no process runs on.
 
     Raises:
-        NotPossibleHere: py-spy is not there, or may not read the process.
+        NotPossibleHere: py-spy is missing, or may not read the process.
     """
     outside.check_access(pid)
     kept = os.memfd_create("llmtop-loading")

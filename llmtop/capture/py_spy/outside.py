@@ -1,4 +1,4 @@
-"""py-spy's program: where it is, one look with it, and a recording of a process with those that it started."""
+"""py-spy as a program: its path, one sample, and a recording of a process with its children."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def dump(pid: int) -> tuple[stacks.ThreadStack, ...]:
         NotPossibleHere: not permitted, no Python process, one that py-spy does not know, or gone.
     """
     found = list(_run_dump(pid, None))
-    # With --json py-spy leaves out the processes that it was to tell as well (--subprocesses), up to 0.4.3.
+    # With --json py-spy up to 0.4.3 leaves out the subprocesses despite --subprocesses.
     workers = [child for child in descendant_pids([pid]) if procfs.runs_python(child)][:_MOST_WORKERS]
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         for worker in pool.map(_dump_worker, workers):
@@ -167,7 +167,7 @@ class PySpyRecording:
                 stdout=self._log_fd,
                 stderr=self._log_fd,
                 start_new_session=True,
-                # One that holds the training for each look is not to be ended within such a look.
+                # A py-spy that pauses the training for each sample must not be killed within one.
                 preexec_fn=None if self._native else signal_on_thread_death(),  # noqa: PLW1509  safe, as it says
             )
         except OSError as error:
@@ -223,7 +223,8 @@ class PySpyRecording:
             with suppress(subprocess.TimeoutExpired):  # it waits for a disk, say, and ends after that
                 self._process.wait(ENDS_SECONDS)
             if self._native and not self._stopped_before and procfs.is_stopped(self.target.pid):
-                # It was killed while it held the process for a look; the kernel let go of it, but it is stopped.
+                # It was killed while it paused the process for a sample; the kernel detached it, but it is
+                # stopped.
                 with suppress(OSError):
                     os.kill(self.target.pid, signal.SIGCONT)
         os.close(self._log_fd)

@@ -45,7 +45,7 @@ def yama_scope() -> int | None:
 
 
 def is_in_container() -> bool:
-    """Whether this looks like the inside of a container."""
+    """Whether this process seems to be in a container."""
     return any(Path(mark).exists() for mark in ("/.dockerenv", "/run/.containerenv")) or "container" in os.environ
 
 

@@ -1,4 +1,4 @@
-"""torch_xla's own client, in a child process with the training's Python: started, told to record, ended."""
+"""torch_xla's own client, in a child process with the training's Python."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _LEFT_OUT: Final = (
     "NVTX_INJECTION",
 )
 _OWN: Final = {"PJRT_DEVICE": "CPU", "XLA_REGISTER_INSTALLED_PLUGINS": "0", "OMP_NUM_THREADS": "1"}
-"""It computes nothing, and takes no device from anybody."""
+"""It computes nothing and takes no device."""
 
 
 class ProfilerClient:
@@ -95,7 +95,14 @@ class ProfilerClient:
             raise self._failure()
 
     def record(self, seconds: float) -> None:
-        """Have it record from now on, for so many seconds."""
+        """Begin to record; returns at once.
+
+        Args:
+            seconds: length of the window, rounded to milliseconds; at least 1 ms.
+
+        Raises:
+            NotPossibleHere: the profiler's client process has ended.
+        """
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(f"{max(1, round(1000 * seconds))}\n".encode())
@@ -104,16 +111,16 @@ class ProfilerClient:
             raise self._failure() from None
 
     def await_file(self, job: CaptureJob, seconds: float, began: float) -> Path:
-        """Wait for the window's end and its file.
+        """Wait for the end of the window and for its file.
 
         Args:
-            job: the capture.
-            seconds: how long the window is.
-            began: when, by the monotonic clock.
+            job: gets progress once per poll; its cancellation ends the wait.
+            seconds: length of the window.
+            began: monotonic seconds at which recording began.
 
         Raises:
-            Cancelled: meanwhile.
-            NotPossibleHere: no window was recorded, or it is not written in time.
+            Cancelled: the person cancelled.
+            NotPossibleHere: no window was recorded, or the file is not there `WRITE_SECONDS` after its end.
         """
         while self._process.poll() is None:
             job.sleep(_POLL_SECONDS)
@@ -144,7 +151,7 @@ class ProfilerClient:
             self._process.wait(_ENDS_SECONDS)
         for stream in (self._process.stdin, self._process.stdout, self._said):
             if stream is not None:
-                with suppress(OSError):  # what was to be said to one that has gone
+                with suppress(OSError):  # unsent input of a client that has gone
                     stream.close()
         shutil.rmtree(self._folder, ignore_errors=True)
 
@@ -164,10 +171,10 @@ class ProfilerClient:
 
 
 def client_command(pid: int, port: int, folder: Path) -> list[str]:
-    """How the client of one training is started.
+    """Return how to start the client of one training.
 
     Raises:
-        OSError: the process has gone, or may not be looked at.
+        OSError: the process has gone, or may not be inspected.
     """
     program = str(Path(trace_program.__file__))
     return [procfs.executable(pid), "-I", program, str(port), str(folder), *ports.package_folders(pid)]

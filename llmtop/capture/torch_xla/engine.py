@@ -38,7 +38,7 @@ class TorchXlaEngine(Engine):
         return ports.serving_pids(set(pids))
 
     def checks(self) -> list[Check]:
-        """See `Engine.checks`; what reads its files is told by the engine of JAX."""
+        """See `Engine.checks`; the readers of its files are listed by the engine of JAX."""
         says = (
             "windows of trainings whose own script has started its profiler server (tried on its CPU backend, "
             "untried on TPUs and GPUs)"
@@ -71,7 +71,7 @@ class TorchXlaEngine(Engine):
             for client in clients:
                 client.await_ready(job)
             job.stage("start")
-            seconds = job.plan.seconds or recording_seconds(job)  # its steps have been heard meanwhile
+            seconds = job.plan.seconds or recording_seconds(job)  # its steps were received meanwhile
             begun, began = time.time_ns(), time.monotonic()
             for client in clients:
                 client.record(seconds)

@@ -1,4 +1,4 @@
-"""Where a training on torch_xla listens for its profiler's clients, found without a word to the training.
+"""Finds the profiler port of a training on torch_xla without a message to the training.
 
 The script has called torch_xla.debug.profiler.start_server(PORT). Which port that is, the kernel tells; where it
 may be one of several, each is connected to and listened to for a moment: a server of gRPC speaks first. Ports that
@@ -21,7 +21,7 @@ from llmtop.system import procfs
 from llmtop.system.tcp_sockets import sockets_of
 
 VARIABLE: Final = "LLMTOP_XLA_PORT"
-"""The port, where it must be said: in the training's environment, else in the monitor's."""
+"""Environment variable with the port, where it must be given: of the training, else of the monitor."""
 START: Final = "torch_xla.debug.profiler.start_server(9012)   # in the script, which keeps what it returns"
 _EXTENSION: Final = re.compile(r"/\S.*/_XLAC\.[^/]*\.so$")
 _PACKAGES: Final = re.compile(r"^(/.*?/(?:site|dist)-packages)/")
@@ -33,7 +33,7 @@ _NO_TORCH_XLA: Final = Refusal("it has not imported torch_xla")
 
 
 def loaded_extension(pid: int) -> Path | None:
-    """The library of torch_xla that a process has loaded; None if it has none, or may not be looked at."""
+    """The library of torch_xla that a process has loaded; None if it has none, or may not be inspected."""
     return next((Path(name) for name in _mapped_files(pid) if _EXTENSION.match(name)), None)
 
 
@@ -52,10 +52,10 @@ def _mapped_files(pid: int) -> list[str]:
 
 
 def candidate_ports(pid: int) -> list[int]:
-    """The ports among which that of the profiler is: the one that was said, else each that may be it.
+    """Return the candidates for the profiler's port: the configured one, else each possible one.
 
     Raises:
-        NotPossibleHere: the process is another user's, what was said is no port, or none that it listens on.
+        NotPossibleHere: the process is another user's, the configured one is no port, or none that it listens on.
     """
     environ = procfs.environ(pid)
     known = sockets_of(pid)

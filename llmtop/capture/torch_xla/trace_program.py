@@ -1,6 +1,6 @@
 """In a process of its own, with the training's Python: take one window by torch_xla's own client.
 
-Usage: PORT FOLDER PACKAGES…. It says "ready" once torch_xla is loaded, and reads from its input for how many
+Usage: PORT FOLDER PACKAGES…. It prints "ready" once torch_xla is loaded, and reads from its input for how many
 milliseconds to record. It imports nothing of llmtop's.
 """
 
@@ -14,14 +14,14 @@ NOT_LOADED, NOT_RECORDED = 3, 4
 
 
 def main() -> int:
-    """Take it; the exit code is 0, or says what could not be done, and the last line of stderr why."""
+    """Take the window. Exit code 0, or one per failed stage, with the reason as last line of stderr."""
     port, folder, *packages = sys.argv[1:]
     os.nice(10)
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # it ends at once, and with it the recording
     sys.path[:0] = packages
     try:
         from torch_xla.debug import profiler
-    except Exception as error:  # noqa: BLE001 - whatever the import of somebody's torch_xla raises
+    except Exception as error:  # noqa: BLE001 - the import of torch_xla may raise anything
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         return NOT_LOADED
     print("ready", flush=True)

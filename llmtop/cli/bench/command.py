@@ -103,16 +103,18 @@ def bench(
         keep_diff=keep_diff,
     )
     folder = (out or Path(PARENT) / time.strftime("%Y%m%d-%H%M%S")).absolute()
-    found = protocol.measure(judge.variants, settings, folder, _say, bare=bare, check=judge.check_environment)
+    found = protocol.measure(
+        judge.variants, settings, folder, _print_stderr, bare=bare, check=judge.check_environment
+    )
     try:
-        code = judge.judge(found, folder, _say)
+        code = judge.judge(found, folder, _print_stderr)
         return INTERRUPTED if found.state == "interrupted" else code
     finally:
         judge.write(found)
         _show(found, as_json=as_json)
 
 
-def _say(sentence: str) -> None:
+def _print_stderr(sentence: str) -> None:
     print_text(sentence, err=True)
 
 

@@ -1,4 +1,4 @@
-"""The options of `llmtop bench` that compare, decide, and tell CI."""
+"""The options of `llmtop bench` for comparison, decision, and CI."""
 
 from __future__ import annotations
 

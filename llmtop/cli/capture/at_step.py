@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from llmtop.capture.base.step_listener import StepListener
 
 HEAR_SECONDS = 10.0
-"""How long this waits for the trainings to tell a step."""
+"""Time to wait for a step of the trainings."""
 ACCUSE_SECONDS = 8.0
-"""How long this node's own rules are given to name somebody."""
+"""Time for this node's own rules to name a rank."""
 _BY_HAND_SECONDS = 60.0
 """What a person needs to call a command on every node."""
 _ACCUSING = ("hung_collective", "straggler")
@@ -31,7 +31,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class AtStepOptions:
-    """What the command line says of it."""
+    """Options of the command line."""
 
     at_step: str
     ranks: str | None
@@ -48,10 +48,10 @@ def prepare_plan(
     Args:
         asked: what was asked for.
         plan: makes one, but for the step, of these targets.
-        say: tells a sentence.
+        say: prints a sentence.
 
     Raises:
-        LlmtopError: it cannot be done; what can be instead.
+        LlmtopError: it is impossible; the sentence names the alternative.
     """
     from llmtop.capture import targets
     from llmtop.capture.across import local_job, rank_choice, step_choice
@@ -163,9 +163,9 @@ def _without_accused(choice: RankChoice, job: LocalJob, say: Say) -> RankChoice:
 
 
 def _accused(job: LocalJob) -> tuple[set[int], str, int | None]:
-    """The ranks that somebody names, who that is, and a rank that waits as long as most where that can be told.
+    """Return the accused ranks, the source, and a rank with a median wait where known.
 
-    The site's Prometheus is asked, else this node's own rules.
+    The source is the site's Prometheus, else this node's own rules.
     """
     from llmtop.capture.across.rank_choice import median_rank
     from llmtop.cli.cluster.command import accused_ranks, server_url
@@ -196,7 +196,7 @@ def _named_here(job: LocalJob) -> tuple[set[int], dict[int, float]]:
     waits: dict[int, float] = {}
     named = threading.Event()
 
-    def look(snapshot: Snapshot) -> None:
+    def note_snapshot(snapshot: Snapshot) -> None:
         for alert in snapshot.alerts:
             rank = alert.evidence.get("rank")
             if alert.id in _ACCUSING and isinstance(rank, int) and (alert.pid is None or alert.pid in pids):
@@ -207,7 +207,7 @@ def _named_here(job: LocalJob) -> tuple[set[int], dict[int, float]]:
                 waits[one.rank] = one.waits_seconds
 
     hub = live_hub(interval=0.5)
-    hub.start(look)
+    hub.start(note_snapshot)
     try:
         named.wait(ACCUSE_SECONDS)
     finally:

@@ -153,12 +153,12 @@ def capture(
     with _snapshots(alerts=any(isinstance(one, trigger.AlertCondition) for one in conditions)) as snapshot:
         plan = _plan(targets.choose_targets(pids, ranks), engine, (steps, seconds), out, options)
         with _cancel_on_signals() as cancelled:
-            _say_before(plan)
+            _print_warnings(plan)
             if not conditions:
                 _one(plan, cancelled, snapshot, as_json)
             else:
                 limits = trigger.TriggerLimits(most, cooldown, int(disk_limit * (1 << 30)))
-                _say(f"armed: {', '.join(when)}; ctrl+c disarms")
+                _print_stderr(f"armed: {', '.join(when)}; ctrl+c disarms")
                 fired = trigger.capture_on_conditions(
                     plan, conditions, limits, on_progress=_Stages(), cancelled=cancelled, snapshot=snapshot
                 )
@@ -232,7 +232,7 @@ def _at_step(asked: _AtStep, plan: Callable[[tuple[Target, ...]], Plan], as_json
 
     words = at_step.AtStepOptions(asked.at_step or AHEAD, asked.ranks, asked.rank, asked.pids)
     with _snapshots(alerts=False) as snapshot, _cancel_on_signals() as cancelled:
-        made, engine = at_step.prepare_plan(words, plan, _say)
+        made, engine = at_step.prepare_plan(words, plan, _print_stderr)
         _print_result(take(made, _Stages(), cancelled, snapshot, engine), as_json)
 
 
@@ -255,13 +255,13 @@ def _snapshots(alerts: bool) -> Iterator[TakeSnapshot]:
     source = AllGpus(1.0)
     source.start()
 
-    def look() -> Snapshot:
+    def take_snapshot() -> Snapshot:
         reading = source.latest()
         host = Host(name=platform.node(), driver_version=reading.driver_version, cuda_version=reading.cuda_version)
         return Snapshot(time=time.time(), host=host, gpus=reading.gpus)
 
     try:
-        yield look
+        yield take_snapshot
     finally:
         source.close()
 
@@ -324,21 +324,23 @@ class _Stages:
         self._stage = progress.stage
 
 
-def _say(text: str) -> None:
+def _print_stderr(text: str) -> None:
     print_text(text, err=True)
 
 
-def _say_before(plan: Plan) -> None:
+def _print_warnings(plan: Plan) -> None:
     from llmtop.capture import engines
     from llmtop.capture.base.folder import check_disk
 
     names = ", ".join(target.name for target in plan.targets)
     length = f"{plan.steps} steps" if plan.steps else duration(plan.seconds)
     free = check_disk(plan.parent)
-    _say(f"capturing {length} of {names} with {plan.engine}; a few MB to {plan.parent} ({size(free)} free)")
+    _print_stderr(
+        f"capturing {length} of {names} with {plan.engine}; a few MB to {plan.parent} ({size(free)} free)"
+    )
     for option in engines.engine_named(plan.engine).options:
         if option.name in plan.options:
-            _say(f"{option.name}: {option.cost}")
+            _print_stderr(f"{option.name}: {option.cost}")
 
 
 def _print_result(result: Result, as_json: bool) -> None:
@@ -380,13 +382,13 @@ def _report_text(result: Result) -> str:
 
 
 def _print_fired(fired: Firing, as_json: bool) -> None:
-    _say(fired.reason)
+    _print_stderr(fired.reason)
     if fired.result is not None:
         _print_result(fired.result, as_json)
     elif as_json:
         print_json({"reason": fired.reason, "error": fired.error})
     else:
-        _say(f"llmtop: {fired.error}")
+        _print_stderr(f"llmtop: {fired.error}")
 
 
 def _print_options() -> None:

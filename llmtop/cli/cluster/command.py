@@ -97,10 +97,10 @@ def server_url() -> str | None:
 
 
 def accused_ranks(url: str, run: str) -> set[int]:
-    """The ranks of a run that hang or are late, as a Prometheus tells it now.
+    """Return the ranks of a run that hang or are late, from Prometheus.
 
     Raises:
-        NotPossibleHere: it does not answer, or cannot be asked from here.
+        NotPossibleHere: it does not answer, or cannot be queried from here.
         UnusableInput: that is no URL.
     """
     _need_client()

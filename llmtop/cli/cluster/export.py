@@ -106,16 +106,16 @@ def export(
 
     with ExitStack() as closing:
         stage = _stage(interval, dcgm_exporter, closing)
-        taps: list[Stage] = [stage]
+        stages: list[Stage] = [stage]
         if textfile is not None:
-            taps.append(_textfile(textfile, stage, closing))
+            stages.append(_textfile(textfile, stage, closing))
         if listens:
             where = _ListenAddress(bind, PORT if port is None else port, certfile, keyfile, allow_host)
             _listen(stage, where, file_sd, closing)
         hub = live_hub(
             interval=interval,
             selection=GpuSelection.parse("all") if all_users else None,
-            stages=taps,
+            stages=stages,
             make_sources=partial(
                 live_sources, all_users=all_users, engines=False, on_every_node=True, unattended=True
             ),

@@ -1,4 +1,4 @@
-"""A cluster as text: what `llmtop cluster --once` prints. The pane says the same things by the same sentences."""
+"""A cluster as text: what `llmtop cluster --once` prints. The pane uses the same sentences."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class EngineAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """What one engine says to one process."""
+    """One engine's support of one process."""
 
     engine: str
     can: bool
@@ -64,7 +64,7 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     loading: LoadingCost | None = None
     """What the loader of the training that was asked for waits for."""
     kernel: list[KernelAnswer] = []
-    """What to ask the kernel about that, and what it said where root may ask."""
+    """The command that shows the kernel's log, and its output where root may read it."""
 
 
 @click.command()
@@ -148,7 +148,7 @@ def _print_training(training: TrainingAnswer) -> None:
 
 
 def diagnose() -> Diagnosis:
-    """Look at everything; takes up to a second, and some more where the drivers of GPUs are asked."""
+    """Run all checks; takes up to a second, and more where GPU drivers are queried."""
     from llmtop.capture import capabilities, targets
     from llmtop.capture.engines import ENGINES
     from llmtop.cli.doctor import gpu_checks

@@ -1,4 +1,4 @@
-"""What llmtop doctor says of the accelerators here: which are shown, which are not, and what would change that."""
+"""Checks of llmtop doctor for accelerators: which are shown, which are not, and how to change that."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from llmtop.model.snapshot import Gpu
 
 _ASK_SECONDS = 3.0
-"""How long the drivers may take to have said what they have."""
+"""Time for the drivers to list their devices."""
 _UNTRIED: Final = "untried on hardware: made and tested on a stand-in for AMD's library"
 _TPU_UNTRIED: Final = (
     "untried on hardware: made and tested on tpu-info over a stand-in for libtpu; no training there was captured"

@@ -1,4 +1,4 @@
-"""Tell somebody who is not looking: run a command for each new alert (`--on-alert CMD`)."""
+"""Runs a command for each new alert (`--on-alert CMD`)."""
 
 from __future__ import annotations
 
@@ -18,15 +18,14 @@ from llmtop.model.snapshot import Alert, Snapshot
 TIMEOUT_SECONDS = 30.0
 """How long a command may run; then it and what it started are killed."""
 WAITING = 64
-"""How many alerts may wait for their turn; more are left out, and that is said."""
+"""Most queued alerts; more are dropped, and a note counts them."""
 
 
 class AlertCommand:
-    """A stage behind the rules: hands every alert that was not there before to the command, as JSON on its stdin.
+    """A stage behind the rules: gives each new alert to the command, as JSON on its stdin.
 
     The commands run one after another in a thread of their own, in a session of their own, with nothing of the
-    screen's terminal. The snapshots pass at once; if a command fails they carry a note that says so until one
-    succeeds.
+    screen's terminal. The snapshots pass at once; if a command fails they carry a note until one succeeds.
     """
 
     def __init__(self, command: str) -> None:
@@ -77,9 +76,9 @@ class AlertCommand:
             reported_line = self._queue.get()
             if reported_line is None or self._closed.is_set():
                 return
-            self._note = self._tell(reported_line)
+            self._note = self._run_command(reported_line)
 
-    def _tell(self, reported_line: bytes) -> str | None:
+    def _run_command(self, reported_line: bytes) -> str | None:
         """Run the command once; returns what went wrong, in words."""
         name = printable(self._command, 60)
         try:

@@ -103,8 +103,8 @@ def live(
         if recorder:
             closing.callback(recorder.close)
         alert_stage = _alert_command_stage(on_alert, closing)
-        taps = [tap for tap in (alert_stage, recorder) if tap is not None]
-        hub = live_hub(interval=interval, selection=selection, stages=taps, whole=as_json)
+        stages = [stage for stage in (alert_stage, recorder) if stage is not None]
+        hub = live_hub(interval=interval, selection=selection, stages=stages, whole=as_json)
         if once:
             closing.callback(hub.close)
             _print_once(hub.first_snapshot(), as_json)
@@ -158,8 +158,8 @@ def record(
     with ExitStack() as closing:
         closing.callback(recorder.close)
         alert_stage = _alert_command_stage(on_alert, closing)
-        taps = [tap for tap in (alert_stage, recorder) if tap is not None]
-        hub = live_hub(interval=interval, selection=selection, stages=taps)
+        stages = [stage for stage in (alert_stage, recorder) if stage is not None]
+        hub = live_hub(interval=interval, selection=selection, stages=stages)
         print_text(f"recording to {file}; ctrl+c ends it", err=True)
         stream.run(hub, consume, seconds)
     reader = Reader(file)
@@ -259,7 +259,7 @@ def _replay(
 
 def _alert_command_stage(command: str | None, closing: ExitStack) -> AlertCommand | None:
     """The stage that runs `command` for each new alert, closed with the others."""
-    if not command:  # --on-alert '' takes back what the configuration says
+    if not command:  # --on-alert '' overrides the configuration
         return None
     from llmtop.cli.live.alert_command import AlertCommand
 
@@ -269,7 +269,7 @@ def _alert_command_stage(command: str | None, closing: ExitStack) -> AlertComman
 
 
 def require_terminal(instead: str) -> None:
-    """Refuse to draw where nobody would see it.
+    """Refuse to draw without a terminal.
 
     Raises:
         UnusableInput: one of the three standard streams is no terminal.
@@ -296,7 +296,7 @@ def _show(feed: Feed, *, ascii: bool, theme: str | None, captures: Path | None =
 
 
 def _load_asyncio_without_tls() -> None:
-    """Have asyncio do without Python's ssl, as it can: OpenSSL is 2 MiB, and no screen speaks TLS."""
+    """Have asyncio do without Python's ssl, as it can: OpenSSL is 2 MiB, and no screen uses TLS."""
     if "asyncio" in sys.modules or "ssl" in sys.modules:
         return
     sys.modules["ssl"] = None  # type: ignore[assignment]
@@ -335,7 +335,7 @@ def _recorder(path: Path, force: bool) -> RecordStage:
 
 
 def _recorded(recorder: RecordStage | None) -> int:
-    """The exit code, once the recorder is closed; says why a recording ended early."""
+    """Return the exit code after the recorder is closed; prints why a recording ended early."""
     if recorder is None or recorder.error is None:
         return EXIT_DONE
     print_text(f"llmtop: {recorder.error}", err=True)

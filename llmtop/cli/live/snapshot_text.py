@@ -218,7 +218,7 @@ def _rank(rank: Rank, snapshot: Snapshot, width: int) -> list[str]:
 
 
 def _idle_text(rank: Rank) -> str:
-    """How idle its GPU is, and who says so."""
+    """Return the idle share of its GPU and the source."""
     known = rank.gpu_busy_pct is not None
     return gpu_busy.idle_text(rank) + (f" (by {gpu_busy.source_name(rank.gpu_busy_source)})" if known else "")
 

@@ -50,10 +50,15 @@ class SnapshotStream:
         self._wake.set()
 
     def run(self, feed: _Feed[Item], consume: Callable[[Item], None], seconds: float | None = None) -> None:
-        """Give each snapshot to `consume` until `finish()`, a signal of `ENDING`, or `seconds` have passed.
+        """Give each snapshot to a callback until `finish()`, a signal of `ENDING`, or the time limit.
+
+        Args:
+            feed: started here, and closed before this returns.
+            consume: called in the feed's thread.
+            seconds: time limit by the monotonic clock; None: none.
 
         Raises:
-            Exception: what `consume` raised, or what ended a thread; both end it.
+            Exception: what `consume` raised, or what ended a thread; either ends the stream.
         """
 
         def guarded(snapshot: Item) -> None:

@@ -92,7 +92,7 @@ def kernel(
         raise UnusableInput(
             f"{path} does not tell the training's command: llmtop kernel {path} --run -- python train.py"
         )
-    folder = (out or _beside(path)).absolute()
+    folder = (out or _folder_of(path)).absolute()
     measured = KernelsDocument(_run(report, rows, words, timeout, folder, yes=yes))
     print_rendered(measured, as_json=as_json, full=True, markdown=markdown, html=html)
     return EXIT_DONE
@@ -159,11 +159,11 @@ def _print_commands(path: Path, report: Report, rows: list[KernelTime], words: l
     print_text(
         f"--run runs {'it' if len(rows) == 1 else 'them'}; llmtop kernel FILE{SUFFIX} reads what ncu wrote."
     )
-    for old in sorted(_beside(path).glob(f"*{SUFFIX}")):
+    for old in sorted(_folder_of(path).glob(f"*{SUFFIX}")):
         print_text(f"measured before: llmtop kernel {printable(str(old))}")
 
 
-def _beside(path: Path) -> Path:
+def _folder_of(path: Path) -> Path:
     return path if path.is_dir() else path.parent
 
 
@@ -180,7 +180,7 @@ def _run(
 
     Raises:
         NotPossibleHere: ncu, ncu-report, the counters or a free GPU cannot be had.
-        UnusableInput: nobody is there to be asked.
+        UnusableInput: no terminal for the confirmation.
     """
     from llmtop.cli.run.gpus_in_use import refuse_used_gpus
     from llmtop.ncu import read, tool

@@ -20,7 +20,7 @@ _UNSEEN_BYTES = 2 << 30
 """Memory in use that no listed process has: more than a driver keeps for itself on any GPU."""
 _ANSWER_SECONDS = 30.0
 _LISTED_SECONDS = 2.5
-"""Who is on a GPU is asked for every two seconds: so long it must look free."""
+"""The processes on a GPU are polled every two seconds: it must be free for this time."""
 _LEAVING_SECONDS = 5.0
 """What has just ended holds its memory for a moment."""
 
@@ -44,7 +44,7 @@ def refuse_used_gpus() -> None:
 
 
 def _wait_for_reading(source: GpuSource) -> str:
-    """Why the GPUs are not free, once that can be told; "" if they are."""
+    """Return why the GPUs are not free, once known; "" if they are."""
     asked = time.monotonic()
     reading = source.latest()
     while not (reading.settled and (reading.gpus or reading.notes)):

@@ -2,7 +2,7 @@
 
 Only ranks that do the same work can be compared: those of one DistributedDataParallel's process group, or of the
 mesh over which fully_shard has split parameters. Where a training does it otherwise (stages of a pipeline, an
-all-reduce by hand) nothing is known, and nothing is said.
+all-reduce by hand) nothing is known, and nothing is reported.
 
 Nothing of the script's is called: modules are read by their own dictionaries, as in `auto.search`.
 """
@@ -26,6 +26,15 @@ class Replica:
     """What of this process is trained together with other ranks."""
 
     def __init__(self, module: Any, group: str, candidates: list[search.HeldParameter], gathers: bool) -> None:
+        """Keep weak references alone, so that the script's module can be freed.
+
+        Args:
+            module: that is trained together with other ranks.
+            group: equal in all ranks of the job that can be compared with each other, and in no others.
+            candidates: parameters whose gradient may be ready first or last, in the module's order.
+            gathers: True for FSDP: parameters are gathered within the step, and each gather waits for the other
+                ranks.
+        """
         self._module = weakref.ref(module)
         self._candidates = candidates
         self.group = group
@@ -124,7 +133,7 @@ def _ranks_of_mesh(module: Any) -> list[int]:
         for parameter in search.held_by(one, "_parameters"):
             mesh = getattr(getattr(parameter, "_spec", None), "mesh", None)
             if mesh is not None and type(parameter).__name__ == "DTensor":
-                # A mesh makes a tensor of its ranks, of which no mode of the script's hears.
+                # A mesh makes a tensor of its ranks, which no mode of the script sees.
                 with native.DisableTorchFunction(), native._DisableTorchDispatch():
                     return [int(rank) for rank in mesh.mesh.flatten().tolist()]
     return []

@@ -40,7 +40,7 @@ EVERY_NS = 100_000_000
 MOST_PENDING = 8
 MOST_EVERY = 1024
 AT_ONCE_NS = 200_000
-"""An event on an idle stream must have been passed so soon to tell the GPU's clock by it. That takes some 10 µs,
+"""Longest time to pass an event on an idle stream for a valid reading of the GPU's clock. That takes some 10 µs,
 where streams do not share one queue (CUDA_DEVICE_MAX_CONNECTIONS=1)."""
 LOOKS = 25
 """At whether it has been; one takes a microsecond."""
@@ -48,7 +48,7 @@ BUDGET = 0.001
 """Share of the time that may go into events around waits."""
 MOST_ROLES = 256
 MISSES = 8
-"""Sampled steps without one of the two gradients, after which it is not looked for any more."""
+"""Sampled steps without one of the two gradients, after which it is not searched any more."""
 ARRIVALS = "when this rank reaches the collectives"
 
 FORWARD, BACKWARD, FIRST, LAST, END = "forward", "backward", "first_gradient", "last_gradient", "end"
@@ -80,7 +80,7 @@ class _Open:
 
 
 class Sampler:
-    """Told of the phases of a sampled step by the recorder's watch, and of gradients by hooks of its own."""
+    """Notified of the phases of a sampled step by the recorder's watch, and of gradients by its own hooks."""
 
     def __init__(
         self, replica: Replica, events: ArrivalEvents | None = None, waits: StreamWaits | None = None
@@ -96,7 +96,7 @@ class Sampler:
         self.replica = replica
         self.events = events
         self._waits = waits
-        self._looks_at_waits = False
+        self._samples_waits = False
         self._waiting_since: int | None = None
         self.samples = Samples()
         self.spent_ns = 0
@@ -132,8 +132,8 @@ class Sampler:
     def end_sample(self, index: int) -> None:
         """The sampled step has ended: take the hooks off, and keep its stamps."""
         step, self._open = self._open, None
-        if self._waits is not None and self._looks_at_waits:
-            self._looks_at_waits = False
+        if self._waits is not None and self._samples_waits:
+            self._samples_waits = False
             pairs = self._waits.end()
             if step is not None:
                 step.waits = pairs
@@ -173,7 +173,7 @@ class Sampler:
         if not self._knows_backward:
             self._listen()
         if self._waits is not None and (index + 1) % (self._every * self._waits_every()) == 0:
-            self._looks_at_waits = True
+            self._samples_waits = True
             self._waits.begin()
         return True
 
@@ -217,7 +217,7 @@ class Sampler:
             self._waits.recycle(step.waits)
 
     def _waits_every(self) -> int:
-        """At every which of the sampled steps the waits are looked at: a power of two, as in all ranks."""
+        """Waits are recorded in one of this many sampled steps: a power of two, as in all ranks."""
         most = (
             0.0 if self._waits is None else self._waits.cost_ns / (BUDGET * max(self._step_ns, 1.0) * self._every)
         )
@@ -235,7 +235,8 @@ class Sampler:
             apart /= 2
 
     def _put_reference(self, step: _Open, events: ArrivalEvents) -> None:
-        """Lay the GPU's clock over the host's: between two looks at that, the GPU passes an event."""
+        """Align the GPU's clock with the host's: between two readings of the host's clock, the GPU passes an
+        event."""
         event = self._event(events)
         before = perf_counter_ns()
         if events.record_aside(event):

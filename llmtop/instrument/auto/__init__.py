@@ -40,7 +40,7 @@ def install() -> Any:
     """Put the hooks on torch, once in a process however often it is called.
 
     Returns:
-        The `Loop` that they tell.
+        The `Loop` that they notify.
 
     Raises:
         ImportError, AttributeError: this torch is older than 2.2 and has no such hooks.

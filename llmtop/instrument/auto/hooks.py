@@ -41,21 +41,21 @@ def install(again: Callable[[], Loop]) -> Loop:
     loop.forget_too = inference.forget
     ranks = communication.Ranks()
 
-    def meet() -> None:
-        """Look for what this process trains, and publish it."""
+    def publish_trained() -> None:
+        """Search for the trained modules of this process, and publish it."""
         with dynamo.Paused():
-            ranks.look()
-            if ranks.look not in loop.recorder.hooks.periodic:
-                loop.recorder.hooks.periodic.append(ranks.look)
+            ranks.refresh()
+            if ranks.refresh not in loop.recorder.hooks.periodic:
+                loop.recorder.hooks.periodic.append(ranks.refresh)
             inferred = inference.trains(modules)
             if modules.unknown:
-                modules.look()
+                modules.search_if_unknown()
             loop.attach(anew=inferred)
-            loop.known.look()
-            checkpoints.look(loop)
+            loop.known.discover()
+            checkpoints.time_loaded_modules(loop)
             dynamo.keep_out()  # also of what has been loaded to publish
 
-    loop.meet = meet
+    loop.publish_trained = publish_trained
     _listen_to_autograd(loop, modules, ranks)
     register_optimizer_step_pre_hook(loop.optimizer_begins)
     register_optimizer_step_post_hook(loop.optimizer_ends)
@@ -80,7 +80,7 @@ def _listen_to_autograd(loop: Loop, modules: Modules, ranks: communication.Ranks
             ):
                 usual = modules.called and loop.steps_without_forward < STEPS_WITHOUT and recorder.attached
                 if not usual and (not recorder.attached or modules.unknown):
-                    loop.meet()
+                    loop.publish_trained()
                 if loop.known.model.curious:
                     loop.known.model.sees_loss(tensors)
                 loop.backward_begins()

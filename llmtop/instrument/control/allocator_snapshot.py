@@ -1,4 +1,4 @@
-"""What a snapshot of torch's allocator does not tell and the training knows: its steps, its phases, whose tensors.
+"""Facts of the training for a snapshot of torch's allocator: its steps, phases and owners of tensors.
 
 torch can note its own annotations in the history, but leaves a callback on every one of them behind for good. Our
 phases are known here, so they are written into the snapshot afterwards, in torch's form; by the same clock.
@@ -73,8 +73,8 @@ def add_marks(snapshot: dict[str, Any], marks: Marks, owners: dict[str, list[int
 def owners(device_type: str = "cuda") -> dict[str, list[int]]:
     """Where the parameters of all optimizers lie, and what the optimizers keep for them.
 
-    Both stay where they are from step to step; what the capture itself recorded tells the rest. Looks at all
-    objects of the process, so it is called in a thread of the capture's own.
+    Both stay where they are from step to step; the capture's own records give the rest. Scans all objects of the
+    process, so it is called in a thread of the capture's own.
 
     Args:
         device_type: of the devices that are meant.

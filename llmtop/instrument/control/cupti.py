@@ -1,4 +1,4 @@
-"""CUPTI, by which PyTorch's profiler hears of the GPU, leaves the process again when a recording has ended.
+"""Unloads CUPTI, PyTorch's profiler's source of GPU events, when a recording has ended.
 
 PyTorch leaves it there unless TEARDOWN_CUPTI is "1" (pytorch#144455): on an H100 the steps of a launch-bound
 training took 35 % longer from its first capture on, until it ended. Before CUDA 12.6 a recording after it could

@@ -93,7 +93,7 @@ class JaxProfiler(Recording):
         self._displaced = False
         self._pid = os.getpid()
         self._ending = threading.RLock()
-        """Held by whoever ends the session: the script's thread, or one that begins a trace. A signal's handler
+        """Held by the thread that ends the session: the script's, or one that begins a trace. A signal's handler
         may do that in the midst of the former."""
 
     def start(self) -> None:
@@ -175,7 +175,7 @@ class JaxProfiler(Recording):
         options = kind()
         options.python_tracer_level = int(self._stacks)
         with suppress(AttributeError):
-            # Else one that cannot record is told from one that can only when it stops.
+            # Else a session that cannot record shows that only when it stops.
             options.raise_error_on_start_failure = True
         return {"profiler_options": options}
 

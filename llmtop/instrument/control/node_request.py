@@ -1,4 +1,4 @@
-"""One request out of the job's store, as a node carries it out: asks its ranks, hears them, says how they are."""
+"""One request from the job's store on one node: forwards it to its ranks and reports their state."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class AskedHere:
         self.over = False
         self._ask = ask
         self._store = store
-        self._told = NodeStatus(host=names[0])
+        self._status = NodeStatus(host=names[0])
         self._peers: dict[int, PeerRank] = {}
         self._greeting: list[PeerRank] = []
         """By rank."""
@@ -43,7 +43,7 @@ class AskedHere:
         self._folder: Path | None = None
         self._made: list[Path] = []
         self._changed = True
-        self._told_at = self._beat_at = time.monotonic()
+        self._status_at = self._beat_at = time.monotonic()
         self._beat = b""
         if ask.node is not None and ask.node not in (*names, *(name.partition(".")[0] for name in names)):
             self.over = True
@@ -54,12 +54,12 @@ class AskedHere:
         return any(told.state not in wire.CAPTURE_ENDED for told in self._ranks.values())
 
     def forget(self) -> None:
-        """In a forked child: close its copies of the connections, and say nothing on them."""
+        """In a forked child: close its copies of the connections, and send nothing on them."""
         for peer in (*self._greeting, *self._peers.values()):
             peer.channel.close()
 
     def begin(self) -> None:
-        """Ask the ranks that are meant."""
+        """Send the request to the chosen ranks."""
         greeting = self._greeted()
         wanted = None if self._ask.ranks is None else set(self._ask.ranks)
         mine = {}
@@ -82,11 +82,11 @@ class AskedHere:
                 self._ask_rank(rank)
 
     def drain(self) -> None:
-        """Hear what the ranks have said since."""
+        """Read the ranks' messages since the last call."""
         for rank, peer in list(self._peers.items()):
-            self._hear(rank, peer)
+            self._read_states(rank, peer)
 
-    def _hear(self, rank: int, peer: PeerRank) -> None:
+    def _read_states(self, rank: int, peer: PeerRank) -> None:
         try:
             for state in peer.states():
                 if state.id == self._id(rank):
@@ -97,14 +97,14 @@ class AskedHere:
             if self._ranks[rank].state not in wire.CAPTURE_ENDED:
                 self._set(rank, state="failed", detail=f"it has ended: {error}"[:_LONGEST])
 
-    def tell(self, store: TcpStore, keys: job_store.Keys, node: int) -> None:
-        """Write how it stands, where that is new; ends it when who asked has gone, or has had what was asked for.
+    def write_status(self, store: TcpStore, keys: job_store.Keys, node: int) -> None:
+        """Write the state if it has changed; end the request when the requester has gone or has its results.
 
         Raises:
             StoreError: the store has gone.
         """
         now = time.monotonic()
-        key = keys.told(self.number, node)
+        key = keys.status(self.number, node)
         beat = store.get(keys.beat(self.number)) or b""
         if beat != self._beat:
             self._beat, self._beat_at = beat, now
@@ -112,17 +112,17 @@ class AskedHere:
         if beat == job_store.END or lost:
             self.end(remove=lost)
             store.delete(key)
-        elif self._changed or now - self._told_at > job_store.STATUS_INTERVAL_SECONDS:
-            self._changed, self._told_at = False, now
-            self._told.beat += 1
-            self._told.ranks = list(self._ranks.values())
-            store.set(key, job_store.encode(self._told))
+        elif self._changed or now - self._status_at > job_store.STATUS_INTERVAL_SECONDS:
+            self._changed, self._status_at = False, now
+            self._status.beat += 1
+            self._status.ranks = list(self._ranks.values())
+            store.set(key, job_store.encode(self._status))
 
     def end(self, *, remove: bool = False) -> None:
-        """Call off what has not ended, and hang up.
+        """Cancel what has not ended, and close the connections.
 
         Args:
-            remove: whether what has been written is for nobody.
+            remove: True: delete the written files, since the requester has gone.
         """
         self.over = True
         for rank, peer in self._peers.items():
@@ -200,17 +200,17 @@ class AskedHere:
         return f"{self._ask.id}-{rank}"
 
     def _find_folder(self) -> str:
-        """Find or make where the files go; returns why there is no place, or "".
+        """Find or create the folder of the files; returns why there is none, or "".
 
-        The folder that was named is taken only if it is the asker's own: a file in it says what only that could
-        have been told. Else one of the same name is made where this training stands.
+        The named folder is used only if it is the requester's own: a file in it holds the request's token. Else a
+        folder of the same name is created in the training's working directory.
         """
         given, file = Path(self._ask.folder), Path(self._ask.file)
         if file.is_absolute() or ".." in file.parts or given.name in ("", ".", ".."):
             return "the request names no file"
         try:
             if _is_the_askers(given, self._ask.token):
-                self._folder, self._told.shared = given, True
+                self._folder, self._status.shared = given, True
                 return ""
             here = Path.cwd() / file_names.CAPTURES / given.name
             for folder in (here.parent, here, (here / file).parent):
@@ -219,13 +219,13 @@ class AskedHere:
                     self._made.insert(0, folder)
         except (OSError, ValueError) as error:
             said = error.strerror if isinstance(error, OSError) else error
-            return f"no folder can be made on {self._told.host}: {said}"
+            return f"no folder can be made on {self._status.host}: {said}"
         self._folder = here
         return ""
 
 
 def _is_there(peer: PeerRank) -> bool:
-    """Whether it still speaks; takes in its Hello."""
+    """Whether its connection is open; updates its Hello."""
     try:
         peer.states()
     except Gone:

@@ -1,9 +1,9 @@
 """NVTX ranges around PyTorch's operators, with sequence numbers and sizes of inputs, for as long as nsys records.
 
-PyTorch makes them itself (torch.autograd.profiler.emit_nvtx) for the thread that asks, and for the backward passes
-that this thread starts. So the training thread asks, after a step, and after a later one takes it back: when it is
-told to, when who asked has gone, or when its time is over. No synchronisation, no hook, nothing of the script's is
-touched; what a script annotates itself is left out, or it would be taken for phases of its steps.
+PyTorch makes them itself (torch.autograd.profiler.emit_nvtx) for the calling thread, and for the backward passes
+that this thread starts. So the training thread enables them after a step and disables them after a later one: on
+request, when the monitor has gone, or when the time is over. No synchronisation, no hook, nothing of the script's
+is touched; what a script annotates itself is left out, or it would be taken for phases of its steps.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ _BEGINS = ("_prepare_profiler", "_enable_profiler", "_enable_profiler_legacy")
 Send = Callable[[wire.OpRangesState], None]
 
 
-class _RangeAsker(Protocol):
+class _RangeRequester(Protocol):
     @property
-    def gone(self) -> bool: ...
+    def is_closed(self) -> bool: ...
 
 
 def is_available() -> bool:
@@ -47,14 +47,14 @@ def is_available() -> bool:
     return hasattr(found, "_enable_profiler") and hasattr(found, "_disable_profiler")
 
 
-def handle(request: wire.OpRanges, recorder: Recorder, send: Send, asker: _RangeAsker) -> None:
-    """Do what a monitor asks; called in the server thread, returns at once.
+def handle(request: wire.OpRanges, recorder: Recorder, send: Send, asker: _RangeRequester) -> None:
+    """Handle a monitor's request; called in the server thread, returns at once.
 
     Args:
-        request: look whether it can be had, begin, or end.
+        request: check for support, begin, or end.
         recorder: whose steps end.
-        send: tells the monitors; called from the training thread too.
-        asker: who asked: when it has gone, the ranges end.
+        send: reports states to the monitors; called from the training thread too.
+        asker: connection of the monitor: when it closes, the ranges end.
     """
     known = recorder.op_ranges
     running = known if isinstance(known, OperatorRanges) and not known.ended else None
@@ -91,7 +91,15 @@ def end_here(recorder: State) -> None:
 class OperatorRanges:
     """One stretch of marked operators, from the request to the step after which it ended."""
 
-    def __init__(self, request: wire.OpRanges, recorder: Recorder, send: Send, asker: _RangeAsker) -> None:
+    def __init__(self, request: wire.OpRanges, recorder: Recorder, send: Send, asker: _RangeRequester) -> None:
+        """Prepare; the training thread marks its operators from the next step boundary on.
+
+        Args:
+            request: `seconds` of it is clipped to `LONGEST_SECONDS`, by the monotonic clock from now.
+            recorder: whose step boundaries begin and end the ranges.
+            send: reports each state; called from the server thread and the training thread.
+            asker: the monitor; the ranges end when its connection is closed.
+        """
         self.request = request
         self.ended = False
         self._recorder = recorder
@@ -113,7 +121,7 @@ class OperatorRanges:
         if self.ended:
             self._end("failed", "the script has started a profiler of PyTorch's own")
             return
-        over = not self._wanted or self._asker.gone or time.monotonic() > self._until
+        over = not self._wanted or self._asker.is_closed or time.monotonic() > self._until
         if self._thread and self._thread != get_ident():
             if self._thread in sys._current_frames():
                 return  # only the thread that began it can end it

@@ -1,7 +1,7 @@
 """A pause of the training at a step boundary, with its GPU idle, for as long as a monitor asks.
 
 It is for tools that harm a process when they start or stop recording while kernels are in flight
-(llmtop/capture/nsys/pause.py says which). The training thread itself waits, after a step: until the monitor lets
+(llmtop/capture/nsys/pause.py lists them). The training thread itself waits, after a step: until the monitor lets
 it go, the time is over, or the monitor has gone. Whatever goes wrong ends the pause, never the training. Only what
 PyTorch has launched is waited for.
 
@@ -42,23 +42,23 @@ Send = Callable[[wire.PauseState], None]
 _budget = limits.PauseBudget()
 
 
-class _Asker(Protocol):
+class _PauseRequester(Protocol):
     @property
-    def gone(self) -> bool: ...
+    def is_closed(self) -> bool: ...
 
 
-def handle(request: wire.Pause | wire.Resume, recorder: Recorder, send: Send, asker: _Asker) -> None:
-    """Do what a monitor asks; called in the server thread, returns at once.
+def handle(request: wire.Pause | wire.Resume, recorder: Recorder, send: Send, asker: _PauseRequester) -> None:
+    """Handle a monitor's request; called in the server thread, returns at once.
 
     Args:
         request: pause, or go on.
         recorder: whose steps end.
-        send: tells the monitors; called from the training thread too.
-        asker: who asked: when it has gone, so has the pause.
+        send: reports states to the monitors; called from the training thread too.
+        asker: connection of the monitor: when it closes, the pause ends.
     """
     known = recorder.pause.request  # read once: the training thread takes it away when it is over
     known = known if isinstance(known, PauseUnderWay) else None
-    running = known if known is not None and not known.over else None
+    running = known if known is not None and not known.is_over else None
     if isinstance(request, wire.Resume):
         if running is not None and running.request.id == request.id:
             running.resume()
@@ -82,14 +82,29 @@ def handle(request: wire.Pause | wire.Resume, recorder: Recorder, send: Send, as
 
 
 def end_with_process(seconds: float) -> bool:
-    """The process ends: wait so long for a thread that waits for the GPU; returns whether none does any more."""
+    """Wait for the thread that waits for the GPU; called when the process exits.
+
+    Args:
+        seconds: the longest wait.
+
+    Returns:
+        True if no such thread runs any more; else exit could tear PyTorch down under it.
+    """
     return _waiter is None or _waiter.join(seconds)
 
 
 class PauseUnderWay:
     """One pause, from the request to the step that goes on."""
 
-    def __init__(self, request: wire.Pause, recorder: Recorder, send: Send, asker: _Asker) -> None:
+    def __init__(self, request: wire.Pause, recorder: Recorder, send: Send, asker: _PauseRequester) -> None:
+        """Prepare; `arm()` hangs the pause on the next step boundary.
+
+        Args:
+            request: how many steps are to be finished first, and how long the pause may last.
+            recorder: whose step boundary is the place of the pause.
+            send: reports each state; called from the server thread and the training thread.
+            asker: the monitor; the training goes on when its connection is closed.
+        """
         self.request = request
         self._recorder = recorder
         self._send = send
@@ -99,18 +114,18 @@ class PauseUnderWay:
         self._released = threading.Event()
 
     @property
-    def over(self) -> bool:
-        """Whether nobody waits for it any more."""
-        return self._ended or self._released.is_set() or self._asker.gone
+    def is_over(self) -> bool:
+        """Whether it has ended, or its monitor has gone."""
+        return self._ended or self._released.is_set() or self._asker.is_closed
 
     def arm(self) -> None:
-        """Hang the hook on the step boundary and tell so."""
-        self._tell("armed")
+        """Hang the hook on the step boundary and report "armed"."""
+        self._send_state("armed")
         self._recorder.boundary_hook = self._at_boundary
 
     def resume(self) -> None:
         """Let the training go on, or take back what has not begun; from the server thread."""
-        if self._asker.gone and self._holding:
+        if self._asker.is_closed and self._holding:
             return  # it is in its grace
         self._released.set()
         if not self._holding:
@@ -121,7 +136,7 @@ class PauseUnderWay:
         if self._holding:
             return  # another thread runs steps while the one that waits has none open
         finished, wanted = self._recorder.ring.count, self.request.finished
-        if self.over:
+        if self.is_over:
             self._end("resumed")
         elif wanted is not None and finished > wanted:
             self._end("late", f"step {index} had ended before")
@@ -146,20 +161,20 @@ class PauseUnderWay:
     def _wait(self, index: int) -> tuple[bool, str]:
         """Stand still for as long as is asked for; returns whether the GPU has kept it from that, and how."""
         busy = self._drain(index)
-        if not busy and not self.over:
-            self._tell("paused")
+        if not busy and not self.is_over:
+            self._send_state("paused")
             until = time.monotonic() + _limit(self.request.seconds)
             while not wait_for(self._released, _POLL_SECONDS) and time.monotonic() < until:
-                if self._asker.gone:
+                if self._asker.is_closed:
                     wait_for(self._released, GRACE_SECONDS)
                     break
-        return bool(busy) and not self.over, busy
+        return bool(busy) and not self.is_over, busy
 
     def _drain(self, index: int) -> str:
         """Wait until the GPUs have done what this process has launched; returns why they have not.
 
         In a thread, because such a wait has no limit of its own: the GPU may be at a collective for which another
-        rank is missing. A thread that is left waiting does no harm, and is told of at the end of the process.
+        rank is missing. A thread that is left waiting does no harm, and is waited for at the end of the process.
         """
         done, errors = threading.Event(), list[str]()
         try:
@@ -176,7 +191,7 @@ class PauseUnderWay:
             return f"{type(error).__name__}: {error}"
         limit = _limit(self.request.drain_seconds)
         until = time.monotonic() + limit
-        while not wait_for(done, _POLL_SECONDS) and not self.over:
+        while not wait_for(done, _POLL_SECONDS) and not self.is_over:
             if time.monotonic() > until:
                 return f"the GPU was still at work {limit:.0f} s after step {index}"
         return errors[0] if errors else ""
@@ -190,9 +205,9 @@ class PauseUnderWay:
         if self._ended:
             return
         self._ended = True
-        self._tell(state, detail, paused_ns)
+        self._send_state(state, detail, paused_ns)
 
-    def _tell(self, state: str, detail: str = "", paused_ns: int | None = None) -> None:
+    def _send_state(self, state: str, detail: str = "", paused_ns: int | None = None) -> None:
         self._send(
             wire.PauseState(
                 id=self.request.id,

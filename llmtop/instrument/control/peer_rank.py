@@ -30,7 +30,7 @@ class PeerRank:
         """Connect.
 
         Raises:
-            Gone: nobody listens there, or it is another user.
+            Gone: no process listens there, or it belongs to another user.
         """
         self.hello: wire.Hello | None = None
         self.channel = Channel(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK).remember()
@@ -47,7 +47,7 @@ class PeerRank:
             raise Gone(f"it belongs to uid {uid}")
 
     def ask(self, request: wire.CaptureRequest) -> None:
-        """Subscribe to what it says, and ask.
+        """Subscribe, and send the request.
 
         Raises:
             Gone: it takes nothing more.
@@ -63,7 +63,7 @@ class PeerRank:
         self._send(wire.encode(wire.CaptureCancel(id=number)))
 
     def states(self) -> list[wire.CaptureState]:
-        """What it has said of captures since; takes in its Hello.
+        """Return its messages on captures since the last call; updates its Hello.
 
         Raises:
             Gone: it has hung up.

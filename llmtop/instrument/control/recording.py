@@ -57,7 +57,7 @@ class Recording(ABC):
     def start(self) -> None:
         """Begin, at a step boundary."""
 
-    def step(self) -> None:  # noqa: B027 - not everything is told of steps
+    def step(self) -> None:  # noqa: B027 - not every recording needs step boundaries
         """A boundary passed, and there are more to come."""
 
     @abstractmethod

@@ -45,7 +45,7 @@ class TorchProfiler(Recording):
 
     @classmethod
     def refusal(cls) -> str:
-        """A look at all objects, which in the server thread delays nobody."""
+        """Scans all objects; in the server thread this delays no step."""
         if cupti.is_leaving(sys.modules["torch"]):
             return "the last capture has only just ended, and leaves the process: try again in two seconds"
         if scripts_profiler():

@@ -1,9 +1,9 @@
-"""Captures that this process takes of itself, when a monitor asks: torch.profiler, jax.profiler, memory.
+"""Captures that this process takes of itself at a monitor's request: torch.profiler, jax.profiler, memory.
 
 Starting torch.profiler in any other thread than the one it shall record gives an empty trace, and stopping it in
 another than it was started in ends the process with a segmentation fault. So the server thread only hangs a hook
 on the step boundary; the training thread itself starts, steps and stops; and a thread of the capture's own, which
-exists only then, writes the file. Whatever goes wrong is told and ends the capture, never the training.
+exists only then, writes the file. Any error is reported and ends the capture, never the training.
 
 A training that ends, or whose training thread ends, takes its capture with it: see `ending`.
 """
@@ -34,11 +34,11 @@ if TYPE_CHECKING:
 Send = Callable[[wire.CaptureState], None]
 
 
-class Asker(Protocol):
+class Requester(Protocol):
     """The connection that a request came over."""
 
     @property
-    def gone(self) -> bool:
+    def is_closed(self) -> bool:
         """Whether it has ended."""
 
 
@@ -65,15 +65,19 @@ def engines() -> list[str]:
 
 
 def handle(
-    request: wire.CaptureRequest | wire.CaptureCancel, recorder: Recorder, send: Send, asker: Asker | None = None
+    request: wire.CaptureRequest | wire.CaptureCancel,
+    recorder: Recorder,
+    send: Send,
+    asker: Requester | None = None,
 ) -> None:
-    """Do what a monitor asks; called in the server thread, returns at once.
+    """Handle a monitor's request; called in the server thread, returns at once.
 
     Args:
-        request: begin, or call off.
+        request: begin, or cancel.
         recorder: whose steps are recorded.
-        send: tells the monitor; called from a thread of the capture's own.
-        asker: who asked: a capture that begins at a certain step ends when it has gone. None: nobody who can go.
+        send: reports states to the monitor; called from a thread of the capture's own.
+        asker: connection of the monitor: a capture from a certain step on ends when it closes. None: no one can
+            disconnect.
     """
     global _running
     with _lock:
@@ -123,16 +127,26 @@ class SelfCapture:
     """One capture, from the request to the file."""
 
     def __init__(
-        self, request: wire.CaptureRequest, recorder: Recorder, send: Send, asker: Asker | None = None
+        self, request: wire.CaptureRequest, recorder: Recorder, send: Send, asker: Requester | None = None
     ) -> None:
+        """Prepare; `arm()` checks the request and hangs the capture on the next step boundary.
+
+        Args:
+            request: engine, options, window and `path`, which gets the file; it is written as `path` + ".part"
+                first.
+            recorder: whose steps are counted.
+            send: reports each state; called from any thread of the training.
+            asker: the monitor. A window by the clock or at a later step is cancelled when its connection closes;
+                one of a few steps is finished anyway. None: no one can disconnect.
+        """
         self.request = request
-        # Who asked for a few steps and is gone finds them recorded; ten minutes would be recorded for nobody.
+        # A capture of a few steps is finished without its monitor; one of ten minutes is not.
         waits_long = request.at_step is not None or request.seconds is not None
         self._asker = asker if waits_long else None
         self.ended = threading.Event()
-        """Set when the last state has been told."""
+        """Set when the last state has been sent."""
         self._ending = threading.Lock()
-        """Taken by whoever ends it first."""
+        """Taken by the thread that ends it first."""
         self._recorder = recorder
         self._send = send
         self._length = RecordingLength(request)
@@ -148,12 +162,12 @@ class SelfCapture:
         self._partial = request.path + file_names.PARTIAL
 
     def arm(self) -> None:
-        """Hang the hook on the step boundary and tell so."""
+        """Hang the hook on the step boundary and report "armed"."""
         refusal = self._refusal()
         if refusal:
             self._end("failed", refusal)
             return
-        self._say("armed")
+        self._send_state("armed")
         self._recorder.boundary_hook = self._at_boundary
 
     def cancel(self) -> None:
@@ -163,7 +177,14 @@ class SelfCapture:
             self._unhook("cancelled", "")
 
     def end_with_process(self, seconds: float) -> bool:
-        """In the main thread, at exit; see the function of this name."""
+        """End the capture at exit; for the main thread.
+
+        Args:
+            seconds: the longest wait for a file that is being written; what is incomplete then is deleted.
+
+        Returns:
+            True if no thread is inside PyTorch's profiler any more.
+        """
         self._process_ends = True
         if self._writing:
             if wait_for(self.ended, seconds):
@@ -204,7 +225,7 @@ class SelfCapture:
         return self._passed_already() or RECORDINGS[self.request.engine].refusal()
 
     def _passed_already(self) -> str:
-        """Why the step that was asked for cannot be the first, as far as the steps that have ended tell."""
+        """Return why the requested step cannot be the first one, judged by the steps that have ended."""
         if self.request.at_step is None or not self._recorder.ring.count:
             return ""
         ring = self._recorder.ring
@@ -243,7 +264,7 @@ class SelfCapture:
             self._give_up(f"{type(error).__name__}: {error}")
 
     def _advance(self, index: int) -> None:
-        if self._asker is not None and self._asker.gone:
+        if self._asker is not None and self._asker.is_closed:
             self._cancelled = True
         if self._recording is None:
             self._start(index)
@@ -261,13 +282,13 @@ class SelfCapture:
             self._began(index)
             if self._boundaries > 0:
                 self._last = index
-                self._say("recording")
+                self._send_state("recording")
         else:
             self._length.end()
             self._recording.stop()
             self._last = index
             self._recorder.boundary_hook = None
-            self._say("writing")
+            self._send_state("writing")
             self._writing = True
             Thread(self._write, "llmtop-capture").start()
 
@@ -301,7 +322,7 @@ class SelfCapture:
             at = self.request.at_step
             self._first = index + 1 if at is None else at
             self._length.begin()
-            self._say("recording")
+            self._send_state("recording")
 
     def _give_up(self, reason: str) -> None:
         self._writing = False
@@ -318,7 +339,7 @@ class SelfCapture:
     def _end(self, state: str, detail: str) -> None:
         if self._ending.acquire(blocking=False):
             self._recording = None
-            self._say(state, detail)
+            self._send_state(state, detail)
             self.ended.set()
 
     def _write(self) -> None:
@@ -336,7 +357,7 @@ class SelfCapture:
         else:
             self._end("done", "")
 
-    def _say(self, state: str, detail: str = "") -> None:
+    def _send_state(self, state: str, detail: str = "") -> None:
         message = wire.CaptureState(
             id=self.request.id,
             state=state,

@@ -1,9 +1,9 @@
-"""The one process of a node that hears what is asked of all nodes of a job, in the job's own store.
+"""The one process of a node that reads requests to all nodes of a job from the job's own store.
 
-A thread of its own looks there once a second. Whatever goes wrong ends it for good and without a word: the store
-goes when rank 0 does, and a training that ends so has enough to say. It speaks with the store by a socket of its
-own (`llmtop.protocol.tcp_store`) and asks torch for nothing: a clone of torch's client in a thread leaves a C++
-stack trace in the training's log when the store goes.
+A thread of its own polls it once per second. Any error ends it for good and silently: the store goes when rank 0
+does, and a training that ends so has enough to say. It uses a socket of its own to the store
+(`llmtop.protocol.tcp_store`) and not torch's client: a clone of torch's client in a thread leaves a C++ stack
+trace in the training's log when the store goes.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 
 POLL_SECONDS = 1.0
 HEAR_SECONDS = 0.25
-"""How often ranks that are at a capture are heard."""
+"""Poll interval of the ranks that are at a capture."""
 MOST_AT_ONCE = 4
 _ANSWER_SECONDS = 5.0
 _JOIN_SECONDS = 0.5
 _MOST_BEFORE = 10_000
-"""Requests of before this process was there; a server that says yes to everything is no store."""
+"""Requests of before this process was there; a server that confirms everything is no store."""
 _listener: StoreListener | None = None
 
 
@@ -46,7 +46,7 @@ def begin(facts: Facts) -> None:
     if _listener is not None or facts.store is None or facts.local_rank or facts.rank is None:
         return
     if facts.local_rank is None and facts.rank:
-        return  # nobody says which of a node's ranks it is
+        return  # its local rank is unknown
     _listener = StoreListener(wire.JobStore(**facts.store._asdict()), facts.rank)
     _listener.start()
 
@@ -66,7 +66,7 @@ def forget_after_fork() -> None:
 
 
 class StoreListener:
-    """Hears until the store goes, or the process ends."""
+    """Listens until the store or the process ends."""
 
     def __init__(self, store: wire.JobStore, rank: int) -> None:
         self._where = store
@@ -147,7 +147,7 @@ class StoreListener:
                     one.drain()
 
     def _poll(self, store: TcpStore, node: int, number: int) -> int:
-        """Take in what is newly asked, and tell how all is; returns the number of the next request."""
+        """Read new requests and write the state of all; returns the number of the next request."""
         asked = store.get(self._keys.ask(number))
         if asked is not None:
             ask = job_store.decode(job_store.StoreRequest, asked)
@@ -155,7 +155,7 @@ class StoreListener:
                 self._take(store, node, number, ask)
             number += 1
         for one in self._asked:
-            one.tell(store, self._keys, node)
+            one.write_status(store, self._keys, node)
         self._asked = [one for one in self._asked if not one.over]
         return number
 
@@ -163,7 +163,7 @@ class StoreListener:
         if len(self._asked) >= MOST_AT_ONCE:
             refused = f"{MOST_AT_ONCE} captures are under way on this node"
             told = job_store.NodeStatus(host=self._card.names[0], refused=refused)
-            store.set(self._keys.told(number, node), job_store.encode(told))
+            store.set(self._keys.status(number, node), job_store.encode(told))
             return
         one = AskedHere(number, ask, self._where, self._card.names)
         if not one.over:

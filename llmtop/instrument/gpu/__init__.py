@@ -1,1 +1,1 @@
-"""What the GPU says of a phase: CUDA events, and tensors that are logged without waiting for them."""
+"""GPU times of phases by CUDA events, and tensors that are logged without waiting for them."""

@@ -103,7 +103,14 @@ class GpuClock:
         return len(self._pending) >= MAX_PENDING
 
     def steps_between(self, step_ns: float) -> int:
-        """How many steps of that length to take for one that is timed."""
+        """Return the sampling interval that keeps the cost of events within `BUDGET`.
+
+        Args:
+            step_ns: usual step time of the host.
+
+        Returns:
+            1: each step is timed; n: one of n.
+        """
         return max(1, round(self._cost_ns / (BUDGET * max(step_ns, 1.0)) + 0.5))
 
     def begin(self) -> None:
@@ -144,7 +151,12 @@ class GpuClock:
         self._marks = [mark._replace(slot=target) if mark.slot == slot else mark for mark in self._marks]
 
     def end(self, index: int, begun_ns: int) -> None:
-        """The step that was to be timed has ended; it began at `begun_ns` by the host's clock."""
+        """End the timed step and queue its events until the GPU has reached them.
+
+        Args:
+            index: the script's number of the step.
+            begun_ns: host's `perf_counter_ns` at its begin; marks from before belong to no step and are dropped.
+        """
         self._spent_ns = self._calls.cost_ns()
         self.spent_ns += self._spent_ns
         if self._spoilt or not self._marks:

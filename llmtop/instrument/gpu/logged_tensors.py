@@ -1,7 +1,7 @@
 """Numbers given to log() that are still on the GPU.
 
-A copy into pinned memory is put behind the work that computes the number, and read when an event says that it has
-arrived. Nothing waits, and the graph that belongs to a loss is not kept alive. The first copy allocates pinned
+A copy into pinned memory is put behind the work that computes the number, and read after an event behind it was
+passed. Nothing waits, and the graph that belongs to a loss is not kept alive. The first copy allocates pinned
 memory, once for each dtype.
 """
 

@@ -1,7 +1,7 @@
-"""What calls cost that put something on a GPU's queue, without the time in which they wait for room there.
+"""Cost of calls that put work on a GPU's queue, without the time in which they wait for room there.
 
-The queue of a training that is bound by its GPU is full for long. Whoever comes next waits until the GPU has taken
-something: an event of ours, or the script's own next launch, which then need not. That is nobody's cost.
+The queue of a training that is bound by its GPU is full for long. The next call waits until the GPU has taken
+something: an event of llmtop, or else the script's next launch. So that wait is not llmtop's cost.
 """
 
 from __future__ import annotations
@@ -23,7 +23,11 @@ class CallTimes:
         self._taken_ns.clear()
 
     def add(self, ns: int) -> None:
-        """One call took so long."""
+        """Add one call that put something on the queue.
+
+        Args:
+            ns: how long the call took on the host, including any wait for room in the queue.
+        """
         self._taken_ns.append(ns)
 
     def cost_ns(self) -> int:

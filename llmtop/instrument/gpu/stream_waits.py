@@ -1,8 +1,9 @@
-"""How long the stream that computes waits for other streams in one step: for parameters that FSDP gathers, say.
+"""Time in which the computing stream waits for other streams in one step, such as for parameters that FSDP
+gathers.
 
-A stream waits where it is told to (`torch.cuda.Stream.wait_event`), and one event before and one after that say
-for how long. The method is replaced for the duration of a sampled step, and is what it was before and after; waits
-that C++ puts on a stream (those of DDP) are not seen.
+A stream waits at `torch.cuda.Stream.wait_event`, and one event before and one after it measure how long. The
+method is replaced for the duration of a sampled step, and is what it was before and after; waits that C++ puts on
+a stream (those of DDP) are not seen.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from llmtop.instrument.guest.forks import keep_in_children
 from llmtop.instrument.guest.interrupts import raised_by_handler
 
 MOST = 512
-"""Waits in a step; one with more is not told."""
+"""Most waits in a step; one with more is not reported."""
 
 Pairs = list[tuple[Any, Any]]
 
@@ -49,7 +50,7 @@ class StreamWaits:
         self._calls = CallTimes()
 
     def begin(self) -> None:
-        """From now on look at the waits of the stream that is current in this thread."""
+        """From now on record the waits of the stream that is current in this thread."""
         self._stream, self._spoilt = self._cuda.current_stream(), False
         self._calls.clear()
         self._before = self._class.__dict__.get("wait_event")
@@ -58,7 +59,7 @@ class StreamWaits:
         self._replaced = self._class.wait_event = self._timed(self._before)
 
     def end(self) -> Pairs | None:
-        """Look no more; returns the events before and behind each wait, None where they cannot be told."""
+        """End the recording; return the events before and after each wait, None where unknown."""
         if self._before is None:
             return None
         if self._class.__dict__.get("wait_event") is self._replaced:

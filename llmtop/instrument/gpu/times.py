@@ -1,6 +1,6 @@
 """From the boundaries of a timed step to GPU time per phase, and to what of it the GPU was idle.
 
-Between two boundaries the stream is busy, or idle, or both; events alone say which in three cases:
+Between two boundaries the stream is busy, or idle, or both; events alone show which in three cases:
 
 * The innermost phase is ``dataload``. It gives the GPU no work, so all the stream's time there is idle: the GPU
   had

@@ -1,1 +1,1 @@
-"""How llmtop behaves in somebody else's process: what it meets there, its threads, its descriptors, its end."""
+"""Conduct of llmtop in the training's process: errors, threads, descriptors, and exit."""

@@ -2,7 +2,7 @@
 
 The number then belongs to whatever the script opens next, and to write to it or close it would harm that. The
 kernel knows a socket by its inode, which stays the same in forked children; so before each use of a number its
-inode is looked at. A `select.poll` is used rather than an epoll, because that has no descriptor to lose.
+inode is checked. A `select.poll` is used rather than an epoll, because that has no descriptor to lose.
 """
 
 from __future__ import annotations
@@ -20,11 +20,22 @@ writes to stderr must not reach a monitor."""
 
 
 class Channel(socket.socket):
-    """A socket that does nothing, and does not even close itself, once its number is somebody else's."""
+    """A socket that does nothing, and does not even close itself, once its number belongs to the script."""
 
     _inode: tuple[int, int] | None = None
 
     def __init__(self, family: int = -1, type: int = -1, proto: int = -1, fileno: int | None = None) -> None:
+        """Open a socket, then move it to a descriptor of `_FIRST` or above: low numbers are the script's.
+
+        Args:
+            family: as of `socket.socket`, and so are the others.
+            type: kind of socket; -1 with `fileno`: its own.
+            proto: number of the protocol.
+            fileno: an open descriptor to take over; closed if it is moved.
+
+        Raises:
+            OSError: no descriptor is left.
+        """
         super().__init__(family, type, proto, fileno)
         if 0 <= self.fileno() < _FIRST:
             try:
@@ -103,9 +114,14 @@ class Poll:
             return
 
     def poll(self, seconds: float | None) -> list[tuple[int, int]]:
-        """Sleep until there is something, so long at most (None: for ever); (number, events) of each.
+        """Sleep until a descriptor is ready.
 
-        Those that have hung up come first: what the others ask may be allowed only then.
+        Args:
+            seconds: the longest sleep; None: until something is ready.
+
+        Returns:
+            (descriptor, events) of each ready one; those that have hung up come first, since what the others ask
+            may be allowed only after these are dropped.
         """
         ready = self._poll.poll(None if seconds is None else max(0.0, seconds * 1000))
         return sorted(ready, key=lambda one: not one[1] & select.POLLHUP)

@@ -28,7 +28,7 @@ def _nobody_listens(what: str, why: str) -> None:
 
 
 note: Callable[[str, str], None] = _nobody_listens
-"""Told what cannot be seen and why; this process's recorder puts itself here."""
+"""Callback for reporting unobservable state; set by the recorder."""
 
 
 def report_internal_error(what: str, error: BaseException) -> None:
@@ -71,10 +71,10 @@ def run_alone(part: Callable[[], T], otherwise: T) -> T:
 
 
 def raised_by_user_code(error: BaseException) -> bool:
-    """Whether an exception that came out of llmtop's own lines was raised there by the script.
+    """Return True if an exception out of llmtop's own lines was raised there by the script.
 
     By a signal's handler (see `interrupts`), or by another thread of it (PyThreadState_SetAsyncExc): that has no
-    frame at all, so it is told by its class.
+    frame at all, so it is recognized by its class.
     """
     if not isinstance(error, Exception) or raised_by_handler(error):
         return True

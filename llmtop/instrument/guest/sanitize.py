@@ -1,4 +1,4 @@
-"""What a script passes, made safe to keep, and what is said of our own failures.
+"""Makes values of the script safe to keep, and reports llmtop's own failures.
 
 Nothing here waits, or raises anything but what a signal's handler of the script's has raised.
 """
@@ -24,14 +24,15 @@ _SHOWN = 40
 _warned: set[str] = set()
 """What this process has been warned about. A forked child, which may have a log of its own, begins anew."""
 _said = False
-"""Whether it was said that publishing is off. A forked child does not repeat it: one line is enough for a job."""
+"""Whether it was printed that publishing is off. A forked child does not repeat it: one line is enough for a
+job."""
 
 os.register_at_fork(after_in_child=_warned.clear)
 
 T = TypeVar("T")
 
 
-def _made(make: Callable[[Any], T], value: object) -> T | None:
+def _convert_or_none(make: Callable[[Any], T], value: object) -> T | None:
     """`make(value)`, or None where that raises: the value is the script's."""
     try:
         return make(value)
@@ -43,7 +44,7 @@ def _made(make: Callable[[Any], T], value: object) -> T | None:
 
 def is_on_gpu(value: object) -> bool:
     """Whether it is a tensor that a GPU may still be computing: to read it would be to wait."""
-    return bool(_made(_is_cuda, value))
+    return bool(_convert_or_none(_is_cuda, value))
 
 
 def _is_cuda(value: object) -> bool:
@@ -52,7 +53,7 @@ def _is_cuda(value: object) -> bool:
 
 def number(value: Any) -> float | None:
     """A number that can be read without waiting for a device; None for anything else."""
-    return value if type(value) is float else None if is_on_gpu(value) else _made(_float, value)
+    return value if type(value) is float else None if is_on_gpu(value) else _convert_or_none(_float, value)
 
 
 def _float(value: Any) -> float:
@@ -62,13 +63,13 @@ def _float(value: Any) -> float:
 
 def whole(value: Any, otherwise: int) -> int:
     """A step's index as an int that fits a message; `otherwise` for anything else."""
-    found = value if type(value) is int else None if is_on_gpu(value) else _made(int, value)
+    found = value if type(value) is int else None if is_on_gpu(value) else _convert_or_none(int, value)
     return found if found is not None and -LARGEST < found < LARGEST else otherwise
 
 
 def name(value: object) -> str:
     """A phase's name as it is shown: never empty, printable, without the separator of nested phases."""
-    plain = value if type(value) is str else None if is_on_gpu(value) else _made(str, value)
+    plain = value if type(value) is str else None if is_on_gpu(value) else _convert_or_none(str, value)
     return printable((plain or "").replace("/", ".") or "unnamed")
 
 
@@ -91,19 +92,18 @@ def describe(value: object) -> str:
 
 
 def warn(about: str, sentence: str) -> None:
-    """Say in the training's log that something it told llmtop cannot be used; once for what it is about."""
+    """Warn in the training's log that a value passed to llmtop cannot be used; once per subject."""
     if about not in _warned:
         _warned.add(about)
-        _say(sentence)
+        _print_line(sentence)
 
 
 def log_once(error: BaseException, aloud: bool = False) -> None:
-    """Say on stderr why publishing is off.
+    """Print on stderr why publishing is off.
 
     Args:
-        error: why. What the user can mend (`NotPossibleHere`) is said once; the rest only to who asks by
-            LLMTOP_DEBUG.
-        aloud: whether this process speaks for its job: one line is enough for all ranks of a machine.
+        error: why. What the user can fix (`NotPossibleHere`) is printed once; the rest only with LLMTOP_DEBUG.
+        aloud: whether this process prints for its job: one line is enough for all ranks of a machine.
     """
     global _said
     quiet = bool(os.environ.get(variable_names.QUIET))
@@ -113,11 +113,14 @@ def log_once(error: BaseException, aloud: bool = False) -> None:
         run = launcher()
         if run is not None:
             run.claim()  # what follows is this run's one line
-        _say(f"not publishing: {error}")
+        _print_line(f"not publishing: {error}")
 
 
 class Launcher(Protocol):
-    """What `llmtop run` has put into this process (launch/inject/_llmtop_watch.py)."""
+    """Module that `llmtop run` puts into this process (launch/inject/_llmtop_watch.py).
+
+    It may come from another version of llmtop than this package, so the names of its functions are a contract.
+    """
 
     def claim(self) -> bool:
         """Claim the one line that a run prints."""
@@ -137,7 +140,7 @@ def launcher() -> Launcher | None:
     return cast("Launcher | None", sys.modules.get("_llmtop_watch"))
 
 
-def _say(sentence: str) -> None:
+def _print_line(sentence: str) -> None:
     # Without stderr print() would take stdout, which is the script's.
     if sys.stderr is not None:
         try:

@@ -25,8 +25,8 @@ _FAULTS = {signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.S
 
 _POLL_MS = 5
 _IMPORT_SECONDS = 0.1
-"""How long an exit waits for a thread that is within an import: usual ones take 20 to 50 ms, and nobody knows how
-long one over a network takes."""
+"""How long an exit waits for a thread that is within an import: usual ones take 20 to 50 ms, and one over a
+network may take any time."""
 _IMPORT_CODE = "<frozen importlib._bootstrap>"
 """In which file Python's tracebacks place the function that imports."""
 
@@ -59,7 +59,15 @@ class Thread:
             _thread.start_new_thread(self._run, ())
 
     def join(self, seconds: float) -> bool:
-        """Wait `seconds` at most for the thread to end, 0.1 s while it imports; returns whether it has."""
+        """Wait for the thread to end.
+
+        Args:
+            seconds: the longest wait; 0.1 s while the thread imports, which may wait for the import lock of the
+                caller.
+
+        Returns:
+            True if the thread has ended.
+        """
         if not self._once.locked():
             return True
         patience = time.monotonic() + _IMPORT_SECONDS
@@ -71,7 +79,7 @@ class Thread:
         return not self._alive.locked()
 
     def _is_importing(self) -> bool:
-        """Whether the thread is within an import: looks for the file, executes it, or waits for its lock."""
+        """Whether the thread is within an import: searches the file, executes it, or waits for its lock."""
         frame = sys._current_frames().get(self._ident)
         while frame is not None and frame.f_code.co_filename != _IMPORT_CODE:
             frame = frame.f_back
@@ -91,15 +99,30 @@ class Thread:
 
 
 def wait_for(event: threading.Event, seconds: float) -> bool:
-    """Wait as `event.wait(seconds)` does, but by a clock that nobody sets; returns whether it is set."""
+    """Wait as `event.wait(seconds)` does, but by the monotonic clock on every build of Python.
+
+    Args:
+        event: polled, because its own wait may follow the wall clock (see `wait_until`).
+        seconds: the longest wait.
+
+    Returns:
+        True if it is set.
+    """
     return wait_until(event.is_set, seconds)
 
 
 def wait_until(true: Callable[[], bool], seconds: float) -> bool:
-    """Wait until something holds, so long at most; returns whether it does.
+    """Poll a condition until it holds.
 
     Locks and events of `threading` wait by the wall clock where Python was built for an older glibc (conda's and
-    standalone builds): set back by an hour, it would make a wait of a moment last for an hour.
+    standalone builds). If that clock is set back by an hour, a wait of a moment lasts an hour.
+
+    Args:
+        true: called every `_POLL_MS`; must be quick and must not raise.
+        seconds: the longest wait, by the monotonic clock.
+
+    Returns:
+        True if the condition held in time.
     """
     until = time.monotonic() + seconds
     nothing = select.poll()

@@ -11,7 +11,7 @@ from llmtop.system import procfs
 def clock_name() -> str:
     """A name for it: the machine's boot, and the time namespace that the process is in. Empty where unknown.
 
-    A host's name says neither: containers of one machine have different ones, and two machines the same.
+    A host name identifies neither: containers of one machine have different ones, and two machines the same.
     """
     boot, namespace = procfs.boot_id(), procfs.namespace("self", "time")
     return f"{boot}-{namespace}" if boot and namespace else boot  # a kernel before 5.6 has no such namespaces

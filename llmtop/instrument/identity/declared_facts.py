@@ -1,4 +1,4 @@
-"""What attach() is told, understood as far as it can be: "7b" and 2500.0 are numbers, torch.bfloat16 is a dtype.
+"""Parses the arguments of attach() as far as possible: "7b" and 2500.0 are numbers, torch.bfloat16 is a dtype.
 
 What cannot be understood is left out, with one warning in the training's log; the rest is kept.
 """

@@ -1,4 +1,4 @@
-"""Which rank of which run this process is, as its launcher says, and on which machine."""
+"""Rank, run and machine of this process, from its launcher's environment."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _DIGITS = 9
 
 
 class Identity(NamedTuple):
-    """The rank of this process as a launcher says it; None for what it does not say."""
+    """The rank of this process by its launcher; None where it does not set it."""
 
     rank: int | None
     local_rank: int | None
@@ -27,7 +27,7 @@ class Identity(NamedTuple):
 
 
 class LauncherEnv(NamedTuple):
-    """How this process was started (`wire.Launch`); empty is what nobody says."""
+    """Return how this process was started (`wire.Launch`); "" where unknown."""
 
     program: str
     launcher: str
@@ -83,7 +83,7 @@ def node_names(environment: Mapping[str, str] | None = None) -> list[str]:
 
 
 def launch(environment: Mapping[str, str] | None = None) -> LauncherEnv:
-    """What the ranks of this process's run have in common, as far as the environment says it."""
+    """Return the key that the ranks of this process's run share, as far as the environment has it."""
     env = os.environ if environment is None else environment
     launcher, run_id = _launcher(env)
     step = _text(env, "SLURM_STEP_ID", "SLURM_STEPID")

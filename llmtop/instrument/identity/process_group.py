@@ -1,4 +1,4 @@
-"""What torch.distributed knows of this process's run, where no launcher says it."""
+"""Rank and run from torch.distributed, where no launcher sets them."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _WRAPPED = 8
 
 
 def learn(facts: Facts) -> bool:
-    """Fill in the rank, and where the ranks meet, if the environment did not say so.
+    """Fill in the rank and the rendezvous address, if the environment has none.
 
-    Asks nobody: it only looks at what this process holds.
+    Reads only this process's own state.
 
     Returns:
         Whether there is a process group, so that there is nothing more to learn.
@@ -64,7 +64,7 @@ def _store(master: str, environment: Mapping[str, str], world_size: int | None) 
 
 
 def _meeting_place() -> str:
-    """The address or the file that the ranks met by, as init_process_group() was told; empty if it is not kept."""
+    """Return the rendezvous address or file of init_process_group(); "" if it is not kept."""
     c10d: Any = sys.modules.get("torch.distributed.distributed_c10d")
     world = getattr(c10d, "_world", None)
     group = getattr(getattr(c10d, "GroupMember", None), "WORLD", None)

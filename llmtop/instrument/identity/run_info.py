@@ -1,4 +1,4 @@
-"""What a process says about itself in Hello, apart from what never changes."""
+"""Changing parts of a process's Hello."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Facts:
         self.flops_per_token: float | None = None
         self.dtype: str | None = None
         self.seen_total_steps: int | None = None
-        """These four are seen by hooks; what the script has said itself comes first."""
+        """These four come from hooks; values given by the script take precedence."""
         self.seen_flops_per_token: float | None = None
         self.seen_dtype: str | None = None
         self.accumulation_steps: int | None = None
@@ -56,11 +56,12 @@ class Facts:
             self.changed()
 
     def steps_in_all(self) -> int | None:
-        """The length of the run: as told, else as seen."""
+        """Return the length of the run in steps: as given, else as observed."""
         return self.seen_total_steps if self.total_steps is None else self.total_steps
 
     def warmup(self) -> int:
-        """Steps to leave out: as told, else ten, but never more than a tenth of a run whose length is known.
+        """Return the warm-up steps to leave out: as given, else ten, but never more than a tenth of a run of known
+        length.
 
         Of inference none: a script may make a single request, and what its first one takes is what its user waits.
         """

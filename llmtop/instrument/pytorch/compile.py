@@ -1,7 +1,7 @@
 """torch.compile and this package: its functions are not to be traced into a compiled function.
 
 A phase in a function that torch.compile compiles would break the graph, or be an error with ``fullgraph=True``. So
-the compiler is told what to take for step(), phase() and log() when it meets them: things that do nothing.
+replacements of step(), phase() and log() are registered with the compiler: things that do nothing.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def untraced(stand_in: Callable[..., Any]) -> Callable[[Callable[..., Any]], Cal
 
 
 def keep_untraced() -> None:
-    """Tell the compiler, once it is loaded; cheap, and to be called again while it is not.
+    """Register them once the compiler is loaded; cheap, and to be called again while it is not.
 
     Until then, a script's first use of a name asks `is_compiling`.
     """

@@ -16,7 +16,7 @@ from typing import Any
 def keep_out() -> None:
     """Have torch.compile run the functions of llmtop and nvtx that are loaded now as they are.
 
-    Where a compiled function calls one of them it may still look into it, so that breaks no graph.
+    Where a compiled function calls one of them it may still be traced, so that breaks no graph.
     """
     skip = _skip()
     if skip is None:
@@ -29,7 +29,7 @@ def keep_out() -> None:
 
 
 class Paused:
-    """Offer nothing to the compiler within ``with``: for what is done once and loads or looks at a lot."""
+    """Disable the compiler within ``with``: for one-time work that loads or scans a lot."""
 
     def __enter__(self) -> None:
         eval_frame: Any = sys.modules.get("torch._C._dynamo.eval_frame")
@@ -41,7 +41,7 @@ class Paused:
 
 
 def has_compiled() -> bool:
-    """Whether compiled code may be there, which is compiled again when what it has looked into changes."""
+    """Whether compiled code may be there, which is compiled again when functions that it traced change."""
     compiler = sys.modules.get("torch._dynamo.convert_frame")
     return compiler is not None and getattr(compiler, "FRAME_COUNTER", 1) > 0
 

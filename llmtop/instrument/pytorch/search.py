@@ -15,15 +15,15 @@ import torch
 from torch import nn
 
 MAX_NODES = 10_000
-"""Of an autograd graph that are looked at."""
+"""Nodes of an autograd graph that are visited."""
 MAX_UNSEEN_CLASSES = 512
-"""Classes of modules whose instances nobody sees; more are not tried."""
+"""Most classes tried for modules hidden from the garbage collector."""
 _plain: Any = torch._C._disabled_torch_function_impl
 own_dict = object.__getattribute__
 
 
 class HeldParameter:
-    """A parameter, told by the module that holds it: keeps neither alive.
+    """A parameter identified by its module and name: keeps neither alive.
 
     torch swaps no tensor to which there is a weak reference: `Module.to` of a module with parameters of a class
     like DTensor would raise.
@@ -44,13 +44,13 @@ class HeldParameter:
 
 
 class FoundModules(NamedTuple):
-    """What a look at all objects of the process has found."""
+    """Result of a scan of all objects of the process."""
 
     roots: list[nn.Module]
     optimizers: list[Any]
 
 
-def look(*, trained: bool = True) -> FoundModules:
+def find_modules(*, trained: bool = True) -> FoundModules:
     """Modules that no other module holds and that have something to train, and all optimizers.
 
     Args:
@@ -73,7 +73,7 @@ def look(*, trained: bool = True) -> FoundModules:
 
 
 def children(parents: Iterable[nn.Module], *, trained: bool = True) -> list[nn.Module]:
-    """The modules one level below that have something to train; containers are looked through.
+    """The modules one level below that have something to train; containers are replaced by their modules.
 
     Args:
         trained: False: also modules whose parameters are all frozen.
@@ -99,7 +99,7 @@ def _is_wanted(module: nn.Module, trained: bool) -> bool:
 def watchable(modules: Iterable[nn.Module]) -> HeldParameter | None:
     """A trained parameter that can be asked for its version without running code of its class; None for none."""
     for module in modules:
-        for one in _within(module):
+        for one in _module_tree(module):
             for name, parameter in named_by(one, "_parameters"):
                 if _is_plain(parameter) and _requires_grad(parameter):
                     return HeldParameter(one, name)
@@ -125,11 +125,11 @@ def _trained_parameters(module: nn.Module) -> Iterator[Any]:
 
 
 def _parameters(module: nn.Module) -> Iterator[Any]:
-    for one in _within(module):
+    for one in _module_tree(module):
         yield from held_by(one, "_parameters")
 
 
-def _within(module: nn.Module) -> Iterator[nn.Module]:
+def _module_tree(module: nn.Module) -> Iterator[nn.Module]:
     """The module and all below it, each once."""
     waiting, seen = [module], {id(module)}
     for one in waiting:

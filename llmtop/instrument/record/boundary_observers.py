@@ -1,9 +1,9 @@
-"""Who else is told when a phase or a step begins and ends: NVTX, the GPU clock, torch's own annotations.
+"""Observers of step and phase boundaries: NVTX, the GPU clock, torch's own annotations.
 
-There is a watch only while one of them wants to know. NVTX ranges cost some microseconds a step in a real
-training, and nobody but a tool that was there when the process started can record them, so they are emitted
-only where the environment shows such a tool (nsys, ncu and everything else that NVTX loads by its own rules),
-or `LLMTOP_NVTX=1` asks for them.
+There is a watch only while one of them is active. NVTX ranges cost some microseconds a step in a real training,
+and only a tool present at the start of the process can record them, so they are emitted only where the environment
+shows such a tool (nsys, ncu and everything else that NVTX loads by its own rules), or `LLMTOP_NVTX=1` asks for
+them.
 
 Ranges lie in NVTX's default domain. A step's is named ``step``, a phase's has the phase's own name without its
 parents (nesting says those). `nvtx.annotate`, made once a name and entered again, is the one cheap form that nvtx
@@ -82,7 +82,7 @@ class Nvtx:
 
 
 class Watch:
-    """Called at every boundary while anybody wants to know; one object, whose parts come and go."""
+    """Called at every boundary while an observer is active; one object, whose parts come and go."""
 
     def __init__(self) -> None:
         self.nvtx: Nvtx | None = None
@@ -99,12 +99,12 @@ class Watch:
 
     @property
     def is_needed(self) -> bool:
-        """Whether anybody wants to be told."""
+        """Whether an observer is active."""
         wanted = self.nvtx, self.clock, self.annotate, self.arrival
         return any(one is not None for one in wanted) or bool(self._annotated)
 
     def begin(self, node: PhaseNode) -> None:
-        """Tell all who listen that a phase begins."""
+        """Notify all observers that a phase begins."""
         if node.slot == HIDDEN and not node.name:
             return
         if self.nvtx is not None:
@@ -119,7 +119,7 @@ class Watch:
             self.arrival.begins(node)
 
     def end(self, node: PhaseNode) -> None:
-        """Tell all who listen that a phase ends."""
+        """Notify all observers that a phase ends."""
         if self.clock is not None:
             self.clock.mark(node.slot, False)
         if self.arrival is not None:
@@ -127,7 +127,7 @@ class Watch:
         self._close(node)
 
     def give_up(self, node: PhaseNode) -> None:
-        """Tell all who listen that an open phase ends and is not counted."""
+        """Notify all observers that an open phase ends and is not counted."""
         if self.clock is not None:
             self.clock.unmark(node.slot)
         self._close(node)
@@ -138,7 +138,7 @@ class Watch:
             self.clock.move(slot, target)
 
     def begin_step(self) -> None:
-        """Tell all who listen that a step begins."""
+        """Notify all observers that a step begins."""
         if self.nvtx is not None and self.step_is_hooked:
             self._step_range = self.nvtx.start(STEP_RANGE)
             if self.clock is not None:
@@ -147,7 +147,7 @@ class Watch:
             self.begin(self._step)
 
     def end_step(self) -> None:
-        """Tell all who listen that a step ends."""
+        """Notify all observers that a step ends."""
         if self._step_range is not None and self.nvtx is not None:
             if self.clock is not None:
                 self.clock.mark(STEP, False)

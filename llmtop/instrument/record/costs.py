@@ -1,9 +1,9 @@
-"""What llmtop's own calls cost here, measured in the training thread between steps now and then.
+"""Measures the cost of llmtop's own calls in the training thread, at intervals between steps.
 
 In a loop of its own a phase costs half a microsecond, between the matrix products of a real step five times that:
 the interpreter's code and data are out of the caches by then. So the calls are timed where they are cold: right
 after a step, and with the caches emptied before. What is timed are the recorder's own methods on a phase that is
-not reported; nothing of it is in any step, and nothing that watches phases hears of it.
+not reported; nothing of it is in any step, and no observer of phases sees it.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Costs:
         self._ended = Phase("")
 
     @property
-    def known(self) -> bool:
+    def has_samples(self) -> bool:
         """Whether there is a sample."""
         return bool(self._step)
 

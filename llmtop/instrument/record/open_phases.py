@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 class OpenPhases:
     """The phases that are open in the training thread, and what the step has so far. Base of the recorder.
 
-    What cannot be told (phases that overlap, or are open when a step begins or ends) is given up here.
+    What cannot be timed (phases that overlap, or are open when a step begins or ends) is discarded here.
     """
 
-    # No attribute of these is looked up by name in the hot path: a slot is a fixed offset.
+    # Attributes in slots are at fixed offsets: the hot path does no lookup by name.
     __slots__ = ("cells", "cut", "left_out", "node", "paths", "root", "watch", "zeros")
 
     def clear(self) -> None:
@@ -34,7 +34,7 @@ class OpenPhases:
         self.cut: list[str] = []
         """Phases of the script's that were counted up to the end of a step, and have not ended since."""
         self.watch: BoundaryObserver | None = None
-        """Who else is told of boundaries, if anybody is."""
+        """Observers of boundaries; None without one."""
         self.left_out: dict[str, int] = {}
         """Why something is not in the numbers -> how often."""
 
@@ -76,7 +76,7 @@ class OpenPhases:
             if name in self.cut:
                 self.cut.remove(name)
             return False  # given up before
-        # Two phases overlap without one enclosing the other: neither's time can be told from the other's.
+        # Two phases overlap without one enclosing the other: their times cannot be separated.
         self.count_left_out("overlapping phases")
         self.close_down_to(node.parent)
         for lost in (node, *node.subtree()):

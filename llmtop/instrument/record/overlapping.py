@@ -1,7 +1,7 @@
 """Steps that may overlap: requests of an inference server, or steps under a running asyncio loop.
 
-Each step is told by the thread and the asyncio task that opened it, and a phase counts for the step of its own
-thread and task. That costs some ten microseconds a step, so plain training loops do not come here.
+Each step is identified by the thread and the asyncio task that opened it, and a phase counts for the step of its
+own thread and task. That costs some ten microseconds a step, so plain training loops do not come here.
 """
 
 from __future__ import annotations
@@ -63,10 +63,16 @@ class Track:
         self.times: dict[str, list[int]] = {}
 
     def add(self, path: str, ns: int, begun: int) -> None:
-        """Count one finished phase; those over the limit together, under a path that is never reported."""
+        """Count one finished phase.
+
+        Args:
+            path: "forward/attention". New paths beyond `MAX_PATHS` share the path "", which is never reported.
+            ns: duration.
+            begun: `perf_counter_ns` at its begin. Between steps the earliest one is where the next step may begin.
+        """
         cell = self.times.get(path)
         if cell is None:
-            # One more than there may be in all: the rest is then said to be left out.
+            # One more than there may be in all: the rest is then reported as left out.
             path = path if len(self.times) <= MAX_PATHS else ""
             cell = self.times.setdefault(path, [0, 0])
         cell[0] += ns

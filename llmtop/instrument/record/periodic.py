@@ -30,12 +30,12 @@ POLL_EVENTS_AFTER = 4
 COSTS_AFTER = 3
 """The first steps are no usual ones."""
 SEARCHES = 3
-"""How often it is looked for what is trained together with other ranks. Where no hook knows the modules, one look
-at all objects of the process takes some 0.1 s."""
+"""Interval between searches for modules trained together with other ranks. Where no hook knows the modules, one
+scan of all objects of the process takes some 0.1 s."""
 
 
 class PeriodicTasks:
-    """Called by the recorder after some steps; says after how many it wants to be called again."""
+    """Called by the recorder after some steps; returns after how many it is called again."""
 
     def __init__(self, recorder: State, listen_to_store: Callable[[Facts], None]) -> None:
         """Prepare.
@@ -57,7 +57,7 @@ class PeriodicTasks:
         self._knows_group = False
         self._searches = 0
         self._searched: tuple[int, ...] = ()
-        """id() of the modules among which it was looked for last."""
+        """id() of the modules of the last search."""
         self._is_sampling = False
 
     def __call__(self, index: int, now: int) -> int:
@@ -93,7 +93,7 @@ class PeriodicTasks:
         return wait if clock is None else min(wait, self._time_steps(clock))
 
     def _sample(self, arrivals: Sampler, index: int) -> int:
-        """End or begin a sample of when this rank reaches the collectives; returns when to look again."""
+        """End or begin a sample of when this rank reaches the collectives; returns when to check again."""
         if self._is_sampling:
             self._is_sampling = False
             self._recorder.sample_next_step(False)
@@ -116,7 +116,7 @@ class PeriodicTasks:
         self._since_timed += steps
 
     def _time_steps(self, clock: GpuClock) -> int:
-        """Read events, and have the next step timed if it is its turn; returns when to look again."""
+        """Read events, and have the next step timed if it is its turn; returns when to check again."""
         clock.read()
         rest = clock.steps_between(self._step_ns) - self._since_timed
         if rest <= 1 and clock.is_full:
@@ -170,7 +170,7 @@ class PeriodicTasks:
 
         if not roots:
             self._searches += 1
-            roots = search.look().roots
+            roots = search.find_modules().roots
         numbers = tuple(map(id, roots))
         if numbers == self._searched:
             return
@@ -189,5 +189,5 @@ class PeriodicTasks:
         recorder.facts.gpu_uuid = gpu_events.uuid(cuda)
         recorder.facts.changed()
         recorder.gpu_metrics = GpuMetrics(cuda)
-        if recorder.tracks is None:  # steps that overlap share the stream: their GPU times cannot be told apart
+        if recorder.tracks is None:  # steps that overlap share the stream: their GPU times cannot be separated
             recorder.clock = GpuClock(gpu_events.CudaEvents(cuda))

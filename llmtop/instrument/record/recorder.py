@@ -67,9 +67,14 @@ class Recorder(State):
         kind: Kind = "step",
         index: int | None = None,
     ) -> Step:
-        """Begin a step in the calling thread; set `tokens` and `samples` on the answer while it is open.
+        """Begin a step in the calling thread; a step that is still open goes on, and this call is ignored.
 
-        A step that is still open goes on, and this one is ignored.
+        Args:
+            tokens: processed in this step by this process; None: not known. May be set on the result while it is
+                open.
+            samples: sequences or images in this step; likewise.
+            kind: "step" of a training, or "request" of a server, which is counted apart.
+            index: the script's number of the step; None: the number after the last one.
         """
         step = Step(tokens, samples, kind, index)
         step.__enter__()
@@ -129,7 +134,13 @@ class Recorder(State):
             self.node.begun = max(begun, self.previous)
 
     def add_phase(self, name: str, begun: int, ns: int) -> None:
-        """Count a phase that has ended and was not known for one; it began at `begun` and took `ns`."""
+        """Count a phase after its end, for calls that turn out to be one only then.
+
+        Args:
+            name: one level below the phase that is open now.
+            begun: `perf_counter_ns` at its begin.
+            ns: duration. Nothing is counted in a thread other than that of the steps.
+        """
         if self.tracks is None and get_ident() == self.thread:
             node = self.node.children.get(name) or self.new_node(self.node, name)
             self.cells[node.slot] += ns
@@ -141,14 +152,15 @@ class Recorder(State):
         """Recording a step has failed: it is not counted, and the next one begins anew."""
         if self.open_step is step:
             self.open_step = None
-        with suppress(Exception):  # what is told of the phases that are open may be what has failed
+        with suppress(Exception):  # reporting the open phases may be what has failed
             self.close_down_to(self.root)
         self.node = self.root
         self.cells = [0] * len(self.zeros)
         self.pending = NEVER
 
     def __reduce__(self) -> tuple[Callable[[], Recorder], tuple[()]]:
-        """Whoever pickles or copies something that leads here gets the recorder of the process that unpickles."""
+        """Pickling or copying an object that refers to the recorder gives the recorder of the process that
+        unpickles."""
         return get, ()
 
     def forget_step(self) -> None:
@@ -225,6 +237,14 @@ class Step:
         kind: Kind = "step",
         index: int | None = None,
     ) -> None:
+        """Prepare; the step begins with `__enter__`.
+
+        Args:
+            tokens: processed in this step by this process; None: not known.
+            samples: sequences or images in this step; likewise.
+            kind: "step" of a training, or "request" of a server.
+            index: the script's number of the step; None: the number after the last one.
+        """
         self.tokens = tokens
         self.samples = samples
         self.kind = kind
@@ -238,8 +258,8 @@ class Step:
             if get_ident() != r.thread:
                 r.enter_step_elsewhere(self)
                 return self
-            # A step within a step, an integration's around the script's own: the outer counts. Not one that nobody
-            # holds any more, which a signal's handler has torn out of its `with`.
+            # A step within a step, an integration's around the script's own: the outer counts. Not one without a
+            # reference, which a signal handler has torn out of its `with`.
             if r.open_step is not None:
                 if sys.getrefcount(r.open_step) > _HELD_BY_US:
                     return self
@@ -356,7 +376,7 @@ def phase_of(name: str) -> Phase:
     return made
 
 
-# A forked child (a DataLoader worker) shares the parent's memory but must not speak for it. A module that the
+# A forked child (a DataLoader worker) shares the parent's memory but must not publish for it. A module that the
 # parent's server thread was importing at the fork has nothing to forget yet.
 def _after_fork() -> None:
     server = _recorder.server

@@ -1,7 +1,7 @@
-"""What a recorder knows of its parts: as little as it uses of them.
+"""Protocols of a recorder's parts: no more than the recorder uses.
 
-The parts know the recorder (a server reads it, a pause takes its hook), so the recorder must not know them: it
-sees these protocols, and is given the parts by whoever makes them.
+The parts know the recorder (a server reads it, a pause takes its hook), so the recorder must not import them: it
+has these protocols, and gets the parts from their makers.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class OpenStep(Protocol):
 
 
 class BoundaryObserver(Protocol):
-    """Told when phases and steps begin and end, in the training thread."""
+    """Notified when phases and steps begin and end, in the training thread."""
 
     def begin(self, node: PhaseNode) -> None:
         """Called when a phase begins."""
@@ -57,7 +57,7 @@ class BoundaryObserver(Protocol):
 
 
 class PhaseObserver(Protocol):
-    """Told of phases alone."""
+    """Notified of phases alone."""
 
     def begins(self, node: PhaseNode) -> None:
         """Called when a phase, or the step, begins."""
@@ -73,7 +73,7 @@ class MeasuredCosts(Protocol):
     """Of processor time between steps so far, in all."""
 
     @property
-    def known(self) -> bool:
+    def has_samples(self) -> bool:
         """Whether anything has been measured yet."""
 
     def step_ns(self) -> float:
@@ -83,11 +83,17 @@ class MeasuredCosts(Protocol):
         """Of one entry of a phase."""
 
     def sample(self, recorder: Any, now: int, ending_ns: int) -> None:
-        """Measure again, if it is time to; `recorder` is the state that holds this."""
+        """Measure again if it is due; called between steps in the training thread.
+
+        Args:
+            recorder: the state that holds this; it is left as it was.
+            now: `perf_counter_ns`, which the caller has read anyway.
+            ending_ns: how long the end of the last step took in llmtop's own code.
+        """
 
 
 class Overlapping(Protocol):
-    """Steps and phases that are told by their thread and task; each call is of whoever makes it."""
+    """Steps and phases identified by thread and task; each call belongs to the calling thread and task."""
 
     thread: int | None
     """That of the first step; None before."""
@@ -118,7 +124,7 @@ class PublishingServer(Protocol):
         """Start the thread, and wait a moment until it listens."""
 
     def wake(self) -> None:
-        """Have the thread look for something to send; from any thread, never blocks."""
+        """Wake the thread to send what is new; from any thread, never blocks."""
 
     def stop(self) -> None:
         """Send what is left, and wait a moment for the thread to end."""

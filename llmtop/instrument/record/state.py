@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 NEVER = 1 << 62
 """Later than any stamp."""
 NO_THREAD = 0
-"""Owner when every call has to be looked at: concurrent, or off."""
+"""Owner when every call needs a check: concurrent, or off."""
 
 
 # What each step reads (`waiting`, `periodic_in`, `boundary_hook`, `op_ranges`) stays in the recorder itself: in a
@@ -49,7 +49,7 @@ class Factories:
         self.start: Callable[[State, Watch], None] | None = None
         """What attach() starts."""
         self.overlap: Callable[[State, Nvtx | None], Overlapping] | None = None
-        """Makes what tells overlapping steps apart."""
+        """Makes the object that separates overlapping steps."""
 
 
 class HookCallbacks:
@@ -146,11 +146,11 @@ class State(OpenPhases):
         self.boundary_hook: Callable[[int], None] | None = None
         """Called in the training thread right after a step ended, with its index."""
         self.blind: dict[str, str] = {}
-        """What cannot be seen of this script -> why; said to the monitor until it can."""
+        """What cannot be observed of this script -> why; sent to the monitor until it can."""
         self._reset_requests()
         self._watch = Watch()
         self.go_concurrent_next = False
-        """Tasks overlapped in the open step, so that from the next on each call is told by its task."""
+        """Tasks overlapped in the open step, so that from the next one on each call is assigned by its task."""
         self.periodic_in = 1
         self.run_periodic: Callable[[int, int], int] | None = None
         """Called every `periodic_in` steps with (index, now); returns after how many steps again."""
@@ -289,7 +289,7 @@ class State(OpenPhases):
         self.pending = NEVER
 
     def go_concurrent(self) -> None:
-        """From now on steps may overlap: every call is told by its thread and task. For good."""
+        """From now on steps may overlap: every call is assigned by its thread and task. For good."""
         self.go_concurrent_next = False
         if self.tracks is not None or self.off:
             return

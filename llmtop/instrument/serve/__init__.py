@@ -1,1 +1,1 @@
-"""The socket of a training: who may ask, what is said."""
+"""The socket of a training: permissions, requests and messages."""

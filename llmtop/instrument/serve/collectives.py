@@ -1,4 +1,4 @@
-"""How far this process is in the collectives of its process groups, told once its steps do not go on.
+"""Collective counters of this process's process groups, sent once no step ends for a while.
 
 torch's flight recorder counts them in the process, always and for every backend that it knows. To read its counts
 takes some µs from any thread, also while a collective hangs; its entries, which name the operation, are read only
@@ -50,16 +50,17 @@ class _Dump(msgspec.Struct):
 _decoder = msgspec.json.Decoder(_Dump)
 
 
-class Watched:
-    """What one monitor is told. An hour of waiting is one message."""
+class CollectiveWatch:
+    """State of one monitor. An hour of waiting is one message."""
 
     def __init__(self) -> None:
         self._looked_at = 0.0
         self._seen: _Counts = {}
-        self._told: list[wire.CollectiveCount] = []
+        self._reported: list[wire.CollectiveCount] = []
 
-    def news(self, recorder: State) -> wire.Collectives | None:
-        """What the monitor is to be told now: counts that stand still while no step ends, or that they do not."""
+    def pending_message(self, recorder: State) -> wire.Collectives | None:
+        """Return the message to send now: counters that do not change while no step ends, or the end of that
+        state."""
         now = time.monotonic()
         if now - self._looked_at < COUNTS_LOOK_S:
             return None
@@ -67,10 +68,10 @@ class Watched:
         seen, self._seen = self._seen, _counts() if is_quiet(recorder) else {}
         # Work that is no step, a validation, has collectives too: their numbers grow.
         stuck = self._seen if self._seen == seen else {}
-        if bool(stuck) == bool(self._told):
+        if bool(stuck) == bool(self._reported):
             return None
-        self._told = [_told(source, group, *counts) for (source, group), counts in stuck.items()]
-        return wire.Collectives(counts=self._told)
+        self._reported = [_collective_count(source, group, *counts) for (source, group), counts in stuck.items()]
+        return wire.Collectives(counts=self._reported)
 
 
 _Counts = dict[tuple[str, str], tuple[int, int | None]]
@@ -89,7 +90,7 @@ def _counts() -> _Counts:
 
 
 def is_quiet(recorder: State) -> bool:
-    """Whether no step has ended for so long that it is worth a look; never before the first."""
+    """Return True if no step has ended for so long that collectives are checked; never before the first step."""
     ring = recorder.ring
     count = ring.count
     if not count:
@@ -99,7 +100,7 @@ def is_quiet(recorder: State) -> bool:
     return bool(time.perf_counter_ns() - rows[-1][1] - rows[-1][2] > 1e9 * quiet_seconds(usual / 1e9))
 
 
-def _told(source: str, group: str, enqueued: int, completed: int | None) -> wire.CollectiveCount:
+def _collective_count(source: str, group: str, enqueued: int, completed: int | None) -> wire.CollectiveCount:
     """With the group's name, and what the operation of the last number is."""
     # Who waits nowhere, as the rank that the others wait for, has no operation under way to name the group by.
     mine = _entries(source, group, only_active=True) or _entries(source, group, only_active=False)

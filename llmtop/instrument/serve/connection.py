@@ -8,7 +8,7 @@ import time
 
 from llmtop.instrument.guest.descriptors import Channel
 from llmtop.instrument.serve import limits
-from llmtop.instrument.serve.collectives import Watched
+from llmtop.instrument.serve.collectives import CollectiveWatch
 from llmtop.protocol import wire
 
 _CHUNK = 1 << 16
@@ -27,10 +27,10 @@ class Monitor:
         "collectives",
         "cursor",
         "facts_version",
-        "gone",
         "gpu_cursor",
         "history_until",
         "hold_s",
+        "is_closed",
         "lively_at",
         "lively_ns",
         "lost",
@@ -50,7 +50,7 @@ class Monitor:
         self._intake = limits.Intake()
         self._buffer = b""
         self.subscribed = False
-        self.gone = False
+        self.is_closed = False
         """Whether the connection has ended; read by other threads too."""
         self.since = time.monotonic()
         self.cursor = 0
@@ -58,13 +58,13 @@ class Monitor:
         self.history_until = 0
         """Steps below this number had finished when it subscribed."""
         self.hold_s = 0.0
-        """How long what is new may wait for what comes after it, in seconds, as the monitor says."""
+        """Seconds for which a message may be held back to be sent with the next ones, as the monitor asks."""
         self.lost = 0
         self.lively_at = float("-inf")
-        """When it was last looked whether it is to be told of a sign of life; monotonic seconds."""
+        """Monotonic seconds of the last check for a sign of life to send."""
         self.lively_ns = 0
-        """The last sign of life that it was told of, as perf_counter."""
-        self.collectives = Watched()
+        """`perf_counter_ns` of the last sign of life sent to it."""
+        self.collectives = CollectiveWatch()
         self.facts_version = -1
         self.gpu_cursor = 0
         self.arrivals_cursor = 0
@@ -76,10 +76,10 @@ class Monitor:
         self.outside_number = 0
         """Of the last `wire.Outside` that it was sent."""
         self.stalled_at = ""
-        """Where the training stands still, as it was told."""
+        """Where the training waits for a person, as last sent."""
 
     @property
-    def behind(self) -> bool:
+    def has_unsent(self) -> bool:
         """Whether it has not yet taken what it was sent."""
         return bool(self._buffer)
 
@@ -120,7 +120,7 @@ class Monitor:
         return bodies
 
     def has_hung_up(self) -> bool:
-        """Whether the other end was closed before anything was said, as the rest of a flood of connections is."""
+        """Whether the other end closed before it sent anything, as in a flood of connections."""
         try:
             return not self.channel.recv(1, socket.MSG_PEEK)
         except BlockingIOError:

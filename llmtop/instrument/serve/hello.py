@@ -1,4 +1,4 @@
-"""The message in which a process says who it is."""
+"""The message by which a process identifies itself."""
 
 from __future__ import annotations
 
@@ -28,7 +28,14 @@ class CaptureControl(Protocol):
         send: Callable[[wire.CaptureState], None],
         asker: Any = None,
     ) -> None:
-        """Begin or cancel a capture."""
+        """Begin or cancel a capture; called in the server thread, returns at once.
+
+        Args:
+            request: what to record and where to write it, or the id of a capture to cancel.
+            recorder: whose steps are counted.
+            send: reports each state to the monitors, from any thread of the training.
+            asker: connection of the monitor; None: no one can disconnect.
+        """
 
 
 class PauseControl(Protocol):
@@ -41,7 +48,14 @@ class PauseControl(Protocol):
         send: Callable[[wire.PauseState], None],
         asker: Any,
     ) -> None:
-        """Pause the training, or resume it."""
+        """Pause the training at a step boundary, or resume it; called in the server thread, returns at once.
+
+        Args:
+            request: which step to pause after and for how long at most, or the id of a pause to end.
+            recorder: whose step boundary is the place.
+            send: reports each state to the monitors, from any thread of the training.
+            asker: connection of the monitor; the training resumes when it closes.
+        """
 
 
 class OperatorControl(Protocol):
@@ -53,7 +67,14 @@ class OperatorControl(Protocol):
     def handle(
         self, request: wire.OpRanges, recorder: Any, send: Callable[[wire.OpRangesState], None], asker: Any
     ) -> None:
-        """Check, begin or end the ranges."""
+        """Check, begin or end the ranges; called in the server thread, returns at once.
+
+        Args:
+            request: whether to check, begin or end, and for how many seconds at most.
+            recorder: at whose step boundaries the ranges begin and end.
+            send: reports each state to the monitors, from any thread of the training.
+            asker: connection of the monitor; the ranges end when it closes.
+        """
 
 
 class Controls:
@@ -76,7 +97,7 @@ class Controls:
 
 
 def hello(recorder: State, controls: Controls) -> wire.Hello:
-    """All that this process says about itself now."""
+    """Return the current description of this process."""
     facts = recorder.facts
     return wire.Hello(
         version=__version__,

@@ -1,8 +1,8 @@
-"""How much one monitor, and all of them together, may ask of a training.
+"""Limits on the requests of one monitor and of all of them together.
 
-Whoever may connect belongs to the same user, and still may be broken: stuck in a loop, stopped, of another
+A connected process belongs to the same user, and still may be broken: stuck in a loop, stopped, of another
 version. What it sends is bounded a frame, a second and in all; what it does not read is bounded; and the processor
-time that all requests together take is a share of the run. With nobody there none of this costs anything.
+time that all requests together take is a share of the run. Without a monitor none of this costs anything.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ MAX_UNREAD = 1 << 18
 """Bytes of answers that a monitor may leave unread beside one message with steps."""
 CAPTURES_PER_S = 1.0
 CAPTURES_AT_ONCE = 10
-"""A request costs a look at all objects of the process, even if it is refused then."""
+"""A request scans all objects of the process, even if it is refused then."""
 STACKS_PER_S = 2.0
 STACKS_AT_ONCE = 10
-"""A look takes 10 µs a thread; a screen that shows stacks looks once a second."""
+"""A sample takes 10 µs per thread; a screen that shows stacks samples once per second."""
 ACCEPTED_AT_ONCE = 8
 """Connections taken before other work has its turn."""
 
 LOOK_EVERY_S = 0.016
-"""Requests that come within this time of each other are looked at together."""
+"""Requests that arrive within this time of each other are handled together."""
 _SHARE = 0.01
 _SAVED_S = 0.1
 _LONGEST_REST_S = 1.0
@@ -57,7 +57,7 @@ class TooMuch(UnusableInput):
 
 
 def check(message: wire.FromMonitor) -> None:
-    """Look at the length of what a request brings along; it comes back with each answer.
+    """Check the lengths of a request's texts, which are repeated in each reply.
 
     Raises:
         TooMuch: something in it is too long.
@@ -72,6 +72,13 @@ class Allowance:
     """So many a second, and no more saved up than `at_once`."""
 
     def __init__(self, per_s: float, at_once: float, clock: Clock = time.monotonic) -> None:
+        """Begin with a full bucket (token bucket).
+
+        Args:
+            per_s: how much is earned per second.
+            at_once: size of the bucket.
+            clock: monotonic seconds; another one for tests.
+        """
         self._per_s = per_s
         self._at_once = at_once
         self._clock = clock
@@ -109,9 +116,9 @@ class Intake:
 
 
 class Pace:
-    """When requests may be looked at again, so that those of all monitors together take 1 % of the time.
+    """Paces requests so that those of all monitors together take 1 % of the time.
 
-    A tenth of a second of processor time is saved up: what a few monitors ask on connecting is done at once.
+    A tenth of a second of processor time is saved up: the first requests of a few monitors are handled at once.
     """
 
     def __init__(self, clock: Clock = time.monotonic) -> None:
@@ -122,11 +129,11 @@ class Pace:
         self._began = 0
 
     def begin(self) -> None:
-        """Called before the requests of a turn are looked at."""
+        """Called before the requests of a turn are handled."""
         self._began = time.thread_time_ns()
 
     def end(self) -> None:
-        """Called when requests have been looked at: from the CPU time of that follows when to look again."""
+        """Called after requests were handled: their CPU time determines the next turn."""
         now = self._clock()
         earned = (now - self._counted_at) * _SHARE
         self._saved = min(_SAVED_S, self._saved + earned) - (time.thread_time_ns() - self._began) / 1e9
@@ -135,7 +142,7 @@ class Pace:
         self._not_before = now + max(LOOK_EVERY_S, owed)
 
     def rest(self) -> float:
-        """Seconds until requests are looked at again; 0 when they may be now."""
+        """Return the seconds until requests are handled again; 0: now."""
         return max(0.0, self._not_before - self._clock())
 
 
@@ -164,7 +171,12 @@ class PauseBudget:
         return f"it has been paused for {100 * self._share:g} % of its time, which is as long as it may be: {wait}"
 
     def spend(self, seconds: float) -> None:
-        """Note that the training was paused for `seconds`."""
+        """Charge a pause of the training to the budget.
+
+        Args:
+            seconds: how long it lasted; at least `SHORTEST_PAUSE_S` is charged. The second pause of a pair, start
+                and stop of one tool, is always allowed.
+        """
         now = self._earn()
         self._left -= max(seconds, SHORTEST_PAUSE_S)
         self._pair_until = 0.0 if self._is_second else now + PAIR_WITHIN_S

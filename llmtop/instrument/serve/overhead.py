@@ -20,7 +20,7 @@ EVERY_S = 2.0
 HOOKED = 2.0
 """A phase that hooks open and close costs so many times the phase itself, with the hook and what it asks."""
 _STEPS = 64
-"""The last so many tell how many phases a step has."""
+"""Steps over which the number of phases is averaged."""
 
 
 class OverheadEstimate:
@@ -35,12 +35,12 @@ class OverheadEstimate:
         """Grows with every estimate."""
         self.step_ns = 0
 
-    def look(self) -> None:
+    def update(self) -> None:
         """Estimate anew, if it is time to and something is known."""
         recorder, costs = self._recorder, self._recorder.costs
         now = time.monotonic()
         count = recorder.ring.count
-        if now - self._at_s < EVERY_S or costs is None or not costs.known or count == self._count:
+        if now - self._at_s < EVERY_S or costs is None or not costs.has_samples or count == self._count:
             return
         measured_ns = time.thread_time_ns() + costs.periodic_ns
         if recorder.clock is not None:

@@ -1,4 +1,4 @@
-"""What a monitor has not been told yet: who the training is, steps, metrics, GPU times, memory, signs of life."""
+"""Sends each monitor what it does not have yet: identity, steps, metrics, GPU times, memory, signs of life."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Publisher:
         """Prepare; nothing is read or sent yet.
 
         Args:
-            recorder: what is told of.
+            recorder: whose data is sent.
             controls: what a monitor can control here.
             write: sends bytes to a monitor, or drops it.
         """
@@ -69,7 +69,7 @@ class Publisher:
         )
 
     def greet_again(self, monitor: Monitor) -> None:
-        """Say who the training is, if that has changed since this monitor was told."""
+        """Send the training's identity if it has changed since the last time."""
         if self._has_facts(monitor):
             self.greet(monitor)
 
@@ -161,34 +161,34 @@ class Publisher:
         return following, self.encoded(wire.Arrivals(arrivals=told, group=group, clock=clock_name()))
 
     def send_sign_of_life(self, monitor: Monitor) -> None:
-        """Tell that the training works, if it does and no step has ended for a while."""
-        if monitor.ready and (alive := signs_of_life.news(monitor, self._recorder)) is not None:
+        """Send a sign of life if the training works and no step has ended for a while."""
+        if monitor.ready and (alive := signs_of_life.pending_message(monitor, self._recorder)) is not None:
             self._write(monitor, wire.encode(alive))
 
     def send_collectives(self, monitor: Monitor) -> None:
-        """Tell how far the training is in its collectives, if it does not go on."""
-        if monitor.ready and (counts := monitor.collectives.news(self._recorder)) is not None:
+        """Send the collective counters if no step ends."""
+        if monitor.ready and (counts := monitor.collectives.pending_message(self._recorder)) is not None:
             self._write(monitor, self.encoded(counts))
 
     def send_overhead(self, monitor: Monitor) -> None:
-        """Tell what llmtop costs a step, when that was estimated anew."""
+        """Send the overhead per step after each new estimate."""
         if not monitor.ready:
             return
         overhead = self._overhead
-        overhead.look()
+        overhead.update()
         if monitor.overhead_version != overhead.version:
             monitor.overhead_version = overhead.version
             self._write(monitor, self.encoded(wire.Overhead(step_ns=overhead.step_ns)))
 
-    def look(self, monitors: Iterable[Monitor]) -> None:
-        """Look at the training thread if it is time and somebody is there to be told."""
+    def sample_stack(self, monitors: Iterable[Monitor]) -> None:
+        """Sample the training thread if it is due and a monitor is subscribed."""
         if any(monitor.subscribed for monitor in monitors):
-            self.stack_sampler.look()
+            self.stack_sampler.sample()
         else:
             self.stack_sampler.forget()
 
     def send_stack_samples(self, monitor: Monitor) -> None:
-        """Tell what the training does in no phase, and that it stands still or goes on."""
+        """Send the untimed work of the training, and that it waits for a person or continues."""
         sampler = self.stack_sampler
         if monitor.ready and monitor.stalled_at != sampler.waits_for:
             monitor.stalled_at = sampler.waits_for

@@ -1,8 +1,8 @@
-"""The thread that speaks with monitors. With nobody there it sleeps in one system call, for good.
+"""The thread that serves monitors. Without a monitor it sleeps in one system call.
 
-While somebody is, the training thread wakes it at the end of a step through a pair of sockets, at most once every
-`HOLD_S`; shorter steps go together. No socket blocks. A monitor that reads too slowly is sent nothing more until
-it has taken what lies in its buffer, and what the ring has lost by then is counted as lost.
+With one, the training thread wakes it at the end of a step through a pair of sockets, at most once every `HOLD_S`;
+shorter steps go together. No socket blocks. A monitor that reads too slowly is sent nothing more until it has
+taken what lies in its buffer, and what the ring has lost by then is counted as lost.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ if TYPE_CHECKING:
 
 HOLD_S = 0.016
 """Steps that finish within this time of a message go into one; within 20 ms a step is to be out, unless all
-monitors have said that they can wait."""
+monitors accept a delay."""
 MOST_HOLD_S = 0.5
-"""At most, however long a monitor can wait: with the second in which it reads, a step is heard of within two."""
+"""At most, however long a monitor can wait: with the second in which it reads, a step is shown within two."""
 MOST_HELD = SIZE // 8
 """Where so many steps came within one hold it is the shortest again: the ring is to lose none."""
 MAX_MONITORS = 32
@@ -90,7 +90,7 @@ class Server:
         self._begun.acquire()
         self._listener: Channel | None = None
         self._knock: Channel | None = None
-        """What the training sends to, and `_knocked` hears."""
+        """Socket that the training thread writes to and `_knocked` reads."""
         self._knocked: Channel | None = None
         self._poll = descriptors.Poll()
         self._knocks = descriptors.Poll()
@@ -113,7 +113,7 @@ class Server:
         threads.wait_until(lambda: not self._begun.locked(), _LISTEN_WAIT_S)
 
     def wake(self) -> None:
-        """Have the thread look for something to send; from any thread, never blocks."""
+        """Wake the thread to send what is new; from any thread, never blocks."""
         try:
             if self._knock is not None:
                 self._knock.send(b"!")
@@ -122,7 +122,7 @@ class Server:
                 raise
 
     def send_state(self, state: wire.CaptureState | wire.PauseState | wire.OpRangesState) -> None:
-        """Tell all monitors how what one asked for goes; from any thread."""
+        """Send the state of a request to all monitors; from any thread."""
         self._states.append(state)
         self.wake()
 
@@ -150,7 +150,7 @@ class Server:
         ]
 
     def _forget_lost(self) -> None:
-        """Have Python close none of the numbers that are somebody else's by now."""
+        """Keep Python from closing descriptors that are the script's by now."""
         for channel in self._channels():
             if not channel.is_ours:
                 channel.close()
@@ -221,7 +221,7 @@ class Server:
         """Send the rest; a monitor that takes none of it for a moment holds up no exit."""
         self._turn(0)  # a monitor that has just subscribed
         self._send_all()
-        while any(monitor.behind for monitor in self._monitors.values()):
+        while any(monitor.has_unsent for monitor in self._monitors.values()):
             if not any(events & select.POLLOUT for _, events in self._poll.poll(_EXIT_PATIENCE_S)):
                 return
             self._turn(0)
@@ -244,7 +244,7 @@ class Server:
                 self._accept_some(listener)
             elif descriptor in self._monitors:
                 self._serve(self._monitors[descriptor], events)
-        self._publisher.look(self._monitors.values())
+        self._publisher.sample_stack(self._monitors.values())
         now = time.monotonic()
         if now - self._sent_at >= self._hold_s() or self._states or self._stacks:
             self._send_all()
@@ -304,7 +304,7 @@ class Server:
             return
         oldest = next((known for known in self._monitors.values() if not known.subscribed), monitor)
         if len(self._monitors) >= MAX_MONITORS and monitor.since - oldest.since > _MAKES_ROOM_AFTER_S:
-            self._drop(oldest)  # which has not said what it wants
+            self._drop(oldest)  # which has not subscribed yet
         if len(self._monitors) >= MAX_MONITORS:
             self._refuse(monitor, f"{MAX_MONITORS} monitors are connected already; close one")
         else:
@@ -386,7 +386,7 @@ class Server:
             self.send_state(wire.PauseState(id=message.id, state="failed", detail=f"cannot pause: {error}"))
 
     def _mark_operators(self, monitor: Monitor, message: wire.OpRanges) -> None:
-        """A request costs a look at all objects of the process, as one for a capture does."""
+        """The request scans all objects of the process, as one for a capture does."""
         refusal = ""
         if message.want == "ready" and not self._captures_allowed.take():
             refusal = "captures are asked for too often: wait a few seconds"
@@ -399,12 +399,12 @@ class Server:
             self.send_state(wire.OpRangesState(id=message.id, state="failed", detail=refusal))
 
     def _sample_stacks(self, monitor: Monitor, message: wire.SampleStacks | wire.StopSampling) -> None:
-        def tell(answer: wire.SampledStacks) -> None:
+        def send_samples(answer: wire.SampledStacks) -> None:
             self._stacks.append((monitor, answer))
             self.wake()
 
         if isinstance(message, wire.SampleStacks) and not self._stacks_allowed.take():
-            tell(
+            send_samples(
                 wire.SampledStacks(id=message.id, refused="its stacks are asked for too often: wait a few seconds")
             )
             return
@@ -412,9 +412,9 @@ class Server:
             # Imported when a monitor first asks for stacks.
             from llmtop.instrument.serve.stacks import own_stacks
 
-            own_stacks.handle(message, tell, lambda: monitor.gone or self._stopping)
+            own_stacks.handle(message, send_samples, lambda: monitor.is_closed or self._stopping)
         except ImportError as error:
-            tell(wire.SampledStacks(id=message.id, refused=f"it cannot look: {error}"))
+            send_samples(wire.SampledStacks(id=message.id, refused=f"it cannot look: {error}"))
 
     # --- sending -------------------------------------------------------------------------------------------------
 
@@ -432,7 +432,7 @@ class Server:
         states = b"".join(self._publisher.encoded(self._states.popleft()) for _ in range(len(self._states)))
         for _ in range(len(self._stacks)):
             asked, answer = self._stacks.popleft()
-            if not asked.gone:
+            if not asked.is_closed:
                 self._write(asked, self._publisher.encoded(answer))
         for monitor in list(self._monitors.values()):
             if not monitor.subscribed:
@@ -453,14 +453,14 @@ class Server:
         self._publisher.end_round()
 
     def _write(self, monitor: Monitor, data: bytes) -> None:
-        was_behind = monitor.behind
+        had_unsent = monitor.has_unsent
         try:
             monitor.write(data)
         except OSError:
             self._drop(monitor)
             return
-        if monitor.behind != was_behind:
-            self._poll.register(monitor.channel, select.POLLIN | (select.POLLOUT if monitor.behind else 0))
+        if monitor.has_unsent != had_unsent:
+            self._poll.register(monitor.channel, select.POLLIN | (select.POLLOUT if monitor.has_unsent else 0))
 
     def _refuse(self, monitor: Monitor, reason: str) -> None:
         with contextlib.suppress(OSError):  # it will see that it was hung up on
@@ -471,7 +471,7 @@ class Server:
         descriptor = monitor.channel.fileno()
         if self._monitors.pop(descriptor, None) is not None:
             self._poll.unregister(descriptor)
-        monitor.gone = True
+        monitor.is_closed = True
         monitor.channel.close()
 
     def _unlink(self) -> None:
@@ -481,7 +481,7 @@ class Server:
 
 
 def _announce() -> None:
-    """Have it said that the run is watched, if this process runs below `llmtop run`, which has put that there."""
+    """Print that the run is attached, if this process was started by `llmtop run`, which provides the launcher."""
     watch = sanitize.launcher()
     if watch is not None:
         watch.attached()

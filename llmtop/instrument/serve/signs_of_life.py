@@ -1,7 +1,7 @@
 """Signs of life of a training that finishes no step for a while: a long validation, a step by parts.
 
 The training thread does nothing for it: each phase keeps the stamp of its last begin anyway. The server thread
-looks at these every `LIFE_S`, while somebody is subscribed.
+reads these every `LIFE_S` while a monitor is subscribed.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from llmtop.instrument.steps.phase_tree import PhaseNode
 
 LIFE_S = 5.0
-"""How often a monitor is told at most. A training counts as stalled after a minute."""
+"""Shortest interval between messages. A training counts as stalled after a minute."""
 
 
-def news(monitor: Monitor, recorder: State) -> wire.Alive | None:
-    """What a monitor is to be told now: that work was seen since it last heard, if the last step is long over."""
+def pending_message(monitor: Monitor, recorder: State) -> wire.Alive | None:
+    """Return the message to send now: work was seen since the last message, if the last step is long over."""
     now = time.perf_counter_ns()
     if now / 1e9 - monitor.lively_at < LIFE_S:
         return None

@@ -1,8 +1,8 @@
-"""What the training thread does in no phase, and whether it stands still: the server thread looks now and then.
+"""Samples the training thread's stack from the server thread: untimed work, and waits for a person.
 
-The training thread does nothing for it. While somebody watches, its stack is looked at ten times a second at most
-(twenty cost the server thread 0.2 % of a core more), and less often the longer ago the last step ended; each look
-stands for the time since the one before. Only looks at which no phase is open are told in words.
+The training thread does nothing for it. While a monitor is subscribed, its stack is sampled ten times per second
+at most (twenty cost the server thread 0.2 % of a core more), and less often the longer ago the last step ended;
+each sample stands for the time since the one before. Only samples outside of phases are described in words.
 
 A collection of garbage holds Python's lock, so that a look comes late; that and the number of full collections
 tells it. `gc.callbacks` would be exact, but what a signal's handler raises within a callback is lost there.
@@ -21,7 +21,7 @@ from collections import deque
 from time import sleep
 from typing import TYPE_CHECKING, Final
 
-from llmtop.instrument.serve.stacks.stack_words import AT_A_PROMPT, Sight
+from llmtop.instrument.serve.stacks.stack_words import AT_A_PROMPT, StackDescriber
 from llmtop.instrument.serve.step_messages import NoStepStretch
 from llmtop.protocol import wire
 
@@ -29,11 +29,12 @@ if TYPE_CHECKING:
     from llmtop.instrument.record.state import State
 
 SAMPLE_NS: Final = 100_000_000
-"""The least that passes between two looks; twice as much is the most while steps go on."""
+"""Shortest interval between two samples; while steps end, the longest is twice that."""
 FEWER_BY: Final = 4
-"""Between two looks passes this part of the time since the last step ended."""
+"""The interval grows to this part of the time since the last step ended."""
 REST_NS: Final = 1_000_000_000
-"""The most that passes between two looks, and how long no step must have ended to look who is waited for."""
+"""Longest interval between two samples, and the time without a step after which waits for a person are
+searched."""
 TELL_NS: Final = 1_000_000_000
 MAX_CAUSES: Final = 32
 COLLECTS: Final = "garbage collection"
@@ -41,24 +42,24 @@ APART_NS: Final = 1_000_000, 3_000_000
 """The least, and how much more at most, from when this thread runs to when it asks for Python's lock again: it may
 run just because the training has come to a wait."""
 AT_ONCE_NS: Final = 200_000
-"""How late it has the lock if nobody holds it: the kernel's slack of 50 µs, and a thread's waking up."""
+"""How late it gets the lock if no thread holds it: the kernel's slack of 50 µs, and a thread's waking up."""
 LATE_NS: Final = 8_000_000
-"""So late a look comes that had to wait for more than Python's switch interval."""
+"""A sample this late had to wait for more than Python's switch interval."""
 
 
 class StackSampler:
-    """What was seen of the training thread since somebody watches. Used by the server thread alone."""
+    """Samples of the training thread since a monitor subscribed. For the server thread alone."""
 
     def __init__(self, recorder: State, pauses: deque[NoStepStretch]) -> None:
         """Prepare.
 
         Args:
-            recorder: whose thread is looked at.
-            pauses: takes the stretches in which it stands still.
+            recorder: whose thread is sampled.
+            pauses: receives the times in which it waits for a person.
         """
         self._recorder = recorder
         self._pauses = pauses
-        self._sight = Sight()
+        self._describer = StackDescriber()
         self._sampled_at = 0
         """When, as perf_counter ns; 0 for not lately."""
         self._next = 0
@@ -67,28 +68,28 @@ class StackSampler:
         self._found_since = 0
         self._waited: dict[str, int] = {}
         self._judged = 0
-        """Of the time since `_found_since` in ns: for which looks told whether it waits for the GPU."""
+        """Of the time since `_found_since` in ns: for which samples showed whether it waits for the GPU."""
         self.number = 0
         """Of the message in `outside`."""
         self.outside: wire.Outside | None = None
         self.waits_for = ""
-        """Whom or what the training stands still for, in words; "" while it does not."""
+        """What the training waits for a person at, in words; "" while it does not."""
 
     def rest_s(self) -> float:
-        """Seconds until the next look."""
+        """Return the seconds until the next sample."""
         return max(0.0, (self._next - time.perf_counter_ns()) / 1e9)
 
     def forget(self) -> None:
-        """Nobody watches any more."""
+        """Drop all samples: no monitor is subscribed any more."""
         self._sampled_at = self._next = 0
-        self._sight.forget()
+        self._describer.forget()
         self._found.clear()
         self._forget_waits()
         self.outside = None
         self._note_pause("", 0)
 
-    def look(self) -> None:
-        """Look at the training thread, if it is time."""
+    def sample(self) -> None:
+        """Sample the training thread if it is due."""
         now = time.perf_counter_ns()
         if now < self._next:
             return
@@ -107,7 +108,7 @@ class StackSampler:
         in_no_phase = tracks is None and recorder.node is recorder.root and not recorder.evaluates
         may_wait = since_step >= REST_NS
         if may_wait or (between and in_no_phase):
-            seen = self._sight.look(thread, recorder.ring.count)
+            seen = self._describer.describe(thread, recorder.ring.count)
             if seen is not None:
                 waits_for = seen.waits_for
             else:  # without a frame is Python's own prompt; another thread than the first may have ended
@@ -122,10 +123,10 @@ class StackSampler:
         if between and not self.waits_for and tracks is None and recorder.ring.count:
             self._sample_gpu_wait(thread, between)
         if now - self._found_since >= TELL_NS:
-            self._tell(now)
+            self._finish_message(now)
 
     def _sample_gpu_wait(self, thread: int, between: int) -> None:
-        """Whether the training waits for its GPU now; the look stands for the time since the one before."""
+        """Sample whether the training waits for its GPU; the sample stands for the time since the one before."""
         least, more = APART_NS
         asked = time.perf_counter_ns()
         apart = least + _odd(asked) % more
@@ -133,7 +134,7 @@ class StackSampler:
         self._judged += between
         if time.perf_counter_ns() - asked - apart > AT_ONCE_NS:
             return
-        words = self._sight.waits_for_gpu(thread, self._recorder.ring.count)
+        words = self._describer.waits_for_gpu(thread, self._recorder.ring.count)
         if words:
             _add(self._waited, words, between)
 
@@ -150,7 +151,7 @@ class StackSampler:
             self._forget_waits()
         self.waits_for = waits_for
 
-    def _tell(self, now: int) -> None:
+    def _finish_message(self, now: int) -> None:
         over, self._found_since = now - self._found_since, now
         if self._found or self._judged:
             self.number += 1
@@ -165,7 +166,7 @@ class StackSampler:
 
 
 def _add(found: dict[str, int], words: str, ns: int) -> None:
-    """Count in what a look has found; what was seen least makes room."""
+    """Add a sample; the rarest entry makes room."""
     if not words:
         return
     if words not in found and len(found) >= MAX_CAUSES:
@@ -176,5 +177,5 @@ def _add(found: dict[str, int], words: str, ns: int) -> None:
 
 
 def _odd(now: int) -> int:
-    """A number that is as good as any: looks at even distances see steps of that length at one place only."""
+    """Return a pseudo-random number: samples at even distances see steps of that length at one place only."""
     return (now >> 4) * 2_654_435_761 >> 7

@@ -103,7 +103,7 @@ class StepReader:
         index, begun, host_ns, interval, tokens, samples = row[:FIELDS]
         names = self._names
         order = self._recorder.paths.order
-        if len(order) < len(names) - 1:  # a name is new: as far as can be told until a step has ended
+        if len(order) < len(names) - 1:  # a name is new, as far as known until a step has ended
             order = self._recorder.paths.arrange(self._recorder.root, self._ring.last_end())
         cells = row[FIELDS:]
         known = len(cells) // 2
@@ -154,7 +154,8 @@ def encode_steps(message: wire.Steps) -> bytes:
 
 
 def encoded(message: wire.FromTraining, note: Callable[[str], None]) -> bytes:
-    """A message as bytes with its length in front. None, and `note` is told, where it holds an odd value."""
+    """A message as bytes with its length in front. None, after a call of `note`, where it holds an invalid
+    value."""
     try:
         return wire.encode(message)
     except _ERRORS:
@@ -170,7 +171,7 @@ def encoded(message: wire.FromTraining, note: Callable[[str], None]) -> bytes:
 
 
 def encoded_steps(message: wire.Steps, note: Callable[[str], None]) -> bytes:
-    """Steps as bytes, without the metrics if those are at fault; `note` is told of what cannot be sent."""
+    """Steps as bytes, without the metrics if those are at fault; `note` is called with what cannot be sent."""
     try:
         return encode_steps(message)
     except _ERRORS:

@@ -42,7 +42,7 @@ class Paths:
         return slot
 
     def arrange(self, root: PhaseNode, step_ended: int = _NEVER) -> tuple[int, ...]:
-        """Put the paths in the order in which phases last began; best told when a step has just ended.
+        """Sort the paths by the last begin of their phases; most accurate when a step has just ended.
 
         Args:
             root: of all phases.
@@ -79,6 +79,14 @@ class PhaseNode:
     __slots__ = ("begun", "children", "depth", "name", "parent", "path", "slot")
 
     def __init__(self, name: str, parent: PhaseNode | None, path: str, slot: int) -> None:
+        """Make a node; `child()` of the parent registers it.
+
+        Args:
+            name: last part of `path`.
+            parent: the enclosing phase; None for the root, which is its own parent.
+            path: names from below the root, joined by "/".
+            slot: index of its time in ns in the step's cells; the count of calls is at `slot` + 1.
+        """
         self.name = name
         self.parent: PhaseNode = self if parent is None else parent
         self.path = path

@@ -1,7 +1,7 @@
 """The last finished steps, written by the training and read by the server thread.
 
-A step is one tuple. To pack it into memory that is laid out once looks cheaper and is not: in a real training the
-code and the tables of the struct module are cold each time, which costs twice what the few objects of a tuple do.
+A step is one tuple. Packing it into preallocated memory seems cheaper and is not: in a real training the code and
+the tables of the struct module are cold each time, which costs twice what the few objects of a tuple do.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ Row = tuple[Any, ...]
 class Ring:
     """One writer, any number of readers, no lock.
 
-    The writer sets row `count & MASK` and only then raises `count`. A reader copies and then looks at `count`
-    again: what the writer may have replaced meanwhile it throws away.
+    The writer sets row `count & MASK` and only then raises `count`. A reader copies and then reads `count` again:
+    it discards what the writer may have replaced meanwhile.
     """
 
     __slots__ = ("count", "paths", "rows")

@@ -23,13 +23,13 @@ PATH = "LLMTOP_RUN_PATH"
 ABI = "LLMTOP_RUN_ABI"
 """Set by `llmtop run`: which Python the compiled ones among them are for, as sys.implementation.cache_tag."""
 SAID = "LLMTOP_RUN_SAID"
-"""Set here for the children of a process that has said why it is not instrumented: once is enough."""
+"""Set here for the children of a process that has printed why it is not instrumented: once is enough."""
 PID = "LLMTOP_RUN_PID"
 """Set by `llmtop run`: its pid, which its command has then."""
 TOLD = "LLMTOP_RUN_TOLD"
-"""Set by `llmtop run`: the file that whoever makes it may write this run's one line for. None without it."""
+"""Set by `llmtop run`: path of a file; the process that creates it prints the run's one line."""
 QUIET = "LLMTOP_QUIET"
-"""Set by the user, or by ``llmtop run --quiet``: nothing is said."""
+"""Set by the user, or by ``llmtop run --quiet``: nothing is printed."""
 
 
 class OwnPackages:
@@ -146,7 +146,7 @@ def kept(path: str) -> None:
     _write("out of memory: who held what is told by: llmtop report " + path)
 
 
-def _say(sentence: str) -> None:
+def _print_once(sentence: str) -> None:
     if not os.environ.get(SAID):
         os.environ[SAID] = "1"
         claim()
@@ -154,7 +154,7 @@ def _say(sentence: str) -> None:
 
 
 def _at_exit() -> None:
-    """Say why nothing of this run could be watched, where no process of it has said anything."""
+    """Print why nothing of this run could be attached, where no process of it has printed a line."""
     path = os.environ.get(TOLD)
     if not path or os.environ.get(PID) != str(os.getpid()):
         return
@@ -188,7 +188,7 @@ def _make_importable() -> bool:
     if not missing:
         return True
     if sys.implementation.cache_tag != os.environ.get(ABI) and missing != ["llmtop"]:
-        _say(
+        _print_once(
             f"not instrumented: {sys.executable} lacks {', '.join(missing)}, and those of llmtop are for another "
             f"Python ({os.environ.get(ABI)}); run: {sys.executable} -m pip install llmtop-monitor"
         )
@@ -205,7 +205,7 @@ def _instrument() -> None:
             auto.install()
     except Exception as error:  # noqa: BLE001
         # Whatever is wrong with llmtop or with a torch it does not know, the training must run as without it.
-        _say(f"not instrumented: {type(error).__name__}: {error}")
+        _print_once(f"not instrumented: {type(error).__name__}: {error}")
 
 
 def watch() -> None:

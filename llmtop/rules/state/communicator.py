@@ -26,10 +26,10 @@ class CommunicatorState:
         """Put together what is known.
 
         Args:
-            stuck: what NCCL told.
+            stuck: state of the communicator by NCCL RAS.
             ranks: attached processes of it.
             gpus: of its processes on this machine.
-            known: whether the ranks' own counts have told already who is behind.
+            known: True if the ranks' own counters already show which rank is behind.
             now: unix time of the snapshot.
         """
         self.stuck = stuck

@@ -13,7 +13,7 @@ from llmtop.rules.state.windows import RecentValues, finite_or_none
 WINDOW_SECONDS: Final = 3.0
 """Over which means are taken: NVML averages over up to 1 s itself, and steps of 100 ms alias with GPM at 10 Hz."""
 STALE_SECONDS: Final = 15.0
-"""A sample older than this says nothing about now (a driver call hangs)."""
+"""A sample older than this is stale (a driver call hangs)."""
 
 MEASURES: Final = (
     "util_pct",
@@ -61,7 +61,7 @@ class GpuState:
         self.rank_pids: list[int] = []
         """Attached trainings on it that are alive."""
         self.step_pids: list[int] = []
-        """Of these, those that tell of steps or requests, and so of what these wait for."""
+        """Those of them that report steps or requests."""
         self.error_text = ""
         """The last error, kept for as long as its alert is up."""
         self.reasons: frozenset[str] | None = None

@@ -33,7 +33,8 @@ class MemoryRise(NamedTuple):
 
     @property
     def is_brief(self) -> bool:
-        """Whether it was seen for so short that only a rise which matters at once should be told."""
+        """Whether it was observed for so short that only a rise which fills the GPU soon should raise the
+        alert."""
         return self.seconds < BRIEF_SECONDS
 
     @property
@@ -116,7 +117,7 @@ class MemoryTrend:
         """Snapshot time of the last one."""
 
     def add(self, now: float, rank: Rank) -> None:
-        """Take the rank's figures. Retries before the first look are history; an out-of-memory error is news."""
+        """Take the rank's figures. Retries before the first snapshot do not count; an out-of-memory error does."""
         if rank.alloc_retries is not None or rank.ooms is not None:
             failed = (rank.alloc_retries or 0) + (rank.ooms or 0)
             before = (rank.alloc_retries or 0) if self._known is None else self._known

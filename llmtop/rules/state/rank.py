@@ -67,8 +67,8 @@ class RankState:
 
         Args:
             rank: its times are by the wall clock.
-            now: unix time as it would be had nobody set the wall clock.
-            set_by: by how many seconds it was set.
+            now: unix seconds without any setting of the wall clock.
+            clock_shift: seconds by which the wall clock was set.
         """
         self._set_by = clock_shift
         self.judged_by = None
@@ -151,7 +151,7 @@ class RankState:
         return f"pid {self.rank.pid}" if self.rank.rank is None else f"rank {self.rank.rank}"
 
     @property
-    def where(self) -> str:
+    def location(self) -> str:
         """The process and its GPU, for a sentence: "pid 1446, GPU 1"."""
         parts = [] if self.rank.rank is None else [f"pid {self.rank.pid}"]
         if self.gpu is not None:
@@ -200,7 +200,7 @@ class RankState:
 
 
 def _step_costs(step: Step, gap: float) -> StepCosts:
-    """What a step took; of a request without what lies up to the next one, which is nobody's wait."""
+    """Return the step time; of a request without the time up to the next one, in which the server is idle."""
     if step.kind == "request" and step.phases:
         step = replace(step, seconds=covered_seconds(step.phases))
     return StepCosts(step, gap)

@@ -1,6 +1,6 @@
-"""What steps spent on what, by both clocks: phases sorted by what their names say they do.
+"""Time of steps by role, by both clocks; the role of a phase follows from its name.
 
-A name that says nothing counts as computing: what a script names at all is its own work, as a rule.
+An unknown name counts as computing, since a script usually names its own work.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class StepCosts:
         """Between the end of the previous step and the start of this one."""
         self.total = step.seconds + gap
         self.named = bool(step.phases)
-        """Whether the script says anything about what it does within a step."""
+        """Whether the steps have phases."""
         self.phases = step.phases
         self.host: dict[Role, float] = {}
         self.gpu: dict[Role, float] | None = None

@@ -1,7 +1,7 @@
 """Rolling statistics over the stream of snapshots: bounded, cheap, by the snapshots' own time.
 
-`RecentValues` keeps the last seconds of one value; `Hold` turns a condition that is looked at now and then into an
-alert that neither comes at the first odd sample nor flaps.
+`RecentValues` keeps the last seconds of one value; `Hold` turns a sampled condition into an alert that a single
+odd sample does not raise, and that does not flap.
 """
 
 from __future__ import annotations
@@ -18,12 +18,18 @@ def finite_or_none(value: float | None) -> float | None:
 class RecentValues:
     """The values of the last `seconds`, at most `limit` of them; the newest two stay however old they are.
 
-    Two stay because a monitor may look every ten seconds only: then two samples are all there is to average.
+    Two stay because a monitor may sample only every ten seconds: then there are no more to average.
     """
 
     __slots__ = ("_limit", "_seconds", "_sum", "_values")
 
     def __init__(self, seconds: float, limit: int = 64) -> None:
+        """Begin without values.
+
+        Args:
+            seconds: length of the window, by the snapshots' unix time.
+            limit: the most values kept. The newest two stay however old they are.
+        """
         self._seconds = seconds
         self._limit = limit
         self._values: deque[tuple[float, float]] = deque()
@@ -82,9 +88,13 @@ class Hold:
         return not self.is_raised and not self._held and self.score <= 0.0
 
     def update(self, now: float, holds: bool, hold_seconds: float, clear_seconds: float) -> None:
-        """Take one more look at the condition.
+        """Feed one evaluation of the condition.
 
-        `now` must not go back; `hold_seconds` of 0 raises at the first look.
+        Args:
+            now: unix seconds of the snapshot; must not go back.
+            holds: whether the condition holds in this snapshot.
+            hold_seconds: time for which it must hold until the alert is raised; 0: raised at once.
+            clear_seconds: time against it after which a raised alert is cleared; 0: cleared at once.
         """
         elapsed = max(now - self._seen, 0.0)
         self._seen = now

@@ -1,7 +1,7 @@
-"""Many events of a Chrome trace at once: what all have in common is looked up, numbers are converted as columns.
+"""Converts many events of a Chrome trace at once: common parts are looked up, numbers are converted as columns.
 
 It does what `chrome_events.Collector` does event by event, in a third of the time, for events as PyTorch writes
-them; any that are not are left to it. What is met first is learnt in the order of the events, as there.
+them; any that are not are left to it. New names are learnt in the order of the events, as there.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class BatchCollector:
         """Kind, name and number of all that is known, by place."""
 
     def add_all(self, timed: list[Event]) -> bool:
-        """Take all of them; returns False, with none taken, if one has to be looked at by itself."""
+        """Take all of them; returns False, with none taken, if one must be converted by itself."""
         begin, took = _numbers([event.ts for event in timed]), _numbers([event.dur for event in timed])
         if begin is None or took is None:
             return False
@@ -44,30 +44,30 @@ class BatchCollector:
         start = np.rint(begin * 1000).astype(np.int64)
         end = start + np.rint(took * 1000).astype(np.int64)
 
-        def of(chosen: npt.NDArray[np.bool_]) -> tuple[Ns, list[Event]]:
+        def select(chosen: npt.NDArray[np.bool_]) -> tuple[Ns, list[Event]]:
             rows = np.flatnonzero(chosen)
             return rows, [timed[row] for row in rows.tolist()]
 
-        rows, events = of((kind >= learn.KERNEL) & (kind <= learn.MEMSET))
+        rows, events = select((kind >= learn.KERNEL) & (kind <= learn.MEMSET))
         if events:
             self._work(events, start[rows], end[rows], number[rows])
-        rows, events = of(kind == learn.CALL)
+        rows, events = select(kind == learn.CALL)
         if events:
             found = [event.args.correlation if event.args is not None else -1 for event in events]
             owners = self._owners(timed, events)
             self._tables.calls.add((start[rows], end[rows], *owners, name[rows], _whole_numbers(found, -1)))
-        rows, events = of((kind == learn.OPERATOR) | (kind == learn.PYTHON))
+        rows, events = select((kind == learn.OPERATOR) | (kind == learn.PYTHON))
         if events:
             operator = kind[rows] == learn.OPERATOR
             self._inputs(timed, events, operator)
             host = np.where(operator, model.OPERATOR, model.PYTHON)
             self._tables.host.add((start[rows], end[rows], *self._owners(timed, events), name[rows], host))
-        rows, events = of(kind == learn.RANGE)
+        rows, events = select(kind == learn.RANGE)
         if events:
             none, style = np.zeros(len(rows), dtype=np.int64), np.full(len(rows), model.PUSH_POP)
             columns = (start[rows], end[rows], *self._owners(timed, events), name[rows], none, style)
             self._tables.ranges.add(columns)
-        rows, events = of(kind == learn.OVERHEAD)
+        rows, events = select(kind == learn.OVERHEAD)
         if events:
             self._tables.overhead.add((start[rows], end[rows]))
         return True

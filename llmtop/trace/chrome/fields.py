@@ -26,7 +26,7 @@ class Args(msgspec.Struct, gc=False):
     sequence: Number = msgspec.field(name="Sequence number", default=None)
     types: msgspec.Raw = msgspec.field(name="Input type", default=_NO_TEXT)
     dims: msgspec.Raw = msgspec.field(name="Input Dims", default=_NO_TEXT)
-    """Left as text: a trace has few different ones, and most are never looked into."""
+    """Left as text: a trace has few different ones, and most are never decoded."""
     device: Number = None
     stream: Number = None
     correlation: Number = None
@@ -54,9 +54,9 @@ class Event(msgspec.Struct, gc=False):
 
 
 class ExactEvent(Event, gc=False):
-    """An event of a clock that counts from so long ago that a float cannot tell its nanoseconds."""
+    """An event of a clock with so early an origin that a float cannot resolve its nanoseconds."""
 
-    ts: Decimal | None = None  # type: ignore[assignment]  # a number as well, and told apart nowhere
+    ts: Decimal | None = None  # type: ignore[assignment]  # a number as well; never distinguished
 
 
 PRODUCT_US = 2.0**42

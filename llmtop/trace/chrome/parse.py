@@ -29,7 +29,7 @@ def _number(text: str) -> float | Decimal:
 _BEYOND = 1e300
 _loose_exactly = msgspec.json.Decoder(float_hook=_number)
 _LOOKED_AT = 200
-"""Events of which the times are looked at: those of one file are all from one clock."""
+"""Events whose times are checked: those of one file are all from one clock."""
 
 
 def _coarse(event: Event) -> bool:

@@ -39,7 +39,7 @@ class Rows:
             self._settled += len(rows)
             for place, blocks in enumerate(self._columns):
                 blocks.append(rows[:, place].copy())
-            del rows  # an array that is looked into cannot be emptied
+            del rows  # an array with a view cannot be emptied
             del self._single[:]
 
     def column(self, place: int) -> Ns:

@@ -1,8 +1,8 @@
 """Read a damaged stretch of a Chrome trace event by event: what is whole is kept, whatever stands between.
 
-An event is looked for at each place where one can begin, and read from there by a parser that stops where the
-object ends, so neither a stray quote nor a lost brace reaches further than the next event. Each byte is looked at
-a few times at most: attempts that fail are paid from a budget that grows with the length of the stretch.
+An event is tried at each place where one can begin, and read from there by a parser that stops where the object
+ends, so neither a stray quote nor a lost brace reaches further than the next event. Each byte is parsed a few
+times at most: attempts that fail are paid from a budget that grows with the length of the stretch.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _PH = re.compile(rb'"ph"\s*:')
 _ATTEMPTS = 8
 """Times the length of the stretch: what all failed attempts together may read."""
 _WINDOW = 8 << 10
-"""An event is looked for in so many bytes first; then, if it breaks off there, in sixteen times as many."""
+"""Bytes parsed for an event at first; sixteen times as many if the event does not end within them."""
 _NEAR_END = 16
 """A literal that breaks off (tru) is reported so many characters before the end at most."""
 
@@ -48,7 +48,7 @@ class SalvagedEvents(NamedTuple):
 
     events: list[Event]
     consumed: int
-    """Bytes that need not be looked at again."""
+    """Bytes that need not be parsed again."""
     end: int | None
     """Behind the bracket that ends the array of events; None if it is not there."""
     lost: list[UnreadableBytes]
@@ -80,7 +80,7 @@ class _Scan:
         data = self._data
         between = iter(_BETWEEN.finditer(data))
         place = next(between, None)
-        at = self._after(0)
+        at = self._next_event(0)
         while at is not None:
             while place is not None and place.start() < at:
                 place = next(between, None)
@@ -100,10 +100,10 @@ class _Scan:
                 ended = _ARRAY_ENDS.match(data, after)
                 if ended is not None:
                     return SalvagedEvents(self._events, ended.end(), ended.end(), self._lost, 0)
-            at = self._after(after) if after > at else self._resume(at)
+            at = self._next_event(after) if after > at else self._resume(at)
         return self._broken_off(at)
 
-    def _after(self, good: int) -> int | None:
+    def _next_event(self, good: int) -> int | None:
         """Where the next event begins, behind a place up to which all was understood."""
         follows = _COMMA.match(self._data, good)
         self._good = good if follows is None else follows.end()
@@ -149,7 +149,7 @@ class _Scan:
         return at + length
 
     def _past_nesting(self, at: int) -> int | None:
-        """What is nested too deep is passed over as a whole, up to what looks like the next event."""
+        """What is nested too deep is passed over as a whole, up to what seems to be the next event."""
         self._budget -= len(self._data) - at
         following = NEXT.search(self._data, at)
         if following is None or self._budget < 0:

@@ -1,7 +1,7 @@
-"""How far the clocks of several files are apart, by the ends of the collectives that their ranks were in together.
+"""Clock offsets between several files, from the ends of the collectives that their ranks were in together.
 
-A collective of all ranks ends on all of them within its last transfer, whoever came late. The files of one machine
-agree anyway; those of several machines agree only as far as their clocks were set alike.
+A collective of all ranks ends on all of them within its last transfer, whichever rank came late. The files of one
+machine agree anyway; those of several machines agree only as far as their clocks were set alike.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from llmtop.trace import model
 from llmtop.trace.intervals import Ns
 
 FEWEST = 8
-"""Collectives in common, of fewer nothing is said."""
+"""Fewest common collectives for an offset."""
 MOST_SPREAD_NS = 200_000
 NEARLY_ALL = 90
 """Distance from their median of so many percent of the ends; more, and they were not the same collectives."""
@@ -34,7 +34,7 @@ class ClockOffset(NamedTuple):
 
     ns: int
     collectives: int
-    """By how many it was told."""
+    """Number of collectives used."""
 
 
 class _CollectiveEnds(NamedTuple):
@@ -44,7 +44,7 @@ class _CollectiveEnds(NamedTuple):
 
 
 def clock_offset(first: model.Trace, other: model.Trace, shift: int) -> ClockOffset | None:
-    """How far the other's times are ahead of the first's; None where that cannot be told, or is next to nothing.
+    """Return how far the other's times are ahead of the first's, in ns; None where unknown or negligible.
 
     Args:
         first: one file.
@@ -84,16 +84,16 @@ def _collective_ends(trace: model.Trace) -> _CollectiveEnds:
     """The ends of the collectives of the largest group, in the order in which they began."""
     ops = trace.ops
     named = {number: name for number, name in enumerate(trace.names) if is_collective(name)}
-    chosen = ops.where((ops.kind == model.KERNEL) & np.isin(ops.name, list(named)))
+    chosen = ops.select((ops.kind == model.KERNEL) & np.isin(ops.name, list(named)))
     if len(chosen) and chosen.ranks.max() > 0:
-        chosen = chosen.where(chosen.ranks == chosen.ranks.max())
-    chosen = chosen.where(np.argsort(chosen.start, kind="stable")[:_MOST])
+        chosen = chosen.select(chosen.ranks == chosen.ranks.max())
+    chosen = chosen.select(np.argsort(chosen.start, kind="stable")[:_MOST])
     told = [
         _collective_kind(trace.names, said, kernel)
         for said, kernel in zip(chosen.collective, chosen.name, strict=True)
     ]
     together = np.array([kind in _TOGETHER for kind in told], dtype=bool)
-    kept = chosen.where(together)
+    kept = chosen.select(together)
     kinds = tuple(zip((kind for kind in told if kind in _TOGETHER), kept.bytes.tolist(), strict=True))
     return _CollectiveEnds(kept.end, kinds)
 
@@ -113,7 +113,7 @@ def _step_shift(first: model.Trace, other: model.Trace, shift: int) -> int:
 def _step_starts(trace: model.Trace) -> dict[str, int]:
     """When each step that has a number began, by its range's name."""
     numbers = [number for number, name in enumerate(trace.names) if name.startswith("ProfilerStep#")]
-    ranges = trace.ranges.where(np.isin(trace.ranges.name, numbers))
+    ranges = trace.ranges.select(np.isin(trace.ranges.name, numbers))
     return {
         trace.names[name]: start for name, start in zip(ranges.name.tolist(), ranges.start.tolist(), strict=True)
     }

@@ -139,7 +139,7 @@ class _TraceReader:
                     return
                 taken = found.consumed
             self._drop(taken)
-            # What holds no event yet is read on, twice as far each time, so that no byte is looked at often.
+            # What holds no event yet is read on, twice as far each time, so that no byte is parsed often.
             wanted = _PIECE_BYTES if taken else 2 * wanted
 
     def notes(self) -> list[str]:

@@ -44,7 +44,7 @@ HEAD_BYTES = 1 << 20
 
 
 class Examined(NamedTuple):
-    """A path whose head has been read: whoever loads it need not look again."""
+    """A path whose head was read; its loader need not read it again."""
 
     path: Path
     kind: Kind

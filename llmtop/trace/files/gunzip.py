@@ -15,7 +15,7 @@ class Gunzip:
     """Reads the members of a gzip file one after another."""
 
     def __init__(self, file: BinaryIO, check: Callable[[int], None] | None = None) -> None:
-        """Read from `file`; `check` is told how many bytes have been unpacked so far, and may raise."""
+        """Read from `file`; `check` is called with the number of unpacked bytes so far, and may raise."""
         self._file, self._check = file, check
         self._unpacked = 0
         self._unpacker = zlib.decompressobj(_GZIP_WINDOW)

@@ -22,9 +22,9 @@ _NAMED = ("name", "full_name", "domain", "inputs", "collective", *_OF_XLA)
 def merge(traces: list[model.Trace], source: str) -> model.Trace:
     """All events on one time line.
 
-    Where every file says when its times begin (or none does, as in old Chrome traces, which count from one clock)
-    they are aligned by that; the clocks of one machine agree. Those of several are aligned by the ends of the
-    collectives that their ranks were in together, where that is more than chance (`llmtop.trace.files.align`).
+    Where every file has the origin of its times (or none does, as in old Chrome traces, which count from one
+    clock) they are aligned by that; the clocks of one machine agree. Those of several are aligned by the ends of
+    the collectives that their ranks were in together, where that is more than chance (`llmtop.trace.files.align`).
     """
     if len(traces) == 1:
         traces[0].source = source

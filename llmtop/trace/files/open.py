@@ -28,7 +28,7 @@ def open_traces(paths: Sequence[Path | Examined], limits: Limits = DEFAULT) -> m
     """Read the captures of several ranks of one run as one.
 
     Args:
-        paths: files or folders; those that were examined already are not looked into again.
+        paths: files or folders; those that were examined already are not read again.
         limits: how much of memory and time each may ask for.
 
     Raises:
@@ -46,7 +46,7 @@ def open_trace(path: Path | Examined, limits: Limits = DEFAULT) -> model.Trace:
     """Read a capture: a file, or a folder that holds one (or one a rank).
 
     Raises:
-        UnusableInput: nothing usable is there; the sentence says what was found.
+        UnusableInput: nothing usable is there; the sentence names what was found.
         NotPossibleHere: a .nsys-rep, and no nsys that can export it.
     """
     return open_traces([path], limits)

@@ -1,7 +1,7 @@
 """An SQLite file that may be damaged or hostile, read as columns of numbers and rows of text.
 
-A query ends, and a note says so, where the file is damaged, goes in circles or would take more than the limits
-allow; what was read before is kept.
+A query ends with a note where the file is damaged, goes in circles or would take more than the limits allow; what
+was read before is kept.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _LEAST_ROW_BYTES = 4
 
 
 def _error_text(error: Exception) -> str:
-    """SQLite quotes the file in what it says, so its words are the file's."""
+    """SQLite quotes the file in its errors, so these are untrusted text."""
     return printable(str(error), 120)
 
 
@@ -71,7 +71,7 @@ class Database:
         with suppress(UnsupportedTable):
             self._pages = Pages(path)
         try:
-            # immutable: never a lock, a journal or a -wal file beside somebody's capture.
+            # immutable: never a lock, a journal or a -wal file beside a user's capture.
             self.connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro&immutable=1", uri=True)
             self.connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
             if sys.version_info >= (3, 11):

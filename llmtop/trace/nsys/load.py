@@ -179,7 +179,7 @@ def _memsets(rows: dict[str, Ns], name: int) -> model.DeviceOps:
 def _graphs(
     rows: dict[str, Ns], names: model.Names, database: Database, ops: list[model.DeviceOps]
 ) -> model.DeviceOps:
-    """CUDA graphs that were traced as a whole, as nsys does unless told to trace their nodes."""
+    """CUDA graphs that were traced as a whole, as nsys does by default."""
     common = _common_columns(rows)
     if (rows["deviceId"] == _ON_HOST).any():
         # A graph whose first node runs on the host has no device of its own: its process has one, as a rule.
@@ -197,7 +197,7 @@ def _graphs(
 
 
 def _common_columns(rows: dict[str, Ns]) -> dict[str, Ns]:
-    # CUPTI writes 0 and 0 where it could not tell when something ran.
+    # CUPTI writes 0 and 0 where the time is unknown.
     timeless = (rows["start"] == 0) & (rows["end"] == 0)
     return {
         "start": np.where(timeless, NEVER, rows["start"]),
@@ -254,7 +254,7 @@ def _ranges(database: Database, names: model.Names) -> tuple[model.Ranges, model
     )
     others = np.ones(len(end), dtype=bool)
     others[at] = False
-    return ranges.where(others), operators.where(operators.end != model.OPEN)
+    return ranges.select(others), operators.select(operators.end != model.OPEN)
 
 
 def _texts(
@@ -319,7 +319,7 @@ def _describe(database: Database, trace: model.Trace) -> None:
                 uuid=printable(str(uuid), 100) if uuid else None,
                 dram_bytes_per_s=float(bandwidth) if isinstance(bandwidth, int) and bandwidth > 0 else None,
             )
-    # deviceId is CUDA's number, which counts what a process can see; this table says which GPU it is.
+    # deviceId is CUDA's number, which counts what a process can see; this table has the GPU.
     query = "SELECT pid, cudaId, gpuId FROM TARGET_INFO_CUDA_DEVICE"
     for pid, device, number in database.rows(query, "TARGET_INFO_CUDA_DEVICE"):
         if isinstance(pid, int) and isinstance(device, int) and isinstance(number, int) and number in trace.gpus:

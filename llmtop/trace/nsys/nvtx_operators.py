@@ -1,4 +1,5 @@
-"""Operators that PyTorch itself marks as NVTX ranges (torch.autograd.profiler.emit_nvtx), told by their names.
+"""Operators that PyTorch itself marks as NVTX ranges (torch.autograd.profiler.emit_nvtx), recognized by their
+names.
 
 A range is called "aten::mm, seq = 12, op_id = 345, sizes = [[64, 128], [128, 32]], input_op_ids = [[(3,0)]]"; each
 of the parts after the name may be missing, and no two are the same, so as names they would fill the memory.

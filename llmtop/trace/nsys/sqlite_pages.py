@@ -2,7 +2,7 @@
 
 Python's sqlite3 makes an object of every value, which for a million kernels takes most of the time of a report.
 The file format is public and fixed (sqlite.org/fileformat2.html): a table is a tree of pages, each leaf holds
-rows, each row says how long its values are. Only plain tables are read: what is damaged, spills over its page,
+rows, each row has the lengths of its values. Only plain tables are read: what is damaged, spills over its page,
 holds anything but whole numbers where they are asked for, or has columns that are computed, is left to SQLite.
 """
 

@@ -63,7 +63,7 @@ class HostLines:
         self._step_names: set[int] = set()
         self._threads: dict[Number, int] = {}
         self.devices: dict[int, model.TracedGpu] = {}
-        """By number, where the file tells of them."""
+        """By number, where the file has them."""
         self.of_torch_xla = False
         """Whether the program is torch_xla's."""
         self._drained_at = -1
@@ -81,13 +81,13 @@ class HostLines:
         return bool(self._operations)
 
     def take(self, event: Event, args: XlaArgs, start: int, end: int) -> None:
-        """One event.
+        """Sort one event into ranges, calls, launches or spans.
 
         Args:
             event: on a thread of the host.
-            args: its arguments.
-            start: in ns.
-            end: in ns.
+            args: `event`'s, decoded; which of them are set decides what kind of event it is.
+            start: ns since instant 0 of the trace.
+            end: ns since instant 0 of the trace.
         """
         text = event.name or ""
         thread, number = self._thread(event.tid), self._names.number
@@ -137,9 +137,9 @@ class HostLines:
         shown = f"{frame[1]}({frame[2]}): {frame[3]}" if frame is not None else text
         self._spans.extend((start, end, thread, number(printable(shown, 400))))
 
-    def _learn_devices(self, told: str) -> None:
+    def _learn_devices(self, text: str) -> None:
         """As a capture of llmtop writes them: "0=NVIDIA H100 80GB HBM3|1=…"."""
-        for one in told.split("|")[:_MOST_DEVICES]:
+        for one in text.split("|")[:_MOST_DEVICES]:
             number, _, kind = one.partition("=")
             if number.isascii() and number.isdigit() and len(number) < _DIGITS and kind:
                 self.devices[int(number)] = model.TracedGpu(int(number), name=printable(kind, 100))
@@ -201,7 +201,7 @@ class HostLines:
                 yield one.start, one.end, line, one.text, one.args, self._runs.get(_run_key(one), -1)
 
     def _find_runs(self) -> dict[tuple[int, int], int]:
-        """Which hand-over of a function each of its runs is of: empty where that cannot be told for sure.
+        """Which hand-over of a function each of its runs is of: empty where that is uncertain.
 
         XLA numbers runs in their order. The last runs are those of the hand-overs in the file if the host waited
         for all of them at the end; none may have begun before its own.

@@ -33,7 +33,7 @@ _LIBRARY = re.compile(r"^(?:custom-call|cublas|cudnn|__cublas|__cudnn|cub_|trito
 
 
 def parse_copy(name: str, details: str) -> tuple[int, tuple[int, int], int]:
-    """Direction of a copy, kinds of its memories (keys of `model.MEMORIES`), and bytes; 0 bytes where not said.
+    """Direction of a copy, kinds of its memories (keys of `model.MEMORIES`), and bytes; 0 bytes where not given.
 
     Args:
         name: of the event, as MemcpyH2D.
@@ -46,7 +46,7 @@ def parse_copy(name: str, details: str) -> tuple[int, tuple[int, int], int]:
 
 
 def parse_bytes(details: str) -> int:
-    """Bytes that a copy or memset says; 0 where it does not."""
+    """Return the bytes of a copy or memset; 0 where not given."""
     found = _SIZE.search(details)
     return int(found[1]) if found is not None else 0
 

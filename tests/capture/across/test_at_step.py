@@ -76,7 +76,7 @@ class _Told:
         """The state of each rank of the n-th request."""
         keys = Keys(self._where.prefix)
         with TcpStore.open(self._where.address) as store:
-            told = [job_store.decode(NodeStatus, store.get(keys.told(number, node)) or b"") for node in (1, 2)]
+            told = [job_store.decode(NodeStatus, store.get(keys.status(number, node)) or b"") for node in (1, 2)]
         return {one.rank: one.state for node in told if node is not None for one in node.ranks}
 
 
@@ -184,7 +184,7 @@ def test_a_request_that_names_no_folder_of_the_users_writes_beside_the_training_
             assert (told.shared, told.ranks[0].state) == (False, "armed")
             assert (folder / "llmtop-captures" / "elsewhere" / "t").is_dir()
             # Nobody gives a sign of life for any of them.
-            told_keys = [keys.told(3, node) for node in (1, 2)]
+            told_keys = [keys.status(3, node) for node in (1, 2)]
             wait_for(lambda: not any(map(store.check, told_keys)), 60, "the request to be given up")
         assert not (folder / "llmtop-captures").exists()
         assert list(elsewhere.iterdir()) == []
@@ -195,8 +195,8 @@ def _asked(store: TcpStore, keys: Keys, number: int, ask: StoreRequest) -> NodeS
     assert store.put(keys.ask(number), job_store.encode(ask))
 
     def told() -> NodeStatus | None:
-        found = job_store.decode(NodeStatus, store.get(keys.told(number, 1)) or b"")
-        found = found or job_store.decode(NodeStatus, store.get(keys.told(number, 2)) or b"")
+        found = job_store.decode(NodeStatus, store.get(keys.status(number, 1)) or b"")
+        found = found or job_store.decode(NodeStatus, store.get(keys.status(number, 2)) or b"")
         return found if found is not None and found.ranks and found.ranks[0].state != "asked" else None
 
     return wait_for(told, 60, "the node's answer")

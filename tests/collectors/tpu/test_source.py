@@ -67,8 +67,8 @@ def source(library: Library) -> Iterator[TpuSource]:
     source = TpuSource(0.1, load=lambda: library)
     source.start()
     yield source
-    for beat in source._beats:
-        beat.stop()
+    for thread in source._threads:
+        thread.stop()
 
 
 OTHER = 4141
@@ -218,8 +218,8 @@ def test_a_tpu_info_that_hangs_is_told(library: Library, monkeypatch: pytest.Mon
     assert "tpu-info has not answered for" in told_when(source, lambda told: told["notes"])["notes"][0]
     library.go_on.set()
     assert told_when(source, rows_with("util_pct"))["notes"] == ()
-    for beat in source._beats:
-        beat.stop()
+    for thread in source._threads:
+        thread.stop()
 
 
 def test_several_processes_have_a_port_each(source: TpuSource, library: Library) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from collectors.trainings.bounds import MAX_CAUSES, MAX_WORDS, Bounds
 from collectors.trainings.outside_causes import MOST_CAUSES, OutsideCauses
-from llmtop.instrument.serve.stacks.stack_words import MAX_FRAMES, Sight
+from llmtop.instrument.serve.stacks.stack_words import MAX_FRAMES, StackDescriber
 from llmtop.protocol import wire
 from tests.support.trainings import Heard, Training, connect
 
@@ -94,9 +94,9 @@ def test_a_look_keeps_nothing_alive_and_changes_nothing() -> None:
     try:
         thread.start()
         begun.wait(100)
-        sight = Sight()
+        describer = StackDescriber()
         for step in range(20):
-            seen = sight.look(thread.ident or 0, step)
+            seen = describer.describe(thread.ident or 0, step)
             assert seen is not None
             assert seen.words.startswith("test_outside_causes.py:")
             assert seen.words.endswith("end.wait(100)")
@@ -107,18 +107,18 @@ def test_a_look_keeps_nothing_alive_and_changes_nothing() -> None:
         if was_enabled:
             gc.enable()
     assert len(gc.callbacks) == callbacks
-    assert sight.look(thread.ident or 0, 21) is None
+    assert describer.describe(thread.ident or 0, 21) is None
 
 
 def test_a_deep_stack_and_odd_code_are_looked_at_all_the_same() -> None:
-    sight, seen = Sight(), []
+    describer, seen = StackDescriber(), []
     thread = threading.get_ident()
 
     def look(deep: int) -> None:
         if deep:
             look(deep - 1)
         else:
-            done = threading.Thread(target=lambda: seen.append(sight.look(thread, 0)))
+            done = threading.Thread(target=lambda: seen.append(describer.describe(thread, 0)))
             done.start()
             done.join(100)
 

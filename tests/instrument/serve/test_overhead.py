@@ -50,7 +50,7 @@ told = [
      "phases": {names[i]: row[6 + 2 * i : 8 + 2 * i] for i in range(len(names)) if row[7 + 2 * i]}}
     for row in rows
 ]
-print(json.dumps({"steps": told, "heard": heard, "known": r.costs.known, "step_ns": r.costs.step_ns(),
+print(json.dumps({"steps": told, "heard": heard, "known": r.costs.has_samples, "step_ns": r.costs.step_ns(),
     "phase_ns": r.costs.phase_ns(), "children": sorted(r.root.children), "left_out": r.left_out,
     "periodic_ns": r.costs.periodic_ns}))
 """

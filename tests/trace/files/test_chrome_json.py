@@ -84,7 +84,7 @@ def test_a_clock_since_1970_keeps_its_nanoseconds(halves: bool, damaged: bool) -
     if damaged:
         events.insert(50, '{"ph":"X","cat":"kernel","name":"k","ts":NaN,"dur":')
     trace = _load(f'{{"traceEvents":[{",".join(events)}]}}')
-    ops = trace.ops.where(np.argsort(trace.ops.start))
+    ops = trace.ops.select(np.argsort(trace.ops.start))
     assert len(ops) == 100
     assert ops.start.tolist()[0] == 1682725898079292137
     assert set((ops.start[1:] - ops.end[:-1]).tolist()) == {800}

@@ -50,7 +50,7 @@ def test_everything_is_read(tmp_path: Path) -> None:
     assert (trace.launched_by >= 0).all()
     assert len(trace.ranges) == 3
     assert len(trace.host) == 1
-    copy = trace.ops.where(trace.ops.kind == model.MEMCPY)
+    copy = trace.ops.select(trace.ops.kind == model.MEMCPY)
     assert (int(copy.direction[0]), int(copy.source_memory[0]), int(copy.bytes[0])) == (1, model.PAGEABLE, 4096)
     assert trace.notes == []
 
@@ -140,7 +140,7 @@ def test_a_text_in_a_column_of_numbers_is_dropped(tmp_path: Path) -> None:
 
 def test_a_name_that_string_ids_lacks_is_written_as_its_number(tmp_path: Path) -> None:
     trace = _change(_full(tmp_path), "DELETE FROM StringIds WHERE value = 'gemm_kernel'")
-    kernel = trace.ops.where(trace.ops.kind == model.KERNEL)
+    kernel = trace.ops.select(trace.ops.kind == model.KERNEL)
     assert trace.names[int(kernel.name[0])].startswith("#")
 
 

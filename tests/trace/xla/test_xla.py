@@ -80,7 +80,7 @@ def test_made_up_of_a_gpu_streams_are_work_and_what_is_made_up_of_them_is_not(tm
     trace = open_trace(written(tmp_path / "node.trace.json.gz", on_gpu()))
     kinds, counts = np.unique(trace.ops.kind, return_counts=True)
     assert dict(zip(kinds.tolist(), counts.tolist(), strict=True)) == {model.KERNEL: 18, model.MEMCPY: 6}
-    copy = trace.ops.where(trace.ops.kind == model.MEMCPY)
+    copy = trace.ops.select(trace.ops.kind == model.MEMCPY)
     assert set(copy.bytes.tolist()) == {4194304}
     assert set(copy.direction.tolist()) == {model.HOST_TO_DEVICE}
     assert set(copy.source_memory.tolist()) == {model.PINNED}

@@ -1,10 +1,10 @@
-"""Which modules a process for inference calls.
+"""Finds the modules that an inference process calls.
 
 A training shows its modules by its first backward pass (`modules`); here there is none. Most scripts call `eval()`
 on the module that they are going to call, so the classes of those are timed. Where nothing comes of that, the
-roots of all trees of modules are looked for when the script turns gradients off, and then what is below them: a
-few times, each later than the one before. `no_grad` and `inference_mode` are listened to only until a module has
-been found, or the process trains.
+roots of all trees of modules are searched when the script turns gradients off, and then what is below them: a few
+times, each later than the one before. `no_grad` and `inference_mode` are listened to only until a module has been
+found, or the process trains.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from llmtop.instrument.pytorch import dynamo, search
 if TYPE_CHECKING:
     from llmtop.instrument.record.state import State
 
-MAX_LOOKS = 4
-FIRST_LOOK_NS = 200_000_000
-"""What is found by `eval()` is called soon after. Each look waits twice as long as the one before."""
+MAX_SEARCHES = 4
+FIRST_SEARCH_NS = 200_000_000
+"""What is found by `eval()` is called soon after. Each search waits twice as long as the one before."""
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 _DECORATOR = os.path.join(_TORCH, "utils", "_contextlib.py")
 _is_compiling = torch.compiler.is_compiling
 
 
 class Watcher(Timer, Protocol):
-    """Who is told of the calls of modules."""
+    """Receiver of module calls."""
 
     over: bool
     """Whether the process trains."""
@@ -55,8 +55,8 @@ class Forwards:
         self._inference = inference
         self._timed: dict[type, TimedClass] = {}
         self._called = False
-        self._looks = 0
-        self._look_at = 0
+        self._searches = 0
+        self._next_search_ns = 0
         self._level = 0
         self._roots: list[weakref.ref[nn.Module]] = []
         self._without = Replaced()
@@ -73,15 +73,15 @@ class Forwards:
             self._without.restore()
 
     def stop_searching(self) -> None:
-        """What the process computes is known: look for nothing more than what `eval()` is called on."""
+        """What the process computes is known: search no more, except for what `eval()` is called on."""
         self.note_call()
 
     def hand_over(self) -> dict[type, TimedClass]:
         """Listen no more; returns the timed classes that keep their call, which rest from now on.
 
-        Those are the ones that compiled code may have looked into, and else none: a class of which a training
-        calls many modules, as a layer's, would have each of them pay for that call. `Module.eval` stays as it is
-        in any case: it is called once an evaluation.
+        Those are the ones that compiled code may have traced, and else none: a class of which a training calls
+        many modules, as a layer's, would have each of them pay for that call. `Module.eval` stays as it is in any
+        case: it is called once an evaluation.
         """
         self._without.restore()
         timed, self._timed = self._timed, {}
@@ -120,28 +120,28 @@ class Forwards:
         """The script calls `eval()` on a module, which it may be about to call."""
         if not self._inference.over and issubclass(type(module), nn.Module):
             self._time([type(module)])
-            if not self._look_at:
-                self._look_at = perf_counter_ns() + FIRST_LOOK_NS
+            if not self._next_search_ns:
+                self._next_search_ns = perf_counter_ns() + FIRST_SEARCH_NS
 
     def _turned_off(self, _: object) -> None:
         """Gradients are turned off, be it by the script or by a library."""
-        if self._called or self._looks >= MAX_LOOKS or self._inference.over:
+        if self._called or self._searches >= MAX_SEARCHES or self._inference.over:
             return
         now = perf_counter_ns()
-        if now < self._look_at or self._inference.recorder.manual_used or _is_torchs_own():
+        if now < self._next_search_ns or self._inference.recorder.manual_used or _is_torchs_own():
             return
-        self._looks += 1
-        self._look_at = now + (FIRST_LOOK_NS << self._looks)
+        self._searches += 1
+        self._next_search_ns = now + (FIRST_SEARCH_NS << self._searches)
         with dynamo.Paused():
-            self._look()
+            self._search()
 
-    def _look(self) -> None:
+    def _search(self) -> None:
         if self._level and self._level < MAX_LEVELS:
             parents = [root for one in self._roots if (root := one()) is not None]
             found = search.children(parents, trained=False)
         else:
             self._level = 0
-            found = search.look(trained=False).roots
+            found = search.find_modules(trained=False).roots
         self._level += 1
         classes = {type(module) for module in found}
         if not 0 < len(classes) <= MAX_CLASSES:

@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from llmtop.instrument.record.recorder_parts import Kind, OpenStep
 
 LOOKED_AT_NS = 1_000_000_000
-"""Forward passes go on for so long before a process is taken for one for inference: many a training looks at a few
-batches of its validation first."""
+"""Forward passes go on for so long before a process is taken for one for inference: many trainings run a few
+batches of validation first."""
 FORWARDS = "the forward passes of this script"
 _TRAINING: Mapping[str, frozenset[str]] = {
     "transformers.trainer": frozenset({"train", "_inner_training_loop"}),
@@ -65,7 +65,8 @@ class _Here(_local):
 
 
 class Inference:
-    """What a process computes before it has trained, if it ever does. Tells timed classes what they ask a loop."""
+    """What a process computes before it has trained, if it ever does. Has the interface of a loop for timed
+    classes."""
 
     optimizing = False
 
@@ -75,13 +76,13 @@ class Inference:
         self._phases = phase_of("prefill"), phase_of("decode"), phase_of("generate")
         self._forward = phase_of("forward")
         self.over = self.recorder.off
-        """Whether the process trains, or is not to be looked at: then nothing here is of any effect."""
+        """Whether the process trains, or must not be observed: then nothing here has any effect."""
         self._begin()
         self._generation = Generation(self)
         self._forwards = Forwards(self)
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        """Whoever pickles a timed class by value gets one that is not timed."""
+        """Pickling a timed class by value gives one that is not timed."""
         return type(None), ()
 
     def _begin(self) -> None:
@@ -311,7 +312,8 @@ class Inference:
         return self.over or r.manual_used or r.off or self._training.boundary_from_outside is not None
 
     def _may_be(self) -> bool:
-        """Whether nothing but what happens here says that this process trains."""
+        """Return True if it may be an inference process: neither a data loader's worker nor started by a
+        training."""
         return not is_data_worker() and not _is_below_training()
 
     def _is_free(self, goes_on: bool = False) -> bool:
@@ -332,7 +334,7 @@ class Inference:
             return False  # an integration's, or one that the script has begun
         self._by_hand = None
         if self._records == "tokens":
-            self._records = "forwards"  # whose tokens come one after another cannot be told any more
+            self._records = "forwards"  # from here on it is unknown which tokens follow which
         r.count_left_out("requests that were under way when others came beside them")
         r.facts.set_kind("request")
         r.go_concurrent()

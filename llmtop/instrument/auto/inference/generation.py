@@ -1,7 +1,7 @@
 """Requests to a language model of transformers: `generate`, from its call to its return.
 
-Two functions of the library are replaced while the process has not trained. `GenerationMixin.generate` says where
-a request begins and ends; and what a model prepares its inputs with (`prepare_inputs_for_generation`, which a
+Two functions of the library are replaced while the process has not trained. `GenerationMixin.generate` is the
+begin and the end of a request; and what a model prepares its inputs with (`prepare_inputs_for_generation`, which a
 class may override) is called once a forward pass, right after the token before is known: the second call ends the
 prefill. Nothing is added to a request: no streamer, no logits processor, no stopping criterion, and the forward
 passes themselves are let alone, compiled or not.
@@ -29,7 +29,7 @@ _is_compiling = torch.compiler.is_compiling
 
 
 class Asked(Protocol):
-    """Who is told of requests."""
+    """Receiver of requests."""
 
     over: bool
 
@@ -109,7 +109,7 @@ class Generation:
         return request
 
     def _listen_to(self, kind: type) -> None:
-        """Have the request told when a model of that class prepares the inputs of a forward pass."""
+        """Notify the request when a model of that class prepares the inputs of a forward pass."""
         if kind in self._listened:
             return
         self._listened.add(kind)

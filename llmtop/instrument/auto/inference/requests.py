@@ -48,7 +48,7 @@ class Request:
             model: what answers it, of which only the id() is kept.
             step: what it is recorded as.
             recorder: where.
-            phases: prefill, decode, and what the whole is called where these cannot be told apart.
+            phases: prefill, decode, and the name of the whole where these cannot be distinguished.
             ends_itself: whether its end is known when it comes, as the return of a call is.
         """
         self.model = id(model)
@@ -102,7 +102,7 @@ class Request:
             self._leave(self._decode, now)
         elif self.tokens_out == 1:
             self._leave(self._prefill, now)
-        else:  # nobody has said when its first token was known
+        else:  # the time of its first token is unknown
             r.cancel_phase(self._prefill.name)
             if r.tracks is None:
                 r.add_phase(self._generate.name, self.begun, now - self.begun)

@@ -1,8 +1,8 @@
-"""Whether a forward pass goes on with the sequences of the one before: a decoding loop of the script's own.
+"""Detects a decoding loop of the script: a forward pass that continues the sequences of the one before.
 
-All that is looked at is the shape of the token ids that a module is called with. One token for each sequence
-after a prompt is a loop with a cache, whatever form that has; one token more than before, or as many once they
-have grown to the most that the model takes, is a loop without.
+Only the shape of a module's token ids is used. One token for each sequence after a prompt is a loop with a cache,
+whatever form that has; one token more than before, or as many once they have grown to the most that the model
+takes, is a loop without.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Sequences:
 
 
 def token_shape(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[int, int] | None:
-    """Sequences and tokens each that a module is called with; None where that cannot be told."""
+    """Return the number of sequences and of tokens each in a module's call; None where unknown."""
     ids = args[0] if args else kwargs.get("input_ids", kwargs.get("idx"))
     return shape_of(ids.get("input_ids") if isinstance(ids, Mapping) else ids)
 
@@ -64,6 +64,6 @@ def shape_of(ids: Any) -> tuple[int, int] | None:
     """Sequences and tokens each of a tensor of token ids; None of anything else."""
     if not isinstance(ids, torch.Tensor):
         return None
-    with torch._C.DisableTorchFunction():  # neither a mode nor a class of the script's hears of it
+    with torch._C.DisableTorchFunction():  # neither a mode nor a class of the script sees it
         shape, whole = ids.shape, ids.dtype in (torch.int64, torch.int32)
     return (int(shape[0]), int(shape[1])) if whole and len(shape) == 2 else None

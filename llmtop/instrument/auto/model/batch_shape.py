@@ -1,4 +1,4 @@
-"""How many samples and tokens a model is called with, told by shapes alone."""
+"""Samples and tokens of a model's call, from shapes alone."""
 
 from __future__ import annotations
 
@@ -18,16 +18,22 @@ def _unknown() -> int:
 
 
 _modes = getattr(torch._C, "_len_torch_function_stack", _unknown)
-"""How many modes of the script's hear of every call."""
+"""Number of active modes of the script, which see every call."""
 
 
 def guess(step: OpenStep, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, first: bool) -> None:
-    """Add one batch to the step's samples and tokens, as far as they can be told.
+    """Add the samples and tokens of one batch to the step, as far as its shape shows them.
 
     A module that is called again before the backward pass (chosen and rejected answers, two views) has tokens of
     another batch; with anything but tokens it may as well be a recurrent cell with the same samples again, so only
-    the `first` call counts. Integers in one dimension are tokens of sequences packed one after another where they
-    are called `input_ids`; else they may be that, or one number a sample, and nothing is counted.
+    the `first` call counts. Integers in one dimension are tokens of packed sequences where they are called
+    `input_ids`; else they may be that, or one number per sample, and nothing is counted.
+
+    Args:
+        step: open; its `samples` and `tokens` grow, and stay None where nothing is known.
+        args: positional arguments of the module's call; the batch is the first of them.
+        kwargs: its named arguments; without positional ones the batch is `input_ids` or `inputs_embeds`.
+        first: True for the first call since the last backward pass.
     """
     batch = args[0] if args else kwargs.get("input_ids", kwargs.get("inputs_embeds"))
     named = not args
@@ -39,7 +45,7 @@ def guess(step: OpenStep, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, f
             named = True
         if not isinstance(batch, _Tensor):
             return
-        with torch._C.DisableTorchFunction():  # neither a mode nor a class of the script's hears of it
+        with torch._C.DisableTorchFunction():  # neither a mode nor a class of the script sees it
             shape, integers = batch.shape, batch.dtype in _TOKEN_TYPES
     if not shape:
         return

@@ -1,10 +1,9 @@
-"""In which type of number a model multiplies, for the peak that its MFU is measured against.
+"""The dtype in which a model multiplies, which selects the peak for its MFU.
 
-What the parameters have says little: under autocast, and with FSDP's mixed precision, they are copied into
-another type first. The graph of a loss shows what came out of each product, whoever made it so. Where that is one
-node for all of a compiled model, it is autocast's type, if that is on when the model is called; or what Accelerate
-was told, which turns it on within the call; or that of parameters that have half as many bits. Else it is not
-known.
+The parameters' dtype is not enough: under autocast, and with FSDP's mixed precision, they are copied into another
+type first. The graph of a loss shows the dtype of each product's result. Where that is one node for all of a
+compiled model, it is autocast's type, if that is on when the model is called; or that of Accelerate, which turns
+it on within the call; or that of parameters that have half as many bits. Else it is not known.
 """
 
 from __future__ import annotations
@@ -29,9 +28,9 @@ _HALVES = frozenset(_PEAKS)
 
 
 def by_graph(tensors: Any) -> torch.dtype | None:
-    """Of the products that led to what gradients are computed of; None if none is seen, or they differ.
+    """Return the dtype of the products behind a loss; None if none is found, or they differ.
 
-    Looks at `MAX_NODES` nodes at most, a microsecond or two each.
+    Visits `MAX_NODES` nodes at most, a microsecond or two each.
     """
     first = tensors[0] if isinstance(tensors, (tuple, list)) and tensors else tensors
     node = first.grad_fn if isinstance(first, torch.Tensor) else None
@@ -69,7 +68,7 @@ def by_autocast(module: Any) -> torch.dtype | None:
 
 
 def by_accelerate(module: Any) -> torch.dtype | None:
-    """What Accelerate was told, for a module of which it has wrapped the forward."""
+    """Return Accelerate's mixed precision for a module whose forward it has wrapped."""
     state = getattr(sys.modules.get("accelerate.state"), "AcceleratorState", None)
     shared = getattr(state, "_shared_state", None)
     told = shared.get("_mixed_precision") if isinstance(shared, Mapping) else None

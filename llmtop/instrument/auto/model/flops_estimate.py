@@ -1,7 +1,7 @@
-"""What a step costs by what the model is made of: for an estimate of its MFU, or the reason why there is none.
+"""FLOPs of a step from the model's parameters, for an estimate of its MFU; or the reason why there is none.
 
-A module that has been called outermost is looked at once, and again now and then, since parameters may be frozen
-or freed while it trains. Used in the training thread alone; keeps no module alive.
+A module that was called outermost is examined once, and again at intervals, since parameters may be frozen or
+freed while it trains. Used in the training thread alone; keeps no module alive.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from llmtop.instrument.record.state import State
 
 AGAIN_S = 30.0
-"""To look at the modules of a large model takes some milliseconds."""
+"""Examining the modules of a large model takes some milliseconds."""
 MOST_MODULES = 8
 MODEL = "what the model computes, for its MFU"
 MODULES_TOGETHER = "several modules are called side by side"
@@ -32,7 +32,7 @@ class ModelFacts:
     def __init__(self, recorder: State) -> None:
         self._recorder = recorder
         self.seen: dict[int, weakref.ref[Any]] = {}
-        """Modules that were called outermost since the last `look`, by id()."""
+        """Modules that were called outermost since the last `refresh`, by id()."""
         self.curious = True
         """Whether `sees_loss` is to be called at the next backward pass."""
         self._module: weakref.ref[Any] | None = None
@@ -41,7 +41,7 @@ class ModelFacts:
         self._again_at = 0.0
 
     def sees(self, module: Any) -> None:
-        """An outermost module is called, for the first time since the last `look`."""
+        """An outermost module is called, for the first time since the last `refresh`."""
         try:
             number, seen = id(module), self.seen
             if len(seen) < MOST_MODULES:
@@ -61,8 +61,8 @@ class ModelFacts:
             self._by_loss = None
             report_internal_error(MODEL, error)
 
-    def look(self) -> None:
-        """Have a monitor told of what is new."""
+    def refresh(self) -> None:
+        """Publish what is new."""
         modules = [module for reference in list(self.seen.values()) if (module := reference()) is not None]
         several = len(self.seen) > 1
         self.seen.clear()
@@ -71,17 +71,17 @@ class ModelFacts:
         module, now = modules[0], time.monotonic()
         if several:
             self._module = None
-            self._say(Estimate(None, MODULES_TOGETHER), None)
+            self._publish(Estimate(None, MODULES_TOGETHER), None)
         elif self._module is None or self._module() is not module or now >= self._again_at:
             self._module, self._again_at = weakref.ref(module), now + AGAIN_S
-            self._say(estimate(module), compute_dtype.name_of(self._dtype(module)))
+            self._publish(estimate(module), compute_dtype.name_of(self._dtype(module)))
 
     def _dtype(self, module: Any) -> Any:
         if self._by_loss is not None:
             return self._by_loss
         return self._autocast or compute_dtype.by_accelerate(module) or compute_dtype.by_parameters(module)
 
-    def _say(self, found: Estimate, dtype: str | None) -> None:
+    def _publish(self, found: Estimate, dtype: str | None) -> None:
         facts = self._recorder.facts
         told = found.flops_per_token, found.why_not, dtype
         if told != (facts.seen_flops_per_token, facts.flops_unknown, facts.seen_dtype):

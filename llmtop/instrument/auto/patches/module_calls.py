@@ -1,9 +1,9 @@
 """The `__call__` that a timed class of modules has.
 
-It is a plain function, since torch.compile and torch.export look at what stands in a class as at one. Libraries
-that pickle a class of `__main__` by value (cloudpickle, dill) take that function with it: so it lives in no module
-of llmtop's, uses nothing of llmtop's but `timer`, and without that, as whoever unpickles it has it, it does what
-the class does by itself.
+It is a plain function, since torch.compile and torch.export treat it as one. Libraries that pickle a class of
+`__main__` by value (cloudpickle, dill) take that function with it: so it lives in no module of llmtop's, uses
+nothing of llmtop's but `timer`, and without that, after unpickling elsewhere, it does what the class does by
+itself.
 
 A `forward` may look at its callers: by a warning's stacklevel, by a frame's number, by how deep it can call
 itself. So the timed call does not lie around that of torch but in its place, does what it does, and its frame says
@@ -30,11 +30,11 @@ Call = Callable[..., Any]
 
 
 class BusyLoop(Protocol):
-    """What a timed class asks before it tells of a call."""
+    """Conditions that a timed class checks before it reports a call."""
 
     @property
     def thread(self) -> int:
-        """The thread whose calls are told of."""
+        """The thread whose calls are reported."""
 
     @property
     def busy(self) -> bool:
@@ -46,7 +46,7 @@ class BusyLoop(Protocol):
 
 
 class Timer(Protocol):
-    """What a timed class tells of the calls of its modules."""
+    """Receiver of the calls of a timed class's modules."""
 
     @property
     def loop(self) -> BusyLoop:
@@ -71,7 +71,7 @@ class _Nobody:
 
 
 class CallListener:
-    """Who is told of the calls of a timed class: as attributes, so that it costs no call to ask."""
+    """Listener of a timed class's calls, in attributes, so that a check costs no call."""
 
     __slots__ = ("begins", "failed", "loop", "recovers")
 
@@ -79,16 +79,16 @@ class CallListener:
         self.give_to(timer)
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        """Whoever pickles a timed class by value gets one that is not timed."""
+        """Pickling a timed class by value gives one that is not timed."""
         return type(None), ()
 
     def give_to(self, timer: Timer) -> None:
-        """Tell that one from now on."""
+        """Notify this listener from now on."""
         self.loop: BusyLoop = timer.loop
         self.begins, self.failed, self.recovers = timer.begins, timer.failed, timer.recovers
 
     def rest(self) -> None:
-        """Tell nobody."""
+        """Notify no listener."""
         self.loop = _Nobody
 
 
@@ -96,7 +96,7 @@ class TimedClass:
     """A class of modules whose calls are timed, until `restore`.
 
     A function that was compiled meanwhile is compiled again once that `__call__` is gone. Where that may be, it
-    stays, and `listener` is given to somebody else, or rests.
+    stays, and `listener` is given to another object, or rests.
     """
 
     def __init__(self, kind: Any, timer: Timer) -> None:

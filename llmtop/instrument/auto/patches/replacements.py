@@ -23,7 +23,7 @@ class Replaced:
         self._given.append((owner, name, own, function))
 
     def restore(self) -> None:
-        """Restore all; what somebody else has put there since stays."""
+        """Restore all; what other code has put there since stays."""
         while self._given:
             owner, name, own, function = self._given.pop()
             if vars(owner).get(name) is not function:

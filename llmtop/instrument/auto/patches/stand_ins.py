@@ -1,4 +1,4 @@
-"""Code that stands in for another function's, so that the stack looks as it does without us.
+"""Code that stands in for another function's, so that the stack is the same as without llmtop.
 
 Warnings, loggers and tracebacks name the frames of callers by file, function, line and columns, which a code
 object keeps beside its instructions.

@@ -1,6 +1,6 @@
-"""Writing checkpoints, and the evaluations of frameworks: what they say of themselves by one public function.
+"""Times checkpoints and the evaluations of frameworks, each by one public function.
 
-`torch.save` is replaced from the start. What others bring is looked for among the modules that are loaded, at the
+`torch.save` is replaced from the start. Functions of other libraries are searched among the loaded modules, at the
 first backward pass and then some times a second between steps: nothing is loaded for it. A name that a script has
 imported from there before is not seen; a function that it calls may be.
 """
@@ -44,16 +44,16 @@ _left = dict(_LATER)
 
 
 def listen(loop: Loop) -> None:
-    """Time `torch.save`, and what `look` finds from now on."""
+    """Time `torch.save`, and what `time_loaded_modules` finds from now on."""
     save = torch.serialization.save
     timed = _timed(save, loop, "checkpoint")
     torch.serialization.save = timed
     if torch.save is save:
         torch.save = timed
-    loop.recorder.hooks.periodic.append(lambda: look(loop))
+    loop.recorder.hooks.periodic.append(lambda: time_loaded_modules(loop))
 
 
-def look(loop: Loop) -> None:
+def time_loaded_modules(loop: Loop) -> None:
     """Time those functions whose modules have been loaded by now."""
     for module_name in [name for name in _left if name in sys.modules]:
         module = sys.modules[module_name]

@@ -32,19 +32,19 @@ class Ranks:
     def __init__(self) -> None:
         self.several = False
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         """Ask: before the first backward pass, and some times a second after a step."""
         self.several = dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
 
 
 def mark_end_of(tensors: Any, loop: Loop) -> Any:
-    """Have the loop told when the gradients of this backward pass are computed; returns what is to be removed.
+    """Notify the loop when the gradients of this backward pass are computed; returns the handle to remove.
 
     The autograd engine runs callbacks at the end of a pass in the order in which they were queued. DDP and FSDP
     queue theirs, in which they wait, during the pass; one queued at its very beginning runs just before. A hook on
     the loss is that beginning. Only where there are several `Ranks`.
     """
-    if not dist.is_initialized():  # no more, since they were looked for
+    if not dist.is_initialized():  # not any more since the last check
         return None
     if not _listening:
         _listen(loop)
@@ -66,7 +66,7 @@ def mark_end_of(tensors: Any, loop: Loop) -> Any:
         except BaseException as error:  # noqa: BLE001
             loop.lost(WAITS, error)
 
-    with torch._C.DisableTorchFunction():  # neither a mode nor a class of the script's hears of it
+    with torch._C.DisableTorchFunction():  # neither a mode nor a class of the script sees it
         return tensors.register_hook(queue) if tensors.requires_grad else None
 
 

@@ -1,9 +1,9 @@
-"""What is known of a training beside its steps, without a word in its script: how many, what it logs, its model.
+"""Facts of a training beside its steps, without a call in its script: number of steps, logged values, model.
 
-Three times something is done for it. `look`, in the training thread, some times a second at the end of a step:
+Three times something is done for it. `discover`, in the training thread, some times a second at the end of a step:
 which library runs this, how many steps it will have, what its model is. `index`, at the end of each step that a
 library counts. And `refresh`, in the server thread while a monitor is there: the numbers of the moment, of which
-none is ever waited for. A number that is on a GPU is copied in `look`, as those given to log() are.
+none is ever waited for. A number that is on a GPU is copied in `discover`, as those given to log() are.
 
 What the script says itself is never overwritten: a name that it has given to log() is its own from then on.
 """
@@ -94,16 +94,16 @@ class Known:
 
     # --- the training thread ----------------------------------------------------------------------
 
-    def look(self) -> None:
+    def discover(self) -> None:
         """Find out what runs the training and what it knows; called within a step or at its end."""
         try:
             recorder = self._loop.recorder
             if recorder.manual_used or recorder.off or not recorder.facts.auto:
                 return
             self._find()
-            self._tell()
+            self._publish_counts()
             self._fetch()
-            self.model.look()
+            self.model.refresh()
         except BaseException as error:  # noqa: BLE001 - the door: see guard
             self._give_up()
             report_internal_error(WHAT_IT_KNOWS, error)
@@ -126,18 +126,18 @@ class Known:
         return done
 
     def _find_another(self) -> int | None:
-        """What numbers the steps now, as `index` says it; None for nothing."""
+        """Return the library that numbers the steps now; None without one."""
         before = self.framework
         self._find()
         self.numbers = self.numbers and self.framework is not before
-        self._tell()
+        self._publish_counts()
         return self.framework.steps_done() if self.numbers and self.framework is not None else None
 
     def _give_up(self) -> None:
         self.framework, self.numbers = None, False
 
     def _find(self) -> None:
-        """Look at what calls us. What is new is believed to count the steps until it shows otherwise."""
+        """Examine the calling frames. A new library is assumed to count the steps until it shows otherwise."""
         found = frameworks.find_running(self.framework, lambda: frameworks.Accelerated(self._accelerated))
         if found is self.framework:
             return
@@ -147,8 +147,8 @@ class Known:
         if not self._listens and isinstance(found, frameworks.Accelerated):
             self._listens = frameworks.listen_to_accelerate(self._passes)
 
-    def _tell(self) -> None:
-        """Have a monitor told of the number of steps, and of how many batches make one, where that is new."""
+    def _publish_counts(self) -> None:
+        """Publish the number of steps and the batches per step, where these are new."""
         facts, framework = self._loop.recorder.facts, self.framework
         total = framework.total_steps() if framework is not None and self.numbers else None
         batches = None if framework is None else framework.accumulation(self._loop.most_passes)
@@ -257,6 +257,6 @@ def make(loop: TrainingLoop) -> Known:
     """What is known of that loop's training, which the recorder is to ask for from now on."""
     known = Known(loop)
     recorder = get()
-    recorder.hooks.periodic.append(known.look)
+    recorder.hooks.periodic.append(known.discover)
     recorder.hooks.refresh = known.refresh
     return known

@@ -1,6 +1,6 @@
 """An evaluation between two steps: forwards that no backward pass follows, and the waits for their batches.
 
-No call says where it begins or ends, so it is told by what the script does:
+No call marks its begin or end, so it is detected from what the script does:
 
 - a module that is trained is called without gradients and in evaluation mode, and neither does a batch of the
   training's lie ready nor one of what may be its next epoch: it is one. A teacher, or an average of the weights,
@@ -102,7 +102,7 @@ class Evaluation:
         self._count()
         return True
 
-    def over(self) -> Callable[[], object] | None:
+    def end(self) -> Callable[[], object] | None:
         """The training goes on; returns the iterator that its batch came from if that is a new one."""
         feed = None if self.under_way else self._waits
         self._recorder.evaluates = False

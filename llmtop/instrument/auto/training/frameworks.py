@@ -43,7 +43,7 @@ class Framework(Protocol):
         """How many batches make a step; `most_passes` backward passes have been seen in one."""
 
     def logged_metrics(self) -> dict[str, Any]:
-        """The latest of what it logs: numbers, and tensors of which nobody has said that they are on the host."""
+        """Its latest logged values: numbers, and tensors that may be on a GPU."""
 
 
 class HuggingFaceTrainer:
@@ -163,7 +163,7 @@ class Accelerated:
         return trainer is Accelerated
 
     def steps_done(self) -> int | None:
-        """See `Framework`: the script counts, if anybody does."""
+        """See `Framework`: only the script may count."""
         return None
 
     def total_steps(self) -> int | None:
@@ -171,7 +171,7 @@ class Accelerated:
         return None
 
     def accumulation(self, most_passes: int) -> int | None:
-        """See `Framework`. What an Accelerator was told has no effect where the script does not ask it to."""
+        """See `Framework`. Settings of an Accelerator have no effect where the script does not use them."""
         shared = getattr(
             getattr(sys.modules.get("accelerate.state"), "GradientState", None), "_shared_state", None
         )
@@ -228,7 +228,7 @@ def _self_of(frame: FrameType) -> Any:
 
 
 def listen_to_accelerate(tell: Callable[[Any], None]) -> bool:
-    """Have `tell` called with whatever is given to `Accelerator.log`; it must let nothing out.
+    """Call `tell` with each argument of `Accelerator.log`; it must not raise.
 
     Returns:
         Whether that could be done; not before the script has imported Accelerate.

@@ -1,4 +1,4 @@
-"""What a training loop is doing, told by hooks; it tells the recorder in the recorder's terms.
+"""State of a training loop, from the hooks; it reports steps and phases to the recorder.
 
 One loop a process, driven by the thread that trains. The order of events is all it knows: it keeps no tensor, no
 module and no optimizer alive.
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from llmtop.instrument.record.recorder_parts import OpenStep
 
 PASSES_WITHOUT_STEP = 100
-"""Backward passes, and four times as many as any step has had, after which steps cannot be told."""
+"""Backward passes, and four times as many as any step has had, after which steps cannot be detected."""
 STEPS = "the steps of this script"
 
 
@@ -59,12 +59,12 @@ class Loop(LoopState):
         if not self.in_training_thread or self.stands_down():
             return None
         if self.unstepped:
-            self._look_for_unseen_step()
+            self._detect_unseen_step()
         self.evaluated = False
         tentative_ns, self._tentative_ns = self._tentative_ns, 0
         self._tentative = None
         if waits is None or self.feed() is waits:
-            self.evaluation.over()
+            self.evaluation.end()
             if tentative_ns and self.stands_between_steps():
                 self.recorder.add_phase("evaluation", self._tentative_begun, tentative_ns)
             return None
@@ -105,7 +105,7 @@ class Loop(LoopState):
             return None
         if name == "checkpoint":
             return self._checkpoint
-        self.evaluation.over()
+        self.evaluation.end()
         return self.evaluation.phase
 
     def forget_pending(self) -> None:
@@ -130,7 +130,7 @@ class Loop(LoopState):
         """The outermost module is called without gradients, between steps or within one.
 
         Returns:
-            What is to be called at the end; None if this is no evaluation, as far as can be told.
+            What is to be called at the end; None if this is no evaluation, as far as known.
         """
         self.recorder.saw_work()
         if not self.attached or self.stands_down() or not self.stands_between_steps():
@@ -289,7 +289,7 @@ class Loop(LoopState):
             if not self.unstepped and closure is None and (not r.attached or r.facts.inference):
                 if is_data_worker() or not _has_gradients(optimizer):
                     return
-                self.meet()  # its gradients are from torch.autograd.grad
+                self.publish_trained()  # its gradients are from torch.autograd.grad
             if self._step is None:
                 self._open_step()
             if self.in_backward:
@@ -340,7 +340,7 @@ class Loop(LoopState):
             self.lost("the optimizer's steps", error)
 
     def recovers(self) -> bool:
-        """Whether it was an optimizer's step that raised, and so never said that it ended, which left us busy."""
+        """Whether an optimizer's step raised and so had no end, which left the loop busy."""
         if self._closure or runs_below(sys.modules["torch.optim.optimizer"].__file__):
             return False
         self._recover()
@@ -361,7 +361,7 @@ class Loop(LoopState):
         """Something is computed while an optimizer steps, or before one has: that may end what was before."""
         self._recover()
         self._leave_optimizer(calls_closure=True)
-        self._look_for_unseen_step()
+        self._detect_unseen_step()
         self._untouched = False
 
     def _open_step(self) -> OpenStep | None:
@@ -388,17 +388,17 @@ class Loop(LoopState):
     def _trains_again(self) -> None:
         """A forward or backward pass of the training begins after what may have been an evaluation."""
         self.evaluated = False
-        feed = self.evaluation.over()
+        feed = self.evaluation.end()
         if feed is not None:
             self.feed = feed
 
-    def _look_for_unseen_step(self) -> None:
-        """End the step if a parameter or its gradient changed since the backward pass and no optimizer said so.
+    def _detect_unseen_step(self) -> None:
+        """End the step if a parameter or its gradient changed since the backward pass without an optimizer's step.
 
         It may have stepped within compiled code, or be none of torch's. One that writes to `p.data` changes
         nothing that torch counts, but the gradients are cleared before the next pass, or clipped. Where one of
-        torch's has said so before, a change is something else: weights that are clamped, or moved for a second
-        backward pass.
+        torch's optimizers has stepped before, a change is something else: weights that are clamped, or moved for a
+        second backward pass.
         """
         if self.unstepped and not self._torch_steps and not self.in_backward and self._stepping is None:
             version = _version_of(self.watched())
@@ -443,7 +443,7 @@ class Loop(LoopState):
             r.end_step()
 
     def _recover(self) -> None:
-        """An optimizer's step that raised has never said that it ended."""
+        """End an optimizer's step that raised and so had no end."""
         if self._stepping is not None and not self._closure:
             self._leave_failed_step()
 
@@ -489,8 +489,8 @@ def runs_below(file: str | None, times: int = 1) -> bool:
 
 
 def _within_another_step() -> bool:
-    """Whether the optimizer's step that a hook tells of was called by one: that of its parent class by its own, or
-    that of an optimizer by one that holds it. Otherwise an earlier one has raised, of which no hook tells.
+    """Whether the optimizer's step of a hook was called by one: that of its parent class by its own, or that of an
+    optimizer by one that holds it. Otherwise an earlier one has raised, which no hook reports.
     """
     return runs_below(sys.modules["torch.optim.optimizer"].__file__, times=2)
 

@@ -68,8 +68,8 @@ class LoopState:
         "forget_too",
         "in_backward",
         "known",
-        "meet",
         "optimizing",
+        "publish_trained",
         "recorder",
         "step_end_detector",
         "steps_without_forward",
@@ -87,18 +87,18 @@ class LoopState:
         self.dataload, self._h2d, self._forward, self._backward, self._communication, self._optimizer = map(
             phase_of, ("dataload", "h2d", "forward", "backward", "communication", "optimizer")
         )
-        self.meet: Callable[[], None] = no_parameter
-        """Set by `hooks`: called at the first backward pass, or optimizer's step, looks for what this process
-        trains and publishes it."""
+        self.publish_trained: Callable[[], None] = no_parameter
+        """Set by `hooks`: called at the first backward pass, or optimizer's step, searches for the trained modules
+        and publishes them."""
         self.boundary_from_outside: Callable[[], bool] | None = None
-        """Set by an integration that ends the steps itself; tells whether it still does, or was left by an
-        exception."""
+        """Set by an integration that ends the steps itself; returns True while it still does, and was not left by
+        an exception."""
         self.forget_too: Callable[[], None] | None = None
         """Called when a forked child begins anew: what else remembers what its parent did."""
         self.reset()
 
     def __reduce__(self) -> tuple[Callable[[], Any], tuple[()]]:
-        """Whoever pickles or copies something that leads here gets the loop of the process that unpickles."""
+        """Pickling or copying an object that refers to the loop gives the loop of the process that unpickles."""
         return self._again, ()
 
     def reset(self) -> None:

@@ -1,6 +1,6 @@
-"""Which optimizer's step ends a step of the training.
+"""Detects which optimizer's step ends a step of the training.
 
-The order in which optimizers step is nearly all there is to tell by:
+The order in which optimizers step is nearly all the evidence:
 
 - one that has never stepped before begins a training of its own, whether those of an earlier one are still alive
   or not (a model for each fold of the data): each of its steps counts;
@@ -49,9 +49,9 @@ class _Stepped:
 
 
 class StepEndDetector:
-    """Told of each optimizer's step that has ended; keeps no optimizer alive.
+    """Notified of the end of each optimizer's step; keeps no optimizer alive.
 
-    The usual case is the loop's own affair: where `number` is the optimizer's id() and there were no `others`, it
+    The loop itself handles the usual case: where `number` is the optimizer's id() and there were no `others`, it
     adds one to `run`.
     """
 
@@ -109,7 +109,7 @@ class StepEndDetector:
         one = self._seen.get(id(optimizer))
         new = one is None
         if one is None:
-            one = self._meet(optimizer)
+            one = self._add_optimizer(optimizer)
         continues, self._last = one is self._last, one
         if one is self._closer:
             self._outer = self._youngest > self._round and self.run == 1
@@ -193,7 +193,7 @@ class StepEndDetector:
         self.run, self.others = one.run, 0
         one.turns = 0
 
-    def _meet(self, optimizer: Any) -> _Stepped:
+    def _add_optimizer(self, optimizer: Any) -> _Stepped:
         if any(founder() is optimizer for founder in self._founders):
             one = _Stepped(FOUNDER)
             self._awaited = [founder for founder in self._awaited if founder() is not optimizer]

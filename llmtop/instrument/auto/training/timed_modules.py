@@ -27,7 +27,7 @@ from llmtop.instrument.guest.guard import report_internal_error
 from llmtop.instrument.pytorch import search
 
 MAX_LEVELS = 4
-"""How far below a root the outermost module is looked for."""
+"""Levels below a root at which the outermost module is searched."""
 MAX_CLASSES = 32
 """More candidates than this are not outermost modules."""
 STEPS_WITHOUT = 2
@@ -39,7 +39,7 @@ _gradients = torch.is_grad_enabled
 
 
 class Modules:
-    """Chooses which classes of modules are timed, and tells the loop of their calls."""
+    """Chooses which classes of modules are timed, and reports their calls to the loop."""
 
     def __init__(self, loop: Loop) -> None:
         self.loop = loop
@@ -52,12 +52,12 @@ class Modules:
         self._hidden = False
         """Whether the classes were taken for want of instances, and are to be thinned out after a step."""
         self.called = False
-        """Whether an outermost module has been called since they were looked for."""
+        """Whether an outermost module was called since the last search."""
         self._searches = 0
         self._roots: list[weakref.ref[nn.Module]] = []
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        """Whoever pickles a timed class by value gets one that is not timed."""
+        """Pickling a timed class by value gives one that is not timed."""
         return type(None), ()
 
     def take_over(self, timed: dict[type, TimedClass]) -> None:
@@ -66,7 +66,7 @@ class Modules:
 
     @property
     def unknown(self) -> bool:
-        """Whether `look()` is to be called at this backward pass."""
+        """Whether `search_if_unknown()` is to be called at this backward pass."""
         if self._hidden and self._outermost:
             return True
         if self.called or self._level > MAX_LEVELS:
@@ -77,26 +77,27 @@ class Modules:
         """The outermost modules with something to train, the one that was called last for the first time first."""
         return [root for reference in reversed(self._roots) if (root := reference()) is not None]
 
-    def look(self) -> None:
-        """Time the outermost modules; when none of those is called until the next time, look one level deeper."""
+    def search_if_unknown(self) -> None:
+        """Time the outermost modules; when none of those is called until the next time, search one level
+        deeper."""
         try:
             if self._hidden and self._outermost:
                 self._thin_out()
             else:
-                self._look()
+                self._search_next_level()
         except BaseException as error:  # noqa: BLE001
             self._level = MAX_LEVELS + 1
             self._candidates = None
             self._hidden = False
             report_internal_error(MODULES, error)
 
-    def _look(self) -> None:
+    def _search_next_level(self) -> None:
         if self.called or self._level > MAX_LEVELS:
             self.called, self._level, self._candidates = False, 0, None
             self.loop.steps_without_forward = 0
         self._searches += self._level == 0
         if self._candidates is None:
-            found, optimizers = search.look()
+            found, optimizers = search.find_modules()
             self._roots = [weakref.ref(module) for module in found]
             self.loop.step_end_detector.remember_optimizers(optimizers)
         else:
@@ -105,7 +106,7 @@ class Modules:
         self._level += 1
         self._restore()
         if not found and self._level == 1 and gc.get_freeze_count():
-            self._look_at_classes()
+            self._time_unseen_classes()
             return
         classes = {type(module) for module in found}
         few = 0 < len(classes) <= MAX_CLASSES and self._level <= MAX_LEVELS
@@ -119,7 +120,7 @@ class Modules:
             self._watch(search.watchable(found))
         self._time(classes)
 
-    def _look_at_classes(self) -> None:
+    def _time_unseen_classes(self) -> None:
         self._level = MAX_LEVELS + 1
         classes = search.unseen_classes()
         self._hidden = bool(classes)

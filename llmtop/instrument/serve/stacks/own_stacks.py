@@ -1,10 +1,10 @@
 """The Python stacks of this process's own threads, for a monitor that cannot read them from outside.
 
-py-spy does that from outside, at no cost here, and is asked first; it does not know every version of Python, and
-not every system lets one process read another. Here a thread that exists only while somebody wants them looks at
-all others now and then. A look takes Python's lock for some 10 µs a thread, so there are `MAX_RATE_HZ` at most.
+py-spy does that from outside, at no cost here, and is tried first; it does not know every version of Python, and
+not every system lets one process read another. Here a thread that exists only during a request samples all others.
+A sample takes Python's lock for some 10 µs per thread, so there are `MAX_RATE_HZ` at most.
 
-No frame is kept past a look: it would keep alive all that its function holds, tensors too. What is kept is the
+No frame is kept after a sample: it would keep alive all that its function holds, tensors too. What is kept is the
 code and how far in it the frame was; lines are found out at the end.
 """
 
@@ -48,9 +48,9 @@ def handle(message: wire.SampleStacks | wire.StopSampling, tell: Tell, gone: Cal
     """Do what a monitor asks; called in the server thread, and returns at once.
 
     Args:
-        message: look, or tell what was seen.
-        tell: gives the answer to that monitor; from any thread.
-        gone: whether nobody wants it any more.
+        message: begin to sample, or send the samples now.
+        tell: sends the reply to that monitor; from any thread.
+        gone: returns True once the monitor has disconnected.
     """
     global _running
     with _lock:
@@ -68,7 +68,7 @@ def handle(message: wire.SampleStacks | wire.StopSampling, tell: Tell, gone: Cal
 
 
 def end_with_process() -> None:
-    """The process ends, and with it a look that is under way."""
+    """End the sampling under way; called when the process exits."""
     running = _running
     if running is not None and running.goes_on():
         running.enough.set()
@@ -76,7 +76,7 @@ def end_with_process() -> None:
 
 
 class OwnStackSampling:
-    """One request, from the first look to the answer."""
+    """One request, from the first sample to the reply."""
 
     def __init__(self, message: wire.SampleStacks, tell: Tell, gone: Callable[[], bool]) -> None:
         self.id = message.id
@@ -94,7 +94,7 @@ class OwnStackSampling:
         return not self.ended.is_set() and self._pid == os.getpid()
 
     def begin(self) -> None:
-        """Look: once here and now, or for a while in a thread of its own."""
+        """Sample once in this thread, or for a while in a thread of its own."""
         if not self._seconds:
             self._run()
             return
@@ -107,7 +107,7 @@ class OwnStackSampling:
     def _run(self) -> None:
         try:
             seen = StackSamples()
-            self._look(seen)
+            self._sample_until_due(seen)
             answer = seen.to_message(self.id)
         except Exception as error:  # noqa: BLE001 - what goes wrong is noted, and the training goes on
             guard.report_internal_error("the stacks of its threads", error)
@@ -117,12 +117,12 @@ class OwnStackSampling:
         if not self._gone():
             self._tell(answer)
 
-    def _look(self, seen: StackSamples) -> None:
+    def _sample_until_due(self, seen: StackSamples) -> None:
         nothing = select.poll()
         now = time.monotonic()
         until = now + self._seconds
         while True:
-            seen.look()
+            seen.sample()
             if now >= until:
                 return
             # At odd distances, else steps of that length would be seen at one place only.
@@ -134,16 +134,16 @@ class OwnStackSampling:
 
 
 class StackSamples:
-    """What was seen in some looks."""
+    """Counted stacks of some samples."""
 
     def __init__(self) -> None:
         self._stacks: dict[tuple[int, tuple[_Place, ...]], int] = {}
-        self._looks = 0
+        self._samples = 0
         self._cut = 0
 
-    def look(self) -> None:
-        """Look at all threads but the one that looks."""
-        self._looks += 1
+    def sample(self) -> None:
+        """Sample all threads but the calling one."""
+        self._samples += 1
         mine, main, number = threading.get_ident(), threading.main_thread().ident, 0
         # Never the whole dictionary in a variable: it has this very frame too, and would keep itself alive.
         for thread, innermost in sys._current_frames().items():
@@ -191,7 +191,7 @@ class StackSamples:
         ]
         return wire.SampledStacks(
             id=request,
-            looks=self._looks,
+            looks=self._samples,
             frames=[_frame(*place) for place in frames],
             threads=_threads(list(threads)),
             stacks=to_message,

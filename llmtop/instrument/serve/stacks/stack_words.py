@@ -1,8 +1,8 @@
-"""What a thread does, told from its Python frames: in words, and whether it waits for a person.
+"""Describes a thread by its Python frames: in words, and whether it waits for a person.
 
-No frame is kept past a look: it would keep alive all that its function holds, tensors too. For the same reason
-none is kept while a file is read, when the script runs on: on a file system that hangs that may take minutes.
-Nothing of the script's is asked or changed, and no file is read into Python's own caches.
+No frame is kept after a sample: it would keep alive all that its function holds, tensors too. For the same reason
+none is kept while a file is read, when the script runs on: on a file system that hangs that may take minutes. No
+object of the script is called or changed, and no file is read into Python's own caches.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _PROMPTS: Final = frozenset(
         ("pydevd", "_do_wait_suspend"),
     }
 )
-"""Package and function within which somebody is asked what to do next."""
+"""Package and function that prompt a person for input."""
 _BREAKPOINTS: Final = frozenset({"pdb", "cmd", "pudb", "pydevd"})
 _WAITS_WITHIN: Final = frozenset(
     {
@@ -81,9 +81,9 @@ class _Function(NamedTuple):
     name: str
     file: str
     is_library: bool
-    """Whether its file was installed, rather than written by whoever trains."""
+    """Whether its file was installed, rather than written by the user."""
     is_named: bool
-    """Whether what it does is its own affair, and not that of whoever called it."""
+    """Whether it is reported itself, rather than its caller."""
     compiles: bool
     """Whether it runs torch.compile's compiler."""
 
@@ -98,16 +98,16 @@ class _Place(NamedTuple):
 
 
 class StackDescription(NamedTuple):
-    """What one look at a thread has found."""
+    """Result of one sample of a thread."""
 
     words: str
-    """The line that says best what it does: "train.py:57 print(loss.item())"; "" where none does."""
+    """The most specific line: "train.py:57 print(loss.item())"; "" where none does."""
     waits_for: str
     """Where it waits for a person to say what comes next: "at a breakpoint"; "" where it does not."""
 
 
-class Sight:
-    """Looks at a thread now and then, and tells in words what it does."""
+class StackDescriber:
+    """Describes samples of a thread in words."""
 
     def __init__(self) -> None:
         self._functions: dict[CodeType, _Function] = {}
@@ -121,8 +121,8 @@ class Sight:
         """Let go of all that was remembered."""
         self.__init__()  # type: ignore[misc]
 
-    def look(self, thread: int, step: int) -> StackDescription | None:
-        """Look at a thread that is alive; None where it runs no Python now.
+    def describe(self, thread: int, step: int) -> StackDescription | None:
+        """Describe the present stack of a live thread; None where it runs no Python now.
 
         Args:
             thread: as `threading.get_ident()` numbers it.
@@ -137,14 +137,14 @@ class Sight:
             while frame is not None and len(frames) < MAX_FRAMES:
                 frames.append(frame)
                 frame = frame.f_back
-            place, waits_for = self._told(frames, step)
+            place, waits_for = self._innermost_own_line(frames, step)
         finally:
             frames.clear()
             del frame
-        return StackDescription(self._shown(place) if isinstance(place, _Place) else place, waits_for)
+        return StackDescription(self._place_text(place) if isinstance(place, _Place) else place, waits_for)
 
     def waits_for_gpu(self, thread: int, step: int) -> str:
-        """The line at which a thread waits for its GPU; "" where it does not. Arguments as of `look`.
+        """The line at which a thread waits for its GPU; "" where it does not. Arguments as of `describe`.
 
         To be asked just when the thread gave up Python's lock, which all that waits does at once.
         """
@@ -155,13 +155,13 @@ class Sight:
         del frame
         if not self._waiting.waits(code, instruction, line):
             return ""
-        seen = self.look(thread, step)
+        seen = self.describe(thread, step)
         return "" if seen is None else seen.words or "a call of a library"
 
-    def _told(self, frames: list[FrameType], step: int) -> tuple[_Place | str, str]:
+    def _innermost_own_line(self, frames: list[FrameType], step: int) -> tuple[_Place | str, str]:
         """What to say in words, or where to read it, and what the thread waits for. Reads no file."""
         known = self._functions
-        functions = [known.get(frame.f_code) or self._meet(frame) for frame in frames]
+        functions = [known.get(frame.f_code) or self._add_function(frame) for frame in frames]
         # An id() may be that of another call by now, seldom of one of the same function.
         calls = {id(frame): frame.f_code for frame in frames}
         runs_on = (
@@ -183,7 +183,7 @@ class Sight:
         frame = frames[named]
         return _Place(functions[named], frame.f_code, frame.f_lasti, frame.f_lineno or 0), waits_for
 
-    def _meet(self, frame: FrameType) -> _Function:
+    def _add_function(self, frame: FrameType) -> _Function:
         if len(self._functions) >= _MAX_FUNCTIONS:
             self._functions.clear()
         code, module = frame.f_code, frame.f_globals.get("__name__")
@@ -196,7 +196,7 @@ class Sight:
         self._functions[code] = found
         return found
 
-    def _shown(self, place: _Place) -> str:
+    def _place_text(self, place: _Place) -> str:
         function, code, instruction, line = place
         key = code, instruction
         if key not in self._lines:

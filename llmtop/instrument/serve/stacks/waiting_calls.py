@@ -1,8 +1,9 @@
-"""Whether a thread stands in a call that waits for its GPU: `.item()`, a copy to the host, the truth of a tensor.
+"""Detects whether a thread is in a call that waits for its GPU: `.item()`, a copy to the host, the truth of a
+tensor.
 
-It is told from the innermost Python frame, from what is called there: the call itself is C. While it waits it
-holds no lock of Python's, so whoever looks then gets the lock at once; a look that had to wait for the lock has
-found a thread that ran Python, whatever it stands in by the time that the lock is given up (`StackSampler`).
+The innermost Python frame shows what is called: the call itself is C. While it waits it holds no lock of Python's,
+so a sampler gets the lock at once. A sample that had to wait for the lock has found a thread that ran Python,
+whatever it is in when the lock is released (`StackSampler`).
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ _NAMES: Final = frozenset(
 )
 """What is called where the host waits for a result, also of numbers: those of the host are there at once."""
 _COPIES: Final = frozenset({"to", "cuda"})
-"""What waits as well, unless it says that it does not: a copy of pageable memory."""
+"""Calls that wait unless non_blocking is given: a copy of pageable memory."""
 _IN_A_LINE: Final = re.compile(r"\.(?:item|tolist|cpu|numpy|synchronize|nonzero|is_nonzero)\(|\b(?:float|bool)\(")
-"""Where it cannot be told which call of a line runs."""
+"""Result where it is unknown which call of a line runs."""
 _TRUTH: Final = re.compile(r"TO_BOOL|UNARY_NOT|(?:POP_JUMP|JUMP)_(?!BACKWARD).*IF_(?:TRUE|FALSE).*")
 """Instructions that ask for the truth of a value. Those that jump back may give Python's lock up by themselves."""
 _LAST_NAME: Final = re.compile(r"(\w+)\s*\Z")
 _LONGEST: Final = 2000
-"""Characters of a call that are looked at."""
+"""Characters of a call that are parsed."""
 _MOST: Final = 512
 
 
@@ -72,7 +73,7 @@ def _waits(code: CodeType, instruction: int, line: int) -> bool:
 def _call(text: str) -> tuple[str, str]:
     """What a call calls, without what that is an attribute of, and what it gives it; "" for what is no call.
 
-    Not by Python's parser: that says what it thinks of a text in warnings, which are the script's affair.
+    Not by Python's parser: it emits warnings, which would reach the script's filters.
     """
     depth = 0
     for place in range(len(text) - 1, -1, -1):

@@ -9,7 +9,7 @@ import weakref
 import pytest
 
 from llmtop.instrument.serve.stacks import stack_words, waiting_calls
-from llmtop.instrument.serve.stacks.stack_words import Sight
+from llmtop.instrument.serve.stacks.stack_words import StackDescriber
 from tests.support.processes import wait_for
 
 
@@ -61,13 +61,13 @@ def test_what_a_function_held_goes_when_it_returns_though_its_source_is_being_re
 
     monkeypatch.setattr(stack_words, "source", slow)
     monkeypatch.setattr(waiting_calls, "source", slow)
-    sight, thread = Sight(), function.ident
+    describer, thread = StackDescriber(), function.ident
     assert thread is not None
     if asked == "what it does":
-        seen = sight.look(thread, 0)
+        seen = describer.describe(thread, 0)
         assert seen is not None
         assert seen.words.endswith("_holds()")
     else:
-        assert sight.waits_for_gpu(thread, 0) == ""
+        assert describer.waits_for_gpu(thread, 0) == ""
     assert not function.is_alive()
     assert left == [False]
