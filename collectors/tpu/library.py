@@ -31,7 +31,7 @@ class FigureRefused(Exception):
         Args:
             why: one clause for a note on the screen.
             absent: this version of libtpu has no such metric; no note is shown.
-            nobody: nothing listens on the port: no program has the TPUs.
+            nobody: no process listens on the port, so no program uses the TPUs.
             late: no reply within the timeout.
         """
         super().__init__(why)

@@ -1,8 +1,8 @@
-"""What the threads of a training and of those that it started wait for, by looks into /proc.
+"""Kernel states of the threads of a training and of its child processes, sampled from /proc.
 
-/proc/PID/task/TID/stat says whether a thread runs (R), sleeps (S) or waits for a device (D), wchan in which
-function of the kernel, syscall with which arguments. Each look takes some 0.1 ms a thread, of the monitor's
-time. Where the kernel tells no wchan (some sandboxes) or syscall (another user's process), only R, S and D are
+/proc/PID/task/TID/stat shows whether a thread runs (R), sleeps (S) or waits for a device (D), wchan in which
+function of the kernel, syscall with which arguments. Each sample takes some 0.1 ms of the monitor's time per
+thread. Where the kernel tells no wchan (some sandboxes) or syscall (another user's process), only R, S and D are
 known.
 """
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 RATE_HZ = 20.0
 _MAX_THREADS = 32
-"""Of the training's own process; of the others only the first thread is looked at."""
+"""Most sampled threads of the training's own process; of the others only the first thread is sampled."""
 _RESCAN_SAMPLES = 10
 _REMOTE = re.compile(r"nfs|rpc|ceph|cifs|smb|fuse|request_wait_answer|lustre|ptlrpc|ldlm|p9_|afs|gfs|beegfs|gpfs")
 _WAITS: tuple[tuple[re.Pattern[str], Waits], ...] = (
@@ -73,7 +73,8 @@ def _classify(state: str, channel: str, place: str) -> Waits:
 
 
 def _classify_futex(place: str) -> Waits:
-    """Who waits for Python's own lock looks each 5 ms: its wait has a timeout, the fourth argument of futex(2)."""
+    """A thread that waits for Python's own lock checks it every 5 ms: its wait has a timeout, the fourth argument
+    of futex(2)."""
     try:
         words = Path(f"{place}/syscall").read_text().split()
         if int(words[0]) == _FUTEX and int(words[4], 16) != 0:
@@ -84,7 +85,7 @@ def _classify_futex(place: str) -> Waits:
 
 
 class StateSampler:
-    """Looks at the threads of some processes, `RATE_HZ` times a second, in a thread of its own."""
+    """Samples the threads of some processes, `RATE_HZ` times per second, in a thread of its own."""
 
     def __init__(self, pids: Collection[int]) -> None:
         """Begin."""
@@ -115,7 +116,8 @@ class StateSampler:
             return {thread: counted.copy() for thread, counted in self._seen.items()}
 
     def read_bytes_per_s(self) -> float | None:
-        """What the processes read from storage since it began; None where the kernel does not tell."""
+        """Return the bytes that the processes read from storage since the begin; None where the kernel does not
+        report it."""
         return self._rate(0)
 
     def written_bytes_per_s(self) -> float | None:
@@ -134,7 +136,7 @@ class StateSampler:
 
 
 def list_threads(pids: Collection[int]) -> list[tuple[int, int]]:
-    """(process, thread) of all to be looked at: first threads, and of the processes asked for some more."""
+    """Return (process, thread) of all threads to sample: first threads, and some more of the given processes."""
     found = []
     for pid in pids:
         with suppress(OSError):
