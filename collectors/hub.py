@@ -68,8 +68,8 @@ def live_sources(
         all_users: root listens to the trainings of every user, each in his own folder. NCCL is not asked then:
             where to ask stands in a process's environment, which is another user's word.
         engines: whether to find out what can capture each training.
-        sample_loaders: whether trainings that wait for data are looked at, unless the configuration forbids it.
-        unattended: nobody looks on, so that trainings may tell of some steps at once.
+        sample_loaders: whether trainings that wait for data are sampled, unless the configuration forbids it.
+        unattended: there is no screen, so that trainings may send several steps at once.
         on_every_node: whether the other nodes of the job run such a hub too, so that they query NCCL in turn.
     """
     # psutil and the rules take some 40 ms to import: a screen paints its first frame before.

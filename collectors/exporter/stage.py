@@ -19,7 +19,7 @@ from llmtop.version import __version__
 STALE_SECONDS = 10.0
 STALE_INTERVALS = 3.0
 """A snapshot older than max(OLD_SECONDS, OLD_INTERVALS times the interval) is not exported: stale values must not
-look current."""
+pass for current ones."""
 _RankLabels = tuple[str, str]
 _Others = Callable[[], Collection[tuple[str, str]] | None]
 

@@ -33,10 +33,10 @@ class FigureRefused(Exception):
         """Say why.
 
         Args:
-            why: in a few words.
-            absent: this libtpu has no such figure.
-            nobody: nothing listens.
-            late: no answer yet.
+            why: one clause for a note on the screen.
+            absent: this version of libtpu has no such metric; no note is shown.
+            nobody: no process listens on the port, so no program uses the TPUs.
+            late: no reply within the timeout.
             ignored: another user listens.
         """
         super().__init__(why)

@@ -31,7 +31,7 @@ class AllUsersSource:
 
         Args:
             gpu_name: the name of a GPU by UUID, for MFU.
-            parent: where the users' folders are, /tmp by default; no `$LLMTOP_DIR` says.
+            parent: where the users' folders are, /tmp by default; `$LLMTOP_DIR` is ignored.
         """
         self._gpu_name = gpu_name
         self._parent = socket_dir.user_folder(0).parent if parent is None else parent

@@ -106,7 +106,7 @@ def _load_folded(files: list[Path], source: Path, limits: Limits) -> StackReport
         rank = _RANK.search(file.name)
         ranks = {asked: int(rank[1])} if rank is not None and asked is not None else {}
         processes += fold(stacks, ranks, {})
-        # The file records no thread states: time blocked in C cannot be told from time running in C.
+        # The file records no thread states: time blocked in C cannot be separated from time running in C.
         cost = decide(LoaderSamples(pid=asked or 0, stacks=tuple(stacks)))
         if cost is not None:
             loading[processes[-1].name if asked is None else f"pid {asked}"] = cost

@@ -20,7 +20,7 @@ _XID: Final = re.compile(r"^Xid (\d{1,6})\b")
 
 _PROGRAM: Final = " (program)"
 
-# Meanings and gravity after NVIDIA's catalogue for Ampere and newer GPUs, column "Resolution Bucket (Immediate
+# Meanings and severity after NVIDIA's catalogue for Ampere and newer GPUs, column "Resolution Bucket (Immediate
 # Action)": https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html. What needs a reset of the GPU or
 # of the machine, or ended a program for a fault of the hardware, is critical; what a program brings on itself
 # (RESTART_APP, marked) is a warning, for the GPU is well; what is to be ignored is one too, as long as something

@@ -6,9 +6,9 @@ the script waits itself (to log a loss, say). So rates and whole steps are right
 takes on the device is not known, and the monitor says so. Windows by ``jax.profiler`` tell, with each step marked:
 ``llmtop capture`` takes them.
 
-Jitted functions are not told apart by themselves, under ``llmtop run`` neither: what ``jax.jit`` returns cannot be
-wrapped without changing what it is to JAX (a hashable, traceable, lowerable object with a fast path in C++), and a
-call of it says nothing of whether it trains.
+Jitted functions are not detected, not even under ``llmtop run``: what ``jax.jit`` returns cannot be wrapped
+without changing what it is to JAX (a hashable, traceable, lowerable object with a fast path in C++), and a call of
+it says nothing of whether it trains.
 """
 
 from __future__ import annotations

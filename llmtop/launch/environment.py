@@ -35,8 +35,8 @@ def instrumented_environment(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def announcing_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """The environment in which one process of the command that takes this one's place says that it has attached,
-    or the command at its end why nothing has.
+    """Return the environment in which one process of the command prints that it has attached, or the command at
+    its end why none has.
 
     Args:
         environment: of `instrumented_environment`.

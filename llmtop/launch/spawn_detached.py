@@ -44,7 +44,7 @@ def start(name: str, command: Callable[[str], Sequence[str]], environment: Mappi
         environment: what it is started with.
 
     Raises:
-        EndedEarly: it ended; what it said last is in the sentence.
+        EndedEarly: it ended; its last output is in the sentence.
         NotPossibleHere: it handed nothing over in time.
     """
     with tempfile.TemporaryDirectory(prefix="llmtop-") as folder, tempfile.TemporaryFile() as said:

@@ -87,7 +87,8 @@ def unattachable_reason(command: Sequence[str], program: str) -> str | None:
 
 
 def sentences(pids: Iterable[int]) -> list[str]:
-    """What to say about those of these processes that train unseen: below `llmtop run`, with torch, but deaf."""
+    """Return a sentence for each of these processes that trains unattached: below `llmtop run`, with torch, but
+    started with an option that ignores the environment."""
     return [said for pid in pids if (said := _unseen_message(pid))]
 
 

@@ -10,10 +10,10 @@ and every `--json` show its result. What it asks, in this order:
    waits for a disk, the network or a lock, that is the word, for it may be any worker's turn. Where all together
    could make twice the batches, what they do is not what the training waits for: then it is the one that has most
    of their work, or nothing is named.
-3. Would the loader keep up if nobody took its CPUs ("cpu")? A worker that is busy for b of the time, and for c of
-   it ready but without a CPU, would need b - c; the training that waits for w of the time needs the batches in
-   1 - w, less what it stands without a CPU itself. What CPUs it used must be within that part of those that it
-   may use: else it has too few whoever else is there. That is arithmetic, not a threshold; and the word is said
+3. Would the loader keep up without competition for its CPUs ("cpu")? A worker that is busy for b of the time, and
+   for c of it ready but without a CPU, would need b - c; the training that waits for w of the time needs the
+   batches in 1 - w, less what it stands without a CPU itself. What CPUs it used must be within that part of those
+   that it may use: else it has too few in any case. That is arithmetic, not a threshold; and the cause is named
    only if c is most of b.
 4. Else the kind of work or waiting that takes most of the time in which batches are prepared: a word is said only
    if it takes more than half, by the lower end of Wilson's 95 % interval of that share (E. B. Wilson, JASA 22,

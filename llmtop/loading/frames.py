@@ -140,7 +140,7 @@ def classify_stack(frames: Sequence[Frame], calls: Calls) -> StackActivity:
     """Classify a stack of a thread that prepares batches.
 
     Args:
-        frames: outermost first; of the training's own thread from where `loading_frame` says.
+        frames: outermost first; of the training's own thread from `loading_frame` on.
         calls: what the line of a frame calls.
     """
     inner = _of_worker(frames)

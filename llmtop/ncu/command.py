@@ -2,8 +2,8 @@
 
 Demangled names are not alike: ncu casts the literals of templates ((int)4 for 4) and writes lambdas in a way of
 its own, so a whole name of torch.profiler's lets nothing through. The function's name, without arguments, is the
-same; what of it is the wanted kernel is told by counting launches. Where a template's launches are too many for
-that, the words that both spellings have are searched. Either way what ncu wrote is looked at again.
+same; the wanted kernel is found by counting launches. Where a template's launches are too many for that, the words
+that both spellings have are searched. Either way ncu's output is checked again.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ class LaunchFilter:
     function: str
     """The kernel's name without template arguments."""
     skip: int | None
-    """Launches that the filter lets through to pass over first; None where how many warm up cannot be told."""
+    """Launches that the filter lets through to pass over first; None where the number of warm-up launches is
+    unknown."""
     count: int
     """Launches to profile, one after the other."""
     functor: str = ""
@@ -63,7 +64,7 @@ def launches_of(row: KernelTime, kernels: Sequence[KernelTime] = ()) -> LaunchFi
 
     Args:
         row: the kernel.
-        kernels: all of the report; needed for one that was written before reports told the order of launches.
+        kernels: all of the report; needed for a report of a version without the order of launches.
     """
     order, own = row.launches, launches_a_step(row)
     if order is not None and (order.in_a_row <= _MOST or not row.functor):

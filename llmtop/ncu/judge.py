@@ -41,7 +41,7 @@ class NcuReport(msgspec.Struct, frozen=True, kw_only=True):
     left_out: int = 0
     """Kernels beyond the first two hundred."""
     place: int | None = None
-    """Which kernel of the file the one told of is, from 0; None where all are told of."""
+    """Index of the reported kernel in the file, from 0; None where all are reported."""
     note: str = ""
     """Whether the kernel that was wanted is among them."""
 
@@ -82,7 +82,7 @@ def ncu_report_of_one(path: Path, kernels: Sequence[KernelProfile], place: int, 
     Args:
         path: of the report.
         kernels: all that were read of it.
-        place: which of them is told of.
-        note: why that one.
+        place: index of the reported one.
+        note: why that one was chosen.
     """
     return NcuReport(source=str(path), kernels=(judge_kernel(kernels[place]),), place=place, note=note)

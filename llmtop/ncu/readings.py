@@ -28,7 +28,7 @@ class CounterReading(msgspec.Struct, frozen=True, kw_only=True):
     text: str
     """The value as it is shown, with what belongs to it."""
     threshold: str = ""
-    """What is healthy; empty: it is told only."""
+    """Healthy range; "": information without a threshold."""
     poor: bool = False
     source: str = ""
     """Where the threshold is from."""

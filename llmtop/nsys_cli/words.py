@@ -39,7 +39,7 @@ def failure_reason(said: str) -> str | None:
     """Return why it failed, in one line; None without a usable message.
 
     Args:
-        said: all that it printed.
+        said: its whole output.
     """
     text = said.replace("\r", "\n")
     errors = [_unescape(error) for error in _ERROR_TEXT.findall(text)]

@@ -64,7 +64,7 @@ def discover(directory: Path, owner: int | None = None) -> list[SocketFile]:
 
     Args:
         directory: usually `socket_dir.runtime_dir()`.
-        owner: uid to whom it must belong; by default this user or root.
+        owner: uid that must own it; by default this user or root.
 
     Raises:
         NotPossibleHere: the directory is missing (no training has attached) or not to be trusted.
@@ -174,8 +174,8 @@ class Connection:
             path: the socket.
             history: how many finished steps to be sent at once.
             timeout_s: seconds that all of it may take, by the monotonic clock.
-            owner: uid to whom the socket, its folder and the process must belong, no link being followed, for root
-                who monitors another user's; by default a process of this user or of root answers.
+            owner: uid that must own the socket, its folder and the process, no link being followed, for root who
+                monitors another user's; by default a process of this user or of root answers.
             every_ms: how long what is new may wait for what comes after it; 0: it comes within 20 ms.
 
         Raises:

@@ -2,10 +2,10 @@
 
 All of it is below one prefix, which each start of the job has of its own. `Keys` names the values; each is JSON.
 
-    nodes            how many nodes have heard; node/<i> is who (`NodeCard`), from 1 on
+    nodes            number of listening nodes; node/<i> describes one (`NodeCard`), from 1 on
     ask/<n>          the n-th request (`StoreRequest`), from 1 on; "{}" once it is over
-    beat/<n>         who asked lives: a number that grows; END: it is over, or called off
-    told/<n>/<i>     how node i is with it (`NodeStatus`)
+    beat/<n>         heartbeat of the requester: a number that grows; END: it is over, or cancelled
+    told/<n>/<i>     state of node i (`NodeStatus`); the name is part of the protocol
 
 Any process that reaches the store can write there, as into the job itself. So no path of a request is trusted: see
 `StoreRequest.token`.

@@ -60,7 +60,7 @@ def check_dir(directory: Path, owner: int | None = None) -> None:
 
     Args:
         directory: where the sockets are.
-        owner: uid to whom it must belong; by default this user or root.
+        owner: uid that must own it; by default this user or root.
 
     Raises:
         NotPossibleHere: missing, too long for a socket, a symbolic link, not a directory, not owned by this user

@@ -12,7 +12,7 @@ from llmtop.rules.rule import AlertText, Rule, RuleText, complete_clauses, stack
 from llmtop.rules.state.gpu import WINDOW_SECONDS, GpuState
 
 UTIL_FULL: Final = (95.0, 90.0)
-"""GPU-Util from which a GPU looks fully busy: to raise, and to stay raised."""
+"""GPU-Util from which a GPU counts as fully busy: to raise, and to stay raised."""
 POWER_LOW: Final = limits.threshold_pair(limits.CONFIGURED.low_power_full_util.power_pct, (35.0, 45.0))
 """Per cent of the power limit. Hangs sit at 14 to 22; the lightest real work at full util measured here at 64."""
 SM_LOW: Final = limits.threshold_pair(limits.CONFIGURED.low_power_full_util.sm_pct, (50.0, 60.0))

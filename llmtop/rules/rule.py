@@ -61,8 +61,8 @@ class Rule(Generic[Subject]):
 
     id: AlertId
     holds: Callable[[Subject, bool], bool]
-    """Whether it holds now; the flag says whether its alert is up, which then has easier thresholds to stay.
-    False too when it cannot be decided from what is present."""
+    """Return True if the condition holds now; with the flag, its alert is raised, and easier thresholds keep it
+    so. False too when it cannot be decided from what is present."""
     describe: Callable[[Subject], AlertText]
     """Return the alert's content; called only while the rule holds."""
     text: RuleText

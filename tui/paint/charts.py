@@ -1,4 +1,4 @@
-"""Small and large charts. The axis is always fixed: a flat 99 % looks flat."""
+"""Small and large charts. The axis is always fixed, so a flat 99 % is drawn flat."""
 
 from __future__ import annotations
 

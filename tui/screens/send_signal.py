@@ -24,7 +24,7 @@ def send(process: Process, number: signal.Signals) -> None:
     """Send a signal to exactly this process.
 
     Raises:
-        NotPossibleHere: it has ended, is in another container, or belongs to somebody else.
+        NotPossibleHere: it has ended, is in another container, or belongs to another user.
     """
     import psutil
 

@@ -182,7 +182,7 @@ class History:
         """Take in one snapshot, unless it is older than what is known, as after a jump back in a recording.
 
         Returns:
-            Its unix time, had nobody set the clock.
+            Its unix time without any setting of the wall clock.
         """
         now = self._clock.time_of(snapshot)
         before = self.newest

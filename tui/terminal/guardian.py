@@ -5,10 +5,11 @@ sleeps on a socket (`guardian.sh`). It is a child of the monitor, in a session o
 the monitor's group does not reach it; the monitor stays the process that the shell started, waits for and stops,
 and its exit status is its own. The monitor's only other lasting child is the one that runs the driver's library.
 
-A fault (SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT) is told by Python's faulthandler, into the same socket. That one
-holds a few hundred bytes, so that the dying process waits in its write until the guardian has put the terminal
-back: whoever waits for the monitor finds the terminal as it was. After SIGKILL (the kernel's for lack of memory,
-too) the guardian is a moment later than the shell, and then leaves settings alone that the shell has made its own.
+A fault (SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT) is reported by Python's faulthandler, into the same socket. That
+one holds a few hundred bytes, so that the dying process waits in its write until the guardian has put the terminal
+back: a parent that waits for the monitor finds the terminal as it was. After SIGKILL (the kernel's for lack of
+memory, too) the guardian is a moment later than the shell, and then leaves settings alone that the shell has made
+its own.
 """
 
 from __future__ import annotations

@@ -103,7 +103,7 @@ def open_store(job: LocalJob) -> TcpStore:
     """The job's store.
 
     Raises:
-        NotPossibleHere: it has none, or it cannot be reached; the sentence says what to do instead.
+        NotPossibleHere: it has none, or it cannot be reached; the sentence names the alternative.
     """
     if job.store is None:
         raise NotPossibleHere(

@@ -6,8 +6,8 @@ request to the host over a second, stream socket beside it (engine.py).
 
 What the training's C++ side does not survive decides the shape of this: a datagram from outside its own directory
 aborts it, so the host binds by absolute path inside and answers from that socket alone; an answer is at most one a
-question; a name that is too long overruns a buffer, so the directory is short. Nobody but this user is answered.
-The protocol is that of dynolog's IPC fabric (``struct "@Q32s"``: size and type, then the body).
+question; a name that is too long overruns a buffer, so the directory is short. Only processes of this user are
+answered. The protocol is that of dynolog's IPC fabric (``struct "@Q32s"``: size and type, then the body).
 """
 
 from __future__ import annotations

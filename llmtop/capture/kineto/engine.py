@@ -150,7 +150,7 @@ def training_pids(directory: Path) -> list[int]:
     """The pids among them that train: no launcher, no worker that was spawned to load data.
 
     Raises:
-        NotPossibleHere: nobody hosts there.
+        NotPossibleHere: no host is there.
     """
     asking = [poller.pid for poller in list_pollers(directory) if poller.seconds_ago < kineto.FRESH_SECONDS]
     on_gpu = [pid for pid in asking if procfs.uses_gpu(pid)]
@@ -308,7 +308,7 @@ def _await_file(job: CaptureJob, wait: _PendingTrace) -> None:
 
     Raises:
         Cancelled: meanwhile.
-        NotPossibleHere: no file comes: one sentence says why.
+        NotPossibleHere: no file arrives; the sentence gives the reason.
     """
     is_reported = time.monotonic()
     limits = _Limits.for_job(job)

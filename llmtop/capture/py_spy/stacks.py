@@ -22,7 +22,7 @@ class ThreadStack:
     name: str
     os_id: int
     active: bool
-    """Running, as far as the kernel says; False: asleep or waiting."""
+    """Running, by the kernel's state; False: asleep or waiting."""
     owns_gil: bool
     frames: tuple[Frame, ...]
     """Innermost first."""

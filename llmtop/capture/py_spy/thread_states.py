@@ -1,8 +1,8 @@
-"""What the threads of a training and of those that it started wait for, as the kernel reports it.
+"""Kernel states of the threads of a training and of its child processes, sampled from /proc.
 
-The state of a thread says whether it runs (R), sleeps (S) or waits for a device (D), wchan in which
-function of the kernel, syscall with which arguments. Each look takes some 0.1 ms a thread, of the monitor's
-time. Where the kernel tells no wchan (some sandboxes) or syscall (another user's process), only R, S and D are
+/proc/PID/task/TID/stat shows whether a thread runs (R), sleeps (S) or waits for a device (D), wchan in which
+function of the kernel, syscall with which arguments. Each sample takes some 0.1 ms of the monitor's time per
+thread. Where the kernel tells no wchan (some sandboxes) or syscall (another user's process), only R, S and D are
 known.
 """
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 RATE_HZ = 20.0
 _MAX_THREADS = 32
-"""Of the training's own process; of the others only the first thread is looked at."""
+"""Most sampled threads of the training's own process; of the others only the first thread is sampled."""
 _RESCAN_SAMPLES = 10
 _REMOTE = re.compile(r"nfs|rpc|ceph|cifs|smb|fuse|request_wait_answer|lustre|ptlrpc|ldlm|p9_|afs|gfs|beegfs|gpfs")
 _WAITS: tuple[tuple[re.Pattern[str], Waits], ...] = (
@@ -70,7 +70,7 @@ def _classify_futex(pid: int, thread: int) -> Waits:
 
 
 class StateSampler:
-    """Looks at the threads of some processes, `RATE_HZ` times a second, in a thread of its own."""
+    """Samples the threads of some processes, `RATE_HZ` times per second, in a thread of its own."""
 
     def __init__(self, pids: Collection[int]) -> None:
         """Begin."""
@@ -101,7 +101,8 @@ class StateSampler:
             return {thread: counted.copy() for thread, counted in self._seen.items()}
 
     def read_bytes_per_s(self) -> float | None:
-        """What the processes read from storage since it began; None where the kernel does not tell."""
+        """Return the bytes that the processes read from storage since the begin; None where the kernel does not
+        report it."""
         return self._rate(0)
 
     def written_bytes_per_s(self) -> float | None:

@@ -1,4 +1,4 @@
-"""llmtop cluster: all nodes, as the site's Prometheus tells them."""
+"""llmtop cluster: all nodes, from the site's Prometheus."""
 
 from __future__ import annotations
 

@@ -102,7 +102,7 @@ def doctor(*, as_json: bool, loader: int | None) -> int:
 
 
 def _with_loader(diagnosis: Diagnosis, pid: int) -> Diagnosis:
-    """Look at one training's loader.
+    """Check one training's loader.
 
     Raises:
         NotPossibleHere: its stacks cannot be read.

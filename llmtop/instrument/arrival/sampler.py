@@ -4,15 +4,15 @@ A rank for which the others wait comes last. When it comes shows where its gradi
 all-reduces there), and where its forward and its backward begin (FSDP gathers parameters there). Each stamp is
 two: this host's monotonic clock, and one CUDA event, because the host of a CUDA training runs ahead of its GPU.
 
-All ranks must sample the same steps, and nobody tells them: those whose index a power of two divides, the smallest
-for which `EVERY_NS` passes between two. Ranks that train together have steps of the same length.
+All ranks must sample the same steps without a message: those whose index a power of two divides, the smallest for
+which `EVERY_NS` passes between two. Ranks that train together have steps of the same length.
 
 In a step that is not sampled nothing of this runs. In one that is, the recorder's watch tells of phases, and two
 parameters have a hook on their accumulated gradient during its backward passes, and not afterwards. No hook that
 can be had once only (a communication hook of DDP) is touched.
 
-Where the GPU's clock stands on the host's is told by an event on a stream that has nothing to do, so that it is
-passed at once; where it was not, GPU stamps have a zero of their own, and only their distances count.
+The offset of the GPU's clock to the host's follows from an event on an idle stream, which is passed at once; where
+it was not, GPU stamps have a zero of their own, and only their distances count.
 """
 
 from __future__ import annotations

@@ -23,10 +23,10 @@ Tokens are counted only where the model is called with ``input_ids`` or a first 
 dimensions; samples are the first dimension of what it is called with. Both are of this rank, and guesses.
 
 An optimizer's step that no hook sees (within compiled code, or by an optimizer that is none of torch's) ends a
-step when the next one begins, told by a parameter that has changed, as long as hooks see no optimizer of torch's.
-Not seen: a loader that is not torch's, steps that GradScaler skips, a forward within one compiled function, a
-second thread that trains. What cannot be seen or told is said to the monitor.
-A script that calls llmtop.step() is left to itself; its phase() and loader() lie within the steps found here.
+step when the next one begins, detected by a parameter that has changed, as long as hooks see no optimizer of
+torch's. Not seen: a loader that is not torch's, steps that GradScaler skips, a forward within one compiled
+function, a second thread that trains. What cannot be observed or attributed is reported to the monitor. A script
+that calls llmtop.step() is left to itself; its phase() and loader() lie within the steps found here.
 """
 
 from __future__ import annotations

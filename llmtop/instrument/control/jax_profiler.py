@@ -1,8 +1,8 @@
 """jax.profiler over some steps of this process, in the way of none that the script starts itself.
 
 XLA has one profiler a process, and `jax.profiler.start_trace` raises in the script where a trace runs already. So
-ours is kept out of JAX's own books, and whoever takes JAX's lock on them, which start_trace and stop_trace do
-first, has ours ended before: the script's trace begins as if there had been none.
+llmtop's session is not in JAX's own state. Taking JAX's lock on that state, which start_trace and stop_trace do
+first, ends llmtop's session before: the script's trace begins as if there had been none.
 
 JAX runs ahead of its devices. What was dispatched within the window has run only once the arrays that live then
 are there, so the end waits for them (as `block_until_ready` does), and the beginning as well: else the file would

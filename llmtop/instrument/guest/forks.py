@@ -36,7 +36,8 @@ def _keep() -> None:
         if native is None:
             _kept.append(holder)
         else:
-            # By index it is our own: to that of the attribute a script may have told other types of arguments.
+            # By index it is llmtop's own function object: a script may have set other argument types on the
+            # attribute's.
             native["Py_IncRef"](sys.modules["ctypes"].py_object(holder))
     _holders.clear()
 

@@ -8,7 +8,7 @@ training most of the cost is cache misses, so few lines of code and memory are t
 Whose phases count: those of the thread that runs the steps. A step taken by another thread while none is open
 makes that one the owner. Where steps may overlap (requests of an inference server, a running asyncio loop)
 `overlapping` takes over, and a phase counts for the step that was opened in the same thread and task. Whatever
-cannot be told is left out and counted in `left_out`, which the monitor shows.
+cannot be attributed is left out and counted in `left_out`, which the monitor shows.
 
 A phase outside a step belongs to the step that follows, and that step's time begins with it. So in
 ``for batch in loader(data): with step(): ...`` the wait for the batch is part of its step, and the phases of a

@@ -274,7 +274,7 @@ class Server:
                 due.append(rest)
             else:
                 self._recorder.waiting = True
-                # A step that ended before this line was reached has woken nobody.
+                # A step that ended before this line has not woken this thread.
                 told = self._states or self._stacks
                 if told or any(self._publisher.waits_for(monitor) for monitor in self._monitors.values()):
                     self._recorder.waiting = False

@@ -1,5 +1,5 @@
-# Every Python that `llmtop run` starts imports this first, whatever its version and whoever wrote the program:
-# the syntax is one that Python 2.7 reads too, and nothing is imported that the interpreter has not imported yet.
+# Every Python that `llmtop run` starts imports this first, whatever its version and the program: the syntax is one
+# that Python 2.7 reads too, and nothing is imported that the interpreter has not imported yet.
 import os
 import sys
 

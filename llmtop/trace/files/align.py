@@ -71,7 +71,7 @@ def clock_offset(first: model.Trace, other: model.Trace, shift: int) -> ClockOff
 def _comparable_matches(found: list[tuple[float, ClockOffset]]) -> list[ClockOffset]:
     """Those matches that are about as good as the best: steps are alike, so some may be whole steps apart.
 
-    Of these the one counts that the steps' own numbers, or else the clocks, speak for.
+    Of these the one that agrees with the steps' own numbers, or else with the clocks, is used.
     """
     if not found:
         return []

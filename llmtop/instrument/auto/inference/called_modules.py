@@ -100,7 +100,8 @@ class Forwards:
             report_internal_error(MODULES, error)
 
     def _listening(self, run: Any, tell: Callable[[Any], None], *, first: bool = False) -> Any:
-        """A function that does what `run` does, and has `tell` called with its first argument before or after."""
+        """Return a function that does what `run` does, and calls `tell` with its first argument before or
+        after."""
 
         @functools.wraps(run)
         def listening_call(self: Any, *args: Any, **kwargs: Any) -> Any:

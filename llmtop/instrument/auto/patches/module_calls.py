@@ -6,10 +6,9 @@ nothing of llmtop's but `timer`, and without that, after unpickling elsewhere, i
 itself.
 
 A `forward` may look at its callers: by a warning's stacklevel, by a frame's number, by how deep it can call
-itself. So the timed call does not lie around that of torch but in its place, does what it does, and its frame says
-so. Only where that cannot be (a class with a `__call__` of its own, a `nn.Module.__call__` that somebody has
-replaced, a profiler of Python's calls, of which that of torch tells modules by torch's own function) is there one
-frame more.
+itself. So the timed call does not lie around that of torch but in its place, does what it does, and its frame
+shows it. Only where that is impossible (a class with a `__call__` of its own, a replaced `nn.Module.__call__`, a
+profiler of Python's calls, of which torch's recognizes modules by torch's own function) is there one frame more.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ No call marks its begin or end, so it is detected from what the script does:
 
 Forwards and waits are each timed as they happen, so that they nest with whatever else is timed; what lies between
 two of them (copies, metrics) is added at the later one, less phases of the script's own there. It is over when the
-training goes on. Only what comes after its last forward or wait cannot be told from what follows.
+training goes on. Only the time after its last forward or wait cannot be separated from what follows.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ _running: OwnStackSampling | None = None
 
 
 def handle(message: wire.SampleStacks | wire.StopSampling, tell: Tell, gone: Callable[[], bool]) -> None:
-    """Do what a monitor asks; called in the server thread, and returns at once.
+    """Handle a monitor's request; called in the server thread, returns at once.
 
     Args:
         message: begin to sample, or send the samples now.
