@@ -11,7 +11,7 @@ from pathlib import Path
 from tests.support.processes import REPOSITORY
 
 PACKAGES = ("llmtop", "collectors", "tui")
-ONE_A_FOLDER = ("__init__.py", "command.py", "engine.py", "model.py", "source.py", "text.py")
+ONE_A_FOLDER = ("__init__.py", "command.py", "document.py", "engine.py", "model.py", "source.py", "text.py")
 """File names of what there is one of in each folder of its kind."""
 MOST_LINES = 60
 MOST_FILES = 5
