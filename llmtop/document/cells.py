@@ -49,7 +49,8 @@ def wrap(text: str, width: int, first: str = "", later: str | None = None) -> li
             lines.append(line.rstrip())
             line, rest = later, word
         while width_of(line + rest) > width:
-            part = _first(rest, max(width - width_of(line), 2))
+            room = width - width_of(line)
+            part = _first(rest, room if line.strip() else max(room, 2))
             lines.append((line + part).rstrip())
             line, rest = later, rest[len(part) :].lstrip()
         line, is_empty = line + rest, False

@@ -166,12 +166,13 @@ def _rows(block: Table | Listing, width: int, hint: str, whole: bool) -> list[Li
 
 def _lines_of_table(table: Table, width: int, whole: bool) -> list[Line]:
     rows = [[clean(cell) for cell in row] for row in table.rows[: table.most]]
-    groups = layout(table.columns, rows, width - len(INDENT)) if rows else []
+    heads = [replace(column, title=clean(column.title)) for column in table.columns]
+    groups = layout(heads, rows, width - len(INDENT)) if rows else []
     lines = []
     for places, widths in groups if whole else groups[:1]:
-        columns = [table.columns[place] for place in places]
-        heads = aligned([column.title for column in columns], widths, columns)
-        lines += _lines([INDENT + text for text in heads], "dim")
+        columns = [heads[place] for place in places]
+        titles = aligned([column.title for column in columns], widths, columns)
+        lines += _lines([INDENT + text for text in titles], "dim")
         for number, row in enumerate(rows):
             strong = number < len(table.strong) and table.strong[number]
             texts = aligned([row[place] for place in places], widths, columns)

@@ -1,0 +1,85 @@
+"""Width, order and room of text; one place that cleans and escapes in each writer."""
+
+from __future__ import annotations
+
+import re
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from llmtop.document.cells import shorten, wrap
+from llmtop.document.html import write_html
+from llmtop.document.markdown import write_markdown
+from llmtop.document.model import Column, Document, Finding, Heading, Listing, Paragraph, Table, columns
+from llmtop.document.text import document_lines, write_text
+from llmtop.format import width_of
+
+EVIL = "<i>&`|*\x1b[2J\u202e世界"
+ALL = Document(
+    EVIL,
+    [
+        Heading(EVIL),
+        Paragraph(EVIL, is_lead=True),
+        Paragraph(EVIL, is_item=True),
+        Finding("warning", EVIL, EVIL, EVIL, EVIL, EVIL, EVIL, EVIL),
+        Table(EVIL, columns((EVIL,), (EVIL,)), [(EVIL, EVIL)]),
+        Listing(EVIL, [EVIL]),
+    ],
+    warning=EVIL,
+)
+TEXTS = st.text(st.characters(codec="utf-8", exclude_categories=["C", "Z"]) | st.just(" "), max_size=200)
+
+
+@given(TEXTS, st.integers(20, 100))
+def test_lines_fit_and_lose_nothing(text: str, width: int) -> None:
+    lines = wrap(text, width, "", "    ")
+    assert all(width_of(line) <= width for line in lines)
+    assert "".join("".join(lines).split()) == "".join(text.split())
+
+
+@given(TEXTS, st.integers(1, 60), st.sampled_from(["start", "middle", "end"]))
+def test_a_cut_text_fits(text: str, width: int, cut: str) -> None:
+    assert width_of(shorten(text, width, cut)) <= width  # type: ignore[arg-type]
+
+
+def test_no_writer_passes_what_is_obeyed() -> None:
+    for written in (write_text(ALL, 80), write_markdown(ALL), write_html(ALL)):
+        assert written.replace("\n", "").isprintable()
+        assert "世界" in written
+    assert "<i>" not in write_html(ALL).partition("</style>")[2]
+    fences = re.compile(r"^(```+)\n.*?\n\1$", re.MULTILINE | re.DOTALL)
+    assert "<i>" not in fences.sub("", write_markdown(ALL))
+
+
+def test_columns_that_do_not_fit_stand_below_with_their_key() -> None:
+    numbers = tuple(f"number {place}" for place in range(8))
+    rows = [("alike", "one", *numbers), ("alike", "two", *numbers)]
+    lines = [
+        line.text for line in document_lines(Document("", [Table("", columns(("a", "b"), numbers), rows)]), 60)
+    ]
+    assert all(width_of(line) <= 60 for line in lines)
+    assert all(any(title in line for line in lines) for title in numbers)
+    assert sum("alike  two" in line for line in lines) == 2
+
+
+def test_an_optional_column_needs_room() -> None:
+    heads = (Column("name", is_text=True), Column("more", is_text=True, is_optional=True))
+    document = Document("", [Table("", heads, [("n" * 30, "m" * 30)])])
+    assert "mmm" not in write_text(document, 50)
+    assert "mmm" in write_text(document, 80)
+    assert "mmm" in write_markdown(document)
+
+
+def test_the_longest_table_loses_rows_first_and_the_last_goes_first() -> None:
+    tables = [
+        Table(f"table {number}", columns(("name",)), [(f"row {row}",) for row in range(20)], most=20)
+        for number in range(4)
+    ]
+    text = write_text(Document("", [*tables, Paragraph("the end")], most_lines=30), 80)
+    assert len(text.splitlines()) <= 30
+    assert all(f"table {number}" in text for number in range(4))
+    short = write_text(Document("", [*tables, Paragraph("the end")], most_lines=15), 80)
+    assert len(short.splitlines()) <= 15
+    assert "table 0" in short
+    assert "table 3" not in short
+    assert short.endswith("the end\n")
