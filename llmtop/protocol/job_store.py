@@ -20,6 +20,8 @@ import msgspec
 from llmtop.protocol import wire
 
 END = b"end"
+POLL_SECONDS = 1.0
+"""How often either side looks into the store."""
 LOST_SECONDS = 15.0
 """Who has not been heard of for so long, on either side, has gone."""
 STATUS_INTERVAL_SECONDS = 3.0

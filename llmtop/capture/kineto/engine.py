@@ -16,7 +16,7 @@ import msgspec
 from llmtop.capture.base import traces
 from llmtop.capture.base.engine import PERFETTO, Engine, Refusal
 from llmtop.capture.base.job import CaptureJob, Recorded, Target
-from llmtop.capture.base.wait_for_window import SILENCE_SECONDS, SPARE_STEPS, recording_seconds
+from llmtop.capture.base.wait_for_window import SILENCE_SECONDS, SPARE_STEPS, WRITE_SECONDS, recording_seconds
 from llmtop.capture.kineto import daemon as kineto
 from llmtop.capture.kineto import messages
 from llmtop.capture.nsys import sessions
@@ -27,8 +27,6 @@ from llmtop.protocol import wire
 from llmtop.protocol.peer import peer_allowed, peer_credentials
 from llmtop.system import procfs
 
-WRITE_SECONDS = 120.0
-"""How long Kineto may take to write its file once it has recorded; five steps took two seconds."""
 START_SECONDS = 5.0
 """By then Kineto records by the clock, or never will: a process asks once a second, libkineto begins two seconds
 after it got the configuration (Config::validate), by a thread that wakes once a second. When that thread wakes

@@ -34,7 +34,6 @@ START_SECONDS = 30.0
 """Measured: 0.25 s, 1.0 s with GPU metrics."""
 STOP_SECONDS = 120.0
 """Measured: 2.9 to 3.5 s for a window of one second; 110 s with CPU sampling."""
-STOP_SECONDS_SAMPLED = 600.0
 POLL_SECONDS = 0.02
 
 _HOLD = """
@@ -223,7 +222,7 @@ def await_report(job: CaptureJob, collection: Collection) -> Path:
         NotPossibleHere: it did not finish, or left no report.
     """
     sampled = "cpu-sampling" in job.plan.options
-    limit = STOP_SECONDS_SAMPLED if sampled else STOP_SECONDS
+    limit = pause.STOP_SECONDS_SAMPLED if sampled else STOP_SECONDS
     began = time.monotonic()
     while not collection.has_ended:
         waited = time.monotonic() - began
