@@ -13,14 +13,14 @@ from llmtop.protocol import wire
 LEAST_SECONDS: Final = 2.5
 """Of looks, before a share is told: some seven a second, so one of them is less than a tenth."""
 MOST_CALLS: Final = 3
-_MOST_MESSAGES: Final = 512
+MOST_MESSAGES: Final = 512
 
 
 class GpuWaits:
     """Remembers what the last messages told of it."""
 
     def __init__(self) -> None:
-        self._messages: deque[tuple[float, int, dict[str, int]]] = deque(maxlen=_MOST_MESSAGES)
+        self._messages: deque[tuple[float, int, dict[str, int]]] = deque(maxlen=MOST_MESSAGES)
         """When a message came, in monotonic seconds, the ns that were judged, and of these the waits."""
 
     def add(self, message: wire.Outside) -> None:

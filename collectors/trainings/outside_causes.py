@@ -6,6 +6,7 @@ import time
 from collections import deque
 from typing import Final
 
+from collectors.trainings.gpu_waits import MOST_MESSAGES
 from llmtop.model.snapshot import Cause
 from llmtop.protocol import wire
 
@@ -13,16 +14,15 @@ MOST_CAUSES: Final = 5
 """That are told of one training."""
 LEAST_SECONDS: Final = 15.0
 """Of what was seen lately, at least so much is taken: a message tells of some second, and looks are few."""
-_MOST_MESSAGES: Final = 512
 
 
 class OutsideCauses:
     """Remembers what the last messages told, and for how long each of it was seen."""
 
     def __init__(self) -> None:
-        self._messages: deque[tuple[float, dict[str, int]]] = deque(maxlen=_MOST_MESSAGES)
+        self._messages: deque[tuple[float, dict[str, int]]] = deque(maxlen=MOST_MESSAGES)
         """When a message came, in monotonic seconds, and what was found, in ns."""
-        self._open: deque[tuple[float, dict[str, int]]] = deque(maxlen=_MOST_MESSAGES)
+        self._open: deque[tuple[float, dict[str, int]]] = deque(maxlen=MOST_MESSAGES)
         """Likewise, since the last step ended: the line of a hang is no part of the steps before it."""
 
     def add(self, message: wire.Outside) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from llmtop import format as fmt
 from llmtop.model import gpu_busy, ownership
 from llmtop.model.snapshot import Alert, Gpu, Host, Job, Phase, Process, Rank, Snapshot, Window
-from llmtop.step_history.whole_steps import OUTSIDE
+from llmtop.naming.own_phases import OUTSIDE
 
 MAX_PROCESSES = 20
 """So many are listed; of more, only the number is said."""
