@@ -17,7 +17,7 @@ from typing import TypeVar
 
 import msgspec
 
-from llmtop.protocol import wire
+from llmtop.model.decoding import decode_checked
 
 END = b"end"
 POLL_SECONDS = 1.0
@@ -132,6 +132,6 @@ def encode(message: NodeCard | StoreRequest | NodeStatus) -> bytes:
 def decode(kind: type[T], body: bytes) -> T | None:
     """A value of that kind; None for what is none."""
     try:
-        return wire.decode_checked(msgspec.json.Decoder(kind), body)
+        return decode_checked(msgspec.json.Decoder(kind), body)
     except msgspec.DecodeError:
         return None

@@ -22,6 +22,7 @@ from llmtop.capture.kineto import messages
 from llmtop.capture.nsys import sessions
 from llmtop.errors import NotPossibleHere, UnusableInput
 from llmtop.format import duration
+from llmtop.model.decoding import decode_checked
 from llmtop.naming import variable_names
 from llmtop.protocol import wire
 from llmtop.protocol.peer import peer_allowed, peer_credentials
@@ -104,7 +105,7 @@ class HostConnection:
             except UnusableInput:
                 raise NotPossibleHere(_NOT_OURS) from None
         try:
-            answer = wire.decode_checked(self._frames.from_host, self._received.popleft())
+            answer = decode_checked(self._frames.from_host, self._received.popleft())
         except msgspec.DecodeError:
             raise NotPossibleHere(_NOT_OURS) from None
         if isinstance(answer, wire.Refused):
