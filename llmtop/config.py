@@ -19,13 +19,36 @@ from msgspec import Meta, Struct, field
 from llmtop.errors import UnusableInput
 from llmtop.format import printable
 from llmtop.model.bottlenecks import AlertId
+from llmtop.model.setting_ranges import (
+    MAX_CAPTURE_SECONDS,
+    MAX_CAPTURE_STEPS,
+    MAX_INTERVAL_SECONDS,
+    MIN_CAPTURE_SECONDS,
+    MIN_CLUSTER_INTERVAL_SECONDS,
+    MIN_INTERVAL_SECONDS,
+)
 from llmtop.naming.addresses import DCGM_EXPORTER
 from llmtop.system.inputs import read_input
 
 NAME = "config.toml"
 _WIDE = 160
 
-Seconds = Annotated[float, Meta(ge=0.1, le=3600, description="a number of seconds from 0.1 to 3600")]
+Seconds = Annotated[
+    float,
+    Meta(
+        ge=MIN_INTERVAL_SECONDS,
+        le=MAX_INTERVAL_SECONDS,
+        description=f"a number of seconds from {MIN_INTERVAL_SECONDS:g} to {MAX_INTERVAL_SECONDS:g}",
+    ),
+]
+ClusterSeconds = Annotated[
+    float,
+    Meta(
+        ge=MIN_CLUSTER_INTERVAL_SECONDS,
+        le=MAX_INTERVAL_SECONDS,
+        description=f"a number of seconds from {MIN_CLUSTER_INTERVAL_SECONDS:g} to {MAX_INTERVAL_SECONDS:g}",
+    ),
+]
 Percent = Annotated[float, Meta(gt=0, le=100, description="a number of percent above 0, at most 100")]
 Factor = Annotated[float, Meta(ge=1.1, le=100, description="a factor from 1.1 to 100")]
 Theme = Annotated[
@@ -42,8 +65,17 @@ Dcgm = Annotated[
         description=f'a URL of http such as "{DCGM_EXPORTER}", or "none",',
     ),
 ]
-Steps = Annotated[int, Meta(ge=1, le=1000, description="a whole number of steps from 1 to 1000")]
-Window = Annotated[float, Meta(ge=0.1, le=600, description="a number of seconds from 0.1 to 600")]
+Steps = Annotated[
+    int, Meta(ge=1, le=MAX_CAPTURE_STEPS, description=f"a whole number of steps from 1 to {MAX_CAPTURE_STEPS}")
+]
+Window = Annotated[
+    float,
+    Meta(
+        ge=MIN_CAPTURE_SECONDS,
+        le=MAX_CAPTURE_SECONDS,
+        description=f"a number of seconds from {MIN_CAPTURE_SECONDS:g} to {MAX_CAPTURE_SECONDS:g}",
+    ),
+]
 
 
 class BusyButIdle(Struct, frozen=True, forbid_unknown_fields=True):
@@ -191,7 +223,7 @@ class Prometheus(Struct, frozen=True, forbid_unknown_fields=True):
     ca: Text | None = None
     org: Text | None = None
     run: Text | None = None
-    interval: Annotated[float, Meta(ge=1, le=3600, description="a number of seconds from 1 to 3600")] | None = None
+    interval: ClusterSeconds | None = None
 
 
 class Config(Struct, frozen=True, forbid_unknown_fields=True):

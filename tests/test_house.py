@@ -61,6 +61,19 @@ WORDS_LEFT: dict[str, int] = {"makeup": 1, "undisturbed": 1}
 NAMES_LEFT: dict[str, int] = {"at": 3, "both": 1, "kept": 1, "of": 2, "shown": 1}
 """How many functions still have such a name: only ever lowered."""
 
+COINCIDENCES = {
+    "ALL": "no limit", "ANSWER_SECONDS": "of a training, of a node", "AT_ONCE_NS": "of a lock, of an event",
+    "BUDGET": "of two recorders", "CHUNK": "of four sockets", "DIGITS": "of a rank, of a terminal's size",
+    "ENDS_SECONDS": "of three programs", "FEWEST_KERNELS": "of a capture, of a step", "GAP": "of three tables",
+    "HOTTEST": "of stacks, of kernels", "LARGEST": "of two files", "LEAST_PCT": "of a step, of a graph",
+    "LONGEST": "of two texts", "MAX_STEPS": "of a message, of a window", "MIB": "a unit",
+    "MOST": "of two lists", "PATIENCE_SECONDS": "of two programs", "POLL_SECONDS": "of five loops",
+    "PR_SET_PDEATHSIG": "the kernel's number", "QUIET": "launch/inject runs alone", "RATE_HZ": "of two samplers",
+    "RETRY_SECONDS": "of an allocator, of a name server", "SCHEMA": "of six files",
+    "START_SECONDS": "of four programs", "TRIES": "of two loops", "WRITE_SECONDS": "of two programs",
+}  # fmt: skip
+"""Constants of one name and value in several modules that are not one fact, and what they are of."""
+
 
 def _files() -> Iterator[Path]:
     for package in PACKAGES:
@@ -199,3 +212,38 @@ def test_names_use_no_private_words() -> None:
 def test_no_function_is_named_by_a_preposition_or_a_participle() -> None:
     found = sum((unclear_functions(tree) for _, tree in _parsed()), Counter[str]())
     assert not found - Counter(NAMES_LEFT), f"name what it returns or does: {dict(sorted(found.items()))}"
+
+
+def constants(tree: ast.Module) -> Iterator[tuple[str, str]]:
+    """Yield the name and the value of each constant of a module that is a number or a text."""
+    for node in tree.body:
+        targets = (
+            node.targets
+            if isinstance(node, ast.Assign)
+            else [node.target]
+            if isinstance(node, ast.AnnAssign)
+            else []
+        )
+        value = getattr(node, "value", None)
+        for target in targets:
+            if isinstance(target, ast.Name) and target.id.strip("_").isupper() and _is_literal(value):
+                yield target.id.strip("_"), ast.unparse(value)
+
+
+def _is_literal(value: ast.AST | None) -> bool:
+    if isinstance(value, ast.BinOp):
+        return _is_literal(value.left) and _is_literal(value.right)
+    return (
+        isinstance(value, ast.Constant) and isinstance(value.value, int | float | str) and value.value is not False
+    )
+
+
+def test_a_constant_has_one_home() -> None:
+    planted = ast.parse("_GAP: Final = 2\nHEAD = 1 << 20\nLOW, HIGH = 1, 2\nname = 3\nROWS = [4]")
+    assert dict(constants(planted)) == {"GAP": "2", "HEAD": "1 << 20"}
+    places: dict[tuple[str, str], set[str]] = {}
+    for file in _files():
+        for constant in constants(ast.parse(file.read_text())):
+            places.setdefault(constant, set()).add(str(file.relative_to(REPOSITORY)))
+    twice = {name: sorted(files) for (name, _), files in places.items() if len(files) > 1}
+    assert not {name: files for name, files in twice.items() if name not in COINCIDENCES}, "one home"

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import os
 import pwd
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -64,8 +62,10 @@ def read_stat(pid: int) -> Stat:
         psutil.NoSuchProcess: there is no such process (any more).
         psutil.AccessDenied: it may not be read.
     """
-    with _psutil_errors(pid):
+    try:
         fields = procfs.stat_fields(pid)
+    except OSError as error:
+        raise _psutil_error(pid, error) from None
     try:
         return Stat(
             started_ticks=int(fields[19]),
@@ -80,22 +80,18 @@ def read_stat(pid: int) -> Stat:
 
 def read_status(pid: int) -> Status:
     """Read the other; raises the same."""
-    with _psutil_errors(pid):
+    try:
         uids, pids = procfs.status_fields(pid, "Uid", "NSpid")
+    except OSError as error:
+        raise _psutil_error(pid, error) from None
     if not uids:
         raise psutil.NoSuchProcess(pid)
     return Status(_user(int(uids[0])), int(pids[-1]) if len(pids) > 1 else None)
 
 
-@contextmanager
-def _psutil_errors(pid: int) -> Iterator[None]:
-    """Raise psutil's exceptions in place of the system's."""
-    try:
-        yield
-    except PermissionError:
-        raise psutil.AccessDenied(pid) from None
-    except OSError:
-        raise psutil.NoSuchProcess(pid) from None
+def _psutil_error(pid: int, error: OSError) -> psutil.Error:
+    """Return psutil's exception in place of the system's."""
+    return psutil.AccessDenied(pid) if isinstance(error, PermissionError) else psutil.NoSuchProcess(pid)
 
 
 @lru_cache(maxsize=256)

@@ -13,14 +13,14 @@ from llmtop.protocol import wire
 LEAST_SECONDS: Final = 2.5
 """Fewest samples for a share: about seven per second, so one of them is less than a tenth."""
 MOST_CALLS: Final = 3
-_MOST_MESSAGES: Final = 512
+MOST_MESSAGES: Final = 512
 
 
 class GpuWaits:
     """Keeps the last messages about it."""
 
     def __init__(self) -> None:
-        self._messages: deque[tuple[float, int, dict[str, int]]] = deque(maxlen=_MOST_MESSAGES)
+        self._messages: deque[tuple[float, int, dict[str, int]]] = deque(maxlen=MOST_MESSAGES)
         """When a message came, in monotonic seconds, the ns that were judged, and of these the waits."""
 
     def add(self, message: wire.Outside) -> None:

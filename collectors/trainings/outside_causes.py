@@ -6,6 +6,7 @@ import time
 from collections import deque
 from typing import Final
 
+from collectors.trainings.gpu_waits import MOST_MESSAGES
 from llmtop.model.snapshot import Cause
 from llmtop.protocol import wire
 
@@ -13,16 +14,15 @@ MOST_CAUSES: Final = 5
 """Most causes reported per training."""
 LEAST_SECONDS: Final = 15.0
 """Least time covered by the samples in use: a message covers about a second and holds few samples."""
-_MOST_MESSAGES: Final = 512
 
 
 class OutsideCauses:
     """Keeps the causes of the last messages, and for how long each was seen."""
 
     def __init__(self) -> None:
-        self._messages: deque[tuple[float, dict[str, int]]] = deque(maxlen=_MOST_MESSAGES)
+        self._messages: deque[tuple[float, dict[str, int]]] = deque(maxlen=MOST_MESSAGES)
         """When a message came, in monotonic seconds, and what was found, in ns."""
-        self._open: deque[tuple[float, dict[str, int]]] = deque(maxlen=_MOST_MESSAGES)
+        self._open: deque[tuple[float, dict[str, int]]] = deque(maxlen=MOST_MESSAGES)
         """Likewise, since the last step ended: the line of a hang is no part of the steps before it."""
 
     def add(self, message: wire.Outside) -> None:

@@ -24,11 +24,12 @@ from llmtop.model.gpu_busy import idle_pct
 from llmtop.model.severity import severity_rank
 from llmtop.model.signals import SIGNALS
 from llmtop.model.snapshot import Alert, Gpu, Rank, Snapshot, Step
+from llmtop.naming.own_phases import OUTSIDE
 from llmtop.order_statistics import spread_pct
 from llmtop.recording.steady import MonotonicTime
 from llmtop.report import environment as environments
 from llmtop.report.model import Device, Finding, MetricOverTime, PhaseMean, Report, StepsJudged
-from llmtop.step_history.whole_steps import OUTSIDE, WholeStep, WholeStepBuilder
+from llmtop.step_history.whole_steps import WholeStep, WholeStepBuilder
 from llmtop.system.inputs import DEFAULT, Limits
 
 _BUCKETS = 120

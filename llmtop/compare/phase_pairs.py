@@ -10,10 +10,10 @@ from collections.abc import Callable, Hashable, Sequence
 
 from llmtop.compare.model import ComparedFigure
 from llmtop.compare.step_times import time_change
+from llmtop.naming.own_phases import OUTSIDE
 from llmtop.naming.phase_names import is_optimizer_step, role_of, without_number
 from llmtop.report.model import PhaseMean
 
-_OUTSIDE = "outside"
 _OF_OTHERS = "of other phases"
 """What is in no phase, where both sides have different ones."""
 
@@ -52,7 +52,7 @@ def pair_phases(
 def _role(phase: PhaseMean) -> Hashable:
     """What a phase of the outermost level does; None where its name does not say."""
     role = role_of(phase.name)
-    return None if "/" in phase.name or phase.name == _OUTSIDE or role in ("other", "step") else role
+    return None if "/" in phase.name or phase.name == OUTSIDE or role in ("other", "step") else role
 
 
 def _its_step(phases: list[PhaseMean]) -> list[PhaseMean]:
@@ -91,7 +91,7 @@ def phase_changes(
             old, new = (None if phase is None else getattr(phase, field) for phase in (one, two))
             if old is None and new is None:
                 continue
-            if name == _OUTSIDE and not alike:
+            if name == OUTSIDE and not alike:
                 rows.append(
                     ComparedFigure(name=f"{name}, {clock}", unit="s", before=old, after=new, told=_OF_OTHERS)
                 )

@@ -14,9 +14,9 @@ from typing import Any, Generic, TypeVar
 
 from llmtop.instrument.guest.guard import report_internal_error
 from llmtop.instrument.record.recorder import get, phase_of
+from llmtop.naming.own_phases import DATALOAD
 
 T = TypeVar("T")
-DATALOAD = "dataload"
 WAITS = "the waits for batches"
 _classes: dict[type, type] = {}
 _recorder = get()

@@ -12,6 +12,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from llmtop.format import encode_json
+from llmtop.model.decoding import decode_checked
 from llmtop.model.severity import Severity
 
 SCHEMA = 2
@@ -634,9 +635,4 @@ def from_json(line: bytes | str) -> Snapshot:
     Raises:
         msgspec.DecodeError: not JSON, or not a snapshot (`msgspec.ValidationError`, a subclass).
     """
-    try:
-        return _decoder.decode(line)
-    except RecursionError:
-        raise msgspec.DecodeError("it is nested too deeply") from None
-    except UnicodeDecodeError:
-        raise msgspec.DecodeError("a text in it is not UTF-8") from None
+    return decode_checked(_decoder, line.encode() if isinstance(line, str) else line)

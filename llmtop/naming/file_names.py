@@ -18,3 +18,5 @@ XSPACE = ".xplane.pb"
 
 PROMETHEUS_RULES = "prometheus-rules.yml"
 """In llmtop/data: the recording and alerting rules that ship."""
+
+NCU_REPORT = ".ncu-rep"

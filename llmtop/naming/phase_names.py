@@ -11,6 +11,8 @@ import functools
 import re
 from typing import Final, Literal
 
+from llmtop.naming.own_phases import DATALOAD
+
 Role = Literal["step", "input", "h2d", "comm", "sync", "compute", "backward", "optimizer", "other"]
 """What a phase does: "step" is a whole one; "input" waits for or makes the next batch; "h2d" copies to the GPU;
 "comm" waits for other ranks; "sync" waits for the GPU, to print or log; "compute" is the forward pass and all else
@@ -18,7 +20,7 @@ that a step computes; "other" is unknown."""
 
 _WORD: Final = re.compile(r"(?i:[hd]2[hd])(?![a-z])|[A-Z]+(?![a-z])\d*|[A-Z]?[a-z]+\d*|\d+")
 _JOINED: Final = {
-    "dataload": "data load",
+    DATALOAD: "data load",
     "dataloading": "data loading",
     "dataloader": "data loader",
     "h2d": "to device",

@@ -12,11 +12,12 @@ import msgspec
 
 from llmtop.errors import NotPossibleHere, UnusableInput
 from llmtop.format import printable
+from llmtop.naming import file_names
 from llmtop.ncu import extract, tool
 from llmtop.ncu.profile import KernelProfile
 from llmtop.system.inputs import open_input
 
-SUFFIX = ".ncu-rep"
+SUFFIX = file_names.NCU_REPORT
 INSTALL = "pip install 'llmtop-monitor[kernels]'"
 _MAGIC = b"NVR\0"
 _SECONDS = 120.0

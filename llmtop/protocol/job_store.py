@@ -17,9 +17,11 @@ from typing import TypeVar
 
 import msgspec
 
-from llmtop.protocol import wire
+from llmtop.model.decoding import decode_checked
 
 END = b"end"
+POLL_SECONDS = 1.0
+"""How often either side looks into the store."""
 LOST_SECONDS = 15.0
 """After this time without a heartbeat the other side counts as gone."""
 STATUS_INTERVAL_SECONDS = 3.0
@@ -130,6 +132,6 @@ def encode(message: NodeCard | StoreRequest | NodeStatus) -> bytes:
 def decode(kind: type[T], body: bytes) -> T | None:
     """A value of that kind; None for what is none."""
     try:
-        return wire.decode_checked(msgspec.json.Decoder(kind), body)
+        return decode_checked(msgspec.json.Decoder(kind), body)
     except msgspec.DecodeError:
         return None

@@ -17,11 +17,12 @@ from __future__ import annotations
 import os
 import re
 import struct
-from typing import Protocol, TypeVar, get_args
+from typing import get_args
 
 import msgspec
 
 from llmtop.errors import UnusableInput
+from llmtop.model.decoding import decode_checked
 
 PROTOCOL = 1
 """Both sides must have the same; it grows only when an old reader would misunderstand."""
@@ -33,8 +34,6 @@ MESSAGE_PRINTED_NAME = re.compile(r"^(?P<pid>[1-9]\d{0,9})-[0-9a-f]{8}\.told$")
 """Name of the empty file that marks that a process of a run has printed its line; the pid is that of `llmtop
 run`."""
 SOCKET_NAME = re.compile(r"^(?P<pid>[1-9]\d{0,9})-(?P<token>[0-9a-f]{8})\.sock$")
-
-T_co = TypeVar("T_co", covariant=True)
 _LENGTH = struct.Struct("<I")
 
 
@@ -535,27 +534,6 @@ def add_length(body: bytes) -> bytes:
 def message_printed_name(pid: int) -> str:
     """A name as in `MESSAGE_PRINTED_NAME` that no other run has."""
     return f"{pid}-{os.urandom(4).hex()}.told"
-
-
-class Decoder(Protocol[T_co]):
-    """What msgspec has for msgpack and for JSON."""
-
-    def decode(self, body: bytes | memoryview, /) -> T_co:
-        """Decode one message."""
-
-
-def decode_checked(decoder: Decoder[T_co], body: bytes | memoryview) -> T_co:
-    """Decode, and raise nothing but DecodeError.
-
-    Raises:
-        msgspec.DecodeError: garbage.
-    """
-    try:
-        return decoder.decode(body)
-    except RecursionError:
-        raise msgspec.DecodeError("it is nested too deeply") from None
-    except UnicodeDecodeError:
-        raise msgspec.DecodeError("a text in it is not UTF-8") from None
 
 
 def decode_from_training(body: bytes | memoryview) -> FromTraining:

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from llmtop import format as fmt
 from llmtop.model import gpu_busy
+from llmtop.naming.own_phases import DATALOAD
 from llmtop.naming.phase_names import Role
 from llmtop.rules import limits
 from llmtop.rules.inference import has_enough_requests
@@ -197,7 +198,7 @@ def role_evidence(
     """
     steps, known = window or (state.recent(WINDOW_STEPS), timed_steps(state))
     seconds = sum(step.total for step in steps) / len(steps) if steps else None
-    name = {"input": "dataload", "comm": "communication"}.get(role, role)
+    name = {"input": DATALOAD, "comm": "communication"}.get(role, role)
     return {
         f"{name}_host_pct": host_share_pct(steps, (role,)),
         f"{name}_gpu_pct": gpu_share_pct(known, role),

@@ -6,13 +6,13 @@ from typing import Final
 
 from llmtop import format as fmt
 from llmtop.model.snapshot import Change
+from llmtop.naming.own_phases import OUTSIDE
 from llmtop.naming.phase_names import Role, role_of
 from llmtop.rules import limits
 from llmtop.rules.rule import AlertText, Rule, RuleText, complete_clauses
 from llmtop.rules.state.rank import JobState, RankState
 from llmtop.rules.state.windows import finite_or_none
 from llmtop.step_history.change_point import NORMAL_AFTER_SECONDS
-from llmtop.step_history.whole_steps import OUTSIDE
 
 LEAST_FACTOR: Final = limits.CONFIGURED.slower.factor or 1.1
 """Least change worth acting on; smaller ones are not searched for either."""

@@ -18,6 +18,7 @@ from typing import Final, NamedTuple
 
 from llmtop import format as fmt
 from llmtop.model.snapshot import GRADIENT_POINTS, Arrival, Cause
+from llmtop.naming.own_phases import OUTSIDE
 from llmtop.naming.phase_names import Role
 from llmtop.rules import limits
 from llmtop.rules.rule import AlertText, Rule, RuleText, complete_clauses
@@ -25,7 +26,6 @@ from llmtop.rules.state.rank import JobState, RankState
 from llmtop.rules.state.step_costs import StepCosts, work_role
 from llmtop.rules.state.windows import finite_or_none
 from llmtop.rules.step_bound import timed_steps
-from llmtop.step_history.whole_steps import OUTSIDE
 
 BEHIND_PCT: Final = limits.threshold_pair(limits.CONFIGURED.straggler.step_pct, (10.0, 7.0))
 """(Others' median wait - this rank's wait) / step: to raise, and to stay raised."""

@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 from llmtop import format as fmt
 from llmtop.model.snapshot import RareSteps
-from llmtop.step_history.whole_steps import OUTSIDE, WholeStep
+from llmtop.naming.own_phases import OUTSIDE
+from llmtop.step_history.whole_steps import WholeStep
 
 LONG = 2.0
 """Times the usual step, and longer than what one step in eight exceeds by half: a long step."""

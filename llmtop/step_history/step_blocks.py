@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from statistics import median
 from typing import NamedTuple
 
-from llmtop.step_history.whole_steps import OUTSIDE, WholeStep
+from llmtop.naming.own_phases import OUTSIDE
+from llmtop.step_history.whole_steps import WholeStep
 
 SPREAD = 5.0
 """Times the spread of a test's earlier values: were they normal, one in 1.7 million is beyond."""

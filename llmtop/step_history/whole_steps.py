@@ -9,8 +9,6 @@ from llmtop.model.snapshot import Phase, Step
 
 PREFILL, DECODE = "prefill", "decode"
 """The phases of a request to a language model: up to its first token, and after it."""
-OUTSIDE = "outside"
-"""What the time in no phase is called where it stands beside phases."""
 
 
 class WholeStep(NamedTuple):

@@ -50,6 +50,15 @@ def read(*parts: object) -> bytes:
         os.close(descriptor)
 
 
+def _read_once(*parts: object) -> bytes:
+    """The same of a file that the kernel gives in one piece (stat, status): no call to find its end."""
+    descriptor = os.open(path(*parts), os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return os.read(descriptor, _CHUNK_BYTES)
+    finally:
+        os.close(descriptor)
+
+
 def text(*parts: object) -> str:
     """Return the text of a file of /proc; empty when it has gone, as threads and GPUs do at any time."""
     try:
@@ -239,7 +248,7 @@ def stat_fields(pid: int, thread: int | None = None) -> list[str]:
         OSError: it is gone, or hidden from this user.
     """
     parts = (pid, "stat") if thread is None else (pid, "task", thread, "stat")
-    return read(*parts).decode(errors="replace").rpartition(")")[2].split()
+    return _read_once(*parts).decode(errors="replace").rpartition(")")[2].split()
 
 
 def status(pid: int) -> dict[str, str]:
@@ -254,7 +263,7 @@ def status_fields(pid: int, *names: str) -> list[list[str]]:
     Raises:
         OSError: the process is gone, or hidden from this user.
     """
-    lines = read(pid, "status").decode(errors="replace")
+    lines = _read_once(pid, "status").decode(errors="replace")
     return [lines.partition(f"\n{name}:")[2].partition("\n")[0].split() for name in names]
 
 

@@ -9,8 +9,8 @@ from msgspec import Struct
 
 from llmtop import format as fmt
 from llmtop.model.snapshot import Phase, Rank
+from llmtop.naming.own_phases import DATALOAD, OUTSIDE
 from llmtop.naming.phase_names import Role, role_of
-from llmtop.step_history.whole_steps import OUTSIDE
 from tui.paint.charts import split
 from tui.paint.rows import CellTheme, Row
 
@@ -22,7 +22,7 @@ _USUAL: dict[Role, int] = {
 """What most trainings do keeps its colour from run to run, the same on every screen, however it is called."""
 
 
-_PLAIN = ("forward", "backward", "optimizer", "h2d", "dataload")
+_PLAIN = ("forward", "backward", "optimizer", "h2d", DATALOAD)
 """Who has these names has the colour of what they do, even after `zero_grad` or `loss`, which do the same."""
 REST = -1
 """Stands for a colour where time is in no phase."""

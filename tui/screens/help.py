@@ -7,7 +7,7 @@ from textwrap import wrap
 from rich.style import Style
 
 from llmtop import format as fmt
-from llmtop.step_history.whole_steps import OUTSIDE
+from llmtop.naming.own_phases import DATALOAD, OUTSIDE
 from tui.core import keys
 from tui.paint.rows import Row, pad
 from tui.panes import phase_bars
@@ -55,7 +55,7 @@ _MARKS = (
     ("≥ ≤", "At least, at most: only a bound is known."),
     ("…", "Cut here for want of room; a larger window, or enter, shows all of it."),
 )
-_PHASES = ("forward", "backward", "h2d", "optimizer", "dataload", "allreduce", "sync", "checkpoint", OUTSIDE)
+_PHASES = ("forward", "backward", "h2d", "optimizer", DATALOAD, "allreduce", "sync", "checkpoint", OUTSIDE)
 """Phases that most trainings have: each has its colour, pattern and letter wherever it is drawn."""
 _TWO_COLUMNS = 110
 """Columns from which on the text stands in two."""

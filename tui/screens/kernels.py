@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from llmtop import format as fmt
 from llmtop.errors import LlmtopError
+from llmtop.naming import file_names
 from llmtop.report_kinds.kinds import kind_named
 from tui.core import keys
 from tui.paint.document import document_rows, paragraph_rows
@@ -18,7 +19,7 @@ from tui.screens.scrolling import ScrollingScreen
 if TYPE_CHECKING:
     from llmtop.ncu.judge import NcuReport
 
-_SUFFIX = ".ncu-rep"
+_SUFFIX = file_names.NCU_REPORT
 
 
 def open_beside(screen: LlmtopScreen, capture: Path) -> None:

@@ -6,7 +6,7 @@ import math
 from array import array
 
 from llmtop.model.snapshot import Rank
-from llmtop.step_history.whole_steps import OUTSIDE
+from llmtop.naming.own_phases import OUTSIDE
 
 BUCKET_SECONDS = 15.0
 _BUCKETS = 480

@@ -13,8 +13,8 @@ import numpy.typing as npt
 
 from llmtop.analysis.steps.device_timeline import DeviceTimeline
 from llmtop.analysis.steps.step_finder import PhaseSpans, ProcessSteps
+from llmtop.naming.own_phases import OUTSIDE
 from llmtop.report.model import PhaseMean
-from llmtop.step_history.whole_steps import OUTSIDE
 from llmtop.trace import intervals as iv
 from llmtop.trace.intervals import Ns, Spans
 

@@ -8,13 +8,13 @@ import numpy as np
 import numpy.typing as npt
 
 from llmtop.analysis.steps.work_by_step import WorkSteps
+from llmtop.analysis.work.operators import MOST_PARTS
 from llmtop.report.device_time import DeviceTimePart, OperatorPart, OperatorTime
 from llmtop.trace import model
 from llmtop.trace.groups import grouped
 
 NO_OPERATION = "(no XLA operation)"
 """Copies of input, kernels of other libraries, and all of a command buffer where XLA does not distinguish them."""
-_MOST_PARTS = 8
 
 
 def hlo_times(trace: model.Trace, steps: WorkSteps) -> tuple[OperatorTime, ...]:
@@ -69,7 +69,7 @@ def _kernels(
         part = OperatorPart(name=trace.names[name], calls=int(counts[place]), seconds=float(sums[place]) / 1e9)
         found.setdefault(group, []).append(part)
     return {
-        group: tuple(sorted(parts, key=lambda part: -part.seconds)[:_MOST_PARTS]) for group, parts in found.items()
+        group: tuple(sorted(parts, key=lambda part: -part.seconds)[:MOST_PARTS]) for group, parts in found.items()
     }
 
 

@@ -27,7 +27,7 @@ from llmtop.trace.intervals import Ns
 GRAPH, OUTSIDE, UNKNOWN = "(CUDA graph)", "(no operator)", "(launch not recorded)"
 """What stands in place of an operator: launched by a replayed graph; by a call outside of any operator; by one
 that is not in the capture, which for work at its beginning lies before it."""
-_MOST_PARTS = 8
+MOST_PARTS = 8
 _BACKWARD = re.compile(r"^autograd::engine::evaluate_function|^torch::autograd::|Backward\d*$")
 _NODE = re.compile(r"^(?:autograd::engine::evaluate_function: )?(?:.*::)?(\w+?)Backward\d*$")
 _GRAPH = re.compile(r"GraphLaunch")
@@ -214,7 +214,7 @@ def _kernels_by_name(
 
 
 def _largest_parts(parts: list[OperatorPart]) -> tuple[OperatorPart, ...]:
-    return tuple(sorted(parts, key=lambda part: -part.seconds)[:_MOST_PARTS])
+    return tuple(sorted(parts, key=lambda part: -part.seconds)[:MOST_PARTS])
 
 
 def _operator_parts(labels: list[str], of: Ns, seconds: npt.NDArray[np.float64]) -> tuple[OperatorPart, ...]:

@@ -20,11 +20,19 @@ from llmtop.capture.in_process.engine import InProcessEngine, steps_to_record
 from llmtop.errors import NotPossibleHere
 from llmtop.format import printable
 from llmtop.protocol import job_store, wire
-from llmtop.protocol.job_store import END, LOST_SECONDS, TOKEN, Keys, NodeStatus, RankStatus, StoreRequest
+from llmtop.protocol.job_store import (
+    END,
+    LOST_SECONDS,
+    POLL_SECONDS,
+    TOKEN,
+    Keys,
+    NodeStatus,
+    RankStatus,
+    StoreRequest,
+)
 from llmtop.protocol.tcp_store import StoreError, TcpStore
 from llmtop.trace.files.file_kind import TRACES
 
-POLL_SECONDS = 1.0
 ANSWER_SECONDS = 5.0
 """By then a listening node has answered: it polls once per second, and its ranks have 1.5 s."""
 CANCEL_SECONDS = 4.0

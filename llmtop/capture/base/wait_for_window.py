@@ -9,6 +9,9 @@ from llmtop.capture.base.job import DEFAULT_SECONDS, CaptureJob
 from llmtop.format import duration
 
 POLL_SECONDS = 0.02
+WRITE_SECONDS = 120.0
+"""How long a training may take to write the file of a few steps once it has recorded; five took Kineto two
+seconds, large models take longer."""
 SPARE_STEPS = 1
 """Where a loader runs between the ranges that mark the steps, N whole steps lie between N + 1 ranges."""
 SILENCE_SECONDS = 60.0

@@ -14,14 +14,11 @@ from pathlib import Path
 
 from llmtop.capture.base.engine import Engine, Refusal
 from llmtop.capture.base.job import DEFAULT_STEPS, CaptureJob, Recorded, Target
-from llmtop.capture.base.wait_for_window import SILENCE_SECONDS, recording_seconds
+from llmtop.capture.base.wait_for_window import SILENCE_SECONDS, WRITE_SECONDS, recording_seconds
 from llmtop.errors import LlmtopError, NotPossibleHere
 from llmtop.format import duration
 from llmtop.protocol import client, wire
 from llmtop.system import procfs
-
-WRITE_SECONDS = 120.0
-"""How long a training may take to write the file of a few steps; large models take seconds."""
 
 
 @dataclass

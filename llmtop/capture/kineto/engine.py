@@ -16,19 +16,18 @@ import msgspec
 from llmtop.capture.base import traces
 from llmtop.capture.base.engine import PERFETTO, Engine, Refusal
 from llmtop.capture.base.job import CaptureJob, Recorded, Target
-from llmtop.capture.base.wait_for_window import SILENCE_SECONDS, SPARE_STEPS, recording_seconds
+from llmtop.capture.base.wait_for_window import SILENCE_SECONDS, SPARE_STEPS, WRITE_SECONDS, recording_seconds
 from llmtop.capture.kineto import daemon as kineto
 from llmtop.capture.kineto import messages
 from llmtop.capture.nsys import sessions
 from llmtop.errors import NotPossibleHere, UnusableInput
 from llmtop.format import duration
+from llmtop.model.decoding import decode_checked
 from llmtop.naming import variable_names
 from llmtop.protocol import wire
 from llmtop.protocol.peer import peer_allowed, peer_credentials
 from llmtop.system import procfs
 
-WRITE_SECONDS = 120.0
-"""How long Kineto may take to write its file once it has recorded; five steps took two seconds."""
 START_SECONDS = 5.0
 """By then Kineto records by the clock, or never will: a process asks once a second, libkineto begins two seconds
 after it got the configuration (Config::validate), by a thread that wakes once a second. When that thread wakes
@@ -112,7 +111,7 @@ class HostConnection:
             except UnusableInput:
                 raise NotPossibleHere(_NOT_OURS) from None
         try:
-            answer = wire.decode_checked(self._frames.from_host, self._received.popleft())
+            answer = decode_checked(self._frames.from_host, self._received.popleft())
         except msgspec.DecodeError:
             raise NotPossibleHere(_NOT_OURS) from None
         if isinstance(answer, wire.Refused):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import msgspec
 
 from llmtop.errors import UnusableInput
+from llmtop.model.decoding import decode_checked
 from llmtop.protocol import wire
 
 CONTROL = "control"
@@ -78,7 +79,7 @@ class Frames:
             UnusableInput: a message is too long, or is none of llmtop; the connection is beyond repair.
         """
         try:
-            return [wire.decode_checked(self.from_monitor, body) for body in self.feed(data)]
+            return [decode_checked(self.from_monitor, body) for body in self.feed(data)]
         except msgspec.DecodeError:
             raise UnusableInput("not a message of llmtop") from None
 

@@ -20,6 +20,7 @@ from pathlib import Path
 from llmtop.capture.base.folder import MIN_FREE_BYTES, check_disk
 from llmtop.capture.base.job import CaptureJob, Target
 from llmtop.capture.base.lock import CaptureLock
+from llmtop.capture.base.wait_for_window import POLL_SECONDS
 from llmtop.capture.nsys import pause
 from llmtop.errors import NotPossibleHere
 from llmtop.naming import variable_names
@@ -34,8 +35,6 @@ START_SECONDS = 30.0
 """Measured: 0.25 s, 1.0 s with GPU metrics."""
 STOP_SECONDS = 120.0
 """Measured: 2.9 to 3.5 s for a window of one second; 110 s with CPU sampling."""
-STOP_SECONDS_SAMPLED = 600.0
-POLL_SECONDS = 0.02
 
 _HOLD = """
 nsys=$1 session=$2 python=$3 program=$4 home=$5 always=$6; shift 6
@@ -241,7 +240,7 @@ def await_report(job: CaptureJob, collection: Collection) -> Path:
         NotPossibleHere: it did not finish, or left no report.
     """
     sampled = "cpu-sampling" in job.plan.options
-    limit = STOP_SECONDS_SAMPLED if sampled else STOP_SECONDS
+    limit = pause.STOP_SECONDS_SAMPLED if sampled else STOP_SECONDS
     began = time.monotonic()
     while not collection.has_ended:
         waited = time.monotonic() - began

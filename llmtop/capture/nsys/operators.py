@@ -16,10 +16,11 @@ from types import TracebackType
 from llmtop.capture.base.job import Target
 from llmtop.capture.nsys.pause import STEPS_KEPT, Sleep, median_step_seconds, patience_seconds
 from llmtop.errors import LlmtopError, NotPossibleHere
+from llmtop.model.setting_ranges import MAX_CAPTURE_SECONDS
 from llmtop.protocol import client, wire
 
-LONGEST_SECONDS = 660.0
-"""As the longest window has 600 s."""
+LONGEST_SECONDS = MAX_CAPTURE_SECONDS + 60.0
+"""The longest window, and a minute for its end."""
 _POLL = 0.01
 
 

@@ -49,7 +49,8 @@ STEPS_KEPT = 8
 """Of each training, by which its pace is known."""
 _POLL = 0.005
 _FRESH_NS = 50_000_000
-_STOP_SECONDS = 600.0
+STOP_SECONDS_SAMPLED = 600.0
+"""nsys stop with CPU sampling; without, 3 s were the most (collection.STOP_SECONDS)."""
 _ENDED = ("failed", "late", "resumed")
 
 Sleep = Callable[[float], None]
@@ -352,6 +353,6 @@ def stop_session(
 def main() -> int:
     """Stop that collection; returns nsys's exit code."""
     path, session, *always = sys.argv[1:]
-    done = stop_session(nsys.nsys_at(Path(path)), session, _STOP_SECONDS, bool(always))
+    done = stop_session(nsys.nsys_at(Path(path)), session, STOP_SECONDS_SAMPLED, bool(always))
     print(done.stdout + done.stderr, end="")
     return done.returncode

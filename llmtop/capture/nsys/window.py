@@ -12,10 +12,9 @@ from contextlib import ExitStack, suppress
 
 from llmtop.capture.base.job import Cancelled, CaptureJob, Recorded, Target
 from llmtop.capture.base.lock import CaptureLock, Holder
-from llmtop.capture.base.wait_for_window import SPARE_STEPS, wait_window
+from llmtop.capture.base.wait_for_window import POLL_SECONDS, SPARE_STEPS, wait_window
 from llmtop.capture.nsys import lost_records, pause
 from llmtop.capture.nsys.collection import (
-    POLL_SECONDS,
     Collection,
     await_report,
     await_start,

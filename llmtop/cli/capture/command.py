@@ -22,6 +22,7 @@ from llmtop.cli.capture.options import json_option, out_option
 from llmtop.cli.output import print_in_place, print_json, print_text
 from llmtop.errors import EXIT_DONE, UnusableInput
 from llmtop.format import duration, printable, size
+from llmtop.model.setting_ranges import MAX_CAPTURE_SECONDS, MAX_CAPTURE_STEPS, MIN_CAPTURE_SECONDS
 from llmtop.naming import file_names
 
 if TYPE_CHECKING:
@@ -67,8 +68,15 @@ class _EngineOption(click.Option):
     metavar="NAME",
     cls=_EngineOption,
 )
-@click.option("--steps", type=click.IntRange(1, 1000), metavar="N", help="Whole steps to capture.  [default: 5]")
-@click.option("--seconds", type=click.FloatRange(0.1, 600), metavar="S", help="Capture by the clock instead.")
+@click.option(
+    "--steps", type=click.IntRange(1, MAX_CAPTURE_STEPS), metavar="N", help="Whole steps to capture.  [default: 5]"
+)
+@click.option(
+    "--seconds",
+    type=click.FloatRange(MIN_CAPTURE_SECONDS, MAX_CAPTURE_SECONDS),
+    metavar="S",
+    help="Capture by the clock instead.",
+)
 @out_option
 @click.option(
     "--option",

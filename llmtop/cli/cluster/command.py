@@ -12,6 +12,7 @@ import click
 from llmtop.cli.live.command import range_check, require_terminal
 from llmtop.cli.output import write_json, write_text
 from llmtop.errors import EXIT_DONE, NotPossibleHere, UnusableInput
+from llmtop.model.setting_ranges import MAX_INTERVAL_SECONDS, MIN_CLUSTER_INTERVAL_SECONDS
 from llmtop.naming.addresses import PROMETHEUS_EXAMPLE
 
 if TYPE_CHECKING:
@@ -41,11 +42,12 @@ TOKEN_VARIABLE, PASSWORD_VARIABLE = "LLMTOP_PROMETHEUS_TOKEN", "LLMTOP_PROMETHEU
     "--interval",
     "-i",
     type=float,
-    callback=range_check(1.0, 3600.0),
+    callback=range_check(MIN_CLUSTER_INTERVAL_SECONDS, MAX_INTERVAL_SECONDS),
     default=5.0,
     show_default=True,
     metavar="S",
-    help="Seconds between two looks, 1 to 3600; more where the server is slow.",
+    help=f"Seconds between two looks, {MIN_CLUSTER_INTERVAL_SECONDS:g} to {MAX_INTERVAL_SECONDS:g}; more where "
+    "the server is slow.",
 )
 @click.option("--once", is_flag=True, help="Look once, print it as text and end; with --json, as one object.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line and a look, without a screen.")

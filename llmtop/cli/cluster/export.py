@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from llmtop.cli.live.command import MAX_INTERVAL, MIN_INTERVAL, range_check
+from llmtop.cli.live.command import range_check
 from llmtop.cli.output import print_text
 from llmtop.errors import EXIT_DONE, NotPossibleHere, UnusableInput
 from llmtop.format import printable
+from llmtop.model.setting_ranges import MAX_INTERVAL_SECONDS, MIN_INTERVAL_SECONDS
 from llmtop.naming import file_names
 from llmtop.naming.addresses import DCGM_EXPORTER
 
@@ -69,11 +70,11 @@ LOOPBACK = "127.0.0.1"
     "--interval",
     "-i",
     type=float,
-    callback=range_check(MIN_INTERVAL, MAX_INTERVAL),
+    callback=range_check(MIN_INTERVAL_SECONDS, MAX_INTERVAL_SECONDS),
     default=3.0,
     show_default=True,
     metavar="S",
-    help="Seconds between two looks, 0.1 to 3600.",
+    help=f"Seconds between two looks, {MIN_INTERVAL_SECONDS:g} to {MAX_INTERVAL_SECONDS:g}.",
 )
 @click.option("--rules", is_flag=True, help="Print recording and alerting rules for Prometheus, and end.")
 def export(

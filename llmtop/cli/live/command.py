@@ -14,15 +14,13 @@ import click
 
 from llmtop.cli.output import print_json, print_text, write_json, write_text
 from llmtop.errors import EXIT_DONE, NotPossibleHere, UnusableInput
+from llmtop.model.setting_ranges import MAX_INTERVAL_SECONDS, MIN_INTERVAL_SECONDS
 
 if TYPE_CHECKING:
     from collectors.base.source import Feed
     from collectors.record_stage import RecordStage
     from collectors.replay import ReplayFeed
     from llmtop.cli.live.alert_command import AlertCommand
-
-MIN_INTERVAL, MAX_INTERVAL = 0.1, 3600.0
-"""Seconds. GPM wants its samples 100 ms apart; above an hour nothing is live any more."""
 
 F = TypeVar("F", bound=Callable[..., Any])
 _DEMO_BEGINS = 15.0
@@ -44,11 +42,11 @@ _interval = click.option(
     "--interval",
     "-i",
     type=float,
-    callback=range_check(MIN_INTERVAL, MAX_INTERVAL),
+    callback=range_check(MIN_INTERVAL_SECONDS, MAX_INTERVAL_SECONDS),
     default=1.0,
     show_default=True,
     metavar="S",
-    help="Seconds between snapshots, 0.1 to 3600.",
+    help=f"Seconds between snapshots, {MIN_INTERVAL_SECONDS:g} to {MAX_INTERVAL_SECONDS:g}.",
 )
 _gpus = click.option(
     "--gpus",

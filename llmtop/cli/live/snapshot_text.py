@@ -12,7 +12,7 @@ from llmtop.model import gpu_busy, ownership
 from llmtop.model.signal_text import value_text
 from llmtop.model.signals import ONCE_ITEMS, Signal
 from llmtop.model.snapshot import Alert, Gpu, Host, Job, Phase, Process, Rank, Snapshot, Window
-from llmtop.step_history.whole_steps import OUTSIDE
+from llmtop.naming.own_phases import OUTSIDE
 
 MAX_PROCESSES = 20
 """So many are listed; of more, only the number is said."""

@@ -5,12 +5,10 @@ from __future__ import annotations
 import time
 
 from llmtop.instrument.control.recording import MANY_STEPS, Recording
+from llmtop.model.setting_ranges import MAX_CAPTURE_SECONDS, MAX_CAPTURE_STEPS
 from llmtop.protocol import wire
 from llmtop.system.procfs import private_bytes
 
-MAX_STEPS = 1000
-MAX_SECONDS = 600.0
-"""As the command line has it, whatever a monitor asks for."""
 MEMORY_EVERY_SECONDS = 0.1
 """How often the memory is read at most; to read it takes some 10 µs."""
 
@@ -20,8 +18,8 @@ class RecordingLength:
 
     def __init__(self, request: wire.CaptureRequest) -> None:
         """Take what was asked for; nothing is recorded yet."""
-        self._steps = max(1, min(request.steps, MAX_STEPS))
-        self._seconds = None if request.seconds is None else min(max(0.0, request.seconds), MAX_SECONDS)
+        self._steps = max(1, min(request.steps, MAX_CAPTURE_STEPS))
+        self._seconds = None if request.seconds is None else min(max(0.0, request.seconds), MAX_CAPTURE_SECONDS)
         self._growth = MemoryGrowth(request.memory_bytes)
         self._began: float | None = None
         self._ended: float | None = None

@@ -19,13 +19,13 @@ from llmtop.instrument.guest.descriptors import Channel
 from llmtop.instrument.guest.threads import Thread
 from llmtop.instrument.identity import launcher_env
 from llmtop.protocol import job_store, wire
+from llmtop.protocol.job_store import POLL_SECONDS
 from llmtop.protocol.tcp_store import TcpStore
 from llmtop.version import __version__
 
 if TYPE_CHECKING:
     from llmtop.instrument.identity.run_info import Facts
 
-POLL_SECONDS = 1.0
 HEAR_SECONDS = 0.25
 """Poll interval of the ranks that are at a capture."""
 MOST_AT_ONCE = 4

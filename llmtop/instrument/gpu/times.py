@@ -24,12 +24,13 @@ from __future__ import annotations
 
 from llmtop.instrument.gpu.clock import Timed
 from llmtop.instrument.steps.phase_tree import STEP
+from llmtop.naming.own_phases import DATALOAD
 from llmtop.protocol import wire
 
 UNTOLD = 0.05
 LAG_NS = 30_000
 """A launch takes about 5 µs to arrive and a small kernel a few more."""
-IDLE_PHASE = "dataload"
+IDLE_PHASE = DATALOAD
 
 
 def gpu_time(timed: Timed, names: list[str]) -> wire.GpuTime:

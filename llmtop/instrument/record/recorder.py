@@ -28,7 +28,8 @@ from typing import TYPE_CHECKING, Any
 
 from llmtop.instrument.guest import forks, guard, registry, sanitize  # noqa: F401 - forks' callback comes before ours
 from llmtop.instrument.guest.guard import report_internal_error, run_alone
-from llmtop.instrument.record.state import NEVER, State
+from llmtop.instrument.record.state import State
+from llmtop.instrument.steps.phase_tree import NEVER
 from llmtop.instrument.steps.ring import MASK
 
 if TYPE_CHECKING:

@@ -20,6 +20,7 @@ from llmtop.instrument.guest.sanitize import log_once
 from llmtop.instrument.identity.run_info import Facts
 from llmtop.instrument.record.boundary_observers import Annotate, Nvtx, Watch
 from llmtop.instrument.record.open_phases import OpenPhases
+from llmtop.instrument.steps.phase_tree import NEVER
 from llmtop.instrument.steps.ring import Ring
 from llmtop.naming import variable_names
 
@@ -30,8 +31,6 @@ if TYPE_CHECKING:
     from llmtop.instrument.pytorch.allocator import Reading
     from llmtop.instrument.record.recorder_parts import MeasuredCosts, OpenStep, Overlapping, PublishingServer
 
-NEVER = 1 << 62
-"""Later than any stamp."""
 NO_THREAD = 0
 """Owner when every call needs a check: concurrent, or off."""
 

@@ -12,7 +12,7 @@ MAX_DEPTH = 16
 MAX_NAME = 64
 """Characters; longer names are cut."""
 
-_NEVER = 1 << 62
+NEVER = 1 << 62
 """Later than any stamp."""
 HIDDEN = 0
 """The slot of what is not reported: a phase within itself, or one over the limits."""
@@ -41,7 +41,7 @@ class Paths:
             slot = self._slots[path] = 2 * (len(self.names) - 1)
         return slot
 
-    def arrange(self, root: PhaseNode, step_ended: int = _NEVER) -> tuple[int, ...]:
+    def arrange(self, root: PhaseNode, step_ended: int = NEVER) -> tuple[int, ...]:
         """Sort the paths by the last begin of their phases; most accurate when a step has just ended.
 
         Args:

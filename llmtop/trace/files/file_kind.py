@@ -82,7 +82,7 @@ def _kind_of(path: Path, head: bytes) -> Kind:  # noqa: PLR0911 - a kind each
     """The kind of a file that begins like that, unpacked."""
     if head.startswith(_SQLITE):
         return "nsys-sqlite"
-    if head.startswith(_NCU_REPORT) or path.suffix == ".ncu-rep":
+    if head.startswith(_NCU_REPORT) or path.suffix == file_names.NCU_REPORT:
         raise UnusableInput(f"{path} is what ncu measured of kernels; to read it: llmtop kernel {path}")
     if head.startswith(_NSYS_REPORT) or path.suffix == ".nsys-rep":
         return "nsys-report"

@@ -12,6 +12,7 @@ from torch.utils.data import dataloader
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from llmtop.instrument.auto.training.loop import Loop, is_compiling
+from llmtop.naming.own_phases import DATALOAD
 
 
 class _Started:
@@ -57,7 +58,7 @@ def listen(loop: Loop) -> None:
                     phase = loop.batch_is_asked_for(self) or phase
                 phase.__enter__()
                 if started.iterator is not None and (begun := started.take(self)):
-                    recorder.began_earlier("dataload", begun)
+                    recorder.began_earlier(DATALOAD, begun)
         except BaseException as error:  # noqa: BLE001
             phase = None
             loop.lost("the waits for batches", error)

@@ -22,11 +22,10 @@ from time import perf_counter_ns
 from typing import TYPE_CHECKING
 
 from llmtop.instrument.record.recorder import Phase, phase_of
+from llmtop.naming.own_phases import DATALOAD
 
 if TYPE_CHECKING:
     from llmtop.instrument.record.recorder import Recorder
-
-_DATALOAD = "dataload"
 
 
 class Evaluation:
@@ -117,7 +116,7 @@ class Evaluation:
         if self._waits is None:
             self._mark(perf_counter_ns())
             return
-        node = r.root.children.get(_DATALOAD)
+        node = r.root.children.get(DATALOAD)
         if node is not None:
             ns, count = self._waited
             moved = r.cells[node.slot] - ns
@@ -140,5 +139,5 @@ class Evaluation:
         return sum(r.cells[node.slot] for node in r.root.children.values() if node.slot)
 
     def _waits_counted(self) -> tuple[int, int]:
-        node = self._recorder.root.children.get(_DATALOAD)
+        node = self._recorder.root.children.get(DATALOAD)
         return (0, 0) if node is None else (self._recorder.cells[node.slot], self._recorder.cells[node.slot + 1])

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from llmtop.instrument.auto.training.loop_state import LoopState, no_parameter
 from llmtop.instrument.record.recorder import Phase, Step
+from llmtop.naming.own_phases import DATALOAD
 
 if TYPE_CHECKING:
     from llmtop.instrument.record.recorder_parts import OpenStep
@@ -82,7 +83,7 @@ class Loop(LoopState):
     def dataload_ends(self, phase: Phase | None = None, *, exhausted: bool) -> None:
         """The batch is there, or there are no more: what comes after an epoch belongs to no step."""
         if exhausted and phase in (None, self.dataload):
-            self.recorder.cancel_phase("dataload")
+            self.recorder.cancel_phase(DATALOAD)
             self.feed = no_parameter
         else:
             (phase or self.dataload).__exit__(None, None, None)

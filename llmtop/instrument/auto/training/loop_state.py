@@ -13,6 +13,7 @@ from llmtop.instrument.auto.training.step_end import StepEndDetector
 from llmtop.instrument.guest.guard import report_internal_error
 from llmtop.instrument.record import recorder
 from llmtop.instrument.record.recorder import Step, phase_of
+from llmtop.naming.own_phases import DATALOAD
 
 if TYPE_CHECKING:
     from llmtop.instrument.record.recorder_parts import OpenStep
@@ -61,7 +62,7 @@ class LoopState:
         "batch_of",
         "boundary_from_outside",
         "busy",
-        "dataload",
+        DATALOAD,
         "evaluated",
         "evaluation",
         "feed",
@@ -85,7 +86,7 @@ class LoopState:
         self.recorder = recorder.get()
         self._checkpoint = phase_of("checkpoint")
         self.dataload, self._h2d, self._forward, self._backward, self._communication, self._optimizer = map(
-            phase_of, ("dataload", "h2d", "forward", "backward", "communication", "optimizer")
+            phase_of, (DATALOAD, "h2d", "forward", "backward", "communication", "optimizer")
         )
         self.publish_trained: Callable[[], None] = no_parameter
         """Set by `hooks`: called at the first backward pass, or optimizer's step, searches for the trained modules

@@ -23,10 +23,10 @@ from llmtop.format import printable
 from llmtop.instrument.guest import guard, registry
 from llmtop.instrument.guest.threads import Thread, wait_for
 from llmtop.instrument.serve.stacks.stack_words import MAX_FRAMES
+from llmtop.model.setting_ranges import MAX_CAPTURE_SECONDS
 from llmtop.protocol import wire
 
 MAX_RATE_HZ: Final = 50.0
-MAX_SECONDS: Final = 600.0
 MAX_THREADS: Final = 256
 """At one look, beside the main thread."""
 MAX_STACKS: Final = 4000
@@ -83,7 +83,7 @@ class OwnStackSampling:
         self.enough = threading.Event()
         self.ended = threading.Event()
         seconds = message.seconds
-        self._seconds = min(seconds, MAX_SECONDS) if seconds > 0 else 0.0
+        self._seconds = min(seconds, MAX_CAPTURE_SECONDS) if seconds > 0 else 0.0
         self._every = 1.0 / min(max(message.rate_hz, 1.0), MAX_RATE_HZ)
         self._tell = tell
         self._gone = gone
