@@ -60,7 +60,9 @@ def log_own_error(error: BaseException) -> OwnError:
         lines = [f"llmtop {__version__}, Python {sys.version}\n{command}\n\n", *traceback.format_exception(error)]
         text = printable_lines(without_secrets("".join(lines)))  # it is read in a terminal
         try:
-            log.write_text(text, encoding="utf-8", errors="backslashreplace")
+            number = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            with open(number, "w", encoding="utf-8", errors="backslashreplace") as file:
+                file.write(text)
         except OSError:
             log = None
     if log is None:

@@ -73,17 +73,19 @@ def test_it_is_said_at_the_start_and_by_the_doctor(runtime_dir: Path, script: Ca
     assert said.startswith("llmtop: not attached: python -I (isolated) ignores its environment")
 
 
-def test_a_name_or_a_folder_that_a_terminal_would_obey_is_printed_as_text(tmp_path: Path) -> None:
+def test_a_name_or_a_folder_that_a_terminal_would_obey_is_printed_as_text(
+    runtime_dir: Path, tmp_path: Path
+) -> None:
     obeyed = "t\x1b]0;x\x07\x9b2J\u202e"
     (tmp_path / f"{obeyed}.py").write_text("pass")
     attached = "import llmtop; llmtop.attach(); llmtop.step().__enter__()"
-    (tmp_path / obeyed).mkdir(mode=0o700)
+    (runtime_dir / obeyed).mkdir(mode=0o700)
     scripts = {"not attached: t·]0;x··2J·.py": [f"{obeyed}.py"], "LLMTOP_DIR=": ["-c", attached]}
     for expected, command in scripts.items():
         done = subprocess.run(
             [*LLMTOP, "--", sys.executable, *command],
             cwd=tmp_path,
-            env=environment(LLMTOP_DIR=str(tmp_path / obeyed)),
+            env=environment(LLMTOP_DIR=str(runtime_dir / obeyed)),
             capture_output=True,
             text=True,
             timeout=60,

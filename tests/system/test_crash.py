@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import stat
 import sys
 from pathlib import Path
 
@@ -23,6 +24,7 @@ def test_the_log_of_an_own_error_has_no_secrets_and_no_escapes(
     found = re.search(r"report it with (\S+)", sentence)
     assert found is not None, sentence
     log = Path(found[1])
+    assert stat.S_IMODE(log.stat().st_mode) == 0o600
     text = log.read_text()
     assert "llmtop run -- train.py --api-key *** --lr 1" in text
     assert "ValueError: no answer from https://***@host/x" in text

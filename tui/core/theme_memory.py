@@ -34,5 +34,5 @@ class ThemeMemory:
     def write(self, name: str) -> None:
         """Remember a name; where that cannot be, the next run begins with the usual theme, which is no loss."""
         with contextlib.suppress(OSError):
-            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)  # crash logs lie there too
             self._path.write_text(f"{name}\n", encoding="utf-8")

@@ -50,6 +50,7 @@ class PerfRecording:
         frames = "fp" if "frame-pointers" in job.plan.options else f"dwarf,{_STACK_BYTES}"
         user = "" if self.switches else ":u"
         record = ["record", "--quiet", "--delay=-1", "--control={control}", "--output", str(self._data)]
+        record += ["--no-buildid-cache"]  # it copies the training's libraries and the kernel's symbols to ~/.debug
         record += ["--max-size", _MOST_BYTES, "--call-graph", frames, "--switch-events"]
         record += ["-e", f"cpu-clock/freq={RATE_HZ}/{user.lstrip(':')}"]
         if self.switches:

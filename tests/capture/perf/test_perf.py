@@ -74,9 +74,13 @@ def names(node: StackNode) -> set[str]:
 
 @needs_perf
 def test_a_capture_shows_native_frames_what_it_waits_for_and_the_counters(
-    process: subprocess.Popen[str], tmp_path: Path
+    process: subprocess.Popen[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    monkeypatch.setenv("HOME", str(home))
     result = take.take(plan(process.pid, tmp_path / "captures", seconds=2.0))
+    assert list(home.iterdir()) == [], "perf keeps copies of libraries in ~/.debug"
     found = load_stacks([result.folder])
     assert found is not None
     assert found.engine == "perf"
