@@ -218,7 +218,7 @@ class Hub:
         with self._lock:
             self._closed = True
             self._wake.set()
-        self._thread.join()
+        self._thread.wait_for_end()
         if self._sources is not None:
             for source in self._sources[:4]:
                 source.close()

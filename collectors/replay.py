@@ -160,7 +160,7 @@ class ReplayFeed:
         with self._lock:
             self._closed = True
         self._wake.set()
-        self._thread.join()
+        self._thread.wait_for_end()
         self._reader.close()
 
     def _judge(self, snapshot: Snapshot) -> Snapshot:

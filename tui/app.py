@@ -226,7 +226,7 @@ class LlmtopApp(ScreenContext):
             self._tell_end()  # which puts another screen on top
         if cached_cell_len.cache_info().currsize > _WIDTHS_KEPT:
             cached_cell_len.cache_clear()  # it keeps every row of every chart that was ever drawn
-        screen = self.screen
+        screen = self.screen_stack[-1] if self.screen_stack else None  # none while the app starts or ends
         if isinstance(screen, LlmtopScreen):
             screen.redraw()
 

@@ -23,7 +23,7 @@ class FeedThread:
         self._thread = threading.Thread(target=work, args=(argument,), name=self._name, daemon=True)
         self._thread.start()
 
-    def join(self) -> None:
+    def wait_for_end(self) -> None:
         """Wait a little for its end; returns at once where it was not started, or is the thread that asks."""
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(timeout=_JOIN_SECONDS)

@@ -73,6 +73,6 @@ def name_uids(uids: Collection[int]) -> str:
 
 
 def _overflow_uid() -> int:
-    """The uid that stands for all that this user namespace has no number of: it may be anybody's."""
+    """The uid that stands for all that this user namespace has no number of: it may be any user's."""
     uid = procfs.kernel_setting("kernel", "overflowuid")
     return _USUAL_OVERFLOW_UID if uid is None else uid

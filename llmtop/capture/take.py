@@ -382,7 +382,7 @@ def _write_environment(job: CaptureJob, info: Info) -> None:
 
 
 def _note_losses(info: Info, report: Any) -> None:
-    """Kernels that the tool lost are told first."""
+    """Kernels that the tool lost come first."""
     from llmtop.report.advice.table import RECORDS_LOST
 
     info.notes += [finding.summary for finding in report.findings if finding.id == RECORDS_LOST]

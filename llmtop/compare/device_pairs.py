@@ -74,7 +74,7 @@ def pair_devices(before: Report, after: Report) -> PairedDevices:
         for value in dict.fromkeys(key(device) for _, device in left[0]):
             if value is None:
                 continue
-            # Processes that share a GPU are told apart by their rank, else by the order in which they began.
+            # Processes that share a GPU are distinguished by their rank, else by the order in which they began.
             both = [sorted((own for own in side if key(own[1]) == value), key=_order) for side in left]
             for one, other in zip(*both, strict=False):
                 pairs.append(_pair(one, other, by))

@@ -11,7 +11,7 @@ MOST_CHARACTERS = 4000
 
 
 def clean(text: str) -> str:
-    """Return `text` without what a terminal obeys, of a bounded length: every text of a document passes here."""
+    """Return `text` without control sequences, of a bounded length: every text of a document passes here."""
     return printable(text, MOST_CHARACTERS)
 
 

@@ -1,6 +1,6 @@
 """Parts of a document. Reports build documents; only the writers know widths, escapes and syntax.
 
-Texts may come from files of anybody: each writer cleans and escapes all of them at one place.
+Texts may come from strangers' files: each writer cleans and escapes all of them at one place.
 """
 
 from __future__ import annotations
@@ -155,6 +155,8 @@ class Document:
     """Lines of text at most: tables and listings lose rows until it fits; None: all is shown."""
 
 
+BRIEF_FINDINGS = 3
+"""The findings that a brief report has."""
 BRIEF_LINES = 60
 """A screen and a half: what is read before the next command is typed."""
 

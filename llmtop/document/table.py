@@ -11,7 +11,7 @@ from llmtop.format import pad, width_of
 
 _GAP = "  "
 _LEAST_TEXT = {"start": 12, "end": 12, "middle": 20, "never": 24}
-"""Cells to which a column of words may be cut: names that lose their middle need more to be told apart."""
+"""Cells to which a column of words may be cut: names that lose their middle need more to be distinct."""
 _NARROWEST_TEXT = 8
 """Cells to which such a column is cut where not even one other column fits beside it."""
 _USUAL_TEXT = 32

@@ -88,7 +88,7 @@ class JaxStep:
             _process.has_begun = True
             _begin_observing()
         number = recorder.get().next_index if self._index is None else int(self._index)
-        # Costs nothing to speak of while nobody records: the number is kept only then.
+        # Costs nothing to speak of while nothing records: the number is kept only then.
         mark = jax.profiler.StepTraceAnnotation(profiler_marks.STEP, step_num=number)
         mark.__enter__()
         self._mark = mark

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import PurePath
 
 from llmtop.document.model import (
+    BRIEF_FINDINGS,
     BRIEF_LINES,
     AreaChart,
     Block,
@@ -22,7 +23,6 @@ from llmtop.format import DASH, counted, duration, evidence_text, size
 from llmtop.memory.model import DeviceGrowth, Growth, Held, LeakReport, MemoryDevice, MemoryReport, MemoryTimeline
 
 _FULL_CHART_ROWS = 12
-_BRIEF_FINDINGS = 3
 _BRIEF_GROWN = 10
 _MOST_STACKS = 10
 _ALL = 1 << 30
@@ -42,7 +42,7 @@ def brief_memory(report: MemoryReport) -> Document:
     """Return what is to be read first: the device that holds most."""
     head = [replace(block, most_lines=4 if block.is_lead else 1) for block in _head(report)]
     findings = [
-        replace(finding, name="", evidence="", most_lines=3) for finding in _findings(report)[:_BRIEF_FINDINGS]
+        replace(finding, name="", evidence="", most_lines=3) for finding in _findings(report)[:BRIEF_FINDINGS]
     ]
     first = max(report.devices, key=_most, default=None)
     shown: list[Block] = []

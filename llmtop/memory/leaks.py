@@ -17,7 +17,7 @@ from llmtop.memory.snapshot import MemorySnapshot, load
 from llmtop.system.inputs import DEFAULT, Limits
 
 _MOST = 50
-"""Lines of each device that are told."""
+"""Lines of each device that are listed."""
 _HALF = 0.5
 """Of the growth: so much of it must be of a line that is named, or the verdict is "unknown"."""
 

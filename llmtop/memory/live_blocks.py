@@ -110,7 +110,7 @@ class LiveBlocks:
         self.pieces = [*self._from_blocks(), *self._freed_since()]
 
     def time_us(self, row: int) -> int:
-        """When an event was; 0 where that is not told."""
+        """When an event was; 0 where that is not recorded."""
         return cast(int, self._times[row])
 
     def _from_blocks(self) -> Iterable[Piece]:

@@ -75,7 +75,7 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     use these."""
     activity_source: Literal["gpm", "dcgm"] | None = None
     """Which counters SM, tensor, DRAM and FP32 activity come from: GPM over the whole interval, or DCGM as of the
-    last collection of the node's dcgm-exporter (every 30 s, unless that was told otherwise)."""
+    last collection of the node's dcgm-exporter (every 30 s, unless set otherwise)."""
     mig_parent_uuid: str | None = None
     """Set on a MIG instance: the GPU that it is a part of."""
     mig_index: int | None = None
@@ -347,7 +347,7 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
     is a job of its own."""
     launcher: str | None = None
     """Who started it as a rank: "torchrun", "srun", "mpirun", "mpiexec"; "env": the variables of torchrun, set by
-    something else. None where nobody did."""
+    something else. None where it is no rank."""
     run_id: str | None = None
     """What the launcher calls the run: torchrun's --rdzv-id."""
     slurm_job_id: str | None = None
@@ -459,7 +459,7 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
     last_step_at: float | None = None
     """Unix time at which the last step ended, by the wall clock as it is now."""
     last_work_at: float | None = None
-    """Unix time at which it was last seen at work that ends no step, such as a batch of a validation; told only
+    """Unix time at which it was last seen at work that ends no step, such as a batch of a validation; given only
     after some seconds without a step. None where there was none."""
     attached_at: float | None = None
     """Unix time at which the process began to publish."""
@@ -606,7 +606,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     time: float
     """Unix time, to be shown. The wall clock may be set between two snapshots, also back."""
     monotonic: float | None = None
-    """Seconds of a clock that nobody sets (CLOCK_MONOTONIC of the monitor's machine), for what lies between two
+    """Seconds of a clock that is never set (CLOCK_MONOTONIC of the monitor's machine), for what lies between two
     snapshots of one monitor. None in the shipped demo, which is placed by `time`."""
     source: Source = "live"
     host: Host

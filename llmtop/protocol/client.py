@@ -311,7 +311,7 @@ class Connection:
     def _command(self, text: str) -> str:
         """The training's command line without secrets, which monitors show and write to files.
 
-        By its words where this machine's kernel has them: in what it told, blanks within a word are lost.
+        By its words where this machine's kernel has them: in what it sent, blanks within a word are lost.
         """
         from llmtop.redaction.secret_filter import without_secrets  # trainings load this file too, and never ask
 

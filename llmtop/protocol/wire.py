@@ -279,7 +279,7 @@ class Outside(msgspec.Struct, tag="outside", kw_only=True):
     """What it did outside of phases, in words, and for how long in ns: each sample stands for the time since the
     one before."""
     judged_ns: int | None = None
-    """For how long it was told whether the host waits for its GPU, in phases or not; None where it was not."""
+    """For how long it is known whether the host waits for its GPU, in phases or not; None where it was not."""
     waited: dict[str, int] = {}
     """Where it did, in words, and for how much of that."""
 

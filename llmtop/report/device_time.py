@@ -116,14 +116,14 @@ class TimeBreakdown(msgspec.Struct, frozen=True, kw_only=True):
     workload: Literal["training", "inference"] | None = None
     """None where nothing in the capture tells."""
     told_by: str = ""
-    """In words: what told the workload."""
+    """In words: what the workload was recognised by."""
     passes: tuple[DeviceTimePart, ...] = ()
     """Forward, backward, optimizer, communication and other, in a training."""
     backward_to_forward: float | None = None
     stages: tuple[DeviceTimePart, ...] = ()
     """Prefill and decode, in inference."""
     stages_by: str = ""
-    """In words: what told them apart."""
+    """In words: what distinguishes them."""
     operations: tuple[DeviceTimePart, ...] = ()
     """By kind of XLA's operation, in a capture of jax.profiler."""
     graph_launches: int = 0

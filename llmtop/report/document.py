@@ -7,6 +7,7 @@ from dataclasses import replace
 from msgspec import structs
 
 from llmtop.document.model import (
+    BRIEF_FINDINGS,
     BRIEF_LINES,
     Block,
     Document,
@@ -23,7 +24,6 @@ from llmtop.report import model
 from llmtop.report.model import Report, Timeline
 from llmtop.report.tables import tables
 
-_BRIEF_FINDINGS = 3
 _BRIEF_ROWS = {"devices": (8, 3), "phases": (8, 6), "idle": (5, 3), "operators": (10, 3), "kernels": (10, 3)}
 """Tables of the brief document in its order, with the most and the least rows."""
 _SMALL_PCT = 2.0
@@ -50,7 +50,7 @@ def report_document(report: Report) -> Document:
 
 def brief_document(report: Report) -> Document:
     """Return the verdict, three findings with what to do, where the step goes, and the largest kernels."""
-    worst = sorted(report.findings, key=lambda finding: -severity_rank(finding.severity))[:_BRIEF_FINDINGS]
+    worst = sorted(report.findings, key=lambda finding: -severity_rank(finding.severity))[:BRIEF_FINDINGS]
     known = tables(_with_few_phases(report))
     if all((gap.share_pct or 0.0) < _SMALL_PCT for gap in report.gaps):
         known.pop("idle", None)

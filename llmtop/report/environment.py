@@ -18,7 +18,7 @@ _HASH = 12
 _NO_CHANGES = hashlib.sha256(b"").hexdigest()
 _MOST_WORDS = 12
 _MOST_ROWS = 20
-"""Variables and packages that are told one by one."""
+"""Variables and packages that are listed one by one."""
 
 
 class Environment(msgspec.Struct, frozen=True, kw_only=True):

@@ -52,7 +52,7 @@ class Correction(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
     """Why the shares are those of the captured steps, profiler and all; "" where they are corrected."""
     undisturbed_seconds: float | None = None
-    """A step before and after the capture, as the training told it."""
+    """A step before and after the capture, as the training reported it."""
     captured_seconds: float | None = None
     """A step within the capture, on the device, without one-off work."""
     device_seconds: float | None = None

@@ -44,7 +44,9 @@ def test_the_cluster_view_holds_ranks_to_the_configured_threshold(tmp_path: Path
         "print([made(0.04).is_straggler, made(0.06).is_straggler])"
     )
     env = environment(XDG_CONFIG_HOME=str(tmp_path))
-    done = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=env, capture_output=True, text=True, check=True, timeout=100
+    )
     assert done.stdout == "[False, True]\n"
 
 

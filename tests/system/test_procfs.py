@@ -84,7 +84,7 @@ def test_what_a_process_does_is_read_as_it_is() -> None:
         assert procfs.descriptor_path(0) == "/proc/self/fd/0"
     finally:
         child.kill()
-        child.communicate()
+        child.communicate(timeout=100)
 
 
 def test_what_has_gone_is_absent() -> None:

@@ -36,7 +36,7 @@ ANSWERS = {
         "STRAGGLER", "comes 17.2 ms after all others", 17.6, "look at situation_training.py:139 time.sleep("
     ),
     "checkpointing": Answer(
-        "LONG STEPS", "one takes 6.41 s (checkpoint)", None, "save less often, or in the back"
+        "LONG STEPS", "one takes 6.21 s (checkpoint)", None, "save less often, or in the back"
     ),
     "leaking": Answer("MEMORY GROWS", "full in about 54.3 s", 34.0, "look for tensors kept with their graph"),
     "throttled": Answer("THROTTLED", "too hot (hardware limit)", 10.4, "look at cooling"),

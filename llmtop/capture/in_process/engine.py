@@ -71,7 +71,7 @@ class InProcessEngine(Engine):
             job.window = (begun, time.time_ns())
             job.stage("stop", "the training writes its file")
             _follow(job, requests, until=wire.CAPTURE_ENDED)
-            job.raise_if_cancelled()  # a small file may have been there before anybody could look
+            job.raise_if_cancelled()  # a small file may have been there before the first look
         except BaseException:
             _cancel_all(requests)
             raise

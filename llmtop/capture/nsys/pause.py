@@ -90,7 +90,7 @@ class _SessionProcess:
 
     @property
     def step_seconds(self) -> float:
-        """The median of its last steps; 0 where it has told none."""
+        """The median of its last steps; 0 where it has sent none."""
         return median_step_seconds(self.steps)
 
     @property

@@ -144,6 +144,6 @@ def serving_pids(pids: set[int]) -> dict[int, bool]:
 
 
 def _is_in_same_network(pid: int) -> bool:
-    """Whether a process is in this process's network namespace, as far as that can be told."""
+    """Whether a process is in this process's network namespace, as far as that is visible."""
     both = {procfs.namespace(pid, "net"), procfs.namespace("self", "net")}
     return len(both) == 1 or "" in both

@@ -40,7 +40,7 @@ FindingId = Literal[
 ]
 """What the report on a capture can find; on a recording the findings are its alerts."""
 
-"""Names no process: the one in the capture may be gone by the time that somebody reads the report."""
+"""Names no process: the one in the capture may be gone by the time that a person reads the report."""
 
 ADVICE: Final[Mapping[FindingId, Advice]] = {
     "records_lost": Advice(
