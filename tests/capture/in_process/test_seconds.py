@@ -60,13 +60,15 @@ def test_a_training_that_ends_within_says_after_how_long(start: Start, captures:
     end = tmp_path / "end"
     training = start("--torch", "--step-ms", "50", "--until", str(end))
     target = training.wait_attached()
-    ending = threading.Timer(2.0, end.touch)
-    ending.start()
+
+    def end_it(progress: Progress) -> None:
+        if progress.stage == "record":
+            end.touch()
+
     with pytest.raises(
         NotPossibleHere, match=r"the training ended after \d+\.\d s of the 600\.0 s to be recorded"
     ):
-        taken(target, captures, 600.0)
-    ending.join(60)
+        take.take(Plan("torch.profiler", (target,), captures, seconds=600.0), end_it)
     assert training.process.wait(60) == 0
     assert list(captures.iterdir()) == []
 
