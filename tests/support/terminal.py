@@ -97,12 +97,12 @@ class Terminal:
             try:
                 if not select.select([self._master], [], [], 0.05)[0]:
                     continue
-                data = os.read(self._master, 65536)
+                with self._lock:
+                    data = os.read(self._master, 65536)
+                    self.raw += data
+                    self._unread.append(data)
             except (OSError, ValueError):
                 return
-            with self._lock:
-                self.raw += data
-                self._unread.append(data)
 
     def stop_reading(self) -> None:
         """Be a terminal that hangs: nothing is read, so writes block once the buffer is full."""
@@ -183,5 +183,10 @@ class Terminal:
             raise AssertionError(f"not within {seconds} s: {words!r} on:\n{self.text()}") from None
 
     def ends(self, seconds: float = 20.0) -> int:
-        """Wait until the command has ended, and return its exit code."""
-        return self.process.wait(seconds)
+        """Wait until the command has ended and what it wrote is read, and return its exit code."""
+        code = self.process.wait(seconds)
+        if self._reading.is_set() and self._master >= 0:
+            wait_for(lambda: not select.select([self._master], [], [], 0)[0], seconds, "the rest of what it wrote")
+            with self._lock:
+                return code
+        return code
