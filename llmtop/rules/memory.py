@@ -172,6 +172,6 @@ MEMORY_GROWTH: Final = Rule[RankState](
         f"{_AT_ONCE_SECONDS / 60:.0f} minutes",
         source="torch.cuda.memory_allocated as the training publishes it",
         clear_seconds=5.0,
-        fields=("memory_allocated_bytes", "memory_reserved_bytes"),
+        fields=("memory_allocated_bytes", "memory_reserved_bytes", "mem_used_bytes"),
     ),
 )

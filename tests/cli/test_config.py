@@ -157,6 +157,7 @@ def test_words_that_the_configuration_knows_are_those_of_the_program() -> None:
     shown = document.split("```toml")[1].split("```")[0]
     config.parse(shown, Path("x"))
     for known in (
+        *ids,
         *config.Config.__struct_fields__,
         *config.Alerts.__struct_fields__,
         *config.Capture.__struct_fields__,

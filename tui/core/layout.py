@@ -161,12 +161,10 @@ def arrange(
     footer = Rect(0, height - 1, width, 1) if height >= 8 else None
     room = max(height - free.top - (footer is not None), 0)
     full = (1 + bars + (1 + -(-phases // _columns(width)) if phases else 1)) if trains else 7
-    least = (_least if width >= FULL_WIDTH and height >= FULL_HEIGHT else _least_of_a_small_screen)(
-        room, lines, trains=trains, phases=phases, width=width
-    )
-    shares = _share(
-        room, least, wanted_table=_wanted_table(lines), full_steps=full, rows=rows, processes=processes
-    )
+    share_least = _least if width >= FULL_WIDTH and height >= FULL_HEIGHT else _least_of_a_small_screen
+    least = share_least(room, lines, trains=trains, phases=phases, width=width)
+    table_rows = _wanted_table(lines)
+    shares = _share(room, least, wanted_table=table_rows, full_steps=full, rows=rows, processes=processes)
     table = _place_table(free, shares.table, lines, alerting, selected)
     return Layout(
         width,

@@ -6,6 +6,7 @@ import time
 from textwrap import wrap
 
 from llmtop import format as fmt
+from llmtop.model.signals import CHARTS
 from llmtop.model.snapshot import Alert, Snapshot
 from tui.core import keys
 from tui.paint import alert_style
@@ -137,7 +138,7 @@ class AlertScreen(ScrollingScreen):
         if gpu is None or room < 8:
             return
         for metric in METRICS:
-            if not any(field.startswith(metric.key) or metric.key in field for field in fields):
+            if metric.key not in {chart.key for signal, chart in CHARTS if signal.field in fields}:
                 continue
             row = (
                 Row(width)
