@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from collectors.gpu import dcgm_names
 from llmtop.naming import addresses, file_names, profiler_marks, variable_names
 from tests.support.processes import REPOSITORY
 
@@ -25,7 +24,7 @@ def _texts(tree: ast.AST) -> Iterator[str]:
 
 
 @pytest.mark.parametrize(
-    "home", [addresses, dcgm_names, file_names, profiler_marks, variable_names], ids=lambda home: home.__name__
+    "home", [addresses, file_names, profiler_marks, variable_names], ids=lambda home: home.__name__
 )
 def test_no_other_module_spells_the_name(home: object) -> None:
     names = {value for name, value in vars(home).items() if name.isupper() and isinstance(value, str)}

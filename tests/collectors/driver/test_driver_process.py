@@ -327,13 +327,13 @@ def test_the_screen_says_it_and_goes_on(scenario: Scenario, runtime_dir: Path, t
     assert scenario.path is not None
     env = environment(build(), scenario.path, **own_environment(LLMTOP_DIR=str(runtime_dir)))
     with Terminal([*LLMTOP, "-i", "0.2"], size=(160, 50), **env) as terminal:
-        terminal.shows("640/700")
+        terminal.shows("640W 91%")
         terminal.shows("forward")
         scenario.crash(CALL).write()
         terminal.shows(CRASHED)
         assert "forward" in terminal.text()
         scenario.mend(CALL).write()
-        terminal.shows("640/700", 60)  # it is asked again after 1 s, 2 s, 4 s, …
+        terminal.shows("640W 91%", 60)  # it is asked again after 1 s, 2 s, 4 s, …
         terminal.keys("q")
         assert terminal.ends() == 0
 
@@ -362,7 +362,7 @@ def test_it_holds_no_terminal_no_socket_and_no_file_of_the_monitors(
     command = [*LLMTOP, "-i", "0.2", "--record", str(tmp_path / "run.gz")]
     shell = ["sh", "-c", 'exec 7>"$0" "$@"', str(tmp_path / "inherited"), *command]
     with Terminal(shell, size=(160, 50), **env) as terminal:
-        terminal.shows("640/700")
+        terminal.shows("640W 91%")
         terminal.shows("forward")
         pid = the_driver_pid(terminal.process.pid)
         held = {os.readlink(f"/proc/{pid}/fd/{number}") for number in os.listdir(f"/proc/{pid}/fd")}

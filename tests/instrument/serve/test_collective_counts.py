@@ -36,8 +36,8 @@ def test_a_rank_that_waits_nowhere_names_the_group_as_the_others_do(
     monkeypatch.setitem(sys.modules, "torch._C._distributed_c10d", module)
     monkeypatch.setattr(collectives, "is_quiet", lambda recorder: True)
     monkeypatch.setattr(collectives, "COUNTS_LOOK_S", 0.0)
-    watched = collectives.Watched()
-    assert watched.news(None) is None  # type: ignore[arg-type]
-    news = watched.news(None)  # type: ignore[arg-type]
+    watched = collectives.CollectiveWatch()
+    assert watched.pending_message(None) is None  # type: ignore[arg-type]
+    news = watched.pending_message(None)  # type: ignore[arg-type]
     assert news is not None
     assert [(one.group, one.enqueued, one.completed) for one in news.counts] == [("0 default_pg", 78, completed)]
