@@ -21,7 +21,7 @@ UV := .cache/uv/bin/uv
 FETCHED := $(VENV)/nsys $(VENV)/browser $(VENV)/prometheus $(VENV)/schemas
 
 .PHONY: help demo test test-all test-latest test-oldest test-newest constraints print-pytest lint format bench \
-  screenshots clean
+  screenshots words clean
 
 help:
 	@echo "make demo         set up $(VENV) and show the monitor on a recorded run of a real H200"
@@ -32,6 +32,7 @@ help:
 	@echo "make constraints  write constraints.txt anew: the newest version of each package"
 	@echo "make lint         ruff, mypy --strict, import-linter"
 	@echo "make bench        every figure in docs/figures.md, as ratios against a peer or a primitive"
+	@echo "make words        print every sentence of screens, alerts, doctor, help and errors, with examples"
 	@echo "make screenshots  draw the pictures under screenshots/ again"
 
 # Two environments in one: the demo needs the program only, the tests a CPU build of torch as well.
@@ -145,6 +146,10 @@ format: $(VENV)/dev
 
 bench: $(VENV)/bench
 	$(BIN)/python -m benchmarks
+
+# KIND=alert (doctor, error, help, screen) prints one kind.
+words: $(VENV)/app
+	@$(BIN)/python -m tests.support.words $(KIND)
 
 screenshots: $(VENV)/dev
 	$(BIN)/python -m screenshots.draw

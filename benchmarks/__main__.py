@@ -37,7 +37,7 @@ def main(wanted: list[str]) -> int:
         try:
             for result in importlib.import_module(f"benchmarks.bench_{name}").run():
                 print(_line(result), flush=True)
-                broken += not result.within
+                broken += not result.is_within_limit
         except SkipBenchmark as reason:
             print(f"  skipped: {reason}")
     return 1 if broken else 0

@@ -189,21 +189,13 @@ def _exclusive_gpus(snapshot: Snapshot, with_unlisted: set[str]) -> dict[tuple[s
             listed.setdefault(process.gpu_uuid, []).append(process)
     wanted: dict[str, list[Rank]] = {}
     for rank in snapshot.ranks:
-        if rank.state != "gone":
-            uuid = rank.gpu_uuid or _gpu_of(rank, listed)
-            if uuid is not None:
-                wanted.setdefault(uuid, []).append(rank)
+        if rank.state != "gone" and rank.gpu_uuid is not None:
+            wanted.setdefault(rank.gpu_uuid, []).append(rank)
     return {
         (rank.host, rank.pid): uuid
         for uuid, (rank, *others) in wanted.items()
         if not others and uuid not in with_unlisted and _is_exclusive(rank, listed.get(uuid, []))
     }
-
-
-def _gpu_of(rank: Rank, listed: dict[str, list[Process]]) -> str | None:
-    """Where a process runs that does not say so, if that is one GPU."""
-    mine = [uuid for uuid, processes in listed.items() if any(one.pid == rank.pid for one in processes)]
-    return mine[0] if len(mine) == 1 else None
 
 
 def _is_exclusive(rank: Rank, there: list[Process]) -> bool:

@@ -73,6 +73,7 @@ def live_sources(
         on_every_node: whether the other nodes of the job run such a hub too, so that they query NCCL in turn.
     """
     # psutil and the rules take some 40 ms to import: a screen paints its first frame before.
+    from collectors.base.gpu_lookup import GpuLookup
     from collectors.dcgm.activity import DcgmActivity
     from collectors.driver.all_gpus import AllGpus
     from collectors.gpu_busy import GpuBusy
@@ -86,10 +87,10 @@ def live_sources(
 
     loaders = (LoaderCosts(),) if sample_loaders and config.current().look_at_loaders else ()
     gpu = AllGpus(interval)
-    names = _GpuNames(gpu)
+    lookup = GpuLookup(gpu.latest)
     every_ms = UNATTENDED_EVERY_MS if unattended else EVERY_MS
     ranks: RankSource = (
-        AllUsersSource(names) if all_users else StepsSource(directory, names, engines=engines, every_ms=every_ms)
+        AllUsersSource(lookup) if all_users else StepsSource(directory, lookup, engines=engines, every_ms=every_ms)
     )
     return Sources(
         gpu=gpu,
@@ -125,19 +126,6 @@ def live_hub(
     """
     share_one_heap()
     return Hub(make_sources, interval=interval, selection=selection, stages=stages, whole=whole)
-
-
-class _GpuNames:
-    """Names of GPUs by UUID; each is asked for once."""
-
-    def __init__(self, source: GpuSource) -> None:
-        self._source = source
-        self._names: dict[str, str] = {}
-
-    def __call__(self, uuid: str) -> str | None:
-        if uuid not in self._names:
-            self._names |= {gpu.uuid: gpu.name for gpu in self._source.latest().gpus}
-        return self._names.get(uuid)
 
 
 class Hub:

@@ -11,6 +11,7 @@ Needs a CUDA GPU. `llmtop demo` shows a recording of this script on an H200.
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 from collections.abc import Iterator
 
@@ -69,6 +70,8 @@ def main() -> None:
     parser = options()
     parser.add_argument("--seconds", type=float, default=60, help="length of each act")
     arguments = parser.parse_args()
+    if not torch.cuda.is_available():
+        sys.exit("bottlenecks.py needs a CUDA GPU, and PyTorch sees none. On a CPU: python examples/train_gpt.py")
     model = GPT(arguments).cuda()
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, fused=True)
     llmtop.attach(params=sum(parameter.numel() for parameter in model.parameters()), dtype="bf16")

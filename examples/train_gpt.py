@@ -1,6 +1,6 @@
 """Train a small GPT in plain PyTorch, attached to llmtop with five lines (each marked; the phases are a bonus).
 
-    python examples/train_gpt.py                              # CUDA when it is there, else the CPU
+    python examples/train_gpt.py                              # CUDA when it is there, else the CPU (some minutes)
     torchrun --nproc-per-node 2 examples/train_gpt.py         # DDP: NCCL on GPUs, gloo on the CPU
 
 The data is a synthetic language (each token depends on the one before), so nothing is downloaded and the loss
@@ -143,7 +143,7 @@ def options() -> argparse.ArgumentParser:
     """The command line; the defaults suit a GPU where there is one, a laptop elsewhere."""
     cuda = torch.cuda.is_available()
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
-    parser.add_argument("--steps", type=int, default=2000 if cuda else 300)
+    parser.add_argument("--steps", type=int, default=2000 if cuda else 6000, help="optimizer steps")
     parser.add_argument("--batch", type=int, default=8 if cuda else 4, help="sequences a step and rank")
     parser.add_argument("--sequence", type=int, default=2048 if cuda else 64, help="tokens a sequence")
     parser.add_argument("--width", type=int, default=1024 if cuda else 64)

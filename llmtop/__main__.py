@@ -33,28 +33,29 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "llmtop.cli.live.command:live",
         "Watch GPUs and attached trainings (what llmtop without a command does).",
     ),
-    "run": ("llmtop.cli.run.command:run", "Start a training, attached, without changing it."),
-    "capture": ("llmtop.cli.capture.command:capture", "Capture a focused window of a running training."),
+    "run": ("llmtop.cli.run.command:run", "Start a training with llmtop attached."),
+    "capture": ("llmtop.cli.capture.command:capture", "Capture a few steps of a running training."),
     "captures": ("llmtop.cli.capture.captures:captures", "List captures, or remove them."),
-    "report": ("llmtop.cli.report.command:report", "Say what a capture or a recording shows."),
-    "compare": ("llmtop.cli.report.command:compare", "Two captures, recordings or reports: what moved."),
+    "report": ("llmtop.cli.report.command:report", "Report on a capture or a recording."),
+    "compare": ("llmtop.cli.report.command:compare", "Compare two captures, recordings or reports."),
     "bench": (
         "llmtop.cli.bench.command:bench",
-        "Run a training several times, and measure a steady window of each.",
+        "Run a training several times and measure a steady window of each run.",
     ),
     "kernel": (
         "llmtop.cli.report.kernel:kernel",
-        "The ncu command for a hot kernel, its run, and what ncu measured.",
+        "Profile a hot kernel with ncu and show the result.",
     ),
     "record": ("llmtop.cli.live.command:record", "Write a recording without a screen."),
     "replay": ("llmtop.cli.live.command:replay", "Show a recording as if it were live."),
     "demo": ("llmtop.cli.live.command:demo", "Show a recorded run of a real H200."),
-    "export": ("llmtop.cli.cluster.export:export", "Give what this node does to Prometheus."),
-    "cluster": ("llmtop.cli.cluster.command:cluster", "Watch all nodes, through the site's Prometheus."),
+    "export": ("llmtop.cli.cluster.export:export", "Expose this node's metrics to Prometheus."),
+    "cluster": ("llmtop.cli.cluster.command:cluster", "Watch all nodes through Prometheus."),
     "doctor": (
         "llmtop.cli.doctor.command:doctor",
-        "What this machine allows, and the command that would change it.",
+        "Check this machine, and print the command to fix each problem.",
     ),
+    "config": ("llmtop.cli.config:config", "Check config.toml, and print what it sets."),
     "completion": (
         "llmtop.cli.completion:completion",
         "Completion of commands and options for bash, zsh and fish.",
@@ -108,6 +109,8 @@ class _Commands(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Find the command, where this process may open the files that it needs."""
+        if not ctx.resilient_parsing and args[0] not in COMMANDS:
+            raise click.UsageError(_unknown_command(args[0]), ctx)
         if not ctx.resilient_parsing and args[0] not in _WITHOUT_FILES:
             check_open_files()
         return super().resolve_command(ctx, args)
@@ -148,10 +151,21 @@ class _Commands(click.Group):
         """Let the bare command, and one that starts with an option of `live`, mean `live`."""
         if ctx.resilient_parsing and not args:  # a shell asks which commands there are
             return super().parse_args(ctx, args)
+        if args[:1] == ["help"]:
+            args = [*args[1:2], "--help"]
         own = {"--help", "-h", "--version"}
         if not args or (args[0].startswith("-") and args[0] not in own):
             args = ["live", *args]
         return super().parse_args(ctx, args)
+
+
+def _unknown_command(name: str) -> str:
+    """The sentence for a command that there is not."""
+    import difflib
+
+    near = difflib.get_close_matches(name, COMMANDS, n=1, cutoff=0.6)
+    hint = f"Did you mean {near[0]}?" if near else "llmtop help lists all commands."
+    return f"there is no command {name!r}. {hint}"
 
 
 @contextmanager
@@ -201,7 +215,7 @@ def _defaults() -> dict[str, dict[str, Any]]:
         return {}
     from llmtop.config import load
 
-    chosen = load()
+    chosen = load(engines=_engine_options)
     screen: dict[str, Any] = {"ascii": chosen.ascii or None, "theme": chosen.theme}
     stream: dict[str, Any] = {"interval": chosen.interval, "gpus": chosen.gpus, "on_alert": chosen.alerts.command}
     capture = chosen.capture
@@ -224,6 +238,13 @@ def _defaults() -> dict[str, dict[str, Any]]:
         command: {name: value for name, value in given.items() if value is not None}
         for command, given in settings.items()
     }
+
+
+def _engine_options() -> dict[str, list[str]]:
+    """Return the names of all capture engines, each with the names of its options."""
+    from llmtop.capture.engines import ENGINES  # 0.2 s, where the configuration names an engine
+
+    return {name: [option.name for option in engine.options] for name, engine in ENGINES.items()}
 
 
 def _prepare_output() -> None:

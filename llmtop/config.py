@@ -9,7 +9,7 @@ import difflib
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Meta, Struct, field
 
 from llmtop.errors import UnusableInput
-from llmtop.format import printable
+from llmtop.format import printable, size
 from llmtop.model.bottlenecks import AlertId
 from llmtop.model.setting_ranges import (
     MAX_CAPTURE_SECONDS,
@@ -27,11 +27,23 @@ from llmtop.model.setting_ranges import (
     MIN_CLUSTER_INTERVAL_SECONDS,
     MIN_INTERVAL_SECONDS,
 )
-from llmtop.naming.addresses import DCGM_EXPORTER
-from llmtop.system.inputs import read_input
+from llmtop.naming.addresses import DCGM_EXPORTER, PROMETHEUS_EXAMPLE, is_server_url
+from llmtop.naming.gpu_entries import INDEX, UUID
+from llmtop.system.inputs import open_input
 
 NAME = "config.toml"
+MAX_BYTES = 64 << 10
+"""Of the file: with every setting and its comment it has 4 kB, and tomllib takes a second per megabyte or more."""
+_MAX_DOTS = 400
+"""Of a line: tomllib's time for a key grows with the square of its parts, 17 s for 64 KiB."""
+STRAGGLER_PCT = 10.0
+"""`straggler.step_pct` where it is not set."""
+STRAGGLER_CRITICAL_PCT = 20.0
+"""`straggler.critical_pct` where it is not set; at least twice `step_pct`."""
 _WIDE = 160
+
+EngineOptions = Callable[[], Mapping[str, Collection[str]]]
+"""Return the names of all capture engines, each with the names of its options."""
 
 Seconds = Annotated[
     float,
@@ -58,6 +70,14 @@ Text = Annotated[str, Meta(min_length=1, description="a text in quotes")]
 Texts = Annotated[list[Text], Meta(description="a list of texts in quotes")]
 Switch = Annotated[bool, Meta(description="true or false")]
 AlertIds = Annotated[list[AlertId], Meta(description="a list of alert ids (docs/configuration.md has them)")]
+_GPU = rf"({INDEX}|{UUID})"
+Gpus = Annotated[
+    str,
+    Meta(
+        pattern=rf"^\s*(all|attached|{_GPU}(\s*,\s*{_GPU})*)\s*$",
+        description='"all", "attached", or indices and UUIDs as nvidia-smi -L lists them (0,2 or GPU-1a2b…)',
+    ),
+]
 Dcgm = Annotated[
     str,
     Meta(
@@ -231,7 +251,7 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True):
 
     theme: Theme | None = None
     interval: Seconds | None = None
-    gpus: Text | None = None
+    gpus: Gpus | None = None
     ascii: Switch = False
     look_at_loaders: Switch = True
     """Whether a training that waits for its data is sampled for three seconds per minute, by py-spy and /proc."""
@@ -258,21 +278,55 @@ def config_path() -> Path:
     return user_config_path("llmtop", appauthor=False) / NAME
 
 
-def load(path: Path | None = None) -> Config:
+def load(path: Path | None = None, engines: EngineOptions | None = None) -> Config:
     """Read the file, if there is one, and have it hold for this process.
+
+    Args:
+        path: the file; None: that of the user.
+        engines: asked where the file names an engine or its options; None: these two are not checked.
 
     Raises:
         UnusableInput: one sentence with the file, the line and the word that is wrong.
     """
     path = path or config_path()
-    config = Config()
-    if os.path.isfile(path):  # of a home that may not be entered, as setpriv and su leave it: no file
-        config = parse(read_input(path).decode("utf-8", "replace"), path)
+    text = read_text(path)
+    config = Config() if text is None else parse(text, path, engines)
     _loaded[:] = [config]
     return config
 
 
-def parse(text: str, path: Path) -> Config:
+def read_text(path: Path) -> str | None:
+    """Return the text of the file; None without a file, and where its folder may not be entered (setpriv, su).
+
+    Raises:
+        UnusableInput: something else is in its place, it is too large, or it is not UTF-8.
+    """
+    try:
+        os.stat(path)
+    except OSError:
+        if os.path.islink(path):
+            raise UnusableInput(f"{path} is a link to {os.readlink(path)}, which cannot be opened") from None
+        return None
+    with open_input(path) as file:
+        try:
+            data = file.read(MAX_BYTES + 1)
+            on_disk = max(os.fstat(file.fileno()).st_size, len(data))
+        except OSError as error:
+            raise UnusableInput(f"{path} cannot be read: {error.strerror}") from None
+    if len(data) > MAX_BYTES:
+        raise UnusableInput(f"{path} has {size(on_disk)}; the limit on the size of a configuration is 64 KiB")
+    if data.startswith((b"\xff\xfe", b"\xfe\xff")):
+        raise UnusableInput(f"{path} is encoded as UTF-16; save it as UTF-8")
+    try:
+        return data.decode("utf-8-sig")  # editors on Windows begin the file with a byte order mark
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise UnusableInput(
+            f"{path}, line {line}: the byte 0x{data[error.start]:02x} is not UTF-8; save the file as UTF-8"
+        ) from None
+
+
+def parse(text: str, path: Path, engines: EngineOptions | None = None) -> Config:
     """Settings from the text of a file.
 
     Raises:
@@ -283,19 +337,78 @@ def parse(text: str, path: Path) -> Config:
     else:
         import tomli as tomllib
 
+    for number, line in enumerate(text.split("\n"), 1):
+        dots = line.count(".")
+        if dots > _MAX_DOTS and not line.lstrip().startswith("#"):
+            raise UnusableInput(f"{path}, line {number}: the line has {dots} dots; the limit is {_MAX_DOTS}")
     try:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise _not_toml(text, path, str(error)) from None
+    except RecursionError:
+        raise UnusableInput(f"{path} is no TOML: its lists or tables are nested too deeply") from None
     try:
         config = msgspec.convert(data, Config)
     except msgspec.ValidationError as error:
         raise _refusal(text, path, data, str(error)) from None
-    if config.capture.steps is not None and config.capture.seconds is not None:
-        raise _value_error(
-            text, path, ["capture", "seconds"], '"seconds" and "steps" of a capture exclude each other'
-        )
+    for keys, sentence, value in (*_wrong_values(config), *_wrong_engines(config.capture, engines)):
+        raise _value_error(text, path, keys, sentence, value)
     return config
+
+
+# ---- what no type can hold ----
+
+_Wrong = tuple[list[str], str, str | None]
+"""The keys of a setting, what is wrong, and the entry where the setting is a list."""
+
+
+def _wrong_values(config: Config) -> Iterator[_Wrong]:
+    capture, straggler, url = config.capture, config.alerts.straggler, config.cluster.prometheus
+    if capture.steps is not None and capture.seconds is not None:
+        yield ["capture", "seconds"], '"seconds" and "steps" of a capture exclude each other', None
+    least = straggler.step_pct or STRAGGLER_PCT
+    if straggler.critical_pct is not None and straggler.critical_pct < least:
+        unset = "" if straggler.step_pct else ", its default"
+        yield (
+            ["alerts", "straggler", "critical_pct"],
+            f"critical_pct = {straggler.critical_pct:g} is below step_pct = {least:g}{unset}: "
+            f"{least:g} or more is wanted",
+            None,
+        )
+    if url is not None and not is_server_url(url):
+        near = f' (did you mean "http://{printable(url, 60)}"?)' if _lacks_scheme(url) else ""
+        yield (
+            ["cluster", "prometheus"],
+            f'prometheus = "{printable(url, 60)}": a URL such as "{PROMETHEUS_EXAMPLE}" is wanted{near}',
+            None,
+        )
+    if config.dcgm not in (None, "none") and not is_server_url(config.dcgm):
+        yield ["dcgm"], f'dcgm = "{printable(config.dcgm, 60)}": a URL such as "{DCGM_EXPORTER}" is wanted', None
+
+
+def _lacks_scheme(url: str) -> bool:
+    return "://" not in url and bool(re.search(r"[.:]", url)) and is_server_url(f"http://{url}")
+
+
+def _wrong_engines(capture: Capture, engines: EngineOptions | None) -> Iterator[_Wrong]:
+    if engines is None or (capture.engine is None and not capture.options):
+        return
+    known = engines()
+    if capture.engine is not None and capture.engine not in known:
+        yield ["capture", "engine"], _unknown("engine", capture.engine, "engine", list(known)), None
+        return
+    of_engine = known.items() if capture.engine is None else [(capture.engine, known[capture.engine])]
+    options = [option for _, names in of_engine for option in names]
+    for option in capture.options:
+        if option not in options:
+            whose = f"option of {capture.engine}" if capture.engine else "option of any engine"
+            yield ["capture", "options"], _unknown("options", option, whose, options), option
+
+
+def _unknown(name: str, value: str, kind: str, known: list[str]) -> str:
+    near = difflib.get_close_matches(value, known, 1)
+    hint = f'did you mean "{near[0]}"?' if near else f"there are {', '.join(known) or 'none'}"
+    return f'{name} = "{printable(value, 60)}" is no {kind}: {hint}'
 
 
 # ---- one sentence that names file, line and word ----
@@ -309,7 +422,7 @@ _KEY = re.compile(r"""^\s*([A-Za-z0-9_\-."' ]+?)\s*=""")
 
 def _not_toml(text: str, path: Path, said: str) -> UnusableInput:
     found = _TOML_PLACE.search(said)
-    lines = text.splitlines()
+    lines = text.split("\n")  # as TOML counts them; splitlines() also ends lines at U+2028 and others
     number = int(found[1]) if found and found[1] else max(len(lines), 1)
     word = lines[number - 1].strip() if 0 < number <= len(lines) else ""
     reason = _TOML_PLACE.sub("", said)
@@ -333,14 +446,15 @@ def _refusal(text: str, path: Path, data: dict[str, Any], said: str) -> Unusable
     value = _value(data, keys)
     shown = printable(msgspec.json.encode(value, enc_hook=str).decode(errors="replace"), 60)
     hint = _hint(inside)
-    near = difflib.get_close_matches(value, _choices(hint), 1) if isinstance(value, str) else []
+    words = _choices(hint) or re.findall(r'"(\w+)"', _wanted(hint))
+    near = difflib.get_close_matches(value, words, 1) if isinstance(value, str) else []
     meant = f' (did you mean "{near[0]}"?)' if near else ""
     name = inside[-1] if inside else "it"
     return _value_error(text, path, inside, f"{name} = {shown}: {_wanted(hint)} is wanted{meant}", value)
 
 
 def _value_error(text: str, path: Path, keys: Sequence[str], sentence: str, value: Any = None) -> UnusableInput:
-    line = _line_of(text.splitlines(), keys, value)
+    line = _line_of(text.split("\n"), keys, value)
     return UnusableInput(f"{path}, line {line}: {sentence}" if line else f"{path}: {sentence}")
 
 

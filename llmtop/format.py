@@ -16,7 +16,11 @@ if TYPE_CHECKING:
     from typing import Any
 
 DASH = "–"
+PIDS_APART = 10_000_000
+"""Above any pid: added to the pid of a process where an earlier file has another process of that pid (ranks in
+containers), once for each file before it."""
 _BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+_RATES = ("B", "kB", "MB", "GB", "TB", "PB")
 _DECIMAL = ("", "k", "M", "G", "T", "P")
 _OBEYED = ("Cc", "Cf", "Cs", "Co", "Zl", "Zp")
 _STYLES = re.compile("(\x1b\\[[0-9;]*m)")
@@ -38,12 +42,26 @@ def number(value: float | None, digits: int = 0, unit: str = "") -> str:
 
 def figure(value: float | None) -> str:
     """Return a number without a unit, with four significant digits."""
-    return DASH if value is None else f"{value + 0.0:.4g}"
+    return DASH if value is None or _absent(value) else f"{value + 0.0:.4g}"
+
+
+def plain(value: float, digits: int) -> str:
+    """A number with so many significant digits, never in scientific notation: "100" where %.2g gives "1e+02"."""
+    text = f"{value + 0.0:.{digits}g}"
+    if "e" not in text:  # nor are inf and nan such numbers
+        return text
+    rounded = float(text)
+    return f"{rounded:.{max(0, digits - 1 - math.floor(math.log10(abs(rounded))))}f}"
 
 
 def percent(value: float | None, digits: int = 0) -> str:
-    """A value that is in percent already: "94 %"."""
+    """A value that is in percent already, in a table cell, on an axis or beside a label: "94%"."""
     return number(value, digits, "%")
+
+
+def percent_text(value: float | None, digits: int = 0) -> str:
+    """A value that is in percent already, in a sentence: "94 %"."""
+    return number(value, digits, " %")
 
 
 def watts(value: float | None) -> str:
@@ -56,26 +74,41 @@ def size(value: float | None) -> str:
     return _scaled(value, 1024.0, _BINARY, " ")
 
 
+def short_rate(value: float | None) -> str:
+    """Bytes per second in decimal units in at most four cells: "1.2G", "12G", "999M"; for tables."""
+    return _short(value, 1000.0, ("", "k", "M", "G", "T", "P"))
+
+
 def short_size(value: float | None) -> str:
     """Bytes in binary units in at most four cells: "1.2G", "12G", "999M"; for tables."""
+    return _short(value, 1024.0, ("", "K", "M", "G", "T", "P"))
+
+
+def _short(value: float | None, base: float, units: tuple[str, ...]) -> str:
     if value is None or _absent(value):
         return DASH
     amount, step = abs(value), 0
-    while step < len(_BINARY) - 1 and amount >= 999.5:
-        amount, step = amount / 1024.0, step + 1
+    while step < len(units) - 1 and amount >= 999.5:
+        amount, step = amount / base, step + 1
     digits = 1 if step and amount < 9.95 else 0
-    return f"{amount:.{digits}f}{_BINARY[step].removesuffix('B').removesuffix('i')}"
+    return f"{amount:.{digits}f}{units[step]}"
 
 
 def rate(value: float | None) -> str:
-    """Bytes per second in binary units: "52.1 GiB/s"."""
-    text = size(value)
+    """Bytes per second in decimal units, as links and disks are rated: "55.9 GB/s"."""
+    text = _scaled(value, 1000.0, _RATES, " ")
     return text if text == DASH else text + "/s"
 
 
 def count(value: float | None) -> str:
     """A count in decimal units with three significant digits: "63.5k"."""
     return _scaled(value, 1000.0, _DECIMAL, "")
+
+
+def pid_text(pid: int) -> str:
+    """A process of a report: its pid, and in which file it is where a process of another file has the same one."""
+    file, own = divmod(pid, PIDS_APART)
+    return f"{own} (file {file + 1})" if file else str(own)
 
 
 def counted(value: float, noun: str) -> str:
@@ -104,7 +137,7 @@ def times(value: float | None) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """Format a measured time with three significant digits: "808 µs", "60.1 ms", "1.62 s", "3m 20s", "2h 05m".
+    """Format a measured time with three significant digits: "808 µs", "60.1 ms", "1.62 s", "1m 31s", "2h 05m".
 
     Args:
         seconds: the time in seconds; None: absent, which gives `DASH`.
@@ -113,7 +146,7 @@ def duration(seconds: float | None) -> str:
         return DASH
     if seconds < 0:
         return "-" + duration(-seconds)
-    if seconds >= 119.95:
+    if seconds >= 59.95:
         return _long(seconds)
     for scale, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns")):
         amount = seconds / scale
@@ -124,17 +157,17 @@ def duration(seconds: float | None) -> str:
 
 
 def overhead(seconds: float | None, step_seconds: float | None) -> str:
-    """Format the overhead per step: "12.0 µs a step (0.02%)"; the share only if the step time is known.
+    """Format the overhead per step: "12.0 µs per step (0.02 %)"; the share only if the step time is known.
 
     Args:
         seconds: overhead per step in seconds; None: absent.
         step_seconds: time of one step in seconds; None: unknown.
     """
-    text = f"{duration(seconds)} a step"
+    text = f"{duration(seconds)} per step"
     if seconds is None or _absent(seconds) or step_seconds is None or _absent(step_seconds) or step_seconds <= 0:
         return text
     share = 100 * seconds / step_seconds
-    return f"{text} ({percent(share, 2 if share < 1 else 1) if share >= 0.01 else '<0.01%'})"
+    return f"{text} ({percent_text(share, 2 if share < 1 else 1) if share >= 0.01 else '<0.01 %'})"
 
 
 def _long(seconds: float) -> str:
@@ -213,7 +246,7 @@ def evidence_text(evidence: Mapping[str, object]) -> str:
 def _evidence_value(value: object) -> str:
     if isinstance(value, bool) or value is None:
         return DASH if value is None else str(value).lower()
-    return figure(value) if isinstance(value, float) else str(value)
+    return plain(value, 4) if isinstance(value, float) else str(value)
 
 
 def round_significant(value: float) -> float:

@@ -106,7 +106,7 @@ PICTURES: tuple[Picture, ...] = (
     Picture("idle-80x24", (80, 24), lambda: scene(gpus=2, ranks=0)),
     Picture("gpu-large-120x40", (120, 40), _anomaly, keys=("3",)),
     Picture("processes-120x30", (120, 30), _anomaly, keys=("p", "down", "down")),
-    Picture("signal-80x24", (80, 24), _anomaly, keys=("p", "x", "down")),
+    Picture("signal-80x24", (80, 24), _anomaly, keys=("p", "X", "down")),
     Picture("capture-dialog-120x30", (120, 30), captures.training, ("c", "down"), before=captures.dialog),
     Picture("capture-dialog-80x24", (80, 24), captures.training, ("c",), before=captures.dialog),
     Picture("capture-progress-120x30", (120, 30), captures.training, ("c",), before=captures.under_way),
@@ -126,7 +126,7 @@ PICTURES: tuple[Picture, ...] = (
         "timeline-zoom-120x30",
         (120, 30),
         _alone,
-        ("l", *("up",) * 4),
+        ("l", *("left_square_bracket",) * 4),
         before=reports.open_report(reports.TWO_GPUS),
     ),
     Picture(

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import settings
 
 from tests import slow
+from tests.support import machine
 from tests.support.nvml_stub import Driver
 from tests.support.steps import Zygote
 
@@ -65,12 +66,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Fail a skipped test whose real part is there: $LLMTOP_TESTS_MUST_RUN names the marks, with commas."""
+    """Fail a skipped test whose real part is there: $LLMTOP_TESTS_MUST_RUN names the marks, with commas.
+
+    A machine that cannot do what the test needs (tests.support.machine.cannot) is no reason to fail.
+    """
     report = yield
     must = {
         mark for mark in os.environ.get("LLMTOP_TESTS_MUST_RUN", "").split(",") if item.get_closest_marker(mark)
     }
-    if report.skipped and must and not hasattr(report, "wasxfail"):
+    if report.skipped and must and not hasattr(report, "wasxfail") and machine.CANNOT not in str(report.longrepr):
         report.outcome = "failed"
         report.longrepr = f"skipped, but {', '.join(sorted(must))} is here: {report.longrepr}"
     return report

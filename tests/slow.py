@@ -8,6 +8,7 @@ from __future__ import annotations
 
 THINNED: dict[str, tuple[str, ...]] = {
     "test_no_screen_writes_an_escape_sequence_of_its_data": ("dark", "ascii"),
+    "test_every_key_acts_or_is_answered": ("main", "captures"),
     "test_nor_does_the_pane_of_a_cluster": ("ascii",),
     "test_one_process_begins_at_the_step_that_is_named": ("by ones",),
     "test_it_has_attached_is_said_once": ("workers",),
@@ -87,7 +88,7 @@ THINNED: dict[str, tuple[str, ...]] = {
         "nested_frames",
         "pauses",
     ),
-    "test_a_gpu_that_is_slowed_down_is_told_with_the_cause": ("136-the power supply told it to brake",),
+    "test_a_gpu_that_is_slowed_down_is_told_with_the_cause": ("136-power brake of the power supply",),
     "test_equal_ranks_are_never_accused": ("2-host-ddp",),
     "test_of_two_hundred_healthy_series_resampled_in_blocks_none_is_slower": ("gpu",),
     "test_an_output_that_is_full_is_one_sentence": ("--json", "--once", "doctor", "--help"),
@@ -151,7 +152,7 @@ THINNED: dict[str, tuple[str, ...]] = {
         "size0-gpu_error-the driver has not answered for 12 s",
         "size0-low_power_full_util-memory controller 100% busy",
         r"size0-slower-forward/atte\u2026ntion_0001 110 ms \u2192 160 ms",
-        "size0-throttled-the power supply told it to brake",
+        "size0-throttled-power brake of the power supply",
         "size0-hung_collective-rank 127 has not called AllReduce 40123",
         "size0-memory_pressure-12 allocations failed or retried",
         "size0-sync_bound-waits for the GPU 100% of a step",
@@ -159,7 +160,7 @@ THINNED: dict[str, tuple[str, ...]] = {
         "size2-gpu_error-the driver has not answered for 12 s",
         r"size3-slower-forward/atte\u2026ntion_0001 110 ms \u2192 160 ms",
         "size4-hung_collective-rank 127 has not called AllReduce 40123",
-        "size5-throttled-the power supply told it to brake",
+        "size5-throttled-power brake of the power supply",
     ),
     "test_what_a_handler_raises_while_llmtop_attaches_reaches_the_script": (
         "TimeoutError-a function",
@@ -173,7 +174,7 @@ THINNED: dict[str, tuple[str, ...]] = {
     ),
     "test_from_the_alert_to_a_compared_fix_in_eight_keys": ("size0", "size3"),
     "test_it_ends_on_what_to_do_next": ("size0", "size3"),
-    "test_o_opens_what_lies_beside_a_capture": ("size0", "size3"),
+    "test_u_opens_what_lies_beside_a_capture": ("size0", "size3"),
     "test_a_signal_that_would_kill_ends_it_with_its_number": ("3", "10"),
     "test_an_output_that_is_closed_is_one_sentence": ("--once",),
     "test_a_reader_that_has_gone_is_no_error": ("--once",),

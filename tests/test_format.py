@@ -15,6 +15,8 @@ from llmtop import format as fmt
         (0.0601, "60.1 ms"),
         (0.9999, "1.00 s"),
         (1.624, "1.62 s"),
+        (54.3, "54.3 s"),
+        (91, "1m 31s"),
         (200, "3m 20s"),
         (7500, "2h 05m"),
         (200_000, "2d 07h"),
@@ -27,6 +29,8 @@ def test_durations_keep_three_digits_and_name_their_unit(seconds: float | None, 
 def test_an_absent_value_is_a_dash_and_never_zero() -> None:
     assert {fmt.percent(None), fmt.watts(None), fmt.size(None), fmt.rate(None), fmt.count(None)} == {"–"}
     assert fmt.percent(0) == "0%"
+    assert (fmt.percent_text(83.4), fmt.percent_text(None)) == ("83 %", "–"), "a sentence has the space"
+    assert fmt.overhead(12e-6, 0.06) == "12.0 µs per step (0.02 %)"
     assert fmt.percent(-0.0) == fmt.percent(-0.2) == "0%"
     assert fmt.figure(-0.0) == "0"
 
@@ -35,7 +39,8 @@ def test_sizes_move_to_the_next_unit_before_they_need_four_digits() -> None:
     assert fmt.size(0) == "0 B"
     assert fmt.size(1023.9) == "1.00 KiB"
     assert fmt.size(150_754_820_096) == "140 GiB"
-    assert fmt.rate(8.3e9) == "7.73 GiB/s"
+    assert (fmt.rate(8.3e9), fmt.short_rate(8.3e9)) == ("8.30 GB/s", "8.3G")
+    assert fmt.short_size(2.0**30) == "1.0G"
     assert fmt.count(63_474) == "63.5k"
 
 

@@ -144,6 +144,11 @@ class LlmtopApp(ScreenContext):
         """Whether the feed plays a recording."""
         return self._replays
 
+    @property
+    def is_demo(self) -> bool:
+        """See `TerminalApp.is_demo`."""
+        return self.view.demo
+
     def _receive(self, snapshot: Snapshot) -> None:
         """Store and queue the snapshot, and post one message unless one is pending; runs in the feed's thread."""
         if not self.replaying:
@@ -272,19 +277,14 @@ class LlmtopApp(ScreenContext):
 
     # --- keys -------------------------------------------------------------------------------------------------
 
-    async def action_press(self, name: str) -> None:
-        """Run the action of tui/core/keys.py for this key on the top screen."""
-        screen = self.screen
-        here = screen.NAME if isinstance(screen, LlmtopScreen) else ""
-        for key in keys.for_screen(here, replaying=self.replaying, demo=self.view.demo):
-            if name in key.keys.split(","):
-                action = key.action.replace("%", name)
-                method = f"action_{action.partition('(')[0]}"
-                await self.run_action(action, default_namespace=screen if hasattr(screen, method) else self)
-                return
-        why = keys.refusal(name, here, replaying=self.replaying, demo=self.view.demo)
-        if why and here:
-            self.notify(why)
+    async def action_leave(self) -> None:
+        """Leave the main screen: end the app."""
+        self.exit(EXIT_DONE)
+
+    def action_help(self) -> None:
+        """Open the help on the screen on top."""
+        top = self.screen
+        self.open_screen("HelpScreen", top.NAME if isinstance(top, LlmtopScreen) else keys.MAIN)
 
     def action_open(self, screen: str) -> None:
         """Push the screen that a key of the table names."""
@@ -334,7 +334,7 @@ class LlmtopApp(ScreenContext):
         if has_shell():
             super().action_suspend_process()
         else:
-            self.notify("There is no shell here to come back from.", severity="warning")
+            self.notify("llmtop was not started from a shell, so it cannot be suspended.", severity="warning")
 
     def action_pause(self) -> None:
         """Freeze the view, or stop the recording; go on at the second press."""
@@ -357,12 +357,12 @@ class LlmtopApp(ScreenContext):
         feed = self._feed
         if isinstance(feed, ReplayControls):
             if seconds < 0 and feed.position <= 0:
-                self.notify("This is the beginning of the recording.", timeout=2)
+                self.notify("This is the beginning of the recording.")
             elif seconds > 0 and feed.ended:
-                self.notify("This is the end of the recording.", timeout=2)
+                self.notify("This is the end of the recording.")
             feed.seek(feed.position + seconds)
         elif seconds > 0 and self.view.history.instant is None:
-            self.notify("This is now: nothing is known of later.", timeout=2)
+            self.notify("This is the latest sample.")
         else:
             self._show(self.view.history.end + seconds)
 
@@ -374,7 +374,7 @@ class LlmtopApp(ScreenContext):
             newest = self.view.history.newest or self._past.first_time
             self.action_seek(share * (newest - self._past.first_time))
         else:
-            self.notify("Nothing is remembered yet.", timeout=2)
+            self.notify("No history yet.")
 
     def action_last(self) -> None:
         """Show what is now; in a replay the end of the recording."""
@@ -403,10 +403,10 @@ class LlmtopApp(ScreenContext):
         if 0 <= place < len(SPANS):
             history.span = SPANS[place]
             if not isinstance(self.screen, MainScreen):  # whose titles show it
-                self.notify(f"Charts cover {time_line.span_words(history)}.", timeout=2)
+                self.notify(f"Charts cover {time_line.span_words(history)}.")
             self.redraw()
         else:
-            self.notify(f"The charts cover no {'longer' if step > 0 else 'shorter'} span.", timeout=2)
+            self.notify(f"The charts cover no {'longer' if step > 0 else 'shorter'} span.")
 
     def _go_live(self) -> None:
         view = self.view
@@ -423,7 +423,7 @@ class LlmtopApp(ScreenContext):
         else:
             instant, snapshot = found
             if at < instant:
-                beyond = past.shortened or "Nothing older is remembered."
+                beyond = past.shortened or "No older history."
                 self.notify(beyond, severity="warning" if past.shortened else "information", markup=False)
             view.history.instant, view.snapshot, view.paused = instant, snapshot, False
         self.redraw()
@@ -446,7 +446,7 @@ class LlmtopApp(ScreenContext):
         most = seconds == self.view.interval
         self._feed.set_interval(seconds)
         self.view.interval = seconds
-        self.notify(f"A sample every {seconds:g} s" + (", and no further." if most else "."), timeout=2)
+        self.notify(f"A sample every {seconds:g} s" + (", and no further." if most else "."))
         self.redraw()
 
     def action_gpu_choice(self) -> None:

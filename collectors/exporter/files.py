@@ -106,7 +106,7 @@ class Discovery:
             NotPossibleHere: it cannot be written.
         """
         if path.suffix not in _SD_SUFFIXES:
-            raise UnusableInput(f"--file-sd {path}: Prometheus reads files whose name ends in .json, one a node")
+            raise UnusableInput(f"--file-sd {path}: the file name must end in .json, with one file per node")
         self._path = path
         self._text = json.dumps([{"targets": [target], "labels": {}}]).encode() + b"\n"
         try:

@@ -73,6 +73,18 @@ RECENT_STEP_SECONDS: Final = ExportedSeries(
 LAST_STEP: Final = ExportedSeries(
     "llmtop_last_step_timestamp_seconds", "gauge", RANK, "When the last step ended, in unix time"
 )
+LAST_WORK: Final = ExportedSeries(
+    "llmtop_last_work_timestamp_seconds",
+    "gauge",
+    RANK,
+    "When the process was last seen at work that ends no step (validation, a checkpoint), in unix time",
+)
+RANK_STATE: Final = ExportedSeries(
+    "llmtop_rank_state",
+    "gauge",
+    (*RANK, "state"),
+    "1 for the state of each process: running, paused, stopped or stalled",
+)
 COLLECTIVE_ENQUEUED: Final = ExportedSeries(
     "llmtop_collective_enqueued",
     "gauge",

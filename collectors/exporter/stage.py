@@ -129,6 +129,12 @@ class ExportStage:
         yield from _family_with_values(
             names.LAST_STEP, ((_rank_labels(rank), rank.last_step_at) for rank in ranks)
         )
+        yield from _family_with_values(
+            names.LAST_WORK, ((_rank_labels(rank), rank.last_work_at) for rank in ranks)
+        )
+        yield from _family_with_values(
+            names.RANK_STATE, (((*_rank_labels(rank), rank.state), 1) for rank in ranks)
+        )
         for series, field in _COLLECTIVES:
             yield from _family_with_values(
                 series,

@@ -11,10 +11,10 @@ from msgspec.structs import replace
 
 from llmtop.errors import UnusableInput
 from llmtop.model.snapshot import Gpu, Rank
-from llmtop.naming import variable_names
+from llmtop.naming import gpu_entries, variable_names
 
-_INDEX = re.compile(r"^\d{1,4}$")
-_UUID = re.compile(r"^(GPU|MIG|MIG-GPU)-[0-9a-fA-F][0-9a-fA-F/-]*$")
+_INDEX = re.compile(f"^{gpu_entries.INDEX}$")
+_UUID = re.compile(f"^{gpu_entries.UUID}$")
 _ROCM_UUID = re.compile(r"^GPU-((?:(?:3[0-9]|6[1-6])-?){16})$")
 """Each byte a digit of a hexadecimal number in ASCII."""
 _CUDA_INDEX = re.compile(r"^\+?(\d{1,9})")

@@ -89,7 +89,7 @@ def ask(
                 connection.sendall(f"{command}\n".encode())
                 said = lines.readline(200)
                 if not said.startswith((b"SERVER PROTOCOL ", b"OK")):
-                    raise NotPossibleHere(f"{where} does not know {command.lower()!r}: {_reply_text(said)}")
+                    raise NotPossibleHere(f"{where} does not support {command.lower()!r}: {_reply_text(said)}")
             connection.sendall(b"VERBOSE STATUS\n")
             body = bytearray()
             while not body.endswith(b"\n}\n"):
@@ -106,4 +106,4 @@ def ask(
 
 
 def _reply_text(line: bytes) -> str:
-    return line.decode("ascii", "replace").strip() or "it hung up"
+    return line.decode("ascii", "replace").strip() or "disconnected"

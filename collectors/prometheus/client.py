@@ -15,7 +15,7 @@ import msgspec
 
 from llmtop.errors import NotPossibleHere, UnusableInput
 from llmtop.format import printable
-from llmtop.naming.addresses import PROMETHEUS_EXAMPLE
+from llmtop.naming.addresses import PROMETHEUS_EXAMPLE, is_server_url
 from llmtop.version import __version__
 
 LIMIT_SECONDS = 8.0
@@ -189,9 +189,7 @@ class Client:
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
             reply = None
         if status in (401, 403):
-            raise QueryError(
-                f"{self.name} does not let us in ({status}): see --token-file, --user, --org", whole=True
-            )
+            raise QueryError(f"{self.name} refuses access ({status}): see --token-file, --user, --org", whole=True)
         if reply is None:
             what = (
                 "half an answer"
@@ -211,16 +209,11 @@ def split_url(url: str) -> SplitResult:
     Raises:
         UnusableInput: no URL of http or https.
     """
-    try:
-        parts = urlsplit(url)
-        is_usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # no address of IPv6, or no number as its port
-        is_usable = False
-    if not is_usable:
+    if not is_server_url(url):
         raise UnusableInput(
             f"{printable(redacted_url(url), _WORDS)!r} is no URL of a Prometheus: {PROMETHEUS_EXAMPLE}"
         )
-    return parts
+    return urlsplit(url)
 
 
 def redacted_url(url: str) -> str:

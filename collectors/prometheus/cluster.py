@@ -25,7 +25,8 @@ from collectors.prometheus.cluster_view import (
 )
 from collectors.prometheus.hung import LONGEST_NAME, hung_ranks
 from collectors.prometheus.queries import TAG, Queries, charts
-from llmtop.format import printable
+from llmtop.format import counted, printable
+from llmtop.model.bottlenecks import name_of
 
 NOISE_SHARE = 0.02
 """Of the step, below which a rank is not late."""
@@ -288,10 +289,10 @@ def _nodes(
         weight, words = _alert_weight(alert)
         reasons[alert.node].append((weight, words))
     for name, count in idle.items():
-        reasons[name].append((_IDLE, f"{round(count)} busy but idle"))
+        reasons[name].append((_IDLE, f"{counted(round(count), 'GPU')} at low power"))
     for late_rank in late:
         if late_rank.is_straggler:
-            reasons[late_rank.node].append((_LATE, f"rank {late_rank.rank} late"))
+            reasons[late_rank.node].append((_LATE, f"rank {late_rank.rank} straggler"))
     nodes = []
     for name in {*up, *mean, *reasons}:
         mine = sorted(reasons[name], reverse=True)
@@ -320,8 +321,8 @@ def _alert_weight(alert: NodeAlert) -> tuple[float, str]:
     if alert.id == "ecc":
         return _XID, f"memory errors{gpu}"
     if alert.id == "hot":
-        return _HOT, f"{alert.value:.0f} C{gpu}"
-    return _CRITICAL, f"{alert.id}{gpu}"
+        return _HOT, f"{alert.value:.0f} °C{gpu}"
+    return _CRITICAL, f"{name_of(alert.id)}{gpu}"
 
 
 def _cells(samples: Iterable[SeriesValue]) -> dict[str, tuple[GpuCell, ...]]:

@@ -9,11 +9,10 @@ import json
 import re
 from collections.abc import Collection
 from functools import cache
-from importlib.resources import files
 from typing import Final
 
 from collectors.gpu import dcgm_names
-from llmtop.naming import file_names
+from collectors.prometheus.fleet_rules import render
 
 TAG: Final = "is"
 """Label that distinguishes the parts of one query."""
@@ -32,7 +31,7 @@ _RECORD: Final = re.compile(r"^ {6}- record: (\S+)\n {8}expr: (.*(?:\n {9,}.*)*)
 @cache
 def recorded_expressions() -> dict[str, str]:
     """What each recorded series of the rules that ship is made of, down to series that are scraped."""
-    text = (files("llmtop") / "data" / file_names.PROMETHEUS_RULES).read_text(encoding="utf-8")
+    text = render()
     found: dict[str, str] = {}
     for name, expr in _RECORD.findall(text):
         flat = " ".join(expr.removeprefix(">-").split())
@@ -112,7 +111,7 @@ class Queries:
 
     @property
     def power(self) -> str:
-        """Per node: mean and least share of the power limit, and GPUs that are busy but idle."""
+        """Per node: mean and least share of the power limit, and GPUs at low power and full utilization."""
         by_node = {
             "mean": "node:llmtop_power:ratio",
             "least": "node:llmtop_power_least:ratio",

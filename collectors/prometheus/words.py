@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from collectors.prometheus.cluster_view import ClusterView, HungRank, LateRank, NodeAlert, Run
 from llmtop import format as fmt
+from llmtop.model.bottlenecks import name_of
 
 STALE_SECONDS = 60.0
 """From which on values are called old, where targets are fetched every 15 or 30 s."""
@@ -18,7 +19,7 @@ def counts_text(view: ClusterView) -> str:
         nodes = f"nodes {fmt.DASH}"
     else:
         nodes = f"{fmt.counted(view.nodes_up, 'node')} up, {view.nodes_down} down"
-    alerts = ", ".join(f"{count} {name}" for name, count in view.alerts.items())
+    alerts = ", ".join(f"{count} {name_of(name)}" for name, count in view.alerts.items())
     return f"{nodes}; {alerts or 'no alerts' if view.nodes_up is not None else 'alerts ' + fmt.DASH}"
 
 
@@ -60,30 +61,30 @@ def run_text(run: Run) -> str:
         f"{run.ranks} ranks" if run.ranks is not None else "",
         f"{fmt.count(run.tokens_per_s)} tokens/s" if run.tokens_per_s is not None else "",
         f"step p50 {fmt.duration(run.step_seconds_p50)}, p99 {fmt.duration(run.step_seconds_p99)}",
-        f"{run.ranks_without_step} without a step for a minute" if run.ranks_without_step else "",
+        f"{run.ranks_without_step} without a step for 1 minute" if run.ranks_without_step else "",
     ]
     return f"{run.name}: {', '.join(part for part in parts if part)}"
 
 
 def late_text(one: LateRank) -> str:
-    """Who is late and what that costs."""
-    share = "" if one.step_share is None else f" ({one.step_share:.0%} of it)"
-    return f"rank {one.rank} on {one.node} (pid {one.pid}) costs {fmt.duration(one.seconds)} a step{share}"
+    """Return the straggler and how much it adds to each step."""
+    share = "" if one.step_share is None else f" ({fmt.percent_text(100 * one.step_share)})"
+    return f"rank {one.rank} on {one.node} (pid {one.pid}) adds {fmt.duration(one.seconds)} per step{share}"
 
 
 def hung_text(one: HungRank) -> str:
     """Who has not called a collective, and how many wait."""
     waiting = f"{one.waiting} rank{'' if one.waiting == 1 else 's'} wait{'s' if one.waiting == 1 else ''}"
     if one.rank is None:
-        return f"{waiting} in a collective of {one.process_group} that does not end ({one.run})"
+        return f"{waiting} in a collective of {one.process_group} that does not complete ({one.run})"
     who = f"rank {one.rank} on {one.node} (pid {one.pid})"
     if one.communicator is None:
         return f"{who} is {one.behind} behind in {one.process_group}; {waiting}"
-    group = one.process_group or f"NCCL's communicator {one.communicator}"
+    group = one.process_group or f"NCCL communicator {one.communicator}"
     if one.missing:
-        return f"{who} does not answer NCCL; {waiting} in {group}"
+        return f"{who} does not reply to NCCL; {waiting} in {group}"
     calls = f"{one.behind} {one.operation or 'collective'}{'' if one.behind == 1 else 's'}"
-    return f"{who} is {calls} behind in {group}, says NCCL; {waiting}"
+    return f"{who} is {calls} behind in {group} (NCCL); {waiting}"
 
 
 def critical_text(one: NodeAlert) -> str:
@@ -96,5 +97,5 @@ def critical_text(one: NodeAlert) -> str:
     if one.id == "ecc":
         return f"uncorrectable memory errors on {one.node}{where}"
     if one.id == "hot":
-        return f"{one.value:.0f} C on {one.node}{where}"
-    return f"{one.id} on {one.node}{where}"
+        return f"{one.value:.0f} °C on {one.node}{where}"
+    return f"{name_of(one.id)} on {one.node}{where}"

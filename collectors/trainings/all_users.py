@@ -12,9 +12,10 @@ import stat
 import threading
 from pathlib import Path
 
+from collectors.base.gpu_lookup import GpuLookup
 from collectors.base.interruptible_sleep import InterruptibleSleep
 from collectors.base.source import RanksReading
-from collectors.trainings.source import UNATTENDED_EVERY_MS, GpuName, StepsSource
+from collectors.trainings.source import UNATTENDED_EVERY_MS, StepsSource
 from llmtop.protocol import socket_dir
 
 DISCOVERY_SECONDS = 5.0
@@ -26,14 +27,14 @@ _FOLDER = re.compile(r"^llmtop-(0|[1-9]\d{0,9})$")
 class AllUsersSource:
     """A `RankSource` over every ``/tmp/llmtop-<uid>`` that belongs to that uid alone."""
 
-    def __init__(self, gpu_name: GpuName = lambda _uuid: None, parent: Path | None = None) -> None:
+    def __init__(self, gpus: GpuLookup | None = None, parent: Path | None = None) -> None:
         """Prepare; `start()` begins the search.
 
         Args:
-            gpu_name: the name of a GPU by UUID, for MFU.
+            gpus: what the driver lists, as for `StepsSource`.
             parent: where the users' folders are, /tmp by default; `$LLMTOP_DIR` is ignored.
         """
-        self._gpu_name = gpu_name
+        self._gpus = gpus
         self._parent = socket_dir.user_folder(0).parent if parent is None else parent
         self._sources: dict[int, StepsSource] = {}
         self._lock = threading.Lock()
@@ -89,9 +90,7 @@ class AllUsersSource:
                 gone.close()
             for uid in sorted(there - set(self._known_sources()))[: max(0, MAX_USERS - len(self._sources))]:
                 folder = self._parent / f"llmtop-{uid}"
-                source = StepsSource(
-                    folder, self._gpu_name, owner=uid, engines=False, every_ms=UNATTENDED_EVERY_MS
-                )
+                source = StepsSource(folder, self._gpus, owner=uid, engines=False, every_ms=UNATTENDED_EVERY_MS)
                 source.start()
                 with self._lock:
                     self._sources[uid] = source

@@ -9,11 +9,11 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 from msgspec.structs import replace
 
+from collectors.base.gpu_lookup import GpuLookup
 from collectors.base.interruptible_sleep import InterruptibleSleep
 from collectors.base.source import RanksReading
 from collectors.trainings.arrivals import compare_arrivals
@@ -47,7 +47,6 @@ _READS = 8  # from one training in a row, before the others get their turn
 _LATEST_SECONDS = 0.5  # for messages from all, before those that have sent are returned
 _DRAIN_SECONDS = 0.1  # the same for one that sends more than can be taken in
 
-GpuName = Callable[[str], str | None]
 _Opened = tuple[Path, "client.Connection | LlmtopError | client.ConnectionClosed"]
 
 
@@ -57,7 +56,7 @@ class StepsSource:
     def __init__(
         self,
         directory: Path | None = None,
-        gpu_name: GpuName = lambda _uuid: None,
+        gpus: GpuLookup | None = None,
         *,
         owner: int | None = None,
         engines: bool = True,
@@ -67,7 +66,7 @@ class StepsSource:
 
         Args:
             directory: `socket_dir.runtime_dir()` if not given.
-            gpu_name: the name of a GPU by UUID, for MFU.
+            gpus: what the driver lists, for the GPU of a training that does not name it, and for MFU.
             owner: uid of the other user whose folder it is: then no link in it is followed, nothing in it is
                 removed, and no more than `MAX_TRAININGS_PER_USER` of his processes are listened to.
             engines: whether to find out what can capture each process.
@@ -77,7 +76,7 @@ class StepsSource:
         self._owner = owner
         self._engines = engines
         self._every_ms = every_ms
-        self._gpu_name = gpu_name
+        self._gpus = gpus or GpuLookup()
         self._round_seconds = ROUND_SECONDS
         self._lock = threading.Lock()
         self._trainings: dict[Path, Training] = {}
@@ -148,7 +147,7 @@ class StepsSource:
                 for path, one in self._trainings.items()
             )
             ranks = compare_arrivals(
-                (with_job(one.take(self._gpu_name), one.stats.hello, names[path]), one.stamped)
+                (with_job(one.take(self._gpus), one.stats.hello, names[path]), one.stamped)
                 for path, one in self._trainings.items()
             )
             notes = tuple(dict.fromkeys(self._notes.values()))
@@ -281,6 +280,7 @@ class StepsSource:
             self._retry_at[path] = now + SILENT_RETRY_SECONDS
             training = known or Training(error.host_pid or _pid_of(path), self._engines)
             if known is None and training.is_stopped():
+                training.read_identity()
                 self._trainings[path] = training
             elif known is None:
                 self._notes[path] = str(error)

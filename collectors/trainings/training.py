@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import psutil
 
+from collectors.base.gpu_lookup import GpuLookup
 from collectors.trainings.arrivals import MAX_STEPS, StepStamps, wait_seconds
 from collectors.trainings.bounds import Bounds, bounded_hello
 from collectors.trainings.gpu_waits import GpuWaits
@@ -16,10 +17,12 @@ from collectors.trainings.outside_causes import OutsideCauses
 from collectors.trainings.rank_stats import RankStats
 from llmtop.errors import NotPossibleHere
 from llmtop.hardware.gpu_specs import estimated_mfu, mfu
+from llmtop.instrument.identity import launcher_env
 from llmtop.model.snapshot import CollectiveCount, Rank, RankState, StampedWait
 from llmtop.model.stall_thresholds import STALLED_SECONDS, STALLED_STEPS
 from llmtop.protocol import client, wire
 from llmtop.protocol.socket_dir import memory_snapshot
+from llmtop.system import procfs
 from llmtop.system.wall_clock import TOLERANCE_NS, WallClock
 
 ENGINES_SECONDS = 5.0
@@ -189,14 +192,40 @@ class Training:
         self._status = _status(self._process)
         return self._status in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
 
-    def take(self, gpu_name: Callable[[str], str | None]) -> Rank:
-        """The rank now; hands the new steps over."""
+    def read_identity(self) -> None:
+        """Take rank and job from the environment of a process that has not replied; nothing where it is hidden."""
+        try:
+            environment = procfs.environ(self.pid)
+        except NotPossibleHere:
+            return
+        who = launcher_env.from_environment(environment)
+        command = procfs.words(self.pid)
+        self.stats.hello = bounded_hello(
+            wire.Hello(
+                pid=self.pid,
+                host=_HOST,
+                command=" ".join(command),
+                rank=who.rank,
+                local_rank=who.local_rank,
+                world_size=who.world_size,
+                launch=_launch(launcher_env.launch(environment), command),
+            )
+        )
+
+    def take(self, gpus: GpuLookup) -> Rank:
+        """Return the rank as it is now; hands the new steps over.
+
+        Args:
+            gpus: names the GPU of a training that does not name it itself.
+        """
         stats, hello, last = self.stats, self.stats.hello, self.stats.last
         state = self._state()
         figures = stats.rank_fields(running=state == "running")
         outside, window = figures.get("outside_seconds"), figures.get("window_seconds")
         figures["outside_causes"] = self._causes.figures(outside, window)
         figures |= self._gpu_waits.figures(figures.get("step_seconds_mean"), window)
+        gpu_uuid = hello.gpu_uuid or gpus.uuid_of(self.pid)
+        gpu_name = None if gpu_uuid is None else gpus.name(gpu_uuid)
         mfu_pct, mfu_note = self._mfu(figures.get("tokens_per_s"), gpu_name)
         return Rank(
             pid=self.pid,
@@ -205,7 +234,7 @@ class Training:
             rank=hello.rank,
             local_rank=hello.local_rank,
             world_size=hello.world_size,
-            gpu_uuid=hello.gpu_uuid,
+            gpu_uuid=gpu_uuid,
             command=hello.command or None,
             kind="request" if hello.kind == "request" else "step",
             inference=hello.inference,
@@ -299,11 +328,8 @@ class Training:
     def _note(self) -> str | None:
         return f"it waits {self._stalled_at}" if self._stalled_at else None
 
-    def _mfu(
-        self, tokens_per_s: float | None, gpu_name: Callable[[str], str | None]
-    ) -> tuple[float | None, str | None]:
+    def _mfu(self, tokens_per_s: float | None, name: str | None) -> tuple[float | None, str | None]:
         hello, last = self.stats.hello, self.stats.last
-        name = None if hello.gpu_uuid is None else gpu_name(hello.gpu_uuid)
         if hello.flops_estimated or (hello.flops_per_token is None and hello.flops_unknown is not None):
             return estimated_mfu(hello.flops_per_token, tokens_per_s, name, hello.dtype, hello.flops_unknown)
         if hello.flops_per_token is not None and last is not None and last.tokens is None:
@@ -344,3 +370,9 @@ def _status(process: psutil.Process | None) -> str | None:
         return None if process is None else process.status()
     except psutil.Error:
         return None
+
+
+def _launch(found: launcher_env.LauncherEnv, command: Sequence[str]) -> wire.Launch:
+    """Return how another process was started; its script is the first word after the interpreter's options."""
+    script = next((word for word in command[1:] if not word.startswith("-")), "")
+    return wire.Launch(**found._replace(program=launcher_env.program_name(script))._asdict())

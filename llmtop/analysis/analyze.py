@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 from msgspec import structs
 
-from llmtop.analysis.capture_info import UNKNOWN_COMMAND, read_capture_info
+from llmtop.analysis.capture_info import UNKNOWN_COMMAND, CaptureInfo, read_capture_info
 from llmtop.analysis.findings import Measurements, findings
 from llmtop.analysis.idle import cuda_calls as cuda
 from llmtop.analysis.idle.idle_causes import CAUSES, Gaps, attribute_idle_time
@@ -46,6 +46,7 @@ from llmtop.order_statistics import spread_pct
 from llmtop.report.environment import read_environment
 from llmtop.report.model import (
     Device,
+    Finding,
     GapTime,
     MetricOverTime,
     PhaseMean,
@@ -58,7 +59,7 @@ from llmtop.system.inputs import DEFAULT, Limits
 from llmtop.trace import intervals as iv
 from llmtop.trace import model
 from llmtop.trace.files.file_kind import Examined, examine
-from llmtop.trace.files.open import open_trace
+from llmtop.trace.files.open import open_traces
 from llmtop.trace.groups import distinct_values, grouped
 from llmtop.trace.intervals import Spans
 
@@ -78,7 +79,7 @@ def analyze(
         path: an nsys SQLite export, a .nsys-rep, a Chrome trace (plain or gzipped), or a folder with one or, from
             several ranks, more of them; one that was examined already is not looked into again.
         steps: take the shares over this many of the first whole steps, or over whole steps a to b (b excluded);
-            None for all of them.
+            None for as many as capture.json says were asked for, else for all of them.
         limits: how much of memory and time it may ask for.
         read_unprofiled_step: returns how long the training's steps took before and after the capture; called as
             late as possible. None: capture.json of the capture's folder.
@@ -89,13 +90,35 @@ def analyze(
         NotPossibleHere: a .nsys-rep, and no nsys here that could export it.
     """
     file = path if isinstance(path, Examined) else examine(Path(path))
-    info = read_capture_info(file.path)
+    report = analyze_files([file], steps, limits, read_unprofiled_step, page)
+    return structs.replace(report, environment=read_environment(file.path))
+
+
+def analyze_files(
+    files: Sequence[Examined],
+    steps: int | tuple[int, int] | None = None,
+    limits: Limits = DEFAULT,
+    read_unprofiled_step: Callable[[], UnprofiledStep] | None = None,
+    page: bool = False,
+) -> Report:
+    """Read captures of several ranks and return one report, without its environment.
+
+    Args:
+        files: those to read together; of one capture's folder, or the captures of several ranks.
+        steps, limits, read_unprofiled_step, page: as in `analyze`; capture.json is that of the files' folder.
+
+    Raises:
+        UnusableInput, NotPossibleHere: as `analyze`.
+    """
+    folders = {file.path.parent for file in files}
+    info = read_capture_info(files[0].path) if len(folders) == 1 else CaptureInfo()
     read_step = read_unprofiled_step or (lambda: info.unprofiled_step)
-    trace = open_trace(file, limits)
+    trace = open_traces(files, limits)
     # nsys knows pids alone; capture.json has the ranks.
     trace.ranks = trace.ranks or [model.TracedRank(pid, rank, 0) for pid, rank in info.ranks.items()]
-    report = analyze_trace(trace, steps, info.command, limits, read_step, page=page)
-    return structs.replace(report, environment=read_environment(file.path))
+    # One rule for the screen, the shell and every output: what was asked for at the capture.
+    steps = info.steps_wanted if steps is None else steps
+    return analyze_trace(trace, steps, info.command, limits, read_step, page=page)
 
 
 def analyze_trace(
@@ -138,8 +161,8 @@ def analyze_trace(
         api=measured.api,
         gaps=tuple(_gap_rows(timelines, gaps)),
         verdict=judgement.verdict,
-        findings=findings(measured),
-        summary=verdict_sentence(judgement, measured.steps, trace, measured.missing),
+        findings=(found := findings(measured)),
+        summary=verdict_sentence(judgement, measured.steps, trace, measured.missing, _straggler_text(found)),
         second=judgement.second,
         at_border=judgement.at_border,
         steps=measured.steps,
@@ -158,6 +181,11 @@ def analyze_trace(
         whole_timeline=drawn,
         notes=(*capture_notes(trace, timelines, per_process), *_uncorrected_notes(judgement)),
     )
+
+
+def _straggler_text(found: tuple[Finding, ...]) -> str:
+    """The sentence on the straggler; "" where there is none."""
+    return next((one.summary for one in found if one.id == "straggler"), "")
 
 
 def _measure(

@@ -18,8 +18,9 @@ import msgspec
 
 from llmtop.analysis.verdict import BORDER_PCT, NEAR_PCT
 from llmtop.errors import UnusableInput
-from llmtop.format import duration, percent
-from llmtop.model.bottlenecks import BOUND_IDS, BoundId, Verdict
+from llmtop.format import duration, percent_text
+from llmtop.model import bottlenecks
+from llmtop.model.bottlenecks import BOTTLENECKS, BOUND_IDS, BoundId, Verdict
 from llmtop.model.gpu_busy import idle_pct
 from llmtop.model.severity import severity_rank
 from llmtop.model.signals import SIGNALS
@@ -195,9 +196,9 @@ def analyze_snapshots(
         limits.check_number(source, "devices", len(seen.gpus))
         limits.check_number(source, "processes", len(seen.ranks))
     if seen.more_alerts and notes is not None:
-        notes.append(f"more than {_MOST_ALERTS} different alerts were raised: the later ones are left out")
+        notes.append(f"more than {_MOST_ALERTS} different alerts were raised: later alerts are ignored")
     if not seen.snapshots:
-        raise UnusableInput(f"{source} holds no snapshot that can be read")
+        raise UnusableInput(f"{source} contains no readable snapshot")
     steps = {pid: _counted_steps(own) for pid, own in seen.ranks.items()}
     main = max(steps, key=lambda pid: len(steps[pid]), default=None)
     idle = {pid: _idle_pct(own) for pid, own in seen.ranks.items()}
@@ -388,17 +389,23 @@ def _metrics(seen: _RecordingTotals) -> Iterable[MetricOverTime]:
 
 def _summary(verdict: Verdict, worst: int | None, idle: dict[int, float | None], seen: _RecordingTotals) -> str:
     share = idle.get(worst) if worst is not None else None
-    text = f"{verdict}, as far as a recording of {duration(seen.last - seen.first)} can tell: "
+    text = f"{BOTTLENECKS[verdict].name}, by a recording of {duration(seen.last - seen.first)}: "
     if share is not None:
         own = seen.ranks.get(worst or 0)
         if own is not None and (own.idle_count or own.bounds):
             least = "at least " if _has_idle_lower_bound(own) else ""
-            text += f"the GPU was idle for {least}{percent(share, 1)} of the time (pid {worst})."
+            if least and share < 0.05:
+                return text + f"the idle share of the GPU is unknown (pid {worst})." + _alerts_text(seen)
+            text += f"the GPU was idle {least}{percent_text(share, 1)} of the time (pid {worst})."
         else:
-            text += f"the training's stream was empty for {percent(share, 1)} of its steps (pid {worst})."
+            text += f"the training's stream was empty for {percent_text(share, 1)} of its steps (pid {worst})."
     elif seen.ranks:
-        text += "GPU time was not measured, so only the alerts speak."
+        text += "GPU time was not measured; the verdict is by the alerts alone."
     else:
-        text += "no attached training is in it, only GPU counters."
-    raised = sorted({held.last.id for held in seen.alerts})
-    return text + (f" Alerts: {', '.join(raised)}." if raised else " No alert was raised.")
+        text += "no attached training, only GPU counters."
+    return text + _alerts_text(seen)
+
+
+def _alerts_text(seen: _RecordingTotals) -> str:
+    raised = sorted({bottlenecks.name_of(held.last.id) for held in seen.alerts})
+    return f" Alerts: {', '.join(raised)}." if raised else " No alert was raised."

@@ -17,6 +17,9 @@ from llmtop.trace.files.file_kind import TRACES
 
 UNKNOWN_COMMAND = "python train.py"
 """What stands for the command of a training where it is not known."""
+_TIME_BASED = ("xla.profiler",)
+"""Engines that record for a time, in which there may be more steps than were asked for."""
+_MOST_STEPS = 1_000_000
 _LONGEST = 86_400.0
 """Seconds; no step takes a day."""
 
@@ -28,6 +31,8 @@ class CaptureInfo:
     command: str = UNKNOWN_COMMAND
     """Its command line, quoted for a shell."""
     unprofiled_step: UnprofiledStep = UNKNOWN_REASON
+    steps_wanted: int | None = None
+    """How many whole steps were asked for; None where it was a time, or is not known."""
     ranks: dict[int, int] = field(default_factory=dict)
     """By the pid on its host; empty where ranks of several hosts were captured, of which two may have one pid."""
 
@@ -49,12 +54,23 @@ def read_capture_info(path: Path) -> CaptureInfo:
     command, steps = found.get("command"), found.get("step_seconds")
     quoted = " ".join(shlex.quote(word) for word in command.split()) if isinstance(command, str) else ""
     ranks = {} if found.get("hosts") else _ranks(found.get("pids"), found.get("ranks"))
+    wanted = _steps_wanted(found)
     if not isinstance(steps, dict):
-        return CaptureInfo(quoted or UNKNOWN_COMMAND, ranks=ranks)
+        return CaptureInfo(quoted or UNKNOWN_COMMAND, ranks=ranks, steps_wanted=wanted)
     before, after = (_seconds(steps.get(name)) for name in ("before_p50", "after_p50"))
     return CaptureInfo(
-        quoted or UNKNOWN_COMMAND, UnprofiledStep(before, after, steps.get("profiler_stays") is True), ranks
+        quoted or UNKNOWN_COMMAND,
+        UnprofiledStep(before, after, steps.get("profiler_stays") is True),
+        wanted,
+        ranks,
     )
+
+
+def _steps_wanted(found: dict[str, Any]) -> int | None:
+    """The steps that were asked for, but not of an engine that records a time whatever it is asked for."""
+    wanted = found.get("steps_wanted")
+    is_count = type(wanted) is int and 0 < wanted < _MOST_STEPS
+    return wanted if is_count and found.get("engine") not in _TIME_BASED else None
 
 
 def _seconds(value: object) -> float | None:

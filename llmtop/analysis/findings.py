@@ -3,24 +3,35 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 import numpy as np
 
 from llmtop.analysis.first_samples import work_findings
-from llmtop.analysis.idle.idle_causes import Gaps
+from llmtop.analysis.idle.idle_causes import CAUSES, Gaps
 from llmtop.analysis.idle.launches import launch_calls
 from llmtop.analysis.idle.longest_gaps import deepest_during
 from llmtop.analysis.idle.missing_kernels import UnrecordedKernels
 from llmtop.analysis.idle.nonrecurring_work import longest_setup
+from llmtop.analysis.idle.off_cpu import OFF_CPU_FIX
 from llmtop.analysis.steps.device_timeline import DeviceTimeline
 from llmtop.analysis.verdict import BORDER_PCT, CAUSE_OF, NEAR_PCT, ONE_OFF, Judgement
-from llmtop.analysis.verdict_text import GOOD_CAPTURE
+from llmtop.analysis.verdict_text import GOOD_CAPTURE, main_off_cpu_cause
 from llmtop.analysis.work.collectives import Straggler, slower_phase
-from llmtop.format import count, counted, duration, percent, printable, rate, round_significant
+from llmtop.format import (
+    count,
+    counted,
+    duration,
+    percent_text,
+    pid_text,
+    printable,
+    rate,
+    round_significant,
+)
 from llmtop.model.bottlenecks import BOTTLENECKS, LossId
 from llmtop.model.severity import Severity, severity_rank
+from llmtop.report.advice.communication import ONE_RANK
 from llmtop.report.advice.table import RECORDS_LOST, FindingId, Situation, advice_for
 from llmtop.report.device_time import GemmTime, OperatorTime, Roof, TimeBreakdown
 from llmtop.report.model import ApiTime, CopyTime, Finding, KernelTime, PhaseMean, StepsJudged, WaitPlace
@@ -69,16 +80,40 @@ class Measurements:
         made = self.time_breakdown
         if made is None:
             return Situation(framework=self.framework)
-        return Situation(made.vendor, made.workload, made.graph_launches > 0, self.framework)
+        return Situation(
+            vendor=made.vendor,
+            workload=made.workload,
+            graphs=made.graph_launches > 0,
+            framework=self.framework,
+            language=made.language_model,
+            serves=made.language_model is not False and (bool(made.stages) or "cache of keys" in made.told_by),
+            compiled=made.compiled,
+            plain=made.plain_program,
+            wrappers=made.wrappers,
+            one_rank=self.is_one_rank,
+            pinned=self._is_pinned,
+        )
+
+    @property
+    def is_one_rank(self) -> bool:
+        """Whether one rank of several is in the capture: it waits for communication, and no other is there."""
+        waits = self.judgement.lost.get("communication_bound", 0.0) >= LEAST_REPORTED_PCT
+        return waits and len(self.timelines) == 1
+
+    @property
+    def _is_pinned(self) -> bool:
+        between = [row for row in self.copies if row.direction in ("host-to-device", "device-to-host")]
+        pinned = sum(row.bytes for row in between if "pinned" in (row.source_memory, row.target_memory))
+        return 2 * pinned > sum(row.bytes for row in between)
 
 
 def findings(measured: Measurements) -> tuple[Finding, ...]:
     """Return all findings, the most severe first; before them those that make the others doubtful.
 
-    A capture that no verdict can rest on gets no advice but how to take a better one.
+    A capture that no verdict can rest on gets advice on a better one, and on what its kernels and copies show.
     """
     if measured.judgement.lacks:
-        return (*_records_lost_findings(measured), _unknown_finding(measured))
+        return (*_records_lost_findings(measured), _unknown_finding(measured), *_findings_without_steps(measured))
     found = [
         *_loss_findings(measured),
         _nonrecurring_finding(measured),
@@ -88,7 +123,23 @@ def findings(measured: Measurements) -> tuple[Finding, ...]:
         _pageable_copies_finding(measured),
         _unsteady_steps_finding(measured),
     ]
-    found += [
+    found += _work_findings(measured)
+    kept = [finding for finding in found if finding is not None]
+    kept.sort(key=lambda finding: (-severity_rank(finding.severity), -(finding.share_pct or 0.0)))
+    return (*_records_lost_findings(measured), *_with_limits_of_one_rank(kept, measured))
+
+
+def _with_limits_of_one_rank(found: list[Finding], measured: Measurements) -> list[Finding]:
+    """The findings; the first one says what one rank alone cannot show."""
+    if not found or not measured.is_one_rank or found[0].id == "communication_bound":
+        return found
+    first = msgspec.structs.replace(found[0], summary=f"{found[0].summary} {ONE_RANK}")
+    return [first, *found[1:]]
+
+
+def _work_findings(measured: Measurements) -> list[Finding]:
+    """Findings on the device's work, with their advice."""
+    return [
         _finding_with_advice(
             look.kind,
             look.severity,
@@ -101,9 +152,17 @@ def findings(measured: Measurements) -> tuple[Finding, ...]:
         )
         for look in work_findings(measured)
     ]
-    kept = [finding for finding in found if finding is not None]
-    kept.sort(key=lambda finding: (-severity_rank(finding.severity), -(finding.share_pct or 0.0)))
-    return (*_records_lost_findings(measured), *kept)
+
+
+_OF_THE_WORK: Final = ("fp32_matrix", "unfused_attention", "elementwise", "copies_casts")
+
+
+def _findings_without_steps(measured: Measurements) -> list[Finding]:
+    """What holds of the kernels and copies whatever the steps are; nothing on idle time, and nothing severe."""
+    copies = _pageable_copies_finding(measured)
+    work = [finding for finding in _work_findings(measured) if finding.id in _OF_THE_WORK]
+    found = [*work, *([copies] if copies is not None else [])]
+    return [msgspec.structs.replace(one, severity="info", saves_at_most_ms=None) for one in found]
 
 
 def _finding_with_advice(
@@ -139,7 +198,8 @@ def _records_lost_findings(measured: Measurements) -> list[Finding]:
         threads = ", ".join(str(thread) for thread in row.threads[:3])
         summary = (
             f"{measured.tool} did not record {count(row.missing)} of the {count(row.launched)} kernels that pid "
-            f"{row.process} launched ({percent(row.missing_pct, 1)}): {gpus} looks idle while they ran."
+            f"{pid_text(row.process)} launched ({percent_text(row.missing_pct, 1)}): {gpus} looks idle while "
+            "they ran."
         )
         evidence: dict[str, Any] = {
             "pid": row.process,
@@ -172,9 +232,10 @@ def _nonrecurring_finding(measured: Measurements) -> Finding | None:
         return None
     gaps = measured.gaps[measured.timelines.index(timeline)]
     evidence: dict[str, Any] = {"device": timeline.device, "pid": timeline.process}
-    evidence |= {f"{cause}_pct": timeline.share(gaps.total(cause)) for cause in ("capture", "compile", "one_off")}
+    setup = [cause for cause, kind in CAUSE_OF.items() if kind == ONE_OFF]
+    evidence |= {f"{cause}_pct": timeline.share(gaps.total(cause)) for cause in setup}
     evidence["longest"] = longest_setup(timeline) or None
-    words = f"{BOTTLENECKS[ONE_OFF].heading}: {percent(share, 1)} of the capture, left out of the shares."
+    words = f"{BOTTLENECKS[ONE_OFF].heading}: {percent_text(share, 1)} of the capture, not counted in the shares."
     return _finding_with_advice(ONE_OFF, "info", share, words, evidence, where=measured.situation)
 
 
@@ -197,19 +258,22 @@ def _loss_findings(measured: Measurements) -> list[Finding]:
         step = judgement.step_seconds
         saves = None if step is None else share / 100 * step * 1e3
         evidence = _evidence(measured, timeline, verdict, share)
-        words = f"{BOTTLENECKS[verdict].heading}: {percent(share, 1)} {_share_basis(timeline)}"
+        off_cpu = main_off_cpu_cause(judgement) if verdict == "idle" else None
+        heading = CAUSES[off_cpu][0].upper() + CAUSES[off_cpu][1:] if off_cpu else BOTTLENECKS[verdict].heading
+        words = f"{heading}: {percent_text(share, 1)} {_share_basis(timeline)}"
         if saves is not None:
             words += f", {duration(saves / 1e3)} of {duration(step)}"
         deepest = _host_during_loss(measured, timeline, verdict)
         if deepest is not None:
-            words += f"; the host was mostly in {printable(deepest[0], 100)} ({percent(deepest[1])} of that time)"
+            words += (
+                f"; the host was mostly in {printable(deepest[0], 100)} ({percent_text(deepest[1])} of that time)"
+            )
             evidence |= {"host_in": deepest[0], "host_in_pct_of_idle": deepest[1]}
         more = {"device": timeline.device, "command": measured.command}
-        found.append(
-            _finding_with_advice(
-                verdict, severity, share, f"{words}.", evidence, saves=saves, where=measured.situation, **more
-            )
+        one = _finding_with_advice(
+            verdict, severity, share, f"{words}.", evidence, saves=saves, where=measured.situation, **more
         )
+        found.append(msgspec.structs.replace(one, fix=OFF_CPU_FIX[off_cpu]) if off_cpu else one)
     return found
 
 
@@ -311,8 +375,8 @@ def _straggler_finding(measured: Measurements) -> Finding | None:
     apart = found.waiting_pct - found.culprit_pct
     summary = (
         f"{_rank_label(measured, culprit)} holds the others up: it waits in NCCL for "
-        f"{percent(found.culprit_pct, 1)} {_share_basis(culprit)}, {_rank_label(measured, waiting)} "
-        f"for {percent(found.waiting_pct, 1)}."
+        f"{percent_text(found.culprit_pct, 1)} {_share_basis(culprit)}, {_rank_label(measured, waiting)} "
+        f"for {percent_text(found.waiting_pct, 1)}."
     )
     evidence: dict[str, Any] = {
         "culprit_device": culprit.device,
@@ -334,7 +398,7 @@ def _rank_label(measured: Measurements, timeline: DeviceTimeline) -> str:
     """Return the label of a device timeline, by its rank where known."""
     rank = measured.ranks.get(timeline.process)
     return (
-        f"GPU {timeline.device} (pid {timeline.process})"
+        f"GPU {timeline.device} (pid {pid_text(timeline.process)})"
         if rank is None
         else f"rank {rank} (GPU {timeline.device})"
     )
@@ -350,7 +414,7 @@ def _small_kernels_finding(measured: Measurements) -> Finding | None:
     if small is None or small < _MANY_SMALL_PCT or (a_step or evidence["kernels"]) < _FEWEST_LAUNCHES:
         return None
     summary = (
-        f"{percent(small, 1)} of {counted(evidence['kernels'], 'kernel')} are shorter than 10 µs "
+        f"{percent_text(small, 1)} of {counted(evidence['kernels'], 'kernel')} are shorter than 10 µs "
         f"(median {duration(evidence['kernel_median_us'] / 1e6)})"
     )
     summary += f", {count(a_step)} a step." if a_step is not None else "."
@@ -368,7 +432,7 @@ def _allocations_finding(measured: Measurements) -> Finding | None:
     gaps = measured.gaps[measured.timelines.index(timeline)]
     share = timeline.share(gaps.total("allocation"))
     most = max(rows, key=lambda row: row.calls_per_step or 0.0)
-    summary = f"{counted(a_step, 'call')} a step allocate or free device memory, mostly {most.name}."
+    summary = f"{counted(a_step, 'call')} per step allocate or free device memory, mostly {most.name}."
     evidence = {"calls_per_step": a_step, "host_ms": sum(row.seconds for row in rows) * 1e3, "idle_pct": share}
     severity: Severity = "warning" if share >= LEAST_REPORTED_PCT else "info"
     # No share of its own: the idle time counts as launch_bound already.

@@ -8,10 +8,10 @@ from typing import Any, Protocol
 
 from llmtop.analysis.steps.device_timeline import DeviceTimeline
 from llmtop.analysis.verdict import Judgement
-from llmtop.format import count, duration, percent
-from llmtop.hardware.gpu_specs import peak
+from llmtop.format import count, duration, percent_text
+from llmtop.hardware.gpu_specs import peak, tensor_core_types
 from llmtop.model.severity import Severity
-from llmtop.naming.kernel_names import kind_of, matrix_type
+from llmtop.naming.kernel_names import is_from_a_library, kind_of, matrix_type
 from llmtop.ncu.command import command_line, launches_a_step, launches_of
 from llmtop.report.advice.table import FindingId
 from llmtop.report.device_time import OperatorTime, TimeBreakdown
@@ -20,6 +20,13 @@ from llmtop.report.model import KernelTime
 LEAST_REPORTED_PCT = 10.0
 """Of device time. What a change of less gains is in the noise of most comparisons, 3 % of a step."""
 _WARNING_PCT = 30.0
+_SOFTMAX_PCT = 3.0
+"""Of device time: the softmax of a router or of a classifier takes less."""
+_MOSTLY_PCT = 40.0
+"""Of device time: then fusing these kernels gains more than anything done to the products."""
+_SHORT_BACKWARD = 0.67
+"""Backward over forward. A linear layer's backward has two products for one of forward's, so it is 2 where all
+work is differentiated."""
 
 
 class WorkMeasurements(Protocol):
@@ -70,8 +77,68 @@ def work_findings(measured: WorkMeasurements) -> list[WorkFinding]:
     timeline = measured.judgement.timeline
     if timeline is None:
         return []
-    found = [_fp32_finding(measured, timeline), _copies_finding(measured), _hot_kernel_finding(measured, timeline)]
+    found = [
+        _fp32_finding(measured, timeline),
+        _attention_finding(measured, timeline),
+        _elementwise_finding(measured, timeline),
+        _copies_finding(measured),
+        _forward_finding(measured),
+        _hot_kernel_finding(measured, timeline),
+    ]
     return [look for look in found if look is not None]
+
+
+def _attention_finding(measured: WorkMeasurements, timeline: DeviceTimeline) -> WorkFinding | None:
+    """Attention that writes its scores to memory: a softmax by itself, with the products around it."""
+    made = measured.time_breakdown
+    if made is None or (made.softmax_pct or 0.0) < _SOFTMAX_PCT:
+        return None
+    softmax, share = made.softmax_pct or 0.0, made.unfused_attention_pct or 0.0
+    if share < LEAST_REPORTED_PCT:
+        return None
+    products = "" if share - softmax < 1.0 else f", {percent_text(share, 1)} with the batched products around it"
+    summary = (
+        f"{percent_text(softmax, 1)} of device time is a softmax of its own{products}: attention is not fused; "
+        "its scores go through memory."
+    )
+    evidence: dict[str, Any] = {"softmax_pct": softmax, "unfused_attention_pct": share}
+    severity: Severity = "warning" if share >= _WARNING_PCT else "info"
+    return WorkFinding("unfused_attention", severity, share, summary, evidence, None)
+
+
+def _elementwise_finding(measured: WorkMeasurements, timeline: DeviceTimeline) -> WorkFinding | None:
+    """Kernels that only move data take most of the time of a GPU that is busy."""
+    made = measured.time_breakdown
+    share = made.elementwise_pct if made is not None else None
+    if share is None or share < _MOSTLY_PCT or measured.judgement.verdict not in ("gpu_bound", "unknown"):
+        return None
+    summary = (
+        f"{percent_text(share, 1)} of device time is elementwise kernels and normalisations, which read and write "
+        "memory and compute little."
+    )
+    return WorkFinding("elementwise", "info", share, summary, {"elementwise_pct": share}, None, _fills(measured))
+
+
+def _fills(measured: WorkMeasurements) -> dict[str, Any]:
+    return {"command": measured.command}
+
+
+def _forward_finding(measured: WorkMeasurements) -> WorkFinding | None:
+    """Forward takes much longer than backward, which has about twice its work."""
+    made = measured.time_breakdown
+    if made is None or "operators of autograd" not in made.told_by:
+        return None
+    parts = {part.name: part.share_pct for part in made.passes}
+    forward, backward = parts.get("forward", 0.0), parts.get("backward", 0.0)
+    if min(forward, backward) < LEAST_REPORTED_PCT or backward > _SHORT_BACKWARD * forward:
+        return None
+    ratio = backward / forward
+    summary = (
+        f"Forward takes {percent_text(forward, 1)} of device time and backward {percent_text(backward, 1)}; "
+        "backward usually takes about twice as long as forward."
+    )
+    evidence: dict[str, Any] = {"forward_pct": forward, "backward_pct": backward, "backward_to_forward": ratio}
+    return WorkFinding("slow_forward", "info", forward, summary, evidence)
 
 
 def _fp32_finding(measured: WorkMeasurements, timeline: DeviceTimeline) -> WorkFinding | None:
@@ -81,32 +148,32 @@ def _fp32_finding(measured: WorkMeasurements, timeline: DeviceTimeline) -> WorkF
     gpu = timeline.trace.gpu(timeline.process, timeline.device)
     if share is None or share < LEAST_REPORTED_PCT or gpu is None or not gpu.name:
         return None
-    plain = peak(gpu.name, "fp32")
-    faster = [one for one in (peak(gpu.name, "tf32"), peak(gpu.name, "bf16") or peak(gpu.name, "fp16")) if one]
-    if plain is None or not faster:
-        return None
-    times = " and ".join(f"{one.flops_per_s / plain.flops_per_s:.1f} times in {one.dtype}" for one in faster)
-    best = max(one.flops_per_s for one in faster)
     rows = [row for row in measured.kernels if kind_of(_uses_full_fp32(row)) in ("GEMM", "convolution")]
     top = next((row for row in rows if matrix_type(_uses_full_fp32(row)) == "fp32"), None)
+    evidence = {"fp32_matrix_pct": share, "kernel": top.name if top is not None else None}
     summary = (
-        f"{percent(share, 1)} of device time is matrix products and convolutions in full fp32, which use no "
-        f"tensor cores: by its datasheet {gpu.name} does {times} as many FLOP/s as in fp32."
+        f"{percent_text(share, 1)} of device time is matrix products and convolutions in full fp32, which use no "
+        "tensor cores: "
     )
-    evidence = {
-        "fp32_matrix_pct": share,
-        "kernel": top.name if top is not None else None,
-        "fp32_peak_tflops": plain.flops_per_s / 1e12,
-    }
-    evidence |= {f"{one.dtype}_peak_tflops": one.flops_per_s / 1e12 for one in faster}
+    plain, types = peak(gpu.name, "fp32"), tensor_core_types(gpu.name)
+    faster = [one for one in (peak(gpu.name, "tf32"), peak(gpu.name, "bf16") or peak(gpu.name, "fp16")) if one]
+    saves = None
+    if plain is not None and faster:
+        times = " and ".join(f"{one.flops_per_s / plain.flops_per_s:.1f} times in {one.dtype}" for one in faster)
+        summary += f"by its datasheet {gpu.name} does {times} as many FLOP/s as in fp32."
+        evidence["fp32_peak_tflops"] = plain.flops_per_s / 1e12
+        evidence |= {f"{one.dtype}_peak_tflops": one.flops_per_s / 1e12 for one in faster}
+        best = max(one.flops_per_s for one in faster)
+        saves = _saved_ms_per_step(timeline, share * (1 - plain.flops_per_s / best))
+    elif types:
+        summary += f"{gpu.name} has them for {' and '.join(types)}."
+    else:
+        return None
     severity: Severity = "warning" if share >= _WARNING_PCT else "info"
-    gained = share * (1 - plain.flops_per_s / best)
-    tf32 = peak(gpu.name, "tf32") is not None
+    tf32 = "tf32" in types or peak(gpu.name, "tf32") is not None
     try_it = f"TORCH_ALLOW_TF32_CUBLAS_OVERRIDE=1 {measured.command}   # TF32 without a change to the script"
     fills = {"try_it": try_it if tf32 else ""}
-    return WorkFinding(
-        "fp32_matrix", severity, share, summary, evidence, _saved_ms_per_step(timeline, gained), fills
-    )
+    return WorkFinding("fp32_matrix", severity, share, summary, evidence, saves, fills)
 
 
 def _uses_full_fp32(row: KernelTime) -> str:
@@ -129,7 +196,7 @@ def _copies_finding(measured: WorkMeasurements) -> WorkFinding | None:
     row = next((row for row in measured.operators if row.name == "aten::copy_"), None)
     where = f", mostly in {row.module}" if row is not None and row.module else ""
     summary = (
-        f"{percent(share, 1)} of device time copies or converts tensors within the device (what .to(), "
+        f"{percent_text(share, 1)} of device time copies or converts tensors within the device (what .to(), "
         f".contiguous(), .clone() and autocast's casts come down to){where}."
     )
     evidence: dict[str, Any] = {"copy_cast_pct": share}
@@ -153,7 +220,7 @@ def _hot_kernel_finding(measured: WorkMeasurements, timeline: DeviceTimeline) ->
     top = compute[0]
     by = f" by {top.operator}" if top.operator else ""
     summary = (
-        f"{top.name} ({top.kind}){by} takes {percent(top.share_pct, 1)} of kernel time: "
+        f"{top.name} ({top.kind}){by} takes {percent_text(top.share_pct, 1)} of kernel time: "
         f"{count(top.count)} launch{'' if top.count == 1 else 'es'} of {duration(top.mean_us / 1e6)} on average."
     )
     evidence: dict[str, Any] = {"kernel": top.name, "kind": top.kind, "operator": top.operator or None}
@@ -164,4 +231,6 @@ def _hot_kernel_finding(measured: WorkMeasurements, timeline: DeviceTimeline) ->
         "kernel": shlex.quote(top.short_name),
         "command": measured.command,
     }
+    if top.kind == "GEMM" and not is_from_a_library(_uses_full_fp32(top)):
+        summary += " It is a product of the program's own: compare it with cuBLAS, which uses the tensor cores."
     return WorkFinding("hot_kernel", "info", None, summary, evidence, None, fills)

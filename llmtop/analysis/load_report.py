@@ -43,10 +43,9 @@ def load_reports(
     for file in files:
         if file.kind in ("json", "recording", "stacks"):
             raise UnusableInput(f"{file.path} is no capture: only captures of several ranks can be read together")
-    from llmtop.analysis.analyze import analyze_trace
-    from llmtop.trace.files.open import open_traces
+    from llmtop.analysis.analyze import analyze_files
 
-    report = analyze_trace(open_traces(files, limits), steps, limits=limits, page=page)
+    report = analyze_files(files, steps, limits, page=page)
     stopped_early = stopped_early_of(paths[0])
     return structs.replace(report, environment=read_environment(paths[0]), stopped_early=stopped_early)
 

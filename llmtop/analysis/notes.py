@@ -6,7 +6,7 @@ import numpy as np
 
 from llmtop.analysis.steps.device_timeline import DeviceTimeline
 from llmtop.analysis.steps.step_finder import ProcessSteps
-from llmtop.format import counted, percent
+from llmtop.format import counted, percent_text, pid_text
 from llmtop.trace import intervals as iv
 from llmtop.trace import model
 
@@ -34,9 +34,10 @@ def capture_notes(
             f"{unlaunched} of {len(trace.ops)} pieces of device work have no launching call in the capture"
         )
     for timeline in timelines:
+        where = f"GPU {timeline.device}, pid {pid_text(timeline.process)}"
         if timeline.graphs:
             notes.append(
-                f"GPU {timeline.device}, pid {timeline.process}: {counted(timeline.graphs, 'CUDA graph')} "
+                f"{where}: {counted(timeline.graphs, 'CUDA graph')} "
                 "traced as a whole: their kernels are not known, and pauses within them count as "
                 f"busy; nsys --cuda-graph-trace=node "
                 "records them one by one"
@@ -44,12 +45,12 @@ def capture_notes(
         if not timeline.counted:
             found_by = steps[timeline.process].found_by
             notes.append(
-                f"GPU {timeline.device}, pid {timeline.process}: no whole step on the device ({found_by}); "
+                f"{where}: no whole step on the device ({found_by}); "
                 "its shares are of the time from its first to its last activity"
             )
         elif timeline.slow_first:
             notes.append(
-                f"GPU {timeline.device}, pid {timeline.process}: the first whole step is left out of the shares, "
+                f"{where}: the first whole step is left out of the shares, "
                 "it was slowed down by the start of the capture"
             )
     for rank in trace.ranks:
@@ -62,5 +63,7 @@ def capture_notes(
     overhead = iv.union(trace.overhead.start, trace.overhead.end).total
     low, high = trace.window
     if high > low and overhead > 0.01 * (high - low):
-        notes.append(f"the profiler itself took {percent(100 * overhead / (high - low), 1)} of the capture's time")
+        notes.append(
+            f"the profiler itself took {percent_text(100 * overhead / (high - low), 1)} of the capture's time"
+        )
     return notes

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from llmtop.analysis.verdict import Judgement
 from llmtop.analysis.work.kernels import seconds_by_kind
-from llmtop.format import percent
+from llmtop.format import percent_text
 from llmtop.hardware.gpu_specs import memory_bytes_per_s, peak
-from llmtop.naming.kernel_names import KernelKind
+from llmtop.naming.kernel_names import KernelKind, kind_of, matrix_type
 from llmtop.report.device_time import GemmTime, TimeBreakdown
 from llmtop.report.model import KernelTime
 from llmtop.trace import model
@@ -15,6 +15,8 @@ _MATH: tuple[KernelKind, ...] = ("GEMM", "convolution", "attention")
 """What the tensor cores are for."""
 
 
+_UNKNOWN_PCT = 50.0
+_FP32_PCT = 50.0
 _NEAR_PCT = 60.0
 """Of the roof: large products of cuBLAS reach 60 to 80 % of the datasheet's dense peak."""
 
@@ -44,8 +46,10 @@ def roofline_text(
     if not everything:
         return ""
     math = 100.0 * sum(by_kind.get(kind, 0.0) for kind in _MATH) / everything
-    shares = ", ".join(f"{kind} {percent(100 * s / everything)}" for kind, s in list(by_kind.items())[:4])
-    text = f"Kernel time without NCCL: {shares}. {_ceiling_text(judgement, math)}"
+    shares = ", ".join(f"{kind} {percent_text(100 * s / everything)}" for kind, s in list(by_kind.items())[:4])
+    fp32 = _full_fp32_pct(kernels)
+    unknown = 100.0 * by_kind.get("other", 0.0) / everything
+    text = f"Kernel time without NCCL: {shares}. {_ceiling_text(judgement, math, fp32, unknown)}"
     text += _metrics_text(trace, timeline.device)
     text += _balance_text(trace.gpu(timeline.process, timeline.device))
     return text + _gemm_rates_text(gemms) + _counters_text(breakdown, bool(gemms))
@@ -60,9 +64,9 @@ def _gemm_rates_text(gemms: tuple[GemmTime, ...]) -> str:
     near = sum(row.seconds for row in known if (row.roof_pct or 0.0) >= _NEAR_PCT)
     top = known[0]
     return (
-        f" By their shapes, {percent(100 * near / total)} of the time of the matrix products reaches "
+        f" By their shapes, {percent_text(100 * near / total)} of the time of the matrix products reaches "
         f"{_NEAR_PCT:.0f} % of its roof or more; the largest, {top.operator} of {top.m}x{top.n}x{top.k} in "
-        f"{top.dtype}, does {top.tflops_per_s:.1f} TFLOP/s, {percent(top.peak_pct)} of the peak."
+        f"{top.dtype}, does {top.tflops_per_s:.1f} TFLOP/s, {percent_text(top.peak_pct)} of the peak."
     )
 
 
@@ -77,22 +81,52 @@ def _counters_text(breakdown: TimeBreakdown | None, shapes: bool) -> str:
     capture = "llmtop capture --engine torch.profiler --option shapes"
     how = (
         ""
-        if shapes or (breakdown is not None and breakdown.framework)
+        if shapes or (breakdown is not None and (breakdown.framework or breakdown.plain_program))
         else f" Recorded with shapes ({capture}), matrix products show their rates here."
     )
     return f"{how} At which roof any other kernel is, only {tool}."
 
 
-def _ceiling_text(judgement: Judgement, math: float) -> str:
+def _full_fp32_pct(kernels: tuple[KernelTime, ...]) -> float:
+    """Of the time of matrix work, how much is by name in full fp32, which no tensor core computes."""
+    variants = [variant for kernel in kernels for variant in kernel.variants if kind_of(variant.name) in _MATH]
+    whole = sum(variant.seconds for variant in variants)
+    plain = sum(variant.seconds for variant in variants if matrix_type(variant.name) == "fp32")
+    return 100.0 * plain / whole if whole else 0.0
+
+
+def _ceiling_text(judgement: Judgement, math: float, fp32: float, unknown: float) -> str:
+    """Which roof limits the kernels, by what they compute.
+
+    Args:
+        judgement: of the capture.
+        math: percent of kernel time that is matrix work.
+        fp32: percent of the matrix work that is in full fp32.
+        unknown: percent of kernel time in kernels of unknown kind.
+    """
     if judgement.verdict != "gpu_bound":
         of = "of the step" if judgement.timeline is None or judgement.timeline.counted else "of the time"
-        lost = f"{percent(judgement.total)} {of} is lost to idle time, lone copies and exposed NCCL"
+        lost = (
+            f"{percent_text(judgement.total)} {of} is lost to idle time, unoverlapped copies and exposed "
+            "communication"
+        )
         return f"The ceiling here is not a kernel's: {lost}."
+    if unknown >= _UNKNOWN_PCT:
+        return f"{percent_text(unknown)} is kernels of unknown kind, so their ceiling is unknown."
+    if math >= 60.0 and fp32 >= _FP32_PCT:
+        return (
+            f"{percent_text(math)} is matrix work and {percent_text(fp32)} of that in full fp32, so the ceiling "
+            "is compute without tensor cores: TF32 or bf16 (fp16 before Ampere) raises it where the GPU has them."
+        )
     if math >= 60.0:
-        return f"{percent(math)} is matrix work, so the ceiling is compute (tensor cores): precision and shapes."
+        return (
+            f"{percent_text(math)} is matrix work, so the ceiling is compute (tensor cores): precision and shapes."
+        )
     if math <= 35.0:
-        return f"Only {percent(math)} is matrix work, so the ceiling is memory bandwidth: fuse what moves data."
-    return f"{percent(math)} is matrix work, the rest moves data: compute and memory bandwidth share the time."
+        return (
+            f"Only {percent_text(math)} is matrix work, so the ceiling is memory bandwidth: fuse what moves data."
+        )
+    return f"{percent_text(math)} is matrix work, the rest moves data: both compute and memory bandwidth matter."
 
 
 def _metrics_text(trace: model.Trace, device: int) -> str:
@@ -110,7 +144,7 @@ def _metrics_text(trace: model.Trace, device: int) -> str:
         "dram_read": "DRAM read",
         "dram_write": "DRAM write",
     }
-    said = ", ".join(f"{text} {percent(means[name], 1)}" for name, text in words.items() if name in means)
+    said = ", ".join(f"{text} {percent_text(means[name], 1)}" for name, text in words.items() if name in means)
     return f" Measured over the capture: {said} of peak." if said else ""
 
 

@@ -17,10 +17,11 @@ from typing import Final
 
 from llmtop.analysis.idle.idle_causes import Gaps
 from llmtop.analysis.idle.nonrecurring_work import longest_setup
+from llmtop.analysis.idle.off_cpu import OFF_CPU_CAUSES
 from llmtop.analysis.steps.device_timeline import DeviceTimeline
 from llmtop.analysis.steps.unprofiled_step import UNCORRECTED, UNKNOWN_REASON, UnprofiledStep, correct_shares
 from llmtop.analysis.work.collectives import exposed_pct
-from llmtop.format import counted, duration, percent
+from llmtop.format import counted, duration, percent_text
 from llmtop.model.bottlenecks import LossId, Verdict
 from llmtop.report.model import Correction
 from llmtop.trace import intervals as iv
@@ -47,12 +48,14 @@ CAUSE_OF: dict[str, LossId] = {
     "capture": ONE_OFF,
     "compile": ONE_OFF,
     "one_off": ONE_OFF,
+    "start_up": ONE_OFF,
     "allocation": "launch_bound",
     "input": "input_bound",
     "sync": "sync_bound",
     "copy": "h2d_bound",
     "host": "idle",
     "os_wait": "idle",
+    **dict.fromkeys(OFF_CPU_CAUSES, "idle"),
     "other_process": "idle",
     "unknown": "unknown",
 }
@@ -197,10 +200,12 @@ def missing_evidence(timeline: DeviceTimeline, gaps: Gaps) -> str:
         if timeline.counted
         else "the time from first to last device activity"
     )
-    if not kernels:
+    # A benchmark of copies has no kernels: whole steps that copies fill are judged by them.
+    copies = timeline.share(timeline.ns_in_steps(timeline.only_host_copies))
+    if not kernels and (timeline.counted < _FEWEST_STEPS or copies < BORDER_PCT):
         return "no kernel ran in the capture, only copies or memsets"
     if 2 * setup > idle and timeline.share(setup) >= BORDER_PCT:
-        return f"{percent(timeline.share(setup), 1)} of {over} is one-off work ({_setup_text(timeline, gaps)})"
+        return f"{percent_text(timeline.share(setup), 1)} of {over} is one-off work({_setup_text(timeline, gaps)})"
     if timeline.counted >= _FEWEST_STEPS:
         return ""
     busy = f"the GPU worked for {duration(timeline.busy.total / 1e9)}"
@@ -217,11 +222,12 @@ def _setup_text(timeline: DeviceTimeline, gaps: Gaps) -> str:
         "capture": "capturing CUDA graphs",
         "compile": "compiling kernels",
         "one_off": "calls that set up once",
+        "start_up": "the program's start",
     }
     parts = sorted(
         ((timeline.share(gaps.total(cause)), text, cause) for cause, text in words.items()), reverse=True
     )
-    said = [f"{text} {percent(share, 1)}" for share, text, _ in parts if share >= 1.0]
+    said = [f"{text} {percent_text(share, 1)}" for share, text, _ in parts if share >= 1.0]
     longest = longest_setup(timeline)
     return ", ".join(said) + (f", the longest {longest}" if longest and gaps.total("one_off") else "")
 

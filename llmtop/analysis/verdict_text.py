@@ -9,10 +9,11 @@ import numpy as np
 
 from llmtop.analysis.idle.idle_causes import CAUSES
 from llmtop.analysis.idle.missing_kernels import UnrecordedKernels
+from llmtop.analysis.idle.off_cpu import OFF_CPU_CAUSES
 from llmtop.analysis.steps.device_timeline import DeviceTimeline
 from llmtop.analysis.steps.step_finder import ProcessSteps
 from llmtop.analysis.verdict import BORDER_PCT, CLOSE_PCT, Judgement
-from llmtop.format import counted, duration, percent
+from llmtop.format import counted, duration, percent_text, pid_text
 from llmtop.model.bottlenecks import BOTTLENECKS, LossId
 from llmtop.report.model import StepsJudged
 from llmtop.trace import model
@@ -27,10 +28,16 @@ GOOD_CAPTURE: Final[Mapping[model.Framework | None, str]] = {
     "around each step names them).",
 }
 """What to do when a capture shows no steady steps, by whose program it is of."""
+_WORTH_PCT: Final = 1.0
+"""Of the steps: less one-off work is not mentioned."""
 
 
 def verdict_sentence(
-    judgement: Judgement, steps: StepsJudged, trace: model.Trace, missing: Mapping[int, UnrecordedKernels]
+    judgement: Judgement,
+    steps: StepsJudged,
+    trace: model.Trace,
+    missing: Mapping[int, UnrecordedKernels],
+    straggler: str = "",
 ) -> str:
     """Return the verdict with its numbers, further causes close to it, and whether it is reliable.
 
@@ -39,12 +46,13 @@ def verdict_sentence(
         steps: steps that the shares are taken over.
         trace: the capture.
         missing: kernels that were launched but not recorded, by pid.
+        straggler: the sentence on the rank that the others wait for, which then leads; "" where there is none.
     """
     timeline = judgement.timeline
     if timeline is None:
-        return "unknown: the capture has no device activity, so it cannot say what bounds the step."
+        return "unknown: no GPU activity recorded: no verdict."
     if judgement.lacks:
-        text = f"unknown: {judgement.lacks}, so no verdict can rest on it. {GOOD_CAPTURE[trace.framework]}"
+        text = f"unknown: {judgement.lacks}: no verdict. {GOOD_CAPTURE[trace.framework]}"
         return text + _unreliable_text(missing.get(timeline.process))
     over = (
         counted(timeline.counted, "whole step")
@@ -56,24 +64,41 @@ def verdict_sentence(
     numbers, files = len(np.unique(trace.ops.device)), len({*trace.file_of.values()})
     where = f" of GPU {timeline.device}" if numbers > 1 or files > 1 else ""
     if numbers < files:
-        where += f" (pid {timeline.process})"  # each rank counts its own GPUs
-    text = f"{judgement.verdict}: {BOTTLENECKS[judgement.verdict].sentence}. {_unprofiled_text(judgement)}"
+        where += f" (pid {pid_text(timeline.process)})"  # each rank counts its own GPUs
+    bottleneck = BOTTLENECKS[judgement.verdict]
+    off_cpu = main_off_cpu_cause(judgement) if judgement.verdict == "idle" else None
+    text = (
+        f"{bottleneck.name}: {CAUSES[off_cpu] if off_cpu else bottleneck.sentence}. {_unprofiled_text(judgement)}"
+    )
+    if straggler:
+        text = f"straggler: {straggler} Of that rank: {text}"
     total = judgement.total
     if judgement.verdict == "gpu_bound":
-        text += f"{percent(total, 1)} of {over}{where} is lost to idle time, lone copies and exposed NCCL"
-        text += f" (border {percent(BORDER_PCT)})."
+        text += (
+            f"{percent_text(total, 1)} of {over}{where} is lost to idle time, unoverlapped copies and "
+            "exposed communication"
+        )
+        text += f" (threshold {percent_text(BORDER_PCT)})."
     else:
         parts = [
-            f"{percent(share, 1)} to {BOTTLENECKS[kind].title}"
+            f"{percent_text(share, 1)} to {_loss_name(kind, judgement)}"
             for kind, share in judgement.lost.items()
             if share >= 1.0
         ]
-        text += f"{percent(total, 1)} of {over}{where} is lost: {', '.join(parts)}."
+        text += f"{percent_text(total, 1)} of {over}{where} is lost: {', '.join(parts)}."
     text += _idle_text(judgement)
     text += _close_text(judgement, over)
     if timeline.counted and steps.seconds_p50 and judgement.correction.reason:
-        text += f" A step takes {duration(judgement.step_seconds)} on average."
+        text += f" {_step_text(judgement, timeline.counted)}"
     return text + _unreliable_text(missing.get(timeline.process))
+
+
+def _step_text(judgement: Judgement, steps: int) -> str:
+    """How long a step takes that the shares are of: a mean without what no later step repeats."""
+    text = f"A step takes {duration(judgement.step_seconds)} on average"
+    if steps == 1:
+        text = f"The step takes {duration(judgement.step_seconds)}"
+    return f"{text} without one-off work." if judgement.one_off_pct >= _WORTH_PCT else f"{text}."
 
 
 def _close_text(judgement: Judgement, over: str) -> str:
@@ -82,16 +107,17 @@ def _close_text(judgement: Judgement, over: str) -> str:
     if judgement.second:
         first, second = next(iter(judgement.lost)), judgement.second
         text += (
-            f" {_loss_name(first)} and {_loss_name(second)} lie within {CLOSE_PCT:.0f} points of each other "
-            f"({percent(judgement.lost[first], 1)} and {percent(judgement.lost[second], 1)}): look at both."
+            f" {_loss_name(first, judgement)} and {_loss_name(second, judgement)} are within {CLOSE_PCT:.0f} "
+            f"percentage points ({percent_text(judgement.lost[first], 1)} and "
+            f"{percent_text(judgement.lost[second], 1)}): check both causes."
         )
-    if judgement.one_off_pct >= 1.0:
-        text += f" One-off work ({percent(judgement.one_off_pct, 1)}) is left out."
+    if judgement.one_off_pct >= _WORTH_PCT:
+        text += f" One-off work ({percent_text(judgement.one_off_pct, 1)}) is not counted."
     if judgement.at_border:
-        text += f" This lies at the border of {percent(BORDER_PCT)}"
-        if judgement.correction.reason:
-            text += f": {percent(judgement.total, 1)} of {over}, and {percent(judgement.whole_lost_pct, 1)} from"
-            text += " first to last device activity"
+        text += f" This is close to the threshold of {percent_text(BORDER_PCT)}"
+        own, whole = percent_text(judgement.total, 1), percent_text(judgement.whole_lost_pct, 1)
+        if judgement.correction.reason and own != whole:
+            text += f": {own} of {over}, and {whole} from first to last device activity"
         text += "."
     return text
 
@@ -100,10 +126,10 @@ def _unreliable_text(lacks: UnrecordedKernels | None) -> str:
     """That kernels are missing, where they are."""
     if lacks is None:
         return ""
-    share = percent(lacks.missing_pct, 1)
+    share = percent_text(lacks.missing_pct, 1)
     return (
-        f" Do not rely on this: {share} of the kernels launched are not in the capture, and the time that they "
-        "took looks idle."
+        f" Do not rely on this verdict: {share} of the launched kernels are not in the capture, and the time "
+        "that they took is counted as idle."
     )
 
 
@@ -114,24 +140,34 @@ def _unprofiled_text(judgement: Judgement) -> str:
         return ""
     words = (
         f"A step takes {duration(found.undisturbed_seconds)} without the profiler, and the GPU works for "
-        f"{duration(found.device_seconds)} of it ({percent(found.busy_pct, 1)}); "
+        f"{duration(found.device_seconds)} of it ({percent_text(found.busy_pct, 1)}); "
     )
     added = found.captured_seconds - found.undisturbed_seconds
     if added < 0.01 * found.undisturbed_seconds:
-        return f"{words}the profiler added nothing that can be told. "
-    share = percent(100 * added / found.undisturbed_seconds, 1)
-    return f"{words}the profiler added {duration(added)} ({share}), which is left out. "
+        return f"{words}the profiler added no measurable time. "
+    share = percent_text(100 * added / found.undisturbed_seconds, 1)
+    return f"{words}the profiler added {duration(added)} ({share}), which is not counted. "
 
 
-def _loss_name(kind: LossId) -> str:
+def _loss_name(kind: LossId, judgement: Judgement) -> str:
     """What time is lost to, as the beginning of a sentence or after an "and"."""
-    return BOTTLENECKS[kind].title
+    is_off_cpu = kind == "idle" and main_off_cpu_cause(judgement) is not None
+    return "a launching thread off the CPU" if is_off_cpu else BOTTLENECKS[kind].title
+
+
+def main_off_cpu_cause(judgement: Judgement) -> str | None:
+    """Return why the launching threads were off the CPU, where that is most of the idle time without a verdict."""
+    shares = judgement.idle_by_cause
+    off = {cause: share for cause, share in shares.items() if cause in OFF_CPU_CAUSES}
+    return max(off, key=lambda cause: off[cause]) if 2 * sum(off.values()) > sum(shares.values()) else None
 
 
 def _idle_text(judgement: Judgement) -> str:
     """What of the idle time without a verdict of its own is known."""
     known = [
-        f"{percent(share, 1)} {CAUSES[cause]}" for cause, share in judgement.idle_by_cause.items() if share >= 1.0
+        f"{percent_text(share, 1)} {CAUSES[cause]}"
+        for cause, share in judgement.idle_by_cause.items()
+        if share >= 1.0
     ]
     return f" Of that idle time: {'; '.join(known)}." if judgement.verdict == "idle" and known else ""
 
@@ -144,20 +180,19 @@ def left_out_text(steps: ProcessSteps, timeline: DeviceTimeline | None, trace: m
     else:
         first, last = int(steps.starts[0]), int(steps.ends[-1])
     edges = (("first", first - low, steps.cut_before), ("last", high - last, steps.cut_after))
-    told = [(f"the {name} {duration(ns / 1e9)}", cut) for name, ns, cut in edges if ns > 0]
-    if any(cut for _, cut in told):
-        parts = [f"{edge}, which {_contents_text(cut)}" for edge, cut in told]
-    elif told:
-        verb = "hold" if len(told) > 1 else "holds"
-        parts = [f"{' and '.join(edge for edge, _ in told)}, which {verb} no whole step"]
+    edges_found = [(f"the {name} {duration(ns / 1e9)}", cut) for name, ns, cut in edges if ns > 0]
+    if any(cut for _, cut in edges_found):
+        parts = [f"{edge}{_contents_text(cut)}" for edge, cut in edges_found]
+    elif edges_found:
+        parts = [f"{' and '.join(edge for edge, _ in edges_found)} (no whole step)"]
     else:
         parts = []
     if timeline is not None and timeline.slow_first:
-        parts.append("the first whole step, which the start of the capture slowed down")
+        parts.append("the first whole step (slowed down by the start of the capture)")
     return ", and ".join(parts)
 
 
 def _contents_text(cut: int) -> str:
     if not cut:
-        return "holds no whole step"
-    return f"holds {counted(cut, 'whole step')} that {'was' if cut == 1 else 'were'} not asked for"
+        return " (no whole step)"
+    return f" ({counted(cut, 'extra step')})"

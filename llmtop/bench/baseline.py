@@ -31,7 +31,7 @@ def read_baseline(path: Path) -> Bench:
     """
     file = path / METRICS_FILE if path.is_dir() else path
     if not file.exists():
-        raise UnusableInput(f"there is no baseline {path}: make one with llmtop bench --save-baseline {path}")
+        raise UnusableInput(f"there is no baseline {path}: create it with llmtop bench --save-baseline {path}")
     try:
         found = msgspec.json.decode(read_input(file), type=Bench)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -62,7 +62,7 @@ def check_baseline_path(path: Path, *, force: bool) -> None:
         raise UnusableInput(f"{path} exists: give another name to --save-baseline, or --force to write over it")
     if not path.absolute().parent.is_dir():
         raise UnusableInput(
-            f"there is no folder {path.absolute().parent}: make it, or save the baseline elsewhere"
+            f"there is no folder {path.absolute().parent}: create it, or save the baseline elsewhere"
         )
 
 

@@ -148,7 +148,7 @@ def _decision(
         return verdict.decision.value, verdict.reason, ""
     needed = required_runs(found, limit, min(runs))
     advice = (
-        "quieten the machine, or take a longer window (--steps): more runs alone would not do"
+        "reduce other load on the machine, or use a longer window (--steps): more runs alone are not enough"
         if needed is None
         else f"with noise as it is, about --runs {needed} would decide it"
     )

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 
 import msgspec
 
@@ -21,9 +22,10 @@ from llmtop.bench.baseline import (
 )
 from llmtop.bench.comparing import MIN_RUNS, choose_metric, compare_runs, metric_value
 from llmtop.bench.history import HistoryEntry, append_history, comparable_entries, compare_history, read_history
+from llmtop.bench.limits import FigureLimit, check_limits, merge_limits
 from llmtop.bench.model.comparison import BenchComparison
 from llmtop.bench.model.fact_differences import difference_texts, fact_differences
-from llmtop.bench.model.results import METRICS_FILE, Bench, BenchRun
+from llmtop.bench.model.results import METRICS_FILE, Bench, BenchMetric, BenchRun
 from llmtop.bench.output.document import summary_document
 from llmtop.bench.output.junit import render_junit
 from llmtop.bench.parameter_sweep import parameter_variants
@@ -51,7 +53,7 @@ class GateOptions:
     history: Path | None = None
     window: int = 10
     vary: tuple[str, ...] = ()
-    fail_over: float | None = None
+    fail_over: tuple[FigureLimit, ...] = ()
     metric: str | None = None
     strict: bool = False
     capture: bool = False
@@ -78,12 +80,17 @@ class Gate:
         self._options, self._command = options, tuple(command)
         _check(options, runs)
         self._metric = metric_named(options.metric) if options.metric is not None else None
+        self._limits: Sequence[FigureLimit | None] = options.fail_over or (None,)
         self._baseline = read_baseline(options.baseline) if options.baseline is not None else None
         self._before = counted_runs(self._baseline) if self._baseline is not None else []
         if self._baseline is not None:
-            choose_metric(self._metric, self._before)
+            for limit in self._limits:
+                choose_metric(self._metric_of(limit), self._before)
         self._history = read_history(options.history) if options.history is not None else []
         self.variants = self._variants()
+
+    def _metric_of(self, limit: FigureLimit | None) -> BenchMetric | None:
+        return limit.metric if limit is not None and limit.metric is not None else self._metric
 
     def _variants(self) -> list[Variant]:
         if self._options.vary:
@@ -95,7 +102,7 @@ class Gate:
         except ValueError as error:
             raise UnusableInput(f"--against {self._options.against}: {error}") from None
         if not other:
-            raise UnusableInput("--against: give a command in quotes, as in --against 'python train_before.py'")
+            raise UnusableInput("--against needs a command in quotes, as in --against 'python train_before.py'")
         return [Variant(tuple(other), BASELINE), Variant(self._command, CANDIDATE)]
 
     def check_environment(self, facts: Mapping[str, str]) -> None:
@@ -113,7 +120,8 @@ class Gate:
         if differs:
             raise UnusableInput(
                 f"--strict: the environment is not that of {self._options.baseline} "
-                f"({'; '.join(difference_texts(differs))}): make the baseline anew here, or leave out --strict"
+                f"({'; '.join(difference_texts(differs))}): create the baseline again on this machine, or remove "
+                "--strict"
             )
 
     def judge(self, found: Bench, folder: Path, say: Callable[[str], None]) -> int:
@@ -154,42 +162,55 @@ class Gate:
         elif self._options.save_baseline is not None:
             found.notes.append(f"{self._options.save_baseline} was not written: a baseline is no {decision} one")
         write(folder / METRICS_FILE, msgspec.json.format(encode_json(found), indent=1) + b"\n")
-        return EXIT_DONE if self._options.fail_over is None else _exit_code(decision)
+        return EXIT_DONE if not self._options.fail_over else _exit_code(decision)
 
     def _compare(self, found: Bench) -> BenchComparison | None:
-        limit = self._options.fail_over
+        compared = [self._compare_figure(found, limit) for limit in self._limits]
+        whole = [one for one in compared if one is not None]
+        return merge_limits(whole, self._options.fail_over) if whole else None
+
+    def _compare_figure(self, found: Bench, limit: FigureLimit | None) -> BenchComparison | None:
+        wanted = self._metric_of(limit)
         if self._options.against is not None:
             before, after = counted_runs(found, BASELINE), counted_runs(found, CANDIDATE)
-            metric = choose_metric(self._metric, before, after)
+            metric = choose_metric(wanted, before, after)
             return compare_runs(
                 before,
                 after,
                 against=shlex.join(words_without_secrets(self.variants[0].command)),
                 metric=metric,
-                limit=limit,
+                limit=_percent(limit, [metric_value(run, metric) for run in before]),
                 paired=True,
             )
         after = counted_runs(found)
         if self._options.history is not None:
-            return self._with_history(found, after, self._options.history)
+            return self._with_history(found, after, self._options.history, limit)
         if self._baseline is None:
             return None
+        metric = choose_metric(wanted, self._before, after)
         return compare_runs(
             self._before,
             after,
             against=str(self._options.baseline),
-            metric=choose_metric(self._metric, self._before, after),
-            limit=limit,
+            metric=metric,
+            limit=_percent(limit, [metric_value(run, metric) for run in self._before]),
             differs=fact_differences(self._baseline.environment, found.environment),
         )
 
-    def _with_history(self, found: Bench, runs: Sequence[BenchRun], path: Path) -> BenchComparison:
-        metric = choose_metric(self._metric, runs)
+    def _with_history(
+        self, found: Bench, runs: Sequence[BenchRun], path: Path, limit: FigureLimit | None
+    ) -> BenchComparison:
+        metric = choose_metric(self._metric_of(limit), runs)
         entries = comparable_entries(self._history, found.environment, metric, self._options.window)
         values = [value for run in runs if (value := metric_value(run, metric))]
         left_out = max(0, min(len(self._history), self._options.window) - len(entries))
         return compare_history(
-            entries, values, path=path, metric=metric, limit=self._options.fail_over, left_out=left_out
+            entries,
+            values,
+            path=path,
+            metric=metric,
+            limit=_percent(limit, [entry.medians.get(metric.name) for entry in entries]),
+            left_out=left_out,
         )
 
     def _append_history(self, found: Bench, path: Path, decision: str) -> None:
@@ -223,6 +244,14 @@ class Gate:
             write(self._options.junit, render_junit(found))
 
 
+def _percent(limit: FigureLimit | None, baseline: Sequence[float | None]) -> float | None:
+    """The limit in percent of the median of the baseline's figures; 0 without any, when nothing is judged."""
+    if limit is None:
+        return None
+    values = [value for value in baseline if value]
+    return limit.percent_of(median(values) if values else None) or 0.0
+
+
 def _exit_code(decision: str) -> int:
     return EXIT_DONE if decision == "none" else Decision(decision).exit_code
 
@@ -240,25 +269,24 @@ def _check(options: GateOptions, runs: int) -> None:
         if value is not None
     ]
     if len(given) > 1:
-        raise UnusableInput(f"{' and '.join(given)} each say what runs are held against: give one of them")
+        raise UnusableInput(f"{' and '.join(given)} exclude each other: pass one of them")
     if len(options.vary) > 1:
-        raise UnusableInput("--vary turns one knob at a time: give it once")
-    if options.fail_over is not None and given in ([], ["--vary"]):
-        raise UnusableInput("--fail-over needs something to hold the runs to: --baseline, --against or --history")
+        raise UnusableInput("--vary supports one parameter: pass it once")
+    if options.fail_over and given in ([], ["--vary"]):
+        raise UnusableInput("--fail-over needs a baseline: add --baseline, --against or --history")
+    check_limits(options.fail_over)
     if options.strict and options.baseline is None:
-        raise UnusableInput("--strict is about the environment of a baseline: give --baseline")
-    if options.capture and options.fail_over is None and options.save_baseline is None:
-        raise UnusableInput("--capture-on-regression needs a limit that says what a regression is: --fail-over 5")
+        raise UnusableInput("--strict compares the environment with a baseline: add --baseline")
+    if options.capture and not options.fail_over and options.save_baseline is None:
+        raise UnusableInput("--capture-on-regression needs a threshold: add --fail-over 5")
     if options.save_baseline is not None and options.vary:
         raise UnusableInput(
             "--save-baseline keeps one command, and --vary runs several: bench the best value alone"
         )
     if runs < MIN_RUNS and options.compares and not options.save_baseline:
-        raise UnusableInput(
-            f"--runs {runs}: with fewer than {MIN_RUNS} nothing is known of noise; 5 are a good number"
-        )
+        raise UnusableInput(f"--runs {runs}: with fewer than {MIN_RUNS} the noise is unknown; use 5")
     if options.save_baseline is not None:
         check_baseline_path(options.save_baseline, force=options.force)
     for name, path in (("--summary", options.summary), ("--junit", options.junit), ("--history", options.history)):
         if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
-            raise UnusableInput(f"{name} {path}: that is no file in a folder that is there")
+            raise UnusableInput(f"{name} {path}: the folder of this file does not exist")

@@ -43,7 +43,7 @@ def _variant(name: str, value: str, command: Sequence[str], *, has_placeholder: 
     label = f"{name}={value}" if name else value
     if words_without_secrets([label]) != [label] or (name and variable_without_secrets(name, value) != value):
         raise UnusableInput(
-            "--vary: a value looks like a secret, and values are told in files: vary something else"
+            "--vary: a value looks like a secret, and values are stored in files: vary another parameter"
         )
     if has_placeholder:
         return Variant(tuple(word.replace(PLACEHOLDER, value) for word in command), label)

@@ -24,6 +24,7 @@ from llmtop.bench.model.results import (
 )
 from llmtop.bench.run.artifacts import write_environment
 from llmtop.bench.run.command_process import check_program
+from llmtop.bench.run.interrupt import collect_interrupts
 from llmtop.bench.run.run_once import RunRequest, run_once
 from llmtop.capture.base.folder import write
 from llmtop.environment.collect import as_dict
@@ -79,24 +80,27 @@ def measure(
     """
     for variant in variants:
         check_program(variant.command, {**os.environ, **variant.variables})
-    _make_folder(out)
-    order = interleave(variants, settings.runs)
-    _announce(variants, settings, out, say, bare=bare)
-    found = Bench(
-        started_at=time.time(),
-        host=platform.node(),
-        command=words_without_secrets(variants[0].command),
-        settings=settings,
-    )
-    _save(found, out)
-    if check is not None:
-        _check(found, out, _request(0, order[0], settings, out, say, attached=True), check)
-    if bare:
-        _add(found, out, _request(0, order[0], settings, out, say, attached=False), say)
-    for number, variant in enumerate(order, 1):
-        if found.state != "running":
-            break
-        _add(found, out, _request(number, variant, settings, out, say, attached=True), say)
+    with collect_interrupts() as interrupts:  # one outside a run ends the bench as one within a run does
+        _make_folder(out)
+        order = interleave(variants, settings.runs)
+        _announce(variants, settings, out, say, bare=bare)
+        found = Bench(
+            started_at=time.time(),
+            host=platform.node(),
+            command=words_without_secrets(variants[0].command),
+            settings=settings,
+        )
+        _save(found, out)
+        first = [_request(0, order[0], settings, out, say, attached=False)] if bare else []
+        later = [_request(number, one, settings, out, say, attached=True) for number, one in enumerate(order, 1)]
+        if check is not None:
+            _check(found, out, later[0], check)
+        for request in (*first, *later):
+            if interrupts and found.state == "running":
+                found.state = "interrupted"
+            if found.state != "running":
+                break
+            _add(found, out, request, say)
     found.state = "done" if found.state == "running" else found.state
     found.finished_at = time.time()
     _save(found, out)
@@ -122,7 +126,7 @@ def _make_folder(out: Path) -> None:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise NotPossibleHere(
-            f"{out} cannot be made: {error.strerror}; choose another folder with --out"
+            f"{out} cannot be created: {error.strerror}; choose another folder with --out"
         ) from None
 
 
@@ -133,6 +137,7 @@ def _announce(
     what = "the command" if len(variants) == 1 else f"{len(variants)} commands, interleaved:"
     verb = "will be run" if len(variants) == 1 else "will be run, in all"
     say(f"{what} {verb} {times}, with all that it does and writes; artifacts go to {out}")
+    say(f"a run ends when no step ends for {duration(settings.step_timeout_seconds)} (--step-timeout)")
 
 
 def _request(
@@ -220,7 +225,7 @@ def attaching(runs: Sequence[BenchRun], settings: BenchSettings) -> str | None:
     return (
         f"an attached run took {duration(median(walls))} in all, the bare one {duration(bare[0].wall_seconds)}: "
         f"{sign}{duration(more)}, or {sign}{duration(more / max(steps, 1))} a step "
-        f"with what attaching at the start takes{noise}"
+        f"including the time to attach at the start{noise}"
     )
 
 

@@ -13,6 +13,7 @@ from llmtop.bench.model.comparison import RankedValue, Ranking
 from llmtop.bench.model.results import BenchMetric, BenchRun
 from llmtop.bench.statistics.intervals import CONFIDENCE
 from llmtop.bench.statistics.step_statistics import worse_percent
+from llmtop.format import plain
 
 
 def rank_values(runs: Mapping[str, Sequence[BenchRun]], metric: BenchMetric) -> Ranking:
@@ -79,7 +80,7 @@ def _summary(values: Sequence[RankedValue], apart: set[tuple[str, str]]) -> str:
     if not behind:
         worse = "; ".join(f"{after} is worse than {before}" for before, after in sorted(apart))
         return f"no value is shown to be the best: {worse}"
-    behind_text = ", ".join(f"{one.label} ({one.behind_pct:.2g}% worse)" for one in behind)
+    behind_text = ", ".join(f"{one.label} ({plain(one.behind_pct, 2)} % worse)" for one in behind)
     if not level:
         return f"{best.label} is best: better than {behind_text}"
     names = ", ".join(one.label for one in (best, *level))

@@ -216,6 +216,7 @@ class PreparedCaptures:
                 story.next_step,
             ],
         )
+        folders.write_info(job.folder, info)  # the report is over the steps that were asked for
         report = take.written_report(job, trace)
         info.steps = report.steps.count if report.steps is not None else None
         job.sleep(_MIN_STAGE_SECONDS)
@@ -235,7 +236,7 @@ class PreparedCaptures:
             with tarfile.open(self._archive) as packed:
                 member = packed.extractfile(name)
                 if member is None:
-                    raise NotPossibleHere(f"{name} is no file of the demo's captures; install llmtop anew")
+                    raise NotPossibleHere(f"{name} is missing from the demo captures; reinstall llmtop")
                 folders.write(path, member.read())
         except (OSError, tarfile.TarError, EOFError) as error:
             raise _damaged_error(error) from None

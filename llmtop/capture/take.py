@@ -23,7 +23,7 @@ from llmtop.capture.base.job import Cancelled, CaptureJob, OnProgress, Plan, Rec
 from llmtop.capture.base.lock import CaptureLock, Holder
 from llmtop.capture.base.step_listener import StepListener
 from llmtop.errors import LlmtopError, NotPossibleHere, UnusableInput
-from llmtop.format import counted, duration, encode_json, percent, size
+from llmtop.format import counted, duration, encode_json, percent_text, size
 from llmtop.model.snapshot import Snapshot
 from llmtop.naming import file_names
 from llmtop.trace.files.file_kind import TRACES
@@ -158,7 +158,7 @@ class _BackgroundGitState:
 def _engine(plan: Plan) -> Engine:
     engine = engines.engine_named(plan.engine)
     if not plan.targets:
-        raise UnusableInput("no process was named to capture: give --pid or --rank")
+        raise UnusableInput("no process to capture: pass --pid or --rank")
     return engine
 
 
@@ -297,7 +297,7 @@ def _note_longer_steps(info: Info) -> None:
     steps = info.step_seconds
     before, after = steps.before_p50, steps.after_p50
     if steps.profiler_stays and before and after and after > LONGER_AFTER * before:
-        longer = percent(100 * (after / before - 1))
+        longer = percent_text(100 * (after / before - 1))
         words = (
             f"since the capture a step takes {longer} longer: {info.engine} stays in the training until it ends"
         )
@@ -357,8 +357,7 @@ def written_report(
     from llmtop.report.document import report_document
     from llmtop.report.model import to_json
 
-    wanted = None if engines.engine_named(job.plan.engine).is_time_based else job.plan.steps
-    report = analyze(trace, steps=wanted, read_unprofiled_step=unprofiled_step)
+    report = analyze(trace, read_unprofiled_step=unprofiled_step)
     _write_report(job.folder, write_markdown(report_document(report)), to_json(report))
     return report
 

@@ -68,14 +68,14 @@ def parse(text: str) -> Condition:
         number = float(step["number"])
         if step["unit"] == "x":
             if number <= 1:
-                raise UnusableInput(f"{text!r} would fire at once: give a factor above 1, as in 'step > 2x'")
+                raise UnusableInput(f"{text!r} would fire immediately: use a factor above 1, as in 'step > 2x'")
             return SlowStep(medians=number)
         return SlowStep(seconds=number / 1000 if step["unit"] == "ms" else number)
     alert = _ALERT.match(text.strip())
     if alert:
         return AlertCondition(alert["id"])
     raise UnusableInput(
-        f"{text!r} is no condition: use 'step > 2x' (medians), 'step > 800ms', 'alert', or 'alert:ID' "
+        f"{text!r} is not a condition: use 'step > 2x' (medians), 'step > 800ms', 'alert', or 'alert:ID' "
         "(llmtop --json shows the ids)"
     )
 
@@ -205,7 +205,7 @@ def _wait(
     try:
         if not watch.publishing_pids and any(isinstance(condition, SlowStep) for condition in conditions):
             raise NotPossibleHere(
-                f"{plan.targets[0].name} tells no steps, so no slow one can be seen; start it with: "
+                f"{plan.targets[0].name} reports no steps, so slow steps are unknown; start it with: "
                 "llmtop run -- COMMAND"
             )
         checks = [
@@ -218,9 +218,7 @@ def _wait(
                 if reason is not None:
                     return reason
             if not any(procfs.is_alive(target.pid) for target in plan.targets):
-                raise NotPossibleHere(
-                    "the training has ended before the condition came true: nothing was captured"
-                )
+                raise NotPossibleHere("the training has ended before the condition was met: no capture was taken")
     finally:
         watch.close()
     return None

@@ -66,6 +66,10 @@ EXAMPLES: Final[dict[str, tuple[tuple[str, str], ...]]] = {
         ("llmtop cluster --prometheus http://prometheus:9090", "all nodes, the worst first"),
         ("llmtop cluster --once --json", "once, for a program; $LLMTOP_PROMETHEUS names the server"),
     ),
+    "config": (
+        ("llmtop config --check", "exit 0 if config.toml can be used, 2 if not"),
+        ("llmtop config", "its path, and what it sets"),
+    ),
     "completion": (
         ('eval "$(llmtop completion bash)"', "in this shell; as a line of ~/.bashrc, in all"),
         ("llmtop completion fish > ~/.config/fish/completions/llmtop.fish", "for fish"),

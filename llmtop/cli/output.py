@@ -6,6 +6,7 @@ No other module of the command line writes to a standard stream (`tests/cli/test
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 
 import click
@@ -14,6 +15,11 @@ from llmtop.errors import NotPossibleHere
 from llmtop.format import escaped_json, printable, printable_lines
 
 _LINE_AGAIN = "\r\x1b[K"
+
+
+def text_width() -> int:
+    """Return the columns of the terminal; 80 where the output is no terminal and $COLUMNS is not set."""
+    return shutil.get_terminal_size((80, 24)).columns
 
 
 def print_text(text: str = "", *, err: bool = False, nl: bool = True, styled: bool = False) -> None:

@@ -12,6 +12,7 @@ from typing import TypeAlias
 
 from msgspec import structs
 
+from llmtop.compare.conditions import unlike_conditions
 from llmtop.compare.device_pairs import (
     DevicePair,
     DeviceShares,
@@ -34,6 +35,7 @@ from llmtop.compare.words import (
     has_lost_records,
     has_no_change,
     has_whole_graphs,
+    other_work_ratio,
 )
 from llmtop.compare.work_changes import (
     NOT_BY_STEP,
@@ -49,6 +51,7 @@ from llmtop.compare.work_changes import (
     work_changes,
     work_ratio,
 )
+from llmtop.format import times
 from llmtop.report.environment import differences
 from llmtop.report.model import Device, PhaseMean, Report
 
@@ -162,10 +165,19 @@ def compare_reports(before: Report, after: Report) -> Comparison:
     same = has_no_change(found)
     seconds = None if on.places else tuple(sum(row.seconds for row in side.values()) for side in work)
     windows = window_note(*kernels, on) if both.complete else ""
-    on_work = (*_incomparable_note(before, after, work, found.kinds), windows)
+    other_work = _incomparable_note(before, after, work, found.kinds)
+    on_work = (*other_work, windows)
+    found = structs.replace(found, unlike=unlike_conditions(before, after, _work_clauses(found, other_work)))
     notes = comparison_notes(before, after, paired, found, on_work)
     summary = comparison_summary(found, same, paired, words, seconds)
     return structs.replace(found, same=same, summary=summary, notes=notes)
+
+
+def _work_clauses(found: Comparison, notes: list[str]) -> list[str]:
+    """In what the work of a step differs; the length of a window without steps is no other work."""
+    ratio = other_work_ratio(found) if found.step is not None else None
+    amount = [] if ratio is None else [f"{times(ratio)} the work in a step"]
+    return [*amount, *(["other kernels or sizes"] if any(notes) else [])]
 
 
 def _incomparable_note(before: Report, after: Report, work: _Works, kinds: tuple[WorkChange, ...]) -> list[str]:

@@ -76,7 +76,7 @@ def _tables(found: Comparison, brief: bool) -> dict[str, Table]:
     made = {
         "step": _step(found, brief),
         "devices": _devices(found.devices),
-        "phases": _changes("Phases, mean a step", _phases(found, brief)),
+        "phases": _changes("Phases, mean per step", _phases(found, brief)),
         "kinds": _work("Kernels by kind", found.kinds, brief),
         "operators": _work("Operators", found.operators, brief),
         "kernels": _work("Kernels", found.kernels, brief),

@@ -148,6 +148,8 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     """Between which bounds the step changed, in percent of the one before; where `basis` is "bounded"."""
     same: bool = False
     """Whether nothing moved."""
+    unlike: tuple[str, ...] = ()
+    """In what the two differ from the start: GPU, precision, work; then no difference in time is one of speed."""
     parts: tuple[ComparedFigure, ...] = ()
     """What the mean step of that device is made of; together they are the step."""
     devices: tuple[DeviceChange, ...] = ()

@@ -169,5 +169,6 @@ def factor_text(before: float, after: float) -> str:
     small, large = min(before, after), max(before, after)
     if small >= NEXT_TO_NOTHING * large:
         return ""
-    way = "from" if before < after else "to"
-    return f"{way} nothing" if small <= 0 else f"{way} next to nothing"
+    if before > after:
+        return "−100 %" if small <= 0 else "nearly −100 %"
+    return "from 0" if small <= 0 else "from nearly 0"

@@ -30,16 +30,17 @@ def verdict_change(
     if one == two:
         if one == "unknown":
             return False, "What bounds the step is unknown on both sides."
-        return False, f"The bottleneck is the same: {one}."
+        return False, f"The bottleneck is the same: {BOTTLENECKS[one].name}."
     if "unknown" in (one, two):
-        known = f"{one} before" if two == "unknown" else f"{two} after"
+        known = f"{BOTTLENECKS[one].name} before" if two == "unknown" else f"{BOTTLENECKS[two].name} after"
         return False, f"What bounds the step is known on one side only: {known}."
     why = _same_training_reason(before, after, relative)
     if not why and basis == "bounded":
         why = _profiler_reason(before, after, steps)
     if why:
-        return False, f"The verdicts differ ({one} before, {two} after), which shows no change: {why}."
-    was, now = (f"{verdict} ({BOTTLENECKS[verdict].sentence})" for verdict in (one, two))
+        names = f"{BOTTLENECKS[one].name} before, {BOTTLENECKS[two].name} after"
+        return False, f"The verdicts differ ({names}), but nothing changed: {why}."
+    was, now = (f"{BOTTLENECKS[verdict].name} ({BOTTLENECKS[verdict].sentence})" for verdict in (one, two))
     return True, f"The bottleneck changed: {was} to {now}."
 
 
@@ -59,7 +60,7 @@ def _same_training_reason(before: Report, after: Report, relative: float) -> str
 
     if "gpu_bound" in (before.verdict, after.verdict):
         if before.at_border and after.at_border:
-            return "both captures lie at the border between the two"
+            return "both captures are close to the threshold between the two verdicts"
         return "as much is lost as before" if stayed(sum(one.values()), sum(two.values())) else ""
     if before.second == after.verdict and after.second == before.verdict:
         return "both causes are about as large, before and after"

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from llmtop.compare.device_pairs import PairedDevices
 from llmtop.compare.model import ComparedFigure, Comparison
 from llmtop.compare.step_times import FEW_STEPS, correction_of
-from llmtop.format import counted, duration, percent, times
+from llmtop.format import counted, duration, percent_text, times
 from llmtop.report.advice.table import RECORDS_LOST
 from llmtop.report.model import Report
 
@@ -57,7 +57,8 @@ def comparison_summary(
     """
     where = f" of {paired.main.name}" if paired.main is not None and len(paired.pairs) > 1 else ""
     texts = [_step(found, where), _work_ratio_text(found, work_seconds), _main_cause_text(found), verdict]
-    return " ".join([*(["No difference."] if same else []), *(text for text in texts if text)])
+    unlike = [f"Not alike: {'; '.join(found.unlike)}."] if found.unlike else []
+    return " ".join([*unlike, *(["No difference."] if same else []), *(text for text in texts if text)])
 
 
 def _step(found: Comparison, where: str) -> str:
@@ -69,7 +70,7 @@ def _step(found: Comparison, where: str) -> str:
         side = "either side" if len(lacking) == 2 else f"the side of the {lacking[0]}" if lacking else "one side"
         return f"No step time on {side}: only shares and single kernels can be compared."
     values = f"{duration(step.before)} to {duration(step.after)}"
-    noise = percent(100 * (step.noise or 0.0) / step.before, 1)
+    noise = percent_text(100 * (step.noise or 0.0) / step.before, 1)
     if found.basis == "bounded":
         return _bounds_text(found, step, where, values)
     without = " without the profiler" if found.basis == "undisturbed" else ""
@@ -91,7 +92,7 @@ def _bounds_text(found: Comparison, step: ComparedFigure, where: str, values: st
         word, least = ("slower", low) if low > 0 else ("faster", high)
         return (
             f"The step{where} is {word}, whatever profilers cost: {values} as captured, without them by at least "
-            f"{percent(abs(least), 1)}."
+            f"{percent_text(abs(least), 1)}."
         )
     device = next((row for row in found.figures if row.unit == "s"), None)
     text = (
@@ -164,7 +165,7 @@ def difference(seconds: float) -> str:
 
 def _part(change_pct: float) -> str:
     """A change in percent; from ten times on, in times."""
-    return f"{signed(change_pct)}%" if change_pct < _LARGE_PCT else f"{times(1 + change_pct / 100)} as much"
+    return f"{signed(change_pct)} %" if change_pct < _LARGE_PCT else f"{times(1 + change_pct / 100)} as much"
 
 
 def signed(value: float) -> str:
@@ -199,7 +200,8 @@ def comparison_notes(
             )
         if report.steps.count and report.kernels and not any(row.per_step for row in report.kernels):
             notes.append(
-                f"the {word} does not say what a step holds: compare the capture itself to see kernels a step"
+                f"the {word} does not contain the kernels of each step: compare the capture itself to see "
+                f"kernels per step"
             )
     if before.steps.inferred != after.steps.inferred and before.steps.count and after.steps.count:
         word = "first" if before.steps.inferred else "second"

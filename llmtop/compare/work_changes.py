@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from llmtop.compare.device_pairs import PairedDevices
 from llmtop.compare.model import CollectiveChange, State, WorkChange
 from llmtop.compare.step_times import FEW_PCT
-from llmtop.format import percent, times
+from llmtop.format import percent_text, times
 from llmtop.report.model import CollectiveTime, Report
 from llmtop.report.per_step import PerStep
 
@@ -302,9 +302,9 @@ def _weighted_median(rows: list[tuple[float, float]]) -> float:
 
 
 def window_note(before: dict[str, Work], after: dict[str, Work], on: ComparedSteps) -> str:
-    """That one window has more kernels than the other, where that is only for its length; "" where it is not."""
+    """Return a note where one window has more kernels only because it is longer; "" elsewhere."""
     kinds = kind_changes(before, after, on)
-    told = []
+    differences = []
     for row in sorted(kinds, key=lambda row: -max(row.window_before, row.window_after)):
         a, b = row.window_before, row.window_after
         if not a or not b or min(a, b) > (1 - _WINDOW) * max(a, b):
@@ -312,13 +312,15 @@ def window_note(before: dict[str, Work], after: dict[str, Work], on: ComparedSte
         if on.places and not _is_as_frequent(row):
             continue
         word = "fewer" if b < a else "more"
-        told.append(f"{percent(100 * abs(b / a - 1))} {word} {row.kind} kernels ({a} before, {b} after)")
-    if not told:
+        differences.append(
+            f"{percent_text(100 * abs(b / a - 1))} {word} {row.kind} kernels ({a} before, {b} after)"
+        )
+    if not differences:
         return ""
     if on.places:
-        return f"in the window after ran {told[0]}, but as many a step: only the windows differ in length"
-    said = " and ".join(told[:2])
-    return f"in the window after ran {said}: without whole steps on both sides that says nothing of speed"
+        return f"the window after ran {differences[0]}, but the same number per step: the windows differ in length"
+    largest = " and ".join(differences[:2])
+    return f"the window after ran {largest}: without whole steps on both sides that does not compare speed"
 
 
 def _is_as_frequent(row: WorkChange) -> bool:

@@ -32,6 +32,20 @@ def _first(text: str, width: int) -> str:
     return text[:end]
 
 
+_CLOSING = {"(": ")", "[": "]", "{": "}"}
+
+
+def unclosed(text: str) -> str:
+    """Return what closes the brackets that `text` leaves open, the innermost first; "" where none is."""
+    missing: list[str] = []
+    for char in text:
+        if char in _CLOSING:
+            missing.append(_CLOSING[char])
+        elif missing and char == missing[-1]:
+            missing.pop()
+    return "".join(reversed(missing))
+
+
 def wrap(text: str, width: int, first: str = "", later: str | None = None) -> list[str]:
     """Break text into lines of at most `width` cells; words longer than a line are broken too.
 

@@ -52,6 +52,10 @@ COLORS = {
     "allocation": "#8c564b",
     "host": "#7f7f7f",
     "os_wait": "#5f7f9f",
+    "preempted": "#bc5090",
+    "sleeping": "#7a5195",
+    "waiting": "#8da0cb",
+    "off_cpu": "#a3a3c2",
     "other_process": "#17becf",
     "unknown": "#c7c7c7",
 }

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from llmtop.document.cells import clean, shorten, wrap
+from llmtop.document.cells import clean, shorten, unclosed, wrap
 from llmtop.document.model import (
     AreaChart,
     Block,
@@ -20,6 +20,7 @@ from llmtop.document.model import (
     Table,
 )
 from llmtop.document.table import aligned, layout
+from llmtop.format import width_of
 
 SIGNS = {"critical": "!!", "warning": "!", "info": "·"}
 """Before a finding; never colour alone."""
@@ -144,7 +145,7 @@ def block_lines(block: Block, width: int, hint: str = "--json has all", *, whole
         return _title(block.text, width)
     if isinstance(block, Paragraph):
         lines = wrap(clean(block.text), width, INDENT if block.is_item else "")
-        return _lines(_first_lines(lines, block.most_lines), block.role)
+        return _lines(_first_lines(lines, block.most_lines, width), block.role)
     if isinstance(block, Finding):
         return finding_lines(block, width)
     if isinstance(block, Table | Listing):
@@ -188,12 +189,16 @@ def _title(text: str, width: int) -> list[Line]:
     return _lines(wrap(clean(text), width), "title") if text else []
 
 
-def _first_lines(lines: list[str], most: int | None) -> list[str]:
-    """The first lines; where there are more, the last one says so."""
+def _first_lines(lines: list[str], most: int | None, width: int) -> list[str]:
+    """The first lines; where there are more, the last one ends with "…" and closes brackets."""
     if most is None or len(lines) <= most:
         return lines
-    shown = lines[most - 1]
-    return [*lines[: most - 1], f"{shown.rpartition(' ')[0] or shown[:-2]} …"]  # a word goes for the sign
+    before, shown = lines[: most - 1], lines[most - 1]
+    while True:
+        shown = shown.rpartition(" ")[0].rstrip() or shown[:-2]  # a word goes for the sign
+        end = f" …{unclosed(' '.join([*before, shown]))}"
+        if width_of(shown + end) <= width or not shown.strip():
+            return [*before, f"{shown}{end}"]
 
 
 def finding_lines(finding: Finding, width: int, *, with_sign: bool = True) -> list[Line]:
@@ -201,11 +206,11 @@ def finding_lines(finding: Finding, width: int, *, with_sign: bool = True) -> li
     sign = f"{SIGNS.get(finding.severity, '·')} " if with_sign else ""
     name = f"{clean(finding.name)} ({finding.severity}): " if finding.name else ""
     summary = wrap(f"{sign}{name}{clean(finding_sentence(finding))}", width, "", INDENT if with_sign else "")
-    lines = _lines(_first_lines(summary, finding.most_lines), finding.severity)
+    lines = _lines(_first_lines(summary, finding.most_lines, width), finding.severity)
     most = None if finding.most_lines is None else finding.most_lines - 1
     for label, text in finding_parts(finding):
         part = wrap(f"{label}: {clean(text)}", width, INDENT, INDENT * 3)
-        lines += _lines(_first_lines(part, most), "text")
+        lines += _lines(_first_lines(part, most, width), "text")
     return lines
 
 

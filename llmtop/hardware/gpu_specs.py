@@ -121,6 +121,24 @@ def memory_bytes_per_s(gpu_name: str) -> float | None:
     return next((rate * 1e9 for pattern, rate in _GB_PER_S if re.search(pattern, gpu_name)), None)
 
 
+_TENSOR_CORES: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
+    # NVIDIA's names of products by generation, the more special first: Turing and Volta compute in fp16 alone.
+    (r"\bQuadro RTX \d|\bTITAN (?:V|RTX)\b|\bRTX 20[5-8]0\b|\bV100\b|\bT4\b", ("fp16",)),
+    (r"\bRTX (?:PRO )?\d{3,4}\b|\bRTX A\d{3,4}\b|\bRTX \d{4} Ada\b|\bRTX PRO\b", ("tf32", "bf16")),
+    (r"\bA(?:2|10G?|16|30|40|100|800)\b|\bL(?:2|4|20|40S?)\b|\bOrin\b", ("tf32", "bf16")),
+    (r"\bG?H(?:20|100|200|800)\b|\bG?B(?:10|100|200|300)\b", ("tf32", "bf16")),
+)
+
+
+def tensor_core_types(gpu_name: str) -> tuple[str, ...]:
+    """The types that a GPU's tensor cores compute in instead of fp32; empty for one without, or that is not known.
+
+    Args:
+        gpu_name: as NVML gives it; also of GPUs whose peaks are in no table.
+    """
+    return next((types for pattern, types in _TENSOR_CORES if re.search(pattern, gpu_name)), ())
+
+
 def has_matrix_cores(gpu_name: str) -> bool | None:
     """Whether a GPU computes matrix products faster in a narrower type than in fp32; None if it is not known.
 
@@ -129,7 +147,9 @@ def has_matrix_cores(gpu_name: str) -> bool | None:
     """
     plain = peak(gpu_name, "fp32")
     faster = peak(gpu_name, "tf32") or peak(gpu_name, "fp16")
-    return None if plain is None else faster is not None and faster.flops_per_s > plain.flops_per_s
+    if plain is None:
+        return True if tensor_core_types(gpu_name) else None
+    return faster is not None and faster.flops_per_s > plain.flops_per_s
 
 
 _PCIE_LANE_BYTES_PER_S: Final = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.969e9, 5: 3.938e9, 6: 7.563e9}

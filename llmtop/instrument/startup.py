@@ -31,7 +31,9 @@ def start(recorder: State, watch: Watch) -> None:
     """
     library = threads.replaced_by()
     if library is not None:
-        raise NotPossibleHere(f"{library} has replaced this process's threads and sockets, which llmtop needs")
+        raise NotPossibleHere(
+            f"{library} has replaced the threads and sockets of this process, which llmtop needs"
+        )
     facts = recorder.facts
     facts.started_at = time.time()
     facts.rank, facts.local_rank, facts.world_size = launcher_env.from_environment()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from llmtop.format import duration, percent, rate
+from llmtop.format import duration, percent_text, rate
 from llmtop.model.snapshot import LoadingCost
 
 _IS = {
@@ -11,32 +11,31 @@ _IS = {
     "collate": "collating",
     "disk": "waiting for the disk",
     "network": "waiting for the network",
-    "lock": "waiting for a lock that they share",
-    "gil": "waiting for Python's own lock",
+    "lock": "waiting for a shared lock",
+    "gil": "waiting for the GIL",
     "file": "reading files",
     "sleep": "sleeping",
-    "transfer": "handing batches from process to process",
+    "transfer": "transferring batches between processes",
     "start": "starting workers",
-    "own": "the script's own code",
-    "unseen": "running, in code that could not be read",
+    "own": "code of the script",
+    "unseen": "in code without readable stacks",
 }
 _SOME_BYTES_PER_S = 1e6
 """Less comes from storage by the way: modules that are imported, a checkpoint's list."""
 _DO = {
-    "decode": "decode once and store the result (or smaller images), decode on the GPU (nvJPEG, DALI), or a "
+    "decode": "decode once and store the result; decode on the GPU (nvJPEG, DALI), or use a "
     "faster decoder (torchvision.io, turbojpeg, Pillow-SIMD)",
     "tokenize": "tokenize once and store the ids, or tokenize whole batches with a fast tokenizer",
-    "collate": "collate tensors of one size (pad or pack beforehand), stack once into a buffer, and copy no "
-    "Python lists",
-    "disk": "read fewer and larger pieces (shards), from a local NVMe or from memory (a cache, tmpfs)",
-    "network": "stage the data on this machine, read larger pieces, and fetch several at once ahead of need",
-    "lock": "give each worker what it needs for itself, and hold the lock for less",
-    "gil": "move the work into worker processes: threads of one process share one lock",
-    "slow_worker": "see what is different about what that worker is given; in_order=False (torch 2.6) does not "
-    "wait for it",
-    "cpu": "fewer processes beside it on these CPUs, or more CPUs for the job",
-    "too_few_workers": "more DataLoader workers",
-    "own_code": "make that code cheaper, or do its work once beforehand and store the result",
+    "collate": "pad or pack the samples to one size beforehand; stack tensors once into a buffer, not Python "
+    "lists",
+    "disk": "read fewer and larger files (shards), from local NVMe or from memory (cache, tmpfs)",
+    "network": "copy the data to this machine, read larger files, and prefetch several at once",
+    "lock": "give each worker its own resources, and hold the lock for a shorter time",
+    "gil": "move the work into worker processes: all threads of a process share the GIL",
+    "slow_worker": "check the samples of that worker; in_order=False (PyTorch 2.6) does not wait for it",
+    "cpu": "run fewer processes on these CPUs, or give the job more CPUs",
+    "too_few_workers": "use more DataLoader workers",
+    "own_code": "make that code faster, or run it once beforehand and store the result",
 }
 
 
@@ -49,42 +48,39 @@ def sentence(cost: LoadingCost, slow: int | None, cpu_wait_pct: float) -> str:
         cpu_wait_pct: how long its threads together waited for a CPU, of the window.
     """
     who = (
-        f"its {cost.workers} workers"
+        f"{cost.workers} workers"
         if cost.workers > 1
-        else "its worker"
+        else "1 worker"
         if cost.workers
-        else "the training itself"
+        else "the training process, no workers"
     )
     at = f" in {cost.place}" if cost.place else ""
-    share = percent(cost.share_pct) if cost.share_pct is not None else ""
+    share = percent_text(cost.share_pct) if cost.share_pct is not None else ""
     if cost.cause == "slow_worker":
         return (
-            f"One of {cost.workers} workers (pid {slow}) holds the others up: it is at work{at} while they wait."
+            f"Loader: 1 of {cost.workers} workers (pid {slow}) is slower; the other workers wait while it "
+            f"runs{at}."
         )
     if cost.cause == "cpu":
-        return (
-            f"The loader would keep up if it had its CPUs: {who} waited {percent(cpu_wait_pct)} of the time for "
-            f"one{_cores(cost)}."
-        )
+        return f"Loader: {who} waited {percent_text(cpu_wait_pct)} of the time for a CPU{_cores(cost)}."
     if cost.cause == "too_few_workers":
         are = "are all" if cost.workers > 1 else "is"
-        few = "no worker prepares batches beside it" if not cost.workers else f"{who} {are} busy"
-        return f"Too few workers: {few}, {share} of the time with {_code(cost)}{at}."
+        few = "no worker prepares batches" if not cost.workers else f"{who} {are} busy"
+        return f"Loader: too few workers; {few}, {share} of the time in {_code(cost)}{at}."
     if cost.cause == "own_code":
         cores = "" if cost.cores is None else f"{cost.cores:g} "
-        return f"Preparing batches is {share} {_code(cost)} ({who}{at}), and the {cores}CPUs are full."
+        return f"Loader: {share} in {_code(cost)} ({who}{at}), and all {cores}CPUs are busy."
     if cost.cause == "unknown":
         most = ", ".join(
-            f"{_work_name(name, cost)} {percent(value)}" for name, value in list(cost.shares.items())[:3]
+            f"{_work_name(name, cost)} {percent_text(value)}" for name, value in list(cost.shares.items())[:3]
         )
-        ready = f"; ready without a CPU {percent(cpu_wait_pct)} of the time" if cpu_wait_pct >= 10 else ""
-        seen = f"{most or 'nobody was seen preparing a batch'}{at}{ready}"
-        return f"What its loader's time goes into is unknown: {seen}."
+        ready = f"; {percent_text(cpu_wait_pct)} waiting for a CPU" if cpu_wait_pct >= 10 else ""
+        return f"Loader: {most or 'no sample shows the preparation of a batch'}{at}{ready}."
     library = f" by {cost.library}" if cost.library else ""
     reads = ""
     if cost.cause == "disk" and cost.read_bytes_per_s is not None:
-        reads = f"; {rate(cost.read_bytes_per_s)} come from storage"
-    return f"Preparing batches is {share} {_IS[cost.cause]}{library} ({who}{at}){reads}."
+        reads = f"; {rate(cost.read_bytes_per_s)} from storage"
+    return f"Loader: {share} {_IS[cost.cause]}{library} ({who}{at}){reads}."
 
 
 def advice_of(cost: LoadingCost) -> str:
@@ -93,10 +89,10 @@ def advice_of(cost: LoadingCost) -> str:
     if cost.workers_needed is not None:
         parts.append(_workers(cost))
     if cost.wait_pct is not None:
-        most = f"{percent(cost.wait_pct)} of each step"
+        most = f"{percent_text(cost.wait_pct)} of the step"
         if cost.save_seconds is not None:
-            most = f"{duration(cost.save_seconds)} ({percent(cost.wait_pct)}) of each step"
-        parts.append(f"that saves at most {most}" if parts else f"at most {most} can be saved")
+            most = f"{duration(cost.save_seconds)} ({percent_text(cost.wait_pct)}) of the step"
+        parts.append(f"up to {most} could be saved")
     return "; ".join(parts)
 
 
@@ -111,17 +107,17 @@ def _work_name(name: str, cost: LoadingCost) -> str:
 
 def _code(cost: LoadingCost) -> str:
     """Whose code it is that no table knows."""
-    return f"code of {cost.library}" if cost.library else "the script's own code"
+    return f"code of {cost.library}" if cost.library else "code of the script"
 
 
 def _workers(cost: LoadingCost) -> str:
     needed, cores = cost.workers_needed or 0, cost.cores
     if cost.cause in ("disk", "network"):
-        return f"at least {needed} workers would keep up, if it serves as many at once"
+        return f"use at least {needed} workers, if the storage serves as many at once"
     if cores is not None and needed > cores:
-        return f"at least {needed} workers would keep up, but there are {cores:g} CPUs: the work must become less"
-    return f"at least {needed} workers would keep up (there are {cost.workers})"
+        return f"at least {needed} workers are needed, but the job has {cores:g} CPUs: reduce the work per batch"
+    return f"use at least {needed} workers (now {cost.workers})"
 
 
 def _cores(cost: LoadingCost) -> str:
-    return "" if cost.cores is None else f", of {cost.cores:g} that the training may use"
+    return "" if cost.cores is None else f" (the job has {cost.cores:g} CPUs)"

@@ -28,7 +28,9 @@ def memory_files(paths: Sequence[Path]) -> list[Path] | None:
         files += found
         others += [] if found else [path]
     if files and others:
-        raise UnusableInput(f"{others[0]} is no memory snapshot, and {files[0]} is one: read each kind on its own")
+        raise UnusableInput(
+            f"{others[0]} is not a memory snapshot, but {files[0]} is one: read each kind separately"
+        )
     return files or None
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from llmtop.format import counted, percent, size
+from llmtop.format import counted, percent_text, size
 from llmtop.memory.model import Held, Holder, MemoryDevice, MemoryFinding, MemoryReport
 
 WORTH_PCT = 10.0
@@ -30,7 +30,8 @@ def memory_summary(report: MemoryReport) -> str:
         return "No device memory is reserved."
     where = f"GPU {device.device}" if len({one.device for one in report.devices}) > 1 else "The process"
     text = (
-        f"{where} holds {size(device.allocated_bytes)} in tensors and has {size(device.reserved_bytes)} reserved"
+        f"{where} holds {size(device.requested_bytes)} in tensors, as requested ({size(device.allocated_bytes)} "
+        f"rounded by the allocator), and has {size(device.reserved_bytes)} reserved"
     )
     if device.peak is not None:
         during = f" in {device.peak.phase}" if device.peak.phase else ""
@@ -139,8 +140,8 @@ def _fragmented(device: MemoryDevice) -> list[MemoryFinding]:
         MemoryFinding(
             id="fragmentation",
             severity="warning",
-            summary=f"{size(beyond)} ({percent(share)} of what is reserved) are in no tensor even at the peak of "
-            f"this window, in pieces beside used ones; the largest free piece is "
+            summary=f"{size(beyond)} ({percent_text(share)} of what is reserved) are in no tensor even at the "
+            "peak of this window, in pieces beside used ones; the largest free piece is "
             f"{size(device.fragmentation.largest_free_bytes)}.",
             evidence={
                 "reserved_peak_bytes": device.peak.reserved_bytes,
@@ -157,19 +158,14 @@ def _fragmented(device: MemoryDevice) -> list[MemoryFinding]:
 
 def _advice(device: MemoryDevice, report: MemoryReport) -> list[MemoryFinding]:
     holds = {held.name: _at_peak(held) for held in device.holders}
-    activations, short = holds.get("activations", 0), holds.get("temporaries", 0)
+    activations = holds.get("activations", 0)
+    batch = activations if device.batch_peak_bytes is None else device.batch_peak_bytes
     state, optimizer = sum(holds.get(name, 0) for name in _STATE), holds.get("optimizer", 0)
+    parameters = holds.get("parameters", 0)
     loss = min(device.loss_peak_bytes or 0, activations + holds.get("other", 0))
     ranks = report.environment.ranks if report.environment is not None else None
     gpus = ranks if ranks is not None and ranks > 1 else _GPUS
     return [
-        _saves(
-            "checkpointing",
-            activations,
-            f"Activations hold {size(activations)}: checkpointing the layers keeps only their inputs.",
-            "torch.utils.checkpoint on each layer (model.gradient_checkpointing_enable() in transformers); the "
-            "backward pass computes a layer again, a third more compute at most",
-        ),
         _saves(
             "sharding",
             state - state // gpus,
@@ -191,11 +187,52 @@ def _advice(device: MemoryDevice, report: MemoryReport) -> list[MemoryFinding]:
             "whole.",
             "a fused linear and cross entropy (Liger Kernel's, or chunk the logits by tokens)",
         ),
+        *_of_batch(device, activations, batch),
+        _saves(
+            "fused_attention",
+            device.attention_peak_bytes or 0,
+            f"The scores of attention hold {size(device.attention_peak_bytes or 0)} at the peak: fused attention "
+            "never writes them to memory.",
+            "torch.nn.functional.scaled_dot_product_attention or FlashAttention in place of softmax and two "
+            "products (transformers: attn_implementation='sdpa' or 'flash_attention_2')",
+        ),
+        _saves(
+            "narrower_weights",
+            parameters // 2 if 2 * parameters > _most(device) else 0,
+            f"Parameters hold {size(parameters)}, most of the memory: bf16 takes half of what fp32 does.",
+            "load them in bf16 if they are in fp32 (model.to(torch.bfloat16), torch_dtype=torch.bfloat16); for "
+            "inference alone 8-bit or 4-bit weights take less again",
+        ),
+    ]
+
+
+def _of_batch(device: MemoryDevice, activations: int, batch: int) -> list[MemoryFinding]:
+    """What keeps less for each sample: of a training checkpoints and micro-batches, else no gradients at all."""
+    # An error ends a training before its first backward pass as well.
+    if device.events and not device.backward_seen and not device.out_of_memory:
+        return [
+            _saves(
+                "no_grad",
+                activations,
+                f"Activations hold {size(activations)} and no backward pass is in the history: without gradients "
+                "they are freed layer by layer.",
+                "for inference run the model under torch.inference_mode() or torch.no_grad(); for a training "
+                "record the history until a whole step has ended",
+            )
+        ]
+    return [
+        _saves(
+            "checkpointing",
+            activations,
+            f"Activations hold {size(activations)}: checkpointing the layers keeps only their inputs.",
+            "torch.utils.checkpoint on each layer (model.gradient_checkpointing_enable() in transformers); the "
+            "backward pass computes a layer again, a third more compute at most",
+        ),
         _saves(
             "micro_batch",
-            (activations + short) // 2,
-            f"A micro-batch of half the size needs about {size((activations + short) // 2)} less; accumulate "
-            "gradients over two.",
+            batch // 2,
+            f"A micro-batch of half the size needs about {size(batch // 2)} less: half of the {size(batch)} that "
+            "grow with the batch; accumulate gradients over two.",
             "halve the batch and step the optimizer every second one, with the loss divided by two",
         ),
     ]

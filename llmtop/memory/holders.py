@@ -1,18 +1,22 @@
 """Whose memory an allocation is: by the frames that made it, the phase it was made in, and how long it lived.
 
-Three facts of PyTorch decide most of it. The optimizer makes its state in `_init_group`. Modules are called
-through `_call_impl`. The backward pass of CUDA tensors runs in a thread of autograd's own, where there is no
-Python: what is allocated there has no Python frame at all, although a history is being recorded.
+Four facts decide most of it. What an optimizer's step allocates and keeps beyond that step is its state, whichever
+optimizer it is. Modules are called through `_call_impl`. The backward pass of CUDA tensors runs in a thread of
+autograd's own, where there is no Python: what is allocated there has no Python frame at all, although a history is
+being recorded. What AccumulateGrad allocates is a gradient.
 """
 
 from __future__ import annotations
 
+import re
 from typing import Final, Literal, TypeAlias
 
+from llmtop.memory.frames import AUTOGRAD, GRADIENT, Stack, StackLine
 from llmtop.memory.model import Holder
-from llmtop.memory.snapshot import Stack, StackLine
 
-Maker: TypeAlias = Literal["parameters", "optimizer", "optimizer step", "backward", "forward", "communication"]
+Maker: TypeAlias = Literal[
+    "parameters", "optimizer", "optimizer step", "gradient", "backward", "forward", "communication"
+]
 """What part of PyTorch made an allocation."""
 
 _OPTIMIZERS: Final = (
@@ -38,6 +42,10 @@ _LIBRARIES: Final = (
 )
 
 
+_WINDOWS_LIBRARY: Final = re.compile(r"^[A-Za-z]:/.*/Lib/")
+"""Python's own library on Windows; its packages are in site-packages as elsewhere."""
+
+
 def maker_of(stack: Stack) -> Maker | None:
     """What made it, by the innermost frame that tells; None where no frame does."""
     return next((maker for frame in stack if (maker := _maker(frame)) is not None), None)
@@ -45,6 +53,8 @@ def maker_of(stack: Stack) -> Maker | None:
 
 def _maker(frame: StackLine) -> Maker | None:
     file, function = frame.file, frame.function
+    if not file:
+        return "gradient" if frame == GRADIENT else "backward" if frame == AUTOGRAD else None
     if any(part in file for part in _OPTIMIZERS):
         return "optimizer" if function in _STATE_MAKERS else "optimizer step"
     if _makes_parameters(file, function):
@@ -70,6 +80,17 @@ def clears_gradients(stack: Stack) -> bool:
     return any(frame.function == "zero_grad" for frame in stack)
 
 
+_ATTENTION: Final = ("softmax", "_softmax", "scaled_dot_product_attention")
+
+
+def is_of_attention(stack: Stack) -> bool:
+    """Whether the softmax of attention that is not fused made it: scores for each pair of positions."""
+    return not is_of_loss(stack) and any(
+        frame.function in _ATTENTION and not frame.file.endswith("/torch/nn/modules/activation.py")
+        for frame in stack
+    )
+
+
 _LOSSES: Final = ("cross_entropy", "log_softmax", "nll_loss")
 
 
@@ -82,8 +103,13 @@ def innermost_line(stack: Stack) -> str:
     """The innermost line of the script's own code; of a library where there is none, "" without a stack."""
     if not stack:
         return ""
-    own = next((frame for frame in stack if not any(part in frame.file for part in _LIBRARIES)), None)
-    return frame_text(own or next((frame for frame in stack if "/torch/" not in frame.file), stack[0]))
+    python = [frame for frame in stack if frame.file] or list(stack)
+    own = next((frame for frame in python if frame.file and not _is_library(frame.file)), None)
+    return frame_text(own or next((frame for frame in python if "/torch/" not in frame.file), python[0]))
+
+
+def _is_library(file: str) -> bool:
+    return any(part in file for part in _LIBRARIES) or bool(_WINDOWS_LIBRARY.match(file))
 
 
 def innermost_module(stack: Stack) -> str:
@@ -99,7 +125,22 @@ def innermost_module(stack: Stack) -> str:
 
 def frame_text(frame: StackLine) -> str:
     """Return a frame as text: "train.py:42 step"."""
+    if not frame.file:
+        return frame.function
     return f"{frame.file.rpartition('/')[2]}:{frame.line} {frame.function}"
+
+
+_CERTAIN: Final[dict[Maker | None, Holder]] = {
+    "parameters": "parameters",
+    "optimizer": "optimizer",
+    "gradient": "gradients",
+    "communication": "communication",
+}
+
+
+def is_of_optimizer(maker: Maker | None, role: str) -> bool:
+    """Whether an optimizer's step allocated something, by its frames or by the phase."""
+    return maker == "optimizer step" or (maker is None and role == "optimizer")
 
 
 def holder_of(maker: Maker | None, role: str, *, stackless: bool, kept: bool | None) -> Holder:
@@ -109,13 +150,13 @@ def holder_of(maker: Maker | None, role: str, *, stackless: bool, kept: bool | N
         maker: by its frames.
         role: what the phase does in which it was made (`llmtop.naming.phase_names`); "other" where none is known.
         stackless: whether it has no Python frame, as all of autograd's own thread.
-        kept: whether it outlived the backward pass that made it; None while that has not ended. Then it is told as
-            temporary, gradients among it.
+        kept: whether it outlived the backward pass or the optimizer's step that made it; None while that has not
+            ended. Such a block counts as temporary, also if it is a gradient.
     """
-    if maker in ("parameters", "optimizer", "communication"):
-        return maker
-    if maker == "optimizer step" or (maker is None and role == "optimizer"):
-        return "temporaries"
+    if maker in _CERTAIN:
+        return _CERTAIN[maker]
+    if is_of_optimizer(maker, role):
+        return "optimizer" if kept else "temporaries"
     if maker == "forward":
         return "activations"
     if maker == "backward" or role == "backward" or (stackless and role == "other"):

@@ -10,6 +10,7 @@ from typing import NamedTuple, cast
 import numpy as np
 
 from llmtop.format import size
+from llmtop.memory.frames import Stack
 from llmtop.memory.history import (
     NOT_FREED,
     AllocationLifetimes,
@@ -25,11 +26,13 @@ from llmtop.memory.holders import (
     holder_of,
     innermost_line,
     innermost_module,
+    is_of_attention,
     is_of_loss,
+    is_of_optimizer,
     maker_of,
 )
 from llmtop.memory.model import HOLDERS, Held, Holder
-from llmtop.memory.snapshot import ACTIVE, DeviceMemory, MemorySnapshot, Stack
+from llmtop.memory.snapshot import ACTIVE, DeviceMemory, MemorySnapshot
 
 _FRAMES = 24
 """Of a stack, in a report."""
@@ -107,6 +110,19 @@ class LiveBlocks:
         self._optimizer_rows = [
             row for row in self.lives.made if (stacks.maker(self._stack[row]) or "").startswith("optimizer")
         ]
+        steps = set(self._optimizer_rows)
+        self._other_rows = [row for row in self.lives.made if row not in steps]
+        backward = [
+            row
+            for row in self.lives.made
+            if not self._stack[row] or stacks.maker(self._stack[row]) in ("gradient", "backward")
+        ]
+        self._first_backward = next(iter(backward), None)
+        self._gradient_sizes = {self._bytes[row] for row in backward}
+        self.has_backward = bool(self._gradient_sizes) or any(
+            phases.role(number) == "backward" for number in range(len(phases.phases))
+        )
+        """Whether a backward pass is in the history."""
         self.pieces = [*self._from_blocks(), *self._freed_since()]
 
     def time_us(self, row: int) -> int:
@@ -152,9 +168,52 @@ class LiveBlocks:
 
     def _of_window(self, stack: int, row: int) -> Holder:
         number = self.phases.at(self._times[row])
-        return holder_of(
-            self.stacks.maker(stack), self.phases.role(number), stackless=not stack, kept=self._kept(row, number)
+        maker, role = self.stacks.maker(stack), self.phases.role(number)
+        if is_of_optimizer(maker, role):
+            return holder_of(maker, role, stackless=not stack, kept=self._outlives_step(row, number))
+        if maker is None and stack and role == "other" and self._is_state_by_size(row):
+            return "optimizer"
+        return holder_of(maker, role, stackless=not stack, kept=self._kept(row, number))
+
+    def _outlives_step(self, row: int, number: int) -> bool:
+        """Whether what the optimizer's step allocated is there when the next pass begins, or at the end."""
+        freed = self.lives.freed.get(row, NOT_FREED)
+        if freed == NOT_FREED:
+            return True
+        phase = self.phases.named(number)
+        if phase is not None and self.phases.role(number) == "optimizer":
+            return self.time_us(freed) > phase.end_us
+        place = bisect.bisect_right(self._other_rows, row)
+        return place < len(self._other_rows) and freed > self._other_rows[place]
+
+    def _is_state_by_size(self, row: int) -> bool:
+        """Whether a script's own code keeps something of a gradient's size until the end, once there are
+        gradients: the state of an optimizer that is no class of torch.optim."""
+        if row in self.lives.freed or self._bytes[row] not in self._gradient_sizes:
+            return False
+        return self._first_backward is not None and row > self._first_backward
+
+    def batch_bytes(self) -> int:
+        """What the pieces take at the peak that grows with the batch: activations, and what forward and backward
+        need for a moment but for pieces of a gradient's size."""
+        weights = {piece.bytes for piece in self.pieces if piece.holder in ("gradients", "parameters")}
+        return sum(
+            piece.bytes for piece in self.pieces if piece.at_peak and self._grows_with_batch(piece, weights)
         )
+
+    def _grows_with_batch(self, piece: Piece, weights: set[int]) -> bool:
+        if piece.holder == "activations":
+            return True
+        if piece.holder != "temporaries" or piece.row < 0:
+            return False
+        role = self.phases.role(self.phases.at(self._times[piece.row]))
+        return not is_of_optimizer(self.stacks.maker(piece.stack), role) and piece.bytes not in weights
+
+    def attention_bytes(self) -> int:
+        """What the pieces take at the peak that a softmax of attention made."""
+        stacks = self.stacks.stacks
+        scores = {number for number in {piece.stack for piece in self.pieces} if is_of_attention(stacks[number])}
+        return sum(piece.bytes for piece in self.pieces if piece.at_peak and piece.stack in scores)
 
     def _kept(self, row: int, number: int) -> bool | None:
         """Whether an allocation outlived the phase it was made in; without phases, until the optimizer's step."""

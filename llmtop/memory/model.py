@@ -135,6 +135,12 @@ class MemoryDevice(msgspec.Struct, frozen=True, kw_only=True):
     peak: MemoryPeak | None = None
     loss_peak_bytes: int | None = None
     """What at the peak was allocated within a cross entropy or a softmax over classes: mostly a vocabulary."""
+    batch_peak_bytes: int | None = None
+    """What at the peak grows with the batch: activations, and temporaries that are no copy of weights."""
+    attention_peak_bytes: int | None = None
+    """What at the peak the softmax of attention that is not fused allocated."""
+    backward_seen: bool = False
+    """Whether a backward pass is in the history."""
     phases: tuple[PhasePeak, ...] = ()
     timeline: MemoryTimeline | None = None
     growing: tuple[LeakingLine, ...] = ()

@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from llmtop.errors import UnusableInput
 from llmtop.format import printable
+from llmtop.memory.frames import Stack, StackLine, normalized_file, stack_of
 from llmtop.memory.pickle_memo import check_memo
 from llmtop.system.inputs import DEFAULT, Limits, open_input
 
@@ -45,24 +46,12 @@ _STATES: Final = {
 }
 _LARGEST: Final = 1 << 42
 """Bytes; no piece of device memory is larger, and sums of what is not stay below 2**63."""
-_DEEPEST: Final = 512
-"""Frames of a stack that are kept, the innermost ones."""
+_DEEPEST: Final = 2048
+"""Frames of a stack that are read, the innermost ones: of C++ there are several for one of Python."""
 _NAMES: Final = 400
 """Characters of a file's or function's name."""
 LLMTOP_PREFIX: Final = "llmtop"
 """The key under which llmtop's own capture adds what it knows: when steps began, and whose some tensors are."""
-
-
-class StackLine(NamedTuple):
-    """One line of a Python stack."""
-
-    file: str
-    line: int
-    function: str
-
-
-Stack = tuple[StackLine, ...]
-"""The innermost frame first, as torch has them; empty where none was recorded."""
 
 
 class AllocatorPhase(NamedTuple):
@@ -331,7 +320,7 @@ class _Reader:
             same = tuple(map(id, kept))
             known = self._by_frames.get(same)
             if known is None:
-                stack = tuple(self._frame(frame) for frame in kept)
+                stack = stack_of(map(self._frame, kept))
                 known = self._by_frames[same] = self._stacks.setdefault(stack, len(self._stacks))
             self._by_identity[id(frames)] = known
         return known
@@ -340,7 +329,7 @@ class _Reader:
         known = self._frames.get(id(frame))
         if known is None:
             file, name = _text(frame["filename"]), _text(frame["name"])
-            known = self._frames[id(frame)] = StackLine(file, _whole(frame["line"]), name)
+            known = self._frames[id(frame)] = StackLine(normalized_file(file), _whole(frame["line"]), name)
         return known
 
 

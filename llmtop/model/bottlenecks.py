@@ -43,14 +43,22 @@ BOUND_IDS: Final[tuple[BoundId, ...]] = get_args(BoundId)
 
 @dataclass(frozen=True)
 class Bottleneck:
-    """One bottleneck, in the words that a person reads."""
+    """One bottleneck, in the words that a person reads.
+
+    Its name is the badge: on the screen in capitals, in sentences and docs as `name`.
+    """
 
     badge: str
     """One or two words in capitals, short enough for a card of the screen."""
     title: str
-    """What time goes to, or what holds, in a few words that go on a sentence: "12% to host-device copies"."""
+    """What time goes to, or what holds, in a few words that go on a sentence: "12 % to host-device copies"."""
     sentence: str
     """A whole sentence but for its capital letter and full stop: what happens."""
+
+    @property
+    def name(self) -> str:
+        """The badge as it is written in a sentence: "input-bound"."""
+        return self.badge.lower()
 
     @property
     def heading(self) -> str:
@@ -60,17 +68,21 @@ class Bottleneck:
 
 BOTTLENECKS: Final[Mapping[BottleneckId, Bottleneck]] = {
     "gpu_bound": Bottleneck("GPU-BOUND", "the GPU's own work", "the GPU is the limit"),
-    "launch_bound": Bottleneck("LAUNCH-BOUND", "launching", "the host launches too slowly"),
-    "input_bound": Bottleneck("INPUT-BOUND", "waiting for input", "the GPU waits for input"),
-    "sync_bound": Bottleneck(
-        "SYNC-BOUND", "waiting calls", "the host waits for the GPU within the step, then the GPU for the host"
+    "launch_bound": Bottleneck(
+        "LAUNCH-BOUND", "kernel launches", "the host launches kernels more slowly than the GPU runs them"
     ),
-    "h2d_bound": Bottleneck("H2D-BOUND", "host-device copies", "copies between host and device hold the step up"),
+    "input_bound": Bottleneck("INPUT-BOUND", "waiting for input", "the GPU waits for the next batch"),
+    "sync_bound": Bottleneck(
+        "SYNC-BOUND", "synchronization", "the host waits for the GPU in each step, then the GPU waits for the host"
+    ),
+    "h2d_bound": Bottleneck(
+        "H2D-BOUND", "host-device copies", "the step waits for copies between host and device"
+    ),
     "communication_bound": Bottleneck(
-        "COMM-BOUND", "exposed NCCL", "the step waits for communication between ranks"
+        "COMM-BOUND", "exposed communication", "the step waits for communication between ranks"
     ),
     "kernel_gaps": Bottleneck(
-        "KERNEL GAPS", "gaps between kernels", "the GPU pauses between kernels that were launched in time"
+        "KERNEL GAPS", "gaps between kernels", "the GPU is idle between kernels that were launched in time"
     ),
     "one_off": Bottleneck(
         "ONE-OFF",
@@ -80,35 +92,43 @@ BOTTLENECKS: Final[Mapping[BottleneckId, Bottleneck]] = {
     "idle": Bottleneck(
         "IDLE",
         "causes that the capture does not show",
-        "the GPU is idle for a reason that the capture does not show",
+        "the GPU is idle and the capture does not show why",
     ),
-    "unknown": Bottleneck("UNKNOWN", "unknown causes", "the capture does not show what the GPU waits for"),
+    "unknown": Bottleneck("UNKNOWN", "unknown causes", "the capture does not show what bounds the step"),
     "low_power_full_util": Bottleneck(
-        "BUSY BUT IDLE", "busy on paper only", "the GPU looks busy and does no work"
+        "LOW POWER", "low power at full utilization", "the GPU reports full utilization at low power"
     ),
-    "stalled": Bottleneck("STALLED", "no step any more", "the training finishes no step any more"),
+    "stalled": Bottleneck("STALLED", "no steps", "the training has stopped finishing steps"),
     "hung_collective": Bottleneck(
-        "HUNG", "a collective that hangs", "ranks wait in a collective for one that does not call it"
+        "HUNG", "a hung collective", "ranks wait in a collective that does not complete"
     ),
-    "outside": Bottleneck("OUTSIDE", "what no phase covers", "much of each step is in no phase"),
-    "rare_steps": Bottleneck("LONG STEPS", "long steps now and then", "now and then a step takes much longer"),
-    "memory_bound": Bottleneck(
-        "MEMORY-BOUND", "memory bandwidth", "the bandwidth of the GPU's memory is the limit"
+    "outside": Bottleneck("UNTIMED", "untimed work", "part of each step is untimed: it belongs to no phase"),
+    "rare_steps": Bottleneck("LONG STEPS", "rare long steps", "a few steps take much longer than the others"),
+    "memory_bound": Bottleneck("MEMORY-BOUND", "memory bandwidth", "the bandwidth of the GPU memory is the limit"),
+    "low_activity": Bottleneck(
+        "LOW ACTIVITY", "low GPU activity", "the GPU runs work but most of it stays unused"
     ),
-    "low_activity": Bottleneck("LITTLE WORK", "a GPU that is not filled", "the GPU has work and could do more"),
-    "straggler": Bottleneck("STRAGGLER", "waiting for one rank", "one rank holds the others up"),
-    "throttled": Bottleneck("THROTTLED", "lowered clocks", "heat or the power supply slows the GPU down"),
-    "power_capped": Bottleneck("POWER-CAPPED", "the power limit", "the GPU works at its power limit"),
-    "memory_pressure": Bottleneck("MEMORY FULL", "retried allocations", "device memory runs out"),
-    "memory_growth": Bottleneck("MEMORY GROWS", "growing memory", "memory grows with every step"),
-    "gpu_error": Bottleneck("GPU ERROR", "a fault of the GPU", "the driver reports a fault"),
-    "slower": Bottleneck("SLOWER", "longer steps than before", "steps take longer than they did"),
+    "straggler": Bottleneck("STRAGGLER", "a straggler", "one rank is slower and the other ranks wait for it"),
+    "throttled": Bottleneck("THROTTLED", "reduced clocks", "heat or the power supply reduces the GPU clocks"),
+    "power_capped": Bottleneck("POWER-CAPPED", "the power limit", "the GPU runs at its power limit"),
+    "memory_pressure": Bottleneck("MEMORY FULL", "failed allocations", "the GPU memory is full"),
+    "memory_growth": Bottleneck(
+        "MEMORY GROWTH", "growing memory", "the allocated GPU memory grows with every step"
+    ),
+    "gpu_error": Bottleneck("GPU ERROR", "a GPU error", "the driver reports a GPU error"),
+    "slower": Bottleneck("SLOWER", "slower steps", "steps take longer than before"),
 }
 
 
 def find_bottleneck(bottleneck_id: str) -> Bottleneck | None:
     """The words for an id that comes from outside (a recording, a report); None for one of a newer version."""
     return _BY_TEXT.get(bottleneck_id)
+
+
+def name_of(bottleneck_id: str) -> str:
+    """Return the name for an id as it is written in a sentence; the id itself for one of a newer version."""
+    known = find_bottleneck(bottleneck_id)
+    return known.name if known else bottleneck_id
 
 
 _BY_TEXT: Final[Mapping[str, Bottleneck]] = {str(name): known for name, known in BOTTLENECKS.items()}

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from typing import Final, Literal, NamedTuple
 
-from llmtop.format import percent
+from llmtop.format import DASH, percent, percent_text
 from llmtop.model.snapshot import Rank
 
 AGREE_POINTS: Final = 2.0
@@ -107,9 +107,23 @@ def idle_pct(rank: Rank) -> float | None:
 def idle_text(rank: Rank) -> str:
     """Return the idle share of the rank's GPU as text.
 
-    "14%"; "≥ 12%" where it is a bound; a dash where unknown.
+    "14 %"; "≥ 12 %" where it is a bound; a dash where unknown.
     """
-    return ("≥ " if rank.gpu_busy_bound else "") + percent(idle_pct(rank))
+    return _bound_sign(rank) + percent_text(idle_pct(rank))
+
+
+def idle_cell(rank: Rank) -> str:
+    """Return the same for a table cell: "14%", "≥ 12%"; a dash for a bound of 0, which says nothing."""
+    idle = idle_pct(rank)
+    return (
+        DASH
+        if rank.gpu_busy_bound and idle is not None and round(idle) <= 0
+        else _bound_sign(rank) + percent(idle)
+    )
+
+
+def _bound_sign(rank: Rank) -> str:
+    return "≥ " if rank.gpu_busy_bound else ""
 
 
 def has_phase_bounds(rank: Rank) -> bool:

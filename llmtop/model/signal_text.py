@@ -30,6 +30,8 @@ def value_text(unit: Unit, value: float | None) -> str:
 
 def axis_text(unit: Unit, value: float) -> str:
     """Return a value on an axis, short: a rate has no "/s" there."""
-    if unit in ("B", "B/s"):
+    if unit == "B/s":
+        return fmt.rate(value).removesuffix("/s")
+    if unit == "B":
         return fmt.size(value)
     return f"{value:.0f}{unit}" if unit == "%" else f"{value:.0f} {unit}".rstrip()

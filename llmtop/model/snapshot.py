@@ -272,6 +272,12 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     part_before_seconds: float | None = None
     part_after_seconds: float | None = None
     """Medians a step of that part."""
+    tokens_before: float | None = None
+    tokens_after: float | None = None
+    """Mean tokens per step before and since; None where the training does not count them."""
+    samples_before: float | None = None
+    samples_after: float | None = None
+    """Mean samples per step before and since; None where unknown."""
 
 
 class RareSteps(msgspec.Struct, frozen=True, kw_only=True):
@@ -356,6 +362,7 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
     local_rank: int | None = None
     world_size: int | None = None
     gpu_uuid: str | None = None
+    """Of its GPU, as the process reports it, else the only one on which the driver lists it as computing."""
     command: str | None = None
     kind: StepKind = "step"
     inference: bool = False

@@ -17,6 +17,7 @@ CHROME_TRACE_OF_XLA = ".trace.json.gz"
 XSPACE = ".xplane.pb"
 
 PROMETHEUS_RULES = "prometheus-rules.yml"
+PROMETHEUS_RULES_TEMPLATE = "prometheus-rules.template.yml"
 """In llmtop/data: the recording and alerting rules that ship."""
 
 NCU_REPORT = ".ncu-rep"

@@ -1,4 +1,4 @@
-"""Classes of GPU kernels by name: the only patterns on kernel names in llmtop.
+"""Classes of GPU kernels by name: with `communication`, the only patterns on kernel names in llmtop.
 
 tests/data/kernel_classes.tsv holds the names that these were tried on, each with a class given by hand: what takes
 more than 1 % of the device time in captures of NVIDIA and AMD GPUs, trainings and inference servers.
@@ -9,6 +9,9 @@ from __future__ import annotations
 import functools
 import re
 from typing import Final, Literal
+
+from llmtop.naming.communication import HEAD, communication_library
+from llmtop.naming.mangled import mangled_words
 
 KernelKind = Literal[
     "GEMM",
@@ -25,20 +28,6 @@ KernelKind = Literal[
 """Classes of kernels as reports name them. "NCCL" is any collective: RCCL's, PyTorch's symmetric memory, custom
 all-reduces. "elementwise" includes copies, gathers and changes of layout; "reduction" sorts, scans and pooling."""
 
-_HEAD: Final = 600
-"""Characters that are matched: parameters repeat the types of the template, over thousands of characters."""
-
-_COLLECTIVE: Final = re.compile(
-    # NCCL and RCCL name their device functions ncclKernel_…, ncclDevKernel_…, ncclSymkDevKernel_…, rccl….
-    r"(?:^|\bvoid |[\s:])(?:nccl|rccl|msccl)\w*kernel|\brccl"
-    # PyTorch's symmetric memory (one_shot_, two_shot_, multimem_), vLLM's and TensorRT-LLM's own, DeepEP.
-    r"|(?:one|two)_?shot_?all_?reduce|multimem_(?:all|one|two|reduce|broadcast)|cross_device_reduce"
-    r"|all_?reduce(?!_?op)|all_?gather_?kernel|reduce_?scatter_?kernel|all_?to_?all|nvshmemx?_\w*(?:barrier|put|get)"
-    r"|deep_ep::"
-    # XLA's operations, where they stand for what ran (on the CPU and on TPUs).
-    r"|^(?:all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute)\b",
-    re.I,
-)
 _TRITON: Final = re.compile(r"^triton_(poi|red|per|tem|for|mm|bmm|convolution\w*|flex_attention)(?:_|$)")
 """Inductor's: pointwise, reduction, persistent reduction, template, foreach; then the operators that it fused."""
 
@@ -96,20 +85,10 @@ _KINDS: Final[tuple[tuple[KernelKind, re.Pattern[str]], ...]] = (
     ),
 )  # fmt: skip
 
-_COLLECTIVE_KINDS: Final = tuple(
-    (name, re.compile(pattern, re.I))
-    for name, pattern in (
-        ("AllReduce", r"all[_-]?reduce|cross_device_reduce"),
-        ("AllGather", r"all[_-]?gather"),
-        ("ReduceScatter", r"reduce[_-]?scatter"),
-        ("AllToAll", r"all[_-]?to[_-]?all"),
-        ("Broadcast", r"broadcast"),
-        ("SendRecv", r"send_?recv|^collective-permute"),
-        ("Reduce", r"reduce"),
-        ("Gather", r"gather"),
-        ("Scatter", r"scatter"),
-    )
+_ONCE_A_STEP: Final = re.compile(
+    r"nll_?loss|cross_?entropy|ArgMaxOps|\bargmax|sampleMultinomialOnce|TopPSampling|TopKTopPSampling", re.I
 )
+"""A loss, and the choice of a token: torch's argmax, which its multinomial of one sample uses; servers' own."""
 
 _MATRIX_TYPES: Final = tuple(
     (name, re.compile(pattern))
@@ -150,9 +129,36 @@ _CARRIERS: Final = re.compile(
 """Wrappers around the functor that names the computation."""
 
 
+_LIBRARY: Final = re.compile(
+    r"\bat::|\bc10::|N2at6native|cudnn|cublas|cutlass|nvjet|Cijk_|xmma|triton_|_?sgemm_|gemmk?\d|gemv|gemmSN|splitK|nccl|rccl"
+    r"|flash|fmha|fbgemm|cub::|thrust::|cask|wgrad|dgrad|_s\d+gemm|^(?:ampere|volta|turing|maxwell|sm\d\d|hopper)_"
+    r"|deep_gemm|vllm|sgl|fusion|aiter|ck::|miopen|rocblas|hipblaslt|Tensile|multi_tensor|elementwise_kernel"
+)
+
+
+def is_from_a_library(name: str) -> bool:
+    """Return True if a kernel is one of PyTorch's, of a vendor's library or of a compiler for models."""
+    return bool(_LIBRARY.search(name[:HEAD]))
+
+
+_SOFTMAX: Final = re.compile(r"softmax", re.I)
+_LOG_SOFTMAX: Final = re.compile(r"log_?softmax|nll|cross_?entropy|topk|moe|gating", re.I)
+
+
+def is_softmax(name: str) -> bool:
+    """Return True for a kernel that computes a softmax alone: neither one of a loss nor one within attention."""
+    head = name[:HEAD]
+    return bool(_SOFTMAX.search(head)) and not _LOG_SOFTMAX.search(head) and kind_of(head) == "reduction"
+
+
+def is_carrier(word: str) -> bool:
+    """Return True for a wrapper around the functor that names the computation."""
+    return bool(_CARRIERS.search(word))
+
+
 def is_collective(name: str) -> bool:
     """Return True if a kernel moves data between ranks: an all-reduce and similar, of any library."""
-    return bool(_COLLECTIVE.search(name[:_HEAD]))
+    return communication_library(name) is not None
 
 
 @functools.lru_cache(maxsize=4096)
@@ -165,7 +171,9 @@ def kind_of(name: str) -> KernelKind:
     Returns:
         "other" where the name is unknown.
     """
-    head = name[:_HEAD]
+    head = name[:HEAD]
+    if name.startswith("_Z"):
+        head = "::".join(mangled_words(name)) or head
     if is_collective(head):
         return "NCCL"
     triton = _TRITON.match(head)
@@ -187,9 +195,14 @@ def _kind_of_inductor_kernel(how: str, name: str) -> KernelKind:
     return "convolution" if "convolution" in name else "GEMM"
 
 
-def collective_of(name: str) -> str:
-    """The collective a kernel carries out: AllReduce for ncclDevKernel_AllReduce_Sum_f32_RING_LL, or "other"."""
-    return next((kind for kind, pattern in _COLLECTIVE_KINDS if pattern.search(name)), "other")
+def is_step_work(name: str) -> bool:
+    """Return True if a kernel is of what a step has and no layer: loss, optimizer, embedding, chosen token."""
+    return kind_of(name) in ("optimizer", "embedding") or bool(_ONCE_A_STEP.search(name[:HEAD]))
+
+
+def computes_products(name: str) -> bool:
+    """Return True if a kernel is a matrix product, a convolution or attention: what a model consists of."""
+    return kind_of(name) in ("GEMM", "convolution", "attention")
 
 
 @functools.lru_cache(maxsize=4096)
@@ -202,7 +215,7 @@ def matrix_type(name: str) -> str | None:
     Returns:
         fp8, tf32, bf16, fp16 or fp32; None where the name does not say it.
     """
-    head = name[:_HEAD]
+    head = name[:HEAD]
     return next((kind for kind, pattern in _MATRIX_TYPES if pattern.search(head)), None)
 
 
@@ -216,7 +229,7 @@ def functor_of(name: str) -> str | None:
     Returns:
         The functor with the type that it works on, "CUDAFunctor_add<float>"; None for other kernels.
     """
-    head = name[: 3 * _HEAD]
+    head = name[: 3 * HEAD]
     template = _FUNCTOR_TEMPLATES.match(head)
     if template is None:
         return None

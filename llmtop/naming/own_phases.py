@@ -6,3 +6,9 @@ DATALOAD = "dataload"
 """The script waits for a batch."""
 OUTSIDE = "outside"
 """What no phase of a step covers."""
+_UNTIMED = "untimed"
+
+
+def phase_label(name: str) -> str:
+    """Return a phase's name for a person; `OUTSIDE`, which snapshots and reports hold, reads "untimed"."""
+    return _UNTIMED if name == OUTSIDE else name

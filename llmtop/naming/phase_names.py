@@ -104,17 +104,28 @@ _ROLES: Final[tuple[tuple[Role, re.Pattern[str]], ...]] = (
         ),
     ),
 )
-_NO_INPUT: Final = _words_like(
-    """data parallel | distributed data | data type | data ptr | data structure | (?:up|down) ?load | metadata |
-    (?:input|data)(?= (?:proj|projection|norm|embeddings?|layer|grads?|gradients?))"""
+_INPUT_WORDS: Final = frozenset(
+    # What is done with input, what it is, what it is for and where it comes from.
+    """
+    fetch fetching prefetch prefetcher prefetching load loading loader loaders read reading reader get next wait
+    waiting make prepare prep sample pull collate dequeue enqueue tokenize tokenise tokenizer augment preprocess
+    iterate iterator data dataset datasets batch batches input inputs samples microbatch minibatch micro mini queue
+    pipeline time phase stage for the a an of from to in on new my train training val valid validation eval test
+    step iter epoch host cpu worker workers async thread pool disk file files image images text texts token tokens
+    video audio frame frames example examples sequence sequences
+    """.split()  # noqa: SIM905  # a line of words each
 )
-"""Words with data or input that mean no wait for either."""
+"""A name means input if each of its words does: prefetch_weights, bindInputs and data_parallel do not."""
 _LOADS_ELSE: Final = _words_like("(?:load|save) (?:state|checkpoint|ckpt|model|weights)")
 _FRAMEWORKS_INPUT: Final = re.compile(r"^enumerate\(DataLoader\)|dataloader_next|_next_batch|DataLoaderIter", re.I)
 """PyTorch's and Lightning's own ranges around the wait for a batch."""
 _COUNTS_STEPS: Final = re.compile(r"^(?!.*\b(?:optim\w*|opt|micro|sub)\b).*\b(?:step|iter|iteration|batch)$")
 _MAY_COUNT: Final = re.compile(r"(?:step|iter|iteration|batch)\W*$", re.I)
 _WARM_UP: Final = _words_like("warm ?up | warm")
+_MODEL_PART: Final = _words_like(
+    """layers? | blocks? | attention | attn | mlp | ffn | norm | conv | linear | proj | projection | embeddings? |
+    encoder | decoder | experts? | moe | heads? | compiled fx graph"""
+)
 _OPTIMIZER_STEP: Final = re.compile(r"^(optimizer\.step#.*|optim(izer)?([ _.-]?step)?|opt[ _.-]?step)$", re.I)
 _LONGEST_NAME: Final = 200
 """Characters of a name that are matched."""
@@ -123,8 +134,19 @@ _LONGEST_NUMBER: Final = 40
 _COUNTED: Final = re.compile(r"[ _#:=(\[-]*\d+[)\]]?$")
 
 
+_COMPILED: Final = (
+    # torch.compile names each graph by a hash of its code, and each region by numbers of a frame and of its
+    # compilation: both differ from run to run.
+    (re.compile(r"^## Call CompiledFxGraph \w* ?##$"), "compiled graph"),
+    (re.compile(r"^Torch-Compiled Region: \d+/\d+(?:_\d+)?$"), "compiled region"),
+)
+
+
 def without_number(name: str) -> str:
-    """A name without the count at its end: ProfilerStep#7 is ProfilerStep."""
+    """A name without the count at its end, ProfilerStep#7 is ProfilerStep; of what torch.compile made, without the
+    hash or the numbers."""
+    if name.startswith(("## Call", "Torch-Compiled")):
+        return next((short for pattern, short in _COMPILED if pattern.match(name)), name)
     # Only the end is searched: in a name of thousands of digits the pattern would start at each of them.
     head, end = name[:-_LONGEST_NUMBER], name[-_LONGEST_NUMBER:]
     return head + _COUNTED.sub("", end) or name
@@ -146,8 +168,8 @@ def _role_of(name: str) -> Role:
         return "input"
     words = _words(name)
     found = _role_of_words(words)
-    if found == "input" and _NO_INPUT.search(words):
-        return _role_of_words(_NO_INPUT.sub(" ", words))
+    if found == "input" and not all(word in _INPUT_WORDS or word.isdigit() for word in words.split()):
+        found = next((role for role, pattern in _ROLES if role != "input" and pattern.search(words)), "other")
     return "other" if found in ("input", "compute") and _LOADS_ELSE.search(words) else found
 
 
@@ -169,6 +191,16 @@ def is_numbered_step(name: str) -> bool:
 def is_optimizer_step(name: str) -> bool:
     """Whether a range of this name is the optimizer's step as a whole, whose end is the end of a step."""
     return bool(_OPTIMIZER_STEP.match(name))
+
+
+def is_model_part(name: str) -> bool:
+    """Whether a range of this name is around a part of a model, as a layer or its attention."""
+    return bool(_MODEL_PART.search(_words(name[:_LONGEST_NAME])))
+
+
+def is_warm_up(name: str) -> bool:
+    """Whether a range of this name is around a warm-up, whose steps do not count."""
+    return bool(_WARM_UP.search(_words(name[:_LONGEST_NAME])))
 
 
 def computes(role: Role) -> bool:

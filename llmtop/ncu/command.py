@@ -38,13 +38,16 @@ class LaunchFilter:
     """Launches to profile, one after the other."""
     functor: str = ""
     """The word of the template's arguments that is searched too; empty: the function's name is enough."""
+    pattern: str = ""
+    """A regular expression over the template's arguments in place of that word; empty: the word is enough."""
 
     @property
     def options(self) -> list[str]:
         """As ncu's options."""
         function = re.escape(self.function)
         # Whether an expression must fit a whole name or a part of it: this one is for both.
-        pattern = rf"^.*\b{function}<.*\b{re.escape(self.functor)}\b.*$" if self.functor else f"^{function}$"
+        inside = self.pattern or rf"{re.escape(self.functor)}\b"
+        pattern = rf"^.*\b{function}<.*\b{inside}.*$" if self.functor else f"^{function}$"
         base = "demangled" if self.functor else "function"
         found = ["--kernel-name-base", base, "--kernel-name", f"regex:{pattern}"]
         if self.skip is not None:
@@ -67,6 +70,9 @@ def launches_of(row: KernelTime, kernels: Sequence[KernelTime] = ()) -> LaunchFi
         kernels: all of the report; needed for a report of a version without the order of launches.
     """
     order, own = row.launches, launches_a_step(row)
+    if row.pattern:  # others share the function's name, and the pattern fits none of them
+        skip, count = (WARM_UP_STEPS * round(own), 1) if own else (None, _WITHOUT_STEPS)
+        return LaunchFilter(row.short_name, skip, count, row.functor, row.pattern)
     if order is not None and (order.in_a_row <= _MOST or not row.functor):
         return LaunchFilter(row.short_name, WARM_UP_STEPS * order.per_step, min(order.in_a_row, _MOST))
     if order is not None and own:
@@ -80,8 +86,8 @@ def launches_of(row: KernelTime, kernels: Sequence[KernelTime] = ()) -> LaunchFi
 
 
 def functor_word(functor: str) -> str:
-    """A functor without the type that it works on."""
-    return functor.partition("<")[0]
+    """A functor without the type that it works on, or the sizes."""
+    return functor.partition("<")[0].partition(" ")[0]
 
 
 def launches_a_step(row: KernelTime) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from llmtop.document.model import Block, Document, Finding, Heading, Paragraph, Table, columns
-from llmtop.format import counted, duration, figure, percent
+from llmtop.format import counted, duration, figure, percent_text
 from llmtop.ncu.judge import KernelJudgement, NcuReport
 from llmtop.ncu.roofline import RooflinePoint
 
@@ -58,9 +58,15 @@ def _three(numbers: tuple[int, int, int]) -> str:
 
 
 def _no_place(kernel: KernelJudgement) -> str:
-    dram = next((reading.text for reading in kernel.readings if reading.name == "DRAM throughput"), None)
+    known = {reading.name: reading.text for reading in kernel.readings}
+    dram = known.get("DRAM throughput")
     if dram is None:
-        return "roofline: neither FLOPs nor bytes were counted."
+        moved = [
+            f"{name.removeprefix('DRAM ')} {known[name]}" for name in ("DRAM read", "DRAM write") if name in known
+        ]
+        if not moved:
+            return "roofline: neither FLOPs nor bytes were counted."
+        return f"roofline: no floating-point operations were counted; bytes of DRAM: {'; '.join(moved)}."
     return f"roofline: no floating-point operations were counted, so there are only its bytes: {dram} of DRAM."
 
 
@@ -68,11 +74,13 @@ def _roofline(point: RooflinePoint) -> str:
     pipe = "tensor cores" if point.tensor else "no tensor cores"
     moved = "moving no bytes" if point.flops_per_byte is None else f"at {figure(point.flops_per_byte)} FLOP a byte"
     sheet = (
-        f"; {percent(point.datasheet_pct, 1)} of the datasheet's peak" if point.datasheet_pct is not None else ""
+        f"; {percent_text(point.datasheet_pct, 1)} of the datasheet's peak"
+        if point.datasheet_pct is not None
+        else ""
     )
     return (
         f"roofline: {figure(point.flops_per_s / 1e12)} TFLOP/s in {point.dtype} ({pipe}) {moved}, "
-        f"{figure(point.bytes_per_s / 1e12)} TB/s of device memory: {percent(point.roof_pct, 1)} of the "
+        f"{figure(point.bytes_per_s / 1e12)} TB/s of device memory: {percent_text(point.roof_pct, 1)} of the "
         f"{point.under} roof at the clocks it ran at ({point.peak_flops_per_s / 1e12:.0f} TFLOP/s, "
         f"{point.peak_bytes_per_s / 1e12:.2f} TB/s){sheet}."
     )

@@ -9,7 +9,9 @@ from __future__ import annotations
 import math
 from typing import Literal, NamedTuple
 
-from llmtop.format import percent
+from llmtop.format import percent_text
+from llmtop.naming.kernel_names import is_from_a_library, kind_of
+from llmtop.ncu.chosen import counted_text, dram_pct, issue_pct, sectors_text, stall_groups
 from llmtop.ncu.profile import KernelProfile
 
 LimiterId = Literal[
@@ -85,16 +87,115 @@ def limiter(kernel: KernelProfile) -> Limiter:
     """What limits a kernel; "unknown" where the report lacks the counters that tell."""
     units = _units(kernel)
     if units is None:
-        return Limiter(
-            "unknown",
-            "unknown",
-            "this report has no speed-of-light counters.",
-            "Profile it again with ncu --set full.",
-        )
+        return _by_chosen_counters(kernel)
     found = _tensor(units) or _conflicts(kernel, units) or _uncoalesced(kernel, units)
     if found is None:
         found = _busiest(kernel, units) if units.top >= BUSY_PCT else _waiting(kernel, units)
     return found
+
+
+def _by_chosen_counters(kernel: KernelProfile) -> Limiter:
+    """What limits a kernel without the section of speed of light: the first that the counters show."""
+    found = (
+        _counted_conflicts(kernel)
+        or _counted_waste(kernel)
+        or _counted_memory(kernel)
+        or _counted_issue(kernel)
+        or _small_grid(kernel)
+        or _counted_stalls(kernel)
+    )
+    if found is not None:
+        return found
+    counted = counted_text(kernel)
+    words = f"no limit is in what was counted ({counted})." if counted else "no unit of the GPU was counted."
+    return Limiter("unknown", "unknown", words, "Profile it again with ncu --set full.")
+
+
+def _counted_conflicts(kernel: KernelProfile) -> Limiter | None:
+    share = kernel.conflicts_pct()
+    if share is None or share < CONFLICTS_PCT:
+        return None
+    return Limiter(
+        "bank conflicts",
+        "shared-memory bank conflicts",
+        f"{percent_text(share)} of the wavefronts of shared memory are there because threads of a warp meet in "
+        "one bank; how busy other units were was not counted.",
+        _CONFLICTS_ADVICE,
+    )
+
+
+def _counted_waste(kernel: KernelProfile) -> Limiter | None:
+    wasted = kernel.wasted_pct
+    if wasted is None or wasted < WASTED_PCT:
+        return None
+    return Limiter(
+        "uncoalesced",
+        "uncoalesced access",
+        f"{percent_text(wasted)} of what global loads and stores move was asked for by no thread (sectors a "
+        f"request: {sectors_text(kernel)}).",
+        _UNCOALESCED_ADVICE,
+    )
+
+
+def _counted_memory(kernel: KernelProfile) -> Limiter | None:
+    dram = dram_pct(kernel)
+    end = ".avg.pct_of_peak_sustained_elapsed"
+    whole = kernel.number(f"gpu__compute_memory_throughput{end}", f"gpu__compute_memory_request_throughput{end}")
+    if dram is not None and dram >= BUSY_PCT:
+        return Limiter(
+            "memory", "memory (DRAM)", f"DRAM is busy {percent_text(dram)} of the time.", _MEMORY_ADVICE
+        )
+    if whole is not None and whole >= BUSY_PCT:
+        words = f"the busiest level of memory is at {percent_text(whole)} of its peak; which one was not counted."
+        return Limiter("memory", "memory", words, _MEMORY_ADVICE)
+    return None
+
+
+def _counted_issue(kernel: KernelProfile) -> Limiter | None:
+    issue = issue_pct(kernel)
+    if issue is None or issue < BUSY_PCT:
+        return None
+    words = f"{percent_text(issue)} of the slots for instructions are used."
+    return Limiter("compute", "compute (instructions)", words, _fewer_instructions(kernel))
+
+
+def _counted_stalls(kernel: KernelProfile) -> Limiter | None:
+    groups = stall_groups(kernel)
+    group = next(iter(groups), "")
+    if not group or groups[group] < _WAITING_PCT:
+        return None
+    said = ", ".join(f"{name} {percent_text(share)}" for name, share in groups.items())
+    return Limiter("latency", "latency", f"of all stalls: {said}.", _STALL_GROUP_ADVICE[group])
+
+
+_STALL_GROUP_ADVICE = {
+    "memory": "More loads in flight (unrolling, vector loads, cp.async), more warps an SM, shared memory.",
+    "synchronisation": "Fewer __syncthreads() and fences, smaller blocks, equal work for all warps of a block.",
+    "not selected": "There are warps enough: fewer, with more registers each, may be faster.",
+}
+_CONFLICTS_ADVICE = (
+    "Let the 32 threads of a warp touch 32 different banks (of 4 bytes): pad the rows of a tile by one value "
+    "(tile[32][33]), swizzle the index, or read along rows; in Triton another layout or block shape."
+)
+_UNCOALESCED_ADVICE = (
+    "Let neighbouring threads read neighbouring addresses: transpose or .contiguous() the tensor once, iterate "
+    "over the last dimension with threadIdx.x, arrays of values in place of arrays of structures; or load a tile "
+    "to shared memory in rows and read it from there in columns."
+)
+_MEMORY_ADVICE = (
+    "Move fewer bytes: fuse it with its neighbours (torch.compile), a narrower type, no copies that only change "
+    "layout; what is read twice should come from L2 or shared memory."
+)
+
+
+def _fewer_instructions(kernel: KernelProfile) -> str:
+    """What to do about a kernel that computes much: only products can go to the tensor cores."""
+    fewer = "Fewer instructions for each value: vector types, cheaper functions (__expf), indices computed once."
+    name = kernel.demangled or kernel.name
+    if kind_of(name) not in ("GEMM", "convolution", "attention"):
+        return fewer
+    own = "" if is_from_a_library(name) else "Compare it with the library's product (cuBLAS). "
+    return f"{own}Give products to the tensor cores (bf16, TF32). {fewer}"
 
 
 def _units(kernel: KernelProfile) -> _Units | None:
@@ -112,8 +213,8 @@ def _tensor(units: _Units) -> Limiter | None:
     return Limiter(
         "compute",
         "compute (tensor)",
-        f"the tensor cores are active {percent(units.tensor)} of the time, more than any other unit is busy "
-        f"(DRAM {percent(units.dram)}, L2 {percent(units.l2)}).",
+        f"the tensor cores are active {percent_text(units.tensor)} of the time, more than any other unit is busy "
+        f"(DRAM {percent_text(units.dram)}, L2 {percent_text(units.l2)}).",
         "It is near what the GPU can do: fewer FLOPs (a smaller type such as fp8, less recomputation, no "
         "padding) or higher clocks (power limit, cooling) make it shorter, little else.",
     )
@@ -128,10 +229,10 @@ def _conflicts(kernel: KernelProfile, units: _Units) -> Limiter | None:
     return Limiter(
         "bank conflicts",
         "shared-memory bank conflicts",
-        f"{percent(share)} of the wavefronts of shared memory are there because threads of a warp meet in one "
-        f"bank; its pipe is busy {percent(pipe)} of the time and warps wait for it {percent(waits)} of theirs.",
-        "Let the 32 threads of a warp touch 32 different banks (of 4 bytes): pad the rows of a tile by one value "
-        "(tile[32][33]), swizzle the index, or read along rows; in Triton another layout or block shape.",
+        f"{percent_text(share)} of the wavefronts of shared memory are there because threads of a warp meet in "
+        f"one bank; its pipe is busy {percent_text(pipe)} of the time and warps wait for it "
+        f"{percent_text(waits)} of theirs.",
+        _CONFLICTS_ADVICE,
     )
 
 
@@ -153,11 +254,9 @@ def _uncoalesced(kernel: KernelProfile, units: _Units) -> Limiter | None:
     return Limiter(
         "uncoalesced",
         "uncoalesced access",
-        f"global {used} of the 32 bytes of a sector: {percent(wasted)} of what moves between the caches was asked "
-        f"for by no thread, and keeps DRAM {percent(units.dram)} and L2 {percent(units.l2)} busy.",
-        "Let neighbouring threads read neighbouring addresses: transpose or .contiguous() the tensor once, "
-        "iterate over the last dimension with threadIdx.x, arrays of values in place of arrays of structures; or "
-        "load a tile to shared memory in rows and read it from there in columns.",
+        f"global {used} of the 32 bytes of a sector: {percent_text(wasted)} of what moves between the caches was "
+        f"asked for by no thread, and keeps DRAM {percent_text(units.dram)} and L2 {percent_text(units.l2)} busy.",
+        _UNCOALESCED_ADVICE,
     )
 
 
@@ -169,23 +268,24 @@ def _busiest(kernel: KernelProfile, units: _Units) -> Limiter:
         return Limiter(
             "memory",
             "memory (DRAM)",
-            f"DRAM is busy {percent(units.dram)} of the time, compute {percent(compute)}.",
-            "Move fewer bytes: fuse it with its neighbours (torch.compile), a narrower type, no copies that only "
-            "change layout; what is read twice should come from L2 or shared memory.",
+            f"DRAM is busy {percent_text(units.dram)} of the time, compute {percent_text(compute)}.",
+            _MEMORY_ADVICE,
         )
     if units.l2 >= units.l1:
         return Limiter(
             "L2",
             "L2",
-            f"L2 is busy {percent(units.l2)} of the time, DRAM {percent(units.dram)}, compute {percent(compute)}.",
+            f"L2 is busy {percent_text(units.l2)} of the time, DRAM {percent_text(units.dram)}, compute "
+            f"{percent_text(compute)}.",
             "Read each value from L2 fewer times: larger tiles in shared memory or registers, multicast between "
             "the blocks of a cluster, an order of blocks that shares rows; fewer atomics on one address.",
         )
     return Limiter(
         "L1",
         "L1 and shared memory",
-        f"L1 and shared memory are busy {percent(units.l1)} of the kernel's time, L2 {percent(units.l2)}, DRAM "
-        f"{percent(units.dram)}, compute {percent(compute)}.",
+        f"L1 and shared memory are busy {percent_text(units.l1)} of the kernel's time, L2 "
+        f"{percent_text(units.l2)}, DRAM "
+        f"{percent_text(units.dram)}, compute {percent_text(compute)}.",
         "Fewer, wider accesses (float4, ldmatrix), values that are used again kept in registers.",
     )
 
@@ -205,14 +305,13 @@ def _compute(kernel: KernelProfile, units: _Units) -> Limiter:
     stem, end = "sm__inst_executed_pipe_", ".avg.pct_of_peak_sustained_active"
     used = {words: kernel.number(stem + pipe + end) or 0.0 for pipe, words in _PIPES.items()}
     pipe = max(used, key=lambda words: used[words])
-    by = f", the busiest pipe is {pipe} ({percent(used[pipe])})" if used[pipe] else ""
+    by = f", the busiest pipe is {pipe} ({percent_text(used[pipe])})" if used[pipe] else ""
     return Limiter(
         "compute",
         "compute",
-        f"the SMs are busy {percent(units.sm)} of the time and not their tensor cores "
-        f"({percent(units.tensor)}){by}; memory {percent(units.memory)}.",
-        "Give products to the tensor cores (bf16, TF32); fewer instructions for each value: vector types, cheaper "
-        "functions (__expf), indices computed once.",
+        f"the SMs are busy {percent_text(units.sm)} of the time and not their tensor cores "
+        f"({percent_text(units.tensor)}){by}; memory {percent_text(units.memory)}.",
+        _fewer_instructions(kernel),
     )
 
 
@@ -229,12 +328,14 @@ def _waiting(kernel: KernelProfile, units: _Units) -> Limiter:
         by = f" A warp waits {between:.0f} cycles between two instructions, {stalled}."
     achieved = kernel.number("sm__warps_active.avg.pct_of_peak_sustained_active")
     least = " and ".join(kernel.occupancy_limits)
-    filled = f" {percent(achieved)} of an SM's places for warps are taken, limited by {least}." if least else ""
+    filled = (
+        f" {percent_text(achieved)} of an SM's places for warps are taken, limited by {least}." if least else ""
+    )
     return Limiter(
         "latency",
         "latency and occupancy",
-        f"no unit is busy for {BUSY_PCT:.0f} % of the time (compute {percent(units.sm)}, memory "
-        f"{percent(units.memory)}).{by}{filled}",
+        f"no unit is busy for {BUSY_PCT:.0f} % of the time (compute {percent_text(units.sm)}, memory "
+        f"{percent_text(units.memory)}).{by}{filled}",
         "More work in flight: more warps an SM (fewer registers or less shared memory a block, other block "
         "sizes), more independent loads a thread (unrolling, vector loads, asynchronous copies).",
     )
@@ -242,7 +343,8 @@ def _waiting(kernel: KernelProfile, units: _Units) -> Limiter:
 
 def _small_grid(kernel: KernelProfile) -> Limiter | None:
     waves, idle = kernel.waves, kernel.sm_idle_pct
-    sms, blocks = kernel.number("launch__sm_count"), kernel.number("launch__grid_size")
+    sms = kernel.number("launch__sm_count", "device__attribute_multiprocessor_count")
+    blocks = kernel.number("launch__grid_size") or float(math.prod(kernel.grid))
     if waves is None or not waves or not sms or not blocks:
         return None
     last = math.ceil(waves) - waves
@@ -252,16 +354,16 @@ def _small_grid(kernel: KernelProfile) -> Limiter | None:
         "fuse small kernels (torch.compile), or run independent ones beside it; CUDA graphs for the time between."
     )
     if blocks < sms:
-        words = f"{blocks:.0f} blocks for {sms:.0f} SMs: {sms - blocks:.0f} have nothing to do."
+        words = f"{blocks:.0f} blocks for {sms:.0f} SMs: {sms - blocks:.0f} are idle."
     elif waves < 1:
         words = (
-            f"{blocks:.0f} blocks fill {percent(100 * waves)} of what the {sms:.0f} SMs hold at once, so too few "
-            "warps run to hide how long each waits."
+            f"{blocks:.0f} blocks fill {percent_text(100 * waves)} of what the {sms:.0f} SMs hold at once, so "
+            "too few warps run to hide how long each waits."
         )
     elif idle_pct >= IDLE_SM_PCT and last > 0.2 and waves < 5:
         words = (
-            f"{waves:.2f} waves of blocks: in the last one SMs have nothing to do, {percent(idle_pct)} of the "
-            "time over all."
+            f"{waves:.2f} waves of blocks: in the last one SMs are idle, {percent_text(idle_pct)} of the time "
+            "over all."
         )
     else:
         return None

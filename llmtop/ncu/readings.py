@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import msgspec
 
-from llmtop.format import figure, percent
+from llmtop.format import figure, percent_text, size
+from llmtop.ncu.chosen import sectors_text, stall_groups
 from llmtop.ncu.limiter import BUSY_PCT, IDLE_SM_PCT, stall_text
 from llmtop.ncu.profile import SECTOR_BYTES, KernelProfile
 
@@ -24,7 +25,7 @@ class CounterReading(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     value: float
     unit: str
-    """%, bytes, cycles or waves."""
+    """%, bytes, cycles, waves, sectors, instructions or registers."""
     text: str
     """The value as it is shown, with what belongs to it."""
     threshold: str = ""
@@ -38,7 +39,19 @@ class CounterReading(msgspec.Struct, frozen=True, kw_only=True):
 
 def readings(kernel: KernelProfile) -> tuple[CounterReading, ...]:
     """What was measured of a kernel, in the order in which one reads it; what was not measured is left out."""
-    parts = (_throughput, _tensor, _occupancy, _stalls, _caches, _shared, _coalescing, _spills, _grid)
+    parts = (
+        _throughput,
+        _bytes,
+        _tensor,
+        _occupancy,
+        _issue,
+        _stalls,
+        _caches,
+        _shared,
+        _coalescing,
+        _spills,
+        _grid,
+    )
     return tuple(reading for part in parts for reading in part(kernel))
 
 
@@ -64,7 +77,7 @@ def _throughput(kernel: KernelProfile) -> Iterator[CounterReading]:
                 name=name,
                 value=value,
                 unit="%",
-                text=percent(value, 1),
+                text=percent_text(value, 1),
                 threshold=told,
                 poor=low,
                 source=_SOL,
@@ -80,7 +93,42 @@ def _throughput(kernel: KernelProfile) -> Iterator[CounterReading]:
         if value is not None:
             decimal = f", {figure(moved / 1e12)} TB/s" if moved is not None else ""
             more = decimal if name.startswith("DRAM") else ""
-            yield CounterReading(name=name, value=value, unit="%", text=percent(value, 1) + more)
+            yield CounterReading(name=name, value=value, unit="%", text=percent_text(value, 1) + more)
+
+
+def _bytes(kernel: KernelProfile) -> Iterator[CounterReading]:
+    """Bytes of device memory, where the section of speed of light is not there to show them."""
+    if kernel.number("gpu__dram_throughput.avg" + _PCT) is not None:
+        return
+    for way in ("read", "write"):
+        moved = kernel.number(f"dram__bytes_{way}.sum")
+        if moved is not None:
+            rate, share = (
+                kernel.number(f"dram__bytes_{way}.sum{end}")
+                for end in (".per_second", ".pct_of_peak_sustained_elapsed")
+            )
+            text = size(moved) + (f", {figure(rate / 1e9)} GB/s" if rate is not None else "")
+            text += f", {percent_text(share, 1)} of the peak" if share is not None else ""
+            yield CounterReading(name=f"DRAM {way}", value=moved, unit="bytes", text=text)
+    sectors = sectors_text(kernel)
+    if sectors and not any(kernel.bytes_a_sector(operation) for operation in ("ld", "st")):
+        yield CounterReading(name="sectors a request", value=0.0, unit="sectors", text=sectors)
+
+
+def _issue(kernel: KernelProfile) -> Iterator[CounterReading]:
+    """Instructions a cycle, registers, and stalls by group where their single reasons have no total."""
+    per_cycle = kernel.number("sm__inst_executed.avg.per_cycle_active", "sm__inst_issued.avg.per_cycle_active")
+    if per_cycle is not None:
+        yield CounterReading(
+            name="IPC", value=per_cycle, unit="instructions", text=f"{per_cycle:.2f} a cycle and SM"
+        )
+    registers = kernel.number("launch__registers_per_thread")
+    if registers is not None:
+        yield CounterReading(name="registers", value=registers, unit="registers", text=f"{registers:.0f} a thread")
+    groups = stall_groups(kernel)
+    if groups and not kernel.cycles_between:
+        text = ", ".join(f"{name} {percent_text(share)}" for name, share in groups.items())
+        yield CounterReading(name="stalls by group", value=next(iter(groups.values())), unit="%", text=text)
 
 
 def _tensor(kernel: KernelProfile) -> Iterator[CounterReading]:
@@ -92,7 +140,7 @@ def _tensor(kernel: KernelProfile) -> Iterator[CounterReading]:
         name="tensor pipe active",
         value=value,
         unit="%",
-        text=percent(value, 1) if used else f"{percent(value, 1)}: not used",
+        text=percent_text(value, 1) if used else f"{percent_text(value, 1)}: not used",
         threshold="over 70 %" if used else "",
         poor=used and value <= 70.0,
         source="what large products of cuBLAS and CUTLASS reach on Ampere and Hopper" if used else "",
@@ -109,7 +157,7 @@ def _occupancy(kernel: KernelProfile) -> Iterator[CounterReading]:
     if achieved is None:
         return
     limits = " and ".join(kernel.occupancy_limits)
-    by = f" of {percent(allowed, 1)} allowed, limited by {limits}" if allowed is not None and limits else ""
+    by = f" of {percent_text(allowed, 1)} allowed, limited by {limits}" if allowed is not None and limits else ""
     # What keeps a unit busy with few warps (wgmma, large tiles) needs no more of them.
     short = not busy(kernel) and (achieved < 50.0 or (allowed is not None and achieved < 0.8 * allowed))
     todo = ""
@@ -121,7 +169,7 @@ def _occupancy(kernel: KernelProfile) -> Iterator[CounterReading]:
         name="achieved occupancy",
         value=achieved,
         unit="%",
-        text=percent(achieved, 1) + by,
+        text=percent_text(achieved, 1) + by,
         threshold="50 %, and four fifths of what is allowed, where no unit is busy",
         poor=short,
         source="CUDA C++ Best Practices Guide, occupancy: low occupancy matters where latency is not hidden",
@@ -141,11 +189,11 @@ def _stalls(kernel: KernelProfile) -> Iterator[CounterReading]:
             name=f"stall {name}",
             value=cycles,
             unit="cycles",
-            text=f"{cycles:.1f} of {total:.1f} cycles between two instructions of a warp ({percent(share)})",
+            text=f"{cycles:.1f} of {total:.1f} cycles between two instructions of a warp ({percent_text(share)})",
             threshold=f"under {_STALLED_PCT:.0f} % of them",
             poor=poor,
             source="Nsight Compute, rule WarpStateStats: over 30 % for one reason where under 80 % is issued",
-            todo=f"{stall_text(name)}: {_STALL_TODO.get(name, 'see the source view of the report for the line')}"
+            todo=f"{stall_text(name)}: {_STALL_ADVICE.get(name, 'see the source view of the report for the line')}"
             if poor
             else "",
         )
@@ -156,7 +204,7 @@ def _full(kernel: KernelProfile) -> bool:
     return (kernel.tensor_pct or 0.0) > 70.0
 
 
-_STALL_TODO = {
+_STALL_ADVICE = {
     "long_scoreboard": "fewer or wider loads, coalesced; prefetch (cp.async, TMA), more warps",
     "lg_throttle": "fewer, wider accesses to global and local memory",
     "short_scoreboard": "no bank conflicts, fewer accesses to shared memory, fewer special functions",
@@ -181,7 +229,11 @@ def _caches(kernel: KernelProfile) -> Iterator[CounterReading]:
         judged = name.startswith("L2") and dram >= BUSY_PCT
         poor = judged and value < 50.0
         # Hits and lookups are counted in different runs of the kernel.
-        text = percent(value, 1) if value <= 100.0 else f"100 % ({percent(value, 1)} as counted in several passes)"
+        text = (
+            percent_text(value, 1)
+            if value <= 100.0
+            else f"100 % ({percent_text(value, 1)} as counted in several passes)"
+        )
         yield CounterReading(
             name=name,
             value=min(value, 100.0),
@@ -201,7 +253,7 @@ def _shared(kernel: KernelProfile) -> Iterator[CounterReading]:
     if total is None:
         return
     parts = [
-        f"{words} {percent(value, 1)}"
+        f"{words} {percent_text(value, 1)}"
         for words, value in (("loads", kernel.conflicts_pct("ld")), ("stores", kernel.conflicts_pct("st")))
         if value is not None
     ]
@@ -212,7 +264,7 @@ def _shared(kernel: KernelProfile) -> Iterator[CounterReading]:
         name="bank conflicts",
         value=total,
         unit="%",
-        text=f"{percent(total, 1)} of the wavefronts of shared memory ({', '.join(parts)})",
+        text=f"{percent_text(total, 1)} of the wavefronts of shared memory ({', '.join(parts)})",
         threshold="under 10 %",
         poor=poor,
         source="Nsight Compute, shared-memory table: each is a pass more; under a tenth nobody notices",
@@ -252,7 +304,7 @@ def _spills(kernel: KernelProfile) -> Iterator[CounterReading]:
         name="register spills",
         value=share,
         unit="%",
-        text="none" if not requests else f"{percent(share, 1)} of the requests to L1",
+        text="none" if not requests else f"{percent_text(share, 1)} of the requests to L1",
         threshold="under 10 %",
         poor=poor,
         source="rule of thumb: a tenth of the accesses are to what should be in registers",
@@ -264,7 +316,7 @@ def _grid(kernel: KernelProfile) -> Iterator[CounterReading]:
     waves, idle = kernel.waves, kernel.sm_idle_pct
     if waves is None:
         return
-    without = f", SMs without a block {percent(idle, 1)} of the time" if idle is not None else ""
+    without = f", SMs without a block {percent_text(idle, 1)} of the time" if idle is not None else ""
     poor = idle is not None and idle >= IDLE_SM_PCT
     yield CounterReading(
         name="waves",

@@ -108,11 +108,11 @@ def select_launch(row: KernelTime, kernels: Sequence[KernelProfile]) -> KernelPr
         row: the kernel as the capture has it.
         kernels: as ncu wrote them.
     """
-    from llmtop.naming.kernel_names import functor_of
+    from llmtop.naming.readable_kernels import label_of
 
     same = [kernel for kernel in kernels if kernel.name == row.short_name]
     if row.functor:
-        typed = [kernel for kernel in same if functor_of(kernel.demangled) == row.functor]
+        typed = [kernel for kernel in same if label_of(kernel.name, kernel.demangled).functor == row.functor]
         word = functor_word(row.functor)
         same = typed or [
             kernel for kernel in same if f"{word}<" in kernel.demangled or f"{word}(" in kernel.demangled

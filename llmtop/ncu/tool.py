@@ -59,7 +59,7 @@ def find_ncu(environ: Mapping[str, str] | None = None) -> NcuTool:
     on_path = shutil.which("ncu", path=environ.get("PATH"))
     candidates = [*([Path(on_path)] if on_path else []), *_installed()]
     if not candidates:
-        raise NotPossibleHere(f"ncu (Nsight Compute) is not on this machine: {WHERE}")
+        raise NotPossibleHere(f"ncu (Nsight Compute) is not installed: {WHERE}")
     answers = [_try(path) for path in candidates]
     usable = next((one for one in answers if isinstance(one, NcuTool)), None)
     if usable is None:

@@ -229,9 +229,9 @@ class Connection:
         except (BlockingIOError, TimeoutError, InterruptedError):
             return []
         except OSError as error:
-            raise ConnectionClosed(f"the training at {self.path.name} has gone: {error.strerror}") from None
+            raise ConnectionClosed(f"the training at {self.path.name} is unreachable: {error.strerror}") from None
         if not data:
-            raise ConnectionClosed(f"the training at {self.path.name} has hung up")
+            raise ConnectionClosed(f"the training at {self.path.name} disconnected")
         return self._ingest(data)
 
     def send(self, message: wire.FromMonitor) -> None:
@@ -271,7 +271,8 @@ class Connection:
                 break
             if time.monotonic() >= deadline:
                 raise NoReply(
-                    f"process {self.host_pid} does not answer at {self.path.name}: is it stopped?", self.host_pid
+                    f"process {self.host_pid} does not answer at {self.path.name}: it may be stopped",
+                    self.host_pid,
                 )
         if not isinstance(messages[0], wire.Hello):
             raise UnusableInput(f"what listens at {self.path.name} is not an attached training")
@@ -300,7 +301,7 @@ class Connection:
         except msgspec.DecodeError:
             if wire.is_newer_type(body):
                 return None
-            raise UnusableInput("what came is not a message of llmtop; is another program listening?") from None
+            raise UnusableInput("the reply is not a message of llmtop: another program may be listening") from None
         if isinstance(message, wire.Refused):
             raise UnusableInput(f"the training refused: {message.reason}")
         if isinstance(message, wire.Hello):
@@ -368,7 +369,7 @@ def _connect(channel: socket.socket, path: Path, name: str, deadline: float) -> 
                     raise
                 time.sleep(_QUEUE_POLL_S)
     except (BlockingIOError, TimeoutError):
-        raise NoReply(f"nobody accepts connections at {name}: is the process stopped?", 0) from None
+        raise NoReply(f"connections are not accepted at {name}: the process may be stopped", 0) from None
     except (ConnectionRefusedError, FileNotFoundError, ConnectionResetError):
         raise ConnectionClosed(f"nothing listens at {name}") from None
     except OSError as error:

@@ -32,7 +32,7 @@ def runtime_dir(uid: int | None = None) -> Path:
             return Path(os.path.abspath(os.path.expanduser(override)))
         except FileNotFoundError:
             raise NotPossibleHere(
-                f"LLMTOP_DIR is {override}, which is relative to a folder that is gone: give it a whole path"
+                f"LLMTOP_DIR is {override}, which is relative to a removed folder: set an absolute path"
             ) from None
     return user_folder(os.geteuid() if uid is None else uid)
 

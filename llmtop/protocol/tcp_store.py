@@ -78,7 +78,7 @@ class TcpStore:
                 failed = error
             else:
                 return store
-        raise StoreError(f"nobody answers at {address}: {failed}")
+        raise StoreError(f"no reply from {address}: {failed}")
 
     def check(self, key: str) -> bool:
         """Whether there is a value."""
@@ -143,7 +143,7 @@ class TcpStore:
         except BlockingIOError:
             _wait(self._channel, select.POLLOUT, until)
         except OSError as error:
-            raise StoreError(f"the store has gone: {error.strerror}") from None
+            raise StoreError(f"the store is unreachable: {error.strerror}") from None
         return 0
 
     def _receive(self, size: int) -> bytes:
@@ -156,9 +156,9 @@ class TcpStore:
                 _wait(self._channel, select.POLLIN, until)
                 continue
             except OSError as error:
-                raise StoreError(f"the store has gone: {error.strerror}") from None
+                raise StoreError(f"the store is unreachable: {error.strerror}") from None
             if not piece:
-                raise StoreError("the store has gone: it hung up")
+                raise StoreError("the store is unreachable: disconnected")
             data += piece
         return bytes(data)
 

@@ -136,3 +136,18 @@ class TimeBreakdown(msgspec.Struct, frozen=True, kw_only=True):
     fp32_matrix_pct: float | None = None
     """Of device time, matrix products and convolutions in full fp32, without tensor cores; None on GPUs that have
     none, or that are in no table."""
+    language_model: bool | None = None
+    """Whether the model takes tokens; None where nothing in the capture tells."""
+    compiled: bool = False
+    """Whether some of the program went through torch.compile."""
+    plain_program: bool = False
+    """Whether no framework for machine learning took part: kernels of the program's own, and no operator."""
+    wrappers: tuple[str, ...] = ()
+    """Which of DDP, FSDP and DeepSpeed wrap the model."""
+    softmax_pct: float | None = None
+    """Of device time, softmax outside of fused attention and losses."""
+    unfused_attention_pct: float | None = None
+    """Of device time, softmax and batched matrix products that attention is made of where it is not fused; None
+    without such a softmax."""
+    elementwise_pct: float | None = None
+    """Of device time, elementwise kernels and normalisations, which only move data."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 from msgspec import structs
 
+from llmtop.document.cells import unclosed
 from llmtop.document.model import (
     BRIEF_FINDINGS,
     BRIEF_LINES,
@@ -18,7 +20,7 @@ from llmtop.document.model import (
     RooflinePlot,
 )
 from llmtop.document.timeline import DeviceRows, PieceRow, WholeTimeline
-from llmtop.format import counted, duration, evidence_text, percent
+from llmtop.format import counted, duration, evidence_text, percent, percent_text
 from llmtop.model.severity import severity_rank
 from llmtop.report import model
 from llmtop.report.model import Report, Timeline
@@ -29,6 +31,7 @@ _BRIEF_ROWS = {"devices": (8, 3), "phases": (8, 6), "idle": (5, 3), "operators":
 _SMALL_PCT = 2.0
 """Below this share of the steps no cause of idle time is in the brief document."""
 _MOST_NOTES = 40
+_THOUGHT_END = re.compile(r"[.;] ")
 
 
 def report_document(report: Report) -> Document:
@@ -99,15 +102,17 @@ def step_lines(report: Report) -> list[str]:
     """Return sentences on how steps were found, how long they are, and what was left out."""
     steps = report.steps
     lines = [f"Steps: {steps.found_by}."]
-    if steps.seconds_p50 is not None:
+    if steps.count == 1 and steps.seconds_p50 is not None:
+        lines[0] = f"Steps: 1 ({steps.found_by}), by the {steps.clock}'s clock {duration(steps.seconds_p50)}."
+    elif steps.seconds_p50 is not None:
         lines[0] = (
-            f"Steps: {steps.count} ({steps.found_by}), by the {steps.clock}'s clock median "
+            f"Steps: {steps.count} ({steps.found_by}), {steps.clock} clock: median "
             f"{duration(steps.seconds_p50)}, "
             f"{duration(steps.seconds_min)} to {duration(steps.seconds_max)}, "
-            f"spread {percent(steps.spread_pct, 1)}."
+            f"spread {percent_text(steps.spread_pct, 1)}."
         )
     if steps.left_out:
-        lines.append(f"Left out: {steps.left_out}.")
+        lines.append(f"Ignored: {steps.left_out}.")
     return lines
 
 
@@ -131,7 +136,7 @@ def findings(report: Report) -> list[Finding]:
 
 def _saving(finding: model.Finding) -> str:
     saved = finding.saves_at_most_ms
-    return "" if saved is None else f"{duration(saved / 1e3)} a step"
+    return "" if saved is None else f"{duration(saved / 1e3)} per step"
 
 
 def _brief_finding(finding: model.Finding) -> Finding:
@@ -142,9 +147,10 @@ def _brief_finding(finding: model.Finding) -> Finding:
 
 
 def _first_sentence(text: str) -> str:
-    """Up to the first full stop or semicolon that ends a thought."""
-    ends = [place for mark in (". ", "; ") if (place := text.find(mark)) > 0]
-    return text[: min(ends)] + "." if ends else text
+    """Up to the first full stop or semicolon that ends a thought, outside of brackets."""
+    ends = (found.start() for found in _THOUGHT_END.finditer(text))
+    end = next((place for place in ends if not unclosed(text[:place])), None)
+    return text if end is None else f"{text[:end]}."
 
 
 def details(report: Report) -> list[Block]:

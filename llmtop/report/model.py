@@ -164,8 +164,10 @@ class KernelTime(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     """The short name, and the functor after a colon: vectorized_elementwise_kernel: CUDAFunctor_add<float>."""
     short_name: str = ""
-    """Without the functor, as nsys and ncu call it."""
+    """Without the functor, as nsys and ncu call it; of hipBLASLt and MIOpen the beginning of it."""
     functor: str = ""
+    pattern: str = ""
+    """Fits this kernel's demangled name alone, where others share the short name; empty elsewhere."""
     operator: str = ""
     """The framework's operator that launched most of them, where the capture has operators."""
     kind: str

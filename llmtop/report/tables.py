@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from llmtop.document.model import Column, Table, columns
-from llmtop.format import DASH, count, duration, number, percent, size
+from llmtop.format import DASH, count, duration, number, percent, pid_text, size
+from llmtop.naming.own_phases import phase_label
 from llmtop.report.device_time_tables import gemm_table, makeup_table, operator_table
 from llmtop.report.model import CollectiveTime, GapTime, LongGap, Report
 
@@ -33,7 +34,7 @@ def _devices(report: Report) -> Table:
         (
             f"{device.device}{'*' if device.judged and len(report.devices) > 1 else ''}",
             device.name or DASH,
-            f"{device.pid}" + (f" rank {device.rank}" if device.rank is not None else ""),
+            pid_text(device.pid) + (f" rank {device.rank}" if device.rank is not None else ""),
             # What pauses there are within a graph that was traced as a whole is not seen.
             ("≤ " if device.graphs else "") + percent(device.busy_pct, 1),
             ("≥ " if device.graphs else "") + percent(device.idle_pct, 1),
@@ -55,9 +56,9 @@ def _phases(report: Report) -> Table:
     gpus = len({(row.pid, row.device) for row in report.phases}) > len({row.pid for row in report.phases})
     rows = [
         (
-            (f"{row.pid} " if several else "")
+            (f"{pid_text(row.pid)} " if several else "")
             + (f"GPU {row.device} " if gpus and row.device is not None else "")
-            + row.name,
+            + phase_label(row.name),
             duration(row.host_seconds),
             percent(row.share_pct, 1),
             duration(row.gpu_seconds),
@@ -69,8 +70,8 @@ def _phases(report: Report) -> Table:
     ]
     numbers = ("host", "of step", "GPU", "of step", "GPU idle in it", "times")
     return Table(
-        "Phases (host: by the host's clock; GPU: device time of what was launched in it)",
-        columns(("phase, mean a step",), numbers, cut="middle"),
+        "Phases (host: by the host clock; GPU: device time of what was launched in it)",
+        columns(("phase, mean per step",), numbers, cut="middle"),
         rows,
         most=32,
     )
@@ -88,7 +89,7 @@ def _gaps(report: Report) -> Table:
         )
         for row in report.gaps
     ]
-    numbers = (_share_header(report, "of steps"), "a step", "gaps", "longest")
+    numbers = (_share_header(report, "of steps"), "per step", "gaps", "longest")
     return Table("Idle time by cause", columns(("the GPU was idle because",), numbers, cut="never"), rows, most=40)
 
 
@@ -146,7 +147,7 @@ def _collectives(report: Report) -> Table:
             fastest = number(row.fastest_bus_gb_per_s, 1, " GB/s")
             cells += (size(row.message_bytes), number(row.algorithm_gb_per_s, 1, " GB/s"), rate, fastest)
         rows.append(cells)
-    numbers: tuple[str, ...] = ("a step", "time", "exposed", _share_header(report, "of step"))
+    numbers: tuple[str, ...] = ("per step", "time", "exposed", _share_header(report, "of step"))
     if sized:
         numbers += ("message", "algorithm", "bus", "fastest bus")
     return Table("NCCL", columns(("GPU", "collective"), numbers), rows, most=32)
@@ -155,7 +156,7 @@ def _collectives(report: Report) -> Table:
 def _gpu(report: Report, row: GapTime | LongGap | CollectiveTime) -> str:
     """Which GPU a row is about; with the process, where several call different ones by the same number."""
     alike = sum(device.device == row.device for device in report.devices)
-    return f"GPU {row.device}" if alike < 2 else f"GPU {row.device}, pid {row.pid}"
+    return f"GPU {row.device}" if alike < 2 else f"GPU {row.device}, pid {pid_text(row.pid)}"
 
 
 def _share_header(report: Report, steps: str) -> str:
@@ -174,8 +175,8 @@ def _waits(report: Report) -> Table:
         )
         for row in report.waits
     ]
-    heads = columns(("phase", "call that waits", "operator"), ("a step", "host time a step"))
-    return Table("Waits for the GPU (the host's clock)", heads, rows, most=6)
+    heads = columns(("phase", "call that waits", "operator"), ("per step", "host time per step"))
+    return Table("Waits for the GPU (host clock)", heads, rows, most=6)
 
 
 def _copies(report: Report) -> Table:
@@ -207,7 +208,7 @@ def _api(report: Report) -> Table:
         )
         for row in report.api
     ]
-    numbers = ("count", "a step", "mean", "longest", "total")
+    numbers = ("count", "per step", "mean", "longest", "total")
     return Table("CUDA calls", columns(("CUDA call, whole capture", "kind"), numbers, cut="middle"), rows, most=10)
 
 

@@ -67,4 +67,4 @@ def compare_documents(before: Path, after: Path, limits: Limits, fail_over: floa
         found = kind.compare(before, after, limits, fail_over)
         if found is not None:
             return found
-    raise UnusableInput(f"{before} and {after} are of no kind that can be compared")
+    raise UnusableInput(f"{before} and {after} cannot be compared: reports of this kind have no comparison")

@@ -29,7 +29,7 @@ class MemoryKind(ReportKind):
         if files is None:
             return None
         if options.steps is not None:
-            raise UnusableInput("a memory snapshot has no steps to choose from: leave out --steps")
+            raise UnusableInput("a memory snapshot has no steps to choose from: remove --steps")
         from llmtop.memory.analyze import analyze_memory
 
         return _MemoryDocument(analyze_memory(files, options.limits))

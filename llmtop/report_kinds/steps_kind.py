@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from llmtop.errors import NotPossibleHere, UnusableInput
-from llmtop.format import encode_json
+from llmtop.format import encode_json, plain
 from llmtop.report.opaque_report import OpaqueReport
 from llmtop.report_kinds.kind import ReadOptions, ReportComparison, ReportDocument, ReportKind
 from llmtop.report_kinds.text_kind import TextDocument
@@ -93,12 +93,17 @@ class _StepsComparison(ReportComparison):
     def is_slower_by(self, percent: float) -> bool:
         from llmtop.compare.compare import is_regression, is_undecided
 
+        undecided = f"whether the step became slower by more than {plain(percent, 6)}% cannot be decided"
+        if self._found.unlike:
+            raise NotPossibleHere(
+                f"{undecided}: the two are not alike ({'; '.join(self._found.unlike)}); compare captures of the "
+                "same work on the same GPU"
+            )
         if is_regression(self._found, percent):
             return True
         if is_undecided(self._found, percent):
             raise NotPossibleHere(
-                f"whether the step became slower by more than {percent:g}% cannot be decided: two different "
-                "profilers took part, and what they cost is not known; capture both with one engine (llmtop "
-                "capture --engine)"
+                f"{undecided}: two different profilers took part, and what they cost is not known; capture both "
+                "with one engine (llmtop capture --engine)"
             )
         return False

@@ -110,26 +110,35 @@ def _hang_alert(job: JobState) -> AlertText:
 
 def _hang_summary(hang: Hang, seconds: float | None) -> str:
     since = "No step" if seconds is None else f"No step for {fmt.duration(float(round(seconds)))}"
-    what = f"{hang.operation or 'collective'} {hang.number} of process group {hang.group}"
+    what = f"{_collective_name(hang.operation)} #{hang.number} of process group {hang.group}"
     if hang.behind is None:
-        return f"{since}: all {len(hang.waiting)} ranks wait in {what}, and it does not end."
+        return f"{since}: all {len(hang.waiting)} ranks wait in {what}, which does not complete."
     state = hang.behind
     where = f" ({state.location})" if state.location else ""
-    others = f"{len(hang.waiting)} other rank{'s wait' if len(hang.waiting) != 1 else ' waits'}"
-    return f"{since}: {state.label}{where} has not called {what}, its last is {hang.reached}; {others} in it."
+    return f"{since}: {state.label}{where} never entered {what} (last: #{hang.reached}); {_waiting_text(hang)}."
+
+
+def _collective_name(operation: str | None) -> str:
+    """Return the operation without the backend: "all_reduce" for "nccl:all_reduce"."""
+    return (operation or "collective").rpartition(":")[2]
+
+
+def _waiting_text(hang: Hang) -> str:
+    return f"{fmt.counted(len(hang.waiting), 'rank')} {'is' if len(hang.waiting) == 1 else 'are'} waiting"
 
 
 def _hang_points(hang: Hang) -> tuple[str, ...]:
-    what, group = f"{hang.operation or 'collective'} {hang.number}", f"process group {hang.group}"
+    what, group = f"{_collective_name(hang.operation)} #{hang.number}", f"process group {hang.group}"
     if hang.behind is None:
-        return complete_clauses(f"{what} does not end", f"all {len(hang.waiting)} ranks wait in it", group)
-    others = f"{fmt.counted(len(hang.waiting), 'other rank')} in it"
-    return complete_clauses(f"has not called {what}", others, f"its last is {hang.reached}", group)
+        return complete_clauses(f"{what} does not complete", f"all {len(hang.waiting)} ranks are waiting", group)
+    return complete_clauses(f"never entered {what}", _waiting_text(hang), f"last: #{hang.reached}", group)
 
 
 def _hang_next_step(hang: Hang | None, named: RankState) -> str:
     if hang is not None and hang.behind is None:
-        return "the network or mismatched shapes: NCCL_DEBUG=INFO, and compare the ranks' calls with torchfrtrace"
+        return (
+            "check the network and for mismatched shapes; set NCCL_DEBUG=INFO; compare the calls with torchfrtrace"
+        )
     return stack_advice(named.label, named.rank.pid)
 
 
@@ -138,15 +147,15 @@ HUNG_COLLECTIVE: Final = Rule[JobState](
     holds=_is_hung,
     describe=_hang_alert,
     text=RuleText(
-        meaning="Ranks have called a collective that another rank of their process group has not, or that does "
-        "not end. The rank that is named is behind and waits for nobody itself.",
+        meaning="Either one rank of the process group has not entered the collective, or the collective does not "
+        "complete. The named rank is behind, and does not wait in a collective itself.",
         condition=f"no step for {QUIET_S:.0f} s and for {QUIET_STEPS:.0f} times the median step, the counts of "
-        f"collectives stand still for {COUNTS_STILL_S:.0f} s meanwhile, and one that was called has not ended; "
-        "not while the rank behind is seen at other work, as in a validation of its own, or has begun some and "
-        "its process or GPU is busy. Where these name nobody: ranks of an NCCL communicator are behind the "
-        "others or do not answer, in two answers of NCCL's RAS",
-        source="the counts of torch's flight recorder in each process (NCCL, gloo), and of NCCL 2.24 and later in "
-        "all processes of the job; on 2 H100 with one rank that never joined an all-reduce they were 40 and 39",
+        f"collectives have not changed for {COUNTS_STILL_S:.0f} s, and an entered collective has not completed; "
+        "not while the rank behind does other work, such as a validation, or has begun other work and "
+        "its process or GPU is busy. If no rank is found this way: ranks of an NCCL communicator are behind the "
+        "others or do not reply, in two replies of NCCL RAS",
+        source="the counts of the PyTorch flight recorder in each process (NCCL, gloo), and of NCCL 2.24 and "
+        "later in all processes of the job; on 2 H100 with one rank outside an all-reduce they were 40 and 39",
         fields=("step_seconds", "util_pct", "power_watts"),
     ),
 )
@@ -185,29 +194,30 @@ def _communicator_alert(state: CommunicatorState) -> AlertText:
             "seconds_without_step": seconds,
         },
         since=None if seconds is None else state.now - seconds,
-        next=f"on {late[0].host}: py-spy dump --pid {late[0].pid}, and its log; the job cannot go on without it",
+        next=f"on {late[0].host}, run: py-spy dump --pid {late[0].pid}; read the log of that rank",
         points=_communicator_points(stuck),
     )
 
 
 def _communicator_summary(state: CommunicatorState, seconds: float | None) -> str:
     stuck = state.stuck
-    since = "Nothing goes on" if seconds is None else f"No step for {fmt.duration(float(round(seconds)))}"
+    since = "No progress" if seconds is None else f"No step for {fmt.duration(float(round(seconds)))}"
     who = []
     if stuck.missing:
-        who.append(f"{_rank_list(stuck.missing, stuck.missing_count)} not answering")
+        who.append(f"{_rank_list(stuck.missing, stuck.missing_count)} not replying")
     if stuck.behind:
-        late = f"{_rank_list(stuck.behind, stuck.behind_count)} at {stuck.operation} {stuck.behind[0].called}"
-        who.append(f"{late}, the others at {stuck.number}")
-    return f"{since}: in NCCL's communicator of {stuck.size} ranks {'; '.join(who)}."
+        late = f"{_rank_list(stuck.behind, stuck.behind_count)} at {_collective_name(stuck.operation)}"
+        who.append(f"{late} #{stuck.behind[0].called}, the other ranks at #{stuck.number}")
+    return f"{since}: in the NCCL communicator of {stuck.size} ranks, {'; '.join(who)}."
 
 
 def _communicator_points(stuck: StuckCommunicator) -> tuple[str, ...]:
     missing, behind = stuck.missing_count, stuck.behind_count
     named = (*stuck.missing, *stuck.behind)[0]
     others = missing + behind - 1
-    how = "does not answer" if stuck.missing else f"has not called {stuck.operation} {stuck.number}"
-    more = f"and {others} more" if others else ""
+    entered = f"never entered {_collective_name(stuck.operation)} #{stuck.number}"
+    how = "does not reply" if stuck.missing else entered
+    more = f"and {fmt.counted(others, 'other rank')}" if others else ""
     return complete_clauses(
         f"rank {named.rank} {how}", more, f"on {named.host}", f"a communicator of {stuck.size} ranks"
     )

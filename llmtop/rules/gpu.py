@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 from llmtop import format as fmt
@@ -49,15 +50,19 @@ def is_busy_but_idle(gpu: GpuState, is_raised: bool = False) -> bool:
 def _low_power_alert(gpu: GpuState) -> AlertText:
     util, power, sm = gpu.mean("util_pct"), gpu.mean("power_watts"), gpu.mean("sm_active_pct")
     witness = (
-        f"only {fmt.percent(sm, 1 if sm < 10 else 0)} of its SMs are active"
+        f"{fmt.percent_text(sm, 1 if sm < 10 else 0)} of its SMs are active"
         if sm is not None
-        else f"its memory controller is {fmt.percent(gpu.mem_util_pct)} busy (this GPU gives no SM activity)"
+        else f"its memory controller is {fmt.percent_text(gpu.mem_util_pct)} busy (SM activity is unavailable)"
     )
-    seen = f"memory controller {fmt.percent(gpu.mem_util_pct)} busy" if sm is None else f"SM {fmt.percent(sm)}"
+    seen = (
+        f"memory controller {fmt.percent_text(gpu.mem_util_pct)} busy"
+        if sm is None
+        else f"SM active {fmt.percent_text(sm)}"
+    )
     return AlertText(
         severity="warning" if sm is None else "critical",
-        summary=f"{gpu.label} says {fmt.percent(util)} busy but draws {fmt.number(power)} of "
-        f"{fmt.watts(gpu.gpu.power_limit_watts)} and {witness}: a kernel spins or waits there.",
+        summary=f"{gpu.label} reports {fmt.percent_text(util)} utilization but draws {fmt.number(power)} of "
+        f"{fmt.watts(gpu.gpu.power_limit_watts)}, and {witness}: a kernel is spinning or stuck.",
         evidence={
             "util_pct": util,
             "power_watts": power,
@@ -70,7 +75,7 @@ def _low_power_alert(gpu: GpuState) -> AlertText:
         },
         next=_next_step(gpu),
         points=complete_clauses(
-            _power_text(gpu), seen, f"util {fmt.percent(util)}", "a kernel spins or waits there"
+            f"{_power_text(gpu)} at {fmt.percent_text(util)} util", "a kernel is spinning or stuck", seen
         ),
     )
 
@@ -82,10 +87,10 @@ def _next_step(gpu: GpuState) -> str:
         return stack_advice(f"pid {pids[0]}", pids[0])
     if foreign:
         return (
-            f"it is the host's pid {foreign[0]}, which cannot be seen from here (another container's?): look at "
-            "its stacks there"
+            f"read the stacks of pid {foreign[0]} on the host (the process is not visible from here, perhaps in "
+            "another container)"
         )
-    return "press s for the Python stacks of the process on it"
+    return "press s for the Python stacks of its process"
 
 
 LOW_POWER_FULL_UTIL: Final = Rule[GpuState](
@@ -94,10 +99,10 @@ LOW_POWER_FULL_UTIL: Final = Rule[GpuState](
     describe=_low_power_alert,
     covered_by=frozenset({"stalled", "hung_collective", "straggler"}),
     text=RuleText(
-        meaning="GPU-Util counts any running kernel as busy: that of a hung collective, one that spins, or "
-        "kernels far too small for the GPU.",
+        meaning="GPU-Util counts any running kernel as busy: the kernel of a hung collective, a spinning kernel, "
+        "or kernels far too small for the GPU.",
         condition=f"util at least {UTIL_FULL[0]:.0f} %, power under {POWER_LOW[0]:.0f} % of the limit, SM active "
-        f"under {SM_LOW[0]:.0f} % and DRAM under {DRAM_LOW[0]:.0f} %; where the GPU gives no SM activity, memory "
+        f"under {SM_LOW[0]:.0f} % and DRAM under {DRAM_LOW[0]:.0f} %; where SM activity is unavailable, memory "
         f"util under {MEM_UTIL_LOW[0]:.0f} % instead",
         source=f"{MEASUREMENT_SOURCE}; NVIDIA's DCGM guide (SM activity under 50 % is likely ineffective)",
         hold_seconds=3.0,
@@ -107,16 +112,16 @@ LOW_POWER_FULL_UTIL: Final = Rule[GpuState](
 )
 
 _THROTTLE: Final = {
-    clock_events.HW_THERMAL: "too hot (hardware limit)",
-    clock_events.SW_THERMAL: "too hot (driver's limit)",
-    clock_events.HW_POWER_BRAKE: "the power supply told it to brake",
-    clock_events.HW_SLOWDOWN: "the hardware slowed it down",
+    clock_events.HW_THERMAL: "thermal limit of the hardware",
+    clock_events.SW_THERMAL: "thermal limit of the driver",
+    clock_events.HW_POWER_BRAKE: "power brake of the power supply",
+    clock_events.HW_SLOWDOWN: "hardware slowdown",
 }
 _THROTTLE_ADVICE: Final = {
-    frozenset({clock_events.HW_THERMAL, clock_events.SW_THERMAL}): "look at cooling and at the neighbours' "
-    "temperature: nvidia-smi -q -d TEMPERATURE,PERFORMANCE",
-    frozenset({clock_events.HW_POWER_BRAKE, clock_events.HW_SLOWDOWN}): "look at the power supply and cables: "
-    "nvidia-smi -q -d POWER,PERFORMANCE",
+    frozenset({clock_events.HW_THERMAL, clock_events.SW_THERMAL}): "check the cooling and the "
+    "temperature of other GPUs; run: nvidia-smi -q -d TEMPERATURE,PERFORMANCE",
+    frozenset({clock_events.HW_POWER_BRAKE, clock_events.HW_SLOWDOWN}): "check the power supply and its cables; "
+    "run: nvidia-smi -q -d POWER,PERFORMANCE",
 }
 _WORKING_UTIL: Final = 50.0
 _NEAR_LIMIT, _STILL_NEAR_LIMIT = 0.9, 0.8
@@ -159,11 +164,10 @@ def _clock_text(gpu: GpuState) -> str:
 def _power_capped_alert(gpu: GpuState) -> AlertText:
     return AlertText(
         severity="info",
-        summary=f"{gpu.label} works at its power limit: SM clock {_clock_range_text(gpu)}. "
-        "That is how hard work looks.",
+        summary=f"{gpu.label} runs at its power limit: SM clock {_clock_range_text(gpu)}. Normal for a busy GPU.",
         evidence=_clock_evidence(gpu),
-        next="nothing to do; nvidia-smi -q -d POWER shows whether the limit is below the GPU's own default",
-        points=complete_clauses(_power_text(gpu), "a sign of hard work", f"SM clock {_clock_text(gpu)}"),
+        next="no action needed; nvidia-smi -q -d POWER shows whether the limit is below the default of the GPU",
+        points=complete_clauses(_power_text(gpu), "normal for a busy GPU", f"SM clock {_clock_text(gpu)}"),
     )
 
 
@@ -173,8 +177,8 @@ POWER_CAPPED: Final = Rule[GpuState](
     describe=_power_capped_alert,
     covered_by=frozenset({"throttled"}),
     text=RuleText(
-        meaning="The driver lowers the SM clock to stay within the power limit. Dense matrix work does that "
-        "on a healthy GPU.",
+        meaning="The driver lowers the SM clock to stay within the power limit. This is normal for dense matrix "
+        "work on a healthy GPU.",
         condition=f"clock-event reason {clock_events.SW_POWER_CAP}, SM clock below its maximum, "
         f"at least {_NEAR_LIMIT:.0%} of the power limit drawn, util at least {_WORKING_UTIL:.0f} %",
         source="NVML's clock-event reasons; a bf16 GEMM on an H200 runs at 1455 of 1980 MHz that way",
@@ -199,7 +203,7 @@ def _throttled_alert(gpu: GpuState) -> AlertText:
     heat = f", {fmt.number(gpu.temperature_c, 0, ' °C')}" if gpu.temperature_c is not None else ""
     return AlertText(
         severity="warning",
-        summary=f"{gpu.label} is slowed down, {' and '.join(why) or 'by its hardware'}: "
+        summary=f"{gpu.label} runs at reduced clocks ({' and '.join(why) or 'hardware slowdown'}): "
         f"SM clock {_clock_range_text(gpu)}{heat}.",
         evidence=_clock_evidence(gpu),
         next="; ".join(advice),
@@ -224,31 +228,33 @@ THROTTLED: Final = Rule[GpuState](
 
 DRAM_BOUND: Final = limits.threshold_pair(limits.CONFIGURED.memory_bound.dram_pct, (70.0, 60.0))
 """The practical peak is 88 %; a GPT's training takes 31 to 42."""
-_TENSOR_IDLE: Final = (20.0, 25.0)
-_MEMORY_BOUND_UTIL: Final = 90.0
+TENSOR_IDLE: Final = (20.0, 25.0)
+MEMORY_BOUND_UTIL: Final = 90.0
 
 
 def _is_memory_bound(gpu: GpuState, is_raised: bool) -> bool:
     dram, tensor, util = gpu.mean("dram_active_pct"), gpu.mean("tensor_active_pct"), gpu.mean("util_pct")
-    if dram is None or tensor is None or util is None or util < _MEMORY_BOUND_UTIL:
+    if dram is None or tensor is None or util is None or util < MEMORY_BOUND_UTIL:
         return False
-    return dram >= _threshold(DRAM_BOUND, is_raised) and tensor < _threshold(_TENSOR_IDLE, is_raised)
+    return dram >= _threshold(DRAM_BOUND, is_raised) and tensor < _threshold(TENSOR_IDLE, is_raised)
 
 
 def _memory_bound_alert(gpu: GpuState) -> AlertText:
     dram, tensor = gpu.mean("dram_active_pct"), gpu.mean("tensor_active_pct")
     return AlertText(
         severity="info",
-        summary=f"{gpu.label} is limited by its memory's bandwidth: DRAM {fmt.percent(dram)} active (about 88 is "
-        f"the most there is), tensor cores {fmt.percent(tensor, 1)}.",
+        summary=f"{gpu.label} is limited by memory bandwidth: DRAM is active {fmt.percent_text(dram)} of the time "
+        f"(88 % is the practical peak), the tensor cores {fmt.percent_text(tensor, 1)}.",
         evidence={
             "dram_active_pct": dram,
             "tensor_active_pct": tensor,
             "sm_active_pct": gpu.mean("sm_active_pct"),
             "util_pct": gpu.mean("util_pct"),
         },
-        next="fuse elementwise work (torch.compile), use bf16 and FlashAttention; press c to see which kernels",
-        points=complete_clauses(f"DRAM {fmt.percent(dram)} active", f"tensor cores {fmt.percent(tensor, 1)}"),
+        next="fuse elementwise work (torch.compile), use bf16 and FlashAttention; press c to profile its kernels",
+        points=complete_clauses(
+            f"DRAM active {fmt.percent_text(dram)}", f"tensor cores active {fmt.percent_text(tensor, 1)}"
+        ),
     )
 
 
@@ -258,15 +264,19 @@ MEMORY_BOUND: Final = Rule[GpuState](
     describe=_memory_bound_alert,
     covered_by=frozenset({"stalled"}),
     text=RuleText(
-        meaning="The SMs wait for device memory. More arithmetic per byte helps, more FLOP/s do not.",
-        condition=f"DRAM active at least {DRAM_BOUND[0]:.0f} %, tensor active under {_TENSOR_IDLE[0]:.0f} %, "
-        f"util at least {_MEMORY_BOUND_UTIL:.0f} %, as means over {WINDOW_SECONDS:.0f} s",
+        meaning="The SMs wait for device memory. More arithmetic per byte helps; a GPU with more FLOP/s does not.",
+        condition=f"DRAM active at least {DRAM_BOUND[0]:.0f} %, tensor active under {TENSOR_IDLE[0]:.0f} %, "
+        f"util at least {MEMORY_BOUND_UTIL:.0f} %, as means over {WINDOW_SECONDS:.0f} s",
         source=f"{MEASUREMENT_SOURCE} (elementwise chain: DRAM 88, tensor 0.3)",
         hold_seconds=3.0,
         clear_seconds=6.0,
         fields=("dram_active_pct", "tensor_active_pct", "sm_active_pct"),
     ),
 )
+
+
+_CLAUSES: Final = re.compile(r": | \(|\)| (?=since |for \d)")
+"""Where the sentence of a GPU's error is split into clauses."""
 
 
 def _has_error(gpu: GpuState, is_raised: bool) -> bool:
@@ -279,11 +289,11 @@ def _error_alert(gpu: GpuState) -> AlertText:
         severity=severity_of(error),
         summary=f"{gpu.label}: {fmt.printable(error, 160)}.",
         evidence={"temperature_c": gpu.temperature_c, "power_watts": gpu.mean("power_watts")},
-        next="the GPU is well; read what the program that ended wrote, and run it under compute-sanitizer, or "
-        "with CUDA_LAUNCH_BLOCKING=1, to find the kernel"
+        next="read the output of the program that failed; to find the kernel, run the program under "
+        "compute-sanitizer or with CUDA_LAUNCH_BLOCKING=1. The program caused the error, not the GPU"
         if is_program_error(error)
-        else "read the kernel's log: dmesg | grep -i -e xid -e nvrm",
-        points=complete_clauses(*fmt.printable(error, 160).split(": ")),
+        else "read the kernel log: dmesg | grep -i -e xid -e nvrm",
+        points=complete_clauses(*(one for one in _CLAUSES.split(fmt.printable(error, 160)) if one)),
     )
 
 
@@ -292,11 +302,11 @@ GPU_ERROR: Final = Rule[GpuState](
     holds=_has_error,
     describe=_error_alert,
     text=RuleText(
-        meaning="The driver refused a call in a way that means more than an absent value, or reported an Xid "
-        "or ECC event. It is critical where the GPU is lost, or work or data on it; an Xid that a program brings "
-        "on itself, and a repair that waits for a reset, are not.",
+        meaning="The driver reported an Xid or ECC event, or refused a call in a way that shows an error. The "
+        "alert is critical if the GPU, or work or data on it, is lost. An Xid caused by a program and a repair "
+        "that waits for a reset are warnings.",
         condition="the GPU's error text is present",
-        source="NVML; NVIDIA's Xid catalogue (what each needs: a reset, a restart of the program, nothing)",
+        source="NVML; NVIDIA's Xid catalogue (required action: reset, restart of the program, or none)",
         clear_seconds=5.0,
     ),
 )

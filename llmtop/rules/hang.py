@@ -37,7 +37,16 @@ def stalled_ranks(job: JobState) -> list[RankState]:
 
 
 def _is_stalled(job: JobState, is_raised: bool) -> bool:
+    if _has_stopped_rank(job):
+        return True
     return bool(stalled_ranks(job)) and not _is_waiting_for_other_work(job)
+
+
+def _has_stopped_rank(job: JobState) -> bool:
+    """Whether a signal holds one of several ranks: the others cannot finish their step."""
+    return job.world_size > 1 and any(
+        state.rank.state == "stopped" and state.rank.kind == "step" for state in job.ranks
+    )
 
 
 def _is_waiting_for_other_work(job: JobState) -> bool:
@@ -84,11 +93,11 @@ def find_blocking_rank(job: JobState) -> BlockingRank | None:
     In this order: a rank that is stopped or has exited; the one whose step is behind all others'; the one whose
     GPU is idle while every other's spins in a collective at idle power.
     """
+    for state in job.ranks:
+        if state.rank.state == "stopped" and job.world_size > 1:
+            return BlockingRank(state, "is stopped by a signal")
     if len(job.ranks) < 2:
         return None
-    for state in job.ranks:
-        if state.rank.state == "stopped":
-            return BlockingRank(state, "is stopped by a signal")
     for state in job.ranks:
         if state.rank.state == "gone":
             return BlockingRank(state, "has exited")
@@ -102,7 +111,7 @@ def _rank_behind_in_collectives(job: JobState) -> BlockingRank | None:
     (last, place), (next_to_last, _) = sorted(steps)[:2]
     if last == next_to_last:
         return None
-    return BlockingRank(job.ranks[place], f"is still at step {last}, the others at {next_to_last} or later")
+    return BlockingRank(job.ranks[place], f"is still at step {last}, the other ranks at {next_to_last} or later")
 
 
 def _idle_rank_among_spinning(job: JobState) -> BlockingRank | None:
@@ -110,7 +119,7 @@ def _idle_rank_among_spinning(job: JobState) -> BlockingRank | None:
     spinning = [state for state in job.ranks if state.gpu is not None and is_busy_but_idle(state.gpu)]
     if len(idle) != 1 or not spinning or len(idle) + len(spinning) < len(job.ranks):
         return None
-    return BlockingRank(idle[0], "leaves its GPU idle, the others' spin in a collective")
+    return BlockingRank(idle[0], "leaves its GPU idle, other GPUs spin in a collective")
 
 
 def _is_idle(gpu: GpuState) -> bool:
@@ -179,12 +188,18 @@ def _stalled_summary(
     where = f" ({named.location})" if named.location else ""
     since = "No step" if seconds is None else f"No step for {fmt.duration(float(round(seconds)))}"
     if found:
-        others = f"{len(waiting)} other rank{'s wait' if len(waiting) != 1 else ' waits'}" if waiting else ""
+        others = f"{fmt.counted(len(waiting), 'other rank')} waiting" if waiting else ""
         return f"{since}: {named.label}{where} {found.why}{'; ' + others if others else ''}."
     if waiting:
-        return f"{since} in {len(waiting) + 1} ranks, {named.label}{where} among them; none of them stands out."
+        return (
+            f"{since} in {len(waiting) + 1} ranks, {named.label}{where} among them; no rank differs from the "
+            "others."
+        )
     if works:
-        return f"{since} in {named.label}{where}, but its GPU works: an evaluation, a checkpoint or a compilation?"
+        return (
+            f"{since} in {named.label}{where}, but its GPU is working: probably an evaluation, checkpoint or "
+            f"compilation."
+        )
     return f"{since} in {named.label}{where}{_gpu_words(named.gpu)}."
 
 
@@ -194,22 +209,24 @@ def _stalled_points(
     since = "no step yet" if seconds is None else f"no step for {fmt.duration(float(round(seconds)))}"
     if found:
         return complete_clauses(
-            *found.why.split(", "), since, f"{fmt.counted(len(waiting), 'other rank')} held up"
+            *found.why.split(", "), since, f"{fmt.counted(len(waiting), 'other rank')} waiting"
         )
     if waiting:
-        return complete_clauses(since, f"in {len(waiting) + 1} ranks", "none of them stands out")
+        return complete_clauses(since, f"in {len(waiting) + 1} ranks", "no rank differs from the others")
     gpu = named.gpu
     if works:
-        return complete_clauses(since, "its GPU works", "an evaluation, a checkpoint or a compilation?")
+        return complete_clauses(since, "its GPU is working", "probably an evaluation, checkpoint or compilation")
     if gpu is None:
         return complete_clauses(since)
-    return complete_clauses(since, f"GPU at {fmt.percent(gpu.util_pct)} util", fmt.watts(gpu.mean("power_watts")))
+    return complete_clauses(
+        since, f"GPU at {fmt.percent_text(gpu.util_pct)} util", fmt.watts(gpu.mean("power_watts"))
+    )
 
 
 def _gpu_words(gpu: GpuState | None) -> str:
     if gpu is None or gpu.util_pct is None:
         return ""
-    return f"; its GPU is at {fmt.percent(gpu.util_pct)} util and {fmt.watts(gpu.mean('power_watts'))}"
+    return f"; its GPU is at {fmt.percent_text(gpu.util_pct)} utilization and {fmt.watts(gpu.mean('power_watts'))}"
 
 
 def _mean_over(states: list[RankState], measure: str) -> float | None:
@@ -220,9 +237,9 @@ def _mean_over(states: list[RankState], measure: str) -> float | None:
 def _stalled_next_step(named: RankState, found: BlockingRank | None) -> str:
     pid = named.rank.pid
     if named.rank.state == "stopped":
-        return f"let it go on: kill -CONT {pid}"
+        return f"continue the process, run: kill -CONT {pid}"
     if named.rank.state == "gone":
-        return f"its output says why {named.label} left; end the job, it cannot go on"
+        return f"read the output of {named.label}, then end the job: it cannot continue without this rank"
     return stack_advice(named.label, pid)
 
 
@@ -232,14 +249,13 @@ STALLED: Final = Rule[JobState](
     describe=_stalled_alert,
     covered_by=frozenset({"hung_collective"}),
     text=RuleText(
-        meaning="A training process is alive and has not finished a step for long, nor asked for a batch, nor "
-        "begun a phase, as it would in a validation. In a job of several ranks one is "
-        "named where something tells who: it is stopped or gone, its step is behind, or its GPU idles while "
-        "the others' spin.",
-        condition=f"no step, and no other work that can be seen, for {STALLED_SECONDS:.0f} s and for "
-        f"{STALLED_STEPS:.0f} times the median step; a process stopped by a signal is not stalled, nor a job in "
-        "which one rank works at something else",
-        source="the training's own steps by the host's clock; who holds it up by both, steps and GPUs",
+        meaning="The training process is alive, but has not finished a step, requested a batch or begun a phase "
+        "for a long time. In a job of several ranks, the alert names the blocking rank if it is known: the rank "
+        "is stopped or has exited, its step is behind, or its GPU is idle while the other GPUs spin.",
+        condition=f"no step, and no other observed work, for {STALLED_SECONDS:.0f} s and for "
+        f"{STALLED_STEPS:.0f} times the median step, or at once where a signal holds one of several ranks; "
+        "a single process stopped by a signal is not stalled, nor a job in which one rank does other work",
+        source="the steps of the training by the host clock; the blocking rank by steps and GPUs",
         clear_seconds=0.0,
         fields=("step_seconds", "util_pct", "power_watts"),
     ),

@@ -1,4 +1,4 @@
-"""What the rules say of a process that computes without training: other words, and other things to do."""
+"""Words and advice for a process that computes without training."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from llmtop.rules.state.windows import finite_or_none
 from llmtop.step_history.whole_steps import covered_seconds
 
 _NEXT: Final[dict[BoundId, str]] = {
-    "input_bound": "read and tokenize the next batch in a thread or process of its own, while the model computes "
-    "this one; press s for the stacks of who prepares it",
-    "h2d_bound": "keep the KV cache and what is used again on the GPU; copy the next batch from pinned memory "
-    "(non_blocking=True) while the model computes this one",
-    "launch_bound": "torch.compile or CUDA graphs (of generate: cache_implementation='static'), or more requests "
-    "in a batch; press c to count the launches",
-    "sync_bound": "take .item(), .cpu() and prints of tokens out of the decoding loop; look at several tokens at "
-    "once for the end; press c to capture where it waits",
+    "input_bound": "read and tokenize the next batch in a separate process, while the model computes the current "
+    "one; press s for the Python stacks of the data loader",
+    "h2d_bound": "keep the KV cache and reused tensors on the GPU; copy the next batch from pinned memory "
+    "(non_blocking=True) while the model computes the current one",
+    "launch_bound": "use torch.compile, CUDA graphs or larger batches (generate: cache_implementation='static'); "
+    "press c to profile the launches",
+    "sync_bound": "remove .item(), .cpu() and prints from the decoding loop; test several tokens at once for the "
+    "end; press c to profile the waits",
 }
 
 

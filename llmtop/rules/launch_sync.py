@@ -152,6 +152,12 @@ def _is_launch_bound(state: RankState, is_raised: bool) -> bool:
     return host_share_pct(steps, LAUNCHING) >= LAUNCHING_PCT and host_share_pct(steps, _WAITING) < INPUT_PCT[0]
 
 
+def _noun(state: RankState) -> str:
+    """The step in a clause that fits a narrow row."""
+    noun = step_noun(state)
+    return "the step" if noun == "step" else noun
+
+
 def _launch_bound_alert(state: RankState) -> AlertText:
     evidence = role_evidence(state, "compute")
     del evidence["compute_host_pct"], evidence["compute_gpu_pct"]
@@ -164,17 +170,17 @@ def _launch_bound_alert(state: RankState) -> AlertText:
     seen = idle_text(evidence) or f"{activity_text(state)} at {fmt.watts(watts)}"
     return AlertText(
         severity="warning",
-        summary=f"{rank_name(state)} launches its kernels more slowly than the GPU runs them: "
-        f"{fmt.percent(launching)} of a {step_noun(state)} goes into launching ({total_seconds(steps)}), "
+        summary=f"{rank_name(state)} launches kernels more slowly than the GPU runs them: "
+        f"{fmt.percent_text(launching)} of the {step_noun(state)} is kernel launches ({total_seconds(steps)}), "
         f"and {seen}.",
         evidence=evidence,
         next=next_step(
             state,
             "launch_bound",
-            "torch.compile or CUDA graphs, a fused optimizer, larger batches; press c to count the launches",
+            "use torch.compile, CUDA graphs or larger batches, a fused optimizer; press c to profile the launches",
         ),
         points=complete_clauses(
-            f"launches {fmt.percent(launching)} of the {total_seconds(steps)}",
+            f"{fmt.percent_text(launching)} of {_noun(state)} is kernel launches",
             short_idle_text(evidence) if evidence["gpu_idle_pct"] is not None else short_activity_text(state),
             fmt.watts(watts),
         ),
@@ -187,16 +193,23 @@ LAUNCH_BOUND: Final = Rule[RankState](
     describe=_launch_bound_alert,
     # Not by low_power_full_util: of ranks whose hosts are too slow, now one's GPU spins and now the other's.
     covered_by=frozenset(
-        {"stalled", "straggler", "input_bound", "h2d_bound", "sync_bound", "communication_bound"}
+        {
+            "stalled",
+            "hung_collective",
+            "straggler",
+            "input_bound",
+            "h2d_bound",
+            "sync_bound",
+            "communication_bound",
+        }
     ),
     text=RuleText(
-        meaning="The kernels are so short that the host cannot launch them as fast as the GPU runs them.",
-        condition=f"steps go on, the host spends {LAUNCHING_PCT:.0f} % or more of them in phases that launch, "
-        f"under {INPUT_PCT[0]:.0f} % waiting in phases named so (or more, where twice the wait for data is left "
-        "of the idle time without them) and little in calls that wait (`sync_bound`), yet "
-        f"the GPU is idle for {IDLE_PCT[0]:.0f} % of the time beyond what lies outside of phases or in rare long "
-        "steps; where nobody can tell how idle it is (several processes on it), "
-        f"under {SM_LAUNCH[0]:.0f} % of the SMs are active, at under "
+        meaning="The kernels are too short: the host cannot launch them as fast as the GPU runs them.",
+        condition=f"the training runs steps, the host spends {LAUNCHING_PCT:.0f} % or more of them in phases "
+        f"that launch kernels, under {INPUT_PCT[0]:.0f} % in waiting phases (or more, if twice the wait for data "
+        "is left of the idle time without them) and little in waiting calls (`sync_bound`), and the GPU is idle "
+        f"{IDLE_PCT[0]:.0f} % of the time in addition to untimed work and rare long steps; if the idle share is "
+        f"unknown (several processes on the GPU), under {SM_LAUNCH[0]:.0f} % of the SMs are active, at under "
         f"{POWER_LAUNCH[0]:.0f} % of the power limit and under {UTIL_LAUNCH:.0f} % util",
         source="six programs on an H100 whose idle time was measured by two profilers (docs/measurements.md); an "
         "H200: 22 % util, 1.6 % SM activity, 125 of 700 W",
@@ -229,26 +242,27 @@ def _sync_bound_alert(state: RankState) -> AlertText:
     steps = state.recent(WINDOW_STEPS)
     named = host_share_pct(steps, ("sync",))
     evidence["waiting_calls_pct"] = found
-    where, share, of = f" ({total_seconds(steps)})", max(named, found or 0.0), f"the {total_seconds(steps)}"
+    where, share = f" ({total_seconds(steps)})", max(named, found or 0.0)
     if found is not None and found >= named:  # by stack samples over the window of the rank's figures
-        where, of = "", f"a {step_noun(state)}"
+        where = ""
         if wait is not None:
             evidence |= {"call": wait.what, "call_seconds": wait.seconds}
             where = f", most in {wait.what}"
     return AlertText(
         severity="warning",
-        summary=f"{rank_name(state)} waits for the GPU in {fmt.percent(share)} of each {step_noun(state)}{where}, "
-        f"and {idle_or_activity_text(evidence)}: each wait lets it run dry.",
+        summary=f"{rank_name(state)} waits for the GPU {fmt.percent_text(share)} of each "
+        f"{step_noun(state)}{where}, "
+        f"and {idle_or_activity_text(evidence)}.",
         evidence=evidence,
         next=next_step(
             state,
             "sync_bound",
-            "take .item(), .cpu() and print(loss) out of the loop, or keep such numbers on the GPU and read them "
-            "every 50 steps; press c to capture where it waits",
+            "remove .item(), .cpu() and print(loss) from the loop, or read the values every 50 steps; "
+            "press c to profile the waits",
         ),
         points=complete_clauses(
-            f"waits for the GPU {fmt.percent(share)} of {of}",
-            fmt.shorten_middle(wait.what, 30) if "call" in evidence and wait is not None else "",
+            f"host waits for GPU {fmt.percent_text(share)} of {step_noun(state)}",
+            f"most in {fmt.shorten_middle(wait.what, 40)}" if "call" in evidence and wait is not None else "",
             short_idle_text(evidence),
         ),
     )
@@ -258,14 +272,14 @@ SYNC_BOUND: Final = Rule[RankState](
     id="sync_bound",
     holds=_is_sync_bound,
     describe=_sync_bound_alert,
-    covered_by=frozenset({"stalled", "straggler", "input_bound", "h2d_bound"}),
+    covered_by=frozenset({"stalled", "hung_collective", "straggler", "input_bound", "h2d_bound"}),
     text=RuleText(
-        meaning="Each wait lets the GPU run dry until the next launches reach it.",
-        condition="calls that wait for the GPU (.item(), .cpu(), the truth of a tensor), found by looks at the "
-        f"host's stack, take {SAMPLED_PCT[0]:.0f} % of the time, or {SAMPLED_LEAST_PCT[0]:.0f} % and half of "
-        f"what the GPU works; or a phase named for waiting (sync, item) takes {SYNC_PCT[0]:.0f} % of most steps; "
-        f"and the GPU is idle for {IDLE_PCT[0]:.0f} % or more by what is believed of it, or by CUDA events",
-        source="thresholds in use elsewhere: 20 % of wall time in synchronisation, 15 % idle",
+        meaning="After each wait, the GPU is idle until the next kernels are launched.",
+        condition="calls that wait for the GPU (.item(), .cpu(), `if tensor`), found in samples of the host "
+        f"stack, take {SAMPLED_PCT[0]:.0f} % of the time, or {SAMPLED_LEAST_PCT[0]:.0f} % and half of the busy "
+        f"time of the GPU; or a phase named for waiting (sync, item) takes {SYNC_PCT[0]:.0f} % of most steps; "
+        f"and the GPU is idle {IDLE_PCT[0]:.0f} % of the time or more (gpu_busy_source), or by CUDA events",
+        source="common thresholds: 20 % of wall time in synchronisation, 15 % idle",
         hold_seconds=3.0,
         clear_seconds=5.0,
         fields=("gpu_busy_pct", "util_pct", "sm_active_pct"),

@@ -45,12 +45,12 @@ def _pressure_alert(state: RankState) -> AlertText:
     used, gpu, failures = used_pct(state.gpu), state.gpu, state.memory.failures
     total = gpu.gpu.mem_total_bytes if gpu else None
     where = f" ({state.location})" if state.location else ""
-    held = "" if used is None else f"; {fmt.percent(used, 1)} of {fmt.size(total)} in use"
+    held = "" if used is None else f"{fmt.percent_text(used, 1)} of {fmt.size(total)} in use"
     label = state.label[0].upper() + state.label[1:]
     return AlertText(
         severity="warning",
-        summary=f"{label}{where}: the allocator ran out of device memory {failures} "
-        f"time{'s' if failures != 1 else ''} while it was watched{held}.",
+        summary=f"{label}{where}: {fmt.counted(failures, 'allocation')} of device memory failed or retried since "
+        f"llmtop started{'; ' + held if held else ''}.",
         evidence={
             "mem_used_bytes": gpu.mem_used_bytes if gpu else None,
             "mem_total_bytes": total,
@@ -60,9 +60,10 @@ def _pressure_alert(state: RankState) -> AlertText:
             "memory_peak_bytes": state.rank.memory_peak_bytes,
             "allocator_failures": failures,
         },
-        next="PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, activation checkpointing, or a smaller batch",
+        next="use a smaller batch or activation checkpointing, or set "
+        "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
         points=complete_clauses(
-            f"{fmt.counted(failures, 'allocation')} failed or retried", held.removeprefix("; ") or "no room left"
+            f"{fmt.counted(failures, 'allocation')} failed or retried", held or "no room left"
         ),
     )
 
@@ -72,23 +73,28 @@ def _out_of_memory_alert(state: RankState) -> AlertText:
     label = state.label[0].upper() + state.label[1:]
     return AlertText(
         severity="critical",
-        summary=f"{label}{where} was ended by an out-of-memory error; who held the memory is in its snapshot.",
+        summary=f"{label}{where} ended with an out-of-memory error; the memory snapshot lists its allocations.",
         evidence={
             "memory_allocated_bytes": state.rank.memory_allocated_bytes,
             "memory_reserved_bytes": state.rank.memory_reserved_bytes,
             "memory_peak_bytes": state.rank.memory_peak_bytes,
             "memory_snapshot": state.rank.memory_snapshot,
         },
-        next=f"llmtop report {shlex.quote(state.rank.memory_snapshot or '')}",
+        next=f"read the snapshot, run: llmtop report {shlex.quote(state.rank.memory_snapshot or '')}",
+        points=complete_clauses(
+            "ended with an out-of-memory error",
+            f"peak {fmt.size(state.rank.memory_peak_bytes)}",
+            f"reserved {fmt.size(state.rank.memory_reserved_bytes)}",
+        ),
     )
 
 
 _PRESSURE: Final = RuleText(
-    meaning="The next allocation may fail. torch first frees its cache and tries again, which stops the GPU each "
+    meaning="The next allocation may fail. PyTorch first frees its cache and retries, which stops the GPU each "
     "time, and then raises an out-of-memory error.",
-    condition=f"torch's allocator retried or gave an out-of-memory error within the last {_RETRY_SECONDS:.0f} s, "
-    "or such an error has ended the process. "
-    "Memory that is merely nearly full is no alert: trainings and servers plan for that",
+    condition=f"the allocator of PyTorch retried or raised an out-of-memory error within the last "
+    f"{_RETRY_SECONDS:.0f} s, or an out-of-memory error has ended the process. Nearly full memory alone raises no "
+    "alert: trainings and servers plan for it",
     source="torch.cuda.memory_stats (num_alloc_retries, num_ooms), NVML's memory in use",
     clear_seconds=5.0,
     fields=("mem_used_bytes", "memory_allocated_bytes", "memory_reserved_bytes"),
@@ -132,11 +138,12 @@ def _growth_alert(state: RankState) -> AlertText:
     total = state.gpu.gpu.mem_total_bytes if state.gpu else None
     left = _seconds_left(state, growth)
     where = f" ({state.location})" if state.location else ""
-    when = f"; full in about {fmt.duration(left)} at this rate" if left is not None else ""
+    until = fmt.duration(None if left is None else float(round(left)))
+    when = f"; full in about {until} at this rate" if left is not None else ""
     label = state.label[0].upper() + state.label[1:]
     return AlertText(
         severity="critical" if left is not None and left < _SOON_SECONDS else "warning",
-        summary=f"{label}{where} holds {fmt.size(a_step)} more device memory with every step, now "
+        summary=f"{label}{where} allocates {fmt.size(a_step)} more device memory per step, now "
         f"{fmt.size(state.rank.memory_allocated_bytes)}{when}.",
         evidence={
             "memory_allocated_bytes": state.rank.memory_allocated_bytes,
@@ -147,11 +154,11 @@ def _growth_alert(state: RankState) -> AlertText:
             "seconds_until_full": left,
             "mem_total_bytes": total,
         },
-        next="look for tensors kept with their graph (loss += loss instead of loss.item(), lists of outputs)",
+        next="find tensors kept over steps (total += loss instead of loss.item(), lists of outputs)",
         since=growth.since if growth else None,
         points=complete_clauses(
-            f"full in about {fmt.duration(left)}",
-            f"{fmt.size(a_step)} more a step",
+            f"GPU full in about {until}",
+            f"+{fmt.size(a_step)} per step",
             f"now {fmt.size(state.rank.memory_allocated_bytes)}",
         ),
     )
@@ -163,14 +170,14 @@ MEMORY_GROWTH: Final = Rule[RankState](
     describe=_growth_alert,
     covered_by=frozenset({"memory_pressure"}),
     text=RuleText(
-        meaning="What the training's tensors hold at the least rises all the time: something is kept that should "
+        meaning="The minimum of the memory held by tensors rises all the time: tensors are kept that should "
         "be freed, most often a loss with its graph.",
-        condition=f"the least allocated memory in {BUCKETS} stretches of at least {FAST_LEAK[0]} steps and "
-        f"{FAST_LEAK[1]:.0f} s (or {SLOW_LEAK[0]} and {SLOW_LEAK[1] / 60:.0f} minutes) in a row rises each time, "
-        f"by {GROWTH_PCT:.0f} % of the GPU's memory in all; warm-up left out. Or that, and the most, in {BUCKETS} "
-        f"stretches of {BRIEF_LEAK[0]} steps and {BRIEF_LEAK[1]:.0f} s, where the GPU would be full within "
-        f"{_AT_ONCE_SECONDS / 60:.0f} minutes",
-        source="torch.cuda.memory_allocated as the training publishes it",
+        condition=f"the minimum of the allocated memory in {BUCKETS} stretches of at least {FAST_LEAK[0]} steps "
+        f"and {FAST_LEAK[1]:.0f} s (or {SLOW_LEAK[0]} and {SLOW_LEAK[1] / 60:.0f} minutes) in a row rises each "
+        f"time, by {GROWTH_PCT:.0f} % of the GPU memory in all, after warm-up. Or the minimum and the maximum in "
+        f"{BUCKETS} stretches of {BRIEF_LEAK[0]} steps and {BRIEF_LEAK[1]:.0f} s rise, and the GPU would be full "
+        f"within {_AT_ONCE_SECONDS / 60:.0f} minutes",
+        source="torch.cuda.memory_allocated, as published by the training",
         clear_seconds=5.0,
         fields=("memory_allocated_bytes", "memory_reserved_bytes", "mem_used_bytes"),
     ),

@@ -37,31 +37,31 @@ class CauseAdvice(NamedTuple):
 ADVICE: Final = (
     CauseAdvice(
         ("garbage collection", "gc.collect("),
-        "gc.freeze() after the model is built; or gc.disable() and gc.collect() every some hundred steps",
+        "call gc.freeze() after the model is built; or gc.disable(), and gc.collect() every 500 steps",
     ),
     CauseAdvice(
         ("torch.compile", "_dynamo", "_inductor"),
-        "TORCH_LOGS=recompiles says why it compiles again; mark what changes dynamic, or pad to few shapes",
+        "find the reason with TORCH_LOGS=recompiles; mark changing sizes as dynamic, or pad to a few shapes",
     ),
     CauseAdvice(
         (".item()", ".cpu()", ".tolist()", "float(", ".numpy()", "synchronize("),
-        "keep such numbers on the GPU and read them every 50 steps: each look waits for the GPU",
+        "keep these values on the GPU, and read them every 50 steps: each read waits for the GPU",
     ),
     CauseAdvice(
         ("print(", "log(", ".log", "logger", "tqdm", "wandb", "add_scalar", "set_postfix", "write("),
-        "log every 50 steps instead of each",
+        "log every 50 steps instead of every step",
     ),
     CauseAdvice(
         ("save(", "checkpoint", "dump("),
         SAVE_LESS_OFTEN,
     ),
-    CauseAdvice(("sleep(",), "it sleeps: take that out of the loop"),
+    CauseAdvice(("sleep(",), "remove the sleep from the training loop"),
     CauseAdvice(
         (" for ", "next(", "get_batch", "batch"),
-        'if it waits for data, name it: with llmtop.phase("dataload"):, or for batch in llmtop.loader(batches):',
+        'wrap the data loader: for batch in llmtop.loader(batches); or with llmtop.phase("dataload"):',
     ),
 )
-_DEFAULT_ADVICE: Final = 'press s for the stack there; with llmtop.phase("…"): gives it a name'
+_DEFAULT_ADVICE: Final = 'press s for the Python stack; with llmtop.phase("NAME"): times that code'
 
 
 def _share_pct(state: RankState) -> float | None:
@@ -99,11 +99,11 @@ def _outside_alert(state: RankState) -> AlertText:
     causes = _main_causes(state)
     where = f" ({state.location})" if state.location else ""
     label = state.label[0].upper() + state.label[1:]
-    named = " and ".join(f"{fmt.duration(cause.seconds)} in {cause.what}" for cause in causes)
+    listed = " and ".join(f"{fmt.duration(cause.seconds)} in {cause.what}" for cause in causes)
     return AlertText(
         severity="warning",
-        summary=f"{label}{where} spends {fmt.percent(_share_pct(state))} of each {step_noun(state)}, "
-        f"{fmt.duration(rank.outside_seconds)}, outside of all phases{': ' + named if named else ''}.",
+        summary=f"{label}{where}: {fmt.percent_text(_share_pct(state))} of each {step_noun(state)} "
+        f"({fmt.duration(rank.outside_seconds)}) is untimed, in no phase{': ' + listed if listed else ''}.",
         evidence={
             "outside_pct": _share_pct(state),
             "outside_seconds": rank.outside_seconds,
@@ -112,33 +112,33 @@ def _outside_alert(state: RankState) -> AlertText:
             **{f"cause_{place}": cause.what for place, cause in enumerate(causes, 1)},
             **{f"cause_{place}_seconds": cause.seconds for place, cause in enumerate(causes, 1)},
         },
-        next=_next_step(causes[0].what) if causes else _DEFAULT_ADVICE,
+        next=advice_for(causes[0].what) if causes else _DEFAULT_ADVICE,
         points=complete_clauses(
-            *(f"{fmt.duration(cause.seconds)} in {fmt.shorten_middle(cause.what, 22)}" for cause in causes),
-            f"{fmt.percent(_share_pct(state))} of each step in no phase",
+            f"{fmt.percent_text(_share_pct(state))} of each {step_noun(state)} is untimed",
+            *(f"{fmt.duration(cause.seconds)} in {fmt.shorten_middle(cause.what, 40)}" for cause in causes),
         ),
     )
 
 
-def _next_step(what: str) -> str:
+def advice_for(what: str) -> str:
+    """Return what to do about a cause of untimed work."""
     # Without the place in front, whose file may be called anything.
-    said = what.partition(" ")[2] if ":" in what.partition(" ")[0] else what
-    said = f" {said} "
-    return next((one.text for one in ADVICE if any(word in said for word in one.words)), _DEFAULT_ADVICE)
+    call = what.partition(" ")[2] if ":" in what.partition(" ")[0] else what
+    call = f" {call} "
+    return next((one.text for one in ADVICE if any(word in call for word in one.words)), _DEFAULT_ADVICE)
 
 
 OUTSIDE: Final = Rule[RankState](
     id="outside",
     holds=_is_outside,
     describe=_outside_alert,
-    covered_by=frozenset({"stalled", "straggler", "input_bound", "h2d_bound", "sync_bound"}),
+    covered_by=frozenset({"stalled", "hung_collective", "straggler", "input_bound", "h2d_bound", "sync_bound"}),
     text=RuleText(
-        meaning="Part of each step lies between what is known of it: logging, a wait for the GPU, garbage "
-        "collection, work of the script that has no name.",
-        condition=f"over the recent steps {OUTSIDE_PCT[0]:.0f} % or more of the time from one step's start to the "
-        f"next is in no phase, after {LEAST_STEPS} steps; never where a training names no phases, nor while its "
-        f"GPU is known to be idle for under {IDLE_PCT[0]:.0f} % of the time",
-        source="the share at which waiting for data is told, too",
+        meaning="It is logging, a wait for the GPU, garbage collection, or work of the script without a phase.",
+        condition=f"{OUTSIDE_PCT[0]:.0f} % or more of the time from the start of a step to the start of the next "
+        f"belongs to no phase, after {LEAST_STEPS} steps; never for a training without phases, nor while its "
+        f"GPU is idle for under {IDLE_PCT[0]:.0f} % of the time",
+        source="the same share as for waiting for data (input_bound)",
         hold_seconds=2.0,
         clear_seconds=5.0,
         fields=("step_seconds",),

@@ -9,20 +9,24 @@ from __future__ import annotations
 from typing import Final
 
 from llmtop import format as fmt
-from llmtop.model.snapshot import RareSteps
+from llmtop.model.snapshot import Cause, RareSteps
+from llmtop.naming.own_phases import OUTSIDE
 from llmtop.naming.phase_names import role_of
+from llmtop.rules.outside import advice_for
 from llmtop.rules.rule import SAVE_LESS_OFTEN, AlertText, Rule, RuleText, complete_clauses
 from llmtop.rules.state.rank import RankState
 from llmtop.rules.state.windows import finite_or_none
-from llmtop.step_history.rare_steps import rare_steps_text
+from llmtop.step_history.rare_steps import most_text, rare_steps_text
 
 LOST_PCT: Final = (5.0, 3.5)
 """Of the time, beyond what the usual steps would take: to raise and to stay raised."""
 WARNING_PCT: Final = 20.0
 
-_LOADING: Final = "persistent_workers=True if epochs begin there; press s for the stacks while one lasts"
+_LOADING: Final = (
+    "set persistent_workers=True if epochs begin there; press s during a long step for the Python stacks"
+)
 _DEFAULT_ADVICE: Final = (
-    "if it is an evaluation or a checkpoint, do it less often; press s for the stacks while one lasts"
+    "evaluate or save less often, if that is the cause; press s during a long step for the Python stacks"
 )
 
 
@@ -44,10 +48,12 @@ def _rare_steps_alert(state: RankState) -> AlertText:
     assert rare is not None, "told only while it holds"
     where = f" ({state.location})" if state.location else ""
     label = state.label[0].upper() + state.label[1:]
-    lost, said = _lost_pct(rare), rare_steps_text(rare)
+    lost, cost = _lost_pct(rare), rare_steps_text(rare)
+    cause = _cause(state, rare)
     return AlertText(
         severity="warning" if (lost or 0.0) >= WARNING_PCT else "info",
-        summary=f"{label}{where}: {said}; {fmt.percent(lost)} of the time.",
+        summary=f"{label}{where}: {cost}; {fmt.percent_text(lost)} of the time"
+        f"{f': {cause.what}' if cause else ''}.",
         evidence={
             "every_steps": rare.every,
             "rare_step_seconds": rare.seconds,
@@ -55,15 +61,34 @@ def _rare_steps_alert(state: RankState) -> AlertText:
             "lost_pct": lost,
             "lost_seconds_per_hour": rare.seconds_per_hour,
             "part": None if rare.part is None else fmt.printable(rare.part, 80),
+            **({"cause": cause.what, "cause_seconds": cause.seconds} if cause else {}),
         },
-        next=_next_step(rare.part),
+        next=_next_step(rare.part) if cause is None else advice_for(cause.what),
         points=complete_clauses(
-            f"one takes {fmt.duration(rare.seconds)}"
-            + (f" ({fmt.printable(rare.part, 40)})" if rare.part else ""),
-            f"{fmt.percent(lost)} of the time",
-            "now and then" if rare.every is None else f"every {fmt.number(rare.every)} steps",
+            f"{_frequency(rare)} takes {fmt.duration(rare.seconds)}",
+            f"{fmt.percent_text(lost)} of the time",
+            most_text(rare.part) if rare.part else "",
+            fmt.shorten_middle(cause.what, 40) if cause else "",
         ),
     )
+
+
+def _cause(state: RankState, rare: RareSteps) -> Cause | None:
+    """Return what the host did in the untimed part of the long steps; None where samples do not show it.
+
+    The samples are over the recent steps. The cause counts if it covers at least half of what the recent steps
+    take beyond the usual one, so a cause that every step has is not named for the long ones.
+    """
+    rank = state.rank
+    mean, usual = finite_or_none(rank.step_seconds_mean), finite_or_none(rank.step_seconds_p50)
+    if rare.part != OUTSIDE or mean is None or usual is None or mean <= usual:
+        return None
+    cause = max(rank.outside_causes, key=lambda one: one.seconds, default=None)
+    return cause if cause is not None and cause.seconds >= (mean - usual) / 2 else None
+
+
+def _frequency(rare: RareSteps) -> str:
+    return "a rare step" if rare.every is None else f"1 step in {fmt.number(rare.every)}"
 
 
 def _next_step(part: str | None) -> str:
@@ -80,11 +105,11 @@ RARE_STEPS: Final = Rule[RankState](
     describe=_rare_steps_alert,
     covered_by=frozenset({"stalled", "hung_collective", "straggler", "input_bound", "h2d_bound", "sync_bound"}),
     text=RuleText(
-        meaning="Every so many steps one takes much longer: a checkpoint, an evaluation, the beginning of an "
-        "epoch. All of the job's GPUs wait meanwhile.",
-        condition=f"single steps of twice the usual length and more, alike and at least two, that cost "
-        f"{LOST_PCT[0]:.0f} % of the time or more beyond the usual step; a warning from {WARNING_PCT:.0f} % on",
-        source="the training's own steps by the host's clock",
+        meaning="A checkpoint, an evaluation or the beginning of an epoch makes single steps much longer. All "
+        "GPUs of the job wait meanwhile.",
+        condition=f"at least two similar steps of twice the usual length or more, which cost "
+        f"{LOST_PCT[0]:.0f} % of the time or more beyond the usual step; a warning from {WARNING_PCT:.0f} %",
+        source="the steps of the training by the host clock",
         hold_seconds=2.0,
         clear_seconds=10.0,
         fields=("step_seconds", "step_seconds_p50"),

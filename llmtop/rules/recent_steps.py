@@ -221,8 +221,8 @@ def activity_text(state: RankState) -> str:
     """How many of its SMs work, or how often one does, as a part of a sentence."""
     sm = mean_sm_active_pct(state)
     if sm is not None:
-        return f"{fmt.percent(sm, 1)} of its SMs are active"
-    return f"{fmt.percent(state.gpu.mean('util_pct') if state.gpu else None)} of the time a kernel runs"
+        return f"{fmt.percent_text(sm, 1)} of its SMs are active"
+    return f"a kernel runs {fmt.percent_text(state.gpu.mean('util_pct') if state.gpu else None)} of the time"
 
 
 def idle_text(evidence: dict[str, Any]) -> str | None:
@@ -231,28 +231,36 @@ def idle_text(evidence: dict[str, Any]) -> str | None:
     Args:
         evidence: as of `role_evidence`.
     """
-    idle = evidence["gpu_idle_pct"]
+    idle = _known_idle_pct(evidence)
     if idle is None:
         return None
     least = "at least " if evidence["gpu_idle_is"] else ""
-    witness = gpu_busy.source_name(evidence["gpu_idle_source"])
-    return f"the GPU is idle for {least}{fmt.percent(idle)} of it by {witness}"
+    source = gpu_busy.source_name(evidence["gpu_idle_source"])
+    return f"the GPU is idle {least}{fmt.percent_text(idle)} of the time ({source})"
+
+
+def _known_idle_pct(evidence: dict[str, Any]) -> float | None:
+    """The idle share in percent; None where unknown, and for a lower bound that rounds to 0."""
+    idle: float | None = evidence["gpu_idle_pct"]
+    return None if idle is None or (evidence["gpu_idle_is"] and round(idle) <= 0) else idle
 
 
 def short_idle_text(evidence: dict[str, Any], dry: float | None = None) -> str:
     """The same in a few words, for one row of the screen; arguments as of `idle_or_activity_text`."""
-    idle, sm = evidence["gpu_idle_pct"], evidence["sm_active_pct"]
+    idle, sm = _known_idle_pct(evidence), evidence["sm_active_pct"]
     if idle is not None:
-        return f"GPU idle {'≥ ' if evidence['gpu_idle_is'] else ''}{fmt.percent(idle)}"
+        return f"GPU idle {'≥ ' if evidence['gpu_idle_is'] else ''}{fmt.percent_text(idle)}"
     if dry is not None:
-        return f"GPU idle {fmt.percent(dry)}"
-    return f"SM {fmt.percent(sm)}" if sm is not None else f"util {fmt.percent(evidence['util_pct'])}"
+        return f"GPU idle {fmt.percent_text(dry)}"
+    return (
+        f"SM active {fmt.percent_text(sm)}" if sm is not None else f"util {fmt.percent_text(evidence['util_pct'])}"
+    )
 
 
 def short_activity_text(state: RankState) -> str:
     """Return the SM activity in a few words; "" where unknown."""
     sm = mean_sm_active_pct(state)
-    return f"SM {fmt.percent(sm, 1)}" if sm is not None else ""
+    return f"SM active {fmt.percent_text(sm, 1)}" if sm is not None else ""
 
 
 def idle_or_activity_text(evidence: dict[str, Any], dry: float | None = None) -> str:
@@ -266,7 +274,7 @@ def idle_or_activity_text(evidence: dict[str, Any], dry: float | None = None) ->
     if known is not None:
         return known
     if dry is not None:
-        return f"the GPU has nothing to do in {fmt.percent(dry)} of it by CUDA events"
+        return f"the GPU is idle {fmt.percent_text(dry)} of the time (CUDA events)"
     if sm is not None:
-        return f"{fmt.percent(sm)} of the GPU's SMs are active"
-    return f"the GPU is at {fmt.percent(evidence['util_pct'])} util"
+        return f"{fmt.percent_text(sm)} of the SMs are active"
+    return f"the GPU is at {fmt.percent_text(evidence['util_pct'])} utilization"

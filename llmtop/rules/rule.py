@@ -52,7 +52,8 @@ class AlertText:
     since: float | None = None
     """Unix time of the begin, where it is known better than by the first snapshot in which it held."""
     points: tuple[str, ...] = ()
-    """The reason in clauses that stand alone (`complete_clauses` makes them), the cause first."""
+    """The reason in clauses that stand alone (`complete_clauses` makes them), the cause first. The first has
+    at most `FIRST_CLAUSE` characters, so that a row of 60 columns has room for it beside the badge."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,7 @@ class Rule(Generic[Subject]):
 
 
 SAVE_LESS_OFTEN: Final = "save less often, or in the background (torch.distributed.checkpoint.async_save)"
+PROFILE: Final = "press c to profile a few steps"
 
 
 def stack_advice(who: str, pid: int) -> str:
@@ -84,8 +86,13 @@ def stack_advice(who: str, pid: int) -> str:
     return f"press s for the Python stacks of {who}, or run: py-spy dump --pid {pid}"
 
 
+FIRST_CLAUSE: Final = 42
+"""Characters of the first clause of a reason, and of an advice's first clause some more (`FIRST_ADVICE`)."""
+FIRST_ADVICE: Final = 54
+
+
 def complete_clauses(*texts: str) -> tuple[str, ...]:
-    """The clauses that say something: none with an absent number in it."""
+    """The clauses without an absent number in them."""
     return tuple(text for text in texts if text and DASH not in text)
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
 from llmtop import format as fmt
 from llmtop.model.snapshot import Change
-from llmtop.naming.own_phases import OUTSIDE
+from llmtop.naming.own_phases import OUTSIDE, phase_label
 from llmtop.naming.phase_names import Role, role_of
 from llmtop.rules import limits
 from llmtop.rules.rule import AlertText, Rule, RuleText, complete_clauses
@@ -18,17 +18,18 @@ LEAST_FACTOR: Final = limits.CONFIGURED.slower.factor or 1.1
 """Least change worth acting on; smaller ones are not searched for either."""
 
 _NEXT: Final[dict[Role, str]] = {
-    "input": "press s for the stacks of the loading thread; look at the disk or network that the data comes from, "
-    "and at DataLoader workers",
-    "h2d": "pin_memory=True and .to(device, non_blocking=True); look whether batches got larger",
-    "comm": "look which rank comes late (press c on another one), and at the network between nodes",
-    "sync": "press c to see which work the call waits for",
+    "input": "press s for the Python stacks of the data loader; check the disk or network of the data, and the "
+    "DataLoader workers",
+    "h2d": "set pin_memory=True, and .to(device, non_blocking=True); check if batches became larger",
+    "comm": "press c on another rank to find the straggler; check the network between nodes",
+    "sync": "press c to profile the work that the call waits for",
 }
 _NEXT_OUTSIDE: Final = (
-    "press s for the stacks between two steps: logging, a checkpoint, garbage collection or .item() there"
+    "press s for the Python stack between steps; check for logging, checkpoints, garbage collection and .item()"
 )
-_NEXT_EVERYWHERE: Final = "look what else runs on this machine's CPUs and GPU (top, nvidia-smi or amd-smi)"
-_NEXT_COMPUTE: Final = "press c to capture some steps; look for longer sequences, recompilation and lower clocks"
+_NEXT_EVERYWHERE: Final = "check for other programs on the CPUs and the GPU (top, nvidia-smi or amd-smi)"
+_NEXT_COMPUTE: Final = "press c to profile a few steps; check for longer sequences, recompilation and lower clocks"
+_NEXT_WORK: Final = "no action if that is intended; compare tokens per second, not the time of a step"
 _CAUSE_FIRST: Final[dict[Role, int]] = {
     **dict.fromkeys(("compute", "optimizer", "step"), 1),
     "backward": 2,
@@ -36,6 +37,63 @@ _CAUSE_FIRST: Final[dict[Role, int]] = {
 }
 """All ranks of a job get slower together. The one whose data comes late is the cause; those that wait for it see
 their communication grow, or the backward pass that hides it."""
+
+
+class AddedWork(NamedTuple):
+    """Work that a step has more than before the change."""
+
+    kind: str
+    """"sequences", "accumulation" (more samples per step), or "tokens" where samples are unknown."""
+    unit: str
+    before: float
+    after: float
+    longest_factor: float
+    """The longest that this work alone makes a step, as a factor."""
+
+    @property
+    def clauses(self) -> tuple[str, str]:
+        """The cause, and the work per step or sample before and since."""
+        numbers = f"{fmt.number(self.before)} → {fmt.number(self.after)} {self.unit}"
+        return _WORK_CAUSES[self.kind], numbers
+
+
+_WORK_CAUSES: Final = {
+    "sequences": "longer sequences",
+    "accumulation": "gradient accumulation or a larger batch",
+    "tokens": "more tokens per step",
+}
+
+
+def _ratio(before: float | None, after: float | None) -> float | None:
+    before, after = finite_or_none(before), finite_or_none(after)
+    return after / before if before and after and before > 0 else None
+
+
+def _added_work(change: Change) -> AddedWork | None:
+    """Return the larger of the two ways in which a step has more work; None where it has no more, or unknown.
+
+    Samples cost in proportion. Length costs up to its square, by attention.
+    """
+    samples = _ratio(change.samples_before, change.samples_after)
+    tokens = _ratio(change.tokens_before, change.tokens_after)
+    length = tokens if tokens is None else tokens / (samples or 1.0)
+    longest = (samples or 1.0) * (1.0 if length is None else max(length, length**2) if length > 1 else length)
+    if max(samples or 1.0, length or 1.0) <= 1.0:
+        return None
+    if length is not None and tokens is not None and length >= (samples or 1.0):
+        before, after = change.tokens_before or 0.0, change.tokens_after or 0.0
+        if samples is None:
+            return AddedWork("tokens", "tokens per step", before, after, longest)
+        before, after = before / (change.samples_before or 1.0), after / (change.samples_after or 1.0)
+        return AddedWork("sequences", "tokens per sample", before, after, longest)
+    before, after = change.samples_before or 0.0, change.samples_after or 0.0
+    return AddedWork("accumulation", "samples per step", before, after, longest)
+
+
+def _is_explained(change: Change) -> bool:
+    """Whether more work per step explains the longer steps, to less than the least change."""
+    added = _added_work(change)
+    return added is not None and change.after_seconds < LEAST_FACTOR * added.longest_factor * change.before_seconds
 
 
 def _recent_slowdown(state: RankState) -> Change | None:
@@ -59,9 +117,17 @@ def _most_likely_cause(job: JobState) -> tuple[RankState, Change] | None:
     changed = [(state, change) for state in job.ranks if (change := _recent_slowdown(state)) is not None]
     return min(
         changed,
-        key=lambda one: (_CAUSE_FIRST.get(_role(one[1]), 0) if one[1].part else 4, one[1].since),
+        key=lambda one: (
+            _is_explained(one[1]),
+            _CAUSE_FIRST.get(_role(one[1]), 0) if one[1].part else 4,
+            one[1].since,
+        ),
         default=None,
     )
+
+
+def _cause_order(change: Change) -> int:
+    return _CAUSE_FIRST.get(_role(change), 0) if change.part else 4
 
 
 def _role(change: Change) -> Role:
@@ -79,12 +145,13 @@ def _slower_alert(job: JobState) -> AlertText:
     factor = change.after_seconds / change.before_seconds
     since = state.changed_at
     ago = max(0.0, state.now - since) if since is not None else None
-    label = state.label[0].upper() + state.label[1:]
     where = f" ({state.location})" if state.location else ""
+    added, is_explained = _added_work(change), _is_explained(change)
+    why = ", ".join(added.clauses) if added is not None and is_explained else _part_text(change)
     return AlertText(
-        severity="warning",
-        summary=f"{label}{where} is {_factor_text(factor)} slower since step {change.since_step}, "
-        f"{fmt.duration(ago)} ago: {_part_text(change)}.",
+        severity="info" if is_explained else "warning",
+        summary=f"Steps of {state.label}{where} take {_factor_text(factor)} as long since step "
+        f"{change.since_step}, {_ago_text(ago)}: {why}.",
         evidence={
             "times_as_long": factor,
             "since_step": change.since_step,
@@ -93,22 +160,43 @@ def _slower_alert(job: JobState) -> AlertText:
             "part": None if change.part is None else fmt.printable(change.part, 80),
             "part_before_seconds": change.part_before_seconds,
             "part_seconds": change.part_after_seconds,
+            **_work_evidence(change, added),
         },
-        next=_next_step(change),
+        next=_NEXT_WORK if is_explained else _next_step(change),
         subject_rank=state,
         since=since,
-        points=complete_clauses(*_points(change), f"{_factor_text(factor)} since step {change.since_step}"),
+        points=complete_clauses(
+            *(added.clauses if added is not None and is_explained else _points(change)),
+            f"{_factor_text(factor)} as long since step {change.since_step}",
+        ),
     )
 
 
+def _work_evidence(change: Change, added: AddedWork | None) -> dict[str, float | str | None]:
+    """Return what changed in the work of a step; nothing where it is the same or unknown."""
+    if added is None:
+        return {}
+    return {
+        "work": added.kind,
+        "before_tokens_per_step": change.tokens_before,
+        "tokens_per_step": change.tokens_after,
+        "before_samples_per_step": change.samples_before,
+        "samples_per_step": change.samples_after,
+    }
+
+
 def _factor_text(factor: float) -> str:
-    return f"{factor:.{1 if factor >= 2 else 2}f}×"
+    return f"{factor:.{1 if factor >= 2 else 2}f}x"
+
+
+def _ago_text(seconds: float | None) -> str:
+    return f"{fmt.duration(None if seconds is None else float(round(seconds)))} ago"
 
 
 def _points(change: Change) -> tuple[str, ...]:
     if change.part is None:
         before, after = change.before_seconds, change.after_seconds
-        return f"the step {fmt.duration(before)} → {fmt.duration(after)}", "in several parts of it"
+        return f"step {fmt.duration(before)} → {fmt.duration(after)}", "several phases are longer"
     return (_grown_part_text(change, 22),)
 
 
@@ -121,7 +209,7 @@ def _part_text(change: Change) -> str:
 def _grown_part_text(change: Change, width: int) -> str:
     """The part that takes longer, its name in so many characters at most."""
     grown = f"{fmt.duration(change.part_before_seconds)} → {fmt.duration(change.part_after_seconds)}"
-    return f"{fmt.shorten_middle(change.part or '', width)} {grown}"
+    return f"{fmt.shorten_middle(phase_label(change.part or ''), width)} {grown}"
 
 
 def _next_step(change: Change) -> str:
@@ -138,16 +226,16 @@ SLOWER: Final = Rule[JobState](
     # cause, this rule names the time.
     covered_by=frozenset({"stalled", "hung_collective", "straggler", "throttled"}),
     text=RuleText(
-        meaning="Something changed at that step, for good: the data, the machine, or what the script does. An "
-        "evaluation or a checkpoint now and then does not count.",
-        condition=f"steps from start to start take at least {LEAST_FACTOR} times what they took before: eight in "
-        "a row above what the training's own bursts reached (twice as long at least, four times at most), or the "
-        "median of 16 to 512 steps and 1 to 32 s (the smaller the change, the more) beyond what such medians did "
-        "before; if all parts of the step are longer together, only after 15 s or a minute; never within the "
-        f"first 24 steps after warm-up; for {NORMAL_AFTER_SECONDS / 60:.0f} minutes, or until steps are nearly as "
-        "before",
-        source="the training's own earlier steps; checked on healthy CPU trainings on a busy machine and on GPU "
-        "ones, resampled in blocks, with changes of 15 % to five times planted in them",
+        meaning="The data, the machine or the work of the script changed at that step, and the change lasts. Rare "
+        "evaluations and checkpoints do not count.",
+        condition=f"steps from start to start take at least {LEAST_FACTOR} times as long as before: eight in a "
+        "row above the earlier bursts of the training (at least twice as long, at most four times), or the "
+        "median of 16 to 512 steps and 1 to 32 s (more for a smaller change) above all such medians before; if "
+        "all phases are longer together, only after 15 s to 60 s; a note where more samples (in proportion) or "
+        "longer sequences (up to their square) explain it; never within the first 24 steps after warm-up; for "
+        f"{NORMAL_AFTER_SECONDS / 60:.0f} minutes, or until steps are nearly as before",
+        source="earlier steps of the same training; checked on healthy CPU trainings on a busy machine and on GPU "
+        "trainings, resampled in blocks, with planted changes of 15 % to 5x",
         fields=("step_seconds_mean", "step_seconds_p50"),
     ),
 )

@@ -131,21 +131,21 @@ def _is_starved_of_data(state: RankState, steps: list[StepCosts], is_raised: boo
 def _rare_input_alert(state: RankState, share_pct: float) -> AlertText:
     rare, evidence = state.rank.rare, role_evidence(state, "input")
     assert rare is not None, "told only where there are rare waits"
-    often = f"every {rare.every:.0f} steps" if rare.every else "now and then"
+    often = f"every {rare.every:.0f} steps" if rare.every else "at irregular steps"
     evidence |= {"rare_wait_pct": share_pct, "rare_step_seconds": rare.seconds, "rare_every_steps": rare.every}
     return AlertText(
         severity="warning",
         summary=f"{rank_name(state)} waits for data in a step of {fmt.duration(rare.seconds)} {often}, "
-        f"{fmt.percent(share_pct)} of all time (host's clock), and {idle_or_activity_text(evidence)}.",
+        f"{fmt.percent_text(share_pct)} of the time (host clock), and {idle_or_activity_text(evidence)}.",
         evidence=evidence,
         next=next_step(
             state,
             "input_bound",
-            "persistent_workers=True keeps a DataLoader's workers from epoch to epoch; else more of them, and "
-            "longer epochs; press s for the stacks of the loading thread",
+            "set persistent_workers=True; use more workers or longer epochs; "
+            "press s for the Python stacks of the data loader",
         ),
         points=complete_clauses(
-            f"waits for data {fmt.percent(share_pct)} of all time, {often}", short_idle_text(evidence)
+            f"waits for data {fmt.percent_text(share_pct)} of the time", often, short_idle_text(evidence)
         ),
     )
 
@@ -171,26 +171,26 @@ def _input_bound_alert(state: RankState) -> AlertText:
         }
     return AlertText(
         severity="warning",
-        summary=f"{rank_name(state)} waits for data in {fmt.percent(evidence['dataload_host_pct'])} of each "
-        f"{step_noun(state)} (host's clock, {total_seconds(steps)}), "
+        summary=f"{rank_name(state)} waits for data {fmt.percent_text(evidence['dataload_host_pct'])} of each "
+        f"{step_noun(state)} (host clock, {total_seconds(steps)}), "
         + (
-            "and no GPU is used."
+            "and uses no GPU."
             if _uses_no_gpu(state)
             else f"and {idle_or_activity_text(evidence, evidence['dataload_gpu_pct'])}."
         )
         + (f" {cost.summary}" if cost is not None else ""),
         evidence=evidence,
-        next=f"{cost.advice}; press s for the stacks"
+        next=f"{cost.advice}; press s for the Python stacks"
         if cost is not None and cost.cause != "unknown"
         else next_step(
             state,
             "input_bound",
-            "press s for the stacks of the loader and what its time goes into; more DataLoader workers, "
-            "pin_memory and prefetch",
+            "use more DataLoader workers, pin_memory and prefetch; press s for the Python stacks of the data "
+            "loader",
         ),
         points=complete_clauses(
-            f"waits for data {fmt.percent(evidence['dataload_host_pct'])} of the {total_seconds(steps)}",
-            "" if cost is None or cost.cause == "unknown" else f"its loader: {cost.cause.replace('_', ' ')}",
+            f"waits for data {fmt.percent_text(evidence['dataload_host_pct'])} of the {step_noun(state)}",
+            "" if cost is None or cost.cause == "unknown" else f"loader: {cost.cause.replace('_', ' ')}",
             "no GPU" if _uses_no_gpu(state) else short_idle_text(evidence, evidence["dataload_gpu_pct"]),
         ),
     )
@@ -200,18 +200,18 @@ INPUT_BOUND: Final = Rule[RankState](
     id="input_bound",
     holds=_is_input_bound,
     describe=_input_bound_alert,
-    covered_by=frozenset({"stalled", "straggler", "h2d_bound", "low_power_full_util"}),
+    covered_by=frozenset({"stalled", "hung_collective", "straggler", "h2d_bound", "low_power_full_util"}),
     text=RuleText(
-        meaning="It runs dry because the next batch is not there.",
+        meaning="The GPU is idle until the data loader delivers the next batch.",
         condition=f"over the last {WINDOW_STEPS} steps (or {WINDOW_SECONDS:.0f} s), in two of them at least, "
-        f"waiting for data takes {WAITED_PCT[0]:.0f} % or more by the host's clock and by CUDA events, in which "
-        "the GPU runs dry; without events, it is idle for as much by what is believed of it (`gpu_busy_source`), "
-        f"or under {SM_STARVED[0]:.0f} % of its SMs are active, or without these it is under "
-        f"{UTIL_STARVED[0]:.0f} % util; or rare long steps that wait for data take as much of all time. Never "
-        "while GPU-Util shows that it is kept busy, nor where launching leaves it idle for twice as long. "
-        "Where no GPU is used, by the host's clock alone",
-        source="checked on an H200 against planted waits of 30 and 60 %; a healthy run had 79 % by the host's "
-        "clock and 0.1 % by the GPU's",
+        f"waiting for data takes {WAITED_PCT[0]:.0f} % or more by the host clock and by CUDA events, and "
+        "the GPU is idle meanwhile; without events, the GPU is idle for the same share (`gpu_busy_source`), "
+        f"or under {SM_STARVED[0]:.0f} % of its SMs are active, or, without SM activity, it is under "
+        f"{UTIL_STARVED[0]:.0f} % util; or rare long steps that wait for data take that share of the time. Never "
+        "while GPU-Util shows a busy GPU, nor if launching leaves the GPU idle for twice as long. "
+        "Without a GPU, by the host clock alone",
+        source="checked on an H200 with planted waits of 30 % and 60 %; a healthy run had 79 % by the host "
+        "clock and 0.1 % by the GPU clock",
         clear_seconds=4.0,
         fields=("gpu_busy_pct", "util_pct", "sm_active_pct", "power_watts"),
     ),
@@ -233,12 +233,12 @@ def _h2d_bound_alert(state: RankState) -> AlertText:
     return AlertText(
         severity="warning",
         summary=f"{rank_name(state)} copies {fmt.rate(evidence['pcie_rx_bytes_per_s'])}{of_link} to the GPU "
-        f"while only {activity_text(state)}.",
+        f"while {activity_text(state)}.",
         evidence=evidence,
         next=next_step(
             state,
             "h2d_bound",
-            "pin_memory=True and .to(device, non_blocking=True); copy the next batch during this step's work",
+            "set pin_memory=True, and .to(device, non_blocking=True); copy the next batch during the current step",
         ),
         points=complete_clauses(
             f"copies {fmt.rate(evidence['pcie_rx_bytes_per_s'])} to the GPU", short_activity_text(state)
@@ -250,14 +250,14 @@ H2D_BOUND: Final = Rule[RankState](
     id="h2d_bound",
     holds=_is_h2d_bound,
     describe=_h2d_bound_alert,
-    covered_by=frozenset({"stalled"}),
+    covered_by=frozenset({"stalled", "hung_collective"}),
     text=RuleText(
-        meaning="The steps wait for data on its way over PCIe.",
-        condition=f"PCIe receives {RX_LOW_BYTES_PER_S[0] / 1e9:g} GB/s or more while under {SM_LAUNCH[0]:.0f} % "
-        f"of the SMs are active and steps go on; unless that is under {RX_OF_LINK:.0%} of what the link carries "
-        f"({RX_POLLS_OF_LINK:.0%} with several ranks, whose kernels poll the host's memory while they wait) and "
-        "the host is found in calls that wait, copies among them, for under "
-        f"{RX_WAIT_PCT[0]:.0f} % of the time",
+        meaning="The steps wait for copies from the host over PCIe.",
+        condition=f"the GPU receives {fmt.rate(RX_LOW_BYTES_PER_S[0])} or more over PCIe while under "
+        f"{SM_LAUNCH[0]:.0f} % of the SMs are active and the training runs steps; not if that is under "
+        f"{100 * RX_OF_LINK:.0f} % of the link rate ({100 * RX_POLLS_OF_LINK:.0f} % with several ranks, whose "
+        "kernels poll host memory while they wait) and the host spends under "
+        f"{RX_WAIT_PCT[0]:.0f} % of the time in waiting calls and copies",
         source="measured on an H200: 8.3 GB/s at 0.4 % SM activity with pageable copies, 0.03 GB/s when healthy",
         hold_seconds=2.0,
         clear_seconds=5.0,
@@ -294,20 +294,25 @@ def _communication_bound_alert(state: RankState) -> AlertText:
         evidence |= {"exposed_pct": exposed, "exposed_seconds": state.rank.exposed_seconds}
         return AlertText(
             severity="warning",
-            summary=f"{rank_name(state)} waits {fmt.percent(exposed)} of each step for communication that nothing "
-            "hides, and no rank holds the others up.",
+            summary=f"{rank_name(state)}: {fmt.percent_text(exposed)} of each step is exposed communication; no "
+            "rank is a straggler.",
             evidence=evidence,
-            next="larger batches or gradient accumulation, bf16 gradients; press c to see what is exposed",
+            next="use larger batches or gradient accumulation, bf16 gradients; press c to profile the "
+            "communication",
+            points=complete_clauses(
+                f"exposed communication {fmt.percent_text(exposed)} of step", "no rank is a straggler"
+            ),
         )
     return AlertText(
         severity="warning",
-        summary=f"{rank_name(state)} spends {fmt.percent(evidence['communication_host_pct'])} of each step "
-        f"communicating ({total_seconds(steps)}) while {fmt.percent(evidence['sm_active_pct'])} "
-        "of its SMs are active.",
+        summary=f"{rank_name(state)} communicates {fmt.percent_text(evidence['communication_host_pct'])} of each "
+        f"step ({total_seconds(steps)}) while {fmt.percent_text(evidence['sm_active_pct'])} of its SMs are "
+        "active.",
         evidence=evidence,
-        next="larger buckets, gradient_as_bucket_view, overlap with backward; press c to see what is exposed",
+        next="use larger buckets and overlap them with backward, gradient_as_bucket_view; "
+        "press c to profile the communication",
         points=complete_clauses(
-            f"communicates {fmt.percent(evidence['communication_host_pct'])} of the {total_seconds(steps)}",
+            f"communicates {fmt.percent_text(evidence['communication_host_pct'])} of the step",
             short_activity_text(state),
         ),
     )
@@ -317,13 +322,15 @@ COMMUNICATION_BOUND: Final = Rule[RankState](
     id="communication_bound",
     holds=_is_communication_bound,
     describe=_communication_bound_alert,
-    covered_by=frozenset({"stalled", "straggler", "input_bound", "h2d_bound", "low_power_full_util"}),
+    covered_by=frozenset(
+        {"stalled", "hung_collective", "straggler", "input_bound", "h2d_bound", "low_power_full_util"}
+    ),
     text=RuleText(
-        meaning="The collectives are not hidden behind computing.",
-        condition=f"even the rank that comes last waits {COMM_PCT[0]:.0f} % of the step for the collectives after "
-        "its last gradient; or phases of communication take as much (GPU's clock where it is there) and under "
+        meaning="The collectives do not overlap with computing.",
+        condition=f"even the last rank waits {COMM_PCT[0]:.0f} % of the step for the collectives after "
+        "its last gradient; or communication phases take that share (by the GPU clock if available) and under "
         f"{SM_STARVED[0]:.0f} % of the SMs are active",
-        source="threshold in use elsewhere: communication over 10 % of a step; SM activity as DCGM's guide has it",
+        source="common threshold: communication over 10 % of a step; SM activity as DCGM's guide has it",
         hold_seconds=2.0,
         clear_seconds=5.0,
         fields=("sm_active_pct", "util_pct", "power_watts"),

@@ -17,6 +17,7 @@ from statistics import median
 from typing import Final, NamedTuple
 
 from llmtop import format as fmt
+from llmtop.config import STRAGGLER_CRITICAL_PCT, STRAGGLER_PCT
 from llmtop.model.snapshot import GRADIENT_POINTS, Arrival, Cause
 from llmtop.naming.own_phases import OUTSIDE
 from llmtop.naming.phase_names import Role
@@ -27,7 +28,7 @@ from llmtop.rules.state.step_costs import StepCosts, work_role
 from llmtop.rules.state.windows import finite_or_none
 from llmtop.rules.step_bound import timed_steps
 
-BEHIND_PCT: Final = limits.threshold_pair(limits.CONFIGURED.straggler.step_pct, (10.0, 7.0))
+BEHIND_PCT: Final = limits.threshold_pair(limits.CONFIGURED.straggler.step_pct, (STRAGGLER_PCT, 7.0))
 """(Others' median wait - this rank's wait) / step: to raise, and to stay raised."""
 RATIO: Final = (0.83, 0.88)
 RATIO_PCT: Final = limits.threshold_pair(0.3 * BEHIND_PCT[0], (3.0, 2.0))
@@ -37,7 +38,8 @@ step, and by the host's clock, which sees launching and not the work, as 4 %. Eq
 SM_MORE_PCT: Final = 1.0
 """By the host's clock on a GPU, where launching may be slow without harm: so much more of its SMs must be active,
 where that is known, since it does not wait. 83 against 74 when one of two ranks had 40 % more to compute."""
-CRITICAL_PCT: Final = limits.CONFIGURED.straggler.critical_pct or 20.0
+CRITICAL_PCT: Final = limits.CONFIGURED.straggler.critical_pct or max(STRAGGLER_CRITICAL_PCT, 2 * BEHIND_PCT[0])
+"""A configured threshold above 20 % leaves warnings, too: critical is then from twice that on."""
 WINDOW_STEPS: Final = 12
 SAME_STEP_PCT: Final = 15.0
 """Ranks whose steps differ by more are not in step with each other, and nothing follows from their waits."""
@@ -62,7 +64,17 @@ its host in 74 to 92."""
 OWN_MORE_PCT: Final = (5.0, 3.5)
 """Of the step, by which the host of such a rank must be longer at one thing than the others' hosts, who are slow
 as well. Those two differed by 0.9 % at most; planted ranks by 40 and more."""
+AWAITED_SHARE: Final = 0.5
+"""Of the longer work, that the others must spend more in communication: less is noise of another phase."""
 _OWN: Final[tuple[Role, ...]] = ("input", "h2d", "compute")
+
+
+class PhaseTimes(NamedTuple):
+    """A phase of the straggler, with its median seconds per step there and on the other ranks."""
+
+    name: str
+    own_seconds: float
+    others_seconds: float
 
 
 class Straggler(NamedTuple):
@@ -82,10 +94,10 @@ class Straggler(NamedTuple):
     other_steps: list[list[StepCosts]]
     """The steps by which that was judged: its own, and those of each of the others."""
 
-    @property
-    def phase(self) -> str:
+    def longest_phase(self) -> PhaseTimes:
         """Return the phase of that role which differs most; computed only for a raised alert, since it is slow."""
-        return _phase(self.own_steps, self.other_steps, self.role, self.clock == "GPU")
+        found = _longest_phase(self.own_steps, self.other_steps, self.role, self.clock == "GPU")
+        return found or PhaseTimes(self.role, self.own_seconds, self.others_seconds)
 
 
 class LastRank(NamedTuple):
@@ -187,8 +199,10 @@ def _is_distinct(own_steps: list[float], others: list[list[float]]) -> bool:
     return all(own_steps[len(own_steps) // 4] > sums[-1 - len(sums) // 4] for sums in others)
 
 
-def _phase(own_steps: list[StepCosts], others: list[list[StepCosts]], role: Role, by_gpu: bool) -> str:
-    """The phase of that role in which one rank differs most from the others."""
+def _longest_phase(
+    own_steps: list[StepCosts], others: list[list[StepCosts]], role: Role, by_gpu: bool
+) -> PhaseTimes | None:
+    """The phase of that role in which one rank differs most from the others; None if that clock timed none."""
 
     def usual(steps: list[StepCosts]) -> dict[str, float]:
         found: dict[str, list[float]] = {}
@@ -200,7 +214,8 @@ def _phase(own_steps: list[StepCosts], others: list[list[StepCosts]], role: Role
         return {name: median(values) for name, values in found.items()}
 
     own, theirs = usual(own_steps), [usual(steps) for steps in others]
-    return max(own, key=lambda name: own[name] - median([one.get(name, 0.0) for one in theirs]), default=role)
+    found = [PhaseTimes(name, own[name], median([one.get(name, 0.0) for one in theirs])) for name in own]
+    return max(found, key=lambda phase: phase.own_seconds - phase.others_seconds, default=None)
 
 
 def _window(state: RankState, by_gpu: bool) -> list[StepCosts]:
@@ -224,6 +239,41 @@ def find_straggler(job: JobState) -> Straggler | None:
     if min(lengths) <= 0 or 100 * (max(lengths) / min(lengths) - 1) > SAME_STEP_PCT:
         return None
     roles = _own_roles(ranks, by_gpu)
+    found = _longest_worker(ranks, windows, lengths, roles, by_gpu)
+    # A backward pass that exchanges gradients holds the wait for the last rank. It is a rank's own work only where
+    # that wait has a phase of its own, and there the rank waits least.
+    with_backward = _longest_worker(ranks, windows, lengths, (*roles, "backward"), by_gpu)
+    is_larger = with_backward.share_pct > found.share_pct
+    return with_backward if is_larger and _is_awaited(with_backward, by_gpu) else found
+
+
+def _is_awaited(late: Straggler, by_gpu: bool) -> bool:
+    """Whether the others wait in communication for at least half of what the rank takes longer."""
+
+    def waited(steps: list[StepCosts]) -> float:
+        return median([_seconds_by_role(step, by_gpu).get("comm", 0.0) for step in steps])
+
+    others = [waited(steps) for steps in late.other_steps]
+    longer = late.share_pct / 100 * late.step_seconds
+    return median(others) - waited(late.own_steps) >= AWAITED_SHARE * longer and min(others) > 0
+
+
+def _longest_worker(
+    ranks: list[RankState],
+    windows: list[list[StepCosts]],
+    lengths: list[float],
+    roles: tuple[Role, ...],
+    by_gpu: bool,
+) -> Straggler:
+    """Return the rank with the most work of these roles, against the median of the others.
+
+    Args:
+        ranks: at least two.
+        windows: the steps of each rank.
+        lengths: the median step of each rank, in seconds.
+        roles: what counts as work.
+        by_gpu: whether by CUDA events; else by the host's clock.
+    """
     own, each = zip(*(_own_work(steps, roles, by_gpu) for steps in windows), strict=True)
     sums = [sum(one.values()) for one in own]
     place = max(range(len(ranks)), key=sums.__getitem__)
@@ -274,12 +324,10 @@ def _is_refuted_by_gpus(job: JobState, late: RankState) -> bool:
     return own_steps is not None and bool(theirs) and own_steps < median(theirs) + SM_MORE_PCT
 
 
-_DEFAULT_ADVICE: Final = (
-    "press c to capture it beside another rank; look at its GPU's clocks, its data and its host"
-)
+_DEFAULT_ADVICE: Final = "press c to profile it beside another rank; check its GPU clocks, its data and its host"
 _POINT_TEXTS: Final = {
-    "forward": "its forward",
-    "backward": "its backward",
+    "forward": "forward",
+    "backward": "backward",
     "first_gradient": "its first gradient",
     "last_gradient": "its last gradient",
 }
@@ -287,22 +335,23 @@ _POINT_TEXTS: Final = {
 
 def _last_rank_summary(last: LastRank) -> str:
     arrival, late = last.arrival, fmt.duration(last.late_seconds)
-    of = f"in a step of {fmt.duration(last.step_seconds)} ({arrival.clock}'s clock)"
+    step = f"in a step of {fmt.duration(last.step_seconds)} ({arrival.clock} clock)"
     if arrival.point == "waits":
-        return f"waits least: {late} less than any other {of}, in which they wait for it"
-    return (
-        f"comes last: it is at {_POINT_TEXTS.get(arrival.point, arrival.point)} {late} after all others {of}, and "
-        "they wait for it"
-    )
+        return f"is the straggler: the other ranks wait {late} longer {step}"
+    point = _POINT_TEXTS.get(arrival.point, arrival.point)
+    return f"is the straggler: it reaches {point} {late} later than all other ranks, {step}"
 
 
 def _last_rank_points(last: LastRank) -> tuple[str, ...]:
     arrival, late = last.arrival, fmt.duration(last.late_seconds)
-    step, clock = f"in a step of {fmt.duration(last.step_seconds)}", f"by the {arrival.clock}'s clock"
+    added, step = f"adds {late} per step", f"step {fmt.duration(last.step_seconds)}"
+    clock = f"{arrival.clock} clock"
     if arrival.point == "waits":
-        return complete_clauses(f"waits {late} less than any other rank", step, "they wait for it", clock)
-    where = f"at {_POINT_TEXTS.get(arrival.point, fmt.printable(arrival.point, 40))}"
-    return complete_clauses(f"comes {late} after all others", step, "they wait for it", f"{where} {clock}")
+        return complete_clauses(added, f"{step} ({clock})", "the other ranks wait for it")
+    point = _POINT_TEXTS.get(arrival.point, fmt.printable(arrival.point, 40))
+    return complete_clauses(
+        f"{late} later than other ranks", step, f"reaches {point} last ({clock})", "the other ranks wait"
+    )
 
 
 def _own_outside_work(job: JobState, last: LastRank) -> Cause | None:
@@ -341,7 +390,7 @@ def _last_rank_alert(job: JobState, last: LastRank) -> AlertText:
             "cause": None if cause is None else fmt.printable(cause.what, 160),
             "cause_seconds": None if cause is None else cause.seconds,
         },
-        next=_DEFAULT_ADVICE if cause is None else f"look at {fmt.printable(cause.what, 80)}; {_DEFAULT_ADVICE}",
+        next=_DEFAULT_ADVICE if cause is None else f"check {fmt.printable(cause.what, 80)}; {_DEFAULT_ADVICE}",
         subject_rank=state,
         points=_last_rank_points(last),
     )
@@ -352,16 +401,17 @@ def _straggler_alert(job: JobState) -> AlertText:
     if isinstance(late, LastRank):
         return _last_rank_alert(job, late)
     assert isinstance(late, Straggler), "told only after it held"
-    work = {"input": "loading data", "h2d": "copying to the GPU", "compute": "computing"}[late.role]
+    phase = late.longest_phase()
+    name, own, others = fmt.printable(phase.name, 40), phase.own_seconds, phase.others_seconds
     label = late.state.label[0].upper() + late.state.label[1:]
     where = f" ({late.state.location})" if late.state.location else ""
     return AlertText(
         severity="critical" if late.share_pct >= CRITICAL_PCT else "warning",
-        summary=f"{label}{where} waits least: {work} takes it {fmt.duration(late.own_seconds)} a step, the others "
-        f"{fmt.duration(late.others_seconds)} ({late.clock}'s clock), and they wait for it.",
+        summary=f"{label}{where} is the straggler: {name} takes {fmt.duration(own)} per step, "
+        f"{fmt.duration(others)} on the other ranks ({late.clock} clock).",
         evidence={
             "rank": late.state.rank.rank,
-            "phase": fmt.printable(late.phase, 80),
+            "phase": fmt.printable(phase.name, 80),
             "share_of_step_pct": late.share_pct,
             "own_seconds": late.own_seconds,
             "others_median_seconds": late.others_seconds,
@@ -371,9 +421,9 @@ def _straggler_alert(job: JobState) -> AlertText:
         next=_DEFAULT_ADVICE,
         subject_rank=late.state,
         points=complete_clauses(
-            f"{work} {fmt.duration(late.own_seconds)} a step",
-            f"the others {fmt.duration(late.others_seconds)}",
-            "they wait for it",
+            f"{fmt.shorten_middle(name, 14)} {fmt.duration(own)}, other ranks {fmt.duration(others)}",
+            f"adds {fmt.duration(late.share_pct / 100 * late.step_seconds)} per step",
+            "the other ranks wait for it",
         ),
     )
 
@@ -384,17 +434,18 @@ STRAGGLER: Final = Rule[JobState](
     describe=_straggler_alert,
     covered_by=frozenset({"stalled", "hung_collective"}),
     text=RuleText(
-        meaning="All ranks of a synchronous training take as long as the slowest. It is the one that waits least.",
-        condition=f"it comes last to the gradients or passes in {LAST_PCT[0]:.0f} % of the stamped steps (or "
-        f"waits least in them), by {LATE_PCT['GPU'][0]:.0f} % of the step by CUDA events or "
-        f"{LATE_PCT['host'][0]:.0f} % by the host's clock; where the GPU of one of them waits for its host, also "
-        f"{OWN_MORE_PCT[0]:.0f} % longer at one thing than the others' hosts. Of ranks that stamp nothing: "
-        f"one spends {BEHIND_PCT[0]:.0f} % of the step more than the others' median on its own work (computing, "
-        "loading, copying), by CUDA events where all ranks have them, else by the host's clock over the last "
-        f"{WINDOW_STEPS} steps; {RATIO_PCT[0]:.0f} % of the step are enough if the others need under "
-        f"{RATIO[0]:.0%} of its time; in nearly every step; critical from {CRITICAL_PCT:.0f} % on",
-        source="two H200s with one rank 40 % slower: its forward took 5.2 ms against 3.4, while both backward "
-        "looked alike and its own exposed NCCL time was 1.3 % against 13.5; arrivals: two H100s, four plants",
+        meaning="All ranks of a synchronous training take as long as the slowest rank.",
+        condition=f"the rank reaches the gradients or passes last in {LAST_PCT[0]:.0f} % of the timestamped "
+        f"steps (or has the shortest wait in them), by {LATE_PCT['GPU'][0]:.0f} % of the step by CUDA events or "
+        f"{LATE_PCT['host'][0]:.0f} % by the host clock; if the GPU of a rank waits for its host, one kind of "
+        f"work also takes {OWN_MORE_PCT[0]:.0f} % longer than on the other hosts. For ranks without timestamps: "
+        f"its own work (computing, loading, copying) takes {BEHIND_PCT[0]:.0f} % of the step more than the "
+        "median of the other ranks, by CUDA events if all ranks have them, else by the host clock over the last "
+        f"{WINDOW_STEPS} steps; {RATIO_PCT[0]:.0f} % of the step is enough if the other ranks need under "
+        f"{100 * RATIO[0]:.0f} % of its time; in nearly every step; critical from {CRITICAL_PCT:.0f} %",
+        source="two H200 with one rank 40 % slower: its forward took 5.2 ms, 3.4 ms on the other rank; both "
+        "backward times were equal, and exposed communication was 1.3 % and 13.5 %; arrivals: two H100, four "
+        "planted causes",
         clear_seconds=5.0,
         fields=("step_seconds", "gpu_idle_pct"),
     ),

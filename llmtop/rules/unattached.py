@@ -64,21 +64,21 @@ def _owner_text(gpu: GpuState) -> str:
     return f"pid {pids[0]}" if len(pids) == 1 else f"{len(pids)} processes"
 
 
-_ATTACH: Final = "start it with llmtop run to see what its steps wait for"
-_CAPTURE: Final = "press c to see what it waits for"
+_ATTACH: Final = "start it with llmtop run to time its steps"
+_CAPTURE: Final = "press c to profile it"
 
 
 def _slow_launch_alert(gpu: GpuState) -> AlertText:
     return AlertText(
         severity="info",
-        summary=f"{gpu.label} runs small kernels with pauses between them for {_owner_text(gpu)}: one runs in "
-        f"{fmt.percent(gpu.mean('util_pct'))} of the time, with {fmt.percent(gpu.mean('sm_active_pct'), 1)} of "
-        f"the SMs active at {fmt.watts(gpu.mean('power_watts'))}.",
+        summary=f"{gpu.label} runs small kernels with idle gaps for {_owner_text(gpu)}: a kernel runs "
+        f"{fmt.percent_text(gpu.mean('util_pct'))} of the time, {fmt.percent_text(gpu.mean('sm_active_pct'), 1)} "
+        f"of the SMs are active, at {fmt.watts(gpu.mean('power_watts'))}.",
         evidence=_evidence(gpu),
-        next=f"torch.compile or CUDA graphs, larger batches; {_CAPTURE if gpu.rank_pids else _ATTACH}",
+        next=f"use torch.compile or CUDA graphs, or larger batches; {_CAPTURE if gpu.rank_pids else _ATTACH}",
         points=complete_clauses(
-            f"small kernels with pauses, util {fmt.percent(gpu.mean('util_pct'))}",
-            f"SM {fmt.percent(gpu.mean('sm_active_pct'), 1)}",
+            f"small kernels with gaps, util {fmt.percent_text(gpu.mean('util_pct'))}",
+            f"SM active {fmt.percent_text(gpu.mean('sm_active_pct'), 1)}",
             fmt.watts(gpu.mean("power_watts")),
         ),
     )
@@ -86,15 +86,14 @@ def _slow_launch_alert(gpu: GpuState) -> AlertText:
 
 def _low_activity_alert(gpu: GpuState) -> AlertText:
     util, sm = gpu.mean("util_pct"), gpu.mean("sm_active_pct")
-    active = "" if sm is None else f", and {fmt.percent(sm)} of its SMs are active"
+    active = "" if sm is None else f", and {fmt.percent_text(sm)} of its SMs are active"
     return AlertText(
         severity="info",
-        summary=f"{gpu.label} could do more for {_owner_text(gpu)}: "
-        f"a kernel runs in {fmt.percent(util)} of the time"
-        f"{active}.",
+        summary=f"{gpu.label} is underused by {_owner_text(gpu)}: a kernel runs {fmt.percent_text(util)} of the "
+        f"time{active}.",
         evidence=_evidence(gpu),
-        next=f"{_CAPTURE if gpu.rank_pids else _ATTACH}; larger batches fill a GPU better",
-        points=complete_clauses(f"a kernel runs {fmt.percent(util)} of the time", f"SM {fmt.percent(sm)}"),
+        next=f"{_CAPTURE if gpu.rank_pids else _ATTACH}; larger batches raise the activity",
+        points=complete_clauses(f"util {fmt.percent_text(util)}", f"SM active {fmt.percent_text(sm)}"),
     )
 
 
@@ -104,8 +103,8 @@ LAUNCHES_SLOWLY: Final = Rule[GpuState](
     describe=_slow_launch_alert,
     covered_by=frozenset({"low_power_full_util", "gpu_error"}),
     text=RuleText(
-        meaning="The process on this GPU gives it kernels that are small, and gives them slowly.",
-        condition=f"no process on it tells of steps, a kernel runs in {WORKS_UTIL:.0f} to {UTIL_LAUNCH:.0f} % "
+        meaning="The process on this GPU launches small kernels, and launches them slowly.",
+        condition=f"no process on it reports steps, a kernel runs in {WORKS_UTIL:.0f} to {UTIL_LAUNCH:.0f} % "
         f"of the time, and SM activity is under {SM_PER_UTIL[0]:.0%} of that, at under {POWER_SMALL[0]:.0f} % of "
         "the power limit",
         source="six programs on an H100 and states of an H200 (docs/measurements.md)",
@@ -120,10 +119,11 @@ LOW_ACTIVITY: Final = Rule[GpuState](
     describe=_low_activity_alert,
     covered_by=frozenset({"low_power_full_util", "gpu_error", "memory_bound", "throttled", "launch_bound"}),
     text=RuleText(
-        meaning="It has work that does not fill it: it waits for its process, or that gives it little at a time.",
+        meaning="The GPU waits for its process, or its kernels use a small part of the GPU.",
         condition=f"no process on the GPU is attached, and GPU-Util is between {WORKS_UTIL:.0f} and "
         f"{UTIL_LITTLE[0]:.0f} %, or under {SM_LITTLE[0]:.0f} % of the SMs are active",
-        source="NVIDIA's DCGM guide (SM activity under 50 % is likely ineffective); trainings at work: 99 % util",
+        source="NVIDIA's DCGM guide (SM activity under 50 % is likely ineffective); trainings without a "
+        "bottleneck: 99 % util",
         hold_seconds=15.0,
         clear_seconds=15.0,
         fields=("util_pct", "sm_active_pct", "power_watts"),

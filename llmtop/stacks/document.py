@@ -9,7 +9,7 @@ from pathlib import Path
 from msgspec import structs
 
 from llmtop.document.model import BRIEF_LINES, Block, Column, Document, Listing, Paragraph, Table, columns
-from llmtop.format import counted, duration, percent
+from llmtop.format import counted, duration, percent, percent_text
 from llmtop.stacks.model import Counters, HotFrame, ProcessStacks, StackNode, StackReport, ThreadStacks
 
 OWN = "▸"
@@ -88,14 +88,14 @@ def summary(report: StackReport) -> str:
     """Where the first thread stands most often, in one sentence."""
     first = next((one for one in shown_trees(report)), None)
     if first is None or not first.tree.samples:
-        return "No thread of it did anything while it was sampled."
+        return "No thread was active during the samples."
     own = _deepest_own(first.tree)
     text = f"{first.title.partition(':')[0]}: "
     if own is not None:
-        text += f"{percent(100 * own.samples / first.tree.samples)} of samples are in or below {_place(own)}"
+        text += f"{percent_text(100 * own.samples / first.tree.samples)} of samples are in or below {_place(own)}"
     if first.hottest:
         hot = first.hottest[0]
-        share = percent(100 * hot.self_samples / first.tree.samples)
+        share = percent_text(100 * hot.self_samples / first.tree.samples)
         text += f"{', and ' if own is not None else ''}{share} have {hot.frame} innermost"
     return text + "."
 
@@ -147,9 +147,9 @@ def _titled(name: str, threads: list[ThreadStacks]) -> str:
     if len(known) < len(threads):
         return said
     on_cpu, waiting = (sum(each) / len(known) for each in zip(*known, strict=True))
-    said += f", {percent(on_cpu)} of the time on a CPU"
+    said += f", {percent_text(on_cpu)} of the time on a CPU"
     if waiting >= _WORTH_PCT:
-        said += f" and {percent(waiting)} waiting for one"
+        said += f" and {percent_text(waiting)} waiting for one"
     return said + (" each" if len(threads) > 1 else "")
 
 
@@ -268,7 +268,7 @@ def counted_text(one: Counters) -> str:
         told.append(f"{one.ipc:.2f} instructions a cycle{meaning.get(one.bound or '', '')}")
     for what, value in (("cache", one.cache_miss_pct), ("branch", one.branch_miss_pct)):
         if value is not None:
-            told.append(f"{percent(value, 1)} {what} misses")
+            told.append(f"{percent_text(value, 1)} {what} misses")
     if one.absent:
         told.append(f"this machine does not count {', '.join(one.absent)}")
     return "; ".join(told) or "nothing could be counted"
@@ -313,7 +313,7 @@ def _idle_threads_text(report: StackReport) -> list[str]:
     told = []
     if waiting:
         names = (name if number == 1 else f"{name} ({number} of them)" for name, number in waiting.items())
-        told.append(f"Only waiting for work, in no tree above: {', '.join(names)}.")
+        told.append(f"Threads that only waited, not shown above: {', '.join(names)}.")
     if ours:
-        told.append(f"Left out: {counted(ours, 'thread')} of llmtop's own.")
+        told.append(f"Ignored: {counted(ours, 'thread')} of llmtop.")
     return told

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from llmtop.model.snapshot import Change
+from llmtop.step_history.step_blocks import NO_WORK, Work
 
 SPREAD_OUT = 0.3
 """Share of the change, as a logarithm, that the rest of the step has too where all of it got slower."""
@@ -40,6 +41,7 @@ class ChangePoint(NamedTuple):
     """Median seconds of each part before."""
     before_spread: float
     """From what one step in eight is below to what one is above, as logarithms, within few steps."""
+    before_work: Work = NO_WORK
 
     def grown_part(self, level: float, parts: Mapping[str, float]) -> tuple[str, float, float] | None:
         """The part that changed most the way the step did, with its seconds before and after."""
@@ -61,20 +63,30 @@ class ChangePoint(NamedTuple):
             return False
         return math.log(after / before) / (level - self.before) >= SPREAD_OUT
 
-    def seconds_to_last(self, level: float, parts: Mapping[str, float], spread: float) -> float:
+    def is_by_work(self, level: float, work: Work) -> bool:
+        """Whether more tokens or samples per step account for at least half of the change, as a logarithm."""
+        pairs = zip(self.before_work, work, strict=True)
+        more = max((after / before for before, after in pairs if before and after), default=1.0)
+        return math.log(more) >= OF_THE_CHANGE * (level - self.before)
+
+    def seconds_to_last(self, level: float, parts: Mapping[str, float], spread: float, work: Work) -> float:
         """Seconds for which steps must stay so before that is reported; 0: at once."""
+        # Other programs do not change the work of a step, so no wait is needed to exclude them.
+        if self.is_by_work(level, work):
+            return 0.0
         if level <= self.before or not self.is_everywhere(level, parts):
             return 0.0
         factor, floor = MORE_SPREAD
         uneven = spread > max(factor * self.before_spread, floor)
         return HELD_SECONDS if uneven or level - self.before < LARGE else HELD_SECONDS_LARGE
 
-    def change(self, level: float, parts: Mapping[str, float]) -> Change:
+    def change(self, level: float, parts: Mapping[str, float], work: Work) -> Change:
         """Return the reported change.
 
         Args:
             level: logarithm of the usual step since, in seconds.
             parts: median seconds of each part since.
+            work: mean tokens and samples per step since.
         """
         before, after = math.exp(self.before), math.exp(level)
         part = self.grown_part(level, parts)
@@ -88,4 +100,8 @@ class ChangePoint(NamedTuple):
             part=part[0] if part else None,
             part_before_seconds=part[1] if part else None,
             part_after_seconds=part[2] if part else None,
+            tokens_before=self.before_work.tokens,
+            tokens_after=work.tokens,
+            samples_before=self.before_work.samples,
+            samples_after=work.samples,
         )

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from llmtop import format as fmt
 from llmtop.model.snapshot import RareSteps
-from llmtop.naming.own_phases import OUTSIDE
+from llmtop.naming.own_phases import OUTSIDE, phase_label
 from llmtop.step_history.whole_steps import WholeStep
 
 LONG = 2.0
@@ -24,6 +24,10 @@ PAID_BACK = 0.8
 steps that are under this share of the usual one are taken off what it cost."""
 MOST_SHARE = 0.25
 """If more of the steps are long, they are not rare."""
+NEAR = 1 / MOST_SHARE
+"""Long steps that follow each other within fewer steps than this are not rare there: they are one run."""
+IN_A_ROW = 2
+"""Long steps in a run that are still rare: an evaluation and the checkpoint after it."""
 LEAST_SHARE = 0.005
 """Least share of time for a report."""
 MAX_LOG_SPREAD = math.log(2.5)
@@ -33,11 +37,16 @@ REGULAR_WITHIN = 0.05
 """They come regularly if so many of the distances are within this share of the median one."""
 
 
+def most_text(part: str) -> str:
+    """Return where most of the time of the long steps went: "most in dataload", "most of it untimed"."""
+    return "most of it untimed" if part == OUTSIDE else f"most in {fmt.shorten_middle(phase_label(part), 40)}"
+
+
 def rare_steps_text(rare: RareSteps) -> str:
-    """What they cost: "every 20 steps one takes 1.2 s (outside), 3 min an hour"."""
-    often = "now and then a step" if rare.every is None else f"every {fmt.number(rare.every)} steps one"
-    where = f" ({fmt.printable(rare.part, 40)})" if rare.part else ""
-    return f"{often} takes {fmt.duration(rare.seconds)}{where}, {fmt.duration(rare.seconds_per_hour)} an hour"
+    """Return their cost: "1 step in 20 takes 1.20 s, most of it untimed; 3m 00s per hour"."""
+    often = "a rare step" if rare.every is None else f"1 step in {fmt.number(rare.every)}"
+    where = f", {most_text(rare.part)}" if rare.part else ""
+    return f"{often} takes {fmt.duration(rare.seconds)}{where}; {fmt.duration(rare.seconds_per_hour)} per hour"
 
 
 class _LongStep(NamedTuple):
@@ -130,10 +139,28 @@ class RareStepFinder:
     def _kinds(self) -> list[list[tuple[_LongStep, float]]]:
         """Long steps of one part and of like length."""
         by_part: dict[str | None, list[tuple[_LongStep, float]]] = {}
+        for run in self._runs():
+            if len(run) > IN_A_ROW:
+                continue  # a stretch in which steps were long, or the beginning of a change
+            for long, cost in run:
+                by_part.setdefault(long.part, []).append((long, cost))
+        return self._by_length(by_part)
+
+    def _runs(self) -> list[list[tuple[_LongStep, float]]]:
+        """Long steps with their costs, those near each other together."""
+        runs: list[list[tuple[_LongStep, float]]] = []
         for long, cost in zip(self._long, self._costs, strict=True):
             if long.seconds <= LONG * self._usual:
                 continue  # steps have become as long as that since
-            by_part.setdefault(long.part, []).append((long, cost))
+            if not runs or long.ordinal - runs[-1][-1][0].ordinal >= NEAR:
+                runs.append([])
+            runs[-1].append((long, cost))
+        return runs
+
+    @staticmethod
+    def _by_length(
+        by_part: dict[str | None, list[tuple[_LongStep, float]]],
+    ) -> list[list[tuple[_LongStep, float]]]:
         kinds = []
         for members in by_part.values():
             members.sort(key=lambda one: one[0].seconds)

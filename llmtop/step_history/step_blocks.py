@@ -18,6 +18,16 @@ WORST_MARGIN = 1.3
 MAX_PAST_VALUES = 128
 
 
+class Work(NamedTuple):
+    """Mean work per step; None where a step does not count it."""
+
+    tokens: float | None
+    samples: float | None
+
+
+NO_WORK = Work(None, None)
+
+
 class Block(NamedTuple):
     """Some steps that follow each other."""
 
@@ -36,6 +46,7 @@ class Block(NamedTuple):
     """Logarithms of what one step in eight is below, and above."""
     parts: dict[str, float]
     """Median seconds of each phase, and outside."""
+    work: Work = NO_WORK
 
 
 class PastValues:
@@ -91,7 +102,18 @@ def make_block(steps: Sequence[WholeStep], count: int) -> Block:
         math.log(ordered[number // 8]),
         math.log(ordered[-1 - number // 8]),
         parts,
+        Work(_mean([whole.step.tokens for whole in steps]), _mean([whole.step.samples for whole in steps])),
     )
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    counted = [value for value in values if value is not None and math.isfinite(value)]
+    return sum(counted) / len(counted) if values and len(counted) == len(values) else None
+
+
+def work_of(blocks: Sequence[Block]) -> Work:
+    """Return the mean work per step over the blocks; None where one of them does not count it."""
+    return Work(_mean([block.work.tokens for block in blocks]), _mean([block.work.samples for block in blocks]))
 
 
 def level_of(blocks: Sequence[Block]) -> float:

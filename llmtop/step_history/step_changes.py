@@ -31,12 +31,14 @@ from llmtop.step_history.step_blocks import (
     MAX_PAST_VALUES,
     Block,
     PastValues,
+    Work,
     best_split,
     level_of,
     make_block,
     parts_of,
     series_of,
     spread_of,
+    work_of,
 )
 from llmtop.step_history.whole_steps import WholeStep
 
@@ -178,7 +180,13 @@ class StepChanges:
         if median([whole.seconds for whole in run]) <= self._level:
             return False  # many of them are no longer than before
         found = ChangePoint(
-            first, run[0].step.index, run[0].step.started_at, level_of(before), parts_of(before), spread_of(before)
+            first,
+            run[0].step.index,
+            run[0].step.started_at,
+            level_of(before),
+            parts_of(before),
+            spread_of(before),
+            work_of(before),
         )
         return self._confirm_or_hold(found, run)
 
@@ -267,7 +275,8 @@ class StepChanges:
             return False  # time that moved from one part to another
         level, parts, spread = level_of(earlier), parts_of(earlier), spread_of(earlier)
         return self._confirm_or_hold(
-            ChangePoint(first.ordinal, first.step, first.started_at, level, parts, spread), None
+            ChangePoint(first.ordinal, first.step, first.started_at, level, parts, spread, work_of(earlier)),
+            None,
         )
 
     # ---- what was found ----
@@ -279,10 +288,11 @@ class StepChanges:
         level = after.level if after else level_of(since)
         parts = after.parts if after else parts_of(since)
         spread = after.high - after.low if after else spread_of(since)
-        if self._elapsed_since(found) < found.seconds_to_last(level, parts, spread):
+        work = after.work if after else work_of(since)
+        if self._elapsed_since(found) < found.seconds_to_last(level, parts, spread, work):
             self._held = self._held or (found, level - found.before)
             return False
-        self._establish(found, level, parts)
+        self._establish(found, level, parts, work)
         return True
 
     def _since(self, found: ChangePoint) -> list[Block]:
@@ -306,16 +316,17 @@ class StepChanges:
             self._held = None
             return False
         parts = parts_of(since)
-        if self._elapsed_since(held) < held.seconds_to_last(level, parts, spread_of(since)):
+        work = work_of(since)
+        if self._elapsed_since(held) < held.seconds_to_last(level, parts, spread_of(since), work):
             return False
         lasting = sum(block.level > held.before + shift / 2 for block in since)
         if lasting < LASTING_SHARE * len(since):
             self._held = None
             return False
-        self._establish(held, level, parts)
+        self._establish(held, level, parts, work)
         return True
 
-    def _establish(self, found: ChangePoint, level: float, parts: dict[str, float]) -> None:
+    def _establish(self, found: ChangePoint, level: float, parts: dict[str, float], work: Work) -> None:
         slow = self._slow_since
         if slow is not None and found.started_at - slow.started_at > NORMAL_AFTER_SECONDS:
             slow = None
@@ -330,7 +341,7 @@ class StepChanges:
         self._slow_since = slow
         self._reported = reported
         self._found = found
-        self._change = reported.change(level, parts)
+        self._change = reported.change(level, parts, work)
         blocks = self._since(found)
         self._blocks.clear()
         self._blocks.extend(blocks)
@@ -346,7 +357,7 @@ class StepChanges:
     def _bring_up_to_date(self) -> None:
         since = list(islice(reversed(self._blocks), SINCE_BLOCKS))
         if self._reported is not None and self._closed % 4 == 0 and since:
-            self._change = self._reported.change(level_of(since), parts_of(since))
+            self._change = self._reported.change(level_of(since), parts_of(since), work_of(since))
 
 
 def _is_step(before: list[float], after: list[float], near: int) -> bool:

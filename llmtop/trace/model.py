@@ -186,6 +186,20 @@ class HostSpans(Table):
     for it share; 0 where there is none."""
 
 
+SLEEPING, WAITING, PREEMPTED = 1, 2, 3
+"""Why a thread was off the CPU; 0 where the file does not say."""
+
+
+@dataclass(frozen=True)
+class OffCpu(Table):
+    """When threads that call CUDA were off the CPU."""
+
+    process: Ns
+    thread: Ns
+    why: npt.NDArray[np.int8]
+    """SLEEPING, WAITING, PREEMPTED or 0."""
+
+
 @dataclass(frozen=True)
 class SampledMetric:
     """One hardware counter over time, in percent of its peak, in buckets of equal length."""
@@ -239,6 +253,7 @@ class Trace:
     calls: ApiCalls = field(default_factory=lambda: empty(ApiCalls))
     ranges: Ranges = field(default_factory=lambda: empty(Ranges))
     host: HostSpans = field(default_factory=lambda: empty(HostSpans))
+    off_cpu: OffCpu = field(default_factory=lambda: empty(OffCpu))
     overhead: Table = field(default_factory=lambda: empty(Table))
     """Time that the tool itself took in the traced process."""
     metrics: list[SampledMetric] = field(default_factory=list)
@@ -343,7 +358,7 @@ def pairs(one: Ns, other: Ns) -> Ns:
     return np.stack([ones[found // width], others[found % width]], axis=1)
 
 
-_KINDS = dict.fromkeys(("kind", "style", "direction", "source_memory", "target_memory"), np.int8)
+_KINDS = dict.fromkeys(("kind", "style", "why", "direction", "source_memory", "target_memory"), np.int8)
 _KINDS |= dict.fromkeys(("inputs", "sequence", "ranks", "collective"), np.int32)
 _KINDS |= dict.fromkeys(("hlo", "hlo_module", "hlo_category", "hlo_source"), np.int32)
 """Types of columns that are no int64."""

@@ -13,11 +13,13 @@ from tests.support.traces import Capture
 
 
 def told_how(report: Report) -> None:
-    """The reason stands in the summary and in the only finding, with the command that helps."""
+    """The reason stands in the summary and in the first finding, with the command that helps."""
     assert report.verdict == "unknown"
     assert report.summary.startswith("unknown: ")
     assert "llmtop capture --steps" in report.summary
-    assert [finding.id for finding in report.findings] == ["unknown"]
+    of_the_work = {"fp32_matrix", "unfused_attention", "elementwise", "copies_casts", "pageable_copies"}
+    assert report.findings[0].id == "unknown"
+    assert {finding.id for finding in report.findings[1:]} <= of_the_work, "which need no step"
     assert "llmtop capture" in report.findings[0].next
 
 

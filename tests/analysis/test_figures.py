@@ -86,7 +86,7 @@ def test_exposed_communication_is_not_said_to_be_lost_before_a_kernel_runs(tmp_p
     report = analyze_trace(capture.trace(tmp_path))
     assert report.verdict == "communication_bound"
     assert "before one runs" not in report.roofline
-    assert "is lost to idle time, lone copies and exposed NCCL" in report.roofline
+    assert "is lost to idle time, unoverlapped copies and exposed communication" in report.roofline
 
 
 def test_pinned_copies_are_not_counted_as_pageable(tmp_path: Path) -> None:
@@ -135,7 +135,7 @@ def test_allocations_name_the_call_that_is_made_most(tmp_path: Path) -> None:
         capture.kernel(begin + 300, begin + 1005, launched=begin + 290)
     found = _finding(analyze_trace(capture.trace(tmp_path)), "allocations")
     assert found is not None
-    assert found.summary == "6 calls a step allocate or free device memory, mostly cudaFreeAsync."
+    assert found.summary == "6 calls per step allocate or free device memory, mostly cudaFreeAsync."
 
 
 def _ranks(slower: dict[str, float]) -> list[Capture]:

@@ -315,3 +315,38 @@ def test_what_only_repeats_is_no_prompt_with_its_tokens(tmp_path: Path) -> None:
     found = time_breakdown(trained.trace(tmp_path))
     assert found is not None
     assert (found.workload, found.stages) == ("training", ())
+
+
+@pytest.mark.parametrize(("shares", "named"), [((700, 300), "aten::mm"), ((400, 350), "")])
+def test_an_operator_is_named_that_has_most_of_the_kernel_s_time(
+    shares: tuple[float, float], named: str, tmp_path: Path
+) -> None:
+    made = Capture()
+    for step in range(6):
+        begin = step * 2_000
+        made.range("step", begin, begin + 2_000)
+        took = (*shares, 1_000 - sum(shares))
+        at = begin + 100.0
+        for index, (operator, length) in enumerate(zip(("aten::mm", "aten::bmm", ""), took, strict=True)):
+            launched = begin + 10 + index * 10
+            if operator:
+                made.operator(operator, launched - 1, launched + 7)
+            made.kernel(at, at + length, launched=launched, name=BF16)
+            at += length
+    report = analyze_trace(made.chrome_trace(tmp_path))
+    assert [row.operator for row in report.kernels] == [named]
+
+
+def test_the_ncu_command_of_a_cutlass_kernel_fits_it_alone(tmp_path: Path) -> None:
+    name = "void cutlass::Kernel2<cutlass_80_tensorop_bf16_s16816gemm_{}>(T1::Params)"
+    kernels = [(name.format("128x64_tn"), 6_000.0), (name.format("64x64_nn"), 3_800.0)]
+    report = analyze_trace(_training(kernels).chrome_trace(tmp_path))
+    assert {row.name for row in report.kernels} == {
+        "cutlass_80_tensorop_bf16_s16816gemm_128x64_tn",
+        "cutlass_80_tensorop_bf16_s16816gemm_64x64_nn",
+    }
+    hot = next(finding for finding in report.findings if finding.id == "hot_kernel")
+    assert "--kernel-name-base demangled" in hot.next
+    assert "Kernel2<.*" in hot.next
+    assert "128x64_tn" in hot.next
+    assert "--launch-skip 3 --launch-count 1" in hot.next

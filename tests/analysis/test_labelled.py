@@ -106,3 +106,20 @@ def test_a_collective_of_another_library_is_one_too(tmp_path: Path) -> None:
     report = analyze(tmp_path)
     assert "one_shot_all_reduce_kernel" in {kernel.name for kernel in report.kernels}
     assert report.verdict == "communication_bound"
+
+
+def test_a_straggler_leads_the_summary(
+    labelled: list[tuple[str, Any, Report]],
+) -> None:
+    led = {name for name, _, report in labelled if report.summary.startswith("straggler: ")}
+    assert led == {
+        name
+        for name, _, report in labelled
+        for finding in report.findings
+        if finding.id == "straggler" and report.verdict != "unknown"
+    }
+    planted = {
+        name for name, label, report in labelled if label["plant"] == "straggler" and not lost_kernels(report)
+    }
+    assert planted <= led
+    assert not {name for name, label, _ in labelled if label["plant"] == "healthy"} & led

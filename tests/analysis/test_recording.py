@@ -166,7 +166,7 @@ def test_a_cut_recording_says_so(tmp_path: Path) -> None:
 
 
 def test_no_snapshot_at_all(tmp_path: Path) -> None:
-    with pytest.raises(UnusableInput, match="no snapshot"):
+    with pytest.raises(UnusableInput, match="no readable snapshot"):
         load_report(_written(tmp_path, []))
 
 

@@ -52,8 +52,10 @@ def test_a_thread_whose_kernels_are_missing_is_told_first(tmp_path: Path) -> Non
     first = report.findings[0]
     assert (first.id, first.severity) == ("records_lost", "critical")
     assert first.evidence == {"pid": 100, "launched": 210, "missing": 100, "launched_by_threads": "100"}
-    assert "did not record 100 of the 210 kernels that pid 100 launched (47.6%): GPU 0 looks idle" in first.summary
-    assert report.summary.endswith("and the time that they took looks idle.")
+    assert (
+        "did not record 100 of the 210 kernels that pid 100 launched (47.6 %): GPU 0 looks idle" in first.summary
+    )
+    assert report.summary.endswith("and the time that they took is counted as idle.")
 
 
 def test_the_rank_that_is_whole_is_judged_and_none_is_called_a_straggler(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from llmtop.bench.baseline import counted_runs, read_baseline, save_baseline
 from llmtop.bench.comparing import choose_metric, compare_runs
 from llmtop.bench.gate import Gate, GateOptions
 from llmtop.bench.history import read_history
+from llmtop.bench.limits import parse_limit
 from llmtop.bench.model.fact_differences import fact_differences
 from llmtop.bench.model.results import BenchRun
 from llmtop.bench.output.document import bench_document, summary_document
@@ -53,7 +54,7 @@ def test_runs_are_held_to_a_baseline(
 ) -> None:
     options = GateOptions(
         baseline=_saved(tmp_path / "b.json"),
-        fail_over=5.0,
+        fail_over=(parse_limit("5"),),
         summary=tmp_path / "s.md",
         junit=tmp_path / "j.xml",
     )
@@ -83,7 +84,7 @@ def test_without_a_limit_the_change_is_told_and_nothing_decided(tmp_path: Path) 
 
 def test_two_commands_in_turns_are_pairs(tmp_path: Path) -> None:
     runs = made_runs(0.1, 5, seed=1, label="baseline") + made_runs(0.12, 5, seed=2, label="candidate")
-    options = GateOptions(against="python 'train before.py'", fail_over=5.0)
+    options = GateOptions(against="python 'train before.py'", fail_over=(parse_limit("5"),))
     assert Gate(options, COMMAND, 5).variants[0].command == ("python", "train before.py")
     code, comparison = _judged(tmp_path, options, runs)
     assert code == 1
@@ -93,7 +94,7 @@ def test_two_commands_in_turns_are_pairs(tmp_path: Path) -> None:
 
 def test_a_history_is_judged_from_the_fourth_bench_on_and_a_regression_stays_out_of_it(tmp_path: Path) -> None:
     path = tmp_path / "speed.jsonl"
-    options = GateOptions(history=path, fail_over=5.0)
+    options = GateOptions(history=path, fail_over=(parse_limit("5"),))
     seen = [
         _judged(tmp_path, options, made_runs(step, 3, seed=seed))[0]
         for seed, step in enumerate((0.1, 0.101, 0.1, 0.1, 0.13, 0.13))
@@ -105,7 +106,7 @@ def test_a_history_is_judged_from_the_fourth_bench_on_and_a_regression_stays_out
 
 def test_a_history_leaves_out_other_machines_and_looks_at_the_last_ones(tmp_path: Path) -> None:
     path = tmp_path / "speed.jsonl"
-    options = GateOptions(history=path, fail_over=5.0, window=3)
+    options = GateOptions(history=path, fail_over=(parse_limit("5"),), window=3)
     for seed in range(3):
         _judged(tmp_path, options, made_runs(0.05, 3, seed=seed), environment={"GPUs": "8 x B200"})
     code, comparison = _judged(tmp_path, options, made_runs(0.1, 3, seed=9))
@@ -146,7 +147,7 @@ def test_a_baseline_is_written_over_with_force_alone_and_never_by_a_regression(t
     with pytest.raises(UnusableInput, match="--force"):
         Gate(GateOptions(save_baseline=path), COMMAND, 5)
     before = path.read_bytes()
-    options = GateOptions(baseline=path, save_baseline=path, force=True, fail_over=5.0)
+    options = GateOptions(baseline=path, save_baseline=path, force=True, fail_over=(parse_limit("5"),))
     assert _judged(tmp_path, options, made_runs(0.13, 5, seed=2))[0] == 1
     assert path.read_bytes() == before
     assert _judged(tmp_path, options, made_runs(0.1, 5, seed=2))[0] == 0
@@ -160,7 +161,7 @@ def test_another_environment_is_said_and_with_strict_refused_but_not_for_commit_
     with pytest.raises(UnusableInput, match=r"driver: 580\.1 -> 570\.2"):
         strict.check_environment({"GPUs": "1 x H200", "driver": "570.2", "commit": "abc", "host": "here"})
     Gate(GateOptions(baseline=path), COMMAND, 5).check_environment({})
-    options = GateOptions(baseline=path, fail_over=5.0)
+    options = GateOptions(baseline=path, fail_over=(parse_limit("5"),))
     _, comparison = _judged(tmp_path, options, made_runs(0.1, 5), environment={"GPUs": "1 x H100"})
     assert comparison is not None
     assert [one.name for one in comparison.differs if one.matters] == ["GPUs", "driver"]
@@ -170,9 +171,9 @@ def test_another_environment_is_said_and_with_strict_refused_but_not_for_commit_
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (GateOptions(fail_over=5.0), "--fail-over needs"),
+        (GateOptions(fail_over=(parse_limit("5"),)), "--fail-over needs"),
         (GateOptions(against="x", vary=("A=1,2",)), "--against and --vary"),
-        (GateOptions(vary=("A=1,2", "B=1,2")), "one knob"),
+        (GateOptions(vary=("A=1,2", "B=1,2")), "one parameter"),
         (GateOptions(strict=True), "--strict"),
         (GateOptions(capture=True), "--capture-on-regression"),
         (GateOptions(against="'x"), "--against 'x"),
@@ -219,7 +220,7 @@ def test_a_bench_that_failed_is_told_to_ci_as_well(tmp_path: Path) -> None:
     assert "llmtop bench: failed" in text
     assert "\x1b" not in text
     assert (
-        Gate(GateOptions(baseline=_saved(tmp_path / "b.json"), fail_over=5.0), COMMAND, 5).judge(
+        Gate(GateOptions(baseline=_saved(tmp_path / "b.json"), fail_over=(parse_limit("5"),)), COMMAND, 5).judge(
             found, tmp_path, print
         )
         == 3
@@ -235,3 +236,62 @@ def test_the_text_fits_a_narrow_terminal() -> None:
         lines = write_text(bench_document(found), width).splitlines()
         assert "decision: regression" in lines
         assert max(map(len, lines)) <= width
+
+
+@pytest.mark.parametrize(
+    ("text", "metric", "percent"),
+    [
+        ("5", None, 5.0),
+        ("5%", None, 5.0),
+        ("tokens/s=3", "tokens_per_s", 3.0),
+        ("p95=2ms", "step_seconds_p95", 2.0),
+        ("p95 = 500 us", "step_seconds_p95", 0.5),
+        ("step_seconds_mean=1e-3s", "step_seconds_mean", 1.0),
+        ("mfu=3%", "mfu_pct", 3.0),
+    ],
+)
+def test_a_limit_is_in_percent_or_in_the_figure_s_unit(text: str, metric: str | None, percent: float) -> None:
+    limit = parse_limit(text)
+    assert (limit.metric.name if limit.metric else None) == metric
+    assert limit.percent_of(0.1) == pytest.approx(percent)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("x", "'x' is not a limit"),
+        ("-1", "'-1' is not a limit"),
+        ("1.2.3", "is not a limit"),
+        ("2ms", "ms is no unit of a limit without the name of a figure; it can be in %"),
+        ("tokens/s=3ms", "ms is no unit of tokens/s; it can be in %"),
+        ("p95=2GiB", "GiB is no unit of step p95; it can be in %, s, ms"),
+        ("p94=2", "--fail-over: there is no metric 'p94'"),
+        ("=2", "there is no metric ''"),
+    ],
+)
+def test_a_limit_that_cannot_be_meant_is_refused(text: str, said: str) -> None:
+    with pytest.raises(UnusableInput) as refused:
+        parse_limit(text)
+    assert said in str(refused.value)
+
+
+def test_the_worst_of_several_limits_decides(tmp_path: Path) -> None:
+    path = _saved(tmp_path / "b.json")
+    slower = made_runs(0.106, 5, seed=7)
+    for texts, decision, code, decisions in (
+        (("tokens/s=10", "p95=20ms"), "ok", 0, ["ok", "ok"]),
+        (("tokens/s=10", "p95=2ms"), "regression", 1, ["ok", "regression"]),
+        (("10", "mean=4ms"), "regression", 1, ["ok", "regression"]),
+    ):
+        limits = tuple(parse_limit(text) for text in texts)
+        ended, comparison = _judged(tmp_path, GateOptions(baseline=path, fail_over=limits), slower)
+        assert comparison is not None
+        assert (comparison.decision, ended) == (decision, code)
+        assert [one.decision for one in comparison.limits] == decisions
+        assert [one.limit for one in comparison.limits] == list(texts)
+
+
+def test_two_limits_of_one_figure_are_refused(tmp_path: Path) -> None:
+    limits = (parse_limit("p95=2ms"), parse_limit("p95=3%"))
+    with pytest.raises(UnusableInput, match="two limits for step p95"):
+        Gate(GateOptions(baseline=_saved(tmp_path / "b.json"), fail_over=limits), COMMAND, 5)

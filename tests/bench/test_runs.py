@@ -55,7 +55,7 @@ def test_each_run_is_measured_after_its_warm_up_ended_and_kept(bench: Bench, tmp
     ("steps", "ends", "said", "ended"),
     [
         (20, "well", "ended (exit code 0) after 19 whole steps", "itself"),
-        (1000, "crash", "ended (exit code 7)", "crashed"),
+        (1000, "crash", "the command ended with exit code 7 after ", "crashed"),
     ],
     ids=["early", "crash"],
 )
@@ -75,6 +75,53 @@ def test_a_command_that_never_steps_is_told_and_why(bench: Bench, tmp_path: Path
     assert done.returncode == 3
     assert "not one whole step was seen: nothing of it attached" in err
     assert _metrics(tmp_path / "a")["runs"][0]["window"] is None
+
+
+def test_a_crash_before_the_first_step_is_told_with_its_last_line(bench: Bench, tmp_path: Path) -> None:
+    program = "import os, sys; print('out'); os.write(2, b'no weights here: m.pt\\n'); sys.exit(5)"
+    _, err = (done := bench(["--runs", "2"], command=[sys.executable, "-c", program])).communicate(timeout=100)
+    assert done.returncode == 3
+    said = (
+        "the command ended with exit code 5 before its first step ended; its last line on standard error: "
+        "no weights here: m.pt"
+    )
+    assert f"run 1: {said} (asked for were " in err
+    assert "attached" not in err
+    assert "\nno weights here: m.pt\n" in err, "what the command prints is passed on"
+    [run] = _metrics(tmp_path / "a")["runs"]
+    assert (run["exit_code"], run["last_stderr_line"], run["notes"][0][: len(said)]) == (
+        5,
+        "no weights here: m.pt",
+        said,
+    )
+
+
+@pytest.mark.parametrize(
+    "program", ["import time; time.sleep(600)", "import llmtop, time; llmtop.step(); time.sleep(600)"]
+)
+def test_a_run_without_steps_ends_after_the_time_that_is_stated(
+    bench: Bench, tmp_path: Path, program: str
+) -> None:
+    options = ["--runs", "2", "--step-timeout", "2"]
+    _, err = (done := bench(options, command=[sys.executable, "-c", program])).communicate(timeout=100)
+    assert done.returncode == 3
+    assert "a run ends when no step ends for 2.00 s (--step-timeout)" in err
+    found = _metrics(tmp_path / "a")
+    [run] = found["runs"]
+    assert (found["state"], run["ended"], run["signal"]) == ("failed", "failed", "SIGINT")
+    assert run["notes"][0] == "no step ended for 2.00 s (--step-timeout), so the command was interrupted"
+    assert run["wall_seconds"] < 30
+
+
+def test_ctrl_c_before_the_first_run_leaves_a_summary_and_no_traceback(bench: Bench, tmp_path: Path) -> None:
+    with bench(["--seconds", "3000", "--runs", "2"]) as started:
+        wait_for((tmp_path / "a" / "metrics.json").exists, 60, "the file")
+        started.send_signal(signal.SIGINT)
+        out, err = started.communicate(timeout=60)
+    assert started.returncode == 130
+    assert "Traceback" not in err
+    assert ": interrupted" in out.splitlines()[0]
+    assert _metrics(tmp_path / "a")["state"] == "interrupted"
 
 
 def test_a_command_that_is_not_there_is_a_wrong_argument(bench: Bench, tmp_path: Path) -> None:

@@ -79,9 +79,9 @@ def refusing(start_once: Start) -> Training:
     ("arguments", "code", "sentence"),
     [
         (("--engine", "gdb"), 2, "there is no engine 'gdb'"),
-        (("--steps", "3", "--seconds", "1"), 2, "not both"),
+        (("--steps", "3", "--seconds", "1"), 2, "exclude each other"),
         (("--rank", "3"), 2, "no attached process is rank 3"),
-        (("--when", "step > 1x"), 2, "would fire at once"),
+        (("--when", "step > 1x"), 2, "would fire immediately"),
         (("--option", "no-such"), 2, "there is no option 'no-such'"),
         (("--steps", "0"), 2, "--steps"),
         (("--engine", "nsys"), 3, "nsys cannot capture"),
@@ -129,7 +129,7 @@ def test_ctrl_c_gives_up_the_capture_and_not_the_training(start: Start, tmp_path
     os.kill(process.pid, signal.SIGINT)
     _, said = process.communicate(timeout=30)
     assert process.returncode == 130
-    assert "cancelled; the training runs on" in said
+    assert "cancelled; the training continues" in said
     assert list((tmp_path / "x").iterdir()) == []
     training.wait_for_steps(3)
 
@@ -177,4 +177,4 @@ def test_the_doctor_says_for_each_process_and_engine_can_or_why_not(start: Start
     text = llmtop("doctor")
     assert text.returncode == 0
     assert f"pid {training.pid}, attached" in text.stdout
-    assert "to change that:" in text.stdout
+    assert "to fix:" in text.stdout

@@ -77,7 +77,7 @@ class NeverCancelled(threading.Event):
 def test_an_even_training_fires_nothing(start: Start, captures: Path, tmp_path: Path) -> None:
     end = tmp_path / "end"
     target = start("--step-ms", "20", "--until", str(end)).wait_attached()
-    with pytest.raises(NotPossibleHere, match="ended before the condition came true"):
+    with pytest.raises(NotPossibleHere, match="ended before the condition was met"):
         list(
             trigger.capture_on_conditions(
                 plan(target, captures), [SlowStep(seconds=60.0)], TriggerLimits(), cancelled=NeverCancelled(end)
@@ -148,7 +148,7 @@ def test_disarming_ends_it_at_once(start: Start, captures: Path) -> None:
 
 def test_a_process_without_steps_is_refused_a_step_condition(start: Start, captures: Path) -> None:
     training = start("--plain")
-    with pytest.raises(NotPossibleHere, match="tells no steps"):
+    with pytest.raises(NotPossibleHere, match="reports no steps"):
         list(
             trigger.capture_on_conditions(
                 plan(Target(training.pid), captures), [SlowStep(medians=2.0)], TriggerLimits()

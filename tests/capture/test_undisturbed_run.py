@@ -72,4 +72,4 @@ def test_a_capture_json_without_steps_corrects_nothing(tmp_path: Path) -> None:
     (tmp_path / "capture.json").write_text('{"engine": "nsys", "step_seconds": {}}')
     found = analyze(tmp_path).correction
     assert found is not None
-    assert found.reason == "how long a step takes without the profiler is not known"
+    assert found.reason == "the step time without the profiler is unknown"

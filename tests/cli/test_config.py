@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from typing import get_args
 import pytest
 
 from llmtop import config
+from llmtop.capture.engines import ENGINES
 from llmtop.errors import UnusableInput
 from llmtop.model.bottlenecks import AlertId
 from tests.support import preloaded
@@ -36,6 +38,10 @@ def llmtop(env: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[
     return preloaded.llmtop(*arguments, env=env)
 
 
+def engine_options() -> dict[str, list[str]]:
+    return {name: [option.name for option in engine.options] for name, engine in ENGINES.items()}
+
+
 WRONG = (
     ('theme = "dark"\nintervall = 2\n', 2, '"intervall" is no setting: did you mean "interval"?'),
     ('theme = "drak"\n', 1, 'theme = "drak"'),
@@ -54,16 +60,95 @@ WRONG = (
     ("[capture]\nsteps = 3\nseconds = 2.0\n", 3, "exclude each other"),
     ("capture.steps = true\n", 1, "steps = true"),
     ('[columns]\nprocesses = ["pid", "nope"]\n', 2, 'processes = "nope"'),
+    ('[columns]\ngpus = ["Power"]\n', 2, '(did you mean "power"?)'),
+    ('gpus = "atached"\n', 1, '(did you mean "attached"?)'),
+    ('gpus = "0,x"\n', 1, 'gpus = "0,x"'),
+    ('[capture]\nengine = "torch.profile"\n', 2, 'is no engine: did you mean "torch.profiler"?'),
+    ('[capture]\n\nengine = "zzz"\n', 3, 'engine = "zzz" is no engine: there are nsys, '),
+    ('[capture]\noptions = [\n  "stacks",\n  "shape",\n]\n', 4, 'did you mean "shapes"?'),
+    ('[capture]\nengine = "py-spy"\noptions = ["stacks"]\n', 3, "is no option of py-spy: there are native"),
+    ('[cluster]\nprometheus = "foo"\n', 2, 'prometheus = "foo": a URL such as "http://node:9090" is wanted'),
+    ('[cluster]\nprometheus = "node:9090"\n', 2, '(did you mean "http://node:9090"?)'),
+    ('[cluster]\nprometheus = "ftp://node"\n', 2, "is wanted"),
+    ('[cluster]\nprometheus = "http://node:99999"\n', 2, "is wanted"),
+    ('dcgm = "http://node:99999/metrics"\n', 1, "is wanted"),
+    ("[alerts.straggler]\ncritical_pct = 5\n", 2, "critical_pct = 5 is below step_pct = 10, its default"),
+    ("[alerts.straggler]\nstep_pct = 30\ncritical_pct = 25\n", 3, "critical_pct = 25 is below step_pct = 30: 30"),
+    ("# a\u2028b\n\nintervall = 1\n", 3, "intervall"),
+    ("\n" + ".".join("a" * 30_000) + " = 1\n", 2, "has 29999 dots"),
 )
 
 
 @pytest.mark.parametrize(("text", "line", "said"), WRONG)
 def test_what_is_wrong_is_named_with_its_file_and_line(text: str, line: int, said: str) -> None:
     with pytest.raises(UnusableInput) as refused:
-        config.parse(text, Path("/home/mira/config.toml"))
+        config.parse(text, Path("/home/mira/config.toml"), engine_options)
     assert str(refused.value).startswith(f"/home/mira/config.toml, line {line}: ")
     assert said in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '[capture]\nengine = "nsys"\noptions = ["no-pause"]\n',
+        'gpus = "0, 2,GPU-1a2b"\n',
+        '[cluster]\nprometheus = "https://[::1]:9090/prefix"\n',
+        "[alerts.straggler]\nstep_pct = 30\n",
+        "[alerts.straggler]\nstep_pct = 20\ncritical_pct = 20\n",
+        'dcgm = "none"\n',
+    ],
+)
+def test_what_exists_is_accepted(text: str) -> None:
+    config.parse(text, Path("x"), engine_options)
+
+
+def test_what_stands_in_the_file_s_place_is_named(tmp_path: Path) -> None:
+    def refusal(path: Path) -> str:
+        with pytest.raises(UnusableInput) as refused:
+            config.load(path)
+        assert str(refused.value).startswith(str(path))
+        assert "\n" not in str(refused.value)
+        return str(refused.value).removeprefix(str(path))
+
+    assert "it is a folder" in refusal(tmp_path)
+    os.mkfifo(tmp_path / "pipe")
+    assert "it is a named pipe" in refusal(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to(tmp_path / "nothing")
+    assert refusal(tmp_path / "link") == f" is a link to {tmp_path}/nothing, which cannot be opened"
+    with (tmp_path / "large").open("wb") as file:
+        file.truncate(32 << 20)
+    assert refusal(tmp_path / "large") == " has 32.0 MiB; the limit on the size of a configuration is 64 KiB"
+    (tmp_path / "wide").write_bytes('theme = "dark"\n'.encode("utf-16"))
+    assert refusal(tmp_path / "wide") == " is encoded as UTF-16; save it as UTF-8"
+    (tmp_path / "latin").write_bytes(b'\n[capture]\nout = "/daten/B\xe4r"\n')
+    assert refusal(tmp_path / "latin") == ", line 3: the byte 0xe4 is not UTF-8; save the file as UTF-8"
+    (tmp_path / "deep").write_text("a = " + "[" * 30_000)
+    assert "nested too deeply" in refusal(tmp_path / "deep")
+    (tmp_path / "mark").write_bytes(b'\xef\xbb\xbftheme = "light"\n')
+    assert config.parse(config.read_text(tmp_path / "mark") or "", tmp_path).theme == "light"
+
+
+def test_config_checks_and_prints_what_is_set(tmp_path: Path) -> None:
+    env = home(tmp_path, 'interval = 2.0\n[alerts]\noff = ["slower"]\n')
+    checked = llmtop(env, "config", "--check")
+    path = f"{tmp_path}/config/llmtop/config.toml"
+    assert (checked.returncode, checked.stdout) == (0, f"{path} is valid: 2 settings other than the default\n")
+    assert llmtop(env, "config").stdout.splitlines()[1:] == ["interval = 2.0", 'alerts.off = ["slower"]']
+    assert json.loads(llmtop(env, "config", "--json").stdout) == {
+        "path": path,
+        "exists": True,
+        "settings": {"interval": 2.0, "alerts.off": ["slower"]},
+    }
+    Path(path).unlink()
+    none = llmtop(env, "config", "--check")
+    assert (none.returncode, none.stdout) == (0, f"{path} does not exist: every setting has its default\n")
+
+
+def test_an_engine_that_does_not_exist_ends_commands_that_capture_nothing(tmp_path: Path) -> None:
+    done = llmtop(home(tmp_path, '[capture]\nengine = "nsis"\n'), "captures")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.endswith('line 2: engine = "nsis" is no engine: did you mean "nsys"?\n')
 
 
 COMMANDS = (
@@ -74,6 +159,10 @@ COMMANDS = (
     ["demo", "--json"],
     ["run", "--", "true"],
     ["report", "x"],
+    ["config"],
+    ["config", "--check"],
+    ["export", "--rules"],
+    ["cluster", "--once"],
 )
 
 

@@ -18,8 +18,8 @@ TOKEN = "hf_" + "aBcDeFgHiJkLmNoPqRsTuVwXyZ"
     [
         (["report", f"https://u:{PASSWORD}@host/trace.json"], "cannot be opened"),
         (["record", f"https://u:{PASSWORD}@host/x", "--seconds", "1"], "cannot be written"),
-        (["login", TOKEN], "No such command"),
-        ([TOKEN], "No such command"),
+        (["login", TOKEN], "there is no command"),
+        ([TOKEN], "there is no command"),
         (["--interval", f"password={PASSWORD}"], "--interval"),
         (["run", "--", f"https://u:{PASSWORD}@host/x"], "host/x"),
         (["report", "checkpoint-9f8a7b6c5d4e3f2a1b0c9d8e7f6a5b4c.json"], "9f8a7b6c5d4e3f2a1b0c9d8e7f6a5b4c.json"),
@@ -57,7 +57,7 @@ def test_a_url_that_is_none_is_one_sentence(host: str) -> None:
     url = f"http://u:{PASSWORD}@{host}/"
     monitored = preloaded.llmtop("--once", env=environment(LLMTOP_DCGM=url))
     assert monitored.returncode == 0
-    assert "is no URL of a dcgm-exporter" in monitored.stdout
+    assert "is not the URL of a dcgm-exporter" in monitored.stdout
     cluster = preloaded.llmtop("cluster", "--once", "--prometheus", url, env=environment())
     assert cluster.returncode == 2
     assert "is no URL of a Prometheus" in cluster.stderr

@@ -126,7 +126,7 @@ def test_a_report_without_work_by_step_says_what_it_cannot_say(tmp_path: Path) -
     new = _report(tmp_path, _rank(0, 8_000))
     old = structs.replace(new, kernels=tuple(structs.replace(row, per_step=()) for row in new.kernels))
     found = compare_reports(old, new)
-    assert any("first does not say what a step holds" in note for note in found.notes)
+    assert any("first does not contain the kernels of each step" in note for note in found.notes)
     assert [(row.state, row.worth_seconds) for row in found.kernels] == [("same", None)]
     assert found.step is not None
     assert not found.step.moved

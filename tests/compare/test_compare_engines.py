@@ -100,7 +100,7 @@ def test_a_change_of_the_undisturbed_step_is_told_whatever_the_profilers_show(tm
     assert found.step is not None
     assert found.step.moved
     assert found.step.speedup == pytest.approx(1.5)
-    assert "faster: 7.80 ms to 5.20 ms without the profiler, a speed-up of 1.50x (-33.3%" in found.summary
+    assert "faster: 7.80 ms to 5.20 ms without the profiler, a speed-up of 1.50x (-33.3 %" in found.summary
 
 
 def test_one_undisturbed_step_is_not_set_against_a_captured_one(tmp_path: Path) -> None:
@@ -200,7 +200,7 @@ def test_what_differs_around_the_trainings_stands_first(tmp_path: Path) -> None:
         "commit: aaaaaaaaaaaa -> aaaaaaaaaaaa and changes",
         "command: - --num-workers 0  + --num-workers 8 --compile",
     ]
-    assert lines[4].startswith("before: ")
+    assert lines[4].startswith("before:")
     told = json.loads(_run(one, two, "--json").stdout)["environment"]
     assert [row["name"] for row in told] == ["power limit", "torch", "commit", "command"]
     assert told[-1]["after"] == other["command"]

@@ -15,6 +15,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from collectors.base.gpu_lookup import GpuLookup
 from collectors.trainings.training import Training as Watched
 from llmtop.cli.live.snapshot_text import render
 from llmtop.errors import LlmtopError, UnusableInput
@@ -62,6 +63,13 @@ FROM_TRAINING: Sequence[wire.FromTraining] = (
                     threads=[wire.SampledThread("MainThread", 7)], stacks=[wire.SampledStack(0, [0], 1)]),
     wire.Refused(reason="no"),
 )  # fmt: skip
+
+
+class _OneModel(GpuLookup):
+    """Every GPU is of one model, whatever its UUID."""
+
+    def name(self, uuid: str) -> str | None:
+        return "NVIDIA H200"
 
 
 def test_the_same_seed_does_the_same_damage() -> None:
@@ -124,7 +132,7 @@ def test_damaged_answers_end_no_more_than_their_connection(tmp_path: Path) -> No
                 while True:
                     watched.take_in(connection.receive(0.0))
         neighbour.take_in([msgspec.structs.replace(STEPS)])
-        ranks = tuple(one.take(lambda _uuid: "NVIDIA H200") for one in (watched, neighbour))
+        ranks = tuple(one.take(_OneModel()) for one in (watched, neighbour))
         snapshot = rules.apply(Snapshot(time=1e9 + seed, host=Host(name="here"), ranks=ranks))
         line = to_json(snapshot)
         assert len(line) < 4 << 20
@@ -154,7 +162,7 @@ def test_damaged_snapshots_are_refused_or_can_be_judged_and_shown(part: str) -> 
     watched = Watched(0)
     watched.stats.hello = wire.Hello(rank=0, world_size=2, started_at=1e9)
     watched.take_in([msgspec.structs.replace(STEPS)])
-    rank = watched.take(lambda _uuid: None)
+    rank = watched.take(GpuLookup())
     ranks = (rank,) if part == "rank" else (rank, msgspec.structs.replace(rank, pid=2, rank=1))
     line = to_json(Snapshot(time=1e9, host=Host(name="here", notes=("so",)), ranks=ranks))
     read = 0

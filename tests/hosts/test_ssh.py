@@ -124,4 +124,4 @@ def test_without_t_there_is_no_terminal_and_it_says_so(host: Host) -> None:
         [*host.ssh, remote], capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=60, check=False
     )
     assert done.returncode == 2
-    assert "needs a terminal" in done.stderr
+    assert "is not a terminal" in done.stderr

@@ -133,7 +133,7 @@ def test_options_of_the_command_are_not_read_by_llmtop(launcher: Launcher) -> No
     [
         (["no-such-program"], 127, "no-such-program: no such command"),
         (["/etc/passwd"], 126, "/etc/passwd cannot be executed"),
-        ([], 2, "needs a command"),
+        ([], 2, "No command given"),
     ],
 )
 def test_what_cannot_be_started_is_said_in_a_sentence(

@@ -164,7 +164,7 @@ def test_a_folder_has_one_a_rank_and_kinds_are_not_mixed(tmp_path: Path, whole: 
     (folder / "capture.json").write_text("{}")
     assert memory_files([folder]) == [folder / f"rank{rank}.memory.pickle" for rank in range(2)]
     assert memory_files([folder / "capture.json"]) is None
-    with pytest.raises(UnusableInput, match="read each kind on its own"):
+    with pytest.raises(UnusableInput, match="read each kind separately"):
         memory_files([whole, folder / "capture.json"])
     assert examine(whole).kind == "memory-snapshot"
 

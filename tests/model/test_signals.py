@@ -201,7 +201,7 @@ def test_every_unit_is_written_with_its_unit_and_a_dash_where_the_value_is_absen
         assert signal_text.value_text(unit, 1.0) != signal_text.value_text(unit, 4e9)
     assert (signal_text.value_text("MHz", 1980.0), signal_text.axis_text("B/s", 2.0**30)) == (
         "1980 MHz",
-        "1.00 GiB",
+        "1.07 GB",
     )
 
 

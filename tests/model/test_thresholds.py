@@ -57,4 +57,4 @@ def test_what_alerts_say_of_a_hang_is_made_of_its_thresholds() -> None:
         in stalled
     )
     assert f"no step for {stall_thresholds.QUIET_S:.0f} s and for {stall_thresholds.QUIET_STEPS:.0f} times" in hung
-    assert f"stand still for {stall_thresholds.COUNTS_STILL_S:.0f} s" in hung
+    assert f"have not changed for {stall_thresholds.COUNTS_STILL_S:.0f} s" in hung

@@ -8,7 +8,8 @@ from collections import Counter
 
 import pytest
 
-from llmtop.naming.kernel_names import collective_of, is_collective, kind_of
+from llmtop.naming.communication import collective_of
+from llmtop.naming.kernel_names import is_collective, kind_of
 from tests.support.data import DATA
 
 BY_HAND = [

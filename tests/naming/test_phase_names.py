@@ -100,3 +100,17 @@ def test_work_of_the_step_itself() -> None:
 )
 def test_a_numbered_range_counts_steps(name: str, counts: bool) -> None:
     assert is_numbered_step(name) is counts
+
+
+@pytest.mark.parametrize(
+    ("name", "short"),
+    [
+        ("## Call CompiledFxGraph fn2ys7mzsurrvf2kfjrvredgo3x3sr6oqp763tp7wny ##", "compiled graph"),
+        ("## Call CompiledFxGraph f7zrjpguhsbr4jpoia6msfzrfn6i3zkb5nvnu24jkpu ##", "compiled graph"),
+        ("Torch-Compiled Region: 0/0", "compiled region"),
+        ("Torch-Compiled Region: 12/3_1", "compiled region"),
+        ("Torch-Compiled forward", "Torch-Compiled forward"),
+    ],
+)
+def test_what_was_compiled_has_one_short_name_in_every_run(name: str, short: str) -> None:
+    assert without_number(name) == short

@@ -191,7 +191,7 @@ def test_ctrl_c_ends_the_run(capture: Path, ncu: StandInNcu, scenario: Scenario,
         (("kernel", "{capture}/capture.json"), 2, "no report"),
         (("kernel", "/none"), 2, "/none"),
         (("kernel", "{capture}", "--top", "0"), 2, "--top"),
-        (("kernel", "{capture}/x.ncu-rep", "--run"), 2, "for a capture"),
+        (("kernel", "{capture}/x.ncu-rep", "--run"), 2, "need a capture"),
     ],
 )
 def test_wrong_usage_is_told(

@@ -86,7 +86,7 @@ def test_latency_names_the_stall_and_what_holds_occupancy_down(recorded: KernelP
     ("numbers", "words"),
     [
         ({"launch__grid_size": 40.0, "launch__waves_per_multiprocessor": 0.04}, "40 blocks for 132 SMs"),
-        ({"launch__grid_size": 500.0, "launch__waves_per_multiprocessor": 0.47}, "fill 47% of what"),
+        ({"launch__grid_size": 500.0, "launch__waves_per_multiprocessor": 0.47}, "fill 47 % of what"),
         (
             {
                 "launch__grid_size": 1_200.0,
@@ -141,7 +141,7 @@ def test_what_only_copies_is_placed_by_its_bytes_alone(recorded: KernelProfile) 
         " ".join(text.split())
         for text, _ in document_lines(kernels_document([ncu_report(Path("x"), [copies])]), 100)
     )
-    assert "there are only its bytes: 83.4%, 2.797 TB/s of DRAM" in said
+    assert "there are only its bytes: 83.4 %, 2.797 TB/s of DRAM" in said
 
 
 def test_arithmetic_of_constants_is_no_fp16(recorded: KernelProfile) -> None:

@@ -117,7 +117,7 @@ def test_the_place_under_the_roofs_is_within_a_tenth_of_ncus(name: str, kernel: 
     assert point.flops_per_byte == pytest.approx(FLOPS[name] / seconds / bandwidth, rel=0.02)
     assert point.tensor == name.startswith("gpt")
     assert point.dtype == ("bf16" if point.tensor else "fp32")
-    if point.tensor:  # "Tensor is the highest-utilized pipeline (87.0%)", and SM throughput is its
+    if point.tensor:  # "Tensor is the highest-utilized pipeline (87.0 %)", and SM throughput is its
         assert point.roof_pct == pytest.approx(told(name)["Compute (SM) Throughput"][0], rel=0.1)
         assert point.under == "compute"
     if name == "uncoalesced":
@@ -147,12 +147,12 @@ def test_faults_are_marked_with_what_to_do(tmp_path: Path) -> None:
     assert poor["planted_uncoalesced"]["bytes a sector, loads"].value == 4.0, "as ncu's page says"
     conflicts = poor["planted_conflicts"]["bank conflicts"]
     assert conflicts.value == pytest.approx(96.87, abs=0.01)
-    assert "loads 96.9%, stores 96.9%" in conflicts.text
+    assert "loads 96.9 %, stores 96.9 %" in conflicts.text
     assert poor[GEMM] == {}, "a healthy product has nothing that is poor"
     for readings in poor.values():
         assert all(one.todo and one.threshold and one.source for one in readings.values())
     stores = next(one for one in judge_kernel(gemm).readings if one.name == "bank conflicts")
-    assert "stores 13.2%" in stores.text, "as ncu's page says, though it is a hundredth of all wavefronts"
+    assert "stores 13.2 %" in stores.text, "as ncu's page says, though it is a hundredth of all wavefronts"
 
 
 def test_top_stalls_are_those_that_ncu_names(tmp_path: Path) -> None:

@@ -79,9 +79,9 @@ def test_a_server_that_is_killed_is_one_error_of_ours() -> None:
             store.set("/mine", b"1")
             process.kill()
             process.wait(100)
-            with pytest.raises(StoreError, match="the store has gone"):
+            with pytest.raises(StoreError, match="the store is unreachable"):
                 _ask_thrice(store)
-        with pytest.raises(StoreError, match="nobody answers at"):
+        with pytest.raises(StoreError, match="no reply from"):
             TcpStore.open(address)
 
 

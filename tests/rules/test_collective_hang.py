@@ -39,8 +39,8 @@ def test_the_rank_that_has_not_called_it_is_named() -> None:
     (alert,) = alerts_of(rank(0, count(40, 39)), rank(1, count(39, 39)), rank(2, count(40, 39)))
     assert (alert.id, alert.severity, alert.pid) == ("hung_collective", "critical", 101)
     assert alert.summary == (
-        "No step for 8.00 s: rank 1 (pid 101) has not called nccl:all_reduce 40 of process group 0 default_pg, "
-        "its last is 39; 2 other ranks wait in it."
+        "No step for 8.00 s: rank 1 (pid 101) never entered all_reduce #40 of process group 0 default_pg "
+        "(last: #39); 2 ranks are waiting."
     )
     assert alert.evidence["rank"] == 1
     assert alert.evidence["behind_by"] == 1
@@ -127,3 +127,19 @@ def test_what_a_process_did_when_it_was_last_listed_is_not_what_it_does() -> Non
 def test_it_is_told_instead_of_stalled() -> None:
     ranks = [rank(n, count(40 - (n == 1), 39), state="stalled", last_step_at=NOW - 100) for n in range(3)]
     assert [alert.id for alert in alerts_of(*ranks)] == ["hung_collective"]
+
+
+def test_a_hung_job_has_no_alert_about_what_bounds_its_steps() -> None:
+    """The ranks waited for communication before; for as long as they hang that is no advice."""
+    rules, found = Rules(), []
+    for hung in (False, True):
+        for second in range(5):
+            now = NOW + 5 * hung + second
+            called = [count(40, 39 if hung else 40), count(39 if hung else 40, 39 if hung else 40)]
+            ranks = tuple(
+                rank(number, called[number], world_size=2, exposed_seconds=0.02, last_step_at=NOW)
+                for number in range(2)
+            )
+            found.append({a.id for a in rules.apply(Snapshot(time=now, host=Host(name="n"), ranks=ranks)).alerts})
+    assert "communication_bound" in found[4]
+    assert found[-1] == {"hung_collective"}

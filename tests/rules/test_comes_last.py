@@ -55,7 +55,7 @@ def test_the_alert_is_about_the_rank_that_comes_last() -> None:
 
 def test_what_the_late_rank_alone_does_in_no_phase_is_what_to_look_at_first() -> None:
     (alert,) = Monitor().told(EARLY, LATE, outside=(0.002, 0.05))
-    assert alert.next.startswith("look at train.py:57 time.sleep(0.05); press c")
+    assert alert.next.startswith("check train.py:57 time.sleep(0.05); press c")
     assert alert.evidence["cause_seconds"] == 0.045
     for others in (0.045, None):  # all do it, or nobody knows whether they do
         (alert,) = Monitor().told(EARLY, LATE, outside=(others, 0.05))

@@ -81,8 +81,8 @@ def test_the_sentence_names_the_gpu_and_its_numbers() -> None:
     assert alert.severity == "critical"
     assert alert.since == 0.0
     assert alert.summary == (
-        "GPU 3 says 100% busy but draws 122 of 700 W and only 0.8% of its SMs are active: "
-        "a kernel spins or waits there."
+        "GPU 3 reports 100 % utilization but draws 122 of 700 W, and 0.8 % of its SMs are active: "
+        "a kernel is spinning or stuck."
     )
     assert "py-spy dump --pid 678" in alert.next
     assert alert.evidence == {
@@ -103,7 +103,7 @@ def test_without_sm_activity_memory_util_decides_and_the_alert_says_so() -> None
     assert feed(Rules(), range(20), **bare, mem_util_pct=24.0) == []
     (alert,) = feed(Rules(), range(20), **bare, mem_util_pct=0.0)
     assert alert.severity == "warning"
-    assert "no SM activity" in alert.summary
+    assert "SM activity is unavailable" in alert.summary
     assert "sm_active_pct" not in alert.evidence
 
 
@@ -173,7 +173,7 @@ def test_clock_event_reasons_tell_a_power_cap_from_a_fault() -> None:
     hot = {**capped, "temperature_c": 91.0, "clock_event_reasons": ("sw_power_cap", "sw_thermal_slowdown")}
     (alert,) = feed(Rules(), range(6), **hot)
     assert (alert.id, alert.severity) == ("throttled", "warning")
-    assert "too hot" in alert.summary
+    assert "thermal limit" in alert.summary
     assert "91 °C" in alert.summary
 
 
@@ -246,11 +246,11 @@ def test_every_rule_says_what_must_hold_and_why() -> None:
 @pytest.mark.parametrize(
     ("reasons", "words", "advice"),
     [
-        (("hw_power_brake",), "the power supply told it to brake", "power supply"),
-        (("hw_slowdown", "hw_power_brake"), "down, the power supply told it to brake:", "power supply"),
-        (("hw_slowdown", "hw_thermal_slowdown"), "down, too hot (hardware limit):", "cooling"),
-        (("hw_slowdown",), "the hardware slowed it down", "power supply"),
-        (("sw_thermal_slowdown", "hw_power_brake"), "too hot (driver's limit) and the power supply", "cooling"),
+        (("hw_power_brake",), "power brake of the power supply", "power supply"),
+        (("hw_slowdown", "hw_power_brake"), "clocks (power brake of the power supply):", "power supply"),
+        (("hw_slowdown", "hw_thermal_slowdown"), "clocks (thermal limit of the hardware):", "cooling"),
+        (("hw_slowdown",), "hardware slowdown", "power supply"),
+        (("sw_thermal_slowdown", "hw_power_brake"), "thermal limit of the driver and power brake", "cooling"),
     ],
 )
 def test_every_reason_that_slows_a_gpu_down_is_heard(reasons: tuple[str, ...], words: str, advice: str) -> None:
@@ -309,7 +309,7 @@ def test_a_pid_that_only_the_driver_knows_is_said_to_be_the_hosts() -> None:
         )
         alerts = rules.apply(foreign).alerts
     (alert,) = alerts
-    assert "the host's pid 4321" in alert.next
+    assert "pid 4321" in alert.next
     assert "py-spy" not in alert.next
     assert "press s" not in alert.next
 

@@ -55,8 +55,8 @@ def test_one_alert_for_the_whole_job_names_the_idle_gpu_among_spinning_ones() ->
     assert (alert.id, alert.severity, alert.pid, alert.gpu) == ("stalled", "critical", 102, "GPU-2")
     assert alert.since == NOW - 200
     assert alert.summary == (
-        "No step for 3m 27s: rank 2 (pid 102, GPU 2) leaves its GPU idle, the others' spin in a collective; "
-        "3 other ranks wait."
+        "No step for 3m 27s: rank 2 (pid 102, GPU 2) leaves its GPU idle, other GPUs spin in a collective; "
+        "3 other ranks waiting."
     )
     assert alert.evidence["culprit_rank"] == 2
     assert alert.evidence["waiting_ranks"] == 3
@@ -67,15 +67,15 @@ def test_one_alert_for_the_whole_job_names_the_idle_gpu_among_spinning_ones() ->
 def test_the_rank_whose_step_is_behind_holds_the_others_up() -> None:
     (alert,) = alerts_of(rank(0, step=152), rank(1, step=150), rank(2, step=152), rank(3, step=152))
     assert alert.pid == 101
-    assert "is still at step 150, the others at 152 or later" in alert.summary
+    assert "is still at step 150, the other ranks at 152 or later" in alert.summary
 
 
 def test_a_rank_stopped_by_a_signal_is_named_and_is_not_stalled_by_itself() -> None:
     assert alerts_of(rank(0, state="stopped", world_size=1)) == ()
     (alert,) = alerts_of(rank(0), rank(1, state="stopped"), rank(2), rank(3))
     assert (alert.id, alert.pid) == ("stalled", 101)
-    assert alert.next == "let it go on: kill -CONT 101"
-    assert "is stopped by a signal; 3 other ranks wait" in alert.summary
+    assert alert.next == "continue the process, run: kill -CONT 101"
+    assert "is stopped by a signal; 3 other ranks waiting" in alert.summary
 
 
 def test_a_rank_that_has_exited_is_named() -> None:
@@ -87,7 +87,7 @@ def test_a_rank_that_has_exited_is_named() -> None:
 def test_nobody_is_named_when_nothing_tells_them_apart() -> None:
     gpus = tuple(gpu(number, 100.0, 18.0) for number in range(4))
     (alert,) = alerts_of(*(rank(number) for number in range(4)), gpus=gpus)
-    assert "none of them stands out" in alert.summary
+    assert "no rank differs from the others" in alert.summary
     assert "culprit_rank" not in alert.evidence
 
 

@@ -76,7 +76,7 @@ def alerts(make: Callable[..., Step], counters: dict[str, float], ranks: int = 1
 @pytest.mark.parametrize(("make", "unit"), [(request, "request"), (forward, "forward pass")])
 def test_one_that_launches_too_slowly_is_told_what_helps_where_nothing_is_trained(make: Make, unit: str) -> None:
     (alert,) = [one for one in alerts(make, IDLE_GPU) if one.id == "launch_bound"]
-    assert f"of a {unit} goes into launching" in alert.summary
+    assert f"of the {unit} is kernel launches" in alert.summary
     assert "static" in alert.next
     assert "optimizer" not in alert.next
     assert not [one for one in alerts(make, BUSY_GPU) if one.id == "launch_bound"]

@@ -36,7 +36,7 @@ def test_retries_that_rise_are_memory_pressure_for_a_minute() -> None:
     (alert,) = training.look(alloc_retries=9, ooms=0, **full)
     assert (alert.id, alert.severity) == ("memory_pressure", "warning")
     assert alert.evidence["allocator_failures"] == 2
-    assert "97.0% of 140 GiB" in alert.summary
+    assert "97.0 % of 140 GiB" in alert.summary
     alerts = [training.look(alloc_retries=9, ooms=0, **full) for _ in range(80)]
     assert alerts[50]
     assert not alerts[-1]
@@ -48,7 +48,7 @@ def test_memory_in_use_is_absent_once_the_driver_is_silent() -> None:
     full = {"used": int(0.97 * TOTAL)}
     training.look(alloc_retries=7, ooms=0, **full)
     (alert,) = training.look(alloc_retries=9, ooms=0, **full)
-    assert "97.0% of 140 GiB" in alert.summary
+    assert "97.0 % of 140 GiB" in alert.summary
     for _ in range(20):
         (alert,) = training.look(alloc_retries=9, ooms=0, **full)
     assert "in use" not in alert.summary
@@ -120,5 +120,5 @@ def test_a_process_that_an_out_of_memory_error_ended_leads_to_its_snapshot() -> 
     assert not training.look(state="gone"), "it ended as trainings do"
     (alert,) = training.look(state="gone", memory_snapshot="/tmp/a folder/7-oom.memory.pickle")
     assert (alert.id, alert.severity) == ("memory_pressure", "critical")
-    assert alert.next == "llmtop report '/tmp/a folder/7-oom.memory.pickle'"
+    assert alert.next == "read the snapshot, run: llmtop report '/tmp/a folder/7-oom.memory.pickle'"
     assert alert.evidence["memory_snapshot"] == "/tmp/a folder/7-oom.memory.pickle"

@@ -80,7 +80,7 @@ def test_much_time_in_no_phase_is_told_with_what_the_host_does_then() -> None:
         ("train.py:9 loss.item()", "waits for the GPU"),
         ("train.py:9 logger.info(step)", "every 50 steps"),
         ("save.py:9 torch.save(net, path)", "async_save"),
-        ("train.py:9 time.sleep(0.1)", "sleeps"),
+        ("train.py:9 time.sleep(0.1)", "sleep"),
         ("loader.py:9 for batch in batches:", "llmtop.loader"),
         ("print.py:9 do()", "press s"),
         ("", "press s"),

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from llmtop.model.snapshot import Alert, RareSteps
+from llmtop.model.snapshot import Alert, Cause, RareSteps
+from llmtop.naming.own_phases import OUTSIDE
 from llmtop.rules.engine import Rules
 from tests.support.snapshots import rank, snapshot
 
@@ -30,7 +31,7 @@ def test_what_they_cost_decides_how_loudly_they_are_told(lost: float, severity: 
 def test_a_checkpoint_is_named_with_its_length_share_and_what_helps() -> None:
     (alert,) = told(steps(50.0))
     assert alert.id == "rare_steps"
-    assert alert.points == ("one takes 6.40 s (checkpoint)", "50% of the time", "every 60 steps")
+    assert alert.points == ("1 step in 60 takes 6.40 s", "50 % of the time", "most in checkpoint")
     assert "async_save" in alert.next
     assert alert.evidence["lost_pct"] == 50.0
 
@@ -38,8 +39,23 @@ def test_a_checkpoint_is_named_with_its_length_share_and_what_helps() -> None:
 def test_what_is_no_checkpoint_is_not_advised_as_one() -> None:
     (alert,) = told(steps(50.0, part=None, every=None))
     assert "async_save" not in alert.next
-    assert alert.points[0] == "one takes 6.40 s"
+    assert alert.points[0] == "a rare step takes 6.40 s"
 
 
 def test_requests_and_inference_are_as_long_as_what_they_are_asked_for() -> None:
     assert not told(steps(50.0), kind="request", inference=True)
+
+
+def test_the_known_cause_of_untimed_long_steps_is_kept() -> None:
+    causes = (Cause(what="garbage collection", seconds=0.05), Cause(what="train.py:9 log(x)", seconds=0.002))
+    (alert,) = told(steps(40.0, OUTSIDE), step_seconds_mean=0.12, outside_causes=causes)
+    assert "garbage collection" in alert.summary
+    assert alert.evidence["cause"] == "garbage collection"
+    assert "gc.freeze()" in alert.next
+
+
+def test_a_cause_that_every_step_has_is_not_that_of_the_long_ones() -> None:
+    (alert,) = told(
+        steps(40.0, OUTSIDE), step_seconds_mean=0.12, outside_causes=(Cause(what="train.py:9 f(x)", seconds=0.02),)
+    )
+    assert "cause" not in alert.evidence

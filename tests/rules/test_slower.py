@@ -39,7 +39,9 @@ def alerts(*ranks: Rank, rules: Rules | None = None, time: float = NOW, **fields
 
 def test_it_says_since_when_by_how_much_and_which_part() -> None:
     (alert,) = alerts(training(gpu_uuid="GPU-00000000"), gpus=(snapshots.gpu(),))
-    assert alert.summary == "Pid 100 (GPU 0) is 2.9× slower since step 512, 34.0 s ago: dataload 100 µs → 106 ms."
+    assert alert.summary == (
+        "Steps of pid 100 (GPU 0) take 2.9x as long since step 512, 34.0 s ago: dataload 100 µs → 106 ms."
+    )
     assert alert.severity == "warning"
     assert (alert.since, alert.pid, alert.gpu) == (NOW - 34, 100, "GPU-00000000")
     assert alert.evidence == {
@@ -51,24 +53,24 @@ def test_it_says_since_when_by_how_much_and_which_part() -> None:
         "part_before_seconds": 0.0001,
         "part_seconds": 0.106,
     }
-    assert "stacks of the loading thread" in alert.next
+    assert "Python stacks of the data loader" in alert.next
 
 
 @pytest.mark.parametrize(
     ("part", "word"),
     [
         ("h2d", "pin_memory"),
-        ("communication", "comes late"),
-        ("forward", "capture"),
-        ("outside", "between two steps"),
-        ("my own thing", "capture"),
+        ("communication", "straggler"),
+        ("forward", "profile"),
+        ("outside", "between steps"),
+        ("my own thing", "profile"),
         (None, "CPUs"),
     ],
 )
 def test_what_to_do_next_depends_on_the_part(part: str | None, word: str) -> None:
     (alert,) = alerts(training(change=replace(CHANGE, part=part)))
     assert word in alert.next
-    assert (part or "several parts") in alert.summary
+    assert ("several phases" if part is None else "untimed" if part == "outside" else part) in alert.summary
 
 
 @pytest.mark.parametrize(
@@ -113,7 +115,7 @@ def test_a_job_is_told_once_and_of_the_rank_whose_data_is_late() -> None:
     ]
     (alert,) = alerts(*ranks)
     assert alert.pid == 102
-    assert alert.summary.startswith("Rank 2 (pid 102) is")
+    assert alert.summary.startswith("Steps of rank 2 (pid 102) take")
 
 
 def test_lowered_clocks_explain_it_and_the_power_limit_does_not() -> None:
@@ -149,3 +151,31 @@ def test_the_demo_is_slower_within_twenty_seconds_and_not_before() -> None:
     assert "since step 628" in told[first].summary
     assert "dataload" in told[first].summary
     assert not [at for at in told if 75 < at < 100], "it starves no more"
+
+
+@pytest.mark.parametrize(
+    ("work", "times", "kind"),
+    [
+        ({"samples_before": 16, "samples_after": 64}, 4.0, "accumulation"),
+        (
+            {"samples_before": 16, "samples_after": 16, "tokens_before": 1024, "tokens_after": 1536},
+            2.2,
+            "sequences",
+        ),
+        ({"tokens_before": 1024, "tokens_after": 2048}, 4.0, "tokens"),
+    ],
+)
+def test_more_work_is_named_and_accuses_nobody(work: dict[str, float], times: float, kind: str) -> None:
+    change = replace(CHANGE, before_seconds=0.1, after_seconds=0.1 * times, **work)
+    (alert,) = alerts(training(change=change))
+    assert (alert.severity, alert.evidence["work"]) == ("info", kind)
+    worse = replace(change, after_seconds=0.1 * times * 1.5)
+    (alert,) = alerts(training(change=worse))
+    assert (alert.severity, alert.evidence["work"]) == ("warning", kind)
+
+
+def test_less_work_excuses_nothing() -> None:
+    change = replace(CHANGE, samples_before=64, samples_after=16, tokens_before=4096, tokens_after=1024)
+    (alert,) = alerts(training(change=change))
+    assert alert.severity == "warning"
+    assert "work" not in alert.evidence

@@ -159,8 +159,8 @@ def test_what_its_loader_s_time_goes_into_is_in_the_alert_where_somebody_looked(
     assert "press s" in before.next
     assert "loading_cause" not in before.evidence
     cost = LoadingCost(
-        cause="decode", summary="Preparing batches is 97% decoding by PIL (its 4 workers).", share_pct=97.0,
-        advice="decode once; that saves at most 60% of each step", workers=4, workers_needed=9, wait_pct=60.0,
+        cause="decode", summary="Loader: 97 % decoding by PIL (4 workers).", share_pct=97.0,
+        advice="decode once; up to 60 % of the step could be saved", workers=4, workers_needed=9, wait_pct=60.0,
     )  # fmt: skip
     composed = job._snapshot
 
@@ -174,7 +174,7 @@ def test_what_its_loader_s_time_goes_into_is_in_the_alert_where_somebody_looked(
 
     (alert,) = looked_at(cost)
     assert alert.summary.endswith(cost.summary)
-    assert alert.next == "decode once; that saves at most 60% of each step; press s for the stacks"
+    assert alert.next == "decode once; up to 60 % of the step could be saved; press s for the Python stacks"
     assert (alert.evidence["loading_cause"], alert.evidence["workers_needed_at_least"]) == ("decode", 9)
     (unknown,) = looked_at(replace(cost, cause="unknown", summary="It is unknown.", advice=""))
     assert "unknown" in unknown.summary
@@ -352,6 +352,26 @@ def test_a_rank_that_computes_30_per_cent_more_is_named_though_backward_hides_mo
     assert alert.evidence["share_of_step_pct"] == pytest.approx(100 * 0.006 / 0.078, abs=0.5)
 
 
+@pytest.mark.parametrize("world", [2, 4])
+def test_a_rank_that_is_slow_in_backward_alone_is_named_by_the_wait_of_the_others(world: int) -> None:
+    def slow_backward(rank: int) -> Phases:
+        own, wait = (0.05, 0.0) if rank == 1 else (0.0, 0.05)
+        return {"forward": (0.02, None), "backward": (0.05 + own, None), "all_reduce": (0.002 + wait, None)}
+
+    (alert,) = Job(world).run(100, slow_backward)
+    assert (alert.id, alert.evidence["rank"], alert.evidence["phase"]) == ("straggler", 1, "backward")
+
+
+@pytest.mark.parametrize("world", [2, 4])
+def test_a_backward_that_holds_the_wait_accuses_nobody_beside_a_short_all_reduce(world: int) -> None:
+    def late(rank: int) -> Phases:
+        own, wait = (0.05, 0.0) if rank == 1 else (0.0, 0.05)
+        return {"forward": (0.02 + own, None), "backward": (0.05 + wait, None), "all_reduce": (0.002, None)}
+
+    (alert,) = Job(world).run(100, late)
+    assert (alert.id, alert.evidence["rank"], alert.evidence["phase"]) == ("straggler", 1, "forward")
+
+
 def test_a_checkpoint_of_one_rank_makes_no_straggler() -> None:
     job = Job(2)
 
@@ -394,11 +414,13 @@ def test_a_straggler_that_waits_for_data_is_the_one_alert_of_its_job() -> None:
     assert (alert.id, alert.evidence["rank"], alert.evidence["phase"]) == ("straggler", 1, "dataload")
 
 
-def test_the_straggler_stays_named_when_a_rank_of_its_job_is_stopped() -> None:
+def test_a_stopped_rank_is_named_at_once_and_the_straggler_again_after_it() -> None:
     job = Job(3)
     job.run(60, more_computing(0.3))
     moment = job.snapshot_without_steps(seconds=0.5)
     first, *others = moment.ranks
     stopped = replace(moment, ranks=(*others, replace(first, state="stopped")))
     (alert,) = job.rules.apply(stopped).alerts
+    assert (alert.id, alert.pid) == ("stalled", 100), "the rank that a signal holds, at once"
+    (alert,) = job.rules.apply(replace(moment, time=stopped.time + 0.5)).alerts
     assert (alert.id, alert.pid) == ("straggler", 101)

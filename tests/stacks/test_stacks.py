@@ -99,7 +99,7 @@ def test_the_text_shows_workers_together_and_who_waits() -> None:
     assert "60.0% ▸   load (train.py:5)" in text
     waiting = "pin memory in wait (threading.py:327), a worker's MainThread in wait (connection.py:947)"
     assert waiting in " ".join(text.split())
-    assert "1 thread of llmtop's own" in text
+    assert "1 thread of llmtop" in text
     assert len(text.splitlines()) <= BRIEF_LINES
     for whole in (written.stacks(report_of(FOLDED)), written.short_stacks(report_of(FOLDED))):
         assert "decode (data.py:3)" in whole
@@ -226,7 +226,7 @@ class TestCommand:
         [
             ("a.speedscope.json", speedscope(read_folded(FOLDED), "x", 100), "speedscope.app"),
             ("rank0.memory.pickle", b"\x80\x04\x95\x00\x00", "memory snapshot"),
-            ("a.folded", b"main (a.py:1);x 3\nnot a stack\n", "line 2 of .*a.folded is no stack with a count"),
+            ("a.folded", b"main (a.py:1);x 3\nnot a stack\n", "line 2 of .*a.folded is not a stack with a count"),
             ("a.txt", b"some words\n", "neither a capture"),
         ],
     )

@@ -207,6 +207,8 @@ def of_machine(recording: Path, folder: Path, firsts: range, *, ascii: bool, the
             app.screen.notify(str(LlmtopError(text)))
             app.bell()
             await tour.drawn()
+            while not app.screen_stack[0].reply_rows:  # type: ignore[attr-defined]  # later, where frames queue up
+                await asyncio.sleep(0.02)
 
     async def _open(tour: Tour, kind: type[Screen[Any]]) -> None:
         for first in firsts:
@@ -258,7 +260,7 @@ def of_cluster(firsts: range, *, ascii: bool, themes: list[str]) -> TerminalApp:
             app.post_message(ViewReceived(view, charts))
             app.post_message(CaptureProgress(hostile.text(first), goes_on=False))
             await tour.drawn()
-            app.action_open()
+            app.action_go()
             app.post_message(ViewReceived(view, charts))
             await tour.drawn()
             await app.action_back()

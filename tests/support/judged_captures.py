@@ -3,8 +3,9 @@
 python -m tests.support.judged_captures FOLDER [--list]
 
 FOLDER has the judged files under the `id` of their entries; they are not part of this repository. Prints how many
-verdicts are right, wrong and abstained, how often steps were found where there are some or none, and how many GPU
-busy shares agree; --list adds a line for each that is not right. Exit code 0 whatever the counts are.
+verdicts are right, wrong and abstained, how often steps were found where there are some or none, how many GPU busy
+shares agree, how much of the required advice is there and how much of the forbidden is said; --list adds a line
+for each that is not right. Exit code 0 whatever the counts are.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from tests.support.judged_advice import advice_counts
 from tests.support.processes import REPOSITORY
 
 JUDGEMENTS = REPOSITORY / "tests" / "data" / "judged" / "judgements.jsonl.gz"
@@ -55,6 +57,19 @@ def report_of(path: Path) -> dict[str, Any] | str:
         return f"exit code {done.returncode}: {done.stderr.strip()}"
     found = json.loads(done.stdout)
     return found if isinstance(found, dict) else "several reports"
+
+
+def text_of(path: Path) -> str:
+    """Return all of the report as text in one line, or the sentence of its refusal."""
+    command = [sys.executable, "-m", "llmtop", "kernel" if path.suffix == ".ncu-rep" else "report"]
+    command += [str(path)] if path.suffix == ".ncu-rep" else ["--full", str(path)]
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=False, timeout=SECONDS, cwd=REPOSITORY
+        )
+    except subprocess.TimeoutExpired:
+        return ""
+    return " ".join((done.stdout or done.stderr).split())
 
 
 def verdict_result(entry: dict[str, Any], report: dict[str, Any] | str) -> str:
@@ -97,13 +112,15 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--list", action="store_true")
     arguments = parser.parse_args()
-    counts: dict[str, Counter[str]] = {"verdict": Counter(), "steps": Counter(), "busy": Counter()}
+    counts: dict[str, Counter[str]] = {name: Counter() for name in ("verdict", "steps", "busy", "advice")}
     for entry in judgements():
         path = arguments.folder / entry["id"]
         if not path.exists():
             counts["verdict"]["no file"] += 1
             continue
         report = report_of(path)
+        advised, missing = advice_counts(entry, {} if isinstance(report, str) else report, text_of(path))
+        counts["advice"] += advised
         results = {
             "verdict": verdict_result(entry, report),
             "steps": steps_result(entry, report),
@@ -114,7 +131,9 @@ def main() -> None:
         if arguments.list and {*results.values()} - {"right", ""}:
             said = report if isinstance(report, str) else f"{report.get('verdict')}: {report.get('summary')}"
             print(f"{entry['id']}: {results} judged {entry['cause']} {entry.get('also_acceptable') or ''}; {said}")
-            sys.stdout.flush()
+        if arguments.list and missing:
+            print(f"{entry['id']}: advice {'; '.join(missing)}")
+        sys.stdout.flush()
     for name, found in counts.items():
         print(name, dict(found))
 

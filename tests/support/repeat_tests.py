@@ -187,6 +187,8 @@ def main() -> int:
             for repeated in as_completed([pool.submit(runs.repeat, test) for test in options.tests]):
                 repeated.result()
         except KeyboardInterrupt:
+            for number in (signal.SIGINT, signal.SIGTERM):
+                signal.signal(number, signal.SIG_IGN)  # a second one would end this before its summary
             code = 130
         except CannotRun as error:
             print(error, file=sys.stderr)

@@ -27,6 +27,7 @@ class Capture:
     ranges: list[dict[str, Any]] = field(default_factory=list)
     host: list[dict[str, Any]] = field(default_factory=list)
     waits: list[dict[str, Any]] = field(default_factory=list)
+    switches: list[dict[str, Any]] = field(default_factory=list)
     correlation: int = 0
 
     def call(self, name: str, start: float, end: float, tid: int | None = None) -> int:
@@ -94,6 +95,10 @@ class Capture:
         """A call into the C library (nsys only)."""
         self.waits.append(self._event(name, start, end, tid))
 
+    def off_cpu(self, start: float, end: float, tid: int | None = None, state: int = 0, block: int = 0) -> None:
+        """A stretch in which a thread had no CPU (nsys only), with the numbers that say why; 0 is Unknown."""
+        self.switches.append(self._event("", start, end, tid) | {"state": state, "block": block})
+
     def _launch(self, name: str, launched: float | None, took: float, tid: int | None) -> int:
         if launched is None:
             self.correlation += 1
@@ -129,6 +134,14 @@ CREATE TABLE NVTX_EVENTS (start INTEGER, end INTEGER, eventType INTEGER, text TE
  globalTid INTEGER, domainId INTEGER);
 CREATE TABLE OSRT_API (start INTEGER, end INTEGER, globalTid INTEGER, nameId INTEGER);
 """
+_SCHEDULING = """
+CREATE TABLE SCHED_EVENTS (start INTEGER, cpu INTEGER, isSchedIn INTEGER, globalTid INTEGER, threadState INTEGER,
+ threadBlock INTEGER);
+CREATE TABLE ENUM_SAMPLING_THREAD_STATE (id INTEGER, name TEXT);
+CREATE TABLE ENUM_SCHEDULING_THREAD_BLOCK (id INTEGER, name TEXT);
+INSERT INTO ENUM_SAMPLING_THREAD_STATE VALUES (0, 'Unknown'), (1, 'Running'), (2, 'Interruptible');
+INSERT INTO ENUM_SCHEDULING_THREAD_BLOCK VALUES (0, 'NonBlocked'), (4, 'Nanosleep'), (44, 'Preempted');
+"""
 _KINDS = {"HtoD": 1, "DtoH": 2, "DtoD": 8}
 _MEMORIES = {"Pageable": 0, "Pinned": 1, "Device": 2}
 
@@ -138,6 +151,8 @@ def write_sqlite(path: Path, captures: list[Capture], zero_us: float = 0.0) -> P
     path.unlink(missing_ok=True)
     database = sqlite3.connect(path)
     database.executescript(_TABLES)
+    if any(capture.switches for capture in captures):
+        database.executescript(_SCHEDULING)
     names: dict[str, int] = {}
 
     def text(name: str) -> int:
@@ -181,6 +196,10 @@ def write_sqlite(path: Path, captures: list[Capture], zero_us: float = 0.0) -> P
             put("NVTX_EVENTS", ns(mark["start"]), ns(mark["end"]), 59, mark["name"], None, thread, mark["domain"])
         for wait in capture.waits:
             put("OSRT_API", ns(wait["start"]), ns(wait["end"]), process + wait["tid"], text(wait["name"]))
+        for off in capture.switches:
+            thread = process + off["tid"]
+            put("SCHED_EVENTS", ns(off["start"]), 0, 0, thread, off["state"], off["block"])
+            put("SCHED_EVENTS", ns(off["end"]), 0, 1, thread, 0, 0)
     database.commit()
     database.close()
     return path

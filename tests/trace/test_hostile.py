@@ -173,7 +173,7 @@ def test_captures_lists_what_lies_beside_a_broken_one(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "good" in done.stdout
     assert "evil·]0;owned·" in done.stdout
-    assert done.stderr.count("left out: ") == 4
+    assert done.stderr.count("ignored: ") == 4
     assert "2 captures" in done.stderr
     assert not {"\x1b", "\x07", "\u009b"} & set(done.stdout + done.stderr)
     assert "\u009b" not in _llmtop("captures", "--out", parent, "--json").stdout

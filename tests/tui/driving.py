@@ -52,6 +52,12 @@ async def running(
         yield app, pilot
 
 
+def reply(app: LlmtopApp) -> str:
+    """The message above the footer; "" without one."""
+    shown = app.reply_for(app.screen)
+    return "" if shown is None else shown.text
+
+
 def text(app: LlmtopApp) -> str:
     """What the screen on top shows, line by line."""
     board = app.screen.query_one(Board)

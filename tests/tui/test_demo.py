@@ -19,7 +19,7 @@ from llmtop.model.snapshot import Snapshot
 from llmtop.recording.reader_writer import Reader
 from llmtop.rules.engine import Rules
 from tests.support.processes import REPOSITORY
-from tests.tui.driving import text
+from tests.tui.driving import reply, text
 from tui.app import LlmtopApp
 from tui.core import keys
 from tui.core.canvas import Board
@@ -111,7 +111,7 @@ def ends(app: LlmtopApp) -> bool:
 @pytest.mark.parametrize("size", SIZES)
 async def test_it_ends_on_what_to_do_next(prepared: PreparedCaptures, size: tuple[int, int]) -> None:
     async with demo(prepared, size) as (app, pilot):
-        await pilot.press("end")
+        await pilot.press("L")
         await until(pilot, lambda: ends(app) and "The recording has ended" in text(app))
         shown = text(app)
         assert "llmtop run -- python train.py" in shown
@@ -128,7 +128,7 @@ async def test_it_ends_on_what_to_do_next(prepared: PreparedCaptures, size: tupl
 
 async def test_the_end_covers_no_other_screen_and_comes_when_that_is_left(prepared: PreparedCaptures) -> None:
     async with demo(prepared) as (app, pilot):
-        await pilot.press("question_mark", "end")
+        await pilot.press("a", "L")
         await until(pilot, lambda: app.view.ended)
         assert not isinstance(app.screen, DemoEndScreen)
         await pilot.press("q")
@@ -165,7 +165,7 @@ async def test_no_key_is_answered_with_silence(prepared: PreparedCaptures, way: 
             await pilot.press(name)
             if name not in MOVES and (way, name) != ("GPU", "0") and not await changes(app, pilot, before):
                 silent.append(name)
-            app.clear_notifications()
+            app.clear_reply()
         assert silent == []
 
 
@@ -202,7 +202,7 @@ def state(app: LlmtopApp) -> object:
     """What a person sees."""
     top = app.screen
     shown = text(app) if isinstance(top, LlmtopScreen) and top.query(Board) else ""
-    return shown, len(app.screen_stack), type(top), len(app._notifications), app.theme
+    return shown, len(app.screen_stack), type(top), reply(app), app.theme
 
 
 def snapshot(*ids: str) -> Snapshot:
@@ -250,4 +250,4 @@ def test_captures_that_cannot_be_read_are_one_sentence(tmp_path: Path, damage: s
 async def test_the_dialog_says_why_it_can_open_none(tmp_path: Path) -> None:
     async with demo(PreparedCaptures(tmp_path / "none")) as (app, pilot):
         await pilot.press("c")
-        await until(pilot, lambda: any("install llmtop anew" in one.message for one in app._notifications))
+        await until(pilot, lambda: "install llmtop anew" in reply(app))

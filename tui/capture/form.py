@@ -5,7 +5,7 @@ A plain object without a screen; the dialog paints it and moves through it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from llmtop import config
@@ -27,7 +27,9 @@ CONDITIONS: tuple[Condition | None, ...] = (
     SlowStep(medians=3.0),
     AlertCondition(),
 )
-TARGET, ENGINE, LENGTH, OPTIONS, WHEN = "whom", "engine", "length", "options", "when"
+ALWAYS_LISTED = "nsys"
+"""The engine that is listed even where it is unavailable: it is the best one, and must be there from the start."""
+TARGET, ENGINE, LENGTH, OPTIONS, WHEN = "target", "engine", "length", "options", "when"
 
 
 def _usual_length() -> tuple[int | None, float | None]:
@@ -69,6 +71,10 @@ class Form:
     when: int = 0
     at: int = 0
     """Which line the person is on."""
+    unfolded: bool = False
+    """Whether engines that are unavailable have a line each."""
+    touched: bool = False
+    """Whether the person has changed an answer."""
 
     def __post_init__(self) -> None:
         self.groups = self._groups()
@@ -146,19 +152,45 @@ class Form:
         """Move the cursor by so many lines."""
         self.at = min(max(self.at + step, 0), len(self.fields()) - 1)
 
+    def updated(self, known: tuple[CapturableProcess, ...]) -> Form:
+        """Return the same answers for the processes that there are now; untouched answers are made anew.
+
+        Args:
+            known: as `capturable_processes` returns them.
+        """
+        fresh = replace(self, known=known, target=0, engine="", touched=False, chosen=set(self.chosen))
+        if self.touched:
+            pids = [one.target.pid for one in self.group]
+            same = [i for i, group in enumerate(fresh.groups) if [one.target.pid for one in group] == pids]
+            if same:
+                fresh.target, fresh.touched = same[0], True
+                fresh.take_engine(self.engine)
+                fresh.chosen |= self.chosen & {option.name for option in fresh.available_options()}
+                fresh.length = self.length if self.length in fresh.lengths() else fresh.length
+        else:
+            fresh.length, fresh.chosen = _usual_length(), set(config.current().capture.options)
+            fresh.__post_init__()
+        fresh.at = min(self.at, len(fresh.fields()) - 1)
+        return fresh
+
+    def unavailable(self) -> list[Ability]:
+        """The engines that cannot capture what is chosen, nsys apart: its line says how to start under it."""
+        return [one for one in self.abilities() if not one.is_supported and one.engine != ALWAYS_LISTED]
+
     def change(self, step: int) -> None:
         """Another value on this line."""
         if not self.groups:
             return
+        self.touched = True
         kind, name = self.fields()[min(self.at, len(self.fields()) - 1)]
         if kind == TARGET:
             self.target = (self.target + step) % len(self.groups)
-            self._take_engine(self.engine)
+            self.take_engine(self.engine)
         elif kind == ENGINE:
             able = [ability.engine for ability in self.abilities() if ability.is_supported]
             if able:
                 index = able.index(self.engine) if self.engine in able else 0
-                self._take_engine(able[(index + step) % len(able)])
+                self.take_engine(able[(index + step) % len(able)])
         elif kind == LENGTH:
             lengths = self.lengths()
             index = lengths.index(self.length) if self.length in lengths else 0
@@ -168,7 +200,8 @@ class Form:
         else:
             self.when = (self.when + step) % len(CONDITIONS)
 
-    def _take_engine(self, engine: str) -> None:
+    def take_engine(self, engine: str) -> None:
+        """Choose an engine, or the best one where it cannot; what does not go with it is dropped."""
         able = {ability.engine for ability in self.abilities() if ability.is_supported}
         self.engine = engine if engine in able else self._best()
         self.chosen &= {option.name for option in self.available_options()}

@@ -1,28 +1,33 @@
-"""The app of `llmtop cluster`: one board, a source that asks, and a handful of keys."""
+"""The app of `llmtop cluster`: a source that asks, and what keys do."""
 
 from __future__ import annotations
 
 import threading
 import time
-from typing import ClassVar, Protocol
+from typing import Any, Protocol
 
 from msgspec.structs import replace
-from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
 from textual.message import Message
+from textual.screen import Screen
 
 from collectors.prometheus.cluster_view import ClusterView, NodeCharts
 from collectors.prometheus.source import OnView, ViewRequest
+from llmtop import format as fmt
 from llmtop.errors import EXIT_DONE
-from tui.cluster import capture_line, paint
+from tui.cluster import capture_line
+from tui.cluster.screen import ClusterHelp, ClusterScreen
 from tui.cluster.state import ClusterState
 from tui.core.base_app import TerminalApp
-from tui.core.canvas import Board, Placed
-from tui.core.layout import Rect
+from tui.core.board_screen import BoardScreen
 from tui.paint.palette import THEMES
+from tui.terminal.session import has_shell
 
 TICK_SECONDS = 1.0
 """Interval at which the age of the shown data is checked."""
+
+
+_ASKS = "    press c again to run it here"
+"""After the command of a capture that `c` shows first."""
 
 
 class ClusterFeed(Protocol):
@@ -59,27 +64,6 @@ class ClusterApp(TerminalApp):
 
     CSS = "Screen { overflow: hidden; layout: vertical; } Board { width: 100%; height: 100%; }"
     ENABLE_COMMAND_PALETTE = False
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("q,ctrl+c", "leave_or_back", "quit", priority=True),
-        Binding("escape,backspace", "back", "back"),
-        Binding("enter", "open", "charts"),
-        Binding("up", "move(-1)"),
-        Binding("down", "move(1)"),
-        Binding("left", "column(-1)"),
-        Binding("right", "column(1)"),
-        Binding("pageup", "page(-1)"),
-        Binding("pagedown", "page(1)"),
-        Binding("home", "move(-100000)"),
-        Binding("end", "move(100000)"),
-        Binding("left_square_bracket", "span(-1)"),
-        Binding("right_square_bracket", "span(1)"),
-        Binding("less_than_sign", "instant(1)"),
-        Binding("greater_than_sign", "instant(-1)"),
-        Binding("l", "now"),
-        Binding("c", "capture"),
-        Binding("t", "next_theme"),
-        Binding("ctrl+z", "suspend_process"),
-    ]
 
     def __init__(self, source: ClusterFeed, *, ascii: bool = False, theme: str | None = None) -> None:
         """Prepare; `run()` starts the source.
@@ -98,9 +82,9 @@ class ClusterApp(TerminalApp):
         self._asked = self.state.view_request()
         super().__init__(ascii=ascii, theme=theme)
 
-    def compose(self) -> ComposeResult:
-        """One board."""
-        yield Board(self.redraw)
+    def get_default_screen(self) -> Screen[Any]:
+        """Have the nodes at the bottom of the stack."""
+        return ClusterScreen(self.state)
 
     def on_mount(self) -> None:
         """Begin to ask once the first frame is drawn."""
@@ -136,14 +120,12 @@ class ClusterApp(TerminalApp):
 
     def redraw(self) -> None:
         """Paint everything as it is now, and ask for what has come into sight."""
-        board = next(iter(self.query(Board)), None) if self.screen_stack else None
-        if board is None or self.terminal_is_behind():
+        screen = self.screen_stack[-1] if self.screen_stack else None
+        if self.terminal_is_behind():
             return
-        width, height = board.size
-        if width and height:
-            self.state.now = time.time()
-            painted = paint.rows(self.state, width, height, self.cell_theme)
-            board.show([Placed(Rect(0, 0, width, height), painted)], self.cell_theme)
+        self.state.now = time.time()
+        if isinstance(screen, BoardScreen):
+            screen.redraw()
         self._ask()
 
     def _ask(self) -> None:
@@ -164,9 +146,7 @@ class ClusterApp(TerminalApp):
             hint = "on a node of the job (no rank is attached on this one)"
             self.post_message(CaptureProgress(f"{capture_line.line(words)}    {hint}", goes_on=False))
         elif not asked:
-            self.post_message(
-                CaptureProgress(f"{capture_line.line(words)}    c again runs it here", goes_on=False)
-            )
+            self.post_message(CaptureProgress(capture_line.line(words) + _ASKS, goes_on=False))
         else:
             self.post_message(CaptureProgress(f"{capture_line.line(words)}    under way …", goes_on=True))
             self._call = capture_line.Call(words)
@@ -174,7 +154,11 @@ class ClusterApp(TerminalApp):
 
     # --- keys -------------------------------------------------------------------------------------------------
 
-    async def action_leave_or_back(self) -> None:
+    async def action_quit(self) -> None:
+        """End the app with exit code 0."""
+        self.exit(EXIT_DONE)
+
+    async def action_leave(self) -> None:
         """Quit; with charts open, go back."""
         if self.state.opened is not None:
             await self.action_back()
@@ -183,50 +167,63 @@ class ClusterApp(TerminalApp):
 
     async def action_back(self) -> None:
         """Go back to all nodes."""
+        if self.state.opened is None:
+            self.notify("All nodes are shown. Press q to quit.")
         self.state.opened = self.state.charts = None
         self.redraw()
 
-    def action_open(self) -> None:
+    def action_go(self) -> None:
         """Show the chosen node's charts."""
-        if self.state.nodes and self.state.opened is None:
+        if self.state.opened is not None:
+            self.notify(f"The charts of {self.state.opened} are shown; q goes back.")
+        elif not self.state.nodes:
+            self.notify("There is no node to show.")
+        else:
             self.state.opened = self.state.nodes[self.state.place].name
             self.redraw()
 
-    def action_move(self, by: int) -> None:
-        """Choose another node."""
-        self.state.move(by)
-        self.redraw()
-
-    def action_column(self, by: int) -> None:
-        """Choose the node in the next column."""
-        self.action_move(by * max(1, self.state.columns))
-
-    def action_page(self, by: int) -> None:
-        """Show the next page of nodes."""
-        self.action_move(by * max(1, self.state.page_size))
-
     def action_span(self, by: int) -> None:
         """Draw charts over a shorter or a longer time."""
+        before = self.state.span
         self.state.change_span(by)
+        if self.state.opened is None or self.state.span == before:
+            no_further = "" if self.state.span != before else ", and no further"
+            self.notify(f"Charts of a node cover {fmt.duration(self.state.span)}{no_further}.")
         self.redraw()
 
     def action_instant(self, by: int) -> None:
         """Show an earlier or a later instant."""
+        if by < 0 and self.state.at is None:
+            self.notify("This is the latest sample.")
         self.state.shift_instant(by)
         self.redraw()
 
-    def action_now(self) -> None:
+    def action_last(self) -> None:
         """Return to the present."""
+        if self.state.at is None:
+            self.notify("This is now.")
         self.state.at = None
         self.redraw()
+
+    def action_suspend_process(self) -> None:
+        """Stop, if there is a shell that can continue us."""
+        if has_shell():
+            super().action_suspend_process()
+        else:
+            self.notify("llmtop was not started from a shell, so it cannot be suspended.", severity="warning")
+
+    def action_help(self) -> None:
+        """Show the keys."""
+        self.push_screen(ClusterHelp())
 
     def action_capture(self) -> None:
         """Say which command captures the accused ranks; pressed again, run it where that can be."""
         view = self.state.view
         if view is None or self.state.capturing:
+            self.notify("A capture is running." if view is not None else "Prometheus has not answered yet.")
             return
         words = capture_line.command(view)
-        again = self.state.capture.startswith(f"{capture_line.line(words)}    c again")
+        again = self.state.capture == capture_line.line(words) + _ASKS
         self.state.capture, self.state.capturing = capture_line.line(words), True
         threading.Thread(target=self._capture, args=(words, again), name="llmtop-capture", daemon=True).start()
         self.redraw()
@@ -234,6 +231,7 @@ class ClusterApp(TerminalApp):
     def action_next_theme(self) -> None:
         """Take the next of llmtop's own themes."""
         if self.depth not in ("full", "256"):
+            self.notify("This terminal shows its own colours only; themes need 256 colours.")
             return
         names = [theme.name for theme in THEMES]
         self.theme = names[(names.index(self.theme) + 1) % len(names)] if self.theme in names else names[0]

@@ -29,17 +29,6 @@ GAP = 2
 CHART_ROWS = 5
 LOW_POWER = 0.35
 """Of the limit, below which a cell is marked: as the rule `low_power_full_util` has it."""
-KEYS = (
-    ("arrows", "node"),
-    ("enter", "charts"),
-    ("esc", "back"),
-    ("[ ]", "span"),
-    ("< >", "instant"),
-    ("l", "now"),
-    ("c", "capture"),
-    ("t", "theme"),
-    ("q", "quit"),
-)
 
 
 def rows(state: ClusterState, width: int, height: int, cell_theme: CellTheme) -> list[Row]:
@@ -48,10 +37,10 @@ def rows(state: ClusterState, width: int, height: int, cell_theme: CellTheme) ->
     Args:
         state: the last reply of Prometheus, and what the user has opened and chosen.
         width: cells.
-        height: rows, the header and the footer among them.
+        height: rows, the header among them; the footer is painted by the screen.
         cell_theme: colours and glyphs of this terminal.
     """
-    view, body = state.view, max(0, height - 2)
+    view, body = state.view, max(0, height - 1)
     painted = [_header(state, width, cell_theme)] if height > 0 else []
     if view is None:
         painted.append(_plain("asking …", width, cell_theme.palette.dim))
@@ -59,9 +48,8 @@ def rows(state: ClusterState, width: int, height: int, cell_theme: CellTheme) ->
         painted += list(_charts(state, view, width, body, cell_theme))
     else:
         painted += list(_overview(state, view, width, body, cell_theme))
-    painted = painted[: max(0, height - 1)]
-    painted += [blank(width, cell_theme) for _ in range(height - 1 - len(painted))]
-    return [*painted, _footer(width, cell_theme)][:height]
+    painted = painted[:height]
+    return painted + [blank(width, cell_theme) for _ in range(height - len(painted))]
 
 
 def _plain(text: str, width: int, style: Style) -> Row:
@@ -90,11 +78,9 @@ def _header(state: ClusterState, width: int, cell_theme: CellTheme) -> Row:
     return row.end(palette.header)
 
 
-def _footer(width: int, cell_theme: CellTheme) -> Row:
-    row = Row(width)
-    for key, label in KEYS:
-        row.add(f" {key}", cell_theme.palette.key).add(f" {label} ", cell_theme.palette.key_label)
-    return row.end(cell_theme.palette.key_label)
+def header_line(width: int, cell_theme: CellTheme) -> Row:
+    """The first line of the help."""
+    return Row(width).add(" llmtop cluster ", cell_theme.palette.header_strong).end(cell_theme.palette.header)
 
 
 def _overview(
@@ -106,6 +92,7 @@ def _overview(
     above += _capture_rows(state, width, cell_theme)
     detail = _detail(state, width, cell_theme)
     room = height - len(above) - len(detail)
+    state.first_row = 1 + len(above) + 1  # below the header and the grid's title
     yield from above
     yield from _grid(state, view, width, max(0, room), cell_theme, stale)
     yield from detail
@@ -124,18 +111,21 @@ def _run_rows(view: ClusterView, width: int, cell_theme: CellTheme, stale: bool)
     for run in view.runs[:MOST_RUNS]:
         yield _plain(f" {run_text(run)}", width, style)
     if len(view.runs) > MOST_RUNS:
-        yield _plain(f" and {len(view.runs) - MOST_RUNS} runs more", width, cell_theme.palette.dim)
+        yield _plain(f" and {len(view.runs) - MOST_RUNS} more runs", width, cell_theme.palette.dim)
 
 
 def _wrong_rows(view: ClusterView, width: int, cell_theme: CellTheme, stale: bool) -> Iterator[Row]:
     palette, glyphs = cell_theme.palette, cell_theme.glyphs
-    found = [(palette.critical, f"HUNG {hung_text(one)}") for one in view.hung]
-    found += [(palette.critical, f"GRAVE {critical_text(one)}") for one in view.grave]
+    found = [(glyphs.critical, palette.critical, f"CRITICAL hung: {hung_text(one)}") for one in view.hung]
+    found += [(glyphs.critical, palette.critical, f"CRITICAL {critical_text(one)}") for one in view.grave]
     found += [
-        (palette.warning if one.is_straggler else palette.dim, f"LATE {late_text(one)}") for one in view.late
+        (glyphs.warning, palette.warning, f"WARNING straggler: {late_text(one)}")
+        if one.is_straggler
+        else (glyphs.info, palette.dim, f"INFO late: {late_text(one)}")
+        for one in view.late
     ]
-    for style, words in found[:MOST_WRONG]:
-        yield _plain(f" {glyphs.critical} {words}", width, palette.dim if stale else style)
+    for sign, style, words in found[:MOST_WRONG]:
+        yield _plain(f" {sign} {words}", width, palette.dim if stale else style)
     if len(found) > MOST_WRONG:
         yield _plain(f"   and {len(found) - MOST_WRONG} more", width, palette.dim)
 
@@ -154,8 +144,8 @@ def _detail(state: ClusterState, width: int, cell_theme: CellTheme) -> list[Row]
     if not nodes:
         return []
     node = nodes[state.place]
-    power = "" if node.power_ratio is None else f", {node.power_ratio:.0%} of its power"
-    why = ", ".join(node.reasons) or ("no exporter of llmtop" if node.up is None else "well")
+    power = "" if node.power_ratio is None else f", {fmt.percent_text(100 * node.power_ratio)} of the power limit"
+    why = ", ".join(node.reasons) or ("no llmtop exporter" if node.up is None else "OK")
     return [_plain(f" {cell_theme.glyphs.selected} {node.name}: {why}{power}", width, cell_theme.palette.strong)]
 
 
@@ -169,18 +159,20 @@ def entry_width(view: ClusterView) -> int:
 def _grid(
     state: ClusterState, view: ClusterView, width: int, height: int, cell_theme: CellTheme, stale: bool
 ) -> Iterator[Row]:
-    """Nodes down the columns, the worst first; of more than fit, one page."""
+    """Nodes down the columns, worst first; of more than fit, one page."""
     if height < 2 or not view.nodes:
         state.page_size = max(1, height)
         return
     wide = entry_width(view)
     columns = max(1, width // wide)
     lines = height - 1
-    state.columns, state.page_size = lines, columns * lines
+    state.columns, state.page_size, state.entry_width = lines, columns * lines, wide
     start, end = state.page
     shown = view.nodes[start:end]
-    title = f"nodes {start + 1} to {start + len(shown)} of {len(view.nodes)}, the worst first"
-    yield _plain(f" {title}; a cell is a GPU's power of its limit", width, cell_theme.palette.dim)
+    title = f"nodes {start + 1} to {start + len(shown)} of {len(view.nodes)}, worst first"
+    yield _plain(
+        f" {title}; a cell is the power of one GPU, in percent of its limit", width, cell_theme.palette.dim
+    )
     for line in range(min(lines, len(shown))):
         row = Row(width)
         for place in range(line, len(shown), lines):

@@ -30,7 +30,10 @@ class ClusterState:
         self.at: float | None = None
         self.page_size = 64
         self.columns = 1
-        self.help = False
+        self.entry_width = 1
+        """Cells that a node takes in the grid."""
+        self.first_row = 0
+        """The row of the screen that has the first line of the grid."""
         self.capture = ""
         """The command that captures, or what came of it; "" until it is asked for."""
         self.capturing = False
@@ -50,6 +53,14 @@ class ClusterState:
         """The visible nodes: from, to."""
         start = self.place // max(1, self.page_size) * max(1, self.page_size)
         return start, start + max(1, self.page_size)
+
+    def place_at(self, x: int, y: int) -> int | None:
+        """The node at a cell of the screen, by its place in `nodes`; None where there is none."""
+        line = y - self.first_row
+        if not 0 <= line < self.columns:
+            return None
+        place = self.page[0] + x // max(1, self.entry_width) * self.columns + line
+        return place if place < min(self.page[1], len(self.nodes)) else None
 
     def move(self, by: int) -> None:
         """Choose another node, so many places on."""

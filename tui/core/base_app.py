@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
+from typing import Protocol, runtime_checkable
 
+from msgspec import Struct
+from textual.events import Key as KeyEvent
 from textual.notifications import SeverityLevel
-from textual.theme import Theme
+from textual.theme import BUILTIN_THEMES, Theme
 
 from llmtop.errors import UnusableInput
-from llmtop.format import printable, printable_lines
+from llmtop.format import printable_lines
+from tui.core import keys
+from tui.core.key_lookup import answer
 from tui.core.theme_memory import ThemeMemory
 from tui.paint.palette import TERMINAL_THEME, THEMES, Depth, Palette
 from tui.paint.rows import CellTheme
@@ -25,6 +31,45 @@ from tui.terminal.textual_private import (
 
 _FRAMES_QUEUED = 2
 _DEPTHS: dict[str, Depth] = {"standard": "16", "256": "256"}
+
+
+REPLY_SECONDS = 6.0
+"""How long a message stands if no key is pressed."""
+
+
+class Reply(Struct):
+    """One message in answer to a key, on the row above the footer."""
+
+    text: str
+    is_warning: bool
+    screen: object
+    """The screen that it was given on; it goes with it."""
+    until: float
+    """On the monotonic clock."""
+
+
+@runtime_checkable
+class KeyedScreen(Protocol):
+    """A screen of the table of keys."""
+
+    NAME: str
+
+    def redraw(self) -> None:
+        """Show what is known as it is now."""
+
+
+def theme_named(name: str) -> str:
+    """Return the full name of a theme; those of llmtop are also known without "llmtop-".
+
+    Raises:
+        UnusableInput: there is no such theme.
+    """
+    known = {*(theme.name for theme in THEMES), *BUILTIN_THEMES}
+    for candidate in (name, f"llmtop-{name}"):
+        if candidate in known:
+            return candidate
+    own = ", ".join(theme.name.removeprefix("llmtop-") for theme in THEMES)
+    raise UnusableInput(f'there is no theme "{name}"; llmtop has {own}, and ctrl+p lists more')
 
 
 class TerminalApp(HookedApp[int]):
@@ -56,8 +101,12 @@ class TerminalApp(HookedApp[int]):
         self._ascii = ascii
         self._on_failure: Callable[[BaseException], None] = lambda _error: None
         self._memory = memory
+        self.reply: Reply | None = None
+        """The last message; shown while `reply_for` returns it."""
         self.theme = self._first_theme(theme)
         self.cell_theme = self._make_cell_theme()
+
+    # --- messages ---------------------------------------------------------------------------------------------
 
     def notify(
         self,
@@ -68,17 +117,77 @@ class TerminalApp(HookedApp[int]):
         timeout: float | None = None,
         markup: bool = True,
     ) -> None:
-        """Show a message literally: it may hold names from the data, so brackets are never markup.
+        """Show one message on the row above the footer, in place of the one before.
+
+        It is shown literally: it may hold names from the data, so brackets are never markup.
 
         Args:
-            message: terminal escapes in it are made visible; line breaks stay.
-            title: likewise, on one line.
-            severity: colour of the toast.
-            timeout: seconds; None: Textual's default.
+            message: terminal escapes in it are made visible.
+            title: ignored.
+            severity: its colour and sign.
+            timeout: seconds; None: `REPLY_SECONDS`.
             markup: ignored.
         """
-        message, title = printable_lines(message), printable(title)
-        super().notify(message, title=title, severity=severity, timeout=timeout, markup=False)
+        seconds = REPLY_SECONDS if timeout is None else timeout
+        shown = next((one for one in reversed(self.screen_stack) if isinstance(one, KeyedScreen)), None)
+        if shown is None:
+            return
+        until = time.monotonic() + seconds
+        self.reply = Reply(printable_lines(message), severity != "information", shown, until)
+        self.set_timer(seconds + 0.02, self.redraw)
+        self.call_later(self.redraw)
+
+    def reply_for(self, screen: object) -> Reply | None:
+        """The message to show on a screen; None where there is none, it is over, or it was of another screen."""
+        if self.reply is not None and (self.reply.screen is not screen or time.monotonic() >= self.reply.until):
+            self.reply = None
+        return self.reply
+
+    def clear_reply(self) -> None:
+        """Remove the message; the next redraw closes its row."""
+        if self.reply is not None:
+            self.reply = None
+            self.call_later(self.redraw)
+
+    # --- keys -------------------------------------------------------------------------------------------------
+
+    @property
+    def replaying(self) -> bool:
+        """Whether a recording is shown."""
+        return False
+
+    @property
+    def is_demo(self) -> bool:
+        """Whether the recording is the demo's, which has prepared captures."""
+        return False
+
+    async def on_key(self, event: KeyEvent) -> None:
+        """Act on a key of a screen of ours; other screens have bindings of their own."""
+        if isinstance(self.screen, KeyedScreen):
+            event.prevent_default()
+            await self.press(event.key, event.character)
+
+    async def action_press(self, name: str) -> None:
+        """Act as if this key were pressed."""
+        await self.press(name, None)
+
+    async def press(self, name: str, character: str | None) -> None:
+        """Run the action of tui/core/keys.py for this key on the top screen; a key without one is answered.
+
+        Args:
+            name: the key, as Textual calls it.
+            character: what it types; None for keys that type nothing.
+        """
+        screen = self.screen
+        here = screen.NAME if isinstance(screen, KeyedScreen) else ""
+        for key in keys.for_screen(here, replaying=self.replaying, demo=self.is_demo):
+            if name in key.names:
+                action = key.action.replace("%", name)
+                method = f"action_{action.partition('(')[0]}"
+                await self.run_action(action, default_namespace=screen if hasattr(screen, method) else self)
+                return
+        if here:
+            self.notify(answer(name, character, here, replaying=self.replaying, demo=self.is_demo))
 
     def redraw(self) -> None:
         """Show what is known as it is now."""
@@ -98,18 +207,11 @@ class TerminalApp(HookedApp[int]):
     def _first_theme(self, name: str | None) -> str:
         """The theme that is asked for, else the one chosen last, else the usual one for this terminal."""
         if name is not None:
-            return self._theme_named(name)
+            return theme_named(name)
         if self.depth not in ("full", "256"):
             return TERMINAL_THEME
         last = self._memory.read() if self._memory is not None else ""
         return last if last in self.available_themes else THEMES[0].name
-
-    def _theme_named(self, name: str) -> str:
-        for candidate in (name, f"llmtop-{name}"):
-            if candidate in self.available_themes:
-                return candidate
-        own = ", ".join(theme.name.removeprefix("llmtop-") for theme in THEMES)
-        raise UnusableInput(f'there is no theme "{name}"; llmtop has {own}, and ctrl+p lists more')
 
     def _make_cell_theme(self) -> CellTheme:
         return CellTheme.for_palette(Palette.build(self.current_theme, self.depth), ascii_only=self._ascii)

@@ -19,11 +19,6 @@ class ScreenContext(TerminalApp):
     prepared: PreparedCaptures | None = None
     """In the demo, the captures that are opened in place of taking some."""
 
-    @property
-    def replaying(self) -> bool:
-        """Whether a recording is shown."""
-        raise NotImplementedError
-
     def open_screen(self, name: str, *arguments: Any) -> None:
         """Put a screen on top.
 

@@ -1,4 +1,7 @@
-"""Every key of the program in one table. Bindings, footer, help and the palette of commands are made from it.
+"""Every key of the program in one table. Footer, help, mouse and the palette of commands are made from it.
+
+One key has one meaning on all screens, `llmtop cluster` among them (`tests/tui/core/test_keys.py`); what a screen
+does for it is its action.
 
 To add a screen: write `tui/screens/NAME.py` with a class derived from `tui.screens.base.LlmtopScreen`, and here
 its name, in `_OTHERS` and `_TITLES` too, one `Key` with `screen="Class"`, and its module in
@@ -15,6 +18,7 @@ from msgspec import Struct
 from msgspec.structs import force_setattr
 
 EVERYWHERE = "everywhere"
+"""Every screen of the monitor; the cluster's app is named besides."""
 MAIN = "main"
 GPU = "gpu"
 PROCESSES = "processes"
@@ -31,6 +35,10 @@ FLAME = "flame"
 MEMORY = "memory"
 DEMO_END = "demo end"
 KERNELS = "kernels"
+CLUSTER = "cluster"
+CLUSTER_HELP = "cluster help"
+OF_THE_CLUSTER = (CLUSTER, CLUSTER_HELP)
+"""Screens of the other app."""
 
 
 class Key(Struct, frozen=True):
@@ -44,11 +52,15 @@ class Key(Struct, frozen=True):
     label: str
     """One word, for the footer; empty: not in the footer."""
     help: str
-    """One sentence, for the help screen."""
+    """One sentence, for the help; empty: another key's sentence says it."""
+    meaning: str = ""
+    """What the key means wherever it works; made from the action if not given."""
     shown: str = ""
-    """How the key is written in the footer, if not as the first of `keys`."""
+    """How the key is written, if not as the first of `keys`; of two keys both, with a blank between them."""
+    partner: str = ""
+    """Textual's name of the second key in `shown`, which a click on it presses."""
     where: tuple[str, ...] = (EVERYWHERE,)
-    """The names of the screens (`LlmtopScreen.NAME`) on which it works."""
+    """The names of the screens (`BoardScreen.NAME`) on which it works."""
     screen: str = ""
     """"module:Class" of the screen that the key opens."""
     about: bool = False
@@ -59,17 +71,29 @@ class Key(Struct, frozen=True):
     """True: only in a replay; False: only live."""
     demo: Literal["", "too", "only"] = ""
     """Whether it works in the demo (a recording with prepared captures) though not in a replay; or only there."""
+    gpu: bool = False
+    """Whether it needs a GPU: footer and help leave it out on a machine without one."""
 
     def __post_init__(self) -> None:
         if self.screen and not self.action:
             force_setattr(self, "action", f"open{'_about' * self.about}('{self.screen}')")
         if not self.shown:
             force_setattr(self, "shown", self.keys.split(",")[0])
+        if not self.meaning:
+            force_setattr(self, "meaning", self.screen or self.action.partition("(")[0])
+
+    @property
+    def names(self) -> list[str]:
+        """Textual's names of the keys."""
+        return self.keys.split(",")
+
+    def is_on(self, screen: str) -> bool:
+        """Whether the key is one of this screen's, whatever the mode."""
+        return screen in self.where or (EVERYWHERE in self.where and screen not in OF_THE_CLUSTER)
 
     def works(self, screen: str, *, replaying: bool, demo: bool = False) -> bool:
         """Whether the key does something on this screen in this mode; see `fits`."""
-        here = EVERYWHERE in self.where or screen in self.where
-        return here and self.fits(replaying=replaying, demo=demo)
+        return self.is_on(screen) and self.fits(replaying=replaying, demo=demo)
 
     def fits(self, *, replaying: bool, demo: bool) -> bool:
         """Whether the key is one of this mode.
@@ -83,33 +107,43 @@ class Key(Struct, frozen=True):
         return self.replay in (None, replaying)
 
 
-_PAGED = (RANKS, HELP, ALERTS, STACKS, REPORT, COMPARISON, MEMORY, DEMO_END, KERNELS)
+_PAGES = (HELP, ALERTS, STACKS, REPORT, COMPARISON, MEMORY, DEMO_END, KERNELS, CAPTURE, CLUSTER_HELP)
+_LISTS = (MAIN, RANKS, PROCESSES, CAPTURES, FLAME, CLUSTER)
+_MOVING = (*_LISTS, *_PAGES, GPU, TIMELINE)
 _OTHERS = (
     *(GPU, PROCESSES, RANKS, HELP, ALERTS, STACKS, REPORT, TIMELINE, COMPARISON, CAPTURES, FLAME, MEMORY),
-    DEMO_END,
-    KERNELS,
+    *(DEMO_END, KERNELS, CAPTURE, CLUSTER_HELP),
 )
+_TIMED = (MAIN, GPU, ALERTS, RANKS, PROCESSES)
+"""Screens that show one instant, which can be moved."""
 
 # In the order of the footer; what comes last there is always shown, so it is the help.
 KEYS: tuple[Key, ...] = (
-    Key("q", "quit", "quit", "Quit; on another screen, back to the one before.", where=(MAIN,)),
-    Key("q,escape,backspace", "back", "back", "Back to the screen before.", where=_OTHERS),
-    Key("ctrl+c", "quit", "", "Quit at once, from any screen."),
+    Key("q", "leave", "quit", "Quit; on another screen, go back.", "leave", where=(MAIN, CLUSTER)),
+    Key(
+        "q,escape,backspace",
+        "back",
+        "back",
+        "Go back to the screen before. A running capture continues.",
+        "leave",
+        where=_OTHERS,
+    ),
+    Key("escape,backspace", "back", "", "From a node's charts, back to all nodes.", "leave", where=(CLUSTER,)),
+    Key("ctrl+c", "quit", "", "Quit at once, from any screen.", where=(EVERYWHERE, *OF_THE_CLUSTER)),
     Key(
         "a",
         "",
         "alerts",
-        "The alerts that hold: rule, evidence over time, next step; and those that held, and for how long.",
-        where=(MAIN, GPU),
+        "All alerts: rule, evidence over time, next step; below them the alerts that have ended.",
+        where=(MAIN, GPU, RANKS),
         screen="AlertScreen",
         alert="evidence",
     ),
-    Key("a", "unfold_all", "evidence", "The evidence of all alerts, or of the chosen one alone.", where=(ALERTS,)),
     Key(
         "s",
         "",
         "stacks",
-        "What the Python threads of the shown alert's rank, or of the training, are doing now; each second anew.",
+        "Python stacks of the shown alert's rank or of the training, refreshed each second.",
         where=(MAIN, GPU, ALERTS),
         screen="StacksScreen",
         about=True,
@@ -118,11 +152,29 @@ KEYS: tuple[Key, ...] = (
     ),
     Key(
         "c",
+        "again",
+        "",
+        "Show the dialog again, for another capture.",
+        "capture",
+        where=(CAPTURE,),
+        replay=False,
+        demo="too",
+    ),
+    Key(
+        "c",
+        "capture",
+        "capture",
+        "The command that captures the accused ranks; c again runs it.",
+        where=(CLUSTER,),
+    ),
+    Key(
+        "c",
         "",
         "capture",
-        "Capture a focused window of a training, of the shown alert's rank if there is one: a dialog filled with "
-        "the best choice; enter captures.",
-        where=(MAIN, GPU, PROCESSES, STACKS, ALERTS, CAPTURES),
+        "Capture some steps of a training, of the shown alert's rank if there is one. A dialog with the best "
+        "choice opens; enter starts.",
+        "capture",
+        where=(MAIN, GPU, PROCESSES, RANKS, STACKS, ALERTS, CAPTURES, REPORT, DEMO_END),
         screen="CaptureScreen",
         about=True,
         alert="capture {whom}",
@@ -133,41 +185,48 @@ KEYS: tuple[Key, ...] = (
         "z",
         "mute",
         "",
-        "Mute the shown alert for as long as it holds: no bell, and the next one is shown; on the alerts, hear it "
-        "again.",
+        "Mute the shown alert while it holds: no bell, and the next alert is shown. On the alerts: unmute it.",
         where=(MAIN, GPU, ALERTS),
         alert="mute",
     ),
-    Key("n", "next_alert", "", "Show the next alert.", where=(MAIN,)),
-    Key("n", "next_alert", "next", "Choose the next alert.", where=(ALERTS,)),
+    Key("A", "next_alert", "", "Show the next alert.", where=(MAIN,)),
+    Key("A", "next_alert", "next", "Choose the next alert.", where=(ALERTS,)),
     Key(
         "o",
         "",
         "captures",
-        "The captures, the newest first: what each one says, its step and its size; open and compare them.",
+        "List the captures, the newest first: verdict, step time, size; open, compare and delete them.",
         where=(MAIN, GPU, PROCESSES, CAPTURE, ALERTS, DEMO_END),
         screen="CapturesScreen",
     ),
-    Key("space", "again", "again", "Play the recording again from its beginning.", where=(DEMO_END,)),
+    Key("space", "again", "again", "Play the recording again from its beginning.", "pause", where=(DEMO_END,)),
     Key(
         "e",
         "",
         "what next",
-        "What the recording showed, and how to watch a training of one's own.",
+        "What the recording showed, and how to watch your own training.",
         where=(MAIN,),
         screen="DemoEndScreen",
         replay=True,
         demo="only",
     ),
-    Key("space", "pause", "pause", "Freeze the screen; samples are taken on, and are there when you go on."),
-    Key("enter", "open_gpu", "GPU", "The selected GPU large, with charts.", where=(MAIN,)),
+    Key(
+        "space",
+        "pause",
+        "pause",
+        "Freeze the screen; sampling continues, and the second press shows what came meanwhile.",
+        "pause",
+    ),
+    Key("enter", "go", "GPU", "Open the selected GPU, with large charts.", where=(MAIN,), gpu=True),
+    Key("enter", "go", "charts", "Show the charts of the chosen node.", where=(CLUSTER,)),
     Key(
         "0,1,2,3,4,5,6,7,8,9",
         "gpu_number('%')",
         "",
-        "The GPU of that number large.",
+        "Open the GPU with this number.",
         shown="0-9",
         where=(MAIN, GPU),
+        gpu=True,
     ),
     Key(
         "p",
@@ -181,214 +240,370 @@ KEYS: tuple[Key, ...] = (
         "C",
         "",
         "",
-        "Repeat the last capture without asking; asks where that process has ended.",
-        where=(MAIN, GPU, PROCESSES, STACKS, ALERTS, CAPTURES),
+        "Repeat the last capture without the dialog; opens the dialog if that process has ended.",
+        where=(MAIN, GPU, PROCESSES, RANKS, STACKS, ALERTS, CAPTURES, REPORT),
         screen="RepeatScreen",
         about=True,
         replay=False,
         demo="too",
     ),
-    Key("enter", "go", "capture", "Capture what the dialog says; afterwards, ask again.", where=(CAPTURE,)),
-    Key("up,k", "field(-1)", "", "The line above.", where=(CAPTURE,)),
-    Key("down,j", "field(1)", "choose", "The line below.", shown="up down", where=(CAPTURE,)),
-    Key("left", "change(-1)", "", "The value before.", where=(CAPTURE,)),
-    Key("right", "change(1)", "change", "The next value.", shown="left right", where=(CAPTURE,)),
-    Key("pageup", "field(-10)", "", "Ten lines up.", shown="pgup", where=(CAPTURE,)),
-    Key("pagedown", "field(10)", "", "Ten lines down.", shown="pgdn", where=(CAPTURE,)),
+    Key("enter", "go", "capture", "Start the capture; afterwards, show the dialog again.", where=(CAPTURE,)),
     Key(
-        "escape,x",
-        "cancel",
-        "cancel",
-        "Call the capture off, or disarm it; the training runs on.",
-        shown="x",
+        "left",
+        "change(-1)",
+        "change",
+        "The previous or the next value of the chosen line.",
+        "left",
+        shown="left right",
+        partner="right",
         where=(CAPTURE,),
     ),
-    Key("q,backspace", "back", "back", "Back; a capture under way goes on.", where=(CAPTURE,)),
-    Key("w", "waiting", "waiting", "Show or hide the threads that wait.", where=(STACKS,)),
-    Key("tab", "next_rank(1)", "rank", "The stacks of the next rank.", where=(STACKS,)),
-    Key("shift+tab", "next_rank(-1)", "", "The stacks of the rank before.", where=(STACKS,)),
+    Key("right", "change(1)", "", "", "right", where=(CAPTURE,)),
+    Key("x", "cancel", "cancel", "Cancel the capture, or disarm it; the training continues.", where=(CAPTURE,)),
+    Key("w", "whole", "engines", "Show or hide the engines that are unavailable, with reasons.", where=(CAPTURE,)),
+    Key("w", "whole", "waiting", "Show or hide the threads that wait.", where=(STACKS,)),
+    Key("w", "whole", "evidence", "Show the evidence of all alerts, or of the chosen one alone.", where=(ALERTS,)),
+    Key("tab", "next_rank(1)", "rank", "The stacks of the next rank.", "next rank", where=(STACKS,)),
+    Key("shift+tab", "next_rank(-1)", "", "The stacks of the previous rank.", "previous rank", where=(STACKS,)),
     Key(
         "left_square_bracket",
         "span(-1)",
         "span",
-        "All charts over a shorter span, down to a minute; with ] a longer one; so does the mouse wheel.",
+        "A shorter or a longer span of all charts, from a minute on; the mouse wheel does the same.",
+        "shorter span",
         shown="[ ]",
-        where=(MAIN, GPU, ALERTS),
+        partner="right_square_bracket",
+        where=(MAIN, GPU, ALERTS, CLUSTER),
     ),
     Key(
         "right_square_bracket",
         "span(1)",
         "",
-        "All charts over a longer span.",
+        "",
+        "longer span",
         shown="]",
-        where=(MAIN, GPU, ALERTS),
+        where=(MAIN, GPU, ALERTS, CLUSTER),
     ),
+    Key(
+        "left_square_bracket",
+        "zoom(0.5)",
+        "zoom",
+        "A shorter or a longer part of the step; the mouse wheel does the same.",
+        "shorter span",
+        shown="[ ]",
+        partner="right_square_bracket",
+        where=(TIMELINE,),
+    ),
+    Key("right_square_bracket", "zoom(2)", "", "", "longer span", shown="]", where=(TIMELINE,)),
     Key(
         "less_than_sign,comma",
         "seek(-10)",
         "rewind",
-        "The whole screen as it was ten seconds before; > ten seconds on, end back to now.",
+        "Show the whole screen as it was ten seconds earlier, or ten seconds later.",
+        "earlier",
         shown="< >",
+        partner="greater_than_sign",
+        where=_TIMED,
     ),
-    Key("greater_than_sign,full_stop", "seek(10)", "", "Ten seconds on.", shown=">"),
-    Key("end", "last", "", "Back to now; in a replay to the end of the recording."),
-    Key("home", "first", "", "To the oldest that is remembered; in a replay to the beginning."),
+    Key("greater_than_sign,full_stop", "seek(10)", "", "", "later", shown=">", where=_TIMED),
+    Key(
+        "less_than_sign,comma",
+        "instant(1)",
+        "rewind",
+        "Show an earlier or a later instant, by a tenth of the span.",
+        "earlier",
+        shown="< >",
+        partner="greater_than_sign",
+        where=(CLUSTER,),
+    ),
+    Key("greater_than_sign,full_stop", "instant(-1)", "", "", "later", shown=">", where=(CLUSTER,)),
+    Key(
+        "L",
+        "last",
+        "",
+        "Return to now; in a recording, go to its end.",
+        "now",
+        where=(*_TIMED, CLUSTER),
+    ),
+    Key(
+        "H",
+        "first",
+        "",
+        "Go to the oldest sample; in a recording, to its beginning.",
+        "oldest",
+        where=_TIMED,
+    ),
     Key("r", "", "ranks", "All ranks in one table.", where=(MAIN, GPU), screen="RanksScreen"),
     Key(
-        "enter", "go", "open", "What the chosen capture says; where something is asked, do it.", where=(CAPTURES,)
+        "enter",
+        "go",
+        "open",
+        "Open the chosen capture; where a question is shown, confirm it.",
+        where=(CAPTURES,),
     ),
     Key(
         "v",
         "compare",
         "compare",
-        "The chosen capture against the one marked with m, else the baseline, else the one taken before it.",
+        "Compare the chosen capture with the one marked by m, else the baseline, else the one before it.",
         where=(CAPTURES,),
     ),
-    Key(
-        "m",
-        "mark_first",
-        "first",
-        "Take the chosen capture as the one that the next is compared with.",
-        where=(CAPTURES,),
-    ),
+    Key("m", "mark_first", "first", "Mark the chosen capture as the first of a comparison.", where=(CAPTURES,)),
     Key(
         "b",
         "baseline",
         "baseline",
-        "Mark the chosen capture as the baseline that later ones are held against; kept in the folder.",
+        "Mark the chosen capture as the baseline of later captures; stored in the folder.",
         where=(CAPTURES,),
     ),
-    Key("o", "kernels", "kernels", "What ncu measured of this capture's kernels (.ncu-rep).", where=(CAPTURES,)),
+    Key("u", "kernels", "ncu", "What ncu measured of this capture's kernels (.ncu-rep).", where=(CAPTURES,)),
     Key("d,delete", "delete", "delete", "Delete the chosen capture; asks first.", where=(CAPTURES,)),
     Key("K", "keep", "keep newest", "Delete all but the newest captures; asks how many.", where=(CAPTURES,)),
-    Key("up,k", "move(-1)", "", "The capture above.", where=(CAPTURES,)),
-    Key("down,j", "move(1)", "", "The capture below.", where=(CAPTURES,)),
-    Key("pageup", "move(-10)", "", "Ten captures up.", shown="pgup", where=(CAPTURES,)),
-    Key("pagedown", "move(10)", "", "Ten captures down.", shown="pgdn", where=(CAPTURES,)),
-    Key("left", "keep_more(-1)", "", "Keep fewer, where it is asked how many.", where=(CAPTURES,)),
-    Key("right", "keep_more(1)", "", "Keep more, where it is asked how many.", where=(CAPTURES,)),
+    Key(
+        "left",
+        "keep_more(-1)",
+        "",
+        "Keep fewer or more captures, where the question is how many.",
+        "left",
+        shown="left right",
+        partner="right",
+        where=(CAPTURES,),
+    ),
+    Key("right", "keep_more(1)", "", "", "right", where=(CAPTURES,)),
     Key(
         "enter",
-        "unfold",
+        "go",
         "evidence",
-        "The chosen finding with its evidence, fix and next command.",
+        "Show the evidence, the fix and the next command of the chosen finding.",
         where=(REPORT,),
     ),
-    Key("up,k", "finding(-1)", "", "The finding above.", where=(REPORT,)),
-    Key("down,j", "finding(1)", "", "The finding below.", where=(REPORT,)),
-    Key("pageup", "page(-1)", "", "A page up.", shown="pgup", where=_PAGED),
-    Key("pagedown", "page(1)", "page", "A page down.", shown="pgdn", where=_PAGED),
-    Key("up,k", "scroll(-1)", "", "One line up.", where=(COMPARISON, MEMORY, DEMO_END, KERNELS)),
-    Key("down,j", "scroll(1)", "", "One line down.", where=(COMPARISON, MEMORY, DEMO_END, KERNELS)),
-    Key("l", "timeline", "timeline", "One step drawn: GPU, idle time, the host's calls, phases.", where=(REPORT,)),
-    Key(
-        "b",
-        "baseline",
-        "baseline",
-        "Mark this capture as the baseline that later ones are held against.",
-        where=(REPORT,),
-    ),
-    Key("v", "compare", "compare", "This capture against the baseline, line by line.", where=(REPORT,)),
-    Key(
-        "enter,right",
-        "fold(1)",
-        "unfold",
-        "What the chosen frame called; enter folds it away again.",
-        where=(FLAME,),
-    ),
+    Key("l", "timeline", "timeline", "Draw one step: GPU, idle time, host calls, phases.", where=(REPORT,)),
+    Key("b", "baseline", "baseline", "Mark this capture as the baseline of later captures.", where=(REPORT,)),
+    Key("v", "compare", "compare", "Compare this capture with the baseline, line by line.", where=(REPORT,)),
+    Key("enter", "go", "unfold", "Unfold the chosen frame, or fold it.", where=(FLAME,)),
     Key(
         "left",
         "fold(-1)",
         "fold",
-        "Fold the chosen frame; folded, go to the one that called it.",
+        "Fold the chosen frame, or go to its caller; right unfolds it.",
+        "left",
+        shown="left right",
+        partner="right",
         where=(FLAME,),
     ),
-    Key("up,k", "move(-1)", "", "The frame above.", where=(FLAME,)),
-    Key("down,j", "move(1)", "", "The frame below.", where=(FLAME,)),
-    Key("pageup", "move(-10)", "", "Ten frames up.", shown="pgup", where=(FLAME,)),
-    Key("pagedown", "move(10)", "", "Ten frames down.", shown="pgdn", where=(FLAME,)),
-    Key("w", "waiting", "waiting", "Show or hide the threads that wait, and llmtop's own.", where=(FLAME,)),
-    Key("up,k", "zoom(0.5)", "zoom in", "Look closer at the middle.", where=(TIMELINE,)),
-    Key("down,j", "zoom(2)", "zoom out", "Look at more of the step.", where=(TIMELINE,)),
+    Key("right", "fold(1)", "", "", "right", where=(FLAME,)),
+    Key("w", "whole", "waiting", "Show or hide the threads that wait, and llmtop's own.", where=(FLAME,)),
     Key(
         "left",
         "pan(-0.25)",
         "pan",
-        "A quarter of the window back; with the right arrow, on.",
+        "A quarter of the window earlier or later.",
+        "left",
         shown="left right",
+        partner="right",
         where=(TIMELINE,),
     ),
-    Key("right", "pan(0.25)", "", "A quarter of the window on.", where=(TIMELINE,)),
-    Key("0,home", "whole", "whole step", "The whole step again.", where=(TIMELINE,)),
-    Key("up,left,k", "select(-1)", "", "Select the GPU before.", shown="up left", where=(MAIN, GPU)),
-    Key("down,right,j", "select(1)", "", "Select the next GPU.", shown="down right", where=(MAIN, GPU)),
+    Key("right", "pan(0.25)", "", "", "right", where=(TIMELINE,)),
+    Key("w", "whole", "whole step", "Show the whole step again.", where=(TIMELINE,)),
     Key(
-        "m",
+        "left",
+        "sort(-1)",
+        "sort",
+        "Sort by the previous or the next column.",
+        "left",
+        shown="left right",
+        partner="right",
+        where=(PROCESSES,),
+    ),
+    Key("right", "sort(1)", "", "", "right", where=(PROCESSES,)),
+    Key("R", "turn", "reverse", "Reverse the sort order.", where=(PROCESSES,)),
+    Key(
+        "f",
+        "filter",
+        "filter",
+        "Show only processes with these letters in pid, user or command.",
+        where=(PROCESSES,),
+    ),
+    Key("X", "signal", "signal", "Send a signal to the process; asks first.", where=(PROCESSES,), replay=False),
+    Key(
+        "left",
+        "column(-1)",
+        "",
+        "The node in the column to the left or to the right.",
+        shown="left right",
+        partner="right",
+        meaning="left",
+        where=(CLUSTER,),
+    ),
+    Key("right", "column(1)", "", "", "right", where=(CLUSTER,)),
+    Key(
+        "left",
+        "move(-1)",
+        "",
+        "Select the previous or the next GPU.",
+        "left",
+        shown="left right",
+        partner="right",
+        where=(MAIN, GPU),
+        gpu=True,
+    ),
+    Key("right", "move(1)", "", "", "right", where=(MAIN, GPU), gpu=True),
+    Key(
+        "slash",
+        "search",
+        "search",
+        "Search for letters; enter keeps the search, escape ends it.",
+        shown="/",
+        where=(*_LISTS, *_PAGES),
+    ),
+    Key(
+        "n",
+        "match(1)",
+        "",
+        "The next or the previous match of the search.",
+        "next match",
+        shown="n N",
+        partner="N",
+        where=(*_LISTS, *_PAGES),
+    ),
+    Key("N", "match(-1)", "", "", "previous match", where=(*_LISTS, *_PAGES)),
+    Key(
+        "up,k",
+        "move(-1)",
+        "",
+        "The line above or below; also k and j.",
+        "up",
+        shown="up down",
+        partner="down",
+        where=_MOVING,
+    ),
+    Key("down,j", "move(1)", "", "", "down", where=_MOVING),
+    Key(
+        "pageup",
+        "page(-1)",
+        "",
+        "A page up or down; ctrl+u and ctrl+d: half a page.",
+        "page up",
+        shown="pgup pgdn",
+        partner="pagedown",
+        where=_MOVING,
+    ),
+    Key("pagedown", "page(1)", "", "", "page down", shown="pgdn", where=_MOVING),
+    Key("ctrl+u", "page(-0.5)", "", "", "half a page up", where=_MOVING),
+    Key("ctrl+d", "page(0.5)", "", "", "half a page down", where=_MOVING),
+    Key(
+        "home,g",
+        "edge(-1)",
+        "",
+        "The first or the last line; also home and end.",
+        "top",
+        shown="g G",
+        partner="G",
+        where=_MOVING,
+    ),
+    Key("end,G", "edge(1)", "", "", "bottom", where=_MOVING),
+    Key(
+        "B",
         "marker",
         "marker",
         "Draw charts with braille or with blocks, for fonts without braille.",
         where=(GPU,),
     ),
-    Key("up,k", "scroll(-1)", "", "One line up.", where=(RANKS, HELP, ALERTS, STACKS)),
-    Key("down,j", "scroll(1)", "", "One line down.", where=(RANKS, HELP, ALERTS, STACKS)),
-    Key("up,k", "move(-1)", "", "The process above.", where=(PROCESSES,)),
-    Key("down,j", "move(1)", "", "The process below.", where=(PROCESSES,)),
-    Key("pageup", "move(-10)", "", "Ten processes up.", shown="pgup", where=(PROCESSES,)),
-    Key("pagedown", "move(10)", "", "Ten processes down.", shown="pgdn", where=(PROCESSES,)),
+    Key("J", "next_job", "", "Show the next job, where there are several.", where=(MAIN,)),
+    Key("tab", "next_rank(1)", "rank", "Show the steps of the next training process.", "next rank", where=(MAIN,)),
     Key(
-        "right",
-        "sort(1)",
-        "sort",
-        "Sort by the next column, or with the left arrow by the one before.",
-        shown="left right",
-        where=(PROCESSES,),
-    ),
-    Key("left", "sort(-1)", "", "Sort by the column before.", where=(PROCESSES,)),
-    Key("r", "turn", "reverse", "Turn the order round.", where=(PROCESSES,)),
-    Key("slash", "filter", "filter", "Show only what has these letters in it.", shown="/", where=(PROCESSES,)),
-    Key("x", "signal", "signal", "Send a signal to the process; asks first.", where=(PROCESSES,), replay=False),
-    Key("J", "next_job", "", "Show the next job, where there are several.", where=(MAIN, GPU)),
-    Key("tab", "next_rank(1)", "rank", "Show the steps of the next training process.", where=(MAIN,)),
-    Key("shift+tab", "next_rank(-1)", "", "Show the steps of the training process before.", where=(MAIN,)),
-    Key("g", "gpu_choice", "GPUs", "Show all GPUs, or only those that attached trainings use.", where=(MAIN,)),
-    Key("t", "next_theme", "theme", "Next theme: dark, light, high contrast, the terminal's own colours."),
-    Key("plus,equals_sign", "faster", "faster", "Take samples more often.", shown="+", replay=False),
-    Key("minus", "slower", "slower", "Take samples less often.", shown="-", replay=False),
-    Key("plus,equals_sign", "speed(2)", "faster", "Play twice as fast.", shown="+", replay=True),
-    Key("minus", "speed(0.5)", "slower", "Play half as fast.", shown="-", replay=True),
-    Key(
-        "right_curly_bracket",
-        "seek(60)",
+        "shift+tab",
+        "next_rank(-1)",
         "",
-        "A minute on.",
-        shown="}",
+        "Show the steps of the previous training process.",
+        "previous rank",
+        where=(MAIN,),
     ),
-    Key("left_curly_bracket", "seek(-60)", "", "A minute back; with } a minute on.", shown="{ }"),
+    Key(
+        "f",
+        "gpu_choice",
+        "GPUs",
+        "Show all GPUs, or only those that attached trainings use.",
+        "filter",
+        where=(MAIN,),
+        gpu=True,
+    ),
+    Key(
+        "t",
+        "next_theme",
+        "theme",
+        "Next theme: dark, light, high contrast, the terminal's own colours.",
+        where=(EVERYWHERE, *OF_THE_CLUSTER),
+    ),
+    Key(
+        "plus,equals_sign",
+        "faster",
+        "faster",
+        "Sample more or less often.",
+        shown="+ -",
+        partner="minus",
+        replay=False,
+    ),
+    Key("minus", "slower", "", "", shown="-", replay=False),
+    Key(
+        "plus,equals_sign",
+        "speed(2)",
+        "faster",
+        "Play twice or half as fast.",
+        "faster",
+        shown="+ -",
+        partner="minus",
+        replay=True,
+    ),
+    Key("minus", "speed(0.5)", "", "", "slower", shown="-", replay=True),
+    Key(
+        "left_curly_bracket",
+        "seek(-60)",
+        "",
+        "A minute earlier or later.",
+        "a minute earlier",
+        shown="{ }",
+        partner="right_curly_bracket",
+        where=_TIMED,
+    ),
+    Key("right_curly_bracket", "seek(60)", "", "", "a minute later", shown="}", where=_TIMED),
     Key(
         "left_parenthesis",
         "seek_share(-0.05)",
         "",
-        "Five per cent of all that is remembered or recorded back; with ) on.",
+        "Earlier or later by 5 % of all that is stored.",
+        "5 % earlier",
         shown="( )",
+        partner="right_parenthesis",
+        where=_TIMED,
     ),
-    Key(
-        "right_parenthesis",
-        "seek_share(0.05)",
-        "",
-        "Five per cent of all that is remembered or recorded on.",
-        shown=")",
-    ),
+    Key("right_parenthesis", "seek_share(0.05)", "", "", "5 % later", shown=")", where=_TIMED),
     Key("y", "copy", "copy", "Copy the command that is shown to the terminal's clipboard (OSC 52)."),
-    Key("S", "save", "save", "Save what is shown as an SVG picture and as text, in the folder llmtop runs in."),
-    Key("ctrl+z", "suspend_process", "", "Stop llmtop and go back to the shell, whose fg fetches it again."),
+    Key("S", "save", "save", "Save the screen as an SVG picture and as text, in the current folder."),
+    Key(
+        "ctrl+z",
+        "suspend_process",
+        "",
+        "Suspend llmtop and return to the shell; fg resumes it.",
+        where=(EVERYWHERE, *OF_THE_CLUSTER),
+    ),
     Key("ctrl+p", "command_palette", "", "The palette of commands: every action and every theme by name."),
     Key(
         "question_mark,h,f1",
+        "back",
+        "",
         "",
         "help",
-        "All keys, and what the screen shows.",
         shown="?",
-        screen="HelpScreen",
+        where=(HELP, CLUSTER_HELP),
+    ),
+    Key(
+        "question_mark,h,f1",
+        "help",
+        "help",
+        "The keys of this screen, and how to read it.",
+        shown="?",
+        where=(EVERYWHERE, CLUSTER),
     ),
 )
 
@@ -398,86 +613,41 @@ def for_screen(screen: str, *, replaying: bool = False, demo: bool = False) -> l
     found: list[Key] = []
     taken: set[str] = set()
     for key in KEYS:
-        names = set(key.keys.split(","))
+        names = set(key.names)
         if key.works(screen, replaying=replaying, demo=demo) and not names <= taken:  # the first one is done
             taken |= names
             found.append(key)
     return found
 
 
-_FEW = 3
-"""More screens than these are not listed one by one."""
 _TITLES = {
-    MAIN: "on the main screen",
-    GPU: "on one GPU",
-    PROCESSES: "on processes",
-    RANKS: "on ranks",
-    HELP: "on this help",
-    ALERTS: "on the alerts",
-    CAPTURE: "on a capture",
-    STACKS: "on stacks",
-    REPORT: "on a report",
-    TIMELINE: "on a timeline",
-    COMPARISON: "on a comparison",
-    CAPTURES: "on the captures",
-    FLAME: "on sampled stacks",
-    MEMORY: "on a memory snapshot",
-    DEMO_END: "at the end of the demo",
-    KERNELS: "on kernels",
+    MAIN: "the main screen",
+    GPU: "one GPU",
+    PROCESSES: "processes",
+    RANKS: "ranks",
+    HELP: "this help",
+    ALERTS: "the alerts",
+    CAPTURE: "the capture dialog",
+    STACKS: "stacks",
+    REPORT: "a report",
+    TIMELINE: "a timeline",
+    COMPARISON: "a comparison",
+    CAPTURES: "the captures",
+    FLAME: "sampled stacks",
+    MEMORY: "a memory snapshot",
+    DEMO_END: "the end of the demo",
+    KERNELS: "kernels",
+    CLUSTER: "the cluster",
+    CLUSTER_HELP: "this help",
 }
 
 
-def groups(*, replaying: bool, demo: bool = False) -> list[tuple[str, list[Key]]]:
-    """The keys for the help, each once: those of the main screen, those that work everywhere, then by screen."""
-    found: dict[tuple[str, ...], list[Key]] = {(MAIN,): [], (EVERYWHERE,): []}
-    for key in KEYS:
-        if key.fits(replaying=replaying, demo=demo):
-            where = (MAIN,) if MAIN in key.where else key.where
-            found.setdefault(where, []).append(key)
-    return [(_group_title(where), keys) for where, keys in found.items()]
+def title_of(screen: str) -> str:
+    """What a screen is called, as "the main screen"."""
+    return _TITLES.get(screen, screen)
 
 
-def _group_title(names: tuple[str, ...]) -> str:
-    if EVERYWHERE in names:
-        return "everywhere"
-    if names == _OTHERS:
-        return "on every other screen"
-    if len(names) > _FEW:
-        return "on screens of text"
-    return " and ".join(_TITLES.get(name, f"on {name}") for name in names)
-
-
-def alert_keys(*, replaying: bool, demo: bool = False) -> list[Key]:
-    """The keys that act on the shown alert."""
-    return [key for key in KEYS if key.alert and key.fits(replaying=replaying, demo=demo)]
-
-
-def refusal(name: str, screen: str, *, replaying: bool, demo: bool = False) -> str:
-    """Return why a key of the table does nothing on this screen in this mode; "" for keys that are not expected
-    there.
-
-    Args:
-        name: the key, as Textual calls it.
-        screen: the `NAME` of the screen on top.
-        replaying: whether a recording is shown.
-        demo: whether there are prepared captures beside it.
-    """
-    known = [key for key in KEYS if name in key.keys.split(",") and (key.label or key.screen or key.alert)]
-    known = [key for key in known if demo or key.demo != "only"]
-    places = [key for key in known if key.fits(replaying=replaying, demo=demo)]
-    for key in known:
-        if key.works(screen, replaying=not replaying) or (not places and name not in _MOVES):
-            why = "is for what runs now; this is a recording" if replaying else "is for recordings; this is live"
-            return f"{key.shown} ({_does(key)}) {why}."
-    if not places or name in _MOVES:
-        return ""
-    where = " or ".join(dict.fromkeys(_group_title(key.where) for key in places))
-    return f"{places[0].shown} ({_does(places[0])}) works {where}, not here; q goes back."
-
-
-_MOVES = frozenset({"up", "down", "left", "right", "pageup", "pagedown", "tab", "shift+tab", "enter", "escape"})
-"""Keys with another meaning on each screen; where they do nothing, no refusal is shown."""
-
-
-def _does(key: Key) -> str:
-    return key.label or (key.alert or key.help.partition(":")[0]).partition(" {")[0].lower().rstrip(".")
+def alert_keys(*, replaying: bool, demo: bool = False, screen: str = "") -> list[Key]:
+    """The keys that act on the shown alert; of one screen, if one is given."""
+    found = [key for key in KEYS if key.alert and key.fits(replaying=replaying, demo=demo)]
+    return [key for key in found if not screen or key.is_on(screen)]

@@ -165,6 +165,7 @@ def arrange(
     least = share_least(room, lines, trains=trains, phases=phases, width=width)
     table_rows = _wanted_table(lines)
     shares = _share(room, least, wanted_table=table_rows, full_steps=full, rows=rows, processes=processes)
+    shares = shares if trains or shares.steps >= full else _hint_in_one_row(shares)
     table = _place_table(free, shares.table, lines, alerting, selected)
     return Layout(
         width,
@@ -253,6 +254,12 @@ def _share(room: int, least: _Shares, *, wanted_table: int, full_steps: int, row
     if shown < min(LEAST_PROCESSES, processes + 3):
         shown = 0
     return _Shares(table, steps, timeline + left - shown, shown)
+
+
+def _hint_in_one_row(shares: _Shares) -> _Shares:
+    """How to attach a training has one row where its box has no room; the time line gets the others."""
+    steps = min(shares.steps, 1)
+    return shares._replace(steps=steps, timeline=shares.timeline + shares.steps - steps)
 
 
 def _wanted_table(lines: int) -> int:

@@ -51,7 +51,7 @@ def age(alert: Alert, now: float) -> str:
 
 
 def age_of(seconds: float) -> str:
-    """Return the time since an event in whole seconds: "8s", "3m 12s".
+    """Return the time since an event in whole seconds: "8 s", "3m 12s".
 
     Args:
         seconds: negative ones, from a clock that was set back, count as 0; NaN is a dash.

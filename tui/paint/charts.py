@@ -92,7 +92,7 @@ def split(parts: Sequence[float], total: float, width: int) -> list[int]:
 
 
 def nice_limit(value: float) -> float:
-    """The next of 1, 1.5, 2, 3, 5, 8 times a power of ten: an axis that changes rarely."""
+    """Return the next of 1, 1.5, 2, 3, 5, 8 times a power of ten: an axis that changes rarely."""
     if not value > 0:
         return 1.0
     power: float = 10.0 ** floor(log10(value))

@@ -7,6 +7,7 @@ without an app.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import groupby
 from math import isfinite
 
 from msgspec import Struct
@@ -165,7 +166,7 @@ def pad(text: str, width: int, *, right: bool = False) -> str:
 
 
 def elapsed(seconds: float) -> str:
-    """Return a running time in whole seconds, so that it does not flicker: "8s", "3m 12s", "2h 05m".
+    """Return a running time in whole seconds, so that it does not flicker: "8 s", "3m 12s", "2h 05m".
 
     Args:
         seconds: negative ones count as 0; NaN and infinity are a dash.
@@ -174,8 +175,27 @@ def elapsed(seconds: float) -> str:
         return fmt.DASH
     whole = max(int(seconds), 0)
     if whole < 60:
-        return f"{whole}s"
+        return f"{whole} s"
     return f"{whole // 60}m {whole % 60:02d}s" if whole < 3600 else fmt.duration(float(whole))
+
+
+def highlighted(row: Row, text: str, style: Style) -> Row:
+    """A row with each occurrence of a text in another style; capital letters count only where `text` has some."""
+    plain = row.plain()
+    shown = plain.lower() if text == text.lower() else plain
+    if not text or text not in shown or len(shown) != len(plain):
+        return row
+    inside, at = set[int](), shown.find(text)
+    while at >= 0:
+        inside.update(range(at, at + len(text)))
+        at = shown.find(text, at + len(text))
+    marked, place = Row(row.limit), 0
+    for said, own, _ in row.segments:
+        for found, letters in groupby(enumerate(said, place), key=lambda one: one[0] in inside):
+            marked.segments.append(Segment("".join(letter for _, letter in letters), style if found else own))
+        place += len(said)
+    marked.used = row.used
+    return marked
 
 
 def blank(width: int, theme: CellTheme) -> Row:

@@ -65,7 +65,7 @@ def fitting(clauses: Sequence[str], room: int, gap: str = ", ") -> str:
 def _no_alert_row(view: View, width: int, theme: CellTheme) -> list[Row]:
     palette, last, since = theme.palette, view.alerts.last_ended(), view.alerts.since
     muted = 0 if view.snapshot is None else len(view.snapshot.alerts)
-    text = f" {theme.glyphs.info} no alerts" + (f" but {fmt.counted(muted, 'muted one')} (a)" if muted else "")
+    text = f" {theme.glyphs.info} no alerts" + (f", {muted} muted (a)" if muted else "")
     if not muted and view.snapshot is not None and since is not None and last is None:
         text += f" for {alert_style.age_of(view.snapshot.time - since)}"
         text += time.strftime(", since %H:%M:%S", time.localtime(since))
@@ -93,7 +93,7 @@ def _no_alert_advice(view: View) -> str:
     can = not view.replay or view.demo
     capture = "; press c to profile a few steps" if can else ""
     if rank.window_seconds is not None and rank.window_seconds < JUDGED_SECONDS:
-        return f"steps of the last {fmt.duration(rank.window_seconds)} only: too few to judge" + capture
+        return f"only {fmt.duration(rank.window_seconds)} of steps so far: too few to judge" + capture
     untold = _untold(rank, view)
     return (untold or "nothing needs attention") + capture
 
@@ -104,10 +104,10 @@ def _untold(rank: Rank, view: View) -> str:
     whole = sum(phase.host_seconds for phase in phases) + (rank.outside_seconds or 0.0)
     if not view.gpus() and phases and whole > 0:
         longest = max(phases, key=lambda phase: phase.host_seconds)
-        share = fmt.percent(100 * longest.host_seconds / whole)
-        return f"no GPU is seen: {fmt.printable(longest.name)} takes {share} of a step by the host's clock"
+        share = fmt.percent_text(100 * longest.host_seconds / whole)
+        return f"no GPU found; {fmt.printable(longest.name)} takes {share} of the step (host clock)"
     if rank.gpu_busy_pct is not None and rank.gpu_busy_pct <= 100 - IDLE_PCT:
-        return f"the GPU is {gpu_busy.idle_text(rank)} idle, and no rule knows why"
+        return f"the GPU is idle {gpu_busy.idle_text(rank)} of the time, cause unknown"
     return ""
 
 
@@ -149,7 +149,7 @@ def _other_alerts(count: int, room: int) -> str:
     """How many alerts there are besides; the reason comes first, so in fewer words where that needs the room."""
     if not count:
         return ""
-    return f"+{count} more (n) " if len(f"+{count} more (n) ") <= room else f"+{count} (n) "
+    return f"+{count} more (A) " if len(f"+{count} more (A) ") <= room else f"+{count} (A) "
 
 
 def _reason(row: Row, said: list[str], following: str, tail: str, theme: CellTheme) -> Row:
@@ -162,14 +162,42 @@ def _reason(row: Row, said: list[str], following: str, tail: str, theme: CellThe
     return row.add_right(tail, palette.info, palette.text) if tail else row
 
 
-def advice(alert: Alert, view: View) -> str:
-    """Return the advice on one line; "" without one. In the demo, without keys that do nothing there."""
+def advice(alert: Alert, view: View, screen: str = keys.MAIN) -> str:
+    """Return the advice on one line, without the clauses that name a key which refuses here and now.
+
+    Args:
+        alert: whose advice it is.
+        view: whether a recording is shown, and which process the alert is about.
+        screen: `NAME` of the screen that shows it.
+
+    Returns:
+        "" without an advice, or where all of it is such keys.
+    """
     said = fmt.printable(alert.next) if alert.next else ""
-    if not view.demo:
+    named = set(_PRESSED.findall(said))
+    refusing = named - _working_keys(alert, view, screen)
+    if not refusing:
         return said
-    works = {key.shown for key in keys.for_screen(keys.MAIN, replaying=True, demo=True)}
-    clauses = [one for one in said.split("; ") if not one.startswith("press ") or one.split()[1] in works]
-    return "; ".join(clauses) or said
+    shut = "|".join(map(re.escape, sorted(refusing)))
+    said = re.sub(rf" \([^()]*\bpress ({shut})\b[^()]*\)", "", said, flags=re.IGNORECASE)
+    said = re.sub(rf"\b[Pp]ress ({shut}) [^,;]*, or run: ", "run: ", said)  # the command works without the key
+    parts = re.split(r"(; |\. (?=[A-Z]))", said)
+    kept = ""
+    for clause, mark in zip(parts[::2], ["", *parts[1::2]], strict=True):
+        if not refusing & set(_PRESSED.findall(clause)):
+            kept += (mark if kept else "") + clause
+    return kept
+
+
+_PRESSED = re.compile(r"\b[Pp]ress (\S)(?=[\s.,;:)]|$)")
+"""How an advice names a key."""
+
+
+def _working_keys(alert: Alert, view: View, screen: str) -> set[str]:
+    """The keys that act on a screen now; those about a process only where the alert has one."""
+    here = keys.for_screen(screen, replaying=bool(view.replay), demo=view.demo)
+    pid = None if view.snapshot is None else process_ref.alert_process(alert, view.snapshot).pid
+    return {name for key in here if pid is not None or view.demo or not key.about for name in key.names}
 
 
 def fitting_clause(text: str, room: int) -> str:
@@ -183,12 +211,12 @@ def fitting_clause(text: str, room: int) -> str:
     return ""
 
 
-def key_words(alert: Alert, view: View) -> list[tuple[str, str]]:
-    """Return the keys that act on an alert, each with its action and target."""
+def key_words(alert: Alert, view: View, screen: str = keys.MAIN) -> list[tuple[str, str]]:
+    """Return the keys that act on an alert on a screen, each with its action and target."""
     about = process_ref.ProcessRef() if view.snapshot is None else process_ref.alert_process(alert, view.snapshot)
     return [
         (key.shown, key.alert.format(whom=about.name))
-        for key in keys.alert_keys(replaying=bool(view.replay), demo=view.demo)
+        for key in keys.alert_keys(replaying=bool(view.replay), demo=view.demo, screen=screen)
         if "{whom}" not in key.alert or about.name
     ]
 
@@ -236,7 +264,7 @@ def _next_alert(alert: Alert, unmuted: list[Alert], snapshot: Snapshot, room: in
         return ""
     following = unmuted[(unmuted.index(alert) + 1) % len(unmuted)]
     for about in alert_style.subjects(following, snapshot):
-        text = f"n next: {alert_style.alert_word(following)} {about}".rstrip()
+        text = f"A next: {alert_style.alert_word(following)} {about}".rstrip()
         if cell_len(text) <= room:
             return text
     return ""

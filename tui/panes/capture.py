@@ -9,19 +9,20 @@ from rich.style import Style
 from llmtop import format as fmt
 from llmtop.capture.base import folder
 from llmtop.capture.base.job import STAGES, Plan, Progress
+from llmtop.capture.capabilities import Ability
 from llmtop.capture.engines import ENGINES
 from llmtop.capture.take import Result
 from llmtop.errors import NotPossibleHere
 from llmtop.naming import file_names
 from llmtop.report.document import report_document
-from tui.capture.form import CONDITIONS, ENGINE, LENGTH, OPTIONS, TARGET, WHEN, Form
+from tui.capture.form import ALWAYS_LISTED, CONDITIONS, ENGINE, LENGTH, OPTIONS, TARGET, WHEN, Form
 from tui.capture.session import ARMED_LIMITS, Capturing
 from tui.paint.document import document_rows
 from tui.paint.rows import CellTheme, Row, pad
 
 _LABEL = 10
 _STAGE_WORDS = {
-    "prepare": "look for the way in",
+    "prepare": "connect",
     "start": "start recording",
     "record": "record the window",
     "stop": "stop, write the file",
@@ -30,31 +31,30 @@ _STAGE_WORDS = {
 }
 
 
-def form(asked: Form, width: int, theme: CellTheme) -> tuple[list[Row], int]:
-    """The form, and the number of the row that the person is on."""
+def form(asked: Form, width: int, theme: CellTheme) -> tuple[list[Row], dict[int, int]]:
+    """The form, and of each row that can be chosen which of `Form.fields` it is."""
     lines: list[Row] = []
-    cursor = 0
-    current = asked.fields()[min(asked.at, len(asked.fields()) - 1)]
+    places: dict[int, int] = {}
+    fields = asked.fields()
+    current = fields[min(asked.at, len(fields) - 1)]
 
     def line(kind: str, name: str, label: str, text: str, note: str = "") -> None:
-        nonlocal cursor
         here = (kind, name) == current
-        if here:
-            cursor = len(lines)
+        places[len(lines)] = fields.index((kind, name)) if (kind, name) in fields else -1
         row = Row(width).add(f" {theme.glyphs.selected if here else ' '} ", theme.palette.selected)
         row.add(pad(label, _LABEL), theme.palette.dim)
         row.add(f"‹ {text} ›" if here else f"  {text}  ", theme.palette.cursor if here else theme.palette.strong)
         lines.append(row.add(f"  {note}", theme.palette.dim).end(theme.palette.text))
 
     if not asked.groups:
-        return _no_target_rows(width, theme), 0
+        return _no_target_rows(width, theme), {}
     if asked.preface:
         lines += _paragraph(asked.preface, width, theme.palette.info, theme)
     target = asked.group_name(asked.group)
     commands = {fmt.printable(one.target.command or "?") for one in asked.group}
-    line(TARGET, "", "whom", target, " ".join(sorted(commands)))
+    line(TARGET, "", "target", target, " ".join(sorted(commands)))
     engine = asked.chosen_engine
-    line(ENGINE, "", "engine", engine.name if engine else "none can", engine.description if engine else "")
+    line(ENGINE, "", "engine", engine.name if engine else "none available", engine.description if engine else "")
     _engines(asked, lines, width, theme)
     line(LENGTH, "", "length", length_words(asked.length), "whole steps" if asked.length[0] else "by the clock")
     for number, option in enumerate(asked.available_options()):
@@ -75,7 +75,7 @@ def form(asked: Form, width: int, theme: CellTheme) -> tuple[list[Row], int]:
     lines.append(Row(width).end(theme.palette.text))
     for text in _details(asked, current):
         lines += _paragraph(text, width, theme.palette.text, theme)
-    return lines, cursor
+    return lines, {row: place for row, place in places.items() if place >= 0}
 
 
 def _details(asked: Form, current: tuple[str, str]) -> list[str]:
@@ -89,9 +89,9 @@ def _details(asked: Form, current: tuple[str, str]) -> list[str]:
     if kind == ENGINE:
         warned = [f"{one.engine}: {one.warning}." for one in asked.abilities() if one.warning]
         cannot = [
-            f"{one.engine} cannot: {one.reason}." + (f" To change that: {one.command}" * bool(one.command))
+            f"{one.engine} is unavailable: {one.reason}." + (f" To change that: {one.command}" * bool(one.command))
             for one in asked.abilities()
-            if not one.is_supported
+            if not one.is_supported and (asked.unfolded or one.engine == ALWAYS_LISTED)
         ]
         return [fmt.printable(line) for line in warned + cannot]
     if kind == WHEN:
@@ -108,9 +108,12 @@ def _no_target_rows(width: int, theme: CellTheme) -> list[Row]:
 
 
 def _engines(asked: Form, lines: list[Row], width: int, theme: CellTheme) -> None:
-    """Every engine: can, or cannot because …, and the command that would change it."""
-    palette = theme.palette
+    """A line for each engine that can, and for nsys; the others in one line, or with their reasons."""
+    palette, glyphs = theme.palette, theme.glyphs
+    folded = [] if asked.unfolded else asked.unavailable()
     for ability in asked.abilities():
+        if ability in folded:
+            continue
         row = Row(width).add(" " * (_LABEL + 5), palette.text)
         row.add(
             "can " if ability.is_supported else "no  ", palette.strong if ability.is_supported else palette.dim
@@ -119,10 +122,39 @@ def _engines(asked: Form, lines: list[Row], width: int, theme: CellTheme) -> Non
         if ability.warning:
             row.add(fmt.printable(ability.warning), palette.warning)
         if not ability.is_supported:
-            row.add(fmt.printable(ability.reason), palette.dim)
-            if ability.command:
-                row.add(f" {theme.glyphs.arrow} ", palette.dim).add(fmt.printable(ability.command), palette.code)
+            _add_reason(row, ability, theme)
         lines.append(row.end(palette.text))
+    if folded:
+        row = Row(width).add(" " * (_LABEL + 5), palette.text).add("no  ", palette.dim)
+        names = f"{len(folded)} unavailable"
+        tail = f" {glyphs.dot} w: why"
+        listed = _fitting_names([one.engine for one in folded], row.free_cells - len(names) - len(tail) - 2)
+        row.add(names, palette.text).add(f": {listed}" if listed else "", palette.dim)
+        lines.append(row.add(tail, palette.info).end(palette.text))
+
+
+def _fitting_names(names: list[str], room: int) -> str:
+    """As many names as fit whole."""
+    said = ""
+    for name in names:
+        longer = f"{said}, {name}" if said else name
+        if len(longer) > room:
+            return f"{said}, …" if said and len(said) + 3 <= room else said
+        said = longer
+    return said
+
+
+def _add_reason(row: Row, ability: Ability, theme: CellTheme) -> None:
+    """Why an engine cannot, and the command that would change it: of nsys the command, which is what counts."""
+    palette, reason = theme.palette, fmt.printable(ability.reason)
+    command = fmt.printable(ability.command)
+    if command.startswith("llmtop run --nsys") and ability.engine == ALWAYS_LISTED:
+        reason = "start it with"
+        row.add(f"{reason} ", palette.dim).add(command, palette.code)
+        return
+    row.add(reason, palette.dim)
+    if command:
+        row.add(f" {theme.glyphs.arrow} ", palette.dim).add(command, palette.code)
 
 
 def _room(asked: Form, width: int, theme: CellTheme) -> Row:

@@ -108,6 +108,6 @@ def empty_list(parent: Path, width: int, theme: CellTheme) -> list[Row]:
     """What to say where there is no capture yet."""
     said = (
         f"No captures in {fmt.printable(str(parent))} yet.",
-        "c takes one of a running training, or from a shell: llmtop capture",
+        "press c to capture a running training, or run: llmtop capture",
     )
     return [Row(width).add(f"    {text}", theme.palette.dim) for text in said]

@@ -91,7 +91,7 @@ def title(report: StackReport, name: str, width: int, theme: CellTheme) -> list[
     palette, dot = theme.palette, f" {theme.glyphs.dot} "
     row = Row(width).add(" Python stacks", palette.strong).add(f"{dot}{fmt.printable(name)}", palette.text)
     for text in (
-        "" if report.rate_hz is None else f"{fmt.number(report.rate_hz)} samples a second of each thread",
+        "" if report.rate_hz is None else f"{fmt.number(report.rate_hz)} samples per second and thread",
         "" if report.window_seconds is None else fmt.duration(report.window_seconds),
     ):
         if text and len(text) + len(dot) <= row.free_cells:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
 from textwrap import wrap
 
 from rich.cells import cell_len
@@ -11,7 +10,6 @@ from rich.style import Style
 
 from llmtop import format as fmt
 from llmtop.model.snapshot import Host, Snapshot
-from tui.core.keys import Key
 from tui.paint import gpu_names
 from tui.paint.rows import CellTheme, Row, clip, elapsed, frame
 from tui.state.view import View
@@ -47,7 +45,7 @@ def _instant(view: View, room: int, theme: CellTheme) -> Row:
         ago = max((history.newest or history.instant) - history.instant, 0.0)
         word = "PAUSED" if view.paused else "REWOUND"
         row.add(f" {word} {clock} ", palette.mark)
-        return row.add(f" {elapsed(ago)} ago, end: now " if not view.paused else " space: go on ", palette.header)
+        return row.add(f" {elapsed(ago)} ago, L: now " if not view.paused else " space: go on ", palette.header)
     if view.silent_seconds is not None:
         row.add(f" NO NEWS for {elapsed(view.silent_seconds)} ", palette.warning_badge)
         return row.add(f" {clock} ", palette.header)
@@ -144,37 +142,6 @@ def notes(view: View, width: int, theme: CellTheme) -> Row:
     return row.add(clip(fmt.printable(found[0]), width - 3 - len(more)) + more, palette.dim).end(palette.text)
 
 
-def footer(keys: Sequence[Key], width: int, theme: CellTheme, labels: Mapping[str, str] | None = None) -> Row:
-    """The keys that work here. Those without room are in the help, which is always named.
-
-    Args:
-        keys: in the order of their worth; the last is always shown.
-        width: of the row.
-        theme: how to draw.
-        labels: what to say instead of a key's label.
-    """
-    labels = labels or {}
-    palette = theme.palette
-    row = Row(width)
-    if not keys:
-        return row.end(palette.key_label)
-    *others, last = keys
-    reserved = _cells(last, last.label) + sum(_cells(key, key.label) for key in others if key.label in labels)
-    for key in others:
-        if key.label in labels:
-            reserved -= _cells(key, key.label)
-        for label in dict.fromkeys((labels.get(key.label, key.label), key.label)):
-            if _cells(key, label) + reserved <= row.free_cells:
-                row.add(f" {key.shown} ", palette.key).add(f"{label} ", palette.key_label)
-                break
-    row.add(f" {last.shown} ", palette.key).add(f"{last.label} ", palette.key_label)
-    return row.end(palette.key_label)
-
-
-def _cells(key: Key, label: str) -> int:
-    return len(key.shown) + len(label) + 3
-
-
 def no_gpu(view: View, width: int, height: int, theme: CellTheme) -> list[Row]:
     """Paint why no GPU is shown and what to do, exactly `height` rows.
 
@@ -189,11 +156,11 @@ def no_gpu(view: View, width: int, height: int, theme: CellTheme) -> list[Row]:
     if view.snapshot is None:
         lines = [("Waiting for the first sample …", False)]
     elif view.selection == "attached":
-        lines = [("No attached training uses a GPU.", True), ("g  shows all GPUs again", False)]
+        lines = [("No attached training uses a GPU.", True), ("f  shows all GPUs again", False)]
     else:
         lines = [("No GPU to show.", True)]
         lines += [(fmt.printable(note), False) for note in view.snapshot.host.notes]
-        lines.append(("llmtop doctor  says what this machine allows, and what would change it", False))
+        lines.append(("llmtop doctor  lists what works on this machine, and how to change that", False))
     inner = width - 4
     rows = [
         Row(inner).add(line, palette.strong if strong else palette.dim)

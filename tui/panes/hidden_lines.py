@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterable, Sequence
 from statistics import median
 
 from rich.cells import cell_len
@@ -37,10 +38,10 @@ def _summed_up(hidden: Sequence[Entry], shown: Sequence[Entry]) -> str:
     """That the hidden lines are as all the others, or from where to where they reach."""
     alike, ranges = True, []
     for name, unit, value in _COMPARED:
-        values = [one for one in map(value, hidden) if one is not None]
+        values = _finite(map(value, hidden))
         if not values:
             continue
-        usual = median([one for one in map(value, [*hidden, *shown]) if one is not None])
+        usual = median(_finite(map(value, [*hidden, *shown])))
         least, most = min(values), max(values)
         alike = alike and usual - least <= ALIKE * usual and most - usual <= ALIKE * usual
         span = (
@@ -52,6 +53,10 @@ def _summed_up(hidden: Sequence[Entry], shown: Sequence[Entry]) -> str:
     if not ranges:
         return ""
     return f", all within {100 * ALIKE:.0f} %" if alike else ": " + ", ".join(ranges)
+
+
+def _finite(values: Iterable[float | None]) -> list[float]:
+    return [value for value in values if value is not None and math.isfinite(value)]
 
 
 def _power_share(entry: Entry) -> float | None:

@@ -65,25 +65,14 @@ def entries(view: View) -> list[Entry]:
     job = view.job()
     if job is not None:  # the job that is shown comes first where two share a GPU
         ranks.sort(key=lambda rank: rank.job != job.name)
-    where = _places(view.snapshot)
     found: list[Entry] = []
     for gpu in view.gpus():
-        on_it = [rank for rank in ranks if (rank.gpu_uuid or where.get(rank.pid)) == gpu.uuid]
+        on_it = [rank for rank in ranks if rank.gpu_uuid == gpu.uuid]
         found.append(Entry(gpu, on_it[0] if on_it else None))
         found += [Entry(gpu, rank, again=True) for rank in on_it[1:]]
     shown = {entry.rank.pid for entry in found if entry.rank is not None}
     rest = [rank for rank in ranks if rank.pid not in shown]
     return found + [Entry(None, rank) for rank in sorted(rest, key=ranks.index)]
-
-
-def _places(snapshot: Snapshot | None) -> dict[int, str]:
-    """The GPU of each process that the driver lists on one only: a training that does not say which it uses."""
-    found: dict[int, str] = {}
-    several: set[int] = set()
-    for process in () if snapshot is None else snapshot.processes:
-        if process.gpu_uuid is not None and found.setdefault(process.pid, process.gpu_uuid) != process.gpu_uuid:
-            several.add(process.pid)
-    return {pid: uuid for pid, uuid in found.items() if pid not in several}
 
 
 def _gpu_column(title: str, width: int, weight: int, key: str, *, strong: bool = False) -> Column[Entry]:
@@ -102,14 +91,15 @@ def _sum_or_none(one: float | None, other: float | None) -> float | None:
 def _pair_text(one: float | None, other: float | None) -> str:
     if one is None and other is None:
         return fmt.DASH
-    return f"{fmt.short_size(one)}/{fmt.short_size(other)}"
+    return f"{fmt.short_rate(one)}/{fmt.short_rate(other)}"
 
 
 def _power(gpu: Gpu) -> str:
     """What it draws, and its share of the limit: "671W 96%"."""
-    if gpu.power_watts is None or not gpu.power_limit_watts:
-        return fmt.number(gpu.power_watts, 0, "W")
-    return f"{gpu.power_watts:.0f}W {fmt.percent(100 * gpu.power_watts / gpu.power_limit_watts)}"
+    text = fmt.number(gpu.power_watts, 0, "W")
+    if gpu.power_watts is None or text == fmt.DASH or not gpu.power_limit_watts:
+        return text
+    return f"{text} {fmt.percent(100 * gpu.power_watts / gpu.power_limit_watts)}"
 
 
 def cell_text(gpu: Gpu, key: str) -> str:
@@ -123,7 +113,7 @@ def cell_text(gpu: Gpu, key: str) -> str:
     if cell.beside:
         return _pair_text(value, getattr(gpu, cell.beside))
     if cell.plus:
-        return fmt.short_size(_sum_or_none(value, getattr(gpu, cell.plus)))
+        return fmt.short_rate(_sum_or_none(value, getattr(gpu, cell.plus)))
     if signal.unit == "°C":
         return fmt.number(value, 0, "°")
     return fmt.number(value) if signal.unit == "MHz" else value_text(signal.unit, value)
@@ -149,7 +139,7 @@ def _rank_column(title: str, width: int, weight: int, key: str, *, strong: bool 
         if key == "waits":
             return fmt.duration(rank.waits_seconds)
         if key == "idle":
-            return gpu_busy.idle_text(rank)
+            return gpu_busy.idle_cell(rank)
         return fmt.count(rank.tokens_per_s) if key == "tokens" else str(rank.pid)
 
     return Column(title, width, weight, text, strong=strong, key=key)
@@ -175,71 +165,8 @@ COLUMNS: tuple[Column[Entry], ...] = (
     _rank_column("tok/s", 6, 16, "tokens"),
     _rank_column("pid", 7, 17, "pid"),
 )
-_BEFORE_STRIP = ("gpu", "rank", "power")
+_BEFORE_STRIP = ("gpu", "rank", "power", "util")
 _CORE = frozenset({"gpu", "rank", "power", "util", "memory", "step"})
-"""What is on the screen however narrow it is, from 60 columns on."""
-_CORE_OF_80 = _CORE | {"pcie"}
-_BEFORE_A_STRIP = frozenset({"sm", "idle", "waits"})
-"""What tells more than a strip of few cells."""
-_TITLES_BEFORE = {"rk": "rank", "power W": "power", "PCIe/s": "PCIe rx/tx"}
-"""Names that the configuration takes for columns beside their titles."""
-_CORE = frozenset({"", "rank", "power", "util", "memory", "step"})
-"""What is on the screen however narrow it is, from 60 columns on."""
-_CORE_OF_80 = _CORE | {"pcie"}
-_BEFORE_A_STRIP = frozenset({"sm", "idle", "waits"})
-"""What tells more than a strip of few cells."""
-_TITLES_BEFORE = {"rk": "rank", "power W": "power", "PCIe/s": "PCIe rx/tx"}
-"""Names that the configuration takes for columns beside their titles."""
-_CORE = frozenset({"", "rank", "power", "util", "memory", "step"})
-"""What is on the screen however narrow it is, from 60 columns on."""
-_CORE_OF_80 = _CORE | {"pcie"}
-_BEFORE_A_STRIP = frozenset({"sm", "idle", "waits"})
-"""What tells more than a strip of few cells."""
-_TITLES_BEFORE = {"rk": "rank", "power W": "power", "PCIe/s": "PCIe rx/tx"}
-"""Names that the configuration takes for columns beside their titles."""
-_CORE = frozenset({"", "rank", "power", "util", "memory", "step"})
-"""What is on the screen however narrow it is, from 60 columns on."""
-_CORE_OF_80 = _CORE | {"pcie"}
-_BEFORE_A_STRIP = frozenset({"sm", "idle", "waits"})
-"""What tells more than a strip of few cells."""
-_TITLES_BEFORE = {"rk": "rank", "power W": "power", "PCIe/s": "PCIe rx/tx"}
-"""Names that the configuration takes for columns beside their titles."""
-_CORE = frozenset({"", "rank", "power", "util", "memory", "step"})
-"""What is on the screen however narrow it is, from 60 columns on."""
-_CORE_OF_80 = _CORE | {"pcie"}
-_BEFORE_A_STRIP = frozenset({"sm", "idle", "waits"})
-"""What tells more than a strip of few cells."""
-_TITLES_BEFORE = {"rk": "rank", "power W": "power", "PCIe/s": "PCIe rx/tx"}
-"""Names that the configuration takes for columns beside their titles."""
-_CORE = frozenset({"", "rank", "power", "util", "memory", "step"})
-"""What is on the screen however narrow it is, from 60 columns on."""
-_CORE_OF_80 = _CORE | {"pcie"}
-_BEFORE_A_STRIP = frozenset({"sm", "idle", "waits"})
-"""What tells more than a strip of few cells."""
-_TITLES_BEFORE = {"rk": "rank", "power W": "power", "PCIe/s": "PCIe rx/tx"}
-"""Names that the configuration takes for columns beside their titles."""
-_CORE = frozenset({"", "rank", "power", "util", "memory", "step"})
-"""What is on the screen however narrow it is, from 60 columns on."""
-_CORE_OF_80 = _CORE | {"pcie"}
-_BEFORE_A_STRIP = frozenset({"sm", "idle", "waits"})
-"""What tells more than a strip of few cells."""
-_TITLES_BEFORE = {"rk": "rank", "power W": "power", "PCIe/s": "PCIe rx/tx"}
-"""Names that the configuration takes for columns beside their titles."""
-_CORE = frozenset({"", "rank", "power", "util", "memory", "step"})
-"""What is on the screen however narrow it is, from 60 columns on."""
-_CORE_OF_80 = _CORE | {"pcie"}
-_BEFORE_A_STRIP = frozenset({"sm", "idle", "waits"})
-"""What tells more than a strip of few cells."""
-_TITLES_BEFORE = {"rk": "rank", "power W": "power", "PCIe/s": "PCIe rx/tx"}
-"""Names that the configuration takes for columns beside their titles."""
-_CORE = frozenset({"", "rank", "power", "util", "memory", "step"})
-"""What is on the screen however narrow it is, from 60 columns on."""
-_CORE_OF_80 = _CORE | {"pcie"}
-_BEFORE_A_STRIP = frozenset({"sm", "idle", "waits"})
-"""What tells more than a strip of few cells."""
-_TITLES_BEFORE = {"rk": "rank", "power W": "power", "PCIe/s": "PCIe rx/tx"}
-"""Names that the configuration takes for columns beside their titles."""
-_CORE = frozenset({"", "rank", "power", "util", "memory", "step"})
 """What is on the screen however narrow it is, from 60 columns on."""
 _CORE_OF_80 = _CORE | {"pcie"}
 _BEFORE_A_STRIP = frozenset({"sm", "idle", "waits"})
@@ -518,7 +445,7 @@ def _strip(frame: NodeTableFrame, entry: Entry, view: View) -> tuple[FigureHisto
         return "  the same GPU", hue
     past = view.history.heights_of((entry.gpu.uuid, key), room, BY_KEY[key].limit(entry.gpu))
     if entry.gpu.mig_parent_uuid is not None and not any(past.heights):
-        return f"  part of GPU {entry.gpu.index}: power is told of all of it", hue
+        return f"  part of GPU {entry.gpu.index}: power is of the whole GPU", hue
     return past, hue
 
 

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from llmtop import format as fmt
 from llmtop.model.snapshot import Phase, Rank
-from llmtop.naming.own_phases import DATALOAD, OUTSIDE
+from llmtop.naming.own_phases import DATALOAD, OUTSIDE, phase_label
 from llmtop.naming.phase_names import Role, role_of
 from tui.paint.charts import split
 from tui.paint.rows import CellTheme, Row
@@ -160,7 +160,7 @@ def bar(
     rest = max(width - sum(cells), 0)
     blank = max(rest - split([outside], total, width)[0], 0) if outside and of < total else 0
     rest -= blank
-    label = _label(OUTSIDE, fmt.percent(100 * outside / of), rest) if names and outside else ""
+    label = _label(phase_label(OUTSIDE), fmt.percent(100 * outside / of), rest) if names and outside else ""
     shade = glyphs.shade if names else " "
     row.add(f" {label} ".center(rest, shade) if label and rest > len(label) + 1 else shade * rest, palette.rest)
     row.add(" " * blank, palette.text)

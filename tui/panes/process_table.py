@@ -143,6 +143,15 @@ def titles(
     return row.end(palette.text)
 
 
+def title_ends(columns: Sequence[Column[Process]], width: int) -> list[tuple[int, int]]:
+    """Return for each title its last cell and its index into `COLUMNS`: a click there sorts by it."""
+    ends, cell = [], 1
+    for column in columns:
+        cell += width if column is _COMMAND else column.width + 2
+        ends.append((min(cell, width) - 1, COLUMNS.index(column)))
+    return ends
+
+
 def line(
     process: Process,
     columns: Sequence[Column[Process]],

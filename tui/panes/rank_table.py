@@ -27,7 +27,7 @@ _COLUMNS: tuple[Column[Rank], ...] = (
     Column("step", 9, 4, lambda r, _: fmt.DASH if r.step is None else f"{r.step:,}"),
     Column("took", 8, 1, lambda r, _: fmt.duration(r.step_seconds), strong=True),
     Column("p50", 8, 2, lambda r, _: fmt.duration(r.step_seconds_p50)),
-    Column("idle", 6, 5, lambda r, _: gpu_busy.idle_text(r)),
+    Column("idle", 6, 5, lambda r, _: gpu_busy.idle_cell(r)),
     Column("tok/s", 6, 6, lambda r, _: fmt.count(r.tokens_per_s)),
     Column("pid", 8, 7, lambda r, _: str(r.pid)),
 )

@@ -45,9 +45,9 @@ def findings(
     rows = [Row(width), Row(width).add(" Findings", theme.palette.strong)]
     if not report.findings:
         none = (
-            "none: nothing is lost that is worth a word"
+            "none: no significant loss"
             if report.verdict != "unknown"
-            else "none can be made of this capture; the sentence above says why"
+            else "none: the sentence above gives the reason"
         )
         return [*rows, *paragraph_rows(none, "dim", width, theme)], []
     places = []

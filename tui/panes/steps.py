@@ -12,6 +12,7 @@ from rich.style import Style
 from llmtop import format as fmt
 from llmtop.model import gpu_busy
 from llmtop.model.snapshot import Rank
+from llmtop.naming.own_phases import phase_label
 from llmtop.step_history.rare_steps import rare_steps_text
 from tui.core.layout import NAMED_PHASES, phase_columns
 from tui.paint import alert_style
@@ -96,7 +97,7 @@ def _longest(shown: list[Part], clock: Clock, total: float, most: int, room: int
     said = "GPU" if clock == "gpu" else "host"
     for place, part in enumerate(ordered[:most]):
         seconds = part.seconds(clock) or 0.0
-        name = fmt.printable(part.phase.name)
+        name = fmt.printable(phase_label(part.phase.name))
         text = f"{',' if place else ''} {name} {fmt.percent(100 * seconds / total)} {fmt.duration(seconds)}"
         if place and cell_len(said) + cell_len(text) > room:
             break
@@ -348,7 +349,7 @@ def _legend(
         column, line = divmod(place, max(len(rows) - 1, 1))
         row = rows[min(1 + line, len(rows) - 1)].fill_to(column * (form.width + 3), palette.text)
         block(row, known[part.phase.name], 1, part.color, theme)
-        row.add(" " + pad(fmt.printable(part.phase.name), name), palette.text)
+        row.add(" " + pad(fmt.printable(phase_label(part.phase.name)), name), palette.text)
         row.add(pad(fmt.duration(part.phase.host_seconds), 9, right=True), palette.text)
         share = 100 * part.phase.host_seconds / total
         row.add(pad(fmt.percent(share), 6, right=True), palette.dim)

@@ -321,11 +321,12 @@ def _gpu_lines(view: View, gpu: Gpu) -> list[_Line]:
         metric = BY_KEY[key]
         if metric.value(gpu) is None:
             continue
-        value = _rate(metric.value(gpu)) if metric.hue == "transfer" and key != "dram" else metric.text(gpu)
+        short = _rate if key in _RATES else _size if key == "memory" else None
+        value = metric.text(gpu) if short is None else short(metric.value(gpu))
         label = _SHORT.get(key, metric.label)
         value = value.removesuffix(" MHz").replace(" ", "")
         axis: Axis = "zero" if key in _RATES else "limit"
-        write = _rate if key in _RATES or key == "memory" else metric.axis
+        write = short or metric.axis
         lines.append(
             _Line(
                 f"GPU{number}{label}" if number else label,
@@ -359,6 +360,10 @@ _SHORT = {
 
 
 def _rate(value: float | None) -> str:
+    return fmt.DASH if value is None else fmt.rate(value).removesuffix("B/s").replace(" ", "")
+
+
+def _size(value: float | None) -> str:
     return fmt.DASH if value is None else fmt.size(value).removesuffix("iB").removesuffix("B").replace(" ", "")
 
 
@@ -389,6 +394,8 @@ def _scale(line: _Line, past: FigureHistory, tall: int, room: int, theme: CellTh
     """The ends of the axis, a row each; where values go beyond the upper one, how far."""
     if not past.high > past.low or not any(past.heights):
         return [""] * tall
+    if line.axis == "between" and past.least == past.most:
+        return ["constant", *[""] * (tall - 1)]
     low, high = "0" if past.low == 0 else line.write(past.low), line.write(past.high)
     upper = [high]
     beyond = past.most is not None and past.most > 1.02 * past.high

@@ -21,7 +21,7 @@ LETTERS = {
     "GEMM": "G", "convolution": "V", "attention": "A", "normalisation": "N", "elementwise": "E", "reduction": "R",
     "embedding": "T", "NCCL": "C", "optimizer": "O", "copy": "M", "memset": "Z", "other": "K", "launch": "L",
     "queued": "q", "sync": "S", "input": "I", "allocation": "B", "host": "H", "os_wait": "W",
-    "other_process": "P", "unknown": "?",
+    "other_process": "P", "unknown": "?", "preempted": "p", "sleeping": "s", "waiting": "w", "off_cpu": "o",
 }  # fmt: skip
 """Of kernels by what they compute, of gaps by cause, of the host's calls by kind: colour alone is not enough."""
 _COLORS = {

@@ -32,6 +32,8 @@ class AlertScreen(ScrollingScreen):
         super().__init__()
         self._all = False
         """Whether all are unfolded."""
+        self._alert_lines: list[int] = []
+        """The line at which each alert begins."""
         self._chosen_line: int | None = None
         """The line to bring into sight."""
         self._follow = False
@@ -44,14 +46,15 @@ class AlertScreen(ScrollingScreen):
         """Paint the alerts that hold, then those that did."""
         snapshot = self.view.snapshot
         rows: list[Row] = []
-        self._chosen_line = None
+        self._chosen_line, self._alert_lines = None, []
         present = self.view.alerts.all(snapshot)
         if snapshot is None or not present:
             rows.append(Row(width).add(NO_ALERT, self.cell_theme.palette.strong))
-            self._text(rows, "An alert appears here with its rule, its numbers and what to do next.", width)
+            self._text(rows, "Each alert is shown with its rule, its numbers and what to do.", width)
         else:
             chosen = self.alert()
             for alert in present:
+                self._alert_lines.append(len(rows))
                 if alert is chosen:
                     self._chosen_line = len(rows)
                 self._alert(rows, alert, snapshot, width, chosen=alert is chosen)
@@ -73,10 +76,22 @@ class AlertScreen(ScrollingScreen):
         """Choose the next alert."""
         present = self.view.alerts.all(self.view.snapshot)
         self._choose_next(present)
-        self._follow = True
+        self._follow, self.found_line = True, None
         self.redraw()
 
-    def action_unfold_all(self) -> None:
+    def click_line(self, place: int) -> None:
+        """Choose the alert under the pointer; on the chosen one, show the evidence of all or of that alone."""
+        present = self.view.alerts.all(self.view.snapshot)
+        number = sum(line <= place for line in self._alert_lines) - 1
+        if not 0 <= number < len(present):
+            return
+        if present[number] is self.alert():
+            self.action_whole()
+        else:
+            self.view.alerts.choose(present[number])
+            self.redraw()
+
+    def action_whole(self) -> None:
         """Show the evidence of all alerts, or of the chosen one alone."""
         self._all, self._follow = not self._all, True
         self.redraw()
@@ -86,8 +101,8 @@ class AlertScreen(ScrollingScreen):
         if not past or snapshot is None:
             return
         palette, theme = self.cell_theme.palette, self.cell_theme
-        said = f"Alerts that have gone: {len(past)}, the last to go first"
-        rows += [Row(width), Row(width).add(said, palette.strong)]
+        heading = f"Ended alerts: {len(past)}, latest first"
+        rows += [Row(width), Row(width).add(heading, palette.strong)]
         for one in past:
             alert, until = one.alert, one.until or snapshot.time
             row = Row(width).add(f"  {_moment(alert.since, snapshot.time)}", palette.text)
@@ -104,7 +119,8 @@ class AlertScreen(ScrollingScreen):
             f" {alert_style.mark(alert, self.cell_theme)} {alert_style.alert_word(alert)} ",
             alert_style.badge(alert, self.cell_theme),
         )
-        where = f"  {alert_style.subject(alert, snapshot)} for {alert_style.age(alert, snapshot.time)}"
+        age = alert_style.age(alert, snapshot.time)
+        where = f"  {alert.severity}, {alert_style.subject(alert, snapshot)} for {age}"
         head.add(where, palette.strong)
         if self.view.alerts.is_muted(alert):
             head.add("  muted", palette.info)
@@ -129,7 +145,7 @@ class AlertScreen(ScrollingScreen):
         self._entry(rows, "evidence", evidence, width)
         if rule is not None and alert.gpu is not None:
             self._histories(rows, alert.gpu, rule.fields, width)
-        self._entry(rows, "next", alert.next, width)
+        self._entry(rows, "next", alert_rows.advice(alert, self.view, self.NAME), width)
 
     def _histories(self, rows: list[Row], uuid: str, fields: tuple[str, ...], width: int) -> None:
         """The GPU's values that decide the rule, over time, on their fixed axes."""

@@ -4,42 +4,35 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import ClassVar, TypeVar
-
-from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
-from textual.screen import Screen
+from typing import TypeVar
 
 from llmtop.model.snapshot import Alert
+from tui.core import footer as footer_row
 from tui.core import keys
-from tui.core.canvas import Board, Placed
+from tui.core.board_screen import BoardScreen
+from tui.core.canvas import Placed
 from tui.core.context import ScreenContext
+from tui.core.footer import Footer
+from tui.core.keys import Key
 from tui.core.layout import Rect
 from tui.paint import alert_style
-from tui.paint.rows import CellTheme, Row
+from tui.paint.rows import Row
 from tui.panes import header_footer
 from tui.state import process_ref
 from tui.state.process_ref import ProcessRef
 from tui.state.view import View
 
-NO_ALERT, NO_GPU = "No alert holds now.", "There is no GPU to show."
+NO_ALERT, NO_GPU = "No active alert.", "There is no GPU to show."
 
 Result = TypeVar("Result")
 
 
-class LlmtopScreen(Screen[None], inherit_bindings=False):
+class LlmtopScreen(BoardScreen):
     """A screen that shows the app's view and is redrawn when it changes.
 
-    A derived class sets `NAME` (which tui/core/keys.py uses) and either overrides `parts()`, and is then drawn on
-    a board (`header_and_footer()` paints both), or overrides `compose()` and `redraw()` for widgets of its own.
+    A derived class sets `NAME` (which tui/core/keys.py uses) and overrides `parts()`; `header_and_footer()` paints
+    both.
     """
-
-    NAME: ClassVar[str] = ""
-    AUTO_FOCUS = ""
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding(name, f"app.press('{name}')", show=False)
-        for name in dict.fromkeys(name for key in keys.KEYS for name in key.keys.split(","))
-    ]
 
     @property
     def llmtop(self) -> ScreenContext:
@@ -51,29 +44,6 @@ class LlmtopScreen(Screen[None], inherit_bindings=False):
     def view(self) -> View:
         """The newest snapshot, the history, and what the person chose."""
         return self.llmtop.view
-
-    @property
-    def cell_theme(self) -> CellTheme:
-        """The colours and characters that things are drawn with now."""
-        return self.llmtop.cell_theme
-
-    def compose(self) -> ComposeResult:
-        """Make the one board that covers the screen."""
-        yield Board(self.redraw)
-
-    def parts(self, width: int, height: int) -> list[Placed]:
-        """Paint the screen for this size, header and footer included (`header_and_footer()` makes them)."""
-        raise NotImplementedError
-
-    def redraw(self) -> None:
-        """Show the view as it is now. Called for each snapshot, each change of choice, and each resize."""
-        for board in self.query(Board):  # none yet, where the screen has only just been pushed
-            if board.size:
-                board.show(self.parts(*board.size), self.cell_theme)
-
-    def on_screen_resume(self) -> None:
-        """Catch up with what changed while another screen was on top."""
-        self.redraw()
 
     def in_background(self, work: Callable[[], Result], done: Callable[[Result], None], name: str) -> None:
         """Do slow work in a thread and hand what it returned to `done`, in the app's thread.
@@ -113,30 +83,23 @@ class LlmtopScreen(Screen[None], inherit_bindings=False):
             return "" if alert is None else alert.next
         return f"llmtop capture --pid {about.pid}"
 
-    def picture(self) -> str:
-        """What is drawn, as lines of text."""
-        boards = self.query(Board)
-        return "".join(
-            f"{board.render_line(y).text.rstrip()}\n" for board in boards for y in range(board.size.height)
-        )
-
     def action_mute(self) -> None:
         """Mute the alert for as long as it holds, or unmute it."""
         alert, snapshot = self.alert(), self.view.snapshot
         if alert is None or snapshot is None:
-            self.notify("No alert is shown that could be muted.")
+            self.notify("No alert to mute.")
             return
         muted = self.view.alerts.mute(alert)
         about = f"{alert_style.alert_word(alert)} {alert_style.subject(alert, snapshot)}"
         self.notify(
-            f"{about} is muted while it holds; a, z: hear it again" if muted else f"{about} is heard again"
+            f"{about} is muted while it holds; press a, then z, to unmute" if muted else f"{about} is unmuted"
         )
         self.redraw()
 
     def _choose_next(self, alerts: list[Alert]) -> None:
         """Choose the alert after the present one, of these; where there is none, say so."""
         if len(alerts) < 2:
-            self.notify("There is no other alert." if alerts else NO_ALERT)
+            self.notify("No other alert." if alerts else NO_ALERT)
         self.view.alerts.advance(alerts)
 
     def select_gpu(self, number: str) -> bool:
@@ -157,24 +120,37 @@ class LlmtopScreen(Screen[None], inherit_bindings=False):
         """
         top = 1 if height >= 5 else 0
         bottom = 1 if height >= 4 else 0
-        placed = (
-            [Placed(Rect(0, 0, width, 1), [header_footer.header(self.view, width, self.cell_theme)])]
-            if top
-            else []
-        )
+        placed = [Placed(Rect(0, 0, width, 1), [self.header(width)])] if top else []
         if bottom:
-            placed.append(Placed(Rect(0, height - 1, width, 1), [self.footer(width)]))
+            placed.append(Placed(Rect(0, height - 1, width, 1), [self.paint_footer(width)]))
         return placed, Rect(0, top, width, height - top - bottom)
 
-    def footer(self, width: int) -> Row:
-        """Paint the line of keys that work here."""
+    def header(self, width: int) -> Row:
+        """Paint the first line."""
+        return header_footer.header(self.view, width, self.cell_theme)
+
+    def paint_footer(self, width: int) -> Row:
+        """See `BoardScreen.paint_footer`; painted anew only where something differs."""
         replaying, demo, labels, theme = self.llmtop.replaying, self.view.demo, self.labels(), self.cell_theme
+        gpus = self.has_gpus()
 
-        def paint() -> Row:
+        def paint() -> Footer:
             here = keys.for_screen(self.NAME, replaying=replaying, demo=demo)
-            return header_footer.footer([key for key in here if key.label], width, theme, labels)
+            shown = [key for key in here if key.label and self.is_key_shown(key)]
+            return footer_row.footer(shown, width, theme, labels, self.PINNED)
 
-        return self.view.kept.get("footer", (self.NAME, replaying, demo, width, theme, labels), paint)
+        made_of = (self.NAME, replaying, demo, gpus, width, theme, labels)
+        self.footer_now = self.view.kept.get("footer", made_of, paint)
+        return self.footer_now.row
+
+    def is_key_shown(self, key: Key) -> bool:
+        """Return False for keys that need a GPU on a machine without one."""
+        return not key.gpu or self.has_gpus()
+
+    def has_gpus(self) -> bool:
+        """Whether there is a GPU, or one may be hidden by what the person chose."""
+        snapshot = self.view.snapshot
+        return snapshot is None or bool(snapshot.gpus) or self.view.selection != "all"
 
     def labels(self) -> dict[str, str]:
         """Return replacements of the footer's labels: what a key does now, and to which process."""

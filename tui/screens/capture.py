@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from time import monotonic
 from typing import TYPE_CHECKING
 
 from llmtop.capture.base.job import Plan
@@ -22,6 +23,11 @@ from tui.state.process_ref import ProcessRef
 if TYPE_CHECKING:
     from llmtop.capture.prepared import PreparedCaptures
     from tui.capture.prepared_form import PreparedForm
+
+FOLLOW_SECONDS = 0.5
+"""Interval at which the open dialog compares the trainings on the screen with those it lists."""
+REFILL_SECONDS = 5.0
+"""Processes that are not attached are on no screen: they are asked for at this interval."""
 
 _last: dict[str, Plan] = {}
 """The plan of the capture before, for the key that repeats it."""
@@ -43,9 +49,16 @@ class CaptureScreen(ScrollingScreen):
         self._about = about
         self._form: Form | None = None
         self._looking = False
+        self._refilling = False
+        """Whether the processes are being asked again behind the form."""
         self._asks = False
         self._cursor: int | None = None
         """The line that is being chosen."""
+        self._places: dict[int, int] = {}
+        """Of each line of the form, which field it is."""
+        self._trainings: tuple[int, ...] = ()
+        """pids of the trainings that were attached when the form was filled."""
+        self._filled_at = 0.0
 
     @property
     def _capturing(self) -> Capturing:
@@ -55,6 +68,7 @@ class CaptureScreen(ScrollingScreen):
     def on_mount(self) -> None:
         """Show the running capture, or search for processes to capture."""
         self._capturing.watching = self._changed
+        self.set_interval(FOLLOW_SECONDS, self._follow_trainings)
         if not self._capturing.busy:
             self._ask()
 
@@ -62,14 +76,41 @@ class CaptureScreen(ScrollingScreen):
         """Leave the capture to itself: it goes on without its dialog."""
         self._capturing.watching = None
 
+    def _attached(self) -> tuple[int, ...]:
+        """pids of the trainings on the screen."""
+        return tuple(sorted(rank.pid for rank in self.view.ranks() if rank.state != "gone"))
+
+    def _follow_trainings(self) -> None:
+        """Ask again when trainings have come or gone, and now and then for processes that are not attached."""
+        if not self._asking or self.llmtop.prepared is not None or self._refilling:
+            return
+        if self._attached() != self._trainings or monotonic() - self._filled_at > REFILL_SECONDS:
+            self._refilling, self._trainings = True, self._attached()
+            self.in_background(capturable_processes, self._refill, "llmtop-targets")
+
+    def _refill(self, found: tuple[CapturableProcess, ...]) -> None:
+        self._refilling, self._filled_at = False, monotonic()
+        if not self._asking or self._form is None:
+            return
+        before = {one.target.pid for one in self._form.known}
+        gone = before - {one.target.pid for one in found}
+        chosen = gone & {one.target.pid for one in self._form.group}
+        if self._form.known != found:
+            self._form = self._form.updated(found)
+        if chosen:
+            named = ", ".join(f"pid {pid}" for pid in sorted(chosen))
+            self.notify(f"The chosen training has exited: {named}.", severity="warning")
+        self.redraw()
+
     def _ask(self) -> None:
         """Fill the form; asking every process and tool is done in a thread."""
-        self._asks, self._looking, self.top = True, True, 0
+        self._asks, self._looking, self.top, self.found_line = True, True, 0, None
+        self._trainings = self._attached()
         prepared, snapshot = self.llmtop.prepared, self.view.snapshot
         if prepared is None:
-            self.in_background(capturable_processes, self._fill, "llmtop-prospects")
+            self.in_background(capturable_processes, self._fill, "llmtop-targets")
         else:
-            self.in_background(partial(_prepared, prepared, snapshot), self._fill_prepared, "llmtop-prospects")
+            self.in_background(partial(_prepared, prepared, snapshot), self._fill_prepared, "llmtop-targets")
 
     def _fill_prepared(self, found: PreparedForm | LlmtopError) -> None:
         self._looking = False
@@ -81,7 +122,7 @@ class CaptureScreen(ScrollingScreen):
         self.redraw()
 
     def _fill(self, found: tuple[CapturableProcess, ...]) -> None:
-        self._looking = False
+        self._looking, self._filled_at = False, monotonic()
         about = self._about or process_ref.rank_process(self.view.rank())
         self._form = Form(found, pid=about.pid, alone=about.by_alert)
         self.redraw()
@@ -103,28 +144,81 @@ class CaptureScreen(ScrollingScreen):
     def lines(self, width: int) -> list[Row]:
         """The form, the stages, or the result."""
         theme, now = self.cell_theme, self._capturing
-        self._cursor = None
+        self._cursor, self._places = None, {}
         if now.busy:
             return capture.progress_rows(now, width, theme)
         if not self._asks and now.state != "idle":
             return capture.outcome(now, width, theme)
         title = Row(width).add(" Capture", theme.palette.strong).end(theme.palette.text)
         if self._form is None or self._looking:
-            text = "   looking which processes can be captured, and how"
+            text = "   checking which processes can be captured"
             return [title, Row(width), Row(width).add(text, theme.palette.dim)]
-        rows, cursor = capture.form(self._form, width, theme)
-        self._cursor = cursor + 2
+        rows, places = capture.form(self._form, width, theme)
+        self._places = {row + 2: place for row, place in places.items()}
+        at = min(self._form.at, len(self._form.fields()) - 1)
+        self._cursor = next((row for row, place in self._places.items() if place == at), None)
         return [title, Row(width), *rows]
 
-    def action_field(self, step: int) -> None:
-        """Another line of the form; another part of the report."""
+    def move(self, step: int) -> None:
+        """Go to another line of the form; scroll the result."""
         if self._asking:
             assert self._form is not None
+            self.found_line = None
             self._form.move(step)
             self._tell_fixed()
         else:
-            self.top += step
+            self.scroll_lines(step)
+
+    def action_page(self, share: float) -> None:
+        """Scroll the result by pages; the form has few lines, so its first or its last one."""
+        if self._asking:
+            self.action_edge(1 if share > 0 else -1)
+        else:
+            super().action_page(share)
+
+    def action_edge(self, direction: int) -> None:
+        """Go to the first (-1) or the last (1) line."""
+        if self._asking and self._form is not None:
+            self.action_move(direction * len(self._form.fields()))
+        else:
+            super().action_edge(direction)
+
+    def wheel(self, direction: int, y: int) -> None:
+        """Go through the lines of the form; scroll the result."""
+        if self._asking:
+            self.action_move(direction)
+        else:
+            super().wheel(direction, y)
+
+    def click_line(self, place: int) -> None:
+        """Choose the line of the form under the pointer; a second click takes its next value."""
+        field = self._places.get(place)
+        if self._form is None or not self._asking or field is None:
+            return
+        if self._form.at == field:
+            self.action_change(1)
+        self._form.at = field
         self.redraw()
+
+    def action_whole(self) -> None:
+        """Show or hide the engines that are unavailable, with their reasons."""
+        if not self._asking or self._form is None:
+            self.notify("Engines are listed in the dialog: enter shows it again.")
+        elif not self._form.unavailable():
+            self.notify("All engines that are not listed as available are listed already.")
+        else:
+            self._form.unfolded = not self._form.unfolded
+            self.redraw()
+
+    def action_again(self) -> None:
+        """Show the dialog again after a capture."""
+        if self._capturing.busy:
+            self.notify("A capture is running: x cancels it.")
+        elif self._asks:
+            self.notify("This is the dialog: enter starts the capture.")
+        else:
+            self._ask()
+            self.redraw()
 
     def action_change(self, step: int) -> None:
         """Go to another value of the chosen line."""
@@ -132,6 +226,8 @@ class CaptureScreen(ScrollingScreen):
             assert self._form is not None
             self._form.change(step)
             self.redraw()
+        else:
+            self.notify("There is no value to change here: enter shows the dialog again.")
 
     def _tell_fixed(self) -> None:
         """Say why there is no other line to go to."""
@@ -144,7 +240,8 @@ class CaptureScreen(ScrollingScreen):
 
     def action_go(self) -> None:
         """Start the capture of the form; after a capture, show the form again."""
-        if self._capturing.busy:
+        if self._capturing.busy or self._looking:
+            self.notify("A capture is running: x cancels it." if self._capturing.busy else "Still asking.")
             return
         if not self._asks:
             self._ask()
@@ -153,15 +250,17 @@ class CaptureScreen(ScrollingScreen):
         plan = self._form.plan() if self._asking and self._form else None
         if plan is not None and self._form is not None:
             self._begin(plan, self._form)
+        else:
+            self.notify("There is nothing to capture yet.")
 
     def _begin(self, plan: Plan, form: Form) -> None:
         _last["plan"] = plan
-        self._asks, self.top = False, 0
+        self._asks, self.top, self.found_line = False, 0, None
         self._capturing.begin(plan, form.condition)
         self.redraw()
 
     async def action_cancel(self) -> None:
-        """Call the capture off; where there is none, go back."""
+        """Cancel the capture; where there is none, go back."""
         if self._capturing.busy:
             self._capturing.cancel()
         else:
@@ -185,6 +284,7 @@ class RepeatScreen(CaptureScreen):
         """Begin the last capture again; ask what to capture where there was none, or its process has ended."""
         plan = _last.get("plan")
         self._capturing.watching = self._changed
+        self.set_interval(FOLLOW_SECONDS, self._follow_trainings)
         if (
             plan is None
             or self.llmtop.prepared is not None

@@ -48,6 +48,8 @@ class CapturesScreen(LlmtopScreen):
         self._asks: Literal["", "delete", "keep"] = ""
         self._keep = KEPT_AT_FIRST
         self._top = 0
+        self._first_row = 0
+        """The row of the screen that has the first line of the list."""
 
     @property
     def _place(self) -> Path:
@@ -91,6 +93,7 @@ class CapturesScreen(LlmtopScreen):
             rows.append(capture_list.titles(columns, width, self.cell_theme))
             room = max(body.height - len(rows) - len(below) - 1, 1)
             self._top = max(min(self._top, chosen, len(captures) - room), chosen - room + 1, 0)
+            self.page_lines, self._first_row = room, body.y + len(rows)
             shown = captures[self._top : self._top + room]
             rows += [
                 capture_list.line(
@@ -135,12 +138,12 @@ class CapturesScreen(LlmtopScreen):
             return []
         if self._asks == "delete":
             asked = f"Delete {fmt.printable(capture.name)}, {fmt.size(capture.bytes)}?"
-            keys_now = "enter deletes it for good, q keeps it"
+            keys_now = "press enter to delete it, q to keep it"
         else:
             gone = self._beyond()
             asked = f"Keep the newest ‹ {self._keep} ›"
             much = f"{fmt.counted(len(gone), 'capture')}, {fmt.size(sum(one.bytes for one in gone))}"
-            keys_now = f"left and right change it; enter deletes {much} for good, q keeps all"
+            keys_now = f"left and right change the number; enter deletes {much}, q keeps all"
         return [
             Row(width).add(f"    {asked}", palette.warning),
             Row(width).add(f"    {keys_now}", palette.text),
@@ -167,12 +170,35 @@ class CapturesScreen(LlmtopScreen):
         capture = self._capture()
         return "" if capture is None else capture.copy_command
 
-    def action_move(self, step: int) -> None:
+    def move(self, step: int) -> None:
         """Choose the capture that is `step` lines further."""
-        at = self._chosen_index()
-        if at is not None and self._captures is not None:
+        self.show_line((self._chosen_index() or 0) + step)
+
+    def searchable(self) -> list[str]:
+        """Return name, engine and verdict of each capture."""
+        return [f"{one.name} {one.engine} {one.verdict or ''} {one.state}" for one in self._captures or []]
+
+    def position(self) -> int:
+        """Return the line of the chosen capture."""
+        return self._chosen_index() or 0
+
+    def show_line(self, place: int) -> None:
+        """Choose the capture at this line, or at the end that is nearest to it."""
+        if self._captures:
             self._asks = ""
-            self._chosen = self._captures[min(max(at + step, 0), len(self._captures) - 1)].path
+            self._chosen = self._captures[min(max(place, 0), len(self._captures) - 1)].path
+
+    def wheel(self, direction: int, y: int) -> None:
+        """Choose the capture above or below."""
+        self.action_move(direction)
+
+    def click(self, x: int, y: int) -> None:
+        """Choose the capture under the pointer; a second click opens it."""
+        place = self._top + y - self._first_row
+        if 0 <= y - self._first_row < self.page_lines and place < len(self._captures or []):
+            if place == self._chosen_index() and not self._asks:
+                self.action_go()
+            self.show_line(place)
             self.redraw()
 
     def action_keep_more(self, step: int) -> None:
@@ -206,7 +232,7 @@ class CapturesScreen(LlmtopScreen):
         """Open what ncu measured, where it lies beside the chosen capture."""
         capture = self._capture()
         if capture is None:
-            self.notify("No capture is chosen that a file of ncu's could lie beside.")
+            self.notify("No capture is selected for the report of ncu.")
         else:
             kernels.open_beside(self, capture.path)
 
@@ -240,7 +266,7 @@ class CapturesScreen(LlmtopScreen):
         if first is None:
             first = next(iter(self._older_captures(capture)), None)
         if first is None or first == capture.path:
-            self.notify("Mark another one first: m for this comparison, b as the baseline; then v on this one.")
+            self.notify("First select the other capture: m for this comparison, b as baseline; then press v here.")
             return
         for one in self._captures or []:
             if one.path in (first, capture.path) and not one.verdict:
@@ -269,7 +295,7 @@ class CapturesScreen(LlmtopScreen):
         """Ask whether to delete the chosen capture."""
         capture = self._capture()
         if capture is not None and capture.state == "running":
-            self.notify("This capture is still under way; x in its dialog calls it off.")
+            self.notify("This capture is still under way; press x in its dialog to cancel it.")
         elif capture is not None:
             self._asks = "delete"
             self.redraw()
@@ -285,7 +311,7 @@ class CapturesScreen(LlmtopScreen):
             self._tell_none()
 
     def _tell_none(self) -> None:
-        self.notify("There is no capture here yet: c takes one.")
+        self.notify("No captures yet; press c to capture.")
 
     def _delete(self, captures: list[StoredCapture]) -> None:
         self._asks = ""

@@ -42,7 +42,7 @@ class DemoEndScreen(ScrollingScreen):
     def lines(self, width: int) -> list[Row]:
         """What to do next, and below that what was seen."""
         palette = self.cell_theme.palette
-        title = "The recording has ended" if self.view.ended else "The recording goes on behind this"
+        title = "The recording has ended" if self.view.ended else "The recording continues in the background"
         rows = [Row(width).add(f" {title}", palette.strong), Row(width)]
         rows.append(Row(width).add(" Next, a training of your own", palette.strong))
         room = max(len(command) for command, _ in _OWN)
@@ -58,13 +58,14 @@ class DemoEndScreen(ScrollingScreen):
 
         taken = () if prepared is None else prepared.taken
         if STARVED in taken and FIXED in taken:
-            said = (
-                "You captured the starved training before and after its fix: o lists both, and v there compares."
-            )
+            said = "You captured the training before and after its fix. Press o for the list, then v to compare."
         elif taken:
-            said = "You captured one: c, enter captures the same training after its fix; then o and v compare."
+            said = (
+                "You took one capture. Press c and enter to capture the training after its fix; "
+                "then o and v to compare."
+            )
         else:
-            said = "Not tried yet: space plays it again; at INPUT-BOUND press c and enter, twice, then o and v."
+            said = "Press space to play it again; at INPUT-BOUND press c and enter, twice, then o and v."
         return [Row(width).add(f" {line}", palette.text) for line in wrap(said, max(width - 2, 20))]
 
     def _alert_summary(self, width: int) -> list[Row]:

@@ -9,6 +9,7 @@ from llmtop import format as fmt
 from llmtop.errors import LlmtopError, UnusableInput
 from llmtop.stacks.model import StackReport
 from tui.core import keys
+from tui.core.board_screen import BoardScreen
 from tui.paint.document import paragraph_rows
 from tui.paint.rows import Row
 from tui.panes import flame
@@ -37,6 +38,8 @@ class FlameScreen(ScrollingScreen):
         self._places: list[flame.Path] = []
         """Which node each line after the title is of."""
         self._cursor = 0
+        self._first_line = 0
+        """The line of the first thread."""
 
     def on_mount(self) -> None:
         """Read the stacks in a thread."""
@@ -82,6 +85,7 @@ class FlameScreen(ScrollingScreen):
                     )
                 )
         chosen = self._chosen_path()
+        self._first_line = titles + 1
         self._cursor = titles + 1 + (self._places.index(chosen) if chosen in self._places else 0)
         hidden = sum(len(process.threads) for process in report.processes) - len(
             list(flame.threads(report, waiting=self._waiting))
@@ -101,12 +105,43 @@ class FlameScreen(ScrollingScreen):
         first = 0 if self._cursor <= 2 else self._cursor
         self.top = max(min(self.top, first), self._cursor - seen + 1)
 
-    def action_move(self, step: int) -> None:
+    def move(self, step: int) -> None:
         """Choose the frame that is `step` lines further."""
         if self._places:
+            self.found_line = None
             at = self._places.index(self._chosen_path()) if self._chosen_path() in self._places else 0
             self._chosen = self._places[min(max(at + step, 0), len(self._places) - 1)]
+
+    def action_page(self, share: float) -> None:
+        """Choose the frame that is so many pages further."""
+        BoardScreen.action_page(self, share)
+
+    def action_edge(self, direction: int) -> None:
+        """Choose the first frame (-1) or the last one (1)."""
+        BoardScreen.action_edge(self, direction)
+
+    def wheel(self, direction: int, y: int) -> None:
+        """Choose a frame further up or down."""
+        self.action_move(direction)
+
+    def show_line(self, place: int) -> None:
+        """Choose the frame of a line that was found."""
+        super().show_line(place)
+        if self._first_line <= place < self._first_line + len(self._places):
+            self._chosen = self._places[place - self._first_line]
+
+    def click_line(self, place: int) -> None:
+        """Choose the frame under the pointer; on the chosen one, unfold or fold it."""
+        number = place - self._first_line
+        if 0 <= number < len(self._places):
+            if self._places[number] == self._chosen_path():
+                self.action_go()
+            self._chosen = self._places[number]
             self.redraw()
+
+    def action_go(self) -> None:
+        """Unfold the chosen frame, or fold it."""
+        self.action_fold(1)
 
     def action_fold(self, step: int) -> None:
         """Unfold the chosen frame (1; again: fold it), or fold it (-1; folded: go to its caller)."""
@@ -119,7 +154,7 @@ class FlameScreen(ScrollingScreen):
             self._chosen = at[:-1]
         self.redraw()
 
-    def action_waiting(self) -> None:
+    def action_whole(self) -> None:
         """Show or hide the threads that wait, and llmtop's own."""
         self._waiting = not self._waiting
         self.redraw()

@@ -102,35 +102,32 @@ class GpuScreen(LlmtopScreen):
             age = alert_style.age(alert, snapshot.time)
             said = f" {alert_style.mark(alert, theme)} {alert_style.alert_word(alert)} {age} "
             bar = Row(width).add(" ", palette.text).add(said, alert_style.badge(alert, theme))
-            bar.add("  ", palette.text)
-            words = alert_rows.key_words(alert, self.view)
+            bar.add(f"  {alert.severity}  ", palette.text)
+            words = alert_rows.key_words(alert, self.view, self.NAME)
             alert_rows.add_keys(bar, words, bar.free_cells, theme)
             rows.append(bar.end(palette.text))
-            following = f" {theme.glyphs.arrow} {alert.next}" if alert.next else ""
+            advice = alert_rows.advice(alert, self.view, self.NAME)
+            following = f" {theme.glyphs.arrow} {advice}" if advice else ""
             lines = wrap(fmt.printable(alert.summary + following), max(width - 4, 10))
             rows += [Row(width).add(f"   {line}", palette.text).end(palette.text) for line in lines]
         return rows
 
-    def on_mouse_scroll_up(self) -> None:
-        """Zoom in: a shorter span."""
-        self.llmtop.action_span(-1)
-
-    def on_mouse_scroll_down(self) -> None:
-        """Zoom out: a longer span."""
-        self.llmtop.action_span(1)
+    def wheel(self, direction: int, y: int) -> None:
+        """A shorter or a longer span of the charts."""
+        self.llmtop.action_span(direction)
 
     def action_marker(self) -> None:
         """Change between braille and blocks: some fonts have no braille."""
         self._marker = "blocks" if self._marker == "braille" else "braille"
         self.redraw()
 
-    def action_select(self, step: int) -> None:
-        """Go to the GPU that is `step` places further."""
+    def move(self, step: int) -> None:
+        """Go to the GPU that is `step` places further; by one, round the ends."""
         gpus = self.view.gpus()
-        position = self.view.position()
         if gpus:
-            self.view.selected = gpus[0 if position is None else (position + step) % len(gpus)].uuid
-            self.redraw()
+            place = (self.view.position() or 0) + step
+            place = place % len(gpus) if abs(step) == 1 else min(max(place, 0), len(gpus) - 1)
+            self.view.selected = gpus[place].uuid
 
     def action_gpu_number(self, number: str) -> None:
         """Go to the GPU of that number."""

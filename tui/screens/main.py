@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from time import monotonic
 
-from textual.events import Click
+from msgspec.structs import replace
 
 from llmtop.model.snapshot import Alert, Snapshot
 from llmtop.naming import file_names
@@ -19,9 +19,13 @@ from tui.paint.rows import Row
 from tui.panes import alert_rows, header_footer, hidden_lines, node_table, phase_bars, steps, time_line
 from tui.panes.node_table import Entry
 from tui.screens.base import NO_GPU, LlmtopScreen
+from tui.state.view import View
 
 _PROCESSES_SECONDS = 3.0
 _CAPTURES_SECONDS = 10.0
+_LEAST_PANE = 2
+_LEAST_PANES = {"processes": 4}
+"""Rows below which a pane gives its place to a message altogether."""
 
 
 def _captures() -> tuple[tuple[float, str], ...]:
@@ -36,11 +40,14 @@ class MainScreen(LlmtopScreen):
 
     NAME = keys.MAIN
     CSS_PATH = "main.tcss"
+    PINNED = "capture"
 
     def __init__(self) -> None:
         super().__init__()
         self._drawn_processes: tuple[object, list[Row]] | None = None
         self._looked_at = -_CAPTURES_SECONDS
+        self._painted_size = (0, 0)
+        """Cells that the screen had, the rows of a message among them: a message moves nothing else."""
 
     def redraw(self) -> None:
         """Show the view, and reload the list of captures at intervals."""
@@ -80,7 +87,11 @@ class MainScreen(LlmtopScreen):
     def parts(self, width: int, height: int) -> list[Placed]:
         """Paint every part where the layout puts it."""
         lines = node_table.entries(self.view)
-        plan = self._arranged(width, height, lines)
+        self._painted_size = width, height + self.reply_rows
+        plan = self._arranged(width, height + self.reply_rows, lines)
+        if self.reply_rows:
+            plan = _shortened(plan, self.reply_rows)
+        self.page_lines = max(len(plan.entries), 1)
         return [*self._bars(plan), *self._table(plan, lines), *self._training(plan)]
 
     def _bars(self, plan: Layout) -> Iterator[Placed]:
@@ -97,7 +108,7 @@ class MainScreen(LlmtopScreen):
                 alert_rows.paint(view, *plan.alerts[2:], theme),
             )
         if plan.footer:
-            yield Placed(plan.footer, [self.footer(plan.footer.width)])
+            yield Placed(plan.footer, [self.paint_footer(plan.footer.width)])
 
     def _table(self, plan: Layout, lines: list[Entry]) -> Iterator[Placed]:
         view, theme = self.view, self.cell_theme
@@ -154,27 +165,54 @@ class MainScreen(LlmtopScreen):
         self._choose_next(heard)
         self.redraw()
 
-    def on_click(self, event: Click) -> None:
-        """Select the GPU under the pointer; a second click opens it."""
+    def click(self, x: int, y: int) -> None:
+        """Select the GPU under the pointer, a second click opens it; open the alerts or the processes."""
         lines = node_table.entries(self.view)
-        for position, (x, y, width, height) in self._arranged(*self.size, lines).entries:
-            if x <= event.screen_x < x + width and y <= event.screen_y < y + height:
-                gpu, rank = lines[position].gpu, lines[position].rank
-                if gpu is None:
-                    self.view.rank_pid = None if rank is None else rank.pid
-                elif gpu.uuid == self.view.selected:
-                    self.action_open_gpu()
-                else:
-                    self.view.selected, self.view.rank_pid = gpu.uuid, None
-                self.redraw()
+        plan = self._arranged(self._painted_size[0], self._painted_size[1], lines)
+        if plan.alerts is not None and plan.alerts.y <= y < plan.alerts.y + plan.alerts.height:
+            self.press_again("a")
+        elif plan.processes is not None and plan.processes.y <= y < plan.processes.y + plan.processes.height:
+            self.press_again("p")
+        place = _entry_at(plan, x, y)
+        if place is None:
+            return
+        gpu, rank = lines[place].gpu, lines[place].rank
+        if gpu is None:
+            self.view.rank_pid = None if rank is None else rank.pid
+        elif gpu.uuid == self.view.selected:
+            self.action_go()
+        else:
+            self.view.selected, self.view.rank_pid = gpu.uuid, None
+        self.redraw()
 
-    def on_mouse_scroll_up(self) -> None:
-        """Zoom in: a shorter span."""
-        self.llmtop.action_span(-1)
+    def wheel(self, direction: int, y: int) -> None:
+        """On the table select the line above or below; elsewhere a shorter or a longer span."""
+        lines = node_table.entries(self.view)
+        plan = self._arranged(self._painted_size[0], self._painted_size[1], lines)
+        rows = {rect.y for _, rect in plan.entries} | {rect.y for rect in (plan.titles, plan.more) if rect}
+        if y in rows and len(self.view.gpus()) > 1:
+            self.action_move(direction)
+        else:
+            self.llmtop.action_span(direction)
 
-    def on_mouse_scroll_down(self) -> None:
-        """Zoom out: a longer span."""
-        self.llmtop.action_span(1)
+    def searchable(self) -> list[str]:
+        """Return the text of each GPU and rank: number, name, host of the training, state, command."""
+        return [_searched_text(entry, self.view) for entry in node_table.entries(self.view)]
+
+    def position(self) -> int:
+        """Return the line of the selected GPU or rank."""
+        lines, rank = node_table.entries(self.view), self.view.rank_pid
+        of_rank = [i for i, one in enumerate(lines) if rank is not None and one.rank and one.rank.pid == rank]
+        of_gpu = [i for i, one in enumerate(lines) if one.gpu and one.gpu.uuid == self.view.selected]
+        return next(iter([*of_rank, *of_gpu]), 0)
+
+    def show_line(self, place: int) -> None:
+        """Select the GPU or the rank of a line that was found."""
+        lines = node_table.entries(self.view)
+        if place < len(lines):
+            gpu, rank = lines[place].gpu, lines[place].rank
+            self.view.selected = self.view.selected if gpu is None else gpu.uuid
+            self.view.rank_pid = None if rank is None else rank.pid
 
     def action_next_job(self) -> None:
         """Show the job that attached next."""
@@ -188,16 +226,20 @@ class MainScreen(LlmtopScreen):
             self.view.rank_pid, self.view.selected = first.pid, None
         self.redraw()
 
-    def action_select(self, step: int) -> None:
-        """Move the selection by `step` GPUs."""
+    def move(self, step: int) -> None:
+        """Move the selection by `step` GPUs; by one, round the ends."""
         gpus = self.view.gpus()
         if not gpus:
+            self.notify(NO_GPU)
             return
         position = self.view.position()
-        first = 0 if step > 0 else len(gpus) - 1
-        self.view.selected = gpus[first if position is None else (position + step) % len(gpus)].uuid
-        self.view.rank_pid = None
-        self.redraw()
+        if position is None:
+            position = 0 if step > 0 else len(gpus) - 1
+            position = len(gpus) - 1 if step > len(gpus) else 0 if step < -len(gpus) else position
+        else:
+            position += step
+            position = position % len(gpus) if abs(step) == 1 else min(max(position, 0), len(gpus) - 1)
+        self.view.selected, self.view.rank_pid = gpus[position].uuid, None
 
     def action_next_rank(self, step: int) -> None:
         """Show the steps of the training process that is `step` places further."""
@@ -209,7 +251,7 @@ class MainScreen(LlmtopScreen):
             self.view.rank_pid = ranks_now[(ranks_now.index(shown) + step) % len(ranks_now)].pid
             self.redraw()
 
-    def action_open_gpu(self) -> None:
+    def action_go(self) -> None:
         """Open the selected GPU, else the one with the worst alert, else the first."""
         gpus = self.view.gpus()
         if not gpus:
@@ -226,6 +268,44 @@ class MainScreen(LlmtopScreen):
         """Open the GPU of that number."""
         if self.select_gpu(number):
             self.llmtop.open_screen("GpuScreen")
+
+
+def _shortened(plan: Layout, rows: int) -> Layout:
+    """The layout without its last rows: the lowest pane gives them, and nothing else moves."""
+    footer = None if plan.footer is None else plan.footer._replace(y=plan.footer.y - rows)
+    end = plan.height - (plan.footer is not None) - rows
+    cut = {
+        name: None
+        if end - rect.y < _LEAST_PANES.get(name, _LEAST_PANE)
+        else rect._replace(height=min(rect.height, end - rect.y))
+        for name in ("steps", "timeline", "processes", "empty")
+        if (rect := getattr(plan, name)) is not None
+    }
+    entries = tuple(one for one in plan.entries if one[1].y < end)
+    more = None if plan.more is None or plan.more.y >= end else plan.more
+    return replace(plan, footer=footer, height=plan.height - rows, entries=entries, more=more, **cut)
+
+
+def _entry_at(plan: Layout, x: int, y: int) -> int | None:
+    """The line of the table at a place of the screen."""
+    inside = (place for place, at in plan.entries if at.x <= x < at.x + at.width and at.y <= y < at.y + at.height)
+    return next(inside, None)
+
+
+def _searched_text(entry: Entry, view: View) -> str:
+    """What a line of the table can be found by."""
+    gpu, rank = entry.gpu, entry.rank
+    words = [] if gpu is None else [f"GPU {view.gpu_label(gpu)}", gpu.name, gpu.uuid]
+    if rank is not None:
+        words += [
+            f"rank {rank.rank}",
+            f"pid {rank.pid}",
+            rank.host,
+            rank.state,
+            rank.job or "",
+            rank.command or "",
+        ]
+    return " ".join(words)
 
 
 def _urgent(lines: list[Entry], snapshot: Snapshot) -> list[int]:

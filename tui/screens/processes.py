@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from textual.app import ComposeResult
-from textual.widgets import Input
-
 from llmtop.model.snapshot import Process
 from tui.core import keys
-from tui.core.canvas import Board, Placed
+from tui.core.canvas import Placed
 from tui.core.layout import Rect
+from tui.core.prompt import Prompt
 from tui.paint.rows import Row
 from tui.panes import process_table as table
 from tui.screens.base import LlmtopScreen
@@ -31,11 +29,10 @@ class ProcessesScreen(LlmtopScreen):
         self._wanted = ""
         self._chosen: _Name | None = None
         self._top = 0
-
-    def compose(self) -> ComposeResult:
-        """The table, and a line to type the filter into."""
-        yield Board(self.redraw)
-        yield Input(placeholder="letters in pid, user or command; enter keeps, escape clears", id="filter")
+        self._first_row = 0
+        """The row of the screen that has the first process."""
+        self._column_ends: list[tuple[int, int]] = []
+        """For each title its last cell, and which of all columns it is of."""
 
     def _rows(self) -> list[Process]:
         snapshot = self.view.snapshot
@@ -56,7 +53,9 @@ class ProcessesScreen(LlmtopScreen):
         at = self._position(rows)
         room = max(body.height - 2, 0)
         self._top = max(min(self._top, at, len(rows) - room), at - room + 1, 0)
+        self.page_lines, self._first_row = max(room, 1), body.y + 2
         columns = table.plan(width - 1, self._sorted_by, snapshot)
+        self._column_ends = table.title_ends(columns, width)
         lines = [self._summary(rows, width)]
         lines.append(table.titles(columns, self._sorted_by, width, theme, reverse=self._reverse))
         if snapshot is not None:
@@ -91,11 +90,40 @@ class ProcessesScreen(LlmtopScreen):
         chosen = rows[self._position(rows)]
         return ProcessRef(chosen.pid, f"pid {chosen.pid}", by_alert=True)
 
-    def action_move(self, step: int) -> None:
+    def move(self, step: int) -> None:
         """Choose the process that is `step` lines further."""
         rows = self._rows()
         if rows:
             self._chosen = _name(rows[min(max(self._position(rows) + step, 0), len(rows) - 1)])
+
+    def searchable(self) -> list[str]:
+        """Return pid, user and command of each process."""
+        return [f"{one.pid} {one.user or ''} {one.command or ''}" for one in self._rows()]
+
+    def position(self) -> int:
+        """Return the line of the chosen process."""
+        return self._position(self._rows())
+
+    def show_line(self, place: int) -> None:
+        """Choose the process that was found."""
+        rows = self._rows()
+        if place < len(rows):
+            self._chosen = _name(rows[place])
+
+    def wheel(self, direction: int, y: int) -> None:
+        """Choose the process above or below."""
+        self.action_move(direction)
+
+    def click(self, x: int, y: int) -> None:
+        """Choose the process under the pointer; on a title, sort by it, and again in the other direction."""
+        if y == self._first_row - 1:
+            column = next((index for end, index in self._column_ends if x <= end), None)
+            if column == self._sorted_by:
+                self.action_turn()
+            elif column is not None:
+                self.action_sort(column - self._sorted_by)
+        elif y >= self._first_row and self._top + y - self._first_row < len(self._rows()):
+            self.show_line(self._top + y - self._first_row)
             self.redraw()
 
     def action_sort(self, step: int) -> None:
@@ -111,30 +139,24 @@ class ProcessesScreen(LlmtopScreen):
         self.redraw()
 
     def action_filter(self) -> None:
-        """Open the line for the filter."""
-        line = self.query_one(Input)
-        line.display = True
-        line.focus()
-
-    def on_input_changed(self, event: Input.Changed) -> None:
-        """Filter while it is typed."""
-        self._wanted = event.value
+        """Ask which letters the processes must have."""
+        self.prompt = Prompt(
+            "filter ", self._wanted, self._filter, self._filtered, "letters in pid, user or command"
+        )
         self.redraw()
 
-    def on_input_submitted(self) -> None:
-        """Keep the filter and give the keys back to the table."""
-        self._close_filter()
+    def _filter(self, text: str) -> None:
+        self._wanted = text
 
-    def _close_filter(self) -> None:
-        self.query_one(Input).display = False
-        self.set_focus(None)
+    def _filtered(self, kept: bool) -> None:
+        if not kept:
+            self._wanted = ""
 
     async def action_back(self) -> None:
-        """Clear the filter while it is typed, else go back."""
-        line = self.query_one(Input)
-        if line.display:
-            line.value = ""
-            self._close_filter()
+        """Clear the filter; where there is none, go back."""
+        if self._wanted:
+            self._wanted = ""
+            self.redraw()
         else:
             await self.llmtop.action_back()
 

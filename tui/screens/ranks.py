@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from llmtop.model.snapshot import Rank
 from tui.core import keys
 from tui.core.canvas import Placed
 from tui.panes import rank_table
@@ -17,16 +18,67 @@ class RanksScreen(LlmtopScreen):
     def __init__(self) -> None:
         super().__init__()
         self._top = 0
+        self._first_row = 0
+        """The row of the screen that has the first line."""
 
     def parts(self, width: int, height: int) -> list[Placed]:
         """The table from the first visible line on; its frame counts the lines."""
         placed, body = self.header_and_footer(width, height)
         room = max(body.height - 3, 1)
-        self._top = max(min(self._top, len(rank_table.lines(self.view)) - room), 0)
+        self.page_lines = room
+        self._first_row = body.y + (2 if body.height >= 4 else 1)
+        count = len(rank_table.lines(self.view))
+        self._top = max(min(self._top, count - room), 0)
         rows = rank_table.paint(self.view, *body[2:], self.cell_theme, framed=body.height >= 4, top=self._top)
         return [*placed, Placed(body, rows)]
 
-    def action_scroll(self, step: int) -> None:
-        """Scroll the table by `step` lines."""
-        self._top += step
-        self.redraw()
+    def move(self, step: int) -> None:
+        """Choose the rank that is `step` lines further; it is the one whose steps are shown."""
+        self._choose(self.position() + step, 1 if step > 0 else -1)
+
+    def _choose(self, place: int, direction: int = 1) -> None:
+        """Choose the rank at a line of the table, or beside it where that is the line of a job."""
+        lines = rank_table.lines(self.view)
+        if not lines:
+            self.notify("No training is attached.")
+            return
+        place = min(max(place, 0), len(lines) - 1)
+        after = range(place, len(lines)) if direction > 0 else range(place, -1, -1)
+        found = next((one for one in [*after, *range(len(lines))] if isinstance(lines[one], Rank)), None)
+        chosen = None if found is None else lines[found]
+        if found is not None and isinstance(chosen, Rank):
+            self.view.rank_pid = chosen.pid
+            first = 0 if found == 1 else found  # the line of the first job stays in sight
+            self._top = max(min(self._top, first), found - self.page_lines + 1)
+
+    def position(self) -> int:
+        """Return the line of the rank whose steps are shown."""
+        shown = self.view.rank()
+        lines = rank_table.lines(self.view)
+        return next(
+            (i for i, one in enumerate(lines) if shown and isinstance(one, Rank) and one.pid == shown.pid), 0
+        )
+
+    def searchable(self) -> list[str]:
+        """Return the text of each line: rank, pid, host, state, command."""
+        return [
+            f"rank {one.rank} pid {one.pid} {one.host} {one.state} {one.job or ''} {one.command or ''}"
+            if isinstance(one, Rank)
+            else one.name
+            for one in rank_table.lines(self.view)
+        ]
+
+    def show_line(self, place: int) -> None:
+        """Choose the rank that was found."""
+        self._choose(place)
+
+    def click(self, x: int, y: int) -> None:
+        """Choose the rank under the pointer."""
+        place = self._top + y - self._first_row
+        if y >= self._first_row and place < len(rank_table.lines(self.view)):
+            self._choose(place)
+            self.redraw()
+
+    def wheel(self, direction: int, y: int) -> None:
+        """Choose the rank above or below."""
+        self.action_move(direction)

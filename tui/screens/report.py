@@ -51,6 +51,8 @@ class ReportScreen(ScrollingScreen):
         self._unfolded: set[int] = set()
         self._places: list[int] = []
         """The line at which each finding begins."""
+        self._findings_end = 0
+        """The line after the last finding."""
         self._follow = True
 
     def on_mount(self) -> None:
@@ -94,6 +96,7 @@ class ReportScreen(ScrollingScreen):
         rows = report_pane.verdict(report, self._loaded.name, against, comparison, width, self.cell_theme)
         found, places = report_pane.findings(report, self._chosen, self._unfolded, width, self.cell_theme)
         self._places = [place + len(rows) for place in places]
+        self._findings_end = len(rows) + len(found)
         return [*rows, *found, *report_pane.details(report, width, self.cell_theme)]
 
     def _comparison(self) -> tuple[str, Comparison | None]:
@@ -107,14 +110,16 @@ class ReportScreen(ScrollingScreen):
             self._compared = before, compare_reports(before.report, self._loaded.report)
         return before.name, self._compared[1]
 
-    def action_finding(self, step: int) -> None:
-        """Choose the finding that is `step` places further."""
+    def move(self, step: int) -> None:
+        """Choose the finding that is `step` places further; a report without findings scrolls."""
+        self.found_line = None
         if self._loaded is not None and self._loaded.report.findings:
             self._chosen = min(max(self._chosen + step, 0), len(self._loaded.report.findings) - 1)
             self._follow = True
-            self.redraw()
+        else:
+            self.scroll_lines(step)
 
-    def action_unfold(self) -> None:
+    def action_go(self) -> None:
         """Show the evidence and the advice of the chosen finding, or fold them away."""
         self._unfolded ^= {self._chosen}
         self._follow = True
@@ -126,10 +131,20 @@ class ReportScreen(ScrollingScreen):
         following = findings[self._chosen].next if self._chosen < len(findings) else ""
         return following or f"llmtop report {self.path}"
 
-    def action_scroll(self, step: int) -> None:
+    def scroll_lines(self, step: int) -> None:
         """Scroll by `step` lines, and follow the chosen finding no longer."""
         self._follow = False
-        super().action_scroll(step)
+        super().scroll_lines(step)
+
+    def click_line(self, place: int) -> None:
+        """Choose the finding under the pointer; on the chosen one, show its evidence or hide it."""
+        ends = [*self._places[1:], self._findings_end]
+        for number, (start, end) in enumerate(zip(self._places, ends, strict=True)):
+            if start <= place < end:
+                if number == self._chosen:
+                    self.action_go()
+                self._chosen, self._follow = number, True
+                self.redraw()
 
     def action_baseline(self) -> None:
         """Mark this capture as baseline; at the second press, none."""
@@ -155,7 +170,7 @@ class ReportScreen(ScrollingScreen):
         if self._loaded is None:
             return
         if self._loaded.report.timeline is None:
-            self.notify("This capture has no device activity to draw a step from.", severity="warning")
+            self.notify("This capture has no GPU activity to draw a step from.", severity="warning")
             return
         self.app.push_screen(TimelineScreen(self._loaded))
 

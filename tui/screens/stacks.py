@@ -98,7 +98,7 @@ class StacksScreen(ScrollingScreen):
             lines = wrap(fmt.printable(self._error), max(width - 6, 20))
             return [*rows, *(Row(width).add(f"   {line}", palette.warning) for line in lines)]
         if self._threads is None:
-            return [*rows, Row(width).add("   asking py-spy", palette.dim)]
+            return [*rows, Row(width).add("   reading the stacks with py-spy", palette.dim)]
         loading = () if self._loading is None else loading_rows(self._loading, width, theme)
         named = self._loading is not None and self._loading.cause != "unknown"
         rows += loading if named else ()
@@ -107,7 +107,9 @@ class StacksScreen(ScrollingScreen):
             rows += thread_rows(thread, width, theme)
         hidden = len(self._threads) - len(busy)
         if hidden:
-            rows.append(Row(width).add(f"   and {hidden} waiting threads; w shows them", palette.dim))
+            rows.append(
+                Row(width).add(f"   {fmt.counted(hidden, 'waiting thread')} hidden; press w to show", palette.dim)
+            )
         return [*rows, *(() if named else loading)]
 
     def target_process(self) -> ProcessRef:
@@ -118,7 +120,7 @@ class StacksScreen(ScrollingScreen):
         """What shows the same in a shell."""
         return "" if self._pid is None else f"py-spy dump --pid {self._pid}"
 
-    def action_waiting(self) -> None:
+    def action_whole(self) -> None:
         """Show or hide the threads that wait."""
         self._all = not self._all
         self.redraw()
@@ -153,11 +155,11 @@ def thread_rows(thread: ThreadStack, width: int, theme: CellTheme) -> list[Row]:
 
 
 def loading_rows(cost: LoadingCost, width: int, theme: CellTheme) -> list[Row]:
-    """What the loader's time goes into, by the looks so far, and what to do."""
+    """What the loader's time goes into, by the samples so far, and what to do."""
     room = max(width - 4, 20)
     said = [Row(width).add(f" {line}", theme.palette.strong) for line in wrap(fmt.printable(cost.summary), room)]
     todo = [Row(width).add(f" {line}", theme.palette.text) for line in wrap(fmt.printable(cost.advice), room)]
-    looks = f" by {fmt.counted(cost.looks, 'look')} at who prepares batches"
+    looks = f" from {fmt.counted(cost.looks, 'sample')} of the loader"
     return [*said, *todo, Row(width).add(looks, theme.palette.dim), Row(width)]
 
 

@@ -24,24 +24,34 @@ class TimelineScreen(LlmtopScreen):
         self._capture_name = loaded.name
         self.timeline = loaded.report.timeline
         self.window = ShownStretch(0.0, self.timeline.seconds)
+        self._top = 0
 
     def parts(self, width: int, height: int) -> list[Placed]:
         """A title, then the rows of the window."""
         placed, body = self.header_and_footer(width, height)
         theme = self.cell_theme
-        step = "the beginning" if self.timeline.step is None else f"step {self.timeline.step} of the whole ones"
+        step = "the beginning" if self.timeline.step is None else f"whole step {self.timeline.step}"
         title = Row(width).add(" Timeline ", theme.palette.strong)
         title.add(f"{self._capture_name} ", theme.palette.text)
-        title.add(f"{theme.glyphs.dot} {step}, the one of median length", theme.palette.dim)
+        title.add(f"{theme.glyphs.dot} {step}, of median length", theme.palette.dim)
         rows = [title, Row(width), *timeline.paint(self.timeline, self.window, body, theme)]
-        if len(rows) > body.height and body.height > 0:
-            rows = rows[: body.height]
-            rows[-1] = Row(width).add(
-                f" more lines {theme.glyphs.more} (a taller window shows them)", theme.palette.dim
-            )
+        self.page_lines = max(body.height - 1, 1)
+        self._top = max(min(self._top, len(rows) - body.height), 0)
+        below = len(rows) - self._top - body.height
+        rows = rows[self._top : self._top + body.height]
+        if below > 0 and rows:
+            rows[-1] = Row(width).add(f"   {below + 1} more lines {theme.glyphs.more}", theme.palette.dim)
         rows += [Row(width) for _ in range(body.height - len(rows))]
         ended = [row.end(theme.palette.text) for row in rows]
         return [*placed, Placed(Rect(0, body.y, width, body.height), ended)]
+
+    def move(self, step: int) -> None:
+        """Scroll by `step` lines, where there are more than fit."""
+        self._top += step
+
+    def wheel(self, direction: int, y: int) -> None:
+        """Look closer, or at more of the step."""
+        self.action_zoom(0.5 if direction < 0 else 2)
 
     def action_pan(self, share: float) -> None:
         """Move what is shown by a share of its length."""

@@ -116,6 +116,11 @@ class AlertLog:
         if shown is not None:
             self._chosen = self.episode(among[(among.index(shown) + 1) % len(among)])
 
+    def choose(self, alert: Alert) -> None:
+        """Choose this alert."""
+        self._chosen = self.episode(alert)
+        self.changes += 1
+
     def mute(self, alert: Alert) -> bool:
         """Mute the alert for as long as it holds, or unmute it; return True if it is muted now."""
         episode = self.episode(alert)

@@ -362,7 +362,13 @@ class History:
         return self._past(name, drawn, known, axis, None, None)
 
     def heights_from_zero(self, name: Name, count: int, rows: int = 1) -> FigureHistory:
-        """The same on an axis from 0 to what the values need; what stands out far above the others is cut."""
+        """Return heights on an axis from 0 to what the values need; what lies far above the others is clipped.
+
+        Args:
+            name: the series.
+            count: cells.
+            rows: rows of one chart.
+        """
         drawn = self._brought_up(name, count)
         if drawn is None:
             return FigureHistory(bytes(max(count, 0)), 0.0, 0.0, None, None)

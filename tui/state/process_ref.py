@@ -47,4 +47,4 @@ def alert_process(alert: Alert, snapshot: Snapshot) -> ProcessRef:
             return ProcessRef(process.pid, f"pid {process.pid}", by_alert=True)
     gpu = next((one for one in snapshot.gpus if one.uuid == alert.gpu), None)
     where = "that GPU" if gpu is None else f"GPU {gpu_names.label(gpu, snapshot.gpus)}"
-    return ProcessRef(why=f"no process on {where} can be seen from here", by_alert=True)
+    return ProcessRef(why=f"no process on {where} is visible from here", by_alert=True)

@@ -3,7 +3,8 @@
 Textual decodes strictly and lets its parser raise, and either ends the program. A terminal sends what another
 program printed into it, half a character at a lost connection, or replies to another program's queries; none of
 that is a reason to exit. So: what is no UTF-8 becomes a replacement character, a sequence that the parser chokes
-on is dropped by itself, and a paste never acts as keys, however long it is and whether it is marked or not.
+on is dropped by itself, a control string (the reply to a query for a color) is dropped up to its end, and a paste
+never acts as keys, however long it is and whether it is marked or not.
 """
 
 from __future__ import annotations
@@ -30,6 +31,10 @@ _HELD_FROM = 2
 """Different characters that come together: a person presses one key at a time. The keys of `tmux send-keys`, and
 two that are pressed within `_TOGETHER_SECONDS`, act `_HELD_SECONDS` later."""
 _TOGETHER_SECONDS = 0.01
+_STRING_STARTS = frozenset("]P_^X")
+"""After an escape character these begin a control string (ECMA-48, 5.6: OSC, DCS, APC, PM, SOS)."""
+_STRING_SECONDS = 0.1
+"""A control string arrives at once. What comes so long after its last character is typed, though it had no end."""
 
 
 class Keyboard:
@@ -50,6 +55,9 @@ class Keyboard:
         self._together = 0  # different characters that came together
         self._differed = self._last_input_at  # when the last of them came
         self._paste: Paste | None = None
+        self._before = ""  # the character before, of what is no control string
+        self._before_at = self._last_input_at
+        self._in_string = False
         self._rate = TypingRate(self._last_input_at)
 
     @property
@@ -127,7 +135,27 @@ class Keyboard:
 
     def _parse(self, text: str) -> list[Message]:
         # One at a time, so that what breaks the parser costs nothing but itself.
-        return [message for character in text for message in self._guarded(self._parser.feed(character))]
+        return [
+            message
+            for character in text
+            if not self._is_in_string(character)
+            for message in self._guarded(self._parser.feed(character))
+        ]
+
+    def _is_in_string(self, character: str) -> bool:
+        """Whether this character belongs to a control string, whose text the parser would take for keys."""
+        before, before_at = self._before, self._before_at
+        self._before, self._before_at = character, self._clock()
+        if self._before_at - before_at > _STRING_SECONDS:
+            self._in_string, before = False, ""
+        if self._in_string:
+            self._in_string = not (character == "\a" or (before == "\x1b" and character == "\\"))
+            return True
+        if before == "\x1b" and character in _STRING_STARTS:
+            self._in_string = True
+            self._parser = XTermParser()  # which holds the escape character
+            return True
+        return False
 
     def _guarded(self, parsed: Iterable[Message]) -> list[Message]:
         try:

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from llmtop.analysis.idle import cuda_calls as cuda
 from llmtop.analysis.steps.device_timeline import DeviceTimeline
-from llmtop.analysis.steps.step_finder import LIBRARY_DOMAINS, PhaseSpans
+from llmtop.analysis.steps.step_finder import PhaseSpans, input_ranges, own_ranges, rows_by_value
 from llmtop.naming.phase_names import computes, role_of
 from llmtop.trace import intervals as iv
 from llmtop.trace import model
@@ -155,23 +155,24 @@ def _host_call_kinds(timeline: DeviceTimeline, rows: Ns) -> Ns:
 
 
 def _input_ranges(timeline: DeviceTimeline) -> Spans:
-    ranges, names = timeline.trace.ranges, timeline.trace.names
-    named, library = timeline.trace.once("input names", None, lambda: _input_names(names))
-    chosen = (
-        _rows_of_launchers(ranges, timeline)
-        & named[ranges.name]
-        & ~library[ranges.domain]
-        & (ranges.end != model.OPEN)
-    )
-    return iv.union(ranges.start[chosen], ranges.end[chosen])
+    """When the launching threads waited for input, by ranges that come in at least half of the steps."""
+    ranges = own_ranges(timeline.trace, timeline.process)
+    ranges = ranges.select(_rows_of_launchers(ranges, timeline) & (ranges.end != model.OPEN))
+    waits = input_ranges(timeline.trace, timeline.process, ranges)
+    once = [
+        name for name, own in rows_by_value(waits.name) if not _repeats(timeline, waits.start[own], waits.end[own])
+    ]
+    waits = waits.select(~np.isin(waits.name, once))
+    return iv.union(waits.start, waits.end)
 
 
-def _input_names(names: list[str]) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
-    """Which names wait for input, and which are domains of libraries."""
-    return (
-        np.array([role_of(name) == "input" for name in names]),
-        np.array([bool(LIBRARY_DOMAINS.match(name)) for name in names]),
-    )
+def _repeats(timeline: DeviceTimeline, starts: Ns, ends: Ns) -> bool:
+    """Whether stretches of host time come in at least half of the whole steps; without steps, more than once."""
+    steps = timeline.steps
+    if not len(steps):
+        return len(starts) > 1
+    within = iv.overlap_with(steps.starts, steps.ends, iv.union(starts, ends))
+    return 2 * int((within > 0).sum()) >= len(steps)
 
 
 def _compute_phases(phases: list[PhaseSpans]) -> Spans:
@@ -190,6 +191,8 @@ def _quiet_spans(timeline: DeviceTimeline, quiet: Spans, compute: Spans, rows: N
     in_compute = iv.overlap_with(quiet.starts, quiet.ends, compute)
     free = (in_compute < 0.5 * quiet.lengths) | (quiet.lengths >= _QUIET_IN_COMPUTE_NS)
     inferred = free & (quiet.lengths >= shortest) & _precedes_input_copy(timeline, quiet, rows)
+    if not _repeats(timeline, quiet.starts[inferred], quiet.ends[inferred]):
+        inferred = np.zeros(len(quiet), dtype=bool)
     other = free & ~inferred & (quiet.lengths >= _QUIET_LONG_NS)
     return Spans(quiet.starts[inferred], quiet.ends[inferred]), Spans(quiet.starts[other], quiet.ends[other])
 

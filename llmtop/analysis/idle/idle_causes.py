@@ -9,10 +9,12 @@ the first of these that holds there:
   does not show): dependency
 - a CUDA graph was being captured, kernels were being compiled, or one call set something up that no later step
   needs again (a module loaded at a kernel's first launch, a stream, a first allocation): capture, compile, one_off
+- in a file without steps, the program had not computed anything yet and did not call CUDA for long: start_up
 - the host was inside a big copy between host and device: copy
 - a range that waits for input was open on a launching thread: input
 - the host was inside a call that waits for the device, or reads a value back from it: sync
 - the host was inside an allocation, a launch, or another CUDA call: allocation, launch
+- no launching thread had a CPU, where the capture shows that: preempted, sleeping, waiting, off_cpu
 - the host made no CUDA call for a while and the next thing it sent to the device was a copy of input: input
 - it made none for long, outside the phases of a step's own work: host (or os_wait, where the C library says so)
 - it was between two launches: launch
@@ -33,6 +35,7 @@ import numpy.typing as npt
 
 from llmtop.analysis.idle.host_activity import HostActivity, host_activity
 from llmtop.analysis.idle.nonrecurring_work import setup_spans
+from llmtop.analysis.idle.off_cpu import OFF_CPU_CAUSES, off_cpu_spans
 from llmtop.analysis.steps.device_timeline import DeviceTimeline
 from llmtop.analysis.steps.step_finder import PhaseSpans
 from llmtop.trace import intervals as iv
@@ -45,11 +48,13 @@ CAUSES = {
     "capture": "a CUDA graph was being captured",
     "compile": "kernels were being compiled",
     "one_off": "one call set something up: loaded a module, created a stream, allocated first",
+    "start_up": "the program was starting, before its first copies of weights and its first matrix product",
     "copy": "the host was copying between host and device",
     "input": "waiting for input",
     "sync": "the host had waited for the GPU and had to catch up",
     "allocation": "allocating or freeing device memory",
     "launch": "the host was launching, too slowly for the GPU",
+    **OFF_CPU_CAUSES,
     "os_wait": "the host waited in the C library",
     "host": "the host did something else",
     "unknown": "the capture does not show what the host did",
@@ -58,7 +63,7 @@ CAUSES = {
 
 _ORDER = (
     *("other_process", "queued", "dependency", "latency", "capture", "compile", "one_off"),
-    *("copy", "input", "sync", "allocation", "os_wait", "host", "launch"),
+    *("start_up", "copy", "input", "sync", "allocation", *OFF_CPU_CAUSES, "os_wait", "host", "launch"),
 )
 
 QUEUED_NS = 50_000
@@ -105,6 +110,7 @@ def attribute_idle_time(timeline: DeviceTimeline, others: Spans, phases: list[Ph
             "copy": host.copy,
             "sync": host.sync,
             "allocation": host.allocation,
+            **off_cpu_spans(timeline),
             "os_wait": iv.intersection(host.os_wait, host.long_quiet),
             "host": host.long_quiet,
             "launch": idle,

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from llmtop.analysis.idle import cuda_calls as cuda
 from llmtop.analysis.steps.device_timeline import DeviceTimeline
+from llmtop.analysis.steps.repetition import LaunchedKernels
 from llmtop.format import duration
 from llmtop.trace import intervals as iv
 from llmtop.trace import model
@@ -22,6 +23,9 @@ from llmtop.trace.intervals import Ns, Spans
 
 LONG_CALL_NS = 1_000_000
 """A launch takes 2 to 20 µs, an allocation from the driver 50 to 500."""
+_SILENCE_NS = 2_000_000
+_FEWEST_SENT = 2
+"""Copies or broadcasts behind a silence: a batch may be one copy."""
 _PARTS = 10
 """Without two steps to compare, what comes in more than half of so many equal parts of the capture comes again."""
 BEGINS_GRAPH = re.compile(r"^(cuda|cu|hip)StreamBeginCapture", re.I)
@@ -44,6 +48,7 @@ def setup_spans(timeline: DeviceTimeline) -> dict[str, Spans]:
         "capture": _capture_spans(timeline),
         "compile": _compile_spans(timeline),
         "one_off": _long_spans(timeline),
+        "start_up": _start_up_spans(timeline),
     }
 
 
@@ -102,6 +107,29 @@ def _find_long_calls(timeline: DeviceTimeline) -> Ns:
     again = {key for key, places in seen.items() if len(places) >= 2 and 2 * len(places) > parts}
     once = np.array([key not in again for key in keys], dtype=bool)
     return np.asarray(rows[once])
+
+
+def _start_up_spans(timeline: DeviceTimeline) -> Spans:
+    """The silences of a program that has computed nothing yet, before it copies or broadcasts its weights.
+
+    Only where the capture has no steps: in a step nothing starts. A silence is as long without a CUDA call of the
+    launching threads, and ends before several copies to the device (or broadcasts), which the first matrix product
+    follows.
+    """
+    kernels = LaunchedKernels.from_trace(timeline.trace, timeline.process)
+    if timeline.counted or not len(kernels.products):
+        return iv.EMPTY
+    calls, trace = timeline.trace.calls, timeline.trace
+    first = int(calls.start[kernels.products].min())
+    ops, called = timeline.ops, timeline.launched_by
+    broadcasts = np.array(["broadcast" in name.lower() for name in trace.names])[ops.name]
+    to_device = (ops.kind == model.MEMCPY) & (ops.direction == model.HOST_TO_DEVICE)
+    sent = np.sort(calls.start[called[(to_device | (broadcasts & timeline.is_nccl)) & (called >= 0)]])
+    mine = calls.select(_rows_of_launchers(calls, timeline))
+    quiet = iv.complement(iv.union(mine.start, mine.end), timeline.begin_ns, first)
+    after = np.searchsorted(sent, first) - np.searchsorted(sent, quiet.ends)
+    chosen = (quiet.lengths >= _SILENCE_NS) & (after >= _FEWEST_SENT) & (quiet.ends < first)
+    return Spans(quiet.starts[chosen], quiet.ends[chosen])
 
 
 def _part_bounds(timeline: DeviceTimeline) -> Ns:

@@ -13,7 +13,7 @@ from llmtop.analysis.steps.step_finder import ProcessSteps
 from llmtop.naming.kernel_names import is_collective
 from llmtop.trace import intervals as iv
 from llmtop.trace import model
-from llmtop.trace.groups import grouped
+from llmtop.trace.groups import distinct_values, grouped
 from llmtop.trace.intervals import Ns, Spans
 
 _BETWEEN_HOST_AND_DEVICE = (model.HOST_TO_DEVICE, model.DEVICE_TO_HOST)
@@ -54,10 +54,9 @@ class DeviceTimeline:
 
     @functools.cached_property
     def is_nccl(self) -> npt.NDArray[np.bool_]:
-        """Which of `ops` are kernels of a collective, NCCL's or another's."""
-        names = self.trace.names
-        like = self.trace.once("collective", None, lambda: np.array([is_collective(name) for name in names]))
-        return np.asarray((self.ops.kind == model.KERNEL) & like[self.ops.name])
+        """Which of `ops` are kernels that communicate, by NCCL or another library."""
+        like = self.trace.once("collective", None, lambda: _communication_names(self.trace))
+        return np.asarray((self.ops.kind == model.KERNEL) & like[self.ops.full_name])
 
     @property
     def begin_ns(self) -> int:
@@ -182,6 +181,14 @@ class DeviceTimeline:
         return kept
 
 
+def _communication_names(trace: model.Trace) -> npt.NDArray[np.bool_]:
+    """For each name of the trace whether it is a kernel's that communicates."""
+    like = np.zeros(len(trace.names), dtype=bool)
+    for number in distinct_values(trace.ops.full_name).tolist():
+        like[number] = is_collective(trace.names[number])
+    return like
+
+
 def device_timelines(trace: model.Trace, steps: dict[int, ProcessSteps]) -> list[DeviceTimeline]:
     """Return a timeline for every (process, GPU) with device work, in order of GPU and pid."""
     ops = trace.ops
@@ -250,9 +257,12 @@ def _step_bounds(trace: model.Trace, rows: Ns, steps: ProcessSteps) -> tuple[Ns,
     # with the step before it.
     usable = (at < len(launched_at)) & (launched_at[np.minimum(at, len(launched_at) - 1)] < nexts)
     bounds, first = np.unique(began[at[usable]], return_index=True)
+    used = edges[usable][first]
+    if steps.closed and len(bounds) and not usable[-1]:
+        bounds, used = np.append(bounds, whole[1]), np.append(used, edges[-1])
     if len(bounds) < 2:
         return _host_bounds(steps, whole)
-    return bounds, edges[usable][first], len(bounds) - 1
+    return bounds, used, len(bounds) - 1
 
 
 def _host_bounds(steps: ProcessSteps, whole: Ns) -> tuple[Ns, Ns, int]:

@@ -2,8 +2,9 @@
 
 Each step of a steady run launches the same kernels in the same order, so a kernel that each step launches once
 comes back after the same number of others. Layers repeat too, within a step: a step differs from a layer in that
-nothing occurs less often than steps. Where the kernels of a step are not the same each time (shapes that vary),
-the bursts of the optimizer's kernels, or of collectives, still divide a training.
+nothing occurs less often than steps, and in what comes once in each (`repetition.may_be_layers`). Where the
+kernels of a step are not the same each time (shapes that vary), the bursts of the optimizer's kernels, or of
+collectives, still divide a training.
 """
 
 from __future__ import annotations
@@ -12,18 +13,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from llmtop.analysis.steps.repetition import FEWEST_KERNELS, RARER, LaunchedKernels, may_be_layers
 from llmtop.naming.kernel_names import is_collective, kind_of
 from llmtop.trace import model
 from llmtop.trace.intervals import Ns
 
 FEWEST_MARKS = 4
 """Three whole steps: with fewer, anything that occurs twice appears regular."""
-FEWEST_KERNELS = 10
-"""In a step. What repeats after fewer is a part of one."""
 _UNEVEN_TIME = 0.5
 """How far, in parts of the mean, the steps' times may spread."""
-_RARER = 0.002
-"""Of the kernels and of their time, what may come less often than a step: a log, a check, the edges."""
 _MOST_MARKS = 50
 """How many of the kernels that come as often as steps are tried."""
 _UNEVEN = 0.05
@@ -58,7 +56,8 @@ def infer_steps(trace: model.Trace, process: int) -> InferredSteps | None:
         _infer_from_bursts(trace, rows, collective, "collectives"),
     ):
         if found is not None and _are_steady(found, len(rows)):
-            return found
+            layers = may_be_layers(LaunchedKernels.from_trace(trace, process), found.instants)
+            return None if layers else found
     return None
 
 
@@ -93,7 +92,7 @@ def _infer_from_period(trace: model.Trace, rows: Ns) -> InferredSteps | None:
     # The share of all kernels, and of their time, that has each name or a rarer one.
     number = np.cumsum(counts[order]) / len(rows)
     time = np.cumsum(seconds[order]) / max(float(took.sum()), 1.0)
-    first = order[int(np.argmax((number > _RARER) | (time > _RARER)))]
+    first = order[int(np.argmax((number > RARER) | (time > RARER)))]
     fewest = int(counts[first])
     if fewest < FEWEST_MARKS:
         return None

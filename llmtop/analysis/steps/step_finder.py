@@ -10,8 +10,16 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from llmtop.analysis.steps.inferred_steps import infer_steps
-from llmtop.naming.phase_names import is_numbered_step, is_optimizer_step, role_of, without_number
+from llmtop.analysis.steps.inferred_steps import FEWEST_MARKS, infer_steps
+from llmtop.analysis.steps.repetition import LaunchedKernels, group_marks, hold_the_work, may_be_layers, period_of
+from llmtop.naming.phase_names import (
+    is_model_part,
+    is_numbered_step,
+    is_optimizer_step,
+    is_warm_up,
+    role_of,
+    without_number,
+)
 from llmtop.trace import model
 from llmtop.trace.intervals import Ns, Spans, union
 from llmtop.trace.xla.host import STEP_MARK
@@ -36,6 +44,8 @@ class ProcessSteps:
     """The name that marks a step; -1 when none does."""
     inferred: bool = False
     """Whether no range marks them: they were seen in what repeats."""
+    closed: bool = False
+    """Whether the last step is whole though nothing follows it: its kernels are those of the others."""
     cut_before: int = 0
     cut_after: int = 0
     """How many whole steps before and after these were not asked for."""
@@ -49,6 +59,18 @@ class ProcessSteps:
         return [float(t) / 1e9 for t in (self.ends - self.starts).tolist()]
 
 
+_FEWEST_REGULAR = 3
+"""Of what comes less often no distance can be regular."""
+_UNEVEN = 0.5
+"""How far, in parts of the mean, the starts of steps may spread."""
+_VERY_END = 0.1
+"""Part of a range that waits for input in which the first launch of the step may lie."""
+_PROFILER_STEP = "ProfilerStep"
+_NUMBER = re.compile(r"\d+")
+_LONGEST_COUNT = 9
+"""Digits of a number that counts steps."""
+_LONGEST = 200
+"""Characters of a name in which its numbers are searched."""
 _STUB = 0.05
 """A last step shorter than this part of the others is none."""
 _NONE = np.empty(0, dtype=np.int64)
@@ -61,7 +83,8 @@ def select_steps(steps: ProcessSteps, wanted: int | tuple[int, int] | None) -> P
     first, last = (0, wanted) if isinstance(wanted, int) else wanted
     before, after = len(steps.starts[:first]), len(steps.starts[last:])
     starts, ends = steps.starts[first:last], steps.ends[first:last]
-    return replace(steps, starts=starts, ends=ends, cut_before=before, cut_after=after)
+    closed = steps.closed and not after
+    return replace(steps, starts=starts, ends=ends, closed=closed, cut_before=before, cut_after=after)
 
 
 def own_ranges(trace: model.Trace, process: int) -> model.Ranges:
@@ -141,14 +164,19 @@ def _steps_from_names(
     rows = ranges.select(np.isin(ranges.name, list(like_a_step)))
     if not len(rows):
         return None
-    # Several kinds (a user's step inside ProfilerStep): the outermost marks the step, so take the longest.
+    # Several kinds (a user's step inside ProfilerStep): the outermost marks the step, so take the longest. But one
+    # that comes once and encloses several of another is around all of them.
     kinds: dict[tuple[str, int], int] = {}
+    counts: dict[tuple[str, int], int] = {}
     for name, thread, length in zip(
         rows.name.tolist(), rows.thread.tolist(), (rows.end - rows.start).tolist(), strict=True
     ):
         key = (base[name], thread)
         kinds[key] = kinds.get(key, 0) + length
-    name, thread = max(kinds, key=lambda key: kinds[key])
+        counts[key] = counts.get(key, 0) + 1
+    several = {key for key, count in counts.items() if count >= _FEWEST_REGULAR}
+    chosen = [key for key in kinds if counts[key] > 1 or key[0] == _PROFILER_STEP] if several else list(kinds)
+    name, thread = max(chosen, key=lambda key: kinds[key])
     mine = rows.select(
         (rows.thread == thread) & np.isin(rows.name, [n for n, text in base.items() if text == name])
     )
@@ -190,11 +218,52 @@ def _steps_from_optimizer(
 def _steps_from_input(
     trace: model.Trace, process: int, ranges: model.Ranges, base: BaseNames
 ) -> ProcessSteps | None:
-    return _steps_from_marker(process, ranges, trace.names, _is_input, "start")
+    waits = input_ranges(trace, process, ranges)
+    best: _Marks | None = None
+    for thread, rows in rows_by_value(waits.thread):
+        for name, own in rows_by_value(waits.name[rows]):
+            starts = np.sort(waits.start[rows][own])
+            if len(starts) >= _FEWEST_REGULAR and (best is None or len(starts) < len(best.starts) // 2):
+                best = _Marks(name, thread, starts, hidden=False, numbered=False)
+    if best is None:
+        return None
+    period = period_of(LaunchedKernels.from_trace(trace, process), best.starts)
+    return None if period is None else _steps_between(trace, process, best, period, "")
 
 
-def _is_input(name: str) -> bool:
-    return role_of(name) == "input"
+def input_ranges(trace: model.Trace, process: int, ranges: model.Ranges) -> model.Ranges:
+    """Return those of a process's ranges that wait for input: by their name, and by what is done in them.
+
+    A range in which its thread launches matrix products or attention is the model's, whatever it is called.
+
+    Args:
+        trace: the capture.
+        process: its pid.
+        ranges: of this process, each with an end.
+    """
+    named = [number for number in np.unique(ranges.name).tolist() if role_of(trace.names[number]) == "input"]
+    waits = ranges.select(np.isin(ranges.name, named))
+    if not len(waits) or not len(trace.calls):
+        return waits
+    products = LaunchedKernels.from_trace(trace, process).products
+    wrong = [
+        name
+        for name, own in rows_by_value(waits.name)
+        if 2 * _around_launches(trace, products, waits.select(own)) > len(own)
+    ]
+    return waits.select(~np.isin(waits.name, wrong))
+
+
+def _around_launches(trace: model.Trace, calls: Ns, ranges: model.Ranges) -> int:
+    """In how many ranges their own thread made one of these calls (rows of `Trace.calls`), before its very end: a
+    thread that had to wait launches as soon as it need not."""
+    found = 0
+    for thread, own in rows_by_value(ranges.thread):
+        at = np.sort(trace.calls.start[calls[trace.calls.thread[calls] == thread]])
+        ends = ranges.end[own] - (_VERY_END * (ranges.end[own] - ranges.start[own])).astype(np.int64)
+        inside = np.searchsorted(at, ends) > np.searchsorted(at, ranges.start[own])
+        found += int(inside.sum())
+    return found
 
 
 def _steps_from_marker(
@@ -217,28 +286,118 @@ def _steps_from_marker(
 
 
 def _steps_from_regularity(
-    trace: model.Trace, process: int, ranges: model.Ranges, base: dict[int, str]
+    trace: model.Trace, process: int, ranges: model.Ranges, base: BaseNames
 ) -> ProcessSteps | None:
-    """The outermost ranges of a thread whose starts are the most evenly spaced, of at least three."""
-    best: tuple[float, int, int] | None = None
+    """The outermost ranges of a thread whose starts are the most evenly spaced, of at least three.
+
+    What comes once or twice (a range around everything, an evaluation) hides nothing that lies in it. Of layers
+    and the like so many make a step as the kernels need to repeat.
+    """
+    kernels = LaunchedKernels.from_trace(trace, process)
+    found: list[tuple[float, _Marks, int]] = []
     for thread, rows in rows_by_value(ranges.thread):
-        if len(rows) < 3:
-            continue
-        outer = outermost_ranges(ranges.select(rows))
-        for name, own in rows_by_value(outer.name):
-            if len(own) < 3:
+        for marks in _regular_candidates(trace.names, ranges.select(rows), thread):
+            period = period_of(kernels, marks.starts)
+            name = trace.names[marks.name]
+            if period is None or (period == 1 and (is_model_part(name) or may_be_layers(kernels, marks.starts))):
                 continue
-            intervals = np.diff(outer.start[own])
-            unevenness = float(np.std(intervals) / max(float(np.mean(intervals)), 1.0))
-            if unevenness < 0.5 and (best is None or unevenness < best[0]):
-                best = (unevenness, name, thread)
-    if best is None:
+            # A function of a library (Executor::bindInputs) is no mark of a script's.
+            as_steps = period > 1 or "::" in name
+            in_doubt = as_steps or marks.hidden or (marks.numbered and len(kernels.rows) > 0)
+            if in_doubt and not hold_the_work(kernels, marks.starts[::period], as_steps):
+                continue
+            unevenness = _unevenness(np.diff(marks.starts[::period]), marks.numbered or period > 1)
+            # Where the kernels repeat with more marks, that is evidence enough: a first pass may take much longer.
+            if unevenness < _UNEVEN or period > 1:
+                found.append((unevenness, marks, period))
+    if not found:
         return None
-    _, name, thread = best
-    outer = outermost_ranges(ranges.select(ranges.thread == thread))
-    marks = np.sort(outer.start[outer.name == name])
-    how = f"from the start of one range {trace.names[name]!r} to the next, the most regular of the capture"
-    return ProcessSteps(process, thread, marks[:-1], marks[1:], how, name)
+    _, best, period = min(found, key=lambda one: one[0])
+    return _steps_between(trace, process, best, period, ", the most regular of the capture")
+
+
+@dataclass(frozen=True)
+class _Marks:
+    """The starts of ranges of one kind, which may mark steps, in ns, in order."""
+
+    name: int
+    thread: int
+    starts: Ns
+    hidden: bool
+    """Whether they lie in ranges that come once or twice."""
+    numbered: bool
+    """Whether their names differ in a number that counts up."""
+
+
+def _unevenness(intervals: Ns, tolerant: bool) -> float:
+    """How far intervals spread, in parts of what is usual; `tolerant`: a few may take much longer."""
+    if not len(intervals):
+        return np.inf
+    if tolerant:
+        low, usual, high = np.percentile(intervals, (25, 50, 75))
+        return float((high - low) / max(usual, 1.0))
+    return float(np.std(intervals) / max(float(np.mean(intervals)), 1.0))
+
+
+def _regular_candidates(names: list[str], ranges: model.Ranges, thread: int) -> Iterator[_Marks]:
+    """Ranges of one thread that lie in none that comes as often, kind by kind."""
+    kind, kinds = _kinds_of_ranges(names, ranges.name)
+    if not len(kinds):
+        return
+    counts = np.bincount(kind, minlength=len(kinds))
+    exact = np.array([names[first] for first in kinds]) == np.array(list(kinds.values()))
+    fewest = np.where(exact, _FEWEST_REGULAR, FEWEST_MARKS)
+    first_names = list(kinds)
+    outside = np.zeros(len(ranges), dtype=bool)
+    outside[_outermost(ranges)] = True
+    often = (counts >= fewest)[kind]
+    kept, kind, outside = ranges.select(often), kind[often], outside[often]
+    outer = _outermost(kept)
+    for number, own in rows_by_value(kind[outer]):
+        name = first_names[number]
+        if len(own) < fewest[number] or is_warm_up(names[name]):
+            continue
+        hidden = not bool(outside[outer][own].all())
+        yield _Marks(name, thread, np.sort(kept.start[outer][own]), hidden, not exact[number])
+
+
+def _steps_between(trace: model.Trace, process: int, marks: _Marks, period: int, why: str) -> ProcessSteps:
+    """The steps from one start of a range to the `period`-th after it."""
+    label, starts = trace.names[marks.name], marks.starts
+    if period == 1:
+        how = f"from the start of one range {label!r} to the next{why}"
+    else:
+        starts = group_marks(LaunchedKernels.from_trace(trace, process), starts, period)
+        how = f"from one range {label!r} to the {period}. after it, by the kernels that repeat{why}"
+    marker = marks.name if period == 1 else -1
+    closed = period > 1 and int(starts[-1]) > int(marks.starts[-1])
+    return ProcessSteps(process, marks.thread, starts[:-1], starts[1:], how, marker, closed=closed)
+
+
+def _kinds_of_ranges(names: list[str], rows: Ns) -> tuple[Ns, dict[int, str]]:
+    """Of each range a number of its kind; of each kind, in order, the first of its names and what it is called.
+
+    Ranges of one name are of one kind; names that come less than three times are one that differ in one number
+    only, which counts up (token_1_done, token_2_done).
+    """
+    different, first, which, counts = np.unique(rows, return_index=True, return_inverse=True, return_counts=True)
+    kinds: dict[int, str] = {}
+    by_text: dict[str, int] = {}
+    last: dict[str, int] = {}
+    kind_of_name = np.zeros(len(different), dtype=np.int64)
+    for at in np.argsort(first, kind="stable").tolist():
+        name = int(different[at])
+        text = names[name]
+        numbers = _NUMBER.findall(text[:_LONGEST]) if counts[at] < _FEWEST_REGULAR else []
+        if len(numbers) == 1 and len(numbers[0]) <= _LONGEST_COUNT:
+            pattern, value = _NUMBER.sub("#", text[:_LONGEST]), int(numbers[0])
+            if value == last.get(pattern, value - 1) + 1:
+                text, last[pattern] = pattern, value
+        if text not in by_text:
+            by_text[text] = len(kinds)
+            kinds[name] = text
+        kind_of_name[at] = by_text[text]
+    return kind_of_name[which.reshape(-1)], kinds
 
 
 def rows_by_value(values: Ns) -> Iterator[tuple[int, Ns]]:
@@ -250,12 +409,12 @@ def rows_by_value(values: Ns) -> Iterator[tuple[int, Ns]]:
     yield from zip(different.tolist(), np.split(order, first[1:]), strict=True)
 
 
-def outermost_ranges(ranges: model.Ranges) -> model.Ranges:
-    """Return the ranges of one thread, in order of their start, that lie in no other range."""
+def _outermost(ranges: model.Ranges) -> Ns:
+    """The rows of the ranges of one thread, in order of their start, that lie in no other range."""
     if not len(ranges):
-        return ranges
+        return np.empty(0, dtype=np.int64)
     reach = np.concatenate([[np.iinfo(np.int64).min], np.maximum.accumulate(ranges.end)[:-1]])
-    return ranges.select(ranges.start >= reach)
+    return np.flatnonzero(ranges.start >= reach)
 
 
 @dataclass(frozen=True)
@@ -265,6 +424,18 @@ class PhaseSpans:
     path: str
     spans: Spans
     starts: Ns
+
+
+def _encloses_steps(ranges: model.Ranges, steps: ProcessSteps) -> npt.NDArray[np.bool_]:
+    """Which ranges of one thread hold two whole steps or, where there are none, all other ranges: no phases."""
+    if not len(ranges):
+        return np.zeros(0, dtype=bool)
+    if len(steps) > 1:
+        first = np.searchsorted(steps.starts, ranges.start)
+        return np.asarray(np.searchsorted(steps.ends, ranges.end, side="right") - first >= 2)
+    around = (ranges.start <= ranges.start.min()) & (ranges.end >= ranges.end.max())
+    once = np.bincount(ranges.name)[ranges.name] == 1
+    return np.asarray(around & once & (not len(steps)) & (len(ranges) > 1))
 
 
 _DEEPEST = 3
@@ -285,6 +456,7 @@ def find_phases(trace: model.Trace, steps: ProcessSteps) -> list[PhaseSpans]:
         threads, counts = np.unique(ranges.thread, return_counts=True)
         thread = int(threads[np.argmax(counts)])
     ranges = ranges.select(ranges.thread == thread)
+    ranges = ranges.select(~_encloses_steps(ranges, steps))
     base = _base_names(trace.names, ranges.name)
     marked = without_number(trace.names[steps.marker]) if steps.marker >= 0 else None
     numbered = marked is not None and is_numbered_step(trace.names[steps.marker])

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from llmtop.analysis.steps.device_timeline import DeviceTimeline
 from llmtop.compare.step_times import SHORTEST
-from llmtop.format import duration, percent
+from llmtop.format import duration, percent_text
 from llmtop.model.bottlenecks import LossId
 from llmtop.report.model import Correction
 
@@ -57,9 +57,9 @@ def correct_shares(
     if steps.stays and len(known) > 1 and known[1] > known[0]:
         del known[1]
     if not known:
-        return Correction(reason="how long a step takes without the profiler is not known")
+        return Correction(reason="the step time without the profiler is unknown")
     if max(known) > (1 + VARIES_PCT / 100) * min(known):
-        apart = percent(100 * (max(known) / min(known) - 1))
+        apart = percent_text(100 * (max(known) / min(known) - 1))
         return Correction(reason=f"the steps before and after the capture differ by {apart}")
     if not timeline.counted:
         return Correction(reason="the capture has no whole step to set against the undisturbed one")

@@ -11,7 +11,7 @@ from llmtop.analysis.idle import cuda_calls as cuda
 from llmtop.analysis.idle.idle_causes import CAUSES, Gaps
 from llmtop.analysis.steps.device_timeline import DeviceTimeline
 from llmtop.analysis.steps.step_finder import PhaseSpans
-from llmtop.format import percent
+from llmtop.format import percent_text
 from llmtop.naming.kernel_names import kind_of
 from llmtop.report.model import Span, Timeline, TimelineRow
 from llmtop.trace import model
@@ -152,5 +152,5 @@ class _JoinedSpan:
         length = max(self.end - self.start, 1)
         fill = min(1.0, sum(self.kinds.values()) / length)
         kind = max(self.kinds, key=lambda key: self.kinds[key])
-        text = self.text if self.count == 1 else f"{self.count} pieces, {percent(100 * fill)} of this time"
+        text = self.text if self.count == 1 else f"{self.count} pieces, {percent_text(100 * fill)} of this time"
         return Span((self.start - low) / 1e9, (self.end - self.start) / 1e9, kind, text, round(fill, 3))

@@ -15,7 +15,7 @@ from llmtop.analysis.steps.step_finder import PhaseSpans
 from llmtop.analysis.timeline.step_timeline import KINDS, LONGEST_TEXT, step_of_median_length
 from llmtop.analysis.work.operators import launching_operators
 from llmtop.document.timeline import DeviceRows, PieceRow, WholeTimeline
-from llmtop.format import counted, printable
+from llmtop.format import counted, pid_text, printable
 from llmtop.naming.kernel_names import functor_of, kind_of
 from llmtop.trace import model
 from llmtop.trace.intervals import Ns
@@ -146,7 +146,7 @@ def _starts_and_lengths(timeline: DeviceTimeline, low: int) -> tuple[tuple[int, 
 def _label(timeline: DeviceTimeline, ranks: dict[int, int]) -> str:
     rank = ranks.get(timeline.process)
     return f"GPU {timeline.device}, " + (
-        f"pid {timeline.process}" if rank is None else f"rank {rank} (pid {timeline.process})"
+        f"pid {pid_text(timeline.process)}" if rank is None else f"rank {rank} (pid {pid_text(timeline.process)})"
     )
 
 

@@ -1,4 +1,4 @@
-"""NCCL: what each collective costs, what of it is exposed, and which rank the others wait for."""
+"""Communication: what each collective costs, what of it is exposed, and which rank the others wait for."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from llmtop.analysis.steps.device_timeline import DeviceTimeline
 from llmtop.format import duration
-from llmtop.naming.kernel_names import collective_of
+from llmtop.naming.communication import collective_of, communication_library
 from llmtop.report.model import CollectiveTime, PhaseMean
 from llmtop.trace import intervals as iv
 from llmtop.trace import model
@@ -21,7 +21,8 @@ a run with one rank 40 % slower by 12."""
 
 
 def collective_times(timelines: list[DeviceTimeline]) -> tuple[CollectiveTime, ...]:
-    """NCCL kernels by collective and device, over whole steps; over all activity of a device that has none."""
+    """Kernels that communicate, by collective, library and device, over whole steps; over all activity of a device
+    that has none."""
     rows = []
     for timeline in timelines:
         ops = timeline.ops.select(
@@ -29,8 +30,8 @@ def collective_times(timelines: list[DeviceTimeline]) -> tuple[CollectiveTime, .
         )
         if not len(ops):
             continue
-        used, which = np.unique(np.stack([ops.collective, ops.name], axis=1), axis=0, return_inverse=True)
-        names = np.array([_collective_name(timeline.trace.names, *pair) for pair in used.tolist()])[
+        used, which = np.unique(np.stack([ops.collective, ops.full_name], axis=1), axis=0, return_inverse=True)
+        names = np.array([_collective_label(timeline.trace.names, *pair) for pair in used.tolist()])[
             which.reshape(-1)
         ]
         for name in np.unique(names).tolist():
@@ -47,7 +48,7 @@ def collective_times(timelines: list[DeviceTimeline]) -> tuple[CollectiveTime, .
                     ms_deviation=_deviation_ms(timeline, spans),
                     exposed_ms_per_step=timeline.per_step_ms(exposed),
                     share_pct=timeline.share(spans.total),
-                    **_bandwidth(name, mine),
+                    **_bandwidth(name.partition(" (")[0], mine),
                 )
             )
     return tuple(rows)
@@ -60,12 +61,16 @@ def _deviation_ms(timeline: DeviceTimeline, spans: iv.Spans) -> float | None:
     return float(np.std(np.diff(iv.time_before(spans, timeline.bounds)))) / 1e6
 
 
-def _collective_name(names: list[str], said: int, kernel: int) -> str:
-    """By what PyTorch calls it and, where that is none (send, recv), by the kernel."""
+def _collective_label(names: list[str], said: int, kernel: int) -> str:
+    """By what PyTorch calls it and, where that is none (send, recv), by the kernel; with a library that is not one
+    of PyTorch's backends: AllToAll (DeepEP)."""
     found = collective_of(names[said]) if said else "other"
-    return collective_of(names[kernel]) if found == "other" else found
+    kind = collective_of(names[kernel]) if found == "other" else found
+    library = communication_library(names[kernel])
+    return f"{kind} ({library})" if library and library not in _BACKENDS else kind
 
 
+_BACKENDS: Final = frozenset({"NCCL", "RCCL", "XLA"})
 _BUS_FACTORS: Final[dict[str, Callable[[float], float]]] = {
     "AllReduce": lambda ranks: 2 * (ranks - 1) / ranks,
     **dict.fromkeys(

@@ -6,7 +6,8 @@ import numpy as np
 
 from llmtop.analysis.steps.work_by_step import WorkSteps
 from llmtop.analysis.work.operators import launching_operators
-from llmtop.naming.kernel_names import KernelKind, functor_of, kind_of
+from llmtop.naming.kernel_names import KernelKind, kind_of
+from llmtop.naming.readable_kernels import KernelLabel, label_of
 from llmtop.report.model import KernelTime, KernelVariant
 from llmtop.trace import model
 from llmtop.trace.groups import grouped
@@ -33,14 +34,15 @@ def kernel_times(trace: model.Trace, steps: WorkSteps) -> tuple[KernelTime, ...]
     order = np.argsort(group, kind="stable")
     edges = np.searchsorted(group[order], np.arange(len(names) + 1))
     rows = []
-    for index, (short, functor) in enumerate(names):
+    for index, label in enumerate(names):
         times = took[order[edges[index] : edges[index + 1]]]
         total = int(times.sum())
         rows.append(
             KernelTime(
-                name=f"{short}: {functor}" if functor else short,
-                short_name=short,
-                functor=functor,
+                name=label.name,
+                short_name=label.tool_name,
+                functor=label.functor,
+                pattern=label.pattern,
                 operator=operators.get(index, ""),
                 kind=kind_of(variants[index][0].name),
                 count=len(times),
@@ -56,30 +58,40 @@ def kernel_times(trace: model.Trace, steps: WorkSteps) -> tuple[KernelTime, ...]
     return tuple(sorted(rows, key=lambda row: -row.seconds))
 
 
-def _groups(trace: model.Trace, kernels: model.DeviceOps) -> tuple[Ns, list[tuple[str, str]]]:
-    """For each kernel the number of its group, and short name and functor of each group."""
+def _groups(trace: model.Trace, kernels: model.DeviceOps) -> tuple[Ns, list[KernelLabel]]:
+    """For each kernel the number of its group, and what each group is called: no two alike."""
     pairs, which = grouped(kernels.name, kernels.full_name)
+    labels = [label_of(trace.names[short], trace.names[full]) for short, full in pairs]
+    tools: dict[str, set[str]] = {}
+    for label in labels:
+        tools.setdefault(label.name, set()).add(label.tool_name)
+    # A shortened name that several functions would share is no name of either.
+    labels = [
+        label if len(tools[label.name]) == 1 else label._replace(name=f"{label.name} ({label.tool_name})")
+        for label in labels
+    ]
     names: dict[tuple[str, str], int] = {}
-    numbers = []
-    for short, full in pairs:
-        key = (trace.names[short], functor_of(trace.names[full]) or "")
-        numbers.append(names.setdefault(key, len(names)))
-    return np.array(numbers, dtype=np.int64)[which], list(names)
+    numbers = [names.setdefault((label.name, label.tool_name), len(names)) for label in labels]
+    first: dict[int, KernelLabel] = {}
+    for number, label in zip(numbers, labels, strict=True):
+        first.setdefault(number, label)
+    return np.array(numbers, dtype=np.int64)[which], [first[number] for number in range(len(names))]
 
 
 def _launching_operators(trace: model.Trace, mine: Ns, group: Ns, took: Ns) -> dict[int, str]:
-    """The operator that launched most of each group; a group without one is left out."""
+    """The operator that launched most of the time of each group; a group without operators is left out."""
     row = launching_operators(trace)[mine]
     known = row >= 0
     if not known.any():
         return {}
     keys, which = grouped(group[known], trace.host.name[row[known]])
     sums = np.bincount(which, weights=took[known])
-    found: dict[int, str] = {}
-    for place in np.argsort(sums).tolist():
-        own, name = keys[place]
-        found[own] = trace.names[name]
-    return found
+    whole = np.bincount(group, weights=took)
+    return {
+        own: trace.names[name]
+        for (own, name), seconds in zip(keys, sums.tolist(), strict=True)
+        if 2 * seconds > whole[own]
+    }
 
 
 def _kernel_variants(

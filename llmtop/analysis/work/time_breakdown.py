@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from typing import Any, Literal
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -18,8 +19,9 @@ from llmtop.analysis.work.operators import (
     matching_names,
     operator_calls,
 )
+from llmtop.analysis.work.workload import is_compiled, is_language_model, is_plain_program, parallel_wrappers
 from llmtop.hardware.gpu_specs import has_matrix_cores
-from llmtop.naming.kernel_names import is_collective, kind_of, matrix_type
+from llmtop.naming.kernel_names import computes_products, is_collective, is_softmax, kind_of, matrix_type
 from llmtop.naming.phase_names import is_optimizer_step, role_of
 from llmtop.report.device_time import DeviceTimePart, TimeBreakdown
 from llmtop.trace import intervals as iv
@@ -31,7 +33,9 @@ WorkMask = npt.NDArray[np.bool_]
 
 _AMD = re.compile(r"\bAMD\b|Instinct|Radeon|\bMI\d{3}", re.I)
 _NVIDIA = re.compile(r"NVIDIA|Tesla|GeForce|Quadro|\b[AHBL]\d{2,3}\b", re.I)
-_BACKWARD_KERNEL = re.compile(r"_bwd|bwd_|backward|dgrad|wgrad|_grad_(?:kernel|weight|input)|GammaBeta", re.I)
+_BACKWARD_KERNEL = re.compile(
+    r"_bwd|bwd_|AttnBwd|FmhaBwd|backward|dgrad|wgrad|_grad_(?:kernel|weight|input)|GammaBeta", re.I
+)
 _SERVES = re.compile(
     r"reshape_and_cache|paged_?attention|concat_and_cache|store_kv_?cache|BatchDecode|BatchPrefill|mla_decode"
     r"|flash_fwd_splitkv|unified_attention|rotary_embedding_kernel",
@@ -50,9 +54,14 @@ _MIXED = re.compile(r"step\[MIXED|execute_\w*?context_[1-9]\d*[(_].*generation_[
 """Ranges of vLLM (execute_…context_R(…)_generation_R(…): requests of either stage in a batch), of SGLang
 (step[DECODE bs=32]), and functions and ranges that say the word."""
 _STAGES = (("decode", _DECODE), ("prefill", _PREFILL), ("prefill and decode in one batch", _MIXED))
+_MISPLACED = 0.1
+"""Of the time of kernels that are named as backward's, what may be found in forward: some names are of both."""
+_FEWER_PRODUCTS = 0.75
 _WHOLE_GRAPHS = "CUDA graphs traced as a whole"
 """Such a graph may hold all of a step; what of it is which pass is not known."""
 _COPY_OPERATORS = frozenset({"aten::copy_", "aten::_to_copy", "aten::to", "aten::clone", "aten::contiguous"})
+_BATCHED_PRODUCTS = frozenset({"aten::bmm", "aten::baddbmm"})
+_MOVES_DATA = ("elementwise", "normalisation")
 _COPY_KERNEL = re.compile(r"direct_copy_kernel|copy_kernel_cuda|copy_device_to_device")
 
 
@@ -66,6 +75,9 @@ def time_breakdown(trace: model.Trace) -> TimeBreakdown | None:
 
     def share(chosen: WorkMask) -> float:
         return 100.0 * int(took[chosen].sum()) / everything
+
+    def part(name: str, chosen: WorkMask) -> DeviceTimePart:
+        return DeviceTimePart(name=name, seconds=int(took[chosen].sum()) / 1e9, share_pct=share(chosen))
 
     row, calls = launching_operators(trace), operator_calls(trace)
     workload, told_by = _workload(trace, calls)
@@ -81,30 +93,19 @@ def time_breakdown(trace: model.Trace) -> TimeBreakdown | None:
         stages = {name: answers.rows(prefill=name == "prefill") for name in ("prefill", "decode")}
         stages["neither"] = ~(stages["prefill"] | stages["decode"])
         workload, told_by = "inference", told_by or "tokens are chosen after passes of two kinds"
-    parts = {
-        name: DeviceTimePart(name=name, seconds=int(took[c].sum()) / 1e9, share_pct=share(c))
-        for name, c in passes.items()
-    }
-    forward, back = parts.get("forward"), parts.get("backward")
+    parts = {name: part(name, c) for name, c in passes.items()}
+    parts, ratio = _compare_passes(trace, passes, parts)
     graph = launched_by_graph(trace)
-    fp32 = _kernels_matching(
-        trace, lambda name: kind_of(name) in ("GEMM", "convolution") and matrix_type(name) == "fp32"
-    )
     return TimeBreakdown(
         vendor=_vendor(trace),
         framework=trace.framework if trace.ops.hlo.any() else None,
         operations=hlo_parts(trace),
         workload=workload,
         told_by=told_by,
-        passes=tuple(part for part in parts.values() if part.seconds),
-        backward_to_forward=back.seconds / forward.seconds if forward and back and forward.seconds else None,
+        passes=tuple(one for one in parts.values() if one.seconds),
+        backward_to_forward=ratio,
         stages=tuple(
-            DeviceTimePart(
-                name=name,
-                seconds=int(took[c].sum()) / 1e9,
-                share_pct=share(c),
-                **({} if answers is None else _per_pass(answers, name)),
-            )
+            msgspec.structs.replace(part(name, c), **({} if answers is None else _per_pass(answers, name)))
             for name, c in stages.items()
             if c.any()
         ),
@@ -112,8 +113,35 @@ def time_breakdown(trace: model.Trace) -> TimeBreakdown | None:
         graph_launches=_graph_launches(trace),
         graph_pct=share(graph) if len(trace.calls) else None,
         copy_cast_pct=share(_copies(trace, row)),
-        fp32_matrix_pct=share(fp32) if _all_gpus_have_matrix_cores(trace) else None,
+        fp32_matrix_pct=share(_full_fp32(trace)) if _all_gpus_have_matrix_cores(trace) else None,
+        language_model=is_language_model(trace, serves=bool(stages) or _serves(trace)),
+        compiled=is_compiled(trace),
+        plain_program=is_plain_program(trace),
+        wrappers=parallel_wrappers(trace),
+        softmax_pct=share(_kernels_matching(trace, is_softmax)),
+        unfused_attention_pct=share(_attention_parts(trace, row)),
+        elementwise_pct=share(_kernels_matching(trace, lambda name: kind_of(name) in _MOVES_DATA)),
     )
+
+
+def _full_fp32(trace: model.Trace) -> WorkMask:
+    """Matrix products and convolutions that no tensor core computes."""
+    return _kernels_matching(
+        trace, lambda name: kind_of(name) in ("GEMM", "convolution") and matrix_type(name) == "fp32"
+    )
+
+
+def _serves(trace: model.Trace) -> bool:
+    return any(map(_SERVES.search, _names_of(trace, trace.ops.full_name[trace.ops.kind == model.KERNEL])))
+
+
+def _attention_parts(trace: model.Trace, row: Ns) -> WorkMask:
+    """Softmax kernels, and batched products by their operator; nothing where no softmax ran by itself."""
+    softmax = _kernels_matching(trace, is_softmax)
+    if not softmax.any() or not len(trace.host):
+        return softmax
+    products = matching_names(trace, lambda name: name in _BATCHED_PRODUCTS)[trace.host.name[row]] & (row >= 0)
+    return np.asarray(softmax | (products & (trace.ops.kind == model.KERNEL)))
 
 
 def _per_pass(answers: TokenPasses, stage: str) -> dict[str, Any]:
@@ -245,6 +273,53 @@ def _passes(trace: model.Trace, row: Ns, calls: OperatorCalls) -> dict[str, Work
         take("other", rest)
     order = ("forward", "recomputed forward", "backward", "optimizer", "communication", "copies and memsets")
     return {name: found[name] for name in (*order, _WHOLE_GRAPHS, "other", "launch not recorded") if name in found}
+
+
+def _compare_passes(
+    trace: model.Trace, passes: dict[str, WorkMask], parts: dict[str, DeviceTimePart]
+) -> tuple[dict[str, DeviceTimePart], float | None]:
+    """The parts, with forward and backward as one where nothing separates them, and the ratio of their times.
+
+    The ratio is None where one of them is absent, or a part of backward is not in it.
+    """
+    forward, back = parts.get("forward"), parts.get("backward")
+    if forward is None or back is None or not forward.seconds:
+        return parts, None
+    if _runs_backward_outside(trace, passes):
+        both = DeviceTimePart(
+            name="forward and backward, not separable",
+            seconds=forward.seconds + back.seconds,
+            share_pct=forward.share_pct + back.share_pct,
+        )
+        return {"both": both} | {n: part for n, part in parts.items() if n not in ("forward", "backward")}, None
+    return parts, None if _lacks_products(trace, passes) else back.seconds / forward.seconds
+
+
+def _runs_backward_outside(trace: model.Trace, passes: dict[str, WorkMask]) -> bool:
+    """Whether a part of backward is no work of autograd's operators but of a schedule of its own (DualPipe).
+
+    Either kernels that are named as backward's are found in forward, or attention runs backward as it runs forward
+    while backward has much less of other products: even with frozen weights it needs one for each of forward's.
+    """
+    took = trace.ops.end - trace.ops.start
+    named = _kernels_matching(trace, _BACKWARD_KERNEL.search)
+    forward, back = passes["forward"], passes["backward"]
+    if int(took[forward & named].sum()) > _MISPLACED * int(took[(forward | back) & named].sum()):
+        return True
+    attends = _kernels_matching(trace, lambda name: kind_of(name) == "attention")
+    multiplies = _kernels_matching(trace, lambda name: kind_of(name) == "GEMM")
+    ahead, behind = (
+        (int(took[part & attends].sum()), int(took[part & multiplies].sum())) for part in (forward, back)
+    )
+    return 0 < ahead[0] <= behind[0] and behind[1] < _FEWER_PRODUCTS * ahead[1]
+
+
+def _lacks_products(trace: model.Trace, passes: dict[str, WorkMask]) -> bool:
+    """Whether backward has less of matrix products than forward: it needs two for each of forward's, so a part of
+    the model is frozen, or a part of backward runs elsewhere."""
+    took = trace.ops.end - trace.ops.start
+    products = _kernels_matching(trace, computes_products)
+    return int(took[passes["backward"] & products].sum()) < int(took[passes["forward"] & products].sum())
 
 
 def _stages(trace: model.Trace) -> dict[str, WorkMask]:

@@ -36,6 +36,20 @@ class FactDifference(msgspec.Struct, frozen=True, kw_only=True):
     """Whether --strict refuses it: the commit and the command are what is meant to differ."""
 
 
+class LimitDecision(msgspec.Struct, frozen=True, kw_only=True):
+    """What one of several limits of --fail-over comes to."""
+
+    limit: str
+    """As it was given: "p95=2ms"."""
+    metric: str
+    limit_pct: float | None
+    """In percent of the baseline; None where the baseline is unknown."""
+    decision: str
+    """As of `BenchComparison`."""
+    reason: str
+    advice: str = ""
+
+
 class BenchComparison(msgspec.Struct, frozen=True, kw_only=True):
     """A candidate beside its baseline."""
 
@@ -51,6 +65,8 @@ class BenchComparison(msgspec.Struct, frozen=True, kw_only=True):
     """In one sentence, with the numbers."""
     advice: str = ""
     """What would decide it; "" where it is decided."""
+    limits: list[LimitDecision] = []
+    """Of each --fail-over where several were given: `decision`, `reason` and `advice` are of the worst."""
     changes: list[FigureChange] = []
     """Of every figure that both sides have, what is decided by first."""
     baseline_runs: int = 0

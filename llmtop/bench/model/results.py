@@ -18,7 +18,7 @@ EndReason = Literal["window", "itself", "crashed", "interrupted", "killed", "fai
 """How a run ended: "window": asked to end (SIGINT) once its window was whole; "itself": with exit code 0 before
 that, or because it was let (--to-end); "crashed": with another exit code or by a signal, neither asked for;
 "interrupted": bench itself was interrupted; "killed": with SIGKILL because --kill allowed that; "failed": bench
-could not go on (a full disk)."""
+could not go on (a full disk), or no step ended for `step_timeout_seconds`."""
 
 State = Literal["running", "done", "interrupted", "failed"]
 """Of all runs; "running" in a file without a writer means that bench was killed."""
@@ -38,6 +38,8 @@ class BenchSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Of each variant."""
     to_end: bool = False
     """Let the command finish by itself once its window is whole."""
+    step_timeout_seconds: float = 1800.0
+    """End a run in which no step ends for so long before its window is whole."""
     kill: bool = False
     """Kill a command that does not end after SIGINT."""
     diff: bool = True
@@ -132,6 +134,8 @@ class BenchRun(msgspec.Struct, frozen=True, kw_only=True):
     """Of the command; None where a signal ended it, or it has not ended."""
     signal: str | None = None
     """The signal that ended it: "SIGINT"."""
+    last_stderr_line: str = ""
+    """Of a run that crashed: the last line on its standard error, without secrets; else ""."""
     ended: EndReason
     steps_seen: int = 0
     """All whole steps, warm-up and what came after the window included."""

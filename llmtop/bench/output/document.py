@@ -29,7 +29,7 @@ def bench_document(found: Bench) -> Document:
         lines.append(f"verdict: {', '.join(verdicts)}")
     costs = [run.figures.overhead_seconds for run in found.runs if run.figures.overhead_seconds is not None]
     if costs:
-        lines.append(f"attached: {duration(max(costs))} a step, as the training itself estimates")
+        lines.append(f"attached: {duration(max(costs))} per step, as estimated by the training")
     lines += [found.attach_cost_text] if found.attach_cost_text else []
     lines += [f"run {run.number} is not steady: {why}" for run in found.runs for why in run.unsteady]
     notes = [Paragraph(line) for line in (*lines, *found.notes)]

@@ -87,7 +87,7 @@ def runs_tables(found: Bench) -> list[Table]:
 
 def comparison_sentences(found: BenchComparison) -> list[str]:
     """What was compared and how, in what the environments differ, and what else is to be known."""
-    lines = []
+    lines = [f"--fail-over {one.limit}: {one.decision}. {one.reason}." for one in found.limits]
     if found.advice:
         lines.append(f"To decide it: {found.advice}.")
     how = "interleaved, compared as pairs" if found.paired else "not interleaved"

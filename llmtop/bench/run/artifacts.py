@@ -26,7 +26,7 @@ def write_environment(folder: Path, request: RunRequest, settings: BenchSettings
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise NotPossibleHere(
-            f"{folder} cannot be made: {error.strerror}; choose another folder with --out"
+            f"{folder} cannot be created: {error.strerror}; choose another folder with --out"
         ) from None
     variables = {**request.environment, **request.variables}
     diff: DiffKept = "text" if settings.keep_diff else "hash" if settings.diff else "none"

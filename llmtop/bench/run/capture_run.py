@@ -82,13 +82,14 @@ def capture_run(request: BenchCapture) -> Result:
             if not command.has_ended():
                 command.interrupt()
         end.wait_for_remaining()
+        command.close()
     if taking.error is not None:
         raise taking.error
     if taking.result is None:
         raise NotPossibleHere(
             "nothing was captured: "
             + (
-                "it was told to end"
+                "it was interrupted"
                 if interrupts
                 else f"the command ended within its first {request.warmup} steps"
             )

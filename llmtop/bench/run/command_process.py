@@ -12,6 +12,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from llmtop.bench.run.stderr_relay import LINE_BYTES
 from llmtop.errors import NotPossibleHere, UnusableInput
 from llmtop.launch import run_lifetime
 from llmtop.launch.environment import instrumented_environment, quiet_environment
@@ -19,6 +20,9 @@ from llmtop.naming import variable_names
 from llmtop.system import procfs
 
 _STARTER = Path(__file__).with_name("start_command.py")
+_RELAY = Path(__file__).with_name("stderr_relay.py")
+_RELAY_SECONDS = 1.0
+"""How long the relay has to pass on what a command wrote before it ended."""
 
 
 def check_program(command: Sequence[str], variables: Mapping[str, str]) -> None:
@@ -31,7 +35,7 @@ def check_program(command: Sequence[str], variables: Mapping[str, str]) -> None:
     if program is None:
         raise UnusableInput(f"{command[0]}: no such command; check its name and PATH")
     if not os.access(program, os.X_OK) or os.path.isdir(program):
-        raise UnusableInput(f"{command[0]} cannot be executed: it is no program")
+        raise UnusableInput(f"{command[0]} cannot be executed: it is not a program")
 
 
 class CommandProcess:
@@ -58,16 +62,26 @@ class CommandProcess:
         self._marker = run_lifetime.new_marker()
         variables[run_lifetime.MARKER] = self._marker
         check_program(command, variables)
-        self.started_at, self._began = time.time(), time.monotonic()
-        self._seconds: float | None = None
-        self._process = subprocess.Popen(
-            [sys.executable, "-I", "-S", str(_STARTER), *command],
-            env=variables,
-            stdin=subprocess.DEVNULL,
-            stdout=2,
-            stderr=2,
+        self._last_line = os.memfd_create("llmtop-last-line")
+        self._relay = subprocess.Popen(
+            [sys.executable, "-I", "-S", str(_RELAY), str(self._last_line)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            pass_fds=(self._last_line,),
             start_new_session=True,
         )
+        assert self._relay.stdin is not None
+        self.started_at, self._began = time.time(), time.monotonic()
+        self._seconds: float | None = None
+        with self._relay.stdin as stderr:
+            self._process = subprocess.Popen(
+                [sys.executable, "-I", "-S", str(_STARTER), *command],
+                env=variables,
+                stdin=subprocess.DEVNULL,
+                stdout=2,
+                stderr=stderr,
+                start_new_session=True,
+            )
         self.pid = self._process.pid
         self._known: dict[int, bool] = {}
 
@@ -99,6 +113,16 @@ class CommandProcess:
             return signals.Signals(-code).name
         except ValueError:
             return f"signal {-code}"
+
+    def last_stderr_line(self) -> str:
+        """Return the last line that the command wrote to standard error, up to 4096 bytes; "" for none."""
+        with contextlib.suppress(subprocess.TimeoutExpired):  # what it left running may still write
+            self._relay.wait(_RELAY_SECONDS if self.has_ended() else 0.0)
+        return os.pread(self._last_line, LINE_BYTES, 0).rstrip(b"\0").decode(errors="replace")
+
+    def close(self) -> None:
+        """Release the memory of the last line."""
+        os.close(self._last_line)
 
     def owns(self, pid: int) -> bool:
         """Whether a process is one of this run: its first one, or one that has its mark in the environment."""

@@ -38,6 +38,8 @@ class RunEnd:
         self._asked_at: float | None = None
         self._message_at = 0.0
         self.is_killed = False
+        self.has_timed_out = False
+        """Whether it was asked to end because no step ended for too long."""
         self.is_abandoned = False
         """Whether it was left running because the person at the terminal did not want to wait."""
 
@@ -51,6 +53,11 @@ class RunEnd:
         if self._asked_at is None:
             self._asked_at = self._message_at = time.monotonic()
             self._command.interrupt()
+
+    def request_end_after_timeout(self) -> None:
+        """As `request_end`; a command that ignores it is left running (or killed) after `KILL_SECONDS`."""
+        self.has_timed_out = True
+        self.request_end()
 
     def poll(self) -> bool:
         """Pass a ctrl+c on, say what is waited for, kill where that is due; returns whether to stop waiting."""
@@ -68,7 +75,9 @@ class RunEnd:
             self.request_end()
         if self._asked_at is not None:
             self._wait(time.monotonic(), self._asked_at)
-        return False
+            waited = time.monotonic() - self._asked_at
+            self.is_abandoned = self.has_timed_out and not self._may_kill and waited > KILL_SECONDS
+        return self.is_abandoned
 
     def _wait(self, now: float, asked_at: float) -> None:
         waited = now - asked_at

@@ -19,8 +19,8 @@ from llmtop.bench.run.run_end import RunEnd
 from llmtop.bench.run.run_watch import RunWatch
 from llmtop.capture.base.folder import write
 from llmtop.errors import LlmtopError, NotPossibleHere
-from llmtop.format import encode_json
-from llmtop.redaction.secret_filter import variable_without_secrets, words_without_secrets
+from llmtop.format import duration, encode_json
+from llmtop.redaction.secret_filter import variable_without_secrets, without_secrets, words_without_secrets
 
 _TICK_SECONDS = 0.05
 
@@ -64,7 +64,7 @@ def run_once(request: RunRequest) -> BenchRun:
         request.folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise NotPossibleHere(
-            f"{request.folder} cannot be made: {error.strerror}; choose another folder with --out"
+            f"{request.folder} cannot be created: {error.strerror}; choose another folder with --out"
         ) from None
     with collect_interrupts() as interrupts:
         run = _run_bare(request, interrupts) if not request.attached else _run_watched(request, interrupts)
@@ -84,9 +84,10 @@ def _run_watched(request: RunRequest, interrupts: Interrupts) -> BenchRun:
     watch = RunWatch(request.folder, request.surroundings)
     try:
         command = _start(request)
+        timeout = StepTimeout(request.settings.step_timeout_seconds)
         end = RunEnd(command, interrupts, request.say, kill=request.settings.kill)
         try:
-            by_window = _run_until_end(request, command, watch, end)
+            by_window = _run_until_end(request, command, watch, end, timeout)
             if not end.is_abandoned:
                 watch.finish(command)
         finally:
@@ -96,14 +97,22 @@ def _run_watched(request: RunRequest, interrupts: Interrupts) -> BenchRun:
         watch.close()
     notes = end.wait_for_remaining()
     if end.is_abandoned:
-        notes.append(f"left running, as told: pid {command.pid}")
+        why = "it ignored Ctrl+C" if end.has_timed_out else "after Ctrl+C"
+        notes.append(f"left running, {why}: pid {command.pid}")
     ended = _end_reason(command, interrupts, end, by_window=by_window)
     if watch.error is not None:
         ended, notes = "failed", [*notes, str(watch.error)]
-    return run_result.run_result(_base_run(request, command, ended, notes), request.settings, watch, command)
+    if end.has_timed_out:
+        limit = duration(request.settings.step_timeout_seconds)
+        notes = [f"no step ended for {limit} (--step-timeout), so the command was interrupted", *notes]
+    run = run_result.run_result(_base_run(request, command, ended, notes), request.settings, watch, command)
+    command.close()
+    return run
 
 
-def _run_until_end(request: RunRequest, command: CommandProcess, watch: RunWatch, end: RunEnd) -> bool:
+def _run_until_end(
+    request: RunRequest, command: CommandProcess, watch: RunWatch, end: RunEnd, timeout: StepTimeout
+) -> bool:
     """Watch until the command has ended; returns whether its window was whole before it was asked to end."""
     settings, whole = request.settings, False
     while not command.has_ended():
@@ -113,10 +122,25 @@ def _run_until_end(request: RunRequest, command: CommandProcess, watch: RunWatch
                 request.say(f"run {request.number}: measured; waiting for the command's own end (--to-end)")
             elif whole or watch.error is not None:
                 end.request_end()
+        if not whole and not end.is_asked and timeout.is_over(watch.steps.step_count):
+            end.request_end_after_timeout()
         if end.poll():
             break
         time.sleep(_TICK_SECONDS)
     return whole and end.is_asked
+
+
+class StepTimeout:
+    """Says when no step has ended for too long."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds, self._steps, self._since = seconds, 0, time.monotonic()
+
+    def is_over(self, step_count: int) -> bool:
+        """Whether the number of steps has stood still for the time given."""
+        if step_count != self._steps:
+            self._steps, self._since = step_count, time.monotonic()
+        return time.monotonic() - self._since > self._seconds
 
 
 def _run_bare(request: RunRequest, interrupts: Interrupts) -> BenchRun:
@@ -124,14 +148,18 @@ def _run_bare(request: RunRequest, interrupts: Interrupts) -> BenchRun:
     end = RunEnd(command, interrupts, request.say, kill=request.settings.kill)
     while not command.has_ended() and not end.poll():
         time.sleep(_TICK_SECONDS)
-    return _base_run(
-        request, command, _end_reason(command, interrupts, end, by_window=False), end.wait_for_remaining()
-    )
+    ended = _end_reason(command, interrupts, end, by_window=False)
+    run = _base_run(request, command, ended, end.wait_for_remaining())
+    command.close()
+    crash = [run_result.crash_text(run, 0)] if ended == "crashed" else []
+    return msgspec.structs.replace(run, notes=[*crash, *run.notes])
 
 
 def _end_reason(command: CommandProcess, interrupts: Interrupts, end: RunEnd, *, by_window: bool) -> EndReason:
     if interrupts:
         return "interrupted"
+    if end.has_timed_out:
+        return "failed"
     if end.is_killed:
         return "killed"
     if by_window:
@@ -154,6 +182,7 @@ def _base_run(request: RunRequest, command: CommandProcess, ended: EndReason, no
         wall_seconds=command.wall_seconds,
         exit_code=command.exit_code,
         signal=command.signal,
+        last_stderr_line=without_secrets(command.last_stderr_line()) if ended == "crashed" else "",
         ended=ended,
         notes=notes,
     )

@@ -15,7 +15,7 @@ from llmtop.bench.run.run_figures import window_figures
 from llmtop.bench.run.run_steps import RunSteps
 from llmtop.bench.run.run_watch import RunWatch
 from llmtop.errors import UnusableInput
-from llmtop.format import counted
+from llmtop.format import counted, printable
 from llmtop.launch.uninstrumentable import OFF_REASON, flag_message, unattachable_reason, unsupported_python_flag
 from llmtop.naming import variable_names
 
@@ -71,15 +71,29 @@ def _incomplete_notes(
         return []
     wanted = f"{settings.steps} steps" if settings.steps is not None else f"{settings.seconds:g} s"
     asked = f"{settings.warmup} steps of warm-up and {wanted}"
+    if run.ended == "crashed":
+        return [f"{crash_text(run, steps.step_count)} (asked for were {asked})"]
     if not steps.step_count:
         return [f"not one whole step was seen: {_no_steps_reason(run, attached=steps.has_attached)}"]
-    if run.ended not in ("itself", "crashed"):
+    if run.ended != "itself":
         return [f"cut short after {counted(steps.step_count, 'whole step')}; asked for were {asked}"]
-    how = run.signal or f"exit code {run.exit_code}"
     return [
-        f"the command ended ({how}) after {counted(steps.step_count, 'whole step')}; asked for were {asked}: give "
-        "fewer, or let it train for longer"
+        f"the command ended (exit code 0) after {counted(steps.step_count, 'whole step')}; asked for were "
+        f"{asked}: give fewer, or let it train for longer"
     ]
+
+
+def crash_text(run: BenchRun, step_count: int) -> str:
+    """Return how the command ended, and its last line on standard error.
+
+    Args:
+        run: one that crashed.
+        step_count: whole steps that it made.
+    """
+    how = f"was ended by {run.signal}" if run.signal else f"ended with exit code {run.exit_code}"
+    when = f"after {counted(step_count, 'whole step')}" if step_count else "before its first step ended"
+    last = printable(run.last_stderr_line, 300)
+    return f"the command {how} {when}" + (f"; its last line on standard error: {last}" if last else "")
 
 
 def _no_steps_reason(run: BenchRun, *, attached: bool) -> str:

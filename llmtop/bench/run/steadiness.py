@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from itertools import pairwise
-from statistics import median
 
 from llmtop.bench.model.results import MeasuredSteps
-from llmtop.format import duration, percent
+from llmtop.bench.statistics.regimes import find_change
+from llmtop.format import duration, percent_text
 from llmtop.hardware.clock_events import (
     HW_POWER_BRAKE,
     HW_SLOWDOWN,
@@ -18,18 +17,7 @@ from llmtop.hardware.clock_events import (
 )
 from llmtop.model.ownership import other_user
 from llmtop.model.snapshot import Snapshot
-from llmtop.step_history.step_blocks import best_split
 
-BLOCKS = 10
-MIN_STEPS = 20
-"""Fewer steps show neither a trend nor two regimes."""
-TREND = math.log(1.03)
-REGIMES = math.log(1.05)
-"""Drifts and jumps below these, from the window's begin to its end, are let be."""
-CERTAIN = 27
-"""Of Kendall's S of ten blocks, at most 45: so far from 0 it comes by chance once in 60 windows (two-sided)."""
-APART = 3.0
-"""A jump is this many times what blocks on either side spread by."""
 SLOWED = {
     SW_THERMAL: "too hot",
     HW_THERMAL: "too hot",
@@ -42,46 +30,18 @@ OFTEN = 0.05
 
 def step_findings(window: MeasuredSteps) -> list[str]:
     """What the steps themselves say against it."""
-    steps = window.step_seconds
-    if len(steps) < MIN_STEPS:
+    change = find_change(window.step_seconds)
+    if change is None:
         return []
-    edges = [round(place * len(steps) / BLOCKS) for place in range(BLOCKS + 1)]
-    levels = [math.log(median(steps[low:high])) for low, high in pairwise(edges)]
-    place = best_split(levels)
-    before, after = levels[:place], levels[place:]
-    jump = median(after) - median(before)
-    within = median([abs(level - median(side)) for side in (before, after) for level in side])
-    if (
-        min(len(before), len(after)) > 1
-        and abs(jump) >= max(REGIMES, APART * 1.4826 * within)
-        and _is_jump(levels)
-    ):
-        first, second = median(steps[: edges[place]]), median(steps[edges[place] :])
+    before, after = duration(change.before_seconds), duration(change.after_seconds)
+    changed = f"({100 * (math.exp(change.log) - 1):+.0f} %)"
+    if change.kind == "jump":
         return [
-            f"two regimes: steps took {duration(first)} up to step {edges[place]} of the window, and "
-            f"{duration(second)} from then on ({_change_text(jump)})"
+            f"two regimes: the geometric mean of a step is {before} up to step {change.step} of the window, and "
+            f"{after} from then on {changed}"
         ]
-    s = sum((b > a) - (b < a) for i, a in enumerate(levels) for b in levels[i + 1 :])
-    drift = (median(levels[-3:]) - median(levels[:3])) * BLOCKS / (BLOCKS - 3)
-    if abs(s) >= CERTAIN and abs(drift) >= TREND:
-        return [f"a trend: steps got {'longer' if drift > 0 else 'shorter'} all along ({_change_text(drift)})"]
-    return []
-
-
-def _is_jump(levels: Sequence[float]) -> bool:
-    """Whether two levels describe the blocks better than a straight line does."""
-    number, place = len(levels), best_split(list(levels))
-    sides = (levels[:place], levels[place:])
-    stepped = sum((level - sum(side) / len(side)) ** 2 for side in sides for level in side)
-    middle, mean = (number - 1) / 2, sum(levels) / number
-    along = sum((i - middle) * (level - mean) for i, level in enumerate(levels))
-    slope = along / sum((i - middle) ** 2 for i in range(number))
-    straight = sum((level - mean - slope * (i - middle)) ** 2 for i, level in enumerate(levels))
-    return stepped < straight
-
-
-def _change_text(log: float) -> str:
-    return f"{100 * (math.exp(log) - 1):+.0f} %"
+    longer = "longer" if change.log > 0 else "shorter"
+    return [f"a trend: steps get {longer} all along, from {before} to {after} {changed}"]
 
 
 def gpu_findings(
@@ -105,10 +65,10 @@ def gpu_findings(
     for name, word in SLOWED.items():
         share = sum(name in found for found in reasons) / max(len(reasons), 1)
         if share >= OFTEN:
-            unsteady.append(f"throttling: a GPU was {word} ({name}) in {percent(100 * share)} of the window")
+            unsteady.append(f"throttling: a GPU was {word} ({name}) in {percent_text(100 * share)} of the window")
     capped = sum(SW_POWER_CAP in found for found in reasons) / max(len(reasons), 1)
     if capped >= OFTEN:
-        notes.append(f"a GPU ran at its power limit in {percent(100 * capped)} of the window")
+        notes.append(f"a GPU ran at its power limit in {percent_text(100 * capped)} of the window")
     others = {
         process.pid: (other_user(process, one), process.gpu_uuid)
         for one in snapshots

@@ -10,6 +10,7 @@ from llmtop.bench.model.results import BenchMetric
 from llmtop.bench.statistics.intervals import ChangeInterval
 from llmtop.bench.statistics.step_statistics import worse_percent
 from llmtop.errors import EXIT_DONE, EXIT_ENVIRONMENT, EXIT_FINDING
+from llmtop.format import plain
 
 
 class Decision(str, enum.Enum):
@@ -55,13 +56,16 @@ def decide(found: ChangeInterval, metric: BenchMetric, limit: float) -> GateVerd
     low, high = sorted((worse_percent(metric, found.low), worse_percent(metric, found.high)))
     interval = f"{metric.title} is {change_text(worse)}, between {change_text(low)} and {change_text(high)}"
     if worse > limit and low > 0.0:
-        decision, why = Decision.REGRESSION, f"more than the limit of {limit:g}% and than the noise"
+        decision, why = Decision.REGRESSION, f"more than the limit of {plain(limit, 6)} % and than the noise"
     elif high <= limit and high < 0.0:
         decision, why = Decision.IMPROVEMENT, "more than the noise"
     elif high <= limit:
-        decision, why = Decision.OK, f"within the limit of {limit:g}%"
+        decision, why = Decision.OK, f"within the limit of {plain(limit, 6)} %"
     else:
-        decision, why = Decision.UNDECIDABLE, f"so noise hides whether it is more than the limit of {limit:g}%"
+        decision, why = (
+            Decision.UNDECIDABLE,
+            f"so noise hides whether it is more than the limit of {plain(limit, 6)} %",
+        )
     return GateVerdict(decision, worse, low, high, limit, f"{interval}: {why}")
 
 
@@ -70,9 +74,9 @@ def change_text(worse: float) -> str:
     if math.isclose(worse, 0.0, abs_tol=0.005):
         return "the same"
     return (
-        f"{abs(worse):.2g}% {'worse' if worse > 0 else 'better'}"
+        f"{plain(abs(worse), 2)} % {'worse' if worse > 0 else 'better'}"
         if abs(worse) < 10
-        else (f"{abs(worse):.0f}% {'worse' if worse > 0 else 'better'}")
+        else (f"{abs(worse):.0f} % {'worse' if worse > 0 else 'better'}")
     )
 
 

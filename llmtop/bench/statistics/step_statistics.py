@@ -15,17 +15,17 @@ StepStatistic = Callable[[Steps], Steps]
 """From seconds of steps, shape (..., steps), to a figure, shape (...), but for a factor that is a run's own."""
 
 
-def metric_named(name: str) -> BenchMetric:
-    """What --metric names: a figure by its name, or by its short one.
+def metric_named(name: str, option: str = "--metric") -> BenchMetric:
+    """What an option names: a figure by its name, its short one or its title.
 
     Raises:
         UnusableInput: none is called that; the sentence lists all.
     """
     for metric in METRICS:
-        if name in (metric.name, metric.short):
+        if name and name in (metric.name, metric.short, metric.title):
             return metric
     names = ", ".join(metric.short or metric.name for metric in METRICS)
-    raise UnusableInput(f"--metric: no figure is called {name!r}; there are: {names}")
+    raise UnusableInput(f"{option}: there is no metric {name!r}; there are: {names}")
 
 
 def step_statistic(metric: BenchMetric) -> StepStatistic | None:

@@ -52,7 +52,7 @@ def find_job(known: Sequence[Target], pid: int | None = None) -> LocalJob:
     if pid is not None:
         jobs = {key: ranks for key, ranks in jobs.items() if any(target.pid == pid for target in ranks)}
         if not jobs:
-            raise UnusableInput(f"process {pid} is no attached rank of a job: llmtop --once lists them")
+            raise UnusableInput(f"process {pid} is not an attached rank of a job: llmtop --once lists the ranks")
     if not jobs:
         raise NotPossibleHere(
             "no rank of a job is attached on this node: call it on a node of the job, whose ranks run under "
@@ -107,13 +107,13 @@ def open_store(job: LocalJob) -> TcpStore:
     """
     if job.store is None:
         raise NotPossibleHere(
-            "the ranks of this job have not met by a TCPStore that llmtop can speak with "
+            "the ranks of this job do not use a supported TCPStore "
             f"(torch before {'.'.join(map(str, tcp_store.FIRST_TORCH))}, a file, MPI, or all of them on this node)"
         )
     try:
         return TcpStore.open(job.store.address)
     except StoreError as error:
-        raise NotPossibleHere(f"the job's store cannot be reached from here: {error}") from None
+        raise NotPossibleHere(f"the store of the job is unreachable: {error}") from None
 
 
 def manual_command(job: LocalJob, step: int) -> str:

@@ -75,9 +75,7 @@ def choose_step(wanted: StepChoice, watch: StepListener) -> ChosenStep:
     publishing = [[step.index for step in steps[-2:]] for steps in watch.steps_within(0).values() if steps]
     median = watch.median_seconds()
     if not publishing or not median:
-        raise NotPossibleHere(
-            "no step has ended yet of which this could be counted: wait until the training steps"
-        )
+        raise NotPossibleHere("the training has not finished a step yet: wait for the first step")
     *before, last = max(publishing, key=lambda indices: indices[-1])
     by = max(1, last - before[0]) if before else 1  # some scripts count in tens, or in samples
     soonest = last + by * (_MIN_STEPS_AHEAD + math.ceil(MIN_LEAD_SECONDS / median))
@@ -86,7 +84,7 @@ def choose_step(wanted: StepChoice, watch: StepListener) -> ChosenStep:
         raise UnusableInput(f"step {step} has passed: step {last} has ended; --at-step +20 is 20 steps from now")
     if not wanted.relative and step < soonest:
         raise UnusableInput(
-            f"step {step} comes too soon to tell all ranks of it: step {last} has ended, and a step takes "
+            f"step {step} is too early to notify all ranks: step {last} has ended, and a step takes "
             f"{duration(median)}; give {soonest} or more, or --at-step +20"
         )
     if (step - last) % by:

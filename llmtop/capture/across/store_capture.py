@@ -109,7 +109,9 @@ class MultiNodeEngine(Engine):
                     _cancel(asked)
             return self._collect(job, asked)
         except StoreError as error:
-            raise NotPossibleHere(f"the job's store has gone, and the job with it perhaps: {error}") from None
+            raise NotPossibleHere(
+                f"the store of the job is unreachable, perhaps because the job has ended: {error}"
+            ) from None
         finally:
             with suppress(OSError):
                 (job.folder / TOKEN).unlink()
@@ -120,7 +122,7 @@ class MultiNodeEngine(Engine):
         keys = Keys(self._local_job.store.prefix)
         cards = local_job.list_nodes(store, self._local_job.store.prefix)
         if not cards:
-            raise NotPossibleHere("no node of this job hears what is asked of it: their llmtop may be older")
+            raise NotPossibleHere("no node of this job receives capture requests: their llmtop may be older")
         self._check_node([name for card in cards.values() for name in card.names])
         folder = TRACES if self._engine.has_time_report else "."
         (job.folder / folder).mkdir(exist_ok=True)
@@ -147,7 +149,9 @@ class MultiNodeEngine(Engine):
         if self._node is None or self._node in {*names, *short}:
             return
         known = ", ".join(dict.fromkeys(printable(name, 60) for name in names[:_MAX_NOTES]))
-        raise NotPossibleHere(f"no node of this job that hears is called {printable(self._node, 60)}: {known}")
+        raise NotPossibleHere(
+            f"no node of this job that receives capture requests has the name {printable(self._node, 60)}: {known}"
+        )
 
     # --- following -----------------------------------------------------------------------------------
 
@@ -260,7 +264,8 @@ class _SilenceTimeout:
             self._seen, self._since = max(newest), time.monotonic()
         elif time.monotonic() - self._since > self._patience:
             raise NotPossibleHere(
-                f"no step has ended for {self._patience:.0f} s: it may hang; llmtop says where (hung_collective)"
+                f"no step has ended for {self._patience:.0f} s: it may hang; see the alert hung_collective in "
+                "llmtop"
             )
 
 

@@ -126,7 +126,7 @@ def check_disk(parent: Path, minimum: int = MIN_FREE_BYTES) -> int:
         ) from None
     if free < minimum:
         raise NotPossibleHere(
-            f"only {size(free)} are free at {place}, a capture wants {size(minimum)}: choose another folder with "
+            f"only {size(free)} are free at {place}, a capture needs {size(minimum)}: choose another folder with "
             "--out, or remove old ones: llmtop captures --remove"
         )
     return free

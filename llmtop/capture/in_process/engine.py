@@ -39,23 +39,29 @@ class InProcessEngine(Engine):
 
     supports_start_step = True
     unavailable_reason: str = "it has not imported torch"
-    """Why a process of this llmtop does not offer it, as a rule."""
+    """Why a process of this llmtop does not support it, as a rule."""
     suffix: str
     """Of its files."""
 
     def refusal(self, target: Target) -> Refusal | None:
         """See `Engine.refusal`."""
         if target.hello is None or target.socket is None:
-            return Refusal("it is not attached to llmtop", self.restart_command(target))
+            return Refusal("the process is not attached to llmtop", self.restart_command(target))
         if self.name in target.hello.engines:
             return None
         return self.unavailable_refusal(target)
 
     def unavailable_refusal(self, target: Target) -> Refusal:
-        """Why an attached process does not offer it."""
+        """Why an attached process does not support it."""
         if target.hello is None or target.hello.torch is None:
             return Refusal(self.unavailable_reason)
-        return Refusal("its llmtop does not offer it", self.restart_command(target))
+        if target.hello.engines:  # it lists others of this kind, so its llmtop knows this one
+            return self.missing_device_refusal(target)
+        return Refusal("its llmtop is another version, without this engine", self.restart_command(target))
+
+    def missing_device_refusal(self, target: Target) -> Refusal:
+        """Why a process with PyTorch, which lists other engines of this kind, does not list this one."""
+        return Refusal("its llmtop is another version, without this engine", self.restart_command(target))
 
     def record(self, job: CaptureJob) -> Recorded:
         """See `Engine.record`."""
@@ -101,7 +107,7 @@ class InProcessEngine(Engine):
             )
         if self.name not in target.hello.engines:
             raise NotPossibleHere(
-                f"{target.name} does not offer {self.name}: {self.unavailable_reason}, or its llmtop is older; "
+                f"{target.name} does not support {self.name}: {self.unavailable_reason}, or its llmtop is older; "
                 "restart it with this llmtop"
             )
         message = wire.CaptureRequest(
@@ -132,7 +138,7 @@ class InProcessEngine(Engine):
         if failed:
             first = failed[0]
             why = first.state.detail or first.state.state
-            runs_on = "" if first.state.ended else "; the training runs on"
+            runs_on = "" if first.state.ended else "; the training continues"
             raise NotPossibleHere(f"{first.target.name} could not record with {self.name}: {why}{runs_on}")
         firsts = [request.state.first_step for request in requests if request.state.first_step is not None]
         lasts = [request.state.last_step for request in requests if request.state.last_step is not None]
@@ -193,7 +199,7 @@ def _read(request: _Request) -> None:
     except (client.ConnectionClosed, LlmtopError):
         alive = procfs.is_alive(request.target.pid)
         raise NotPossibleHere(
-            f"{request.target.name} {'has hung up' if alive else 'ended'} before its capture was written"
+            f"{request.target.name} {'disconnected' if alive else 'ended'} before its capture was written"
         ) from None
     for message in messages:
         if isinstance(message, wire.CaptureState) and message.id == request.message.id:
@@ -210,8 +216,8 @@ def _check_time(job: CaptureJob, request: _Request) -> None:
         return
     if writing:
         raise NotPossibleHere(
-            f"{request.target.name} has not finished its file for {silent:.0f} s; it comes to {request.path}, "
-            "unless the disk is full"
+            f"{request.target.name} has not finished its file for {silent:.0f} s; it will be written to "
+            f"{request.path}, unless the disk is full"
         )
     raise NotPossibleHere(
         f"{request.target.name} has ended no step for {silent:.0f} s: it may be hung; look at its stacks "

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from llmtop.capture.base.job import CaptureJob, Recorded
+from llmtop.capture.base.engine import Refusal
+from llmtop.capture.base.job import CaptureJob, Recorded, Target
 from llmtop.capture.in_process.engine import InProcessEngine
 from llmtop.document.model import Document
 from llmtop.errors import UnusableInput
+from llmtop.format import printable
 
 
 class MemoryEngine(InProcessEngine):
@@ -19,6 +21,11 @@ class MemoryEngine(InProcessEngine):
     report_kind = "memory"
     suffix = ".memory.pickle"
     open_with = "https://pytorch.org/memory_viz"
+
+    def missing_device_refusal(self, target: Target) -> Refusal:
+        """See `InProcessEngine.missing_device_refusal`: it records the allocator of CUDA, which there must be."""
+        version = printable((target.hello.torch if target.hello else None) or "")
+        return Refusal(f"its PyTorch {version} has no CUDA".replace("  ", " "))
 
     def record(self, job: CaptureJob) -> Recorded:
         """See `Engine.record`; also reports on the snapshots."""

@@ -105,7 +105,7 @@ class HostConnection:
             except OSError as error:
                 raise NotPossibleHere(f"{_GONE} ({error.strerror})") from None
             if not data:
-                raise NotPossibleHere(f"{_GONE} (it hung up)")
+                raise NotPossibleHere(f"{_GONE} (disconnected)")
             try:
                 self._received += self._frames.feed(data)
             except UnusableInput:
@@ -218,7 +218,7 @@ class KinetoEngine(Engine):
         except NotPossibleHere as refused:
             return Refusal(str(refused).partition(";")[0], self.restart_command(target))
         if target.pid not in asking:
-            return Refusal("it has not imported torch, or its torch is built without Kineto")
+            return Refusal("it has not imported torch, or its torch has no Kineto")
         return sessions.tracer_refusal(target, self.restart_command(target))
 
     def find_unattached(self, pids: Collection[int]) -> dict[int, bool]:
@@ -393,8 +393,8 @@ def _missing_file_text(wait: _PendingTrace, limits: _Limits, spent: float) -> st
     name = wait.target.name
     if wait.began:
         return (
-            f"Kineto in {name} has not finished its file after {duration(spent)}; it comes to {wait.final_path}, "
-            "unless the disk is full"
+            f"Kineto in {name} has not finished its file after {duration(spent)}; it will be written to "
+            f"{wait.final_path}, unless the disk is full"
         )
     if limits.by_steps:
         return (

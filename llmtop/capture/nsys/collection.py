@@ -215,19 +215,19 @@ def await_start(job: CaptureJob, collection: Collection) -> None:
     while collection.exit_status("start") is None:
         if collection.has_ended:
             raise NotPossibleHere(
-                f"nsys start ended without an answer ({collection.output_text()}); the training runs on; by hand: "
-                f"{collection.nsys.path} start --session={collection.session.id}"
+                f"nsys start ended without an answer ({collection.output_text()}); the training continues; by "
+                f"hand: {collection.nsys.path} start --session={collection.session.id}"
             )
         if time.monotonic() > deadline:
             raise NotPossibleHere(
-                f"nsys start has not answered for {START_SECONDS:.0f} s; the training runs on, and whatever it "
-                f"still starts is stopped at once; look with: {collection.nsys.path} sessions list"
+                f"nsys start has not answered for {START_SECONDS:.0f} s; the training continues, and whatever it "
+                f"still starts is stopped at once; check with: {collection.nsys.path} sessions list"
             )
         job.sleep(POLL_SECONDS)
     code = collection.exit_status("start")
     if code != 0:
         raise NotPossibleHere(
-            f"nsys start failed with {code}: {collection.output_text()}; the training runs on; by hand: "
+            f"nsys start failed with {code}: {collection.output_text()}; the training continues; by hand: "
             f"{collection.nsys.path} start --session={collection.session.id}"
         )
 
@@ -276,7 +276,7 @@ def await_report(job: CaptureJob, collection: Collection) -> Path:
         raise NotPossibleHere("the training ended within the window and nsys left no report")
     raise NotPossibleHere(
         f"nsys stop ended with {collection.exit_status('stop')} and left no report: {collection.output_text()}; "
-        f"the training runs on; look with: {collection.nsys.path} sessions list"
+        f"the training runs on; check with: {collection.nsys.path} sessions list"
     )
 
 

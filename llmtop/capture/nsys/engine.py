@@ -95,7 +95,7 @@ class NsysEngine(Engine):
     def check_options(self, names: Collection[str]) -> None:
         """See `Engine.check_options`."""
         if {_PAUSE, _NO_PAUSE} <= set(names):
-            raise UnusableInput("give --option pause or --option no-pause, not both")
+            raise UnusableInput("--option pause and --option no-pause exclude each other: pass one of them")
         super().check_options(names)
 
     def record(self, job: CaptureJob) -> Recorded:

@@ -50,7 +50,7 @@ class _MarkedTraining:
                 elif isinstance(message, wire.OpRangesState) and message.id == self.id:
                     self.state, self.detail = message.state, message.detail
         except (LlmtopError, client.ConnectionClosed, OSError, ValueError):
-            self.state, self.detail = "gone", "it has hung up"
+            self.state, self.detail = "gone", "it disconnected"
 
 
 class OperatorMarking:
@@ -161,11 +161,11 @@ def _connect(target: Target) -> _MarkedTraining:
     if hello is None or target.socket is None:
         raise NotPossibleHere(
             f"ops: {target.name} is not attached, and only a training itself can mark its operators: start it "
-            "with llmtop run --nsys, or leave out --option ops"
+            "with llmtop run --nsys, or remove --option ops"
         )
     if not hello.op_ranges:
         why = "has loaded no PyTorch that can" if hello.torch else "has not loaded PyTorch, which alone can"
-        raise NotPossibleHere(f"ops: {target.name} {why} mark operators: leave out --option ops")
+        raise NotPossibleHere(f"ops: {target.name} {why} mark operators: remove --option ops")
     try:
         return _MarkedTraining(target, client.Connection.open(target.socket, history=STEPS_KEPT))
     except (LlmtopError, client.ConnectionClosed) as error:

@@ -224,7 +224,7 @@ class SessionPause:
             while not self.is_paused:
                 for member in self._members:
                     if member.is_gone:
-                        raise NotPossibleHere(f"{member.name} has hung up")
+                        raise NotPossibleHere(f"{member.name} disconnected")
                     if member.state is not None and member.state.state in ("failed", "resumed"):
                         reason = member.state.detail or "it went on"
                         raise NotPossibleHere(f"{member.name} did not pause: {reason}")

@@ -13,7 +13,7 @@ def gpu_metrics_refusal() -> Refusal | None:
     if os.geteuid() == 0 or not procfs.are_gpu_counters_restricted():
         return None
     return Refusal(
-        "the driver gives GPU metrics to root only (RmProfilingAdminOnly is 1)",
+        "the driver allows GPU metrics for root only (RmProfilingAdminOnly is 1)",
         "echo 'options nvidia NVreg_RestrictProfilingToAdminUsers=0' | sudo tee /etc/modprobe.d/nvidia.conf, "
         "then reboot",
     )
@@ -28,7 +28,7 @@ def cpu_sampling_refusal() -> Refusal | None:
     if os.geteuid() == 0 or paranoid is None or paranoid <= 0:
         return None
     return Refusal(
-        f"the kernel gives CPU samples of the whole machine to root only (perf_event_paranoid is {paranoid})",
+        f"the kernel allows system-wide CPU samples for root only (perf_event_paranoid is {paranoid})",
         "sudo sysctl kernel.perf_event_paranoid=0",
     )
 

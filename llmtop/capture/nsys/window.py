@@ -104,7 +104,7 @@ def _find_pause(job: CaptureJob, sessions: list[tuple[Nsys, Session, list[Target
         wanted = can_pause(target) and (always or should_pause(target))
         if wanted and target.pid not in pauses.pids:
             pauses.close()
-            raise NotPossibleHere(_NO_PAUSE.format(f"{target.name} does not answer: is it stopped?"))
+            raise NotPossibleHere(_NO_PAUSE.format(f"{target.name} does not answer: it may be stopped"))
     return pauses
 
 

@@ -136,7 +136,7 @@ class _WindowReport:
             )
         if not found.has_python and not trampoline.is_active(target.pid):
             notes.append(
-                "perf sees no functions of Python: that is told only by Python 3.12 and newer started with "
+                "perf sees no functions of Python: that needs Python 3.12 and newer started with "
                 "PYTHONPERFSUPPORT=1 or -X perf; py-spy's stacks of the same window have them"
             )
         self._notes |= dict.fromkeys(notes)

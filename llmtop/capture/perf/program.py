@@ -57,7 +57,7 @@ def refusal() -> Refusal | None:
         return Refusal(because, command)
     if paranoid() > 2 and not may_trace_kernel():
         return Refusal(
-            f"the kernel lets only root use perf (kernel.perf_event_paranoid is {paranoid()})",
+            f"the kernel allows perf for root only (kernel.perf_event_paranoid is {paranoid()})",
             "sudo sysctl kernel.perf_event_paranoid=1",
         )
     return None
@@ -153,7 +153,7 @@ class PerfRun:
             if self.process.poll() is not None:
                 break
         raise NotPossibleHere(
-            f"perf cannot record it ({failure_reason(self.output_text())}); the training runs on"
+            f"perf cannot record it ({failure_reason(self.output_text())}); the training continues"
         )
 
     def end(self) -> None:
@@ -172,7 +172,7 @@ class PerfRun:
         except subprocess.TimeoutExpired:
             raise NotPossibleHere(f"perf has not written within {WRITE_SECONDS:.0f} s: nothing was kept") from None
         if code == -signal.SIGKILL:
-            raise NotPossibleHere("perf was killed while it recorded: nothing was kept; the training runs on")
+            raise NotPossibleHere("perf was killed while it recorded: nothing was kept; the training continues")
 
     def output_text(self) -> str:
         """What it printed."""

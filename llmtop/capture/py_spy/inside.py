@@ -39,7 +39,9 @@ class StackRequest:
         self.pid = self._connection.host_pid or self._connection.hello.pid
         try:
             if not self._connection.hello.stacks:
-                raise NotPossibleHere("its llmtop is older and cannot tell them itself: restart it with this one")
+                raise NotPossibleHere(
+                    "its llmtop is older and does not support stacks: restart it with this version"
+                )
             self._send(wire.SampleStacks(id=self.id, seconds=seconds, rate_hz=RATE_HZ))
         except BaseException:
             self.close()
@@ -65,14 +67,14 @@ class StackRequest:
             try:
                 messages = self._connection.receive(0.05)
             except (client.ConnectionClosed, LlmtopError) as error:
-                raise NotPossibleHere(f"the training told no stacks: {error}") from None
+                raise NotPossibleHere(f"the training sent no stacks: {error}") from None
             for message in messages:
                 if isinstance(message, wire.SampledStacks) and message.id == self.id:
                     if message.refused:
-                        raise NotPossibleHere(f"the training told no stacks: {message.refused}")
+                        raise NotPossibleHere(f"the training sent no stacks: {message.refused}")
                     return message
         raise NotPossibleHere(
-            f"the training told no stacks for {ANSWER_SECONDS:.0f} s: a call that does not return holds Python's "
+            f"the training sent no stacks for {ANSWER_SECONDS:.0f} s: a call that does not return holds Python's "
             "lock"
         )
 
@@ -142,7 +144,7 @@ def read_samples(asked: StackRequest, command: str) -> tuple[list[Stack], list[s
     seen = asked.await_answer()
     notes = []
     if seen.cut:
-        notes.append(f"{seen.cut} looks at rare stacks are left out: too many different ones were seen")
+        notes.append(f"{seen.cut} samples of rare stacks are ignored: there are too many different stacks")
     return _read(seen, asked, command), notes
 
 
@@ -157,7 +159,7 @@ def _read(seen: wire.SampledStacks, asked: StackRequest, command: str = "") -> l
         ]
     except IndexError:
         raise NotPossibleHere(
-            "what came as the training's stacks makes no sense: does it run another llmtop?"
+            "the stacks from the training are invalid: it may run another version of llmtop"
         ) from None
 
 

@@ -185,7 +185,7 @@ class PySpyRecording:
             if self._process.poll() is not None:
                 raise NotPossibleHere(failure_reason(self.target.pid, self._log()))
             if time.monotonic() > deadline:
-                raise NotPossibleHere(f"py-spy has not begun within {START_SECONDS:.0f} s; the training runs on")
+                raise NotPossibleHere(f"py-spy has not begun within {START_SECONDS:.0f} s; the training continues")
             job.sleep(0.01)
 
     def stop(self) -> None:
@@ -208,7 +208,9 @@ class PySpyRecording:
             job.sleep(0.02)
         if not self._raw.is_file() or self._raw.stat().st_size == 0:
             why = "; ".join(line for line in self._log().splitlines() if "rror" in line) or "it gave no reason"
-            raise NotPossibleHere(f"py-spy left no samples in {self._raw} ({printable(why)}): is the disk full?")
+            raise NotPossibleHere(
+                f"py-spy left no samples in {self._raw} ({printable(why)}): perhaps the disk is full"
+            )
         try:
             found = read_folded(self._raw.read_text(errors="replace"))
         except (OSError, UnusableInput) as error:

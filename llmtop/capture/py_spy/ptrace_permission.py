@@ -24,19 +24,21 @@ def _refusal(pid: int) -> Refusal:
     scope = yama_scope()
     if scope == 1:
         return Refusal(
-            "the kernel lets a process be read by its parents only (yama ptrace_scope is 1)",
+            "the kernel allows only parents to read a process (yama ptrace_scope is 1)",
             "sudo sysctl kernel.yama.ptrace_scope=0",
         )
     if scope == 2:
-        return Refusal("the kernel lets only root read other processes (yama ptrace_scope is 2)", "sudo llmtop")
+        return Refusal(
+            "the kernel allows reading other processes for root only (yama ptrace_scope is 2)", "sudo llmtop"
+        )
     if scope == 3:
         return Refusal(
-            "the kernel forbids it to all until the next boot (yama ptrace_scope is 3)",
+            "the kernel forbids reading other processes until the next boot (yama ptrace_scope is 3)",
             "sudo sed -i 's/ptrace_scope *= *3/ptrace_scope = 0/' /etc/sysctl.d/*.conf && sudo reboot",
         )
     if is_in_container():
         return Refusal("this container may not read other processes", "docker run --cap-add=SYS_PTRACE …")
-    return Refusal("the kernel refuses to let it be read", "sudo llmtop")
+    return Refusal("the kernel does not allow reading this process", "sudo llmtop")
 
 
 def yama_scope() -> int | None:

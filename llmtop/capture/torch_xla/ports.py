@@ -80,7 +80,7 @@ def refusal(pid: int) -> Refusal | None:
     except NotPossibleHere as refused:
         return Refusal(str(refused).partition(";")[0], f"set {VARIABLE}" if VARIABLE in str(refused) else "")
     if not _is_in_same_network(pid):
-        return Refusal("its network is a container's of its own", "run llmtop in that container")
+        return Refusal("it is in the network namespace of another container", "run llmtop in that container")
     return None if there else Refusal("its script has not started torch_xla's profiler server", START)
 
 
@@ -101,7 +101,9 @@ def profiler_port(pid: int) -> int:
             f"{name} has several servers of gRPC (ports {several}): {VARIABLE}=PORT says which is its profiler's"
         )
     if procfs.is_stopped(pid):
-        raise NotPossibleHere(f"{name} is stopped, so its profiler answers nobody: kill -CONT {pid}")
+        raise NotPossibleHere(
+            f"{name} is stopped, so its profiler does not reply: continue it with kill -CONT {pid}"
+        )
     tried = ", ".join(map(str, there)) or "none"
     raise NotPossibleHere(
         f"{name} has no profiler server of torch_xla's that answers (ports that it listens on: {tried}); in the "

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,12 +13,12 @@ from click.core import ParameterSource
 from llmtop.bench.model.results import Bench, BenchSettings
 from llmtop.cli.bench.options import gate_options
 from llmtop.cli.live.command import range_check
-from llmtop.cli.output import print_encoded, print_text
+from llmtop.cli.output import print_encoded, print_text, text_width
 from llmtop.errors import UnusableInput
 from llmtop.format import encode_json
 
 if TYPE_CHECKING:
-    from llmtop.bench.gate import GateOptions
+    from llmtop.bench.gate import Gate, GateOptions
 
 INTERRUPTED = 130
 """What a shell makes of ctrl+c."""
@@ -32,25 +31,27 @@ PARENT = "llmtop-bench"
     short_help="Run a training several times, and measure a steady window of each.",
 )
 @click.option("--warmup", type=click.IntRange(0, 1_000_000), default=10, show_default=True, metavar="N",
-              help="Steps that are dropped first.")  # fmt: skip
+              help="Steps to drop at the start.")  # fmt: skip
 @click.option("--steps", type=click.IntRange(2, 1_000_000), metavar="N",
               help="Steps of the window (default: 100).")  # fmt: skip
 @click.option("--seconds", type=float, callback=range_check(0.1, 86400.0), metavar="S",
-              help="Measure for so long, instead of --steps.")  # fmt: skip
+              help="Measure for S seconds instead of --steps.")  # fmt: skip
 @click.option("--runs", type=click.IntRange(1, 1000), default=3, show_default=True, metavar="N",
-              help="How often the command is run; 5 where runs are compared.")  # fmt: skip
+              help="Number of runs; use 5 or more to compare.")  # fmt: skip
 @click.option("--out", type=click.Path(path_type=Path), metavar="DIR",
               help=f"Folder for the artifacts (default: {PARENT}/<time>).")  # fmt: skip
-@click.option("--to-end", is_flag=True, help="Let each run end by itself; else it gets what ctrl+c sends.")
-@click.option("--bare", is_flag=True, help="Run once without llmtop besides, to say what being attached costs; "
+@click.option("--to-end", is_flag=True, help="Wait until each run exits; without, interrupt it (SIGINT).")
+@click.option("--bare", is_flag=True, help="Also run once without llmtop, to measure the overhead of llmtop; "
               "needs --to-end.")  # fmt: skip
+@click.option("--step-timeout", type=float, callback=range_check(1.0, 86400.0), default=1800.0, show_default=True,
+              metavar="S", help="End a run, and the bench, when no step ends for so long.")  # fmt: skip
 @click.option(
-    "--kill", is_flag=True, help="Kill a run that has not ended 30 s after ctrl+c; else it is waited for."
+    "--kill", is_flag=True, help="Kill a run that has not exited 30 s after SIGINT; without, wait for it."
 )
-@click.option("--keep-diff", is_flag=True, help="Store the text of the difference to the git commit, filtered, in "
-              "environment.json (mode 0600); else only its hash and --stat are.")  # fmt: skip
-@click.option("--no-diff", is_flag=True, help="Store no hash and no --stat of the difference to the git commit.")
-@click.option("--json", "as_json", is_flag=True, help="Print metrics.json; all words go to stderr.")
+@click.option("--keep-diff", is_flag=True, help="Store the filtered text of git diff in "
+              "environment.json (mode 0600); without, only its hash and --stat.")  # fmt: skip
+@click.option("--no-diff", is_flag=True, help="Store neither the hash nor --stat of git diff.")
+@click.option("--json", "as_json", is_flag=True, help="Print metrics.json; messages go to stderr.")
 @gate_options
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[--] COMMAND [ARGS]...")
 def bench(
@@ -62,6 +63,7 @@ def bench(
     out: Path | None,
     to_end: bool,
     bare: bool,
+    step_timeout: float,
     kill: bool,
     keep_diff: bool,
     no_diff: bool,
@@ -79,15 +81,15 @@ def bench(
     from llmtop.bench.gate import RUNS_COMPARED, Gate
 
     if not command:
-        raise UnusableInput("llmtop bench needs a command, as in: llmtop bench -- python train.py")
+        raise UnusableInput("No command given. Add the training command: llmtop bench -- python train.py")
     if steps is not None and seconds is not None:
-        raise UnusableInput("--steps and --seconds both say how long the window is: give one")
+        raise UnusableInput("--steps and --seconds exclude each other: pass one of them")
     if keep_diff and no_diff:
-        raise UnusableInput("--keep-diff and --no-diff exclude each other: give one")
+        raise UnusableInput("--keep-diff and --no-diff exclude each other: pass one of them")
     if bare and not to_end:
         raise UnusableInput(
-            "--bare times whole runs, since nobody counts steps without llmtop: add --to-end, and a command that "
-            "ends by itself"
+            "--bare measures whole runs, because steps are not counted without llmtop: add --to-end, and use a "
+            "command that exits"
         )
     if gate.compares and click.get_current_context().get_parameter_source("runs") == ParameterSource.DEFAULT:
         runs = RUNS_COMPARED
@@ -98,6 +100,7 @@ def bench(
         seconds=seconds,
         runs=runs,
         to_end=to_end,
+        step_timeout_seconds=step_timeout,
         kill=kill,
         diff=not no_diff,
         keep_diff=keep_diff,
@@ -107,11 +110,20 @@ def bench(
         judge.variants, settings, folder, _print_stderr, bare=bare, check=judge.check_environment
     )
     try:
-        code = judge.judge(found, folder, _print_stderr)
-        return INTERRUPTED if found.state == "interrupted" else code
+        return _exit_code(judge, found, folder)
     finally:
         judge.write(found)
         _show(found, as_json=as_json)
+
+
+def _exit_code(judge: Gate, found: Bench, folder: Path) -> int:
+    """Compare and decide; ctrl+c meanwhile is noted."""
+    try:
+        code = judge.judge(found, folder, _print_stderr)
+    except KeyboardInterrupt:
+        found.notes.append("interrupted before the comparison was done; the runs are kept")
+        return INTERRUPTED
+    return INTERRUPTED if found.state == "interrupted" else code
 
 
 def _print_stderr(sentence: str) -> None:
@@ -125,5 +137,4 @@ def _show(found: Bench, *, as_json: bool) -> None:
     if as_json:
         print_encoded(msgspec.json.format(encode_json(found), indent=2))
     else:
-        width = shutil.get_terminal_size((100, 40)).columns
-        print_text(write_text(bench_document(found), width), nl=False)
+        print_text(write_text(bench_document(found), text_width()), nl=False)

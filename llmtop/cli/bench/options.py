@@ -9,34 +9,40 @@ from typing import Any
 
 import click
 
-from llmtop.cli.percent_option import parse_percent
+
+def _parse_limits(_ctx: click.Context, _param: click.Parameter, values: tuple[str, ...]) -> tuple[Any, ...]:
+    from llmtop.bench.limits import parse_limit  # not for --help
+
+    return tuple(parse_limit(value) for value in values)
+
 
 _file = click.Path(path_type=Path, dir_okay=False)
 _OPTIONS = (
     click.option("--baseline", type=click.Path(path_type=Path), metavar="FILE",
-                 help="Compare with what --save-baseline wrote, or with a bench's folder."),
+                 help="Compare with a file of --save-baseline, or with the folder of a bench."),
     click.option("--against", metavar="CMD",
-                 help="Compare with another command, in quotes: the two are run in turns, as pairs."),
+                 help="Compare with another command, in quotes; the two commands run alternately."),
     click.option("--history", type=_file, metavar="FILE",
                  help="Compare with the medians of the last benches in FILE, and add this one."),
     click.option("--window", type=click.IntRange(3, 1000), default=10, show_default=True, metavar="N",
-                 help="With --history: how many of the last benches."),
+                 help="With --history: number of last benches."),
     click.option("--vary", multiple=True, metavar="NAME=V1,V2,…",
-                 help="Run with each value of an environment variable, or of {} in COMMAND, in turns; rank them."),
-    click.option("--fail-over", callback=parse_percent, metavar="PCT",
-                 help="Exit with 1 when it is worse by more than PCT percent (5 or 5%) and than the noise; with 3 "
-                 "when noise hides that."),
+                 help="Run with each value of an environment variable, or of {} in COMMAND, and rank the values."),
+    click.option("--fail-over", multiple=True, callback=_parse_limits, metavar="[NAME=]LIMIT",
+                 help="Exit with 1 if the result is worse by more than LIMIT percent (5 or 5%) and more than the "
+                 "noise; with 3 if noise hides a decision. tokens/s=3 is of that metric, p95=2ms in its unit. "
+                 "Repeatable."),
     click.option("--metric", metavar="NAME",
-                 help="What is compared: tokens_per_s, steps_per_s, mean, p50, p95, p99, ttft, …  "
-                 "[default: the first rate that there is]"),
-    click.option("--strict", is_flag=True, help="Refuse a baseline of another environment (2)."),
+                 help="Metric to compare: tokens_per_s, steps_per_s, mean, p50, p95, p99, ttft, …  "
+                 "[default: the first available rate]"),
+    click.option("--strict", is_flag=True, help="Refuse a baseline of another environment (exit code 2)."),
     click.option("--capture-on-regression", "capture", is_flag=True,
-                 help="After a regression run once more under a profiler, and compare that too; with "
-                 "--save-baseline, keep such a capture of the baseline."),
-    click.option("--save-baseline", type=_file, metavar="FILE", help="Keep these runs as a baseline."),
-    click.option("--force", "-f", is_flag=True, help="Write over an existing baseline."),
-    click.option("--summary", type=_file, metavar="FILE", help="Write the outcome as Markdown, for a CI job."),
-    click.option("--junit", type=_file, metavar="FILE", help="Write the outcome as JUnit XML."),
+                 help="After a regression, run once more with a profiler and compare the captures; with "
+                 "--save-baseline, store a capture of the baseline."),
+    click.option("--save-baseline", type=_file, metavar="FILE", help="Store these runs as a baseline."),
+    click.option("--force", "-f", is_flag=True, help="Overwrite an existing baseline."),
+    click.option("--summary", type=_file, metavar="FILE", help="Write the result as Markdown, for a CI job."),
+    click.option("--junit", type=_file, metavar="FILE", help="Write the result as JUnit XML."),
 )  # fmt: skip
 _NAMES = (
     "baseline", "against", "history", "window", "vary", "fail_over", "metric", "strict", "capture",

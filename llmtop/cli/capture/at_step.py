@@ -60,10 +60,10 @@ def prepare_plan(
     wanted = step_choice.StepChoice.parse(asked.at_step)
     if len(asked.pids) > 1:
         raise UnusableInput(
-            "--at-step is of one job: name one of its processes with --pid, and --ranks which ranks"
+            "--at-step captures one job: pass one of its processes with --pid, and the ranks with --ranks"
         )
     if asked.rank and asked.ranks is not None:
-        raise UnusableInput("give --rank or --ranks, not both")
+        raise UnusableInput("--rank and --ranks exclude each other: pass one of them")
     choice = rank_choice.RankChoice.parse(asked.ranks or ",".join(map(str, asked.rank)) or rank_choice.ACCUSED)
     job = local_job.find_job(targets.list_attached(), asked.pids[0] if asked.pids else None)
     choice = _without_accused(choice, job, say)
@@ -123,7 +123,7 @@ def _local_targets(choice: RankChoice, job: LocalJob) -> tuple[Target, ...] | No
     ranks = set(range(job.world_size)) if choice.all else set(choice.ranks or ())
     unknown = sorted(rank for rank in ranks if rank >= job.world_size)
     if unknown:
-        raise UnusableInput(f"there is no rank {unknown[0]}: this job has {job.world_size} ranks, from 0 on")
+        raise UnusableInput(f"rank {unknown[0]} does not exist: this job has ranks 0 to {job.world_size - 1}")
     return job.targets_of_ranks(tuple(ranks)) if ranks <= job.local_ranks else None
 
 
@@ -133,7 +133,7 @@ def _engine(made: Plan) -> Engine:
     engine = engines.engine_named(made.engine)
     if not engine.supports_start_step:
         able = ", ".join(one.name for one in engines.ENGINES.values() if one.supports_start_step)
-        raise UnusableInput(f"{engine.name} cannot begin at a step that is named beforehand: use --engine {able}")
+        raise UnusableInput(f"{engine.name} does not support --at-step: use --engine {able}")
     return engine
 
 

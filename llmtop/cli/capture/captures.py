@@ -16,15 +16,15 @@ from llmtop.format import printable, size
 @click.command()
 @out_option
 @click.option(
-    "--remove", "names", multiple=True, metavar="NAME", help="Remove a capture by its folder; 'all' for all."
+    "--remove", "names", multiple=True, metavar="NAME", help="Remove a capture by its folder name, or 'all'."
 )
 @click.option(
     "--keep",
     type=click.IntRange(0, 100_000),
     metavar="N",
-    help="Remove all but the newest N; the baseline stays, and what is under way.",
+    help="Remove all but the newest N captures; keeps the baseline and running captures.",
 )
-@click.option("--stop", is_flag=True, help="Stop what a killed llmtop left recording.")
+@click.option("--stop", is_flag=True, help="Stop recordings that a killed llmtop left running.")
 @json_option
 def captures(*, out: Path | None, names: tuple[str, ...], keep: int | None, stop: bool, as_json: bool) -> int:
     """List the captures of a folder, or remove some."""
@@ -71,7 +71,7 @@ def _list(parent: Path, as_json: bool) -> None:
         what = f"{len(found)} capture{'' if len(found) == 1 else 's'}, {size(total)}" if found else "no captures"
         print_text(f"{what} in {printable(str(parent))}", err=True)
     for sentence in refused:
-        print_text(f"left out: {printable(sentence)}", err=True)
+        print_text(f"ignored: {printable(sentence)}", err=True)
     for line in orphans.orphan_messages():
         print_text(line, err=True)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import platform
-import shutil
 import signal
 import sys
 import threading
@@ -19,7 +18,7 @@ import msgspec
 from click.core import ParameterSource
 
 from llmtop.cli.capture.options import json_option, out_option
-from llmtop.cli.output import print_in_place, print_json, print_text
+from llmtop.cli.output import print_in_place, print_json, print_text, text_width
 from llmtop.errors import EXIT_DONE, UnusableInput
 from llmtop.format import duration, printable, size
 from llmtop.model.setting_ranges import MAX_CAPTURE_SECONDS, MAX_CAPTURE_STEPS, MIN_CAPTURE_SECONDS
@@ -52,14 +51,14 @@ class _EngineOption(click.Option):
 @click.option(
     "--at-step",
     metavar="+N|N",
-    help="Begin at that step in all of them, also on other nodes: +20 is 20 steps from now, and no fewer than "
-    "pass in 3 s.  [default with --ranks: +20]",
+    help="Begin at step N in all ranks, also on other nodes; +20 is 20 steps from now, at least 3 s.  [default "
+    "with --ranks: +20]",
 )
 @click.option(
     "--ranks",
     "rank_words",
     metavar="WHICH",
-    help="With --at-step, of the whole job: accused (with neighbours and one to compare; the default), 0,7, "
+    help="With --at-step, ranks of the job: accused (plus neighbours and one rank to compare; the default), 0,7, "
     "node:NAME, here, all.",
 )
 @click.option(
@@ -75,7 +74,7 @@ class _EngineOption(click.Option):
     "--seconds",
     type=click.FloatRange(MIN_CAPTURE_SECONDS, MAX_CAPTURE_SECONDS),
     metavar="S",
-    help="Capture by the clock instead.",
+    help="Capture for S seconds.",
 )
 @out_option
 @click.option(
@@ -84,7 +83,7 @@ class _EngineOption(click.Option):
     "options",
     multiple=True,
     metavar="NAME",
-    help="Something more to record; 'help' lists what there is and what each costs.",
+    help="Additional data to record; 'help' lists the options and their cost.",
 )
 @click.option(
     "--memory-limit",
@@ -92,14 +91,14 @@ class _EngineOption(click.Option):
     default=0.5,
     show_default=True,
     metavar="GIB",
-    help="Stop torch.profiler, jax.profiler and memory when the recording needs about that much of the training's "
-    "memory.",
+    help="Stop torch.profiler, jax.profiler and memory captures when the recording takes about SIZE of memory in "
+    "the training.",
 )
 @click.option(
     "--when",
     multiple=True,
     metavar="COND",
-    help="Arm it: capture when this comes true: 'step > 2x' (medians), 'step > 800ms', 'alert', 'alert:ID'.",
+    help="Capture when the condition holds: 'step > 2x' (medians), 'step > 800ms', 'alert', 'alert:ID'.",
 )
 @click.option(
     "--max", "most", type=click.IntRange(1, 1000), default=1, show_default=True, help="With --when: times to fire."
@@ -118,7 +117,7 @@ class _EngineOption(click.Option):
     default=2.0,
     show_default=True,
     metavar="GIB",
-    help="With --when: fire no more when the captures in the folder take that much.",
+    help="With --when: stop when the captures in the folder take SIZE in total.",
 )
 @json_option
 def capture(
@@ -153,7 +152,7 @@ def capture(
     conditions = [trigger.parse(text) for text in when]
     if at_step is not None or rank_words is not None:
         if conditions or seconds is not None:
-            raise UnusableInput("--at-step goes with --steps, not with --when or --seconds")
+            raise UnusableInput("--at-step cannot be combined with --when or --seconds; use --steps")
         asked = _AtStep(at_step, rank_words, ranks, pids)
         name = engine or _beginning_at_a_step()
         _at_step(asked, lambda chosen: _plan(chosen, name, (steps, None), out, options), as_json)
@@ -199,7 +198,7 @@ def _plan(
 
     steps, seconds = length
     if steps is not None and seconds is not None:
-        raise UnusableInput("give --steps or --seconds, not both")
+        raise UnusableInput("--steps and --seconds exclude each other: pass one of them")
     engine = engines.engine_named(capabilities.best_common_engine(chosen) if name is None else name)
     if name is not None:
         for target in chosen:
@@ -384,7 +383,7 @@ def _report_text(result: Result) -> str:
 
     document = result.document if result.report is None else brief_document(result.report)
     if document is not None:
-        return write_text(document, shutil.get_terminal_size((100, 40)).columns)
+        return write_text(document, text_width())
     written = result.folder / file_names.REPORT_TEXT
     return written.read_text(errors="replace") if written.is_file() else ""
 
@@ -408,4 +407,4 @@ def _print_options() -> None:
             where = f"at launch: llmtop run {engine.launch_flag}" if option.at_launch else f"-e {engine.name}"
             print_text(f"{option.name}  ({where})\n    {option.summary}\n    cost: {option.cost}")
             if refused:
-                print_text(f"    not here: {refused.reason}; to change that: {refused.command}")
+                print_text(f"    unavailable: {refused.reason}; to fix: {refused.command}")

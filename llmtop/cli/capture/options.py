@@ -10,8 +10,8 @@ out_option = click.option(
     "--out",
     type=click.Path(path_type=Path),
     metavar="DIR",
-    help="Folder of the captures' folders.  [default: llmtop-captures]",
+    help="Folder for captures.  [default: llmtop-captures]",
 )
 json_option = click.option(
-    "--json", "as_json", is_flag=True, help="Print JSON alone on stdout, one object a line."
+    "--json", "as_json", is_flag=True, help="Print only JSON on stdout, one object per line."
 )

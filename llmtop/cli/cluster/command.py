@@ -29,15 +29,23 @@ TOKEN_VARIABLE, PASSWORD_VARIABLE = "LLMTOP_PROMETHEUS_TOKEN", "LLMTOP_PROMETHEU
 
 @click.command()
 @click.option(
-    "--prometheus", "url", metavar="URL", help=f"The server: {PROMETHEUS_EXAMPLE}; by default ${VARIABLE}."
+    "--prometheus",
+    "url",
+    metavar="URL",
+    help=f"URL of Prometheus, such as {PROMETHEUS_EXAMPLE}; by default ${VARIABLE}.",
 )
-@click.option("--run", metavar="NAME", help="This run alone, by the name that the header shows.")
+@click.option("--run", metavar="NAME", help="Show only this run, by its name in the header.")
 @click.option(
-    "--token-file", type=click.Path(path_type=Path), metavar="FILE", help=f"A bearer token; or ${TOKEN_VARIABLE}."
+    "--token-file",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help=f"File with a bearer token; or set ${TOKEN_VARIABLE}.",
 )
-@click.option("--user", metavar="NAME", help=f"For basic authentication; the password is ${PASSWORD_VARIABLE}.")
-@click.option("--ca", metavar="FILE", help="Certificates by which the server is known.")
-@click.option("--org", metavar="ID", help="X-Scope-OrgID, as Mimir and Cortex want it.")
+@click.option(
+    "--user", metavar="NAME", help=f"User for basic authentication; set the password in ${PASSWORD_VARIABLE}."
+)
+@click.option("--ca", metavar="FILE", help="CA certificates to verify the server.")
+@click.option("--org", metavar="ID", help="Value of X-Scope-OrgID, for Mimir and Cortex.")
 @click.option(
     "--interval",
     "-i",
@@ -46,13 +54,13 @@ TOKEN_VARIABLE, PASSWORD_VARIABLE = "LLMTOP_PROMETHEUS_TOKEN", "LLMTOP_PROMETHEU
     default=5.0,
     show_default=True,
     metavar="S",
-    help=f"Seconds between two looks, {MIN_CLUSTER_INTERVAL_SECONDS:g} to {MAX_INTERVAL_SECONDS:g}; more where "
+    help=f"Seconds between polls, {MIN_CLUSTER_INTERVAL_SECONDS:g} to {MAX_INTERVAL_SECONDS:g}; longer if "
     "the server is slow.",
 )
-@click.option("--once", is_flag=True, help="Look once, print it as text and end; with --json, as one object.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line and a look, without a screen.")
+@click.option("--once", is_flag=True, help="Print the current state as text and exit; with --json, as one object.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line and poll, without a screen.")
 @click.option("--ascii", is_flag=True, help="Draw with ASCII characters only.")
-@click.option("--theme", metavar="NAME", help="Colour theme, as of llmtop live.")
+@click.option("--theme", metavar="NAME", help="Colour theme, as in llmtop live.")
 def cluster(
     *,
     url: str | None,
@@ -67,12 +75,12 @@ def cluster(
     ascii: bool,
     theme: str | None,
 ) -> int:
-    """Watch a cluster whose nodes run llmtop export, through the Prometheus that fetches them."""
+    """Watch a cluster whose nodes run llmtop export, through Prometheus."""
     url = url or server_url()
     if not url:
         raise UnusableInput(
-            f"where is the Prometheus? Give --prometheus {PROMETHEUS_EXAMPLE}, set {VARIABLE}, or write "
-            f'prometheus = "{PROMETHEUS_EXAMPLE}" below [cluster] in config.toml'
+            f"no Prometheus configured. Pass --prometheus {PROMETHEUS_EXAMPLE}, set {VARIABLE}, or set "
+            f'prometheus = "{PROMETHEUS_EXAMPLE}" in [cluster] of config.toml'
         )
     if not (once or as_json):
         require_terminal("llmtop cluster --once or --json")

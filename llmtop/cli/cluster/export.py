@@ -7,7 +7,6 @@ import platform
 from contextlib import ExitStack
 from functools import partial
 from importlib import import_module
-from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -18,7 +17,6 @@ from llmtop.cli.output import print_text
 from llmtop.errors import EXIT_DONE, NotPossibleHere, UnusableInput
 from llmtop.format import printable
 from llmtop.model.setting_ranges import MAX_INTERVAL_SECONDS, MIN_INTERVAL_SECONDS
-from llmtop.naming import file_names
 from llmtop.naming.addresses import DCGM_EXPORTER
 
 if TYPE_CHECKING:
@@ -30,41 +28,41 @@ LOOPBACK = "127.0.0.1"
 
 
 @click.command()
-@click.option("--port", type=click.IntRange(0, 65535), metavar="N", help=f"Where to listen, {PORT} by default.")
+@click.option("--port", type=click.IntRange(0, 65535), metavar="N", help=f"Port to listen on, {PORT} by default.")
 @click.option(
     "--bind",
     metavar="ADDRESS",
     default=LOOPBACK,
     show_default=True,
-    help="Of this machine; 0.0.0.0 is all of them.",
+    help="Address to listen on; 0.0.0.0 is all addresses.",
 )
 @click.option(
     "--allow-host",
     metavar="NAME",
     multiple=True,
-    help="Answer to this Host as well as to IP addresses and this machine's names; .example.org: to all below it, "
-    "*: to any. Repeatable.",
+    help="Accept this Host header in addition to IP addresses and the names of this machine; .example.org: all "
+    "subdomains, *: any. Repeatable.",
 )
-@click.option("--certfile", metavar="FILE", help="Certificate, for TLS.")
-@click.option("--keyfile", metavar="FILE", help="Its key, where that is not in the same file.")
+@click.option("--certfile", metavar="FILE", help="Certificate for TLS.")
+@click.option("--keyfile", metavar="FILE", help="Key of the certificate, if it is in another file.")
 @click.option(
     "--textfile",
     metavar="DIR",
     type=click.Path(path_type=Path),
-    help="Write llmtop.prom there for node_exporter's textfile collector; without --port nothing listens then.",
+    help="Write llmtop.prom there for the textfile collector of node_exporter; listens only if --port is given.",
 )
 @click.option(
     "--file-sd",
     metavar="FILE",
     type=click.Path(path_type=Path),
-    help="Write where this exporter is, for Prometheus' file_sd_configs: a file of its own, removed at the end.",
+    help="Write the address of this exporter to FILE, for file_sd_configs of Prometheus; removed on exit.",
 )
-@click.option("--all-users", is_flag=True, help="As root: the trainings of all users, each in /tmp/llmtop-<uid>.")
+@click.option("--all-users", is_flag=True, help="As root: export the trainings of all users (/tmp/llmtop-<uid>).")
 @click.option(
     "--dcgm-exporter",
     metavar="URL",
-    help=f"What it exports of GPUs is left to it; none: there is none. By default {DCGM_EXPORTER}, "
-    "if root or this user listens there.",
+    help=f"Do not export the GPU metrics that this dcgm-exporter has; none: export all. By default "
+    f"{DCGM_EXPORTER}, if it listens as root or this user.",
 )
 @click.option(
     "--interval",
@@ -74,9 +72,13 @@ LOOPBACK = "127.0.0.1"
     default=3.0,
     show_default=True,
     metavar="S",
-    help=f"Seconds between two looks, {MIN_INTERVAL_SECONDS:g} to {MAX_INTERVAL_SECONDS:g}.",
+    help=f"Seconds between polls, {MIN_INTERVAL_SECONDS:g} to {MAX_INTERVAL_SECONDS:g}.",
 )
-@click.option("--rules", is_flag=True, help="Print recording and alerting rules for Prometheus, and end.")
+@click.option(
+    "--rules",
+    is_flag=True,
+    help="Print recording and alerting rules for Prometheus, with the configured thresholds, and exit.",
+)
 def export(
     *,
     port: int | None,
@@ -96,7 +98,9 @@ def export(
     One a node, in the job and as its user.
     """
     if rules:
-        print_text((files("llmtop") / "data" / file_names.PROMETHEUS_RULES).read_text(encoding="utf-8"), nl=False)
+        from collectors.prometheus.fleet_rules import render
+
+        print_text(render(), nl=False)
         return EXIT_DONE
     listens = port is not None or textfile is None
     _check(certfile, keyfile, file_sd, all_users, listens=listens)
@@ -135,13 +139,11 @@ def _check(
         NotPossibleHere: --all-users, and this is not root.
     """
     if keyfile is not None and certfile is None:
-        raise UnusableInput("--keyfile is the key of a certificate: give --certfile as well")
+        raise UnusableInput("--keyfile needs a certificate: pass --certfile")
     if file_sd is not None and not listens:
-        raise UnusableInput(
-            "--file-sd says where to fetch, and with --textfile alone nothing listens: give --port"
-        )
+        raise UnusableInput("--file-sd needs a port to fetch from, and --textfile alone opens none: pass --port")
     if all_users and os.geteuid() != 0:
-        raise NotPossibleHere("--all-users looks into other users' folders: run it as root, sudo llmtop export …")
+        raise NotPossibleHere("--all-users reads folders of other users and needs root: sudo llmtop export …")
 
 
 def _need_client() -> None:

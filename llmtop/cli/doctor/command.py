@@ -68,16 +68,16 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @click.command()
-@click.option("--json", "as_json", is_flag=True, help="Print it as one JSON object.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option(
     "--loader",
     type=click.IntRange(min=1),
     metavar="PID",
-    help="Look for some seconds at what the loader of this training waits for, and name what to ask the kernel "
-    "about it by bpftrace or BCC; root asks.",
+    help="Sample the data loader of this training for a few seconds; list the bpftrace and BCC commands for its "
+    "cause, and run them as root.",
 )
 def doctor(*, as_json: bool, loader: int | None) -> int:
-    """What this machine allows, and the command that would change it."""
+    """Check what llmtop can do on this machine, and print the command to fix each problem."""
     diagnosis = diagnose()
     if loader is not None:
         diagnosis = _with_loader(diagnosis, loader)
@@ -85,15 +85,15 @@ def doctor(*, as_json: bool, loader: int | None) -> int:
         print_json(diagnosis)
         return EXIT_DONE
     for check in diagnosis.checks:
-        mark = {True: "yes", False: "NO ", None: "   "}[check.ok]
+        mark = {True: "ok ", False: "NO ", None: "–  "}[check.ok]
         print_text(f"{mark}  {check.name:<16} {check.says}")
         if check.command:
-            print_text(f"{'':<22}to change that: {check.command}")
+            print_text(f"{'':<22}to fix: {check.command}")
     print_text()
     for training in diagnosis.trainings:
         _print_training(training)
     if not diagnosis.trainings:
-        print_text("No training can be captured: start one with llmtop run -- COMMAND (--nsys for nsys as well).")
+        print_text("No training found. Start one with: llmtop run -- COMMAND (add --nsys for captures with nsys).")
     for note in diagnosis.notes:
         print_text(f"note: {note}")
     if loader is not None:
@@ -122,17 +122,17 @@ def _with_loader(diagnosis: Diagnosis, pid: int) -> Diagnosis:
 def _print_loader(diagnosis: Diagnosis, pid: int) -> None:
     cost = diagnosis.loading
     if cost is None:
-        print_text(f"\npid {pid} does not wait for its loader.")
+        print_text(f"\npid {pid} does not wait for its data loader.")
         return
     print_text(f"\npid {pid}: {cost.summary}")
     if cost.advice:
-        print_text(f"  to do: {cost.advice}")
+        print_text(f"  fix: {cost.advice}")
     for answer in diagnosis.kernel:
         print_text(f"  {answer.name}: {'' if answer.says else 'sudo '}{answer.command}")
         for line in answer.says.splitlines():
             print_text(f"    {line}")
     if not diagnosis.kernel:
-        print_text("  no tool for that is here: sudo apt-get install bpftrace")
+        print_text("  bpftrace and BCC are not installed: sudo apt-get install bpftrace")
 
 
 def _print_training(training: TrainingAnswer) -> None:
@@ -140,11 +140,11 @@ def _print_training(training: TrainingAnswer) -> None:
     how = "attached" if training.attached else "not attached"
     print_text(f"pid {training.pid}{rank}, {how}: {printable(training.command or '?', 70)}")
     for engine in training.engines:
-        print_text(f"  {'can' if engine.can else 'NO ':<4} {engine.engine:<15} {engine.because}")
+        print_text(f"  {'ok' if engine.can else 'NO':<4} {engine.engine:<15} {engine.because}")
         if engine.command:
-            print_text(f"{'':<22}to change that: {engine.command}")
+            print_text(f"{'':<22}to fix: {engine.command}")
         if engine.warning:
-            print_text(f"{'':<22}but: {engine.warning}")
+            print_text(f"{'':<22}warning: {engine.warning}")
 
 
 def diagnose() -> Diagnosis:
@@ -197,16 +197,16 @@ def _kernels() -> list[Check]:
     where = read.ncu_report_folder()
     if where is None:
         reads = Check(
-            name="ncu-report", ok=False, says="not installed: reads what ncu wrote", command=read.INSTALL
+            name="ncu-report", ok=False, says="not installed; needed to read reports of ncu", command=read.INSTALL
         )
     else:
         reads = Check(
-            name="ncu-report", ok=True, says=f"Nsight Compute's own, in {where}" if where else "installed"
+            name="ncu-report", ok=True, says=f"from Nsight Compute, in {where}" if where else "installed"
         )
     found.append(reads)
     refused = tool.counters_refused()
     if refused:
-        found.append(Check(name="ncu's counters", ok=False, says=refused, command=tool.REMEDY))
+        found.append(Check(name="ncu counters", ok=False, says=refused, command=tool.REMEDY))
     return found
 
 
@@ -219,7 +219,9 @@ def _runtime_dir() -> Check:
     except LlmtopError as error:
         return Check(name="sockets", ok=False, says=str(error))
     if not os.path.lexists(directory):
-        return Check(name="sockets", ok=None, says=f"{directory} is made by the first training that attaches")
+        return Check(
+            name="sockets", ok=None, says=f"{directory} does not exist yet; the first attached training creates it"
+        )
     return Check(name="sockets", ok=True, says=str(directory))
 
 

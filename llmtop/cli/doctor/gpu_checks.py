@@ -15,10 +15,8 @@ if TYPE_CHECKING:
 
 _ASK_SECONDS = 3.0
 """Time for the drivers to list their devices."""
-_UNTRIED: Final = "untried on hardware: made and tested on a stand-in for AMD's library"
-_TPU_UNTRIED: Final = (
-    "untried on hardware: made and tested on tpu-info over a stand-in for libtpu; no training there was captured"
-)
+_UNTRIED: Final = "not tested on hardware, only with a simulated amdsmi library"
+_TPU_UNTRIED: Final = "not tested on hardware, only with tpu-info and a simulated libtpu"
 _INTEL: Final = "0x8086"
 
 
@@ -42,7 +40,7 @@ def check_gpus() -> list[Check]:
 
 def _driver(version: str | None, *, any_other: bool) -> list[Check]:
     if version is None:
-        return [Check(name="driver", ok=None if any_other else False, says="no NVIDIA driver is loaded")]
+        return [Check(name="driver", ok=None if any_other else False, says="no NVIDIA driver loaded")]
     models = procfs.gpu_models()
     names = ", ".join(f"{models.count(name)} x {name}" for name in dict.fromkeys(models)) or "none"
     return [
@@ -73,7 +71,7 @@ def _activity(gpus: list[Gpu]) -> Check:
     name = "SM activity"
     lacking = [gpu for gpu in gpus if gpu.sm_active_pct is None]
     if not lacking:
-        return Check(name=name, ok=True, says="by the driver (GPM), of every GPU")
+        return Check(name=name, ok=True, says="available for all GPUs (GPM of the driver)")
     from collectors.dcgm.activity import NONE, VARIABLE, configured_url, parse_activity
     from collectors.dcgm.page import URL, DcgmPage
     from llmtop.errors import UnusableInput
@@ -81,8 +79,8 @@ def _activity(gpus: list[Gpu]) -> Check:
     url = configured_url()
     which = ", ".join(gpu.number for gpu in lacking)
     if url == NONE:
-        return Check(name=name, ok=False, says=f"not of GPU {which}, and no dcgm-exporter is to be asked",
-                     command=f"unset {VARIABLE}, and leave dcgm out of the configuration")  # fmt: skip
+        return Check(name=name, ok=False, says=f"unavailable for GPU {which}; dcgm-exporter is disabled",
+                     command=f"unset {VARIABLE}, and remove dcgm from config.toml")  # fmt: skip
     try:
         page = DcgmPage(url)
         told = {place[0] for place in parse_activity(page.ask(), time.time())}
@@ -94,13 +92,13 @@ def _activity(gpus: list[Gpu]) -> Check:
         return Check(name=name, ok=False, says=page.ignored.sentence(f"set {VARIABLE}={url}"), command=command)
     left = [gpu.number for gpu in lacking if gpu.uuid not in told]
     if not left:
-        return Check(name=name, ok=True, says=f"of GPU {which} by DCGM ({url})")
+        return Check(name=name, ok=True, says=f"available for GPU {which} through dcgm-exporter ({url})")
     return Check(
         name=name,
         ok=False,
-        says=f"not of GPU {', '.join(left)}: its driver has no GPM (from Hopper on), and no dcgm-exporter at "
-        f"{url} gives DCGM_FI_PROF_SM_ACTIVE of it",
-        command=f"run dcgm-exporter on this node with its profiling fields; {VARIABLE}=URL says where it is",
+        says=f"unavailable for GPU {', '.join(left)}: GPM needs Hopper or newer, and no dcgm-exporter at "
+        f"{url} exposes DCGM_FI_PROF_SM_ACTIVE for it",
+        command=f"run dcgm-exporter on this node with its profiling fields, and set {VARIABLE}=URL",
     )
 
 
@@ -111,11 +109,11 @@ def _amd(shown: list[Gpu], reading: GpuReading | None) -> Check:
     if shown:
         return Check(name=name, ok=True, says=f"{_names(shown)} ({_UNTRIED})")
     if not count and library is None:
-        return Check(name=name, ok=None, says=f"none here; shown where there are, through amdsmi ({_UNTRIED})")
+        return Check(name=name, ok=None, says=f"none found (amdsmi; {_UNTRIED})")
     if not presence.has_binding():
-        says = "AMD's kernel driver or library is here, and the package amdsmi is not"
+        says = "the AMD driver or library is installed, the Python package amdsmi is not"
         return Check(name=name, ok=False, says=says, command="pip install 'llmtop-monitor[amd]'")
-    return Check(name=name, ok=False, says=_note(reading, "AMD: ") or "amdsmi has not answered")
+    return Check(name=name, ok=False, says=_note(reading, "AMD: ") or "amdsmi did not reply")
 
 
 def _tpus(shown: list[Gpu], reading: GpuReading | None) -> Check:
@@ -126,13 +124,11 @@ def _tpus(shown: list[Gpu], reading: GpuReading | None) -> Check:
         note = _note(reading, "TPU: ")
         return Check(name=name, ok=True, says=f"{_names(shown)} ({_TPU_UNTRIED})" + (f"; {note}" if note else ""))
     if not count:
-        return Check(
-            name=name, ok=None, says=f"none here; shown where there are, through tpu-info ({_TPU_UNTRIED})"
-        )
+        return Check(name=name, ok=None, says=f"none found (tpu-info; {_TPU_UNTRIED})")
     if not presence.has_binding():
-        says = f"{count} here, and the package tpu-info is not"
+        says = f"{count} found, but the Python package tpu-info is not installed"
         return Check(name=name, ok=False, says=says, command="pip install 'llmtop-monitor[tpu]'")
-    return Check(name=name, ok=False, says=_note(reading, "TPU: ") or "tpu-info has not answered")
+    return Check(name=name, ok=False, says=_note(reading, "TPU: ") or "tpu-info did not reply")
 
 
 def _names(shown: list[Gpu]) -> str:
@@ -151,8 +147,8 @@ def _others() -> list[Check]:
     """Accelerators of which nothing is shown."""
     found = []
     if any(_vendor(file) == _INTEL for file in Path("/sys/class/drm").glob("card[0-9]*/device/vendor")):
-        found.append("Intel's GPUs")
-    return [Check(name="accelerators", ok=None, says=f"{' and '.join(found)} here are not shown")] if found else []
+        found.append("Intel GPUs")
+    return [Check(name="accelerators", ok=None, says=f"{' and '.join(found)} are not supported")] if found else []
 
 
 def _vendor(file: Path) -> str:

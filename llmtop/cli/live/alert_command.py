@@ -69,7 +69,7 @@ class AlertCommand:
     def _overflow(self) -> str | None:
         if not self._left_out:
             return None
-        return f"--on-alert: {self._left_out} alerts were left out, since the command takes too long for so many"
+        return f"--on-alert: {self._left_out} alerts were skipped: the command is too slow"
 
     def _run(self) -> None:
         while not self._closed.is_set():

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from llmtop.cli.output import print_json, print_text, write_json, write_text
 from llmtop.errors import EXIT_DONE, NotPossibleHere, UnusableInput
@@ -51,27 +52,29 @@ _interval = click.option(
 _gpus = click.option(
     "--gpus",
     metavar="LIST",
-    help='GPUs to show: indices and UUIDs as nvidia-smi -L lists them ("0,2"), "all", or "attached": those that '
-    "attached trainings use.",
+    help='GPUs to show: indices and UUIDs of nvidia-smi -L ("0,2"), "all", or "attached" for those of '
+    "attached trainings.",
 )
-_force = click.option("--force", "-f", is_flag=True, help="Write over an existing recording.")
+_force = click.option("--force", "-f", is_flag=True, help="Overwrite an existing recording.")
 _on_alert = click.option(
     "--on-alert",
     metavar="CMD",
-    help="Run CMD in a shell for each new alert, which it gets as a JSON object on stdin.",
+    help="Run CMD in a shell for each new alert, with the alert as JSON on stdin.",
 )
 _ascii = click.option("--ascii/--no-ascii", default=False, help="Draw with ASCII characters only.")
-_theme = click.option("--theme", metavar="NAME", help="Colour theme; t shows those there are.")
+_theme = click.option("--theme", metavar="NAME", help="Colour theme; press t on the screen for the next one.")
 
 
 @click.command()
 @_interval
 @_gpus
-@click.option("--once", is_flag=True, help="Print one snapshot as text and end; with --json, as one object.")
+@click.option("--once", is_flag=True, help="Print one snapshot as text and exit; with --json, as one object.")
 @click.option(
-    "--json", "as_json", is_flag=True, help="Print one JSON object a line and a snapshot, without a screen."
+    "--json", "as_json", is_flag=True, help="Print one JSON object per snapshot and line, without a screen."
 )
-@click.option("--record", "record_to", metavar="FILE", type=click.Path(path_type=Path), help="Record as well.")
+@click.option(
+    "--record", "record_to", metavar="FILE", type=click.Path(path_type=Path), help="Also write a recording."
+)
 @_force
 @_on_alert
 @_ascii
@@ -95,6 +98,12 @@ def live(
     selection = GpuSelection.parse(gpus) if gpus is not None else None
     if not (once or as_json):
         require_terminal("llmtop --json or llmtop --once")
+    elif theme is not None and _is_typed(
+        "theme"
+    ):  # of the configuration, --once needs none: it would cost Textual
+        from tui.core.base_app import theme_named
+
+        theme_named(theme)
     code = EXIT_DONE
     with ExitStack() as closing:
         recorder = _recorder(record_to, force) if record_to else None
@@ -123,11 +132,11 @@ def live(
     type=float,
     callback=range_check(0.1, 366 * 86400.0),
     metavar="S",
-    help="End after so many seconds.",
+    help="Exit after S seconds.",
 )
 @_force
 @_on_alert
-@click.option("--json", "as_json", is_flag=True, help="Print what was recorded as a JSON object.")
+@click.option("--json", "as_json", is_flag=True, help="Print a summary of the recording as JSON.")
 def record(
     *,
     file: Path,
@@ -158,7 +167,7 @@ def record(
         alert_stage = _alert_command_stage(on_alert, closing)
         stages = [stage for stage in (alert_stage, recorder) if stage is not None]
         hub = live_hub(interval=interval, selection=selection, stages=stages)
-        print_text(f"recording to {file}; ctrl+c ends it", err=True)
+        print_text(f"recording to {file}; press ctrl+c to stop", err=True)
         stream.run(hub, consume, seconds)
     reader = Reader(file)
     facts = {
@@ -182,7 +191,7 @@ _speed = click.option(
     type=float,
     callback=range_check(0.25, 16.0),
     metavar="X",
-    help="Times the speed at which it was recorded, 0.25 to 16. With --json, as fast as possible unless given.",
+    help="Speed factor, 0.25 to 16. With --json, the default is as fast as possible.",
 )
 
 
@@ -192,7 +201,7 @@ _speed = click.option(
 @click.option(
     "--no-limits",
     is_flag=True,
-    help="Read a file whatever memory and time it takes: lift the limit on what each piece of it unpacks to.",
+    help="Lift the limit on the unpacked size of the file; reading may take much memory and time.",
 )
 @_speed
 @_ascii
@@ -219,7 +228,7 @@ def demo(as_json: bool, speed: float | None, ascii: bool, theme: str | None) -> 
     shipped = files("llmtop") / "data"
     recording, captures = shipped / "demo.llmtop.gz", shipped / "demo-captures.tar.xz"
     if not recording.is_file():
-        raise NotPossibleHere("this installation lacks the recording that llmtop demo shows; install llmtop anew")
+        raise NotPossibleHere("the demo recording is missing in this installation; reinstall llmtop")
     with as_file(recording) as path, as_file(captures) as archive:
         return _replay(
             path, as_json=as_json, speed=speed, ascii=ascii, theme=theme, captures=archive, begin=_DEMO_BEGINS
@@ -242,10 +251,10 @@ def _replay(
     from llmtop.rules.engine import Rules
     from llmtop.system.inputs import Limits
 
-    if not as_json:
-        require_terminal("--json")
     unpaced = as_json and speed is None
     reader = Reader(path, Limits(lifted=True) if no_limits else None)
+    if not as_json:
+        require_terminal("--json")
     feed = ReplayFeed(reader, lambda: Rules().apply, math.inf if unpaced else speed or 1.0)
     if as_json:
         _stream(feed)
@@ -266,6 +275,11 @@ def _alert_command_stage(command: str | None, closing: ExitStack) -> AlertComman
     return alert_stage
 
 
+def _is_typed(option: str) -> bool:
+    """Whether an option stands on the command line, rather than in the configuration."""
+    return click.get_current_context().get_parameter_source(option) is ParameterSource.COMMANDLINE
+
+
 def require_terminal(instead: str) -> None:
     """Refuse to draw without a terminal.
 
@@ -274,7 +288,7 @@ def require_terminal(instead: str) -> None:
     """
     # Each is None when the caller closed it.
     if not all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr)):
-        raise UnusableInput(f"the screen needs a terminal, and this is none; use {instead} for a stream or a text")
+        raise UnusableInput(f"standard output is not a terminal, so no screen can be shown; use {instead}")
 
 
 def _show(feed: Feed, *, ascii: bool, theme: str | None, captures: Path | None = None) -> int:

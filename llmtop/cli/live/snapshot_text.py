@@ -12,7 +12,7 @@ from llmtop.model import gpu_busy, ownership
 from llmtop.model.signal_text import value_text
 from llmtop.model.signals import ONCE_ITEMS, Signal
 from llmtop.model.snapshot import Alert, Gpu, Host, Job, Phase, Process, Rank, Snapshot, Window
-from llmtop.naming.own_phases import OUTSIDE
+from llmtop.naming.own_phases import OUTSIDE, phase_label
 
 MAX_PROCESSES = 20
 """So many are listed; of more, only the number is said."""
@@ -193,7 +193,7 @@ def _rank(rank: Rank, snapshot: Snapshot, width: int) -> list[str]:
         f"memory allocated {fmt.size(rank.memory_allocated_bytes)}",
         f"reserved {fmt.size(rank.memory_reserved_bytes)}",
     ]
-    items += [f"{rank.accumulation_steps} batches a step"] if rank.accumulation_steps else []
+    items += [f"{rank.accumulation_steps} batches per step"] if rank.accumulation_steps else []
     items += [f"{fmt.printable(key, 40)} {_metric(value)}" for key, value in rank.metrics.items()]
     items += [f"lost {rank.lost} {what}s"] if rank.lost else []
     if rank.overhead_seconds is not None:
@@ -202,7 +202,7 @@ def _rank(rank: Rank, snapshot: Snapshot, width: int) -> list[str]:
     lines = [_head(f"{name}  {rank.state}", f"pid {rank.pid}  GPU {gpu}", width), *_items(items, width)]
     if rank.phases:
         over = "" if rank.window_seconds is None else f" over the last {fmt.duration(rank.window_seconds)}"
-        lines.append(f"  phases, mean a step{over}: host's clock / {_gpus_clock(rank)}")
+        lines.append(f"  phases, mean per step{over}: host clock / {_gpus_clock(rank)}")
         outside = rank.outside_seconds
         rest = () if outside is None else (Phase(name=OUTSIDE, host_seconds=outside),)
         lines += _items((_phase(phase) for phase in (*rank.phases, *rest)), width, "    ")
@@ -225,7 +225,7 @@ def _idle_text(rank: Rank) -> str:
 
 def _gpus_clock(rank: Rank) -> str:
     """What the second figure of a phase is: with the pauses within it, where there may be any."""
-    return "GPU's clock, pauses within included" if gpu_busy.has_phase_bounds(rank) else "GPU's clock"
+    return "GPU clock, pauses in phases included" if gpu_busy.has_phase_bounds(rank) else "GPU clock"
 
 
 def _requests(rank: Rank) -> Iterable[str]:
@@ -262,7 +262,8 @@ def _metric(value: float | None) -> str:
 
 def _phase(phase: Phase) -> str:
     return (
-        f"{fmt.printable(phase.name, 40)} {fmt.duration(phase.host_seconds)} / {fmt.duration(phase.gpu_seconds)}"
+        f"{fmt.printable(phase_label(phase.name), 40)} {fmt.duration(phase.host_seconds)} / "
+        f"{fmt.duration(phase.gpu_seconds)}"
     )
 
 

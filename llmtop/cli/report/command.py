@@ -18,31 +18,31 @@ def _steps(_ctx: click.Context, _param: click.Parameter, value: str | None) -> i
         return None
     match = re.fullmatch(r"(\d+)(?::(\d+))?", value)
     if match is None:
-        raise click.BadParameter(f"{value!r} is neither a number of steps (5) nor a range of them (2:7)")
+        raise click.BadParameter(f"{value!r} is not a number of steps (5) or a range of steps (2:7)")
     first, last = (0, int(match[1])) if match[2] is None else (int(match[1]), int(match[2]))
     if last <= first:
-        raise click.BadParameter(f"{value!r} holds no step")
+        raise click.BadParameter(f"{value!r} is an empty range of steps")
     return first, last
 
 
 _no_limits = click.option(
     "--no-limits",
     is_flag=True,
-    help="Read a file whatever memory and time it takes: lift the limits on its unpacked size, events, names, "
-    "depth, devices, processes and threads.",
+    help="Lift the limits on unpacked size, events, names, depth, devices, processes and threads; "
+    "reading may take much memory and time.",
 )
 
 
 @click.command()
 @click.argument("paths", metavar="PATH...", type=click.Path(path_type=Path), nargs=-1, required=True)
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
-@click.option("--full", is_flag=True, help="Print all of it; without, what is to be read first, in 60 lines.")
+@click.option("--full", is_flag=True, help="Print the whole report; without, the most important 60 lines.")
 @markdown_option
 @click.option(
     "--html", type=click.Path(path_type=Path, dir_okay=False), help="Write one page with a timeline to FILE."
 )
 @click.option(
-    "--steps", callback=_steps, metavar="N|A:B", help="Take only the first N whole steps, or those from A to B."
+    "--steps", callback=_steps, metavar="N|A:B", help="Use only the first N whole steps, or steps A to B."
 )
 @_no_limits
 def report(
@@ -55,13 +55,12 @@ def report(
     steps: int | tuple[int, int] | None,
     no_limits: bool,
 ) -> None:
-    """Say what a capture or a recording shows: the verdict, findings with evidence, where the step goes.
+    """Report on a capture or a recording: the verdict, findings with evidence, where the step goes.
 
-    PATH is an nsys export (.sqlite), a .nsys-rep, a torch.profiler trace (.json, .json.gz), a folder with one of
-    them or one a rank, a recording of llmtop, or a report that was written before. Several captures of one run,
-    one a rank, are read as one. Of Python stacks (a capture of py-spy, or folded stacks of any program) it shows
-    who works where, as a tree a thread. A snapshot of PyTorch's allocator (.pickle) is told by who holds what, and
-    when.
+    PATH is an nsys report (.nsys-rep, .sqlite), a torch.profiler trace (.json, .json.gz), a recording, or a saved
+    report. A folder may hold one file per rank: these are read as one capture. Python stacks (py-spy, or folded
+    stacks of any program) are shown as one tree per thread. An allocator snapshot of PyTorch (.pickle) is
+    shown by holder and time.
     """
     from llmtop.report_kinds.kind import ReadOptions
     from llmtop.report_kinds.kinds import read_document
@@ -76,13 +75,13 @@ def report(
 @click.argument("before", type=click.Path(path_type=Path))
 @click.argument("after", type=click.Path(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="Print the comparison as JSON.")
-@click.option("--full", is_flag=True, help="Print all of it; without, what is to be read first, in 60 lines.")
+@click.option("--full", is_flag=True, help="Print the whole report; without, the most important 60 lines.")
 @click.option(
     "--fail-over",
     callback=parse_percent,
     metavar="PCT",
-    help="Exit with 1 when the median step became slower by more than PCT percent (5 or 5%), noise respected; "
-    "with 3 where two different profilers leave that open.",
+    help="Exit with 1 if the median step is slower by more than PCT percent (5 or 5%) and more than the noise; "
+    "with 3 if that is open: two different profilers, or other hardware, precision or work.",
 )
 @markdown_option
 @html_option
@@ -98,8 +97,7 @@ def compare(
     html: Path | None,
     no_limits: bool,
 ) -> None:
-    """Say what moved between two captures, recordings or reports: the step, what it is lost to, phases, operators,
-    kernels and NCCL, a step and device by device.
+    """Compare two captures, recordings or reports: the step, its losses, phases, operators, kernels and NCCL.
 
     Captures that llmtop took are compared by their steps without the profiler, whatever made them. Of two memory
     snapshots it says what grew, with the line.

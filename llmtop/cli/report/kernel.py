@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 @click.argument("path", metavar="REPORT", type=click.Path(path_type=Path))
 @click.argument("command", metavar="[-- COMMAND...]", nargs=-1, type=click.UNPROCESSED)
 @click.option(
-    "--top", type=click.IntRange(1, 10), default=1, metavar="N", help="The N kernels with the most time."
+    "--top", type=click.IntRange(1, 10), default=1, metavar="N", help="Number of kernels, longest first."
 )
-@click.option("--run", "run_it", is_flag=True, help="Run the command under ncu, once for each kernel; asks first.")
+@click.option("--run", "run_it", is_flag=True, help="Run the command under ncu, once per kernel; asks before.")
 @click.option("--yes", is_flag=True, help="With --run: do not ask.")
 @click.option(
     "--timeout",
@@ -35,14 +35,14 @@ if TYPE_CHECKING:
     default=600.0,
     show_default=True,
     metavar="S",
-    help="End each run after so many seconds.",
+    help="Stop each run after S seconds.",
 )
 @click.option(
     "--out",
     type=click.Path(path_type=Path, file_okay=False),
-    help="Folder for what ncu writes; without, beside the capture.",
+    help="Folder for the reports of ncu; by default beside the capture.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print it as one JSON object.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @markdown_option
 @html_option
 def kernel(
@@ -58,11 +58,11 @@ def kernel(
     markdown: bool,
     html: Path | None,
 ) -> int:
-    """The ncu command for the hottest kernels of a capture, and what ncu measured of them.
+    """Profile the hottest kernels of a capture with ncu, and show the result.
 
-    REPORT is a capture or a report of one: its command is printed, and with --run it runs once more under ncu,
-    from its beginning, writing where it writes. Or REPORT is an .ncu-rep: then what limits its kernels is said.
-    COMMAND is the training's, where the capture does not tell it or a shorter one does.
+    REPORT is a capture or its report: the ncu command is printed, and --run runs the training again under ncu,
+    from its beginning, with its usual output files. If REPORT is an .ncu-rep, the limits of its kernels are shown.
+    COMMAND is the training command, if the capture does not contain it or a shorter one is enough.
     """
     from llmtop.ncu.read import SUFFIX
     from llmtop.report_kinds.kernels_kind import KernelsDocument
@@ -72,12 +72,12 @@ def kernel(
     refuse_both(as_json=as_json, markdown=markdown)
     if path.suffix == SUFFIX:
         if run_it or command:
-            raise click.UsageError(f"{path} is what ncu wrote already: --run and a command are for a capture")
+            raise click.UsageError(f"{path} is a report of ncu: --run and a command need a capture instead")
         found = read_document([path], ReadOptions(), "kernel")
         print_rendered(found, as_json=as_json, full=True, markdown=markdown, html=html)
         return EXIT_DONE
     if (markdown or html is not None) and not run_it:
-        raise click.UsageError("--markdown and --html show what ncu measured: add --run, or give an .ncu-rep")
+        raise click.UsageError("--markdown and --html need results of ncu: add --run, or pass an .ncu-rep file")
     report, rows = _hot(path, top)
     words = list(command) or _recorded(report)
     if not run_it:
@@ -85,12 +85,12 @@ def kernel(
         return EXIT_DONE
     if not command and report.environment is not None and (report.environment.ranks or 1) > 1:
         raise UnusableInput(
-            f"{path} is of {report.environment.ranks} ranks, and does not tell what started them: give that "
-            "command, as in llmtop kernel … --run -- torchrun … train.py"
+            f"{path} has {report.environment.ranks} ranks, but not the command that started them: pass the "
+            "command: llmtop kernel … --run -- torchrun … train.py"
         )
     if not words:
         raise UnusableInput(
-            f"{path} does not tell the training's command: llmtop kernel {path} --run -- python train.py"
+            f"{path} does not contain the training command: pass it: llmtop kernel {path} --run -- python train.py"
         )
     folder = (out or _folder_of(path)).absolute()
     measured = KernelsDocument(_run(report, rows, words, timeout, folder, yes=yes))
@@ -108,16 +108,14 @@ def _hot(path: Path, top: int) -> tuple[Report, list[KernelTime]]:
 
     report = load_report(path)
     if report.makeup is not None and report.makeup.vendor == "AMD":
-        raise UnusableInput(
-            f"{path} is of a GPU of AMD's, which ncu does not know: rocprof-compute profile does it"
-        )
+        raise UnusableInput(f"{path} is from an AMD GPU, which ncu does not support: use rocprof-compute profile")
     if report.makeup is not None and report.makeup.vendor == "Google":
         raise UnusableInput(
-            f"{path} is of a TPU, which ncu does not know: xprof has its operations and their roofs"
+            f"{path} is from a TPU, which ncu does not support: use xprof for its operations and roofline"
         )
     rows = [row for row in report.kernels if row.kind != "NCCL"][:top]
     if not rows:
-        raise UnusableInput(f"{path} has no kernels to look at: a capture of nsys or torch.profiler on a GPU has")
+        raise UnusableInput(f"{path} has no kernels: use a capture of nsys or torch.profiler on a GPU")
     return report, rows
 
 
@@ -155,9 +153,9 @@ def _print_commands(path: Path, report: Report, rows: list[KernelTime], words: l
         print_text(f"   profiled: {printable(one['launches'])}{unsure}")
         print_text(f"   {printable(one['command'])}")
     if not words:
-        print_text("The capture does not tell the training's command: put it in place of python train.py.")
+        print_text("The capture does not contain the training command: replace python train.py with it.")
     print_text(
-        f"--run runs {'it' if len(rows) == 1 else 'them'}; llmtop kernel FILE{SUFFIX} reads what ncu wrote."
+        f"--run runs {'it' if len(rows) == 1 else 'them'}; llmtop kernel FILE{SUFFIX} shows the report of ncu."
     )
     for old in sorted(_folder_of(path).glob(f"*{SUFFIX}")):
         print_text(f"measured before: llmtop kernel {printable(str(old))}")
@@ -192,12 +190,14 @@ def _run(
     if refused:
         raise NotPossibleHere(f"{refused}: {tool.REMEDY}")
     if read.ncu_report_folder() is None:
-        raise NotPossibleHere(f"what ncu writes is read with NVIDIA's ncu-report, not here: {read.INSTALL}")
+        raise NotPossibleHere(
+            f"reports of ncu need the package ncu-report, which is not installed: {read.INSTALL}"
+        )
     refuse_used_gpus()
     _announce(words, len(rows), seconds, folder)
     if not yes:
         if not sys.stdin.isatty():
-            raise UnusableInput("nobody is there to say yes: --run --yes does not ask")
+            raise UnusableInput("standard input is not a terminal, so the question cannot be answered: add --yes")
         click.confirm("Run it now?", abort=True, err=True)
     _make(folder)
     found: list[NcuReport] = []
@@ -230,9 +230,11 @@ def _make(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise NotPossibleHere(f"{folder} cannot be made: {error.strerror}; choose another with --out") from None
+        raise NotPossibleHere(
+            f"{folder} cannot be created: {error.strerror}; choose another folder with --out"
+        ) from None
     if not os.access(folder, os.W_OK):
-        raise NotPossibleHere(f"{folder} cannot be written: choose another folder with --out")
+        raise NotPossibleHere(f"{folder} is not writable: choose another folder with --out")
 
 
 def _read_one(path: Path, row: KernelTime) -> NcuReport:
@@ -250,9 +252,9 @@ def _read_one(path: Path, row: KernelTime) -> NcuReport:
     if wanted is None:
         others = ", ".join(dict.fromkeys(printable(kernel.demangled or kernel.name, 80) for kernel in kernels[:3]))
         note = (
-            f"None of the {counted(len(kernels), 'launch')} that ncu measured is {row.name}: the command launches "
-            f"others first ({others}); what follows is of those. With a larger --launch-count, by hand, it is "
-            "found."
+            f"None of the {counted(len(kernels), 'launch')} that ncu measured is {row.name}: the command "
+            f"launches others first ({others}); what follows is of those. With a larger --launch-count, by hand, "
+            "it is found."
         )
         return ncu_report_of_one(path, kernels, 0, note)
     place = kernels.index(wanted)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from llmtop.cli.output import print_encoded, print_text
+from llmtop.cli.output import print_encoded, print_text, text_width
 from llmtop.errors import NotPossibleHere
 
 if TYPE_CHECKING:
@@ -54,8 +53,7 @@ def print_rendered(
     elif markdown:
         print_text(found.markdown(), nl=False)
     elif html is None:
-        width = shutil.get_terminal_size((100, 40)).columns
-        print_text(found.text(width, _paint if _colored() else None, full=full), nl=False, styled=True)
+        print_text(found.text(text_width(), _paint if _colored() else None, full=full), nl=False, styled=True)
 
 
 def _write(path: Path, text: str) -> None:

@@ -18,26 +18,26 @@ from llmtop.naming import variable_names
     short_help="Start a training, attached, without changing it.",
 )
 @click.option("--auto/--no-auto", default=True, help="Publish the steps and phases of a PyTorch loop by hooks.")
-@click.option("--nsys", is_flag=True, help="Start it under nsys, so that it can be captured with nsys.")
+@click.option("--nsys", is_flag=True, help="Start the command under nsys, so that nsys captures are available.")
 @click.option(
     "--with",
     "extras",
     multiple=True,
     metavar="OPTION",
-    help="What nsys shall be able to record besides CUDA and NVTX; may be repeated, and an unknown one lists all.",
+    help="Additional data for nsys to record besides CUDA and NVTX; repeatable. An unknown name lists all.",
 )
 @click.option(
     "--kineto/--no-kineto",
     default=None,
-    help="Host the Kineto fabric, for captures of what llmtop is not attached to (default: with --no-auto).",
+    help="Host the Kineto daemon, for captures of processes that are not attached (default: with --no-auto).",
 )
 @click.option(
     "--memory-history",
     is_flag=True,
-    help="Have torch record the stack of every CUDA allocation from the start: for memory captures, and for the "
-    "snapshot at an out-of-memory error. Each allocation takes some microseconds longer.",
+    help="Record the stack of every CUDA allocation from the start, for memory captures and out-of-memory "
+    "snapshots. Adds some microseconds per allocation.",
 )
-@click.option("--quiet", "-q", is_flag=True, help="Do not say on stderr that it has attached, or why it cannot.")
+@click.option("--quiet", "-q", is_flag=True, help="Print no message on stderr about attaching.")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[--] COMMAND [ARGS]...")
 def run(
     *,
@@ -49,24 +49,24 @@ def run(
     quiet: bool,
     command: tuple[str, ...],
 ) -> None:
-    """Start COMMAND so that llmtop sees its steps, and can capture it.
+    """Start COMMAND with llmtop attached, so that its steps are shown and it can be captured.
 
-    The command takes this process's place, so its terminal, streams, signals, job control and exit code are its
-    own. Every Python below it (but one started with -I, -E or -S) publishes data loading, host-to-device copies,
-    forward, backward, optimizer and whole steps once it has imported torch; a script that calls llmtop.step()
-    itself is left to itself. One line on stderr says that it has attached; when the command ends and nothing has,
-    the line says why. With -q, or LLMTOP_QUIET=1, there is none.
+    COMMAND replaces this process and keeps its terminal, streams, signals, job control and exit code. Every
+    Python process below it that imports torch publishes data loading, host-to-device copies, forward, backward,
+    optimizer and whole steps. Python started with -I, -E or -S does not, nor a script that calls llmtop.step().
+    One line on stderr reports that llmtop has attached, or at the end why not. With -q, or LLMTOP_QUIET=1, there
+    is no line.
 
-    With --nsys it runs in an nsys session besides: on H200s a step took 0 to 7 % longer while nothing was
-    captured, 1 to 3 % (up to 39 % for very small kernels) during a capture. nsys stays in the process: on an H100
-    the steps of a launch-bound training took 30 % longer from its first capture on.
+    --nsys starts COMMAND in an nsys session. On H200, a step took 0 to 7 % longer without a capture. During a
+    capture it took 1 to 3 % longer, and up to 39 % with very small kernels. nsys stays in the process: on H100,
+    the steps of a launch-bound training took 30 % longer after the first capture.
     """
     if not command:
-        raise UnusableInput("llmtop run needs a command, as in: llmtop run -- python train.py")
+        raise UnusableInput("No command given. Add the training command: llmtop run -- python train.py")
     if extras and not nsys:
-        raise UnusableInput("--with chooses what nsys records; add --nsys")
+        raise UnusableInput("--with needs --nsys: add --nsys")
     if memory_history and not auto:
-        raise UnusableInput("--memory-history is switched on by the hooks that --no-auto leaves out")
+        raise UnusableInput("--memory-history needs the hooks that --no-auto disables: remove --no-auto")
     from llmtop.launch.environment import instrumented_environment
     from llmtop.launch.exec_in_place import exec_in_place, not_started, occupy_closed_streams
 

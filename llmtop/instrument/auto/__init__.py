@@ -11,6 +11,8 @@ From then on, in a process that trains:
 - ``communication``: in a process group of more than one, collectives that block Python, and what the end of a
   backward pass waits for the other ranks (DDP and FSDP over gloo). NCCL makes the GPU wait, not the host: there
   only the GPU's clock shows it.
+- ``generate``: transformers' ``generate`` in a training; ``evaluation`` and ``checkpoint`` between two steps;
+  ``rollout``: forward passes without gradients between two steps, by a policy that acts in an environment.
 - ``optimizer``: ``Optimizer.step``, less forward and backward passes of a closure.
 - a step, from the first of these to the end of an optimizer's step. Several backward passes before it are one
   step. Where several optimizers take turns (GAN, one for each group of parameters) the one that came last closes
@@ -20,7 +22,8 @@ What has not trained and answers requests, or calls a model again and again, is 
 `inference`. The first backward pass makes a training of it.
 
 Tokens are counted only where the model is called with ``input_ids`` or a first argument of integers in two
-dimensions; samples are the first dimension of what it is called with. Both are of this rank, and guesses.
+dimensions. Samples are counted where the batches come from a torch DataLoader that groups them itself
+(``batch_size=``): no shape tells which dimension is the batch. Both are of this rank.
 
 An optimizer's step that no hook sees (within compiled code, or by an optimizer that is none of torch's) ends a
 step when the next one begins, detected by a parameter that has changed, as long as hooks see no optimizer of

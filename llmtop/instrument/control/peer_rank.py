@@ -20,7 +20,7 @@ _HEARD = frozenset({"hello", "capture_state", "refused"})
 
 
 class Gone(Exception):
-    """It has hung up, or is no training of this user."""
+    """It disconnected, or is no training of this user."""
 
 
 class PeerRank:
@@ -87,7 +87,7 @@ class PeerRank:
             raise Gone(str(error)) from None
         if found:
             return found  # that it has hung up is met the next time
-        raise Gone("it has hung up")
+        raise Gone("it disconnected")
 
     def close(self) -> None:
         """Hang up: what was asked for to begin at a step is called off then."""

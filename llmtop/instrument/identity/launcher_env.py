@@ -133,7 +133,11 @@ def program() -> str:
     """
     given = getattr(sys, "argv", None)
     first = given[0] if isinstance(given, list) and given else ""
-    path = first if type(first) is str else ""
+    return program_name(first if type(first) is str else "")
+
+
+def program_name(path: str) -> str:
+    """The script's name without its folder; "python" where there is none."""
     folder, _, name = path.rpartition("/")
     if name == "__main__.py":
         name = folder.rpartition("/")[2]

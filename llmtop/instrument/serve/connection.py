@@ -103,7 +103,7 @@ class Monitor:
         self._buffer = data[sent:]
 
     def read(self) -> list[bytes] | None:
-        """The bodies of the frames that have come; None when it has hung up.
+        """The bodies of the frames that have come; None when it disconnected.
 
         Raises:
             OSError: it has gone.

@@ -143,7 +143,7 @@ def attached() -> None:
 
 def kept(path: str) -> None:
     """Say where the snapshot lies of a process that has ended by an out-of-memory error."""
-    _write("out of memory: who held what is told by: llmtop report " + path)
+    _write("out of memory; to see the allocations, run: llmtop report " + path)
 
 
 def _print_once(sentence: str) -> None:

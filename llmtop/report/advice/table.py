@@ -11,9 +11,13 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from llmtop.model.bottlenecks import LossId
+from llmtop.report.advice import compiled as advice_compiled
+from llmtop.report.advice import inference as advice_inference
 from llmtop.report.advice import jax as advice_jax
+from llmtop.report.advice import plain as advice_plain
 from llmtop.report.advice import torch_xla as advice_torch_xla
 from llmtop.report.advice.commands import STACKS
+from llmtop.report.advice.communication import ALL_RANKS, communication_fix
 
 
 @dataclass(frozen=True)
@@ -37,6 +41,9 @@ FindingId = Literal[
     "unsteady_steps",
     "fp32_matrix",
     "copies_casts",
+    "unfused_attention",
+    "elementwise",
+    "slow_forward",
 ]
 """What the report on a capture can find; on a recording the findings are its alerts."""
 
@@ -47,9 +54,9 @@ ADVICE: Final[Mapping[FindingId, Advice]] = {
         fix=(
             "Idle time, shares and phases of that process are wrong by the missing kernels; totals of what was "
             "recorded are right. nsys 2025.3 loses them in a process that it collects from repeatedly, and has "
-            "crashed such a process some collections later: save a checkpoint, start the training anew before the "
-            "next nsys capture, or take another nsys, or torch.profiler in a training that was not started with "
-            "--nsys."
+            "crashed such a process some collections later: save a checkpoint, start the training anew before "
+            "the next nsys capture, or take another nsys, or torch.profiler in a training that was not started "
+            "with --nsys."
         ),
         confirm="the next report has no such line",
         next="llmtop run -- {command}   # then: llmtop capture --engine torch.profiler --steps 5",
@@ -60,7 +67,7 @@ ADVICE: Final[Mapping[FindingId, Advice]] = {
             "one call; a fused (fused=True) or foreach optimizer replaces hundreds of launches; a larger "
             "micro-batch gives each kernel more to do; move Python work out of the step."
         ),
-        confirm="launches a step and the share of launching fall, kernels under 10 µs become fewer",
+        confirm="launches per step and the share of launching fall, kernels under 10 µs become fewer",
         next=STACKS,
     ),
     "kernel_gaps": Advice(
@@ -68,7 +75,7 @@ ADVICE: Final[Mapping[FindingId, Advice]] = {
             "Each kernel costs 1 to 2 µs to start, whoever launches it: fewer, longer kernels (torch.compile, "
             "fused norms, losses and optimizers, a larger micro-batch); CUDA graphs shorten the pauses."
         ),
-        confirm="kernels a step fall, the share of these gaps with them",
+        confirm="kernels per step fall, the share of these gaps with them",
         next="TORCH_LOGS=graph_breaks {command}   # after torch.compile: where it had to break",
     ),
     "input_bound": Advice(
@@ -77,7 +84,7 @@ ADVICE: Final[Mapping[FindingId, Advice]] = {
             "persistent_workers=True, pin_memory=True) and batch.to(device, non_blocking=True); tokenise and "
             "decode ahead of time; read from local disk or memory-mapped files; move CPU augmentation to the GPU."
         ),
-        confirm="the dataload phase shrinks on the GPU's clock, idle time by input goes",
+        confirm="the dataload phase shrinks by the GPU clock, and idle time by input disappears",
         next=STACKS,
     ),
     "sync_bound": Advice(
@@ -87,7 +94,7 @@ ADVICE: Final[Mapping[FindingId, Advice]] = {
             "torch.where, non_blocking copies and clip_grad_norm_(…, foreach=True); take torch.cuda.synchronize() "
             "out. torch.cuda.set_sync_debug_mode('warn') prints each place."
         ),
-        confirm="calls that wait fall to about one a step",
+        confirm="waiting calls fall to about one per step",
         next=STACKS + ": the line that calls .item() or .cpu() is on top",
     ),
     "h2d_bound": Advice(
@@ -100,13 +107,8 @@ ADVICE: Final[Mapping[FindingId, Advice]] = {
         next=STACKS + ": the line that calls .to() or .cuda() is on top",
     ),
     "communication_bound": Advice(
-        fix=(
-            "Overlap: DDP(gradient_as_bucket_view=True, static_graph=True) with bucket_cap_mb tuned, FSDP "
-            "prefetching (backward_prefetch=BACKWARD_PRE, limit_all_gathers=True); send less: bf16 gradients "
-            "(bf16_compress_hook), gradient accumulation with no_sync(), a larger batch a GPU; check the path: "
-            "NCCL_DEBUG=INFO names NVLink, P2P or SHM and the NICs, nvidia-smi topo -m the wiring."
-        ),
-        confirm="exposed NCCL falls while NCCL itself may stay",
+        fix=communication_fix((), one_rank=False),
+        confirm="exposed communication falls while the communication itself may stay",
         next="NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,GRAPH,NET {command}",
     ),
     "straggler": Advice(
@@ -115,7 +117,7 @@ ADVICE: Final[Mapping[FindingId, Advice]] = {
             "affinity, its share of the data (sequence lengths, padding), other processes on its GPU or host. "
             "Balance by tokens, not by samples."
         ),
-        confirm="exposed NCCL becomes even over the ranks",
+        confirm="exposed communication becomes equal on all ranks",
         next="nvidia-smi -i {device} -q -d CLOCK,PERFORMANCE,TEMPERATURE",
     ),
     "idle": Advice(
@@ -130,7 +132,7 @@ ADVICE: Final[Mapping[FindingId, Advice]] = {
         next=STACKS,
     ),
     "one_off": Advice(
-        fix="It is left out of the shares. Capture later, when the steps take the same time each.",
+        fix="It is not counted in the shares. Capture later, when the steps take the same time each.",
         confirm="the next report has no such line",
         next="llmtop capture --steps 5   # once the first steps are over",
     ),
@@ -148,7 +150,7 @@ ADVICE: Final[Mapping[FindingId, Advice]] = {
     "small_kernels": Advice(
         fix="Fuse them: torch.compile, a fused or foreach optimizer, fused norms and losses; or replay them as a "
         "CUDA graph.",
-        confirm="the number of kernels a step falls",
+        confirm="the number of kernels per step falls",
         next="TORCH_LOGS=graph_breaks {command}   # after torch.compile: where it had to break",
     ),
     "allocations": Advice(
@@ -177,12 +179,10 @@ ADVICE: Final[Mapping[FindingId, Advice]] = {
     ),
     "fp32_matrix": Advice(
         fix=(
-            "Let the tensor cores work. From Ampere on: torch.set_float32_matmul_precision('high') turns TF32 "
-            "on for "
-            "matrix products and torch.backends.cudnn.allow_tf32 = True for convolutions (10 bits of mantissa "
-            "instead "
-            "of 23), and torch.autocast('cuda', torch.bfloat16) or a model in bf16 is faster again and halves the "
-            "bytes. On V100 and T4: autocast in fp16 with a GradScaler."
+            "Let the tensor cores work. From Ampere on: torch.set_float32_matmul_precision('high') turns TF32 on "
+            "for matrix products and torch.backends.cudnn.allow_tf32 = True for convolutions (10 bits of "
+            "mantissa instead of 23), and torch.autocast('cuda', torch.bfloat16) or a model in bf16 is faster "
+            "again and halves the bytes. On V100 and T4: autocast in fp16 with a GradScaler."
         ),
         confirm="the names of the matrix kernels lose ffma, sgemm and simt",
         next="{try_it}",
@@ -191,12 +191,37 @@ ADVICE: Final[Mapping[FindingId, Advice]] = {
         fix=(
             "Find who converts and who copies: .to(dtype) in the forward pass, autocast over weights that stay "
             "fp32 (keep a bf16 copy, or torch.compile, which fuses casts into what follows), .contiguous(), "
-            ".clone() and "
-            "transposes before views; channels_last for convolutions; write into place (out=, copy_ into a buffer "
-            "that stays)."
+            ".clone() and transposes before views; channels_last for convolutions; write into place (out=, copy_ "
+            "into a buffer that stays)."
         ),
         confirm="the share of aten::copy_ falls",
         next=("llmtop capture --engine torch.profiler --option stacks --option shapes   # which lines"),
+    ),
+    "unfused_attention": Advice(
+        fix=(
+            "Fuse it: torch.nn.functional.scaled_dot_product_attention or FlashAttention computes softmax and "
+            "both products in one kernel and never writes the scores to memory (transformers: "
+            "attn_implementation='sdpa' or 'flash_attention_2')."
+        ),
+        confirm="softmax kernels go, a flash or fmha kernel takes less time than they did",
+        next="",
+    ),
+    "elementwise": Advice(
+        fix=(
+            "Fuse them: torch.compile joins elementwise work, normalisations and casts into few kernels; "
+            "channels_last and autocast for convolutions; fused norms, losses and optimizers (fused=True)."
+        ),
+        confirm="kernels a step and the share of elementwise kernels fall",
+        next="TORCH_LOGS=graph_breaks {command}   # after torch.compile: where it had to break",
+    ),
+    "slow_forward": Advice(
+        fix=(
+            "Look for what forward does without a gradient: a teacher or reference model, generation, evaluation, "
+            "preparing data on the GPU, metrics; put it under torch.no_grad() in a narrower type, run it less "
+            "often, or ahead of time."
+        ),
+        confirm="backward takes about twice as long as forward",
+        next="llmtop capture --engine torch.profiler --option stacks   # which lines",
     ),
 }
 """By the id of a finding: for a training on a GPU of NVIDIA's."""
@@ -214,66 +239,22 @@ class Situation:
     """Whether CUDA graphs are replayed already."""
     framework: str | None = None
     """"JAX", "torch_xla", or None: PyTorch's own."""
+    language: bool | None = None
+    """Whether the model takes tokens; None where nothing tells."""
+    serves: bool = False
+    """Whether prefill and decode of a language model were seen."""
+    compiled: bool = False
+    """Whether torch.compile is used already."""
+    plain: bool = False
+    """Whether no framework took part: a CUDA program of its own."""
+    wrappers: tuple[str, ...] = ()
+    """Which of DDP, FSDP and DeepSpeed wrap the model."""
+    one_rank: bool = False
+    """Whether the capture has one rank of several."""
+    pinned: bool = False
+    """Whether most bytes between host and device are copied from or to pinned memory already."""
 
 
-_SERVING_FIX: Final[Mapping[str, str]] = {
-    "launch_bound": (
-        "Launch less: replay each decode step as a CUDA graph (vLLM: without --enforce-eager; SGLang: "
-        "--cuda-graph-max-bs up to the batches that come; transformers: a static cache and torch.compile(mode="
-        "'reduce-overhead')); let more requests share a batch; move Python work (sampling, detokenising, "
-        "scheduling) out of the loop."
-    ),
-    "input_bound": (
-        "The GPU waits for requests or for what prepares them: tokenise, detokenise and decode images in other "
-        "processes; schedule the next batch while this one runs (vLLM: --async-scheduling; SGLang's overlap "
-        "scheduler); batch continuously; send more requests at once."
-    ),
-    "sync_bound": (
-        "Do not wait for each token: sample on the GPU and read the tokens back a step later; replace .item(), "
-        ".cpu(), .tolist() and `if tensor:` in the loop; non_blocking copies into pinned memory."
-    ),
-    "h2d_bound": (
-        "Copy from pinned memory and beside the work (non_blocking, a stream of its own); make masks, "
-        "positions and "
-        "block tables on the GPU; keep weights and the cache of keys and values there; offload less."
-    ),
-    "communication_bound": (
-        "Split less: fewer ranks a model (tensor parallel size), pipeline or data parallel instead; the "
-        "server's own "
-        "all-reduce for small messages; larger batches; check the path: NCCL_DEBUG=INFO names links and NICs."
-    ),
-    "pageable_copies": (
-        "Pinned buffers (tensor.pin_memory() once), then .to(device, non_blocking=True): a pageable copy goes "
-        "through a staging buffer, blocks the host and does not overlap."
-    ),
-    "unsteady_steps": (
-        "Look at the slow ones: prefill among decode steps (chunked prefill evens them), batch sizes without a "
-        "captured graph, compiling for a new shape, garbage collection."
-    ),
-    "idle": (
-        "Find out what the host does there: waiting for requests, scheduling, detokenising and logging are the "
-        "usual ones. Mark its parts with llmtop.phase(…) or NVTX ranges. Where launched work waited: look for "
-        "cudaStreamWaitEvent and copies on other streams, and record the nodes of CUDA graphs "
-        "(nsys --cuda-graph-trace=node)."
-    ),
-    "allocations": (
-        "cudaMalloc and cudaFree stop the GPU: reserve the cache of keys and values at the start, pad to "
-        "buckets of shapes, no torch.cuda.empty_cache() in the loop."
-    ),
-}
-_GRAPHS_FIX: Final[Mapping[str, str]] = {
-    "launch_bound": (
-        "CUDA graphs are replayed already; what is launched outside of them costs: take it into the graph "
-        "(sampling, "
-        "the optimizer, gradient clipping, static shapes), capture the batch sizes that still run without one, "
-        "and move Python work out of the step."
-    ),
-    "kernel_gaps": (
-        "CUDA graphs are replayed already; within one each kernel still costs about 1 µs to start: fewer, longer "
-        "kernels (torch.compile, fused norms, losses and optimizers, larger batches)."
-    ),
-    "small_kernels": "Fuse them: torch.compile, fused norms, losses and optimizers, larger batches.",
-}
 _AMD_NEXT: Final[Mapping[str, str]] = {
     "hot_kernel": "rocprof-compute profile --name llmtop-kernel --kernel {kernel} -- {command}",
     "straggler": "rocm-smi -d {device} --showclocks --showtemp --showperflevel",
@@ -297,6 +278,20 @@ _AMD_WORDS: Final = (
 _FRAMEWORKS: Final = {"JAX": advice_jax, "torch_xla": advice_torch_xla}
 
 
+_WITHOUT_LANGUAGE: Final = (
+    ("tokenise and decode ahead of time", "decode ahead of time"),
+    ("copy less (token ids, uint8 images, ", "copy less (uint8 images, "),
+    ("its share of the data (sequence lengths, padding)", "its share of the data (sizes, padding)"),
+    ("Balance by tokens, not by samples.", "Balance by work, not by samples."),
+)
+"""Words on tokens, and what stands in their place where the model takes none."""
+_PINNED_H2D: Final = (
+    "The copies are from pinned memory already: copy less (narrower types such as uint8, what does not change "
+    "kept on the GPU), and copy beside the work, on a stream of its own, one batch ahead; at the rate of the link "
+    "nothing else helps."
+)
+
+
 def advice_for(kind: FindingId, situation: Situation) -> Advice:
     """What to do about a finding, where it was found.
 
@@ -304,16 +299,8 @@ def advice_for(kind: FindingId, situation: Situation) -> Advice:
         kind: the finding's id.
         situation: on whose GPU, in which work.
     """
-    plain = ADVICE[kind]
-    fix, following, confirm = plain.fix, plain.next, plain.confirm
-    if situation.workload == "inference":
-        fix = _SERVING_FIX.get(kind, fix)
-    words = _FRAMEWORKS.get(situation.framework or "")
-    if words is not None:
-        fix = words.FIX.get(kind, fix)
-        confirm, following = words.CONFIRM.get(kind, confirm), words.NEXT.get(kind, following)
-    elif situation.graphs:
-        fix = _GRAPHS_FIX.get(kind, fix)
+    advice = _for_program(kind, situation)
+    fix, following, confirm = advice.fix, advice.next, advice.confirm
     if situation.vendor == "Google":
         fix = fix.replace(", or under nsys", "")
     if situation.vendor in ("CPU", "Google") and kind in ("hot_kernel", "straggler"):
@@ -323,3 +310,42 @@ def advice_for(kind: FindingId, situation: Situation) -> Advice:
         for theirs, own in _AMD_WORDS:
             fix, following, confirm = (text.replace(theirs, own) for text in (fix, following, confirm))
     return Advice(fix=fix, confirm=confirm, next=following)
+
+
+def _for_program(kind: FindingId, situation: Situation) -> Advice:
+    """The advice for a program, whatever it runs on."""
+    plain = ADVICE[kind]
+    words = _FRAMEWORKS.get(situation.framework or "")
+    if words is not None:
+        confirm, following = words.CONFIRM.get(kind, plain.confirm), words.NEXT.get(kind, plain.next)
+        return Advice(words.FIX.get(kind, _fix_of_workload(kind, situation)), confirm, following)
+    if situation.plain:
+        following = advice_plain.NEXT.get(kind, plain.next)
+        return Advice(advice_plain.FIX.get(kind, plain.fix), plain.confirm, following)
+    fix, following = _fix_of_workload(kind, situation), plain.next
+    if kind == "communication_bound" and (situation.workload != "inference" or situation.one_rank):
+        fix = communication_fix(situation.wrappers, one_rank=situation.one_rank)
+        following = ALL_RANKS if situation.one_rank else following
+    if kind == "h2d_bound" and situation.pinned:
+        fix = _PINNED_H2D
+    if situation.graphs:
+        fix = advice_compiled.GRAPHS_FIX.get(kind, fix)
+    elif situation.compiled:
+        fix = advice_compiled.COMPILED_FIX.get(kind, fix)
+        following = advice_compiled.COMPILED_NEXT.get(kind, following)
+    if situation.compiled:
+        for advised, done in advice_compiled.WITHOUT_COMPILING:
+            fix = fix.replace(advised, done)
+    if situation.language is False:
+        for words_of_tokens, others in _WITHOUT_LANGUAGE:
+            fix = fix.replace(words_of_tokens, others)
+    return Advice(fix, plain.confirm, following)
+
+
+def _fix_of_workload(kind: FindingId, situation: Situation) -> str:
+    """What to do in a training, in inference, or in serving a language model."""
+    fix = ADVICE[kind].fix
+    if situation.workload != "inference":
+        return fix
+    fix = advice_inference.FIX.get(kind, fix)
+    return advice_inference.LANGUAGE_FIX.get(kind, fix) if situation.serves else fix

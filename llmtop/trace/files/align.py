@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from llmtop.naming.kernel_names import collective_of, is_collective
+from llmtop.naming.communication import collective_of
+from llmtop.naming.kernel_names import is_collective
 from llmtop.trace import model
 from llmtop.trace.intervals import Ns
 
@@ -84,13 +85,13 @@ def _collective_ends(trace: model.Trace) -> _CollectiveEnds:
     """The ends of the collectives of the largest group, in the order in which they began."""
     ops = trace.ops
     named = {number: name for number, name in enumerate(trace.names) if is_collective(name)}
-    chosen = ops.select((ops.kind == model.KERNEL) & np.isin(ops.name, list(named)))
+    chosen = ops.select((ops.kind == model.KERNEL) & np.isin(ops.full_name, list(named)))
     if len(chosen) and chosen.ranks.max() > 0:
         chosen = chosen.select(chosen.ranks == chosen.ranks.max())
     chosen = chosen.select(np.argsort(chosen.start, kind="stable")[:_MOST])
     told = [
         _collective_kind(trace.names, said, kernel)
-        for said, kernel in zip(chosen.collective, chosen.name, strict=True)
+        for said, kernel in zip(chosen.collective, chosen.full_name, strict=True)
     ]
     together = np.array([kind in _TOGETHER for kind in told], dtype=bool)
     kept = chosen.select(together)

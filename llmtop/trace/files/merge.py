@@ -8,12 +8,9 @@ import numpy as np
 
 from llmtop.format import duration
 from llmtop.trace import model
-from llmtop.trace.files import align
+from llmtop.trace.files import align, windows
 from llmtop.trace.intervals import Ns
 
-APART = 10_000_000
-"""Above any pid: what separates processes of different files that have the same one (containers)."""
-_WITH_PROCESSES = ("ops", "calls", "ranges", "host")
 _OF_XLA = ("hlo", "hlo_module", "hlo_category", "hlo_source")
 _NAMED = ("name", "full_name", "domain", "inputs", "collective", *_OF_XLA)
 """Columns whose values are numbers of names."""
@@ -36,33 +33,43 @@ def merge(traces: list[model.Trace], source: str) -> model.Trace:
     merged.origin_unix_ns = min(known) if len(known) == len(traces) else None
     if 0 < len(known) < len(traces):
         merged.notes.append("some files do not say when they were recorded: their times may not match the others'")
-    taken: set[int] = set()
-    parts: dict[str, list[model.Table]] = {}
+    shifts: list[int] = []
     for index, trace in enumerate(traces):
         shift = (trace.origin_unix_ns or 0) - (merged.origin_unix_ns or 0) if merged.origin_unix_ns else 0
-        ahead = _measured_offset(traces[0], trace, shift, merged) if index else 0
-        shift -= ahead
+        shifts.append(shift - (_measured_offset(traces[0], trace, shift, merged) if index else 0))
+    apart_by = windows.processes_apart(traces, shifts)
+    shifts = windows.without_unrecorded_time(traces, shifts, apart_by, merged.notes)
+    parts: dict[str, list[model.Table]] = {}
+    for index, (trace, shift, apart) in enumerate(zip(traces, shifts, apart_by, strict=True)):
         number = np.array([names.number(name) for name in trace.names], dtype=np.int64)
-        own = set(np.unique(np.concatenate([getattr(trace, table).process for table in _WITH_PROCESSES])).tolist())
-        apart = index * APART if own & taken else 0
-        taken |= {process + apart for process in own}
-        for field in ("ops", "calls", "ranges", "host", "overhead"):
+        if any(process + by in merged.file_of for process, by in apart.items()):
+            windows.renumber_correlations(traces[:index], trace)
+        for field in ("ops", "calls", "ranges", "host", "off_cpu", "overhead"):
             parts.setdefault(field, []).append(_shifted_table(getattr(trace, field), shift, number, apart))
         merged.gpus |= trace.gpus
-        merged.file_of |= {process + apart: index for process in own}
+        merged.file_of = {process + by: index for process, by in apart.items()} | merged.file_of
         pairs = model.pairs(trace.ops.process, trace.ops.device).tolist()
         known_gpus = {(process, device): trace.gpu(process, device) for process, device in pairs}
         merged.gpu_of |= {
-            (pid + apart, device): gpu for (pid, device), gpu in known_gpus.items() if gpu is not None
+            (pid + apart.get(pid, 0), device): gpu for (pid, device), gpu in known_gpus.items() if gpu is not None
         }
         merged.metrics += [dataclasses.replace(metric, start=metric.start + shift) for metric in trace.metrics]
-        merged.ranks += [dataclasses.replace(rank, process=rank.process + apart) for rank in trace.ranks]
-        merged.process_names |= {pid + apart: name for pid, name in trace.process_names.items()}
+        ranks = [dataclasses.replace(one, process=one.process + apart.get(one.process, 0)) for one in trace.ranks]
+        merged.ranks += [one for one in ranks if one not in merged.ranks]
+        merged.process_names |= {pid + apart.get(pid, 0): name for pid, name in trace.process_names.items()}
         merged.notes += [f"{trace.source}: {note}" for note in trace.notes]
     for field, tables in parts.items():
         setattr(merged, field, model.joined(tables))
     merged.names = names.all
     return merged
+
+
+def _with_numbers_apart(processes: Ns, apart: dict[int, int]) -> Ns:
+    """The pids of rows as the merged trace has them."""
+    if len(set(apart.values())) < 2:
+        return processes + next(iter(apart.values()), 0)
+    different, which = np.unique(processes, return_inverse=True)
+    return np.array([pid + apart.get(pid, 0) for pid in different.tolist()], dtype=np.int64)[which.reshape(-1)]
 
 
 def _measured_offset(first: model.Trace, trace: model.Trace, shift: int, merged: model.Trace) -> int:
@@ -79,12 +86,12 @@ def _measured_offset(first: model.Trace, trace: model.Trace, shift: int, merged:
     return found.ns
 
 
-def _shifted_table(table: model.Table, shift: int, number: Ns, apart: int) -> model.Table:
+def _shifted_table(table: model.Table, shift: int, number: Ns, apart: dict[int, int]) -> model.Table:
     changed: dict[str, Ns] = {"start": table.start + shift}
     changed["end"] = np.where(table.end == model.OPEN, model.OPEN, table.end + shift)
     for field in _NAMED:
         if hasattr(table, field):
             changed[field] = number[getattr(table, field)].astype(getattr(table, field).dtype)
     if hasattr(table, "process"):
-        changed["process"] = table.process + apart
+        changed["process"] = _with_numbers_apart(table.process, apart)
     return dataclasses.replace(table, **changed)

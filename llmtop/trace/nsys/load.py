@@ -19,9 +19,11 @@ from llmtop.trace.groups import grouped
 from llmtop.trace.intervals import Ns
 from llmtop.trace.nsys import nvtx_operators
 from llmtop.trace.nsys.database import BLOCK_ROWS, NEVER, Database, int_or_never, printable_name
+from llmtop.trace.nsys.scheduling import SCHEDULING_TABLES, read_off_cpu
 
 _TABLES = {
     *("StringIds", "NVTX_EVENTS", "META_DATA_EXPORT", "OSRT_API", "PROFILER_OVERHEAD", "PROCESSES"),
+    *SCHEDULING_TABLES,
     *("CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_MEMCPY", "CUPTI_ACTIVITY_KIND_MEMSET"),
     *("CUPTI_ACTIVITY_KIND_RUNTIME", "CUPTI_ACTIVITY_KIND_GRAPH_TRACE", "DIAGNOSTIC_EVENT", "GPU_METRICS"),
     *("TARGET_INFO_SESSION_START_TIME", "TARGET_INFO_GPU", "TARGET_INFO_CUDA_DEVICE", "TARGET_INFO_GPU_METRICS"),
@@ -124,6 +126,7 @@ def _load(database: Database, source: str, notes: list[str]) -> model.Trace:
     overhead = database.numbers("PROFILER_OVERHEAD", {"start": NEVER, "end": NEVER})
     trace.overhead = model.Table(overhead["start"], overhead["end"])
     trace.names = names.all
+    trace.off_cpu = read_off_cpu(database, trace)
     _describe(database, trace)
     trace.metrics = _metrics(database)
     return trace

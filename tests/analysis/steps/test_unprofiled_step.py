@@ -44,7 +44,7 @@ def test_without_the_undisturbed_step_shares_are_marked_as_the_profiler_s_too(tm
     report = _report(tmp_path, None)
     assert report.verdict == "launch_bound"
     assert report.correction is not None
-    assert report.correction.reason == "how long a step takes without the profiler is not known"
+    assert report.correction.reason == "the step time without the profiler is unknown"
     assert any("the profiler itself" in note for note in report.notes)
 
 
@@ -67,9 +67,10 @@ def test_the_verdict_is_made_from_the_undisturbed_step(tmp_path: Path) -> None:
 def test_the_report_leads_with_it_and_says_what_the_profiler_added(tmp_path: Path) -> None:
     report = _report(tmp_path, {"before_p50": 0.075, "after_p50": 0.075})
     assert report.summary.startswith(
-        "input_bound: the GPU waits for input. A step takes 75.0 ms without the profiler, and the GPU works"
+        "input-bound: the GPU waits for the next batch. A step takes 75.0 ms without the profiler, and the GPU "
+        "works"
     )
-    assert "the profiler added 25.0 ms (33.3%), which is left out" in report.summary
+    assert "the profiler added 25.0 ms (33.3 %), which is not counted" in report.summary
     assert "without the profiler" in " ".join(written.text(report).split())
     finding = next(finding for finding in report.findings if finding.id == "input_bound")
     assert finding.share_pct == pytest.approx(13.3, abs=0.5)
@@ -86,7 +87,7 @@ def test_steps_that_a_profiler_leaves_longer_are_no_measure(tmp_path: Path) -> N
 def test_steps_that_got_shorter_are_not_the_profiler_s_doing(tmp_path: Path) -> None:
     report = _report(tmp_path, {"before_p50": 0.099, "after_p50": 0.075, "profiler_stays": True})
     assert report.correction is not None
-    assert "differ by 32%" in report.correction.reason
+    assert "differ by 32 %" in report.correction.reason
 
 
 def test_two_engines_agree_once_corrected(tmp_path: Path) -> None:
@@ -113,13 +114,13 @@ def test_two_engines_agree_once_corrected(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("steps", "words"),
     [
-        ({"before_p50": 0.060, "after_p50": 0.080}, "the steps before and after the capture differ by 33%"),
+        ({"before_p50": 0.060, "after_p50": 0.080}, "the steps before and after the capture differ by 33 %"),
         ({"before_p50": 0.030, "after_p50": None}, "is not the step that takes 30.0 ms"),
         ({"before_p50": 2.0}, "is not the step that takes 2.00 s"),
-        ({"before_p50": None, "after_p50": None}, "is not known"),
-        ({"before_p50": -1, "after_p50": "fast"}, "is not known"),
-        ({"before_p50": float("1e300")}, "is not known"),
-        ([1, 2], "is not known"),
+        ({"before_p50": None, "after_p50": None}, "is unknown"),
+        ({"before_p50": -1, "after_p50": "fast"}, "is unknown"),
+        ({"before_p50": float("1e300")}, "is unknown"),
+        ([1, 2], "is unknown"),
     ],
 )
 def test_what_does_not_fit_leaves_the_shares_as_they_are_and_says_why(
@@ -157,6 +158,6 @@ def test_no_share_is_above_a_hundred_percent(tmp_path: Path) -> None:
 def test_a_capture_that_disturbs_nothing_stays_what_it_is(tmp_path: Path) -> None:
     report = _report(tmp_path, {"before_p50": CAPTURED, "after_p50": CAPTURED})
     assert report.verdict == "launch_bound"
-    assert "the profiler added nothing that can be told" in report.summary
+    assert "the profiler added no measurable time" in report.summary
     assert report.correction is not None
     assert report.correction.lost_pct == pytest.approx(report.devices[0].lost_pct, abs=0.1)

@@ -39,7 +39,7 @@ def test_a_change_is_held_to_the_limit_and_to_the_noise(
     found = decide(_change(worse, half), metric_named("mean"), 5.0)
     assert found.decision is decision
     assert found.decision.exit_code == code
-    assert "5%" in found.reason or decision is Decision.IMPROVEMENT
+    assert "5 %" in found.reason or decision is Decision.IMPROVEMENT
 
 
 def test_the_same_change_of_a_rate_is_decided_the_same_way() -> None:
@@ -52,7 +52,7 @@ def test_the_same_change_of_a_rate_is_decided_the_same_way() -> None:
 
 @pytest.mark.parametrize(
     ("worse", "words"),
-    [(6.12, "6.1% worse"), (-0.44, "0.44% better"), (0.001, "the same"), (148.2, "148% worse")],
+    [(6.12, "6.1 % worse"), (-0.44, "0.44 % better"), (0.001, "the same"), (148.2, "148 % worse")],
 )
 def test_a_change_is_told_in_words(worse: float, words: str) -> None:
     assert change_text(worse) == words

@@ -33,7 +33,7 @@ def test_quantiles_of_t_lie_between_those_of_whole_degrees() -> None:
 def _runs(
     level: float, count: int, steps: int, seed: int, *, between: float = 0.0, alike: float = 0.0
 ) -> list[RunSample]:
-    """Runs whose logarithms of steps are a first-order autoregression of 3% about a level of their own."""
+    """Runs whose logarithms of steps are a first-order autoregression of 3 % about a level of their own."""
     random = np.random.default_rng(seed)
     made = []
     for _ in range(count):

@@ -44,7 +44,7 @@ def test_all_that_are_asked_begin_at_that_step_and_no_other_does(folder: Path) -
 
         # What cannot be is told, and nobody waits for it.
         assert "has passed" in job.capture("--at-step", "3", "--ranks", "0,5").ends(2)
-        assert "there is no rank 6" in job.capture("--at-step", "+20", "--ranks", "0,6").ends(2)
+        assert "rank 6 does not exist" in job.capture("--at-step", "+20", "--ranks", "0,6").ends(2)
         assert "node-c: " in job.capture("--at-step", "+20", "--ranks", "node:node-c").ends(3)
 
 

@@ -44,14 +44,14 @@ def test_it_is_so_far_ahead_that_every_node_has_heard(asked: str, seconds: float
     assert chosen.seconds == pytest.approx((step - 99) * seconds)
 
 
-@pytest.mark.parametrize(("asked", "why"), [("99", "has passed"), ("3", "has passed"), ("101", "too soon")])
+@pytest.mark.parametrize(("asked", "why"), [("99", "has passed"), ("3", "has passed"), ("101", "too early")])
 def test_a_step_that_cannot_be_is_refused(asked: str, why: str) -> None:
     with pytest.raises(UnusableInput, match=why):
         choose_step(StepChoice.parse(asked), Steps(100, 1.0))  # type: ignore[arg-type]
 
 
 def test_before_the_first_step_nothing_can_be_said() -> None:
-    with pytest.raises(NotPossibleHere, match="no step has ended"):
+    with pytest.raises(NotPossibleHere, match="has not finished a step"):
         choose_step(StepChoice.parse("+20"), Steps(0, 1.0))  # type: ignore[arg-type]
 
 
@@ -128,7 +128,7 @@ def test_one_job_is_seen_and_of_several_one_must_be_named() -> None:
     with pytest.raises(UnusableInput, match=r"several jobs have ranks here: .* choose one with --pid"):
         local_job.find_job(two)
     assert local_job.find_job(two, 3).store is None
-    with pytest.raises(UnusableInput, match="process 9 is no attached rank"):
+    with pytest.raises(UnusableInput, match="process 9 is not an attached rank"):
         local_job.find_job(two, 9)
     with pytest.raises(NotPossibleHere, match="no rank of a job is attached"):
         local_job.find_job([])
@@ -136,7 +136,7 @@ def test_one_job_is_seen_and_of_several_one_must_be_named() -> None:
 
 def test_without_a_store_the_same_command_for_every_node_is_said() -> None:
     job = local_job.find_job([_target(3, 0, "b:1")])
-    with pytest.raises(NotPossibleHere, match="have not met by a TCPStore"):
+    with pytest.raises(NotPossibleHere, match="do not use a supported TCPStore"):
         local_job.open_store(job)
     said = local_job.manual_command(job, 5000)
     assert "srun --overlap --jobid JOB --ntasks-per-node 1 llmtop capture --at-step 5000 --ranks here" in said
@@ -178,10 +178,10 @@ def test_one_process_begins_at_the_step_that_is_named(
         return
     for words, code, why in (
         (("--at-step", "1", "--ranks", "here"), 2, "has passed"),
-        (("--at-step", "+5", "--ranks", "here", "-e", "py-spy"), 2, "cannot begin at a step"),
-        (("--at-step", "+5", "--rank", "0", "--when", "alert"), 2, "not with --when"),
-        (("--at-step", "+5", "--rank", "0", "--ranks", "0"), 2, "not both"),
-        (("--at-step", "+5", "--ranks", "1"), 2, "there is no rank 1"),
+        (("--at-step", "+5", "--ranks", "here", "-e", "py-spy"), 2, "does not support --at-step"),
+        (("--at-step", "+5", "--rank", "0", "--when", "alert"), 2, "cannot be combined with --when"),
+        (("--at-step", "+5", "--rank", "0", "--ranks", "0"), 2, "exclude each other"),
+        (("--at-step", "+5", "--ranks", "1"), 2, "rank 1 does not exist"),
     ):
         done = _capture(tmp_path, *words)
         assert (done.returncode, why in done.stderr) == (code, True), done.stderr

@@ -64,10 +64,10 @@ def test_nothing_fails(training: Training, captures: Path) -> None:
 @pytest.mark.parametrize(
     ("how", "sentence"),
     [
-        ("start crashes", r"nsys start failed with 139: .*; the training runs on; by hand: \S+ start"),
+        ("start crashes", r"nsys start failed with 139: .*; the training continues; by hand: \S+ start"),
         ("start refuses", r"nsys start failed with 1: Configuring is not allowed in this state\.; the training"),
-        ("start hangs", r"nsys start has not answered for 2 s; the training runs on"),
-        ("stop crashes", r"nsys stop ended with 139 and left no report: .*look with: \S+ sessions list"),
+        ("start hangs", r"nsys start has not answered for 2 s; the training continues"),
+        ("stop crashes", r"nsys stop ended with 139 and left no report: .*check with: \S+ sessions list"),
         ("stop hangs", r"nsys stop has not finished for 1 s and is left to it \(pid \d+\).*stop --session=4711"),
         (
             "stop leaves raw data",
@@ -254,7 +254,7 @@ def test_torch_s_profiler_is_not_offered_beside_nsys_on_a_gpu(
     monkeypatch.setattr(procfs, "uses_gpu", lambda pid: True)
     refused = offered()["torch.profiler"]
     assert not refused.is_supported
-    assert refused.reason == "it runs under nsys, and CUPTI serves one tracer at a time"
+    assert refused.reason == "it runs under nsys, and CUPTI supports one tracer at a time"
     assert refused.command.startswith("llmtop run -- ")
 
 

@@ -156,7 +156,7 @@ def test_a_training_that_cannot_be_paused_is_not_captured_unless_told_to(
     target = training.wait_attached()
     os.kill(training.pid, signal.SIGSTOP)
     try:
-        with pytest.raises(NotPossibleHere, match=r"not started: .* is it stopped\?.*--option no-pause"):
+        with pytest.raises(NotPossibleHere, match=r"not started: .* it may be stopped.*--option no-pause"):
             take.take(plan(target, captures, options=PAUSE))
         assert session_state(target) == "Launched"
         result = take.take(plan(target, captures, steps=None, seconds=0.2, options=frozenset({"no-pause"})))
@@ -190,7 +190,7 @@ def test_both_at_once_make_no_sense(under_nsys: Training) -> None:
         check=False,
     )
     assert (done.returncode, done.stdout) == (2, "")
-    assert "give --option pause or --option no-pause, not both" in done.stderr
+    assert "--option pause and --option no-pause exclude each other: pass one of them" in done.stderr
 
 
 def test_a_training_that_counts_its_steps_oddly_is_not_kept_waiting(

@@ -233,7 +233,7 @@ def test_a_training_that_is_stopped_is_said_to_be(training: Any, tmp_path: Path)
     stop(one.pid)
     code, said = one.captured(tmp_path / "c")
     assert code == 3
-    assert "is stopped, so its profiler answers nobody" in said
+    assert "is stopped, so its profiler does not reply" in said
 
 
 _SCRIPT = """

@@ -33,7 +33,7 @@ def test_amds_gpus_are_named_as_untried(runtime_dir: Path, tmp_path: Path) -> No
     scenario = AmdScenario(tmp_path / "amd")
     checks = doctor(runtime_dir, **amd_stub.environment(amd_stub.build(), scenario.path))
     assert checks["AMD GPUs"]["ok"] is True
-    assert "8 x AMD Instinct MI300X (untried on hardware" in checks["AMD GPUs"]["says"]
+    assert "8 x AMD Instinct MI300X (not tested on hardware" in checks["AMD GPUs"]["says"]
     assert checks["driver"]["ok"] is (None if procfs.driver_version() is None else True)
 
 
@@ -47,7 +47,7 @@ def test_an_amd_driver_that_does_not_start_is_told_with_its_reason(runtime_dir: 
 def test_without_any_gpu_amds_are_none(runtime_dir: Path, tmp_path: Path) -> None:
     check = doctor(runtime_dir, ROCM_PATH=str(tmp_path))["AMD GPUs"]
     assert check["ok"] is None
-    assert check["says"].startswith("none here")
+    assert check["says"].startswith("none found")
 
 
 def test_tpus_and_torch_xla_are_told_and_what_would_change_that(
@@ -55,8 +55,8 @@ def test_tpus_and_torch_xla_are_told_and_what_would_change_that(
 ) -> None:
     checks = doctor(runtime_dir)
     assert checks["TPUs"]["ok"] is None
-    assert checks["TPUs"]["says"].startswith("none here; shown where there are")
-    assert "untried on hardware" in checks["TPUs"]["says"]
+    assert checks["TPUs"]["says"].startswith("none found (tpu-info")
+    assert "not tested on hardware" in checks["TPUs"]["says"]
     assert "start_server(9012)" in checks["torch_xla"]["command"]
     assert "untried on TPUs" in checks["torch_xla"]["says"]
     monkeypatch.setattr(presence, "_DEVICES", pci(tmp_path / "pci"))
@@ -76,13 +76,13 @@ def test_who_gives_sm_activity_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(VARIABLE, serve(page(b'DCGM_FI_PROF_SM_ACTIVE{gpu="1",UUID="GPU-b"} 0.5\n')))
         found = gpu_checks._activity([hopper, ampere])
         assert found.ok is True
-        assert "of GPU 1 by DCGM" in found.says
+        assert "for GPU 1 through dcgm-exporter" in found.says
         monkeypatch.setenv(VARIABLE, serve(page(b"node_load1 1\n")))
         found = gpu_checks._activity([hopper, ampere])
         assert found.ok is False
-        assert "not of GPU 1" in found.says
+        assert "unavailable for GPU 1" in found.says
         assert "dcgm-exporter" in found.command
     monkeypatch.setenv(VARIABLE, "none")
     assert VARIABLE in gpu_checks._activity([ampere]).command
     monkeypatch.setenv(VARIABLE, "9400")
-    assert "no URL" in gpu_checks._activity([ampere]).says
+    assert "not the URL" in gpu_checks._activity([ampere]).says

@@ -84,4 +84,4 @@ def test_the_text_has_a_job_before_its_ranks_and_none_for_a_process_alone() -> N
     heads = [line.split("  ")[0] for line in text.splitlines() if line and not line.startswith(" ")]
     assert heads[1:] == ["Job a.py · :1", "Rank 0 of 8", "Rank 1 of 8", "Training"]
     assert "ranks seen 2 of 8" in text
-    assert text.count("llmtop costs 10.0 µs a step (0.01%)") == 1
+    assert text.count("llmtop costs 10.0 µs per step (0.01 %)") == 1

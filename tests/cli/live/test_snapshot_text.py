@@ -74,7 +74,7 @@ def test_everything_known_is_there() -> None:
         "error: Xid 79",
         "power 120 W of 700 W",
         "SM clock 1455 of 1980 MHz (sw_power_cap)",
-        "PCIe rx 7.73 GiB/s tx – (gen 5 x16)",
+        "PCIe rx 8.30 GB/s tx – (gen 5 x16)",
         "Rank 3 of 8  stalled",
         "pid 4711  GPU 3",
         "step 1200 of 5000",

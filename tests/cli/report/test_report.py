@@ -23,7 +23,7 @@ def test_report_prints_text() -> None:
     command = [sys.executable, "-m", "llmtop", "report", str(HEALTHY)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment())
     assert done.returncode == 0
-    assert "gpu_bound: the GPU is the limit." in done.stdout
+    assert "gpu-bound: the GPU is the limit." in done.stdout
     assert done.stderr == ""
     assert "\x1b" not in done.stdout, "no colour into a pipe"
 

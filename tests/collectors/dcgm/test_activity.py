@@ -182,4 +182,4 @@ def test_where_to_ask_is_set_by_variable_or_configuration(monkeypatch: pytest.Mo
     monkeypatch.setenv(VARIABLE, "node:9400")
     notes = DcgmActivity()(snapshot).host.notes
     assert len(notes) == 1
-    assert "no URL of a dcgm-exporter" in notes[0]
+    assert "not the URL of a dcgm-exporter" in notes[0]

@@ -87,5 +87,5 @@ def test_nobody_there_tells_nothing() -> None:
     "url", ["9400", "https://node:9400", "http://", "http://node:port/", "file:///etc/passwd"]
 )
 def test_what_is_no_url_is_a_sentence(url: str) -> None:
-    with pytest.raises(UnusableInput, match="no URL of a dcgm-exporter"):
+    with pytest.raises(UnusableInput, match="not the URL of a dcgm-exporter"):
         DcgmExporter(url)

@@ -91,7 +91,7 @@ def test_an_entry_that_somebody_else_wrote_since_stays(tmp_path: Path) -> None:
 
 
 def test_a_name_that_prometheus_does_not_read_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UnusableInput, match=r"ends in \.json"):
+    with pytest.raises(UnusableInput, match=r"end in \.json"):
         Discovery(tmp_path, "node7:9401")
     with pytest.raises(NotPossibleHere):
         Discovery(tmp_path / "missing" / "node7.json", "node7:9401")

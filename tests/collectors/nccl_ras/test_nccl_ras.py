@@ -131,7 +131,7 @@ def test_another_users_listener_is_not_read_unless_a_process_that_stands_is_that
     with listening_as(OTHER, "127.0.0.1", port, b""):
         with pytest.raises(NotPossibleHere, match=f"is ignored: user {OTHER} listens there"):
             ask(("localhost", port))
-        with pytest.raises(NotPossibleHere, match="does not know"):
+        with pytest.raises(NotPossibleHere, match="does not support"):
             ask(("localhost", port), owners={OTHER})
 
 
@@ -206,8 +206,8 @@ def test_from_the_port_to_the_alert(server: RasServer, monkeypatch: pytest.Monke
     (alert,) = Rules().apply(stage(two)).alerts
     assert alert.id == "hung_collective"
     assert alert.summary == (
-        "No step for 8.00 s: in NCCL's communicator of 4 ranks rank 2 (10.0.0.0, pid 102) is at AllReduce 39, the "
-        "others at 40."
+        "No step for 8.00 s: in the NCCL communicator of 4 ranks, rank 2 (10.0.0.0, pid 102) is at AllReduce #39, "
+        "the other ranks at #40."
     )
     assert alert.evidence["rank"] == 2
     assert alert.evidence["host"] == "10.0.0.0"

@@ -98,7 +98,7 @@ def test_one_who_is_named_by_counts_and_by_nccl_is_told_once_and_two_nodes_say_t
     }
     words = [hung_text(one) for one in hung_ranks(found, lambda name: {"10.0.0.2": "node-b"}.get(name, name))]
     assert words == [
-        "rank 12 on node-b (pid 80) does not answer NCCL; 14 ranks wait in NCCL's communicator 0x1f",
+        "rank 12 on node-b (pid 80) does not reply to NCCL; 14 ranks wait in NCCL communicator 0x1f",
         "rank 9 on b:9401 (pid 77) is 1 behind in 0 default_pg; 3 ranks wait",
     ]
 
@@ -147,7 +147,7 @@ def test_a_rank_that_does_not_answer_nccl_is_named_on_the_pane_of_the_cluster(
             with Terminal(
                 [sys.executable, "-m", "llmtop", "cluster", "--prometheus", prometheus.url, "-i", "1"], (140, 40)
             ) as pane:
-                pane.shows("HUNG rank 3 on 10.0.0.9", 60)
+                pane.shows("CRITICAL hung: rank 3 on 10.0.0.9", 60)
                 pane.keys("q")
                 assert pane.ends() == 0
     server.close()

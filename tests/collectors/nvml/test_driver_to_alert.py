@@ -30,11 +30,11 @@ def alert_of(source: OwnSource, slot: int, alert_id: str, words: str = "") -> Al
 @pytest.mark.parametrize(
     ("bits", "words"),
     [
-        (0x80, "the power supply told it to brake"),
-        (0x88, "the power supply told it to brake"),
-        (0x40, "too hot (hardware limit)"),
-        (0x20, "too hot (driver's limit)"),
-        (0x8, "the hardware slowed it down"),
+        (0x80, "power brake of the power supply"),
+        (0x88, "power brake of the power supply"),
+        (0x40, "thermal limit of the hardware"),
+        (0x20, "thermal limit of the driver"),
+        (0x8, "hardware slowdown"),
     ],
 )
 def test_a_gpu_that_is_slowed_down_is_told_with_the_cause(

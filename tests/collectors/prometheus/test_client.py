@@ -91,7 +91,7 @@ def endless(handler: Handler) -> None:
             False,
         ),
         (reply(b"\xff\xfe"), "half an answer", False),
-        (reply(b"", 401), "does not let us in.*--token-file", True),
+        (reply(b"", 401), "refuses access.*--token-file", True),
         (reply(b"", 302), "no answer of a Prometheus", False),
         (slow, "not answered within 1 s", True),
         (silent, "not answered within 1 s", True),

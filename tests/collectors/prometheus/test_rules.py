@@ -107,6 +107,7 @@ def test_promtool_finds_no_fault_with_what_is_exported() -> None:
                 training(
                     gpu_uuid="GPU-00000001",
                     last_step_at=1.0,
+                    last_work_at=2.0,
                     step_seconds_p50=0.5,
                     step_seconds_p99=0.6,
                     collectives=(CollectiveCount(group="0", enqueued=2, completed=1),),
@@ -176,7 +177,11 @@ def test_nobody_is_named_among_equals_nor_across_runs(tmp_path: Path) -> None:
 
 
 def test_two_users_runs_of_one_name_are_not_added_up(tmp_path: Path) -> None:
-    tokens = [series("llmtop_tokens_total", "0+1500x40", **rank(one)) for one in range(16)]
+    tokens = [
+        series(f"llmtop_{name}_total", f"0+{each}x40", **rank(one))
+        for one in range(16)
+        for name, each in (("tokens", 1500), ("steps", 15), ("step_seconds", 15))
+    ]
     check(
         tmp_path,
         [*info(range(8)), *info(range(8, 16), uid="1001"), *tokens],

@@ -13,11 +13,13 @@ from pathlib import Path
 
 import pytest
 
+from collectors.base.gpu_lookup import GpuLookup
+from collectors.base.source import GpuReading, GpuUse
 from collectors.trainings import source as steps_module
 from collectors.trainings import training as training_module
 from collectors.trainings.source import StepsSource
 from collectors.trainings.training import Training
-from llmtop.model.snapshot import Rank, Step
+from llmtop.model.snapshot import Gpu, Rank, Step
 from llmtop.protocol import wire
 from tests.support import wire_peer
 from tests.support.processes import environment, wait_for
@@ -145,13 +147,50 @@ def test_mfu_is_the_models_flops_over_the_peak_of_its_gpu(estimated: bool, runti
     peer = wire_peer.start(
         runtime_dir / "4000000-00000000.sock", wire.encode(greeting) + wire.encode(wire.Steps(steps=done))
     )
-    source = StepsSource(runtime_dir, {"GPU-1": "NVIDIA H200"}.get)
+    source = StepsSource(
+        runtime_dir, GpuLookup(lambda: GpuReading(gpus=(Gpu(index=0, uuid="GPU-1", name="NVIDIA H200"),)))
+    )
     source.start()
     rank = wait_for(lambda: next((one for one in source.latest().ranks if one.step == 19), None))
     assert rank.mfu_pct == pytest.approx(50)
     assert rank.mfu_note is not None
     assert "989.5 TFLOP/s" in rank.mfu_note
     assert (rank.mfu_estimated, "estimate" in rank.mfu_note) == (estimated, estimated)
+    source.close()
+    peer.kill()
+    peer.wait(100)
+
+
+@pytest.mark.parametrize(
+    ("listed", "expected"),
+    [
+        ((True,), "GPU-0"),
+        ((True, True), None),  # on two GPUs: which of them it trains on is unknown
+        ((False,), None),  # it only draws
+        ((), None),
+    ],
+)
+def test_a_training_that_names_no_gpu_is_on_the_one_that_the_driver_lists_it_on(
+    runtime_dir: Path, listed: tuple[bool, ...], expected: str | None
+) -> None:
+    steps = [
+        wire.StepDone(index=i, started_unix_ns=i * 10**8, interval_ns=10**8, host_ns=10**8, tokens=10)
+        for i in range(20)
+    ]
+    greeting = wire.Hello(pid=1, flops_per_token=4.9475e12, dtype="bf16")
+    peer = wire_peer.start(
+        runtime_dir / "4000000-00000000.sock", wire.encode(greeting) + wire.encode(wire.Steps(steps=steps))
+    )
+    reading = GpuReading(
+        gpus=tuple(Gpu(index=i, uuid=f"GPU-{i}", name="NVIDIA H200") for i in range(2)),
+        uses=tuple(GpuUse(pid=peer.pid, gpu_uuid=f"GPU-{i}", computes=one) for i, one in enumerate(listed)),
+    )
+    source = StepsSource(runtime_dir, GpuLookup(lambda: reading))
+    source.start()
+    rank = wait_for(lambda: next((one for one in source.latest().ranks if one.step == 19), None))
+    assert rank.gpu_uuid == expected
+    assert (rank.mfu_pct is None) == (expected is None)
+    assert ("which GPU" in (rank.mfu_note or "")) == (expected is None)
     source.close()
     peer.kill()
     peer.wait(100)
@@ -328,7 +367,7 @@ def test_a_step_of_a_training_with_a_clock_of_its_own_is_of_now(set_by: int) -> 
     began = time.time_ns() - set_by * 10**9
     steps = [wire.StepDone(index=i, started_unix_ns=began + i * 10**7, host_ns=10**7) for i in range(20)]
     training.take_in([wire.Steps(steps=steps, unix_offset_ns=time.time_ns() - time.monotonic_ns() - 5 * DAY_NS)])
-    rank = training.take(lambda _uuid: None)
+    rank = training.take(GpuLookup())
     assert rank.state == "running"
     assert rank.steps_per_s is None or rank.steps_per_s > 0
 
@@ -340,7 +379,7 @@ def test_a_training_with_a_monotonic_clock_of_its_own_is_placed_by_the_wall_cloc
     steps = [wire.StepDone(index=i, started_unix_ns=began + i * 10**7, host_ns=10**7) for i in range(20)]
     offset = time.time_ns() - time.monotonic_ns()
     training.take_in([wire.Steps(steps=steps, history=True, unix_offset_ns=offset - 5 * DAY_NS)])
-    rank = training.take(lambda _uuid: None)
+    rank = training.take(GpuLookup())
     assert rank.state == "running"
     assert rank.last_step_at is not None
     assert abs(rank.last_step_at - time.time()) < 60

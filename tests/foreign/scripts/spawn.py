@@ -1,6 +1,6 @@
 #: steps = none
 #: steps[child] = 5
-#: samples[child] = 8
+#: samples[child] = none
 #: slow = starts an interpreter more
 """A training in a process that is started by multiprocessing's "spawn", its model sent there and back."""
 

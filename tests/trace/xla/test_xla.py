@@ -129,7 +129,7 @@ def test_a_category_that_the_file_says_is_taken_as_it_stands(tmp_path: Path) -> 
         (report.summary, *report.notes, *(f"{one.summary} {one.fix} {one.next}" for one in report.findings))
     )
     assert not [word for word in ("ncu", "nsys", "nvidia-smi", "cudaMalloc") if word in said]
-    with pytest.raises(UnusableInput, match="is of a TPU, which ncu does not know"):
+    with pytest.raises(UnusableInput, match="is from a TPU, which ncu does not support"):
         _hot(tmp_path / "t.trace.json.gz", 3)
 
 

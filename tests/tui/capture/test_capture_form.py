@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from llmtop.capture.base.job import Target
@@ -10,6 +12,9 @@ from llmtop.capture.engines import ENGINES
 from llmtop.capture.trigger import SlowStep
 from llmtop.protocol.wire import Hello
 from tui.capture.form import ENGINE, LENGTH, OPTIONS, TARGET, WHEN, CapturableProcess, Form
+from tui.paint.palette import THEMES, Palette
+from tui.paint.rows import CellTheme
+from tui.panes import capture as pane
 
 
 def prospect(
@@ -101,6 +106,59 @@ def test_a_condition_arms_it() -> None:
     go_to(form, WHEN)
     form.change(2)
     assert form.condition == SlowStep(medians=2.0)
+
+
+def test_the_answers_stay_when_another_training_comes_and_are_made_anew_where_nobody_gave_any() -> None:
+    seven, eight = prospect(7, can=("torch.profiler", "py-spy")), prospect(8, can=("nsys", "py-spy"))
+    form = Form((seven,))
+    go_to(form, ENGINE)
+    form.change(1)
+    go_to(form, LENGTH)
+    form.change(1)
+    later = form.updated((eight, seven))
+    assert (later.group_name(later.group), later.engine, later.length) == ("pid 7", "py-spy", (10, None))
+    assert later.at == form.at
+    assert Form((seven,)).updated((eight,)).engine == "nsys"
+    left = later.updated((eight,))
+    assert (left.group_name(left.group), left.engine) == ("pid 8", "nsys")
+    nobody = left.updated(())
+    assert nobody.plan() is None
+    assert nobody.updated((seven,)).plan() is not None
+
+
+def _rows(form: Form, width: int = 100) -> list[str]:
+    theme = CellTheme.for_palette(Palette.build(THEMES[0], "full"), ascii_only=False)
+    rows, _ = pane.form(form, width, theme)
+    return [row.plain() for row in rows]
+
+
+def test_engines_that_cannot_are_one_line_but_for_nsys_whose_command_is_shown() -> None:
+    one = prospect(7, can=("torch.profiler", "py-spy"))
+    command = "llmtop run --nsys -- python train.py --config configs/seven_billion.yaml --data /data/shards"
+    refused = Ability("nsys", False, "nsys cannot attach, and it was not started under nsys", command)
+    others = tuple(refused if ability.engine == "nsys" else ability for ability in one.abilities)
+    form = Form((CapturableProcess(one.target, others),))
+    shown = _rows(form, 80)
+    (line,) = [row for row in shown if "no  nsys" in row]
+    assert "start it with llmtop run --nsys -- python" in line
+    assert line.rstrip().endswith("…")
+    assert all(len(row) <= 80 for row in shown)
+    assert len([row for row in shown if row.lstrip().startswith("no  ")]) == 2
+    assert any("unavailable: xla.profiler" in row and "w: why" in row for row in shown)
+    form.unfolded = True
+    assert len([row for row in _rows(form) if row.lstrip().startswith("no  ")]) == len(others) - 2
+    assert any("kineto is not here" in row for row in _rows(form))
+
+
+def test_memory_is_refused_for_its_reason_on_a_pytorch_without_cuda() -> None:
+    hello = Hello(torch="2.8.0+cpu", engines=["torch.profiler"])
+    refusal = ENGINES["memory"].refusal(Target(1, hello=hello, socket=Path("/")))
+    assert refusal is not None
+    assert refusal.reason == "its PyTorch 2.8.0+cpu has no CUDA"
+    assert refusal.command == ""
+    older = ENGINES["memory"].refusal(Target(1, hello=Hello(torch="2.8.0"), socket=Path("/")))
+    assert older is not None
+    assert "another version" in older.reason
 
 
 @pytest.mark.parametrize("known", [(), (prospect(7, can=()),)])

@@ -139,3 +139,10 @@ def test_eight_gpus_are_all_in_the_table_at_every_usual_size() -> None:
         layout = arrange(width, height, lines=8, phases=6, trains=True, processes=8)
         assert len(layout.entries) == 8, (width, height)
     assert arrange(100, 12, lines=8, phases=6, trains=True).hidden == 4
+
+
+@given(asks())
+def test_without_a_training_its_area_is_the_whole_hint_or_one_line(ask: dict[str, object]) -> None:
+    layout = placed({**ask, "trains": False})
+    assert layout.steps is not None
+    assert layout.steps.height in (1, 7)

@@ -170,7 +170,7 @@ class _Screen(MainScreen):
     def cell_theme(self) -> CellTheme:
         return self._look
 
-    def footer(self, width: int) -> Row:
+    def paint_footer(self, width: int) -> Row:
         return Row(width).end(self._look.palette.text)
 
 
@@ -236,7 +236,7 @@ def test_the_gpu_with_the_alert_differs_in_text_from_its_neighbours(
     moments = scene(gpus=8, spinning=(3,))
     lines = painted(viewed(*moments), look, *size)
     mark = look.glyphs.critical
-    worded = [line for line in lines if "BUSY BUT IDLE" in line]
+    worded = [line for line in lines if "LOW POWER" in line]
     assert len(worded) >= 2, "once in the strip and once at the GPU"
     marked = [
         number for number in range(8) if any(re.match(rf"{re.escape(mark)} +{number} ", line) for line in lines)
@@ -268,6 +268,15 @@ def test_an_absent_value_is_a_dash_and_never_a_zero() -> None:
     assert shown[0] == "0"
     assert len(shown) >= 6
     assert set(shown[1:]) == {"–"}
+
+
+@pytest.mark.parametrize(("watts", "limit"), [(300.0, 1e-307), (math.inf, 700.0), (math.nan, 700.0)])
+def test_a_power_beyond_all_bounds_is_no_number(watts: float, limit: float) -> None:
+    given = replace(scene(gpus=16, seconds=2)[-1], ranks=())
+    odd = tuple(replace(one, power_watts=watts, power_limit_watts=limit) for one in given.gpus)
+    for height in (15, 24, 40):
+        text = "\n".join(painted(viewed(replace(given, gpus=odd)), LOOKS["dark"], 100, height))
+        assert not re.search(r"\b(inf|nan)", text)
 
 
 @pytest.mark.parametrize(("kind", "label", "most"), [("step", "step", 2.0), ("request", "latency", 0.5)])

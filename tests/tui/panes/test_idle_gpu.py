@@ -43,9 +43,9 @@ NOBODY = of()
 @pytest.mark.parametrize(
     ("seen", "idle", "gpu_column"),
     [
-        (BY_UTIL, "GPU 11% idle by GPU-Util", "GPU≤"),
-        (BY_EVENTS, "GPU 1% idle by CUDA events", "GPU"),
-        (BOUND, "GPU ≥ 12% idle by CUDA events", "GPU≤"),
+        (BY_UTIL, "GPU 11 % idle by GPU-Util", "GPU≤"),
+        (BY_EVENTS, "GPU 1 % idle by CUDA events", "GPU"),
+        (BOUND, "GPU ≥ 12 % idle by CUDA events", "GPU≤"),
         (NOBODY, f"GPU {DASH} idle", "GPU≤"),
     ],
     ids=["by util", "by events", "a bound", "nobody"],
@@ -65,10 +65,10 @@ async def test_the_screen_has_one_figure_and_marks_what_is_a_bound(
 @pytest.mark.parametrize(
     ("seen", "idle", "clock"),
     [
-        (BY_UTIL, "GPU idle 11% (by GPU-Util)", "GPU's clock, pauses within included"),
-        (BY_EVENTS, "GPU idle 1% (by CUDA events)", "host's clock / GPU's clock\n"),
-        (BOUND, "GPU idle ≥ 12% (by CUDA events)", "GPU's clock, pauses within included"),
-        (NOBODY, f"GPU idle {DASH}", "GPU's clock, pauses within included"),
+        (BY_UTIL, "GPU idle 11 % (by GPU-Util)", "GPU clock, pauses in phases included"),
+        (BY_EVENTS, "GPU idle 1 % (by CUDA events)", "host clock / GPU clock\n"),
+        (BOUND, "GPU idle ≥ 12 % (by CUDA events)", "GPU clock, pauses in phases included"),
+        (NOBODY, f"GPU idle {DASH}", "GPU clock, pauses in phases included"),
     ],
     ids=["by util", "by events", "a bound", "nobody"],
 )

@@ -121,7 +121,7 @@ async def test_what_llmtop_costs_stands_beside_the_step() -> None:
     costs = rank(1, step=5, step_seconds_mean=0.06, overhead_seconds=12e-6, job="a.py · pid 1")
     async with running(Held(of(costs)), (160, 30)) as (app, pilot):
         await pilot.pause(LOOKED_AT)
-        assert "llmtop costs 12.0 µs a step (0.02%)" in text(app)
+        assert "llmtop costs 12.0 µs per step (0.02 %)" in text(app)
     async with running(Held(of(rank(1, step=5, step_seconds_mean=0.06))), (160, 30)) as (app, pilot):
         await pilot.pause(LOOKED_AT)
         assert "costs" not in text(app), "it is not known yet"

@@ -42,7 +42,7 @@ async def test_an_alert_is_explained_with_its_numbers_and_the_next_step(
         await pilot.press("a")
         await pilot.pause()
         shown = text(app)
-        assert "BUSY BUT IDLE" in shown
+        assert "LOW POWER" in shown
         assert "GPU 3" in shown
         if size[1] >= 24:
             assert "util at least 95 %" in " ".join(shown.split())
@@ -58,4 +58,4 @@ async def test_without_alerts_it_says_so() -> None:
     async with running(Held(calm), (80, 24)) as (app, pilot):
         await pilot.press("a")
         await pilot.pause()
-        assert "No alert holds now" in text(app)
+        assert "No active alert" in text(app)

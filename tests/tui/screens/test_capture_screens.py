@@ -20,7 +20,8 @@ from msgspec.structs import replace
 from textual.pilot import Pilot
 
 from llmtop.analysis.analyze import analyze
-from llmtop.capture.base.job import CaptureJob, Recorded
+from llmtop.capture.base.job import CaptureJob, Recorded, Target
+from llmtop.capture.capabilities import Ability
 from llmtop.capture.engines import ENGINES
 from llmtop.model.snapshot import Alert, Rank, Snapshot
 from llmtop.nsys_cli import tool as nsys
@@ -32,8 +33,11 @@ from tests.support.data import HEALTHY, LAUNCH_BOUND
 from tests.support.made_up_engine import MadeUpEngine
 from tests.support.processes import REPOSITORY, environment, wait_for
 from tests.support.terminal import Terminal
+from tests.tui.driving import Held
+from tests.tui.driving import running as held
 from tui.app import LlmtopApp
 from tui.capture import session
+from tui.capture.form import CapturableProcess
 from tui.core.canvas import Board
 
 __all__ = ["captures", "llmtop_run", "real_nsys", "start"]
@@ -88,9 +92,12 @@ async def test_c_opens_a_filled_dialog_and_enter_captures_and_shows_the_report(
     training.wait_attached()
     async with running(beside(training)) as (app, pilot):
         await pilot.press("c")
-        asked = await shows(app, pilot, "whom", "‹ pid", "py-spy", "5 steps", "GiB free")
-        assert "no  nsys" in asked
-        assert "llmtop run" in asked, "the command that would change it"
+        asked = await shows(app, pilot, "target", "‹ pid", "py-spy", "5 steps", "GiB free")
+        assert "no  nsys" in asked, "it is always listed"
+        assert "unavailable: " in asked
+        assert "no  kineto" not in asked
+        await pilot.press("w")
+        await shows(app, pilot, "no  kineto", "no  jax.profiler", "it has not imported jax")
         await pilot.press("enter")
         await shows(app, pilot, "record the window")
         shown = await shows(
@@ -182,8 +189,7 @@ async def test_capital_c_repeats_the_last_capture_without_asking(start: Start, t
         assert len(list((tmp_path / "llmtop-captures").iterdir())) == 2
 
 
-@pytest.mark.parametrize("key", ["escape", "x"])
-async def test_a_capture_under_way_is_called_off(start: Start, tmp_path: Path, key: str) -> None:
+async def test_a_capture_under_way_is_called_off(start: Start, tmp_path: Path) -> None:
     training = start()
     training.wait_attached()
     async with running(beside(training)) as (app, pilot):
@@ -194,10 +200,10 @@ async def test_a_capture_under_way_is_called_off(start: Start, tmp_path: Path, k
         await shows(app, pilot, "‹ 100 steps ›")
         await pilot.press("enter")
         await shows(app, pilot, "of 100 steps")
-        await pilot.press(key)
-        await shows(app, pilot, "cancelled; the training runs on")
+        await pilot.press("x")
+        await shows(app, pilot, "cancelled; the training continues")
         assert list((tmp_path / "llmtop-captures").iterdir()) == []
-        await pilot.press(key)
+        await pilot.press("x")
         await pilot.pause()
         assert len(app.screen_stack) == 1, "with nothing to call off it goes back"
     training.wait_for_steps(2)
@@ -258,6 +264,26 @@ async def test_nothing_to_capture_says_how_to_start_one(
         await pilot.press("q")
         await pilot.pause()
         assert len(app.screen_stack) == 1
+
+
+async def test_the_open_dialog_follows_trainings_that_come_and_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    import tui.screens.capture as module
+
+    abilities = tuple(Ability(name, name in ("nsys", "py-spy"), "") for name in ENGINES)
+    there: list[CapturableProcess] = []
+    monkeypatch.setattr(module, "capturable_processes", lambda: tuple(there))
+    moments = scene(gpus=1, ranks=1, seconds=5)
+    alone, joined = replace(moments[-1], ranks=()), moments[-1]
+    feed = Held(alone)
+    async with held(feed, (80, 24)) as (app, pilot):
+        await pilot.press("c")
+        await shows(app, pilot, "No training can be captured")
+        there.append(CapturableProcess(Target(joined.ranks[0].pid), abilities))
+        feed.say(replace(joined, time=joined.time + 1))
+        await shows(app, pilot, f"‹ pid {joined.ranks[0].pid} ›", "can nsys")
+        there.clear()
+        feed.say(replace(alone, time=alone.time + 2))
+        await shows(app, pilot, "No training can be captured", "The chosen training has exited")
 
 
 @pytest.mark.parametrize("size", [(60, 15), (80, 24), (120, 30), (200, 50)])

@@ -15,7 +15,7 @@ from llmtop.capture import capture_list as capture_store
 from llmtop.capture.base.folder import PARENT, read_info, write_info
 from screenshots.scenes import scene
 from tests.support import shelf as made
-from tests.tui.driving import Held, running, text
+from tests.tui.driving import Held, reply, running, text
 from tui.app import LlmtopApp
 from tui.screens import report_picker
 from tui.screens.captures import CapturesScreen
@@ -96,7 +96,7 @@ async def test_any_two_are_compared_the_marked_one_as_before(parent: Path) -> No
         await pilot.press("o")
         await shows(app, pilot, "launch-bound")
         await pilot.press("v")
-        assert any("Mark another one first" in one.message for one in app._notifications)
+        assert "First select the other capture" in reply(app)
         await pilot.press("down", "down", "m", "up", "v")
         await shows(app, pilot, "113 ms to 59.6 ms")
         assert isinstance(app.screen, ComparisonScreen)
@@ -110,9 +110,9 @@ async def test_stacks_are_not_compared_and_it_is_said_why(parent: Path) -> None:
         for _ in range(500):
             await asyncio.sleep(0.02)
             await pilot.pause()
-            if app._notifications:
+            if reply(app):
                 break
-        assert any("3-stacks (py-spy) has no steps" in one.message for one in app._notifications)
+        assert "3-stacks (py-spy) has no steps" in reply(app)
         assert isinstance(app.screen, CapturesScreen)
 
 
@@ -263,6 +263,6 @@ async def test_where_the_folder_is_gone_a_picture_is_one_sentence_and_the_list_i
     async with running(feed()) as (app, pilot):
         await pilot.press("S")
         await pilot.pause()
-        assert any("cannot be written here" in one.message for one in app._notifications)
+        assert "cannot be written here" in reply(app)
         await pilot.press("o")
         await shows(app, pilot, "No captures in")

@@ -13,7 +13,7 @@ from llmtop.capture.base.folder import PARENT
 from screenshots.scenes import scene
 from tests.support import shelf
 from tests.support.ncu_reports import unpacked
-from tests.tui.driving import Held, running, text
+from tests.tui.driving import Held, reply, running, text
 from tui.app import LlmtopApp
 from tui.screens.captures import CapturesScreen
 from tui.screens.kernels import KernelsScreen
@@ -40,13 +40,13 @@ async def shows(app: LlmtopApp, pilot: Pilot[int], *words: str) -> str:
 
 
 @pytest.mark.parametrize("size", SIZES)
-async def test_o_opens_what_lies_beside_a_capture(size: tuple[int, int], stacks: Path) -> None:
+async def test_u_opens_what_lies_beside_a_capture(size: tuple[int, int], stacks: Path) -> None:
     unpacked("conflicts", stacks)
     unpacked("gpt0", stacks)
     async with running(Held(*scene(gpus=1, seconds=5)), size) as (app, pilot):
         await pilot.press("o")
         await shows(app, pilot, "stacks")
-        await pilot.press("o")
+        await pilot.press("u")
         shown = await shows(app, pilot, "Limited by", "bank conflicts")
         assert isinstance(app.screen, KernelsScreen)
         assert "conflicts.ncu-rep" in shown, "in the order of their names"
@@ -61,11 +61,10 @@ async def test_where_nothing_lies_it_is_said_how_it_is_made(stacks: Path) -> Non
     async with running(Held(*scene(gpus=1, seconds=5))) as (app, pilot):
         await pilot.press("o")
         await shows(app, pilot, "stacks")
-        await pilot.press("o")
+        await pilot.press("u")
         await pilot.pause()
         assert isinstance(app.screen, CapturesScreen)
-        told = [note.message for note in app._notifications]
-        assert any(f"llmtop kernel {stacks.name} --run" in message for message in told)
+        assert f"llmtop kernel {stacks.name} --run" in reply(app)
 
 
 async def test_a_damaged_one_is_a_sentence_beside_the_others(stacks: Path) -> None:
@@ -74,6 +73,6 @@ async def test_a_damaged_one_is_a_sentence_beside_the_others(stacks: Path) -> No
     async with running(Held(*scene(gpus=1, seconds=5)), (120, 60)) as (app, pilot):
         await pilot.press("o")
         await shows(app, pilot, "stacks")
-        await pilot.press("o")
+        await pilot.press("u")
         shown = await shows(app, pilot, "Limited by compute (tensor)")
         assert "finds no kernel in it" in " ".join(shown.split())

@@ -71,5 +71,5 @@ async def test_a_silent_training_s_rate_is_not_told_as_of_now() -> None:
         for second in range(1, 20)
     ]  # fmt: skip
     async with running(Held(*MOMENTS[:100], *quiet)) as (app, _pilot):
-        assert "no step for 19s" in text(app)
+        assert "no step for 19 s" in text(app)
         assert " tok/s         – " in text(app)

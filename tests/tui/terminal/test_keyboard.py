@@ -47,6 +47,11 @@ def test_odd_bytes_end_nothing_and_the_next_key_works() -> None:
             def drawn(
                 seen: int = seen,
             ) -> bool:  # the first may still belong to what was cut, or to the lost paste
+                for _ in range(
+                    3
+                ):  # Textual's parser types a sequence that is too long: it may have opened a screen
+                    terminal.keys("\x1b")
+                    time.sleep(0.2)
                 terminal.keys("?")
                 time.sleep(0.5)
                 return b"Keys on the main screen" in terminal.raw[seen:]
@@ -134,6 +139,40 @@ def test_only_the_bad_sequence_is_lost() -> None:
     typist.types(b"a\xffb", seconds=0.1)
     before, _replacement, after = typist.keys[2:]
     assert (before, after) == ("a", "b")
+
+
+@pytest.mark.parametrize("cut", [0, 1, 2, 5])
+@pytest.mark.parametrize(
+    "reply",
+    [
+        b"\x1b]11;rgb:ffff/ffff/ffff\x07",
+        b"\x1b]10;rgb:qq/qq\x1b\\",
+        b"\x1bP1+r5463=3d\x1b\\",
+        b"\x1b_q\x1b\\",
+        b"\x1b]q",
+    ],
+)
+def test_the_reply_to_a_query_is_no_keys_and_the_next_key_is_one(reply: bytes, cut: int) -> None:
+    now = [100.0]
+    keyboard = Keyboard(lambda: now[0])
+    found = [message for part in (reply[:cut], reply[cut:]) if part for message in keyboard.feed(part)]
+    now[0] += 0.05
+    found += keyboard.tick()
+    assert [message.key for message in found if isinstance(message, events.Key)] == []
+    now[0] += 0.5
+    assert pressed(keyboard, b"q") == ["q"]
+
+
+def test_a_bracket_after_the_escape_key_is_a_key() -> None:
+    keyboard = Keyboard()
+    found = keyboard.feed(b"\x1b")
+    wait_for(lambda: found.extend(keyboard.tick()) or found, 5, "the escape key")
+    time.sleep(0.15)
+    found += keyboard.feed(b"]")
+    assert [message.key for message in found if isinstance(message, events.Key)] == [
+        "escape",
+        "right_square_bracket",
+    ]
 
 
 def test_a_character_cut_in_two_reads_is_whole() -> None:

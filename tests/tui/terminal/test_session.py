@@ -169,12 +169,12 @@ def test_in_tmux_an_alert_rings_and_names_itself_in_the_title(tmux: list[str]) -
         said = [*tmux, "list-windows", "-F", "#{window_name} #{window_bell_flag} #{pane_title}"]
         return subprocess.run(said, check=True, capture_output=True, text=True, timeout=100).stdout
 
-    wait_for(lambda: "watch 1 BUSY BUT IDLE GPU 1" in state(), what="a bell and a title")
+    wait_for(lambda: "watch 1 LOW POWER GPU 1" in state(), what="a bell and a title")
 
 
 def test_a_terminal_of_16_colors_and_a_locale_without_utf_8_are_served() -> None:
     with Terminal([*SCREEN, "--spinning", "1"], TERM="xterm", COLORTERM="", LC_ALL="de_DE.ISO-8859-1") as terminal:
-        terminal.shows("BUSY BUT IDLE")
+        terminal.shows("LOW POWER")
         assert b"38;2;" not in terminal.raw
         assert b"38;5;" not in terminal.raw
         assert terminal.text().isascii()
@@ -185,7 +185,7 @@ def test_a_terminal_of_16_colors_and_a_locale_without_utf_8_are_served() -> None
 @pytest.mark.parametrize("variables", [{"NO_COLOR": "1"}, {"TERM": "dumb"}], ids=["NO_COLOR", "TERM=dumb"])
 def test_without_color_none_is_sent_and_the_alert_is_still_there(variables: dict[str, str]) -> None:
     with Terminal([*SCREEN, "--spinning", "1"], **variables) as terminal:
-        terminal.shows("BUSY BUT IDLE")
+        terminal.shows("LOW POWER")
         sent = {code for codes in re.findall(rb"\x1b\[([0-9;]*)m", terminal.raw) for code in codes.split(b";")}
         assert sent <= {b"", b"0", b"1", b"2", b"4", b"7"}, "only bold, dim, underline and reverse"
         terminal.keys("q")

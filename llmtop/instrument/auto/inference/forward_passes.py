@@ -24,11 +24,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from llmtop.instrument.auto.inference import training_generation
 from llmtop.instrument.auto.inference.called_modules import Forwards
 from llmtop.instrument.auto.inference.generation import Generation
 from llmtop.instrument.auto.inference.requests import Request
 from llmtop.instrument.auto.inference.sequences import Sequences
-from llmtop.instrument.auto.model.batch_shape import guess
+from llmtop.instrument.auto.model.batch_shape import count_tokens
 from llmtop.instrument.auto.training.loop import is_data_worker
 from llmtop.instrument.guest.guard import report_internal_error
 from llmtop.instrument.pytorch import dynamo
@@ -116,6 +117,7 @@ class Inference:
             return False
         self.over = True
         self._generation.restore()
+        training_generation.listen(self._training)
         modules.take_over(self._forwards.hand_over())
         recorder, facts = self.recorder, self.recorder.facts
         if not facts.inference:
@@ -197,7 +199,7 @@ class Inference:
             step = here.step = self._step()
             self._enter(step)
         self._forward.__enter__()
-        guess(step, args, kwargs, first=True)
+        step.samples = count_tokens(step, args, kwargs) or step.samples
         return self._forward_ends
 
     def _ends(self) -> None:

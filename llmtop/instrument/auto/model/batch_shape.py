@@ -1,4 +1,4 @@
-"""Samples and tokens of a model's call, from shapes alone."""
+"""Tokens of a model's call, from shapes alone."""
 
 from __future__ import annotations
 
@@ -21,19 +21,40 @@ _modes = getattr(torch._C, "_len_torch_function_stack", _unknown)
 """Number of active modes of the script, which see every call."""
 
 
-def guess(step: OpenStep, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, first: bool) -> None:
-    """Add the samples and tokens of one batch to the step, as far as its shape shows them.
+_LEVELS = 4
 
-    A module that is called again before the backward pass (chosen and rejected answers, two views) has tokens of
-    another batch; with anything but tokens it may as well be a recurrent cell with the same samples again, so only
-    the `first` call counts. Integers in one dimension are tokens of packed sequences where they are called
-    `input_ids`; else they may be that, or one number per sample, and nothing is counted.
+
+def first_dimension(batch: Any) -> int:
+    """Return the first dimension of the first tensor in tuples, lists and dictionaries; 0 without one."""
+    for _ in range(_LEVELS):
+        if type(batch) in (tuple, list) and batch:
+            batch = batch[0]
+        elif type(batch) is dict and batch:
+            batch = next(iter(batch.values()))
+        else:
+            break
+    if type(batch) is not _Tensor:
+        return 0
+    if not _modes():
+        return int(batch.shape[0]) if batch.shape else 0
+    with torch._C.DisableTorchFunction():  # no mode of the script sees it
+        return int(batch.shape[0]) if batch.shape else 0
+
+
+def count_tokens(step: OpenStep, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int:
+    """Add the tokens of one call of a model to the step, as far as its batch's shape shows them.
+
+    Integers in two dimensions are tokens, whichever dimension is the batch. In one dimension they are tokens of
+    packed sequences where they are called `input_ids`; else they may be one number per sample: not counted.
 
     Args:
-        step: open; its `samples` and `tokens` grow, and stay None where nothing is known.
+        step: open; its `tokens` grow, and stay None where nothing is known.
         args: positional arguments of the module's call; the batch is the first of them.
         kwargs: its named arguments; without positional ones the batch is `input_ids` or `inputs_embeds`.
-        first: True for the first call since the last backward pass.
+
+    Returns:
+        Size of the batch's first dimension; 0 without one. It is the number of samples only where the model takes
+        the batch first.
     """
     batch = args[0] if args else kwargs.get("input_ids", kwargs.get("inputs_embeds"))
     named = not args
@@ -44,17 +65,15 @@ def guess(step: OpenStep, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, f
             batch = batch.get("input_ids") if isinstance(batch, Mapping) else None
             named = True
         if not isinstance(batch, _Tensor):
-            return
+            return 0
         with torch._C.DisableTorchFunction():  # neither a mode nor a class of the script sees it
             shape, integers = batch.shape, batch.dtype in _TOKEN_TYPES
     if not shape:
-        return
+        return 0
     if integers and len(shape) < 3:
         if len(shape) == 1:
             if named:
                 step.tokens = (step.tokens or 0) + shape[0]
-            return
+            return 0
         step.tokens = (step.tokens or 0) + shape[0] * shape[1]
-    elif not first:
-        return
-    step.samples = (step.samples or 0) + shape[0]
+    return int(shape[0])

@@ -127,7 +127,7 @@ def _check(module: Any) -> None:
     if _plain(config, "is_encoder_decoder") is True:
         raise _NotKnownError("encoder and decoder have other tokens each")
     if any(_plain(config, one) is not None for one in _OTHER_TOKENS):
-        raise _NotKnownError("it has other inputs beside tokens")
+        raise _NotKnownError("it has inputs other than tokens")
 
 
 def _plain(thing: Any, name: str) -> Any:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import functools
+import sys
 from _thread import get_ident
 from time import perf_counter_ns
+from types import FrameType
 from typing import Any
 from weakref import ref
 
 from torch.utils.data import dataloader
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
+from llmtop.instrument.auto.training.loader_batches import LoaderBatches
 from llmtop.instrument.auto.training.loop import Loop, is_compiling
 from llmtop.naming.own_phases import DATALOAD
 
@@ -35,6 +38,20 @@ class _Started:
         return self.begun if perf_counter_ns() - self.ended < self.ended - self.begun else 0
 
 
+_MOST_ITERATORS = 4
+"""Iterators that are counted in turns: of the training, of evaluations."""
+
+
+def _begin_to_count(loop: Loop, waits: Any, caller: FrameType) -> None:
+    """Count the samples of another iterator's batches from now on; one that was counted before goes on."""
+    known = [one for one in loop.counted if one.iterator() is not None][-_MOST_ITERATORS:]
+    found = next((one for one in known if one.iterator() is waits), None)
+    if found is None:
+        found = LoaderBatches(waits, ahead=int(caller.f_globals.get("__name__") == "accelerate.data_loader"))
+        known.append(found)
+    loop.counted, loop.batches = known, found
+
+
 def listen(loop: Loop) -> None:
     """Listen to every DataLoader of this process."""
     started = _Started()
@@ -56,6 +73,8 @@ def listen(loop: Loop) -> None:
                 phase = loop.dataload
                 if loop.unstepped or loop.evaluated or loop.feed() is not self:
                     phase = loop.batch_is_asked_for(self) or phase
+                    if loop.batches is None or loop.batches.iterator() is not self:
+                        _begin_to_count(loop, self, sys._getframe(1))
                 phase.__enter__()
                 if started.iterator is not None and (begun := started.take(self)):
                     recorder.began_earlier(DATALOAD, begun)
@@ -69,10 +88,18 @@ def listen(loop: Loop) -> None:
         except BaseException:
             try:
                 loop.dataload_ends(phase, exhausted=True)
+                if loop.batches is not None:
+                    loop.batches.end()
             except BaseException as error:  # noqa: BLE001
                 loop.lost("the waits for batches", error)
             raise
         phase.__exit__(None, None, None)
+        try:
+            if loop.batches is not None:
+                loop.batches.add(batch)
+        except BaseException as error:  # noqa: BLE001
+            loop.batches = None
+            loop.lost("the sizes of batches", error)
         return batch
 
     _BaseDataLoaderIter.__next__ = __next__

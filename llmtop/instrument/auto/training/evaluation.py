@@ -9,6 +9,8 @@ No call marks its begin or end, so it is detected from what the script does:
 - a second batch of another iterator than the training's is asked for after a forward that no backward pass
   followed: it is one, whatever module is called, and it began with the first batch of that iterator.
 
+Where no loader is involved it may be a rollout of reinforcement learning, which is a phase of its own.
+
 Forwards and waits are each timed as they happen, so that they nest with whatever else is timed; what lies between
 two of them (copies, metrics) is added at the later one, less phases of the script's own there. It is over when the
 training goes on. Only the time after its last forward or wait cannot be separated from what follows.
@@ -16,9 +18,11 @@ training goes on. Only the time after its last forward or wait cannot be separat
 
 from __future__ import annotations
 
+import sys
 import weakref
 from collections.abc import Callable
 from time import perf_counter_ns
+from types import FrameType
 from typing import TYPE_CHECKING
 
 from llmtop.instrument.record.recorder import Phase, phase_of
@@ -31,11 +35,23 @@ if TYPE_CHECKING:
 class Evaluation:
     """What may be an evaluation, from the first sign of it on. Keeps neither iterator nor module alive."""
 
-    __slots__ = ("_computed", "_counted", "_recorder", "_since", "_waited", "_waits", "phase")
+    __slots__ = (
+        "_computed",
+        "_counted",
+        "_evaluation",
+        "_recorder",
+        "_rollout",
+        "_since",
+        "_waited",
+        "_waits",
+        "phase",
+    )
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
-        self.phase: Phase = phase_of("evaluation")
+        self._evaluation, self._rollout = phase_of("evaluation"), phase_of("rollout")
+        self.phase: Phase = self._evaluation
+        """Which of the two it is."""
         self._waits: Callable[[], object] | None = None
         """Returns the iterator that is not the training's, as far as is known: a weak reference."""
         self._waited = 0, 0
@@ -107,12 +123,15 @@ class Evaluation:
         self._recorder.evaluates = False
         self._waits = None
         self._computed = False
+        self.phase = self._evaluation
         return feed
 
     def _begin(self) -> None:
         """It is one: the waits for its batches so far are part of it."""
         r = self._recorder
         r.evaluates = True
+        if self._waits is None and _is_rollout():
+            self.phase = self._rollout
         if self._waits is None:
             self._mark(perf_counter_ns())
             return
@@ -141,3 +160,30 @@ class Evaluation:
     def _waits_counted(self) -> tuple[int, int]:
         node = self._recorder.root.children.get(DATALOAD)
         return (0, 0) if node is None else (self._recorder.cells[node.slot], self._recorder.cells[node.slot + 1])
+
+
+def _is_rollout() -> bool:
+    """Whether a policy acts in an environment, rather than is evaluated; no loader gives it its batches.
+
+    The functions that are running name it; where they do not, a library of environments has been imported.
+    """
+    frame: FrameType | None = sys._getframe(1)
+    for _ in range(_FRAMES):
+        if frame is None:
+            break
+        name = frame.f_code.co_name
+        if "rollout" in name or "experience" in name:
+            return True
+        if name.startswith(("eval", "valid", "test", "estimate")):
+            return False
+        frame = frame.f_back
+    return has_environments()
+
+
+def has_environments() -> bool:
+    """Return True if a library of environments for reinforcement learning has been imported."""
+    return not _ENVIRONMENTS.isdisjoint(sys.modules)
+
+
+_FRAMES = 60
+_ENVIRONMENTS = frozenset({"gymnasium", "gym", "pettingzoo", "dm_env", "envpool"})

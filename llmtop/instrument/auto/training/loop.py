@@ -14,6 +14,7 @@ from time import perf_counter_ns
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+from llmtop.instrument.auto.training.evaluation import has_environments
 from llmtop.instrument.auto.training.loop_state import LoopState, no_parameter
 from llmtop.instrument.record.recorder import Phase, Step
 from llmtop.naming.own_phases import DATALOAD
@@ -125,6 +126,41 @@ class Loop(LoopState):
             return None
         return None if self.stands_down() else self._h2d
 
+    def generation_begins(self) -> bool:
+        """Begin the phase of a model that generates; return False where that is part of something else.
+
+        Within the function of a framework that computes a loss it is not part of `forward`, which pauses.
+        """
+        if not self.attached or self.busy or not self.in_training_thread:
+            return False
+        if self.stands_down() or self.recorder.tracks is not None or self.infers:
+            return False
+        if self.recorder.evaluates and self._step is None:
+            return False  # an evaluation's
+        if self.recorder.node is not self.recorder.root and not self._in_training_step:
+            return False  # of a phase of the script, or of a framework's evaluation
+        if self._stepping is not None or self.unstepped:
+            self._settle()
+        if self._in_training_step:
+            self._forward.__exit__(None, None, None)
+        self.busy = True
+        self._generate.__enter__()
+        return True
+
+    def generation_ends(self) -> None:
+        """The model has generated, or raised."""
+        self._generate.__exit__(None, None, None)
+        self.busy = False
+        if self._in_training_step:
+            self._forward.__enter__()
+
+    def take_batch(self, step: OpenStep) -> None:
+        """A forward pass begins: if it works on the next batch, add the samples of that to the step."""
+        batches = self.batches
+        samples = 0 if batches is None else batches.next_samples(first=not self.batch_of)
+        if samples:
+            step.samples = (step.samples or 0) + samples
+
     # --- forward and backward ---------------------------------------------------------------------
 
     def forward_without(self, module: Any) -> Callable[[], None] | None:
@@ -137,7 +173,7 @@ class Loop(LoopState):
         if not self.attached or self.stands_down() or not self.stands_between_steps():
             return None
         self.evaluated = True
-        judged = id(module) in self.trains and not module.training
+        judged = id(module) in self.trains and (not module.training or has_environments())
         if not self.evaluation.goes_on(as_judged=judged and not self.evaluation.may_be_training(self.feed())):
             return None
         self.busy = True
@@ -223,6 +259,8 @@ class Loop(LoopState):
         if anew or not self.attached:
             self.recorder.facts.auto = True
             self._take_thread()
+            if self.batches is not None:
+                self.batches.next_samples(first=True)  # of the forward pass before this first backward pass
             self.recorder.attach()
 
     def backward_begins(self) -> None:

@@ -16,6 +16,7 @@ from llmtop.instrument.record.recorder import Step, phase_of
 from llmtop.naming.own_phases import DATALOAD
 
 if TYPE_CHECKING:
+    from llmtop.instrument.auto.training.loader_batches import LoaderBatches
     from llmtop.instrument.record.recorder_parts import OpenStep
 
 MAX_TRAINED = 1024
@@ -42,6 +43,7 @@ class LoopState:
         "_foreign",
         "_foreign_since",
         "_forward",
+        "_generate",
         "_h2d",
         "_in_training_step",
         "_most_passes",
@@ -60,8 +62,10 @@ class LoopState:
         "_version",
         "_waiting",
         "batch_of",
+        "batches",
         "boundary_from_outside",
         "busy",
+        "counted",
         DATALOAD,
         "evaluated",
         "evaluation",
@@ -85,6 +89,7 @@ class LoopState:
         self._again = again
         self.recorder = recorder.get()
         self._checkpoint = phase_of("checkpoint")
+        self._generate = phase_of("generate")
         self.dataload, self._h2d, self._forward, self._backward, self._communication, self._optimizer = map(
             phase_of, (DATALOAD, "h2d", "forward", "backward", "communication", "optimizer")
         )
@@ -111,6 +116,10 @@ class LoopState:
         iterator than the training's."""
         self.feed: Callable[[], object] = no_parameter
         """Returns the iterator that the batches of the training come from: a weak reference."""
+        self.batches: LoaderBatches | None = None
+        """Of the iterator that gave the last batch."""
+        self.counted: list[LoaderBatches] = []
+        """Of the last few iterators."""
         self.evaluation = Evaluation(self.recorder)
         self.trains: set[int] = set()
         """id() of modules that were called with gradients, as a training does."""

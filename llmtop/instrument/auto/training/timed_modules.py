@@ -15,16 +15,19 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
-from llmtop.instrument.auto.model.batch_shape import guess
+from llmtop.instrument.auto.model.batch_shape import count_tokens
 from llmtop.instrument.auto.patches.module_calls import TimedClass
 from llmtop.instrument.auto.training.loop import Loop
 from llmtop.instrument.guest.guard import report_internal_error
 from llmtop.instrument.pytorch import search
+
+if TYPE_CHECKING:
+    from llmtop.instrument.record.recorder_parts import OpenStep
 
 MAX_LEVELS = 4
 """Levels below a root at which the outermost module is searched."""
@@ -200,7 +203,8 @@ class Modules:
             loop.trained = True
         elif loop.trained:
             batch = loop.tentative_begins()
-            guess(batch, args, kwargs, first=True)
+            loop.take_batch(batch)
+            count_tokens(batch, args, kwargs)
             return loop.tentative_ends
         if not self.called:
             self.called = not self._hidden
@@ -213,9 +217,14 @@ class Modules:
                 if called not in loop.trains:
                     loop.trains_module(called)
                     self._roots = [*self._roots[-MAX_CLASSES:], weakref.ref(module)]
-            if not loop.batch_of:
-                loop.batch_of = called
-                guess(step, args, kwargs, first=True)
-            elif loop.batch_of == called:
-                guess(step, args, kwargs, first=False)
+            self._count(loop, called, step, args, kwargs)
         return loop.forward_ends
+
+    @staticmethod
+    def _count(loop: Loop, called: int, step: OpenStep, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Count the samples of the batch, and the tokens that the first module since a backward pass is given."""
+        loop.take_batch(step)
+        if not loop.batch_of:
+            loop.batch_of = called
+        if loop.batch_of == called:
+            count_tokens(step, args, kwargs)

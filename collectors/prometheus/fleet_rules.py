@@ -1,0 +1,111 @@
+"""Recording and alerting rules for Prometheus, rendered from the thresholds of the live rules.
+
+`llmtop/data/prometheus-rules.template.yml` has `@NAME@` for a threshold and `@per(A, B)@` for one counter over
+another.
+"""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Mapping
+from functools import cache
+from importlib.resources import files
+from typing import Final, get_args
+
+from llmtop.model.bottlenecks import AlertId
+from llmtop.model.stall_thresholds import STALLED_SECONDS, STALLED_STEPS
+from llmtop.naming import file_names
+from llmtop.rules import gpu, limits
+from llmtop.rules.hang import OTHER_WORK_MAX_AGE_SECONDS
+from llmtop.rules.straggler import BEHIND_PCT
+
+WINDOWS: Final = ("1m", "10m", "1h")
+"""The last suits steps of up to 20 minutes."""
+MIN_STEPS: Final = 3
+"""Steps that a window must hold: a rate over fewer depends on where the window cuts them."""
+_PLACE: Final = re.compile(r"@(\w+)(?:\((\w+), (\w+)\))?@")
+_LIVE: Final = re.compile(r"^ {6}# live: (\w+)\n", re.MULTILINE)
+_BLOCK: Final = re.compile(r"\n(?:      # (?!live:).*\n)*      # live: (\w+)\n(?: {6,}.*\n)+")
+
+MISSING: Final[Mapping[AlertId, str]] = {
+    "input_bound": "the GPU's idle time in a step and the wait for data, by both clocks",
+    "launch_bound": "the GPU's idle time in a step and the host's time for launches",
+    "sync_bound": "the GPU's idle time in a step and the host's time in synchronising calls",
+    "h2d_bound": "the time of host-to-device copies in a step, by CUDA events",
+    "communication_bound": "the exposed share of communication in a step, by CUDA events",
+    "low_activity": "whether the process on a GPU is attached",
+    "throttled": "the clock-event reasons of a GPU",
+    "power_capped": "the clock-event reasons of a GPU and its highest SM clock",
+    "outside": "the GPU's idle time in a step, and rare steps, which are not counted as outside",
+    "rare_steps": "the time of single steps",
+    "slower": "the time and the work of single steps",
+    "memory_pressure": "retries and failures of torch's allocator",
+    "memory_growth": "what torch's allocator holds",
+}
+"""Live rules without a fleet rule, and what no exported series has."""
+
+
+def render() -> str:
+    """Return the rules as YAML, with the configured thresholds and without alerts that are off."""
+    template = (files("llmtop") / "data" / file_names.PROMETHEUS_RULES_TEMPLATE).read_text(encoding="utf-8")
+    off = limits.CONFIGURED.off
+    kept = _BLOCK.sub(lambda block: "" if block[1] in off else block[0], template)
+    values = _values()
+
+    def filled(place: re.Match[str]) -> str:
+        return _ratio(place[2], place[3]) if place[1] == "per" else values[place[1]]
+
+    return _PLACE.sub(filled, kept)
+
+
+@cache
+def covered_ids() -> frozenset[str]:
+    """Return the ids of live rules that have a fleet rule in the template."""
+    template = (files("llmtop") / "data" / file_names.PROMETHEUS_RULES_TEMPLATE).read_text(encoding="utf-8")
+    return frozenset(_LIVE.findall(template))
+
+
+def _values() -> dict[str, str]:
+    # What raises an alert and what keeps it, in percent, and what one in DCGM's unit is of that.
+    pairs = {
+        "dram_bound": (gpu.DRAM_BOUND, 100),
+        "dram_low": (gpu.DRAM_LOW, 100),
+        "mem_util_low": (gpu.MEM_UTIL_LOW, 1),
+        "power_low": (gpu.POWER_LOW, 100),
+        "sm_low": (gpu.SM_LOW, 100),
+        "tensor_idle": (gpu.TENSOR_IDLE, 100),
+        "util_full": (gpu.UTIL_FULL, 1),
+    }
+    numbers = {
+        "behind": BEHIND_PCT[0] / 100,
+        "memory_bound_util": gpu.MEMORY_BOUND_UTIL,
+        "min_steps": MIN_STEPS,
+        "other_work_seconds": OTHER_WORK_MAX_AGE_SECONDS,
+        "stalled_seconds": STALLED_SECONDS,
+        "stalled_steps": STALLED_STEPS,
+        **{name: pair[0] / by for name, (pair, by) in pairs.items()},
+        **{f"{name}_keep": pair[1] / by for name, (pair, by) in pairs.items()},
+    }
+    texts = {"windows": ", ".join(WINDOWS), "missing": _missing_text()}
+    return {name: f"{number:g}" for name, number in numbers.items()} | texts
+
+
+def _ratio(counter: str, per: str) -> str:
+    """One counter over another, in the shortest window that holds enough steps."""
+    return " or ".join(
+        f"(increase({counter}[{window}]) / (increase({per}[{window}]) > 0) "
+        f"and on (instance, job, pid) increase(llmtop_steps_total[{window}]) >= {MIN_STEPS})"
+        for window in WINDOWS
+    )
+
+
+def _missing_text() -> str:
+    """A comment that lists the live rules without a fleet rule, in the order of their ids."""
+    head = (
+        "These live rules have no rule of their own here: the named series is not exported. "
+        'llmtop_alert{id="..."} has what llmtop on the node itself reports.'
+    )
+    rows = [f"- {alert_id}: {MISSING[alert_id]}" for alert_id in get_args(AlertId) if alert_id in MISSING]
+    lines = [*textwrap.wrap(head, 113), *(line for row in rows for line in textwrap.wrap(row, 113))]
+    return "\n".join(f"# {line}" for line in lines)

@@ -1,0 +1,263 @@
+"""Whether what marks divide repeats as steps do: compared by the kernels that were launched between the marks.
+
+A mark in each layer comes several times in a step, one in each second step too rarely. So a period of marks is
+accepted only where the kernels repeat with it better than with what is shorter: with fewer marks, or with a part
+of the stretch between two of them. Where a model is run once its layers repeat as well, and nothing in the order
+of kernels distinguishes that from steps: then something has to come once in each period that a layer has not.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from llmtop.naming.kernel_names import computes_products, is_step_work, kind_of
+from llmtop.trace import model
+from llmtop.trace.intervals import Ns
+
+FEWEST_KERNELS = 10
+"""In a step. What repeats after fewer is a part of one."""
+RARER = 0.002
+"""Of the kernels and of their time, what may come less often than a step: a log, a check, the edges."""
+_FEWEST_STEPS = 3
+_MOST_MARKS = 2000
+_MOST_PERIODS = 256
+_AS_GOOD = 0.03
+"""Two periods whose kernels agree to so near repeat equally well; the shorter one is taken."""
+_LEAST_ALIKE = 0.5
+"""Of the kernels, how many two steps have in common; shapes that vary have other products, but the same functions
+on single values."""
+_REPEATS = 0.9
+"""Of the kernels of a part, how many the next part has at the same place, where a stretch consists of parts."""
+_MOST_PARTS = 64
+_EXAMINED = 4
+"""How many stretches are searched for parts."""
+_USUAL = 0.9
+"""In so many of the stretches something has to come that comes with each step."""
+_LAYERS = 2
+"""More attention than that in one stretch is of several layers, so that the stretch is none."""
+_LEAST_COPY_BYTES = 256
+
+
+@dataclass(frozen=True)
+class LaunchedKernels:
+    """The kernels and graphs of a process in the order in which the host launched them."""
+
+    trace: model.Trace
+    rows: Ns
+    """Rows of `Trace.ops`."""
+    launched: Ns
+    """When each was launched, ns; when it ran where the capture has no calls."""
+    name: Ns
+    """Of each its full name, renumbered from 0."""
+    copied: Ns
+    """When copies between host and device were launched, ns, in order."""
+
+    @staticmethod
+    def from_trace(trace: model.Trace, process: int) -> LaunchedKernels:
+        """Return those of a process; kept by the trace."""
+        return trace.once("launched kernels", process, lambda: _launched_kernels(trace, process))
+
+    @functools.cached_property
+    def products(self) -> Ns:
+        """Rows of `Trace.calls` that launched matrix products, convolutions or attention."""
+        numbers = self.trace.ops.full_name[self.rows]
+        wanted = [n for n in np.unique(numbers).tolist() if computes_products(self.trace.names[n])]
+        called = self.trace.launched_by[self.rows[np.isin(numbers, wanted)]]
+        return np.unique(called[called >= 0])
+
+    def chosen_names(self, fits: Callable[[str], bool]) -> list[int]:
+        """Return which numbers of `name` stand for a name that fits."""
+        used = np.unique(self.trace.ops.full_name[self.rows]).tolist()
+        return [number for number, name in enumerate(used) if fits(self.trace.names[name])]
+
+    def places(self, marks: Ns) -> Ns:
+        """Before which kernel each mark lies; the marks are instants in ns, in order."""
+        return np.searchsorted(self.launched, marks)
+
+    def counts(self, places: Ns) -> npt.NDArray[np.float64]:
+        """How often each name comes between places, shape (stretches, names)."""
+        names = int(self.name.max()) + 1 if len(self.name) else 1
+        inside = np.arange(places[0], places[-1])
+        stretch = np.searchsorted(places, inside, side="right") - 1
+        flat = np.bincount(stretch * names + self.name[inside], minlength=(len(places) - 1) * names)
+        return flat.reshape(len(places) - 1, names).astype(np.float64)
+
+
+def _launched_kernels(trace: model.Trace, process: int) -> LaunchedKernels:
+    ops = trace.ops
+    mine = ops.process == process
+    rows = np.flatnonzero(mine & np.isin(ops.kind, (model.KERNEL, model.GRAPH)))
+    copies = np.flatnonzero(
+        mine
+        & (ops.kind == model.MEMCPY)
+        & np.isin(ops.direction, (model.HOST_TO_DEVICE, model.DEVICE_TO_HOST))
+        & ((ops.bytes >= _LEAST_COPY_BYTES) | (ops.direction == model.DEVICE_TO_HOST))
+    )
+    called = trace.launched_by[rows]
+    known = len(trace.calls) > 0 and bool((called >= 0).all())
+    launched = trace.calls.start[called] if known else ops.start[rows]
+    called = trace.launched_by[copies]
+    launched_copies = np.where(known & (called >= 0), _start_of(trace, called), ops.start[copies])
+    order = np.lexsort((ops.start[rows], launched))
+    rows = rows[order]
+    name = np.unique(ops.full_name[rows], return_inverse=True)[1].reshape(-1)
+    return LaunchedKernels(trace, rows, launched[order], name, np.sort(launched_copies))
+
+
+def _start_of(trace: model.Trace, called: Ns) -> Ns:
+    if not len(trace.calls):
+        return np.zeros(len(called), dtype=np.int64)
+    return np.asarray(trace.calls.start[np.maximum(called, 0)])
+
+
+def period_of(kernels: LaunchedKernels, marks: Ns) -> int | None:
+    """Return how many marks make a step: the shortest period with which the kernels between them repeat.
+
+    Args:
+        kernels: of the process.
+        marks: instants in ns, in order.
+
+    Returns:
+        1 where each mark begins a step, or no kernels are known; None where the kernels repeat with no number of
+        marks, or with a part of what lies between two of them.
+    """
+    places = kernels.places(marks[:_MOST_MARKS])
+    if len(places) < 3 or places[-1] == places[0]:
+        return 1
+    counts = kernels.counts(places)
+    sizes = counts.sum(axis=1)
+    longest = min((len(places) - 1) // 2, _MOST_PERIODS)
+    alike = np.array([_alike(counts, sizes, period) for period in range(1, longest + 1)])
+    if not len(alike):
+        return 1
+    if alike.max() < _LEAST_ALIKE and np.median(sizes) >= FEWEST_KERNELS:
+        return None
+    # What comes once in a pass may be a hundredth of its kernels; a log in some of the steps is as much.
+    as_good = _AS_GOOD if _is_like_steps(kernels, marks[:_MOST_MARKS]) else RARER
+    period = int(np.flatnonzero(alike >= alike.max() - as_good)[0]) + 1
+    if period == 1 and _consists_of_parts(kernels, places):
+        return None
+    return period
+
+
+def _alike(counts: npt.NDArray[np.float64], sizes: npt.NDArray[np.float64], period: int) -> float:
+    """The share of kernels that a stretch has in common with the one a period later, over all of them."""
+    common = np.minimum(counts[:-period], counts[period:]).sum()
+    return float(common / max(np.maximum(sizes[:-period], sizes[period:]).sum(), 1.0))
+
+
+def _consists_of_parts(kernels: LaunchedKernels, places: Ns) -> bool:
+    """Whether the stretches between marks are the same order of kernels several times over."""
+    pairs = list(zip(places[:-1].tolist(), places[1:].tolist(), strict=True))
+    middle = [pair for pair in pairs if pair[1] - pair[0] >= 2 * FEWEST_KERNELS][:_EXAMINED]
+    if not middle:
+        return False
+    return sum(_parts(kernels.name[low:high]) > 1 for low, high in middle) * 2 > len(middle)
+
+
+def _parts(order: Ns) -> int:
+    """Of how many equal parts an order of kernels consists; 1 where it is no repetition."""
+    counts = np.unique(order, return_counts=True)[1]
+    for parts in range(2, min(_MOST_PARTS, len(order) // FEWEST_KERNELS) + 1):
+        length = round(len(order) / parts)
+        # Of layers as well most kernels come again, but not the embedding and the loss around them.
+        if counts[counts % parts != 0].sum() > RARER * len(order) or len(counts) < 3:
+            continue
+        if (order[length:] == order[:-length]).mean() >= _REPEATS:
+            return parts
+    return 1
+
+
+def group_marks(kernels: LaunchedKernels, marks: Ns, period: int) -> Ns:
+    """Return each `period`-th mark, from the first after the stretch that has most kernels of its own.
+
+    The last stretch of a step is the one with all that comes once; the marks after it begin the next step. If all
+    kernels behind the last whole step are those of a step again, its end is added: the last launch and 1 ns.
+
+    Args:
+        kernels: of the process.
+        marks: instants in ns, in order; at least two periods of them.
+        period: how many marks make a step.
+    """
+    places = kernels.places(marks)
+    counts = kernels.counts(places)
+    usual = np.median(counts, axis=0)
+    odd = np.abs(counts - usual).sum(axis=1)
+    by_phase = [float(odd[phase::period].mean()) for phase in range(min(period, len(odd)))]
+    first = (int(np.argmax(by_phase)) + 1) % period
+    chosen = marks[first::period]
+    begins = kernels.places(chosen)
+    ahead = int(begins[0])
+    # Where the first pass is whole: what was launched before its first mark comes before all others' too.
+    if 0 < ahead < begins[-1] - begins[-2] and all(
+        np.array_equal(kernels.name[place - ahead : place], kernels.name[:ahead]) for place in begins.tolist()
+    ):
+        begins = begins - ahead
+        chosen = kernels.launched[begins]
+    if len(begins) > 1:
+        edges = np.append(begins, len(kernels.rows))
+        sizes = kernels.counts(edges)
+        same = np.minimum(sizes[-1], sizes[-2]).sum() / max(sizes[-1].sum(), sizes[-2].sum(), 1.0)
+        if same >= 1 - _AS_GOOD:
+            chosen = np.append(chosen, kernels.launched[-1] + 1)
+    return chosen
+
+
+def may_be_layers(kernels: LaunchedKernels, marks: Ns) -> bool:
+    """Whether what marks divide may be the layers of one pass instead of steps.
+
+    Args:
+        kernels: of the process.
+        marks: instants in ns, in order.
+
+    Returns:
+        False where there is more than two layers' attention from mark to mark, or none at all, or where the usual
+        stretch has what a layer has not: an optimizer, a loss, an embedding, the choice of a token, or a copy
+        between host and device.
+    """
+    attends = _most_attention(kernels, marks)
+    return 0 < attends <= _LAYERS and not _have_step_work(kernels, marks)
+
+
+def _is_like_steps(kernels: LaunchedKernels, marks: Ns) -> bool:
+    """Whether the usual stretch between marks has what a layer has not."""
+    return _most_attention(kernels, marks) > _LAYERS or _have_step_work(kernels, marks)
+
+
+def _most_attention(kernels: LaunchedKernels, marks: Ns) -> float:
+    """How often the attention kernel that is most frequent there comes in the usual stretch between marks."""
+    attends = kernels.counts(kernels.places(marks))[:, kernels.chosen_names(_attends)]
+    return float(np.median(attends.max(axis=1))) if attends.shape[1] else 0.0
+
+
+def _have_step_work(kernels: LaunchedKernels, marks: Ns) -> bool:
+    """Whether nearly each stretch has an optimizer, a loss, an embedding, the choice of a token, or a copy."""
+    counts = kernels.counts(kernels.places(marks))
+    once = counts[:, kernels.chosen_names(is_step_work)].sum(axis=1) > 0
+    copies = np.diff(np.searchsorted(kernels.copied, marks)) > 0
+    return bool(np.mean(once | copies) >= _USUAL)
+
+
+def hold_the_work(kernels: LaunchedKernels, marks: Ns, as_steps: bool) -> bool:
+    """Whether most kernels of the process lie between the marks, of at least three steps.
+
+    Args:
+        kernels: of the process.
+        marks: instants in ns, in order.
+        as_steps: whether a step needs as many kernels as one that no range marks.
+    """
+    within = np.diff(kernels.places(marks))
+    if len(within) < _FEWEST_STEPS or len(kernels.rows) < FEWEST_KERNELS:
+        return False
+    enough = FEWEST_KERNELS if as_steps else 1
+    return bool(np.median(within) >= enough and 2 * within.sum() >= len(kernels.rows))
+
+
+def _attends(name: str) -> bool:
+    # A softmax of single operators has its exponential.
+    return kind_of(name) == "attention" or "softmax" in name.lower() or "exp_kernel" in name

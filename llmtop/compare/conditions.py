@@ -1,0 +1,52 @@
+"""What makes two captures unlike from the start: other GPUs, another precision, other work."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from llmtop.naming.kernel_names import kind_of, matrix_type
+from llmtop.report.model import Report
+
+_MOST = 0.5
+"""Of the time of all matrix products: the type that has more of it is the precision of a capture."""
+
+
+def unlike_conditions(before: Report, after: Report, on_work: Sequence[str] = ()) -> tuple[str, ...]:
+    """In what two captures differ before any of them is faster: hardware, precision, then work.
+
+    Args:
+        before: the first report.
+        after: the second report.
+        on_work: in what their work differs; empty where it does not.
+
+    Returns:
+        A clause for each; none where both ran the same on the same.
+    """
+    return (*_unlike_gpus(before, after), *_unlike_precision(before, after), *(text for text in on_work if text))
+
+
+def _unlike_gpus(before: Report, after: Report) -> list[str]:
+    names = [{device.name for device in report.devices if device.name} for report in (before, after)]
+    if not all(names) or names[0] == names[1]:
+        return []
+    one, two = (", ".join(sorted(side)) for side in names)
+    return [f"GPU {one} before, {two} after"]
+
+
+def _unlike_precision(before: Report, after: Report) -> list[str]:
+    one, two = matrix_precision(before), matrix_precision(after)
+    return [f"matrix products in {one} before, {two} after"] if one and two and one != two else []
+
+
+def matrix_precision(report: Report) -> str | None:
+    """The type in which most of the time of matrix products and convolutions is computed; None without one."""
+    seconds: Counter[str | None] = Counter()
+    for kernel in report.kernels:
+        for variant in kernel.variants:
+            if kind_of(variant.name) in ("GEMM", "convolution"):
+                seconds[matrix_type(variant.name)] += variant.seconds  # type: ignore[assignment]
+    if not seconds:
+        return None
+    dtype, most = seconds.most_common(1)[0]
+    return dtype if most > _MOST * sum(seconds.values()) else None

@@ -1,0 +1,85 @@
+"""Rules for Prometheus, rendered from the live rules: with their thresholds, and in agreement with them."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from collectors.prometheus import fleet_rules
+from llmtop.model.bottlenecks import AlertId
+from tests.support import fleet_agreement
+from tests.support.processes import REPOSITORY, environment
+from tests.support.prometheus import NO_PROMETHEUS, find
+
+CONFIGURED = """
+[alerts]
+off = ["memory_bound", "hung_collective"]
+[alerts.low_power_full_util]
+power_pct = 30
+sm_pct = 40
+[alerts.straggler]
+step_pct = 15
+"""
+
+
+def exported(tmp_path: Path, text: str) -> str:
+    """What `llmtop export --rules` prints with a configuration."""
+    (tmp_path / "llmtop").mkdir()
+    (tmp_path / "llmtop" / "config.toml").write_text(text)
+    done = subprocess.run(
+        [sys.executable, "-m", "llmtop", "export", "--rules"],
+        env=environment(XDG_CONFIG_HOME=str(tmp_path)),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    return done.stdout
+
+
+def test_the_file_that_ships_is_what_is_rendered_without_a_configuration(tmp_path: Path) -> None:
+    shipped = (REPOSITORY / "llmtop" / "data" / "prometheus-rules.yml").read_text()
+    assert exported(tmp_path, "") == shipped, "llmtop export --rules > llmtop/data/prometheus-rules.yml"
+
+
+def test_configured_thresholds_and_alerts_that_are_off_are_followed(tmp_path: Path) -> None:
+    rules = exported(tmp_path, CONFIGURED)
+    assert "gpu:llmtop_power:ratio < bool 0.3)" in rules
+    assert "(DCGM_FI_PROF_SM_ACTIVE) < 0.4\n" in rules
+    assert "run:llmtop_step_seconds:median1m > 0.15\n" in rules
+    alerts = set(re.findall(r"- alert: (\w+)", rules))
+    usual = set(re.findall(r"- alert: (\w+)", fleet_rules.render()))
+    assert usual - alerts == {
+        "LlmtopGpuMemoryBound",
+        "LlmtopRankBehind",
+        "LlmtopCollectiveHangs",
+        "LlmtopNcclHangs",
+    }
+    if find("promtool"):
+        (tmp_path / "rules.yml").write_text(rules)
+        subprocess.run(
+            [str(find("promtool")), "check", "rules", str(tmp_path / "rules.yml")], check=True, timeout=60
+        )
+
+
+def test_each_live_rule_has_a_fleet_rule_or_a_missing_series() -> None:
+    assert fleet_rules.covered_ids() | set(fleet_rules.MISSING) == set(get_args(AlertId))
+    assert not fleet_rules.covered_ids() & set(fleet_rules.MISSING)
+    for alert_id, series in fleet_rules.MISSING.items():
+        assert f"# - {alert_id}: {series[:60]}" in fleet_rules.render()
+
+
+@pytest.mark.prometheus
+@pytest.mark.skipif(find("promtool") is None, reason=NO_PROMETHEUS)
+def test_fleet_and_live_rules_agree() -> None:
+    """24 situations; `python -m tests.support.fleet_agreement` has 200."""
+    observed = fleet_agreement.by_promtool(24, 3)
+    missed, extra, both = fleet_agreement.disagreements(observed)
+    assert not extra
+    assert len(missed) <= 1
+    assert both.total() >= 4

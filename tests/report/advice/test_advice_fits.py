@@ -1,0 +1,257 @@
+"""Required and forbidden advice of captures of known programs: both halves count, so that silence does not pass.
+
+Each program is a few marks that such programs leave; each cause is what its steps lose time to. The product is the
+table: what an expert asks of that cause in that program, and what is wrong to say there.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from llmtop.analysis.analyze import analyze_trace
+from llmtop.report.model import Report
+from tests.support.traces import Capture
+
+STEPS, PERIOD = 6, 20_000
+FP32, BF16 = "ampere_sgemm_128x64_tn", "ampere_bf16_s16816gemm_bf16_128x128_ldg8_f2f_stages_64x3_tn"
+HIP_BF16 = "Cijk_Alik_Bljk_BBS_BH_MT256x128x64_MI16x16x1"
+ADD = "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>, 0>(int)"
+SOFTMAX = "void at::native::(anonymous namespace)::cunn_SoftMaxForward<4, float, float, float>(float*, float*)"
+NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+H100, AMPERE, MI300 = "NVIDIA H100 80GB HBM3", "NVIDIA GeForce RTX 3060", "AMD Instinct MI300X"
+
+
+@dataclass(frozen=True)
+class Program:
+    """What one kind of program leaves in a capture, and what is wrong to advise it, whatever its cause."""
+
+    operators: tuple[str, ...]
+    """Around its launches, one after the other."""
+    forbidden: str
+    kernels: tuple[str, ...] = (BF16,)
+    gpu: str = H100
+    step: str = "step"
+    frame: str = ""
+    by: str = "cudaLaunchKernel"
+
+
+BACKWARD: Final = "autograd::engine::evaluate_function: MmBackward0"
+SERVERS: Final = r"vLLM|SGLang|detokenis|requests"
+COMPILE: Final = r"torch\.compile\(|torch\.compile,|torch\.compile joins"
+PROGRAMS: Final = {
+    "language training": Program(("aten::embedding", "aten::mm", BACKWARD), SERVERS),
+    "image training": Program(
+        ("aten::cudnn_convolution", BACKWARD), rf"{SERVERS}|tokenise|token ids|Balance by tokens"
+    ),
+    "compiled training": Program(
+        ("aten::embedding", "Torch-Compiled Region: 0/0", BACKWARD),
+        rf"{SERVERS}|{COMPILE}",
+        kernels=(BF16, "triton_poi_fused_add_1"),
+    ),
+    "training on AMD": Program(
+        ("aten::embedding", "aten::mm", BACKWARD),
+        rf"{SERVERS}|nvidia-smi|\bncu\b|CUDA graph|cudaMalloc",
+        kernels=(HIP_BF16,),
+        gpu=MI300,
+        by="hipLaunchKernel",
+    ),
+    "serving": Program(
+        ("aten::mm",),
+        r"DataLoader|optimizer|gradient",
+        kernels=(BF16, "void vllm::reshape_and_cache_flash_kernel<__nv_bfloat16>(int)"),
+        step="step[DECODE bs={}]",
+    ),
+    "image generation": Program(
+        ("aten::mm",), rf"{SERVERS}|DataLoader|optimizer|token", frame="diffusers/models/unet.py(916): forward"
+    ),
+    "CUDA program": Program(
+        (), rf"{SERVERS}|DataLoader|optimizer|torch|micro-batch", kernels=("advance_particles", "reduce_energy")
+    ),
+}
+
+
+def _capture(program: Program, fill: Callable[[Capture, Program, int, float], None]) -> Capture:
+    made = Capture()
+    for step in range(STEPS):
+        begin = float(step * PERIOD)
+        made.range(program.step.format(step), begin, begin + PERIOD)
+        if program.frame:
+            made.frame(program.frame, begin + 1, begin + 400)
+        fill(made, program, step, begin)
+    return made
+
+
+def _work(
+    made: Capture, program: Program, at: float, took: float, names: tuple[str, ...] = (), slow: float = 0.0
+) -> float:
+    """Kernels one after the other that take `took` in all; `slow` µs of launching before each."""
+    names = names or program.kernels
+    for index in range(12):
+        launched = at if slow else at - 300 + index * 12
+        operator = program.operators[index % len(program.operators)] if program.operators else ""
+        if operator:
+            arguments = {"Sequence number": 7} if operator == BACKWARD else {}
+            made.operator(operator, launched - 2, launched + (slow or 8), **arguments)
+        at += slow
+        length = took / 12
+        made.kernel(
+            at, at + length, launched=launched, took=slow or 4, name=names[index % len(names)], by=program.by
+        )
+        at += length
+    return at
+
+
+def _launching(made: Capture, program: Program, _: int, begin: float) -> None:
+    for part in range(6):
+        _work(made, program, begin + 400 + part * 3_200, 60, slow=255)
+
+
+def _loading(made: Capture, program: Program, _: int, begin: float) -> None:
+    made.range("dataload", begin + 1, begin + 12_000)
+    _work(made, program, begin + 12_400, 7_000)
+
+
+def _waiting(made: Capture, program: Program, _: int, begin: float) -> None:
+    at = begin + 400
+    for _part in range(6):
+        end = _work(made, program, at, 1_800)
+        if program.operators:
+            made.operator("aten::_local_scalar_dense", end - 1_700, end + 10)
+        made.call(
+            "cudaStreamSynchronize" if "hip" not in program.by else "hipStreamSynchronize", end - 1_690, end + 5
+        )
+        at = end + 1_350
+
+
+def _copying(memory: str) -> Callable[[Capture, Program, int, float], None]:
+    def fill(made: Capture, program: Program, _: int, begin: float) -> None:
+        made.copy(begin + 20, begin + 12_000, 60 << 20, memory=memory, launched=begin + 10)
+        _work(made, program, begin + 12_050, 7_000)
+
+    return fill
+
+
+def _computing(*names: str) -> Callable[[Capture, Program, int, float], None]:
+    def fill(made: Capture, program: Program, _: int, begin: float) -> None:
+        _work(made, program, begin + 400, 19_550, names)
+
+    return fill
+
+
+def _communicating(made: Capture, program: Program, _: int, begin: float) -> None:
+    end = _work(made, program, begin + 400, 9_000)
+    made.kernel(end, end + 10_000, launched=begin + 380, name=NCCL, by=program.by)
+
+
+CAUSES: Final = {
+    "launching": _launching,
+    "loading": _loading,
+    "waiting": _waiting,
+    "pageable copies": _copying("Pageable"),
+    "pinned copies": _copying("Pinned"),
+    "fp32 products": _computing(FP32),
+    "elementwise work": _computing(BF16, ADD, ADD, ADD),
+    "attention in parts": _computing(BF16, SOFTMAX, BF16),
+    "one rank of several": _communicating,
+}
+REQUIRED: Final[dict[str, dict[str, str]]] = {
+    "launching": {
+        "": r"reduce-overhead|CUDA graph|HIP graph",
+        "compiled training": r"compiled already",
+        "serving": r"decode step as a CUDA graph",
+        "image generation": r"replay a forward pass",
+        "CUDA program": r"cudaGraphLaunch",
+    },
+    "loading": {
+        "": r"num_workers",
+        "serving": r"requests",
+        "image generation": r"Prepare inputs in other processes",
+        "CUDA program": r"in another thread",
+    },
+    "waiting": {
+        "": r"\.item\(\)",
+        "CUDA program": r"one cudaStreamSynchronize before the host reads",
+    },
+    "pageable copies": {"": r"[Pp]inned memory|pin_memory"},
+    "pinned copies": {"": r"pinned memory already", "CUDA program": r"cudaMemcpyAsync"},
+    "fp32 products": {"": r"TF32|bfloat16|bf16"},
+    "elementwise work": {
+        "": r"torch\.compile joins",
+        "compiled training": r"compiled already",
+    },
+    "attention in parts": {"": r"scaled_dot_product_attention"},
+    "one rank of several": {"": r"One rank alone cannot show whether"},
+}
+FORBIDDEN: Final = {
+    "launching": r"num_workers",
+    "loading": r"reduce-overhead",
+    "waiting": r"num_workers|reduce-overhead",
+    "pageable copies": r"from pinned memory already",
+    "pinned copies": r"a pageable copy|Copy from pinned memory and beside",
+    "fp32 products": r"ceiling is compute \(tensor cores\)|num_workers|reduce-overhead",
+    "elementwise work": r"num_workers|scaled_dot_product|reduce-overhead'\) or",
+    "attention in parts": r"num_workers|reduce-overhead",
+    "one rank of several": r"DDP\(|FSDP|NVLink|reduce-overhead",
+}
+_NO_PRODUCTS: Final = ("fp32 products", "elementwise work", "attention in parts", "one rank of several")
+_OF_AMPERE: Final = ("fp32 products",)
+TABLE: Final = [
+    (program, cause)
+    for program in PROGRAMS
+    for cause in CAUSES
+    if not (program == "CUDA program" and cause in _NO_PRODUCTS)
+    and not (program == "training on AMD" and cause in _OF_AMPERE)
+]
+
+
+def _said(report: Report) -> str:
+    advice = (f"{one.summary}\n{one.fix}\n{one.next}\n{one.confirm}" for one in report.findings)
+    return "\n".join([report.summary, report.roofline, *advice])
+
+
+def test_the_table_has_enough_of_both_halves() -> None:
+    assert len(TABLE) >= 58
+    assert set(REQUIRED) == set(FORBIDDEN) == set(CAUSES)
+
+
+@pytest.mark.parametrize(("name", "cause"), TABLE, ids=lambda value: value.replace(" ", "_"))
+def test_the_advice_fits_program_and_cause(name: str, cause: str, tmp_path: Path) -> None:
+    program = PROGRAMS[name]
+    made = _capture(program, CAUSES[cause])
+    properties = {"deviceProperties": [{"id": 0, "name": program.gpu}]}
+    said = _said(analyze_trace(made.chrome_trace(tmp_path, **properties)))
+    required = REQUIRED[cause].get(name, REQUIRED[cause][""])
+    assert re.search(required, said), f"missing: {required}\n{said}"
+    for forbidden in (program.forbidden, FORBIDDEN[cause]):
+        found = re.search(forbidden, said)
+        assert found is None, f"said: {found and found[0]}\n{said}"
+
+
+def test_a_gpu_of_no_datasheet_is_told_of_its_tensor_cores(tmp_path: Path) -> None:
+    made = _capture(PROGRAMS["language training"], _computing(FP32))
+    report = analyze_trace(made.chrome_trace(tmp_path, deviceProperties=[{"id": 0, "name": AMPERE}]))
+    found = next(one for one in report.findings if one.id == "fp32_matrix")
+    assert "NVIDIA GeForce RTX 3060 has them for tf32 and bf16" in found.summary
+
+
+def test_a_forward_much_longer_than_its_backward_is_a_finding(tmp_path: Path) -> None:
+    made = Capture()
+    for step in range(STEPS):
+        begin = step * PERIOD
+        made.range("step", begin, begin + PERIOD)
+        for at, took, operator in (
+            (400, 15_000, "aten::mm"),
+            (15_450, 2_200, BACKWARD),
+            (17_700, 2_100, BACKWARD),
+        ):
+            made.operator(operator, begin + at - 300, begin + at - 280, **{"Sequence number": 7})
+            made.kernel(begin + at, begin + at + took, launched=begin + at - 295, name=BF16)
+    found = {one.id: one for one in analyze_trace(made.chrome_trace(tmp_path)).findings}
+    assert "no_grad" in found["slow_forward"].fix
+    assert "backward usually takes about twice as long" in found["slow_forward"].summary

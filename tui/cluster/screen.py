@@ -1,0 +1,89 @@
+"""The two screens of `llmtop cluster`: the nodes, with the charts of one; and the help."""
+
+from __future__ import annotations
+
+from tui.cluster import paint
+from tui.cluster.state import ClusterState
+from tui.core import keys
+from tui.core.board_screen import BoardScreen
+from tui.core.canvas import Placed
+from tui.core.key_lookup import own_and_shared
+from tui.core.layout import Rect
+from tui.core.scrolling import Scrolling
+from tui.paint.rows import Row
+from tui.screens.help import key_blocks
+
+
+class ClusterScreen(BoardScreen):
+    """All nodes, or the charts of the opened one."""
+
+    NAME = keys.CLUSTER
+
+    def __init__(self, state: ClusterState) -> None:
+        super().__init__()
+        self.state = state
+
+    def parts(self, width: int, height: int) -> list[Placed]:
+        """Paint what the state holds, and the keys."""
+        painted = paint.rows(self.state, width, height - 1, self.cell_theme) if height > 1 else []
+        self.page_lines = max(1, self.state.page_size)
+        placed = [Placed(Rect(0, 0, width, len(painted)), painted)]
+        return [*placed, Placed(Rect(0, height - 1, width, 1), [self.paint_footer(width)])]
+
+    def move(self, step: int) -> None:
+        """Choose another node."""
+        self.state.move(step)
+
+    def action_column(self, by: int) -> None:
+        """Choose the node in the next column."""
+        self.action_move(by * max(1, self.state.columns))
+
+    def searchable(self) -> list[str]:
+        """Return name and reasons of each node."""
+        return [f"{node.name} {' '.join(node.reasons)}" for node in self.state.nodes]
+
+    def position(self) -> int:
+        """Return the place of the chosen node."""
+        return self.state.place
+
+    def show_line(self, place: int) -> None:
+        """Choose the node that was found."""
+        self.state.move(place - self.state.place)
+
+    def wheel(self, direction: int, y: int) -> None:
+        """Choose the node above or below; over charts, a shorter or a longer span."""
+        if self.state.opened is not None:
+            self.press_again("left_square_bracket" if direction < 0 else "right_square_bracket")
+        else:
+            self.action_move(direction)
+
+    def click(self, x: int, y: int) -> None:
+        """Choose the node under the pointer; a second click opens it."""
+        place = self.state.place_at(x, y)
+        if place is None or self.state.opened is not None:
+            return
+        if place == self.state.place:
+            self.press_again("enter")
+        self.show_line(place)
+        self.redraw()
+
+
+class ClusterHelp(Scrolling):
+    """The keys of the cluster's pane."""
+
+    NAME = keys.CLUSTER_HELP
+    MARGIN = 1
+
+    def header(self, width: int) -> Row:
+        """Paint the first line."""
+        return paint.header_line(width, self.cell_theme)
+
+    def lines(self, width: int) -> list[Row]:
+        """Paint the keys."""
+        own, shared = own_and_shared(keys.CLUSTER)
+        blocks = key_blocks(keys.CLUSTER, [*own, *shared], [], width, self.cell_theme)
+        return [row for block in blocks for row in block]
+
+    async def action_back(self) -> None:
+        """Close the help."""
+        self.app.pop_screen()
