@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import ref
 
 from torch.utils.data import BatchSampler
 from torch.utils.data.dataloader import default_collate
 
 from llmtop.instrument.auto.model.batch_shape import first_dimension
+
+if TYPE_CHECKING:
+    from llmtop.instrument.record.recorder_parts import OpenStep
 
 _MOST_FETCHED = 256
 """Batches that wait to be used at most: a trainer that accumulates asks for all batches of a step first."""
@@ -56,16 +59,20 @@ class LoaderBatches:
         """There are no more: those that were asked for ahead are used now."""
         self._takes, self._ended = bool(self._fetched), True
 
-    def next_samples(self, *, first: bool) -> int:
-        """Return the samples that a forward pass adds; 0: its batch has been counted, or is of unknown size.
+    def take(self, step: OpenStep, *, first: bool) -> None:
+        """Add the samples of a forward pass to its step; none where its batch was counted, or has no known size.
 
-        It works on the next batch where one has come since a pass took one, or where several came at once and it
-        is the first pass since a backward pass. Passes of a second model, or another view, work on the same batch.
+        A pass works on the next batch where one has come since a pass took one, or where several came at once and
+        it is the first pass since a backward pass. Passes of a second model, or another view, work on the same
+        batch.
 
         Args:
+            step: what the pass belongs to.
             first: whether it is the first pass since a backward pass.
         """
         if not self._takes and not (first and len(self._fetched) > (0 if self._ended else self._ahead)):
-            return 0
+            return
         self._takes = False
-        return self._fetched.popleft()
+        samples = self._fetched.popleft()
+        if samples:
+            step.samples = (step.samples or 0) + samples

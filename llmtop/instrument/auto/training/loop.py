@@ -154,13 +154,6 @@ class Loop(LoopState):
         if self._in_training_step:
             self._forward.__enter__()
 
-    def take_batch(self, step: OpenStep) -> None:
-        """A forward pass begins: if it works on the next batch, add the samples of that to the step."""
-        batches = self.batches
-        samples = 0 if batches is None else batches.next_samples(first=not self.batch_of)
-        if samples:
-            step.samples = (step.samples or 0) + samples
-
     # --- forward and backward ---------------------------------------------------------------------
 
     def forward_without(self, module: Any) -> Callable[[], None] | None:
@@ -260,7 +253,7 @@ class Loop(LoopState):
             self.recorder.facts.auto = True
             self._take_thread()
             if self.batches is not None:
-                self.batches.next_samples(first=True)  # of the forward pass before this first backward pass
+                self.batches.take(Step(), first=True)  # of the forward pass before this first backward pass
             self.recorder.attach()
 
     def backward_begins(self) -> None:

@@ -203,7 +203,8 @@ class Modules:
             loop.trained = True
         elif loop.trained:
             batch = loop.tentative_begins()
-            loop.take_batch(batch)
+            if loop.batches is not None:
+                loop.batches.take(batch, first=not loop.batch_of)
             count_tokens(batch, args, kwargs)
             return loop.tentative_ends
         if not self.called:
@@ -223,7 +224,8 @@ class Modules:
     @staticmethod
     def _count(loop: Loop, called: int, step: OpenStep, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Count the samples of the batch, and the tokens that the first module since a backward pass is given."""
-        loop.take_batch(step)
+        if loop.batches is not None:
+            loop.batches.take(step, first=not loop.batch_of)
         if not loop.batch_of:
             loop.batch_of = called
         if loop.batch_of == called:
