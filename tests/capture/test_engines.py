@@ -64,6 +64,7 @@ def _names(node: ast.AST | None) -> set[str]:
     return {part.value for part in parts if isinstance(part, ast.Constant) and part.value in ENGINES}
 
 
+@pytest.mark.shape
 def test_no_engine_s_name_is_looked_at_outside_its_own_folder() -> None:
     homes = {Path(inspect.getfile(type(engine))).parent for engine in ENGINES.values()}
     files = [path for top in ("llmtop", "collectors", "tui") for path in (REPOSITORY / top).rglob("*.py")]
@@ -77,6 +78,7 @@ def test_no_engine_s_name_is_looked_at_outside_its_own_folder() -> None:
     assert found == []
 
 
+@pytest.mark.shape
 @pytest.mark.parametrize(
     "line",
     [
@@ -93,6 +95,7 @@ def test_a_comparison_is_found(line: str) -> None:
     assert list(comparisons(line))
 
 
+@pytest.mark.shape
 @pytest.mark.parametrize(
     "line", ['x = hero.key != "memory"', 'Check(name="nsys")', 'x = ("memory", "size")', 'named("nsys")']
 )

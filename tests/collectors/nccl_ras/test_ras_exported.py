@@ -111,6 +111,9 @@ def nodes() -> Iterator[list[Path]]:
         shutil.rmtree(one, ignore_errors=True)
 
 
+@pytest.mark.slow(
+    "test_one_who_is_named_by_counts_and_by_nccl_is_told_once_and_two_nodes_say_the_same_once finds the same fault"
+)
 @pytest.mark.torch
 @pytest.mark.prometheus
 @pytest.mark.skipif(find("prometheus") is None, reason=NO_PROMETHEUS)

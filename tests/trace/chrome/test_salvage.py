@@ -117,6 +117,7 @@ def test_without_its_beginning_the_events_are_still_found() -> None:
     assert said
 
 
+@pytest.mark.slow("random or many inputs; a neighbour has one case of each kind")
 def test_pieces_that_end_anywhere_give_the_same(whole: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     intact = _read(whole)
     at = whole.index(b'"name": "', len(whole) // 3) + 11
