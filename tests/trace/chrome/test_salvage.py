@@ -124,7 +124,7 @@ def test_pieces_that_end_anywhere_give_the_same(whole: bytes, monkeypatch: pytes
     broken = whole[:at] + b'"' + whole[at:]
     expected = _read(broken)
     for size in (3000, 7777, 100_001):
-        monkeypatch.setattr(chrome_json, "_PIECE_BYTES", size)
+        monkeypatch.setattr(chrome_json, "PIECE_BYTES", size)
         assert _rows(_read(whole)) == _rows(intact)
         assert not _damage(_read(whole))
         assert _rows(_read(broken)) == _rows(expected)
