@@ -25,12 +25,12 @@ FETCHED := $(VENV)/nsys $(VENV)/browser $(VENV)/prometheus $(VENV)/schemas
 
 help:
 	@echo "make demo         set up $(VENV) and show the monitor on a recorded run of a real H200"
-	@echo "make test         set up and run the tests, but for the slow ones (tests/slow.py)"
+	@echo "make test         set up and run the tests, but for the slow ones (@pytest.mark.slow)"
 	@echo "make test-all     the slow ones too, as CI does"
 	@echo "make test-latest  make test, with the newest version of each package (in .cache/latest)"
 	@echo "make test-oldest, make test-newest   tests without torch, with the oldest and the newest allowed packages"
 	@echo "make constraints  write constraints.txt anew: the newest version of each package"
-	@echo "make lint         ruff, mypy --strict, import-linter"
+	@echo "make lint         ruff, mypy --strict, import-linter, and the tests that read the source (@pytest.mark.shape)"
 	@echo "make bench        every figure in docs/figures.md, as ratios against a peer or a primitive"
 	@echo "make words        print every sentence of screens, alerts, doctor, help and errors, with examples"
 	@echo "make screenshots  draw the pictures under screenshots/ again"
@@ -95,10 +95,10 @@ demo: $(VENV)/app
 	$(BIN)/llmtop demo
 
 test: $(VENV)/dev $(FETCHED)
-	$(PYTEST) -m "not slow"
+	$(PYTEST) -m "not slow and not shape"
 
 test-all: $(VENV)/dev $(FETCHED) $(VENV)/hta $(VENV)/jax $(VENV)/tpu $(VENV)/hosts
-	$(PYTEST) -m "slow or not slow"
+	$(PYTEST) -m "(slow or not slow) and not shape"
 
 # What `pip install` outside this checkout brings: the newest versions that pyproject.toml allows.
 test-latest:
@@ -118,7 +118,7 @@ test-oldest test-newest: test-%: $(UV)
 	@$(UV) pip install -q --python .cache/$*/bin/python -c constraints.txt $(LIGHT_TOOLS)
 	@$(UV) pip install -q --python .cache/$*/bin/python --resolution $(RESOLUTION) --upgrade \
 	  --only-binary :all: --no-binary llmtop-monitor -e '.[amd,cluster,kernels,tpu]'
-	$(call pytest_of,.cache/$*/bin) -q -m "not slow and not torch" $(LIGHT_TESTS)
+	$(call pytest_of,.cache/$*/bin) -q -m "not slow and not torch and not shape" $(LIGHT_TESTS)
 
 # One resolution for all Pythons, extras and tests/fetched.in, with a marker where a Python has another version.
 constraints: $(UV)
@@ -139,6 +139,7 @@ lint: $(VENV)/dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(PYTEST) -q -m shape
 
 format: $(VENV)/dev
 	$(BIN)/ruff check --fix .

@@ -13,12 +13,9 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from tests import slow
 from tests.support import machine
 from tests.support.nvml_stub import Driver
 from tests.support.steps import Zygote
-
-HERE = Path(__file__).parent
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -26,7 +23,7 @@ def pytest_configure(config: pytest.Config) -> None:
     pass over the configuration of who runs them; and with the slow tests have Hypothesis make more examples."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    os.environ.setdefault("LLMTOP_EXAMPLES", "100" if config.getoption("markexpr") == "slow or not slow" else "20")
+    os.environ.setdefault("LLMTOP_EXAMPLES", "100" if "slow or not slow" in config.getoption("markexpr") else "20")
     settings.register_profile("llmtop", deadline=None)  # a test beside others takes what time they leave it
     settings.load_profile("llmtop")
     nobodys = Path(tempfile.gettempdir()) / "llmtop-tests-have-no-configuration"
@@ -48,20 +45,24 @@ def pytest_collection() -> Generator[None, object, object]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark the slow ones, and skip them where no expression (-m slow, -m "slow or not slow") speaks of them.
+    """Take the mark `slow` off the parameters that it keeps, and skip slow tests where `-m` does not name them.
 
     Raises:
-        pytest.UsageError: the table of them names a test that is none.
+        pytest.UsageError: a mark keeps a parameter that its test does not have.
     """
-    whole = {item.path for item in items} >= set(HERE.rglob("test_*.py")) and not config.getoption("lf", False)
-    if whole and (stale := slow.stale({item.name for item in items})):
-        raise pytest.UsageError(f"tests/slow.py names what `make test` has not: {', '.join(stale)}")
+    missing: dict[str, set[str]] = {}
     for item in items:
-        if why := slow.why_slow(item.name):
-            item.add_marker(pytest.mark.slow(why=why))
-        marker = item.get_closest_marker("slow")
-        if marker is not None and "slow" not in (config.getoption("markexpr") or ""):
-            item.add_marker(pytest.mark.skip(reason=f"slow ({marker.kwargs['why']}): run with -m slow"))
+        parameters = item.name.partition("[")[2][:-1]
+        for mark in [mark for mark in item.own_markers if mark.name == "slow" and "kept" in mark.kwargs]:
+            missing.setdefault(item.nodeid.partition("[")[0], set(mark.kwargs["kept"])).discard(parameters)
+            if parameters in mark.kwargs["kept"]:
+                item.own_markers.remove(mark)
+        slow = item.get_closest_marker("slow")
+        if slow is not None and "slow" not in (config.getoption("markexpr") or ""):
+            item.add_marker(pytest.mark.skip(reason=f"slow ({slow.args[0]}): run with -m slow"))
+    are_chosen = config.getoption("lf", False) or any("[" in argument for argument in config.args)
+    if not are_chosen and (stale := [f"{test} {sorted(left)}" for test, left in missing.items() if left]):
+        raise pytest.UsageError(f"marked as kept, but not among the parameters: {', '.join(stale)}")
 
 
 @pytest.hookimpl(wrapper=True)

@@ -56,6 +56,7 @@ def test_what_a_document_points_at_is_there(document: str) -> None:
     assert not missing
 
 
+@pytest.mark.shape
 def test_a_comment_cites_documents_that_are_there() -> None:
     cited = set()
     for folder in ("llmtop", "collectors", "tui"):

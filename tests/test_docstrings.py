@@ -8,6 +8,8 @@ import pytest
 
 from tests.support.docstring_sections import Function, counts, fault, stale_arguments
 
+pytestmark = pytest.mark.shape
+
 LEAST_SHARE = 0.9
 """Of the functions that need sections; all but two had them when this was written."""
 

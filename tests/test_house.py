@@ -10,7 +10,11 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 from tests.support.processes import REPOSITORY
+
+pytestmark = pytest.mark.shape
 
 PACKAGES = ("llmtop", "collectors", "tui")
 ONE_A_FOLDER = ("__init__.py", "command.py", "document.py", "engine.py", "model.py", "source.py", "text.py")

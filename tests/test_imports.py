@@ -16,6 +16,8 @@ import pytest
 
 from tests.support.processes import REPOSITORY
 
+pytestmark = pytest.mark.shape
+
 PACKAGES = ("llmtop", "collectors", "tui")
 
 

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.support.processes import REPOSITORY
+
+pytestmark = pytest.mark.shape
 
 PACKAGES = ("tui/", "collectors/")
 MOST_FILES = 24

@@ -7,12 +7,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import llmtop
 from llmtop.version import __version__
 
 HERE = Path(__file__).parents[1]
 
 
+@pytest.mark.shape
 def test_no_other_file_writes_it_and_the_wheel_reads_this_one() -> None:
     files = [file for folder in ("llmtop", "tui", "collectors") for file in (HERE / folder).rglob("*.py")]
     written = [file.name for file in files if re.search(r"^__version__\s*=", file.read_text(), re.MULTILINE)]

@@ -18,6 +18,8 @@ import pytest
 
 from tests.support.processes import REPOSITORY
 
+pytestmark = pytest.mark.shape
+
 PRODUCT = ("llmtop", "collectors", "tui")
 CHECKS = ("tests", "benchmarks")
 FOREIGN = "tests/foreign/scripts/"

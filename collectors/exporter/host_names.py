@@ -18,7 +18,7 @@ from typing import Final
 
 ANY: Final = "*"
 _RETRY_SECONDS: Final = 60.0
-_RESOLVER: Final = Path("/etc/resolv.conf")
+RESOLVER: Final = Path("/etc/resolv.conf")
 
 
 class HostNames:
@@ -61,7 +61,7 @@ def _own_names() -> set[str]:
     """The host name, short and whole, and with each domain that names are searched in."""
     name = _normalized(socket.gethostname())
     short = name.partition(".")[0]
-    return {name, short, *(f"{short}.{domain}" for domain in _search_domains(_RESOLVER))} - {""}
+    return {name, short, *(f"{short}.{domain}" for domain in _search_domains(RESOLVER))} - {""}
 
 
 def _search_domains(file: Path) -> set[str]:

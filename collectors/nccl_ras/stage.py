@@ -60,7 +60,7 @@ class NcclRas:
         with self._lock:
             if suspects != self._suspects:
                 self._suspects, self._before, self._found = suspects, None, ()
-                node, self._nodes = _node_position(snapshot, suspects) if self._on_every_node else (0, 1)
+                node, self._nodes = node_position(snapshot, suspects) if self._on_every_node else (0, 1)
                 self._next = max(self._next, time.monotonic() + node * QUERY_SECONDS)
             if suspects and not self._asking and time.monotonic() >= self._next:
                 self._asking = True
@@ -107,7 +107,7 @@ def _as_called(snapshot: Snapshot, pids: set[int]) -> dict[int, int]:
     return {seen: pid for pid in sorted(pids) for seen in (pid, inside.get(pid)) if seen is not None}
 
 
-def _node_position(snapshot: Snapshot, suspects: dict[int, int]) -> tuple[int, int]:
+def node_position(snapshot: Snapshot, suspects: dict[int, int]) -> tuple[int, int]:
     """Return this node's number in the job, from 0, and the number of nodes, as far as attached ranks know."""
     pids = set(suspects.values())
     here = [rank for rank in snapshot.ranks if rank.pid in pids and rank.rank is not None]

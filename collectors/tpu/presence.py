@@ -8,13 +8,13 @@ from pathlib import Path
 _GOOGLE = "0x1ae0"
 _TPUS = frozenset({"0x0027", "0x005e", "0x0062", "0x0063", "0x006f", "0x0076"})
 """PCI device ids of v2 to v7x; Google's network cards and disks have others."""
-_DEVICES = Path("/sys/bus/pci/devices")
+DEVICES = Path("/sys/bus/pci/devices")
 
 
 def chip_count() -> int:
     """How many PCI devices of this machine are TPUs."""
     return sum(
-        _text(device / "vendor") == _GOOGLE and _text(device / "device") in _TPUS for device in _DEVICES.glob("*")
+        _text(device / "vendor") == _GOOGLE and _text(device / "device") in _TPUS for device in DEVICES.glob("*")
     )
 
 

@@ -69,6 +69,7 @@ def test_a_phase_s_share_of_the_device_is_of_the_device_s_step(tmp_path: Path) -
     assert phases["outside"].share_pct == pytest.approx(10)
 
 
+@pytest.mark.slow("reads all real traces; test_steps and test_calls_a_step read one")
 @pytest.mark.parametrize(
     ("name", "launches", "shares"),
     [

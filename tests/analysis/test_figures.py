@@ -117,6 +117,7 @@ def test_pageable_copies_are_told_with_their_own_share(tmp_path: Path) -> None:
     assert found.share_pct is None, "that time is h2d_bound's already"
 
 
+@pytest.mark.slow("reads all labelled captures")
 @pytest.mark.parametrize("name", ["nsys-held_d2h.sqlite", "kineto-held_d2h.rank0.json"])
 def test_the_shares_of_findings_are_no_more_than_all(tmp_path: Path, name: str) -> None:
     with tarfile.open(DATA / "labelled" / "held-out.tar.xz") as tar:

@@ -71,6 +71,7 @@ def _spans(ops: list[Op]) -> list[plain.Interval]:
     return union((op.start, op.end) for op in ops)
 
 
+@pytest.mark.slow("reads all real traces; test_steps and test_calls_a_step read one")
 def test_counts_and_totals(captures: list[tuple[str, Report, Raw]]) -> None:
     for name, report, raw in captures:
         kernels = plain.totals(op for op in raw.ops if op.kind == "kernel")
@@ -112,6 +113,7 @@ def _calls_and_copies(name: str, report: Report, raw: Raw) -> None:
         assert sum(row.seconds for row in rows) * 1e9 == pytest.approx(took, rel=1e-9), (name, kind)
 
 
+@pytest.mark.slow("one capture; the others take seconds to read", kept=("h200",))
 def test_devices(captures: list[tuple[str, Report, Raw]]) -> None:
     for name, report, raw in captures:
         lanes = {(op.device, op.pid) for op in raw.ops}
@@ -128,6 +130,7 @@ def test_devices(captures: list[tuple[str, Report, Raw]]) -> None:
             assert device.kernel_median_us == pytest.approx(median(took) / 1e3), name
 
 
+@pytest.mark.slow("one capture; the others take seconds to read", kept=("h200",))
 def test_no_figure_is_impossible(captures: list[tuple[str, Report, Raw]]) -> None:
     for name, report, _ in captures:
         for place, value in _numbers(json.loads(to_json(report)), name):
@@ -163,6 +166,7 @@ def _stepped(captures: list[tuple[str, Report, Raw]]) -> Iterator[tuple[str, Rep
     yield from found
 
 
+@pytest.mark.slow("one capture; the others take seconds to read", kept=("h200",))
 def test_steps(captures: list[tuple[str, Report, Raw]]) -> None:
     for name, report, raw in _stepped(captures):
         for device in report.devices:
@@ -183,6 +187,7 @@ def test_steps(captures: list[tuple[str, Report, Raw]]) -> None:
                 assert report.steps.seconds_max == pytest.approx(max(lengths) / 1e9), name
 
 
+@pytest.mark.slow("one capture; the others take seconds to read", kept=("h200",))
 def test_calls_a_step(captures: list[tuple[str, Report, Raw]]) -> None:
     for name, report, raw in _stepped(captures):
         inside: dict[str, int] = {}
@@ -201,6 +206,7 @@ def _launches(call: str) -> bool:
     return "Launch" in call and "HostFunc" not in call
 
 
+@pytest.mark.slow("reads all real traces; test_steps and test_calls_a_step read one")
 def test_shares_of_whole_steps(captures: list[tuple[str, Report, Raw]]) -> None:
     for name, report, raw in _stepped(captures):
         for device in report.devices:
@@ -238,6 +244,7 @@ def test_shares_of_whole_steps(captures: list[tuple[str, Report, Raw]]) -> None:
             assert sum(row.seconds for row in gaps) * 1e9 == pytest.approx(idle, rel=1e-6, abs=1), name
 
 
+@pytest.mark.slow("one capture; the others take seconds to read", kept=("h200",))
 def test_phases(captures: list[tuple[str, Report, Raw]]) -> None:
     compared = 0
     for name, report, raw in _stepped(captures):

@@ -34,6 +34,7 @@ def lost_kernels(report: Report) -> bool:
     return any(finding.id == "records_lost" for finding in report.findings)
 
 
+@pytest.mark.slow("reads all labelled captures")
 def test_lost_kernels_are_told_of_and_only_where_nsys_lost_some(labelled: list[tuple[str, Any, Report]]) -> None:
     """A thread of the program launches nothing or all that it launched is there, but for the ends."""
     lossy = {name for name, _, report in labelled if lost_kernels(report)}
@@ -42,6 +43,7 @@ def test_lost_kernels_are_told_of_and_only_where_nsys_lost_some(labelled: list[t
     assert all(name.startswith("nsys-") for name in lossy)
 
 
+@pytest.mark.slow("reads all labelled captures")
 def test_at_least_95_in_100_verdicts_are_right(labelled: list[tuple[str, Any, Report]]) -> None:
     # A healthy loop that the profiler itself pushes over the border is told to lie at it: that is right as well.
     wrong = [

@@ -52,6 +52,7 @@ def _plain(name: str) -> str:
     return re.sub(r"_v\d+$", "", name)
 
 
+@pytest.mark.slow("reads all real traces; test_steps and test_calls_a_step read one")
 def test_kernel_sums_by_full_name(both: tuple[Report, Path]) -> None:
     report, path = both
     mine: dict[str, tuple[int, float]] = {}

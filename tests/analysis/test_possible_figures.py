@@ -61,7 +61,7 @@ def _took(line: str) -> float:
     return float(number) * _UNITS[unit]
 
 
-@pytest.mark.slow(why="reads all labelled captures")
+@pytest.mark.slow("reads all labelled captures")
 @pytest.mark.parametrize("name", ["tuning", "held-out"])
 def test_no_labelled_capture_has_an_impossible_figure(tmp_path: Path, name: str) -> None:
     with tarfile.open(DATA / "labelled" / f"{name}.tar.xz") as tar:

@@ -48,6 +48,7 @@ def test_ranks_of_several_files_that_say_device_0_share_nothing(tmp_path: Path) 
     assert "GPU 0, pid 101: " in text
 
 
+@pytest.mark.slow("reads all real traces; test_steps and test_calls_a_step read one")
 def test_a_real_run_s_verdict_is_the_same_when_each_rank_calls_its_gpu_0(tmp_path: Path) -> None:
     reports = []
     for renumbered in (False, True):

@@ -62,6 +62,7 @@ def healthy(tmp_path_factory: pytest.TempPathFactory) -> tuple[Report, Report]:
     return before, analyze(path)
 
 
+@pytest.mark.slow("reads all real traces; test_steps and test_calls_a_step read one")
 def test_what_graphs_are_made_of_is_not_made_up(healthy: tuple[Report, Report]) -> None:
     before, after = healthy
     assert before.makeup is not None

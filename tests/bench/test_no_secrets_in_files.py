@@ -13,6 +13,7 @@ import pytest
 from tests.bench.conftest import Bench
 
 
+@pytest.mark.slow("test_variables_are_kept_by_a_list_of_names_alone finds the same fault")
 def test_no_file_has_a_secret(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     git = ["git", "-C", str(tmp_path), "-c", "user.name=x", "-c", "user.email=x@y"]
     subprocess.run([*git, "init", "-q"], check=True, timeout=100)

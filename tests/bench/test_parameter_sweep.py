@@ -69,6 +69,7 @@ def test_two_values_may_do_equally_well_and_a_third_worse() -> None:
     assert "do equally well within noise, and better than c" in found.summary
 
 
+@pytest.mark.slow("test_values_that_noise_cannot_tell_apart_are_not_ranked_in_words finds the same fault")
 def test_equal_values_are_seldom_called_different() -> None:
     wrong = 0
     for seed in range(40):

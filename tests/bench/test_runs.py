@@ -51,6 +51,7 @@ def test_each_run_is_measured_after_its_warm_up_ended_and_kept(bench: Bench, tmp
     assert (over["lowest"], over["highest"]) == (min(rates), max(rates))
 
 
+@pytest.mark.slow("a bench of its own; test_each_run_is_measured_after_its_warm_up_ended_and_kept has one")
 @pytest.mark.parametrize(
     ("steps", "ends", "said", "ended"),
     [
@@ -70,6 +71,7 @@ def test_a_command_that_ends_before_its_window_fails_the_bench(
     assert found["runs"][0]["window"]["whole"] is False
 
 
+@pytest.mark.slow("a bench of its own; test_each_run_is_measured_after_its_warm_up_ended_and_kept has one")
 def test_a_command_that_never_steps_is_told_and_why(bench: Bench, tmp_path: Path) -> None:
     _, err = (done := bench(["--runs", "2"], command=[sys.executable, "-c", "print(1)"])).communicate(timeout=100)
     assert done.returncode == 3
@@ -130,6 +132,7 @@ def test_a_command_that_is_not_there_is_a_wrong_argument(bench: Bench, tmp_path:
     assert not (tmp_path / "a").exists()
 
 
+@pytest.mark.slow("a bench of its own; test_each_run_is_measured_after_its_warm_up_ended_and_kept has one")
 def test_one_that_ignores_ctrl_c_is_waited_for_and_never_killed_by_itself(bench: Bench, tmp_path: Path) -> None:
     with bench(["--steps", "10", "--runs", "1"], ends="deaf") as started:
         assert started.stderr is not None
@@ -149,6 +152,7 @@ def test_one_that_ignores_ctrl_c_is_waited_for_and_never_killed_by_itself(bench:
     assert "left running" in "".join(found["runs"][0]["notes"])
 
 
+@pytest.mark.slow("a bench of its own; test_each_run_is_measured_after_its_warm_up_ended_and_kept has one")
 def test_ctrl_c_in_the_middle_ends_the_command_and_keeps_what_there_is(bench: Bench, tmp_path: Path) -> None:
     with bench(["--seconds", "3000", "--runs", "2"]) as started:
         csv = tmp_path / "a" / "run-1" / "gpu.csv"
@@ -163,6 +167,7 @@ def test_ctrl_c_in_the_middle_ends_the_command_and_keeps_what_there_is(bench: Be
     assert Reader(tmp_path / "a" / "run-1" / "recording.llmtop.gz").count >= 0
 
 
+@pytest.mark.slow("a bench of its own; test_each_run_is_measured_after_its_warm_up_ended_and_kept has one")
 def test_a_bench_that_is_killed_says_so_in_its_file_and_leaves_no_training(bench: Bench, tmp_path: Path) -> None:
     with bench(["--seconds", "3000", "--runs", "2"]) as started:
         sockets = wait_for(lambda: list((tmp_path / "s").glob("*.sock")), 60, "the training")
@@ -174,6 +179,7 @@ def test_a_bench_that_is_killed_says_so_in_its_file_and_leaves_no_training(bench
     assert (tmp_path / "a" / "environment.json").exists()
 
 
+@pytest.mark.slow("a bench of its own; test_each_run_is_measured_after_its_warm_up_ended_and_kept has one")
 def test_on_a_full_disk_the_command_is_ended_and_the_bench_says_so(bench: Bench, tmp_path: Path) -> None:
     limited = ["prlimit", "--fsize=20000", "--"]
     with bench(["--seconds", "3000", "--runs", "2"], wrapped=limited) as started:
@@ -191,6 +197,7 @@ def test_the_folder_of_another_bench_is_left_alone(bench: Bench, tmp_path: Path)
     assert (done.returncode, "holds the runs of another bench" in err) == (2, True)
 
 
+@pytest.mark.slow("test_each_run_is_measured_after_its_warm_up_ended_and_kept finds the same fault")
 def test_a_bare_run_says_what_being_attached_costs(bench: Bench, tmp_path: Path) -> None:
     options = ["--steps", "30", "--runs", "1", "--to-end", "--bare"]
     out, err = (done := bench(options, steps=60)).communicate(timeout=100)

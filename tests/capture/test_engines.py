@@ -64,6 +64,7 @@ def _names(node: ast.AST | None) -> set[str]:
     return {part.value for part in parts if isinstance(part, ast.Constant) and part.value in ENGINES}
 
 
+@pytest.mark.shape
 def test_no_engine_s_name_is_looked_at_outside_its_own_folder() -> None:
     homes = {Path(inspect.getfile(type(engine))).parent for engine in ENGINES.values()}
     files = [path for top in ("llmtop", "collectors", "tui") for path in (REPOSITORY / top).rglob("*.py")]
@@ -77,6 +78,7 @@ def test_no_engine_s_name_is_looked_at_outside_its_own_folder() -> None:
     assert found == []
 
 
+@pytest.mark.shape
 @pytest.mark.parametrize(
     "line",
     [
@@ -93,6 +95,7 @@ def test_a_comparison_is_found(line: str) -> None:
     assert list(comparisons(line))
 
 
+@pytest.mark.shape
 @pytest.mark.parametrize(
     "line", ['x = hero.key != "memory"', 'Check(name="nsys")', 'x = ("memory", "size")', 'named("nsys")']
 )
@@ -304,7 +307,7 @@ def test_asking_the_engines_loads_nothing_that_only_a_capture_needs() -> None:
 
 
 def test_the_folder_of_a_memory_capture_has_a_report_beside_the_snapshots(tmp_path: Path) -> None:
-    from llmtop.capture.in_process.memory import _report
+    from llmtop.capture.in_process.memory import memory_report
     from llmtop.document.markdown import write_markdown
     from tests.support.memory_allocator import Allocator, Training
 
@@ -313,6 +316,6 @@ def test_the_folder_of_a_memory_capture_has_a_report_beside_the_snapshots(tmp_pa
         Training(allocator).steps(3)
         allocator.write(tmp_path / f"rank{number}.memory.pickle")
     (tmp_path / "weights.pickle").write_bytes(b"")
-    document, data = _report(tmp_path)
+    document, data = memory_report(tmp_path)
     assert "| model.py:31 forward |" in write_markdown(document)
     assert msgspec.json.decode(msgspec.json.encode(data))["devices"][1]["source"].endswith("rank1.memory.pickle")

@@ -134,6 +134,7 @@ def test_a_trace_that_says_its_rank_or_is_no_object_is_left_alone(tmp_path: Path
     assert path.read_bytes() == data
 
 
+@pytest.mark.slow("test_the_rank_is_in_the_name_and_in_the_file finds the same fault")
 def test_a_name_of_an_event_is_not_taken_for_the_rank_that_is_missing(tmp_path: Path) -> None:
     path = tmp_path / "x.json"
     path.write_text('{"traceEvents": [{"name": "\\"distributedInfo\\"", "ph": "i"}]}')
@@ -141,6 +142,7 @@ def test_a_name_of_an_event_is_not_taken_for_the_rank_that_is_missing(tmp_path: 
     assert json.loads(path.read_bytes())["distributedInfo"] == {"rank": 0}
 
 
+@pytest.mark.slow("test_the_rank_is_in_the_name_and_in_the_file finds the same fault")
 def test_a_training_that_torchrun_started_without_llmtop_has_its_rank_from_there(tmp_path: Path) -> None:
     sleeper = subprocess.Popen(["sleep", "60"], env={"RANK": "5", "WORLD_SIZE": "16"})
     try:

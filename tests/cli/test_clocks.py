@@ -127,6 +127,7 @@ def has_moved(clock_seconds: float, before: float) -> Callable[[Moment], bool]:
 MOVES = {"forward": (HOUR, Clock.step), "back": (-HOUR, Clock.step), "asleep": (HOUR, Clock.suspend)}
 
 
+@pytest.mark.slow("a clock that is set back is the hardest case", kept=("back",))
 @pytest.mark.parametrize("move", MOVES)
 def test_a_training_goes_on_being_told_over_a_step_of_the_wall_clock(
     start: Start, clock: Clock, move: str
@@ -145,6 +146,7 @@ def test_a_training_goes_on_being_told_over_a_step_of_the_wall_clock(
     assert all(abs(stamp - monitor.seen[-1]["time"]) < 60 for stamp in stamps)
 
 
+@pytest.mark.slow("a clock that is set back is the hardest case", kept=("back",))
 @pytest.mark.parametrize("move", MOVES)
 def test_a_monitor_that_comes_after_the_step_is_told_the_truth(start: Start, clock: Clock, move: str) -> None:
     train(start)
@@ -159,7 +161,10 @@ def test_a_monitor_that_comes_after_the_step_is_told_the_truth(start: Start, clo
             check_well(moment)
 
 
-@pytest.mark.parametrize("seconds", [2 * HOUR, -2 * HOUR])
+@pytest.mark.parametrize(
+    "seconds",
+    [pytest.param(2 * HOUR, marks=pytest.mark.slow("a clock that is set back is the harder case")), -2 * HOUR],
+)
 def test_a_stall_is_as_old_as_it_is_whatever_the_wall_clock_says(
     start: Start, clock: Clock, seconds: float
 ) -> None:
@@ -240,6 +245,7 @@ def test_an_xid_stays_for_as_long_as_it_would_have(
     assert any(alert["id"] == "gpu_error" for alert in after["alerts"])
 
 
+@pytest.mark.slow("test_a_recording_for_some_seconds_ends_though_the_clock_is_set_back finds the same fault")
 def test_a_recording_over_a_clock_that_is_set_back_is_as_long_as_it_took(
     start: Start, clock: Clock, tmp_path: Path
 ) -> None:

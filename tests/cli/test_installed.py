@@ -75,6 +75,9 @@ def test_from_a_checkout_with_foreign_packages_in_the_folder_and_on_pythonpath(
     check([sys.executable, "-m", "llmtop"], foreign, environment(runtime_dir, foreign, REPOSITORY))
 
 
+@pytest.mark.slow(
+    "test_from_a_checkout_with_foreign_packages_in_the_folder_and_on_pythonpath finds the same fault"
+)
 def test_installed_with_foreign_packages_in_the_folder_and_on_pythonpath(
     installed: Path, foreign: Path, runtime_dir: Path
 ) -> None:
@@ -83,6 +86,7 @@ def test_installed_with_foreign_packages_in_the_folder_and_on_pythonpath(
     check([str(installed / "bin" / "llmtop")], foreign, env)
 
 
+@pytest.mark.slow("installs a wheel or an environment")
 def test_the_demo_plays_from_the_wheel_and_passes_through_its_alert(
     installed: Path, tmp_path: Path, runtime_dir: Path
 ) -> None:

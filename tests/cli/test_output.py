@@ -109,6 +109,7 @@ def test_characters_that_hide_text_are_escaped_in_json() -> None:
     assert written.isascii()
 
 
+@pytest.mark.shape
 def test_one_module_of_the_command_line_writes_to_standard_streams() -> None:
     found = []
     files = [*(REPOSITORY / "llmtop" / "cli").rglob("*.py"), REPOSITORY / "llmtop" / "__main__.py"]

@@ -422,7 +422,9 @@ class Beating(Given[GpuReading]):
         self.beat.stop()
 
 
-@pytest.mark.parametrize("takes", [0.0, 0.4])
+@pytest.mark.parametrize(
+    "takes", [pytest.param(0.0, marks=pytest.mark.slow("polls that take no time are the easier case")), 0.4]
+)
 def test_at_a_long_interval_values_are_of_the_instant_that_they_are_stamped_with(takes: float) -> None:
     interval = 4.0
     machine = Machine(interval)

@@ -153,6 +153,7 @@ def test_fail_over_says_when_it_cannot_be_decided(tmp_path: Path) -> None:
     assert _run(nsys, _launching(tmp_path, "kineto", 40_000), "--fail-over", "5 %").returncode == 1
 
 
+@pytest.mark.slow("one spelling stands for all", kept=("5%",))
 @pytest.mark.parametrize("given", ["5", "5%", "5 %", " 5.0% "])
 def test_fail_over_takes_percent_with_and_without_the_sign(tmp_path: Path, given: str) -> None:
     slow, fast = _launching(tmp_path, "nsys", 8_800), _launching(tmp_path, "nsys", 8_000)
@@ -224,6 +225,7 @@ def test_the_same_environment_is_not_worth_a_line(tmp_path: Path) -> None:
     assert written.short_comparison(found).startswith("before: ")
 
 
+@pytest.mark.slow("one kind of damage stands for all; each compares captures", kept=("{",))
 @pytest.mark.parametrize(
     "written",
     [b"", b"[]", b"{", b'{"git": 5, "gpus_before": [7, {"name": 8}], "pids": {}, "command": []}', b"\xff\xfe"],

@@ -46,6 +46,7 @@ def _others(folder: Path) -> dict[str, tuple[Any, Report]]:
     return {name: (None, report) for name, report in found.items()}
 
 
+@pytest.mark.slow("reads all labelled captures")
 def test_a_capture_against_itself_shows_no_difference(reports: dict[str, tuple[Any, Report]]) -> None:
     for name, (_, report) in reports.items():
         found = compare_reports(report, report)
@@ -59,6 +60,7 @@ def test_a_capture_against_itself_shows_no_difference(reports: dict[str, tuple[A
         assert not is_regression(found, 0.0), name
 
 
+@pytest.mark.slow("reads all labelled captures")
 def test_one_way_is_the_mirror_of_the_other(reports: dict[str, tuple[Any, Report]]) -> None:
     for (name, (_, one)), (other_name, (_, other)) in itertools.combinations(reports.items(), 2):
         there, back = compare_reports(one, other), compare_reports(other, one)
@@ -110,6 +112,7 @@ def _moved(found: Comparison) -> set[tuple[str, str]]:
     }
 
 
+@pytest.mark.slow("one pair of captures; the others take seconds to read", kept=("tuning",))
 def test_the_parts_of_a_step_are_the_step(reports: dict[str, tuple[Any, Report]]) -> None:
     single = [report for _, report in reports.values() if len(report.devices) == 1 and report.devices[0].steps]
     single = [report for report in single if report.engine != "recording"]
@@ -121,6 +124,7 @@ def test_the_parts_of_a_step_are_the_step(reports: dict[str, tuple[Any, Report]]
             assert sum(getattr(row, side) for row in found.parts) == pytest.approx(mean), (one.source, two.source)
 
 
+@pytest.mark.slow("one pair of captures; the others take seconds to read", kept=("tuning",))
 def test_the_text_fits_the_screen_and_has_no_percent_of_next_to_nothing(
     reports: dict[str, tuple[Any, Report]],
 ) -> None:
@@ -135,6 +139,7 @@ def test_the_text_fits_the_screen_and_has_no_percent_of_next_to_nothing(
                 assert text.replace("\n", "").isprintable()
 
 
+@pytest.mark.slow("one pair of captures; the others take seconds to read", kept=("tuning",))
 def test_a_training_under_two_profilers_has_changed_nothing(reports: dict[str, tuple[Any, Report]]) -> None:
     """The same program with the same plant, once under nsys and once under torch.profiler."""
     both = [(name, f"kineto-{name.removeprefix('nsys-')}") for name in reports if name.startswith("nsys-")]

@@ -233,6 +233,7 @@ def test_a_report_of_one_step_has_nothing_to_go_through(page: Page) -> None:
     assert page.value("[...document.querySelectorAll('button')].filter(one => !one.hidden).length") == 1
 
 
+@pytest.mark.slow("test_what_is_too_dense_is_joined_and_nothing_is_lost finds the same fault")
 def test_a_million_events_make_a_page_under_two_megabytes(tmp_path: Path) -> None:
     path = million(tmp_path / "million.sqlite")
     page_path = tmp_path / "report.html"

@@ -60,6 +60,13 @@ def program(tmp_path: Path, header: str, changed: str) -> Path:
     return path
 
 
+@pytest.mark.slow(
+    "two plants stand for all; each runs a program",
+    kept=(
+        "stdout",
+        "main: a value",
+    ),
+)
 @pytest.mark.parametrize("where", PLANTED)
 def test_what_is_planted_is_found(where: str, tmp_path: Path) -> None:
     path = program(tmp_path, "#: steps = none", PLANTED[where])
@@ -70,6 +77,7 @@ def test_what_is_planted_is_found(where: str, tmp_path: Path) -> None:
 POOL = "threading.Thread(target=time.sleep, args=(20,), name='Pool-1_0', daemon=True).start()"
 
 
+@pytest.mark.slow("one pattern stands for all; each runs a program", kept=("Poo-False-True",))
 @pytest.mark.parametrize("there", [True, False])  # below `llmtop run` alone, or in the plain run alone
 @pytest.mark.parametrize(("passing", "equal"), [("Other-* Pool-*", True), ("Other-*", False), ("Poo", False)])
 def test_only_threads_that_the_header_names_may_come_and_go(
@@ -127,6 +135,10 @@ digest.end()
 """
 
 
+@pytest.mark.slow(
+    "one header stands for all; each runs a program twice",
+    kept=("steps = 7-the last step is number 6; right is 7",),
+)
 @pytest.mark.parametrize(
     ("header", "wrong"),
     [

@@ -15,9 +15,10 @@ ALL = programs()
 
 def _param(program: Program) -> object:
     why = program.says("slow")
-    return pytest.param(program, id=program.name, marks=[pytest.mark.slow(why=why)] if why else [])
+    return pytest.param(program, id=program.name, marks=[pytest.mark.slow(why)] if why else [])
 
 
+@pytest.mark.slow("one program stands for all; each runs twice", kept=("numpy_only",))
 @pytest.mark.torch
 @pytest.mark.timeout(2 * LIMIT_S)
 @pytest.mark.parametrize("program", [_param(program) for program in ALL])

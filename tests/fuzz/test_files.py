@@ -143,6 +143,7 @@ def _run(command: list[str]) -> int:
     return 0
 
 
+@pytest.mark.slow("random or many inputs; a neighbour has one case of each kind")
 @pytest.mark.timeout(120 + CASES)
 def test_damaged_files_end_with_a_report_or_a_sentence(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

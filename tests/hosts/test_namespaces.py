@@ -64,6 +64,7 @@ def test_a_training_in_a_pid_namespace_is_seen_through_a_shared_socket_folder(ru
         assert b"toy_training" in Path(f"/proc/{rank['pid']}/cmdline").read_bytes()
 
 
+@pytest.mark.slow("a host or a driver's process of its own")
 @pytest.mark.namespaces
 def test_a_monitor_in_the_namespace_sees_one_outside_and_says_which_it_is(runtime_dir: Path) -> None:
     within = unshared()
@@ -90,6 +91,7 @@ def as_another() -> list[str]:
     return command
 
 
+@pytest.mark.slow("a host or a driver's process of its own")
 def test_a_second_user_sees_his_own_training_and_root_sees_both(as_another: list[str]) -> None:
     environ = environment()
     environ.pop("LLMTOP_DIR", None)

@@ -42,6 +42,7 @@ def ranks(cluster: Slurm, *before: str) -> list[dict[str, Any]]:
     return [rank for rank in found if rank["state"] == "running" and rank["step"]]
 
 
+@pytest.mark.slow("test_a_training_in_a_pid_namespace_is_seen_through_a_shared_socket_folder finds the same fault")
 def test_a_batch_job_under_llmtop_run_is_watched_from_the_node(cluster: Slurm) -> None:
     out = cluster.folder / "batch.out"
     script = f"srun {sys.executable} -m llmtop run -- {TOY}"
@@ -53,6 +54,7 @@ def test_a_batch_job_under_llmtop_run_is_watched_from_the_node(cluster: Slurm) -
     wait_for(lambda: not ranks(cluster), 60, "the job's end")
 
 
+@pytest.mark.slow("test_a_training_in_a_pid_namespace_is_seen_through_a_shared_socket_folder finds the same fault")
 def test_the_tasks_of_srun_are_ranks_of_one_job_and_are_watched_from_within_it(cluster: Slurm) -> None:
     script = f"srun -n 2 --overcommit {TOY}"
     said = cluster.run("sbatch", "-D", str(REPOSITORY), "-o", str(cluster.folder / "two.out"), "-n", "1",

@@ -106,6 +106,7 @@ def host() -> Iterator[Host]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+@pytest.mark.slow("a host or a driver's process of its own")
 def test_the_screen_over_ssh_shows_a_training_of_there(host: Host, runtime_dir: Path) -> None:
     with Training(STEPS) as training:
         remote = f"cd {REPOSITORY} && LLMTOP_DIR={runtime_dir} {sys.executable} -m llmtop"
@@ -118,6 +119,7 @@ def test_the_screen_over_ssh_shows_a_training_of_there(host: Host, runtime_dir: 
             assert terminal.ends() == 0
 
 
+@pytest.mark.slow("a host or a driver's process of its own")
 def test_without_t_there_is_no_terminal_and_it_says_so(host: Host) -> None:
     remote = f"cd {REPOSITORY} && {sys.executable} -m llmtop"
     done = subprocess.run(

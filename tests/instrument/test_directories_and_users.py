@@ -20,6 +20,7 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become 
 # --- users and disks ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow("a host or a driver's process of its own")
 @needs_root
 def test_after_setuid_the_end_is_silent_and_root_still_sees_it(runtime_dir: Path) -> None:
     script = """
@@ -126,6 +127,7 @@ input()
         training.finish()
 
 
+@pytest.mark.slow("a host or a driver's process of its own")
 @needs_root
 def test_two_users_see_their_own_trainings_and_take_no_place_of_each_other(tmp_path: Path) -> None:
     # All is loaded before: another user may not be able to read this Python's libraries.

@@ -36,6 +36,14 @@ def end_within_import(
             return training.end()
 
 
+@pytest.mark.slow(
+    "three moments of the matrix; each starts a training",
+    kept=(
+        "llmtop.instrument.control.self_capture-within-0.3",
+        "llmtop.instrument.control.op_ranges-before-2",
+        "llmtop.instrument.control.pause-within-1",
+    ),
+)
 @pytest.mark.parametrize("seconds", [0.05, 0.1, 0.3, 1, 2])
 @pytest.mark.parametrize("where", ["before", "within"])
 @pytest.mark.parametrize("module", [*AT_FIRST_CONNECTION, *AT_REQUESTS])
@@ -47,6 +55,14 @@ def test_an_import_in_the_server_thread_harms_no_end(
     assert list(runtime_dir.iterdir()) == []
 
 
+@pytest.mark.slow(
+    "three ends of the matrix; each starts two trainings",
+    kept=(
+        "by hand-SIGINT",
+        "by hand-raise",
+        "run-sys.exit",
+    ),
+)
 @pytest.mark.parametrize("way", EARLY_WAYS, ids=lambda way: way.name)
 @pytest.mark.parametrize("how", ["by hand", pytest.param("run", marks=pytest.mark.torch)])
 def test_every_end_within_an_import_is_as_without_llmtop(

@@ -19,6 +19,7 @@ needs("torch")
 pytestmark = pytest.mark.torch
 
 
+@pytest.mark.slow("one end stands for all; each is a capture", kept=("500 steps asked for",))
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.name)
 def test_a_captured_training_ends_as_it_would_without(way: Way, runtime_dir: Path, tmp_path: Path) -> None:
     ending = end(way, runtime_dir, tmp_path)
@@ -32,6 +33,7 @@ def test_a_captured_training_ends_as_it_would_without(way: Way, runtime_dir: Pat
         assert sockets(runtime_dir) == []
 
 
+@pytest.mark.slow("test_a_captured_training_ends_as_it_would_without finds the same fault")
 @pytest.mark.parametrize("name", ["500 steps asked for", "raise", "SIGINT"])
 def test_the_same_below_llmtop_run(name: str, runtime_dir: Path, tmp_path: Path) -> None:
     way = next(way for way in WAYS if way.name == name)
@@ -40,6 +42,7 @@ def test_the_same_below_llmtop_run(name: str, runtime_dir: Path, tmp_path: Path)
     assert ending.detail == "the training ended before it was complete"
 
 
+@pytest.mark.slow("test_a_captured_training_ends_as_it_would_without finds the same fault")
 @pytest.mark.parametrize("name", ["3 steps left of 5", "no further step", "raise", "fork"])
 def test_the_same_with_the_history_of_the_allocator(name: str, runtime_dir: Path, tmp_path: Path) -> None:
     way = next(way for way in WAYS if way.name == name)
@@ -47,18 +50,21 @@ def test_the_same_with_the_history_of_the_allocator(name: str, runtime_dir: Path
     assert (ending.code, ending.states[-1], ending.left) == (way.code, way.state, [])
 
 
+@pytest.mark.slow("test_a_captured_training_ends_as_it_would_without finds the same fault")
 def test_the_exit_codes_are_those_of_the_same_training_without_llmtop(runtime_dir: Path) -> None:
     for way in WAYS:
         if way.name in ("raise", "SIGINT", "exec", "fork"):
             assert endings.bare(way, runtime_dir).code == way.code
 
 
+@pytest.mark.slow("test_a_captured_training_ends_as_it_would_without finds the same fault")
 def test_a_rank_that_crashes_is_not_held_up_by_its_capture(runtime_dir: Path, tmp_path: Path) -> None:
     ending = crash_a_rank(runtime_dir, tmp_path)
     assert ending.code == 1
     assert ending.states[-1] == "failed"
 
 
+@pytest.mark.slow("test_a_captured_training_ends_as_it_would_without finds the same fault")
 @pytest.mark.parametrize("where", ["thread", "daemon"])
 def test_a_training_in_a_second_thread_ends_too(where: str, runtime_dir: Path, tmp_path: Path) -> None:
     # The end of that thread stops what only it can stop; a daemon still has it open when the process ends.
@@ -100,6 +106,7 @@ sys.exit(5)
 """
 
 
+@pytest.mark.slow("an end beside a profiler; test_a_captured_training_ends_as_it_would_without has one")
 @pytest.mark.parametrize("seconds", [2, 1000])
 def test_only_a_file_that_is_being_written_is_waited_for_and_not_for_ever(
     runtime_dir: Path, tmp_path: Path, seconds: int
@@ -139,6 +146,7 @@ while True:
         assert heard.to_the_end().messages[-1].state == "failed"  # type: ignore[union-attr]
 
 
+@pytest.mark.slow("test_a_captured_training_ends_as_it_would_without finds the same fault")
 def test_llmtop_capture_says_that_the_training_has_ended(runtime_dir: Path, tmp_path: Path) -> None:
     with Ready(command(), LLMTOP_DIR=str(runtime_dir)) as training:
         engine = ["--engine", "torch.profiler", "--steps", "500", "--out", str(tmp_path / "captures")]

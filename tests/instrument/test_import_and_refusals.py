@@ -72,6 +72,7 @@ def unusable(directory: Path, how: str) -> Path:
     return path
 
 
+@pytest.mark.slow("one refusal stands for all; each starts a training", kept=("world-writable",))
 @pytest.mark.parametrize(
     "how",
     ["world-writable", "a symbolic link", "a file", "somebody else's", "not to be made", "too long a path"],

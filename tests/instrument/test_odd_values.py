@@ -33,6 +33,17 @@ def publishes(runtime_dir: Path, script: str) -> tuple[wire.Hello, Heard, str]:
         return late.connection.hello, first, training.communicate(timeout=100)[1]
 
 
+@pytest.mark.slow(
+    "a value of each kind; each starts a process",
+    kept=(
+        "total_steps='10k', warmup_steps=decimal.Decimal(3)-told3",
+        "params='350M'-told5",
+        "flops_per_token='1e9', params='x'-told9",
+        "dtype=torch.bfloat16-told10",
+        "dtype=numpy.dtype('float32')-told14",
+        "dtype='BF16-mixed'-told15",
+    ),
+)
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
@@ -80,6 +91,19 @@ class Raises:
 """
 
 
+@pytest.mark.slow(
+    "a value of each kind; each starts a process",
+    kept=(
+        "total_steps=10**5000",
+        "total_steps=float('nan')",
+        "total_steps=True",
+        "total_steps='many'",
+        "total_steps=Raises()",
+        "params=1e308",
+        "flops_per_token=object()",
+        "dtype=Raises()",
+    ),
+)
 @pytest.mark.parametrize(
     "argument",
     [

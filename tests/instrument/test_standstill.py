@@ -79,6 +79,13 @@ WAYS = {
 }
 
 
+@pytest.mark.slow(
+    "two ways of waiting; each trains",
+    kept=(
+        "breakpoint in a phase",
+        "prompt",
+    ),
+)
 @pytest.mark.parametrize("way", WAYS)
 def test_who_waits_for_a_person_is_paused_and_no_step_goes_across(
     way: str, runtime_dir: Path, source: StepsSource
@@ -155,6 +162,9 @@ def test_a_launcher_that_attaches_and_sleeps_is_no_alarm(source: StepsSource) ->
         _stays(source, "running")
 
 
+@pytest.mark.slow(
+    "a real kernel of Jupyter; test_who_waits_for_a_person_is_paused_and_no_step_goes_across has prompts"
+)
 def test_between_the_cells_of_a_notebook_it_is_paused(
     runtime_dir: Path, source: StepsSource, tmp_path: Path
 ) -> None:

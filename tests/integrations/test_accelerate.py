@@ -38,6 +38,7 @@ MORE = {"log_with": LlmtopTracker(total_steps=6)}
 """
 
 
+@pytest.mark.slow("a real framework; test_a_trainer_tells_its_steps_and_what_it_logs has Trainer's steps")
 @pytest.mark.parametrize("how", ["no change", "tracker", "both"])
 def test_an_accelerated_loop_publishes_its_steps(how: str, tmp_path: Path) -> None:
     tracker = how != "no change"

@@ -240,6 +240,7 @@ def test_a_trainer_tells_its_steps_and_what_it_logs(start: Callable[[str], Progr
     assert "step" not in heard.metrics
 
 
+@pytest.mark.slow("a real framework; test_a_trainer_tells_its_steps_and_what_it_logs has Trainer's steps")
 def test_lightning_tells_its_steps_and_what_it_logs(start: Callable[[str], Program]) -> None:
     pytest.importorskip("lightning")
     program = start(LIGHTNING)
@@ -272,6 +273,7 @@ def test_lightning_tells_its_steps_and_what_it_logs(start: Callable[[str], Progr
     assert all(after == before + 1 for before, after in zip(indices[-10:], indices[-9:], strict=False))
 
 
+@pytest.mark.slow("test_a_trainer_tells_its_steps_and_what_it_logs finds the same fault")
 def test_accelerate_tells_what_the_script_logs_with_it(start: Callable[[str], Program]) -> None:
     pytest.importorskip("accelerate")
     program = start(ACCELERATE)

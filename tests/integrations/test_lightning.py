@@ -82,6 +82,7 @@ if __name__ == "__main__":
 PROFILER = "from llmtop.integrations.lightning import LlmtopProfiler\nMORE['profiler'] = LlmtopProfiler()\n"
 
 
+@pytest.mark.slow("a real framework; test_a_trainer_tells_its_steps_and_what_it_logs has Trainer's steps")
 @pytest.mark.parametrize("profiler", [False, True], ids=["no change", "profiler"])
 def test_a_fit_publishes_its_steps(profiler: bool, tmp_path: Path) -> None:
     start = "import lightning.pytorch as pl\nMORE = {'accumulate_grad_batches': 2}\n"
@@ -99,6 +100,7 @@ def test_a_fit_publishes_its_steps(profiler: bool, tmp_path: Path) -> None:
         assert step.seconds - step.time("evaluation") < 0.8, "a validation is in no other phase"
 
 
+@pytest.mark.slow("a real framework; test_a_trainer_tells_its_steps_and_what_it_logs has Trainer's steps")
 def test_manual_optimisation_under_the_other_name(tmp_path: Path) -> None:
     needs("pytorch_lightning")
     start = "import pytorch_lightning as pl\nMORE = {}\n"
@@ -118,6 +120,7 @@ def test_manual_optimisation_under_the_other_name(tmp_path: Path) -> None:
         }
 
 
+@pytest.mark.slow("a real framework; test_a_trainer_tells_its_steps_and_what_it_logs has Trainer's steps")
 def test_a_profiler_that_was_used_goes_to_spawned_ranks_which_publish_their_steps(tmp_path: Path) -> None:
     program = tmp_path / "train.py"
     program.write_text(SPAWNED)

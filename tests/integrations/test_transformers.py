@@ -34,6 +34,7 @@ trainer.train()
 CALLBACK = "from llmtop.integrations.transformers import LlmtopCallback\nCALLBACKS = [LlmtopCallback()]\n"
 
 
+@pytest.mark.slow("test_a_trainer_tells_its_steps_and_what_it_logs finds the same fault")
 @pytest.mark.parametrize("how", ["no change", "callback", "both"])
 def test_a_trainer_publishes_its_steps(how: str, tmp_path: Path) -> None:
     callback = how != "no change"
@@ -53,6 +54,7 @@ def test_a_trainer_publishes_its_steps(how: str, tmp_path: Path) -> None:
     assert sum(step.count("dataload") for step in steps) >= 9, "accelerate fetches a batch ahead"
 
 
+@pytest.mark.slow("test_a_trainer_tells_its_steps_and_what_it_logs finds the same fault")
 def test_a_callback_is_copied_and_a_trainer_that_raised_is_forgotten(tmp_path: Path) -> None:
     source = (
         CALLBACK

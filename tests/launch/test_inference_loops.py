@@ -82,6 +82,13 @@ while more():
 }
 
 
+@pytest.mark.slow(
+    "two of five loops; each starts a process",
+    kept=(
+        "eval and no_grad",
+        "below what is evaluated",
+    ),
+)
 @pytest.mark.parametrize("loop", LOOPS)
 def test_a_loop_over_a_model_has_its_forwards_as_steps_from_start_to_start(
     loop: str, zygote: Zygote, tmp_path: Path
@@ -182,6 +189,7 @@ with torch.no_grad():
     assert {path for step in found["steps"] for path in step.phases} == {"forward", "prefill", "decode"}
 
 
+@pytest.mark.slow("test_decoding_by_hand_with_a_cache_is_a_request_a_prompt finds the same fault")
 def test_decoding_by_hand_without_a_cache_is_one_too(zygote: Zygote, tmp_path: Path) -> None:
     source = """
 with torch.no_grad():
@@ -343,6 +351,7 @@ for turn in range(5):
     assert [step.index for step in found["steps"]] == list(range(1, 5))
 
 
+@pytest.mark.slow("test_a_script_that_evaluates_first_and_then_trains_is_a_training finds the same fault")
 def test_gradients_by_hand_after_forwards_make_it_a_training(zygote: Zygote, tmp_path: Path) -> None:
     source = """
 net.eval()
@@ -380,6 +389,7 @@ def called(batch):
 """How it is compiled, and whether a call of the module is seen from outside."""
 
 
+@pytest.mark.slow("torch.compile itself")
 @pytest.mark.parametrize("kind", COMPILED)
 def test_what_is_compiled_is_compiled_as_without(kind: str, tmp_path: Path) -> None:
     how, seen = COMPILED[kind]
@@ -439,6 +449,7 @@ print("unpickled:", done.stdout.decode(), done.stderr.decode())
     assert "unpickled: (2, 4)" in found["stdout"]
 
 
+@pytest.mark.slow("test_an_evaluation_that_is_a_program_waits_for_its_batches finds the same fault")
 def test_a_trainer_that_only_evaluates_is_no_training(tmp_path: Path) -> None:
     needs("transformers")
     source = """

@@ -100,6 +100,7 @@ def test_an_empty_entry_of_the_path_stays_the_current_folder(entries: str, tmp_p
     assert str(tmp_path) in json.loads(said[0])
 
 
+@pytest.mark.slow("installs a wheel or an environment")
 def test_a_path_file_that_imports_torch_first_is_no_hindrance(tmp_path: Path) -> None:
     (tmp_path / "early.pth").write_text("import torch\n")
     source = "import site, sys; site.addsitedir(sys.argv[1]); import torch; print('torch' in sys.modules)"
@@ -111,6 +112,7 @@ def test_a_path_file_that_imports_torch_first_is_no_hindrance(tmp_path: Path) ->
     assert python("-c", first + ask, under=False, LLMTOP_RUN_PATH=str(REPOSITORY), LLMTOP_RUN_ABI="") == "True\n"
 
 
+@pytest.mark.slow("installs a wheel or an environment")
 def test_looking_for_torch_is_not_importing_it() -> None:
     source = """
 import importlib.util, sys
@@ -135,6 +137,7 @@ def test_a_missing_torch_is_missing_as_without() -> None:
     assert python("-c", hide + source) == "No module named 'torch'\n"
 
 
+@pytest.mark.slow("test_it_does_not_notice finds the same fault")
 def test_workers_and_spawned_processes_are_not_taken_for_trainings(tmp_path: Path, runtime_dir: Path) -> None:
     path = tmp_path / "train.py"
     path.write_text("""
@@ -205,6 +208,7 @@ print("trained")
 """
 
 
+@pytest.mark.slow("installs a wheel or an environment")
 @pytest.mark.torch
 def test_a_training_in_another_environment_borrows_what_llmtop_needs(tmp_path: Path) -> None:
     venv.create(tmp_path / "venv", with_pip=False)

@@ -58,6 +58,7 @@ def attached(directory: Path) -> str:
     return f"llmtop: attached; watch with: LLMTOP_DIR={directory} llmtop\n"
 
 
+@pytest.mark.slow("each starts several trainings; workers are the hardest case", kept=("workers",))
 @pytest.mark.torch
 @pytest.mark.parametrize("source", [TRAINS + LOADS, STARTS, TWICE], ids=["workers", "a child", "two trainings"])
 def test_it_has_attached_is_said_once(runtime_dir: Path, tmp_path: Path, source: str) -> None:
@@ -66,6 +67,7 @@ def test_it_has_attached_is_said_once(runtime_dir: Path, tmp_path: Path, source:
     assert list(runtime_dir.iterdir()) == [], "nothing is left behind"
 
 
+@pytest.mark.slow("test_it_has_attached_is_said_once finds the same fault")
 @pytest.mark.torch
 def test_ranks_say_it_once_for_all(runtime_dir: Path, tmp_path: Path) -> None:
     command = torchrun(Path(written(tmp_path, "train.py", TRAINS)), 2, f"--master-port={free_port()}")
@@ -73,6 +75,7 @@ def test_ranks_say_it_once_for_all(runtime_dir: Path, tmp_path: Path) -> None:
     assert said == [attached(runtime_dir)]
 
 
+@pytest.mark.slow("test_it_has_attached_is_said_once finds the same fault")
 @pytest.mark.torch
 def test_a_shell_s_trainings_say_it_once_and_the_next_run_tidies_up(runtime_dir: Path, tmp_path: Path) -> None:
     path = written(tmp_path, "train.py", TRAINS)
@@ -83,6 +86,7 @@ def test_a_shell_s_trainings_say_it_once_and_the_next_run_tidies_up(runtime_dir:
     assert list(runtime_dir.iterdir()) == []
 
 
+@pytest.mark.slow("test_it_has_attached_is_said_once finds the same fault")
 @pytest.mark.torch
 def test_the_script_s_own_stderr_has_nothing_of_it(runtime_dir: Path, tmp_path: Path) -> None:
     keeps = "import io, sys\nours, sys.stderr = sys.stderr, io.StringIO()\n"
@@ -113,6 +117,7 @@ CANNOT = [
 ]
 
 
+@pytest.mark.slow("one reason stands for all; each starts a training", kept=("no step",))
 @pytest.mark.torch
 @pytest.mark.parametrize(("source", "variables", "why"), CANNOT)
 def test_that_it_cannot_is_said_once_with_the_reason(
@@ -124,6 +129,7 @@ def test_that_it_cannot_is_said_once_with_the_reason(
     assert list(runtime_dir.iterdir()) == []
 
 
+@pytest.mark.slow("test_that_it_cannot_is_said_once_with_the_reason finds the same fault")
 @pytest.mark.torch
 def test_a_directory_that_cannot_be_used_is_the_one_reason(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
@@ -155,6 +161,9 @@ def test_an_exception_is_its_own_reason(runtime_dir: Path, tmp_path: Path) -> No
     assert "llmtop" not in said.replace(str(tmp_path), "")
 
 
+@pytest.mark.slow(
+    "one combination stands for all; each starts a process", kept=("not attached-options0-variables0",)
+)
 @pytest.mark.torch
 @pytest.mark.parametrize(("options", "variables"), [(("-q",), {}), ((), {"LLMTOP_QUIET": "1"})])
 @pytest.mark.parametrize("source", [TRAINS, "print(1)"], ids=["attached", "not attached"])

@@ -69,6 +69,14 @@ sys.stderr.buffer.write(data[::-1])
         )
 
 
+@pytest.mark.slow(
+    "three codes of the matrix; each starts a command",
+    kept=(
+        "run-3",
+        "run-255",
+        "run --nsys-3",
+    ),
+)
 @pytest.mark.parametrize("code", [0, 1, 3, 126, 255])
 def test_exit_codes_come_back(launcher: Launcher, code: int) -> None:
     assert run(launcher, "sh", "-c", f"exit {code}").returncode == code
@@ -192,6 +200,15 @@ os._exit(3)
 """
 
 
+@pytest.mark.slow(
+    "four redirections of the matrix; each starts two commands",
+    kept=(
+        "run-2>&-",
+        "run-<&- >&- 2>&-",
+        "run --nsys->&-",
+        "run --nsys-2>/dev/full",
+    ),
+)
 @pytest.mark.parametrize(
     "redirections",
     ["2>&-", "<&-", ">&-", "<&- 2>&-", "<&- >&- 2>&-", "2>/dev/full", ">/dev/full", ">/dev/full 2>&1"],
@@ -221,6 +238,13 @@ def test_closed_and_full_streams_are_the_commands_own(
     assert now == before
 
 
+@pytest.mark.slow(
+    "without nsys; each starts a command",
+    kept=(
+        "run-2>/dev/full",
+        "run-2>&-",
+    ),
+)
 @pytest.mark.parametrize("redirections", ["2>&-", "<&- >&- 2>&-", "2>/dev/full"])
 def test_what_has_to_be_said_of_a_command_does_not_keep_it_from_starting(
     redirections: str, launcher: Launcher
@@ -234,6 +258,7 @@ def test_what_has_to_be_said_of_a_command_does_not_keep_it_from_starting(
     assert done.returncode == 3
 
 
+@pytest.mark.slow("one redirection stands for all", kept=("run-2>&-",))
 @pytest.mark.parametrize("redirections", ["2>&-", "<&- >&- 2>&-", "2>/dev/full"])
 def test_a_command_that_is_not_there_exits_as_ever_without_a_stderr(redirections: str, launcher: Launcher) -> None:
     command = shlex.join(launcher("no-such-program"))

@@ -192,6 +192,7 @@ def test_a_shell_in_a_pane_sees_its_exit_code(launcher: Launcher, script: Script
     wait_for(lambda: "code=143" in pane.text(), SECONDS, "128 + SIGTERM in the pane")
 
 
+@pytest.mark.slow("test_a_signal_to_what_was_started_is_a_signal_to_the_training finds the same fault")
 @pytest.mark.torch
 def test_torchrun_with_two_workers_ends_cleanly_on_ctrl_c(launcher: Launcher, tmp_path: Path) -> None:
     worker = tmp_path / "worker.py"

@@ -104,6 +104,7 @@ def test_a_capture_holds_what_the_training_did(
     assert training.poll() is None
 
 
+@pytest.mark.slow("a capture of its own; a neighbour has the first such failure")
 def test_the_session_goes_when_the_training_has_gone(
     tool: nsys.Nsys, start: Callable[..., subprocess.Popen[str]], script: Script, end: Path
 ) -> None:
@@ -116,6 +117,7 @@ def test_the_session_goes_when_the_training_has_gone(
     wait_for(lambda: not processes_of(session), what="nsys to leave")
 
 
+@pytest.mark.slow("a capture of its own; a neighbour has the first such failure")
 def test_the_session_stays_for_what_the_command_left_in_the_background(
     tool: nsys.Nsys, start: Callable[..., subprocess.Popen[str]], tmp_path: Path, end: Path
 ) -> None:
@@ -135,7 +137,11 @@ def test_the_session_stays_for_what_the_command_left_in_the_background(
     wait_for(lambda: not processes_of(session), what="nsys to leave")
 
 
-@pytest.mark.parametrize("collecting", [False, True], ids=["idle", "collecting"])
+@pytest.mark.parametrize(
+    "collecting",
+    [pytest.param(False, marks=pytest.mark.slow("an idle nsys is the easier case")), True],
+    ids=["idle", "collecting"],
+)
 def test_a_killed_nsys_leaves_the_training_alone(
     tool: nsys.Nsys,
     start: Callable[..., subprocess.Popen[str]],

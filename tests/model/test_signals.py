@@ -229,6 +229,7 @@ def typed_fields(tree: ast.AST) -> set[str]:
     return {*_constants(tree), *attributes} & BY_FIELD.keys()
 
 
+@pytest.mark.shape
 def test_the_name_of_a_signal_is_typed_once() -> None:
     for package in ("llmtop", "collectors", "tui"):
         for path in (REPOSITORY / package).rglob("*.py"):
@@ -237,11 +238,13 @@ def test_the_name_of_a_signal_is_typed_once() -> None:
                 assert repeated_names(ast.parse(path.read_text())) == own, path
 
 
+@pytest.mark.shape
 @pytest.mark.parametrize("path", OUTPUTS)
 def test_an_output_names_no_field_that_it_can_loop_over(path: str) -> None:
     assert typed_fields(ast.parse((REPOSITORY / path).read_text())) == OUTPUTS[path]
 
 
+@pytest.mark.shape
 def test_both_scans_find_a_plant() -> None:
     tree = ast.parse("'''util_pct'''\na = gpu.power_watts\nb = {'mem_used_bytes': 'Tensor cores active'}")
     assert typed_fields(tree) == {"power_watts", "mem_used_bytes"}

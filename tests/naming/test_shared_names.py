@@ -11,6 +11,8 @@ import pytest
 from llmtop.naming import addresses, file_names, profiler_marks, variable_names
 from tests.support.processes import REPOSITORY
 
+pytestmark = pytest.mark.shape
+
 STAND_ALONE = REPOSITORY / "llmtop" / "launch" / "inject"
 """Run by a training's Python before it can import llmtop."""
 

@@ -99,6 +99,7 @@ def test_each_failure_of_ncu_is_a_sentence(
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow("test_a_run_says_what_it_does_and_reads_what_was_written finds the same fault")
 def test_a_report_of_before_is_not_taken_for_one_of_now(capture: Path, llmtop: Llmtop, ncu: StandInNcu) -> None:
     assert llmtop("kernel", capture, "--run", "--yes").returncode == 0
     ncu.fails("nothing")

@@ -45,7 +45,10 @@ def server(kind: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize("kind", ["uv", "threads"])
+@pytest.mark.parametrize(
+    "kind",
+    ["uv", pytest.param("threads", marks=pytest.mark.slow("the other server of torch speaks the same protocol"))],
+)
 def test_it_says_what_torch_s_own_client_says_and_the_server_prints_nothing(kind: str) -> None:
     with server(kind) as (address, process):
         with TcpStore.open(address) as store:
@@ -72,6 +75,7 @@ def test_it_says_what_torch_s_own_client_says_and_the_server_prints_nothing(kind
         assert process.stderr.read() == ""
 
 
+@pytest.mark.slow("installs a wheel or an environment")
 @pytest.mark.torch
 def test_a_server_that_is_killed_is_one_error_of_ours() -> None:
     with server("uv") as (address, process):

@@ -187,6 +187,7 @@ def played_from(reader: Reader) -> Iterator[Snapshot]:
     return (one for _, one in reader.snapshots())
 
 
+@pytest.mark.slow("every 61st bit; the others flip the rest", kept=("61",))
 @pytest.mark.parametrize(
     "bits",
     [range(0, 8 * 2048, 61), *(range(bit, 8 * 2048, 8) for bit in range(8))],

@@ -130,6 +130,7 @@ def test_variables_are_kept_by_a_list_of_names_alone() -> None:
     assert variable_without_secrets("HF_TOKEN", "abc") == MASK
 
 
+@pytest.mark.slow("random or many inputs; a neighbour has one case of each kind")
 def test_it_stays_quick_on_text_made_to_slow_it_down() -> None:
     for piece in (
         "a-",

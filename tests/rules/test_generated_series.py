@@ -8,7 +8,7 @@ import pytest
 from tests.support.judged_series import RULES, judged
 
 
-@pytest.mark.slow(why="10 s; test_slower.py, test_rare.py and test_rare_steps.py find the same faults")
+@pytest.mark.slow("10 s; test_slower.py, test_rare.py and test_rare_steps.py find the same faults")
 def test_generated_series_are_judged_right() -> None:
     verdicts = judged(range(5000, 5240))
     for rule in RULES:

@@ -37,6 +37,7 @@ def test_a_healthy_training_is_not_slower(name: str) -> None:
     assert slower(list(ws.healthy()[name])) == []
 
 
+@pytest.mark.slow("one recording stands for all; each resamples for seconds", kept=("gpu",))
 @pytest.mark.parametrize("name", HEALTHY)
 def test_of_two_hundred_healthy_series_resampled_in_blocks_none_is_slower(name: str) -> None:
     """200 in all: 34 of each recording, in blocks of 20, 60 and 200 steps."""

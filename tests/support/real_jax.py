@@ -9,7 +9,7 @@ from tests.support.processes import REPOSITORY
 JAX = REPOSITORY / ".cache" / "jax" / "bin" / "python"
 MARKS = [
     pytest.mark.jax,
-    pytest.mark.slow(why="the real JAX, which `make test-all` alone fetches"),
+    pytest.mark.slow("the real JAX, which `make test-all` alone fetches"),
     pytest.mark.skipif(not JAX.exists(), reason="no JAX: tests/fetch_jax.sh brings it to .cache/jax"),
     pytest.mark.usefixtures("runtime_dir"),
 ]

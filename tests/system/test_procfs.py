@@ -37,6 +37,7 @@ def test_what_can_be_no_process_does_not_live() -> None:
         assert not is_alive(pid)
 
 
+@pytest.mark.shape
 def test_nobody_else_asks_a_pid_by_a_way_of_its_own() -> None:
     asks = re.compile(r"os\.kill\([^()]*,\s*0\)|pid_exists|\"X\"\)")
     files = [file for folder in ("llmtop", "tui", "collectors") for file in (HERE / folder).rglob("*.py")]
@@ -50,6 +51,7 @@ def _named_paths(tree: ast.AST) -> list[str]:
     return [one.value for one in texts if isinstance(one.value, str) and re.match(r"/proc\b", one.value)]
 
 
+@pytest.mark.shape
 def test_no_other_module_names_a_file_of_proc() -> None:
     planted = ast.parse('"""/proc/1"""\nopen(f"/proc/{1}/maps")\nroot = Path("/proc")\nother = "/process"')
     assert _named_paths(planted) == ["/proc", "/proc/"]

@@ -69,12 +69,14 @@ def test_events_without_number(tmp_path: Path) -> None:
         load_report(path, limits=Limits(least_events=1000))
 
 
+@pytest.mark.slow("random or many inputs; a neighbour has one case of each kind")
 def test_twenty_thousand_devices(tmp_path: Path) -> None:
     path = tmp_path / "devices.json"
     path.write_bytes(HEAD + ",".join(KERNEL % (i, i) for i in range(20_000)).encode() + b"]}")
     _refused(_llmtop("report", path), path, "20,000 devices", "the limit on devices is 1,024", "--no-limits")
 
 
+@pytest.mark.slow("random or many inputs; a neighbour has one case of each kind")
 def test_twenty_thousand_processes(tmp_path: Path) -> None:
     path = tmp_path / "processes.sqlite"
     database = sqlite3.connect(path)
@@ -93,6 +95,7 @@ def _nested(path: Path, depth: int) -> Path:
     return write_sqlite(path, [capture])
 
 
+@pytest.mark.slow("test_a_report_of_nested_evidence finds the same fault")
 def test_ranges_nested_a_hundred_thousand_deep(tmp_path: Path) -> None:
     path = _nested(tmp_path / "nested.sqlite", 100_000)
     _refused(_llmtop("report", path), path, "nested 100,0", "the limit on depth is 2,000", "--no-limits")
@@ -120,6 +123,7 @@ def test_a_report_of_nested_evidence(tmp_path: Path, depth: int) -> None:
     _refused(_llmtop("compare", write_sqlite(tmp_path / "ok.sqlite", [steady(4)]), path), path, "limit")
 
 
+@pytest.mark.slow("random or many inputs; a neighbour has one case of each kind")
 def test_a_query_without_end_behind_the_name_of_a_table(tmp_path: Path) -> None:
     path = write_sqlite(tmp_path / "endless.sqlite", [steady(4)])
     database = sqlite3.connect(path)
@@ -138,6 +142,7 @@ def test_a_query_without_end_behind_the_name_of_a_table(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow("hostile files; tests/trace/test_damaged.py has damaged ones")
 def test_a_pipe_a_socket_a_device_and_a_loop_are_no_files(tmp_path: Path) -> None:
     pipe, loop = tmp_path / "pipe.json", tmp_path / "loop.json"
     os.mkfifo(pipe)
@@ -158,6 +163,7 @@ def test_a_pipe_a_socket_a_device_and_a_loop_are_no_files(tmp_path: Path) -> Non
             os.unlink(place)
 
 
+@pytest.mark.slow("hostile files; tests/trace/test_damaged.py has damaged ones")
 def test_captures_lists_what_lies_beside_a_broken_one(tmp_path: Path) -> None:
     parent = tmp_path / "captures"
     good = {"engine": "nsys", "state": "done", "started_at": 5.0}
@@ -179,6 +185,7 @@ def test_captures_lists_what_lies_beside_a_broken_one(tmp_path: Path) -> None:
     assert "\u009b" not in _llmtop("captures", "--out", parent, "--json").stdout
 
 
+@pytest.mark.slow("hostile files; tests/trace/test_damaged.py has damaged ones")
 def test_names_of_a_file_reach_no_terminal_as_they_are(tmp_path: Path) -> None:
     evil = "\x1b]0;owned\x07\u009b31m\u202e" + "n" * 400_000
     path = write_chrome(tmp_path / "evil\x1b[2J.json", steady(4))
@@ -253,6 +260,7 @@ def test_a_recording_that_unpacks_to_gigabytes(tmp_path: Path) -> None:
     assert DEFAULT.unpacked_bytes(path.stat().st_size) > 1 << 30
 
 
+@pytest.mark.slow("random or many inputs; a neighbour has one case of each kind")
 def test_a_piece_of_a_recording_that_is_larger_than_any_is_left_out_or_read_without_limits(tmp_path: Path) -> None:
     path = tmp_path / "r.llmtop.gz"
     with contextlib.closing(Writer(path, host="node")) as writer:
@@ -265,6 +273,7 @@ def test_a_piece_of_a_recording_that_is_larger_than_any_is_left_out_or_read_with
         assert [json.loads(line)["time"] for line in done.stdout.splitlines()] == times
 
 
+@pytest.mark.slow("hostile files; tests/trace/test_damaged.py has damaged ones")
 def test_compare_names_the_file_that_is_broken(tmp_path: Path) -> None:
     good, bad = write_sqlite(tmp_path / "good.sqlite", [steady(4)]), tmp_path / "bad.json"
     bad.write_text("{")

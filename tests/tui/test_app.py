@@ -189,7 +189,7 @@ async def test_every_screen_that_a_key_opens_exists_and_can_be_left() -> None:
 
 def test_a_screen_has_a_title_and_no_key_twice() -> None:
     for screen in {screen for key in keys.KEYS for screen in key.where if screen != keys.EVERYWHERE}:
-        assert screen in keys._TITLES
+        assert screen in keys.TITLES
         for replaying, demo in product((False, True), repeat=2):
             own = [
                 one

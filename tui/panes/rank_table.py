@@ -21,7 +21,7 @@ from tui.paint.rows import CellTheme, Row, clip, frame, pad
 from tui.panes.phase_bars import bar, parts, step_seconds
 from tui.state.view import View
 
-_COLUMNS: tuple[Column[Rank], ...] = (
+COLUMNS: tuple[Column[Rank], ...] = (
     Column("rank", 4, 0, lambda r, _: fmt.number(r.rank), strong=True),
     Column("GPU", 4, 3, lambda r, around: around.gpus.get(r.gpu_uuid or "", fmt.DASH)),
     Column("step", 9, 4, lambda r, _: fmt.DASH if r.step is None else f"{r.step:,}"),
@@ -173,7 +173,7 @@ def _visible_entries(
 def _plan(width: int) -> tuple[tuple[Column[Rank], ...], int]:
     """The columns that fit, and the cells of the bar."""
     room = width - 2 - _WORD - 1
-    shown = fitting(_COLUMNS, room, 1, reserve=lambda column, _: _LEAST_BAR if column.weight > 1 else 0)
+    shown = fitting(COLUMNS, room, 1, reserve=lambda column, _: _LEAST_BAR if column.weight > 1 else 0)
     bar_width = room - sum(column.width + 1 for column in shown)
     return tuple(shown), bar_width if bar_width >= 8 else 0
 

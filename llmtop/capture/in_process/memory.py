@@ -32,14 +32,14 @@ class MemoryEngine(InProcessEngine):
         recorded = super().record(job)
         job.stage("analyse", "reading the snapshots")
         try:
-            recorded.report = _report(job.folder)
+            recorded.report = memory_report(job.folder)
         except UnusableInput as error:
             recorded.notes.append(f"no report could be made: {error}")
         return recorded
 
 
-def _report(folder: Path) -> tuple[Document, object]:
-    """As a document and as data."""
+def memory_report(folder: Path) -> tuple[Document, object]:
+    """Return the report of the snapshots in a folder, as a document and as data."""
     import msgspec
 
     from llmtop.memory.analyze import analyze_memory

@@ -78,7 +78,7 @@ def kernel(
         return EXIT_DONE
     if (markdown or html is not None) and not run_it:
         raise click.UsageError("--markdown and --html need results of ncu: add --run, or pass an .ncu-rep file")
-    report, rows = _hot(path, top)
+    report, rows = read_hot_kernels(path, top)
     words = list(command) or _recorded(report)
     if not run_it:
         _print_commands(path, report, rows, words, as_json)
@@ -98,7 +98,7 @@ def kernel(
     return EXIT_DONE
 
 
-def _hot(path: Path, top: int) -> tuple[Report, list[KernelTime]]:
+def read_hot_kernels(path: Path, top: int) -> tuple[Report, list[KernelTime]]:
     """The report and its hottest kernels, collectives left out: a rank that is replayed alone would wait for ever.
 
     Raises:

@@ -21,7 +21,7 @@ from llmtop.trace.chrome.parse import NO_JSON, TORCH, loose_decoder
 from llmtop.trace.xla.events import XlaCollector
 from llmtop.trace.xla.fields import XLA
 
-_PIECE_BYTES = 1 << 20
+PIECE_BYTES = 1 << 20
 _LARGEST_EVENT = 16 << 20
 """What has no end within so many bytes is no event. Kineto writes hundreds, with shapes thousands."""
 _END = re.compile(rb"[}\s]\s*\]")
@@ -118,9 +118,9 @@ class _TraceReader:
     def run(self) -> None:
         """Read to the end of the bytes, and collect all events."""
         self._read_header()
-        if _OF_XLA.search(self._buffer, 0, _PIECE_BYTES):
+        if _OF_XLA.search(self._buffer, 0, PIECE_BYTES):
             self.collector, self._parser = XlaCollector(), XLA
-        wanted = _PIECE_BYTES
+        wanted = PIECE_BYTES
         while True:
             self._fill(wanted)
             if not self._ended and not _has_content(self._buffer):
@@ -140,7 +140,7 @@ class _TraceReader:
                 taken = found.consumed
             self._drop(taken)
             # What holds no event yet is read on, twice as far each time, so that no byte is parsed often.
-            wanted = _PIECE_BYTES if taken else 2 * wanted
+            wanted = PIECE_BYTES if taken else 2 * wanted
 
     def notes(self) -> list[str]:
         """What could not be read, and where."""
@@ -171,7 +171,7 @@ class _TraceReader:
 
     def _read_header(self) -> None:
         """Read up to the array of events; the first bytes of the array stay in the buffer."""
-        self._fill(_PIECE_BYTES)
+        self._fill(PIECE_BYTES)
         blank = len(self._buffer) - len(self._buffer.lstrip())
         if self._buffer[blank : blank + 1] == b"[":
             self.header = _BARE

@@ -64,6 +64,7 @@ def test_more_runs_are_proposed_where_they_would_do() -> None:
     assert required_runs(_change(0.0, 4.0), 0.0, 5) is None
 
 
+@pytest.mark.slow("test_a_few_equal_benches_raise_no_alarm_and_a_planted_slowdown_is_found finds the same fault")
 @pytest.mark.parametrize("interleaved", [False, True])
 @pytest.mark.parametrize("pool", ["h100", "typical", "waiting", "mixed", "compute"])
 def test_equal_benches_raise_no_alarm_and_a_planted_slowdown_is_found(pool: str, interleaved: bool) -> None:
@@ -85,6 +86,7 @@ def test_a_few_equal_benches_raise_no_alarm_and_a_planted_slowdown_is_found() ->
     assert outcome(runs, 20, slower=0.06).decisions["regression"] >= 18
 
 
+@pytest.mark.slow("test_a_few_equal_benches_raise_no_alarm_and_a_planted_slowdown_is_found finds the same fault")
 def test_the_plain_bootstrap_is_too_narrow_for_five_runs() -> None:
     runs = pools()["mixed"]
     plain, corrected = outcome(runs, 100, compare=plain_bootstrap), outcome(runs, 100)

@@ -87,6 +87,7 @@ def test_a_host_that_launches_ahead_and_waits_now_and_then_makes_no_noise() -> N
     assert slower.low > 0.03
 
 
+@pytest.mark.slow("test_a_few_equal_benches_raise_no_alarm_and_a_planted_slowdown_is_found finds the same fault")
 def test_an_interval_holds_what_was_planted_about_as_often_as_it_says() -> None:
     held = 0
     for seed in range(60):
@@ -122,6 +123,7 @@ def test_the_same_runs_are_always_decided_the_same_way() -> None:
     assert change_interval(before, after, MEAN) == change_interval(before, after, MEAN)
 
 
+@pytest.mark.slow("test_a_few_equal_benches_raise_no_alarm_and_a_planted_slowdown_is_found finds the same fault")
 def test_a_long_run_is_drawn_in_parts() -> None:
     runs = _runs(0.1, 2, 30_000, 5)
     assert change_interval(runs, runs, MEAN).noise < 0.01

@@ -25,6 +25,7 @@ def folder() -> Iterator[Path]:
         yield Path(directory)
 
 
+@pytest.mark.slow("test_one_process_begins_at_the_step_that_is_named finds the same fault")
 def test_all_that_are_asked_begin_at_that_step_and_no_other_does(folder: Path) -> None:
     with TwoNodes(folder, TOGETHER, torchrun=True) as job:
         job.wait_attached()
@@ -48,6 +49,7 @@ def test_all_that_are_asked_begin_at_that_step_and_no_other_does(folder: Path) -
         assert "node-c: " in job.capture("--at-step", "+20", "--ranks", "node:node-c").ends(3)
 
 
+@pytest.mark.slow("test_a_rank_that_waits_as_most_do finds the same fault")
 def test_by_default_it_is_of_the_rank_that_the_others_wait_for_and_of_some_beside_it(folder: Path) -> None:
     with TwoNodes(folder, TOGETHER, "4", torchrun=True) as job:
         job.wait_attached()
@@ -80,6 +82,7 @@ class _Told:
         return {one.rank: one.state for node in told if node is not None for one in node.ranks}
 
 
+@pytest.mark.slow("test_one_process_begins_at_the_step_that_is_named finds the same fault")
 def test_a_second_request_is_told_and_one_that_was_killed_leaves_nothing(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -110,6 +113,7 @@ def test_a_second_request_is_told_and_one_that_was_killed_leaves_nothing(
         assert all(one.poll() is None for one in job.processes)
 
 
+@pytest.mark.slow("test_one_process_begins_at_the_step_that_is_named finds the same fault")
 def test_a_dead_rank_is_told_and_not_waited_for(folder: Path) -> None:
     with TwoNodes(folder, APART) as job:
         job.wait_attached()
@@ -126,6 +130,7 @@ def test_a_dead_rank_is_told_and_not_waited_for(folder: Path) -> None:
         assert [str(path) for path in (folder / "llmtop-captures").iterdir()] == [kept]
 
 
+@pytest.mark.slow("test_it_says_what_torch_s_own_client_says_and_the_server_prints_nothing finds the same fault")
 @pytest.mark.parametrize("end", ["rank 0 is killed", "all end"])
 def test_the_log_is_byte_for_byte_what_it_is_without_llmtop(folder: Path, end: str) -> None:
     logs = []
@@ -156,6 +161,7 @@ def _heard(job: TwoNodes) -> bool:
         return store.add(Keys("/llmtop//0").nodes, 0) == 2
 
 
+@pytest.mark.slow("test_one_process_begins_at_the_step_that_is_named finds the same fault")
 def test_a_request_that_names_no_folder_of_the_users_writes_beside_the_training_and_is_cleared(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -163,7 +163,16 @@ def _capture(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize("counting", [(), ("--odd-index",)], ids=["by ones", "by tens"])
+@pytest.mark.parametrize(
+    "counting",
+    [
+        (),
+        pytest.param(
+            ("--odd-index",), marks=pytest.mark.slow("a second training, which counts its steps by tens")
+        ),
+    ],
+    ids=["by ones", "by tens"],
+)
 def test_one_process_begins_at_the_step_that_is_named(
     start: Start, tmp_path: Path, counting: tuple[str, ...]
 ) -> None:

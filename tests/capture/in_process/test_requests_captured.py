@@ -28,6 +28,7 @@ while True:
 """
 
 
+@pytest.mark.slow("test_each_request_is_seen_from_its_call_to_its_return finds the same fault")
 def test_prefill_and_decode_are_phases_of_a_capture(tmp_path: Path, runtime_dir: Path) -> None:
     script = tmp_path / "answers.py"
     script.write_text(ANSWERS)

@@ -69,6 +69,7 @@ def test_captures_follow_one_another(training: Training, captures: Path) -> None
     training.wait_for_steps(3)
 
 
+@pytest.mark.slow("the longest stage; each is a capture", kept=("record",))
 @pytest.mark.parametrize("stage", ["start", "record", "stop"])
 def test_a_cancel_leaves_nothing_and_the_training_running(training: Training, captures: Path, stage: str) -> None:
     target = training.wait_attached()
@@ -80,6 +81,7 @@ def test_a_cancel_leaves_nothing_and_the_training_running(training: Training, ca
     assert take.take(plan(target, captures)).report.steps.count == 5
 
 
+@pytest.mark.slow("the longest stage; each is a capture", kept=("record",))
 @pytest.mark.parametrize("stage", ["start", "record", "stop"])
 def test_killing_llmtop_leaves_the_training_running(training: Training, captures: Path, stage: str) -> None:
     target = training.wait_attached()
@@ -111,12 +113,14 @@ def test_an_unwritable_path_is_told_and_the_training_runs_on(training: Training,
     training.wait_for_steps(5)
 
 
+@pytest.mark.slow("test_a_captured_training_ends_as_it_would_without finds the same fault")
 def test_a_captured_training_ends_as_ever(start: Start, captures: Path) -> None:
     training = start("--torch", "--step-ms", "50")
     take.take(plan(training.wait_attached(), captures, steps=2))
     assert training.end() == 0
 
 
+@pytest.mark.slow("test_an_unwritable_path_is_told_and_the_training_runs_on finds the same fault")
 def test_a_full_disk_is_told_and_no_half_file_is_left(start: Start, captures: Path) -> None:
     # RLIMIT_FSIZE stands in for the full disk: write() fails in the same place, with another errno
     limited = (sys.executable, "-c", "import os, resource, signal, sys\n"
@@ -150,6 +154,7 @@ def test_a_hung_training_is_told_and_can_be_captured_later(
     assert take.take(plan(target, captures)).report.steps.count == 5
 
 
+@pytest.mark.slow("a capture by another engine; one whole capture of each is in make test")
 def test_a_script_with_a_profiler_of_its_own_is_left_alone(start: Start, captures: Path, tmp_path: Path) -> None:
     script = tmp_path / "own.py"
     script.write_text(
@@ -221,6 +226,7 @@ def test_a_request_that_cannot_be_met_is_answered(training: Training, engine: st
     training.wait_for_steps(2)
 
 
+@pytest.mark.slow("test_an_armed_capture_fires_and_prints_its_result finds the same fault")
 def test_an_alert_of_the_live_rules_fires_an_armed_capture(
     training: Training, captures: Path, tmp_path: Path
 ) -> None:

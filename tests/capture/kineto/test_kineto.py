@@ -80,6 +80,7 @@ class TestCapture:
         training.wait_for_steps(40)
         assert take.take(plan(training, captures)).report.steps.count == 5, "and it can be captured again"
 
+    @pytest.mark.slow("test_killing_llmtop_leaves_the_training_running finds the same fault")
     def test_a_killed_host_does_not_harm_the_training(self, start: Start, captures: Path) -> None:
         training = start("--torch", "--plain", "--step-ms", "50", behind=BEHIND)
         wait_for(lambda: _asks(training))
@@ -92,6 +93,7 @@ class TestCapture:
         assert training.end() == 0
         assert not any("ERROR" in line for line in training.lines)
 
+    @pytest.mark.slow("test_a_training_that_nsys_collects_from_ends_as_it_would_without finds the same fault")
     def test_a_training_that_ends_before_its_trace_is_written(
         self, start: Start, captures: Path, tmp_path: Path
     ) -> None:

@@ -76,6 +76,7 @@ def test_the_command_line_captures_and_prints_json_alone(under_nsys: Training, c
     assert facts["bytes"] > 0
 
 
+@pytest.mark.slow("a capture of its own; a neighbour has the first such failure")
 def test_a_training_under_plain_nsys_launch_is_found(start: Start, real_nsys: Path, captures: Path) -> None:
     session = nsys.new_session_name()
     training = start(behind=(str(real_nsys), "launch", f"--session-new={session}", "--trace=nvtx"))
@@ -120,6 +121,7 @@ def test_the_ranks_of_one_launch_are_in_one_report_and_elsewhere_a_file_each(
     }
 
 
+@pytest.mark.slow("a capture of its own; a neighbour has the first such failure")
 def test_without_step_messages_the_clock_decides_and_an_empty_report_is_told(
     start: Start, llmtop_run: tuple[str, ...], captures: Path
 ) -> None:

@@ -86,6 +86,7 @@ def test_a_failure_is_one_sentence_and_the_training_runs_on(
     assert running_captures() == [], "the lock must be free again"
 
 
+@pytest.mark.slow("what a real nsys does late; test_a_failure_is_one_sentence_and_the_training_runs_on has some")
 @pytest.mark.parametrize("works", [True, False])
 def test_raw_data_is_imported_once_more(
     training: Training, captures: Path, state: Path, monkeypatch: pytest.MonkeyPatch, works: bool
@@ -108,7 +109,13 @@ def test_raw_data_is_imported_once_more(
     training.wait_for_steps(3)
 
 
-@pytest.mark.parametrize("how", ["start hangs", "stop hangs"])
+@pytest.mark.parametrize(
+    "how",
+    [
+        pytest.param("start hangs", marks=pytest.mark.slow("waits until a start has hung for its limit")),
+        "stop hangs",
+    ],
+)
 def test_what_nsys_does_late_is_undone(
     training: Training, captures: Path, state: Path, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
@@ -119,6 +126,10 @@ def test_what_nsys_does_late_is_undone(
     assert not (state / "collecting").exists()
 
 
+@pytest.mark.slow(
+    "one failure stands for all; each is a capture",
+    kept=(r"export on a full disk-nsys export failed \\(database or disk is full\\); by hand",),
+)
 @pytest.mark.parametrize(
     ("how", "note"),
     [
@@ -139,6 +150,7 @@ def test_a_report_that_cannot_be_exported_is_kept_and_the_way_out_told(
     assert [one for one in result.info.notes if re.search(note, one)], result.info.notes
 
 
+@pytest.mark.slow("what a real nsys does late; test_a_failure_is_one_sentence_and_the_training_runs_on has some")
 def test_after_a_capture_that_lost_kernels_nsys_is_not_let_near_the_training_again(
     training: Training, captures: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -160,6 +172,7 @@ def test_after_a_capture_that_lost_kernels_nsys_is_not_let_near_the_training_aga
     training.wait_for_steps(3)
 
 
+@pytest.mark.slow("what a real nsys does late; test_a_failure_is_one_sentence_and_the_training_runs_on has some")
 @pytest.mark.parametrize(("version", "whose"), [("2024.5.1.1-1", "its own"), ("2025.3.1.90-1", "another's")])
 def test_a_loss_by_another_version_or_of_another_training_bars_nothing(
     training: Training, captures: Path, monkeypatch: pytest.MonkeyPatch, version: str, whose: str
@@ -171,6 +184,7 @@ def test_a_loss_by_another_version_or_of_another_training_bars_nothing(
     assert not lost_records.has_loss("4711")
 
 
+@pytest.mark.slow("what a real nsys does late; test_a_failure_is_one_sentence_and_the_training_runs_on has some")
 def test_a_loss_is_of_one_training_whatever_number_its_session_has(
     training: Training, start: Start, captures: Path
 ) -> None:
@@ -182,6 +196,7 @@ def test_a_loss_is_of_one_training_whatever_number_its_session_has(
     assert take(again, captures).info.state == "done"
 
 
+@pytest.mark.slow("test_a_training_on_a_gpu_pauses_for_the_versions_that_harm_it finds the same fault")
 @pytest.mark.parametrize(
     ("version", "gpu", "attached", "said"),
     [
@@ -212,6 +227,13 @@ def test_what_a_version_does_to_trainings_is_said_before_the_key_is_pressed(
     assert bool(ability.warning) == bool(said)
 
 
+@pytest.mark.slow(
+    "a version that harms and one that does not; each is a capture",
+    kept=(
+        "2025.3.1.90-1-True-options0-2",
+        "2024.1.1.1-1-False-options4-2",
+    ),
+)
 @pytest.mark.parametrize(
     ("version", "gpu", "options", "pauses"),
     [
@@ -258,6 +280,7 @@ def test_torch_s_profiler_is_not_offered_beside_nsys_on_a_gpu(
     assert refused.command.startswith("llmtop run -- ")
 
 
+@pytest.mark.slow("what a real nsys does late; test_a_failure_is_one_sentence_and_the_training_runs_on has some")
 def test_a_report_that_went_elsewhere_is_brought_home(
     training: Training, captures: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -265,6 +288,7 @@ def test_a_report_that_went_elsewhere_is_brought_home(
     assert (take(training, captures).folder / "trace.nsys-rep").read_bytes() == b"report"
 
 
+@pytest.mark.slow("the longest stage; each is a capture", kept=("record",))
 @pytest.mark.parametrize("stage", ["start", "record", "stop", "export"])
 def test_a_cancel_at_any_stage_leaves_nothing(training: Training, captures: Path, state: Path, stage: str) -> None:
     cancelled = threading.Event()

@@ -91,6 +91,7 @@ def test_operators_with_sizes_within_the_window_and_none_after_it(training: Trai
     assert not [line for line in training.lines if not line.strip().isdigit() and "llmtop" not in line]
 
 
+@pytest.mark.slow("test_marks_begin_and_end_with_a_step finds the same fault")
 def test_every_operator_lies_in_a_step_that_the_window_began(training: Training, captures: Path) -> None:
     result = take.take(plan(training.wait_attached(), captures, options=OPS))
     assert result.trace is not None
@@ -103,6 +104,7 @@ def test_every_operator_lies_in_a_step_that_the_window_began(training: Training,
     assert len(whole) >= 6
 
 
+@pytest.mark.slow("test_operators_with_sizes_within_the_window_and_none_after_it finds the same fault")
 def test_a_pause_ends_and_begins_with_them(training: Training, captures: Path) -> None:
     result = take.take(plan(training.wait_attached(), captures, options=OPS | {"pause"}))
     assert result.trace is not None
@@ -112,6 +114,7 @@ def test_a_pause_ends_and_begins_with_them(training: Training, captures: Path) -
     assert all(any(step.start <= one.start <= step.end for one in found) for step in steps[:5])
 
 
+@pytest.mark.slow("test_marks_end_without_a_word finds the same fault")
 @pytest.mark.parametrize("stage", ["record", "stop"])
 def test_a_killed_llmtop_leaves_nothing_marked(training: Training, captures: Path, stage: str) -> None:
     target = training.wait_attached()
@@ -124,6 +127,7 @@ def test_a_killed_llmtop_leaves_nothing_marked(training: Training, captures: Pat
     assert operators(result.trace) == []
 
 
+@pytest.mark.slow("test_marks_end_without_a_word finds the same fault")
 def test_a_capture_that_is_given_up_leaves_nothing_marked(training: Training, captures: Path) -> None:
     target, cancelled = training.wait_attached(), threading.Event()
     listener = heard(target)
@@ -162,6 +166,7 @@ while True:
 """
 
 
+@pytest.mark.slow("test_it_is_refused_before_nsys_starts finds the same fault")
 def test_a_script_with_a_profiler_is_left_alone(
     start: Start, llmtop_run: tuple[str, ...], captures: Path, tmp_path: Path
 ) -> None:
@@ -172,6 +177,7 @@ def test_a_script_with_a_profiler_is_left_alone(
         take.take(plan(target, captures, options=OPS))
 
 
+@pytest.mark.slow("a capture by another engine; one whole capture of each is in make test")
 def test_a_training_that_ends_within_the_window_ends_as_it_would(
     start: Start, llmtop_run: tuple[str, ...], captures: Path, tmp_path: Path
 ) -> None:
@@ -186,6 +192,7 @@ def test_a_training_that_ends_within_the_window_ends_as_it_would(
     assert training.process.wait(60) == 0
 
 
+@pytest.mark.slow("test_marks_end_without_a_word finds the same fault")
 def test_a_killed_nsys_leaves_nothing_marked(training: Training, captures: Path) -> None:
     target, killed = training.wait_attached(), threading.Event()
     listener = heard(target)

@@ -67,6 +67,7 @@ def test_seconds_are_kept_too(under_nsys: Training, captures: Path) -> None:
     assert (result.info.window_seconds or 0) >= 0.5
 
 
+@pytest.mark.slow("one length stands for all; each starts two ranks", kept=("20-length0",))
 @pytest.mark.parametrize(("step_ms", "length"), [(20, {"steps": 30}), (4, {"steps": 3}), (4, {"seconds": 8.0})])
 def test_ranks_that_wait_for_each_other_pause_after_the_same_step(
     start: Start,
@@ -97,7 +98,9 @@ def test_ranks_that_wait_for_each_other_pause_after_the_same_step(
     assert after[0] == after[1]
 
 
-@pytest.mark.parametrize(("stage", "ended"), [("start", 1), ("record", 2)])
+@pytest.mark.parametrize(
+    ("stage", "ended"), [pytest.param("start", 1, marks=pytest.mark.slow("the shorter stage")), ("record", 2)]
+)
 def test_a_capture_that_is_given_up_is_stopped_in_a_pause(
     under_nsys: Training, captures: Path, stage: str, ended: int
 ) -> None:
@@ -115,6 +118,7 @@ def test_a_capture_that_is_given_up_is_stopped_in_a_pause(
     under_nsys.wait_for_steps(5)
 
 
+@pytest.mark.slow("the longest stage; each is a capture", kept=("record-2",))
 @pytest.mark.parametrize(("stage", "ends"), [("start", 2), ("record", 2), ("stop", 3)])
 def test_killing_llmtop_lets_the_training_go_on_and_still_stops_nsys_in_a_pause(
     under_nsys: Training, captures: Path, stage: str, ends: int
@@ -130,6 +134,7 @@ def test_killing_llmtop_lets_the_training_go_on_and_still_stops_nsys_in_a_pause(
     assert take.take(plan(target, captures, options=PAUSE)).info.state == "done"
 
 
+@pytest.mark.slow("test_what_a_killed_llmtop_left_is_stopped_before_the_next_capture_pauses finds the same fault")
 def test_what_a_killed_llmtop_left_collecting_is_stopped_in_a_pause(
     start: Start, llmtop_run: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -166,6 +171,7 @@ def test_a_training_that_cannot_be_paused_is_not_captured_unless_told_to(
     training.wait_for_steps(3)
 
 
+@pytest.mark.slow("test_a_training_that_cannot_be_paused_is_not_captured_unless_told_to finds the same fault")
 def test_a_step_that_never_ends_is_not_waited_for_long(
     start: Start, llmtop_run: tuple[str, ...], captures: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -179,6 +185,7 @@ def test_a_step_that_never_ends_is_not_waited_for_long(
     training.wait_for_steps(1)
 
 
+@pytest.mark.slow("a capture of its own; a neighbour has the first such failure")
 def test_both_at_once_make_no_sense(under_nsys: Training) -> None:
     under_nsys.wait_attached()
     done = subprocess.run(
@@ -193,6 +200,7 @@ def test_both_at_once_make_no_sense(under_nsys: Training) -> None:
     assert "--option pause and --option no-pause exclude each other: pass one of them" in done.stderr
 
 
+@pytest.mark.slow("a capture of its own; a neighbour has the first such failure")
 def test_a_training_that_counts_its_steps_oddly_is_not_kept_waiting(
     start: Start, llmtop_run: tuple[str, ...], captures: Path
 ) -> None:
@@ -214,6 +222,7 @@ def test_what_a_killed_llmtop_left_is_stopped_before_the_next_capture_pauses(
     assert max(result.info.paused_seconds) < pause.LONGEST_SECONDS
 
 
+@pytest.mark.slow("a capture of its own; a neighbour has the first such failure")
 def test_a_failure_within_the_window_stops_nsys_in_a_pause(under_nsys: Training, captures: Path) -> None:
     target = under_nsys.wait_attached()
     listener = heard(target)
@@ -228,6 +237,7 @@ def test_a_failure_within_the_window_stops_nsys_in_a_pause(under_nsys: Training,
     wait_for(lambda: session_state(target) == "Launched")
 
 
+@pytest.mark.slow("a capture of its own; a neighbour has the first such failure")
 def test_what_is_not_attached_cannot_be_told_to_pause(start: Start, llmtop_run: tuple[str, ...]) -> None:
     training = start("--plain", behind=(*llmtop_run, "--nsys", "--"), LLMTOP_OFF="1")
     done = subprocess.run(
@@ -242,6 +252,7 @@ def test_what_is_not_attached_cannot_be_told_to_pause(start: Start, llmtop_run: 
     assert "cannot be paused (not attached to this llmtop" in done.stderr
 
 
+@pytest.mark.slow("a capture of its own; a neighbour has the first such failure")
 def test_the_pause_of_one_capture_does_not_set_off_the_next(
     start: Start, llmtop_run: tuple[str, ...], captures: Path
 ) -> None:
@@ -262,6 +273,7 @@ def test_the_pause_of_one_capture_does_not_set_off_the_next(
     assert [step for step in slow if step % 40 != 39 and step in paused_before] == []
 
 
+@pytest.mark.slow("test_ranks_that_wait_for_each_other_pause_after_the_same_step finds the same fault")
 def test_of_two_that_do_not_run_in_step_none_waits_long_for_the_other(
     start: Start, llmtop_run: tuple[str, ...], captures: Path
 ) -> None:

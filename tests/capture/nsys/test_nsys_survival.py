@@ -23,6 +23,7 @@ from tests.support.processes import wait_for
 pytestmark = [pytest.mark.nsys, pytest.mark.usefixtures("real_nsys")]
 
 
+@pytest.mark.slow("a capture of its own; a neighbour has the first such failure")
 def test_a_cancelled_capture_leaves_no_folder_and_no_collection(under_nsys: Training, captures: Path) -> None:
     target = under_nsys.wait_attached()
     cancelled = threading.Event()
@@ -39,6 +40,7 @@ def test_a_cancelled_capture_leaves_no_folder_and_no_collection(under_nsys: Trai
     assert take.take(plan(target, captures)).info.state == "done"
 
 
+@pytest.mark.slow("the longest stage; each is a capture", kept=("record",))
 @pytest.mark.parametrize("stage", ["prepare", "start", "record", "stop", "export", "analyse"])
 def test_killing_llmtop_at_any_stage_leaves_the_training_running_and_not_collected(
     under_nsys: Training, captures: Path, stage: str
@@ -53,6 +55,7 @@ def test_killing_llmtop_at_any_stage_leaves_the_training_running_and_not_collect
     assert under_nsys.end() == 0
 
 
+@pytest.mark.slow("a capture of its own; a neighbour has the first such failure")
 def test_a_collection_whose_llmtop_and_holder_were_killed_is_found_and_stopped(
     under_nsys: Training, captures: Path, real_nsys: Path, tmp_path: Path
 ) -> None:
@@ -67,6 +70,7 @@ def test_a_collection_whose_llmtop_and_holder_were_killed_is_found_and_stopped(
     under_nsys.wait_for_steps(3)
 
 
+@pytest.mark.slow("a capture of its own; a neighbour has the first such failure")
 def test_the_next_capture_stops_what_a_killed_llmtop_left_collecting(
     under_nsys: Training, captures: Path, tmp_path: Path
 ) -> None:
@@ -78,6 +82,7 @@ def test_the_next_capture_stops_what_a_killed_llmtop_left_collecting(
     under_nsys.wait_for_steps(3)
 
 
+@pytest.mark.slow("a capture of its own; a neighbour has the first such failure")
 def test_a_collection_that_somebody_started_by_hand_is_left_alone(
     under_nsys: Training, captures: Path, tmp_path: Path
 ) -> None:
@@ -113,6 +118,7 @@ def test_a_second_monitor_is_told(under_nsys: Training, captures: Path) -> None:
     assert not thread.is_alive()
 
 
+@pytest.mark.slow("a capture of its own; a neighbour has the first such failure")
 def test_a_training_that_ends_within_the_window_leaves_its_report(
     start: Start, llmtop_run: tuple[str, ...], captures: Path, tmp_path: Path
 ) -> None:
@@ -126,6 +132,7 @@ def test_a_training_that_ends_within_the_window_leaves_its_report(
     assert ranges(result.trace, "step") >= 1
 
 
+@pytest.mark.slow("a capture of its own; a neighbour has the first such failure")
 def test_a_stopped_training_is_captured_without_waiting_for_ever(under_nsys: Training, captures: Path) -> None:
     target = under_nsys.wait_attached()
     os.kill(under_nsys.pid, signal.SIGSTOP)
@@ -137,6 +144,7 @@ def test_a_stopped_training_is_captured_without_waiting_for_ever(under_nsys: Tra
     under_nsys.wait_for_steps(3)
 
 
+@pytest.mark.slow("a capture of its own; a neighbour has the first such failure")
 def test_a_full_disk_keeps_what_nsys_recorded_and_says_where(
     under_nsys: Training, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

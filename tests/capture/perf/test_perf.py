@@ -127,6 +127,7 @@ def test_a_cancel_leaves_nothing(process: subprocess.Popen[str], tmp_path: Path)
     assert process.poll() is None
 
 
+@pytest.mark.slow("a capture by another engine; one whole capture of each is in make test")
 @needs_perf
 def test_a_monitor_that_is_killed_leaves_no_perf(process: subprocess.Popen[str], tmp_path: Path) -> None:
     words = [sys.executable, "-m", "llmtop", "capture", "--pid", str(process.pid), "--engine", "perf"]
@@ -149,6 +150,7 @@ def test_a_monitor_that_is_killed_leaves_no_perf(process: subprocess.Popen[str],
     assert not procfs.is_stopped(process.pid)
 
 
+@pytest.mark.slow("a capture by another engine; one whole capture of each is in make test")
 @needs_perf
 def test_a_perf_that_is_killed_is_told_in_a_sentence(process: subprocess.Popen[str], tmp_path: Path) -> None:
     def kill(progress: Progress) -> None:
@@ -163,6 +165,7 @@ def test_a_perf_that_is_killed_is_told_in_a_sentence(process: subprocess.Popen[s
     assert perfs_of(process.pid) == []
 
 
+@pytest.mark.slow("a capture by another engine; one whole capture of each is in make test")
 @needs_perf
 def test_a_training_that_dies_within_the_window_leaves_what_there_was(
     process: subprocess.Popen[str], tmp_path: Path
@@ -184,7 +187,9 @@ def test_a_training_that_dies_within_the_window_leaves_what_there_was(
 
 
 @needs_perf
-@pytest.mark.parametrize("version", ["3.12", "3.13"])
+@pytest.mark.parametrize(
+    "version", ["3.12", pytest.param("3.13", marks=pytest.mark.slow("the same with a second Python"))]
+)
 def test_functions_of_python_are_seen_where_it_was_started_so(version: str, tmp_path: Path) -> None:
     python = shutil.which(f"python{version}")
     if (
@@ -321,6 +326,7 @@ def _worker_of(folder: Path) -> Path:
     return script
 
 
+@pytest.mark.slow("a capture by another engine; one whole capture of each is in make test")
 def test_a_real_bpftrace_tells_what_a_loaders_worker_asks_the_kernel(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

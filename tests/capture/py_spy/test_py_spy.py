@@ -220,6 +220,7 @@ def test_a_look_shows_workers_after_the_training(loading: Loading) -> None:
     assert any(frame.own and frame.name == "decode" for frame in mains[loading.busy].frames)
 
 
+@pytest.mark.slow("a capture by another engine; one whole capture of each is in make test")
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="py-spy reads native stacks on x86-64 alone")
 def test_native_frames_are_read_when_asked_for_and_the_training_runs_on(loading: Loading, tmp_path: Path) -> None:
     result = take.take(plan(loading.pid, tmp_path / "captures", options=frozenset({"native"})))
@@ -231,6 +232,7 @@ def test_native_frames_are_read_when_asked_for_and_the_training_runs_on(loading:
     assert not procfs.is_stopped(loading.pid)
 
 
+@pytest.mark.slow("a capture by another engine; one whole capture of each is in make test")
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="py-spy reads native stacks on x86-64 alone")
 def test_a_py_spy_that_is_killed_while_it_holds_the_training_leaves_it_running(
     process: subprocess.Popen[str], tmp_path: Path

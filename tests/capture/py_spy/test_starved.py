@@ -67,6 +67,7 @@ def captured(process: subprocess.Popen[str], folder: Path, seconds: float = 3.0)
     return cost
 
 
+@pytest.mark.slow("one cost stands for all; each samples a training", kept=("decode-4-decode-PIL",))
 @pytest.mark.parametrize(
     ("kind", "workers", "cause", "library"),
     [
@@ -98,6 +99,7 @@ def test_what_a_loader_waits_for_is_named(
     )
 
 
+@pytest.mark.slow("test_more_workers_are_advised_only_where_there_is_a_cpu_for_one finds the same fault")
 def test_the_scripts_own_code_is_told_by_its_line_and_more_workers_only_with_cpus_for_them(tmp_path: Path) -> None:
     with starved("own", 4) as process:
         cost = captured(process, tmp_path)
@@ -109,6 +111,7 @@ def test_the_scripts_own_code_is_told_by_its_line_and_more_workers_only_with_cpu
     assert cost.cause in words, cost.summary
 
 
+@pytest.mark.slow("test_where_the_kernel_says_disk_the_library_is_not_blamed finds the same fault")
 def test_a_slow_disk_is_named_by_the_state_of_the_threads(tmp_path: Path) -> None:
     with slow_reads(tmp_path, f"llmtop-test-{os.getpid()}") as group:
         if group is None:
@@ -143,6 +146,7 @@ class _Slow(http.server.BaseHTTPRequestHandler):
         """Say nothing."""
 
 
+@pytest.mark.slow("test_what_a_loader_waits_for_is_named finds the same fault")
 def test_a_slow_network_is_named(tmp_path: Path) -> None:
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Slow)
     server.daemon_threads = True
@@ -158,6 +162,7 @@ def test_a_slow_network_is_named(tmp_path: Path) -> None:
     assert "socket" in cost.summary or "http" in cost.summary
 
 
+@pytest.mark.slow("test_what_a_loader_waits_for_is_named finds the same fault")
 def test_looks_of_the_screen_and_of_the_alert_say_the_same_and_leave_nothing() -> None:
     with starved("lock", 4) as process:
         cost = sample_burst(process.pid, 0.01)

@@ -102,6 +102,7 @@ def test_a_window_comes_from_the_one_port_that_speaks_first_and_hears_nothing(
     assert output == "", "not a byte was sent to any of its ports"
 
 
+@pytest.mark.slow("a capture by another engine; one whole capture of each is in make test")
 @with_xprof
 def test_all_steps_of_its_window_are_judged_whatever_number_was_asked_for(
     training: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -123,6 +124,7 @@ def test_all_steps_of_its_window_are_judged_whatever_number_was_asked_for(
     assert any("by the clock" in note for note in notes)
 
 
+@pytest.mark.slow("one failure stands for all; each starts a client", kept=("die-ended by itself (exit code -6)",))
 @pytest.mark.parametrize(
     ("does", "says"),
     [
@@ -184,6 +186,7 @@ def test_a_cancel_ends_the_client_and_keeps_nothing(training: Any, tmp_path: Pat
     assert all(not Path(f"/proc/{child}").exists() for child in children)
 
 
+@pytest.mark.slow("a capture by another engine; one whole capture of each is in make test")
 def test_which_of_several_servers_it_is_must_be_said(training: Any, tmp_path: Path) -> None:
     one = training("grpc", "grpc").does("nothing")
     code, said = one.captured(tmp_path / "c")
@@ -228,6 +231,7 @@ def test_torch_s_own_profiler_is_said_to_see_the_host_alone(training: Any) -> No
     assert engine.warning(Target(os.getpid())) == ""
 
 
+@pytest.mark.slow("a capture by another engine; one whole capture of each is in make test")
 def test_a_training_that_is_stopped_is_said_to_be(training: Any, tmp_path: Path) -> None:
     one = training("grpc").does("nothing")
     stop(one.pid)
@@ -258,7 +262,7 @@ for step in range(10 ** 9):
 """
 
 
-@pytest.mark.slow(why="a real torch_xla, which is given by hand; the stand-in's tests have the same ways")
+@pytest.mark.slow("a real torch_xla, which is given by hand; the stand-in's tests have the same ways")
 @pytest.mark.skipif(not REAL, reason="no torch_xla: LLMTOP_TORCH_XLA names no Python that has it")
 @pytest.mark.skipif(not XPROF.is_dir(), reason="no xprof: tests/fetch_jax.sh brings it to .cache/xprof")
 def test_a_real_training_is_captured_and_its_steps_are_torch_xla_s_own(

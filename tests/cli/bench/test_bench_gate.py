@@ -57,6 +57,7 @@ def _made(folder: Path, out: str) -> dict[str, object]:
     return found
 
 
+@pytest.mark.slow("test_runs_are_held_to_a_baseline finds the same fault")
 @pytest.mark.timeout(400)
 def test_a_baseline_is_kept_and_equal_slower_and_noisy_runs_are_held_to_it(folder: Path) -> None:
     first = _bench(folder, *BENCH, "--out", "a", "--save-baseline", "b.json")
@@ -75,6 +76,7 @@ def test_a_baseline_is_kept_and_equal_slower_and_noisy_runs_are_held_to_it(folde
     assert "undecidable" in (folder / "s.md").read_text().splitlines()[0]
 
 
+@pytest.mark.slow("test_drift_that_both_of_a_pair_share_drops_out finds the same fault")
 def test_two_commands_are_run_in_turns_and_compared_as_pairs(folder: Path) -> None:
     found = _bench(
         folder, "--warmup", "2", "--steps", "10", "--runs", "2", "--out", "o",
@@ -88,6 +90,7 @@ def test_two_commands_are_run_in_turns_and_compared_as_pairs(folder: Path) -> No
     assert _made(folder, "o")["comparison"] == told["comparison"]
 
 
+@pytest.mark.slow("test_values_that_noise_cannot_tell_apart_are_not_ranked_in_words finds the same fault")
 def test_the_values_of_a_knob_are_run_in_turns_and_ranked(folder: Path) -> None:
     found = _bench(
         folder, "--warmup", "2", "--steps", "10", "--runs", "2", "--out", "o", "--vary", "STEP_MS=20,60"
@@ -99,6 +102,7 @@ def test_the_values_of_a_knob_are_run_in_turns_and_ranked(folder: Path) -> None:
     assert made["ranking"]["values"][0]["label"] == "STEP_MS=20"  # type: ignore[index]
 
 
+@pytest.mark.slow("test_runs_are_held_to_a_baseline finds the same fault")
 def test_five_runs_are_made_where_runs_are_compared_and_a_failed_one_is_no_decision(folder: Path) -> None:
     (folder / "train.py").write_text("import sys; sys.exit(7)")
     found = _bench(folder, "--out", "o", "--save-baseline", "b.json", "--summary", "s.md")

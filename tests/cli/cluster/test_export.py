@@ -268,6 +268,13 @@ def test_a_textfile_needs_no_port(tmp_path: Path) -> None:
         assert not file.exists()
 
 
+@pytest.mark.slow(
+    "two signals stand for all; each starts an exporter",
+    kept=(
+        "2",
+        "15",
+    ),
+)
 @pytest.mark.usefixtures("runtime_dir")
 @pytest.mark.parametrize("number", ENDING)
 def test_it_ends_with_0_and_takes_its_entry_along(tmp_path: Path, number: int) -> None:
@@ -318,6 +325,7 @@ def test_garbage_and_many_connections_leave_the_training_its_steps() -> None:
         assert training.poll() is None
 
 
+@pytest.mark.slow("test_garbage_and_many_connections_leave_the_training_its_steps finds the same fault")
 @pytest.mark.usefixtures("runtime_dir")
 def test_a_stopped_exporter_holds_no_training_up() -> None:
     script = (

@@ -59,7 +59,7 @@ def test_tpus_and_torch_xla_are_told_and_what_would_change_that(
     assert "not tested on hardware" in checks["TPUs"]["says"]
     assert "start_server(9012)" in checks["torch_xla"]["command"]
     assert "untried on TPUs" in checks["torch_xla"]["says"]
-    monkeypatch.setattr(presence, "_DEVICES", pci(tmp_path / "pci"))
+    monkeypatch.setattr(presence, "DEVICES", pci(tmp_path / "pci"))
     monkeypatch.setattr(presence, "has_binding", lambda: False)
     missing = gpu_checks._tpus([], None)
     assert (missing.ok, missing.command) == (False, "pip install 'llmtop-monitor[tpu]'")

@@ -88,6 +88,7 @@ def test_once_shows_gpus_and_a_training_on_a_page(llmtop: Llmtop, runtime_dir: P
     assert "forward" in out
 
 
+@pytest.mark.slow("a screen that records, or MIG that appears late; test_record_then_replay has a recording")
 def test_once_waits_for_mig_instances(llmtop: Llmtop, scenario: Path) -> None:
     parts = nvml_stub.Scenario(count=1).mig(0, 7, used=1 << 30, total=18 << 30)
     parts.mig(0, 9, used=1 << 30, total=18 << 30).delay("nvmlDeviceGetMigMode", 400_000).write(scenario)
@@ -115,6 +116,13 @@ def test_once_json_is_one_object_with_rates_in_it(llmtop: Llmtop) -> None:
     }
 
 
+@pytest.mark.slow(
+    "two signals stand for all; each starts a monitor",
+    kept=(
+        "2",
+        "15",
+    ),
+)
 @pytest.mark.parametrize("number", ENDING)
 def test_json_gives_a_line_as_soon_as_it_is_known_and_ends_cleanly(llmtop: Llmtop, number: int) -> None:
     stream = llmtop("--json", "--interval", "0.2")
@@ -155,6 +163,15 @@ PRINTING = [
 ]
 
 
+@pytest.mark.slow(
+    "a command of each way of printing",
+    kept=(
+        "--json",
+        "--once",
+        "doctor",
+        "--help",
+    ),
+)
 @pytest.mark.parametrize("arguments", PRINTING, ids=" ".join)
 def test_an_output_that_is_full_is_one_sentence(llmtop: Llmtop, arguments: tuple[str, ...]) -> None:
     with open("/dev/full", "w") as full:
@@ -162,6 +179,7 @@ def test_an_output_that_is_full_is_one_sentence(llmtop: Llmtop, arguments: tuple
     assert err == "llmtop: standard output cannot be written: No space left on device\n"
 
 
+@pytest.mark.slow("one command stands for all; each is a process", kept=("--once",))
 @pytest.mark.parametrize("arguments", PRINTING, ids=" ".join)
 def test_an_output_that_is_closed_is_one_sentence(arguments: tuple[str, ...]) -> None:
     command = shlex.join([sys.executable, "-m", "llmtop", *arguments])
@@ -177,6 +195,7 @@ def test_an_output_that_is_closed_is_one_sentence(arguments: tuple[str, ...]) ->
     assert (done.returncode, done.stderr) == (3, b"llmtop: standard output is closed\n")
 
 
+@pytest.mark.slow("one command stands for all; each is a process", kept=("--once",))
 @pytest.mark.parametrize("arguments", PRINTING, ids=" ".join)
 def test_a_reader_that_has_gone_is_no_error(arguments: tuple[str, ...]) -> None:
     read, write = os.pipe()
@@ -195,6 +214,7 @@ def test_a_reader_that_has_gone_is_no_error(arguments: tuple[str, ...]) -> None:
     assert (done.returncode, done.stderr) == (0, b"")
 
 
+@pytest.mark.slow("one command stands for all; each is a process", kept=("--once",))
 @pytest.mark.parametrize("arguments", PRINTING[1:], ids=" ".join)
 def test_an_output_that_lacks_a_character_ends_nothing(arguments: tuple[str, ...]) -> None:
     env = environment(PYTHONIOENCODING="iso8859-5")  # no ×, no µ
@@ -229,6 +249,7 @@ def test_what_is_recorded_is_what_was_streamed(llmtop: Llmtop, tmp_path: Path) -
     assert recorded == [json.loads(line)["time"] for line in [*lines, *out.splitlines()]]
 
 
+@pytest.mark.slow("a screen that records, or MIG that appears late; test_record_then_replay has a recording")
 def test_the_screen_records_too_and_the_recording_plays_on_it(
     runtime_dir: Path, scenario: Path, tmp_path: Path
 ) -> None:

@@ -129,6 +129,7 @@ def test_what_cannot_be_is_absent_and_said(scenario: AmdScenario, amd: DriverSou
     assert any("util_pct of GPU 2" in note for note in amd.latest().notes)
 
 
+@pytest.mark.slow("random or many inputs; a neighbour has one case of each kind")
 @pytest.mark.parametrize("call", FIELDS)
 def test_any_call_may_answer_anything(scenario: AmdScenario, call: str) -> None:
     """Each answer on a GPU of its own from its first call on, beside one that is well."""
@@ -323,6 +324,7 @@ def test_once_and_json_tell_amds_gpus(scenario: AmdScenario, runtime_dir: Path) 
     assert [gpu["vendor"] for gpu in gpus] == ["AMD"] * 8
 
 
+@pytest.mark.slow("a small size and the largest", kept=("200x50", "80x24"))
 @pytest.mark.parametrize(
     "size", [(60, 15), (80, 24), (120, 30), (200, 50)], ids=lambda size: f"{size[0]}x{size[1]}"
 )

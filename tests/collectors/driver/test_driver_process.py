@@ -125,6 +125,7 @@ def test_a_crash_is_said_with_the_time_of_the_next_try_and_survived(
     assert reading.notes[0].endswith("and was started again")
 
 
+@pytest.mark.slow("a host or a driver's process of its own")
 def test_the_tries_grow_rarer_while_it_crashes(scenario: Scenario, driver: DriverSource) -> None:
     scenario.crash("nvmlInitWithFlags").write()
     wait_for(lambda: any("in 2 s" in note for note in driver.latest().notes), what="a longer wait")
@@ -146,6 +147,7 @@ def test_one_that_is_stopped_is_noticed_and_comes_back(driver: DriverSource) -> 
     assert the_driver_pid(os.getpid()) == pid
 
 
+@pytest.mark.slow("a host or a driver's process of its own")
 def test_one_that_stays_silent_is_replaced(driver: DriverSource, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(collectors.driver.source, "MAX_SILENT_HEARTBEATS", 4)
     reading_when(driver, all_well)
@@ -211,6 +213,7 @@ def test_no_process_is_left_to_be_had(driver: DriverSource, monkeypatch: pytest.
     reading_when(driver, all_well)
 
 
+@pytest.mark.slow("one kind of damage stands for all; each starts a process", kept=(r"\xff\xff\xff\xff",))
 @pytest.mark.parametrize("said", [b"\xff\xff\xff\xff", b"\x04\0\0\0[nul", b"\x02\0\0\0{}", b"\x02\0\0\0\xff\xff"])
 def test_one_whose_memory_is_damaged_is_replaced(
     driver: DriverSource, monkeypatch: pytest.MonkeyPatch, said: bytes
@@ -305,6 +308,7 @@ def test_the_stream_goes_on_with_trainings_and_host(
     assert (stream.process.returncode, err) == (0, "")
 
 
+@pytest.mark.slow("a host or a driver's process of its own")
 def test_a_recording_goes_on(scenario: Scenario, monitor: Callable[..., Monitor], tmp_path: Path) -> None:
     path = tmp_path / "run.llmtop.gz"
     recording = monitor("record", str(path), "-i", "0.2")
@@ -338,6 +342,13 @@ def test_the_screen_says_it_and_goes_on(scenario: Scenario, runtime_dir: Path, t
         assert terminal.ends() == 0
 
 
+@pytest.mark.slow(
+    "two signals and both states; each starts a monitor",
+    kept=(
+        "2-well",
+        "9-inside a call that hangs",
+    ),
+)
 @pytest.mark.parametrize("hangs", [False, True], ids=["well", "inside a call that hangs"])
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV, signal.SIGINT])
 def test_it_dies_with_the_monitor_however_that_dies(
@@ -354,6 +365,7 @@ def test_it_dies_with_the_monitor_however_that_dies(
     wait_for(lambda: gone(pid), what="the end of the process that asks the driver")
 
 
+@pytest.mark.slow("a host or a driver's process of its own")
 def test_it_holds_no_terminal_no_socket_and_no_file_of_the_monitors(
     scenario: Scenario, runtime_dir: Path, tmp_path: Path, training: int
 ) -> None:

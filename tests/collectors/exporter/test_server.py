@@ -112,7 +112,7 @@ def status(server: MetricsServer, *hosts: str) -> str:
 def resolver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """This machine is node7 of example.org, and its name service calls it gpu7.example.net and gpu7-ib0."""
     (tmp_path / "resolv.conf").write_text("# hers\nnameserver 10.0.0.1\nsearch example.org cluster.local.\n\n")
-    monkeypatch.setattr(host_names, "_RESOLVER", tmp_path / "resolv.conf")
+    monkeypatch.setattr(host_names, "RESOLVER", tmp_path / "resolv.conf")
     monkeypatch.setattr(socket, "gethostname", lambda: "Node7")
     names = {"Node7": ("gpu7.example.net", ["GPU7-ib0"], ["10.1.2.3"])}
     monkeypatch.setattr(socket, "gethostbyaddr", names.__getitem__)

@@ -13,7 +13,7 @@ import pytest
 from prometheus_client import generate_latest
 
 from collectors.exporter.stage import ExportStage
-from collectors.nccl_ras.stage import _node_position
+from collectors.nccl_ras.stage import node_position
 from collectors.prometheus.client import Client, SeriesValue
 from collectors.prometheus.cluster import Cluster
 from collectors.prometheus.hung import hung_ranks
@@ -78,7 +78,7 @@ def test_a_communicator_that_only_waits_for_another_one_is_not_told() -> None:
 @pytest.mark.parametrize(("first", "place"), [(0, (0, 8)), (8, (1, 8)), (56, (7, 8))])
 def test_nodes_ask_in_the_order_of_their_ranks(first: int, place: tuple[int, int]) -> None:
     ranks = tuple(training(100 + n, rank=first + n, world_size=64, job="train.py") for n in range(8))
-    assert _node_position(snapshot(0.0, ranks=ranks), {100: 100}) == place
+    assert node_position(snapshot(0.0, ranks=ranks), {100: 100}) == place
 
 
 def test_one_who_is_named_by_counts_and_by_nccl_is_told_once_and_two_nodes_say_the_same_once() -> None:
@@ -111,6 +111,9 @@ def nodes() -> Iterator[list[Path]]:
         shutil.rmtree(one, ignore_errors=True)
 
 
+@pytest.mark.slow(
+    "test_one_who_is_named_by_counts_and_by_nccl_is_told_once_and_two_nodes_say_the_same_once finds the same fault"
+)
 @pytest.mark.torch
 @pytest.mark.prometheus
 @pytest.mark.skipif(find("prometheus") is None, reason=NO_PROMETHEUS)

@@ -27,6 +27,7 @@ def alert_of(source: OwnSource, slot: int, alert_id: str, words: str = "") -> Al
     return wait_for(look, 60, f"{alert_id} of GPU {slot}")
 
 
+@pytest.mark.slow("two bits at once; the others are one bit each", kept=("136-power brake of the power supply",))
 @pytest.mark.parametrize(
     ("bits", "words"),
     [

@@ -59,6 +59,7 @@ def whole(gpu: Gpu) -> bool:
     return not absent(gpu)
 
 
+@pytest.mark.slow("random or many inputs; a neighbour has one case of each kind")
 def test_any_call_may_answer_anything(nvml_stub: Driver) -> None:
     """Every (call, answer) on a GPU of its own, beside one that is well."""
     pairs = list(itertools.product(FIELDS, CODES))

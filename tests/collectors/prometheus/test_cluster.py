@@ -52,7 +52,11 @@ def all_there(view: ClusterView) -> bool:
 
 @pytest.mark.prometheus
 @needs_prometheus
-@pytest.mark.parametrize("rules", [True, False], ids=["rules", "no rules"])
+@pytest.mark.parametrize(
+    "rules",
+    [True, pytest.param(False, marks=pytest.mark.slow("the same plants without recording rules"))],
+    ids=["rules", "no rules"],
+)
 def test_what_is_planted_among_64_nodes_is_named(tmp_path: Path, rules: bool) -> None:
     nodes = Nodes(64)
     nodes.slow, nodes.idle = SLOW, IDLE
@@ -100,6 +104,7 @@ def test_what_is_planted_among_64_nodes_is_named(tmp_path: Path, rules: bool) ->
         assert cluster.query_view().nodes_up == 63
 
 
+@pytest.mark.slow("test_what_is_planted_among_64_nodes_is_named finds the same fault")
 @pytest.mark.prometheus
 @needs_victoria
 def test_victoriametrics_tells_the_same(tmp_path: Path) -> None:
@@ -118,6 +123,7 @@ def test_victoriametrics_tells_the_same(tmp_path: Path) -> None:
         assert all(series.values for series in cluster.charts("node003", 60).series)
 
 
+@pytest.mark.slow("test_an_odd_answer_is_a_sentence finds the same fault")
 @pytest.mark.prometheus
 @needs_prometheus
 def test_a_thousand_labels_more_and_one_run_alone(tmp_path: Path) -> None:
@@ -134,6 +140,7 @@ def test_a_thousand_labels_more_and_one_run_alone(tmp_path: Path) -> None:
         assert other.nodes_up == 2
 
 
+@pytest.mark.slow("test_what_is_planted_among_64_nodes_is_named finds the same fault")
 @pytest.mark.prometheus
 @needs_prometheus
 def test_once_and_json_say_the_same_without_a_screen(tmp_path: Path) -> None:

@@ -31,9 +31,7 @@ _MAY = (
 )
 pytestmark = [
     pytest.mark.tpu,
-    pytest.mark.slow(
-        why="the real tpu-info, which `make test-all` alone fetches; test_source.py has the same faults"
-    ),
+    pytest.mark.slow("the real tpu-info, which `make test-all` alone fetches; test_source.py has the same faults"),
     pytest.mark.skipif(not LIBRARY.is_dir(), reason="no tpu-info: tests/fetch_tpu.sh brings it to .cache/tpu"),
     pytest.mark.skipif(not _MAY, reason="a mount namespace needs root, and a kernel with PCI"),
     pytest.mark.usefixtures("runtime_dir"),

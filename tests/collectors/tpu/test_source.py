@@ -261,9 +261,9 @@ def test_the_ports_are_those_of_who_computes_else_the_usual_one(monkeypatch: pyt
 def test_a_tpu_is_told_from_google_s_other_devices_and_without_tpu_info_that_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(presence, "_DEVICES", pci(tmp_path / "none", 0))
+    monkeypatch.setattr(presence, "DEVICES", pci(tmp_path / "none", 0))
     assert presence.chip_count() == 0
-    monkeypatch.setattr(presence, "_DEVICES", pci(tmp_path / "four"))
+    monkeypatch.setattr(presence, "DEVICES", pci(tmp_path / "four"))
     assert presence.chip_count() == 4
     monkeypatch.setattr(presence, "has_binding", lambda: False)
     source = AllGpus(0.1)

@@ -17,6 +17,7 @@ BEFORE = 40
 """Steps before anything is planted."""
 
 
+@pytest.mark.slow("one combination; each runs ranks for seconds", kept=("2-host-ddp",))
 @pytest.mark.parametrize("sharded", [False, True], ids=["ddp", "fsdp"])
 @pytest.mark.parametrize("gpu", [False, True], ids=["host", "gpu"])
 @pytest.mark.parametrize("ranks", [2, 8])
@@ -26,6 +27,14 @@ def test_equal_ranks_are_never_accused(ranks: int, gpu: bool, sharded: bool) -> 
         assert job.first_named(200) is None, seed
 
 
+@pytest.mark.slow(
+    "three cells of the matrix; each runs ranks for seconds",
+    kept=(
+        "slow clock-2-gpu-fsdp",
+        "extra compute-8-gpu-ddp",
+        "memory-bound neighbour-2-host-ddp",
+    ),
+)
 @pytest.mark.parametrize("sharded", [False, True], ids=["ddp", "fsdp"])
 @pytest.mark.parametrize("gpu", [False, True], ids=["host", "gpu"])
 @pytest.mark.parametrize("ranks", [2, 8])

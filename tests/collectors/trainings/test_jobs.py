@@ -118,6 +118,15 @@ NAMED = [
 ]
 
 
+@pytest.mark.slow(
+    "a launcher of each kind",
+    kept=(
+        "an address alone",
+        "torchrun --standalone",
+        "torchrun under SLURM",
+        "mpirun",
+    ),
+)
 @pytest.mark.parametrize(("variables", "name", "launcher"), NAMED)
 def test_a_run_is_called_by_what_all_its_ranks_have_in_common(
     watch: Watched, started: ExitStack, script: Path, variables: dict[str, str], name: str, launcher: str
@@ -188,6 +197,9 @@ def test_ranks_that_only_torch_knows_of_are_one_job_of_the_script_that_spawned_t
     assert [(job.name, job.ranks) for job in watch.jobs.values()] == [(f"train_gpt.py · :{port}", (0, 1))]
 
 
+@pytest.mark.slow(
+    "test_ranks_that_only_torch_knows_of_are_one_job_of_the_script_that_spawned_them finds the same fault"
+)
 @pytest.mark.torch
 def test_a_rank_that_is_learned_late_changes_the_job(
     watch: Watched, started: ExitStack, tmp_path: Path, script: Path
@@ -237,6 +249,7 @@ def test_torchrun_s_two_ranks_beside_a_process_of_its_own(
     assert set(watch.live) == {f"train_gpt.py · :{port}", f"train_gpt.py · pid {alone.pid}"}
 
 
+@pytest.mark.slow("test_torchrun_s_two_ranks_beside_a_process_of_its_own finds the same fault")
 @pytest.mark.torch
 @pytest.mark.timeout(300)
 def test_seven_processes_of_three_jobs_that_know_nothing_of_llmtop(

@@ -62,7 +62,11 @@ def test_the_line_is_told_that_the_host_stands_at_between_steps(runtime_dir: Pat
     ("between", "cause"),
     [
         ("gc.collect()", "train.py:14 gc.collect()"),
-        ("held[1].append([[] for _ in range(3000)])", "garbage collection"),
+        pytest.param(
+            "held[1].append([[] for _ in range(3000)])",
+            "garbage collection",
+            marks=pytest.mark.slow("the automatic collection takes the same way"),
+        ),
     ],
 )
 def test_collections_of_garbage_are_told(between: str, cause: str, runtime_dir: Path, tmp_path: Path) -> None:

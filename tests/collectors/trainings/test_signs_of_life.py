@@ -151,6 +151,7 @@ def _rank(source: StepsSource) -> Rank | None:
     return next(iter(source.latest().ranks), None)
 
 
+@pytest.mark.slow("one kind of work stands for all; each waits for a hang", kept=("hooks, a DataLoader",))
 @pytest.mark.parametrize("work", WORK)
 def test_any_work_that_is_seen_is_life_and_a_hang_after_it_is_none(work: str, source: StepsSource) -> None:
     for library in ("transformers", "lightning"):

@@ -107,6 +107,7 @@ def watched(zygote: Zygote, directory: Path, script: Path, *arguments: str) -> I
             source.close()
 
 
+@pytest.mark.slow("fsdp2 has the most collectives; each starts two ranks", kept=("fsdp2",))
 @pytest.mark.parametrize("kind", ["ddp", "fsdp2", "by hand"])
 def test_the_rank_that_comes_last_is_named(
     kind: str, bare_zygote: Zygote, zygote: Zygote, runtime_dir: Path, tmp_path: Path
@@ -125,6 +126,7 @@ def test_the_rank_that_comes_last_is_named(
     assert alert.evidence["share_of_step_pct"] > 4
 
 
+@pytest.mark.slow("test_equal_ranks_are_never_accused finds the same fault")
 @pytest.mark.parametrize("kind", ["ddp", "fsdp2"])
 def test_nobody_is_accused_among_equal_ranks(kind: str, zygote: Zygote, runtime_dir: Path, tmp_path: Path) -> None:
     with watched(zygote, runtime_dir, tmp_path / "train.py", kind, "0") as monitor:
@@ -195,6 +197,7 @@ def unchanged(zygote: Zygote, script: Path, kind: str, *, with_llmtop: bool) -> 
     return found
 
 
+@pytest.mark.slow("one kind stands for all; each trains twice", kept=("power",))
 @pytest.mark.parametrize("kind", ["power", "built-in", "compiled"])
 def test_sampling_takes_no_hook_and_changes_no_bit(
     kind: str, bare_zygote: Zygote, zygote: Zygote, tmp_path: Path

@@ -84,6 +84,7 @@ def figures(zygote: Zygote, path: Path, kind: str) -> dict[str, Any]:
     return {**json.loads(found["stdout"].splitlines()[0]), "warnings": warnings, **seen}
 
 
+@pytest.mark.slow("torch.compile itself")
 @pytest.mark.parametrize("kind", KINDS)
 def test_compiled_code_is_the_same_with_hooks_as_without(
     kind: str, zygotes: tuple[Zygote, Zygote], tmp_path: Path

@@ -184,6 +184,7 @@ def run(zygote: Zygote, path: Path, script: str, every: int = 0) -> Any:
     return json.loads(line.removeprefix("result: "))
 
 
+@pytest.mark.slow("every 24th call raises; the others take minutes", kept=("hooks-24",))
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("every", [1, 24])
 @pytest.mark.parametrize("script", SCRIPTS)

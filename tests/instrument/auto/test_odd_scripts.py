@@ -55,6 +55,13 @@ odd._modules["self"] = odd
 }
 
 
+@pytest.mark.slow(
+    "two of six modules; each trains",
+    kept=(
+        "parameters() that returns groups",
+        "attributes that raise",
+    ),
+)
 @pytest.mark.parametrize("odd", ODD_MODULES)
 def test_a_module_that_merely_lives_in_the_process_harms_nothing(odd: str, zygote: Zygote, tmp_path: Path) -> None:
     found = zygote.train(tmp_path / "train.py", MODEL + ODD_MODULES[odd] + "\ntrain(5)\n")
@@ -90,6 +97,7 @@ OWN_CALLS = {
 }
 
 
+@pytest.mark.slow("one descriptor stands for all; each trains", kept=("staticmethod",))
 @pytest.mark.parametrize("own", OWN_CALLS)
 def test_a_call_that_is_any_descriptor_is_called_as_one(own: str, zygote: Zygote, tmp_path: Path) -> None:
     found = zygote.train(

@@ -32,6 +32,7 @@ def test_steps_and_phases_are_read_as_they_were_written(tmp_path: Path) -> None:
     assert found.owners == {512: "parameters"}
 
 
+@pytest.mark.slow("random or many inputs; a neighbour has one case of each kind")
 def test_parameters_and_state_of_all_optimizers_are_found() -> None:
     import torch
 

@@ -85,7 +85,9 @@ def test_marks_begin_and_end_with_a_step(runtime_dir: Path) -> None:
         assert told[-1][5] == "0"
 
 
-@pytest.mark.parametrize("how", ["hangs up", "runs out of time"])
+@pytest.mark.parametrize(
+    "how", ["hangs up", pytest.param("runs out of time", marks=pytest.mark.slow("waits for a limit to pass"))]
+)
 def test_marks_end_without_a_word(runtime_dir: Path, how: str) -> None:
     with Training(program()) as training:
         heard, watching = (Heard(connect(runtime_dir, training)) for _ in range(2))
@@ -99,6 +101,7 @@ def test_marks_end_without_a_word(runtime_dir: Path, how: str) -> None:
         until(watching, "ready", "b")
 
 
+@pytest.mark.slow("test_marks_end_without_a_word finds the same fault")
 def test_one_monitor_at_a_time(runtime_dir: Path) -> None:
     with Training(program()) as training:
         heard = Heard(connect(runtime_dir, training))
@@ -114,6 +117,7 @@ def test_one_monitor_at_a_time(runtime_dir: Path) -> None:
         until(heard, "off")
 
 
+@pytest.mark.slow("a capture by another engine; one whole capture of each is in make test")
 def test_a_forked_child_marks_nothing(runtime_dir: Path) -> None:
     with Training(program(fork=True)) as training:
         heard = Heard(connect(runtime_dir, training))
@@ -135,6 +139,7 @@ def test_without_pytorch_it_is_not_offered(runtime_dir: Path) -> None:
         until(heard, "failed")
 
 
+@pytest.mark.slow("torch.compile itself")
 def test_a_compiled_model_is_said_to_tell_less(runtime_dir: Path) -> None:
     compiled = program().replace("Linear(8, 8)", 'Linear(8, 8)\nmodel = torch.compile(model, backend="eager")')
     with Training(compiled) as training:
@@ -146,6 +151,7 @@ def test_a_compiled_model_is_said_to_tell_less(runtime_dir: Path) -> None:
         assert said.detail == COMPILED
 
 
+@pytest.mark.slow("a capture by another engine; one whole capture of each is in make test")
 def test_a_profiler_that_the_script_starts_meanwhile_works_and_ends_the_marks(runtime_dir: Path) -> None:
     profiles = """
     if on:
@@ -162,6 +168,7 @@ def test_a_profiler_that_the_script_starts_meanwhile_works_and_ends_the_marks(ru
     assert lines == ["profiled True 0 True"], "it saw its operators, and nothing of ours stays"
 
 
+@pytest.mark.slow("a capture by another engine; one whole capture of each is in make test")
 def test_what_the_script_puts_in_the_place_of_a_profilers_beginning_stays(runtime_dir: Path) -> None:
     replaces = """
     mine = torch.autograd.profiler._enable_profiler

@@ -49,7 +49,9 @@ def _snapshots(folder: Path) -> list[str]:
     return [path.name.partition("-")[2] for path in folder.iterdir() if "oom" in path.name]
 
 
-@pytest.mark.parametrize("way", ["dies", "wraps"])
+@pytest.mark.parametrize(
+    "way", [pytest.param("dies", marks=pytest.mark.slow("a wrapped error is the harder case")), "wraps"]
+)
 def test_an_error_that_ends_the_process_leaves_a_snapshot_and_a_line(folder: Path, way: str) -> None:
     done = _run_alone(folder, way)
     assert done.returncode == 1
@@ -64,6 +66,7 @@ def test_an_error_that_ends_the_process_leaves_a_snapshot_and_a_line(folder: Pat
     assert path.stat().st_mode & 0o077 == 0
 
 
+@pytest.mark.slow("one answer stands for all; each trains", kept=("catches-0",))
 @pytest.mark.parametrize(("way", "code"), [("catches", 0), ("exits", 1), ("other", 1)])
 def test_an_error_that_was_answered_leaves_nothing(zygote: Zygote, folder: Path, way: str, code: int) -> None:
     done = _run(zygote, folder, way)
@@ -73,7 +76,19 @@ def test_an_error_that_was_answered_leaves_nothing(zygote: Zygote, folder: Path,
     assert "llmtop report" not in done.stderr
 
 
-@pytest.mark.parametrize(("answered", "kept"), [(0, True), (5, False)])
+@pytest.mark.parametrize(
+    ("answered", "kept"),
+    [
+        pytest.param(
+            0,
+            True,
+            marks=pytest.mark.slow(
+                "test_an_error_that_ends_the_process_leaves_a_snapshot_and_a_line has the other answer"
+            ),
+        ),
+        (5, False),
+    ],
+)
 def test_what_is_kept_is_of_the_error_that_ended_the_process(
     zygote: Zygote, folder: Path, answered: int, kept: bool
 ) -> None:
@@ -84,6 +99,7 @@ def test_what_is_kept_is_of_the_error_that_ended_the_process(
     assert _snapshots(folder) == (["oom.memory.pickle"] if kept else [])
 
 
+@pytest.mark.slow("an end beside a profiler; test_a_captured_training_ends_as_it_would_without has one")
 def test_memory_history_is_recorded_only_when_asked_for(folder: Path) -> None:
     done = _run_alone(folder, "dies", options=("--memory-history",))
     assert "history True" in done.stdout
@@ -93,6 +109,7 @@ def test_memory_history_is_recorded_only_when_asked_for(folder: Path) -> None:
     assert device.lines[0].name == "train.py:44 step"
 
 
+@pytest.mark.slow("an end beside a profiler; test_a_captured_training_ends_as_it_would_without has one")
 def test_of_a_history_of_the_script_s_own_only_the_segments_are_kept(folder: Path) -> None:
     done = _run_alone(folder, "dies", "history", options=("--memory-history",))
     (path,) = folder.glob("*-oom.memory.pickle")
@@ -101,6 +118,7 @@ def test_of_a_history_of_the_script_s_own_only_the_segments_are_kept(folder: Pat
     assert (device.events, len(device.out_of_memory)) == (0, 1)
 
 
+@pytest.mark.slow("test_an_error_that_ends_the_process_leaves_a_snapshot_and_a_line finds the same fault")
 def test_where_it_cannot_be_written_the_error_is_as_ever(tmp_path: Path) -> None:
     place = tmp_path / "a file"
     place.write_text("")

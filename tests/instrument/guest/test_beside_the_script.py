@@ -154,6 +154,19 @@ HANDLERS = {
 }
 
 
+@pytest.mark.slow(
+    "each handler once and each error once",
+    kept=(
+        "TimeoutError-a function",
+        "TimeoutError-any arguments",
+        "TimeoutError-a method",
+        "TimeoutError-an object",
+        "TimeoutError-a partial",
+        "TimeoutError-gone when it raises",
+        "Exception-a function",
+        "KeyError-a function",
+    ),
+)
 @pytest.mark.parametrize("handler", HANDLERS)
 @pytest.mark.parametrize("base", ["Exception", "TimeoutError", "KeyError"])
 def test_what_a_handler_raises_while_llmtop_attaches_reaches_the_script(
@@ -225,6 +238,7 @@ input()
         training.finish()
 
 
+@pytest.mark.slow("one redirection stands for all; each starts a training", kept=("2>&-",))
 @pytest.mark.parametrize("redirections", ["2>&-", "<&- >&- 2>&-", "2>/dev/full", ">/dev/full 2>&1"])
 def test_no_socket_stands_in_for_a_closed_stream(redirections: str, runtime_dir: Path, tmp_path: Path) -> None:
     # What C code writes to stderr would reach a monitor, and what the script opens would get another number.

@@ -31,6 +31,7 @@ for number in range(400):
 """
 
 
+@pytest.mark.slow("one error stands for all; each tears steps for seconds", kept=("KeyboardInterrupt",))
 @pytest.mark.parametrize("error", ["KeyboardInterrupt", "TimeoutError", "SystemExit"])
 def test_steps_that_a_signal_s_handler_tears_apart_end_no_recording(error: str) -> None:
     with Training(STORM.format(error=error)) as training:
@@ -90,6 +91,7 @@ assert r.watch is None or not r._watch._annotated
         training.finish()
 
 
+@pytest.mark.slow("test_a_forked_child_inherits_nothing_and_takes_nothing_away finds the same fault")
 @pytest.mark.torch
 def test_a_child_that_is_forked_while_its_parent_is_recorded_stops_nothing(tmp_path: Path) -> None:
     script = f"""
@@ -122,6 +124,7 @@ assert sent[-1].state == "done", sent
         training.finish()
 
 
+@pytest.mark.slow("test_a_training_that_hangs_without_any_work_gives_no_sign finds the same fault")
 @pytest.mark.torch
 def test_work_of_another_thread_is_no_life_of_the_one_that_trains() -> None:
     script = """

@@ -78,6 +78,15 @@ def hears_more(heard: Heard, steps: int = 100) -> None:
     heard.until(lambda: len(heard.steps) > here + steps, 60)
 
 
+@pytest.mark.slow(
+    "four kinds of attack; each lasts seconds",
+    kept=(
+        "captures",
+        "held_connections",
+        "nested_frames",
+        "pauses",
+    ),
+)
 @pytest.mark.parametrize("name", list(attackers.ATTACKS))
 def test_during_an_attack_its_neighbours_are_served_and_after_it_who_is_new(runtime_dir: Path, name: str) -> None:
     with Training(STEPPING) as training:
@@ -101,6 +110,13 @@ def _open(path: Path) -> Connection | None:
         return None  # there is no room yet
 
 
+@pytest.mark.slow(
+    "two limits stand for all; each starts a server",
+    kept=(
+        "sent0-more than 200 messages",
+        "sent4-nested too deeply",
+    ),
+)
 @pytest.mark.parametrize(
     ("sent", "reason"),
     [
@@ -163,6 +179,9 @@ def test_a_monitor_that_asks_ten_times_a_second_stays(runtime_dir: Path) -> None
         hears_more(heard)
 
 
+@pytest.mark.slow(
+    "attacks for seconds; test_during_an_attack_its_neighbours_are_served_and_after_it_who_is_new has others"
+)
 def test_who_leaves_its_answers_unread_is_dropped_and_who_reads_hears_them_all(runtime_dir: Path) -> None:
     with Training(STORY.format(answers=200)) as training:
         reader = Heard(connect(runtime_dir, training))
@@ -212,6 +231,9 @@ def test_captures_that_are_asked_for_too_often_are_refused_with_a_word(runtime_d
         assert not any("too often" in one.detail for one in states(other)), "only who asked is told"
 
 
+@pytest.mark.slow(
+    "attacks for seconds; test_during_an_attack_its_neighbours_are_served_and_after_it_who_is_new has others"
+)
 def test_pauses_without_end_are_refused_with_a_word_and_the_training_goes_on(runtime_dir: Path) -> None:
     def pause(heard: Heard, name: str) -> wire.PauseState:
         heard.connection.send(wire.Pause(id=name, seconds=0.0))
@@ -286,6 +308,9 @@ def test_an_allowance_is_used_up_and_earned_again() -> None:
     assert allowance.take(4.0)
 
 
+@pytest.mark.slow(
+    "attacks for seconds; test_during_an_attack_its_neighbours_are_served_and_after_it_who_is_new has others"
+)
 def test_requests_that_cost_much_are_looked_at_less_often() -> None:
     clock = Time()
     pace = limits.Pace(clock)

@@ -100,6 +100,7 @@ for number in range(300):
     assert sockets(runtime_dir) == []
 
 
+@pytest.mark.slow("random or many inputs; a neighbour has one case of each kind")
 def test_ten_thousand_steps_a_second_arrive_or_are_counted_as_lost(runtime_dir: Path) -> None:
     script = """
 import llmtop, time
@@ -306,6 +307,7 @@ def test_what_a_process_that_crashed_had_half_made_is_removed_and_nothing_else(r
         training.kill()
 
 
+@pytest.mark.slow("test_many_processes_at_once finds the same fault")
 def test_sixty_four_trainings_attach_at_once(runtime_dir: Path) -> None:
     # One parent forks them all: 64 interpreters started one by one would not begin at once.
     script = """
@@ -410,6 +412,7 @@ for number in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD, signal.SIGALRM, si
         training.finish()
 
 
+@pytest.mark.slow("random or many inputs; a neighbour has one case of each kind")
 def test_a_hundred_thousand_steps_take_no_more_memory(runtime_dir: Path) -> None:
     script = """
 import llmtop

@@ -255,6 +255,7 @@ def _begins_with_a_step(whole: WholeStep) -> bool:
     return not SOMETIMES & {phase.name for phase in whole.step.phases}
 
 
+@pytest.mark.slow("one script stands for all; each trains", kept=("evaluation every N",))
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_steps_and_their_parts_are_as_long_as_the_iterations(name: str, runtime_dir: Path, tmp_path: Path) -> None:
     for library in ("transformers", "lightning", "accelerate"):
@@ -287,6 +288,9 @@ def test_steps_and_their_parts_are_as_long_as_the_iterations(name: str, runtime_
         training.communicate(timeout=100)
 
 
+@pytest.mark.slow(
+    "a real kernel of Jupyter; test_who_waits_for_a_person_is_paused_and_no_step_goes_across has prompts"
+)
 def test_those_of_a_notebook_s_cells_too_and_no_step_spans_the_wait_between_them(
     runtime_dir: Path, tmp_path: Path
 ) -> None:

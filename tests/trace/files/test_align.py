@@ -77,6 +77,7 @@ def test_too_few_collectives_tell_nothing(tmp_path: Path) -> None:
     assert apart_us(tmp_path) == (pytest.approx(3005.0), [])
 
 
+@pytest.mark.slow("reads all real traces; test_steps and test_calls_a_step read one")
 def test_real_ranks_of_one_machine_have_one_clock(tmp_path: Path) -> None:
     seen = 0
     for number, packed in enumerate(SETS):

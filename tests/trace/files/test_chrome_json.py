@@ -171,7 +171,7 @@ def test_pieces_end_between_events(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         capture.kernel(step * 10 + 1, step * 10 + 2, launched=step * 10, name='}, {"ph": "X"}, [ ]} \\"{')
     path = write_chrome(tmp_path / "trace.json", capture)
     whole = open_trace(path)
-    monkeypatch.setattr(chrome_json, "_PIECE_BYTES", 700)
+    monkeypatch.setattr(chrome_json, "PIECE_BYTES", 700)
     pieces = open_trace(path)
     assert pieces.ops.start.tolist() == whole.ops.start.tolist()
     assert [pieces.names[int(n)] for n in pieces.ops.name] == [whole.names[int(n)] for n in whole.ops.name]
@@ -179,7 +179,7 @@ def test_pieces_end_between_events(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_nested_arguments_do_not_end_an_event(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chrome_json, "_PIECE_BYTES", 400)
+    monkeypatch.setattr(chrome_json, "PIECE_BYTES", 400)
     event = {**KERNEL, "args": {"shapes": [{"a": 1}, {"b": 2}], "device": 3}}
     trace = _load(json.dumps({"traceEvents": [event] * 50}))
     assert trace.ops.device.tolist() == [3] * 50

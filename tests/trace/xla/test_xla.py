@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from llmtop.analysis.analyze import analyze
-from llmtop.cli.report.kernel import _hot
+from llmtop.cli.report.kernel import read_hot_kernels
 from llmtop.errors import UnusableInput
 from llmtop.naming.kernel_names import kind_of
 from llmtop.report.model import Report
@@ -130,7 +130,7 @@ def test_a_category_that_the_file_says_is_taken_as_it_stands(tmp_path: Path) -> 
     )
     assert not [word for word in ("ncu", "nsys", "nvidia-smi", "cudaMalloc") if word in said]
     with pytest.raises(UnusableInput, match="is from a TPU, which ncu does not support"):
-        _hot(tmp_path / "t.trace.json.gz", 3)
+        read_hot_kernels(tmp_path / "t.trace.json.gz", 3)
 
 
 @pytest.mark.parametrize(

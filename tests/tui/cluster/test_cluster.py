@@ -107,6 +107,7 @@ def test_what_is_wrong_comes_first_and_enter_shows_a_node(served: tuple[Nodes, P
         assert terminal.ends() == 0
 
 
+@pytest.mark.slow("test_an_odd_answer_is_a_sentence finds the same fault")
 @pytest.mark.prometheus
 @needs_prometheus
 def test_whatever_the_server_does_is_said_and_the_keys_go_on(served: tuple[Nodes, Prometheus]) -> None:
@@ -286,6 +287,7 @@ def test_c_says_the_command_that_captures_the_accused_and_where_to_call_it(
         assert terminal.ends() == 0
 
 
+@pytest.mark.slow("test_c_says_the_command_that_captures_the_accused_and_where_to_call_it finds the same fault")
 @pytest.mark.torch
 @pytest.mark.prometheus
 @needs_prometheus

@@ -11,7 +11,7 @@ from tui.panes import node_table, process_table, rank_table
 
 TABLES: dict[str, tuple[Column[Any], ...]] = {
     "GPUs and ranks": node_table.COLUMNS,
-    "ranks": rank_table._COLUMNS,
+    "ranks": rank_table.COLUMNS,
     "processes": process_table.COLUMNS,
 }
 

@@ -193,6 +193,13 @@ def painted(view: View, look: CellTheme, width: int, height: int) -> list[str]:
     return ["".join(line) for line in lines]
 
 
+@pytest.mark.slow(
+    "a theme with and one without colours and Unicode",
+    kept=(
+        "dark",
+        "ascii",
+    ),
+)
 @pytest.mark.parametrize("look", LOOKS.values(), ids=LOOKS)
 @settings(max_examples=EXAMPLES, deadline=None, phases=QUICK, suppress_health_check=[HealthCheck.too_slow])
 @given(moment=snapshots(), width=st.integers(1, 250), height=st.integers(1, 70))
@@ -228,6 +235,17 @@ def test_large_charts_keep_to_their_place(moment: Snapshot, width: int, height: 
             assert [row.used for row in rows] == [width] * height
 
 
+@pytest.mark.slow(
+    "each size once and each theme once",
+    kept=(
+        "size0-dark",
+        "size1-ascii",
+        "size2-mono",
+        "size3-16 colors",
+        "size4-ascii",
+        "size5-dark",
+    ),
+)
 @pytest.mark.parametrize("look", LOOKS.values(), ids=LOOKS)
 @pytest.mark.parametrize("size", [(60, 15), (80, 24), (120, 30), (200, 50), (200, 24), (100, 60)])
 def test_the_gpu_with_the_alert_differs_in_text_from_its_neighbours(

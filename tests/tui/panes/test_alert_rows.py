@@ -263,6 +263,23 @@ WORST = (
 )
 
 
+@pytest.mark.slow(
+    "each reason at one size",
+    kept=(
+        "size0-gpu_error-the driver has not answered for 12 s",
+        "size0-low_power_full_util-memory controller 100% busy",
+        r"size0-slower-forward/atte\u2026ntion_0001 110 ms \u2192 160 ms",
+        "size0-throttled-power brake of the power supply",
+        "size0-hung_collective-rank 127 has not called AllReduce 40123",
+        "size0-memory_pressure-12 allocations failed or retried",
+        "size0-sync_bound-waits for the GPU 100% of a step",
+        "size1-hung_collective-rank 127 has not called AllReduce 40123",
+        "size2-gpu_error-the driver has not answered for 12 s",
+        r"size3-slower-forward/atte\u2026ntion_0001 110 ms \u2192 160 ms",
+        "size4-hung_collective-rank 127 has not called AllReduce 40123",
+        "size5-throttled-power brake of the power supply",
+    ),
+)
 @pytest.mark.parametrize(("kind", "point"), WORST)
 @pytest.mark.parametrize("size", SIZES)
 async def test_the_longest_reasons_are_whole_beside_a_hundred_others(

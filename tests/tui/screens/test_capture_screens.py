@@ -408,6 +408,7 @@ def test_the_key_in_a_real_tmux_captures_five_steps_with_the_real_nsys(
     assert "ended" not in pane(0)
 
 
+@pytest.mark.slow("test_a_capture_under_way_is_called_off finds the same fault")
 @pytest.mark.nsys
 @pytest.mark.usefixtures("real_nsys")
 def test_leaving_the_monitor_calls_the_capture_off(

@@ -53,6 +53,13 @@ def screen_lives(terminal: Terminal) -> None:
     draws(terminal, "tokens/s", "q")
 
 
+@pytest.mark.slow(
+    "two signals of four; each starts a screen",
+    kept=(
+        "3",
+        "10",
+    ),
+)
 @pytest.mark.parametrize("number", [signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM])
 def test_a_signal_that_would_kill_ends_it_with_its_number(number: signal.Signals) -> None:
     with Terminal(SCREEN) as terminal:
@@ -62,6 +69,7 @@ def test_a_signal_that_would_kill_ends_it_with_its_number(number: signal.Signals
         assert_given_back(terminal)
 
 
+@pytest.mark.slow("the signal that terminals send; each starts a screen", kept=("28",))
 @pytest.mark.parametrize("number", HARMLESS)
 def test_a_signal_that_means_nothing_changes_nothing(number: signal.Signals) -> None:
     with Terminal(SCREEN) as terminal:
@@ -74,6 +82,13 @@ def test_a_signal_that_means_nothing_changes_nothing(number: signal.Signals) -> 
         assert_given_back(terminal)
 
 
+@pytest.mark.slow(
+    "two faults of five; each starts a screen",
+    kept=(
+        "11",
+        "6",
+    ),
+)
 @pytest.mark.parametrize("number", FAULTS)
 def test_a_fault_gives_the_terminal_back_before_anybody_learns_of_it(
     number: signal.Signals, state_home: Path
@@ -90,6 +105,7 @@ def test_a_fault_gives_the_terminal_back_before_anybody_learns_of_it(
         wait_for(lambda: "most recent call first" in log.read_text(), what="the traceback in the log")
 
 
+@pytest.mark.slow("one half sequence stands for all; each starts a screen", kept=("7-a title",))
 @pytest.mark.parametrize("half", [b"\x1b]2;half a title", b"\x1b[38;2;1"], ids=["a title", "a colour"])
 @pytest.mark.parametrize("number", [signal.SIGBUS, signal.SIGKILL])
 def test_what_is_said_after_a_crash_is_shown_though_the_screen_died_within_a_sequence(
@@ -107,6 +123,7 @@ def test_what_is_said_after_a_crash_is_shown_though_the_screen_died_within_a_seq
         terminal.shows("what the shell says")
 
 
+@pytest.mark.slow("a screen of its own; ends by keys, signals, faults and ctrl+z are in make test")
 def test_a_real_fault_in_a_librarys_thread_does_the_same(tmp_path: Path) -> None:
     program = tmp_path / "faulty.py"
     program.write_text(
@@ -137,6 +154,7 @@ def test_sigkill_gives_the_terminal_back_and_leaves_nobody_behind() -> None:
         wait_for(lambda: not guardian.is_running(), what="the guardian's end")
 
 
+@pytest.mark.slow("a screen of its own; ends by keys, signals, faults and ctrl+z are in make test")
 def test_settings_that_a_shell_made_after_sigkill_are_left_alone() -> None:
     """A shell may be quicker than the guardian, and then the terminal is its own."""
     with Terminal(SCREEN) as terminal:
@@ -153,6 +171,7 @@ def test_settings_that_a_shell_made_after_sigkill_are_left_alone() -> None:
         assert terminal.attributes() == ours
 
 
+@pytest.mark.slow("a screen of its own; ends by keys, signals, faults and ctrl+z are in make test")
 def test_without_the_guardian_the_screen_works_and_a_fault_is_only_a_fault() -> None:
     with Terminal(SCREEN) as terminal:
         terminal.shows("tokens/s")
@@ -174,6 +193,7 @@ def test_a_quiet_end_leaves_no_guardian_and_no_log(state_home: Path) -> None:
         assert terminal.raw.count(ALTERNATE_OFF) == terminal.raw.count(ALTERNATE_ON)
 
 
+@pytest.mark.slow("one signal stands for all; each starts a screen", kept=("15",))
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGSEGV, signal.SIGKILL])
 def test_a_stalled_terminal_gets_its_settings_at_once_and_the_rest_when_it_reads_again(
     number: signal.Signals,
@@ -190,6 +210,7 @@ def test_a_stalled_terminal_gets_its_settings_at_once_and_the_rest_when_it_reads
         assert_given_back(terminal)
 
 
+@pytest.mark.slow("a screen of its own; ends by keys, signals, faults and ctrl+z are in make test")
 def test_stopped_and_continued_it_gives_the_terminal_back_and_takes_it_again() -> None:
     with Terminal(SCREEN) as terminal:
         terminal.shows("tokens/s")
@@ -211,6 +232,7 @@ def test_stopped_and_continued_it_gives_the_terminal_back_and_takes_it_again() -
         assert_given_back(terminal)
 
 
+@pytest.mark.slow("a screen of its own; ends by keys, signals, faults and ctrl+z are in make test")
 def test_sigstop_cannot_be_seen_but_after_it_everything_is_set_and_drawn_anew() -> None:
     with Terminal(SCREEN) as terminal:
         terminal.shows("tokens/s")
@@ -229,7 +251,19 @@ def test_sigstop_cannot_be_seen_but_after_it_everything_is_set_and_drawn_anew() 
         assert_given_back(terminal)
 
 
-@pytest.mark.parametrize("by", [signal.SIGTSTP, signal.SIGSTOP], ids=str)
+@pytest.mark.parametrize(
+    "by",
+    [
+        pytest.param(
+            signal.SIGTSTP,
+            marks=pytest.mark.slow(
+                "the other stop is in test_in_bash_it_can_be_stopped_put_in_the_background_and_fetched_again"
+            ),
+        ),
+        signal.SIGSTOP,
+    ],
+    ids=str,
+)
 def test_a_key_pressed_before_it_has_come_back_is_not_lost(by: signal.Signals) -> None:
     with Terminal(SCREEN) as terminal:
         terminal.shows("tokens/s")
@@ -283,7 +317,15 @@ def answers(terminal: Terminal, command: str, words: str) -> None:
     prompts(terminal, terminal.raw.rfind(words.encode()))
 
 
-@pytest.mark.parametrize("by", ["ctrl+z", signal.SIGTSTP, signal.SIGSTOP], ids=str)
+@pytest.mark.parametrize(
+    "by",
+    [
+        "ctrl+z",
+        pytest.param(signal.SIGTSTP, marks=pytest.mark.slow("the same stop by another sender")),
+        signal.SIGSTOP,
+    ],
+    ids=str,
+)
 def test_in_bash_it_can_be_stopped_put_in_the_background_and_fetched_again(
     in_bash: Callable[..., Terminal], by: str | signal.Signals
 ) -> None:
@@ -317,6 +359,7 @@ def test_in_bash_it_can_be_stopped_put_in_the_background_and_fetched_again(
     answers(terminal, "echo left with $?", "left with 0")
 
 
+@pytest.mark.slow("a screen of its own; ends by keys, signals, faults and ctrl+z are in make test")
 def test_in_bash_a_crash_is_told_with_its_status_and_the_shell_goes_on(in_bash: Callable[..., Terminal]) -> None:
     terminal = in_bash()
     seen = len(terminal.raw)
@@ -348,6 +391,14 @@ PLANTS = {
 }
 
 
+@pytest.mark.slow(
+    "three places of six; each starts a screen",
+    kept=(
+        "a thread",
+        "the app",
+        "the end",
+    ),
+)
 @pytest.mark.parametrize("where", PLANTS)
 def test_an_error_nobody_expected_is_one_sentence_a_log_and_70(where: str, state_home: Path) -> None:
     program = BROKEN.format(plant=PLANTS[where], argv=["demo"])
@@ -363,6 +414,7 @@ def test_an_error_nobody_expected_is_one_sentence_a_log_and_70(where: str, state
         assert re.search(r"Traceback[\s\S]*ZeroDivisionError: planted", log.read_text())
 
 
+@pytest.mark.slow("one command stands for all; each is a process", kept=("--once-",))
 @pytest.mark.parametrize(
     ("argv", "plant"),
     [

@@ -101,6 +101,7 @@ def fuzz(seed: int, count: int) -> bytes:
     return b"".join(one() for _ in range(count))
 
 
+@pytest.mark.slow("random or many inputs; a neighbour has one case of each kind")
 def test_the_decoder_takes_ten_thousand_odd_sequences() -> None:
     keyboard = Keyboard()
     for seed in range(5):
@@ -112,6 +113,7 @@ def test_the_decoder_takes_ten_thousand_odd_sequences() -> None:
     assert pressed(keyboard, b"?")[-1:] == ["question_mark"]
 
 
+@pytest.mark.slow("test_odd_bytes_end_nothing_and_the_next_key_works finds the same fault")
 @pytest.mark.parametrize("seed", range(2))
 def test_the_screen_lives_through_random_bytes_and_q_still_quits(seed: int) -> None:
     # A replay: no key of it captures, signals or reads a process.

@@ -86,6 +86,13 @@ def check(found: dict[str, bytes]) -> None:
     assert unseen <= WITHOUT_DATA
 
 
+@pytest.mark.slow(
+    "the first and the last theme draw every screen; the others take a tour each",
+    kept=(
+        "dark",
+        "ascii",
+    ),
+)
 @pytest.mark.parametrize(
     ("size", "options"),
     [
@@ -130,6 +137,10 @@ def test_the_title_is_text() -> None:
     assert hostile.obeyed(title(hostile.text()).encode()) == []
 
 
-@pytest.mark.parametrize("options", [("--spread",), ("--ascii",)], ids=["themes", "ascii"])
+@pytest.mark.parametrize(
+    "options",
+    [pytest.param(("--spread",), marks=pytest.mark.slow("the second tour of the same pane")), ("--ascii",)],
+    ids=["themes", "ascii"],
+)
 def test_nor_does_the_pane_of_a_cluster(hostile_files: tuple[Path, Path], options: tuple[str, ...]) -> None:
     check(written(hostile_files, (120, 36), "--cluster", *options))

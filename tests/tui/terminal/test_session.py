@@ -60,6 +60,7 @@ def test_it_ends_when_its_terminal_is_gone(controlling: bool) -> None:
         assert terminal.ends() == 128 + signal.SIGHUP
 
 
+@pytest.mark.slow("a screen of its own; ends by keys, signals, faults and ctrl+z are in make test")
 def test_a_terminal_that_stops_reading_neither_grows_nor_outlives_a_signal() -> None:
     with Terminal([*SCREEN, "--interval", "0.02"]) as terminal:
         terminal.shows("tokens/s")
@@ -75,6 +76,7 @@ def test_a_terminal_that_stops_reading_neither_grows_nor_outlives_a_signal() -> 
         assert terminal.attributes() == terminal.before
 
 
+@pytest.mark.slow("a screen of its own; ends by keys, signals, faults and ctrl+z are in make test")
 def test_a_terminal_that_reads_again_shows_the_present() -> None:
     with Terminal([*SCREEN, "--interval", "0.02"]) as terminal:
         terminal.shows("tokens/s")
@@ -90,6 +92,7 @@ def test_a_terminal_that_reads_again_shows_the_present() -> None:
         assert_given_back(terminal)
 
 
+@pytest.mark.slow("random or many inputs; a neighbour has one case of each kind")
 def test_a_storm_of_sizes_ends_in_the_right_picture() -> None:
     with Terminal(SCREEN) as terminal:
         terminal.shows("tokens/s")
@@ -192,6 +195,7 @@ def test_without_color_none_is_sent_and_the_alert_is_still_there(variables: dict
         assert terminal.ends() == 0
 
 
+@pytest.mark.slow("a screen of its own; ends by keys, signals, faults and ctrl+z are in make test")
 def test_the_terminal_knows_its_size_better_than_the_environment() -> None:
     with Terminal(SCREEN, (90, 28), COLUMNS="60", LINES="10") as terminal:
         terminal.shows("? help")

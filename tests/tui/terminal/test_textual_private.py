@@ -224,6 +224,7 @@ def _is_private(name: str) -> bool:
     return name.startswith("_") and not name.startswith("__")
 
 
+@pytest.mark.shape
 def test_no_other_file_reaches_into_textual() -> None:
     found = []
     for path in _files():

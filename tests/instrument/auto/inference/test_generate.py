@@ -142,6 +142,7 @@ def beyond(ours: list[float], truth: list[float], without_core: float) -> list[f
     return [max(0.0, abs(one - true) - without_core) / true for one, true in zip(ours, truth, strict=True)]
 
 
+@pytest.mark.slow("test_each_request_is_seen_from_its_call_to_its_return finds the same fault")
 def test_assisted_decoding_is_one_request_for_all_its_drafts(zygote: Zygote, tmp_path: Path) -> None:
     source = """
 draft = GPT2LMHeadModel(GPT2Config(**tiny)).eval()
@@ -157,6 +158,7 @@ for _ in range(5):
     assert max(map(median, zip(*excesses, strict=True))) < 0.05, excesses
 
 
+@pytest.mark.slow("test_each_request_is_seen_from_its_call_to_its_return finds the same fault")
 def test_an_encoder_and_decoder_counts_what_the_decoder_says(zygote: Zygote, tmp_path: Path) -> None:
     source = """
 from transformers import T5Config, T5ForConditionalGeneration
@@ -218,6 +220,7 @@ for thread in threads:
     assert min(one.time("decode") for one in found["steps"]) >= 5 * 0.02
 
 
+@pytest.mark.slow("torch.compile itself")
 def test_a_compiled_decode_is_timed_and_compiled_as_without(tmp_path: Path) -> None:
     source = """
 import torch._dynamo
@@ -242,6 +245,7 @@ print("compiled:", json.dumps([out.tolist(), dict(counters["stats"]), dict(count
     assert said[0] == said[1] != []
 
 
+@pytest.mark.slow("test_an_evaluation_is_a_phase_of_the_step_that_follows finds the same fault")
 def test_generate_within_a_training_stays_its_evaluation(zygote: Zygote, tmp_path: Path) -> None:
     source = """
 import tempfile
@@ -271,6 +275,7 @@ assert calls
     assert sum(step.count("evaluation") > 0 for step in found["steps"]) >= 2
 
 
+@pytest.mark.slow("test_a_script_that_evaluates_first_and_then_trains_is_a_training finds the same fault")
 def test_a_script_that_answers_first_and_then_trains_is_a_training(zygote: Zygote, tmp_path: Path) -> None:
     source = """
 for _ in range(2):
@@ -293,6 +298,7 @@ for _ in range(6):
         assert "decode" not in step.phases
 
 
+@pytest.mark.slow("test_what_is_no_whole_request_is_not_counted_and_those_beside_it_are finds the same fault")
 def test_calls_by_hand_take_over(zygote: Zygote, tmp_path: Path) -> None:
     source = """
 import llmtop

@@ -35,6 +35,13 @@ EVALUATIONS = {
 }
 
 
+@pytest.mark.slow(
+    "one evaluation after and one before a step; each trains",
+    kept=(
+        "a loader-after",
+        "averaged weights-before",
+    ),
+)
 @pytest.mark.parametrize(
     ("evaluate", "where"),
     [

@@ -336,6 +336,7 @@ for _ in range(6):
     assert [step.count("forward") for step in found["steps"]] == [1] * 9
 
 
+@pytest.mark.slow("test_who_is_switched_off_listens_to_no_forward_pass finds the same fault")
 def test_no_auto_leaves_the_training_as_it_is(runtime_dir: Path, tmp_path: Path) -> None:
     found = train(
         tmp_path / "train.py",

@@ -139,6 +139,7 @@ def training(runtime_dir: Path, tmp_path: Path) -> Iterator[subprocess.Popen[byt
     process.wait(60)
 
 
+@pytest.mark.slow("test_torchrun_s_two_ranks_beside_a_process_of_its_own finds the same fault")
 def test_a_monitor_sees_two_ranks_and_no_launcher(training: subprocess.Popen[bytes], runtime_dir: Path) -> None:
     files = wait_for(
         lambda: [*client.discover(runtime_dir)] if len([*runtime_dir.glob("*.sock")]) == 2 else [],
