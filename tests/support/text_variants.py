@@ -23,7 +23,7 @@ _DEEPEST = 6
 _MOST = 48
 """Variants of one expression that are kept."""
 _SAME_TEXT: Final = frozenset(
-    ("printable", "escape", "str", "clean", "pad", "capitalize", "strip", "rstrip", "escaped", "clip", "cut")
+    ("printable", "escape", "str", "clean", "pad", "capitalize", "strip", "rstrip", "escaped", "clip", "cut", "shorten_middle")
 )
 """Functions whose first argument is the text that they return."""
 
@@ -34,6 +34,10 @@ class Variant(NamedTuple):
     text: str
     strings: frozenset[int] = frozenset()
     """The `id` of the string nodes that it is made of."""
+
+
+STRINGS: Final[dict[int, str]] = {}
+"""The text of each string node that a variant was made of."""
 
 
 @dataclass
@@ -103,6 +107,7 @@ def variants(node: ast.AST, scope: Scope, deep: int = 0) -> list[Variant]:
 def _followed(node: ast.AST, scope: Scope, deep: int) -> list[Variant]:
     """Its texts; empty where none is in the source."""
     if isinstance(node, ast.Constant):
+        STRINGS[id(node)] = str(node.value)
         return [Variant(str(node.value), frozenset([id(node)]) if isinstance(node.value, str) else frozenset())]
     if isinstance(node, ast.JoinedStr):
         own = frozenset([id(node), *(id(part) for part in node.values)])
@@ -298,6 +303,10 @@ def _example(node: ast.AST, scope: Scope, deep: int = 0) -> str:
             if found != "NAME":
                 return found
     for call in (one for one in ast.walk(node) if isinstance(one, ast.Call)):
+        if called(call) == "counted" and isinstance(call.args[1], ast.Constant):
+            return f"3 {call.args[1].value}s"
+        if called(call) == "number" and isinstance(call.args[-1], ast.Constant):
+            return f"640{call.args[-1].value}" if isinstance(call.args[-1].value, str) else "640"
         if called(call) in FORMATTERS:
             return FORMATTERS[called(call)]
     names = [one for one in re.findall(r"[A-Za-z_]+", text) if one not in _PLAIN]

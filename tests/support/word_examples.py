@@ -12,7 +12,7 @@ FORMATTERS: Final = {
     "short_size": "16G",
     "percent": "83%",
     "percent_text": "83 %",
-    "watts": "671 of 700 W",
+    "watts": "671 W",
     "counted": "3 ranks",
     "pid_text": "4711",
     "count": "12k",
@@ -23,11 +23,16 @@ FORMATTERS: Final = {
     "age": "1m 31s",
     "age_of": "1m 31s",
     "duration_text": "1m 31s",
+    "number": "640",
+    "plain": "2.5",
+    "figure": "12.5",
+    "step_noun": "step",
+    "idle_text": "83 %",
     "join": "forward, backward",
 }
 EXAMPLES: Final[tuple[tuple[str, str], ...]] = (
     (r"(percent|share|pct|PCT|\w*_pct|\w*_PCT|\w*_percent)", "83 %"),
-    (r"watts|_power_text", "671 of 700 W"),
+    (r"watts|_power_text", "671 W"),
     (r"temperature\w*|heat", "61 °C"),
     (r"\w*(seconds|SECONDS|_S|_s|timeout|cooldown)", "12"),
     (r"(rank_|local_|global_)?rank|number|index|reached|rank_number", "5"),
@@ -101,7 +106,11 @@ MEANT: Final[tuple[tuple[str, str, str], ...]] = (
     ("llmtop/rules/slower.py", r"change\.since_step", "1200"),
     ("llmtop/rules/slower.py", r"', '\.join\(added\.clauses\)", "1.6x tokens per step"),
     ("llmtop/rules/slower.py", r"_NEXT.*", "press c to profile a few steps; check for longer sequences, recompilation and lower clocks"),
-    ("llmtop/rules", r"(arrival|late)\.clock", "GPU clock"),
+    ("llmtop/rules", r"(arrival|late)\.clock", "GPU"),
+    ("llmtop/rules", r"least", ""),
+    ("llmtop/rules/slower.py", r"factor|times|grown", "1.5"),
+    ("llmtop/rules/step_bound.py", r"rare\.every", "500"),
+    ("llmtop/rules/outside.py", r"advice_for.*", "log every 50 steps instead of every step"),
     ("llmtop/rules/straggler.py", r"point", "its GPU clocks"),
     ("", r"rank_name\(.*", "Rank 5 (pid 4711, GPU 5)"),
     ("", r".*error.*\.strerror.*|(str\()?error\)?|printable\(str\(error\).*", "Permission denied"),
@@ -318,5 +327,24 @@ MEANT: Final[tuple[tuple[str, str, str], ...]] = (
     ("", r"len\(.*", "12"),
 )
 """Files (the beginning of their path, a pattern), expressions (a pattern) and the example of their meaning."""
-FRAMES: Final[tuple[tuple[str, str, str], ...]] = ()
+FRAMES: Final[tuple[tuple[str, str, str], ...]] = (
+    ("llmtop/instrument/auto/model/flops_per_token", r"", "no MFU estimate: {}; attach(flops_per_token=) would tell"),
+    (
+        "llmtop/memory/(pickle_memo|snapshot)",
+        r"^it ",
+        "run/rank5.pickle is a pickle but no snapshot of torch.cuda.memory ({}): make one with llmtop capture "
+        "--engine memory",
+    ),
+    ("llmtop/model/decoding", r"", "run/trace.json cannot be read: {}"),
+    ("llmtop/protocol/tcp_store", r"", "the store of the job is unreachable, perhaps because the job has ended: {}"),
+    ("llmtop/instrument/control/peer_rank", r"", "no rank was captured: rank 5: it cannot be reached: {}"),
+    ("llmtop/instrument/control/out_of_memory", r"", "no memory snapshot was written: {}"),
+    (
+        "llmtop/trace/nsys/database",
+        r"^more",
+        "table StringIds of run/trace.sqlite is damaged ({}): 1200 of its rows were read, the rest is left out",
+    ),
+    ("collectors/driver/child", r"", "NVIDIA driver: {}"),
+    ("llmtop/rules", r"^Loader", "{}"),
+)
 """Files and texts (patterns), and what the program prints around such a text, "{}" standing for it."""

@@ -23,7 +23,7 @@ from llmtop.model.snapshot import Gpu, Host, LoadingCost, Snapshot
 from llmtop.rules import COMMUNICATOR_RULES, GPU_RULES, JOB_RULES, RANK_RULES
 from llmtop.rules.engine import Rules
 from tests.support.processes import REPOSITORY
-from tests.support.text_variants import Module, Scope, Variant, called, module_of, variants
+from tests.support.text_variants import STRINGS, Module, Scope, Variant, called, module_of, variants
 from tests.support.word_examples import FRAMES
 from tui.core import keys
 from tui.screens import help as help_screen
@@ -85,7 +85,7 @@ def _written(root: _Root, found: list[Variant]) -> Iterator[Sentence]:
     place = root.scope.module.place
     for one in found:
         text = " ".join(one.text.split())
-        if seen and (one.strings <= seen or re.search(r"[;,(] ?[.,;)]|^[;,] |, $", text)):
+        if seen and (not _adds_words(one, seen) or re.search(r"[;,(] ?[.,;)]|^[;,] |, $", text)):
             continue  # nothing new, or a piece that is empty only together with another one
         seen |= one.strings
         if _is_sentence(text):
@@ -94,10 +94,15 @@ def _written(root: _Root, found: list[Variant]) -> Iterator[Sentence]:
             yield Sentence(root.kind, f"{place}:{getattr(root.node, 'lineno', 0)}", frame.replace("{}", text))
 
 
+def _adds_words(one: Variant, seen: set[int]) -> bool:
+    """Whether a variant has a string of two words or more that no variant before it has."""
+    return any(" " in STRINGS.get(string, "").strip() for string in one.strings - seen)
+
+
 def _is_sentence(text: str) -> bool:
     """Whether it has three words, and is no address, path or style."""
     return sum(bool(re.search(r"[^\W\d_]{2}", word)) for word in text.split()) >= 3 and not re.match(
-        r"https?://\S+$|[\w./-]+\.(py|json|tcss)|\w+ \{ ", text
+        r"https?://\S+$|[\w./-]+\.(py|json|tcss)|\w+ \{ |(llmtop|py-spy|sudo|pip) [^.;]*$", text
     )
 
 
@@ -167,14 +172,38 @@ def _alerts() -> Iterator[_Root]:
     """The sentence, the clauses and the advice of each alert."""
     for module in _modules("llmtop/rules"):
         for node in ast.walk(module.tree):
+            scope = Scope(module).around(node)
+            badge = _badge(scope)
             if isinstance(node, ast.Call) and called(node) == "AlertText":
                 for part in node.keywords:
                     if part.arg in ("summary", "next"):
-                        yield _Root("alert", part.value, Scope(module).around(node))
+                        frame = "{}" if part.arg == "summary" else f"alert {badge}, next: {{}}"
+                        yield _Root("alert", part.value, scope, frame)
             if isinstance(node, ast.Call) and called(node) == "complete_clauses":
                 parts = [one for one in node.args if not isinstance(one, ast.Starred)]
                 row = ast.Call(func=_COMMA, args=[ast.Tuple(elts=parts)], keywords=[], lineno=node.lineno)
-                yield _Root("alert", row, Scope(module).around(node))
+                subject = "GPU 3" if module.place.endswith(("gpu.py", "unattached.py")) else "rank 5"
+                yield _Root("alert", row, scope, f"row of the main screen: ▲ {badge} 1m 31s {subject} {{}}")
+
+
+def _badge(scope: Scope) -> str:
+    """The badge of the rule whose alert a function writes, itself or for the function that does."""
+    wanted = {scope.function.name} if scope.function is not None else set()
+    while True:
+        calls = {
+            name
+            for name, function in scope.module.functions.items()
+            if wanted & {called(one) for one in ast.walk(function) if isinstance(one, ast.Call)}
+        }
+        if calls <= wanted:
+            break
+        wanted |= calls
+    for node in ast.walk(scope.module.tree):
+        if isinstance(node, ast.Call) and "Rule[" in ast.unparse(node.func):
+            given = {one.arg: one.value for one in node.keywords}
+            if ast.unparse(given["describe"]) in wanted and isinstance(given["id"], ast.Constant):
+                return BOTTLENECKS[given["id"].value].badge
+    return ""
 
 
 _COMMA = ast.Attribute(value=ast.Constant(", "), attr="join")
@@ -230,6 +259,13 @@ def _is_internal(call: ast.Call) -> bool:
         "NotImplementedError",
         "RuntimeError",
         "ValueError",
+        "BlockingIOError",
+        "BrokenPipeError",
+        "DecodeError",
+        "OSError",
+        "TooMuch",
+        "_ReaderGone",
+        "_TooMuchError",
     )
 
 
