@@ -115,7 +115,9 @@ def _hang_summary(hang: Hang, seconds: float | None) -> str:
         return f"{since}: all {len(hang.waiting)} ranks wait in {what}, which does not complete."
     state = hang.behind
     where = f" ({state.location})" if state.location else ""
-    return f"{since}: {state.label}{where} never entered {what} (last: #{hang.reached}); {_waiting_text(hang)}."
+    return (
+        f"{since}: {state.label}{where} never entered {what} (its last: #{hang.reached}); {_waiting_text(hang)}."
+    )
 
 
 def _collective_name(operation: str | None) -> str:
@@ -124,7 +126,7 @@ def _collective_name(operation: str | None) -> str:
 
 
 def _waiting_text(hang: Hang) -> str:
-    return f"{fmt.counted(len(hang.waiting), 'rank')} {'is' if len(hang.waiting) == 1 else 'are'} waiting"
+    return f"{fmt.counted(len(hang.waiting), 'rank')} {'are' if len(hang.waiting) != 1 else 'is'} waiting"
 
 
 def _hang_points(hang: Hang) -> tuple[str, ...]:
@@ -155,7 +157,8 @@ HUNG_COLLECTIVE: Final = Rule[JobState](
         "its process or GPU is busy. If no rank is found this way: ranks of an NCCL communicator are behind the "
         "others or do not reply, in two replies of NCCL RAS",
         source="the counts of the PyTorch flight recorder in each process (NCCL, gloo), and of NCCL 2.24 and "
-        "later in all processes of the job; on 2 H100 with one rank outside an all-reduce they were 40 and 39",
+        "later in all processes of the job; on 2 H100 with one rank outside an all-reduce, the counts were 40 "
+        "and 39",
         fields=("step_seconds", "util_pct", "power_watts"),
     ),
 )

@@ -90,7 +90,7 @@ def _next_step(gpu: GpuState) -> str:
             f"read the stacks of pid {foreign[0]} on the host (the process is not visible from here, perhaps in "
             "another container)"
         )
-    return "press s for the Python stacks of its process"
+    return "press s for the Python stacks of the process on this GPU"
 
 
 LOW_POWER_FULL_UTIL: Final = Rule[GpuState](
@@ -305,7 +305,7 @@ GPU_ERROR: Final = Rule[GpuState](
         meaning="The driver reported an Xid or ECC event, or refused a call in a way that shows an error. The "
         "alert is critical if the GPU, or work or data on it, is lost. An Xid caused by a program and a repair "
         "that waits for a reset are warnings.",
-        condition="the GPU's error text is present",
+        condition="the driver reports an error of the GPU",
         source="NVML; NVIDIA's Xid catalogue (required action: reset, restart of the program, or none)",
         clear_seconds=5.0,
     ),

@@ -1,7 +1,9 @@
 """The texts that an expression of the source can become, with examples for what only a run knows.
 
-An f-string is followed through variables, constants, conditions and functions of the product to the strings that it
-is made of. What is left over has an example by the last name in it (`EXAMPLES`): "host" is node1, "url" an address.
+An f-string is followed through variables, constants, conditions and functions of the product to the strings
+that it
+is made of. What is left over has an example by the last name in it (`EXAMPLES`): "host" is node1, "url" an "
+                                                                                  "address.
 """
 
 from __future__ import annotations
@@ -15,17 +17,33 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from tests.support.processes import REPOSITORY
-from tui.paint import glyphs
 from tests.support.word_examples import EXAMPLES, FORMATTERS, MEANT
+from tui.paint import glyphs
 
 _DEEPEST = 6
 """Variables, functions and conditions that are followed one into the other."""
 _MOST = 48
 """Variants of one expression that are kept."""
 _SAME_TEXT: Final = frozenset(
-    ("printable", "escape", "str", "clean", "pad", "capitalize", "strip", "rstrip", "escaped", "clip", "cut", "shorten_middle")
+    (
+        "printable",
+        "escape",
+        "str",
+        "clean",
+        "pad",
+        "capitalize",
+        "strip",
+        "rstrip",
+        "escaped",
+        "clip",
+        "cut",
+        "shorten_middle",
+    )
 )
 """Functions whose first argument is the text that they return."""
+
+_WRITTEN: Final = (ast.Constant, ast.JoinedStr, ast.BinOp, ast.IfExp)
+"""Expressions that write a text down."""
 
 
 class Variant(NamedTuple):
@@ -149,7 +167,8 @@ def _text(node: ast.AST, scope: Scope, deep: int) -> list[Variant]:
 
 
 def _joined(parts: Sequence[ast.AST], scope: Scope, deep: int, between: str = "") -> list[Variant]:
-    """Texts of parts in a row: the usual one of each, then each other one of each in the place of its usual one."""
+    """Texts of parts in a row: the usual one of each, then each other one of each in the place of its usual "
+    "one."""
     each = [variants(part, scope, deep + 1) for part in parts]
     rows = [[one[0] for one in each]]
     for place, one in enumerate(each):
@@ -196,7 +215,9 @@ def _assigned(name: str, function: ast.FunctionDef) -> Iterator[ast.expr]:
                 yield node.value
             elif isinstance(target, ast.Tuple):
                 names = [getattr(one, "id", "") for one in target.elts]
-                values = [node.value.body, node.value.orelse] if isinstance(node.value, ast.IfExp) else [node.value]
+                values = (
+                    [node.value.body, node.value.orelse] if isinstance(node.value, ast.IfExp) else [node.value]
+                )
                 for value in values if name in names else []:
                     if isinstance(value, ast.Tuple) and len(value.elts) == len(names):
                         yield value.elts[names.index(name)]
@@ -225,9 +246,9 @@ def _call(node: ast.Call, scope: Scope, deep: int) -> list[Variant]:
     name = called(node)
     if isinstance(node.func, ast.Attribute) and name == "join" and isinstance(node.func.value, ast.Constant):
         return _list(node.args[0], str(node.func.value.value), scope, deep)
-    if isinstance(node.func, ast.Attribute) and name in _SAME_TEXT | {"format", "ljust", "partition"}:
-        if isinstance(node.func.value, ast.Constant | ast.JoinedStr | ast.BinOp | ast.IfExp):
-            return _followed(node.func.value, scope, deep)
+    of = node.func.value if isinstance(node.func, ast.Attribute) else None
+    if name in _SAME_TEXT | {"format", "ljust", "partition"} and isinstance(of, _WRITTEN):
+        return _followed(of, scope, deep)
     if name in _SAME_TEXT and node.args:
         return _text(node.args[0], scope, deep)
     if name in FORMATTERS:
@@ -235,7 +256,9 @@ def _call(node: ast.Call, scope: Scope, deep: int) -> list[Variant]:
     module, function = _function(node, scope)
     if function is None or module is None:
         return []
-    given = [one.arg for one in (*function.args.posonlyargs, *function.args.args) if one.arg not in ("self", "cls")]
+    given = [
+        one.arg for one in (*function.args.posonlyargs, *function.args.args) if one.arg not in ("self", "cls")
+    ]
     arguments = dict(zip(given, ((one, scope) for one in node.args), strict=False))
     arguments |= {one.arg: (one.value, scope) for one in node.keywords if one.arg}
     inner = Scope(module, function, arguments)
@@ -288,7 +311,9 @@ USED: Final[list[tuple[str, str, str]]] = []
 def _example(node: ast.AST, scope: Scope, deep: int = 0) -> str:
     text = ast.unparse(node)
     place = scope.module.place
-    special = next((one for file, meant, one in MEANT if re.match(file, place) and re.fullmatch(meant, text)), None)
+    special = next(
+        (one for file, meant, one in MEANT if re.match(file, place) and re.fullmatch(meant, text)), None
+    )
     if special is not None:
         return special
     if isinstance(node, ast.Attribute) and node.attr in _GLYPHS and "glyphs" in text:
@@ -317,8 +342,12 @@ def _example(node: ast.AST, scope: Scope, deep: int = 0) -> str:
     return _by_type(node, scope)
 
 
-_PLAIN: Final = frozenset(("self", "fmt", "str", "printable", "one", "get", "value", "or", "and", "not", "int", "len"))
-_GLYPHS: Final = {name: value for name in dir(glyphs.UNICODE) if isinstance(value := getattr(glyphs.UNICODE, name), str)}
+_PLAIN: Final = frozenset(
+    ("self", "fmt", "str", "printable", "one", "get", "value", "or", "and", "not", "int", "len")
+)
+_GLYPHS: Final = {
+    name: value for name in dir(glyphs.UNICODE) if isinstance(value := getattr(glyphs.UNICODE, name), str)
+}
 
 
 def _by_type(node: ast.AST, scope: Scope) -> str:

@@ -43,7 +43,10 @@ EXAMPLES: Final[tuple[tuple[str, str], ...]] = (
     (r"(\w*_)?(folder|directory|parent|place_dir|PARENT|root)", "llmtop-captures"),
     (r"url|URL|EXAMPLE|EXAMPLE_URL|base|server", "http://prometheus:9090"),
     (r"socket|address|at|endpoint", "/tmp/llmtop-1000/4711.sock"),
-    (r"error|reason|refus\w*|why|strerror|cause|because|problem|returned|failure|err|message|detail|says", "Permission denied"),
+    (
+        r"error|reason|refus\w*|why|strerror|cause|because|problem|returned|failure|err|message|detail|says",
+        "Permission denied",
+    ),
     (r"command|CMD|argv|cmdline|words|line", "python train.py"),
     (r"VARIABLE|variable|\w*_VARIABLE|ENV|env", "LLMTOP_DCGM"),
     (r"engine|ENGINE|chosen_engine", "torch.profiler"),
@@ -61,7 +64,10 @@ EXAMPLES: Final[tuple[tuple[str, str], ...]] = (
     (r"label|who|whom|target|named|training|state|location", "rank 5"),
     (r"step|at_step|first|last|when|STEP|steps", "1200"),
     (r"bytes|size|SIZE|limit_bytes", "16777216"),
-    (r"len|count|unit|units|total|most|MOST\w*|LEAST\w*|least|workers|others|more|cores|limit|LIMIT|\w*_LIMIT|attempts|times|many", "12"),
+    (
+        r"len|count|unit|units|total|most|MOST\w*|LEAST\w*|least|workers|others|more|cores|limit|LIMIT|\w*_LIMIT|attempts|times|many",
+        "12",
+    ),
     (r"status|code|exit_code|returncode", "3"),
     (r"port|PORT|ports", "9012"),
     (r"kind|job|run", "gpt-small"),
@@ -69,7 +75,11 @@ EXAMPLES: Final[tuple[tuple[str, str], ...]] = (
 )
 """What the last name of an expression matches, and the example of it; the first that matches."""
 MEANT: Final[tuple[tuple[str, str, str], ...]] = (
-    ("", r"(self\.)?(request\.|member\.|wait\.|first\.|job\.|chosen\.)?(target|process|training|member)\.name", "rank 5"),
+    (
+        "",
+        r"(self\.)?(request\.|member\.|wait\.|first\.|job\.|chosen\.)?(target|process|training|member)\.name",
+        "rank 5",
+    ),
     ("", r".*targets\[0\]\.name|self\.target_process\(\)\.name|job\.state\.upper\(\)|_?who|_?whom", "rank 5"),
     ("llmtop/capture/kineto", r"name", "rank 5"),
     ("llmtop/capture/nsys/pause.py", r"name|text", "rank 5"),
@@ -100,12 +110,20 @@ MEANT: Final[tuple[tuple[str, str, str], ...]] = (
     ("llmtop/rules/recent_steps.py", r"source", "CUDA events"),
     ("llmtop/rules/outside.py", r".*what", "logging"),
     ("llmtop/rules/launch_sync.py", r"wait\.what", ".item() in train_step (train.py:88)"),
-    ("llmtop/rules/step_bound.py", r"cost\.summary", "Loader: 83 % decoding by PIL (4 workers in __getitem__ (data.py:12))."),
+    (
+        "llmtop/rules/step_bound.py",
+        r"cost\.summary",
+        "Loader: 83 % decoding by PIL (4 workers in __getitem__ (data.py:12)).",
+    ),
     ("llmtop/rules/step_bound.py", r"cost\.advice", "decode once and store the result"),
     ("llmtop/rules/inference.py", r"_NEXT.*", "use torch.compile, CUDA graphs or larger batches"),
     ("llmtop/rules/slower.py", r"change\.since_step", "1200"),
     ("llmtop/rules/slower.py", r"', '\.join\(added\.clauses\)", "1.6x tokens per step"),
-    ("llmtop/rules/slower.py", r"_NEXT.*", "press c to profile a few steps; check for longer sequences, recompilation and lower clocks"),
+    (
+        "llmtop/rules/slower.py",
+        r"_NEXT.*",
+        "press c to profile a few steps; check for longer sequences, recompilation and lower clocks",
+    ),
     ("llmtop/rules", r"(arrival|late)\.clock", "GPU"),
     ("llmtop/rules", r"least", ""),
     ("llmtop/rules/slower.py", r"factor|times|grown", "1.5"),
@@ -168,7 +186,11 @@ MEANT: Final[tuple[tuple[str, str, str], ...]] = (
     ("llmtop/capture/nsys/collection.py", r"collection\.exit_status\('stop'\)|code", "exit code 1"),
     ("llmtop/capture/nsys/collection.py", r"collection\.nsys\.path", "/usr/bin/nsys"),
     ("llmtop/capture/nsys/collection.py", r"collection\.output", "llmtop-captures/7-nsys/rank5"),
-    ("llmtop/capture/nsys/collection.py", r"collection\.output_text\(\)|said|text", "Error: no space left on device"),
+    (
+        "llmtop/capture/nsys/collection.py",
+        r"collection\.output_text\(\)|said|text",
+        "Error: no space left on device",
+    ),
     ("llmtop/capture/nsys/collection.py", r"session_id", "llmtop-4711"),
     ("llmtop/capture/nsys/collection.py", r"kept", "/tmp/rank5.qdstrm"),
     ("", r".*version_text", "2024.5.1"),
@@ -197,7 +219,11 @@ MEANT: Final[tuple[tuple[str, str, str], ...]] = (
     ("llmtop/cli/doctor", r"check\.name", "perf"),
     ("llmtop/cli/doctor", r"answer\.name", "disk latency"),
     ("llmtop/cli/doctor", r"note", "process 4711 was started with python -I, so llmtop did not attach"),
-    ("llmtop/cli/doctor", r"cost\.summary", "Loader: 83 % decoding by PIL (4 workers in __getitem__ (data.py:12))."),
+    (
+        "llmtop/cli/doctor",
+        r"cost\.summary",
+        "Loader: 83 % decoding by PIL (4 workers in __getitem__ (data.py:12)).",
+    ),
     ("llmtop/cli/doctor", r"cost\.advice", "decode once and store the result"),
     ("llmtop/cli/doctor", r"directory", "/tmp/llmtop-1000"),
     ("llmtop/cli/doctor", r"ncu\.path", "/usr/bin/ncu"),
@@ -283,10 +309,18 @@ MEANT: Final[tuple[tuple[str, str, str], ...]] = (
     ("tui/panes/capture.py", r"option\.cost", "2 % longer steps"),
     ("tui/panes/capture.py", r"capturing\.condition|condition", "a step of twice the median"),
     ("tui/panes/capture.py", r"ARMED_LIMITS\.captures|progress\.wanted", "5"),
-    ("tui/panes/capture.py", r"note|said|taken\.summary|one\.warning", "input-bound: the GPU waits for the next batch"),
+    (
+        "tui/panes/capture.py",
+        r"note|said|taken\.summary|one\.warning",
+        "input-bound: the GPU waits for the next batch",
+    ),
     ("tui/panes/capture.py", r"progress\.elapsed.*", "2"),
     ("tui", r"(one|info|rank)\.state(\.upper\(\))?", "running"),
-    ("tui", r"capture\.copy_command|capture\.open_command|line|command|python train.py", "llmtop report llmtop-captures/7-nsys"),
+    (
+        "tui",
+        r"capture\.copy_command|capture\.open_command|line|command|python train.py",
+        "llmtop report llmtop-captures/7-nsys",
+    ),
     ("tui", r"capture\.name|self\._capture_name|one\.name|baseline", "7-nsys"),
     ("tui/panes/report.py", r"comparison\.summary", "the median step is 12 % shorter"),
     ("tui/panes/report.py", r"note", "one file is missing"),
@@ -328,7 +362,11 @@ MEANT: Final[tuple[tuple[str, str, str], ...]] = (
 )
 """Files (the beginning of their path, a pattern), expressions (a pattern) and the example of their meaning."""
 FRAMES: Final[tuple[tuple[str, str, str], ...]] = (
-    ("llmtop/instrument/auto/model/flops_per_token", r"", "no MFU estimate: {}; attach(flops_per_token=) would tell"),
+    (
+        "llmtop/instrument/auto/model/flops_per_token",
+        r"",
+        "no MFU estimate: {}; attach(flops_per_token=) would tell",
+    ),
     (
         "llmtop/memory/(pickle_memo|snapshot)",
         r"^it ",
@@ -336,7 +374,11 @@ FRAMES: Final[tuple[tuple[str, str, str], ...]] = (
         "--engine memory",
     ),
     ("llmtop/model/decoding", r"", "run/trace.json cannot be read: {}"),
-    ("llmtop/protocol/tcp_store", r"", "the store of the job is unreachable, perhaps because the job has ended: {}"),
+    (
+        "llmtop/protocol/tcp_store",
+        r"",
+        "the store of the job is unreachable, perhaps because the job has ended: {}",
+    ),
     ("llmtop/instrument/control/peer_rank", r"", "no rank was captured: rank 5: it cannot be reached: {}"),
     ("llmtop/instrument/control/out_of_memory", r"", "no memory snapshot was written: {}"),
     (

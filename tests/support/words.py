@@ -1,7 +1,8 @@
 """Every sentence that a user may read, whole and with examples filled in: python -m tests.support.words [KIND…]
 
 Rules, GPU errors, costs of loading and keys are written by the tables and functions of the product. All other
-sentences are read from the source: in texts of alerts, in `raise` (errors), in the output of `llmtop doctor`, in the
+sentences are read from the source: in texts of alerts, in `raise` (errors), in the output of `llmtop doctor`,
+in the
 help of commands, and on screens. An f-string is followed to the strings that it is made of
 (`tests/support/text_variants.py`), so that a piece is printed within its sentence and not again by itself.
 `tests/cli/test_words.py` holds them against the rules of CONTRIBUTING.md, section "Words".
@@ -18,7 +19,7 @@ from typing import Final, Literal, NamedTuple, get_args
 
 from llmtop.hardware.gpu_errors import XIDS, xid_text
 from llmtop.loading import words as loading_words
-from llmtop.model.bottlenecks import BOTTLENECKS
+from llmtop.model.bottlenecks import BOTTLENECKS, BOUND_IDS
 from llmtop.model.snapshot import Gpu, Host, LoadingCost, Snapshot
 from llmtop.rules import COMMUNICATOR_RULES, GPU_RULES, JOB_RULES, RANK_RULES
 from llmtop.rules.engine import Rules
@@ -122,9 +123,10 @@ def _rules() -> Iterator[Sentence]:
             yield Sentence("alert", place, f"means: {words.heading}. {rule.text.meaning}")
             yield Sentence("alert", place, f"rule: {rule.text.condition}")
             yield Sentence("alert", place, f"source: {rule.text.source}")
-    for words in BOTTLENECKS.values():
-        yield Sentence("alert", "verdict of a report:", f"{words.name}: {words.sentence}.")
-        yield Sentence("alert", "losses of a report:", f"83 % to {words.title}")
+    for bound in BOUND_IDS:
+        words = BOTTLENECKS[bound]
+        lost = f"83.0 % of the undisturbed step is lost: 83.0 % to {words.title}."
+        yield Sentence("alert", "verdict of a report:", f"{words.name}: {words.sentence}. {lost}")
 
 
 def _gpu_errors() -> Iterator[Sentence]:
@@ -142,9 +144,18 @@ def _loading() -> Iterator[Sentence]:
     for cause in (*loading_words._IS, "slow_worker", "cpu", "too_few_workers", "own_code", "unknown"):
         for workers in (0, 4):
             cost = LoadingCost(
-                **{"cause": cause, "summary": "", "share_pct": 83.0, "shares": shares, "library": "PIL"},
-                **{"place": "__getitem__ (data.py:12)", "workers": workers, "workers_needed": 6, "cores": 12.0},
-                **{"wait_pct": 40.0, "save_seconds": 0.0571, "read_bytes_per_s": 1.3e9},
+                cause=cause,
+                summary="",
+                share_pct=83.0,
+                shares=shares,
+                library="PIL",
+                place="__getitem__ (data.py:12)",
+                workers=workers,
+                workers_needed=6,
+                cores=12.0,
+                wait_pct=40.0,
+                save_seconds=0.0571,
+                read_bytes_per_s=1.3e9,
             )
             if not workers and cause not in ("decode", "too_few_workers", "gil"):
                 continue
@@ -157,7 +168,9 @@ def _keys() -> Iterator[Sentence]:
     for key in keys.KEYS:
         where = keys.MAIN if keys.EVERYWHERE in key.where else key.where[0]
         if key.help:
-            yield Sentence("screen", f"help of key {key.shown}:", f"{key.shown} ({keys.title_of(where)}): {key.help}")
+            yield Sentence(
+                "screen", f"help of key {key.shown}:", f"{key.shown} ({keys.title_of(where)}): {key.help}"
+            )
 
 
 def _reading() -> Iterator[Sentence]:
@@ -295,10 +308,7 @@ def _screens() -> Iterator[_Root]:
         if module.place in _BY_HAND:
             continue
         raised = {
-            id(part)
-            for node in ast.walk(module.tree)
-            if isinstance(node, ast.Raise)
-            for part in ast.walk(node)
+            id(part) for node in ast.walk(module.tree) if isinstance(node, ast.Raise) for part in ast.walk(node)
         }
         for part in _strings(module.tree):
             if id(part) not in raised:
