@@ -79,9 +79,11 @@ def test_a_server_that_is_killed_is_one_error_of_ours() -> None:
             store.set("/mine", b"1")
             process.kill()
             process.wait(100)
-            with pytest.raises(StoreError, match="the store is unreachable"):
+            with pytest.raises(
+                StoreError, match="the connection to the TCPStore failed|the TCPStore has disconnected"
+            ):
                 _ask_thrice(store)
-        with pytest.raises(StoreError, match="no reply from"):
+        with pytest.raises(StoreError, match="no TCPStore answers at"):
             TcpStore.open(address)
 
 

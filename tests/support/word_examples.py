@@ -365,7 +365,7 @@ FRAMES: Final[tuple[tuple[str, str, str], ...]] = (
     (
         "llmtop/instrument/auto/model/flops_per_token",
         r"",
-        "no MFU estimate: {}; attach(flops_per_token=) would tell",
+        "no MFU estimate: {}; pass llmtop.attach(flops_per_token=…)",
     ),
     (
         "llmtop/memory/(pickle_memo|snapshot)",

@@ -208,7 +208,7 @@ def _why_no_phases(rank: Rank) -> str:
         return f"phases after warm-up ({_first_steps(rank)})"
     if rank.step is None:
         return "phases after the first step"
-    return 'no phases; to name a part of a step, write: with llmtop.phase("forward"):'
+    return 'no phases; name a part of a step: with llmtop.phase("forward"):'
 
 
 def _figures(rank: Rank, view: View) -> list[tuple[str, str, str]]:

@@ -68,7 +68,7 @@ def test_nothing_fails(training: Training, captures: Path) -> None:
         ("start refuses", r"nsys start failed with 1: Configuring is not allowed in this state\.; the training"),
         ("start hangs", r"nsys start has not answered for 2 s; the training continues"),
         ("stop crashes", r"nsys stop ended with 139 and left no report: .*check with: \S+ sessions list"),
-        ("stop hangs", r"nsys stop has not finished for 1 s and is left to it \(pid \d+\).*stop --session=4711"),
+        ("stop hangs", r"nsys stop \(pid \d+\) has not finished for 1 s and continues alone.*stop --session=4711"),
         (
             "stop leaves raw data",
             r"Importer error: no importer.*kept at \S+/trace\.qdstrm; by hand.*QdstrmImporter",
@@ -149,7 +149,7 @@ def test_after_a_capture_that_lost_kernels_nsys_is_not_let_near_the_training_aga
         result.info.notes
     )
     monkeypatch.setenv("FAKE_NSYS", "")
-    with pytest.raises(NotPossibleHere, match=r"lacked kernels, and nsys has crashed.*start it anew"):
+    with pytest.raises(NotPossibleHere, match=r"lacked kernels, and another one could crash.*restart the training"):
         take(training, captures)
     assert running_captures() == []
     assert len(list(captures.iterdir())) == 1
