@@ -116,7 +116,7 @@ def _hang_summary(hang: Hang, seconds: float | None) -> str:
     state = hang.behind
     where = f" ({state.location})" if state.location else ""
     return (
-        f"{since}: {state.label}{where} never entered {what} (its last: #{hang.reached}); {_waiting_text(hang)}."
+        f"{since}: {state.label}{where} never entered {what} (last: #{hang.reached}); {_waiting_text(hang)}."
     )
 
 

@@ -299,13 +299,11 @@ def called(node: ast.Call) -> str:
 
 def example(node: ast.AST, scope: Scope) -> str:
     """An example of a value that only a run knows, by its names and its type."""
-    found = _example(node, scope)
-    USED.append((scope.module.place, ast.unparse(node), found))
-    return found
+    return _example(node, scope)
 
 
-USED: Final[list[tuple[str, str, str]]] = []
-"""Examples that were given: the file, the expression and the example."""
+_MEANT: Final = [(re.compile(file), re.compile(meant), one) for file, meant, one in MEANT]
+_NAMES: Final = [(re.compile(pattern), one) for pattern, one in EXAMPLES]
 
 
 def _example(node: ast.AST, scope: Scope, deep: int = 0) -> str:
@@ -336,7 +334,7 @@ def _example(node: ast.AST, scope: Scope, deep: int = 0) -> str:
             return FORMATTERS[called(call)]
     names = [one for one in re.findall(r"[A-Za-z_]+", text) if one not in _PLAIN]
     for name in reversed(names):
-        found = next((one for pattern, one in EXAMPLES if re.fullmatch(pattern, name)), "")
+        found = next((one for pattern, one in _NAMES if pattern.fullmatch(name)), "")
         if found:
             return found
     return _by_type(node, scope)
