@@ -111,7 +111,7 @@ def _talking(answer: bytes) -> tuple[str, Callable[[], None]]:
 
 @pytest.mark.parametrize(
     ("answer", "why"),
-    [(b"HTTP/1.1 400\r\n\r\n", "no TCPStore"), (b"", "in time"), (b"\0" + b"\xff" * 8, "none of llmtop's")],
+    [(b"HTTP/1.1 400\r\n\r\n", "another program than a TCPStore"), (b"", "in time"), (b"\0" + b"\xff" * 8, "llmtop did not write")],
 )
 def test_another_program_at_that_port_is_one_error(answer: bytes, why: str) -> None:
     address, close = _talking(answer)

@@ -185,14 +185,16 @@ def _alerts() -> Iterator[_Root]:
     """The sentence, the clauses and the advice of each alert."""
     for module in _modules("llmtop/rules"):
         for node in ast.walk(module.tree):
+            if not isinstance(node, ast.Call) or called(node) not in ("AlertText", "complete_clauses"):
+                continue
             scope = Scope(module).around(node)
             badge = _badge(scope)
-            if isinstance(node, ast.Call) and called(node) == "AlertText":
+            if called(node) == "AlertText":
                 for part in node.keywords:
                     if part.arg in ("summary", "next"):
                         frame = "{}" if part.arg == "summary" else f"alert {badge}, next: {{}}"
                         yield _Root("alert", part.value, scope, frame)
-            if isinstance(node, ast.Call) and called(node) == "complete_clauses":
+            else:
                 parts = [one for one in node.args if not isinstance(one, ast.Starred)]
                 row = ast.Call(func=_COMMA, args=[ast.Tuple(elts=parts)], keywords=[], lineno=node.lineno)
                 subject = "GPU 3" if module.place.endswith(("gpu.py", "unattached.py")) else "rank 5"
