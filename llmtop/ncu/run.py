@@ -91,7 +91,8 @@ def _failure(said: str, log: Path, launches: LaunchFilter, code: int | None, lat
         )
     if "No kernels were profiled" in said:
         return (
-            f"ncu found nothing to profile for {launches.description}: the command ended too early, or launches other "
+            f"ncu found nothing to profile for {launches.description}: the command ended too early, or launches "
+            f"other "
             f"kernels "
             "than the capture has; pass a command after -- that runs as many steps as were captured; the output "
             "of "

@@ -115,9 +115,7 @@ def _hang_summary(hang: Hang, seconds: float | None) -> str:
         return f"{since}: all {len(hang.waiting)} ranks wait in {what}, which does not complete."
     state = hang.behind
     where = f" ({state.location})" if state.location else ""
-    return (
-        f"{since}: {state.label}{where} never entered {what} (last: #{hang.reached}); {_waiting_text(hang)}."
-    )
+    return f"{since}: {state.label}{where} never entered {what} (last: #{hang.reached}); {_waiting_text(hang)}."
 
 
 def _collective_name(operation: str | None) -> str:

@@ -204,7 +204,11 @@ def test_the_metric_is_the_first_rate_that_all_have_and_another_must_be_there() 
     ]
     assert choose_metric(None, runs).name == "tokens_per_s"
     assert choose_metric(None, runs, bare).name == "steps_per_s"
-    with pytest.raises(UnusableInput, match=r"--metric mfu: not every run has this metric; metrics of all runs: .*p95"):
+    with pytest.raises(
+        UnusableInput,
+        match=r"--metric mfu: not every run has this metric; metrics of all runs: "
+        ".*p95",
+    ):
         choose_metric(metric_named("mfu"), runs)
 
 

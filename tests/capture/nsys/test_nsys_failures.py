@@ -122,7 +122,11 @@ def test_what_nsys_does_late_is_undone(
 @pytest.mark.parametrize(
     ("how", "note"),
     [
-        ("export writes nothing", r"nsys export failed \(it wrote no file\); to do it by hand: \S+ export --type sqlite"),
+        (
+            "export writes nothing",
+            r"nsys export failed \(it wrote no file\); to do it by hand: \S+ export "
+            "--type sqlite",
+        ),
         ("export on a full disk", r"nsys export failed \(database or disk is full\); by hand"),
         ("export is cut off", r"nsys export failed \((database disk image is malformed|its file .*)\)"),
         ("report is newer", r"nsys export failed \(The report was made by a newer version of Nsight Systems\.\)"),
@@ -149,7 +153,11 @@ def test_after_a_capture_that_lost_kernels_nsys_is_not_let_near_the_training_aga
         result.info.notes
     )
     monkeypatch.setenv("FAKE_NSYS", "")
-    with pytest.raises(NotPossibleHere, match=r"lacked kernels, and another one could crash.*restart the training"):
+    with pytest.raises(
+        NotPossibleHere,
+        match=r"lacked kernels, and another one could crash.*restart the "
+        "training",
+    ):
         take(training, captures)
     assert running_captures() == []
     assert len(list(captures.iterdir())) == 1
