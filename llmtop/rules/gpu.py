@@ -180,7 +180,7 @@ POWER_CAPPED: Final = Rule[GpuState](
         meaning="The driver lowers the SM clock to stay within the power limit. This is normal for dense matrix "
         "work on a healthy GPU.",
         condition=f"clock-event reason {clock_events.SW_POWER_CAP}, SM clock below its maximum, "
-        f"at least {_NEAR_LIMIT:.0%} of the power limit drawn, util at least {_WORKING_UTIL:.0f} %",
+        f"at least {100 * _NEAR_LIMIT:.0f} % of the power limit drawn, util at least {_WORKING_UTIL:.0f} %",
         source="NVML's clock-event reasons; a bf16 GEMM on an H200 runs at 1455 of 1980 MHz that way",
         hold_seconds=3.0,
         clear_seconds=5.0,
