@@ -100,7 +100,7 @@ class SnapshotHistory:
         if self.shortened is None:
             free = shutil.disk_usage(self._folder).free
             if free < FREE_TIMES * self._limit:
-                raise OSError(f"only {size(free)} of {self._folder} are free")
+                raise OSError(f"only {size(free)} are free at {self._folder}")
             number, name = tempfile.mkstemp(prefix="llmtop-", dir=self._folder)
             opened = Path(name)
         else:

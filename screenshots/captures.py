@@ -42,7 +42,7 @@ def _targets() -> tuple[Target, ...]:
 
 
 def _prospects() -> tuple[CapturableProcess, ...]:
-    refused = {"kineto": ("it was not started for Kineto captures", f"llmtop run --kineto -- {_COMMAND}")}
+    refused = {"kineto": ("the process was not started for Kineto captures", f"llmtop run --kineto -- {_COMMAND}")}
     abilities = tuple(
         Ability(
             name,

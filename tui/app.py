@@ -374,7 +374,7 @@ class LlmtopApp(ScreenContext):
             newest = self.view.history.newest or self._past.first_time
             self.action_seek(share * (newest - self._past.first_time))
         else:
-            self.notify("No history yet.")
+            self.notify("No history yet: llmtop has just started.")
 
     def action_last(self) -> None:
         """Show what is now; in a replay the end of the recording."""
@@ -406,7 +406,7 @@ class LlmtopApp(ScreenContext):
                 self.notify(f"Charts cover {time_line.span_words(history)}.")
             self.redraw()
         else:
-            self.notify(f"The charts cover no {'longer' if step > 0 else 'shorter'} span.")
+            self.notify(f"The charts show the {'longest' if step > 0 else 'shortest'} span already.")
 
     def _go_live(self) -> None:
         view = self.view
@@ -423,7 +423,7 @@ class LlmtopApp(ScreenContext):
         else:
             instant, snapshot = found
             if at < instant:
-                beyond = past.shortened or "No older history."
+                beyond = past.shortened or "There is no older history."
                 self.notify(beyond, severity="warning" if past.shortened else "information", markup=False)
             view.history.instant, view.snapshot, view.paused = instant, snapshot, False
         self.redraw()
@@ -446,7 +446,7 @@ class LlmtopApp(ScreenContext):
         most = seconds == self.view.interval
         self._feed.set_interval(seconds)
         self.view.interval = seconds
-        self.notify(f"A sample every {seconds:g} s" + (", and no further." if most else "."))
+        self.notify(f"A sample every {seconds:g} s" + (": this is the limit." if most else "."))
         self.redraw()
 
     def action_gpu_choice(self) -> None:
@@ -473,7 +473,7 @@ class LlmtopApp(ScreenContext):
 
     def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
         """The palette of commands: every key's action, and Textual's choice of themes."""
-        yield SystemCommand("Theme", "Choose among all themes", self.action_change_theme)
+        yield SystemCommand("Theme", "Choose one of all colour themes", self.action_change_theme)
         here = screen.NAME if isinstance(screen, LlmtopScreen) else ""
         for key in keys.for_screen(here, replaying=self.replaying, demo=self.view.demo):
             if key.label and key.action != "command_palette":

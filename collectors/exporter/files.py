@@ -86,7 +86,8 @@ def _lock_folder(folder: Path) -> int:
     except OSError:
         os.close(file)
         raise NotPossibleHere(
-            f"another llmtop export writes into {folder}: one is enough for a node, as root with --all-users"
+            f"another llmtop export writes into {folder}: run one per node, as root with --all-users for the "
+            f"trainings of all users"
         ) from None
     return file
 

@@ -205,7 +205,10 @@ def _resolved(address: str, port: int) -> tuple[int, str]:
     try:
         found = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (OSError, UnicodeError, OverflowError):
-        raise UnusableInput(f"--bind {address}: no such address; 127.0.0.1 is this machine alone") from None
+        raise UnusableInput(
+            f"--bind {address}: this machine has no such address; use 0.0.0.0 for all addresses, 127.0.0.1 for "
+            f"this machine only"
+        ) from None
     family, _, _, _, where = found[0]
     return family, str(where[0])
 

@@ -102,7 +102,7 @@ def ask(
     except OSError as error:
         raise NotPossibleHere(f"{where} does not answer: {error.strerror or error}") from None
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise NotPossibleHere(f"what {where} says is not understood: {error}") from None
+        raise NotPossibleHere(f"the reply of {where} cannot be read: {error}") from None
 
 
 def _reply_text(line: bytes) -> str:

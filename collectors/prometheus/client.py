@@ -189,17 +189,19 @@ class Client:
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
             reply = None
         if status in (401, 403):
-            raise QueryError(f"{self.name} refuses access ({status}): see --token-file, --user, --org", whole=True)
+            raise QueryError(
+                f"{self.name} refuses access ({status}): pass --token-file, --user or --org", whole=True
+            )
         if reply is None:
             what = (
-                "half an answer"
+                "an incomplete answer"
                 if status == _OK and "json" in kind
-                else f"no answer of a Prometheus ({kind or status})"
+                else f"an answer that is not from a Prometheus ({kind or status}); check the URL"
             )
-            raise QueryError(f"{self.name} gives {what}", whole="json" not in kind)
+            raise QueryError(f"{self.name} sent {what}", whole="json" not in kind)
         if status != _OK or reply.status != "success":
             words = printable(reply.error, _WORDS) or "no reason given"
-            raise QueryError(f"{self.name} refuses a query ({status}): {words}", whole=False)
+            raise QueryError(f"{self.name} refused a query of llmtop ({status}): {words}", whole=False)
         return reply
 
 
@@ -211,7 +213,8 @@ def split_url(url: str) -> SplitResult:
     """
     if not is_server_url(url):
         raise UnusableInput(
-            f"{printable(redacted_url(url), _WORDS)!r} is no URL of a Prometheus: {PROMETHEUS_EXAMPLE}"
+            f"{printable(redacted_url(url), _WORDS)!r} is not the URL of a Prometheus; pass one such as "
+            f"{PROMETHEUS_EXAMPLE}"
         )
     return urlsplit(url)
 

@@ -42,7 +42,9 @@ def choose_metric(wanted: BenchMetric | None, *sides: Sequence[BenchRun]) -> Ben
     if not all(metric_value(run, wanted) for runs in sides for run in runs):
         present = [one for one in METRICS if all(metric_value(run, one) for runs in sides for run in runs)]
         names = ", ".join(one.short or one.name for one in present) or "nothing"
-        raise UnusableInput(f"--metric {wanted.short or wanted.name}: not every run has it; all have {names}")
+        raise UnusableInput(
+            f"--metric {wanted.short or wanted.name}: not every run has this metric; metrics of all runs: {names}"
+        )
     return wanted
 
 

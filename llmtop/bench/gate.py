@@ -119,7 +119,7 @@ class Gate:
         differs = [one for one in fact_differences(self._baseline.environment, facts) if one.matters]
         if differs:
             raise UnusableInput(
-                f"--strict: the environment is not that of {self._options.baseline} "
+                f"--strict: the environment differs from that of {self._options.baseline} "
                 f"({'; '.join(difference_texts(differs))}): create the baseline again on this machine, or remove "
                 "--strict"
             )

@@ -72,8 +72,8 @@ def parse_limit(text: str) -> FigureLimit:
     units = _UNITS.get(metric.unit, {}) if metric is not None else {}
     if unit not in units:
         allowed = ", ".join(["%", *units])
-        what = metric.title if metric is not None else "a limit without the name of a figure"
-        raise UnusableInput(f"--fail-over {text}: {unit} is no unit of {what}; it can be in {allowed}")
+        what = metric.title if metric is not None else "a limit without the name of a metric"
+        raise UnusableInput(f"--fail-over {text}: {unit} is not a unit of {what}; use {allowed}")
     return FigureLimit(text, metric, None, number * units[unit])
 
 

@@ -15,7 +15,7 @@ VARIABLE = "_LLMTOP_COMPLETE"
 @click.command()
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(*, shell: str) -> int:
-    """Print what a shell evaluates to complete llmtop's commands and options with tab."""
+    """Print the shell code that completes llmtop's commands and options with tab."""
     made = get_completion_class(shell)
     assert made is not None, "click knows these three"
     root = click.get_current_context().find_root().command

@@ -14,13 +14,15 @@ from llmtop.errors import EXIT_DONE
 
 @click.command()
 @click.option(
-    "--check", is_flag=True, help="Print one sentence: exit 0 if it can be used or there is none, 2 if not."
+    "--check",
+    is_flag=True,
+    help="Print one sentence, and exit with 0 if the file is valid or absent, 2 if it is invalid.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object: path, exists, settings.")
 def config(*, check: bool, as_json: bool) -> int:
     """Check config.toml, and print its path and what it sets.
 
-    Every command reads the file first and refuses a wrong one with the same sentence and exit code 2.
+    Every command reads the file first and refuses an invalid one with the same sentence and exit code 2.
     """
     import msgspec
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 JOINT: Final = "; "
 _XID: Final = re.compile(r"^Xid (\d{1,6})\b")
 
-_PROGRAM: Final = " (program)"
+_PROGRAM: Final = " (caused by a program)"
 
 # Meanings and severity after NVIDIA's catalogue for Ampere and newer GPUs, column "Resolution Bucket (Immediate
 # Action)": https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html. What needs a reset of the GPU or
@@ -26,45 +26,45 @@ _PROGRAM: Final = " (program)"
 # (RESTART_APP, marked) is a warning, for the GPU is well; what is to be ignored is one too, as long as something
 # was repaired or lost. Some are workflows: 48, which ends in a reset, and NVLink's, where a link may be gone.
 XIDS: Final[dict[int, tuple[Severity, str]]] = {
-    8: ("warning", "GPU stopped processing a program's work"),
+    8: ("warning", "the GPU stopped processing a program's work"),
     11: ("warning", "invalid or corrupted work" + _PROGRAM),
     13: ("warning", "graphics engine exception" + _PROGRAM),
     25: ("warning", "invalid or illegal work" + _PROGRAM),
     31: ("warning", "memory page fault: a kernel used a bad address" + _PROGRAM),
-    32: ("warning", "corrupted push buffer" + _PROGRAM),
+    32: ("warning", "the command buffer of a program is corrupted" + _PROGRAM),
     37: ("warning", "driver firmware error" + _PROGRAM),
     38: ("warning", "driver firmware error"),
-    43: ("warning", "a kernel was stopped after a fault" + _PROGRAM),
-    44: ("warning", "fault while contexts were switched"),
-    45: ("info", "a program's work was cleaned up after it was killed or failed" + _PROGRAM),
-    46: ("critical", "GPU stopped processing: reset the GPU"),
+    43: ("warning", "the driver stopped a kernel after a fault" + _PROGRAM),
+    44: ("warning", "the GPU failed while it switched between programs"),
+    45: ("info", "the driver removed the work of a program that was killed or failed" + _PROGRAM),
+    46: ("critical", "the GPU stopped processing: reset the GPU"),
     48: ("critical", "uncorrectable (double-bit) memory error"),
     54: ("warning", "auxiliary power is not connected"),
-    61: ("critical", "internal microcontroller breakpoint"),
-    62: ("critical", "internal microcontroller halt: reset the GPU"),
-    63: ("warning", "a memory row was marked for remapping"),
-    64: ("critical", "a memory row could not be marked for remapping"),
+    61: ("critical", "a microcontroller in the GPU stopped at a breakpoint"),
+    62: ("critical", "a microcontroller in the GPU halted: reset the GPU"),
+    63: ("warning", "a faulty memory row was marked for remapping at the next GPU reset"),
+    64: ("critical", "a faulty memory row could not be marked for remapping"),
     68: ("warning", "video processor exception"),
     69: ("warning", "graphics engine class error" + _PROGRAM),
     74: ("critical", "NVLink error"),
     79: ("critical", "the GPU has fallen off the bus"),
-    80: ("warning", "corrupted work on its way to the GPU"),
+    80: ("warning", "work was corrupted on its way to the GPU"),
     92: ("warning", "high rate of correctable memory errors"),
-    94: ("critical", "contained memory error: one program was ended"),
+    94: ("critical", "contained memory error: the driver ended one program"),
     95: ("critical", "uncontained memory error: reset the GPU"),
-    109: ("critical", "context switch timed out: reset the GPU"),
+    109: ("critical", "the switch between two programs timed out: reset the GPU"),
     110: ("critical", "security fault: reset the GPU"),
-    119: ("critical", "the GPU's system processor did not answer"),
-    120: ("critical", "the GPU's system processor failed"),
-    121: ("warning", "corrected C2C link error"),
-    136: ("critical", "NVLink could not be trained"),
-    137: ("warning", "NVLink fault in a program's access" + _PROGRAM),
+    119: ("critical", "the system processor of the GPU (GSP) did not answer"),
+    120: ("critical", "the system processor of the GPU (GSP) failed"),
+    121: ("warning", "an error on the link between CPU and GPU (C2C) was corrected"),
+    136: ("critical", "NVLink link training failed, so the link is down"),
+    137: ("warning", "a program's memory access over NVLink failed" + _PROGRAM),
     140: ("critical", "unrecovered memory error"),
     143: ("critical", "the GPU could not be initialised"),
     **dict.fromkeys((144, 146, 147, 148, 150), ("critical", "NVLink error")),
     145: ("critical", "NVLink link error"),
     149: ("critical", "NVLink interface error"),
-    154: ("warning", "the GPU asks for a recovery action (nvidia-smi -q, GPU Recovery Action)"),
+    154: ("warning", "the GPU needs a recovery action: nvidia-smi -q names it (GPU Recovery Action)"),
 }
 
 _BEGINNINGS: Final[tuple[tuple[str, Severity], ...]] = (

@@ -235,7 +235,7 @@ def estimated_mfu(
     if tokens_per_s is None or gpu_name is None:
         return None, None
     if flops_per_token is None:
-        return None, f"no MFU estimate: {why_not}; attach(flops_per_token=) would tell"
+        return None, f"no MFU estimate: {why_not}; pass llmtop.attach(flops_per_token=…)"
     if dtype is None:
         return None, "no MFU estimate: in which dtype the model computes is not known; attach(dtype=) would tell"
     share, note = mfu(flops_per_token, tokens_per_s, gpu_name, dtype)

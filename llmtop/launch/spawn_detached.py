@@ -113,4 +113,4 @@ def _output(said: IO[bytes]) -> str:
 
 def _last_words(output: str) -> str:
     lines = [line.strip() for line in output.splitlines() if line.strip()]
-    return " ".join(lines[-_LAST_LINES:]) if lines else "it said nothing"
+    return " ".join(lines[-_LAST_LINES:]) if lines else "no output"

@@ -30,7 +30,7 @@ _DO = {
     "lists",
     "disk": "read fewer and larger files (shards), from local NVMe or from memory (cache, tmpfs)",
     "network": "copy the data to this machine, read larger files, and prefetch several at once",
-    "lock": "give each worker its own resources, and hold the lock for a shorter time",
+    "lock": "give each worker its own file handle or connection, or hold the shared lock for a shorter time",
     "gil": "move the work into worker processes: all threads of a process share the GIL",
     "slow_worker": "check the samples of that worker; in_order=False (PyTorch 2.6) does not wait for it",
     "cpu": "run fewer processes on these CPUs, or give the job more CPUs",
@@ -52,7 +52,7 @@ def sentence(cost: LoadingCost, slow: int | None, cpu_wait_pct: float) -> str:
         if cost.workers > 1
         else "1 worker"
         if cost.workers
-        else "the training process, no workers"
+        else "the training process itself"
     )
     at = f" in {cost.place}" if cost.place else ""
     share = percent_text(cost.share_pct) if cost.share_pct is not None else ""
@@ -113,7 +113,7 @@ def _code(cost: LoadingCost) -> str:
 def _workers(cost: LoadingCost) -> str:
     needed, cores = cost.workers_needed or 0, cost.cores
     if cost.cause in ("disk", "network"):
-        return f"use at least {needed} workers, if the storage serves as many at once"
+        return f"use at least {needed} workers, if the storage can serve that many at once"
     if cores is not None and needed > cores:
         return f"at least {needed} workers are needed, but the job has {cores:g} CPUs: reduce the work per batch"
     return f"use at least {needed} workers (now {cost.workers})"

@@ -46,14 +46,14 @@ def check_memo(data: mmap.mmap | bytes) -> None:
             place = begin + int.from_bytes(data[place + 1 : begin], "little")
         elif code == _LONG_PUT:
             if int.from_bytes(data[place + 1 : place + 5], "little") > size:
-                raise pickle.UnpicklingError("it numbers more objects than it has bytes")
+                raise pickle.UnpicklingError("it announces more objects than it has bytes")
             place += 5
         elif code == _GLOBAL:
             for _ in range(2):
                 place = data.find(b"\n", place) + 1
                 if place == 0:
-                    raise pickle.UnpicklingError("it ends within a name")
+                    raise pickle.UnpicklingError("it is cut off")
         elif data.find(b".", max(0, place - 1), place) >= 0:
             return  # the end, and something after it
         else:
-            raise pickle.UnpicklingError(f"opcode {code:#04x} at {place}, which no snapshot has")
+            raise pickle.UnpicklingError(f"the byte {code:#04x} at {place} occurs in no memory snapshot")

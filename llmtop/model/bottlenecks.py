@@ -87,11 +87,11 @@ BOTTLENECKS: Final[Mapping[BottleneckId, Bottleneck]] = {
     "one_off": Bottleneck(
         "ONE-OFF",
         "one-off work",
-        "the GPU waits for work that no later step repeats (loading, compiling, capturing graphs)",
+        "the GPU waits for one-time work of the host (loading, compiling, capturing graphs)",
     ),
     "idle": Bottleneck(
         "IDLE",
-        "causes that the capture does not show",
+        "idle time of unknown cause",
         "the GPU is idle and the capture does not show why",
     ),
     "unknown": Bottleneck("UNKNOWN", "unknown causes", "the capture does not show what bounds the step"),
@@ -106,7 +106,7 @@ BOTTLENECKS: Final[Mapping[BottleneckId, Bottleneck]] = {
     "rare_steps": Bottleneck("LONG STEPS", "rare long steps", "a few steps take much longer than the others"),
     "memory_bound": Bottleneck("MEMORY-BOUND", "memory bandwidth", "the bandwidth of the GPU memory is the limit"),
     "low_activity": Bottleneck(
-        "LOW ACTIVITY", "low GPU activity", "the GPU runs work but most of it stays unused"
+        "LOW ACTIVITY", "low GPU activity", "the GPU runs kernels, but they use only a small part of the GPU"
     ),
     "straggler": Bottleneck("STRAGGLER", "a straggler", "one rank is slower and the other ranks wait for it"),
     "throttled": Bottleneck("THROTTLED", "reduced clocks", "heat or the power supply reduces the GPU clocks"),

@@ -86,19 +86,22 @@ def _failure(said: str, log: Path, launches: LaunchFilter, code: int | None, lat
         return f"ncu may not read the GPU's counters here (ERR_NVGPUCTRPERM): {REMEDY}"
     if late is not None:
         return (
-            f"ncu had no report after {late:.0f} s and was ended, with the command: give more time with "
-            f"--timeout, or a shorter command after --; what it said is in {log}"
+            f"ncu had no report after {late:.0f} s, so llmtop ended ncu and the command: pass more time with "
+            f"--timeout, or a shorter command after --; the output of ncu is in {log}"
         )
     if "No kernels were profiled" in said:
         return (
-            f"ncu saw nothing of {launches.description}: the command ended before, "
-            "or calls other kernels than in the "
-            f"capture; give it as many steps as were captured, after --; what it said is in {log}"
+            f"ncu found nothing to profile for {launches.description}: the command ended too early, or launches "
+            f"other "
+            f"kernels "
+            "than the capture has; pass a command after -- that runs as many steps as were captured; the output "
+            "of "
+            f"ncu is in {log}"
         )
     errors = [line.removeprefix("==ERROR==").strip() for line in said.splitlines() if line.startswith("==ERROR==")]
     last = [line for line in said.splitlines() if line.strip()][-1:]
-    why = printable((errors or last or ["it said nothing"])[0], 200)
-    return f"ncu wrote no report and ended with code {code} ({why}); all that it said is in {log}"
+    why = printable((errors or last or ["no output"])[0], 200)
+    return f"ncu wrote no report and ended with code {code} ({why}); the output of ncu is in {log}"
 
 
 def select_launch(row: KernelTime, kernels: Sequence[KernelProfile]) -> KernelProfile | None:

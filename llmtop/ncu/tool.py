@@ -107,4 +107,4 @@ def counters_refused() -> str:
     if any(map(procfs.has_capability, (procfs.CAP_SYS_ADMIN, procfs.CAP_PERFMON))):
         return ""
     who = "root without CAP_SYS_ADMIN, as in a container," if os.geteuid() == 0 else "this user"
-    return f"the driver gives the GPU's counters to administrators only, and {who} is none (ERR_NVGPUCTRPERM)"
+    return f"the driver allows GPU counters for administrators only, and {who} is not one (ERR_NVGPUCTRPERM)"

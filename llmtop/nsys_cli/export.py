@@ -95,7 +95,9 @@ def export_beside(nsys: Nsys, report: Path, uses_gpu: bool) -> tuple[Path, list[
     if reason is None:
         return sqlite, _missing_content(sqlite, uses_gpu, nsys)
     by_hand = f"{nsys.path} export --type sqlite -o {sqlite} {report}"
-    return report, [f"the report is kept at {report}, but nsys export failed ({reason}); by hand: {by_hand}"]
+    return report, [
+        f"the report is kept at {report}, but nsys export failed ({reason}); to do it by hand: {by_hand}"
+    ]
 
 
 def _export(nsys: Nsys, report: Path, sqlite: Path) -> str | None:

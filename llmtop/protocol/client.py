@@ -275,7 +275,7 @@ class Connection:
                     self.host_pid,
                 )
         if not isinstance(messages[0], wire.Hello):
-            raise UnusableInput(f"what listens at {self.path.name} is not an attached training")
+            raise UnusableInput(f"the program that listens at {self.path.name} is not an attached training")
         self._early = messages[1:]
 
     def _ingest(self, data: bytes) -> list[wire.FromTraining]:
@@ -303,7 +303,7 @@ class Connection:
                 return None
             raise UnusableInput("the reply is not a message of llmtop: another program may be listening") from None
         if isinstance(message, wire.Refused):
-            raise UnusableInput(f"the training refused: {message.reason}")
+            raise UnusableInput(f"the training refused a request of this llmtop: {message.reason}")
         if isinstance(message, wire.Hello):
             message.command = self._command(message.command)
             self.hello = message

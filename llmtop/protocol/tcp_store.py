@@ -63,8 +63,8 @@ class TcpStore:
         try:
             found = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)
         except (OSError, ValueError, UnicodeError) as error:
-            raise StoreError(f"{address} is not known: {error}") from None
-        failed: Exception = StoreError(f"{address} is not known")
+            raise StoreError(f"the host of {address} is unknown: {error}") from None
+        failed: Exception = StoreError(f"the host of {address} is unknown")
         for family, kind, _, _, where in found:
             channel = make(family, kind)
             try:
@@ -78,14 +78,14 @@ class TcpStore:
                 failed = error
             else:
                 return store
-        raise StoreError(f"no reply from {address}: {failed}")
+        raise StoreError(f"no TCPStore answers at {address}: {failed}")
 
     def check(self, key: str) -> bool:
         """Whether there is a value."""
         self._send(struct.pack("<BQ", _CHECK, 1) + _text(key.encode()))
         said = self._receive(1)[0]
         if said > 1:
-            raise StoreError("what answers is no TCPStore")
+            raise StoreError("another program than a TCPStore answers there")
         return said == _READY
 
     def get(self, key: str) -> bytes | None:
@@ -129,7 +129,7 @@ class TcpStore:
     def _value(self) -> bytes:
         (length,) = _LENGTH.unpack(self._receive(_LENGTH.size))
         if length > MOST_BYTES:
-            raise StoreError(f"a value of {length} bytes is none of llmtop's")
+            raise StoreError(f"it holds a value of {length} bytes, which llmtop did not write")
         return self._receive(length)
 
     def _send(self, data: bytes) -> None:
@@ -143,7 +143,7 @@ class TcpStore:
         except BlockingIOError:
             _wait(self._channel, select.POLLOUT, until)
         except OSError as error:
-            raise StoreError(f"the store is unreachable: {error.strerror}") from None
+            raise StoreError(f"the connection to the TCPStore failed: {error.strerror}") from None
         return 0
 
     def _receive(self, size: int) -> bytes:
@@ -156,9 +156,9 @@ class TcpStore:
                 _wait(self._channel, select.POLLIN, until)
                 continue
             except OSError as error:
-                raise StoreError(f"the store is unreachable: {error.strerror}") from None
+                raise StoreError(f"the connection to the TCPStore failed: {error.strerror}") from None
             if not piece:
-                raise StoreError("the store is unreachable: disconnected")
+                raise StoreError("the TCPStore has disconnected")
             data += piece
         return bytes(data)
 
@@ -176,7 +176,7 @@ def _wait(channel: socket.socket, events: int, until: float) -> None:
     poll = select.poll()
     poll.register(channel.fileno(), events)
     if not poll.poll(max(0.0, until - time.monotonic()) * 1000):
-        raise StoreError("the store does not answer in time")
+        raise StoreError("the TCPStore does not answer in time")
 
 
 def _text(data: bytes) -> bytes:

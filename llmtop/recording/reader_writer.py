@@ -172,7 +172,7 @@ class Writer:
             except OSError:
                 pass  # a reader drops the half member by itself
             raise NotPossibleHere(
-                f"recording to {self.path} failed: {error.strerror}; what was written before is whole"
+                f"recording to {self.path} failed: {error.strerror}; the part written before is complete"
             ) from None
 
 

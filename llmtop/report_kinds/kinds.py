@@ -44,7 +44,7 @@ def read_document(paths: Sequence[Path], options: ReadOptions, command: str = "r
         document = kind.read(paths, options) if kind.command == command else None
         if document is not None:
             return document
-    raise UnusableInput(f"{paths[0]} is nothing that llmtop {command} reads")
+    raise UnusableInput(f"{paths[0]} is no file that llmtop {command} can read")
 
 
 def compare_documents(before: Path, after: Path, limits: Limits, fail_over: float | None) -> ReportComparison:

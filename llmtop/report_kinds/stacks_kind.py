@@ -28,7 +28,7 @@ class StacksKind(ReportKind):
         if stacks is None:
             return None
         if options.steps is not None:
-            raise UnusableInput(f"{paths[0]} holds Python stacks, which have no steps: leave out --steps")
+            raise UnusableInput(f"{paths[0]} holds Python stacks, which have no steps: remove --steps")
         return _StacksDocument(stacks)
 
 

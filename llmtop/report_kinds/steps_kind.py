@@ -93,17 +93,18 @@ class _StepsComparison(ReportComparison):
     def is_slower_by(self, percent: float) -> bool:
         from llmtop.compare.compare import is_regression, is_undecided
 
-        undecided = f"whether the step became slower by more than {plain(percent, 6)}% cannot be decided"
+        undecided = f"whether the step became slower by more than {plain(percent, 6)} % cannot be decided"
         if self._found.unlike:
             raise NotPossibleHere(
-                f"{undecided}: the two are not alike ({'; '.join(self._found.unlike)}); compare captures of the "
+                f"{undecided}: the two captures differ ({'; '.join(self._found.unlike)}); compare captures of the "
                 "same work on the same GPU"
             )
         if is_regression(self._found, percent):
             return True
         if is_undecided(self._found, percent):
             raise NotPossibleHere(
-                f"{undecided}: two different profilers took part, and what they cost is not known; capture both "
+                f"{undecided}: two different profilers made the captures, and their overhead is unknown; "
+                f"capture both "
                 "with one engine (llmtop capture --engine)"
             )
         return False

@@ -124,7 +124,7 @@ def _collective_name(operation: str | None) -> str:
 
 
 def _waiting_text(hang: Hang) -> str:
-    return f"{fmt.counted(len(hang.waiting), 'rank')} {'is' if len(hang.waiting) == 1 else 'are'} waiting"
+    return f"{fmt.counted(len(hang.waiting), 'rank')} {'are' if len(hang.waiting) != 1 else 'is'} waiting"
 
 
 def _hang_points(hang: Hang) -> tuple[str, ...]:
@@ -155,7 +155,8 @@ HUNG_COLLECTIVE: Final = Rule[JobState](
         "its process or GPU is busy. If no rank is found this way: ranks of an NCCL communicator are behind the "
         "others or do not reply, in two replies of NCCL RAS",
         source="the counts of the PyTorch flight recorder in each process (NCCL, gloo), and of NCCL 2.24 and "
-        "later in all processes of the job; on 2 H100 with one rank outside an all-reduce they were 40 and 39",
+        "later in all processes of the job; on 2 H100 with one rank outside an all-reduce, the counts were 40 "
+        "and 39",
         fields=("step_seconds", "util_pct", "power_watts"),
     ),
 )

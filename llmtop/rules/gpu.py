@@ -90,7 +90,7 @@ def _next_step(gpu: GpuState) -> str:
             f"read the stacks of pid {foreign[0]} on the host (the process is not visible from here, perhaps in "
             "another container)"
         )
-    return "press s for the Python stacks of its process"
+    return "press s for the Python stacks of this GPU's process"
 
 
 LOW_POWER_FULL_UTIL: Final = Rule[GpuState](
@@ -180,7 +180,7 @@ POWER_CAPPED: Final = Rule[GpuState](
         meaning="The driver lowers the SM clock to stay within the power limit. This is normal for dense matrix "
         "work on a healthy GPU.",
         condition=f"clock-event reason {clock_events.SW_POWER_CAP}, SM clock below its maximum, "
-        f"at least {_NEAR_LIMIT:.0%} of the power limit drawn, util at least {_WORKING_UTIL:.0f} %",
+        f"at least {100 * _NEAR_LIMIT:.0f} % of the power limit drawn, util at least {_WORKING_UTIL:.0f} %",
         source="NVML's clock-event reasons; a bf16 GEMM on an H200 runs at 1455 of 1980 MHz that way",
         hold_seconds=3.0,
         clear_seconds=5.0,
@@ -305,7 +305,7 @@ GPU_ERROR: Final = Rule[GpuState](
         meaning="The driver reported an Xid or ECC event, or refused a call in a way that shows an error. The "
         "alert is critical if the GPU, or work or data on it, is lost. An Xid caused by a program and a repair "
         "that waits for a reset are warnings.",
-        condition="the GPU's error text is present",
+        condition="the driver reports an error of the GPU",
         source="NVML; NVIDIA's Xid catalogue (required action: reset, restart of the program, or none)",
         clear_seconds=5.0,
     ),

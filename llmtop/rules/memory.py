@@ -45,7 +45,7 @@ def _pressure_alert(state: RankState) -> AlertText:
     used, gpu, failures = used_pct(state.gpu), state.gpu, state.memory.failures
     total = gpu.gpu.mem_total_bytes if gpu else None
     where = f" ({state.location})" if state.location else ""
-    held = "" if used is None else f"{fmt.percent_text(used, 1)} of {fmt.size(total)} in use"
+    held = "" if used is None else f"{fmt.percent_text(used, 1)} of {fmt.size(total)} GPU memory in use"
     label = state.label[0].upper() + state.label[1:]
     return AlertText(
         severity="warning",
@@ -63,7 +63,7 @@ def _pressure_alert(state: RankState) -> AlertText:
         next="use a smaller batch or activation checkpointing, or set "
         "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
         points=complete_clauses(
-            f"{fmt.counted(failures, 'allocation')} failed or retried", held or "no room left"
+            f"{fmt.counted(failures, 'allocation')} failed or retried", held or "GPU memory is full"
         ),
     )
 

@@ -134,11 +134,12 @@ OUTSIDE: Final = Rule[RankState](
     describe=_outside_alert,
     covered_by=frozenset({"stalled", "hung_collective", "straggler", "input_bound", "h2d_bound", "sync_bound"}),
     text=RuleText(
-        meaning="It is logging, a wait for the GPU, garbage collection, or work of the script without a phase.",
+        meaning="The untimed part is logging, a wait for the GPU, garbage collection, or work of the script "
+        "without a phase.",
         condition=f"{OUTSIDE_PCT[0]:.0f} % or more of the time from the start of a step to the start of the next "
         f"belongs to no phase, after {LEAST_STEPS} steps; never for a training without phases, nor while its "
         f"GPU is idle for under {IDLE_PCT[0]:.0f} % of the time",
-        source="the same share as for waiting for data (input_bound)",
+        source="the same threshold as for waiting for data (alert input_bound)",
         hold_seconds=2.0,
         clear_seconds=5.0,
         fields=("step_seconds",),

@@ -29,7 +29,7 @@ _NEXT_OUTSIDE: Final = (
 )
 _NEXT_EVERYWHERE: Final = "check for other programs on the CPUs and the GPU (top, nvidia-smi or amd-smi)"
 _NEXT_COMPUTE: Final = "press c to profile a few steps; check for longer sequences, recompilation and lower clocks"
-_NEXT_WORK: Final = "no action if that is intended; compare tokens per second, not the time of a step"
+_NEXT_WORK: Final = "no action if the change is intended; compare tokens per second, not the time of a step"
 _CAUSE_FIRST: Final[dict[Role, int]] = {
     **dict.fromkeys(("compute", "optimizer", "step"), 1),
     "backward": 2,

@@ -258,7 +258,8 @@ H2D_BOUND: Final = Rule[RankState](
         f"{100 * RX_OF_LINK:.0f} % of the link rate ({100 * RX_POLLS_OF_LINK:.0f} % with several ranks, whose "
         "kernels poll host memory while they wait) and the host spends under "
         f"{RX_WAIT_PCT[0]:.0f} % of the time in waiting calls and copies",
-        source="measured on an H200: 8.3 GB/s at 0.4 % SM activity with pageable copies, 0.03 GB/s when healthy",
+        source="measured on an H200: a training with slow pageable copies receives 8.3 GB/s at 0.4 % SM "
+        "activity, a healthy training needs only 0.03 GB/s",
         hold_seconds=2.0,
         clear_seconds=5.0,
         fields=("pcie_rx_bytes_per_s", "sm_active_pct", "util_pct"),

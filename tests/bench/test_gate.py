@@ -204,7 +204,11 @@ def test_the_metric_is_the_first_rate_that_all_have_and_another_must_be_there() 
     ]
     assert choose_metric(None, runs).name == "tokens_per_s"
     assert choose_metric(None, runs, bare).name == "steps_per_s"
-    with pytest.raises(UnusableInput, match=r"--metric mfu: not every run has it; all have .*p95"):
+    with pytest.raises(
+        UnusableInput,
+        match=r"--metric mfu: not every run has this metric; metrics of all runs: "
+        ".*p95",
+    ):
         choose_metric(metric_named("mfu"), runs)
 
 
@@ -262,9 +266,9 @@ def test_a_limit_is_in_percent_or_in_the_figure_s_unit(text: str, metric: str | 
         ("x", "'x' is not a limit"),
         ("-1", "'-1' is not a limit"),
         ("1.2.3", "is not a limit"),
-        ("2ms", "ms is no unit of a limit without the name of a figure; it can be in %"),
-        ("tokens/s=3ms", "ms is no unit of tokens/s; it can be in %"),
-        ("p95=2GiB", "GiB is no unit of step p95; it can be in %, s, ms"),
+        ("2ms", "ms is not a unit of a limit without the name of a metric; use %"),
+        ("tokens/s=3ms", "ms is not a unit of tokens/s; use %"),
+        ("p95=2GiB", "GiB is not a unit of step p95; use %, s, ms"),
         ("p94=2", "--fail-over: there is no metric 'p94'"),
         ("=2", "there is no metric ''"),
     ],

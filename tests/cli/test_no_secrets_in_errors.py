@@ -60,5 +60,5 @@ def test_a_url_that_is_none_is_one_sentence(host: str) -> None:
     assert "is not the URL of a dcgm-exporter" in monitored.stdout
     cluster = preloaded.llmtop("cluster", "--once", "--prometheus", url, env=environment())
     assert cluster.returncode == 2
-    assert "is no URL of a Prometheus" in cluster.stderr
+    assert "is not the URL of a Prometheus" in cluster.stderr
     assert PASSWORD not in monitored.stdout + monitored.stderr + cluster.stderr

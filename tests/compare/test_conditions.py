@@ -81,6 +81,6 @@ def test_nothing_is_decided_of_captures_that_are_unlike(
     if decided:
         found.is_slower_by(5.0)
         return
-    with pytest.raises(NotPossibleHere, match="cannot be decided: the two are not alike") as refused:
+    with pytest.raises(NotPossibleHere, match="cannot be decided: the two captures differ") as refused:
         found.is_slower_by(5.0)
     assert refused.value.exit_code == 3

@@ -121,7 +121,7 @@ def test_an_estimate_says_that_it_is_one_or_why_there_is_none() -> None:
     assert "an estimate" in note
     assert "989.5 TFLOP/s" in note
     assert estimated_mfu(None, 1.0, "NVIDIA H200", "bf16", "experts are routed (num_experts 8)")[1] == (
-        "no MFU estimate: experts are routed (num_experts 8); attach(flops_per_token=) would tell"
+        "no MFU estimate: experts are routed (num_experts 8); pass llmtop.attach(flops_per_token=…)"
     )
     assert "dtype" in (estimated_mfu(1e9, 1.0, "NVIDIA H200", None, None)[1] or "")
     assert estimated_mfu(1e9, None, "NVIDIA H200", "bf16", None) == (None, None), "a model without tokens"

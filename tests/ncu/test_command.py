@@ -84,7 +84,7 @@ def test_without_a_yes_nothing_is_run(capture: Path, llmtop: Llmtop, ncu: StandI
     ("way", "words"),
     [
         ("permission", ["ERR_NVGPUCTRPERM", "sudo", "NVreg_RestrictProfilingToAdminUsers=0", "SYS_ADMIN"]),
-        ("nothing", ["saw nothing of launches 7 to 8", "as many steps as were captured"]),
+        ("nothing", ["found nothing to profile for launches 7 to 8", "as many steps as were captured"]),
         ("refuse", ["code 1", "Failed to prepare kernel", ".log"]),
     ],
 )
@@ -123,7 +123,7 @@ def test_a_run_that_takes_too_long_is_ended_with_all_that_it_started(
     )
     done = llmtop("kernel", capture, "--run", "--yes", "--timeout", 5, "--", sys.executable, "-c", stubborn)
     assert done.returncode == 3
-    assert "no report after 5 s and was ended" in done.stderr
+    assert "no report after 5 s, so llmtop ended ncu" in done.stderr
     pid = _session_of(told)
     assert pid is not None
     wait_for(lambda: not Path(f"/proc/{pid}").exists() or _zombie(pid), what="the command's end")

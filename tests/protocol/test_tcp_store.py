@@ -83,9 +83,11 @@ def test_a_server_that_is_killed_is_one_error_of_ours() -> None:
             store.set("/mine", b"1")
             process.kill()
             process.wait(100)
-            with pytest.raises(StoreError, match="the store is unreachable"):
+            with pytest.raises(
+                StoreError, match=r"the connection to the TCPStore failed|the TCPStore has disconnected"
+            ):
                 _ask_thrice(store)
-        with pytest.raises(StoreError, match="no reply from"):
+        with pytest.raises(StoreError, match="no TCPStore answers at"):
             TcpStore.open(address)
 
 
@@ -113,7 +115,11 @@ def _talking(answer: bytes) -> tuple[str, Callable[[], None]]:
 
 @pytest.mark.parametrize(
     ("answer", "why"),
-    [(b"HTTP/1.1 400\r\n\r\n", "no TCPStore"), (b"", "in time"), (b"\0" + b"\xff" * 8, "none of llmtop's")],
+    [
+        (b"HTTP/1.1 400\r\n\r\n", "another program than a TCPStore"),
+        (b"", "in time"),
+        (b"\0" + b"\xff" * 8, "llmtop did not write"),
+    ],
 )
 def test_another_program_at_that_port_is_one_error(answer: bytes, why: str) -> None:
     address, close = _talking(answer)

@@ -1,8 +1,11 @@
-"""Every sentence that a user may read, with examples filled in: python -m tests.support.words [KIND…]
+"""Every sentence that a user may read, whole and with examples filled in: python -m tests.support.words [KIND…]
 
-Sentences are read from the source: strings in texts of alerts and rules, in `raise` (errors), in the output of
-`llmtop doctor`, in the help of commands, and on screens. What an f-string fills in is replaced by an example.
-`tests/test_words.py` holds them against the rules of CONTRIBUTING.md, section "Words".
+Rules, GPU errors, costs of loading and keys are written by the tables and functions of the product. All other
+sentences are read from the source: in texts of alerts, in `raise` (errors), in the output of `llmtop doctor`,
+in the
+help of commands, and on screens. An f-string is followed to the strings that it is made of
+(`tests/support/text_variants.py`), so that a piece is printed within its sentence and not again by itself.
+`tests/cli/test_words.py` holds them against the rules of CONTRIBUTING.md, section "Words".
 """
 
 from __future__ import annotations
@@ -14,45 +17,24 @@ from collections.abc import Iterator
 from functools import cache
 from typing import Final, Literal, NamedTuple, get_args
 
+from llmtop.hardware.gpu_errors import XIDS, xid_text
+from llmtop.loading import words as loading_words
+from llmtop.model.bottlenecks import BOTTLENECKS, BOUND_IDS
+from llmtop.model.snapshot import Gpu, Host, LoadingCost, Snapshot
+from llmtop.rules import COMMUNICATOR_RULES, GPU_RULES, JOB_RULES, RANK_RULES
+from llmtop.rules.engine import Rules
 from tests.support.processes import REPOSITORY
+from tests.support.text_variants import STRINGS, Module, Scope, Variant, called, module_of, variants
+from tests.support.word_examples import FRAMES
+from tui.core import keys
+from tui.screens import help as help_screen
 
 Kind = Literal["alert", "doctor", "error", "help", "screen"]
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 
-ALERTS: Final = (
-    "llmtop/rules",
-    "llmtop/loading/words.py",
-    "llmtop/model/bottlenecks.py",
-    "llmtop/hardware/gpu_errors.py",
-)
-DOCTOR: Final = ("llmtop/cli/doctor",)
 HELP: Final = ("llmtop/cli", "llmtop/__main__.py")
-EXAMPLES: Final[tuple[tuple[str, str], ...]] = (
-    (r"percent|share|_pct|PCT", "83 %"),
-    (r"duration|seconds|SECONDS|age|ago|elapsed", "57.1 ms"),
-    (r"fmt\.rate|\brate\(|BYTES_PER_S", "1.30 GB/s"),
-    (r"fmt\.size|\bsize\(|bytes", "16.6 GiB"),
-    (r"watts|_power_text", "671 of 700 W"),
-    (r"counted|_waiting", "3 ranks"),
-    (r"temperature|heat", "61 °C"),
-    (r"\.clock\b", "GPU"),
-    (r"hang\.|stuck\.|group", "all_reduce #1979"),
-    (r"clock", "1455 of 1980 MHz"),
-    (r"rank_name", "Rank 5 (pid 4711, GPU 5)"),
-    (r"where|location", " (pid 4711, GPU 5)"),
-    (r"label|\.name\b|who\b|whom", "rank 5"),
-    (r"step_noun", "step"),
-    (r"pid", "4711"),
-    (r"path|folder|file|parent|directory|socket", "run/trace.json"),
-    (r"url|URL|EXAMPLE", "http://prometheus:9090"),
-    (r"error|reason|refus|why|strerror", "Permission denied"),
-    (r"command|CMD|tool|argv", "python train.py"),
-    (r"VARIABLE|variable", "LLMTOP_VARIABLE"),
-    (r"engine", "torch.profiler"),
-    (r"host", "node1"),
-    (r"unit|step|count|number|len|steps", "12"),
-)
-"""What an expression in an f-string matches, and the example of it; the first that matches."""
+_BY_HAND: Final = ("tui/core/keys.py", "tui/screens/help.py")
+"""Files whose texts are taken from their tables."""
 
 
 class Sentence(NamedTuple):
@@ -70,93 +52,269 @@ class Sentence(NamedTuple):
         return max(len(part.split()) for part in parts)
 
 
+class _Root(NamedTuple):
+    """A text of the source before it is known whether another text has it within."""
+
+    kind: Kind
+    node: ast.AST
+    scope: Scope
+    frame: str = "{}"
+    """What the program prints around it."""
+
+
 @cache
 def sentences() -> list[Sentence]:
     """All sentences, by kind and place."""
-    found = {*_alerts(), *_doctor(), *_errors(), *_help(), *_screens()}
-    return sorted(found, key=lambda one: (KINDS.index(one.kind), one.place.rpartition(":")[0], one.text))
+    roots = [*_alerts(), *_doctor(), *_errors(), *_help(), *_screens()]
+    texts = [(root, variants(root.node, root.scope)) for root in roots]
+    within = {
+        string
+        for root, found in texts
+        for one in found
+        for string in one.strings - {id(part) for part in ast.walk(root.node)}
+    }
+    made = {*_rules(), *_gpu_errors(), *_loading(), *_keys(), *_reading()}
+    for root, found in texts:
+        if id(root.node) not in within:
+            made |= set(_written(root, found))
+    return sorted(made, key=lambda one: (KINDS.index(one.kind), one.place.rpartition(":")[0], one.text))
 
 
-def _files(*places: str) -> Iterator[tuple[str, ast.Module]]:
+def _written(root: _Root, found: list[Variant]) -> Iterator[Sentence]:
+    """The variants of a text that have a string which no variant before them has."""
+    seen: set[int] = set()
+    place = root.scope.module.place
+    for one in found:
+        text = " ".join(one.text.split())
+        if seen and (not _adds_words(one, seen) or re.search(r"[;,(] ?[.,;)]|^[;,] |, $", text)):
+            continue  # nothing new, or a piece that is empty only together with another one
+        seen |= one.strings
+        if _is_sentence(text):
+            framed = (one for file, meant, one in FRAMES if re.match(file, place) and re.search(meant, text))
+            frame = next(framed, "{}") if root.frame == "{}" else root.frame
+            yield Sentence(root.kind, f"{place}:{getattr(root.node, 'lineno', 0)}", frame.replace("{}", text))
+
+
+def _adds_words(one: Variant, seen: set[int]) -> bool:
+    """Whether a variant has a string of two words or more that no variant before it has."""
+    return any(" " in STRINGS.get(string, "").strip() for string in one.strings - seen)
+
+
+def _is_sentence(text: str) -> bool:
+    """Whether it has three words, and is no address, path or style."""
+    return sum(bool(re.search(r"[^\W\d_]{2}", word)) for word in text.split()) >= 3 and not re.match(
+        r"https?://\S+$|[\w./-]+\.(py|json|tcss)|\w+ \{ |(llmtop|py-spy|sudo|pip) [^.;]*$", text
+    )
+
+
+def _modules(*places: str) -> Iterator[Module]:
     for place in places:
         path = REPOSITORY / place
         for file in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
-            yield file.relative_to(REPOSITORY).as_posix(), ast.parse(file.read_text())
+            yield module_of(file)
 
 
-def _alerts() -> Iterator[Sentence]:
-    for place, tree in _files(*ALERTS):
-        yield from _texts("alert", place, tree)
+def _rules() -> Iterator[Sentence]:
+    """What the screen of an alert says of its rule."""
+    for rules in (GPU_RULES, RANK_RULES, JOB_RULES, COMMUNICATOR_RULES):
+        for rule in rules:
+            words = BOTTLENECKS[rule.id]
+            place = f"screen of alert {words.badge}:"
+            yield Sentence("alert", place, f"means: {words.heading}. {rule.text.meaning}")
+            yield Sentence("alert", place, f"rule: {rule.text.condition}")
+            yield Sentence("alert", place, f"source: {rule.text.source}")
+    for bound in BOUND_IDS:
+        words = BOTTLENECKS[bound]
+        lost = f"83.0 % of the undisturbed step is lost: 83.0 % to {words.title}."
+        yield Sentence("alert", "verdict of a report:", f"{words.name}: {words.sentence}. {lost}")
 
 
-def _doctor() -> Iterator[Sentence]:
-    for place, tree in _files(*DOCTOR):
-        yield from (one for one in _texts("doctor", place, tree) if one not in set(_calls("help", place, tree)))
-    for place, tree in _files("llmtop/capture", "llmtop/launch", "llmtop/ncu"):
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Call) and _called(node) in ("Check", "Refusal"):
-                yield from _texts("doctor", place, node)
+def _gpu_errors() -> Iterator[Sentence]:
+    """The alert of each error of a GPU, raised by its rule."""
+    texts = [xid_text(number) for number in XIDS]
+    for text in texts:
+        gpu = Gpu(index=3, uuid="GPU-3", name="NVIDIA H200", error=text)
+        for alert in Rules().apply(Snapshot(time=1.0, host=Host(name="node1"), gpus=(gpu,))).alerts:
+            yield Sentence("alert", "alert GPU ERROR:", f"{alert.summary} Next: {alert.next}")
 
 
-def _errors() -> Iterator[Sentence]:
-    for place, tree in _files("llmtop", "collectors", "tui"):
-        for node in ast.walk(tree):
+def _loading() -> Iterator[Sentence]:
+    """Each cost of loading, by the functions that write it."""
+    shares = {"file": 40.0, "collate": 20.0}
+    for cause in (*loading_words._IS, "slow_worker", "cpu", "too_few_workers", "own_code", "unknown"):
+        for workers in (0, 4):
+            cost = LoadingCost(
+                cause=cause,
+                summary="",
+                share_pct=83.0,
+                shares=shares,
+                library="PIL",
+                place="__getitem__ (data.py:12)",
+                workers=workers,
+                workers_needed=6,
+                cores=12.0,
+                wait_pct=40.0,
+                save_seconds=0.0571,
+                read_bytes_per_s=1.3e9,
+            )
+            if not workers and cause not in ("decode", "too_few_workers", "gil"):
+                continue
+            text = loading_words.sentence(cost, 4711, 30.0)
+            yield Sentence("alert", "cost of loading:", f"{text} Fix: {loading_words.advice_of(cost)}")
+
+
+def _keys() -> Iterator[Sentence]:
+    """The help of each key, with the key and a screen that has it."""
+    for key in keys.KEYS:
+        where = keys.MAIN if keys.EVERYWHERE in key.where else key.where[0]
+        if key.help:
+            yield Sentence(
+                "screen", f"help of key {key.shown}:", f"{key.shown} ({keys.title_of(where)}): {key.help}"
+            )
+
+
+def _reading() -> Iterator[Sentence]:
+    """The legend of the help screen."""
+    for name, text in (*help_screen._READING, *help_screen._MARKS):
+        yield Sentence("screen", "help, reading the screen:", f"{name}: {text}")
+    for name, text in help_screen._SIGNS:
+        yield Sentence("screen", "help, reading the screen:", f"(sign of {name.replace('_', ' ')}) {text}")
+
+
+def _alerts() -> Iterator[_Root]:
+    """The sentence, the clauses and the advice of each alert."""
+    for module in _modules("llmtop/rules"):
+        for node in ast.walk(module.tree):
+            if not isinstance(node, ast.Call) or called(node) not in ("AlertText", "complete_clauses"):
+                continue
+            scope = Scope(module).around(node)
+            badge = _badge(scope)
+            if called(node) == "AlertText":
+                for part in node.keywords:
+                    if part.arg in ("summary", "next"):
+                        frame = "{}" if part.arg == "summary" else f"alert {badge}, next: {{}}"
+                        yield _Root("alert", part.value, scope, frame)
+            else:
+                parts = [one for one in node.args if not isinstance(one, ast.Starred)]
+                row = ast.Call(func=_COMMA, args=[ast.Tuple(elts=parts)], keywords=[], lineno=node.lineno)
+                subject = "GPU 3" if module.place.endswith(("gpu.py", "unattached.py")) else "rank 5"
+                yield _Root("alert", row, scope, f"row of the main screen: ▲ {badge} 1m 31s {subject} {{}}")
+
+
+def _badge(scope: Scope) -> str:
+    """The badge of the rule whose alert a function writes, itself or for the function that does."""
+    wanted = {scope.function.name} if scope.function is not None else set()
+    while True:
+        calls = {
+            name
+            for name, function in scope.module.functions.items()
+            if wanted & {called(one) for one in ast.walk(function) if isinstance(one, ast.Call)}
+        }
+        if calls <= wanted:
+            break
+        wanted |= calls
+    for node in ast.walk(scope.module.tree):
+        if isinstance(node, ast.Call) and "Rule[" in ast.unparse(node.func):
+            given = {one.arg: one.value for one in node.keywords}
+            if ast.unparse(given["describe"]) in wanted and isinstance(given["id"], ast.Constant):
+                return BOTTLENECKS[given["id"].value].badge
+    return ""
+
+
+_COMMA = ast.Attribute(value=ast.Constant(", "), attr="join")
+
+
+def _doctor() -> Iterator[_Root]:
+    for module in _modules("llmtop/cli/doctor", "llmtop/capture", "llmtop/launch", "llmtop/ncu"):
+        for node in ast.walk(module.tree):
+            if not isinstance(node, ast.Call) or called(node) not in ("Check", "Refusal", "print_text"):
+                continue
+            if called(node) == "print_text" and not module.place.startswith("llmtop/cli/doctor"):
+                continue
+            scope = Scope(module).around(node)
+            given = {one.arg: one.value for one in node.keywords if one.arg}
+            texts = [given["says"]] if "says" in given else node.args[:1]
+            command = given.get("command", node.args[1] if len(node.args) > 1 else None)
+            fix = _first(command, scope) if called(node) != "print_text" else ""
+            name = _first(given["name"], scope) if "name" in given else ""
+            mark = {True: "ok", False: "NO"}.get(getattr(given.get("ok"), "value", None), "-")
+            begin = f"{mark} {name}: " if name else _engine_frame(module) if called(node) == "Refusal" else ""
+            for text in texts:
+                yield _Root("doctor", text, scope, begin + "{}" + (f" | to fix: {fix}" if fix else ""))
+
+
+def _first(node: ast.AST | None, scope: Scope) -> str:
+    """The usual text of an expression; empty if it is absent."""
+    return variants(node, scope)[0].text if node is not None else ""
+
+
+def _engine_frame(module: Module) -> str:
+    """How doctor begins the line of the engine whose file it is."""
+    folder = module.place.removeprefix("llmtop/capture/").split("/")[0]
+    engine = {"in_process": "torch.profiler", "py_spy": "py-spy"}.get(folder, folder)
+    if not module.place.startswith("llmtop/capture/"):
+        return ""
+    return f"pid 4711 rank 5, attached: python train.py | NO {engine.removesuffix('.py')}: "
+
+
+def _errors() -> Iterator[_Root]:
+    for module in _modules("llmtop", "collectors", "tui"):
+        for node in ast.walk(module.tree):
             if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call) and not _is_internal(node.exc):
-                yield from _texts("error", place, node.exc)
+                for text in (*node.exc.args, *(one.value for one in node.exc.keywords)):
+                    yield _Root("error", text, Scope(module).around(node))
 
 
 def _is_internal(call: ast.Call) -> bool:
     """Whether no user sees it: an error for the caller in the code."""
-    return _called(call) in (
+    return called(call) in (
         "AssertionError",
         "TypeError",
         "KeyError",
         "NotImplementedError",
         "RuntimeError",
         "ValueError",
+        "BlockingIOError",
+        "BrokenPipeError",
+        "DecodeError",
+        "OSError",
+        "TooMuch",
+        "_ReaderGone",
+        "_TooMuchError",
     )
 
 
-def _help() -> Iterator[Sentence]:
-    for place, tree in _files(*HELP):
-        yield from _calls("help", place, tree)
-        for node in ast.walk(tree):
+def _help() -> Iterator[_Root]:
+    for module in _modules(*HELP):
+        for node in ast.walk(module.tree):
+            scope = Scope(module).around(node)
+            if isinstance(node, ast.Call):
+                names = [one.value for one in node.args if isinstance(one, ast.Constant)]
+                names = [str(one) for one in names if str(one).startswith("-")]
+                for one in node.keywords:
+                    if one.arg in ("help", "short_help", "epilog"):
+                        frame = f"{names[0].partition('/')[0]}: {{}}" if names else "{}"
+                        yield _Root("help", one.value, scope, frame)
             if isinstance(node, ast.FunctionDef) and any(
                 "command" in ast.unparse(one) for one in node.decorator_list
             ):
-                text = (ast.get_docstring(node) or "").split("\n\n")
-                yield from (
-                    Sentence("help", f"{place}:{node.lineno}", " ".join(one.split())) for one in text if one
-                )
+                for text in (ast.get_docstring(node) or "").split("\n\n"):
+                    if text:
+                        yield _Root("help", ast.Constant(text, lineno=node.lineno), scope)
             if isinstance(node, ast.AnnAssign) and getattr(node.target, "id", "") == "COMMANDS":
-                yield from _texts("help", place, node)
+                yield from (_Root("help", text, scope) for text in _strings(node))
 
 
-def _calls(kind: Kind, place: str, tree: ast.AST) -> Iterator[Sentence]:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.keyword) and node.arg in ("help", "short_help", "epilog"):
-            yield from _texts(kind, place, node.value)
-
-
-def _screens() -> Iterator[Sentence]:
-    for place, tree in _files("tui"):
-        raised = {id(part) for node in ast.walk(tree) if isinstance(node, ast.Raise) for part in ast.walk(node)}
-        for part in _strings(tree):
+def _screens() -> Iterator[_Root]:
+    for module in _modules("tui"):
+        if module.place in _BY_HAND:
+            continue
+        raised = {
+            id(part) for node in ast.walk(module.tree) if isinstance(node, ast.Raise) for part in ast.walk(node)
+        }
+        for part in _strings(module.tree):
             if id(part) not in raised:
-                yield from _texts("screen", place, part)
-
-
-def _called(call: ast.Call) -> str:
-    return ast.unparse(call.func).rpartition(".")[2]
-
-
-def _texts(kind: Kind, place: str, node: ast.AST) -> Iterator[Sentence]:
-    for part in _strings(node):
-        text = " ".join(filled_in(part).split())
-        if sum(bool(re.search(r"[^\W\d_]{2}", word)) for word in text.split()) >= 3 and not re.match(
-            r"https?://\S+$|[\w./-]+\.(py|json|tcss)|\w+ \{ |\w+ \{ ", text
-        ):
-            yield Sentence(kind, f"{place}:{getattr(part, 'lineno', 0)}", text)
+                yield _Root("screen", part, Scope(module).around(part))
 
 
 def _strings(node: ast.AST) -> Iterator[ast.Constant | ast.JoinedStr | ast.BinOp]:
@@ -172,22 +330,6 @@ def _strings(node: ast.AST) -> Iterator[ast.Constant | ast.JoinedStr | ast.BinOp
         return
     for child in ast.iter_child_nodes(node):
         yield from _strings(child)
-
-
-def filled_in(node: ast.AST) -> str:
-    """Return the text of a string with examples for what it fills in."""
-    if isinstance(node, ast.Constant):
-        return str(node.value)
-    if isinstance(node, ast.JoinedStr):
-        return "".join(map(filled_in, node.values))
-    if isinstance(node, ast.FormattedValue):
-        return "12" if node.format_spec is not None else filled_in(node.value)
-    if isinstance(node, ast.IfExp):
-        return filled_in(node.body)
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
-        return filled_in(node.left) + filled_in(node.right)
-    text = ast.unparse(node)
-    return next((example for pattern, example in EXAMPLES if re.search(pattern, text)), "NAME")
 
 
 def main(kinds: list[str]) -> None:

@@ -46,9 +46,9 @@ class PreparedForm(Form):
         about = "".join(
             one.target.story.description for one in self.group if isinstance(one.target, PreparedTarget)
         )
-        return f"Prepared, because in a demo nothing runs: enter opens a capture that was recorded before. {about}"
+        return f"In the demo nothing runs: enter opens a capture that was recorded beforehand. {about}"
 
     @property
     def fixed(self) -> str:
         """See `Form.fixed`."""
-        return "These captures are recorded: left and right choose which, and all else is as it was recorded."
+        return "These captures were recorded beforehand: left and right choose one; its other settings are fixed."

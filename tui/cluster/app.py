@@ -143,7 +143,7 @@ class ClusterApp(TerminalApp):
     def _capture(self, words: list[str], asked: bool) -> None:
         """In a thread: find out whether it can be run here, and run it if it was asked for again."""
         if not capture_line.can_run():
-            hint = "on a node of the job (no rank is attached on this one)"
+            hint = "run this command on a node of the job (no rank is attached here)"
             self.post_message(CaptureProgress(f"{capture_line.line(words)}    {hint}", goes_on=False))
         elif not asked:
             self.post_message(CaptureProgress(capture_line.line(words) + _ASKS, goes_on=False))
@@ -187,7 +187,7 @@ class ClusterApp(TerminalApp):
         before = self.state.span
         self.state.change_span(by)
         if self.state.opened is None or self.state.span == before:
-            no_further = "" if self.state.span != before else ", and no further"
+            no_further = "" if self.state.span != before else ": this is the limit"
             self.notify(f"Charts of a node cover {fmt.duration(self.state.span)}{no_further}.")
         self.redraw()
 
@@ -201,7 +201,7 @@ class ClusterApp(TerminalApp):
     def action_last(self) -> None:
         """Return to the present."""
         if self.state.at is None:
-            self.notify("This is now.")
+            self.notify("These are the latest values already.")
         self.state.at = None
         self.redraw()
 

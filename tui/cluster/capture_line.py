@@ -64,7 +64,9 @@ class Call:
         out, err = self._process.communicate()
         if self._process.returncode:
             said = [text for text in err.splitlines() if text.strip()]
-            return " ".join(said[-_LINES:]) or f"it ended with exit code {self._process.returncode}"
+            return (
+                " ".join(said[-_LINES:]) or f"the capture command ended with exit code {self._process.returncode}"
+            )
         said = [text for text in out.splitlines() if text.strip()]
         return next((text for text in said if " in /" in text), said[-1] if said else "done")
 

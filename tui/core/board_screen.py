@@ -158,7 +158,7 @@ class BoardScreen(Screen[None], inherit_bindings=False):
 
     def move(self, step: int) -> None:
         """Go `step` lines on; beyond the ends, to the end."""
-        self.notify("There is nothing to move through here.")
+        self.notify("There is nothing to select or scroll here.")
 
     def action_move(self, step: int) -> None:
         """Go to the line above or below."""
@@ -193,7 +193,9 @@ class BoardScreen(Screen[None], inherit_bindings=False):
         """Ask what to search for; while it is typed, the first match from here on is shown."""
         self.searched.origin = self.position()
         self.searched.text = ""
-        self.prompt = Prompt("/", "", self._search_changed, self._search_ended, "letters to search for")
+        self.prompt = Prompt(
+            "/", "", self._search_changed, self._search_ended, "letters to search for on this screen"
+        )
         self.redraw()
 
     def _search_changed(self, text: str) -> None:

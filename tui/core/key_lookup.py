@@ -47,7 +47,7 @@ def answer(name: str, character: str | None, screen: str, *, replaying: bool, de
     places = [key for key in known if key.fits(replaying=replaying, demo=demo)]
     for key in known:
         if key.works(screen, replaying=not replaying) or (not places and name not in _MOVES):
-            why = "is for what runs now; this is a recording" if replaying else "is for recordings; this is live"
+            why = "works only live; this is a recording" if replaying else "works only in recordings; this is live"
             return f"{shown} ({_does(key)}) {why}."
     named = [key for key in places if screen not in OF_THE_CLUSTER or key.is_on(screen)]
     if named and name not in _MOVES:

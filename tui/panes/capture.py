@@ -56,11 +56,17 @@ def form(asked: Form, width: int, theme: CellTheme) -> tuple[list[Row], dict[int
     engine = asked.chosen_engine
     line(ENGINE, "", "engine", engine.name if engine else "none available", engine.description if engine else "")
     _engines(asked, lines, width, theme)
-    line(LENGTH, "", "length", length_words(asked.length), "whole steps" if asked.length[0] else "by the clock")
+    line(
+        LENGTH,
+        "",
+        "length",
+        length_words(asked.length),
+        "whole steps" if asked.length[0] else "seconds by the clock",
+    )
     for number, option in enumerate(asked.available_options()):
         on = option.name in asked.chosen
         refused = asked.option_refusal(option.name)
-        note = f"cost: {option.cost}" if refused is None else f"not here: {refused.reason}"
+        note = f"cost: {option.cost}" if refused is None else f"unavailable: {refused.reason}"
         line(OPTIONS, option.name, "more" if number == 0 else "", f"[{'x' if on else ' '}] {option.name}", note)
     when = "now" if asked.condition is None else str(asked.condition)
     much = (
@@ -70,7 +76,7 @@ def form(asked: Form, width: int, theme: CellTheme) -> tuple[list[Row], dict[int
         f"{fmt.size(ARMED_LIMITS.disk_bytes)} in all"
     )
     if (WHEN, "") in asked.fields():
-        line(WHEN, "", "when", when, much or f"or wait for one of {len(CONDITIONS) - 1} conditions")
+        line(WHEN, "", "when", when, much or f"or when one of {len(CONDITIONS) - 1} conditions holds")
     lines.append(_room(asked, width, theme))
     lines.append(Row(width).end(theme.palette.text))
     for text in _details(asked, current):
@@ -84,7 +90,7 @@ def _details(asked: Form, current: tuple[str, str]) -> list[str]:
     if kind == OPTIONS:
         option = next(one for one in asked.available_options() if one.name == name)
         refused = asked.option_refusal(name)
-        no = "" if refused is None else f" Not here: {refused.reason}; to change that: {refused.command}"
+        no = "" if refused is None else f" Unavailable: {refused.reason}; to change that: {refused.command}"
         return [fmt.printable(f"{name}: {option.summary}. Cost: {option.cost}.{no}")]
     if kind == ENGINE:
         warned = [f"{one.engine}: {one.warning}." for one in asked.abilities() if one.warning]
@@ -95,7 +101,7 @@ def _details(asked: Form, current: tuple[str, str]) -> list[str]:
         ]
         return [fmt.printable(line) for line in warned + cannot]
     if kind == WHEN:
-        return ["An armed capture fires by itself; it begins after the slow step or the alert that set it off."]
+        return ["An armed capture starts by itself after the slow step or the alert that triggers it."]
     return []
 
 

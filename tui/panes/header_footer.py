@@ -45,7 +45,7 @@ def _instant(view: View, room: int, theme: CellTheme) -> Row:
         ago = max((history.newest or history.instant) - history.instant, 0.0)
         word = "PAUSED" if view.paused else "REWOUND"
         row.add(f" {word} {clock} ", palette.mark)
-        return row.add(f" {elapsed(ago)} ago, L: now " if not view.paused else " space: go on ", palette.header)
+        return row.add(f" {elapsed(ago)} ago, L: now " if not view.paused else " space: continue ", palette.header)
     if view.silent_seconds is not None:
         row.add(f" NO NEWS for {elapsed(view.silent_seconds)} ", palette.warning_badge)
         return row.add(f" {clock} ", palette.header)

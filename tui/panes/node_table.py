@@ -445,7 +445,7 @@ def _strip(frame: NodeTableFrame, entry: Entry, view: View) -> tuple[FigureHisto
         return "  the same GPU", hue
     past = view.history.heights_of((entry.gpu.uuid, key), room, BY_KEY[key].limit(entry.gpu))
     if entry.gpu.mig_parent_uuid is not None and not any(past.heights):
-        return f"  part of GPU {entry.gpu.index}: power is of the whole GPU", hue
+        return f"  part of GPU {entry.gpu.index}: the power is that of the whole GPU", hue
     return past, hue
 
 

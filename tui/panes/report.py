@@ -45,9 +45,9 @@ def findings(
     rows = [Row(width), Row(width).add(" Findings", theme.palette.strong)]
     if not report.findings:
         none = (
-            "none: no significant loss"
+            "no significant loss"
             if report.verdict != "unknown"
-            else "none: the sentence above gives the reason"
+            else "no losses listed: the verdict above gives the reason"
         )
         return [*rows, *paragraph_rows(none, "dim", width, theme)], []
     places = []

@@ -29,7 +29,7 @@ _HINT = (
     ("    import llmtop", True),
     ("    for batch in llmtop.loader(batches):", True),
     ("        with llmtop.step(tokens=batch.numel()):", True),
-    ("or with none:  llmtop run -- python train.py", False),
+    ("or change nothing:  llmtop run -- python train.py", False),
 )
 _HINT_LINE = "no training attached: start it with  llmtop run -- python train.py"
 
@@ -208,7 +208,7 @@ def _why_no_phases(rank: Rank) -> str:
         return f"phases after warm-up ({_first_steps(rank)})"
     if rank.step is None:
         return "phases after the first step"
-    return 'no phases: with llmtop.phase("forward"): names a part of a step'
+    return 'no phases; name a part of a step: with llmtop.phase("forward"):'
 
 
 def _figures(rank: Rank, view: View) -> list[tuple[str, str, str]]:

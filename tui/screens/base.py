@@ -22,7 +22,7 @@ from tui.state import process_ref
 from tui.state.process_ref import ProcessRef
 from tui.state.view import View
 
-NO_ALERT, NO_GPU = "No active alert.", "There is no GPU to show."
+NO_ALERT, NO_GPU = "There is no active alert.", "There is no GPU to show."
 
 Result = TypeVar("Result")
 
@@ -87,19 +87,21 @@ class LlmtopScreen(BoardScreen):
         """Mute the alert for as long as it holds, or unmute it."""
         alert, snapshot = self.alert(), self.view.snapshot
         if alert is None or snapshot is None:
-            self.notify("No alert to mute.")
+            self.notify("There is no alert to mute.")
             return
         muted = self.view.alerts.mute(alert)
         about = f"{alert_style.alert_word(alert)} {alert_style.subject(alert, snapshot)}"
         self.notify(
-            f"{about} is muted while it holds; press a, then z, to unmute" if muted else f"{about} is unmuted"
+            f"{about} is muted while the alert holds; press a, then z, to unmute it"
+            if muted
+            else f"{about} is unmuted"
         )
         self.redraw()
 
     def _choose_next(self, alerts: list[Alert]) -> None:
         """Choose the alert after the present one, of these; where there is none, say so."""
         if len(alerts) < 2:
-            self.notify("No other alert." if alerts else NO_ALERT)
+            self.notify("There is no other alert." if alerts else NO_ALERT)
         self.view.alerts.advance(alerts)
 
     def select_gpu(self, number: str) -> bool:

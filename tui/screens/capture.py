@@ -203,9 +203,9 @@ class CaptureScreen(ScrollingScreen):
     def action_whole(self) -> None:
         """Show or hide the engines that are unavailable, with their reasons."""
         if not self._asking or self._form is None:
-            self.notify("Engines are listed in the dialog: enter shows it again.")
+            self.notify("The capture dialog lists the engines: enter shows the dialog again.")
         elif not self._form.unavailable():
-            self.notify("All engines that are not listed as available are listed already.")
+            self.notify("All unavailable engines are listed already.")
         else:
             self._form.unfolded = not self._form.unfolded
             self.redraw()
@@ -215,7 +215,7 @@ class CaptureScreen(ScrollingScreen):
         if self._capturing.busy:
             self.notify("A capture is running: x cancels it.")
         elif self._asks:
-            self.notify("This is the dialog: enter starts the capture.")
+            self.notify("The capture dialog is open already: enter starts the capture.")
         else:
             self._ask()
             self.redraw()

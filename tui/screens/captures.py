@@ -221,7 +221,7 @@ class CapturesScreen(LlmtopScreen):
         if capture.state == "running":
             self.notify("This capture is still under way.")
         elif not capture.has_report:
-            why = capture.info.error if capture.info and capture.info.error else "it has no report"
+            why = capture.info.error if capture.info and capture.info.error else "the capture has no report"
             self.notify(
                 f"{capture.name}: {fmt.printable(why)}. To look at it: {capture.open_command}", markup=False
             )
@@ -232,7 +232,7 @@ class CapturesScreen(LlmtopScreen):
         """Open what ncu measured, where it lies beside the chosen capture."""
         capture = self._capture()
         if capture is None:
-            self.notify("No capture is selected for the report of ncu.")
+            self.notify("No capture is selected; select one to show its ncu report.")
         else:
             kernels.open_beside(self, capture.path)
 
@@ -266,7 +266,7 @@ class CapturesScreen(LlmtopScreen):
         if first is None:
             first = next(iter(self._older_captures(capture)), None)
         if first is None or first == capture.path:
-            self.notify("First select the other capture: m for this comparison, b as baseline; then press v here.")
+            self.notify("First mark the other capture: m for this comparison, b as baseline; then press v here.")
             return
         for one in self._captures or []:
             if one.path in (first, capture.path) and not one.verdict:

@@ -65,7 +65,7 @@ class DemoEndScreen(ScrollingScreen):
                 "then o and v to compare."
             )
         else:
-            said = "Press space to play it again; at INPUT-BOUND press c and enter, twice, then o and v."
+            said = "Press space to play the demo again; at INPUT-BOUND press c and enter, twice, then o and v."
         return [Row(width).add(f" {line}", palette.text) for line in wrap(said, max(width - 2, 20))]
 
     def _alert_summary(self, width: int) -> list[Row]:
@@ -77,7 +77,7 @@ class DemoEndScreen(ScrollingScreen):
         holding = [] if now is None else [one for one in now.alerts if alert_style.alert_rank(one) > 0]
         if begun is None or not (told or holding):
             return []
-        rows = [Row(width).add(" What it showed", palette.strong)]
+        rows = [Row(width).add(" What the demo showed", palette.strong)]
         whole = [*((one.alert, one.until) for one in told), *((one, None) for one in holding)]
         seen = sorted(whole, key=lambda pair: pair[0].since)
         for alert, until in seen[:_MOST]:

@@ -18,13 +18,24 @@ from tui.screens.scrolling import ScrollingScreen
 
 _READING = (
     ("util", "Share of time in which a kernel ran. 100 % does not mean that the GPU works: see power and SM."),
-    ("power", "Draw against the limit. A training at full util far below its limit computes little, or waits."),
-    ("SM", "Share of the multiprocessors with work. tensor: their matrix units; DRAM: memory bandwidth in use."),
-    ("host, GPU", "Two clocks. CUDA is asynchronous: host time of a phase may be a wait for an earlier phase."),
+    (
+        "power",
+        "Power draw against the power limit. A training at full util far below its limit computes little, or "
+        "waits.",
+    ),
+    (
+        "SM",
+        "Share of the multiprocessors with work. tensor: share of their matrix units; DRAM: share of the memory "
+        "bandwidth.",
+    ),
+    (
+        "host, GPU",
+        "Times by two clocks. CUDA is asynchronous: the host time of a phase may be a wait for an earlier phase.",
+    ),
     ("interval", "From the start of a step to the start of the next, with the gap between them."),
     ("charts", "Each chart has a fixed scale: 0 to 100 %, or to the limit. A blank is a missing sample."),
     (fmt.DASH, "The driver or the training does not report this value."),
-    ("red, amber", "Alerts only. Each also has a word and a shape, so colour is never needed."),
+    ("red, amber", "Colours of alerts only. Each alert also has a word and a shape, so colour is never needed."),
 )
 _OF_GPUS = ("util", "power", "SM")
 _SIGNS = (
@@ -35,13 +46,13 @@ _SIGNS = (
     ("more", "There is more below; less above."),
     ("arrow", "What to do next; between two values: before and after a change."),
     ("capture", "A capture, on the time line."),
-    ("gauge_full", "For how long an alert held, on the time line; progress of a capture."),
+    ("gauge_full", "How long an alert held, on the time line; progress of a capture."),
     ("shade", "Time in which the GPU was idle."),
 )
 _MARKS = (
     ("~", "An estimate."),
     ("≥ ≤", "At least, at most: only a bound is known."),
-    ("…", "Cut here; a larger window, or enter, shows all of it."),
+    ("…", "The text is cut here; a larger window, or enter, shows all of it."),
 )
 _DRAWN = (keys.MAIN, keys.GPU, keys.RANKS)
 """Screens that draw signs, phases and charts."""

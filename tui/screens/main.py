@@ -218,7 +218,7 @@ class MainScreen(LlmtopScreen):
         """Show the job that attached next."""
         jobs, job = self.view.jobs(), self.view.job()
         if len(jobs) < 2 or job is None:
-            self.notify("There is one job." if jobs else "No training is attached.")
+            self.notify("There is only one job to show." if jobs else "No training is attached.")
             return
         following = jobs[(jobs.index(job) + 1) % len(jobs)]
         first = next((rank for rank in self.view.ranks() if rank.job == following.name), None)
@@ -246,7 +246,7 @@ class MainScreen(LlmtopScreen):
         ranks_now = self.view.ranks()
         shown = self.view.rank()
         if shown is None or len(ranks_now) < 2:
-            self.notify("There is one training process." if ranks_now else "No training is attached.")
+            self.notify("There is only one training process to show." if ranks_now else "No training is attached.")
         else:
             self.view.rank_pid = ranks_now[(ranks_now.index(shown) + step) % len(ranks_now)].pid
             self.redraw()

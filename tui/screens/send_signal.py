@@ -9,11 +9,11 @@ from llmtop.errors import NotPossibleHere
 from llmtop.model.snapshot import Process
 
 SIGNALS: tuple[tuple[signal.Signals, str], ...] = (
-    (signal.SIGTERM, "ask it to end"),
-    (signal.SIGINT, "as ctrl+c in its terminal"),
-    (signal.SIGSTOP, "stop it where it is"),
-    (signal.SIGCONT, "let it go on after a stop"),
-    (signal.SIGKILL, "end it at once; nothing is saved"),
+    (signal.SIGTERM, "ask the process to end"),
+    (signal.SIGINT, "interrupt the process, as ctrl+c does"),
+    (signal.SIGSTOP, "stop the process until it is continued"),
+    (signal.SIGCONT, "continue a stopped process"),
+    (signal.SIGKILL, "end the process at once; nothing is saved"),
 )
 """What can be sent, and what it means."""
 
@@ -39,7 +39,7 @@ def send(process: Process, number: signal.Signals) -> None:
             raise NotPossibleHere(f"pid {process.pid} is another process now; nothing was sent")
         signal.pidfd_send_signal(handle, number)
     except PermissionError:
-        owner = process.user or "somebody else"
+        owner = process.user or "another user"
         raise NotPossibleHere(
             f"process {process.pid} belongs to {owner}: sudo kill -{number.name.removeprefix('SIG')} {process.pid}"
         ) from None

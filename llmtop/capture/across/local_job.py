@@ -55,7 +55,7 @@ def find_job(known: Sequence[Target], pid: int | None = None) -> LocalJob:
             raise UnusableInput(f"process {pid} is not an attached rank of a job: llmtop --once lists the ranks")
     if not jobs:
         raise NotPossibleHere(
-            "no rank of a job is attached on this node: call it on a node of the job, whose ranks run under "
+            "no rank of a job is attached on this node: run this command on a node of the job, with ranks under "
             "llmtop run"
         )
     if len(jobs) > 1:
@@ -113,7 +113,9 @@ def open_store(job: LocalJob) -> TcpStore:
     try:
         return TcpStore.open(job.store.address)
     except StoreError as error:
-        raise NotPossibleHere(f"the store of the job is unreachable: {error}") from None
+        raise NotPossibleHere(
+            f"the TCPStore of the job is unreachable, perhaps because the job has ended: {error}"
+        ) from None
 
 
 def manual_command(job: LocalJob, step: int) -> str:

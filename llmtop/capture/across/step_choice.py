@@ -37,7 +37,8 @@ class StepChoice:
         found = _FORM.match(text.strip())
         if found is None:
             raise UnusableInput(
-                f"--at-step {text!r} is no step: +20 is 20 steps from now, 5000 the script's own count"
+                f"--at-step {text!r} is no step: +20 is 20 steps from now, 5000 is step 5000 by the script's "
+                f"own count"
             )
         return cls(int(found["number"]), bool(found["plus"]))
 
@@ -89,7 +90,7 @@ def choose_step(wanted: StepChoice, watch: StepListener) -> ChosenStep:
         )
     if (step - last) % by:
         raise UnusableInput(
-            f"this script counts its steps by {by}, and {step} is none of them: {soonest} is; or give +20"
+            f"this script counts its steps by {by}, and {step} is not one of them: pass {soonest} or +20"
         )
     chosen = max(step, soonest)
     return ChosenStep(chosen, last, (chosen - last) / by * median, moved=chosen > step)

@@ -110,7 +110,7 @@ class MultiNodeEngine(Engine):
             return self._collect(job, asked)
         except StoreError as error:
             raise NotPossibleHere(
-                f"the store of the job is unreachable, perhaps because the job has ended: {error}"
+                f"the TCPStore of the job is unreachable, perhaps because the job has ended: {error}"
             ) from None
         finally:
             with suppress(OSError):
@@ -122,7 +122,10 @@ class MultiNodeEngine(Engine):
         keys = Keys(self._local_job.store.prefix)
         cards = local_job.list_nodes(store, self._local_job.store.prefix)
         if not cards:
-            raise NotPossibleHere("no node of this job receives capture requests: their llmtop may be older")
+            raise NotPossibleHere(
+                "no node of this job receives capture requests: update llmtop on the nodes, and restart the "
+                "training"
+            )
         self._check_node([name for card in cards.values() for name in card.names])
         folder = TRACES if self._engine.has_time_report else "."
         (job.folder / folder).mkdir(exist_ok=True)
@@ -150,7 +153,8 @@ class MultiNodeEngine(Engine):
             return
         known = ", ".join(dict.fromkeys(printable(name, 60) for name in names[:_MAX_NOTES]))
         raise NotPossibleHere(
-            f"no node of this job that receives capture requests has the name {printable(self._node, 60)}: {known}"
+            f"no node named {printable(self._node, 60)} receives capture requests of this job; these nodes do: "
+            f"{known}"
         )
 
     # --- following -----------------------------------------------------------------------------------
@@ -207,7 +211,9 @@ class MultiNodeEngine(Engine):
         done = {rank: one for rank, one in sorted(ranks.items()) if one[0].state == "done"}
         notes = [*self._missing_notes(ranks), *_failures(asked)]
         if not done:
-            raise NotPossibleHere(f"no rank was captured: {'; '.join(notes[:4]) or 'nobody has heard of it'}")
+            raise NotPossibleHere(
+                f"no rank was captured: {'; '.join(notes[:4]) or 'no node has received the request'}"
+            )
         found = Recorded(notes=_truncate(notes))
         found.ranks = [CapturedRank(rank, told.pid, node.host) for rank, (told, node) in done.items()]
         for rank, (told, node) in done.items():

@@ -130,7 +130,7 @@ class Engine(ABC):
                 continue
             if option.at_launch:
                 raise UnusableInput(
-                    f"{option.name} must be asked for when the training starts: llmtop run {self.launch_flag} "
+                    f"{option.name} must be enabled when the training starts: llmtop run {self.launch_flag} "
                     f"--with {option.name} -- COMMAND"
                 )
             refused = self.option_refusal(option.name)
@@ -141,7 +141,7 @@ class Engine(ABC):
     def record(self, job: CaptureJob) -> Recorded:
         """Record the window that `job.plan` asks for into `job.folder`.
 
-        Whatever is raised, the training runs on and nothing keeps recording it.
+        Whatever is raised, the training continues and nothing keeps recording it.
 
         Raises:
             Cancelled: the person asked for an end.

@@ -39,7 +39,7 @@ def wait_window(job: CaptureJob, begin_ns: int, is_full: Callable[[], bool] = la
     if not job.watch.publishing_pids:
         return [
             *_wait_seconds(job, seconds := recording_seconds(job), is_full),
-            f"the process tells no steps, so the window is {duration(seconds)} long",
+            f"the process reports no steps, so the window is {duration(seconds)} long",
         ]
     return _wait_steps(job, begin_ns, job.plan.steps + SPARE_STEPS, is_full)
 

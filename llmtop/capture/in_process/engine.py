@@ -57,11 +57,15 @@ class InProcessEngine(Engine):
             return Refusal(self.unavailable_reason)
         if target.hello.engines:  # it lists others of this kind, so its llmtop knows this one
             return self.missing_device_refusal(target)
-        return Refusal("its llmtop is another version, without this engine", self.restart_command(target))
+        return Refusal(
+            "the llmtop in the process is another version, without this engine", self.restart_command(target)
+        )
 
     def missing_device_refusal(self, target: Target) -> Refusal:
         """Why a process with PyTorch, which lists other engines of this kind, does not list this one."""
-        return Refusal("its llmtop is another version, without this engine", self.restart_command(target))
+        return Refusal(
+            "the llmtop in the process is another version, without this engine", self.restart_command(target)
+        )
 
     def record(self, job: CaptureJob) -> Recorded:
         """See `Engine.record`."""
@@ -220,7 +224,7 @@ def _check_time(job: CaptureJob, request: _Request) -> None:
             f"{request.path}, unless the disk is full"
         )
     raise NotPossibleHere(
-        f"{request.target.name} has ended no step for {silent:.0f} s: it may be hung; look at its stacks "
+        f"{request.target.name} has not finished a step for {silent:.0f} s: it may be hung; look at its stacks "
         "(key s, or llmtop capture --engine py-spy)"
     )
 

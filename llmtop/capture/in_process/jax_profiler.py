@@ -33,8 +33,10 @@ class JaxProfilerEngine(InProcessEngine):
     def checks(self) -> list[Check]:
         """See `Engine.checks`; the window itself needs nothing but the process that is captured."""
         if xla_viewer.is_xprof_installed():
-            return [Check(name="xprof", ok=True, says="reads XLA's .xplane.pb")]
-        says = "not installed: reads XLA's .xplane.pb; the .trace.json.gz of jax.profiler needs nothing"
+            return [Check(name="xprof", ok=True, says="xprof reads the .xplane.pb files of XLA")]
+        says = (
+            "xprof is not installed; only .xplane.pb files of XLA need it, .trace.json.gz of jax.profiler does not"
+        )
         return [Check(name="xprof", ok=None, says=says, command=xla_viewer.INSTALL)]
 
     def unavailable_refusal(self, target: Target) -> Refusal:

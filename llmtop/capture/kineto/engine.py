@@ -42,7 +42,7 @@ HOST_SECONDS = 5.0
 _GONE = (
     "the process beside `llmtop run` that reaches Kineto has ended; another engine may still capture the training"
 )
-_NOT_OURS = "what answers as Kineto host is not llmtop"
+_NOT_OURS = "the process that answers as Kineto host is not llmtop"
 
 
 class HostConnection:
@@ -115,7 +115,7 @@ class HostConnection:
         except msgspec.DecodeError:
             raise NotPossibleHere(_NOT_OURS) from None
         if isinstance(answer, wire.Refused):
-            raise NotPossibleHere(f"the Kineto host refused: {answer.reason}")
+            raise NotPossibleHere(f"the Kineto host refused the capture: {answer.reason}")
         return answer
 
 
@@ -213,12 +213,12 @@ class KinetoEngine(Engine):
         try:
             directory = directory_of(target.pid)
             if directory is None:
-                return Refusal("it was not started for Kineto captures", self.restart_command(target))
+                return Refusal("the process was not started for Kineto captures", self.restart_command(target))
             asking = {poller.pid for poller in list_pollers(directory)}
         except NotPossibleHere as refused:
             return Refusal(str(refused).partition(";")[0], self.restart_command(target))
         if target.pid not in asking:
-            return Refusal("it has not imported torch, or its torch has no Kineto")
+            return Refusal("the process has not imported torch, or its PyTorch has no Kineto")
         return sessions.tracer_refusal(target, self.restart_command(target))
 
     def find_unattached(self, pids: Collection[int]) -> dict[int, bool]:
@@ -295,7 +295,7 @@ def _unsent_text(target: Target) -> str:
     name = target.name
     known = [poller for poller in list_pollers(directory_of(target.pid) or Path("/")) if poller.pid == target.pid]
     if not known:
-        return f"{name} has never asked the Kineto host: it has not imported torch yet, or is no PyTorch process"
+        return f"{name} has never polled the Kineto host: it has not imported torch yet, or is no PyTorch process"
     silent = known[0].seconds_ago
     if silent > kineto.FRESH_SECONDS:
         return f"{name} has not asked for {silent:.0f} s: it is stopped or hung; look at its stacks (key s)"
@@ -398,7 +398,8 @@ def _missing_file_text(wait: _PendingTrace, limits: _Limits, spent: float) -> st
         )
     if limits.by_steps:
         return (
-            f"{name} was told to record but has done no optimizer step for {duration(spent)}: record by time "
+            f"{name} received the capture request but has finished no optimizer step for {duration(spent)}: "
+            f"record by time "
             "instead (--seconds 2); Kineto records these steps all the same when they come"
         )
     return (

@@ -215,19 +215,20 @@ def await_start(job: CaptureJob, collection: Collection) -> None:
     while collection.exit_status("start") is None:
         if collection.has_ended:
             raise NotPossibleHere(
-                f"nsys start ended without an answer ({collection.output_text()}); the training continues; by "
-                f"hand: {collection.nsys.path} start --session={collection.session.id}"
+                f"nsys start ended without an answer ({collection.output_text()}); the training continues; to "
+                f"start it by hand: {collection.nsys.path} start --session={collection.session.id}"
             )
         if time.monotonic() > deadline:
             raise NotPossibleHere(
-                f"nsys start has not answered for {START_SECONDS:.0f} s; the training continues, and whatever it "
-                f"still starts is stopped at once; check with: {collection.nsys.path} sessions list"
+                f"nsys start has not answered for {START_SECONDS:.0f} s; the training continues, and llmtop "
+                f"stops the collection if it still starts; check with: {collection.nsys.path} sessions list"
             )
         job.sleep(POLL_SECONDS)
     code = collection.exit_status("start")
     if code != 0:
         raise NotPossibleHere(
-            f"nsys start failed with {code}: {collection.output_text()}; the training continues; by hand: "
+            f"nsys start failed with {code}: {collection.output_text()}; the training continues; to do it by "
+            f"hand: "
             f"{collection.nsys.path} start --session={collection.session.id}"
         )
 
@@ -246,8 +247,9 @@ def await_report(job: CaptureJob, collection: Collection) -> Path:
         waited = time.monotonic() - began
         if waited > limit:
             raise NotPossibleHere(
-                f"nsys stop has not finished for {limit:.0f} s and is left to it (pid {collection.holder.pid}); "
-                f"the training runs on; the report comes to {collection.output}.nsys-rep, or by hand: "
+                f"nsys stop (pid {collection.holder.pid}) has not finished for {limit:.0f} s and continues "
+                f"alone, as does "
+                f"the training; the report will be {collection.output}.nsys-rep; if it does not appear, run: "
                 f"{collection.nsys.path} stop --session={collection.session.id}"
             )
         if waited > 5:
@@ -269,14 +271,14 @@ def await_report(job: CaptureJob, collection: Collection) -> Path:
             return _move_report(again, expected)
         raise NotPossibleHere(
             f"nsys recorded, but could not make its report ({collection.output_text()}); the raw data "
-            f"is kept at {kept}; by hand, where there is room: "
+            f"is kept at {kept}; to make the report by hand on a disk with space: "
             f"{importer(collection.nsys) or 'QdstrmImporter'} -i {kept}"
         )
     if not any(procfs.is_alive(target.pid) for target in collection.targets):
         raise NotPossibleHere("the training ended within the window and nsys left no report")
     raise NotPossibleHere(
         f"nsys stop ended with {collection.exit_status('stop')} and left no report: {collection.output_text()}; "
-        f"the training runs on; check with: {collection.nsys.path} sessions list"
+        f"the training continues; check with: {collection.nsys.path} sessions list"
     )
 
 
@@ -302,7 +304,7 @@ def stop_orphan(nsys: Nsys, session_id: str) -> list[Path]:
     if still:
         raise NotPossibleHere(
             f"the nsys session {session_id} is still collecting and cannot be stopped "
-            f"({words.failure_reason(done.stderr or done.stdout) or 'nsys gave no reason'}); by hand: "
+            f"({words.failure_reason(done.stderr or done.stdout) or 'nsys gave no reason'}); to do it by hand: "
             f"nsys stop --session={session_id}"
         )
     return [Path(text) for text in _GENERATED.findall(done.stdout.replace("\r", "\n"))]

@@ -39,9 +39,11 @@ class NsysEngine(Engine):
             return Refusal(str(refused).partition(";")[0], "sudo llmtop")
         restart = self.restart_command(target)
         if session is None:
-            return _missing_refusal() or Refusal("nsys cannot attach, and it was not started under nsys", restart)
+            return _missing_refusal() or Refusal(
+                "nsys cannot attach to a running process, and this one was not started under nsys", restart
+            )
         if not is_live(target.pid, session):
-            return _missing_refusal() or Refusal("its nsys session has ended", restart)
+            return _missing_refusal() or Refusal("the nsys session of the process has ended", restart)
         if lost_records.has_loss(session):
             return Refusal(lost_records.REFUSAL, restart)
         return None
@@ -74,7 +76,7 @@ class NsysEngine(Engine):
             return "" if {_PAUSE, _NO_PAUSE} & set(options) else nsys.PAUSE_COST
         return (
             f"nsys {found[0].version_text} has crashed trainings on GPUs that did not pause for it, and this one "
-            "cannot (it is not attached to this llmtop, or tells no steps): save a checkpoint first"
+            "cannot (it is not attached to this llmtop, or reports no steps): save a checkpoint first"
         )
 
     def pauses(self, target: Target) -> bool:

@@ -16,7 +16,7 @@ import msgspec
 from llmtop.protocol import socket_dir
 from llmtop.system import procfs
 
-REFUSAL = "an nsys capture of it lacked kernels, and nsys has crashed trainings in the captures after such a one"
+REFUSAL = "the last nsys capture of the process lacked kernels, and another one could crash the training"
 
 
 def note_loss(session: str, pids: Iterable[int]) -> None:

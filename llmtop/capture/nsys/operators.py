@@ -145,7 +145,7 @@ class OperatorMarking:
                     continue  # whatever it was, it has ended
                 if member.state in ("failed", "gone", "off") and member.state != state:
                     raise NotPossibleHere(
-                        f"ops: {member.target.name} cannot be had: {member.detail or 'it ended'}"
+                        f"ops: {member.target.name} cannot mark operators: {member.detail or 'it ended'}"
                     )
             late = [m.target.name for m in self._members if m.state not in (state, "failed", "gone")]
             if not late:

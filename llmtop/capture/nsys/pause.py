@@ -200,7 +200,10 @@ class SessionPause:
             if self.wait(sleep):
                 return
             late = self._unpaused_names()
-        raise NotPossibleHere(f"{late} could not be paused after the same step")
+        raise NotPossibleHere(
+            f"nsys captured nothing: {late} could not be paused after the same step; the training continues: try "
+            "again, or pass --option no-pause"
+        )
 
     def schedule(self, steps: int) -> bool:
         """Ask for a pause so many steps after the last one; returns whether that is far enough ahead."""
@@ -226,13 +229,21 @@ class SessionPause:
                     if member.is_gone:
                         raise NotPossibleHere(f"{member.name} disconnected")
                     if member.state is not None and member.state.state in ("failed", "resumed"):
-                        reason = member.state.detail or "it went on"
-                        raise NotPossibleHere(f"{member.name} did not pause: {reason}")
+                        reason = member.state.detail or "it continued too early"
+                        raise NotPossibleHere(
+                            f"nsys captured nothing: {member.name} could not be paused for the capture "
+                            f"({reason}); "
+                            "the training continues: try again, or pass --option no-pause"
+                        )
                 if any(member.state is not None and member.state.state == "late" for member in self._members):
                     self.resume()
                     return False
                 if time.monotonic() > deadline:
-                    raise NotPossibleHere(f"{self._unpaused_names()} did not end a step within {patience:.0f} s")
+                    raise NotPossibleHere(
+                        f"nsys captured nothing: {self._unpaused_names()} did not end a step within "
+                        f"{patience:.0f} s; "
+                        "the training may hang: look at its stacks (key s)"
+                    )
                 sleep(_POLL)
         except BaseException:
             self.resume()

@@ -51,5 +51,5 @@ def gpu_metrics_check() -> Check:
     restricted = procfs.are_gpu_counters_restricted()
     if restricted is None:
         return Check(name="GPU metrics", ok=False, says="no NVIDIA driver is loaded")
-    says = "to root only, and this is root" if restricted else "to all users"
-    return Check(name="GPU metrics", ok=True, says=f"the driver gives them {says}")
+    says = "root only, and this user is root" if restricted else "all users"
+    return Check(name="GPU metrics", ok=True, says=f"the driver allows GPU counters for {says}")

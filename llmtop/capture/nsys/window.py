@@ -94,7 +94,7 @@ def _find_pause(job: CaptureJob, sessions: list[tuple[Nsys, Session, list[Target
     unable = [target.name for target in job.plan.targets if not can_pause(target)]
     if always and unable:
         raise NotPossibleHere(
-            f"{', '.join(unable)} cannot be paused (not attached to this llmtop, or tells no steps): leave out "
+            f"{', '.join(unable)} cannot be paused (not attached to this llmtop, or reports no steps): remove "
             "--option pause"
         )
     pauses = SessionPause(
@@ -182,7 +182,8 @@ def _sessions(targets: tuple[Target, ...]) -> list[tuple[Nsys, Session, list[Tar
         nsys, session = nsys_module.find_session(target.pid)
         if lost_records.has_loss(session.id):
             raise NotPossibleHere(
-                f"nsys cannot capture {target.name}: {lost_records.REFUSAL}; save a checkpoint and start it anew "
+                f"nsys cannot capture {target.name}: {lost_records.REFUSAL}; save a checkpoint and restart the "
+                f"training "
                 "for another nsys capture"
             )
         found.setdefault(session.id, (nsys, session, []))[2].append(target)
@@ -204,8 +205,9 @@ def _lock(job: CaptureJob, nsys: Nsys, session: Session) -> CaptureLock:
         if session.collecting:
             if lock.orphan is None:
                 raise NotPossibleHere(
-                    f"something other than llmtop is capturing in the nsys session {session.id} of "
-                    f"{job.plan.targets[0].name}: let it finish, or stop it: nsys stop --session={session.id}"
+                    f"another program is capturing in the nsys session {session.id} of "
+                    f"{job.plan.targets[0].name}: wait until it ends, or stop it with: nsys stop "
+                    f"--session={session.id}"
                 )
             job.report_progress("stopping what a killed llmtop left collecting")
             stop_orphan(nsys, session.id)

@@ -73,11 +73,12 @@ def check() -> Check:
         command = "docker run --cap-add=PERFMON --security-opt seccomp=unconfined …" if is_in_container() else ""
         return Check(name="perf", ok=False, says=f"perf cannot record here ({why})", command=command)
     if may_trace_kernel():
-        return Check(name="perf", ok=True, says=f"{find_perf()}, with the kernel's own frames and switches")
+        return Check(name="perf", ok=True, says=f"{find_perf()}, with kernel frames and context switches")
     return Check(
         name="perf",
         ok=True,
-        says=f"{find_perf()}, of programs' own frames alone (kernel.perf_event_paranoid is {paranoid()})",
+        says=f"{find_perf()}, frames of programs only, none of the kernel (kernel.perf_event_paranoid is "
+        f"{paranoid()})",
         command="sudo sysctl kernel.perf_event_paranoid=-1",
     )
 
@@ -153,7 +154,7 @@ class PerfRun:
             if self.process.poll() is not None:
                 break
         raise NotPossibleHere(
-            f"perf cannot record it ({failure_reason(self.output_text())}); the training continues"
+            f"perf cannot record the process ({failure_reason(self.output_text())}); the training continues"
         )
 
     def end(self) -> None:

@@ -106,7 +106,7 @@ class PerfRecording:
         try:
             return counters.read_counters(self._counts.read_text(), max(self._ended - self._began, 1e-3))
         except OSError as error:
-            raise NotPossibleHere(f"perf left no counters in {self._counts}: {error.strerror}") from None
+            raise NotPossibleHere(f"perf wrote no counters to {self._counts}: {error.strerror}") from None
         finally:
             self._counts.unlink(missing_ok=True)
 
@@ -119,7 +119,7 @@ class PerfRecording:
         self._runs[0].wait()
         if not self._data.is_file() or not self._data.stat().st_size:
             raise NotPossibleHere(
-                f"perf left nothing in {self._data} ({failure_reason(self._runs[0].output_text())})"
+                f"perf wrote no samples to {self._data} ({failure_reason(self._runs[0].output_text())})"
             )
         fields = "comm,pid,tid,time,event,ip,sym,dso"
         command = [

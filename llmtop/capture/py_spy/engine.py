@@ -127,7 +127,7 @@ class PySpyEngine(Engine):
             because, _, command = str(missing).partition(": ")
             return Refusal(because, command)
         if not _is_python(target):
-            return Refusal("it is not a Python process")
+            return Refusal("this is not a Python process")
         return ptrace_permission.refusal(target.pid)
 
     def checks(self) -> list[Check]:

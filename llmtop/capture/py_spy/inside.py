@@ -40,7 +40,8 @@ class StackRequest:
         try:
             if not self._connection.hello.stacks:
                 raise NotPossibleHere(
-                    "its llmtop is older and does not support stacks: restart it with this version"
+                    "the llmtop in the training is older and cannot read stacks: restart the training with this "
+                    "version of llmtop"
                 )
             self._send(wire.SampleStacks(id=self.id, seconds=seconds, rate_hz=RATE_HZ))
         except BaseException:

@@ -209,12 +209,12 @@ class PySpyRecording:
         if not self._raw.is_file() or self._raw.stat().st_size == 0:
             why = "; ".join(line for line in self._log().splitlines() if "rror" in line) or "it gave no reason"
             raise NotPossibleHere(
-                f"py-spy left no samples in {self._raw} ({printable(why)}): perhaps the disk is full"
+                f"py-spy wrote no samples to {self._raw} ({printable(why)}): perhaps the disk is full"
             )
         try:
             found = read_folded(self._raw.read_text(errors="replace"))
         except (OSError, UnusableInput) as error:
-            raise NotPossibleHere(f"what py-spy wrote to {self._raw} cannot be used: {error}") from None
+            raise NotPossibleHere(f"the output of py-spy in {self._raw} cannot be read: {error}") from None
         self._raw.unlink(missing_ok=True)
         return found
 

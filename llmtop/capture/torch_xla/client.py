@@ -87,7 +87,7 @@ class ProfilerClient:
             if time.monotonic() > until:
                 raise NotPossibleHere(
                     f"torch_xla's client has not loaded torch_xla for {duration(LOAD_SECONDS)}: the machine is "
-                    "overloaded, or its disk is"
+                    "overloaded or its disk is slow: try again"
                 )
         if not self._process.stdout.read1(64).startswith(b"ready"):  # type: ignore[attr-defined]
             with suppress(subprocess.TimeoutExpired):
@@ -131,7 +131,7 @@ class ProfilerClient:
             if spent > seconds + WRITE_SECONDS:
                 raise NotPossibleHere(
                     f"the profiler of {self.target.name} has not answered for {duration(spent)}: the training may "
-                    "be stopped, or compile; look at its stacks (key s)"
+                    "be stopped, or compile; look at the stacks of the training (key s)"
                 )
         if self._process.returncode:
             raise self._failure()
@@ -139,7 +139,7 @@ class ProfilerClient:
         if not found or not found[-1].stat().st_size:
             raise NotPossibleHere(
                 f"the profiler of {self.target.name} recorded a window and left no {ENDING} in {self._folder}: "
-                "the training writes it, and may not write there (give --out a folder that it may)"
+                "the training writes this file, perhaps it cannot write there: pass another folder with --out"
             )
         return found[-1]
 
@@ -164,7 +164,7 @@ class ProfilerClient:
             return NotPossibleHere(f"the Python of {self.target.name} does not load torch_xla here ({last})")
         if code == trace_program.NOT_RECORDED:
             return NotPossibleHere(
-                f"the profiler of {self.target.name} recorded nothing ({last.rstrip('.')}): somebody else may be "
+                f"the profiler of {self.target.name} recorded nothing ({last.rstrip('.')}): another client may be "
                 "recording, or the server has ended"
             )
         return NotPossibleHere(f"torch_xla's client of {self.target.name} ended by itself ({last})")

@@ -40,8 +40,8 @@ class TorchXlaEngine(Engine):
     def checks(self) -> list[Check]:
         """See `Engine.checks`; the readers of its files are listed by the engine of JAX."""
         says = (
-            "windows of trainings whose own script has started its profiler server (tried on its CPU backend, "
-            "untried on TPUs and GPUs)"
+            "captures trainings whose script has started the profiler server of torch_xla (tested on its CPU "
+            "backend, not on TPUs and GPUs)"
         )
         return [Check(name="torch_xla", ok=None, says=says, command=ports.START)]
 

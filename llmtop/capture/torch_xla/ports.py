@@ -29,7 +29,7 @@ _SPEAKS_SECONDS: Final = 1.0
 _SETTINGS: Final = 4
 """The type of the first frame that a server of HTTP/2 sends."""
 _HEAD: Final = 9
-_NO_TORCH_XLA: Final = Refusal("it has not imported torch_xla")
+_NO_TORCH_XLA: Final = Refusal("the process has not imported torch_xla")
 
 
 def loaded_extension(pid: int) -> Path | None:
@@ -64,7 +64,7 @@ def candidate_ports(pid: int) -> list[int]:
         if not any(str(one.port) == said for one in known):
             there = ", ".join(sorted({str(one.port) for one in known})) or "none"
             raise NotPossibleHere(
-                f"{VARIABLE} says {said[:20]}, and it does not listen there (its ports: {there})"
+                f"{VARIABLE} is {said[:20]}, but the process does not listen there (its ports: {there})"
             )
         return [int(said)]
     rendezvous = environ.get(variable_names.MASTER_PORT)
@@ -80,8 +80,10 @@ def refusal(pid: int) -> Refusal | None:
     except NotPossibleHere as refused:
         return Refusal(str(refused).partition(";")[0], f"set {VARIABLE}" if VARIABLE in str(refused) else "")
     if not _is_in_same_network(pid):
-        return Refusal("it is in the network namespace of another container", "run llmtop in that container")
-    return None if there else Refusal("its script has not started torch_xla's profiler server", START)
+        return Refusal(
+            "the process is in the network namespace of another container", "run llmtop in that container"
+        )
+    return None if there else Refusal("the script has not started the profiler server of torch_xla", START)
 
 
 def profiler_port(pid: int) -> int:
@@ -98,7 +100,7 @@ def profiler_port(pid: int) -> int:
     if speaking:
         several = ", ".join(map(str, speaking))
         raise NotPossibleHere(
-            f"{name} has several servers of gRPC (ports {several}): {VARIABLE}=PORT says which is its profiler's"
+            f"{name} has several gRPC servers (ports {several}): set {VARIABLE} to the port of the profiler"
         )
     if procfs.is_stopped(pid):
         raise NotPossibleHere(
@@ -106,7 +108,7 @@ def profiler_port(pid: int) -> int:
         )
     tried = ", ".join(map(str, there)) or "none"
     raise NotPossibleHere(
-        f"{name} has no profiler server of torch_xla's that answers (ports that it listens on: {tried}); in the "
+        f"{name} has no profiler server of torch_xla that answers (open ports: {tried}); start one in the "
         "script: torch_xla.debug.profiler.start_server(9012)"
     )
 

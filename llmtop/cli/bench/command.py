@@ -40,16 +40,20 @@ PARENT = "llmtop-bench"
               help="Number of runs; use 5 or more to compare.")  # fmt: skip
 @click.option("--out", type=click.Path(path_type=Path), metavar="DIR",
               help=f"Folder for the artifacts (default: {PARENT}/<time>).")  # fmt: skip
-@click.option("--to-end", is_flag=True, help="Wait until each run exits; without, interrupt it (SIGINT).")
+@click.option(
+    "--to-end", is_flag=True, help="Wait until each run exits; without this option, interrupt it (SIGINT)."
+)
 @click.option("--bare", is_flag=True, help="Also run once without llmtop, to measure the overhead of llmtop; "
               "needs --to-end.")  # fmt: skip
 @click.option("--step-timeout", type=float, callback=range_check(1.0, 86400.0), default=1800.0, show_default=True,
-              metavar="S", help="End a run, and the bench, when no step ends for so long.")  # fmt: skip
+              metavar="S", help="End a run, and the bench, if no step ends for this long.")  # fmt: skip
 @click.option(
-    "--kill", is_flag=True, help="Kill a run that has not exited 30 s after SIGINT; without, wait for it."
+    "--kill",
+    is_flag=True,
+    help="Kill a run that has not exited 30 s after SIGINT; without this option, wait for it.",
 )
 @click.option("--keep-diff", is_flag=True, help="Store the filtered text of git diff in "
-              "environment.json (mode 0600); without, only its hash and --stat.")  # fmt: skip
+              "environment.json (mode 0600). Default: only its hash and --stat.")  # fmt: skip
 @click.option("--no-diff", is_flag=True, help="Store neither the hash nor --stat of git diff.")
 @click.option("--json", "as_json", is_flag=True, help="Print metrics.json; messages go to stderr.")
 @gate_options
@@ -73,9 +77,10 @@ def bench(
 ) -> int:
     """Run COMMAND --runs times, attached as by llmtop run, and measure each after its warm-up.
 
-    A run ends as by ctrl+c once its window is whole, and is waited for. Exit codes: 0 all runs were measured; 2
-    wrong usage, or no such command; 3 a run crashed, made too few steps or none, or nothing could be written; 130
-    it was interrupted. With --fail-over: 1 a regression, 3 noise hides whether it is one.
+    llmtop ends each run as by ctrl+c once its window is complete, and waits for it. Exit codes: 0 all runs
+    were measured; 2 wrong usage, or no such command; 3 a run crashed, made too few steps or none, or nothing could
+    be written; 130 the bench was interrupted. With --fail-over: 1 a regression, 3 the noise is too large to
+    decide.
     """
     from llmtop.bench import protocol
     from llmtop.bench.gate import RUNS_COMPARED, Gate

@@ -30,7 +30,8 @@ _OPTIONS = (
                  help="Run with each value of an environment variable, or of {} in COMMAND, and rank the values."),
     click.option("--fail-over", multiple=True, callback=_parse_limits, metavar="[NAME=]LIMIT",
                  help="Exit with 1 if the result is worse by more than LIMIT percent (5 or 5%) and more than the "
-                 "noise; with 3 if noise hides a decision. tokens/s=3 is of that metric, p95=2ms in its unit. "
+                 "noise; with 3 if noise hides a decision. tokens/s=3 limits that metric; p95=2ms is in the "
+                 "unit of the metric. "
                  "Repeatable."),
     click.option("--metric", metavar="NAME",
                  help="Metric to compare: tokens_per_s, steps_per_s, mean, p50, p95, p99, ttft, …  "
@@ -39,7 +40,7 @@ _OPTIONS = (
     click.option("--capture-on-regression", "capture", is_flag=True,
                  help="After a regression, run once more with a profiler and compare the captures; with "
                  "--save-baseline, store a capture of the baseline."),
-    click.option("--save-baseline", type=_file, metavar="FILE", help="Store these runs as a baseline."),
+    click.option("--save-baseline", type=_file, metavar="FILE", help="Store these runs as a baseline in FILE."),
     click.option("--force", "-f", is_flag=True, help="Overwrite an existing baseline."),
     click.option("--summary", type=_file, metavar="FILE", help="Write the result as Markdown, for a CI job."),
     click.option("--junit", type=_file, metavar="FILE", help="Write the result as JUnit XML."),

@@ -22,7 +22,7 @@ from llmtop.format import printable, size
     "--keep",
     type=click.IntRange(0, 100_000),
     metavar="N",
-    help="Remove all but the newest N captures; keeps the baseline and running captures.",
+    help="Remove all but the newest N captures, the baseline and running captures.",
 )
 @click.option("--stop", is_flag=True, help="Stop recordings that a killed llmtop left running.")
 @json_option

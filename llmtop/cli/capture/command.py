@@ -101,7 +101,12 @@ class _EngineOption(click.Option):
     help="Capture when the condition holds: 'step > 2x' (medians), 'step > 800ms', 'alert', 'alert:ID'.",
 )
 @click.option(
-    "--max", "most", type=click.IntRange(1, 1000), default=1, show_default=True, help="With --when: times to fire."
+    "--max",
+    "most",
+    type=click.IntRange(1, 1000),
+    default=1,
+    show_default=True,
+    help="With --when: number of captures to take.",
 )
 @click.option(
     "--cooldown",
@@ -138,9 +143,9 @@ def capture(
     disk_limit: float,
     as_json: bool,
 ) -> int:
-    """Capture a focused window of a running training, with the best tool that this process allows.
+    """Capture a focused window of a running training, with the best engine that this process supports.
 
-    The training runs on; some versions of nsys make it wait for a moment (--option help). Ctrl+C gives up the
+    The training continues; some versions of nsys make it wait for a moment (--option help). Ctrl+C cancels the
     capture, not the training.
     """
     from llmtop.capture import targets, trigger

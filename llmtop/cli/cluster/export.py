@@ -44,12 +44,13 @@ LOOPBACK = "127.0.0.1"
     "subdomains, *: any. Repeatable.",
 )
 @click.option("--certfile", metavar="FILE", help="Certificate for TLS.")
-@click.option("--keyfile", metavar="FILE", help="Key of the certificate, if it is in another file.")
+@click.option("--keyfile", metavar="FILE", help="Private key of the certificate, if the key is in another file.")
 @click.option(
     "--textfile",
     metavar="DIR",
     type=click.Path(path_type=Path),
-    help="Write llmtop.prom there for the textfile collector of node_exporter; listens only if --port is given.",
+    help="Write llmtop.prom to this folder for the textfile collector of node_exporter; listens only if --port "
+    "is given.",
 )
 @click.option(
     "--file-sd",
@@ -61,8 +62,8 @@ LOOPBACK = "127.0.0.1"
 @click.option(
     "--dcgm-exporter",
     metavar="URL",
-    help=f"Do not export the GPU metrics that this dcgm-exporter has; none: export all. By default "
-    f"{DCGM_EXPORTER}, if it listens as root or this user.",
+    help="Leave out GPU metrics that the dcgm-exporter at URL exports already. The word none exports all. "
+    f"Default: {DCGM_EXPORTER}, if root or this user runs it.",
 )
 @click.option(
     "--interval",
@@ -93,9 +94,10 @@ def export(
     interval: float,
     rules: bool,
 ) -> int:
-    """Give what this node's GPUs and trainings do to Prometheus, without a screen, until ctrl+c or SIGTERM.
+    """Expose the metrics of this node's GPUs and trainings to Prometheus, without a screen, until ctrl+c or
+    SIGTERM.
 
-    One a node, in the job and as its user.
+    Run one per node, in the job and as its user.
     """
     if rules:
         from collectors.prometheus.fleet_rules import render

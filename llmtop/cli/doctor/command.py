@@ -197,11 +197,18 @@ def _kernels() -> list[Check]:
     where = read.ncu_report_folder()
     if where is None:
         reads = Check(
-            name="ncu-report", ok=False, says="not installed; needed to read reports of ncu", command=read.INSTALL
+            name="ncu-report",
+            ok=False,
+            says="the Python package ncu-report is not installed; llmtop needs it to read reports of ncu",
+            command=read.INSTALL,
         )
     else:
         reads = Check(
-            name="ncu-report", ok=True, says=f"from Nsight Compute, in {where}" if where else "installed"
+            name="ncu-report",
+            ok=True,
+            says=f"the Python package ncu-report of Nsight Compute is used, in {where}"
+            if where
+            else "the Python package ncu-report is installed",
         )
     found.append(reads)
     refused = tool.counters_refused()

@@ -40,7 +40,7 @@ def check_gpus() -> list[Check]:
 
 def _driver(version: str | None, *, any_other: bool) -> list[Check]:
     if version is None:
-        return [Check(name="driver", ok=None if any_other else False, says="no NVIDIA driver loaded")]
+        return [Check(name="driver", ok=None if any_other else False, says="no NVIDIA driver is loaded")]
     models = procfs.gpu_models()
     names = ", ".join(f"{models.count(name)} x {name}" for name in dict.fromkeys(models)) or "none"
     return [

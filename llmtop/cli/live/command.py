@@ -73,7 +73,11 @@ _theme = click.option("--theme", metavar="NAME", help="Colour theme; press t on 
     "--json", "as_json", is_flag=True, help="Print one JSON object per snapshot and line, without a screen."
 )
 @click.option(
-    "--record", "record_to", metavar="FILE", type=click.Path(path_type=Path), help="Also write a recording."
+    "--record",
+    "record_to",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Also write a recording to FILE.",
 )
 @_force
 @_on_alert
@@ -197,11 +201,13 @@ _speed = click.option(
 
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line and a snapshot, to the end.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print one JSON object per snapshot, each on its own line, to the end."
+)
 @click.option(
     "--no-limits",
     is_flag=True,
-    help="Lift the limit on the unpacked size of the file; reading may take much memory and time.",
+    help="Remove the limit on the unpacked size of the file; reading may take much memory and time.",
 )
 @_speed
 @_ascii
@@ -214,14 +220,16 @@ def replay(
 
 
 @click.command()
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line and a snapshot, to the end.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print one JSON object per snapshot, each on its own line, to the end."
+)
 @_speed
 @_ascii
 @_theme
 def demo(as_json: bool, speed: float | None, ascii: bool, theme: str | None) -> int:
     """Show a recorded run of a real H200: healthy, input-starved, launch-bound and spinning minutes.
 
-    c opens captures that were recorded beforehand, of a training before and after a fix.
+    In the demo, key c opens captures that were recorded beforehand: of a training before and after a fix.
     """
     from importlib.resources import as_file, files
 

@@ -28,7 +28,7 @@ def _steps(_ctx: click.Context, _param: click.Parameter, value: str | None) -> i
 _no_limits = click.option(
     "--no-limits",
     is_flag=True,
-    help="Lift the limits on unpacked size, events, names, depth, devices, processes and threads; "
+    help="Remove the limits on unpacked size, events, names, depth, devices, processes and threads; "
     "reading may take much memory and time.",
 )
 
@@ -36,10 +36,12 @@ _no_limits = click.option(
 @click.command()
 @click.argument("paths", metavar="PATH...", type=click.Path(path_type=Path), nargs=-1, required=True)
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
-@click.option("--full", is_flag=True, help="Print the whole report; without, the most important 60 lines.")
+@click.option("--full", is_flag=True, help="Print the whole report. Default: the most important 60 lines.")
 @markdown_option
 @click.option(
-    "--html", type=click.Path(path_type=Path, dir_okay=False), help="Write one page with a timeline to FILE."
+    "--html",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Write the report with a timeline to FILE, as one HTML page.",
 )
 @click.option(
     "--steps", callback=_steps, metavar="N|A:B", help="Use only the first N whole steps, or steps A to B."
@@ -75,7 +77,7 @@ def report(
 @click.argument("before", type=click.Path(path_type=Path))
 @click.argument("after", type=click.Path(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="Print the comparison as JSON.")
-@click.option("--full", is_flag=True, help="Print the whole report; without, the most important 60 lines.")
+@click.option("--full", is_flag=True, help="Print the whole report. Default: the most important 60 lines.")
 @click.option(
     "--fail-over",
     callback=parse_percent,
@@ -99,8 +101,8 @@ def compare(
 ) -> None:
     """Compare two captures, recordings or reports: the step, its losses, phases, operators, kernels and NCCL.
 
-    Captures that llmtop took are compared by their steps without the profiler, whatever made them. Of two memory
-    snapshots it says what grew, with the line.
+    Captures that llmtop took are compared by their steps without the profiler, whichever engine took them. For two
+    memory snapshots, the report lists what grew, with the source line.
     """
     from llmtop.errors import EXIT_FINDING
     from llmtop.report_kinds.kinds import compare_documents

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 @click.option(
     "--top", type=click.IntRange(1, 10), default=1, metavar="N", help="Number of kernels, longest first."
 )
-@click.option("--run", "run_it", is_flag=True, help="Run the command under ncu, once per kernel; asks before.")
-@click.option("--yes", is_flag=True, help="With --run: do not ask.")
+@click.option("--run", "run_it", is_flag=True, help="Run the command under ncu, once per kernel; asks first.")
+@click.option("--yes", is_flag=True, help="With --run: start without asking.")
 @click.option(
     "--timeout",
     type=click.FloatRange(5.0, 86_400.0),

@@ -18,16 +18,16 @@ if TYPE_CHECKING:
 _COLORS = {"critical": "red", "warning": "yellow"}
 
 
-markdown_option = click.option("--markdown", is_flag=True, help="Print it as Markdown.")
+markdown_option = click.option("--markdown", is_flag=True, help="Print the result as Markdown.")
 html_option = click.option(
-    "--html", type=click.Path(path_type=Path, dir_okay=False), help="Write one page to FILE."
+    "--html", type=click.Path(path_type=Path, dir_okay=False), help="Write the result to FILE as one HTML page."
 )
 
 
 def refuse_both(*, as_json: bool, markdown: bool) -> None:
     """Raise a usage error if two forms are asked for on standard output."""
     if as_json and markdown:
-        raise click.UsageError("--json and --markdown exclude each other")
+        raise click.UsageError("--json and --markdown exclude each other: pass one of them")
 
 
 def print_rendered(

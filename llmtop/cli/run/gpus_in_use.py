@@ -50,7 +50,7 @@ def _wait_for_reading(source: GpuSource) -> str:
     while not (reading.settled and (reading.gpus or reading.notes)):
         if time.monotonic() - asked > _ANSWER_SECONDS:
             return (
-                f"the driver did not answer within {_ANSWER_SECONDS:.0f} s: whether the GPU is free is not known"
+                f"the driver did not answer within {_ANSWER_SECONDS:.0f} s: it is unknown whether the GPU is free"
             )
         time.sleep(0.1)
         reading = source.latest()
@@ -88,13 +88,13 @@ def in_use_reason(reading: GpuReading, gpus: tuple[Gpu, ...]) -> str:
         return "no NVIDIA GPU can be seen here, and ncu needs one: llmtop doctor says what is missing"
     for gpu in gpus:
         if gpu.error is not None:
-            return f"whether GPU {gpu.index} is free is not known: {printable(gpu.error)}"
+            return f"it is unknown whether GPU {gpu.index} is free: {printable(gpu.error)}"
         there = [one for one in reading.uses if one.gpu_uuid == gpu.uuid and one.computes]
         if there:
             who = ", ".join(f"{one.pid} ({printable(procfs.command(one.pid) or '?', 40)})" for one in there[:3])
             return (
-                f"GPU {gpu.index} is in use by process {who}: ncu would stop it again and again, and what it "
-                "measured would be of both; wait for it, or choose a free GPU with CUDA_VISIBLE_DEVICES"
+                f"GPU {gpu.index} is in use by process {who}: ncu would pause that process repeatedly and "
+                "measure both programs; wait until it ends, or choose a free GPU with CUDA_VISIBLE_DEVICES"
             )
         if gpu.mem_used_bytes is not None and gpu.mem_used_bytes >= _UNSEEN_BYTES:
             return (

@@ -95,7 +95,7 @@ class AskedHere:
             del self._peers[rank]
             peer.close()
             if self._ranks[rank].state not in wire.CAPTURE_ENDED:
-                self._set(rank, state="failed", detail=f"it has ended: {error}"[:_LONGEST])
+                self._set(rank, state="failed", detail=f"the rank has ended: {error}"[:_LONGEST])
 
     def write_status(self, store: TcpStore, keys: job_store.Keys, node: int) -> None:
         """Write the state if it has changed; end the request when the requester has gone or has its results.
@@ -177,7 +177,7 @@ class AskedHere:
         try:
             self._peers[rank].ask(request)
         except Gone as error:
-            self._set(rank, state="failed", detail=f"it cannot be reached: {error}"[:_LONGEST])
+            self._set(rank, state="failed", detail=f"the rank cannot be reached: {error}"[:_LONGEST])
 
     def _take(self, rank: int, state: wire.CaptureState) -> None:
         self._set(

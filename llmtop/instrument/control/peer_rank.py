@@ -44,7 +44,7 @@ class PeerRank:
             raise Gone(str(error)) from None
         if not peer_allowed(uid):
             self.channel.close()
-            raise Gone(f"it belongs to uid {uid}")
+            raise Gone(f"its process belongs to another user (uid {uid})")
 
     def ask(self, request: wire.CaptureRequest) -> None:
         """Subscribe, and send the request.

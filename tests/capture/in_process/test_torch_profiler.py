@@ -146,7 +146,7 @@ def test_a_hung_training_is_told_and_can_be_captured_later(
     try:
         with monkeypatch.context() as impatient:  # only here: torch.profiler may take longer to begin
             impatient.setattr("llmtop.capture.in_process.engine.SILENCE_SECONDS", 1.0)
-            with pytest.raises(NotPossibleHere, match=r"has ended no step for \d+ s|cannot be reached"):
+            with pytest.raises(NotPossibleHere, match=r"has not finished a step for \d+ s|cannot be reached"):
                 take.take(plan(target, captures))
     finally:
         os.kill(training.pid, signal.SIGCONT)

@@ -64,11 +64,11 @@ def test_nothing_fails(training: Training, captures: Path) -> None:
 @pytest.mark.parametrize(
     ("how", "sentence"),
     [
-        ("start crashes", r"nsys start failed with 139: .*; the training continues; by hand: \S+ start"),
+        ("start crashes", r"nsys start failed with 139: .*; the training continues; to do it by hand: \S+ start"),
         ("start refuses", r"nsys start failed with 1: Configuring is not allowed in this state\.; the training"),
         ("start hangs", r"nsys start has not answered for 2 s; the training continues"),
         ("stop crashes", r"nsys stop ended with 139 and left no report: .*check with: \S+ sessions list"),
-        ("stop hangs", r"nsys stop has not finished for 1 s and is left to it \(pid \d+\).*stop --session=4711"),
+        ("stop hangs", r"nsys stop \(pid \d+\) has not finished for 1 s and continues alone.*stop --session=4711"),
         (
             "stop leaves raw data",
             r"Importer error: no importer.*kept at \S+/trace\.qdstrm; by hand.*QdstrmImporter",
@@ -133,7 +133,11 @@ def test_what_nsys_does_late_is_undone(
 @pytest.mark.parametrize(
     ("how", "note"),
     [
-        ("export writes nothing", r"nsys export failed \(it wrote no file\); by hand: \S+ export --type sqlite"),
+        (
+            "export writes nothing",
+            r"nsys export failed \(it wrote no file\); to do it by hand: \S+ export "
+            "--type sqlite",
+        ),
         ("export on a full disk", r"nsys export failed \(database or disk is full\); by hand"),
         ("export is cut off", r"nsys export failed \((database disk image is malformed|its file .*)\)"),
         ("report is newer", r"nsys export failed \(The report was made by a newer version of Nsight Systems\.\)"),
@@ -161,7 +165,11 @@ def test_after_a_capture_that_lost_kernels_nsys_is_not_let_near_the_training_aga
         result.info.notes
     )
     monkeypatch.setenv("FAKE_NSYS", "")
-    with pytest.raises(NotPossibleHere, match=r"lacked kernels, and nsys has crashed.*start it anew"):
+    with pytest.raises(
+        NotPossibleHere,
+        match=r"lacked kernels, and another one could crash.*restart the "
+        "training",
+    ):
         take(training, captures)
     assert running_captures() == []
     assert len(list(captures.iterdir())) == 1
@@ -276,7 +284,7 @@ def test_torch_s_profiler_is_not_offered_beside_nsys_on_a_gpu(
     monkeypatch.setattr(procfs, "uses_gpu", lambda pid: True)
     refused = offered()["torch.profiler"]
     assert not refused.is_supported
-    assert refused.reason == "it runs under nsys, and CUPTI supports one tracer at a time"
+    assert refused.reason == "the process runs under nsys, and CUPTI supports one tracer at a time"
     assert refused.command.startswith("llmtop run -- ")
 
 

@@ -89,7 +89,7 @@ def test_a_collection_that_somebody_started_by_hand_is_left_alone(
     target = under_nsys.wait_attached()
     tool, session = nsys.find_session(target.pid)
     tool.run("start", f"--session={session.id}", "-o", str(tmp_path / "mine"), "-f", "true")
-    with pytest.raises(NotPossibleHere, match="something other than llmtop"):
+    with pytest.raises(NotPossibleHere, match="another program is capturing"):
         take.take(plan(target, captures))
     assert nsys.find_session(target.pid)[1].collecting
     tool.run("stop", f"--session={session.id}", seconds=60)

@@ -121,7 +121,7 @@ def test_all_steps_of_its_window_are_judged_whatever_number_was_asked_for(
     assert (report.engine, report.verdict) == ("xla.profiler", analyze(folder / "traces").verdict)
     assert report.steps.count == analyze(data.rename(tmp_path / "some.xplane.pb")).steps.count > 2
     notes = json.loads((folder / "capture.json").read_bytes())["notes"]
-    assert any("by the clock" in note for note in notes)
+    assert any("seconds by the clock" in note for note in notes)
 
 
 @pytest.mark.slow("one failure stands for all; each starts a client", kept=("die-ended by itself (exit code -6)",))
@@ -191,7 +191,7 @@ def test_which_of_several_servers_it_is_must_be_said(training: Any, tmp_path: Pa
     one = training("grpc", "grpc").does("nothing")
     code, said = one.captured(tmp_path / "c")
     assert code == 3
-    assert f"has several servers of gRPC (ports {', '.join(map(str, sorted(one.ports)))}): LLMTOP_XLA_PORT" in said
+    assert f"has several gRPC servers (ports {', '.join(map(str, sorted(one.ports)))}): LLMTOP_XLA_PORT" in said
     _, said = one.captured(tmp_path / "c", LLMTOP_XLA_PORT=str(one.ports[1]))
     assert "left no .xplane.pb" in said
     assert f"localhost:{one.ports[1]} " in (one.home / "asked").read_text()
@@ -218,11 +218,11 @@ def test_the_rendezvous_of_a_job_is_left_alone(training: Any, monkeypatch: pytes
 def test_without_a_server_or_torch_xla_it_is_said_what_would_change_that(training: Any) -> None:
     refused = ENGINE.refusal(Target(training().pid))
     assert refused is not None
-    assert refused.reason == "its script has not started torch_xla's profiler server"
+    assert refused.reason == "the script has not started the profiler server of torch_xla"
     assert "start_server(9012)" in refused.command
     none = ENGINE.refusal(Target(os.getpid()))
     assert none is not None
-    assert none.reason == "it has not imported torch_xla"
+    assert none.reason == "the process has not imported torch_xla"
 
 
 def test_torch_s_own_profiler_is_said_to_see_the_host_alone(training: Any) -> None:

@@ -58,7 +58,7 @@ def test_tpus_and_torch_xla_are_told_and_what_would_change_that(
     assert checks["TPUs"]["says"].startswith("none found (tpu-info")
     assert "not tested on hardware" in checks["TPUs"]["says"]
     assert "start_server(9012)" in checks["torch_xla"]["command"]
-    assert "untried on TPUs" in checks["torch_xla"]["says"]
+    assert "not on TPUs" in checks["torch_xla"]["says"]
     monkeypatch.setattr(presence, "DEVICES", pci(tmp_path / "pci"))
     monkeypatch.setattr(presence, "has_binding", lambda: False)
     missing = gpu_checks._tpus([], None)

@@ -330,7 +330,7 @@ def test_the_disk_fills_and_the_stream_goes_on(llmtop: Llmtop, tmp_path: Path) -
     stream.send_signal(signal.SIGTERM)
     _, err = finished(stream, 3)
     assert err.count("\n") == 1
-    assert "what was written before is whole" in err
+    assert "the part written before is complete" in err
     assert Reader(tmp_path / "r").damage is None
 
 

@@ -135,7 +135,9 @@ def _rows(form: Form, width: int = 100) -> list[str]:
 def test_engines_that_cannot_are_one_line_but_for_nsys_whose_command_is_shown() -> None:
     one = prospect(7, can=("torch.profiler", "py-spy"))
     command = "llmtop run --nsys -- python train.py --config configs/seven_billion.yaml --data /data/shards"
-    refused = Ability("nsys", False, "nsys cannot attach, and it was not started under nsys", command)
+    refused = Ability(
+        "nsys", False, "nsys cannot attach to a running process, and this one was not started under nsys", command
+    )
     others = tuple(refused if ability.engine == "nsys" else ability for ability in one.abilities)
     form = Form((CapturableProcess(one.target, others),))
     shown = _rows(form, 80)

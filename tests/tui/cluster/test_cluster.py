@@ -116,9 +116,9 @@ def test_whatever_the_server_does_is_said_and_the_keys_go_on(served: tuple[Nodes
     with pane(between.url) as terminal:
         terminal.shows("12 nodes up", 60)
         for does, words in (
-            ("422", "refuses a query (422): found duplicate series"),
-            ("html", "no answer of a Prometheus (text/html)"),
-            ("half", "half an answer"),
+            ("422", "refused a query of llmtop (422): found duplicate series"),
+            ("html", "an answer that is not from a Prometheus (text/html)"),
+            ("half", "an incomplete answer"),
             ("slow", "has not answered within 8 s"),
         ):
             between.does = does
@@ -281,7 +281,7 @@ def test_c_says_the_command_that_captures_the_accused_and_where_to_call_it(
         terminal.shows("rank 77 on node009", 60)
         terminal.keys("c")
         terminal.shows("llmtop capture --at-step +20 --ranks 29,76,77,78", 30)
-        terminal.shows("on a node of the job (no rank is attached on this one)", 30)
+        terminal.shows("run this command on a node of the job (no rank is attached here)", 30)
         terminal.keys("c")
         terminal.keys("q")
         assert terminal.ends() == 0

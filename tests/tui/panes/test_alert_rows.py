@@ -301,7 +301,7 @@ async def test_in_a_recording_keys_for_what_runs_now_say_so(tmp_path: Path) -> N
     async with running(feed) as (app, pilot):
         await pilot.press("c")
         await pilot.pause()
-        assert reply(app) == "c (capture) is for what runs now; this is a recording."
+        assert reply(app) == "c (capture) works only live; this is a recording."
         assert len(app.screen_stack) == 1
 
 

@@ -50,7 +50,10 @@ async def test_the_header_and_the_cards_tell_a_gpu_from_its_instances() -> None:
     [
         (rank(step=3, step_seconds=0.1, warmup_steps=5), "phases after warm-up (first 5 steps)"),
         (rank(warmup_steps=0), "phases after the first step"),
-        (rank(step=9, step_seconds=0.1, step_seconds_p50=0.1, warmup_steps=5), "no phases: with llmtop.phase("),
+        (
+            rank(step=9, step_seconds=0.1, step_seconds_p50=0.1, warmup_steps=5),
+            "no phases; name a part of a step: with llmtop.phase(",
+        ),
     ],
 )
 async def test_why_there_are_no_phases(training: object, words: str) -> None:

@@ -235,7 +235,7 @@ async def test_the_switch_arms_a_trigger_that_fires_by_itself(start: Start, tmp_
         await pilot.press("enter")
         await shows(app, pilot, "Armed: waits for step > 2x", "step > 2x: step")
         await pilot.press("x")
-        await shows(app, pilot, "disarmed; the training runs on")
+        await shows(app, pilot, "capture disarmed; the training continues")
         assert len(list((tmp_path / "llmtop-captures").glob("*/report.md"))) >= 1
 
 

@@ -96,7 +96,7 @@ async def test_any_two_are_compared_the_marked_one_as_before(parent: Path) -> No
         await pilot.press("o")
         await shows(app, pilot, "launch-bound")
         await pilot.press("v")
-        assert "First select the other capture" in reply(app)
+        assert "First mark the other capture" in reply(app)
         await pilot.press("down", "down", "m", "up", "v")
         await shows(app, pilot, "113 ms to 59.6 ms")
         assert isinstance(app.screen, ComparisonScreen)

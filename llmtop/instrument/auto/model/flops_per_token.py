@@ -87,7 +87,7 @@ def _multiplied(root: Any) -> int:
     if frozen:
         raise _NotKnownError(f"{fmt.count(frozen)} of {fmt.count(total)} parameters are frozen")
     if not total:
-        raise _NotKnownError("it has no parameters")
+        raise _NotKnownError("the model has no parameters")
     return total
 
 
@@ -121,13 +121,13 @@ def _check(module: Any) -> None:
             if type(told) is int and told > 1:
                 raise _NotKnownError(f"experts are routed ({count} {told})")
     if kind.__module__.partition(".")[0] in _OTHER_ARITHMETIC or _QUANTISED.search(name):
-        raise _NotKnownError(f"it computes in fewer bits ({name})")
+        raise _NotKnownError(f"the model computes in fewer bits ({name})")
     if any(one.__name__ == "FullyShardedDataParallel" for one in kind.__mro__):
-        raise _NotKnownError("FullyShardedDataParallel holds a part of its parameters only")
+        raise _NotKnownError("FullyShardedDataParallel holds only a part of the parameters in each process")
     if _plain(config, "is_encoder_decoder") is True:
-        raise _NotKnownError("encoder and decoder have other tokens each")
+        raise _NotKnownError("encoder and decoder process different tokens")
     if any(_plain(config, one) is not None for one in _OTHER_TOKENS):
-        raise _NotKnownError("it has inputs other than tokens")
+        raise _NotKnownError("the model has inputs other than tokens")
 
 
 def _plain(thing: Any, name: str) -> Any:
