@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from collectors.prometheus.cluster_view import ClusterView, HungRank, LateRank, NodeAlert, Run
+from collectors.prometheus.fleet_rules import STALE_SECONDS
 from llmtop import format as fmt
 from llmtop.model.bottlenecks import name_of
+from llmtop.model.links import WINDOW_SECONDS
 
-STALE_SECONDS = 60.0
-"""From which on values are called old, where targets are fetched every 15 or 30 s."""
+USUAL_SPAN = (45.0, 90.0)
+"""Seconds of steps that a rate over one minute usually is of. Outside, the span is named: in a counter's first
+minute, and where steps are so long that the rate is over 10 minutes or an hour."""
+MOST_RANKS = 8
+"""Ranks, or ranges of ranks, that a sentence names."""
 
 
 def counts_text(view: ClusterView) -> str:
@@ -19,6 +24,8 @@ def counts_text(view: ClusterView) -> str:
         nodes = f"nodes {fmt.DASH}"
     else:
         nodes = f"{fmt.counted(view.nodes_up, 'node')} up, {view.nodes_down} down"
+        nodes += f", {view.nodes_removed} removed" if view.nodes_removed else ""
+        nodes += f", {view.nodes_acknowledged} acknowledged" if view.nodes_acknowledged else ""
     alerts = ", ".join(f"{count} {name_of(name)}" for name, count in view.alerts.items())
     return f"{nodes}; {alerts or 'no alerts' if view.nodes_up is not None else 'alerts ' + fmt.DASH}"
 
@@ -57,13 +64,41 @@ def is_overdue(view: ClusterView, now: float) -> bool:
 
 def run_text(run: Run) -> str:
     """One run in a line."""
+    span = run.rate_span_seconds
+    over = (
+        "" if span is None or USUAL_SPAN[0] <= span <= USUAL_SPAN[1] else f" over {fmt.duration(round(span, 1))}"
+    )
     parts = [
-        f"{run.ranks} ranks" if run.ranks is not None else "",
-        f"{fmt.count(run.tokens_per_s)} tokens/s" if run.tokens_per_s is not None else "",
+        ranks_text(run),
+        f"{fmt.count(run.tokens_per_s)} tokens/s{over}" if run.tokens_per_s is not None else "",
         f"step p50 {fmt.duration(run.step_seconds_p50)}, p99 {fmt.duration(run.step_seconds_p99)}",
         f"{run.ranks_without_step} without a step for 1 minute" if run.ranks_without_step else "",
     ]
     return f"{run.name}: {', '.join(part for part in parts if part)}"
+
+
+def ranks_text(run: Run) -> str:
+    """Return how many ranks report, and which do not; "" where that is unknown."""
+    if run.world_size is None or run.ranks_reporting is None or run.ranks_reporting >= run.world_size:
+        return "" if run.ranks is None else f"{run.ranks} ranks"
+    text = f"{run.ranks_reporting} of {run.world_size} ranks report"
+    if not run.ranks_missing:
+        return text
+    ranges = number_ranges(run.ranks_missing)
+    more = f" and {len(ranges) - MOST_RANKS} more ranges" if len(ranges) > MOST_RANKS else ""
+    noun = "rank" if len(run.ranks_missing) == 1 else "ranks"
+    return f"{text} (missing: {noun} {', '.join(ranges[:MOST_RANKS])}{more})"
+
+
+def number_ranges(numbers: Sequence[int]) -> list[str]:
+    """Return ascending numbers as "3" and "8 to 15"."""
+    found: list[list[int]] = []
+    for number in numbers:
+        if found and number == found[-1][1] + 1:
+            found[-1][1] = number
+        else:
+            found.append([number, number])
+    return [f"{first}" if first == last else f"{first} to {last}" for first, last in found]
 
 
 def late_text(one: LateRank) -> str:
@@ -98,4 +133,6 @@ def critical_text(one: NodeAlert) -> str:
         return f"uncorrectable memory errors on {one.node}{where}"
     if one.id == "hot":
         return f"{one.value:.0f} °C on {one.node}{where}"
+    if one.id == "link_errors":
+        return f"{one.link} +{one.value:.0f} in {fmt.duration(WINDOW_SECONDS)} on {one.node}"
     return f"{name_of(one.id)} on {one.node}{where}"

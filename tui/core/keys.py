@@ -189,6 +189,17 @@ KEYS: tuple[Key, ...] = (
         where=(MAIN, GPU, ALERTS),
         alert="mute",
     ),
+    Key(
+        "z",
+        "acknowledge(False)",
+        "",
+        "Leave out the chosen node, which is down or gone, until it answers again; Z: all such nodes.",
+        meaning="mute",
+        shown="z Z",
+        partner="Z",
+        where=(CLUSTER,),
+    ),
+    Key("Z", "acknowledge(True)", "", "", meaning="acknowledge all", where=(CLUSTER,)),
     Key("A", "next_alert", "", "Show the next alert.", where=(MAIN,)),
     Key("A", "next_alert", "next", "Choose the next alert.", where=(ALERTS,)),
     Key(
