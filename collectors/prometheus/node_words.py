@@ -68,7 +68,7 @@ def down_text(node: Node, now: float) -> str:
 
 def _stale_text(node: Node) -> str:
     age = "old" if node.data_age_seconds is None else f"{fmt.duration(float(round(node.data_age_seconds)))} old"
-    return f"the values of {node.name} are {age}: restart llmtop export there"
+    return f"{node.name} sends values that are {age}: restart llmtop export"
 
 
 def _clock_text(node: Node) -> str:

@@ -62,32 +62,51 @@ def is_overdue(view: ClusterView, now: float) -> bool:
     return not view.pinned and now - view.asked_at > max(10.0, 2.5 * (view.every_seconds or 0.0))
 
 
-def run_text(run: Run) -> str:
-    """One run in a line."""
+def run_text(run: Run, width: int | None = None) -> str:
+    """One run in a line, with as many of its figures as fit whole.
+
+    Args:
+        run: the run.
+        width: cells; None: no limit.
+    """
     span = run.rate_span_seconds
     over = (
         "" if span is None or USUAL_SPAN[0] <= span <= USUAL_SPAN[1] else f" over {fmt.duration(round(span, 1))}"
     )
+    ranks = "" if run.ranks is None else f"{run.ranks} ranks"
+    if _is_incomplete(run):
+        ranks = f"{run.ranks_reporting} of {run.world_size} ranks"
     parts = [
-        ranks_text(run),
+        ranks,
         f"{fmt.count(run.tokens_per_s)} tokens/s{over}" if run.tokens_per_s is not None else "",
         f"step p50 {fmt.duration(run.step_seconds_p50)}, p99 {fmt.duration(run.step_seconds_p99)}",
         f"{run.ranks_without_step} without a step for 1 minute" if run.ranks_without_step else "",
     ]
-    return f"{run.name}: {', '.join(part for part in parts if part)}"
+    text = f"{run.name}: "
+    for part in filter(None, parts):
+        longer = text + (part if text.endswith(": ") else f", {part}")
+        if width is not None and fmt.width_of(longer) > width and not text.endswith(": "):
+            break
+        text = longer
+    return text
 
 
-def ranks_text(run: Run) -> str:
-    """Return how many ranks report, and which do not; "" where that is unknown."""
-    if run.world_size is None or run.ranks_reporting is None or run.ranks_reporting >= run.world_size:
-        return "" if run.ranks is None else f"{run.ranks} ranks"
-    text = f"{run.ranks_reporting} of {run.world_size} ranks report"
+def _is_incomplete(run: Run) -> bool:
+    known = run.world_size is not None and run.ranks_reporting is not None
+    return known and (run.ranks_reporting or 0) < (run.world_size or 0)
+
+
+def missing_text(run: Run) -> str:
+    """Return which ranks of a run do not report; "" where all do, or their number is unknown."""
+    if not _is_incomplete(run):
+        return ""
+    text = f"{run.ranks_reporting} of {run.world_size} ranks report ({run.name})"
     if not run.ranks_missing:
         return text
     ranges = number_ranges(run.ranks_missing)
     more = f" and {len(ranges) - MOST_RANKS} more ranges" if len(ranges) > MOST_RANKS else ""
     noun = "rank" if len(run.ranks_missing) == 1 else "ranks"
-    return f"{text} (missing: {noun} {', '.join(ranges[:MOST_RANKS])}{more})"
+    return f"{noun} {', '.join(ranges[:MOST_RANKS])}{more}; {text}"
 
 
 def number_ranges(numbers: Sequence[int]) -> list[str]:

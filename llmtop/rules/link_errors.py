@@ -30,7 +30,7 @@ def _alert(port: LinkState) -> AlertText:
             "rx_bytes_per_s": port.link.rx_bytes_per_s,
             "tx_bytes_per_s": port.link.tx_bytes_per_s,
         },
-        next="run: ibstat; check the cable and the switch port. NCCL sends again what is lost, and waits meanwhile",
+        next="run: ibstat; check the cable and the switch port. NCCL waits while lost data is sent again",
         points=complete_clauses(*counts, name, "check the cable"),
     )
 

@@ -17,6 +17,7 @@ from collectors.prometheus.words import (
     hung_text,
     is_overdue,
     late_text,
+    missing_text,
     run_text,
     state_notes,
 )
@@ -112,7 +113,7 @@ def _state_rows(state: ClusterState, view: ClusterView, width: int, cell_theme: 
 def _run_rows(view: ClusterView, width: int, cell_theme: CellTheme, stale: bool) -> Iterator[Row]:
     style = cell_theme.palette.dim if stale else cell_theme.palette.text
     for run in view.runs[:MOST_RUNS]:
-        yield _plain(f" {run_text(run)}", width, style)
+        yield _plain(f" {run_text(run, width - 1)}", width, style)
     if len(view.runs) > MOST_RUNS:
         yield _plain(f" and {len(view.runs) - MOST_RUNS} more runs", width, cell_theme.palette.dim)
 
@@ -129,6 +130,11 @@ def _wrong_rows(view: ClusterView, width: int, cell_theme: CellTheme, stale: boo
         if one.id == "link_errors"
         else (glyphs.critical, palette.critical, f"CRITICAL {critical_text(one)}")
         for one in sorted(view.grave, key=lambda one: one.id == "link_errors")
+    ]
+    found += [
+        (glyphs.warning, palette.warning, f"WARNING missing: {words}")
+        for words in map(missing_text, view.runs)
+        if words
     ]
     found += [(glyphs.warning, palette.warning, f"WARNING {one.kind}: {one.text}") for one in notes["warning"]]
     found += [
