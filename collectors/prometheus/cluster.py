@@ -35,6 +35,8 @@ NOISE_SHARE = 0.02
 """Of the step, below which a rank is not late."""
 _HUNG, _CRITICAL, _IDLE, _XID, _LINK, _LATE, _HOT = 90.0, 60.0, 50.0, 40.0, 35.0, 30.0, 10.0
 CHART_POINTS = 120
+MOST_RUNS = 4
+"""Runs, the largest first, whose missing ranks are asked for: a question each."""
 MAX_WORLD = 1 << 17
 """Ranks of the largest run whose missing ranks are named."""
 T = TypeVar("T")
@@ -97,7 +99,8 @@ class Cluster:
             ),
         )
         view = self._build_view(found, asked_at, at, asking_seconds)
-        view = replace(view, runs=tuple(self._name_missing(run, queries, at) for run in view.runs))
+        named = [self._name_missing(run, queries, at) for run in view.runs[:MOST_RUNS]]
+        view = replace(view, runs=(*named, *view.runs[MOST_RUNS:]))
         nodes = view.nodes[page]
         if nodes and found.power:
             parts = _by_tag(self._ask(queries.cells([node.name for node in nodes]), at))

@@ -1,7 +1,7 @@
 """Recording and alerting rules for Prometheus, rendered from the thresholds of the live rules.
 
-`llmtop/data/prometheus-rules.template.yml` has `@NAME@` for a threshold, `@per(A, B)@` for one counter over
-another, and `@span(A)@` for what a counter of seconds has grown by in the same window.
+`llmtop/data/prometheus-rules.template.yml` has `@NAME@` for a threshold and `@per(A, B)@` for one counter over
+another.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SKEW_SECONDS: Final = 2.0
 """NTP keeps clocks within milliseconds; a scrape takes milliseconds, and its duration is taken off."""
 FORGET_DAYS: Final = 7
 """For so long Prometheus knows a node that died: longer than a weekend with a holiday."""
-_PLACE: Final = re.compile(r"@(\w+)(?:\((\w+)(?:, (\w+))?\))?@")
+_PLACE: Final = re.compile(r"@(\w+)(?:\((\w+), (\w+)\))?@")
 _LIVE: Final = re.compile(r"^ {6}# live: (\w+)\n", re.MULTILINE)
 _BLOCK: Final = re.compile(r"\n(?:      # (?!live:).*\n)*      # live: (\w+)\n(?: {6,}.*\n)+")
 
@@ -62,10 +62,8 @@ def render() -> str:
     values = _values()
 
     def filled(place: re.Match[str]) -> str:
-        if place[1] == "span":
-            return _windowed("increase({0}[{1}])", place[2])
         if place[1] == "per":
-            return _windowed("increase({0}[{1}]) / (increase({2}[{1}]) > 0)", place[2], place[3])
+            return _ratio(place[2], place[3])
         return values[place[1]]
 
     return _PLACE.sub(filled, kept)
@@ -110,15 +108,16 @@ def _values() -> dict[str, str]:
         "link_errors": "|".join(one for one in links.ALERTING if one != links.LINK_DOWNED),
         "link_window": f"{links.WINDOW_SECONDS / 60:.0f}m",
         "missing": _missing_text(),
+        "window": WINDOWS[0],
         "windows": ", ".join(WINDOWS),
     }
     return {name: f"{number:g}" for name, number in numbers.items()} | texts
 
 
-def _windowed(expression: str, counter: str, per: str = "") -> str:
-    """An expression of counters ({0}, {2}), in the shortest window ({1}) that holds enough steps."""
+def _ratio(counter: str, per: str) -> str:
+    """One counter over another, in the shortest window that holds enough steps."""
     return " or ".join(
-        f"({expression.format(counter, window, per)} "
+        f"(increase({counter}[{window}]) / (increase({per}[{window}]) > 0) "
         f"and on (instance, job, pid) increase(llmtop_steps_total[{window}]) >= {MIN_STEPS})"
         for window in WINDOWS
     )

@@ -6,14 +6,15 @@ import time
 from collections.abc import Iterator, Sequence
 
 from collectors.prometheus.cluster_view import ClusterView, HungRank, LateRank, NodeAlert, Run
-from collectors.prometheus.fleet_rules import STALE_SECONDS
+from collectors.prometheus.fleet_rules import MIN_STEPS, STALE_SECONDS
 from llmtop import format as fmt
 from llmtop.model.bottlenecks import name_of
 from llmtop.model.links import WINDOW_SECONDS
 
-USUAL_SPAN = (45.0, 90.0)
-"""Seconds of steps that a rate over one minute usually is of. Outside, the span is named: in a counter's first
-minute, and where steps are so long that the rate is over 10 minutes or an hour."""
+SHORT_SPAN = 45.0
+"""Seconds of steps, of the minute that rates are over, below which the span is named: a counter's first minute."""
+RATE_SECONDS = 60.0
+"""Of the first of `fleet_rules.WINDOWS`."""
 MOST_RANKS = 8
 """Ranks, or ranges of ranks, that a sentence names."""
 
@@ -69,16 +70,12 @@ def run_text(run: Run, width: int | None = None) -> str:
         run: the run.
         width: cells; None: no limit.
     """
-    span = run.rate_span_seconds
-    over = (
-        "" if span is None or USUAL_SPAN[0] <= span <= USUAL_SPAN[1] else f" over {fmt.duration(round(span, 1))}"
-    )
     ranks = "" if run.ranks is None else f"{run.ranks} ranks"
     if _is_incomplete(run):
         ranks = f"{run.ranks_reporting} of {run.world_size} ranks"
     parts = [
         ranks,
-        f"{fmt.count(run.tokens_per_s)} tokens/s{over}" if run.tokens_per_s is not None else "",
+        f"{fmt.count(run.tokens_per_s)} tokens/s{_span_text(run)}" if run.tokens_per_s is not None else "",
         f"step p50 {fmt.duration(run.step_seconds_p50)}, p99 {fmt.duration(run.step_seconds_p99)}",
         f"{run.ranks_without_step} without a step for 1 minute" if run.ranks_without_step else "",
     ]
@@ -89,6 +86,15 @@ def run_text(run: Run, width: int | None = None) -> str:
             break
         text = longer
     return text
+
+
+def _span_text(run: Run) -> str:
+    """Over which time a run's rates are, where that is not the usual minute."""
+    span, step = run.rate_span_seconds, run.step_seconds_p50
+    if span is None:
+        slow = step is not None and MIN_STEPS * step > RATE_SECONDS
+        return f" over more than {fmt.duration(RATE_SECONDS)}" if slow else ""
+    return f" over {fmt.duration(round(span, 1))}" if span < SHORT_SPAN else ""
 
 
 def _is_incomplete(run: Run) -> bool:

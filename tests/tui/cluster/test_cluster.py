@@ -24,7 +24,7 @@ from collectors.prometheus.cluster_view import (
     Run,
     Series,
 )
-from collectors.prometheus.words import missing_text, number_ranges
+from collectors.prometheus.words import missing_text, number_ranges, run_text
 from tests.support.processes import REPOSITORY
 from tests.support.prometheus import NO_PROMETHEUS, Prometheus, find
 from tests.support.simulated_nodes import Nodes
@@ -442,3 +442,18 @@ def test_c_again_captures_where_a_rank_of_the_job_is_and_the_server_may_stand_in
         (taken,) = (tmp_path / "taken").iterdir()
         ranks = sorted(path.name for path in (taken / "traces").iterdir())
         assert ranks == [f"rank{rank}.pt.trace.json" for rank in (1, 3, 4, 5)]
+
+
+@pytest.mark.parametrize(
+    ("span", "p50", "said"),
+    [
+        (9.7, 0.5, " over 9.70 s"),
+        (58.0, 0.5, ""),
+        (30.0, 10.0, " over 30.0 s"),
+        (None, 150.0, " over more than 1m 00s"),
+        (None, 0.5, ""),
+    ],
+)
+def test_a_rate_that_is_not_over_the_last_minute_says_over_what(span: float | None, p50: float, said: str) -> None:
+    run = Run(name="r", tokens_per_s=1e3, rate_span_seconds=span, step_seconds_p50=p50)
+    assert run_text(run).startswith(f"r: 1.00k tokens/s{said}, step p50"), run_text(run)
