@@ -13,7 +13,8 @@ from collectors.dcgm.page import UntrustedListener
 from collectors.exporter import gpu_series, names, ras_series
 from collectors.exporter.names import ExportedSeries
 from collectors.exporter.totals import RankTotals, label
-from llmtop.model.snapshot import Alert, Link, Rank, Snapshot
+from llmtop.model.links import Link
+from llmtop.model.snapshot import Alert, Rank, Snapshot
 from llmtop.version import __version__
 
 STALE_SECONDS = 10.0

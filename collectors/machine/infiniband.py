@@ -13,8 +13,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from llmtop.model.links import HW_COUNTERS, PORT_COUNTERS
-from llmtop.model.snapshot import Link
+from llmtop.model.links import HW_COUNTERS, PORT_COUNTERS, Link
 
 ROOT: Final = Path("/sys/class/infiniband")
 MAX_PORTS: Final = 64

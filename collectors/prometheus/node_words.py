@@ -31,13 +31,13 @@ def node_notes(view: ClusterView) -> Iterator[NodeNote]:
     stale = [node for node in view.nodes if node.is_stale]
     clocks = [node for node in view.nodes if node.clock_ahead_seconds is not None]
 
-    def gone(node: Node) -> str:
+    def since_text(node: Node) -> str:
         return f"{node.name} {down_text(node, view.time)}"
 
-    yield from _notes("critical", "down", down, gone, "do not answer")
+    yield from _notes("critical", "down", down, since_text, "do not answer")
     yield from _notes("warning", "stale", stale, _stale_text, "send old values")
     yield from _notes("warning", "clock", clocks, _clock_text, "have a clock that is wrong by more than 2 s")
-    yield from _notes("info", "removed", removed, gone, "are no targets of Prometheus any more")
+    yield from _notes("info", "removed", removed, since_text, "are no targets of Prometheus any more")
 
 
 def _notes(

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from llmtop.model.snapshot import Link
+import msgspec
 
 WINDOW_SECONDS: Final = 600.0
 """Counts are compared with their least in this time: a marginal cable has bursts minutes apart."""
@@ -37,8 +37,29 @@ HW_COUNTERS: Final = (
 """Files of `hw_counters` (mlx5): retransmissions and their causes. Congestion, adaptive routing and a slow
 receiver raise most of them on healthy links."""
 ALERTING: Final = (*PORT_COUNTERS, "local_ack_timeout_err")
-"""Counters whose rise is an alert. After a timeout the adapter sends again what nobody acknowledged: a packet or a
-peer was lost."""
+"""Counters whose rise is an alert. After a timeout the adapter sends again what was not acknowledged: a packet
+or a peer was lost."""
+
+
+class Link(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """One port of an InfiniBand or RoCE adapter, as the kernel describes it."""
+
+    device: str
+    """The kernel's name of the adapter: "mlx5_0"."""
+    port: int
+    layer: str | None = None
+    """"InfiniBand" or "Ethernet" (RoCE)."""
+    state: str | None = None
+    """"ACTIVE", "DOWN", "INIT" or "ARMED"."""
+    rate_bytes_per_s: float | None = None
+    """What it can carry one way at its present speed."""
+    received_bytes: int | None = None
+    sent_bytes: int | None = None
+    """Since the adapter was started; RDMA, which bypasses the kernel, included."""
+    rx_bytes_per_s: float | None = None
+    tx_bytes_per_s: float | None = None
+    errors: dict[str, int] = {}
+    """Counts since the adapter was started, by the kernel's name of the counter: "symbol_error"."""
 
 
 def threshold(error: str) -> int:

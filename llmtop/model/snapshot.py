@@ -13,6 +13,7 @@ import msgspec
 
 from llmtop.format import encode_json
 from llmtop.model.decoding import decode_checked
+from llmtop.model.links import Link
 from llmtop.model.severity import Severity
 
 SCHEMA = 2
@@ -118,27 +119,6 @@ class Process(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """psutil's word: running, sleeping, disk-sleep, stopped, zombie, …"""
     started_at: float | None = None
     """Unix time; with the pid it names one process for good."""
-
-
-class Link(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One port of an InfiniBand or RoCE adapter, as the kernel describes it."""
-
-    device: str
-    """The kernel's name of the adapter: "mlx5_0"."""
-    port: int
-    layer: str | None = None
-    """"InfiniBand" or "Ethernet" (RoCE)."""
-    state: str | None = None
-    """"ACTIVE", "DOWN", "INIT" or "ARMED"."""
-    rate_bytes_per_s: float | None = None
-    """What it can carry one way at its present speed."""
-    received_bytes: int | None = None
-    sent_bytes: int | None = None
-    """Since the adapter was started; RDMA, which bypasses the kernel, included."""
-    rx_bytes_per_s: float | None = None
-    tx_bytes_per_s: float | None = None
-    errors: dict[str, int] = {}
-    """Counts since the adapter was started, by the kernel's name of the counter: "symbol_error"."""
 
 
 class Host(msgspec.Struct, frozen=True, kw_only=True):

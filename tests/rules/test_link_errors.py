@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 import pytest
 
-from llmtop.model.links import ALERTING, HW_COUNTERS, MIN_ERRORS, WINDOW_SECONDS
-from llmtop.model.snapshot import Alert, Host, Link
+from llmtop.model.links import ALERTING, HW_COUNTERS, MIN_ERRORS, WINDOW_SECONDS, Link
+from llmtop.model.snapshot import Alert, Host
 from llmtop.rules.engine import Rules
 from tests.support.snapshots import snapshot
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Hashable, Iterator
 
-from llmtop.model.links import ALERTING, WINDOW_SECONDS, threshold
-from llmtop.model.snapshot import Link
+from llmtop.model.links import ALERTING, WINDOW_SECONDS, Link, threshold
 
 
 class LinkState:

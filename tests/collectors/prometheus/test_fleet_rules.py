@@ -15,7 +15,8 @@ import pytest
 from collectors.prometheus import fleet_rules
 from llmtop.model import links
 from llmtop.model.bottlenecks import AlertId
-from llmtop.model.snapshot import Host, Link
+from llmtop.model.links import Link
+from llmtop.model.snapshot import Host
 from llmtop.rules.engine import Rules
 from tests.support import fleet_agreement
 from tests.support.processes import REPOSITORY, environment

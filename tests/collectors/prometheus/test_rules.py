@@ -14,7 +14,8 @@ from prometheus_client import generate_latest
 from collectors.dcgm.page import UntrustedListener
 from collectors.exporter import names, text
 from collectors.exporter.stage import ExportStage, clock_family
-from llmtop.model.snapshot import Alert, CollectiveCount, CommunicatorRank, Host, Link, StuckCommunicator
+from llmtop.model.links import Link
+from llmtop.model.snapshot import Alert, CollectiveCount, CommunicatorRank, Host, StuckCommunicator
 from tests.collectors.exporter.test_stage import now, training
 from tests.support.processes import REPOSITORY
 from tests.support.prometheus import NO_PROMETHEUS, find
