@@ -67,7 +67,7 @@ def _measured(server: Prometheus, count: int, promised: float, settle: float) ->
 def _pane(url: str, count: int) -> Iterator[Result]:
     command = [sys.executable, "-m", "llmtop", "cluster", "--prometheus", url]
     with Terminal(command, (200, 50)) as terminal:
-        terminal.shows("LATE rank", 120)
+        terminal.shows("straggler: rank", 120)
         pane = psutil.Process(terminal.process.pid)
         before, started = pane.cpu_times(), time.monotonic()
         time.sleep(PANE_SECONDS)

@@ -91,7 +91,8 @@ def families(
 
 def _is_from_dcgm(gpu: Gpu, name: str) -> bool:
     """Whether the value came from a dcgm-exporter, which exports it itself."""
-    return gpu.activity_source == "dcgm" and name.startswith("DCGM_FI_PROF_")
+    source = gpu.pcie_source if name.startswith("DCGM_FI_PROF_PCIE_") else gpu.activity_source
+    return source == "dcgm" and name.startswith("DCGM_FI_PROF_")
 
 
 def _parent(gpu: Gpu) -> str:

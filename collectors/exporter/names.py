@@ -14,6 +14,7 @@ OTHER: Final = "other"
 MAX_PHASES: Final = 32
 """Names of phases of one rank."""
 RANK: Final = ("rank", "pid")
+LINK: Final = ("device", "port")
 
 
 class ExportedSeries(NamedTuple):
@@ -122,6 +123,27 @@ RANK_INFO: Final = ExportedSeries(
     ("run", "rank", "local_rank", "world_size", "gpu", "UUID", "pid", "uid", "kind"),
     "1 for each attached process: what it is a part of, and the GPU that it uses",
 )
+WORLD_SIZE: Final = ExportedSeries(
+    "llmtop_world_size", "gauge", RANK, "Number of ranks of the run on all nodes, by the launcher"
+)
+LINK_RECEIVED: Final = ExportedSeries(
+    "llmtop_link_receive_bytes_total", "counter", LINK, "Bytes that an InfiniBand or RoCE port has received"
+)
+LINK_SENT: Final = ExportedSeries(
+    "llmtop_link_transmit_bytes_total", "counter", LINK, "Bytes that an InfiniBand or RoCE port has sent"
+)
+LINK_ERRORS: Final = ExportedSeries(
+    "llmtop_link_errors_total",
+    "counter",
+    (*LINK, "error"),
+    "Errors of an InfiniBand or RoCE port, by the kernel's name of the counter",
+)
+LINK_RATE: Final = ExportedSeries(
+    "llmtop_link_rate_bytes_per_second", "gauge", LINK, "What the port can carry one way at its present speed"
+)
+LINK_STATE: Final = ExportedSeries(
+    "llmtop_link_state", "gauge", (*LINK, "layer", "state"), "1 for the state of each port: ACTIVE, DOWN, INIT"
+)
 ALERT: Final = ExportedSeries(
     "llmtop_alert",
     "gauge",
@@ -142,6 +164,21 @@ SNAPSHOT: Final = ExportedSeries(
     "gauge",
     (),
     "When all the other values were taken, in unix time; old: they are left out",
+)
+SNAPSHOT_SECONDS: Final = ExportedSeries(
+    "llmtop_snapshot_seconds_total",
+    "counter",
+    (),
+    "Seconds from the start of this exporter to the snapshot, by a clock that is never set: what rates divide by",
+)
+SNAPSHOT_LIMIT: Final = ExportedSeries(
+    "llmtop_snapshot_limit_seconds", "gauge", (), "The age from which on a snapshot's values are left out"
+)
+CLOCK: Final = ExportedSeries(
+    "llmtop_clock_seconds",
+    "gauge",
+    (),
+    "The node's clock when this page was sent, in unix time; not in a textfile, which is read later",
 )
 
 ALL: Final = tuple(value for value in list(globals().values()) if isinstance(value, ExportedSeries))

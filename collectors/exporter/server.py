@@ -1,7 +1,7 @@
 """HTTP server of the metrics page; any client that reaches the port may read it.
 
 A connection has a thread and ten seconds. Of more than `MAX_CONNECTIONS` at once the oldest is dropped: idle
-connections so cannot block a scrape. The page is made once per snapshot.
+connections so cannot block a scrape. The page is made once per snapshot, but for the clock at its end.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from wsgiref.simple_server import WSGIRequestHandler, make_server
 from prometheus_client.exposition import ThreadingWSGIServer, gzip_accepted
 
 from collectors.exporter.host_names import HostNames
-from collectors.exporter.stage import ExportStage
+from collectors.exporter.stage import ExportStage, clock_family
 from collectors.exporter.text import page
 from llmtop.errors import LlmtopError, NotPossibleHere, UnusableInput
 
@@ -43,8 +43,8 @@ class MetricsApp:
         self._names = names
         self._lock = threading.Lock()
         self._made_of: tuple[int, bool] | None = None
-        self._made: dict[bool, bytes] = {}
-        """Of that: plain, and packed."""
+        self._made = b""
+        """Of that, without the clock."""
 
     def __call__(self, environ: dict[str, Any], start_response: _StartResponse) -> Iterable[bytes]:
         """Answer one request."""
@@ -66,12 +66,9 @@ class MetricsApp:
         with self._lock:
             state = self._stage.number, self._stage.is_stale
             if state != self._made_of:
-                self._made_of, self._made = state, {}
-            if False not in self._made:
-                self._made[False] = page(self._stage.collect())
-            if packed not in self._made:
-                self._made[packed] = gzip.compress(self._made[False], 1)
-            return self._made[packed]
+                self._made_of, self._made = state, page(self._stage.collect())
+            body = self._made + page([clock_family()])
+        return gzip.compress(body, 1) if packed else body
 
 
 def _respond_text(

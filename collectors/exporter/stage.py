@@ -13,6 +13,7 @@ from collectors.dcgm.page import UntrustedListener
 from collectors.exporter import gpu_series, names, ras_series
 from collectors.exporter.names import ExportedSeries
 from collectors.exporter.totals import RankTotals, label
+from llmtop.model.links import Link
 from llmtop.model.snapshot import Alert, Rank, Snapshot
 from llmtop.version import __version__
 
@@ -46,6 +47,8 @@ class ExportStage:
         self._old = max(STALE_SECONDS, STALE_INTERVALS * interval)
         self._others = others
         self._started = time.monotonic()
+        self._elapsed = 0.0
+        """Seconds from the start of this stage to the snapshot."""
         self._lock = threading.Lock()
         self._snapshot: Snapshot | None = None
         self._totals: dict[tuple[int, float | None], RankTotals] = {}
@@ -59,8 +62,8 @@ class ExportStage:
     def __call__(self, snapshot: Snapshot) -> Snapshot:
         """Take in what is new, and hand the snapshot on as it is."""
         with self._lock:
-            elapsed = (snapshot.monotonic or time.monotonic()) - self._started
-            since = snapshot.time - elapsed  # when this stage began, by the wall clock as it is now
+            self._elapsed = (snapshot.monotonic or time.monotonic()) - self._started
+            since = snapshot.time - self._elapsed  # when this stage began, by the wall clock as it is now
             known = self._totals
             self._totals = {}
             for rank in _one_per_process(snapshot.ranks):
@@ -89,10 +92,13 @@ class ExportStage:
         if snapshot is None:
             return
         yield _family(names.SNAPSHOT, [((), snapshot.time)])
+        yield _family(names.SNAPSHOT_LIMIT, [((), self._old)])
         host = snapshot.host
         yield _family(names.NODE_INFO, [((host.name, __version__, host.driver_version or ""), 1)])
         if self.is_stale:
             return
+        yield _family(names.SNAPSHOT_SECONDS, [((), max(0.0, self._elapsed))])
+        yield from _link_families(host.links)
         ignored = self._ignored()
         if ignored is not None:
             yield _family(names.DCGM_IGNORED, [((str(uid),), 1) for uid in ignored.uids] or [(("",), 1)])
@@ -144,6 +150,7 @@ class ExportStage:
                     for count in rank.collectives
                 ),
             )
+        yield from _family_with_values(names.WORLD_SIZE, ((_rank_labels(rank), rank.world_size) for rank in ranks))
         yield from _family_with_values(names.RANK_INFO, ((_rank_info(rank, gpus), 1) for rank in ranks))
 
 
@@ -155,6 +162,11 @@ _TOTALS = (
     (names.COMM_WAIT_SECONDS, "comm_wait_seconds"),
     (names.COMM_WAIT_GPU_SECONDS, "comm_wait_gpu_seconds"),
     (names.TOKENS, "tokens"),
+)
+_LINK_FIELDS = (
+    (names.LINK_RECEIVED, "received_bytes"),
+    (names.LINK_SENT, "sent_bytes"),
+    (names.LINK_RATE, "rate_bytes_per_s"),
 )
 _BY_PHASE = ((names.PHASE_HOST_SECONDS, "host_phases"), (names.PHASE_GPU_SECONDS, "gpu_phases"))
 _COLLECTIVES = ((names.COLLECTIVE_ENQUEUED, "enqueued"), (names.COLLECTIVE_COMPLETED, "completed"))
@@ -186,6 +198,25 @@ def _rank_info(rank: Rank, gpus: dict[str, str]) -> tuple[str, ...]:
     return (
         *(text(rank.job), text(rank.rank), text(rank.local_rank), text(rank.world_size)),
         *(gpus.get(rank.gpu_uuid or "", ""), text(rank.gpu_uuid), text(rank.pid), text(rank.uid), rank.kind),
+    )
+
+
+def clock_family() -> Metric:
+    """Return the node's clock as it is now."""
+    return _family(names.CLOCK, [((), time.time())])
+
+
+def _link_families(links: Iterable[Link]) -> Iterator[Metric]:
+    ports = [((label(link.device), str(link.port)), link) for link in links]
+    for series, field in _LINK_FIELDS:
+        yield from _family_with_values(series, ((who, getattr(link, field)) for who, link in ports))
+    yield from _family_with_values(
+        names.LINK_ERRORS,
+        (((*who, label(error)), count) for who, link in ports for error, count in link.errors.items()),
+    )
+    yield from _family_with_values(
+        names.LINK_STATE,
+        (((*who, label(link.layer or ""), label(link.state)), 1) for who, link in ports if link.state is not None),
     )
 
 

@@ -6,8 +6,6 @@ from llmtop.model.signals import SERIES
 
 _NAMES = {signal.field: series.name for signal, series in SERIES}
 SM_ACTIVE = _NAMES["sm_active_pct"]
-POWER_USAGE = _NAMES["power_watts"]
-POWER_LIMIT = _NAMES["power_limit_watts"]
 TEMPERATURE = _NAMES["temperature_c"]
 INSTANCE_LABEL = "GPU_I_ID"
 """Number of a MIG instance."""

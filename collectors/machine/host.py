@@ -14,6 +14,7 @@ import msgspec
 import psutil
 
 from collectors.base.periodic_thread import PeriodicThread
+from collectors.machine import infiniband
 from collectors.machine.containers import cpus_allowed, limit_notes
 from llmtop.model.snapshot import Host
 from llmtop.system.cgroups import read_limits
@@ -42,12 +43,18 @@ class HostSource:
     `memory_used_bytes` is total minus available, so caches that the kernel would give back do not count. Disks are
     whole disks: partitions and what is stacked on them (device mapper, RAID, loops) would count the same bytes
     again. Network file systems count as network. Network interfaces are the ones with hardware behind them, or all
-    but loopback where none has (in a container); InfiniBand and RoCE traffic that bypasses the kernel is in no
-    counter.
+    but loopback where none has (in a container). InfiniBand and RoCE traffic that bypasses the kernel is in
+    `links` alone.
     """
 
-    def __init__(self, interval: float = 1.0) -> None:
-        """Prepare to read every `interval` seconds, or every `SHORTEST_SECONDS`."""
+    def __init__(self, interval: float = 1.0, links: Path = infiniband.ROOT) -> None:
+        """Prepare.
+
+        Args:
+            interval: seconds between reads; less than `SHORTEST_SECONDS` counts as that.
+            links: folder of the InfiniBand and RoCE adapters.
+        """
+        self._links = infiniband.Links(links)
         self._interval = max(interval, SHORTEST_SECONDS)
         self._name = platform.node()
         self._user = _value_or_none(lambda: psutil.Process().username())
@@ -117,6 +124,7 @@ class HostSource:
             memory_total_bytes=memory.total if memory else None,
             swap_used_bytes=swap.used if swap else None,
             swap_total_bytes=swap.total if swap else None,
+            links=self._links.read(),
             **_rates(self._before, counters),
         )
         self._before = counters

@@ -20,19 +20,25 @@ from collectors.prometheus.cluster_view import (
     Node,
     NodeAlert,
     NodeCharts,
+    NodeRates,
     Run,
     Series,
 )
+from collectors.prometheus.fleet_rules import SKEW_SECONDS
 from collectors.prometheus.hung import LONGEST_NAME, hung_ranks
-from collectors.prometheus.queries import TAG, Queries, charts
+from collectors.prometheus.node_states import NodeState, lost_node, node_states
+from collectors.prometheus.queries import NODE_RATES, TAG, Queries
 from llmtop.format import counted, printable
 from llmtop.model.bottlenecks import name_of
 
 NOISE_SHARE = 0.02
 """Of the step, below which a rank is not late."""
-_DOWN, _HUNG, _CRITICAL, _IDLE, _XID, _LATE, _HOT = 100.0, 90.0, 60.0, 50.0, 40.0, 30.0, 10.0
+_HUNG, _CRITICAL, _IDLE, _XID, _LINK, _LATE, _HOT = 90.0, 60.0, 50.0, 40.0, 35.0, 30.0, 10.0
 CHART_POINTS = 120
-_CLOCK_SECONDS = 2.0
+MOST_RUNS = 4
+"""Runs, the largest first, whose missing ranks are asked for: a question each."""
+MAX_WORLD = 1 << 17
+"""Ranks of the largest run whose missing ranks are named."""
 T = TypeVar("T")
 
 
@@ -40,7 +46,7 @@ class _QueryResults(NamedTuple):
     """The answers of one round, by what was asked for; {} where there was none."""
 
     overview: Mapping[str, list[SeriesValue]]
-    nodes: tuple[SeriesValue, ...]
+    nodes: Mapping[str, list[SeriesValue]]
     ranks: Mapping[str, list[SeriesValue]]
     critical: Mapping[str, list[SeriesValue]]
     power: Mapping[str, list[SeriesValue]]
@@ -62,6 +68,8 @@ class Cluster:
         self._instances: dict[str, set[str]] = {}
         self._problems: list[str] = []
         self._mute = False
+        self._known: dict[str, float] = {}
+        """By name, when each node of this session answered last, by the server's clock."""
 
     def query_view(self, page: slice = slice(0, 64), at: float | None = None) -> ClusterView:
         """Run all queries once.
@@ -74,6 +82,7 @@ class Cluster:
         self._problems, self._mute = [], False
         queries = Queries(rules=self._rules is not False, run=self._run)
         overview = _by_tag(self._ask(queries.overview, at))
+        asking_seconds = time.monotonic() - began
         if overview.get("raw"):
             rules = bool(overview.get("rules"))
             if not rules and self._rules is not False:
@@ -84,14 +93,22 @@ class Cluster:
             self._rules = rules
         found = _QueryResults(
             overview,
-            self._ask(queries.nodes, at),
-            *(_by_tag(self._ask(one, at)) for one in (queries.ranks, queries.critical, queries.power)),
+            *(
+                _by_tag(self._ask(one, at))
+                for one in (queries.nodes, queries.ranks, queries.critical, queries.power)
+            ),
         )
-        view = self._build_view(found, asked_at, at)
+        view = self._build_view(found, asked_at, at, asking_seconds)
+        named = [self._name_missing(run, queries, at) for run in view.runs[:MOST_RUNS]]
+        view = replace(view, runs=(*named, *view.runs[MOST_RUNS:]))
         nodes = view.nodes[page]
         if nodes and found.power:
-            cells = _cells(self._ask(queries.cells([node.name for node in nodes]), at))
-            shown = [replace(node, cells=cells.get(node.name, ())) for node in nodes]
+            parts = _by_tag(self._ask(queries.cells([node.name for node in nodes]), at))
+            cells, rates = _cells(parts.get("cell", ())), _rates(parts)
+            shown = [
+                replace(node, cells=() if node.is_stale else cells.get(node.name, ()), rates=rates.get(node.name))
+                for node in nodes
+            ]
             start = page.indices(len(view.nodes))[0]
             view = replace(view, nodes=(*view.nodes[:start], *shown, *view.nodes[start + len(shown) :]))
         return replace(view, problems=tuple(dict.fromkeys(self._problems)), took_seconds=time.monotonic() - began)
@@ -111,18 +128,21 @@ class Cluster:
         end = time.time() if at is None else at
         step = max(1.0, seconds / CHART_POINTS)
         found, problems = [], []
-        for title, unit, promql in charts(node, sorted(self._instances.get(node, ()))):
+        queries = Queries(rules=self._rules is not False)
+        for chart in queries.charts(node, sorted(self._instances.get(node, ()))):
             try:
-                lines = self._client.range(promql, end - seconds, end, step)
+                lines = self._client.range(chart.promql, end - seconds, end, step)
             except QueryError as error:
                 problems.append(str(error))
                 if error.whole:
                     break
                 continue
+            if chart.optional and not lines:
+                continue
             points = lines[0].points if lines else ()
             known = {round((when - end + seconds) / step): value for when, value in points}
             values = tuple(known.get(place) for place in range(int(seconds / step) + 1))
-            found.append(Series(title=title, unit=unit, values=values))
+            found.append(Series(title=chart.title, unit=chart.unit, values=values))
         return NodeCharts(
             node=node, start=end - seconds, end=end, series=tuple(found), problems=tuple(dict.fromkeys(problems))
         )
@@ -140,27 +160,42 @@ class Cluster:
         self._problems += [f"{self._client.name} says: {words}" for words in answer.warnings]
         return answer.samples
 
-    def _build_view(self, found: _QueryResults, asked_at: float, at: float | None) -> ClusterView:
+    def _name_missing(self, run: Run, queries: Queries, at: float | None) -> Run:
+        """Add the numbers of the ranks that are not exported: one more question, where some are missing."""
+        world, count = run.world_size, run.ranks_reporting
+        if world is None or count is None or count >= world:
+            return run
+        numbers = {_text(one, "rank") for one in self._ask(queries.reporting_ranks(run.name, run.uid), at)}
+        known = {int(number) for number in numbers if number.isascii() and number.isdecimal()}
+        if not known:
+            return run
+        return replace(run, ranks_missing=tuple(sorted(set(range(min(world, MAX_WORLD))) - known)))
+
+    def _build_view(
+        self, found: _QueryResults, asked_at: float, at: float | None, asking_seconds: float
+    ) -> ClusterView:
         now = _one(found.overview.get("now"))
-        newest = _one(found.overview.get("newest"))
         hosts = self._hosts(found.nodes)
         ahead = None if now is None or at is not None else now - asked_at
+        if ahead is not None:  # the server read its clock at some moment of the question
+            ahead = ahead - asking_seconds if ahead > asking_seconds else min(ahead, 0.0)
         runs = _runs(found.overview)
         late = tuple(_late_ranks(found.ranks.get("late", ()), hosts, runs))
         hung = tuple(hung_ranks(found.ranks, hosts))
         critical = tuple(_critical_alerts(found.critical, hosts))
-        up = [sample.value > 0 for sample in found.nodes]
+        states = self._node_states(node_states(found.nodes, hosts), asked_at if now is None else now, at)
         return ClusterView(
             server=self._client.name,
             time=asked_at if now is None else now,
             asked_at=asked_at,
             took_seconds=0.0,
             pinned=at is not None,
-            clock_ahead_seconds=ahead if ahead is not None and abs(ahead) > _CLOCK_SECONDS else None,
-            data_age_seconds=None if newest is None or now is None else now - newest,
+            clock_ahead_seconds=ahead if ahead is not None and abs(ahead) > SKEW_SECONDS else None,
+            data_age_seconds=_one(found.overview.get("age")),
             rules=self._rules if found.overview.get("raw") else None,
-            nodes_up=sum(up) if found.nodes else None,
-            nodes_down=len(up) - sum(up) if found.nodes else None,
+            nodes_up=sum(state.up for state in states.values()) if states else None,
+            nodes_down=sum(state.is_target and not state.up for state in states.values()) if states else None,
+            nodes_removed=sum(not state.is_target for state in states.values()),
             alerts={
                 printable(one.labels.get("id", ""), LONGEST_NAME): round(one.value)
                 for one in sorted(found.overview.get("alerts", ()), key=lambda one: -one.value)
@@ -169,13 +204,23 @@ class Cluster:
             late=late,
             hung=hung,
             grave=critical,
-            nodes=tuple(_nodes(found, hosts, late, hung, critical)),
+            nodes=tuple(_nodes(found, states, late, hung, critical)),
         )
 
-    def _hosts(self, nodes: Iterable[SeriesValue]) -> Callable[[str], str]:
+    def _node_states(self, found: dict[str, NodeState], now: float, at: float | None) -> dict[str, NodeState]:
+        """Add nodes that answered in this session, and of which the server knows nothing any more."""
+        if at is not None or self._mute:
+            return found
+        if found:
+            lost = {name: lost_node(seen_at) for name, seen_at in self._known.items() if name not in found}
+            self._known |= {name: now for name, state in found.items() if state.up}
+            return found | lost
+        return found
+
+    def _hosts(self, nodes: Mapping[str, list[SeriesValue]]) -> Callable[[str], str]:
         """Return the node name of an instance; its address where unknown."""
         hosts: dict[str, str] = {}
-        for sample in nodes:
+        for sample in (*nodes.get("seen", ()), *nodes.get("up", ())):
             instance = sample.labels.get("instance", "")
             name = sample.labels.get("hostname") or instance
             hosts[instance] = hosts[instance.rpartition(":")[0].strip("[]")] = _label_text(name)
@@ -215,7 +260,11 @@ _RUN_FIELDS = {
     "p99": "step_seconds_p99",
     "ranks": "ranks",
     "quiet": "ranks_without_step",
+    "span": "rate_span_seconds",
+    "world": "world_size",
+    "reporting": "ranks_reporting",
 }
+_COUNTS = ("ranks", "ranks_without_step", "world_size", "ranks_reporting")
 
 
 def _runs(overview: Mapping[str, list[SeriesValue]]) -> tuple[Run, ...]:
@@ -224,7 +273,7 @@ def _runs(overview: Mapping[str, list[SeriesValue]]) -> tuple[Run, ...]:
     for tag, field in _RUN_FIELDS.items():
         for sample in overview.get(tag, ()):
             key = _text(sample, "run"), _text(sample, "uid")
-            value = round(sample.value) if field.startswith("ranks") else sample.value
+            value = round(sample.value) if field in _COUNTS else sample.value
             known = found.get(key) or Run(name=key[0], uid=key[1])
             found[key] = replace(known, **{field: value})
     return tuple(sorted(found.values(), key=lambda run: (-(run.ranks or 0), run.name, run.uid)))
@@ -260,27 +309,26 @@ def _critical_alerts(found: Mapping[str, list[SeriesValue]], hosts: Callable[[st
     for tag in ("xid", "ecc", "hot"):
         for one in found.get(tag, ()):
             yield NodeAlert(id=tag, node=_text(one, "node"), gpu=_or_none(one, "gpu"), value=one.value)
+    for one in sorted(found.get("link", ()), key=lambda one: -one.value):
+        link = f"{_text(one, 'device')} port {_text(one, 'port')} {_text(one, 'error')}"
+        node = hosts(one.labels.get("instance", ""))
+        yield NodeAlert(id="link_errors", node=node, value=one.value, link=link)
 
 
 def _nodes(
     found: _QueryResults,
-    hosts: Callable[[str], str],
+    states: Mapping[str, NodeState],
     late: Iterable[LateRank],
     hung: Iterable[HungRank],
     critical: Iterable[NodeAlert],
 ) -> list[Node]:
     """All nodes, the worst first; among equals the one whose GPUs draw least, then by name."""
-    up: dict[str, bool] = {}
-    for sample in found.nodes:
-        name = hosts(sample.labels.get("instance", ""))
-        up[name] = up.get(name, True) and sample.value > 0
     mean, least, idle = (
         {_text(one, "node"): one.value for one in found.power.get(tag, ())} for tag in ("mean", "least", "idle")
     )
     reasons: dict[str, list[tuple[float, str]]] = defaultdict(list)
-    for name, well in up.items():
-        if not well:
-            reasons[name].append((_DOWN, "down"))
+    for name, state in states.items():
+        reasons[name] += state.reasons()
     for one in hung:
         if one.node:
             how = "does not answer" if one.missing else "behind"
@@ -294,16 +342,17 @@ def _nodes(
         if late_rank.is_straggler:
             reasons[late_rank.node].append((_LATE, f"rank {late_rank.rank} straggler"))
     nodes = []
-    for name in {*up, *mean, *reasons}:
+    for name in {*states, *mean, *reasons}:
         mine = sorted(reasons[name], reverse=True)
+        known = states.get(name)
         nodes.append(
             Node(
                 name=name,
-                up=up.get(name),
                 badness=_badness([weight for weight, _ in mine]),
                 reasons=tuple(dict.fromkeys(words for _, words in mine)),
                 power_ratio=mean.get(name),
                 power_ratio_least=least.get(name),
+                **({} if known is None else known._asdict()),
             )
         )
     return sorted(nodes, key=lambda node: (-node.badness, node.power_ratio_least or 0.0, node.name))
@@ -322,7 +371,17 @@ def _alert_weight(alert: NodeAlert) -> tuple[float, str]:
         return _XID, f"memory errors{gpu}"
     if alert.id == "hot":
         return _HOT, f"{alert.value:.0f} °C{gpu}"
+    if alert.id == "link_errors":
+        return _LINK, alert.link or name_of(alert.id)
     return _CRITICAL, f"{name_of(alert.id)}{gpu}"
+
+
+def _rates(parts: Mapping[str, list[SeriesValue]]) -> dict[str, NodeRates]:
+    found: dict[str, dict[str, float]] = defaultdict(dict)
+    for tag in NODE_RATES:
+        for one in parts.get(tag, ()):
+            found[_text(one, "node")][tag] = one.value
+    return {name: NodeRates(**rates) for name, rates in found.items()}
 
 
 def _cells(samples: Iterable[SeriesValue]) -> dict[str, tuple[GpuCell, ...]]:

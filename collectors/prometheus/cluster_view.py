@@ -20,6 +20,14 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     """Of the rank with the longest."""
     ranks_without_step: int = 0
     """For a minute and more."""
+    rate_span_seconds: float | None = None
+    """Seconds of steps that tokens/s and steps/s are over."""
+    world_size: int | None = None
+    """Number of ranks by the launcher."""
+    ranks_reporting: int | None = None
+    """How many of them, by their numbers, are exported now."""
+    ranks_missing: tuple[int, ...] = ()
+    """Numbers of the others; () where none is missing or their numbers could not be asked for."""
 
 
 class LateRank(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,8 +69,8 @@ class HungRank(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NodeAlert(msgspec.Struct, frozen=True, kw_only=True):
-    """Critical condition of a node: an alert of llmtop there, "xid", "ecc", or "hot": much hotter than the
-    others."""
+    """Condition of a node: a critical alert of llmtop there, "xid", "ecc", "hot" (much hotter than the others), or
+    "link_errors" (of an InfiniBand or RoCE port)."""
 
     id: str
     node: str
@@ -71,6 +79,23 @@ class NodeAlert(msgspec.Struct, frozen=True, kw_only=True):
     pid: str | None = None
     value: float | None = None
     """The number of the Xid; how many errors; the temperature in Celsius."""
+    link: str | None = None
+    """The port, and the kernel's name of the counter: "mlx5_0 port 1 symbol_error"."""
+
+
+class NodeRates(msgspec.Struct, frozen=True, kw_only=True):
+    """Bytes per second of a node's links; None where no counter gives them."""
+
+    pcie_rx: float | None = None
+    pcie_tx: float | None = None
+    nvlink_rx: float | None = None
+    nvlink_tx: float | None = None
+    """Of all its GPUs."""
+    nic_rx: float | None = None
+    nic_tx: float | None = None
+    """Of all its InfiniBand and RoCE ports, over the last minute or the counters' shorter span."""
+    nic_limit: float | None = None
+    """What the ports that are up can carry one way."""
 
 
 class GpuCell(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,6 +117,18 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     power_ratio: float | None = None
     """Mean over its GPUs."""
     power_ratio_least: float | None = None
+    last_seen_at: float | None = None
+    """Unix time by the server's clock of the last scrape with values; None while it answers."""
+    is_target: bool = True
+    """False once Prometheus no longer has it among its targets: the node was removed, or its job has ended."""
+    data_age_seconds: float | None = None
+    """How old its values were when they were fetched, by its own clock."""
+    is_stale: bool = False
+    """Whether that is too old (`node:llmtop_stale:seconds`): nothing of it is shown as of now."""
+    clock_ahead_seconds: float | None = None
+    """By how much its clock is ahead of the server's, where that is more than two seconds; negative: behind."""
+    rates: NodeRates | None = None
+    """Only of nodes on the visible page."""
     cells: tuple[GpuCell, ...] = ()
     """Only of nodes on the visible page."""
 
@@ -110,7 +147,7 @@ class ClusterView(msgspec.Struct, frozen=True, kw_only=True):
     clock_ahead_seconds: float | None = None
     """By how much the server's clock is ahead of this machine's, where that is more than the question took."""
     data_age_seconds: float | None = None
-    """How long before that instant the newest of all snapshots was taken."""
+    """How long before that instant the newest of all snapshots was taken, each by its node's own clock."""
     rules: bool | None = None
     """Whether the recording rules are there; without them the same is asked for at a higher price."""
     every_seconds: float | None = None
@@ -119,6 +156,11 @@ class ClusterView(msgspec.Struct, frozen=True, kw_only=True):
     """What could not be had, in sentences."""
     nodes_up: int | None = None
     nodes_down: int | None = None
+    """Targets that do not answer, and were fetched in the last week."""
+    nodes_removed: int = 0
+    """Nodes of the last week that are no target any more."""
+    nodes_acknowledged: int = 0
+    """Nodes that are down or removed, were acknowledged in this session, and are left out."""
     alerts: dict[str, int] = {}
     """How many hold, by id."""
     runs: tuple[Run, ...] = ()

@@ -13,6 +13,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Final, get_args
 
+from llmtop.model import links
 from llmtop.model.bottlenecks import AlertId
 from llmtop.model.stall_thresholds import STALLED_SECONDS, STALLED_STEPS
 from llmtop.naming import file_names
@@ -24,6 +25,13 @@ WINDOWS: Final = ("1m", "10m", "1h")
 """The last suits steps of up to 20 minutes."""
 MIN_STEPS: Final = 3
 """Steps that a window must hold: a rate over fewer depends on where the window cuts them."""
+STALE_SECONDS: Final = 60.0
+"""Age from which on values are stale where the exporter names no limit of its own: targets are fetched every 15 or
+30 s, and textfiles are read as rarely."""
+SKEW_SECONDS: Final = 2.0
+"""NTP keeps clocks within milliseconds; a scrape takes milliseconds, and its duration is taken off."""
+FORGET_DAYS: Final = 7
+"""For so long Prometheus knows a node that died: longer than a weekend with a holiday."""
 _PLACE: Final = re.compile(r"@(\w+)(?:\((\w+), (\w+)\))?@")
 _LIVE: Final = re.compile(r"^ {6}# live: (\w+)\n", re.MULTILINE)
 _BLOCK: Final = re.compile(r"\n(?:      # (?!live:).*\n)*      # live: (\w+)\n(?: {6,}.*\n)+")
@@ -54,7 +62,9 @@ def render() -> str:
     values = _values()
 
     def filled(place: re.Match[str]) -> str:
-        return _ratio(place[2], place[3]) if place[1] == "per" else values[place[1]]
+        if place[1] == "per":
+            return _ratio(place[2], place[3])
+        return values[place[1]]
 
     return _PLACE.sub(filled, kept)
 
@@ -79,15 +89,28 @@ def _values() -> dict[str, str]:
     }
     numbers = {
         "behind": BEHIND_PCT[0] / 100,
+        "forget_days": FORGET_DAYS,
+        "forget_seconds": FORGET_DAYS * 86_400,
+        "link_min_downed": links.MIN_LINK_DOWNED,
+        "link_min_errors": links.MIN_ERRORS,
         "memory_bound_util": gpu.MEMORY_BOUND_UTIL,
         "min_steps": MIN_STEPS,
         "other_work_seconds": OTHER_WORK_MAX_AGE_SECONDS,
+        "skew_seconds": SKEW_SECONDS,
+        "stale_seconds": STALE_SECONDS,
         "stalled_seconds": STALLED_SECONDS,
         "stalled_steps": STALLED_STEPS,
         **{name: pair[0] / by for name, (pair, by) in pairs.items()},
         **{f"{name}_keep": pair[1] / by for name, (pair, by) in pairs.items()},
     }
-    texts = {"windows": ", ".join(WINDOWS), "missing": _missing_text()}
+    texts = {
+        "link_downed": links.LINK_DOWNED,
+        "link_errors": "|".join(one for one in links.ALERTING if one != links.LINK_DOWNED),
+        "link_window": f"{links.WINDOW_SECONDS / 60:.0f}m",
+        "missing": _missing_text(),
+        "window": WINDOWS[0],
+        "windows": ", ".join(WINDOWS),
+    }
     return {name: f"{number:g}" for name, number in numbers.items()} | texts
 
 

@@ -9,7 +9,7 @@ import json
 import re
 from collections.abc import Collection
 from functools import cache
-from typing import Final
+from typing import Final, NamedTuple
 
 from collectors.gpu import dcgm_names
 from collectors.prometheus.fleet_rules import render
@@ -17,6 +17,17 @@ from collectors.prometheus.fleet_rules import render
 TAG: Final = "is"
 """Label that distinguishes the parts of one query."""
 MAX_LATE, MAX_BEHIND, MAX_CRITICAL = 8, 20, 40
+_POWER: Final = "gpu:llmtop_power:ratio"
+NODE_RATES: Final = {
+    "pcie_rx": "node:llmtop_pcie_receive:bytes_per_second",
+    "pcie_tx": "node:llmtop_pcie_transmit:bytes_per_second",
+    "nvlink_rx": "node:llmtop_nvlink_receive:bytes_per_second",
+    "nvlink_tx": "node:llmtop_nvlink_transmit:bytes_per_second",
+    "nic_rx": "node:llmtop_nic_receive:bytes_per_second",
+    "nic_tx": "node:llmtop_nic_transmit:bytes_per_second",
+    "nic_limit": "node:llmtop_nic_rate:bytes_per_second",
+}
+"""The recorded series of each field of `NodeRates`."""
 _STUCK: Final = "communicator, pg, operation"
 _RAS: Final = (
     ("ras waiting", "llmtop_ras_waiting", ""),
@@ -39,6 +50,16 @@ def recorded_expressions() -> dict[str, str]:
     return found
 
 
+class ChartQuery(NamedTuple):
+    """One chart of a node."""
+
+    title: str
+    unit: str
+    promql: str
+    optional: bool = False
+    """Left out where the node has no such values."""
+
+
 class Queries:
     """What is asked, with the server's rules or without, of one run or of all."""
 
@@ -59,7 +80,7 @@ class Queries:
 
     @property
     def overview(self) -> str:
-        """The server's clock, the newest snapshot, whether there are rules, alerts by id, and the runs."""
+        """The server's clock, the newest snapshot's age, whether there are rules, alerts by id, and the runs."""
         by_run = {
             "tokens": "run:llmtop_tokens:rate1m",
             "steps": "run:llmtop_steps:rate1m",
@@ -67,10 +88,14 @@ class Queries:
             "p99": "run:llmtop_recent_step_seconds:p99",
             "ranks": "run:llmtop_ranks:count",
             "quiet": "run:llmtop_ranks_without_step:count",
+            "span": "run:llmtop_rate_span:seconds",
+            "world": "run:llmtop_world_size:max",
+            "reporting": "run:llmtop_ranks_reporting:count",
         }
+        fetched = "max(timestamp(llmtop_snapshot_timestamp_seconds))"
         return union_query(
             ("now", "vector(time())"),
-            ("newest", "max(llmtop_snapshot_timestamp_seconds)"),
+            ("age", f"min({self.recorded_series('node:llmtop_snapshot_age:seconds')}) + time() - {fetched}"),
             ("rules", "cluster:llmtop_nodes:count"),
             ("raw", "count(llmtop_node_info)"),
             ("alerts", "count by (id) (llmtop_alert)"),
@@ -79,9 +104,22 @@ class Queries:
 
     @property
     def nodes(self) -> str:
-        """Each exporter of the last hour, and whether it answers now."""
-        info = "max by (instance, job, hostname) (last_over_time(llmtop_node_info[1h]))"
-        return f"{info} * on (instance, job) group_left () max by (instance, job) (up)"
+        """Exporters that answer now, with the age of their values and the error of their clocks; and of those that
+        do not, when they were fetched last, and whether they are still targets."""
+        known = "max by (instance, job, hostname) (llmtop_node_info)"
+        seen = self.recorded_series("node:llmtop_last_seen:timestamp")
+        return union_query(
+            ("up", known),
+            ("seen", f"({seen} unless on (instance, job, hostname) llmtop_node_info)"),
+            ("target", f"(max by (instance, job) (up) and on (instance, job) ({seen} unless {known}))"),
+            ("age", self.recorded_series("node:llmtop_snapshot_age:seconds")),
+            ("stale", self.recorded_series("node:llmtop_stale:seconds")),
+            ("ahead", self.recorded_series("node:llmtop_clock_ahead:seconds")),
+        )
+
+    def reporting_ranks(self, run: str, uid: str) -> str:
+        """The numbers of the ranks of a run that are exported."""
+        return f'group by (rank) (llmtop_rank_info{{run={quote(run)},uid={quote(uid)},rank!=""}})'
 
     @property
     def ranks(self) -> str:
@@ -97,12 +135,14 @@ class Queries:
 
     @property
     def critical(self) -> str:
-        """Critical alerts of the nodes, recent Xids and memory errors, GPUs much hotter than the others."""
+        """Critical alerts of the nodes, recent Xids and memory errors, GPUs much hotter than the others, and ports
+        whose errors rise."""
         alerts = 'max by (instance, id, gpu, rank, pid) (llmtop_alert{severity="critical"})'
         gpus = {
             "xid": "gpu:llmtop_xid:recent",
             "ecc": "gpu:llmtop_memory_errors:recent",
             "hot": "gpu:llmtop_hot:celsius",
+            "link": "link:llmtop_errors_rising:count",
         }
         return union_query(
             ("alert", f"topk({MAX_CRITICAL}, {alerts})"),
@@ -120,34 +160,54 @@ class Queries:
         return union_query(*((tag, self.recorded_series(name)) for tag, name in by_node.items()))
 
     def cells(self, nodes: Collection[str]) -> str:
-        """Each GPU of these nodes."""
-        if not self._rules:
-            return self.recorded_series("gpu:llmtop_power:ratio")  # a label that is made cannot be selected by
-        return f"gpu:llmtop_power:ratio{{node=~{quote('|'.join(re.escape(node) for node in nodes))}}}"
+        """Each GPU of these nodes, and the bytes per second of their links."""
+        # Without rules the label "node" is made, and cannot be selected by: all nodes are asked for.
+        chosen = f"{{node=~{quote('|'.join(re.escape(node) for node in nodes))}}}" if self._rules else ""
+        return union_query(
+            *((tag, self.recorded_series(name) + chosen) for tag, name in (("cell", _POWER), *NODE_RATES.items()))
+        )
 
+    def charts(self, node: str, instances: Collection[str]) -> tuple[ChartQuery, ...]:
+        """Return the charts of one node.
 
-def charts(node: str, instances: Collection[str]) -> tuple[tuple[str, str, str], ...]:
-    """Title, unit and query of each chart of one node.
+        Args:
+            node: its name.
+            instances: of its exporters, as Prometheus calls them.
+        """
+        mine = quote(node)
+        there = f"instance=~{quote('|'.join(re.escape(one) for one in instances))}"
 
-    Args:
-        node: its name.
-        instances: of its exporters, as Prometheus calls them.
-    """
-    mine = quote(node)
-    there = f"instance=~{quote('|'.join(re.escape(one) for one in instances))}"
+        def gpus(name: str) -> str:
+            return f'({name}{{hostname={mine}}} or {name}{{Hostname={mine},hostname=""}})'
 
-    def gpus(name: str) -> str:
-        return f'({name}{{hostname={mine}}} or {name}{{Hostname={mine},hostname=""}})'
+        def of_node(name: str) -> str:
+            if self._rules:
+                return f"{name}{{node={mine}}}"
+            return f'{self.recorded_series(name)} and on (node) label_replace(vector(1), "node", {mine}, "", "")'
 
-    power, limit = gpus(dcgm_names.POWER_USAGE), gpus(dcgm_names.POWER_LIMIT)
-    return (
-        ("power of the limit, mean", "%", f"100 * avg({power}) / avg({limit})"),
-        ("power of the limit, least", "%", f"100 * min({power}) / min({limit})"),
-        ("SM active, mean", "%", f"100 * avg({gpus(dcgm_names.SM_ACTIVE)})"),
-        ("hottest GPU", " C", f"max({gpus(dcgm_names.TEMPERATURE)})"),
-        ("step, slowest rank", " s", f'max(llmtop_recent_step_seconds{{percentile="50",{there}}})'),
-        ("wait for other ranks", " s/s", f"avg(rate(llmtop_comm_wait_seconds_total{{{there}}}[1m]))"),
-    )
+        wait = self.recorded_series("rank:llmtop_comm_wait_seconds:mean1m")
+        rates = (
+            ("PCIe, all GPUs rx", "pcie_rx"),
+            ("NVLink, all GPUs rx", "nvlink_rx"),
+            ("NIC rx", "nic_rx"),
+            ("NIC tx", "nic_tx"),
+        )
+        return (
+            ChartQuery("power of the limit, mean", "%", f"100 * ({of_node('node:llmtop_power:ratio')})"),
+            ChartQuery("power of the limit, least", "%", f"100 * ({of_node('node:llmtop_power_least:ratio')})"),
+            ChartQuery("SM active, mean", "%", f"100 * avg({gpus(dcgm_names.SM_ACTIVE)})"),
+            ChartQuery("hottest GPU", " C", f"max({gpus(dcgm_names.TEMPERATURE)})"),
+            ChartQuery("step, slowest rank", " s", f'max(llmtop_recent_step_seconds{{percentile="50",{there}}})'),
+            ChartQuery(
+                "wait for other ranks, per step",
+                " s",
+                f"avg({wait} and on (instance, job, pid) llmtop_rank_info{{{there}}})",
+            ),
+            *(
+                ChartQuery(title, " GB/s", f"({of_node(NODE_RATES[tag])}) / 1e9", optional=True)
+                for title, tag in rates
+            ),
+        )
 
 
 def union_query(*parts: tuple[str, str]) -> str:

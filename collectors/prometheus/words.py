@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from collectors.prometheus.cluster_view import ClusterView, HungRank, LateRank, NodeAlert, Run
+from collectors.prometheus.fleet_rules import MIN_STEPS, STALE_SECONDS
 from llmtop import format as fmt
 from llmtop.model.bottlenecks import name_of
+from llmtop.model.links import WINDOW_SECONDS
 
-STALE_SECONDS = 60.0
-"""From which on values are called old, where targets are fetched every 15 or 30 s."""
+SHORT_SPAN = 45.0
+"""Seconds of steps, of the minute that rates are over, below which the span is named: a counter's first minute."""
+RATE_SECONDS = 60.0
+"""Of the first of `fleet_rules.WINDOWS`."""
+MOST_RANKS = 8
+"""Ranks, or ranges of ranks, that a sentence names."""
 
 
 def counts_text(view: ClusterView) -> str:
@@ -19,6 +25,8 @@ def counts_text(view: ClusterView) -> str:
         nodes = f"nodes {fmt.DASH}"
     else:
         nodes = f"{fmt.counted(view.nodes_up, 'node')} up, {view.nodes_down} down"
+        nodes += f", {view.nodes_removed} removed" if view.nodes_removed else ""
+        nodes += f", {view.nodes_acknowledged} acknowledged" if view.nodes_acknowledged else ""
     alerts = ", ".join(f"{count} {name_of(name)}" for name, count in view.alerts.items())
     return f"{nodes}; {alerts or 'no alerts' if view.nodes_up is not None else 'alerts ' + fmt.DASH}"
 
@@ -55,15 +63,67 @@ def is_overdue(view: ClusterView, now: float) -> bool:
     return not view.pinned and now - view.asked_at > max(10.0, 2.5 * (view.every_seconds or 0.0))
 
 
-def run_text(run: Run) -> str:
-    """One run in a line."""
+def run_text(run: Run, width: int | None = None) -> str:
+    """One run in a line, with as many of its figures as fit whole.
+
+    Args:
+        run: the run.
+        width: cells; None: no limit.
+    """
+    ranks = "" if run.ranks is None else f"{run.ranks} ranks"
+    if _is_incomplete(run):
+        ranks = f"{run.ranks_reporting} of {run.world_size} ranks"
     parts = [
-        f"{run.ranks} ranks" if run.ranks is not None else "",
-        f"{fmt.count(run.tokens_per_s)} tokens/s" if run.tokens_per_s is not None else "",
+        ranks,
+        f"{fmt.count(run.tokens_per_s)} tokens/s{_span_text(run)}" if run.tokens_per_s is not None else "",
         f"step p50 {fmt.duration(run.step_seconds_p50)}, p99 {fmt.duration(run.step_seconds_p99)}",
         f"{run.ranks_without_step} without a step for 1 minute" if run.ranks_without_step else "",
     ]
-    return f"{run.name}: {', '.join(part for part in parts if part)}"
+    text = f"{run.name}: "
+    for part in filter(None, parts):
+        longer = text + (part if text.endswith(": ") else f", {part}")
+        if width is not None and fmt.width_of(longer) > width and not text.endswith(": "):
+            break
+        text = longer
+    return text
+
+
+def _span_text(run: Run) -> str:
+    """Over which time a run's rates are, where that is not the usual minute."""
+    span, step = run.rate_span_seconds, run.step_seconds_p50
+    if span is None:
+        slow = step is not None and MIN_STEPS * step > RATE_SECONDS
+        return f" over more than {fmt.duration(RATE_SECONDS)}" if slow else ""
+    return f" over {fmt.duration(round(span, 1))}" if span < SHORT_SPAN else ""
+
+
+def _is_incomplete(run: Run) -> bool:
+    known = run.world_size is not None and run.ranks_reporting is not None
+    return known and (run.ranks_reporting or 0) < (run.world_size or 0)
+
+
+def missing_text(run: Run) -> str:
+    """Return which ranks of a run do not report; "" where all do, or their number is unknown."""
+    if not _is_incomplete(run):
+        return ""
+    text = f"{run.ranks_reporting} of {run.world_size} ranks report ({run.name})"
+    if not run.ranks_missing:
+        return text
+    ranges = number_ranges(run.ranks_missing)
+    more = f" and {len(ranges) - MOST_RANKS} more ranges" if len(ranges) > MOST_RANKS else ""
+    noun = "rank" if len(run.ranks_missing) == 1 else "ranks"
+    return f"{noun} {', '.join(ranges[:MOST_RANKS])}{more}; {text}"
+
+
+def number_ranges(numbers: Sequence[int]) -> list[str]:
+    """Return ascending numbers as "3" and "8 to 15"."""
+    found: list[list[int]] = []
+    for number in numbers:
+        if found and number == found[-1][1] + 1:
+            found[-1][1] = number
+        else:
+            found.append([number, number])
+    return [f"{first}" if first == last else f"{first} to {last}" for first, last in found]
 
 
 def late_text(one: LateRank) -> str:
@@ -98,4 +158,6 @@ def critical_text(one: NodeAlert) -> str:
         return f"uncorrectable memory errors on {one.node}{where}"
     if one.id == "hot":
         return f"{one.value:.0f} °C on {one.node}{where}"
+    if one.id == "link_errors":
+        return f"{one.link} +{one.value:.0f} in {fmt.duration(WINDOW_SECONDS)} on {one.node}"
     return f"{name_of(one.id)} on {one.node}{where}"

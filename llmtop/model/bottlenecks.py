@@ -34,6 +34,7 @@ AlertId = Literal[
     "memory_growth",
     "gpu_error",
     "slower",
+    "link_errors",
 ]
 """What a live rule can raise."""
 BottleneckId = Literal[Verdict, LossId, AlertId]
@@ -117,6 +118,9 @@ BOTTLENECKS: Final[Mapping[BottleneckId, Bottleneck]] = {
     ),
     "gpu_error": Bottleneck("GPU ERROR", "a GPU error", "the driver reports a GPU error"),
     "slower": Bottleneck("SLOWER", "slower steps", "steps take longer than before"),
+    "link_errors": Bottleneck(
+        "LINK ERRORS", "errors of a network link", "errors of an InfiniBand or RoCE port increase"
+    ),
 }
 
 

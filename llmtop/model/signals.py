@@ -273,6 +273,7 @@ SIGNALS: tuple[Signal, ...] = (
         chart=Chart("pcie_rx", "PCIe rx", "PCIe receive (host to device)", "transfer", "pcie"),
         cell=Cell("PCIe rx/tx", 10, 7, key="pcie", beside="pcie_tx_bytes_per_s"),
         once=OnceItem(part="rx", NVIDIA="PCIe", AMD="PCIe"),
+        series=Series("DCGM_FI_PROF_PCIE_RX_BYTES", "Data received over PCIe (in bytes per second)"),
     ),
     Signal(
         "pcie_tx_bytes_per_s", "B/s", _PCIE,
@@ -280,6 +281,7 @@ SIGNALS: tuple[Signal, ...] = (
         dcgm="DCGM_FI_PROF_PCIE_TX_BYTES",
         chart=Chart("pcie_tx", "PCIe tx", "PCIe send (device to host)", "transfer", "pcie"),
         once=OnceItem(part="tx", NVIDIA="PCIe", AMD="PCIe"),
+        series=Series("DCGM_FI_PROF_PCIE_TX_BYTES", "Data sent over PCIe (in bytes per second)"),
     ),
     Signal(
         "nvlink_rx_bytes_per_s", "B/s", _LINKS,
@@ -288,6 +290,7 @@ SIGNALS: tuple[Signal, ...] = (
         chart=Chart("nvlink_rx", "NVL rx", "NVLink receive", "transfer", "nvlink", optional=True),
         cell=Cell("NVL/s", 5, 13, key="nvlink", plus="nvlink_tx_bytes_per_s"),
         once=OnceItem(part="rx", NVIDIA="NVLink"),
+        series=Series("DCGM_FI_PROF_NVLINK_RX_BYTES", "Data received over NVLink (in bytes per second)"),
     ),
     Signal(
         "nvlink_tx_bytes_per_s", "B/s", _LINKS,
@@ -295,6 +298,7 @@ SIGNALS: tuple[Signal, ...] = (
         dcgm="DCGM_FI_PROF_NVLINK_TX_BYTES",
         chart=Chart("nvlink_tx", "NVL tx", "NVLink send", "transfer", "nvlink", optional=True),
         once=OnceItem(part="tx", NVIDIA="NVLink"),
+        series=Series("DCGM_FI_PROF_NVLINK_TX_BYTES", "Data sent over NVLink (in bytes per second)"),
     ),
     Signal(
         "xgmi_rx_bytes_per_s", "B/s", _LINKS,

@@ -13,6 +13,7 @@ import msgspec
 
 from llmtop.format import encode_json
 from llmtop.model.decoding import decode_checked
+from llmtop.model.links import Link
 from llmtop.model.severity import Severity
 
 SCHEMA = 2
@@ -143,6 +144,8 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
     disk_write_bytes_per_s: float | None = None
     net_rx_bytes_per_s: float | None = None
     net_tx_bytes_per_s: float | None = None
+    links: tuple[Link, ...] = ()
+    """Ports of InfiniBand and RoCE adapters, by name."""
     driver_version: str | None = None
     cuda_version: str | None = None
     notes: tuple[str, ...] = ()

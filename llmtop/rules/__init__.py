@@ -7,6 +7,7 @@ from typing import Final
 from llmtop.rules import gpu, memory
 from llmtop.rules.collective_hang import HUNG_COLLECTIVE, HUNG_COMMUNICATOR
 from llmtop.rules.hang import STALLED
+from llmtop.rules.link_errors import LINK_RULES
 from llmtop.rules.outside import OUTSIDE
 from llmtop.rules.rare import RARE_STEPS
 from llmtop.rules.rule import Rule, RuleText
@@ -30,7 +31,7 @@ JOB_RULES: Final[tuple[Rule[JobState], ...]] = (HUNG_COLLECTIVE, STALLED, STRAGG
 COMMUNICATOR_RULES: Final[tuple[Rule[CommunicatorState], ...]] = (HUNG_COMMUNICATOR,)
 
 _TEXTS: Final[dict[str, RuleText]] = {
-    rule.id: rule.text for rules in (GPU_RULES, RANK_RULES, JOB_RULES) for rule in rules
+    rule.id: rule.text for rules in (GPU_RULES, RANK_RULES, JOB_RULES, LINK_RULES) for rule in rules
 }
 
 
@@ -39,4 +40,4 @@ def rule_text(alert_id: str) -> RuleText:
     return _TEXTS[alert_id]
 
 
-__all__ = ["COMMUNICATOR_RULES", "GPU_RULES", "JOB_RULES", "RANK_RULES", "rule_text"]
+__all__ = ["COMMUNICATOR_RULES", "GPU_RULES", "JOB_RULES", "LINK_RULES", "RANK_RULES", "rule_text"]

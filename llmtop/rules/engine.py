@@ -22,11 +22,12 @@ from llmtop.model.bottlenecks import AlertId
 from llmtop.model.severity import severity_rank
 from llmtop.model.snapshot import Alert, Process, Snapshot, StuckCommunicator
 from llmtop.recording.steady import MonotonicTime
-from llmtop.rules import COMMUNICATOR_RULES, GPU_RULES, JOB_RULES, RANK_RULES, limits, rule_text
+from llmtop.rules import COMMUNICATOR_RULES, GPU_RULES, JOB_RULES, LINK_RULES, RANK_RULES, limits, rule_text
 from llmtop.rules.collective_hang import has_known_culprit
 from llmtop.rules.rule import AlertText, Rule, RuleText, present_values
 from llmtop.rules.state.communicator import CommunicatorState
 from llmtop.rules.state.gpu import GpuState
+from llmtop.rules.state.link import LinkState
 from llmtop.rules.state.rank import JobState, RankKey, RankState, group_jobs, rank_key
 from llmtop.rules.state.windows import Hold
 
@@ -107,6 +108,7 @@ class Rules:
         self._take_gpus(snapshot, now)
         self._take_ranks(snapshot, now)
         self._take_communicators(snapshot, now)
+        self._take_links(snapshot, now)
         alerts = [
             _alert(evaluation, alert_text, self._clock_shift)
             for evaluation, alert_text in self._describe_raised(self._evaluate_rules(now))
@@ -125,6 +127,7 @@ class Rules:
         self._ranks: dict[RankKey, RankState] = {}
         self._jobs: list[JobState] = []
         self._communicators: list[CommunicatorState] = []
+        self._links: dict[tuple[str, int], LinkState] = {}
         self._composition: Hashable = None
         self._holds: dict[_HoldKey, Hold] = {}
         self._last_texts: dict[_HoldKey, AlertText] = {}
@@ -200,6 +203,14 @@ class Rules:
         for job in self._jobs:
             job.now = now
 
+    def _take_links(self, snapshot: Snapshot, now: float) -> None:
+        known = self._links
+        self._links = {}
+        for link in snapshot.host.links:
+            key = link.device, link.port
+            state = self._links[key] = known.get(key) or LinkState(link)
+            state.update(link, now)
+
     def _take_communicators(self, snapshot: Snapshot, now: float) -> None:
         self._communicators = [self._communicator(snapshot, one, now) for one in snapshot.stuck_communicators]
 
@@ -217,6 +228,7 @@ class Rules:
         self._evaluate(RANK_RULES, self._ranks.values(), now, evaluations)
         self._evaluate(JOB_RULES, self._jobs, now, evaluations)
         self._evaluate(COMMUNICATOR_RULES, self._communicators, now, evaluations)
+        self._evaluate(LINK_RULES, self._links.values(), now, evaluations)
         shown = [evaluation for evaluation in evaluations if not _is_covered(evaluation, evaluations)]
         # What is covered, and what is not there any more, begins anew.
         self._holds = {evaluation.key: evaluation.hold for evaluation in shown}

@@ -12,7 +12,7 @@ from llmtop.format import DASH
 from llmtop.model.bottlenecks import BOTTLENECKS
 from llmtop.model.snapshot import Alert
 from llmtop.recording.reader_writer import Reader
-from llmtop.rules import COMMUNICATOR_RULES, GPU_RULES, JOB_RULES, RANK_RULES
+from llmtop.rules import COMMUNICATOR_RULES, GPU_RULES, JOB_RULES, LINK_RULES, RANK_RULES
 from llmtop.rules.engine import Rules
 from tests.support import import_data, words
 from tests.support.processes import REPOSITORY
@@ -33,7 +33,9 @@ LONG_LEFT = {"alert": 22, "doctor": 0, "error": 0, "help": 0, "screen": 0}
 """How many sentences still have more than `MOST_WORDS` words between full stops, colons and semicolons.
 
 Those of alerts are conditions of rules, which are definitions, and whole sentences with all their pieces."""
-RULES = {rule.id: rule for rules in (GPU_RULES, RANK_RULES, JOB_RULES, COMMUNICATOR_RULES) for rule in rules}
+RULES = {
+    rule.id: rule for rules in (GPU_RULES, RANK_RULES, JOB_RULES, COMMUNICATOR_RULES, LINK_RULES) for rule in rules
+}
 
 
 def test_sentences_of_every_kind_are_found_with_examples() -> None:

@@ -12,10 +12,10 @@ from llmtop.model.bottlenecks import BOTTLENECKS, AlertId, BottleneckId, BoundId
 from llmtop.model.severity import SEVERITIES, Severity, severity_rank
 from llmtop.model.snapshot import Alert
 from llmtop.report.advice.table import ADVICE, FindingId
-from llmtop.rules import COMMUNICATOR_RULES, GPU_RULES, JOB_RULES, RANK_RULES
+from llmtop.rules import COMMUNICATOR_RULES, GPU_RULES, JOB_RULES, LINK_RULES, RANK_RULES
 from tui.paint import alert_style
 
-RULES = (*GPU_RULES, *RANK_RULES, *JOB_RULES, *COMMUNICATOR_RULES)
+RULES = (*GPU_RULES, *RANK_RULES, *JOB_RULES, *COMMUNICATOR_RULES, *LINK_RULES)
 HERE = Path(__file__).parents[2]
 
 
@@ -28,6 +28,7 @@ def test_the_ids_are_those_of_the_contract() -> None:
         *("low_power_full_util", "stalled", "launch_bound", "input_bound", "sync_bound", "h2d_bound"),
         *("memory_bound", "communication_bound", "straggler", "throttled", "power_capped", "memory_pressure"),
         *("memory_growth", "gpu_error", "hung_collective", "slower", "outside", "rare_steps", "low_activity"),
+        "link_errors",
     }
     assert get_args(Severity) == ("info", "warning", "critical")
 

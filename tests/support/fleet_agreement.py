@@ -45,6 +45,7 @@ ALERTS = {
     "LlmtopCollectiveHangs": "hung_collective",
     "LlmtopXid": "gpu_error",
     "LlmtopMemoryErrors": "gpu_error",
+    "LlmtopLinkErrors": "link_errors",
 }
 Finding = tuple[str, str]
 """Id of the live rule, and the GPU's UUID, the job or the pid that it is about."""

@@ -11,6 +11,8 @@ from collectors.exporter import names
 from tests.support.prometheus import Prometheus
 
 STEP_SECONDS, WAIT_SECONDS, SLOW_BY = 0.5, 0.15, 0.12
+_KEPT = (names.NODE_INFO.name, f"{names.SNAPSHOT.name} ", names.SNAPSHOT_LIMIT.name, "#")
+"""What an exporter still tells once its snapshots have stopped."""
 
 
 class Nodes:
@@ -31,6 +33,14 @@ class Nodes:
         self.ecc: tuple[int, int] | None = None
         self.hot: tuple[int, int] | None = None
         """Node and number of a GPU with one of these."""
+        self.ahead: dict[int, float] = {}
+        """By node, the seconds by which its clock is ahead."""
+        self.stopped: dict[int, float] = {}
+        """By node, when its snapshots stopped (unix time by the right clock); it then exports no other values."""
+        self.silent: set[int] = set()
+        """Ranks that are not attached."""
+        self.link_errors: dict[int, int] = {}
+        """By node, the symbol errors of its first InfiniBand port."""
         self._began = time.time()
         self._pages: dict[int, tuple[object, str, list[float | None]]] = {}
         """By node: what was planted when it was written, the text, and what its numbers are made of."""
@@ -85,13 +95,20 @@ class Nodes:
 
     def page(self, node: int) -> str:
         """What that node tells now."""
-        planted = self.slow, self.idle, self.behind, self.extra, self.xid, self.ecc, self.hot
+        planted = (
+            *(self.slow, self.idle, self.behind, self.extra, self.xid, self.ecc, self.hot),
+            *(frozenset(self.silent), self.link_errors.get(node)),
+        )
         if self._pages.get(node, (None,))[0] != planted:
             self._pages[node] = (planted, *self._written(node))
         _, text, factors = self._pages[node]
-        now = time.time()
-        steps = (now - self._began) / STEP_SECONDS
-        return text % tuple(now if factor is None else factor * steps for factor in factors)
+        now, ahead = time.time(), self.ahead.get(node, 0.0)
+        taken = self.stopped.get(node, now)
+        steps = (taken - self._began) / STEP_SECONDS
+        body = text % tuple(taken + ahead if factor is None else factor * steps for factor in factors)
+        if node in self.stopped:
+            body = "".join(line for line in body.splitlines(keepends=True) if line.startswith(_KEPT))
+        return f"{body}{names.CLOCK.name} {now + ahead:.3f}\n"
 
     def _written(self, node: int) -> tuple[str, list[float | None]]:
         """The page, with places for numbers: each a factor of the steps so far, or None for the time."""
@@ -99,16 +116,33 @@ class Nodes:
         lines = [
             f'{names.NODE_INFO.name}{{hostname="node{node:03d}",version="0.1.0"{self.extra}}} 1',
             f"{names.SNAPSHOT.name} %.3f",
+            f"{names.SNAPSHOT_LIMIT.name} 10",
+            f"{names.SNAPSHOT_SECONDS.name} %.3f",
         ]
+        factors.append(STEP_SECONDS)
+        lines += self._links(node, factors)
         for number in range(self.gpus):
             lines += self._gpu(node, number)
-            lines += self._rank(node * self.gpus + number, node, number, factors)
+            if node * self.gpus + number not in self.silent:
+                lines += self._rank(node * self.gpus + number, node, number, factors)
         if self.idle is not None and self.idle[0] == node:
             gpu, uuid = self.idle[1], f"GPU-{node}-{self.idle[1]}"
             lines.append(
                 f'llmtop_alert{{id="low_power_full_util",severity="critical",gpu="{gpu}",UUID="{uuid}"}} 1'
             )
         return "\n".join(lines) + "\n", factors
+
+    def _links(self, node: int, factors: list[float | None]) -> list[str]:
+        """One port of 400 Gb/s, which receives 20 GB/s and sends 10."""
+        port = f'device="mlx5_0",port="1"{self.extra}'
+        factors += [20e9 * STEP_SECONDS, 10e9 * STEP_SECONDS]
+        return [
+            f"{names.LINK_RECEIVED.name}{{{port}}} %.0f",
+            f"{names.LINK_SENT.name}{{{port}}} %.0f",
+            f"{names.LINK_RATE.name}{{{port}}} 5e10",
+            f'{names.LINK_STATE.name}{{{port},layer="InfiniBand",state="ACTIVE"}} 1',
+            f'{names.LINK_ERRORS.name}{{{port},error="symbol_error"}} {self.link_errors.get(node, 0)}',
+        ]
 
     def _gpu(self, node: int, gpu: int) -> list[str]:
         idle = self.idle == (node, gpu)
@@ -129,6 +163,10 @@ class Nodes:
             "DEV_XID_ERRORS": 79 if self.xid == (node, gpu) else 0,
             "PROF_SM_ACTIVE": 0.01 if idle else 0.9,
             "PROF_PIPE_TENSOR_ACTIVE": 0.5,
+            "PROF_PCIE_RX_BYTES": 3_000_000_000,
+            "PROF_PCIE_TX_BYTES": 1_000_000_000,
+            "PROF_NVLINK_RX_BYTES": 60_000_000_000,
+            "PROF_NVLINK_TX_BYTES": 60_000_000_000,
         }
         return [f"DCGM_FI_{name}{{{labels}}} {value}" for name, value in values.items()]
 
@@ -148,6 +186,7 @@ class Nodes:
         for phase, share in (("dataload", 0.05), ("forward", 0.3), ("backward", 0.5), ("optimizer", 0.1)):
             lines.append(f'llmtop_phase_host_seconds_total{{{who},phase="{phase}"}} %.6f')
             factors.append(share * STEP_SECONDS)
+        lines.append(f"{names.WORLD_SIZE.name}{{{who}}} {self.count * self.gpus}")
         for percentile, seconds in (("50", STEP_SECONDS), ("99", STEP_SECONDS * 1.1)):
             lines.append(f'llmtop_recent_step_seconds{{{who},percentile="{percentile}"}} {seconds}')
         if self.behind is not None:

@@ -113,7 +113,7 @@ class ClusterApp(TerminalApp):
             # Its age is shown, and errors as sentences.
             self.state.view = replace(known, problems=view.problems, every_seconds=view.every_seconds)
         else:
-            self.state.view = view
+            self.state.receive(view)
         if message.charts is not None:
             self.state.charts = message.charts
         self.redraw()
@@ -181,6 +181,17 @@ class ClusterApp(TerminalApp):
         else:
             self.state.opened = self.state.nodes[self.state.place].name
             self.redraw()
+
+    def action_acknowledge(self, every: bool) -> None:
+        """Leave out the chosen node, or all nodes, that do not answer, until they answer again."""
+        count = self.state.acknowledge(every=every)
+        if count:
+            self.notify(f"{fmt.counted(count, 'node')} left out until an answer comes; the header counts them.")
+        elif every:
+            self.notify("All nodes answer: there is nothing to acknowledge.")
+        else:
+            self.notify("The chosen node is not down: there is nothing to acknowledge.")
+        self.redraw()
 
     def action_span(self, by: int) -> None:
         """Draw charts over a shorter or a longer time."""

@@ -5,20 +5,24 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from math import nan
+from typing import get_args
 
 from rich.style import Style
 
 from collectors.prometheus.cluster_view import ClusterView, Node, NodeCharts, Series
+from collectors.prometheus.node_words import down_text, node_notes, rate_texts
 from collectors.prometheus.words import (
     counts_text,
     critical_text,
     hung_text,
     is_overdue,
     late_text,
+    missing_text,
     run_text,
     state_notes,
 )
 from llmtop import format as fmt
+from llmtop.model.severity import Severity
 from tui.cluster.state import ClusterState
 from tui.paint.charts import area, nice_limit
 from tui.paint.rows import CellTheme, Row, blank, clip
@@ -109,7 +113,7 @@ def _state_rows(state: ClusterState, view: ClusterView, width: int, cell_theme: 
 def _run_rows(view: ClusterView, width: int, cell_theme: CellTheme, stale: bool) -> Iterator[Row]:
     style = cell_theme.palette.dim if stale else cell_theme.palette.text
     for run in view.runs[:MOST_RUNS]:
-        yield _plain(f" {run_text(run)}", width, style)
+        yield _plain(f" {run_text(run, width - 1)}", width, style)
     if len(view.runs) > MOST_RUNS:
         yield _plain(f" and {len(view.runs) - MOST_RUNS} more runs", width, cell_theme.palette.dim)
 
@@ -117,13 +121,29 @@ def _run_rows(view: ClusterView, width: int, cell_theme: CellTheme, stale: bool)
 def _wrong_rows(view: ClusterView, width: int, cell_theme: CellTheme, stale: bool) -> Iterator[Row]:
     palette, glyphs = cell_theme.palette, cell_theme.glyphs
     found = [(glyphs.critical, palette.critical, f"CRITICAL hung: {hung_text(one)}") for one in view.hung]
-    found += [(glyphs.critical, palette.critical, f"CRITICAL {critical_text(one)}") for one in view.grave]
+    notes = {
+        severity: [one for one in node_notes(view) if one.severity == severity] for severity in get_args(Severity)
+    }
+    found += [(glyphs.critical, palette.critical, f"CRITICAL {one.kind}: {one.text}") for one in notes["critical"]]
+    found += [
+        (glyphs.warning, palette.warning, f"WARNING link errors: {critical_text(one)}")
+        if one.id == "link_errors"
+        else (glyphs.critical, palette.critical, f"CRITICAL {critical_text(one)}")
+        for one in sorted(view.grave, key=lambda one: one.id == "link_errors")
+    ]
+    found += [
+        (glyphs.warning, palette.warning, f"WARNING missing: {words}")
+        for words in map(missing_text, view.runs)
+        if words
+    ]
+    found += [(glyphs.warning, palette.warning, f"WARNING {one.kind}: {one.text}") for one in notes["warning"]]
     found += [
         (glyphs.warning, palette.warning, f"WARNING straggler: {late_text(one)}")
         if one.is_straggler
         else (glyphs.info, palette.dim, f"INFO late: {late_text(one)}")
         for one in view.late
     ]
+    found += [(glyphs.info, palette.dim, f"INFO {one.kind}: {one.text}") for one in notes["info"]]
     for sign, style, words in found[:MOST_WRONG]:
         yield _plain(f" {sign} {words}", width, palette.dim if stale else style)
     if len(found) > MOST_WRONG:
@@ -144,16 +164,24 @@ def _detail(state: ClusterState, width: int, cell_theme: CellTheme) -> list[Row]
     if not nodes:
         return []
     node = nodes[state.place]
-    power = "" if node.power_ratio is None else f", {fmt.percent_text(100 * node.power_ratio)} of the power limit"
-    why = ", ".join(node.reasons) or ("no llmtop exporter" if node.up is None else "OK")
-    return [_plain(f" {cell_theme.glyphs.selected} {node.name}: {why}{power}", width, cell_theme.palette.strong)]
+    if node.up is False and state.view is not None:
+        why = f"{down_text(node, state.view.time)}; z acknowledges"
+    else:
+        why = ", ".join(node.reasons) or ("no llmtop exporter" if node.up is None else "OK")
+    power = "" if node.power_ratio is None else f"{fmt.percent_text(100 * node.power_ratio)} of the power limit"
+    age = "" if node.data_age_seconds is None else f"values {fmt.duration(round(node.data_age_seconds, 1))} old"
+    row = Row(width).add(f" {cell_theme.glyphs.selected} {node.name}: {why}", cell_theme.palette.strong)
+    for part in (power, *rate_texts(node.rates), age):
+        if part and fmt.width_of(part) + 2 <= row.free_cells:
+            row.add(f", {part}", cell_theme.palette.strong)
+    return [row]
 
 
 def entry_width(view: ClusterView) -> int:
     """Columns that a node takes."""
     cells = max((len(node.cells) for node in view.nodes), default=0)
     name = min(NAME_CELLS, max((fmt.width_of(node.name) for node in view.nodes), default=0))
-    return name + 3 + max(cells, 4) + GAP
+    return name + 3 + max(cells, len("stale")) + GAP
 
 
 def _grid(
@@ -191,7 +219,11 @@ def _entry(row: Row, node: Node, wide: int, cell_theme: CellTheme, *, stale: boo
     row.add(name, palette.cursor if chosen else style)
     row.add(" ", palette.text)
     if node.up is False:
-        row.add("down", palette.dim if stale else palette.critical)
+        word, ink = ("down", palette.critical) if node.is_target else ("gone", palette.dim)
+        row.add(word, palette.dim if stale else ink)
+        return
+    if node.is_stale:
+        row.add("stale", palette.dim if stale else palette.warning)
         return
     for cell in node.cells:
         level = 1 + min(7, max(0, int(cell.power_ratio * 8)))

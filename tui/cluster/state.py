@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from collectors.prometheus.cluster_view import ClusterView, Node, NodeCharts
 from collectors.prometheus.source import ViewRequest
 
@@ -17,6 +19,10 @@ class ClusterState:
 
     def __init__(self) -> None:
         self.view: ClusterView | None = None
+        self._received: ClusterView | None = None
+        """The same with the nodes that were acknowledged."""
+        self._acknowledged: dict[str, float] = {}
+        """By node, when that was, by the server's clock."""
         self.charts: NodeCharts | None = None
         self.now = 0.0
         """Unix time by this machine, for how old the view is."""
@@ -37,6 +43,42 @@ class ClusterState:
         self.capture = ""
         """The command that captures, or what came of it; "" until it is asked for."""
         self.capturing = False
+
+    def receive(self, view: ClusterView) -> None:
+        """Show a view, without the nodes that were acknowledged."""
+        self._received = view
+        self.view = view if view.pinned else self._without_acknowledged(view)
+
+    def acknowledge(self, *, every: bool) -> int:
+        """Leave out the chosen node, or all, if they are down; returns how many.
+
+        A node that answers again and goes down later is shown again.
+        """
+        view = self._received
+        if view is None or self.view is None or view.pinned:
+            return 0
+        chosen = self.nodes if every else self.nodes[self.place : self.place + 1]
+        names = [node.name for node in chosen if node.up is False]
+        self._acknowledged |= dict.fromkeys(names, view.time)
+        self.receive(view)
+        return len(names)
+
+    def _without_acknowledged(self, view: ClusterView) -> ClusterView:
+        hidden = [
+            node
+            for node in view.nodes
+            if node.up is False and (node.last_seen_at or 0.0) <= self._acknowledged.get(node.name, -1.0)
+        ]
+        if not hidden:
+            return view
+        names, targets = {node.name for node in hidden}, sum(node.is_target for node in hidden)
+        return replace(
+            view,
+            nodes=tuple(node for node in view.nodes if node.name not in names),
+            nodes_down=None if view.nodes_down is None else view.nodes_down - targets,
+            nodes_removed=view.nodes_removed - (len(hidden) - targets),
+            nodes_acknowledged=len(hidden),
+        )
 
     @property
     def nodes(self) -> tuple[Node, ...]:

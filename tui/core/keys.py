@@ -196,6 +196,8 @@ KEYS: tuple[Key, ...] = (
         where=(MAIN, GPU, ALERTS),
         alert="mute",
     ),
+    Key("z", "acknowledge(False)", "", "Leave out the chosen down node; Z: all.", "mute", "z Z", "Z", (CLUSTER,)),
+    Key("Z", "acknowledge(True)", "", "", meaning="acknowledge all", where=(CLUSTER,)),
     Key("A", "next_alert", "", "Show the next alert.", where=(MAIN,)),
     Key("A", "next_alert", "next", "Choose the next alert.", where=(ALERTS,)),
     Key(

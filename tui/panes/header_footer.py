@@ -9,6 +9,7 @@ from rich.cells import cell_len
 from rich.style import Style
 
 from llmtop import format as fmt
+from llmtop.model.links import total_rates
 from llmtop.model.snapshot import Host, Snapshot
 from tui.paint import gpu_names
 from tui.paint.rows import CellTheme, Row, clip, elapsed, frame
@@ -122,6 +123,9 @@ def _host_figures(now: Host) -> list[tuple[str, str, int]]:
         figures.insert(0, ("of", f"{len(now.cpu_per_core_pct)} cores, {now.cpus_allowed:.3g} allowed", 20))
     if now.swap_used_bytes:
         figures.append(("swap", fmt.size(now.swap_used_bytes), 8))
+    if now.links:
+        received, sent = total_rates(now.links)
+        figures += [("NIC rx", fmt.rate(received), 10), ("tx", fmt.rate(sent), 10)]
     figures += [
         ("disk r", fmt.rate(now.disk_read_bytes_per_s), 10),
         ("w", fmt.rate(now.disk_write_bytes_per_s), 10),

@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from collectors.prometheus.cluster_view import ClusterView
-from collectors.prometheus.words import counts_text, critical_text, hung_text, late_text, run_text, state_notes
+from collectors.prometheus.node_words import node_notes
+from collectors.prometheus.words import (
+    counts_text,
+    critical_text,
+    hung_text,
+    late_text,
+    missing_text,
+    run_text,
+    state_notes,
+)
 
 MOST_NODES = 20
 
@@ -20,6 +29,8 @@ def _lines(view: ClusterView) -> Iterator[str]:
     yield from (f"! {sentence}" for sentence in state_notes(view))
     yield from map(run_text, view.runs)
     for title, found in (
+        ("missing", [words for words in map(missing_text, view.runs) if words]),
+        ("nodes", [f"{one.severity} {one.kind}: {one.text}" for one in node_notes(view)]),
         ("hung", [hung_text(one) for one in view.hung]),
         ("waited for", [late_text(one) for one in view.late]),
         ("grave", [critical_text(one) for one in view.grave]),

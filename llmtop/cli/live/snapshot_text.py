@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 
 from llmtop import format as fmt
 from llmtop.model import gpu_busy, ownership
+from llmtop.model.links import total_rates
 from llmtop.model.signal_text import value_text
 from llmtop.model.signals import ONCE_ITEMS, Signal
 from llmtop.model.snapshot import Alert, Gpu, Host, Job, Phase, Process, Rank, Snapshot, Window
@@ -82,11 +83,23 @@ def _host(snapshot: Snapshot, width: int) -> list[str]:
         f"memory {_used_of_total(fmt.size(host.memory_used_bytes), fmt.size(host.memory_total_bytes))}",
         f"swap {_used_of_total(fmt.size(host.swap_used_bytes), fmt.size(host.swap_total_bytes))}",
         f"disk read {fmt.rate(host.disk_read_bytes_per_s)} write {fmt.rate(host.disk_write_bytes_per_s)}",
+        *_links(host),
         f"network rx {fmt.rate(host.net_rx_bytes_per_s)} tx {fmt.rate(host.net_tx_bytes_per_s)}",
         f"driver {fmt.printable(host.driver_version or fmt.DASH)}",
         f"CUDA {fmt.printable(host.cuda_version or fmt.DASH)}",
     ]
     return [_head(name, stamp, width), *_items(items, width)]
+
+
+def _links(host: Host) -> Iterable[str]:
+    """What the InfiniBand and RoCE ports carry, and those that are not up."""
+    if not host.links:
+        return
+    received, sent = total_rates(host.links)
+    yield f"NIC rx {fmt.rate(received)} tx {fmt.rate(sent)}"
+    for link in host.links:
+        if link.state not in (None, "ACTIVE"):
+            yield f"{fmt.printable(link.device)} port {link.port} {fmt.printable(link.state)}"
 
 
 def _gpu(gpu: Gpu, snapshot: Snapshot, width: int) -> list[str]:

@@ -21,7 +21,7 @@ from tests.support.prometheus import NO_PROMETHEUS, Prometheus, find
 DEPLOY = REPOSITORY / "deploy"
 RULES = REPOSITORY / "llmtop" / "data" / "prometheus-rules.yml"
 DASHBOARD = DEPLOY / "grafana-dashboard.json"
-LEVELS = "(?:pid|rank|run|gpu|node|cluster)"
+LEVELS = "(?:pid|rank|run|gpu|node|link|cluster)"
 DCGM_ONLY = ("DCGM_FI_DEV_ECC_DBE_VOL_TOTAL", "DCGM_FI_DEV_ROW_REMAP_FAILURE")
 """Which a dcgm-exporter may give and llmtop does not: its alert `gpu_error` says the same."""
 SCHEMAS = REPOSITORY / ".cache" / "schemas"

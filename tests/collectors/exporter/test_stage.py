@@ -141,7 +141,7 @@ def test_a_rank_s_counters_have_rank_and_pid_and_the_rest_is_in_its_info() -> No
         "kind": "step",
     }
     for name, labels, _ in page:
-        if name.startswith("llmtop_") and name not in ("llmtop_node_info", "llmtop_snapshot_timestamp_seconds"):
+        if name.startswith("llmtop_") and name != "llmtop_node_info" and "_snapshot_" not in name:
             assert {"rank", "pid"} <= set(labels), name
     assert not of(page, "llmtop_phase_gpu_seconds_total"), "nobody has timed them"
 
@@ -192,7 +192,8 @@ def test_when_snapshots_stop_only_their_age_is_told() -> None:
     stage = ExportStage(interval=1.0)
     stage(snapshot(time.time() - 60, monotonic=time.monotonic() - 60, gpus=(gpu(0, **FULL),), ranks=(training(),)))
     page = samples(generate_latest(stage).decode())
-    assert {name for name, _, _ in page} == {"llmtop_snapshot_timestamp_seconds", "llmtop_node_info"}
+    kept = {"llmtop_snapshot_timestamp_seconds", "llmtop_snapshot_limit_seconds", "llmtop_node_info"}
+    assert {name for name, _, _ in page} == kept
     stage(now(gpus=(gpu(0, **FULL),)))
     assert of(samples(generate_latest(stage).decode()), "DCGM_FI_DEV_GPU_UTIL")
 

@@ -15,6 +15,7 @@ import pytest
 
 from collectors.prometheus.client import Client, Credentials, QueryError, read_token, redacted_url
 from collectors.prometheus.cluster import Cluster
+from collectors.prometheus.queries import TAG
 from llmtop.errors import NotPossibleHere, UnusableInput
 from tests.support.pages import Serve, servers
 
@@ -137,7 +138,7 @@ def test_one_refused_question_costs_its_own_part_alone(serve: Serve) -> None:
     def answer(handler: Handler) -> None:
         nonlocal asked
         asked += 1
-        node = found({"instance": "n1:9401", "job": "llmtop", "hostname": "n1"})
+        node = found({TAG: "up", "instance": "n1:9401", "job": "llmtop", "hostname": "n1"})
         reply(node if asked == 2 else b'{"status":"error","error":"too many"}', 200 if asked == 2 else 422)(
             handler
         )

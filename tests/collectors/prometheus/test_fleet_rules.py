@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import random
 import re
 import subprocess
 import sys
@@ -11,10 +13,15 @@ from typing import get_args
 import pytest
 
 from collectors.prometheus import fleet_rules
+from llmtop.model import links
 from llmtop.model.bottlenecks import AlertId
+from llmtop.model.links import Link
+from llmtop.model.snapshot import Host
+from llmtop.rules.engine import Rules
 from tests.support import fleet_agreement
 from tests.support.processes import REPOSITORY, environment
 from tests.support.prometheus import NO_PROMETHEUS, find
+from tests.support.snapshots import snapshot
 
 CONFIGURED = """
 [alerts]
@@ -83,3 +90,62 @@ def test_fleet_and_live_rules_agree() -> None:
     assert not extra
     assert len(missed) <= 1
     assert both.total() >= 4
+
+
+@pytest.mark.prometheus
+@pytest.mark.skipif(find("promtool") is None, reason=NO_PROMETHEUS)
+def test_ports_whose_errors_rise_are_the_same_for_both(tmp_path: Path) -> None:
+    """Sixty ports over 25 minutes: quiet, with rare errors, bursts and restarted adapters, by chance."""
+    dice, moments = random.Random(11), range(0, 1501, 15)
+    ports = {number: _error_counts(dice, len(moments)) for number in range(60)}
+    rules, live = Rules(), set()
+    for place, at in enumerate(moments):
+        shown = tuple(
+            Link(device=f"mlx5_{number}", port=1, errors={error: counts[place]})
+            for number, (error, counts) in ports.items()
+        )
+        alerts = rules.apply(snapshot(float(at), host=Host(name="node", links=shown))).alerts
+        live = {str(alert.evidence["device"]) for alert in alerts if alert.id == "link_errors"}
+    labels = 'instance="node:9401",job="llmtop",port="1"'
+    case = {
+        "rule_files": [str(REPOSITORY / "llmtop" / "data" / "prometheus-rules.yml")],
+        "evaluation_interval": "15s",
+        "tests": [
+            {
+                "interval": "15s",
+                "input_series": [
+                    {
+                        "series": f'llmtop_link_errors_total{{device="mlx5_{number}",error="{error}",{labels}}}',
+                        "values": " ".join(map(str, counts)),
+                    }
+                    for number, (error, counts) in ports.items()
+                ],
+                "promql_expr_test": [
+                    {
+                        "expr": 'count by (device) (ALERTS{alertname="LlmtopLinkErrors",alertstate="firing"})',
+                        "eval_time": "25m",
+                        "exp_samples": [
+                            {"labels": f'{{device="{device}"}}', "value": 1} for device in sorted(live)
+                        ],
+                    }
+                ],
+            }
+        ],
+    }
+    (tmp_path / "case.json").write_text(json.dumps(case))
+    command = [str(find("promtool")), "test", "rules", str(tmp_path / "case.json")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=100)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert 10 <= len(live) <= 50, "both kinds are among them"
+
+
+def _error_counts(dice: random.Random, count: int) -> tuple[str, list[int]]:
+    """The name of a counter, and its values over time."""
+    error = dice.choice((*links.ALERTING, "out_of_sequence"))
+    chance, size = dice.choice(((0.0, 0), (0.05, 1), (0.2, 1), (0.02, 30), (0.1, 4)))
+    found, now = [], dice.choice((0, 3, 65_000))
+    for _ in range(count):
+        now += dice.randint(1, size) if dice.random() < chance else 0
+        now = 0 if dice.random() < 0.002 else now
+        found.append(now)
+    return error, found

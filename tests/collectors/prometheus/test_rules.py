@@ -12,9 +12,10 @@ import pytest
 from prometheus_client import generate_latest
 
 from collectors.dcgm.page import UntrustedListener
-from collectors.exporter import names
-from collectors.exporter.stage import ExportStage
-from llmtop.model.snapshot import Alert, CollectiveCount, CommunicatorRank, StuckCommunicator
+from collectors.exporter import names, text
+from collectors.exporter.stage import ExportStage, clock_family
+from llmtop.model.links import Link
+from llmtop.model.snapshot import Alert, CollectiveCount, CommunicatorRank, Host, StuckCommunicator
 from tests.collectors.exporter.test_stage import now, training
 from tests.support.processes import REPOSITORY
 from tests.support.prometheus import NO_PROMETHEUS, find
@@ -54,11 +55,11 @@ def gpu(number: int, name: str, value: float, **more: str) -> dict[str, str]:
     return series(name, f"{value}x40", **{"hostname": "node0", **labels})
 
 
-def check(tmp_path: Path, given: list[dict[str, str]], **tests: Any) -> None:
-    """Have promtool evaluate the rules each 15 s over these series, and compare."""
+def check(tmp_path: Path, given: list[dict[str, str]], every: str = "15s", **tests: Any) -> None:
+    """Have promtool evaluate the rules over these series, each 15 s or so often, and compare."""
     case = {
         "rule_files": [str(RULES)],
-        "evaluation_interval": "15s",
+        "evaluation_interval": every,
         "tests": [{"interval": "15s", "input_series": given, **tests}],
     }
     file = tmp_path / "case.yml"
@@ -86,6 +87,16 @@ def test_they_are_well_formed() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+PORT = Link(
+    device="mlx5_0",
+    port=1,
+    layer="InfiniBand",
+    state="ACTIVE",
+    rate_bytes_per_s=50e9,
+    received_bytes=4,
+    sent_bytes=4,
+    errors={"symbol_error": 0},
+)
 STUCK = StuckCommunicator(
     id="0x1f",
     size=3,
@@ -102,6 +113,7 @@ def test_promtool_finds_no_fault_with_what_is_exported() -> None:
     stage = ExportStage(interval=3600.0, ignored=lambda: UntrustedListener((1000,)))
     stage(
         now(
+            host=Host(name="node", links=(PORT,)),
             gpus=(made_up_gpu(1),),
             ranks=(
                 training(
@@ -117,7 +129,7 @@ def test_promtool_finds_no_fault_with_what_is_exported() -> None:
             stuck_communicators=(STUCK,),
         )
     )
-    page = generate_latest(stage).decode()
+    page = generate_latest(stage).decode() + text.page([clock_family()]).decode()
     mine = "".join(f"{line}\n" for line in page.splitlines() if "DCGM" not in line)
     told = {line.split()[2] for line in mine.splitlines() if line.startswith("# TYPE")}
     gpu_times = {one.name for one in names.ALL if "gpu" in one.name and one.kind == "counter"}
@@ -316,9 +328,6 @@ def test_an_xid_is_told_when_it_comes_and_not_for_ever(tmp_path: Path) -> None:
 
 
 def test_a_node_that_no_longer_answers_and_one_that_tells_old_values(tmp_path: Path) -> None:
-    def node(number: int) -> dict[str, str]:
-        return {"instance": f"node{number}:9401", "job": "llmtop"}
-
     given = [
         series("up", "1x8 0x40", **node(0)),
         series("llmtop_node_info", "1x8 stale", **node(0), hostname="node0"),
@@ -344,5 +353,200 @@ def test_a_node_that_no_longer_answers_and_one_that_tells_old_values(tmp_path: P
                 ),
                 ("LlmtopOld", 1, "what node1:9401 tells is 5m 0s old"),
             )
+        ],
+    )
+
+
+def node(number: int, **more: str) -> dict[str, str]:
+    return {"instance": f"node{number}:9401", "job": "llmtop", **more}
+
+
+def fired(name: str, at: str, *alerts: tuple[dict[str, str], str]) -> dict[str, Any]:
+    """What promtool is to find of one alert, with its summary."""
+    return {
+        "eval_time": at,
+        "alertname": name,
+        "exp_alerts": [
+            {"exp_labels": {**labels, "severity": "warning"}, "exp_annotations": {"summary": words}}
+            for labels, words in alerts
+        ],
+    }
+
+
+def test_a_node_that_died_three_days_ago_is_still_known_and_one_of_eight_days_ago_is_not(tmp_path: Path) -> None:
+    given = [
+        series("up", "1x20 0x14400", **node(0)),
+        series("llmtop_node_info", "1x20 stale", **node(0), hostname="node0"),
+    ]
+    seen = 'node:llmtop_last_seen:timestamp{hostname="node0",instance="node0:9401",job="llmtop"}'
+    case = [query("node:llmtop_last_seen:timestamp", (seen, 1200), at=at) for at in ("20m", "80m", "3d", "6d23h")]
+    check(
+        tmp_path,
+        given,
+        every="10m",
+        interval="1m",
+        promql_expr_test=[*case, query("node:llmtop_last_seen:timestamp", at="7d2h")],
+        alert_rule_test=[
+            {
+                "eval_time": "3d",
+                "alertname": "LlmtopNodeGone",
+                "exp_alerts": [
+                    {
+                        "exp_labels": {**node(0), "severity": "warning"},
+                        "exp_annotations": {
+                            "summary": "llmtop export on node0:9401 does not answer: the node, or the job there, "
+                            "has ended"
+                        },
+                    }
+                ],
+            }
+        ],
+    )
+
+
+def test_a_clock_is_named_above_two_seconds_and_a_slow_scrape_is_no_wrong_clock(tmp_path: Path) -> None:
+    """The promtool's clock begins at 0 and a value is of its own instant."""
+    offsets = {0: 0.0, 1: 1.9, 2: 2.5, 3: -2.5, 4: -120.0, 5: 4.0}
+    given = []
+    for number, ahead in offsets.items():
+        given.append(series("llmtop_clock_seconds", f"{ahead}+15x40", **node(number)))
+        given.append(series("scrape_duration_seconds", f"{3.5 if number == 5 else 0.01}x40", **node(number)))
+    check(
+        tmp_path,
+        given,
+        promql_expr_test=[
+            query(
+                "round(node:llmtop_clock_ahead:seconds, 0.01)",
+                *((f'{{instance="node{n}:9401",job="llmtop"}}', v) for n, v in ((2, 2.49), (3, -2.5), (4, -120))),
+            )
+        ],
+    )
+
+
+def test_values_are_stale_by_the_exporters_own_limit_and_clock_and_a_textfile_by_a_minute(tmp_path: Path) -> None:
+    given = []
+    for number, (ahead, age, limit, has_clock) in enumerate(
+        (
+            (500, 9, 10, True),
+            (-500, 11, 10, True),
+            (0, 100, 180, True),  # llmtop export -i 60
+            (0, 45, 10, False),  # a textfile
+            (0, 75, 10, False),
+        )
+    ):
+        given.append(series("llmtop_snapshot_timestamp_seconds", f"{ahead - age}+15x40", **node(number)))
+        given.append(series("llmtop_snapshot_limit_seconds", f"{limit}x40", **node(number)))
+        if has_clock:
+            given.append(series("llmtop_clock_seconds", f"{ahead}+15x40", **node(number)))
+    check(
+        tmp_path,
+        given,
+        promql_expr_test=[
+            query(
+                "node:llmtop_stale:seconds",
+                *(
+                    (f'node:llmtop_stale:seconds{{instance="node{n}:9401",job="llmtop"}}', v)
+                    for n, v in ((1, 11), (4, 75))
+                ),
+            )
+        ],
+        alert_rule_test=[
+            fired(
+                "LlmtopOld",
+                "5m",
+                (node(1), "what node1:9401 tells is 11s old"),
+                (node(4), "what node4:9401 tells is 1m 15s old"),
+            )
+        ],
+    )
+
+
+def test_ports_are_named_by_the_thresholds_of_the_live_rule(tmp_path: Path) -> None:
+    def port(number: int, error: str, values: str) -> dict[str, str]:
+        return series("llmtop_link_errors_total", values, device="mlx5_0", port="1", error=error, **node(number))
+
+    check(
+        tmp_path,
+        [
+            port(0, "symbol_error", "5x20 14x20"),
+            port(1, "symbol_error", "5x20 15x20"),
+            port(2, "link_downed", "3x20 4x20"),
+            port(3, "out_of_sequence", "0+1000x40"),
+            port(4, "symbol_error", "70000x40"),
+            port(5, "local_ack_timeout_err", "0x20 40x20"),
+        ],
+        alert_rule_test=[
+            {
+                "eval_time": "6m",
+                "alertname": "LlmtopLinkErrors",
+                "exp_alerts": [
+                    {
+                        "exp_labels": {
+                            **node(number, device="mlx5_0", port="1", error=error, severity="warning"),
+                        },
+                        "exp_annotations": {
+                            "summary": f"mlx5_0 port 1 on node{number}:9401 has {rise} more {error} in 10m",
+                            "description": "On that node: ibstat; check the cable and the switch port.",
+                        },
+                    }
+                    for number, error, rise in (
+                        (1, "symbol_error", 10),
+                        (2, "link_downed", 1),
+                        (5, "local_ack_timeout_err", 40),
+                    )
+                ],
+            }
+        ],
+    )
+
+
+def test_a_young_counter_s_rate_is_over_its_own_span(tmp_path: Path) -> None:
+    """An exporter that was first fetched 30 s ago, at 20 GB/s; one that was started again; one fetched once."""
+    port = {"device": "mlx5_0", "port": "1"}
+    given = [
+        series("llmtop_link_receive_bytes_total", "_x18 9e15+3e11x2", **port, **node(0)),
+        series("llmtop_snapshot_seconds_total", "_x18 1+15x2", **node(0)),
+        series("llmtop_link_receive_bytes_total", "0+3e11x20", **port, **node(1)),
+        series("llmtop_snapshot_seconds_total", "9000+15x18 1 16", **node(1)),
+        series("llmtop_link_receive_bytes_total", "_x20 7e15", **port, **node(2)),
+        series("llmtop_snapshot_seconds_total", "_x20 1", **node(2)),
+    ]
+    name = "link:llmtop_receive:bytes_per_second"
+    check(
+        tmp_path,
+        given,
+        promql_expr_test=[
+            query(name, (f'{name}{{device="mlx5_0",instance="node0:9401",job="llmtop",port="1"}}', 2e10))
+        ],
+    )
+
+
+def test_missing_ranks_are_an_alert_once_they_have_reported_and_others_still_step(tmp_path: Path) -> None:
+    given = []
+    for one in range(4):
+        values, step = ("1x12 stale", "0+15x12 stale") if one == 2 else ("1x40", "0+15x40")
+        given.append(series("llmtop_rank_info", values, run="train.py", uid="1000", **rank(one)))
+        given.append(series("llmtop_world_size", values.replace("1x", "5x"), **rank(one)))
+        given.append(series("llmtop_steps_total", step, **rank(one)))
+    missing = ("LlmtopRanksMissing", {"run": "train.py", "uid": "1000"}, "train.py: 2 ranks do not report")
+    check(
+        tmp_path,
+        given,
+        promql_expr_test=[
+            query("run:llmtop_ranks_missing:count", (f"run:llmtop_ranks_missing:count{{{RUN}}}", 1), at="2m"),
+            query("run:llmtop_ranks_missing:count", (f"run:llmtop_ranks_missing:count{{{RUN}}}", 2), at="6m"),
+        ],
+        alert_rule_test=[
+            {"eval_time": "2m45s", "alertname": missing[0], "exp_alerts": []},
+            {
+                "eval_time": "6m",
+                "alertname": missing[0],
+                "exp_alerts": [
+                    {
+                        "exp_labels": {**missing[1], "severity": "warning"},
+                        "exp_annotations": {"summary": missing[2], "description": "llmtop cluster names them."},
+                    }
+                ],
+            },
         ],
     )

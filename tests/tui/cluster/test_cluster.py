@@ -14,7 +14,17 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from collectors.prometheus.cluster_view import ClusterView, GpuCell, LateRank, Node, NodeCharts, Run, Series
+from collectors.prometheus.cluster_view import (
+    ClusterView,
+    GpuCell,
+    LateRank,
+    Node,
+    NodeCharts,
+    NodeRates,
+    Run,
+    Series,
+)
+from collectors.prometheus.words import missing_text, number_ranges, run_text
 from tests.support.processes import REPOSITORY
 from tests.support.prometheus import NO_PROMETHEUS, Prometheus, find
 from tests.support.simulated_nodes import Nodes
@@ -255,6 +265,114 @@ def test_the_state_of_an_answer_is_said(fields: dict[str, object], words: str) -
     assert words in painted(state, 120, 20)
 
 
+def down(number: int, since: float, **fields: object) -> Node:
+    return node(number, up=False, last_seen_at=since, badness=100.0, reasons=("down",), cells=(), **fields)
+
+
+def test_a_node_that_is_down_or_gone_says_since_when_and_is_left_out_once_it_is_acknowledged() -> None:
+    state = ClusterState()
+    state.now = 10_001.0
+    nodes = (down(1, 6000.0), down(2, 9990.0, is_target=False), node(3))
+    whole = view(3, time=10_000.0, asked_at=10_000.0, nodes=nodes, nodes_up=1, nodes_down=1, nodes_removed=1)
+    state.receive(whole)
+    text = painted(state, 120, 20)
+    assert "1 node up, 1 down, 1 removed" in text
+    assert "CRITICAL down: node001 has not answered since" in text
+    assert "(1h 06m)" in text
+    assert "INFO removed: node002 is no target any more, and has not answered since" in text
+    assert "node001 down" in text
+    assert "node002 gone" in text
+    assert state.acknowledge(every=False) == 1
+    text = painted(state, 120, 20)
+    assert "1 node up, 0 down, 1 removed, 1 acknowledged" in text
+    assert "node001" not in text
+    state.receive(replace(whole, time=10_005.0))
+    assert "node001" not in painted(state, 120, 20)
+    assert state.acknowledge(every=True) == 1
+    assert "1 node up, 0 down, 2 acknowledged" in painted(state, 120, 20)
+    assert state.acknowledge(every=True) == 0, "node003 is up"
+    again = replace(whole, time=10_100.0, nodes=(down(1, 10_050.0), node(3)), nodes_removed=0)
+    state.receive(again)
+    assert "node001 has not answered since" in painted(state, 120, 20), "it has died once more"
+
+
+def test_a_past_instant_is_shown_with_all_its_nodes() -> None:
+    state = ClusterState()
+    state.receive(view(2, nodes=(down(1, 900.0), node(2)), nodes_up=1, nodes_down=1))
+    assert state.acknowledge(every=True) == 1
+    state.receive(view(2, nodes=(down(1, 900.0), node(2)), nodes_up=1, nodes_down=1, pinned=True))
+    assert [one.name for one in state.nodes] == ["node001", "node002"]
+    assert state.acknowledge(every=True) == 0
+
+
+@pytest.mark.parametrize("size", [(200, 50), (120, 30), (80, 24)])
+def test_old_values_wrong_clocks_and_missing_ranks_are_named(size: tuple[int, int]) -> None:
+    state = ClusterState()
+    state.now = 1001.0
+    run = Run(
+        name="train.py",
+        ranks=62,
+        world_size=64,
+        ranks_reporting=62,
+        ranks_missing=(17, 40),
+        tokens_per_s=5e5,
+        rate_span_seconds=9.7,
+    )
+    nodes = (
+        node(1, is_stale=True, data_age_seconds=80.0, cells=(), badness=80.0),
+        node(2, clock_ahead_seconds=120.0),
+        node(3, clock_ahead_seconds=-2.5),
+        node(4),
+    )
+    state.receive(view(4, runs=(run,), nodes=nodes))
+    text = painted(state, *size)
+    assert "train.py: 62 of 64 ranks, 500k tokens/s over 9.70 s" in text
+    assert "WARNING missing: ranks 17, 40; 62 of 64 ranks report (train.py)" in text
+    assert "WARNING stale: node001 sends values that are 1m 20s old" in text
+    assert "WARNING clock: the clock of node002 is 2m 00s ahead of that of Prometheus" in text
+    assert "WARNING clock: the clock of node003 is 2.50 s behind that of Prometheus" in text
+    assert "node001 stale" in text
+
+
+def test_many_nodes_down_are_one_sentence_and_the_rest_keeps_its_room() -> None:
+    state = ClusterState()
+    state.now = 1001.0
+    state.receive(view(64, nodes=tuple(down(number, 900.0) for number in range(64)), nodes_up=0, nodes_down=64))
+    text = painted(state, 120, 30)
+    assert "CRITICAL down: node000, node001, node002 and 61 more do not answer" in text
+    assert "nodes 1 to 64 of 64" in text
+
+
+def test_the_chosen_node_says_what_its_links_carry_as_far_as_there_is_room() -> None:
+    state = ClusterState()
+    state.now = 1001.0
+    rates = NodeRates(nic_rx=20e9, nic_tx=10e9, nic_limit=50e9, nvlink_rx=4.8e11, nvlink_tx=4.8e11, pcie_rx=24e9)
+    state.receive(view(1, nodes=(node(0, rates=rates, data_age_seconds=2.0),)))
+    wide = painted(state, 200, 20)
+    assert (
+        "NIC rx 20.0 GB/s tx 10.0 GB/s of 50.0 GB/s, NVLink rx 480 GB/s tx 480 GB/s, PCIe rx 24.0 GB/s tx –"
+        in wide
+    )
+    assert "values 2.00 s old" in wide
+    narrow = painted(state, 80, 20)
+    assert "NIC rx 20.0 GB/s tx 10.0 GB/s of 50.0 GB/s" not in narrow or "PCIe" not in narrow
+    state.receive(view(1, nodes=(node(0, rates=NodeRates(pcie_rx=1e9, pcie_tx=2e9)),)))
+    text = painted(state, 120, 20)
+    assert "PCIe rx 1.00 GB/s tx 2.00 GB/s" in text
+    assert "NIC" not in text
+
+
+def test_numbers_are_written_as_ranges() -> None:
+    assert number_ranges([17]) == ["17"]
+    assert number_ranges([0, 1, 2, 5, 7, 8]) == ["0 to 2", "5", "7 to 8"]
+    scattered = Run(name="r", world_size=64, ranks_reporting=32, ranks_missing=tuple(range(0, 64, 2)))
+    assert missing_text(scattered) == (
+        "ranks 0, 2, 4, 6, 8, 10, 12, 14 and 24 more ranges; 32 of 64 ranks report (r)"
+    )
+    assert missing_text(Run(name="r", world_size=64, ranks_reporting=64)) == ""
+    assert missing_text(Run(name="r", ranks=8)) == "", "an older exporter does not give the world size"
+
+
 def test_span_and_instant_stay_within_bounds() -> None:
     state = ClusterState()
     state.now = 1_000_000.0
@@ -326,3 +444,18 @@ def test_c_again_captures_where_a_rank_of_the_job_is_and_the_server_may_stand_in
         (taken,) = (tmp_path / "taken").iterdir()
         ranks = sorted(path.name for path in (taken / "traces").iterdir())
         assert ranks == [f"rank{rank}.pt.trace.json" for rank in (1, 3, 4, 5)]
+
+
+@pytest.mark.parametrize(
+    ("span", "p50", "said"),
+    [
+        (9.7, 0.5, " over 9.70 s"),
+        (58.0, 0.5, ""),
+        (30.0, 10.0, " over 30.0 s"),
+        (None, 150.0, " over more than 1m 00s"),
+        (None, 0.5, ""),
+    ],
+)
+def test_a_rate_that_is_not_over_the_last_minute_says_over_what(span: float | None, p50: float, said: str) -> None:
+    run = Run(name="r", tokens_per_s=1e3, rate_span_seconds=span, step_seconds_p50=p50)
+    assert run_text(run).startswith(f"r: 1.00k tokens/s{said}, step p50"), run_text(run)

@@ -1,0 +1,51 @@
+"""The rule for ports of InfiniBand and RoCE adapters whose errors rise."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from llmtop import format as fmt
+from llmtop.model.links import LINK_DOWNED, MIN_ERRORS, MIN_LINK_DOWNED, WINDOW_SECONDS
+from llmtop.rules.rule import AlertText, Rule, RuleText, complete_clauses
+from llmtop.rules.state.link import LinkState
+
+
+def _has_rising_errors(port: LinkState, is_raised: bool) -> bool:
+    return bool(port.rising())
+
+
+def _alert(port: LinkState) -> AlertText:
+    rising = sorted(port.rising().items(), key=lambda item: (item[0] != LINK_DOWNED, -item[1]))
+    name = f"{fmt.printable(port.link.device, 20)} port {port.link.port}"
+    counts = [f"{error} +{rise}" for error, rise in rising]
+    state = "" if port.link.state in (None, "ACTIVE") else f"; the port is {fmt.printable(port.link.state or '')}"
+    return AlertText(
+        severity="warning",
+        summary=f"{name} has new errors in {fmt.duration(WINDOW_SECONDS)}: {', '.join(counts)}{state}.",
+        evidence={
+            "device": port.link.device,
+            "port": port.link.port,
+            "link_state": port.link.state,
+            **{f"{error}_in_window": rise for error, rise in rising},
+            "rx_bytes_per_s": port.link.rx_bytes_per_s,
+            "tx_bytes_per_s": port.link.tx_bytes_per_s,
+        },
+        next="run: ibstat; check the cable and the switch port. NCCL waits while lost data is sent again",
+        points=complete_clauses(*counts, name, "check the cable"),
+    )
+
+
+LINK_ERRORS: Final = Rule[LinkState](
+    id="link_errors",
+    holds=_has_rising_errors,
+    describe=_alert,
+    text=RuleText(
+        meaning="The adapter repeats what a bad link loses. Every rank of the job waits for the slowest link.",
+        condition=f"within {fmt.duration(WINDOW_SECONDS)}, at least {MIN_ERRORS} new errors of one counter of the "
+        f"port, or {LINK_DOWNED} rose by {MIN_LINK_DOWNED}",
+        source="infiniband-diags: ibqueryerrors' example of error thresholds has 10; the kernel's "
+        "sysfs-class-infiniband says what each counter is",
+    ),
+)
+
+LINK_RULES: Final = (LINK_ERRORS,)
