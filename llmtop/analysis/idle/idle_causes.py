@@ -47,7 +47,8 @@ CAUSES = {
     "dependency": "launched work waited for an event, another stream, or work that the capture does not show",
     "capture": "a CUDA graph was being captured",
     "compile": "kernels were being compiled",
-    "one_off": "one call set something up: loaded a module, created a stream, allocated first",
+    "one_off": "a call ran that comes once: loading a module, creating a stream, a first allocation, stopping a "
+    "profiler",
     "start_up": "the program was starting, before its first copies of weights and its first matrix product",
     "copy": "the host was copying between host and device",
     "input": "waiting for input",
