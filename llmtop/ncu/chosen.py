@@ -21,7 +21,10 @@ _GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
         "drain",
         "imc_miss",
     ),
-    "synchronisation": ("barrier", "membar"),
+    "synchronisation": ("barrier", "membar", "sleeping"),
+    "arithmetic": ("math_pipe_throttle", "gmma", "dispatch_stall"),
+    "fixed latency": ("wait",),
+    "instruction fetch": ("no_instruction", "branch_resolving"),
     "not selected": ("not_selected",),
 }
 """Stalls by what a warp waits for, as ncu's guide groups its warp states."""
@@ -43,6 +46,23 @@ def dram_pct(kernel: KernelProfile) -> float | None:
         return sum(part for part in parts if part is not None)
     rate, peak = dram_bytes_per_s(kernel), memory_bytes_per_s(kernel.gpu)
     return None if rate is None or not peak else 100.0 * rate / peak
+
+
+def dram_counted(kernel: KernelProfile) -> str:
+    """How busy device memory was, in words that name a direction that was not counted; "" without any."""
+    share = dram_pct(kernel)
+    if share is None:
+        return ""
+    counted = {
+        way
+        for way in ("read", "write")
+        if any(name.startswith(f"dram__bytes_{way}.sum") for name in kernel.numbers)
+    }
+    whole = ("gpu__dram_throughput.avg", "dram__throughput.avg", "dram__bytes.sum.p")
+    if len(counted) != 1 or any(name.startswith(whole) for name in kernel.numbers):
+        return f"DRAM is busy {percent_text(share)} of the time"
+    way, other = ("reads", "writes") if "read" in counted else ("writes", "reads")
+    return f"{way} keep DRAM busy {percent_text(share)} of the time, {other} were not counted"
 
 
 def dram_bytes_per_s(kernel: KernelProfile) -> float | None:
@@ -78,6 +98,11 @@ def stall_groups(kernel: KernelProfile) -> dict[str, float]:
     return dict(sorted(((group, share) for group, share in shares.items() if share), key=lambda item: -item[1]))
 
 
+def stall_group(stall: str) -> str:
+    """Return the group of a stall by ncu's name of it: "memory" of "long_scoreboard"; "" where it has none."""
+    return next((group for group, names in _GROUPS.items() if stall in names), "")
+
+
 def sectors_text(kernel: KernelProfile) -> str:
     """Sectors that each request of global memory touched: "loads 8.0, stores 4.0"; "" where not counted."""
     words = []
@@ -90,12 +115,12 @@ def sectors_text(kernel: KernelProfile) -> str:
 
 def counted_text(kernel: KernelProfile) -> str:
     """What was counted of a kernel, in a few words, for a report that shows no limit; "" where nothing was."""
-    dram, issue, conflicts = dram_pct(kernel), issue_pct(kernel), kernel.conflicts_pct()
+    issue, conflicts = issue_pct(kernel), kernel.conflicts_pct()
     occupancy = kernel.number("sm__warps_active.avg.pct_of_peak_sustained_active")
     rate = dram_bytes_per_s(kernel)
     found = [
-        f"DRAM {percent_text(dram)} of its peak" if dram is not None else "",
-        f"DRAM {rate / 1e9:.1f} GB/s" if dram is None and rate is not None else "",
+        dram_counted(kernel),
+        f"DRAM {rate / 1e9:.1f} GB/s" if dram_pct(kernel) is None and rate is not None else "",
         f"issue slots {percent_text(issue)} used" if issue is not None else "",
         f"occupancy {percent_text(occupancy)}" if occupancy is not None else "",
         f"bank conflicts {percent_text(conflicts)} of wavefronts" if conflicts is not None else "",

@@ -11,7 +11,15 @@ from typing import Literal, NamedTuple
 
 from llmtop.format import percent_text
 from llmtop.naming.kernel_names import is_from_a_library, kind_of
-from llmtop.ncu.chosen import counted_text, dram_pct, issue_pct, sectors_text, stall_groups
+from llmtop.ncu.chosen import (
+    counted_text,
+    dram_counted,
+    dram_pct,
+    issue_pct,
+    sectors_text,
+    stall_group,
+    stall_groups,
+)
 from llmtop.ncu.profile import KernelProfile
 
 LimiterId = Literal[
@@ -28,9 +36,17 @@ _WAITING_PCT = 40.0
 _CACHED_PCT = 80.0
 """Where L1 serves so much of the sectors, spread reads find what their neighbours fetched."""
 _WITHIN = 0.75
-"""All that comes from DRAM passes L2 as well: it is DRAM's limit unless L2 is a third busier."""
+"""All that comes from DRAM passes L2 as well: it is DRAM's limit unless L2 is a third busier. What moves shared
+memory's data is a part of L1 in the same way."""
+ACHIEVED = 0.8
+"""Of the occupancy that a launch allows: ncu's rule on occupancy speaks of a difference above a fifth."""
 IDLE_SM_PCT = 20.0
 """Of the kernel's time without a block on the mean SM: a fifth of the GPU."""
+_NO_WASTE = 1.25
+"""Bytes that DRAM moves over those that threads asked for: below, caches put spread accesses together."""
+_FULL_WARP = 32
+_PRODUCTS_PCT = 5.0
+"""Of the time of the tensor pipe: above, products are on it already."""
 
 STALLS = {
     "long_scoreboard": "waiting for data of L1, L2 or memory",
@@ -73,10 +89,16 @@ class _Units(NamedTuple):
     dram: float
     l2: float
     l1: float
+    whole: float
+    """ncu's own figure of memory: also the paths between these levels."""
 
     @property
     def memory(self) -> float:
-        return max(self.dram, self.l2, self.l1)
+        return max(self.dram, self.l2, self.l1, self.whole)
+
+    @property
+    def dram_bound(self) -> bool:
+        return self.dram >= BUSY_PCT and self.dram >= _WITHIN * self.memory
 
     @property
     def top(self) -> float:
@@ -97,10 +119,11 @@ def limiter(kernel: KernelProfile) -> Limiter:
 def _by_chosen_counters(kernel: KernelProfile) -> Limiter:
     """What limits a kernel without the section of speed of light: the first that the counters show."""
     found = (
-        _counted_conflicts(kernel)
-        or _counted_waste(kernel)
-        or _counted_memory(kernel)
+        _counted_waste(kernel)
+        or _counted_dram(kernel)
         or _counted_issue(kernel)
+        or _counted_conflicts(kernel)
+        or _counted_memory(kernel)
         or _small_grid(kernel)
         or _counted_stalls(kernel)
     )
@@ -119,14 +142,20 @@ def _counted_conflicts(kernel: KernelProfile) -> Limiter | None:
         "bank conflicts",
         "shared-memory bank conflicts",
         f"{percent_text(share)} of the wavefronts of shared memory are there because threads of a warp meet in "
-        "one bank; how busy other units were was not counted.",
+        f"one bank; how busy other units were was not counted{_few_blocks(kernel)}.",
         _CONFLICTS_ADVICE,
     )
 
 
+def _few_blocks(kernel: KernelProfile) -> str:
+    """A clause on a grid of fewer blocks than SMs; "" where there are enough."""
+    small = _small_grid(kernel)
+    return f"; also, {small.sentence.removesuffix('.')}" if small is not None else ""
+
+
 def _counted_waste(kernel: KernelProfile) -> Limiter | None:
     wasted = kernel.wasted_pct
-    if wasted is None or wasted < WASTED_PCT:
+    if wasted is None or wasted < WASTED_PCT or _is_merged(kernel):
         return None
     return Limiter(
         "uncoalesced",
@@ -137,14 +166,16 @@ def _counted_waste(kernel: KernelProfile) -> Limiter | None:
     )
 
 
-def _counted_memory(kernel: KernelProfile) -> Limiter | None:
+def _counted_dram(kernel: KernelProfile) -> Limiter | None:
     dram = dram_pct(kernel)
+    if dram is None or dram < BUSY_PCT:
+        return None
+    return Limiter("memory", "memory (DRAM)", f"{dram_counted(kernel)}.", _MEMORY_ADVICE)
+
+
+def _counted_memory(kernel: KernelProfile) -> Limiter | None:
     end = ".avg.pct_of_peak_sustained_elapsed"
     whole = kernel.number(f"gpu__compute_memory_throughput{end}", f"gpu__compute_memory_request_throughput{end}")
-    if dram is not None and dram >= BUSY_PCT:
-        return Limiter(
-            "memory", "memory (DRAM)", f"DRAM is busy {percent_text(dram)} of the time.", _MEMORY_ADVICE
-        )
     if whole is not None and whole >= BUSY_PCT:
         words = f"the busiest level of memory is at {percent_text(whole)} of its peak; which one was not counted."
         return Limiter("memory", "memory", words, _MEMORY_ADVICE)
@@ -164,14 +195,21 @@ def _counted_stalls(kernel: KernelProfile) -> Limiter | None:
     group = next(iter(groups), "")
     if not group or groups[group] < _WAITING_PCT:
         return None
-    said = ", ".join(f"{name} {percent_text(share)}" for name, share in groups.items())
+    said = ", ".join(f"{name} {percent_text(share)}" for name, share in groups.items() if share >= 1.0)
+    if group == "memory" and dram_pct(kernel) is None:
+        words = f"of all stalls: {said}; whether memory is full or too few loads are in flight was not counted."
+        todo = f"{_STALL_GROUP_ADVICE[group]} Fewer bytes if DRAM is full: count dram__throughput."
+        return Limiter("memory", "waiting for memory", words, todo)
+    if group in ("not selected", "arithmetic"):
+        return Limiter("compute", "compute", f"of all stalls: {said}.", _fewer_instructions(kernel))
     return Limiter("latency", "latency", f"of all stalls: {said}.", _STALL_GROUP_ADVICE[group])
 
 
 _STALL_GROUP_ADVICE = {
     "memory": "More loads in flight (unrolling, vector loads, cp.async), more warps an SM, shared memory.",
     "synchronisation": "Fewer __syncthreads() and fences, smaller blocks, equal work for all warps of a block.",
-    "not selected": "There are warps enough: fewer, with more registers each, may be faster.",
+    "fixed latency": "More independent instructions a thread (unrolling, several values a thread).",
+    "instruction fetch": "Shorter code: less unrolling and inlining, fewer branches; a warm-up before measuring.",
 }
 _CONFLICTS_ADVICE = (
     "Let the 32 threads of a warp touch 32 different banks (of 4 bytes): pad the rows of a tile by one value "
@@ -192,8 +230,12 @@ def _fewer_instructions(kernel: KernelProfile) -> str:
     """What to do about a kernel that computes much: only products can go to the tensor cores."""
     fewer = "Fewer instructions for each value: vector types, cheaper functions (__expf), indices computed once."
     name = kernel.demangled or kernel.name
+    if _busiest_pipe(kernel)[0] == "fp64":
+        return f"fp32 where the accuracy allows it: most GPUs have few fp64 units. {fewer}"
     if kind_of(name) not in ("GEMM", "convolution", "attention"):
         return fewer
+    if (kernel.tensor_pct or 0.0) >= _PRODUCTS_PCT:
+        return f"Larger tiles, so that more of the instructions are products. {fewer}"
     own = "" if is_from_a_library(name) else "Compare it with the library's product (cuBLAS). "
     return f"{own}Give products to the tensor cores (bf16, TF32). {fewer}"
 
@@ -203,8 +245,8 @@ def _units(kernel: KernelProfile) -> _Units | None:
     sm, dram = kernel.number("sm_" + end), kernel.number("gpu__dram" + end, "dram_" + end)
     if sm is None or dram is None:
         return None
-    l2, l1 = kernel.number("lts_" + end) or 0.0, kernel.number("l1tex_" + end) or 0.0
-    return _Units(sm, kernel.tensor_pct or 0.0, dram, l2, l1)
+    l2, whole = kernel.number("lts_" + end) or 0.0, kernel.number("gpu__compute_memory" + end) or 0.0
+    return _Units(sm, kernel.tensor_pct or 0.0, dram, l2, kernel.l1_pct or 0.0, whole)
 
 
 def _tensor(units: _Units) -> Limiter | None:
@@ -223,7 +265,7 @@ def _tensor(units: _Units) -> Limiter | None:
 def _conflicts(kernel: KernelProfile, units: _Units) -> Limiter | None:
     share, pipe = kernel.conflicts_pct(), kernel.shared_pipe_pct or 0.0
     waits = kernel.stall_pct("short_scoreboard", "mio_throttle")
-    busy = pipe >= BUSY_PCT and pipe >= 0.9 * units.top
+    busy = pipe >= BUSY_PCT and pipe >= _WITHIN * units.top
     if share is None or share < CONFLICTS_PCT or not (busy or (units.top < BUSY_PCT and waits >= _WAITING_PCT)):
         return None
     return Limiter(
@@ -238,7 +280,7 @@ def _conflicts(kernel: KernelProfile, units: _Units) -> Limiter | None:
 
 def _uncoalesced(kernel: KernelProfile, units: _Units) -> Limiter | None:
     wasted = kernel.wasted_pct
-    if wasted is None or wasted < WASTED_PCT:
+    if wasted is None or wasted < WASTED_PCT or (units.dram_bound and _is_merged(kernel)):
         return None
     cached = (kernel.number("l1tex__t_sector_hit_rate.pct") or 0.0) >= _CACHED_PCT
     moved = units.l1 if cached else units.memory
@@ -254,24 +296,37 @@ def _uncoalesced(kernel: KernelProfile, units: _Units) -> Limiter | None:
     return Limiter(
         "uncoalesced",
         "uncoalesced access",
-        f"global {used} of the 32 bytes of a sector: {percent_text(wasted)} of what moves between the caches was "
-        f"asked for by no thread, and keeps DRAM {percent_text(units.dram)} and L2 {percent_text(units.l2)} busy.",
+        f"global {used} of the 32 bytes of a sector: no thread asked for {percent_text(wasted)} of what moves "
+        f"between the caches. L1 is busy {percent_text(units.l1)}, L2 {percent_text(units.l2)} and DRAM "
+        f"{percent_text(units.dram)} of the time.",
         _UNCOALESCED_ADVICE,
     )
 
 
+def _is_merged(kernel: KernelProfile) -> bool:
+    """Whether DRAM moved little more than threads asked for: then its load is no waste."""
+    moved = [kernel.number(f"dram__bytes_{way}.sum") for way in ("read", "write")]
+    asked = kernel.asked_bytes
+    if asked is None or any(part is None for part in moved):
+        return False
+    return sum(part for part in moved if part is not None) <= _NO_WASTE * asked
+
+
 def _busiest(kernel: KernelProfile, units: _Units) -> Limiter:
     memory, compute = units.memory, max(units.sm, units.tensor)
-    if compute > memory:
+    pipe, share = _busiest_pipe(kernel)
+    # The pipe of loads and stores counts as the SM's and as memory's: accesses to shared memory are no arithmetic.
+    moves = pipe == _LOADS and share >= 0.95 * compute and units.l1 >= 0.95 * compute
+    if compute > memory and not moves:
         return _compute(kernel, units)
-    if units.dram >= BUSY_PCT and units.dram >= _WITHIN * memory:
+    if units.dram_bound:
         return Limiter(
             "memory",
             "memory (DRAM)",
             f"DRAM is busy {percent_text(units.dram)} of the time, compute {percent_text(compute)}.",
             _MEMORY_ADVICE,
         )
-    if units.l2 >= units.l1:
+    if units.l2 >= max(units.l1, BUSY_PCT):
         return Limiter(
             "L2",
             "L2",
@@ -290,27 +345,50 @@ def _busiest(kernel: KernelProfile, units: _Units) -> Limiter:
     )
 
 
+_LOADS = "loads and stores"
 _PIPES = {
     "alu": "integer and logic",
     "fma": "fp32",
     "fp64": "fp64",
     "xu": "special functions and conversions",
-    "lsu": "loads and stores",
+    "lsu": _LOADS,
     "adu": "addresses and branches",
     "uniform": "uniform",
 }
 
 
-def _compute(kernel: KernelProfile, units: _Units) -> Limiter:
-    stem, end = "sm__inst_executed_pipe_", ".avg.pct_of_peak_sustained_active"
-    used = {words: kernel.number(stem + pipe + end) or 0.0 for pipe, words in _PIPES.items()}
+def _busiest_pipe(kernel: KernelProfile) -> tuple[str, float]:
+    """The pipe of an SM that is used most, without the tensor cores, and for how much of the time in percent.
+
+    An instruction of fp64, or of fp32 on some GPUs, keeps its pipe for several cycles: ncu has both figures.
+    """
+    used = {
+        words: max(
+            (
+                kernel.number(f"{stem}{pipe}{end}_elapsed", f"{stem}{pipe}{end}_active") or 0.0
+                for stem, end in (
+                    ("sm__inst_executed_pipe_", ".avg.pct_of_peak_sustained"),
+                    ("sm__pipe_", "_cycles_active.avg.pct_of_peak_sustained"),
+                )
+            )
+        )
+        for pipe, words in _PIPES.items()
+    }
     pipe = max(used, key=lambda words: used[words])
-    by = f", the busiest pipe is {pipe} ({percent_text(used[pipe])})" if used[pipe] else ""
+    return (pipe, used[pipe]) if used[pipe] else ("", 0.0)
+
+
+def _compute(kernel: KernelProfile, units: _Units) -> Limiter:
+    pipe, share = _busiest_pipe(kernel)
+    issue = issue_pct(kernel)
+    by = f", the busiest pipe is {pipe} ({percent_text(share)})" if pipe else ""
+    issued = f", {percent_text(issue)} of the slots for instructions are used" if issue and issue > share else ""
+    tensor = f", the tensor cores {percent_text(units.tensor)}" if kernel.tensor_pct is not None else ""
     return Limiter(
         "compute",
         "compute",
-        f"the SMs are busy {percent_text(units.sm)} of the time and not their tensor cores "
-        f"({percent_text(units.tensor)}){by}; memory {percent_text(units.memory)}.",
+        f"the SMs are busy {percent_text(units.sm)} of the time{tensor}{by}{issued}; memory "
+        f"{percent_text(units.memory)}.",
         _fewer_instructions(kernel),
     )
 
@@ -319,26 +397,117 @@ def _waiting(kernel: KernelProfile, units: _Units) -> Limiter:
     small = _small_grid(kernel)
     if small is not None:
         return small
-    stalls = list(kernel.stalls.items())[:1]
-    between = kernel.cycles_between
-    by = ""
-    if stalls and between:
-        name, cycles = stalls[0]
-        stalled = f"{cycles:.0f} of them {stall_text(name)}"
-        by = f" A warp waits {between:.0f} cycles between two instructions, {stalled}."
-    achieved = kernel.number("sm__warps_active.avg.pct_of_peak_sustained_active")
-    least = " and ".join(kernel.occupancy_limits)
-    filled = (
-        f" {percent_text(achieved)} of an SM's places for warps are taken, limited by {least}." if least else ""
-    )
     return Limiter(
         "latency",
         "latency and occupancy",
         f"no unit is busy for {BUSY_PCT:.0f} % of the time (compute {percent_text(units.sm)}, memory "
-        f"{percent_text(units.memory)}).{by}{filled}",
-        "More work in flight: more warps an SM (fewer registers or less shared memory a block, other block "
-        "sizes), more independent loads a thread (unrolling, vector loads, asynchronous copies).",
+        f"{percent_text(units.memory)}).{_waits_text(kernel)}{_occupancy_text(kernel)}{_idle_text(kernel)}",
+        _part_warps_advice(kernel) or _atomics_advice(kernel) or _stall_advice(kernel) or _more_work(kernel),
     )
+
+
+def _more_work(kernel: KernelProfile) -> str:
+    """How to have more in flight: by more warps only where an SM has places for them."""
+    loads = "more independent loads a thread (unrolling, vector loads, asynchronous copies)"
+    if _is_occupied(kernel):
+        return f"More work in flight with the warps that are there: {loads}."
+    return (
+        "More work in flight: more warps an SM (fewer registers or less shared memory a block, other block "
+        f"sizes), {loads}."
+    )
+
+
+def _is_occupied(kernel: KernelProfile) -> bool:
+    return (kernel.number("sm__warps_active.avg.pct_of_peak_sustained_active") or 0.0) >= _OCCUPIED_PCT
+
+
+_OCCUPIED_PCT = 75.0
+"""Achieved occupancy above which more warps hide little more: fewer than a third can be added."""
+
+
+def _atomics_advice(kernel: KernelProfile) -> str:
+    """What to do where atomics make up a good part of the requests to global memory; else ""."""
+    stem = "l1tex__t_requests_pipe_lsu_mem_global_op_"
+    counts = {
+        operation: kernel.number(f"{stem}{operation}.sum") or 0.0 for operation in ("ld", "st", "atom", "red")
+    }
+    total, atomic = sum(counts.values()), counts["atom"] + counts["red"]
+    if not total or 100.0 * atomic / total < _ATOMICS_PCT:
+        return ""
+    return (
+        f"{percent_text(100.0 * atomic / total)} of the requests to global memory are atomics: add up within the "
+        "warp (shuffles) and the block (shared memory) first, then one atomic a block."
+    )
+
+
+_ATOMICS_PCT = 20.0
+"""Of the requests to global memory: L2 carries out those on one address one after the other."""
+
+
+def _idle_text(kernel: KernelProfile) -> str:
+    """A sentence on SMs without a block that no last wave explains; "" where they are few."""
+    idle, seconds = kernel.sm_idle_pct, kernel.seconds
+    if idle is None or idle < IDLE_SM_PCT:
+        return ""
+    why = "blocks differ in length"
+    if seconds and seconds < _SHORT_S:
+        why = "so short a kernel mostly starts and ends"
+    elif (kernel.waves or 1.0) < 1.0:
+        why = "blocks differ in length or are too few"
+    return f" The mean SM has no block for {percent_text(idle)} of the time: {why}."
+
+
+_SHORT_S = 10e-6
+"""Start and end of a kernel take 2 to 3 µs on current GPUs: an empty one lasts that long under ncu."""
+
+
+def _stall_advice(kernel: KernelProfile) -> str:
+    """What to do about the group of the longest stall, where it is not memory and makes up two fifths; else ""."""
+    group, groups = stall_group(next(iter(kernel.stalls), "")), stall_groups(kernel)
+    if group in ("", "memory") or groups.get(group, 0.0) < _WAITING_PCT:
+        return ""
+    warps = " More warps an SM." if group == "fixed latency" and not _is_occupied(kernel) else ""
+    return _STALL_GROUP_ADVICE.get(group, "") + warps
+
+
+def _waits_text(kernel: KernelProfile) -> str:
+    stalls, between = list(kernel.stalls.items())[:1], kernel.cycles_between
+    if not stalls or not between:
+        return ""
+    name, cycles = stalls[0]
+    return f" A warp waits {between:.0f} cycles between two instructions, {cycles:.0f} of them {stall_text(name)}."
+
+
+def _occupancy_text(kernel: KernelProfile) -> str:
+    """Achieved occupancy, and what limits it: the launch only where nearly all that it allows was achieved."""
+    achieved = kernel.number("sm__warps_active.avg.pct_of_peak_sustained_active")
+    allowed = kernel.number("sm__maximum_warps_per_active_cycle_pct")
+    if achieved is None:
+        return ""
+    limits = " and ".join(kernel.occupancy_limits)
+    if allowed is None or allowed >= 100.0 or not limits:
+        return f" Achieved occupancy is {percent_text(achieved)}."
+    if achieved >= ACHIEVED * allowed:
+        return f" Achieved occupancy is {percent_text(achieved)}, limited by {limits}."
+    return (
+        f" Achieved occupancy is {percent_text(achieved)}, below the {percent_text(allowed)} that {limits} allow: "
+        "blocks of unequal length, or too few."
+    )
+
+
+def _part_warps_advice(kernel: KernelProfile) -> str:
+    """What to do about blocks of less than one warp; "" where they are larger, or unknown."""
+    threads = kernel.number("launch__block_size") or float(math.prod(kernel.block))
+    if not 0 < threads < _FULL_WARP:
+        return ""
+    return (
+        f"Blocks of 64 to 256 threads: a block of {threads:.0f} uses {threads:.0f} of the {_FULL_WARP} lanes of "
+        "its warp. Let each thread of a block take one of the values."
+    )
+
+
+_PART_OF_SMS = 1 - IDLE_SM_PCT / 100
+"""A grid of nearly all SMs, or of nearly all places on them, is what persistent kernels launch."""
 
 
 def _small_grid(kernel: KernelProfile) -> Limiter | None:
@@ -353,14 +522,15 @@ def _small_grid(kernel: KernelProfile) -> Limiter | None:
         "Give it more blocks: a larger batch or smaller tiles, split the reduced dimension (split-k, stream-k), "
         "fuse small kernels (torch.compile), or run independent ones beside it; CUDA graphs for the time between."
     )
-    if blocks < sms:
-        words = f"{blocks:.0f} blocks for {sms:.0f} SMs: {sms - blocks:.0f} are idle."
-    elif waves < 1:
+    if blocks <= _PART_OF_SMS * sms:
+        many = "block" if blocks == 1 else "blocks"
+        words = f"{blocks:.0f} {many} for {sms:.0f} SMs: {sms - blocks:.0f} are idle."
+    elif waves <= _PART_OF_SMS:
         words = (
             f"{blocks:.0f} blocks fill {percent_text(100 * waves)} of what the {sms:.0f} SMs hold at once, so "
             "too few warps run to hide how long each waits."
         )
-    elif idle_pct >= IDLE_SM_PCT and last > 0.2 and waves < 5:
+    elif idle_pct >= IDLE_SM_PCT and 100.0 * last / math.ceil(waves) >= IDLE_SM_PCT:
         words = (
             f"{waves:.2f} waves of blocks: in the last one SMs are idle, {percent_text(idle_pct)} of the time "
             "over all."

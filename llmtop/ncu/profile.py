@@ -64,8 +64,21 @@ class KernelProfile(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def sm_idle_pct(self) -> float | None:
         """Of the kernel's time, how long the mean SM had no block."""
-        active, elapsed = self.number("sm__cycles_active.avg"), self.number("sm__cycles_elapsed.max")
+        active = self.number("sm__cycles_active.avg")
+        elapsed = self.number("sm__cycles_elapsed.max", "gpc__cycles_elapsed.max")
         return None if active is None or not elapsed else max(100.0 * (1 - active / elapsed), 0.0)
+
+    @property
+    def l1_pct(self) -> float | None:
+        """Of the kernel's time, how busy L1 and shared memory were.
+
+        ncu before 2024 and its basic set count it while the SM has a block only; the time without one is set off.
+        """
+        elapsed = self.number("l1tex__throughput.avg.pct_of_peak_sustained_elapsed")
+        active = self.number("l1tex__throughput.avg.pct_of_peak_sustained_active")
+        if elapsed is not None or active is None:
+            return elapsed
+        return active * (1.0 - (self.sm_idle_pct or 0.0) / 100.0)
 
     @property
     def tensor_pct(self) -> float | None:
@@ -104,6 +117,10 @@ class KernelProfile(msgspec.Struct, frozen=True, kw_only=True):
         total = self.cycles_between
         return 100.0 * sum(self.stalls.get(reason, 0.0) for reason in reasons) / total if total else 0.0
 
+    def conflicts(self, operation: str = "") -> float | None:
+        """Wavefronts of shared memory that are there for bank conflicts alone; arguments as of `conflicts_pct`."""
+        return self.number(f"{_CONFLICTS}_op_{operation}.sum" if operation else f"{_CONFLICTS}.sum")
+
     def conflicts_pct(self, operation: str = "") -> float | None:
         """Wavefronts of shared memory that are there for bank conflicts alone; None where none was moved.
 
@@ -111,7 +128,7 @@ class KernelProfile(msgspec.Struct, frozen=True, kw_only=True):
             operation: "ld" or "st"; empty: all.
         """
         end = f"_op_{operation}.sum" if operation else ".sum"
-        extra, all_of = self.number(_CONFLICTS + end), self.number(_WAVEFRONTS + end)
+        extra, all_of = self.conflicts(operation), self.number(_WAVEFRONTS + end)
         return 100.0 * extra / all_of if extra is not None and all_of else None
 
     @property
@@ -129,9 +146,25 @@ class KernelProfile(msgspec.Struct, frozen=True, kw_only=True):
         return self.sectors(operation) / requests if requests else None
 
     def bytes_a_sector(self, operation: str) -> float | None:
-        """How many of a sector's 32 bytes threads asked for; None where nothing was loaded or stored so."""
-        ratio = self.number(f"smsp__sass_average_data_bytes_per_sector_mem_global_op_{operation}.ratio")
-        return ratio if ratio and self.sectors(operation) else None
+        """How many of a sector's 32 bytes threads asked for; None where nothing was loaded or stored so.
+
+        ncu before 2023 writes it in percent of the sector.
+        """
+        stem = f"smsp__sass_average_data_bytes_per_sector_mem_global_op_{operation}"
+        ratio, pct = self.number(f"{stem}.ratio"), self.number(f"{stem}.pct")
+        used = ratio if ratio is not None or pct is None else pct / 100.0 * SECTOR_BYTES
+        return used if used and self.sectors(operation) else None
+
+    @property
+    def asked_bytes(self) -> float | None:
+        """What threads asked of global memory; None where it was not counted for each operation that moved any."""
+        total = 0.0
+        for operation in ("ld", "st"):
+            used = self.bytes_a_sector(operation)
+            if used is None and self.sectors(operation):
+                return None
+            total += self.sectors(operation) * min(used or 0.0, SECTOR_BYTES)
+        return total or None
 
     @property
     def wasted_pct(self) -> float | None:
@@ -143,7 +176,7 @@ class KernelProfile(msgspec.Struct, frozen=True, kw_only=True):
         for operation in ("ld", "st"):
             used, each = self.bytes_a_sector(operation), self.sectors_a_request(operation)
             moved += self.sectors(operation)
-            if used is not None and each is not None and each >= _SPREAD_SECTORS:
+            if used is not None and each is not None and round(each) >= _SPREAD_SECTORS:
                 wasted += self.sectors(operation) * max(1 - used / SECTOR_BYTES, 0.0)
         return 100.0 * wasted / moved if moved else None
 

@@ -8,7 +8,7 @@ import msgspec
 
 from llmtop.format import figure, percent_text, size
 from llmtop.ncu.chosen import sectors_text, stall_groups
-from llmtop.ncu.limiter import BUSY_PCT, IDLE_SM_PCT, stall_text
+from llmtop.ncu.limiter import ACHIEVED, BUSY_PCT, IDLE_SM_PCT, stall_text
 from llmtop.ncu.profile import SECTOR_BYTES, KernelProfile
 
 _PCT = ".pct_of_peak_sustained_elapsed"
@@ -157,11 +157,15 @@ def _occupancy(kernel: KernelProfile) -> Iterator[CounterReading]:
     if achieved is None:
         return
     limits = " and ".join(kernel.occupancy_limits)
-    by = f" of {percent_text(allowed, 1)} allowed, limited by {limits}" if allowed is not None and limits else ""
+    by = f" of {percent_text(allowed, 1)} allowed" if allowed is not None else ""
+    if by and limits and allowed is not None and allowed < 100.0:
+        by += f", limited by {limits}"
+    uneven = allowed is None or achieved < ACHIEVED * allowed
     # What keeps a unit busy with few warps (wgmma, large tiles) needs no more of them.
-    short = not busy(kernel) and (achieved < 50.0 or (allowed is not None and achieved < 0.8 * allowed))
+    quiet = kernel.number("sm__throughput.avg" + _PCT) is not None and not busy(kernel)
+    short = quiet and (achieved < 50.0 or (allowed is not None and uneven))
     todo = ""
-    if short and allowed is not None and allowed < 50.0:
+    if short and not uneven and limits:
         todo = f"fewer {limits} a block (__launch_bounds__, num_warps, smaller tiles)"
     elif short:
         todo = "fewer than are allowed: blocks of unequal length, or too few of them"
@@ -260,11 +264,18 @@ def _shared(kernel: KernelProfile) -> Iterator[CounterReading]:
     if not parts:  # the pipe moves other things too
         return
     poor = total >= 10.0
+    each = [kernel.conflicts(operation) for operation in ("ld", "st")]
+    known = sum(part for part in each if part is not None)
+    split = (
+        f" ({', '.join(parts)})"
+        if 2 * known >= (kernel.conflicts() or 0.0)
+        else ", most of neither loads nor stores"
+    )
     yield CounterReading(
         name="bank conflicts",
         value=total,
         unit="%",
-        text=f"{percent_text(total, 1)} of the wavefronts of shared memory ({', '.join(parts)})",
+        text=f"{percent_text(total, 1)} of the wavefronts of shared memory{split}",
         threshold="under 10 %",
         poor=poor,
         source="Nsight Compute, shared-memory table: each is a pass more; under a tenth nobody notices",
@@ -322,7 +333,7 @@ def _grid(kernel: KernelProfile) -> Iterator[CounterReading]:
         name="waves",
         value=waves,
         unit="waves",
-        text=f"{waves:.2f} of the blocks that fit at once{without}",
+        text=f"{waves:.2f} times the blocks that fit at once{without}",
         threshold=f"SMs without a block under {IDLE_SM_PCT:.0f} % of the time",
         poor=poor,
         source="Nsight Compute, launch statistics: a last wave that is not full leaves SMs idle",

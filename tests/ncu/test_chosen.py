@@ -63,8 +63,28 @@ def _kernel(name: str = "copy_rows", gpu: str = "NVIDIA GeForce RTX 4090", **num
                 STALL.format("barrier"): 4.0,
                 STALL.format("not_selected"): 4.0,
             },
+            "memory",
+            "memory 60 %, synchronisation 20 %, not selected 20 %; whether memory is full",
+        ),
+        (
+            {f"dram__throughput.avg{PEAK}": 30.0, STALL.format("long_scoreboard"): 12.0},
             "latency",
-            "memory 60 %, synchronisation 20 %, not selected 20 %",
+            "of all stalls: memory 100 %.",
+        ),
+        ({STALL.format("not_selected"): 9.0, STALL.format("wait"): 6.0}, "compute", "not selected 60 %"),
+        (
+            {f"dram__bytes_read.sum{PEAK}": 70.0},
+            "memory",
+            "reads keep DRAM busy 70 % of the time, writes were not counted.",
+        ),
+        (
+            {
+                f"dram__throughput.avg{PEAK}": 88.0,
+                "l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum": 300.0,
+                "l1tex__data_pipe_lsu_wavefronts_mem_shared.sum": 1000.0,
+            },
+            "memory",
+            "DRAM is busy 88 %",
         ),
         ({STALL.format("barrier"): 9.0, STALL.format("wait"): 3.0}, "latency", "synchronisation 75 %"),
         (
@@ -84,8 +104,21 @@ def test_the_limit_follows_from_what_was_counted(numbers: dict[str, float], expe
 def test_what_shows_no_limit_is_listed() -> None:
     found = limiter(_kernel(**{f"dram__bytes_read.sum{PEAK}": 12.0}))
     assert found.id == "unknown"
-    assert found.sentence == "no limit is in what was counted (DRAM 12 % of its peak)."
+    words = "reads keep DRAM busy 12 % of the time, writes were not counted"
+    assert found.sentence == f"no limit is in what was counted ({words})."
     assert "no unit of the GPU was counted" in limiter(_kernel()).sentence
+
+
+def test_bank_conflicts_of_one_block_name_the_grid_too() -> None:
+    conflicts = {
+        "l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum": 880.0,
+        "l1tex__data_pipe_lsu_wavefronts_mem_shared.sum": 1000.0,
+        "launch__grid_size": 1.0,
+        "launch__waves_per_multiprocessor": 0.01,
+    }
+    found = limiter(_kernel(**conflicts))
+    assert found.id == "bank conflicts"
+    assert found.sentence.endswith("not counted; also, 1 block for 128 SMs: 127 are idle.")
 
 
 def test_bytes_without_a_peak_make_no_share() -> None:
@@ -98,7 +131,7 @@ def test_stalls_are_grouped_and_selected_is_none() -> None:
     kernel = _kernel(
         **{STALL.format("selected"): 5.0, STALL.format("lg_throttle"): 1.0, STALL.format("wait"): 3.0}
     )
-    assert stall_groups(kernel) == {"memory": 25.0}
+    assert stall_groups(kernel) == {"fixed latency": 75.0, "memory": 25.0}
     assert stall_groups(_kernel()) == {}
 
 

@@ -86,6 +86,10 @@ def test_latency_names_the_stall_and_what_holds_occupancy_down(recorded: KernelP
     ("numbers", "words"),
     [
         ({"launch__grid_size": 40.0, "launch__waves_per_multiprocessor": 0.04}, "40 blocks for 132 SMs"),
+        (
+            {"launch__grid_size": 1.0, "launch__waves_per_multiprocessor": 0.01},
+            "1 block for 132 SMs: 131 are idle",
+        ),
         ({"launch__grid_size": 500.0, "launch__waves_per_multiprocessor": 0.47}, "fill 47 % of what"),
         (
             {
@@ -103,6 +107,131 @@ def test_too_small_a_grid_is_told_by_its_blocks(
     found = limiter(changed(units(changed(recorded, **COALESCED), 20.0, 30.0, 30.0, 40.0), **numbers))
     assert found.id == "small grid"
     assert words in found.sentence
+
+
+@pytest.mark.parametrize(
+    "numbers",
+    [
+        {"launch__grid_size": 128.0, "launch__waves_per_multiprocessor": 0.97},
+        {
+            "launch__grid_size": 5_000.0,
+            "launch__waves_per_multiprocessor": 4.74,
+            "sm__cycles_active.avg": 1_900_000.0,
+        },
+    ],
+)
+def test_a_grid_of_nearly_all_places_is_not_small(recorded: KernelProfile, numbers: dict[str, float]) -> None:
+    found = limiter(changed(units(changed(recorded, **COALESCED), 20.0, 30.0, 30.0, 40.0), **numbers))
+    assert found.id == "latency"
+    assert ("blocks differ in length" in found.sentence) is ("sm__cycles_active.avg" in numbers)
+
+
+def test_l1_is_known_where_only_its_active_share_was_counted(recorded: KernelProfile) -> None:
+    busy = units(changed(recorded, **COALESCED), 80.0, 20.0, 15.0, 0.0).numbers
+    kept = {name: value for name, value in busy.items() if not name.startswith("l1tex__throughput")}
+    kernel = replace(
+        recorded,
+        numbers=kept
+        | {
+            "l1tex__throughput.avg.pct_of_peak_sustained_active": 81.0,
+            "sm__cycles_active.avg": 990.0,
+            "sm__cycles_elapsed.max": 1000.0,
+            "sm__inst_executed_pipe_lsu.avg.pct_of_peak_sustained_active": 80.0,
+        },
+    )
+    assert kernel.l1_pct == pytest.approx(80.19)
+    found = limiter(kernel)
+    assert found.id == "L1", "the pipe of loads and stores is what makes the SM busy"
+    assert "tensor" not in found.todo
+
+
+def test_sectors_in_percent_of_older_versions_are_read(recorded: KernelProfile) -> None:
+    stem = "smsp__sass_average_data_bytes_per_sector_mem_global_op_{}"
+    dropped = {stem.format(way) + ".ratio" for way in ("ld", "st")}
+    kept = {name: value for name, value in recorded.numbers.items() if name not in dropped}
+    old = replace(recorded, numbers=kept | {stem.format("ld") + ".pct": 12.5, stem.format("st") + ".pct": 100.0})
+    assert old.bytes_a_sector("ld") == 4.0
+    assert limiter(old).id == "uncoalesced"
+
+
+def test_spread_stores_that_l2_puts_together_are_no_limit(recorded: KernelProfile) -> None:
+    asked = recorded.asked_bytes
+    assert asked
+    merged = changed(
+        units(recorded, 20.0, 92.0, 80.0, 30.0), **{"dram__bytes_read.sum": asked, "dram__bytes_write.sum": 0.0}
+    )
+    assert limiter(merged).word == "memory (DRAM)"
+    wasteful = changed(merged, **{"dram__bytes_read.sum": 4 * asked})
+    assert limiter(wasteful).id == "uncoalesced"
+
+
+def test_the_busiest_pipe_is_named_by_either_counter_and_fp64_gets_its_own_advice(recorded: KernelProfile) -> None:
+    full = {"sm__pipe_fp64_cycles_active.avg.pct_of_peak_sustained_elapsed": 88.0}
+    found = limiter(changed(units(changed(recorded, **COALESCED), 90.0, 3.0, 2.0, 1.0), **full))
+    assert "the busiest pipe is fp64 (88 %)" in found.sentence
+    assert found.todo.startswith("fp32 where the accuracy allows it")
+
+
+def test_products_on_the_tensor_cores_are_not_sent_there(recorded: KernelProfile) -> None:
+    product = replace(recorded, name="gemm_kernel", demangled="gemm_kernel(float*)")
+    numbers = {"sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_elapsed": 50.0}
+    found = limiter(changed(units(changed(product, **COALESCED), 70.0, 3.0, 2.0, 1.0), **numbers))
+    assert found.id == "compute"
+    assert "tensor cores 50 %" in found.sentence
+    assert "to the tensor cores" not in found.todo
+
+
+@pytest.mark.parametrize(
+    ("numbers", "words"),
+    [
+        ({"launch__block_size": 1.0}, "a block of 1 uses 1 of the 32 lanes"),
+        (
+            {"l1tex__t_requests_pipe_lsu_mem_global_op_red.sum": 1e9},
+            "of the requests to global memory are atomics",
+        ),
+        ({"sm__warps_active.avg.pct_of_peak_sustained_active": 90.0}, "with the warps that are there"),
+        (
+            {"smsp__average_warps_issue_stalled_barrier_per_issue_active.ratio": 1e4},
+            "Fewer __syncthreads()",
+        ),
+    ],
+)
+def test_advice_on_latency_follows_its_cause(
+    recorded: KernelProfile, numbers: dict[str, float], words: str
+) -> None:
+    found = limiter(changed(units(changed(recorded, **COALESCED), 20.0, 30.0, 30.0, 40.0), **numbers))
+    assert found.id == "latency"
+    assert words in found.todo
+
+
+def test_occupancy_is_judged_where_units_were_counted_only(recorded: KernelProfile) -> None:
+    quiet = units(changed(recorded, **COALESCED), 20.0, 30.0, 30.0, 40.0)
+    occupancy = {
+        "sm__warps_active.avg.pct_of_peak_sustained_active": 41.0,
+        "sm__maximum_warps_per_active_cycle_pct": 50.0,
+        "launch__occupancy_limit_registers": 2.0,
+    }
+    (found,) = (one for one in readings(changed(quiet, **occupancy)) if one.name == "achieved occupancy")
+    assert found.poor
+    assert found.todo.startswith("fewer registers a block"), "41 % is four fifths of what is allowed"
+    full = occupancy | {"sm__maximum_warps_per_active_cycle_pct": 100.0}
+    (found,) = (one for one in readings(changed(quiet, **full)) if one.name == "achieved occupancy")
+    assert "limited by" not in found.text, "all places are allowed"
+    bare = replace(recorded, numbers=full)
+    (found,) = (one for one in readings(bare) if one.name == "achieved occupancy")
+    assert not found.poor, "whether a unit is busy was not counted"
+
+
+def test_conflicts_of_neither_loads_nor_stores_are_named(recorded: KernelProfile) -> None:
+    conflicts, moved = (
+        "l1tex__data_bank_conflicts_pipe_lsu_mem_shared",
+        "l1tex__data_pipe_lsu_wavefronts_mem_shared",
+    )
+    numbers = {f"{conflicts}.sum": 30.0, f"{moved}.sum": 100.0}
+    for way in ("ld", "st"):
+        numbers |= {f"{conflicts}_op_{way}.sum": 0.0, f"{moved}_op_{way}.sum": 20.0}
+    (found,) = (one for one in readings(changed(recorded, **numbers)) if one.name == "bank conflicts")
+    assert found.text == "30.0 % of the wavefronts of shared memory, most of neither loads nor stores"
 
 
 def test_a_small_grid_that_keeps_the_tensor_cores_busy_is_none(tmp_path: Path) -> None:
