@@ -149,6 +149,9 @@ def _strips(placed: list[Placed], lines: set[int], width: int, theme: CellTheme)
                 across[rect.y + index].append((rect.x, row))
     ground: Style = theme.palette.text
     for y, parts in across.items():
+        if len(parts) == 1 and parts[0][0] == 0 and parts[0][1].used == width:  # as nearly all are
+            yield y, parts[0][1].strip(ascii_only=theme.glyphs.ascii)
+            continue
         line = Row(width)
         for x, row in sorted(parts, key=lambda part: part[0]):
             line.fill_to(x, ground)
