@@ -167,6 +167,8 @@ class SeriesStore:
         """Grows when what may have been drawn of a series was changed."""
         self.newest = -INF
         """Unix time of the newest value."""
+        self._level_of: tuple[Cells | None, float, float] = None, -INF, 0.0
+        """What `unsettled_seconds` found last: for which cells, when, and the seconds of a bucket."""
         self._cut: dict[tuple[object, ...], _Stretches] = {}
         """What `_stretches` gave."""
 
@@ -279,7 +281,11 @@ class SeriesStore:
 
         What is put in as it is read goes on in the bucket of the last reading, at most.
         """
-        return RECENT_SECONDS if self._late[slot] else self._level(cells).seconds
+        if self._late[slot]:
+            return RECENT_SECONDS
+        if self._level_of[:2] != (cells, self.newest):  # the same for nearly all series of a frame
+            self._level_of = cells, self.newest, self._level(cells).seconds
+        return self._level_of[2]
 
     def spreads(self, slot: int, cells: Cells, start: int, until: float) -> list[Spread | None]:
         """Return mean and extremes of a series in each cell.
