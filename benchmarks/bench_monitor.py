@@ -1,11 +1,15 @@
-"""What the monitor costs, beside nvitop in the same run: processor time, memory, time to the first frame.
+"""What the monitor costs: processor time, memory, time to the first frame, time from a key to its answer.
 
-Eight GPUs (the driver's stand-in, which answers at once), an attached training on each, terminals of 200x50.
+Eight GPUs (the driver's stand-in, which answers at once), terminals of 200x50; first without trainings, then with
+one attached on each GPU. nvitop and an older commit of this repository run beside it, or in turns with it.
 LLMTOP_BENCH_SECONDS (60) is how long processor time and memory are watched; 600 shows that memory stays flat.
+
+All start as pip installs them, with compiled bytecode: compiling it anew takes 100 ms of a start.
 """
 
 from __future__ import annotations
 
+import compileall
 import importlib.util
 import os
 import shutil
@@ -17,12 +21,18 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
 import psutil
 
+from benchmarks.older import checkout
 from benchmarks.result import Result, SkipBenchmark
 from tests.support import nvml_stub
+from tests.support.processes import REPOSITORY
 from tests.support.processes import environment as own_environment
+
+if TYPE_CHECKING:
+    import pexpect
 
 COLUMNS, ROWS = 200, 50
 SETTLE_SECONDS = 12.0
@@ -30,6 +40,12 @@ SETTLE_SECONDS = 12.0
 FIRST_FRAMES = 7
 RANKS = 8
 STEP_MS = 250
+OLDER = "551f3bb"
+KEYS = (b"\t", b"\x1b[B", b"\x1b[A", b"\x1b[B", b"?") * 6
+"""Tab, down, up, down, help."""
+_BACK = b"q"
+_QUIET_SECONDS = 0.1
+_MOST_ANSWER_SECONDS = 5.0
 
 # The smallest thing that Textual can draw.
 _BARE = (
@@ -51,26 +67,42 @@ def run() -> Iterator[Result]:
             raise SkipBenchmark(f"{package} is not installed: pip install -e '.[bench]'")
     if shutil.which("tmux") is None or shutil.which("gcc") is None:
         raise SkipBenchmark("tmux and gcc are needed")
+    seconds = float(os.environ.get("LLMTOP_BENCH_SECONDS", "60"))
     with tempfile.TemporaryDirectory(prefix="lt-") as directory:
+        folder = Path(directory)
+        (folder / "older").mkdir()
+        checkout(OLDER, folder / "older")
+        for root in (REPOSITORY, folder / "older"):
+            for package in ("llmtop", "tui", "collectors"):
+                compileall.compile_dir(root / package, quiet=2)
         scenario = nvml_stub.Scenario.eight_gpus()
-        env = environment(scenario, Path(directory))
+        env = environment(scenario, folder)
+        yield from _running_alone(env, folder, seconds)
         with trainings(env) as pids:
             for gpu, pid in enumerate(pids):
                 scenario.process(gpu, pid, 90 << 30, sm=95)
-            scenario.write(Path(directory) / "scenario")
-            yield from _running(env, float(os.environ.get("LLMTOP_BENCH_SECONDS", "60")))
-            yield from _starting(env)
+            scenario.write(folder / "scenario")
+            yield from _running_with_ranks(env, folder, seconds)
+            yield from _starting(env, folder)
+            yield _answering(env, folder)
 
 
 def environment(scenario: nvml_stub.Scenario, directory: Path) -> dict[str, str]:
     """Of a monitor over the stand-in that answers by `scenario`, with sockets in `directory`."""
-    return nvml_stub.environment(
+    env = nvml_stub.environment(
         nvml_stub.build(),
         scenario.write(directory / "scenario"),
         **own_environment(
             LLMTOP_DIR=str(directory), TERM="xterm-256color", COLORTERM="truecolor", LC_ALL="C.UTF-8"
         ),
     )
+    env.pop("PYTHONDONTWRITEBYTECODE", None)
+    return env
+
+
+def _of_older(env: dict[str, str], folder: Path) -> dict[str, str]:
+    """The environment in which `python -m llmtop`, started in `folder`, is the older commit's."""
+    return {**env, "PYTHONPATH": str(folder / "older")}
 
 
 @contextmanager
@@ -91,9 +123,10 @@ def trainings(env: dict[str, str]) -> Iterator[list[int]]:
 class Pane:
     """A program in a tmux of its own."""
 
-    def __init__(self, name: str, command: list[str], env: dict[str, str]) -> None:
+    def __init__(self, name: str, command: list[str], env: dict[str, str], folder: Path = REPOSITORY) -> None:
         self._socket = f"llmtop-bench-{os.getpid()}-{name}"
-        self._tmux("new-session", "-d", "-x", str(COLUMNS), "-y", str(ROWS), *command, env=env)
+        size = ("-x", str(COLUMNS), "-y", str(ROWS))
+        self._tmux("new-session", "-d", *size, "-c", str(folder), *command, env=env)
         pid = self._tmux("list-panes", "-F", "#{pane_pid}").strip()
         self.process = psutil.Process(int(pid))
 
@@ -130,52 +163,97 @@ class Pane:
         ).stdout
 
 
-def _running(env: dict[str, str], seconds: float) -> Iterator[Result]:
-    with ExitStack() as panes:
+class _Cost(NamedTuple):
+    """Of one program while it was watched."""
 
-        def start(name: str, command: list[str]) -> Pane:
-            pane = Pane(name, command, env)
-            panes.callback(pane.close)
-            return pane
+    share: float
+    """Of one core, in percent."""
+    mib: float
+    growth_mib: float
 
-        nvitop = start("nvitop", [*_NVITOP, "--interval", "1"])
-        once_a_second = start("1hz", [*_LLMTOP, "--interval", "1"])
-        twice = start("2hz", [*_LLMTOP, "--interval", "0.5"])
-        all_three = (nvitop, once_a_second, twice)
+
+class _Program(NamedTuple):
+    """What is run in a pane."""
+
+    command: list[str]
+    env: dict[str, str]
+    mark: str
+    """Is on its screen once it runs."""
+
+
+def _watch(programs: dict[str, _Program], folder: Path, seconds: float) -> dict[str, _Cost]:
+    """Run programs side by side.
+
+    Args:
+        programs: by name, those that are to be watched.
+        folder: where they start; in the repository `python -m llmtop` is its own whatever the path says.
+        seconds: for how long they are watched after `SETTLE_SECONDS`.
+
+    Raises:
+        SkipBenchmark: one of them does not show what it should.
+    """
+    with ExitStack() as running:
+        panes: dict[str, Pane] = {}
+        for name, program in programs.items():
+            panes[name] = Pane(name, program.command, program.env, folder)
+            running.callback(panes[name].close)
         time.sleep(SETTLE_SECONDS)
-        for pane, mark in zip(all_three, ("NVITOP", "time line", "time line"), strict=True):
-            if mark not in pane.text():
-                raise SkipBenchmark(
-                    f"{mark} is not on the screen of {pane.process.cmdline()}: {pane.text()[:300]}"
-                )
-        before = [pane.processor_seconds() for pane in all_three]
-        memory = once_a_second.memory_mib()
+        for name, pane in panes.items():
+            if programs[name].mark not in pane.text():
+                raise SkipBenchmark(f"{programs[name].mark} is not on the screen of {name}: {pane.text()[:300]}")
+        before = {name: (pane.processor_seconds(), pane.memory_mib()) for name, pane in panes.items()}
         started = time.monotonic()
         time.sleep(seconds)
         took = time.monotonic() - started
-        shares = [
-            100 * (pane.processor_seconds() - start) / took for pane, start in zip(all_three, before, strict=True)
-        ]
-        after = once_a_second.memory_mib()
-    yield Result(
-        "processor time at 1 Hz / nvitop at 1 Hz", shares[1] / shares[0], "x", 1.25, _note(shares, 1, took)
-    )
-    yield Result(
-        "processor time at 2 Hz / nvitop at 1 Hz", shares[2] / shares[0], "x", 2.0, _note(shares, 2, took)
-    )
-    yield Result("memory of both processes (PSS)", after, "MiB", 55, "8 GPUs, 8 ranks")
-    yield Result("growth of memory", after - memory, "MiB", None, f"over {took:.0f} s")
+        found = {}
+        for name, pane in panes.items():
+            used, memory = pane.processor_seconds() - before[name][0], pane.memory_mib()
+            found[name] = _Cost(100 * used / took, memory, memory - before[name][1])
+    return found
 
 
-def _note(shares: list[float], which: int, took: float) -> str:
-    return f"{shares[which]:.2f} % of a core, nvitop {shares[0]:.2f} %, over {took:.0f} s"
+def _programs(env: dict[str, str], folder: Path) -> dict[str, _Program]:
+    """nvitop, the older commit and the present one, each once a second."""
+    once = [*_LLMTOP, "--interval", "1"]
+    return {
+        "nvitop": _Program([*_NVITOP, "--interval", "1"], env, "NVITOP"),
+        "older": _Program(once, _of_older(env, folder), "time line"),
+        "now": _Program(once, env, "time line"),
+    }
 
 
-def _starting(env: dict[str, str]) -> Iterator[Result]:
+def _running_alone(env: dict[str, str], folder: Path, seconds: float) -> Iterator[Result]:
+    costs = _watch(_programs(env, folder), folder, seconds)
+    yield _ratio("at 1 Hz, no trainings / nvitop", costs, "now", "nvitop", 0.65)
+    yield _ratio(f"at 1 Hz, no trainings / {OLDER}", costs, "now", "older", None)
+
+
+def _running_with_ranks(env: dict[str, str], folder: Path, seconds: float) -> Iterator[Result]:
+    twice = [*_LLMTOP, "--interval", "0.5"]
+    programs = {**_programs(env, folder), "twice": _Program(twice, env, "time line")}
+    costs = _watch(programs, folder, seconds)
+    yield _ratio("at 1 Hz / nvitop", costs, "now", "nvitop", 1.05)
+    yield _ratio(f"at 1 Hz / {OLDER}", costs, "now", "older", None)
+    yield _ratio("at 2 Hz / nvitop at 1 Hz", costs, "twice", "nvitop", 1.75)
+    now, older = costs["now"], costs["older"]
+    note = f"8 GPUs, 8 ranks; {OLDER} {older.mib:.1f} MiB"
+    yield Result("memory of both processes (PSS)", now.mib, "MiB", 55, note)
+    grown = f"over {seconds:.0f} s; {OLDER} {older.growth_mib:.1f} MiB"
+    yield Result("growth of memory", now.growth_mib, "MiB", None, grown)
+
+
+def _ratio(name: str, costs: dict[str, _Cost], one: str, other: str, limit: float | None) -> Result:
+    note = f"{costs[one].share:.2f} % of a core against {costs[other].share:.2f} %"
+    return Result(f"processor time {name}", costs[one].share / costs[other].share, "x", limit, note)
+
+
+def _starting(env: dict[str, str], folder: Path) -> Iterator[Result]:
+    older = _of_older(env, folder)
     programs: dict[str, Callable[[], float]] = {
-        "bare": lambda: _first_frame([_PYTHON, "-c", _BARE], b"painted", env),
-        "llmtop": lambda: _first_frame(_LLMTOP, b"quit", env),
-        "nvitop": lambda: _first_frame(_NVITOP, b"NVITOP", env),
+        "bare": lambda: _first_frame([_PYTHON, "-c", _BARE], b"painted", env, folder),
+        "llmtop": lambda: _first_frame(_LLMTOP, b"quit", env, folder),
+        OLDER: lambda: _first_frame(_LLMTOP, b"quit", older, folder),
+        "nvitop": lambda: _first_frame(_NVITOP, b"NVITOP", env, folder),
     }
     times: dict[str, list[float]] = {name: [] for name in programs}
     for _ in range(FIRST_FRAMES):
@@ -183,17 +261,68 @@ def _starting(env: dict[str, str]) -> Iterator[Result]:
             times[name].append(measure())
     median = {name: statistics.median(taken) for name, taken in times.items()}
     note = ", ".join(f"{name} {1000 * seconds:.0f} ms" for name, seconds in median.items())
-    yield Result("exec to first frame / bare Textual app", median["llmtop"] / median["bare"], "x", 1.6, note)
+    yield Result("exec to first frame / bare Textual app", median["llmtop"] / median["bare"], "x", 1.45, note)
+    yield Result("exec to first frame", 1000 * median["llmtop"], "ms", 300, f"median of {FIRST_FRAMES}, in turns")
 
 
-def _first_frame(command: list[str], mark: bytes, env: dict[str, str]) -> float:
+def _first_frame(command: list[str], mark: bytes, env: dict[str, str], folder: Path) -> float:
     """Seconds from exec until `mark` is written to the terminal."""
-    import pexpect
-
     started = time.monotonic()
-    child = pexpect.spawn(command[0], command[1:], env=env, dimensions=(ROWS, COLUMNS), timeout=30)
-    try:
+    with _terminal(command, env, folder) as child:
         child.expect_exact(mark)
         return time.monotonic() - started
+
+
+def _answering(env: dict[str, str], folder: Path) -> Result:
+    """How long a key waits for the first byte of its answer; each is pressed just after a frame of the clock."""
+    taken = []
+    with _terminal([*_LLMTOP, "--interval", "1"], env, folder) as child:
+        child.expect_exact(b"quit")
+        _read_until(child, time.monotonic() + SETTLE_SECONDS)
+        for key in KEYS:
+            _wait_for_frame(child)
+            started = time.monotonic()
+            child.send(key)
+            child.read_nonblocking(1, timeout=_MOST_ANSWER_SECONDS)
+            taken.append(time.monotonic() - started)
+            if key == b"?":
+                _wait_for_frame(child)
+                child.send(_BACK)
+    median, longest = (1000 * seconds for seconds in (statistics.median(taken), max(taken)))
+    note = f"median {median:.0f} ms, longest {longest:.0f} ms, of {len(taken)} keys"
+    return Result("a key to its answer, p95", 1000 * statistics.quantiles(taken, n=20)[-1], "ms", 60, note)
+
+
+def _wait_for_frame(child: pexpect.spawn[bytes]) -> None:
+    """Read until a frame has been written: the next one is most of a second away."""
+    child.read_nonblocking(1 << 16, timeout=_MOST_ANSWER_SECONDS)
+    while _has_output(child, _QUIET_SECONDS):
+        pass
+
+
+def _read_until(child: pexpect.spawn[bytes], deadline: float) -> None:
+    while time.monotonic() < deadline:
+        _has_output(child, _QUIET_SECONDS)
+
+
+def _has_output(child: pexpect.spawn[bytes], seconds: float) -> bool:
+    """Read what is there within so many seconds; False if that was nothing."""
+    import pexpect
+
+    try:
+        return bool(child.read_nonblocking(1 << 16, timeout=seconds))
+    except pexpect.TIMEOUT:
+        return False
+
+
+@contextmanager
+def _terminal(command: list[str], env: dict[str, str], folder: Path) -> Iterator[pexpect.spawn[bytes]]:
+    """A program in a pseudo-terminal, ended at the end."""
+    import pexpect
+
+    size = (ROWS, COLUMNS)
+    child = pexpect.spawn(command[0], command[1:], env=env, cwd=str(folder), dimensions=size, timeout=30)
+    try:
+        yield child
     finally:
         child.close(force=True)

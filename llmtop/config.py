@@ -29,6 +29,7 @@ from llmtop.model.setting_ranges import (
 )
 from llmtop.naming.addresses import DCGM_EXPORTER, PROMETHEUS_EXAMPLE, is_server_url
 from llmtop.naming.gpu_entries import INDEX, UUID
+from llmtop.naming.lazy_pattern import lazy_pattern
 from llmtop.system.inputs import open_input
 
 NAME = "config.toml"
@@ -413,11 +414,11 @@ def _unknown(name: str, value: str, kind: str, known: list[str]) -> str:
 
 # ---- one sentence that names file, line and word ----
 
-_TOML_PLACE = re.compile(r" \(at (?:line (\d+), column \d+|end of document)\)$")
-_WHERE = re.compile(r" - at `\$\.?([^`]*)`$")
-_UNKNOWN = re.compile(r"unknown field `([^`]*)`")
-_TABLE = re.compile(r"^\s*\[\[?\s*([^\[\]]+?)\s*\]\]?\s*(?:#.*)?$")
-_KEY = re.compile(r"""^\s*([A-Za-z0-9_\-."' ]+?)\s*=""")
+_TOML_PLACE = lazy_pattern(r" \(at (?:line (\d+), column \d+|end of document)\)$")
+_WHERE = lazy_pattern(r" - at `\$\.?([^`]*)`$")
+_UNKNOWN = lazy_pattern(r"unknown field `([^`]*)`")
+_TABLE = lazy_pattern(r"^\s*\[\[?\s*([^\[\]]+?)\s*\]\]?\s*(?:#.*)?$")
+_KEY = lazy_pattern(r"""^\s*([A-Za-z0-9_\-."' ]+?)\s*=""")
 
 
 def _not_toml(text: str, path: Path, said: str) -> UnusableInput:

@@ -35,7 +35,10 @@ def _absent(value: float | None) -> bool:
 
 def number(value: float | None, digits: int = 0, unit: str = "") -> str:
     """`value` with so many decimals and the unit after it ("98%", "1980 MHz" for unit " MHz")."""
-    if value is None or _absent(value):
+    try:  # as `_absent`, without its call: a frame of the screen has a hundred numbers
+        if value is None or not math.isfinite(value):
+            return DASH
+    except OverflowError:
         return DASH
     return f"{round(value, digits) + 0.0:.{digits}f}{unit}"  # + 0.0: a driver's -0.0 is no "-0"
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -12,14 +11,15 @@ from msgspec.structs import replace
 from llmtop.errors import UnusableInput
 from llmtop.model.snapshot import Gpu, Rank
 from llmtop.naming import gpu_entries, variable_names
+from llmtop.naming.lazy_pattern import lazy_pattern
 
-_INDEX = re.compile(f"^{gpu_entries.INDEX}$")
-_UUID = re.compile(f"^{gpu_entries.UUID}$")
-_ROCM_UUID = re.compile(r"^GPU-((?:(?:3[0-9]|6[1-6])-?){16})$")
+_INDEX = lazy_pattern(f"^{gpu_entries.INDEX}$")
+_UUID = lazy_pattern(f"^{gpu_entries.UUID}$")
+_ROCM_UUID = lazy_pattern(r"^GPU-((?:(?:3[0-9]|6[1-6])-?){16})$")
 """Each byte a digit of a hexadecimal number in ASCII."""
-_CUDA_INDEX = re.compile(r"^\+?(\d{1,9})")
+_CUDA_INDEX = lazy_pattern(r"^\+?(\d{1,9})")
 """CUDA reads the number at the beginning of an entry and takes no offence at the rest."""
-_OLD_MIG = re.compile(r"^MIG-(GPU-[0-9a-fA-F-]+)/(\d{1,4})/(\d{1,4})$")
+_OLD_MIG = lazy_pattern(r"^MIG-(GPU-[0-9a-fA-F-]+)/(\d{1,4})/(\d{1,4})$")
 """What CUDA calls a MIG instance by under drivers before 470: GPU, GPU instance, compute instance."""
 _VISIBLE = variable_names.CUDA_DEVICES
 

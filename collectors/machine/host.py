@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 import psutil
@@ -17,6 +17,7 @@ from collectors.base.periodic_thread import PeriodicThread
 from collectors.machine import infiniband
 from collectors.machine.containers import cpus_allowed, limit_notes
 from llmtop.model.snapshot import Host
+from llmtop.system import procfs
 from llmtop.system.cgroups import read_limits
 
 SHORTEST_SECONDS = 0.5
@@ -104,13 +105,13 @@ class HostSource:
         first = self._before is None
         cores: list[float] | None = _value_or_none(lambda: psutil.cpu_percent(percpu=True))
         load = _value_or_none(os.getloadavg) or (None, None, None)
-        memory, swap = _value_or_none(psutil.virtual_memory), _value_or_none(psutil.swap_memory)
+        memory = _read_memory()
         counters = _counters()
         machine, usable = psutil.cpu_count(), _value_or_none(lambda: len(os.sched_getaffinity(0)))
         if first or usable != self._usable:  # a scheduler may give CPUs and take them away
             limits = read_limits()
             self._usable, self._quota = usable, limits.cpus
-            self._limits = limit_notes(memory.total if memory else None, machine, limits, usable)
+            self._limits = limit_notes(memory.total, machine, limits, usable)
         self._host = Host(
             name=self._name,
             # The first answer is against nothing: psutil gives 0.
@@ -120,10 +121,10 @@ class HostSource:
             load_1m=load[0],
             load_5m=load[1],
             load_15m=load[2],
-            memory_used_bytes=memory.total - memory.available if memory else None,
-            memory_total_bytes=memory.total if memory else None,
-            swap_used_bytes=swap.used if swap else None,
-            swap_total_bytes=swap.total if swap else None,
+            memory_used_bytes=memory.used,
+            memory_total_bytes=memory.total,
+            swap_used_bytes=memory.swap_used,
+            swap_total_bytes=memory.swap_total,
             links=self._links.read(),
             **_rates(self._before, counters),
         )
@@ -139,9 +140,36 @@ def _value_or_none(read: Callable[[], T]) -> T | None:
         return None
 
 
+class _Memory(NamedTuple):
+    """In bytes; None where the kernel hides it."""
+
+    used: int | None
+    total: int | None
+    swap_used: int | None
+    swap_total: int | None
+
+
+def _read_memory() -> _Memory:
+    """Read memory and swap in one go; psutil reads the same file once for each, and another for swapped pages."""
+    found = procfs.memory()
+    total, available = found.get("MemTotal"), found.get("MemAvailable")
+    if total is None or not available or available > total:  # kernels before 3.14, and LXC: psutil estimates
+        estimate = _value_or_none(psutil.virtual_memory)
+        total = None if estimate is None else estimate.total
+        available = None if estimate is None else estimate.available
+    swap, free = found.get("SwapTotal"), found.get("SwapFree")
+    return _Memory(
+        None if total is None or available is None else total - available,
+        total,
+        None if swap is None or free is None else swap - free,
+        swap,
+    )
+
+
 def _counters() -> _Counters:
-    disks = _value_or_none(lambda: psutil.disk_io_counters(perdisk=True, nowrap=True)) or {}
-    interfaces = _value_or_none(lambda: psutil.net_io_counters(pernic=True, nowrap=True)) or {}
+    # Not `nowrap`, which costs half of the call: 64-bit totals do not wrap, and a smaller one gives no rate.
+    disks = _value_or_none(lambda: psutil.disk_io_counters(perdisk=True, nowrap=False)) or {}
+    interfaces = _value_or_none(lambda: psutil.net_io_counters(pernic=True, nowrap=False)) or {}
     whole = _cached_disks(tuple(disks))
     disk = [counts for name, counts in disks.items() if name in whole]
     net = [interfaces[name] for name in _cached_interfaces(tuple(interfaces))]

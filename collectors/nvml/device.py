@@ -301,7 +301,8 @@ class DeviceSampler:
             plausible_values(received, implausible).get("pcie_rx_bytes_per_s") is not None
         ):  # the others are judged with the sample
             self._rounds_without_pcie = 0
-            self._threads["pcie"].stop()
+            if self._threads["pcie"].is_alive:
+                self._threads["pcie"].stop()
             return {**values, "pcie_source": "gpm"}
         self._rounds_without_pcie += 1
         if self._gpm_supported is False or self._rounds_without_pcie >= GPM_PATIENCE:

@@ -12,7 +12,7 @@ import time
 import pynvml
 
 from collectors.gpu.bounds import NO_REASONS, plausible_pid, plausible_values
-from collectors.nvml.calls import ABSENT, Caller
+from collectors.nvml.calls import ABSENT, Caller, raw
 from llmtop.hardware import clock_events
 
 TYPE_CHECKING = False
@@ -116,11 +116,12 @@ def sampled_util(call: Caller, handle: Any, since_us: int) -> tuple[float | None
     if answer is None or answer[0] not in _MEMBERS:
         return None, since_us
     member = _MEMBERS[answer[0]]
-    fresh = [sample for sample in answer[1] if since_us < sample.timeStamp <= latest]
+    stamped = [(raw(sample, "timeStamp"), sample) for sample in answer[1]]
+    fresh = [(stamp, sample) for stamp, sample in stamped if since_us < stamp <= latest]
     if not fresh:
         return None, since_us
-    values = [float(getattr(sample.sampleValue, member)) for sample in fresh]
-    return sum(values) / len(values), max(sample.timeStamp for sample in fresh)
+    values = [float(getattr(raw(sample, "sampleValue"), member)) for _, sample in fresh]
+    return sum(values) / len(values), max(stamp for stamp, _ in fresh)
 
 
 def pcie_values(call: Caller, handle: Any) -> Values:

@@ -11,7 +11,7 @@ import time
 
 import pynvml
 
-from collectors.nvml.calls import ABSENT, Caller
+from collectors.nvml.calls import ABSENT, Caller, raw
 from llmtop.model.signals import MIB, SIGNALS
 
 TYPE_CHECKING = False
@@ -87,8 +87,8 @@ class Gpm:
         if self._call("nvmlGpmMetricsGet", self._ask) is None:
             return {}
         return {
-            name: _value(self._ask.metrics[i].nvmlReturn, self._ask.metrics[i].value, factor)
-            for i, (name, _, factor) in enumerate(_METRICS)
+            name: _value(raw(metric, "nvmlReturn"), raw(metric, "value"), factor)
+            for (name, _, factor), metric in zip(_METRICS, self._ask.metrics, strict=False)
         }
 
 

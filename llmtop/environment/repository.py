@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 from typing import Final, Literal
 
@@ -37,6 +36,8 @@ def repository(folder: Path, *, diff: DiffKept) -> Repository | None:
     stat = _git(folder, *_DIFF, "--stat") if diff != "none" else None
     text = raw[: 4 * _MOST].decode(errors="replace") if raw is not None and diff == "text" else None
     remote = _git(folder, "remote", "get-url", "origin")
+    import hashlib  # loads OpenSSL, 0.7 MiB; a monitor imports this module with its captures
+
     return Repository(
         commit=commit.strip(),
         branch=without_secrets((_git(folder, "rev-parse", "--abbrev-ref", "HEAD") or "").strip()) or None,

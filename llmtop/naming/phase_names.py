@@ -11,6 +11,7 @@ import functools
 import re
 from typing import Final, Literal
 
+from llmtop.naming.lazy_pattern import lazy_pattern
 from llmtop.naming.own_phases import DATALOAD
 
 Role = Literal["step", "input", "h2d", "comm", "sync", "compute", "backward", "optimizer", "other"]
@@ -18,7 +19,7 @@ Role = Literal["step", "input", "h2d", "comm", "sync", "compute", "backward", "o
 "comm" waits for other ranks; "sync" waits for the GPU, to print or log; "compute" is the forward pass and all else
 that a step computes; "other" is unknown."""
 
-_WORD: Final = re.compile(r"(?i:[hd]2[hd])(?![a-z])|[A-Z]+(?![a-z])\d*|[A-Z]?[a-z]+\d*|\d+")
+_WORD: Final = lazy_pattern(r"(?i:[hd]2[hd])(?![a-z])|[A-Z]+(?![a-z])\d*|[A-Z]?[a-z]+\d*|\d+")
 _JOINED: Final = {
     DATALOAD: "data load",
     "dataloading": "data loading",
@@ -43,7 +44,7 @@ _JOINED: Final = {
 def _words_like(alternatives: str) -> re.Pattern[str]:
     """Matches a name cut into words if one of the alternatives, "a | b c", stands in it as whole words."""
     joined = "|".join(re.split(r"\s+\|\s+", alternatives.strip()))
-    return re.compile(rf"(?:^| )(?:{joined})(?= |$)")
+    return lazy_pattern(rf"(?:^| )(?:{joined})(?= |$)")
 
 
 _BATCH: Final = "(?:batch|batches|data|input|inputs|samples?|microbatch)"
@@ -53,7 +54,7 @@ _ROLES: Final[tuple[tuple[Role, re.Pattern[str]], ...]] = (
     # The order matters: the first that matches is taken.
     (
         "step",
-        re.compile(
+        lazy_pattern(
             r"^(?:pl profile )?(?:(?:profiler|train|training|global|run training) )?(?:step|iter|iteration|batch)$"
         ),
     ),
@@ -117,28 +118,30 @@ _INPUT_WORDS: Final = frozenset(
 )
 """A name means input if each of its words does: prefetch_weights, bindInputs and data_parallel do not."""
 _LOADS_ELSE: Final = _words_like("(?:load|save) (?:state|checkpoint|ckpt|model|weights)")
-_FRAMEWORKS_INPUT: Final = re.compile(r"^enumerate\(DataLoader\)|dataloader_next|_next_batch|DataLoaderIter", re.I)
+_FRAMEWORKS_INPUT: Final = lazy_pattern(
+    r"^enumerate\(DataLoader\)|dataloader_next|_next_batch|DataLoaderIter", re.I
+)
 """PyTorch's and Lightning's own ranges around the wait for a batch."""
-_COUNTS_STEPS: Final = re.compile(r"^(?!.*\b(?:optim\w*|opt|micro|sub)\b).*\b(?:step|iter|iteration|batch)$")
-_MAY_COUNT: Final = re.compile(r"(?:step|iter|iteration|batch)\W*$", re.I)
+_COUNTS_STEPS: Final = lazy_pattern(r"^(?!.*\b(?:optim\w*|opt|micro|sub)\b).*\b(?:step|iter|iteration|batch)$")
+_MAY_COUNT: Final = lazy_pattern(r"(?:step|iter|iteration|batch)\W*$", re.I)
 _WARM_UP: Final = _words_like("warm ?up | warm")
 _MODEL_PART: Final = _words_like(
     """layers? | blocks? | attention | attn | mlp | ffn | norm | conv | linear | proj | projection | embeddings? |
     encoder | decoder | experts? | moe | heads? | compiled fx graph"""
 )
-_OPTIMIZER_STEP: Final = re.compile(r"^(optimizer\.step#.*|optim(izer)?([ _.-]?step)?|opt[ _.-]?step)$", re.I)
+_OPTIMIZER_STEP: Final = lazy_pattern(r"^(optimizer\.step#.*|optim(izer)?([ _.-]?step)?|opt[ _.-]?step)$", re.I)
 _LONGEST_NAME: Final = 200
 """Characters of a name that are matched."""
 _LONGEST_NUMBER: Final = 40
 """Characters at the end of a name in which its number is searched."""
-_COUNTED: Final = re.compile(r"[ _#:=(\[-]*\d+[)\]]?$")
+_COUNTED: Final = lazy_pattern(r"[ _#:=(\[-]*\d+[)\]]?$")
 
 
 _COMPILED: Final = (
     # torch.compile names each graph by a hash of its code, and each region by numbers of a frame and of its
     # compilation: both differ from run to run.
-    (re.compile(r"^## Call CompiledFxGraph \w* ?##$"), "compiled graph"),
-    (re.compile(r"^Torch-Compiled Region: \d+/\d+(?:_\d+)?$"), "compiled region"),
+    (lazy_pattern(r"^## Call CompiledFxGraph \w* ?##$"), "compiled graph"),
+    (lazy_pattern(r"^Torch-Compiled Region: \d+/\d+(?:_\d+)?$"), "compiled region"),
 )
 
 

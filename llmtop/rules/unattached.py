@@ -27,8 +27,10 @@ SM_LITTLE: Final = (40.0, 50.0)
 
 def _works_without_steps(gpu: GpuState) -> bool:
     """Return True if none of the GPU's processes reports steps, and little arrives over PCIe."""
+    if gpu.step_pids or not (gpu.pids or gpu.foreign_pids):
+        return False
     util, rx = gpu.mean("util_pct"), gpu.mean("pcie_rx_bytes_per_s")
-    if util is None or util < WORKS_UTIL or gpu.step_pids or not (gpu.pids or gpu.foreign_pids):
+    if util is None or util < WORKS_UTIL:
         return False
     return rx is None or rx < RX_LOW_BYTES_PER_S[1]
 

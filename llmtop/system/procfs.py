@@ -24,6 +24,7 @@ ROOT = "/proc"
 CAP_SYS_PTRACE, CAP_SYS_ADMIN, CAP_PERFMON = 19, 21, 38
 """Numbers of capabilities (linux/capability.h)."""
 _CHUNK_BYTES = 1 << 16
+_MEMORY = re.compile(rb"^(MemTotal|MemAvailable|SwapTotal|SwapFree): +(\d+) kB$", re.MULTILINE)
 
 
 # ---- files ----
@@ -405,6 +406,15 @@ def perf_event_paranoid() -> int | None:
 def boot_id() -> str:
     """Return the name of the machine's boot; "" where unknown."""
     return text("sys", "kernel", "random", "boot_id").strip()
+
+
+def memory() -> dict[str, int]:
+    """Return MemTotal, MemAvailable, SwapTotal and SwapFree in bytes; without those that this kernel hides."""
+    try:
+        lines = _MEMORY.findall(_read_once("meminfo"))
+    except OSError:
+        return {}
+    return {name.decode(): int(number) * 1024 for name, number in lines}
 
 
 def cpu_model() -> str | None:

@@ -104,6 +104,9 @@ class TerminalApp(HookedApp[int]):
         self.reply: Reply | None = None
         """The last message; shown while `reply_for` returns it."""
         self.theme = self._first_theme(theme)
+        self._first_variables: dict[str, str] | None = self.get_css_variables()
+        """Those that the style sheets are read with, until the theme has been applied once."""
+        self.stylesheet.set_variables(self._first_variables)
         self.cell_theme = self._make_cell_theme()
 
     # --- messages ---------------------------------------------------------------------------------------------
@@ -192,6 +195,15 @@ class TerminalApp(HookedApp[int]):
     def redraw(self) -> None:
         """Show what is known as it is now."""
         raise NotImplementedError
+
+    def refresh_css(self, animate: bool = True) -> None:
+        """Read the style sheets anew, but for the theme that they are read with at the start anyway.
+
+        Textual does so for each theme that is set, also before the first frame: 10 ms of it.
+        """
+        first, self._first_variables = self._first_variables, None
+        if first is None or first != self.get_css_variables():
+            super().refresh_css(animate)
 
     def follow_theme(self) -> None:
         """Draw anew when the theme changes; to be called once mounted."""

@@ -14,6 +14,7 @@ from textual.widget import Widget
 
 from tui.core.layout import Rect
 from tui.paint.rows import CellTheme, Row
+from tui.paint.strips import rendered
 from tui.terminal.textual_private import (
     CompositorUpdate,
     display,
@@ -45,7 +46,8 @@ class Board(Widget):
         self._on_size = on_size
         self._rects: list[Rect] = []
         self._rows: list[list[list[Segment]]] = []
-        self._strips: list[Strip] = []
+        self._lines: list[Row | None] = []
+        """Each line of the screen; None where nothing was painted."""
         self._drawn_with: CellTheme | None = None
 
     def show(self, parts: Iterable[Placed], theme: CellTheme) -> None:
@@ -54,20 +56,20 @@ class Board(Widget):
         rects = [part.rect for part in placed]
         rows = [[row.segments for row in part.rows] for part in placed]
         width, height = self.size
-        if rects == self._rects and theme is self._drawn_with and len(self._strips) == height:
+        if rects == self._rects and theme is self._drawn_with and len(self._lines) == height:
             lines = _changed_lines(rects, self._rows, rows)
         else:
             lines = set(range(height))
-            self._strips = [Strip.blank(width)] * height
+            self._lines = [None] * height
         self._rects, self._rows, self._drawn_with = rects, rows, theme
-        for y, strip in _strips(placed, lines, width, theme):
+        for y, line in _whole_lines(placed, lines, width, theme):
             if y < height:
-                self._strips[y] = strip
+                self._lines[y] = line
         if not lines:
             return
         if self._is_all_there_is():
-            changed = _Lines([(y, self._strips[y]) for y in sorted(lines) if y < height])
-            display(self.app, self.screen, changed)
+            changed = [(y, row) for y in sorted(lines) if y < height and (row := self._lines[y]) is not None]
+            display(self.app, self.screen, _Lines(changed, ascii_only=theme.glyphs.ascii))
         else:
             self.refresh(*_regions(lines, width))
 
@@ -94,7 +96,10 @@ class Board(Widget):
         return self._line(y, self.size.width)
 
     def _line(self, y: int, width: int) -> Strip:
-        return self._strips[y].adjust_cell_length(width) if y < len(self._strips) else Strip.blank(width)
+        row = self._lines[y] if y < len(self._lines) else None
+        if row is None or self._drawn_with is None:
+            return Strip.blank(width)
+        return row.strip(ascii_only=self._drawn_with.glyphs.ascii).adjust_cell_length(width)
 
     def render_lines(self, crop: Region) -> list[Strip]:
         """The lines as they were painted: they have all their styles, so none of Textual's is laid over them."""
@@ -108,12 +113,16 @@ class Board(Widget):
 class _Lines(CompositorUpdate):
     """Whole lines of the terminal, with their places."""
 
-    def __init__(self, lines: list[tuple[int, Strip]]) -> None:
-        self._lines = lines
+    def __init__(self, lines: list[tuple[int, Row]], *, ascii_only: bool) -> None:
+        self._lines, self._ascii_only = lines, ascii_only
 
     def render_segments(self, console: Console) -> str:
         """What is written to the terminal for them."""
-        return "".join([f"\x1b[{y + 1};1H{strip.render(console)}" for y, strip in self._lines])
+        if self._ascii_only:
+            return "".join(
+                [f"\x1b[{y + 1};1H{row.strip(ascii_only=True).render(console)}" for y, row in self._lines]
+            )
+        return "".join([f"\x1b[{y + 1};1H{rendered(row.segments, console)}" for y, row in self._lines])
 
 
 def _changed_lines(
@@ -140,7 +149,7 @@ def _regions(lines: set[int], width: int) -> list[Region]:
     return regions
 
 
-def _strips(placed: list[Placed], lines: set[int], width: int, theme: CellTheme) -> Iterable[tuple[int, Strip]]:
+def _whole_lines(placed: list[Placed], lines: set[int], width: int, theme: CellTheme) -> Iterable[tuple[int, Row]]:
     """The lines asked for, each put together from the parts that lie on it."""
     across: dict[int, list[tuple[int, Row]]] = {y: [] for y in lines}
     for rect, rows in placed:
@@ -149,9 +158,12 @@ def _strips(placed: list[Placed], lines: set[int], width: int, theme: CellTheme)
                 across[rect.y + index].append((rect.x, row))
     ground: Style = theme.palette.text
     for y, parts in across.items():
+        if len(parts) == 1 and parts[0][0] == 0 and parts[0][1].used == width:  # as nearly all are
+            yield y, parts[0][1]
+            continue
         line = Row(width)
         for x, row in sorted(parts, key=lambda part: part[0]):
             line.fill_to(x, ground)
             line.segments += row.segments
             line.used += row.used
-        yield y, line.end(ground).strip(ascii_only=theme.glyphs.ascii)
+        yield y, line.end(ground)

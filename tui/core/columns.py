@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Generic, NamedTuple, TypeVar
+
+from msgspec import Struct
 
 Subject = TypeVar("Subject")
 Comparable = float | str | None
@@ -19,8 +20,7 @@ class ColumnContext(NamedTuple):
     """Unix time of the snapshot."""
 
 
-@dataclass(frozen=True)
-class Column(Generic[Subject]):
+class Column(Struct, Generic[Subject], frozen=True):
     """One column of a table: its title, its width, and how a cell of it is made."""
 
     title: str

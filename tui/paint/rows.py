@@ -54,6 +54,10 @@ class CellTheme(Struct, frozen=True):
         return cls(palette, ASCII if ascii_only else UNICODE, hues, lines, areas, spikes)
 
 
+_new_tuple = tuple.__new__
+"""What the constructor of `Segment` calls, without the call of a Python function for each piece of a row."""
+
+
 class Row:
     """One line, built from left to right at a known width; nothing is added past it."""
 
@@ -77,13 +81,13 @@ class Row:
         if width > self.limit - self.used:
             text, width = clip(text, self.limit - self.used), self.limit - self.used
         if width > 0:
-            self.segments.append(Segment(text, style))
+            self.segments.append(_new_tuple(Segment, (text, style, None)))
             self.used += width
         return self
 
     def put(self, text: str, style: Style, width: int) -> Row:
         """Append text whose width is known and known to fit: the quick way, for what every frame draws often."""
-        self.segments.append(Segment(text, style))
+        self.segments.append(_new_tuple(Segment, (text, style, None)))
         self.used += width
         return self
 
@@ -108,7 +112,7 @@ class Row:
         """Fill up to a column with `char`."""
         missing = min(column, self.limit) - self.used
         if missing > 0:
-            self.segments.append(Segment(char * missing, style))
+            self.segments.append(_new_tuple(Segment, (char * missing, style, None)))
             self.used += missing
         return self
 

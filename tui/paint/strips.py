@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from collections.abc import Iterable
 
 from rich.color import ColorSystem
 from rich.console import Console
+from rich.segment import Segment
 from rich.style import Style
 from textual.strip import Strip
 
@@ -27,21 +28,35 @@ class CompactStrip(Strip):
     def render(self, console: Console) -> str:
         """The row as text with escape sequences, in the terminal's plain state before and after."""
         cached = cached_render(self)
-        if cached is None:
-            system = _SYSTEMS.get(console.color_system or "", ColorSystem.TRUECOLOR)
-            parts: list[str] = []
-            before: Style | None = None
-            for text, style, _ in segments_of(self):
-                if style is not None and style is not before:
-                    parts.append(_change(before, style, system))
-                    before = style
-                parts.append(text if text.isprintable() else harmless(text))
-            parts.append("\x1b[0m")
-            cached = cache_render(self, "".join(parts))
-        return cached
+        return cache_render(self, rendered(segments_of(self), console)) if cached is None else cached
 
 
-@lru_cache(maxsize=4096)
+_changes: dict[tuple[int, int, int], tuple[Style | None, Style, str]] = {}
+"""What `_change` gave, by the styles' ids: a style's own hash is a call of Python. It holds the styles too, so
+that no others get their ids."""
+_MOST_CHANGES = 4096
+
+
+def rendered(segments: Iterable[Segment], console: Console) -> str:
+    """A row as text with escape sequences, in the terminal's plain state before and after."""
+    system = _SYSTEMS.get(console.color_system or "", ColorSystem.TRUECOLOR)
+    parts: list[str] = []
+    before: Style | None = None
+    for text, style, _ in segments:
+        if style is not None and style is not before:
+            key = id(before), id(style), system
+            known = _changes.get(key)
+            if known is None:
+                if len(_changes) >= _MOST_CHANGES:
+                    _changes.clear()
+                known = _changes[key] = before, style, _change(before, style, system)
+            parts.append(known[2])
+            before = style
+        parts.append(text if text.isprintable() else harmless(text))
+    parts.append("\x1b[0m")
+    return "".join(parts)
+
+
 def _change(before: Style | None, style: Style, system: ColorSystem) -> str:
     """The escape sequence that leads from one style to another."""
     if before == style:

@@ -7,11 +7,13 @@ jobs, other users, free GPUs, MIG instances, processes without a GPU.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from functools import lru_cache
+from collections.abc import Callable, Sequence
+from functools import lru_cache, partial
+from operator import attrgetter
 
 from msgspec import Struct
 from rich.cells import cell_len
+from rich.segment import Segment
 from rich.style import Style
 
 from llmtop import config
@@ -36,15 +38,6 @@ LEAST_STATE = 13
 _USUAL_STATE, _USUAL_WIDTH = 18, 120
 _LEAST_STRIP = 10
 _MOST_STATE = 34
-_LEAST_WIDTH, _WIDE_GAPS = 60, 140
-_LEAST_WIDTH, _WIDE_GAPS = 60, 140
-_LEAST_WIDTH, _WIDE_GAPS = 60, 120
-_LEAST_WIDTH, _WIDE_GAPS = 60, 120
-_LEAST_WIDTH, _WIDE_GAPS = 60, 120
-_LEAST_WIDTH, _WIDE_GAPS = 60, 120
-_LEAST_WIDTH, _WIDE_GAPS = 60, 120
-_LEAST_WIDTH, _WIDE_GAPS = 60, 120
-_LEAST_WIDTH, _WIDE_GAPS = 60, 120
 _LEAST_WIDTH, _WIDE_GAPS = 60, 120
 _HEAD = 2
 """Cells for the mark at the left."""
@@ -75,15 +68,6 @@ def entries(view: View) -> list[Entry]:
     return found + [Entry(None, rank) for rank in sorted(rest, key=ranks.index)]
 
 
-def _gpu_column(title: str, width: int, weight: int, key: str, *, strong: bool = False) -> Column[Entry]:
-    def text(entry: Entry, _around: ColumnContext) -> str:
-        if entry.gpu is None or entry.again:
-            return ""
-        return cell_text(entry.gpu, key)
-
-    return Column(title, width, weight, text, strong=strong, key=key)
-
-
 def _sum_or_none(one: float | None, other: float | None) -> float | None:
     return None if one is None and other is None else (one or 0.0) + (other or 0.0)
 
@@ -102,21 +86,23 @@ def _power(gpu: Gpu) -> str:
     return f"{text} {fmt.percent(100 * gpu.power_watts / gpu.power_limit_watts)}"
 
 
-def cell_text(gpu: Gpu, key: str) -> str:
-    """A signal of a GPU in the fixed unit that its column's title names."""
-    signal, cell = _CELLS[key]
+def _writer(signal: Signal, cell: Cell, key: str) -> Callable[[Gpu], str]:
+    """What writes the cells of a column; chosen once, for a frame has a hundred of them."""
+    read = attrgetter(signal.field)
     if key == "power":
-        return _power(gpu)
+        return _power
     if has_total_text(signal):
-        return total_text(signal, gpu)
-    value = getattr(gpu, signal.field)
+        return partial(total_text, signal)
     if cell.beside:
-        return _pair_text(value, getattr(gpu, cell.beside))
+        beside = attrgetter(cell.beside)
+        return lambda gpu: _pair_text(read(gpu), beside(gpu))
     if cell.plus:
-        return fmt.short_rate(_sum_or_none(value, getattr(gpu, cell.plus)))
-    if signal.unit == "°C":
-        return fmt.number(value, 0, "°")
-    return fmt.number(value) if signal.unit == "MHz" else value_text(signal.unit, value)
+        plus = attrgetter(cell.plus)
+        return lambda gpu: fmt.short_rate(_sum_or_none(read(gpu), plus(gpu)))
+    short = {"°C": "°", "MHz": ""}.get(signal.unit)
+    if short is not None:
+        return lambda gpu: fmt.number(read(gpu), 0, short)
+    return lambda gpu: value_text(signal.unit, read(gpu))
 
 
 def _cell_key(signal: Signal, cell: Cell) -> str:
@@ -125,22 +111,23 @@ def _cell_key(signal: Signal, cell: Cell) -> str:
 
 _CELLS = {_cell_key(signal, cell): (signal, cell) for signal, cell in CELLS}
 """The columns of signals by their key."""
+_WRITERS = {key: _writer(signal, cell, key) for key, (signal, cell) in _CELLS.items()}
 
 
-def _rank_column(title: str, width: int, weight: int, key: str, *, strong: bool = False) -> Column[Entry]:
+def _gpu_column(title: str, width: int, weight: int, key: str, *, strong: bool = False) -> Column[Entry]:
+    write = _WRITERS[key]
+
     def text(entry: Entry, _around: ColumnContext) -> str:
-        rank = entry.rank
-        if rank is None:
-            return ""
-        if key == "rank":
-            return fmt.number(rank.rank)
-        if key == "step":
-            return fmt.duration(rank.step_seconds_p50 or rank.step_seconds)
-        if key == "waits":
-            return fmt.duration(rank.waits_seconds)
-        if key == "idle":
-            return gpu_busy.idle_cell(rank)
-        return fmt.count(rank.tokens_per_s) if key == "tokens" else str(rank.pid)
+        return "" if entry.gpu is None or entry.again else write(entry.gpu)
+
+    return Column(title, width, weight, text, strong=strong, key=key)
+
+
+def _rank_column(
+    title: str, width: int, weight: int, key: str, write: Callable[[Rank], str], *, strong: bool = False
+) -> Column[Entry]:
+    def text(entry: Entry, _around: ColumnContext) -> str:
+        return "" if entry.rank is None else write(entry.rank)
 
     return Column(title, width, weight, text, strong=strong, key=key)
 
@@ -154,16 +141,18 @@ COLUMNS: tuple[Column[Entry], ...] = (
         strong=True,
         key="gpu",
     ),
-    _rank_column("rank", 4, 1, "rank", strong=True),
+    _rank_column("rank", 4, 1, "rank", lambda rank: fmt.number(rank.rank), strong=True),
     *(
         _gpu_column(cell.title, cell.width, cell.weight, key, strong=cell.strong)
         for key, (_, cell) in _CELLS.items()
     ),
-    _rank_column("step", 7, 4, "step", strong=True),
-    _rank_column("waits", 7, 10, "waits"),
-    _rank_column("idle", 6, 9, "idle"),
-    _rank_column("tok/s", 6, 16, "tokens"),
-    _rank_column("pid", 7, 17, "pid"),
+    _rank_column(
+        "step", 7, 4, "step", lambda rank: fmt.duration(rank.step_seconds_p50 or rank.step_seconds), strong=True
+    ),
+    _rank_column("waits", 7, 10, "waits", lambda rank: fmt.duration(rank.waits_seconds)),
+    _rank_column("idle", 6, 9, "idle", gpu_busy.idle_cell),
+    _rank_column("tok/s", 6, 16, "tokens", lambda rank: fmt.count(rank.tokens_per_s)),
+    _rank_column("pid", 7, 17, "pid", lambda rank: str(rank.pid)),
 )
 _BEFORE_STRIP = ("gpu", "rank", "power", "util")
 _CORE = frozenset({"gpu", "rank", "power", "util", "memory", "step"})
@@ -329,17 +318,13 @@ def _strip_title(frame: NodeTableFrame, room: int, span: str) -> str:
 
 
 class _LineContent(Struct, frozen=True):
-    """All that a line is painted from."""
+    """All that a line is painted from, but for its histories."""
 
     plan: _Plan
     cell_theme: CellTheme
     width: int
     texts: tuple[str, ...]
     """Of the columns."""
-    strip: FigureHistory | str
-    """The history, or why there is none."""
-    hue: Hue
-    second: FigureHistory | None
     loud: Alert | None
     picked: bool
     chosen: bool
@@ -366,9 +351,6 @@ def line(frame: NodeTableFrame, entry: Entry, view: View, width: int, theme: Cel
         cell_theme=theme,
         width=width,
         texts=tuple([column.text(entry, frame.context) for column in plan.columns]),
-        strip=strip,
-        hue=hue,
-        second=_second(entry, view, plan.second) if plan.second else None,
         loud=loud,
         picked=entry.gpu is not None and entry.gpu.uuid == frame.selected and not entry.again,
         chosen=rank is not None and rank.pid == frame.chosen,
@@ -376,10 +358,39 @@ def line(frame: NodeTableFrame, entry: Entry, view: View, width: int, theme: Cel
         state=_state(frame, entry, loud, theme),
     )
     place = None if entry.gpu is None else entry.gpu.uuid, None if rank is None else rank.pid, entry.again
-    return view.kept.get(place, content, lambda: _paint_line(content))
+    second = _second(entry, view, plan.second) if plan.second else None
+    cells = view.kept.get((place, "cells"), content, lambda: _paint_cells(content))
+    made_of = cells, strip, hue, second
+    return view.kept.get(place, made_of, lambda: _paint_line(cells, strip, hue, second, content))
 
 
-def _paint_line(content: _LineContent) -> Row:
+_STRIP, _SECOND = Segment("strip"), Segment("second")
+"""Where the histories of a line go."""
+
+
+def _paint_line(
+    cells: Row, strip: FigureHistory | str, hue: Hue, second: FigureHistory | None, content: _LineContent
+) -> Row:
+    """Put the histories between the cells: the newest part of a history changes more often than a value."""
+    theme, plan = content.cell_theme, content.plan
+    row = Row(content.width)
+    for segment in cells.segments:
+        if segment is _STRIP and isinstance(strip, str):
+            row.add(pad(strip, plan.strip), theme.palette.dim)
+        elif segment is _STRIP and isinstance(strip, FigureHistory):
+            add_strip(row, strip, hue, theme)
+        elif segment is _SECOND and second is None:
+            row.add(" " * plan.second, theme.palette.text)
+        elif segment is _SECOND and second is not None:
+            add_strip(row, second, "compute", theme)
+        else:
+            row.segments.append(segment)
+    row.used = cells.used
+    return row
+
+
+def _paint_cells(content: _LineContent) -> Row:
+    """Paint the mark, the columns and the state, with `_STRIP` and `_SECOND` where the histories go."""
     theme, plan, loud, picked = content.cell_theme, content.plan, content.loud, content.picked
     palette = theme.palette
     plain = palette.dim if content.foreign and loud is None else palette.text
@@ -401,13 +412,11 @@ def _paint_line(content: _LineContent) -> Row:
     for place, column in enumerate(plan.columns):
         if place == plan.strip_at:
             flush()
-            _add_strip(row, content)
+            _leave_strip(row, plan, palette.text)
         if plan.second and column.key == "sm":
             flush()
-            if content.second is None:
-                row.add(" " * plan.second, palette.text)
-            else:
-                add_strip(row, content.second, "compute", theme)
+            row.segments.append(_SECOND)
+            row.used += plan.second
             waiting.append(gap)
         wanted = strong if column.strong else plain
         if column.key == "gpu" and (picked or loud is not None):
@@ -418,7 +427,7 @@ def _paint_line(content: _LineContent) -> Row:
         waiting.append(pad(content.texts[place], column.width, right=True) + gap)
     flush()
     if plan.strip_at == len(plan.columns):
-        _add_strip(row, content)
+        _leave_strip(row, plan, palette.text)
     text, style = content.state
     said = fitting_parts(text, min(plan.state, row.free_cells), f" {theme.glyphs.dot} ")
     return row.add(said, style).end(palette.text)
@@ -449,13 +458,11 @@ def _strip(frame: NodeTableFrame, entry: Entry, view: View) -> tuple[FigureHisto
     return past, hue
 
 
-def _add_strip(row: Row, content: _LineContent) -> None:
-    theme = content.cell_theme
-    if isinstance(content.strip, str):
-        row.add(pad(content.strip, content.plan.strip), theme.palette.dim)
-    else:
-        add_strip(row, content.strip, content.hue, theme)
-    row.add(" " * content.plan.gap, theme.palette.text)
+def _leave_strip(row: Row, plan: _Plan, ground: Style) -> None:
+    """Leave the cells of the history free, and the gap after it."""
+    row.segments.append(_STRIP)
+    row.used += plan.strip
+    row.add(" " * plan.gap, ground)
 
 
 def _second(entry: Entry, view: View, room: int) -> FigureHistory | None:

@@ -369,25 +369,47 @@ def _size(value: float | None) -> str:
 
 def _chart(line: _Line, view: View, label: int, room: int, tall: int, width: int, theme: CellTheme) -> list[Row]:
     past = _past(line, view.history, room, tall)
-    made_of = (line.label, line.value, past, line.hue, label, width, theme)
-    return view.kept.get((line.name, tall), made_of, lambda: _chart_rows(line, past, label, tall, width, theme))
+    kept = view.kept.get
+    named = kept((line.name, "label"), (line.label, line.value, label, theme), lambda: _label(line, label, theme))
+    ends = past.low, past.high, past.least, past.most, line.limit, any(past.heights), tall, room, width, theme
+    scale = kept(
+        (line.name, "scale"), ends, lambda: _scale_rows(line, past, tall, width - label - 1 - room, theme)
+    )
+    return kept(
+        (line.name, tall),
+        (named, past.heights, scale, line.hue, width, theme),
+        lambda: _chart_rows(line.hue, named, past, scale, width, theme),
+    )
 
 
 def _chart_rows(
-    line: _Line, past: FigureHistory, label: int, tall: int, width: int, theme: CellTheme
+    hue: Hue, label: Row, past: FigureHistory, scale: Sequence[Row], width: int, theme: CellTheme
 ) -> list[Row]:
+    rows = [Row(width) for _ in scale]
+    rows[0].join(label)
+    for row in rows[1:]:
+        row.put(" " * label.used, theme.palette.dim, label.used)
+    add_chart(rows, past, hue, theme)
+    for row, end in zip(rows, scale, strict=True):
+        row.join(end).end(theme.palette.text)
+    return rows
+
+
+def _label(line: _Line, label: int, theme: CellTheme) -> Row:
+    """Name and value, with a blank at either end."""
     palette = theme.palette
-    rows = [Row(width) for _ in range(tall)]
     value = clip(line.value, label - 4)
     named = label - 2 - len(value)
     name = line.short if line.short and len(line.label) > named else line.label
-    rows[0].add(" " + pad(clip(name, named), label - 1 - len(value)), palette.dim).add(value + " ", palette.strong)
-    for row in rows[1:]:
-        row.add(" " * (label + 1), palette.dim)
-    add_chart(rows, past, line.hue, theme)
-    for row, text in zip(rows, _scale(line, past, tall, rows[0].free_cells - 1, theme), strict=True):
-        row.add(f" {text}" if text else "", palette.faint)
-    return rows
+    row = Row(label + 1)
+    row.add(" " + pad(clip(name, named), label - 1 - len(value)), palette.dim).add(value + " ", palette.strong)
+    return row
+
+
+def _scale_rows(line: _Line, past: FigureHistory, tall: int, room: int, theme: CellTheme) -> list[Row]:
+    """The ends of the axis, as many cells as there are at the right of the chart."""
+    texts = _scale(line, past, tall, room - 1, theme)
+    return [Row(room).add(f" {text}" if text else "", theme.palette.faint) for text in texts]
 
 
 def _scale(line: _Line, past: FigureHistory, tall: int, room: int, theme: CellTheme) -> list[str]:

@@ -10,7 +10,8 @@ from __future__ import annotations
 import math
 from array import array
 from collections.abc import Hashable, Sequence
-from itertools import pairwise
+from itertools import groupby, pairwise
+from operator import mul
 from typing import NamedTuple
 
 INF = math.inf
@@ -25,6 +26,8 @@ MOST_COUNTED = 65_535
 _MOST_CUT = 32
 RECENT_SECONDS = 8.0
 """What is younger is drawn anew each time where values of the last seconds still come."""
+_new_tuple = tuple.__new__
+"""What a NamedTuple's constructor calls, without the call of a Python function for each cell."""
 _LARGEST = 3.4e38
 """Beyond it a 32-bit float is infinite, and so cannot be drawn."""
 
@@ -138,6 +141,14 @@ class _Level:
         )
 
 
+class _Stretches(NamedTuple):
+    """The buckets that some cells are of."""
+
+    level: _Level
+    runs: list[tuple[int, int, int]]
+    """The first bucket of a cell, the one after its last, and how many cells in a row have these."""
+
+
 class SeriesStore:
     """Series by name. The room of each is taken when it begins, so a monitor does not grow while it fills."""
 
@@ -156,7 +167,9 @@ class SeriesStore:
         """Grows when what may have been drawn of a series was changed."""
         self.newest = -INF
         """Unix time of the newest value."""
-        self._cut: dict[tuple[object, ...], tuple[int, int, list[tuple[int, int]]]] = {}
+        self._level_of: tuple[Cells | None, float, float] = None, -INF, 0.0
+        """What `unsettled_seconds` found last: for which cells, when, and the seconds of a bucket."""
+        self._cut: dict[tuple[object, ...], _Stretches] = {}
         """What `_stretches` gave."""
 
     def slot(self, name: Hashable) -> int | None:
@@ -208,6 +221,7 @@ class SeriesStore:
             since: unix seconds after which the values hold, usually the snapshot before.
             until: unix seconds up to which they hold. `advance` must have been called for it.
         """
+        finite = [(slot, value) for slot, value in zip(slots, values, strict=True) if -_LARGEST < value < _LARGEST]
         for level in self._levels:
             last = math.floor(until / level.seconds)
             first = min(math.floor(since / level.seconds) + 1, last)
@@ -215,16 +229,17 @@ class SeriesStore:
             mean, low, high, count = level.mean, level.low, level.high, level.count
             for bucket in range(max(first, last - keep + 1), last + 1):
                 ring = bucket % keep
-                for slot, value in zip(slots, values, strict=True):
+                for slot, value in finite:
                     place = slot * keep + ring
-                    if not -_LARGEST < value < _LARGEST:
-                        continue
                     known = count[place]
                     if known:
                         mean[place] = (mean[place] * known + value) / (known + 1)
-                        low[place] = min(low[place], value)
-                        high[place] = max(high[place], value)
-                        count[place] = min(known + 1, MOST_COUNTED)
+                        if value < low[place]:  # noqa: PLR1730  (a call for each value)
+                            low[place] = value
+                        if value > high[place]:  # noqa: PLR1730  (the same)
+                            high[place] = value
+                        if known < MOST_COUNTED:
+                            count[place] = known + 1
                     else:  # as most are, where they are as long as the interval
                         mean[place] = low[place] = high[place] = value
                         count[place] = 1
@@ -255,14 +270,22 @@ class SeriesStore:
 
     def _level(self, cells: Cells) -> _Level:
         """The finest one that reaches back to the first cell."""
-        return next((one for one in self._levels if one.reaches(cells.first * cells.seconds)), self._levels[-1])
+        begin = cells.first * cells.seconds
+        for level in self._levels:
+            if level.reaches(begin):
+                return level
+        return self._levels[-1]
 
     def unsettled_seconds(self, slot: int, cells: Cells) -> float:
         """How long before an instant values may still have come into a series since then.
 
         What is put in as it is read goes on in the bucket of the last reading, at most.
         """
-        return RECENT_SECONDS if self._late[slot] else self._level(cells).seconds
+        if self._late[slot]:
+            return RECENT_SECONDS
+        if self._level_of[:2] != (cells, self.newest):  # the same for nearly all series of a frame
+            self._level_of = cells, self.newest, self._level(cells).seconds
+        return self._level_of[2]
 
     def spreads(self, slot: int, cells: Cells, start: int, until: float) -> list[Spread | None]:
         """Return mean and extremes of a series in each cell.
@@ -274,44 +297,41 @@ class SeriesStore:
             until: unix seconds; values from later are ignored, for an earlier instant that is shown.
 
         Returns:
-            One for each cell from `start` on; None where nothing was put in.
+            One for each cell from `start` on; None where nothing was put in. Neighbours of the same buckets are
+            the same object.
         """
-        level = self._level(cells)
-        newest = level.newest
-        if newest is None:
+        if self._levels[0].newest is None:
             return [None] * (cells.number - start)
-        bottom, top, stretches = self._stretches(level, cells, start, until)
-        if top <= bottom:
-            return [None] * (cells.number - start)
-        mean, low, high, count = level.read(slot, bottom, top)
+        level, runs = self._stretches(cells, start, until)
+        base, mean, low, high, count = slot * level.keep, level.mean, level.low, level.high, level.count
         found: list[Spread | None] = []
-        for one, other in stretches:
-            if other == one + 1:
-                found.append(Spread(mean[one], low[one], high[one]) if count[one] else None)
-                continue
-            number = sum(count[one:other])
-            if not number:
-                found.append(None)
-                continue
-            total = sum([mean[i] * count[i] for i in range(one, other)])
-            found.append(Spread(total / number, min(low[one:other]), max(high[one:other])))
+        for first, end, times in runs:
+            spread = None
+            if end == first + 1:
+                place = base + first % level.keep
+                if count[place]:
+                    spread = _new_tuple(Spread, (mean[place], low[place], high[place]))
+            elif end > first:
+                means, lows, highs, counts = level.read(slot, first, end)
+                if number := sum(counts):
+                    mean_value = sum(map(mul, means, counts)) / number
+                    spread = _new_tuple(Spread, (mean_value, min(lows), max(highs)))
+            if times == 1:
+                found.append(spread)
+            else:
+                found += [spread] * times
         return found
 
-    def _stretches(
-        self, level: _Level, cells: Cells, start: int, until: float
-    ) -> tuple[int, int, list[tuple[int, int]]]:
-        """Which buckets the cells from the one counted `start` on are of: the same for most series of a frame.
-
-        Returns:
-            The first bucket, the one after the last, and for each cell where its buckets begin and end.
-        """
-        assert level.newest is not None, "asked only of what has buckets"
-        seconds, oldest = level.seconds, level.newest - level.keep + 1
-        end = min(math.floor(until / seconds), level.newest) + 1
-        key = seconds, oldest, end, cells, start
+    def _stretches(self, cells: Cells, start: int, until: float) -> _Stretches:
+        """Which buckets the cells from the one counted `start` on are of: the same for most series of a frame."""
+        key = cells, start, until, self.newest
         known = self._cut.get(key)
         if known is not None:
             return known
+        level = self._level(cells)
+        assert level.newest is not None, "asked only of what has buckets"
+        seconds, oldest = level.seconds, level.newest - level.keep + 1
+        end = min(math.floor(until / seconds), level.newest) + 1
         ratio = cells.seconds / seconds
         # A bucket is of the cell in which it begins; a cell in which none begins shows the one that it lies in.
         edges = [math.ceil((cells.first + n) * ratio) for n in range(start, cells.number + 1)]
@@ -325,7 +345,10 @@ class SeriesStore:
                 other = one + 1
             one, other = max(one, 0), min(other, top - bottom)
             stretches.append((one, other) if one < other else (0, 0))
+        if top <= bottom:
+            stretches = [(0, 0)] * len(stretches)
+        runs = [(bottom + one, bottom + other, sum(1 for _ in run)) for (one, other), run in groupby(stretches)]
         if len(self._cut) >= _MOST_CUT:
             self._cut.clear()
-        self._cut[key] = bottom, top, stretches
-        return bottom, top, stretches
+        found = self._cut[key] = _Stretches(level, runs)
+        return found

@@ -376,7 +376,7 @@ class History:
         if known is not None and drawn.moved == 0 and known.axis[2] == rows and known.axis[1] > 0:
             least, most = _extremes(drawn.spreads[drawn.changed_from :], known.past.least, known.past.most)
             return self._past(name, drawn, known, known.axis, least, most)
-        means = [one.mean for one in drawn.spreads if one is not None]
+        means = [one[0] for one in drawn.spreads if one is not None]
         least, most = _extremes(drawn.spreads, None, None)
         limit = 0.0
         if means and most is not None:
@@ -444,8 +444,9 @@ def _extremes(
     spreads: list[Spread | None], least: float | None, most: float | None
 ) -> tuple[float | None, float | None]:
     """The lowest and the highest of all values, and of those known before."""
-    for one in spreads:
-        if one is not None:
-            least = one.low if least is None or one.low < least else least
-            most = one.high if most is None or one.high > most else most
-    return least, most
+    lows = [one[1] for one in spreads if one is not None]
+    if not lows:
+        return least, most
+    highs = [one[2] for one in spreads if one is not None]
+    low, high = min(lows), max(highs)
+    return (low if least is None or low < least else least), (high if most is None or high > most else most)

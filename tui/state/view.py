@@ -41,6 +41,9 @@ class View(Struct):
     rank_of: tuple[Snapshot | None, tuple[object, ...]] = None, ()
     rank_found: Rank | None = None
     """The process whose steps are shown, and what that follows from: it is asked for as often."""
+    labels_of: Snapshot | None = None
+    labels: dict[str, str] = {}
+    """The numbers of that snapshot's GPUs by UUID: the time line asks for one for each of its rows."""
     replay: str = ""
     """In a replay, speed and position for the header."""
     demo: bool = False
@@ -59,7 +62,11 @@ class View(Struct):
 
     def gpu_label(self, gpu: Gpu) -> str:
         """The number of a GPU, as it is written on the screen."""
-        return gpu_names.label(gpu, () if self.snapshot is None else self.snapshot.gpus)
+        if self.snapshot is None:
+            return str(gpu.index)
+        if self.labels_of is not self.snapshot:
+            self.labels_of, self.labels = self.snapshot, gpu_names.labels(self.snapshot.gpus)
+        return self.labels.get(gpu.uuid, str(gpu.index))
 
     def position(self) -> int | None:
         """Where the selected GPU stands in `gpus()`."""
