@@ -24,6 +24,11 @@ from llmtop.trace.intervals import Ns
 
 _LATEST_US = 4e15
 """No clock of a capture gets there; in ns a start and a duration together still fit into 64 bits."""
+_MEMORY = "[memory]"
+"""The name of an allocation or a release, of torch.profiler with profile_memory."""
+_CPU = 0
+"""c10::DeviceType::CPU."""
+NO_ROWS = (np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64))
 _ROW_OF_WORK = ("start", "end", "device", "stream", "correlation", "bytes")
 _SHARED_BY_WORK = {"name": np.int64, "full_name": np.int64} | dict.fromkeys(
     ("kind", "direction", "source_memory", "target_memory"), np.int8
@@ -63,7 +68,7 @@ class Collector:
             self._one_by_one(events)
             return
         for event in others:
-            self._named(event)
+            self._untimed(event)
 
     def _one_by_one(self, events: list[Event]) -> None:
         for event in events:
@@ -72,14 +77,26 @@ class Collector:
             elif event.ph in ("B", "E"):
                 self._half(event)
             else:
-                self._named(event)
+                self._untimed(event)
 
-    def _named(self, event: Event) -> None:
-        """The name of a process."""
-        if event.ph == "M" and event.name == "process_name" and event.args is not None:
+    def _untimed(self, event: Event) -> None:
+        """The name of a process, or an allocation or a release of memory."""
+        if event.ph == "i" and event.name == _MEMORY:
+            self._memory(event, event.args or NO_ARGS)
+        elif event.ph == "M" and event.name == "process_name" and event.args is not None:
             pid = int_or(event.pid, -1)
             if pid >= 0 and isinstance(event.args.name, str):
                 self._process_names[pid] = printable(event.args.name, 200)
+
+    def _memory(self, event: Event, args: Args) -> None:
+        if event.ts is None or not -_LATEST_US < event.ts < _LATEST_US:
+            self._broken += 1
+            return
+        at = round(event.ts * 1000)
+        device = model.HOST_MEMORY if int_or(args.device_type, 0) == _CPU else int_or(args.device_id, 0)
+        figures = [int_or(figure, -1) for figure in (args.memory_level, args.memory_reserved)]
+        owner, size = self._owner(event), int_or(args.memory_bytes, 0)
+        self._tables.memory.extend((at, at, *owner, device, model.MEMORY_UNKNOWN, size, *figures))
 
     def _half(self, event: Event) -> None:
         """Begin or end of a range that was not written as one event."""
@@ -175,7 +192,7 @@ class Collector:
         base = int_or(properties.get("baseTimeNanoseconds"), 0)
         tables = self._tables
         trace.ops = self._device_ops()
-        trace.calls = _table(model.ApiCalls, tables.calls)
+        trace.calls = _table(model.ApiCalls, tables.calls, {"place": NO_ROWS})
         trace.ranges = _table(model.Ranges, tables.ranges)
         row = tables.operators.pop_column(0)
         trace.host = _table(
@@ -186,6 +203,7 @@ class Collector:
                 for place, name in enumerate(("inputs", "sequence"), 1)
             },
         )
+        trace.memory = _table(model.MemoryEvents, tables.memory, {"place": NO_ROWS})
         trace.overhead = _table(model.Table, tables.overhead)
         trace.origin_unix_ns = base or None
         if self._broken:

@@ -38,6 +38,12 @@ class Args(msgspec.Struct, gc=False):
     elements_out: Number = msgspec.field(name="Out msg nelems", default=None)
     group: Number = msgspec.field(name="Group size", default=None)
     dtype: Number = None
+    memory_bytes: Number = msgspec.field(name="Bytes", default=None)
+    memory_level: Number = msgspec.field(name="Total Allocated", default=None)
+    memory_reserved: Number = msgspec.field(name="Total Reserved", default=None)
+    device_type: Number = msgspec.field(name="Device Type", default=None)
+    device_id: Number = msgspec.field(name="Device Id", default=None)
+    """The last five of an allocation or a release."""
 
 
 class Event(msgspec.Struct, gc=False):
