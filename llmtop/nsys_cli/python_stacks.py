@@ -34,7 +34,7 @@ _MARK = 34
 _DOMAIN_CREATE = 75
 _MOST_FRAMES = 256
 _MOST_LINE = 4 << 20
-_FRAME = struct.Struct("<QQI4x")
+_FRAME = struct.Struct("<QQi4x")
 _HEAD = struct.Struct("<IIQ")
 
 
@@ -125,5 +125,6 @@ def _stack(event: dict[str, Any], strings: list[str]) -> PythonStack:
     frames = []
     for place in range(min(count, _MOST_FRAMES)):
         function, file, line = _FRAME.unpack_from(data, _HEAD.size + place * _FRAME.size)
-        frames.append((strings[file], int(line), strings[function]))
+        # A line that the interpreter does not know is -1.
+        frames.append((strings[file], max(line, 0), strings[function]))
     return PythonStack(int(event["Timestamp"]), int(event["GlobalTid"]), int(event.get("Category", 1)), frames)

@@ -28,6 +28,8 @@ _DEEPEST = 12
 """Frames of a CPU sample that are looked at for a caller in another module."""
 _TOOL = re.compile(r"libToolsInjection|libcupti|libcuda\.so|libcudart|libnvtx|Nsight", re.IGNORECASE)
 """Modules of CUDA and of nsys: a call is made where the first other one is."""
+_OUTERMOST = (": <module>", ": _run_module_as_main")
+"""The outermost frame of a main thread, of `python FILE` and of `python -m MODULE`."""
 _OF_CALL_NS = 1_000_000
 """A Python stack that nsys takes at a CUDA call is of the call that is under way on the thread, or begins within
 so many ns."""
@@ -166,10 +168,10 @@ def _python_samples(database: Database, trace: model.Trace, names: model.Names) 
 
 
 def _main_threads(rows: list[tuple[int, int, int, list[str]]]) -> set[tuple[int, int]]:
-    """The pids with the numbers of their main threads: all others of Python's begin in threading's _bootstrap."""
+    """The pids with the numbers of their main threads, whose outermost frame is a module's."""
     seen: dict[tuple[int, int], list[bool]] = {}
     for _, tid, thread, frames in rows:
-        seen.setdefault(((tid >> 24) & 0xFFFFFF, thread), []).append(not frames[-1].endswith(": _bootstrap"))
+        seen.setdefault(((tid >> 24) & 0xFFFFFF, thread), []).append(frames[-1].endswith(_OUTERMOST))
     return {key for key, found in seen.items() if 2 * sum(found) > len(found)}
 
 
