@@ -26,6 +26,7 @@ _LATEST_US = 4e15
 """No clock of a capture gets there; in ns a start and a duration together still fit into 64 bits."""
 _MEMORY = "[memory]"
 """The name of an allocation or a release, of torch.profiler with profile_memory."""
+_MOST_NAMES = 10_000
 _CPU = 0
 """c10::DeviceType::CPU."""
 NO_ROWS = (np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64))
@@ -58,6 +59,12 @@ class Collector:
     def threads(self) -> int:
         """How many threads there are so far."""
         return len(self._learnt.threads) + len(self._open)
+
+    def kinds_of_events(self) -> tuple[set[str], set[str]]:
+        """Return the categories so far, and the names of processes and of some events."""
+        known = list(self._learnt.what)
+        names = {str(name) for _, name in known[:_MOST_NAMES]} | set(self._process_names.values())
+        return {category for category, _ in known if category}, names
 
     def add(self, events: list[Event]) -> None:
         """Take some events; what is neither timed nor known is counted or passed over."""

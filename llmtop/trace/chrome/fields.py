@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from decimal import Decimal
 from typing import Any
 
@@ -69,6 +70,8 @@ PRODUCT_US = 2.0**42
 """Up to here a float of µs times 1000 is the nearest whole number of ns."""
 COARSE_US = 2.0**43
 """From 102 days on a float of µs is more than a nanosecond off; of µs since 1970 it is 128."""
+_NUMBER = re.compile(r"\s*[-+]?\d+(?:\.\d*)?(?:[eE][-+]?\d{1,2})?\s*$")
+_LONGEST_NUMBER = 40
 _plain_numbers = msgspec.json.Encoder(decimal_format="number")
 
 
@@ -83,10 +86,13 @@ def lenient_event(raw: Any, event: type[Event] = Event, args: type[msgspec.Struc
     if not isinstance(raw, dict):
         return event()
     known: dict[str, Any] = {}
-    number = (int, float, Decimal)
-    for field, kinds in (("ph", str), ("cat", str), ("name", str), ("ts", number), ("dur", number)):
-        if isinstance(raw.get(field), kinds):
+    for field in ("ph", "cat", "name"):
+        if isinstance(raw.get(field), str):
             known[field] = raw[field]
+    for field in ("ts", "dur"):
+        value = _time(raw.get(field))
+        if value is not None:
+            known[field] = value
     for field in ("pid", "tid"):
         if isinstance(raw.get(field), int | float | Decimal | str):
             known[field] = raw[field]
@@ -94,6 +100,15 @@ def lenient_event(raw: Any, event: type[Event] = Event, args: type[msgspec.Struc
     if isinstance(arguments, dict):
         known["args"] = _lenient_args(arguments, args)
     return event(**known)
+
+
+def _time(value: Any) -> int | float | Decimal | None:
+    """A time in µs; some programs write it as text."""
+    if isinstance(value, int | float | Decimal):
+        return value
+    if not isinstance(value, str) or len(value) > _LONGEST_NUMBER or not _NUMBER.match(value):
+        return None
+    return Decimal(value) if abs(float(value)) >= COARSE_US else float(value)
 
 
 def _lenient_args(arguments: dict[Any, Any], args: type[msgspec.Struct]) -> Any:

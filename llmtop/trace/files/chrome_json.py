@@ -18,6 +18,7 @@ from llmtop.trace.chrome import salvage as chrome_salvage
 from llmtop.trace.chrome.events import Collector
 from llmtop.trace.chrome.fields import Event, ExactEvent
 from llmtop.trace.chrome.parse import NO_JSON, TORCH, loose_decoder
+from llmtop.trace.files.foreign_files import foreign_chrome_trace
 from llmtop.trace.xla.events import XlaCollector
 from llmtop.trace.xla.fields import XLA
 
@@ -31,6 +32,8 @@ _OF_XLA = re.compile(rb'"name"\s*:\s*"/(?:host:CPU|device:)')
 _FIRST_EVENT = re.compile(rb'\{\s*"ph"\s*:\s*"')
 _HEADER_LIMIT = 64 << 20
 _TAIL_LIMIT = 64 << 20
+_SIGNS_LIMIT = 1 << 20
+"""How much of what stands beside the events is searched for the program that wrote them."""
 _TRIES = 2
 """How many places, from the end of the file backwards, are tried as the end of the events before the last piece is
 read event by event."""
@@ -91,8 +94,18 @@ def load(stream: EventStream, source: str, check: Callable[[EventCollector], Non
             notes.append("the fields beside the events are damaged and left out")
         properties |= found or {}
     trace = reading.collector.trace(source, properties)
+    if isinstance(reading.collector, Collector) and is_without_rows(trace):
+        beside = b"\n".join((reading.header, reading.tail))[:_SIGNS_LIMIT].decode("utf-8", "replace")
+        foreign = foreign_chrome_trace(beside, *reading.collector.kinds_of_events())
+        if foreign is not None:
+            raise UnusableInput(foreign.sentence(source))
     trace.notes[:0] = notes
     return trace
+
+
+def is_without_rows(trace: model.Trace) -> bool:
+    """Return True if no event of a file was of a kind that is read."""
+    return not any(len(table) for table in (trace.ops, trace.calls, trace.ranges, trace.host, trace.memory))
 
 
 class _TraceReader:
