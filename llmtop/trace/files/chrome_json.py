@@ -27,8 +27,8 @@ _LARGEST_EVENT = 16 << 20
 """What has no end within so many bytes is no event. Kineto writes hundreds, with shapes thousands."""
 _END = re.compile(rb"[}\s]\s*\]")
 _EVENTS_KEY = re.compile(rb'"traceEvents"\s*:\s*\[')
-_OF_XLA = re.compile(rb'"name"\s*:\s*"/(?:host:CPU|device:)')
-"""How XLA's profiler names its planes, before all other events."""
+_OF_XLA = re.compile(rb'"name"\s*:\s*"/(?:host:CPU|device:)(?![^"]*(?:Compute|Tensors)")')
+"""How XLA's profiler names its planes, before all other events; names of TensorFlow's old timeline go on."""
 _FIRST_EVENT = re.compile(rb'\{\s*"ph"\s*:\s*"')
 _HEADER_LIMIT = 64 << 20
 _TAIL_LIMIT = 64 << 20

@@ -113,13 +113,12 @@ def without_copies(traces: list[model.Trace], notes: list[str]) -> list[model.Tr
 
 
 def _are_alike(one: model.Trace, other: model.Trace) -> bool:
-    if one.origin_unix_ns != other.origin_unix_ns:
+    if one.origin_unix_ns != other.origin_unix_ns or one.ranks != other.ranks:
         return False
     tables = [(getattr(one, name), getattr(other, name)) for name in (*_WORK, *_HOST)]
     filled = [pair for pair in tables if len(pair[0]) or len(pair[1])]
     return bool(filled) and all(
         len(mine) == len(theirs)
-        and np.array_equal(mine.start, theirs.start)
-        and np.array_equal(mine.end, theirs.end)
+        and all(np.array_equal(getattr(mine, key), getattr(theirs, key)) for key in ("start", "end", "process"))
         for mine, theirs in filled
     )
