@@ -74,7 +74,7 @@ def export_into(report: Path, folder: Path) -> Path:
             f"{nsys.path} ({nsys.version_text}) cannot export {report}: it is damaged, or a newer nsys wrote it; "
             "export it with the one that did: nsys export --type sqlite REPORT.nsys-rep"
         )
-    add_python_stacks(nsys, report, sqlite)
+    add_python_stacks(nsys, report, sqlite, EXPORT_SECONDS)
     return sqlite
 
 
@@ -95,7 +95,7 @@ def export_beside(nsys: Nsys, report: Path, uses_gpu: bool) -> tuple[Path, list[
     except LlmtopError as error:
         return report, [f"the report is kept at {report}, but {error}"]
     if reason is None:
-        add_python_stacks(nsys, report, sqlite)
+        add_python_stacks(nsys, report, sqlite, EXPORT_SECONDS)
         return sqlite, _missing_content(sqlite, uses_gpu, nsys)
     by_hand = f"{nsys.path} export --type sqlite -o {sqlite} {report}"
     return report, [f"the report is kept at {report}, but nsys export failed ({reason}); by hand: {by_hand}"]

@@ -27,8 +27,6 @@ TABLE = "LLMTOP_PYTHON_STACKS"
 """Columns: start (ns), globalTid (of the thread that wrote the mark), thread (nsys's number for it) and stack, a
 JSON list of [file, line, function], the innermost frame first."""
 DOMAIN = "Python Backtrace"
-EXPORT_SECONDS = 600.0
-"""As for the export to SQLite."""
 _MARK = 34
 """Type of a mark in the export (ENUM_NSYS_EVENT_TYPE)."""
 _DOMAIN_CREATE = 75
@@ -57,13 +55,14 @@ def has_python_stacks(database: sqlite3.Connection) -> bool:
         return False
 
 
-def add_python_stacks(nsys: Nsys, report: Path, sqlite: Path) -> None:
+def add_python_stacks(nsys: Nsys, report: Path, sqlite: Path, seconds: float) -> None:
     """Add the Python stacks of a report, if it has some, to its export; what fails leaves the export as it was.
 
     Args:
         nsys: exports the report once more, to JSON beside the SQLite, which is removed again.
         report: a .nsys-rep.
         sqlite: its export.
+        seconds: how long nsys may take for the other export.
     """
     with closing(sqlite3.connect(f"{sqlite.resolve().as_uri()}?mode=rw", uri=True)) as database:
         if not has_python_stacks(database):
@@ -72,7 +71,7 @@ def add_python_stacks(nsys: Nsys, report: Path, sqlite: Path) -> None:
         kind = "jsonlines" if nsys.supports("export", "jsonlines") else "json"
         arguments = (f"--type={kind}", "--force-overwrite=true", "--quiet=true", f"--output={text}", str(report))
         try:
-            nsys.run("export", *arguments, seconds=EXPORT_SECONDS)
+            nsys.run("export", *arguments, seconds=seconds)
             with suppress(OSError, sqlite3.Error):
                 _write(database, read_python_stacks(text))
         except LlmtopError:

@@ -6,6 +6,9 @@ from typing import Literal
 
 import msgspec
 
+MOST_ROWS = 40
+"""Of one kind in a report: functions of one process, places of calls, who asked for memory."""
+
 
 class SampledFunction(msgspec.Struct, frozen=True, kw_only=True):
     """A function or a frame that stack samples found innermost on the threads that launch, whole file."""

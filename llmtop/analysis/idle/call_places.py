@@ -5,11 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from llmtop.analysis.idle import cuda_calls as cuda
-from llmtop.report.host_work import CallPlace
+from llmtop.report.host_work import MOST_ROWS, CallPlace
 from llmtop.trace import model
 from llmtop.trace.groups import grouped
-
-_MOST_ROWS = 40
 
 
 def call_places(trace: model.Trace) -> tuple[CallPlace, ...]:
@@ -36,4 +34,4 @@ def call_places(trace: model.Trace) -> tuple[CallPlace, ...]:
         )
         for row, (pid, name, place) in enumerate(keys)
     ]
-    return tuple(sorted(found, key=lambda one: -one.seconds)[:_MOST_ROWS])
+    return tuple(sorted(found, key=lambda one: -one.seconds)[:MOST_ROWS])

@@ -9,14 +9,12 @@ import numpy.typing as npt
 
 from llmtop.analysis.idle.idle_causes import Gaps
 from llmtop.analysis.steps.device_timeline import DeviceTimeline
-from llmtop.report.host_work import SampledFunction
+from llmtop.report.host_work import MOST_ROWS, SampledFunction
 from llmtop.trace import intervals as iv
 from llmtop.trace import model
 from llmtop.trace.groups import distinct_values, grouped
 from llmtop.trace.intervals import Ns, Spans
 
-_MOST_ROWS = 40
-"""Of one process and kind."""
 FEWEST_SAMPLES = 20
 """Of fewer samples no share is said in a sentence: at 20 a share of 50 % is known to 11 points."""
 
@@ -71,7 +69,7 @@ def _functions(
         idle_of = None if at_idle is None else _counts(which, at_idle, len(keys))
         call_of = _counts(which, at_call, len(keys))
         every_idle = 0 if idle_of is None else int(idle_of.sum())
-        order = np.lexsort((-total, -(total if idle_of is None else idle_of)))[:_MOST_ROWS]
+        order = np.lexsort((-total, -(total if idle_of is None else idle_of)))[:MOST_ROWS]
         found += [
             SampledFunction(
                 pid=pid,

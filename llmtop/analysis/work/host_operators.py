@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from llmtop.analysis.steps.step_finder import ProcessSteps
 from llmtop.analysis.work.nesting import Nesting
+from llmtop.analysis.work.operators import MODULE
 from llmtop.analysis.work.tensor_shapes import shape_text
 from llmtop.format import duration, percent_text
 from llmtop.naming.python_frames import is_own_frame
@@ -19,7 +20,6 @@ from llmtop.trace.groups import distinct_values
 from llmtop.trace.intervals import Ns
 
 _MOST_ROWS = 60
-_MODULE = "nn.Module: "
 
 
 def host_operators(trace: model.Trace, steps: dict[int, ProcessSteps]) -> tuple[HostOperatorTime, ...]:
@@ -141,7 +141,7 @@ class _Places:
 
     def __init__(self, trace: model.Trace, nesting: Nesting) -> None:
         self._trace, self._nesting = trace, nesting
-        self._modules = self._frames(lambda name: name.startswith(_MODULE))
+        self._modules = self._frames(lambda name: name.startswith(MODULE))
         self._lines = self._frames(is_own_frame)
 
     def _frames(self, wanted: Callable[[str], bool]) -> Nesting:
@@ -157,7 +157,7 @@ class _Places:
 
     def module(self, mine: Ns, weight: Ns) -> str:
         """The module around most of it."""
-        return self._around(self._modules, mine, weight).removeprefix(_MODULE)
+        return self._around(self._modules, mine, weight).removeprefix(MODULE)
 
     def source(self, mine: Ns, weight: Ns) -> str:
         """The line of the program around most of it."""

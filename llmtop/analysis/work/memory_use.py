@@ -6,12 +6,11 @@ import numpy as np
 
 from llmtop.analysis.steps.step_finder import ProcessSteps
 from llmtop.analysis.work.nesting import Nesting
-from llmtop.report.host_work import MemoryOperator, MemoryUse
+from llmtop.report.host_work import MOST_ROWS, MemoryOperator, MemoryUse
 from llmtop.trace import model
 from llmtop.trace.groups import grouped
 from llmtop.trace.intervals import Ns
 
-_MOST_ROWS = 40
 _MOST_STEPS = 1000
 
 
@@ -27,7 +26,7 @@ def memory_use(
     if not len(trace.memory):
         return (), ()
     events = trace.memory.select(np.argsort(trace.memory.start, kind="stable"))
-    by = _who(trace, events)
+    by = _requesters(trace, events)
     keys, which = grouped(events.process, events.device, events.memory.astype(np.int64))
     uses = tuple(
         _use(trace, events.select(np.flatnonzero(which == number)), by[which == number], steps.get(pid))
@@ -36,7 +35,7 @@ def memory_use(
     return tuple(sorted(uses, key=lambda use: -use.peak_bytes)), _operators(trace, events, by)
 
 
-def _who(trace: model.Trace, events: model.MemoryEvents) -> Ns:
+def _requesters(trace: model.Trace, events: model.MemoryEvents) -> Ns:
     """The name of who each event is of: the innermost operator, else the place, else the innermost range; or 0."""
     host, ranges = trace.host, trace.ranges
     operators = Nesting(host, np.flatnonzero(host.kind == model.OPERATOR))
@@ -117,4 +116,4 @@ def _operators(trace: model.Trace, events: model.MemoryEvents, by: Ns) -> tuple[
         for row, (pid, device, name) in enumerate(keys)
         if name and counts[row]
     ]
-    return tuple(sorted(found, key=lambda one: -one.bytes)[:_MOST_ROWS])
+    return tuple(sorted(found, key=lambda one: -one.bytes)[:MOST_ROWS])

@@ -32,7 +32,8 @@ MOST_PARTS = 8
 _BACKWARD = re.compile(r"^autograd::engine::evaluate_function|^torch::autograd::|Backward\d*$")
 _NODE = re.compile(r"^(?:autograd::engine::evaluate_function: )?(?:.*::)?(\w+?)Backward\d*$")
 _GRAPH = re.compile(r"GraphLaunch")
-_MODULE = "nn.Module: "
+MODULE = "nn.Module: "
+"""How the frame of a module's forward begins."""
 
 
 def launching_operators(trace: model.Trace) -> Ns:
@@ -313,7 +314,7 @@ def _source_places(trace: model.Trace, calls: OperatorCalls) -> tuple[_Labels, _
     known = where >= 0
     process, thread, start = host.process[where], host.thread[where], host.start[where]
     python = host.kind == model.PYTHON
-    is_module = matching_names(trace, lambda name: name.startswith(_MODULE))[host.name] & python
+    is_module = matching_names(trace, lambda name: name.startswith(MODULE))[host.name] & python
     of_user = matching_names(trace, is_own_frame)[host.name] & python
     modules = Nesting(host, np.flatnonzero(is_module))
     at = np.where(known, modules.innermost(process, thread, start), -1)
@@ -337,7 +338,7 @@ def _module_paths(trace: model.Trace, modules: Nesting, at: Ns) -> tuple[list[st
             chain.append(position)
             position = int(parents[position])
         for inner in reversed(chain):
-            name = trace.names[trace.host.name[modules.rows[inner]]].removeprefix(_MODULE)
+            name = trace.names[trace.host.name[modules.rows[inner]]].removeprefix(MODULE)
             own = re.sub(r"_\d+$", "", name)
             paths[inner] = f"{paths[position]}/{own}" if paths[position] else own
             position = inner

@@ -71,7 +71,7 @@ PRODUCT_US = 2.0**42
 COARSE_US = 2.0**43
 """From 102 days on a float of µs is more than a nanosecond off; of µs since 1970 it is 128."""
 _NUMBER = re.compile(r"\s*[-+]?\d+(?:\.\d*)?(?:[eE][-+]?\d{1,2})?\s*$")
-_LONGEST_NUMBER = 40
+_LONGEST_TIME = 40
 _plain_numbers = msgspec.json.Encoder(decimal_format="number")
 
 
@@ -106,7 +106,7 @@ def _time(value: Any) -> int | float | Decimal | None:
     """A time in µs; some programs write it as text."""
     if isinstance(value, int | float | Decimal):
         return value
-    if not isinstance(value, str) or len(value) > _LONGEST_NUMBER or not _NUMBER.match(value):
+    if not isinstance(value, str) or len(value) > _LONGEST_TIME or not _NUMBER.match(value):
         return None
     return Decimal(value) if abs(float(value)) >= COARSE_US else float(value)
 

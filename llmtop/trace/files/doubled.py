@@ -113,7 +113,8 @@ def without_copies(traces: list[model.Trace], notes: list[str]) -> list[model.Tr
 
 
 def _are_alike(one: model.Trace, other: model.Trace) -> bool:
-    if one.origin_unix_ns != other.origin_unix_ns or one.ranks != other.ranks:
+    # Traces of XLA do not say whose process they are: ranks that did the same cannot be told from copies.
+    if one.framework or one.origin_unix_ns != other.origin_unix_ns or one.ranks != other.ranks:
         return False
     tables = [(getattr(one, name), getattr(other, name)) for name in (*_WORK, *_HOST)]
     filled = [pair for pair in tables if len(pair[0]) or len(pair[1])]

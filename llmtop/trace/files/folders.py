@@ -45,7 +45,7 @@ def traces_in(folder: Path, notes: list[str]) -> list[Examined]:
         return found
     if runs := _runs_in(folder):
         return _newest([(runs[place], _directly_in(runs[place])) for place in range(len(runs))], folder, notes)
-    below = _below(folder)
+    below = _capture_folders(folder)
     if below:
         return _of_one_run(below, folder, notes)
     snapshot = next((path for path in _files(folder) if path.name.endswith(".pickle")), None)
@@ -104,7 +104,7 @@ def _folders_in(folder: Path) -> list[Path]:
         return []
 
 
-def _below(folder: Path) -> list[tuple[Path, list[Examined]]]:
+def _capture_folders(folder: Path) -> list[tuple[Path, list[Examined]]]:
     """The folders below with captures in them, each with these; nothing is looked for below such a folder."""
     found: list[tuple[Path, list[Examined]]] = []
     level, seen = _folders_in(folder), 0
@@ -143,13 +143,13 @@ def _of_one_run(below: list[tuple[Path, list[Examined]]], top: Path, notes: list
 def _of_ranks(run: Path, own: list[tuple[Path, list[Examined]]]) -> list[Examined]:
     """Of each rank's folder the newest capture: one rank may have several windows."""
     newest: dict[tuple[str, ...], list[Examined]] = {}
-    for folder, files in sorted(own, key=lambda one: (_when(one[1]), one[0].name)):
+    for folder, files in sorted(own, key=lambda one: (_last_change(one[1]), one[0].name)):
         rank = tuple(part for part in folder.relative_to(run).parts if _OF_A_RANK.search(part))
         newest[rank] = files
     return [file for _, files in sorted(newest.items()) for file in files]
 
 
-def _when(files: Iterable[Examined]) -> float:
+def _last_change(files: Iterable[Examined]) -> float:
     """When the last of some files was changed; seconds since 1970."""
     return max((file.path.stat().st_mtime for file in files), default=0.0)
 
@@ -163,7 +163,7 @@ def _newest(runs: list[tuple[Path, list[Examined]]], top: Path, notes: list[str]
     runs = [run for run in runs if run[1]]
     if not runs:
         raise UnusableInput(f"{top} holds no capture that can be read")
-    chosen = max(runs, key=(lambda run: (run[0].name, 0.0)) if alike else (lambda run: ("", _when(run[1]))))
+    chosen = max(runs, key=(lambda run: (run[0].name, 0.0)) if alike else (lambda run: ("", _last_change(run[1]))))
     others = [str(run.relative_to(top)) for run, _ in runs if run != chosen[0]]
     if others:
         more = f", and {len(others) - _SHOWN} more" if len(others) > _SHOWN else ""
