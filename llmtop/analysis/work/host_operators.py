@@ -20,6 +20,8 @@ from llmtop.trace.groups import distinct_values
 from llmtop.trace.intervals import Ns
 
 _MOST_ROWS = 60
+_ALL_PCT = 99.0
+"""From here on a step's time is not in its operators, and which of them takes most says nothing about it."""
 
 
 def host_operators(trace: model.Trace, steps: dict[int, ProcessSteps]) -> tuple[HostOperatorTime, ...]:
@@ -127,6 +129,8 @@ def host_time_text(operators: tuple[HostOperatorTime, ...], free_pct: float | No
     """
     if not operators:
         return ""
+    if free_pct is not None and free_pct >= _ALL_PCT:
+        return f"For {percent_text(free_pct, 1)} of the steps no operator is open: the time goes elsewhere."
     top = operators[0]
     text = f"On the CPU {top.name} takes {percent_text(top.share_pct, 1)} of the operators' own time"
     if top.self_ms_per_step is not None:

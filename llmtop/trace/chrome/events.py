@@ -16,7 +16,7 @@ from llmtop.format import printable
 from llmtop.trace import model
 from llmtop.trace.chrome import learn
 from llmtop.trace.chrome.at_once import BatchCollector, device_of, record_message, stream_of
-from llmtop.trace.chrome.fields import PRODUCT_US, Args, Event, Number
+from llmtop.trace.chrome.fields import PRODUCT_US, Args, Event, MemoryArgs, Number
 from llmtop.trace.chrome.learn import EMPTY_LIST, NO_ARGS, EventType, TraceIndex, int_or
 from llmtop.trace.chrome.rows import Rows, Tables
 from llmtop.trace.groups import distinct_values, grouped
@@ -89,13 +89,15 @@ class Collector:
     def _untimed(self, event: Event) -> None:
         """The name of a process, or an allocation or a release of memory."""
         if event.ph == "i" and event.name == _MEMORY:
-            self._memory(event, event.args or NO_ARGS)
+            self._memory(event, event.args)
         elif event.ph == "M" and event.name == "process_name" and event.args is not None:
             pid = int_or(event.pid, -1)
             if pid >= 0 and isinstance(event.args.name, str):
                 self._process_names[pid] = printable(event.args.name, 200)
 
-    def _memory(self, event: Event, args: Args) -> None:
+    def _memory(self, event: Event, args: Args | None) -> None:
+        if not isinstance(args, MemoryArgs):
+            return
         if event.ts is None or not -_LATEST_US < event.ts < _LATEST_US:
             self._broken += 1
             return

@@ -16,8 +16,8 @@ from llmtop.errors import UnusableInput
 from llmtop.trace import model
 from llmtop.trace.chrome import salvage as chrome_salvage
 from llmtop.trace.chrome.events import Collector
-from llmtop.trace.chrome.fields import Event, ExactEvent
-from llmtop.trace.chrome.parse import NO_JSON, TORCH, loose_decoder
+from llmtop.trace.chrome.fields import Event, ExactEvent, ExactMemoryEvent
+from llmtop.trace.chrome.parse import NO_JSON, TORCH, TORCH_MEMORY, loose_decoder
 from llmtop.trace.files.foreign_files import foreign_chrome_trace
 from llmtop.trace.xla.events import XlaCollector
 from llmtop.trace.xla.fields import XLA
@@ -29,6 +29,8 @@ _END = re.compile(rb"[}\s]\s*\]")
 _EVENTS_KEY = re.compile(rb'"traceEvents"\s*:\s*\[')
 _OF_XLA = re.compile(rb'"name"\s*:\s*"/(?:host:CPU|device:)(?![^"]*(?:Compute|Tensors)")')
 """How XLA's profiler names its planes, before all other events; names of TensorFlow's old timeline go on."""
+_WITH_MEMORY = re.compile(rb'"profile_memory"\s*:\s*(?:1|true)|"\[memory\]"')
+"""In the header of a trace with allocations; of older PyTorch the name of such an event."""
 _FIRST_EVENT = re.compile(rb'\{\s*"ph"\s*:\s*"')
 _HEADER_LIMIT = 64 << 20
 _TAIL_LIMIT = 64 << 20
@@ -133,6 +135,8 @@ class _TraceReader:
         self._read_header()
         if _OF_XLA.search(self._buffer, 0, _PIECE_BYTES):
             self.collector, self._parser = XlaCollector(), XLA
+        elif _WITH_MEMORY.search(self.header) or _WITH_MEMORY.search(self._buffer, 0, _PIECE_BYTES):
+            self._parser = TORCH_MEMORY
         wanted = _PIECE_BYTES
         while True:
             self._fill(wanted)
@@ -263,7 +267,9 @@ class _TraceReader:
         self._events += lost.events
 
     def _add(self, events: list[Any]) -> None:
-        self._exactly = self._exactly or (len(events) > 0 and isinstance(events[0], ExactEvent))
+        self._exactly = self._exactly or (
+            len(events) > 0 and isinstance(events[0], (ExactEvent, ExactMemoryEvent))
+        )
         self.collector.add(events)
         if self._check is not None:
             self._check(self.collector)
