@@ -145,3 +145,13 @@ def test_every_engine_is_in_the_page_on_captures_and_among_the_words(name: str) 
     )
     assert name in words
     assert name in (REPOSITORY / "docs" / "captures.md").read_text()
+
+
+def test_each_option_of_an_engine_is_in_the_table_of_what_it_adds() -> None:
+    text = (REPOSITORY / "docs" / "captures.md").read_text()
+    rows = text.split("## What an option adds to the report")[1].split("##")[0].splitlines()
+    for engine in ENGINES.values():
+        listed = {
+            name for row in rows if row.startswith(f"| {engine.name} |") for name in re.findall(r"`([\w-]+)`", row)
+        }
+        assert {option.name for option in engine.options} <= listed, engine.name

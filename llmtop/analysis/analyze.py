@@ -11,11 +11,13 @@ from msgspec import structs
 from llmtop.analysis.capture_info import UNKNOWN_COMMAND, CaptureInfo, read_capture_info
 from llmtop.analysis.findings import Measurements, findings
 from llmtop.analysis.idle import cuda_calls as cuda
+from llmtop.analysis.idle.call_places import call_places
 from llmtop.analysis.idle.idle_causes import CAUSES, Gaps, attribute_idle_time
 from llmtop.analysis.idle.launch_order import with_launch_order
 from llmtop.analysis.idle.launches import launch_calls, launches_per_step
 from llmtop.analysis.idle.longest_gaps import longest_gaps
 from llmtop.analysis.idle.missing_kernels import unrecorded_kernels
+from llmtop.analysis.idle.sampled_functions import sampled_functions
 from llmtop.analysis.idle.sync_calls import wait_places
 from llmtop.analysis.notes import capture_notes
 from llmtop.analysis.roofline import roofline_text
@@ -39,7 +41,9 @@ from llmtop.analysis.work.collectives import collective_times, exposed_pct, find
 from llmtop.analysis.work.copies import copy_times
 from llmtop.analysis.work.gemms import gemm_times, gpu_roofs
 from llmtop.analysis.work.hlo_operations import hlo_times
+from llmtop.analysis.work.host_operators import host_operators, host_time_text, operator_free_share
 from llmtop.analysis.work.kernels import kernel_times
+from llmtop.analysis.work.memory_use import memory_use
 from llmtop.analysis.work.operators import operator_calls, operator_times
 from llmtop.analysis.work.time_breakdown import time_breakdown
 from llmtop.order_statistics import spread_pct
@@ -162,7 +166,14 @@ def analyze_trace(
         gaps=tuple(_gap_rows(timelines, gaps)),
         verdict=judgement.verdict,
         findings=(found := findings(measured)),
-        summary=verdict_sentence(judgement, measured.steps, trace, measured.missing, _straggler_text(found)),
+        summary=verdict_sentence(
+            judgement,
+            measured.steps,
+            trace,
+            measured.missing,
+            straggler=_straggler_text(found),
+            on_cpu=host_time_text(measured.host_operators, measured.operator_free_pct),
+        ),
         second=judgement.second,
         at_border=judgement.at_border,
         steps=measured.steps,
@@ -177,6 +188,12 @@ def analyze_trace(
         gemms=measured.gemms,
         roofs=measured.roofs,
         makeup=measured.time_breakdown,
+        host_operators=measured.host_operators,
+        operator_free_pct=measured.operator_free_pct,
+        sampled=sampled_functions(trace, timelines, gaps),
+        call_places=measured.call_places,
+        memory=measured.memory,
+        memory_operators=measured.memory_operators,
         timeline=_timeline(judgement, timelines, gaps, phases),
         whole_timeline=drawn,
         notes=(*capture_notes(trace, timelines, per_process), *_uncorrected_notes(judgement)),
@@ -218,6 +235,8 @@ def _measure(
     own = steps[main.process] if main is not None else _longest_steps(steps)
     ceilings = gpu_roofs(trace)
     by_step = WorkSteps.from_timelines(timelines, len(trace.ops))
+    uses, memory_operators = memory_use(trace, steps)
+    on_host = host_operators(trace, steps)
     return Measurements(
         judgement=judgement,
         timelines=timelines,
@@ -238,6 +257,11 @@ def _measure(
         roofs=ceilings,
         time_breakdown=time_breakdown(trace),
         framework=trace.framework,
+        host_operators=on_host,
+        operator_free_pct=operator_free_share(trace, steps) if on_host else None,
+        call_places=call_places(trace),
+        memory=uses,
+        memory_operators=memory_operators,
     )
 
 

@@ -15,6 +15,7 @@ from llmtop.analysis.idle.longest_gaps import deepest_during
 from llmtop.analysis.idle.missing_kernels import UnrecordedKernels
 from llmtop.analysis.idle.nonrecurring_work import longest_setup
 from llmtop.analysis.idle.off_cpu import OFF_CPU_FIX
+from llmtop.analysis.idle.sampled_functions import most_sampled_during
 from llmtop.analysis.steps.device_timeline import DeviceTimeline
 from llmtop.analysis.verdict import BORDER_PCT, CAUSE_OF, NEAR_PCT, ONE_OFF, Judgement
 from llmtop.analysis.verdict_text import GOOD_CAPTURE, main_off_cpu_cause
@@ -35,6 +36,7 @@ from llmtop.naming.phase_names import role_of
 from llmtop.report.advice.communication import ONE_RANK
 from llmtop.report.advice.table import RECORDS_LOST, FindingId, Situation, advice_for, idle_fix
 from llmtop.report.device_time import GemmTime, OperatorTime, Roof, TimeBreakdown
+from llmtop.report.host_work import CallPlace, HostOperatorTime, MemoryOperator, MemoryUse
 from llmtop.report.model import ApiTime, CopyTime, Finding, KernelTime, PhaseMean, StepsJudged, WaitPlace
 from llmtop.trace import model
 
@@ -74,6 +76,11 @@ class Measurements:
     time_breakdown: TimeBreakdown | None = None
     framework: model.Framework | None = None
     """Whose program it is; None for PyTorch's own."""
+    host_operators: tuple[HostOperatorTime, ...] = ()
+    operator_free_pct: float | None = None
+    call_places: tuple[CallPlace, ...] = ()
+    memory: tuple[MemoryUse, ...] = ()
+    memory_operators: tuple[MemoryOperator, ...] = ()
 
     @property
     def situation(self) -> Situation:
@@ -300,7 +307,10 @@ def _host_during_loss(
 ) -> tuple[str, float] | None:
     """The operator or frame that was deepest on the host for much of what a loss took, where one stands out."""
     causes = [cause for cause, counts_for in CAUSE_OF.items() if counts_for == verdict]
-    found = deepest_during(timeline, measured.gaps[measured.timelines.index(timeline)], causes) if causes else None
+    gaps = measured.gaps[measured.timelines.index(timeline)]
+    found = deepest_during(timeline, gaps, causes) if causes else None
+    if causes and (found is None or found[1] < STANDS_OUT_PCT):
+        found = most_sampled_during(timeline, gaps, causes)
     return found if found is not None and found[1] >= STANDS_OUT_PCT else None
 
 
@@ -323,6 +333,7 @@ def _evidence(measured: Measurements, timeline: DeviceTimeline, verdict: LossId,
         evidence["where"] = "; ".join(_wait_place_text(place) for place in measured.waits[:3]) or None
         worst = _most_idle_phase(timeline, measured.phases)
         evidence["most_idle_phase"] = worst.name if worst is not None else None
+        evidence["place"] = _place_of_waits(measured)
     elif verdict == "h2d_bound":
         ops = timeline.ops
         mine = (ops.kind == model.MEMCPY) & np.isin(ops.direction, (model.HOST_TO_DEVICE, model.DEVICE_TO_HOST))
@@ -375,6 +386,12 @@ def _wait_place_text(place: WaitPlace) -> str:
     words = f"{count(place.calls_per_step)} {place.call}"
     words += f" in {place.phase}" if place.phase else ""
     return words + (f" by {place.operator}" if place.operator else "")
+
+
+def _place_of_waits(measured: Measurements) -> str | None:
+    """The place of the program whose calls wait longest, by recorded stacks."""
+    waits = [one for one in measured.call_places if one.kind == "sync"]
+    return f"{waits[0].place} ({waits[0].call})" if waits else None
 
 
 def _most_idle_phase(timeline: DeviceTimeline, phases: list[PhaseMean]) -> PhaseMean | None:

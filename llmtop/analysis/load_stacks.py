@@ -17,7 +17,8 @@ from llmtop.naming import file_names
 from llmtop.report.environment import stopped_early_of
 from llmtop.stacks.fold import fold
 from llmtop.stacks.model import ProcessStacks, StackReport, from_json
-from llmtop.stacks.samples import read_folded
+from llmtop.stacks.samples import Stack, read_folded
+from llmtop.stacks.speedscope_file import Unit, read_speedscope
 from llmtop.system.inputs import DEFAULT, Limits, read_input
 from llmtop.trace.files.file_kind import examine
 
@@ -95,17 +96,28 @@ def _read_written(path: Path, limits: Limits) -> StackReport | None:
         return None
 
 
+def _read_stacks(data: bytes, what: str) -> tuple[list[Stack], Unit]:
+    if data.lstrip()[:1] == b"{":
+        return read_speedscope(data, what)
+    return read_folded(data.decode(errors="replace"), what), "samples"
+
+
+def _counted_in(process: ProcessStacks, unit: Unit) -> ProcessStacks:
+    """The process with threads that count so."""
+    return replace(process, threads=tuple(replace(thread, unit=unit) for thread in process.threads))
+
+
 def _load_folded(files: list[Path], source: Path, limits: Limits) -> StackReport:
     processes: list[ProcessStacks] = []
     loading = {}
     for file in files:
-        stacks = read_folded(read_input(file, limits).decode(errors="replace"), str(file))
+        stacks, unit = _read_stacks(read_input(file, limits), str(file))
         if not stacks:
             raise UnusableInput(f"{file} holds no stacks")
         asked = next((s.process.started_by or s.process.pid for s in stacks if s.process is not None), None)
         rank = _RANK.search(file.name)
         ranks = {asked: int(rank[1])} if rank is not None and asked is not None else {}
-        processes += fold(stacks, ranks, {})
+        processes += (_counted_in(process, unit) for process in fold(stacks, ranks, {}))
         # The file records no thread states: time blocked in C cannot be separated from time running in C.
         cost = decide(LoaderSamples(pid=asked or 0, stacks=tuple(stacks)))
         if cost is not None:

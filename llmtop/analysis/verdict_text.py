@@ -37,7 +37,9 @@ def verdict_sentence(
     steps: StepsJudged,
     trace: model.Trace,
     missing: Mapping[int, UnrecordedKernels],
+    *,
     straggler: str = "",
+    on_cpu: str = "",
 ) -> str:
     """Return the verdict with its numbers, further causes close to it, and whether it is reliable.
 
@@ -47,10 +49,11 @@ def verdict_sentence(
         trace: the capture.
         missing: kernels that were launched but not recorded, by pid.
         straggler: the sentence on the rank that the others wait for, which then leads; "" where there is none.
+        on_cpu: where the CPU's time goes, in a capture without GPU activity; "" where it is not known.
     """
     timeline = judgement.timeline
     if timeline is None:
-        return "unknown: no GPU activity recorded: no verdict."
+        return f"unknown: no GPU activity recorded: no verdict.{on_cpu and ' '}{on_cpu}"
     if judgement.lacks:
         text = f"unknown: {judgement.lacks}: no verdict. {GOOD_CAPTURE[trace.framework]}"
         return text + _unreliable_text(missing.get(timeline.process))

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from llmtop.errors import LlmtopError, NotPossibleHere, UnusableInput
 from llmtop.nsys_cli import tool, words
+from llmtop.nsys_cli.python_stacks import add_python_stacks
 from llmtop.nsys_cli.tool import Nsys
 
 EXPORT_SECONDS = 600.0
@@ -73,6 +74,7 @@ def export_into(report: Path, folder: Path) -> Path:
             f"{nsys.path} ({nsys.version_text}) cannot export {report}: it is damaged, or a newer nsys wrote it; "
             "export it with the one that did: nsys export --type sqlite REPORT.nsys-rep"
         )
+    add_python_stacks(nsys, report, sqlite, EXPORT_SECONDS)
     return sqlite
 
 
@@ -93,6 +95,7 @@ def export_beside(nsys: Nsys, report: Path, uses_gpu: bool) -> tuple[Path, list[
     except LlmtopError as error:
         return report, [f"the report is kept at {report}, but {error}"]
     if reason is None:
+        add_python_stacks(nsys, report, sqlite, EXPORT_SECONDS)
         return sqlite, _missing_content(sqlite, uses_gpu, nsys)
     by_hand = f"{nsys.path} export --type sqlite -o {sqlite} {report}"
     return report, [

@@ -26,7 +26,17 @@ from llmtop.report import model
 from llmtop.report.model import Report, Timeline
 from llmtop.report.tables import tables
 
-_BRIEF_ROWS = {"devices": (8, 3), "phases": (8, 6), "idle": (5, 3), "operators": (10, 3), "kernels": (10, 3)}
+_BRIEF_ROWS = {
+    "devices": (8, 3),
+    "phases": (8, 6),
+    "idle": (5, 3),
+    "operators": (10, 3),
+    "host_operators": (12, 6),
+    "samples": (6, 3),
+    "call_places": (4, 2),
+    "memory": (4, 2),
+    "kernels": (10, 3),
+}
 """Tables of the brief document in its order, with the most and the least rows."""
 _SMALL_PCT = 2.0
 """Below this share of the steps no cause of idle time is in the brief document."""

@@ -18,6 +18,7 @@ from llmtop.model.bottlenecks import Verdict
 from llmtop.model.severity import Severity
 from llmtop.report.device_time import GemmTime, OperatorTime, Roof, TimeBreakdown
 from llmtop.report.environment import Environment
+from llmtop.report.host_work import CallPlace, HostOperatorTime, MemoryOperator, MemoryUse, SampledFunction
 from llmtop.report.per_step import PerStep
 
 SCHEMA = 1
@@ -395,6 +396,14 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     gemms: tuple[GemmTime, ...] = ()
     roofs: tuple[Roof, ...] = ()
     makeup: TimeBreakdown | None = None
+    host_operators: tuple[HostOperatorTime, ...] = ()
+    """Of a capture without device work."""
+    operator_free_pct: float | None = None
+    """In which percent of the whole steps no operator was open; of a capture without device work."""
+    sampled: tuple[SampledFunction, ...] = ()
+    call_places: tuple[CallPlace, ...] = ()
+    memory: tuple[MemoryUse, ...] = ()
+    memory_operators: tuple[MemoryOperator, ...] = ()
     timeline: Timeline | None = None
     whole_timeline: WholeTimeline | None = None
     """Made for a page alone."""

@@ -6,6 +6,13 @@ from llmtop.document.model import Column, Table, columns
 from llmtop.format import DASH, count, duration, number, percent, pid_text, size
 from llmtop.naming.own_phases import phase_label
 from llmtop.report.device_time_tables import gemm_table, makeup_table, operator_table
+from llmtop.report.host_work_tables import (
+    call_place_table,
+    host_operator_table,
+    memory_operator_table,
+    memory_table,
+    sample_table,
+)
 from llmtop.report.model import CollectiveTime, GapTime, LongGap, Report
 
 
@@ -18,10 +25,15 @@ def tables(report: Report) -> dict[str, Table]:
         "gaps": _longest(report),
         "makeup": makeup_table(report),
         "operators": operator_table(report),
+        "host_operators": host_operator_table(report),
         "gemms": gemm_table(report),
         "kernels": _kernels(report),
         "collectives": _collectives(report),
         "waits": _waits(report),
+        "call_places": call_place_table(report),
+        "samples": sample_table(report),
+        "memory": memory_table(report),
+        "memory_operators": memory_operator_table(report),
         "copies": _copies(report),
         "calls": _api(report),
         "metrics": _metrics(report),
@@ -64,16 +76,21 @@ def _phases(report: Report) -> Table:
             + phase_label(row.name),
             duration(row.host_seconds),
             percent(row.share_pct, 1),
-            duration(row.gpu_seconds),
-            percent(row.gpu_share_pct, 1),
-            duration(row.gpu_idle_seconds),
+            *(
+                (duration(row.gpu_seconds), percent(row.gpu_share_pct, 1), duration(row.gpu_idle_seconds))
+                if report.devices
+                else ()
+            ),
             number(row.count_per_step, 1),
         )
         for row in report.phases
     ]
-    numbers = ("host", "of step", "GPU", "of step", "GPU idle in it", "times")
+    on_device = ("GPU", "of step", "GPU idle in it") if report.devices else ()
+    numbers = ("host", "of step", *on_device, "times")
     return Table(
-        "Phases (host: by the host clock; GPU: device time of what was launched in it)",
+        "Phases (host: by the host clock; GPU: device time of what was launched in it)"
+        if report.devices
+        else "Phases, by the host clock",
         columns(("phase, mean per step",), numbers, cut="middle"),
         rows,
         most=32,

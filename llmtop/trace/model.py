@@ -149,6 +149,8 @@ class ApiCalls(Table):
     """The tid."""
     name: Ns
     correlation: Ns
+    place: npt.NDArray[np.int32]
+    """A name: where in the program the call was made; 0 where no stack of it was recorded."""
 
 
 @dataclass(frozen=True)
@@ -198,6 +200,52 @@ class OffCpu(Table):
     thread: Ns
     why: npt.NDArray[np.int8]
     """SLEEPING, WAITING, PREEMPTED or 0."""
+
+
+CPU_SAMPLE, PYTHON_SAMPLE = 0, 1
+"""Kinds of stack samples: by the CPU's counters, of a thread that was on a CPU; by the interpreter, of any."""
+
+
+@dataclass(frozen=True)
+class StackSamples(Table):
+    """Where threads were at single instants; `end` is `start`."""
+
+    process: Ns
+    thread: Ns
+    """The tid; below zero the number that the tool gives a thread of Python other than the main one, whose tid is
+    that of its process."""
+    kind: npt.NDArray[np.int8]
+    """CPU_SAMPLE or PYTHON_SAMPLE."""
+    name: Ns
+    """The innermost frame."""
+    caller: npt.NDArray[np.int32]
+    """A name: of Python the innermost frame that is no library's, of C the nearest frame of another module; 0 for
+    none."""
+
+
+HOST_MEMORY = -1
+"""In place of a device's number."""
+
+
+@dataclass(frozen=True)
+class MemoryEvents(Table):
+    """Allocations and releases of memory; `end` is `start`."""
+
+    process: Ns
+    thread: Ns
+    """The tid; 0 where the file does not say."""
+    device: Ns
+    """The number of the GPU; `HOST_MEMORY`."""
+    memory: npt.NDArray[np.int8]
+    """A key of `MEMORIES`."""
+    bytes: Ns
+    """Below zero for a release."""
+    level: Ns
+    """Bytes in use afterwards, as the allocator counts them; -1 where the file does not say."""
+    reserved: Ns
+    """Bytes that the allocator holds then, used or not; -1 where the file does not say."""
+    place: npt.NDArray[np.int32]
+    """A name: where in the program that was; 0 where the file does not say."""
 
 
 @dataclass(frozen=True)
@@ -254,6 +302,8 @@ class Trace:
     ranges: Ranges = field(default_factory=lambda: empty(Ranges))
     host: HostSpans = field(default_factory=lambda: empty(HostSpans))
     off_cpu: OffCpu = field(default_factory=lambda: empty(OffCpu))
+    samples: StackSamples = field(default_factory=lambda: empty(StackSamples))
+    memory: MemoryEvents = field(default_factory=lambda: empty(MemoryEvents))
     overhead: Table = field(default_factory=lambda: empty(Table))
     """Time that the tool itself took in the traced process."""
     metrics: list[SampledMetric] = field(default_factory=list)
@@ -319,8 +369,8 @@ class Trace:
     def window(self) -> tuple[int, int]:
         """The first and the last instant of any device op, API call or finished range, in ns; (0, 0) if none."""
         tables = [self.ops, self.calls, self.ranges.select(self.ranges.end != OPEN), self.host]
-        filled = [table for table in tables if len(table)]
-        if not filled:
+        filled = [table for table in tables if len(table)] or [self.samples]
+        if not len(filled[0]):
             return 0, 0
         return min(int(t.start.min()) for t in filled), max(int(t.end.max()) for t in filled)
 
@@ -358,8 +408,8 @@ def pairs(one: Ns, other: Ns) -> Ns:
     return np.stack([ones[found // width], others[found % width]], axis=1)
 
 
-_KINDS = dict.fromkeys(("kind", "style", "why", "direction", "source_memory", "target_memory"), np.int8)
-_KINDS |= dict.fromkeys(("inputs", "sequence", "ranks", "collective"), np.int32)
+_KINDS = dict.fromkeys(("kind", "style", "why", "direction", "source_memory", "target_memory", "memory"), np.int8)
+_KINDS |= dict.fromkeys(("inputs", "sequence", "ranks", "collective", "place", "caller"), np.int32)
 _KINDS |= dict.fromkeys(("hlo", "hlo_module", "hlo_category", "hlo_source"), np.int32)
 """Types of columns that are no int64."""
 

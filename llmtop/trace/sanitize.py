@@ -18,7 +18,7 @@ _MAJORITY = 0.9
 def drop_unusable_rows(trace: model.Trace) -> model.Trace:
     """Drop unusable rows of a loaded trace in place, add a note on them, and return the trace."""
     timeless = backwards = 0
-    for column in ("ops", "calls", "ranges", "host", "off_cpu", "overhead"):
+    for column in ("ops", "calls", "ranges", "host", "off_cpu", "samples", "memory", "overhead"):
         table = getattr(trace, column)
         known = (table.start > ABSENT) & (table.end > ABSENT) & (table.start < -ABSENT)
         forward = table.end >= table.start

@@ -224,7 +224,7 @@ class TestCommand:
     @pytest.mark.parametrize(
         ("name", "data", "said"),
         [
-            ("a.speedscope.json", speedscope(read_folded(FOLDED), "x", 100), "speedscope.app"),
+            ("a.speedscope.json", speedscope(read_folded(FOLDED), "x", 100)[:-30], "file of speedscope"),
             ("rank0.memory.pickle", b"\x80\x04\x95\x00\x00", "memory snapshot"),
             ("a.folded", b"main (a.py:1);x 3\nnot a stack\n", "line 2 of .*a.folded is not a stack with a count"),
             ("a.txt", b"some words\n", "neither a capture"),

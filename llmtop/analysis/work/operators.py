@@ -18,6 +18,7 @@ from llmtop.analysis.steps.work_by_step import WorkSteps
 from llmtop.analysis.work.nesting import Nesting
 from llmtop.analysis.work.tensor_shapes import moved_bytes, shape_text
 from llmtop.naming.kernel_names import kind_of
+from llmtop.naming.python_frames import is_own_frame
 from llmtop.report.device_time import OperatorPart, OperatorTime
 from llmtop.report.per_step import PerStep
 from llmtop.trace import model
@@ -31,11 +32,8 @@ MOST_PARTS = 8
 _BACKWARD = re.compile(r"^autograd::engine::evaluate_function|^torch::autograd::|Backward\d*$")
 _NODE = re.compile(r"^(?:autograd::engine::evaluate_function: )?(?:.*::)?(\w+?)Backward\d*$")
 _GRAPH = re.compile(r"GraphLaunch")
-_MODULE = "nn.Module: "
-_LIBRARIES = re.compile(
-    r"^(torch/|<|nn\.Module|threading\.py|contextlib\.py|functools\.py|runpy\.py|typing\.py|weakref\.py|inspect\.py"
-    r"|triton/|accelerate/hooks\.py|accelerate/utils/operations\.py|importlib)|/lib/python3[^/]*/"
-)
+MODULE = "nn.Module: "
+"""How the frame of a module's forward begins."""
 
 
 def launching_operators(trace: model.Trace) -> Ns:
@@ -316,10 +314,8 @@ def _source_places(trace: model.Trace, calls: OperatorCalls) -> tuple[_Labels, _
     known = where >= 0
     process, thread, start = host.process[where], host.thread[where], host.start[where]
     python = host.kind == model.PYTHON
-    is_module = matching_names(trace, lambda name: name.startswith(_MODULE))[host.name] & python
-    of_user = (
-        matching_names(trace, lambda name: ".py(" in name and not _LIBRARIES.search(name))[host.name] & python
-    )
+    is_module = matching_names(trace, lambda name: name.startswith(MODULE))[host.name] & python
+    of_user = matching_names(trace, is_own_frame)[host.name] & python
     modules = Nesting(host, np.flatnonzero(is_module))
     at = np.where(known, modules.innermost(process, thread, start), -1)
     frames = Nesting(host, np.flatnonzero(of_user))
@@ -342,7 +338,7 @@ def _module_paths(trace: model.Trace, modules: Nesting, at: Ns) -> tuple[list[st
             chain.append(position)
             position = int(parents[position])
         for inner in reversed(chain):
-            name = trace.names[trace.host.name[modules.rows[inner]]].removeprefix(_MODULE)
+            name = trace.names[trace.host.name[modules.rows[inner]]].removeprefix(MODULE)
             own = re.sub(r"_\d+$", "", name)
             paths[inner] = f"{paths[position]}/{own}" if paths[position] else own
             position = inner

@@ -16,7 +16,7 @@ from llmtop.format import printable
 from llmtop.trace import model
 from llmtop.trace.chrome import learn
 from llmtop.trace.chrome.at_once import BatchCollector, device_of, record_message, stream_of
-from llmtop.trace.chrome.fields import PRODUCT_US, Args, Event, Number
+from llmtop.trace.chrome.fields import PRODUCT_US, Args, Event, MemoryArgs, Number
 from llmtop.trace.chrome.learn import EMPTY_LIST, NO_ARGS, EventType, TraceIndex, int_or
 from llmtop.trace.chrome.rows import Rows, Tables
 from llmtop.trace.groups import distinct_values, grouped
@@ -24,6 +24,12 @@ from llmtop.trace.intervals import Ns
 
 _LATEST_US = 4e15
 """No clock of a capture gets there; in ns a start and a duration together still fit into 64 bits."""
+_MEMORY = "[memory]"
+"""The name of an allocation or a release, of torch.profiler with profile_memory."""
+_MOST_NAMES = 10_000
+_CPU = 0
+"""c10::DeviceType::CPU."""
+NO_ROWS = (np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64))
 _ROW_OF_WORK = ("start", "end", "device", "stream", "correlation", "bytes")
 _SHARED_BY_WORK = {"name": np.int64, "full_name": np.int64} | dict.fromkeys(
     ("kind", "direction", "source_memory", "target_memory"), np.int8
@@ -54,6 +60,12 @@ class Collector:
         """How many threads there are so far."""
         return len(self._learnt.threads) + len(self._open)
 
+    def kinds_of_events(self) -> tuple[set[str], set[str]]:
+        """Return the categories so far, and the names of processes and of some events."""
+        known = list(self._learnt.what)
+        names = {str(name) for _, name in known[:_MOST_NAMES]} | set(self._process_names.values())
+        return {category for category, _ in known if category}, names
+
     def add(self, events: list[Event]) -> None:
         """Take some events; what is neither timed nor known is counted or passed over."""
         self.seen += len(events)
@@ -63,7 +75,7 @@ class Collector:
             self._one_by_one(events)
             return
         for event in others:
-            self._named(event)
+            self._untimed(event)
 
     def _one_by_one(self, events: list[Event]) -> None:
         for event in events:
@@ -72,14 +84,28 @@ class Collector:
             elif event.ph in ("B", "E"):
                 self._half(event)
             else:
-                self._named(event)
+                self._untimed(event)
 
-    def _named(self, event: Event) -> None:
-        """The name of a process."""
-        if event.ph == "M" and event.name == "process_name" and event.args is not None:
+    def _untimed(self, event: Event) -> None:
+        """The name of a process, or an allocation or a release of memory."""
+        if event.ph == "i" and event.name == _MEMORY:
+            self._memory(event, event.args)
+        elif event.ph == "M" and event.name == "process_name" and event.args is not None:
             pid = int_or(event.pid, -1)
             if pid >= 0 and isinstance(event.args.name, str):
                 self._process_names[pid] = printable(event.args.name, 200)
+
+    def _memory(self, event: Event, args: Args | None) -> None:
+        if not isinstance(args, MemoryArgs):
+            return
+        if event.ts is None or not -_LATEST_US < event.ts < _LATEST_US:
+            self._broken += 1
+            return
+        at = round(event.ts * 1000)
+        device = model.HOST_MEMORY if int_or(args.device_type, 0) == _CPU else int_or(args.device_id, 0)
+        figures = [int_or(figure, -1) for figure in (args.memory_level, args.memory_reserved)]
+        owner, size = self._owner(event), int_or(args.memory_bytes, 0)
+        self._tables.memory.extend((at, at, *owner, device, model.MEMORY_UNKNOWN, size, *figures))
 
     def _half(self, event: Event) -> None:
         """Begin or end of a range that was not written as one event."""
@@ -175,7 +201,7 @@ class Collector:
         base = int_or(properties.get("baseTimeNanoseconds"), 0)
         tables = self._tables
         trace.ops = self._device_ops()
-        trace.calls = _table(model.ApiCalls, tables.calls)
+        trace.calls = _table(model.ApiCalls, tables.calls, {"place": NO_ROWS})
         trace.ranges = _table(model.Ranges, tables.ranges)
         row = tables.operators.pop_column(0)
         trace.host = _table(
@@ -186,6 +212,7 @@ class Collector:
                 for place, name in enumerate(("inputs", "sequence"), 1)
             },
         )
+        trace.memory = _table(model.MemoryEvents, tables.memory, {"place": NO_ROWS})
         trace.overhead = _table(model.Table, tables.overhead)
         trace.origin_unix_ns = base or None
         if self._broken:

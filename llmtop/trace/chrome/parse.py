@@ -9,7 +9,16 @@ from typing import Any
 
 import msgspec
 
-from llmtop.trace.chrome.fields import COARSE_US, Args, Event, ExactEvent, lenient_event
+from llmtop.trace.chrome.fields import (
+    COARSE_US,
+    Args,
+    Event,
+    ExactEvent,
+    ExactMemoryEvent,
+    MemoryArgs,
+    MemoryEvent,
+    lenient_event,
+)
 
 NO_NUMBER = re.compile(rb"(?<=[:\[,\s])[-+]?(?:inf|nan|Infinity|NaN)(?=\s*[,}\]])")
 """Kineto writes what C++ prints: JSON knows no inf and no nan."""
@@ -89,6 +98,8 @@ class Parser:
 
 TORCH = Parser(Event, ExactEvent, Args)
 """Of torch.profiler and Kineto."""
+TORCH_MEMORY = Parser(MemoryEvent, ExactMemoryEvent, MemoryArgs)
+"""The same with profile_memory."""
 
 
 def is_event(value: Any) -> bool:

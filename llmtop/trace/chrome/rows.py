@@ -66,6 +66,8 @@ class Tables:
         self.host = Rows(6)
         self.overhead = Rows(2)
         """Each with the columns of its table in the trace, in their order."""
+        self.memory = Rows(9)
+        """With the columns of its table in the trace but the last, in their order."""
         self.operators = Rows(3)
         """Of operators with inputs or a sequence number, few of the rows of the host: the row, both numbers."""
         self.groups = Rows(3)

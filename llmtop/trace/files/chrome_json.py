@@ -16,8 +16,9 @@ from llmtop.errors import UnusableInput
 from llmtop.trace import model
 from llmtop.trace.chrome import salvage as chrome_salvage
 from llmtop.trace.chrome.events import Collector
-from llmtop.trace.chrome.fields import Event, ExactEvent
-from llmtop.trace.chrome.parse import NO_JSON, TORCH, loose_decoder
+from llmtop.trace.chrome.fields import Event, ExactEvent, ExactMemoryEvent
+from llmtop.trace.chrome.parse import NO_JSON, TORCH, TORCH_MEMORY, loose_decoder
+from llmtop.trace.files.foreign_files import foreign_chrome_trace
 from llmtop.trace.xla.events import XlaCollector
 from llmtop.trace.xla.fields import XLA
 
@@ -26,11 +27,15 @@ _LARGEST_EVENT = 16 << 20
 """What has no end within so many bytes is no event. Kineto writes hundreds, with shapes thousands."""
 _END = re.compile(rb"[}\s]\s*\]")
 _EVENTS_KEY = re.compile(rb'"traceEvents"\s*:\s*\[')
-_OF_XLA = re.compile(rb'"name"\s*:\s*"/(?:host:CPU|device:)')
-"""How XLA's profiler names its planes, before all other events."""
+_OF_XLA = re.compile(rb'"name"\s*:\s*"/(?:host:CPU|device:)(?![^"]*(?:Compute|Tensors)")')
+"""How XLA's profiler names its planes, before all other events; names of TensorFlow's old timeline go on."""
+_WITH_MEMORY = re.compile(rb'"profile_memory"\s*:\s*(?:1|true)|"\[memory\]"')
+"""In the header of a trace with allocations; of older PyTorch the name of such an event."""
 _FIRST_EVENT = re.compile(rb'\{\s*"ph"\s*:\s*"')
 _HEADER_LIMIT = 64 << 20
 _TAIL_LIMIT = 64 << 20
+_SIGNS_LIMIT = 1 << 20
+"""How much of what stands beside the events is searched for the program that wrote them."""
 _TRIES = 2
 """How many places, from the end of the file backwards, are tried as the end of the events before the last piece is
 read event by event."""
@@ -91,8 +96,18 @@ def load(stream: EventStream, source: str, check: Callable[[EventCollector], Non
             notes.append("the fields beside the events are damaged and left out")
         properties |= found or {}
     trace = reading.collector.trace(source, properties)
+    if isinstance(reading.collector, Collector) and is_without_rows(trace):
+        beside = b"\n".join((reading.header, reading.tail))[:_SIGNS_LIMIT].decode("utf-8", "replace")
+        foreign = foreign_chrome_trace(beside, *reading.collector.kinds_of_events())
+        if foreign is not None:
+            raise UnusableInput(foreign.sentence(source))
     trace.notes[:0] = notes
     return trace
+
+
+def is_without_rows(trace: model.Trace) -> bool:
+    """Return True if no event of a file was of a kind that is read."""
+    return not any(len(table) for table in (trace.ops, trace.calls, trace.ranges, trace.host, trace.memory))
 
 
 class _TraceReader:
@@ -120,6 +135,8 @@ class _TraceReader:
         self._read_header()
         if _OF_XLA.search(self._buffer, 0, PIECE_BYTES):
             self.collector, self._parser = XlaCollector(), XLA
+        elif _WITH_MEMORY.search(self.header) or _WITH_MEMORY.search(self._buffer, 0, PIECE_BYTES):
+            self._parser = TORCH_MEMORY
         wanted = PIECE_BYTES
         while True:
             self._fill(wanted)
@@ -250,7 +267,9 @@ class _TraceReader:
         self._events += lost.events
 
     def _add(self, events: list[Any]) -> None:
-        self._exactly = self._exactly or (len(events) > 0 and isinstance(events[0], ExactEvent))
+        self._exactly = self._exactly or (
+            len(events) > 0 and isinstance(events[0], (ExactEvent, ExactMemoryEvent))
+        )
         self.collector.add(events)
         if self._check is not None:
             self._check(self.collector)

@@ -10,6 +10,7 @@ from llmtop.errors import UnusableInput
 from llmtop.naming import file_names
 from llmtop.recording.members import is_recording
 from llmtop.system.inputs import open_input
+from llmtop.trace.files.foreign_files import foreign_by_suffix, foreign_file
 from llmtop.trace.files.gunzip import Gunzip
 
 Kind: TypeAlias = Literal[
@@ -23,7 +24,8 @@ Kind: TypeAlias = Literal[
     "memory-snapshot",
     "folder",
 ]
-"""``json`` is a JSON file that is no trace: a report, perhaps. ``stacks``: folded stacks, a line each. ``xspace``:
+"""``json`` is a JSON file that is no trace: a report, perhaps. ``stacks``: folded stacks, a line each, or a file
+of speedscope. ``xspace``:
 XLA's own file of a trace."""
 
 TRACES = "traces"
@@ -88,6 +90,9 @@ def _kind_of(path: Path, head: bytes) -> Kind:  # noqa: PLR0911 - a kind each
         return "nsys-report"
     if path.name.endswith(file_names.XSPACE):
         return "xspace"
+    foreign = foreign_file(path.name, head)
+    if foreign is not None:
+        raise UnusableInput(foreign.sentence(path))
     if path.suffix == ".qdstrm":
         raise UnusableInput(f"{path} is what nsys leaves when it cannot write its report; run: nsys import {path}")
     if _PICKLE.match(head):
@@ -95,14 +100,15 @@ def _kind_of(path: Path, head: bytes) -> Kind:  # noqa: PLR0911 - a kind each
     start = head.lstrip()[:1]
     if start == b"[" or b'"traceEvents"' in head or _EVENT.search(head):
         return "chrome-json"
-    if _SPEEDSCOPE in head:
-        raise UnusableInput(
-            f"{path} is for https://www.speedscope.app; llmtop report reads the folder it is in, or a .folded file"
-        )
+    if start == b"{" and _SPEEDSCOPE in head:
+        return "stacks"
     if start == b"{":
         return "json"
     if _is_folded(head):
         return "stacks"
+    foreign = foreign_by_suffix(path.name)
+    if foreign is not None:
+        raise UnusableInput(foreign.sentence(path))
     raise UnusableInput(
         f"{path} is neither a capture (.nsys-rep, .sqlite, trace .json or .json.gz, memory snapshot .pickle), a "
         "recording nor a report"

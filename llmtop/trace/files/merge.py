@@ -12,7 +12,7 @@ from llmtop.trace.files import align, windows
 from llmtop.trace.intervals import Ns
 
 _OF_XLA = ("hlo", "hlo_module", "hlo_category", "hlo_source")
-_NAMED = ("name", "full_name", "domain", "inputs", "collective", *_OF_XLA)
+_NAMED = ("name", "full_name", "domain", "inputs", "collective", "place", "caller", *_OF_XLA)
 """Columns whose values are numbers of names."""
 
 
@@ -44,7 +44,7 @@ def merge(traces: list[model.Trace], source: str) -> model.Trace:
         number = np.array([names.number(name) for name in trace.names], dtype=np.int64)
         if any(process + by in merged.file_of for process, by in apart.items()):
             windows.renumber_correlations(traces[:index], trace)
-        for field in ("ops", "calls", "ranges", "host", "off_cpu", "overhead"):
+        for field in ("ops", "calls", "ranges", "host", "off_cpu", "samples", "memory", "overhead"):
             parts.setdefault(field, []).append(_shifted_table(getattr(trace, field), shift, number, apart))
         merged.gpus |= trace.gpus
         merged.file_of = {process + by: index for process, by in apart.items()} | merged.file_of

@@ -7,21 +7,16 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from llmtop.errors import NotPossibleHere, UnusableInput
-from llmtop.naming import file_names
 from llmtop.system.inputs import DEFAULT, Limits, file_bytes, open_input
 from llmtop.trace import model
 from llmtop.trace.files import chrome_json, xspace
-from llmtop.trace.files.file_kind import TRACES, Examined, examine
+from llmtop.trace.files.doubled import drop_doubled_events, without_copies
+from llmtop.trace.files.file_kind import Examined, examine
+from llmtop.trace.files.folders import traces_in
 from llmtop.trace.files.gunzip import Gunzip
 from llmtop.trace.files.merge import merge
 from llmtop.trace.nsys import load as nsys_sqlite
 from llmtop.trace.sanitize import drop_unusable_rows
-from llmtop.trace.xla.viewer import ENDING
-
-_NOT_TRACES = (file_names.CAPTURE_INFO, file_names.REPORT, "perfetto_trace.json.gz")
-"""JAX writes the last one on request, from the trace that lies beside it."""
-_RUNS = Path("plugins", "profile")
-"""Where jax.profiler puts a folder for each trace, by its time, within the one that it is given."""
 
 
 def open_traces(paths: Sequence[Path | Examined], limits: Limits = DEFAULT) -> model.Trace:
@@ -36,10 +31,12 @@ def open_traces(paths: Sequence[Path | Examined], limits: Limits = DEFAULT) -> m
         NotPossibleHere: as `open_trace`.
     """
     given = [path if isinstance(path, Examined) else examine(path) for path in paths]
-    files = [file for one in given for file in (_traces_in(one.path) if one.kind == "folder" else [one])]
-    return drop_unusable_rows(
-        merge([_open_file(file, limits) for file in files], ", ".join(str(one.path) for one in given))
-    )
+    notes: list[str] = []
+    files = [file for one in given for file in (traces_in(one.path, notes) if one.kind == "folder" else [one])]
+    traces = without_copies([drop_doubled_events(_open_file(file, limits)) for file in files], notes)
+    trace = merge(traces, ", ".join(str(one.path) for one in given))
+    trace.notes[:0] = notes
+    return drop_unusable_rows(trace)
 
 
 def open_trace(path: Path | Examined, limits: Limits = DEFAULT) -> model.Trace:
@@ -50,54 +47,6 @@ def open_trace(path: Path | Examined, limits: Limits = DEFAULT) -> model.Trace:
         NotPossibleHere: a .nsys-rep, and no nsys that can export it.
     """
     return open_traces([path], limits)
-
-
-def _traces_in(folder: Path) -> list[Examined]:
-    """The captures in a folder, of one kind: exports before reports before Chrome traces.
-
-    Raises:
-        UnusableInput: there are none.
-    """
-    try:
-        files = sorted(path for path in folder.iterdir() if path.is_file())
-    except OSError as error:
-        raise UnusableInput(f"{folder} cannot be read: {error.strerror}") from None
-    for endings in ((".sqlite", ".sqlite.gz"), (".nsys-rep",)):
-        found = [path for path in files if path.name.endswith(endings)]
-        if found:
-            return [examine(path) for path in found]
-    named = [path for path in files if path.name.endswith((".json", ".json.gz")) and path.name not in _NOT_TRACES]
-    traces = [one for one in map(_examine_or_none, named) if one is not None and one.kind == "chrome-json"]
-    if traces:
-        return traces
-    spaces = [path for path in files if path.name.endswith(ENDING)]
-    if spaces:
-        return [examine(path) for path in spaces]
-    if (folder / TRACES).is_dir():
-        return _traces_in(folder / TRACES)
-    if runs := _runs_in(folder):
-        return _traces_in(runs[-1])
-    snapshot = next((path for path in files if path.name.endswith(".pickle")), None)
-    if snapshot is not None:
-        raise UnusableInput(f"{snapshot} is a memory snapshot, which has no steps: llmtop report {snapshot}")
-    raise UnusableInput(f"{folder} holds no capture: no .sqlite, .nsys-rep or trace .json is in it")
-
-
-def _runs_in(folder: Path) -> list[Path]:
-    """The folders of the traces that jax.profiler has put there, oldest first."""
-    try:
-        runs = sorted(path for path in (folder / _RUNS).iterdir() if path.is_dir())
-    except OSError:
-        return []
-    return [run for run in runs if any(run.glob("*.json.gz")) or any(run.glob(f"*{ENDING}"))]
-
-
-def _examine_or_none(path: Path) -> Examined | None:
-    """What it is; None for what cannot be used."""
-    try:
-        return examine(path)
-    except UnusableInput:
-        return None
 
 
 def _open_file(file: Examined, limits: Limits) -> model.Trace:

@@ -19,11 +19,13 @@ from llmtop.trace.groups import grouped
 from llmtop.trace.intervals import Ns
 from llmtop.trace.nsys import nvtx_operators
 from llmtop.trace.nsys.database import BLOCK_ROWS, NEVER, Database, int_or_never, printable_name
+from llmtop.trace.nsys.host_stacks import STACK_TABLES, call_places, read_samples
+from llmtop.trace.nsys.memory_usage import MEMORY_TABLES, read_memory
 from llmtop.trace.nsys.scheduling import SCHEDULING_TABLES, read_off_cpu
 
 _TABLES = {
     *("StringIds", "NVTX_EVENTS", "META_DATA_EXPORT", "OSRT_API", "PROFILER_OVERHEAD", "PROCESSES"),
-    *SCHEDULING_TABLES,
+    *(*SCHEDULING_TABLES, *STACK_TABLES, *MEMORY_TABLES),
     *("CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_MEMCPY", "CUPTI_ACTIVITY_KIND_MEMSET"),
     *("CUPTI_ACTIVITY_KIND_RUNTIME", "CUPTI_ACTIVITY_KIND_GRAPH_TRACE", "DIAGNOSTIC_EVENT", "GPU_METRICS"),
     *("TARGET_INFO_SESSION_START_TIME", "TARGET_INFO_GPU", "TARGET_INFO_CUDA_DEVICE", "TARGET_INFO_GPU_METRICS"),
@@ -101,7 +103,7 @@ def _load(database: Database, source: str, notes: list[str]) -> model.Trace:
     )
     calls = database.numbers(
         "CUPTI_ACTIVITY_KIND_RUNTIME",
-        {"start": NEVER, "end": NEVER, "globalTid": 0, "correlationId": -1, "nameId": NEVER},
+        {"start": NEVER, "end": NEVER, "globalTid": 0, "correlationId": -1, "nameId": NEVER, "callchainId": 0},
     )
     waits = database.numbers("OSRT_API", {"start": NEVER, "end": NEVER, "globalTid": 0, "nameId": NEVER})
     ids = [kernels["shortName"], kernels["demangledName"], calls["nameId"], waits["nameId"]]
@@ -112,8 +114,11 @@ def _load(database: Database, source: str, notes: list[str]) -> model.Trace:
         ops.append(_graphs(graphs, names, database, ops))
     trace.ops = model.joined(ops)
     process, thread = _owner(calls["globalTid"])
-    trace.calls = model.ApiCalls(
-        calls["start"], calls["end"], process, thread, _map(calls["nameId"], number), calls["correlationId"]
+    trace.calls = model.build(
+        model.ApiCalls,
+        {"start": calls["start"], "end": calls["end"], "process": process, "thread": thread}
+        | {"name": _map(calls["nameId"], number), "correlation": calls["correlationId"]}
+        | {"place": call_places(database, calls["callchainId"], names)},
     )
     process, thread = _owner(waits["globalTid"])
     trace.host = model.build(
@@ -126,6 +131,8 @@ def _load(database: Database, source: str, notes: list[str]) -> model.Trace:
     overhead = database.numbers("PROFILER_OVERHEAD", {"start": NEVER, "end": NEVER})
     trace.overhead = model.Table(overhead["start"], overhead["end"])
     trace.names = names.all
+    trace.samples = read_samples(database, trace, names)
+    trace.memory = read_memory(database, trace)
     trace.off_cpu = read_off_cpu(database, trace)
     _describe(database, trace)
     trace.metrics = _metrics(database)

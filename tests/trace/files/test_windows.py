@@ -60,7 +60,7 @@ def test_one_pid_at_one_time_is_two_processes_whose_pid_is_shown(
     tmp_path: Path, ranks: tuple[int | None, int | None]
 ) -> None:
     _window(tmp_path, "a.json", 0, ranks[0])
-    _window(tmp_path, "b.json", 0, ranks[1])
+    _window(tmp_path, "b.json", 1.0, ranks[1])  # not at the same ns, as a copy of the file would be
     report = _report(tmp_path)
     assert len(report.devices) == 2
     text = write_markdown(report_document(report))
