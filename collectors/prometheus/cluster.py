@@ -20,8 +20,10 @@ from collectors.prometheus.cluster_view import (
     Node,
     NodeAlert,
     NodeCharts,
+    NodeOrder,
     Run,
     Series,
+    ordered_nodes,
 )
 from collectors.prometheus.hung import LONGEST_NAME, hung_ranks
 from collectors.prometheus.queries import TAG, Queries, charts
@@ -63,12 +65,21 @@ class Cluster:
         self._problems: list[str] = []
         self._mute = False
 
-    def query_view(self, page: slice = slice(0, 64), at: float | None = None) -> ClusterView:
+    def query_view(
+        self,
+        page: slice = slice(0, 64),
+        at: float | None = None,
+        order: NodeOrder = "worst",
+        *,
+        reverse: bool = False,
+    ) -> ClusterView:
         """Run all queries once.
 
         Args:
-            page: range of the nodes, the worst first, whose GPUs are queried.
+            page: range of the nodes in that order whose GPUs are queried.
             at: unix seconds of the instant; None for now.
+            order: of the nodes.
+            reverse: the other way round.
         """
         began, asked_at = time.monotonic(), time.time()
         self._problems, self._mute = [], False
@@ -88,6 +99,7 @@ class Cluster:
             *(_by_tag(self._ask(one, at)) for one in (queries.ranks, queries.critical, queries.power)),
         )
         view = self._build_view(found, asked_at, at)
+        view = replace(view, nodes=tuple(ordered_nodes(view.nodes, order, reverse=reverse)))
         nodes = view.nodes[page]
         if nodes and found.power:
             cells = _cells(self._ask(queries.cells([node.name for node in nodes]), at))
@@ -306,7 +318,7 @@ def _nodes(
                 power_ratio_least=least.get(name),
             )
         )
-    return sorted(nodes, key=lambda node: (-node.badness, node.power_ratio_least or 0.0, node.name))
+    return ordered_nodes(nodes)
 
 
 def _badness(weights: list[float]) -> float:

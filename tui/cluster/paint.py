@@ -8,7 +8,7 @@ from math import nan
 
 from rich.style import Style
 
-from collectors.prometheus.cluster_view import ClusterView, Node, NodeCharts, Series
+from collectors.prometheus.cluster_view import NODE_ORDERS, ClusterView, Node, NodeCharts, Series
 from collectors.prometheus.words import (
     counts_text,
     critical_text,
@@ -168,17 +168,27 @@ def _grid(
     lines = height - 1
     state.columns, state.page_size, state.entry_width = lines, columns * lines, wide
     start, end = state.page
-    shown = view.nodes[start:end]
-    title = f"nodes {start + 1} to {start + len(shown)} of {len(view.nodes)}, worst first"
-    yield _plain(
-        f" {title}; a cell is the power of one GPU, in percent of its limit", width, cell_theme.palette.dim
-    )
+    shown = state.nodes[start:end]
+    yield _grid_title(state, start, len(shown), width, cell_theme)
     for line in range(min(lines, len(shown))):
         row = Row(width)
         for place in range(line, len(shown), lines):
             row.fill_to((place // lines) * wide, cell_theme.palette.text)
             _entry(row, shown[place], wide, cell_theme, stale=stale, chosen=start + place == state.place)
         yield row
+
+
+def _grid_title(state: ClusterState, start: int, shown: int, width: int, cell_theme: CellTheme) -> Row:
+    """Which nodes are shown, by what they are sorted, and what a cell is."""
+    palette, glyphs = cell_theme.palette, cell_theme.glyphs
+    row = Row(width).add(f" nodes {start + 1} to {start + shown} of {len(state.nodes)} by", palette.dim)
+    ends = []
+    for order in NODE_ORDERS:
+        sign = "" if order != state.order else glyphs.more if state.reverse else glyphs.less
+        row.add(f" {sign}{order}", palette.selected if sign else palette.dim)
+        ends.append((row.used, order))
+    state.order_ends = tuple(ends)
+    return row.add("; a cell is the power of one GPU, in percent of its limit", palette.dim)
 
 
 def _entry(row: Row, node: Node, wide: int, cell_theme: CellTheme, *, stale: bool, chosen: bool) -> None:
