@@ -10,6 +10,7 @@ alerts, states and figures of one screen belong together.
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import sys
 from collections.abc import Iterator
@@ -244,6 +245,7 @@ def main(folder: Path, numbers: list[int]) -> int:
     """Draw them."""
     from screenshots.draw import png
 
+    os.environ.update(TERM="xterm-256color", COLORTERM="truecolor")
     folder.mkdir(parents=True, exist_ok=True)
     for number, case in chosen(numbers):
         said, svg = asyncio.run(drawn(case))

@@ -215,6 +215,7 @@ def _charts(
 ) -> Iterator[Row]:
     charts = state.charts
     yield from _state_rows(state, view, width, cell_theme)
+    yield from _capture_rows(state, width, cell_theme)
     title = f" {state.opened}, the last {fmt.duration(state.span)}"
     if state.at is not None:
         title += time.strftime(" before %H:%M:%S", time.localtime(state.at))

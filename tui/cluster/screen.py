@@ -33,8 +33,11 @@ class ClusterScreen(SortedTable):
         return [*placed, Placed(Rect(0, height - 1, width, 1), [self.paint_footer(width)])]
 
     def move(self, step: int) -> None:
-        """Choose another node."""
+        """Choose another node; where the charts of one are shown, show its charts."""
         self.state.move(step)
+        if self.state.opened is not None and self.state.opened != self.state.chosen:
+            self.state.opened = self.state.chosen
+            self.terminal_app.redraw()  # which also asks for them
 
     def action_column(self, by: int) -> None:
         """Choose the node in the next column."""

@@ -417,13 +417,7 @@ KEYS: tuple[Key, ...] = (
         where=(PROCESSES,),
     ),
     Key("right", "sort(1)", "", "", "right", where=(PROCESSES,)),
-    Key(
-        "O",
-        "sort(1)",
-        "",
-        "Sort by the next column, as a click on its title does.",
-        where=_SORTED,
-    ),
+    Key("O", "sort(1)", "", "Sort by the next column, as a click on its title does.", where=_SORTED),
     Key("R", "turn", "", "Reverse the sort order.", where=_SORTED),
     Key(
         "f",

@@ -46,7 +46,7 @@ class _Form(NamedTuple):
 
 _WIDE, _SLIM = _Form(52, changes=True), _Form(37, changes=False)
 _LEAST_REMARK = 30
-_CHANGE = 9
+_CHANGE = 10
 """Cells of the change against the 5 minutes before."""
 
 
