@@ -244,7 +244,7 @@ def _chart(series: Series, width: int, height: int, cell_theme: CellTheme) -> It
     last = fmt.figure(known[-1]) + series.unit if known else fmt.DASH
     head = Row(width).add(f" {series.title} ", cell_theme.palette.dim).add(last, cell_theme.palette.strong)
     yield head.add_right(
-        f"0 to {fmt.figure(limit)}{series.unit} ", cell_theme.palette.faint, cell_theme.palette.text
+        f"0 to {fmt.figure(limit)}{series.unit} ", cell_theme.palette.dim, cell_theme.palette.text
     )
     inner = max(1, width - 2)
     values = stretch(series.values, inner)

@@ -150,16 +150,12 @@ def _plan(view: View, room: int) -> list[tuple[_Line | str, int]]:
         more = min(lanes - heights["alerts"], spare)
         heights["alerts"] += more
         spare -= more
+    growing = [place for place in range(len(tall)) if spare > 0 and not _is_constant(lines[place], view)]
     for most in (2, 3, 4, _TALL):  # the steps first, then all alike
-        for place in range(len(tall)):
-            if (
-                spare > 0
-                and tall[place] < min(most, lines[place].tall)
-                and not _is_constant(lines[place], view.history)
-            ):
+        for place in growing:
+            if spare > 0 and tall[place] < min(most, lines[place].tall):
                 tall[place] += 1
                 spare -= 1
-    growing = [place for place in range(len(tall)) if spare > 0 and not _is_constant(lines[place], view.history)]
     while spare > 0 and growing and min(tall[place] for place in growing) < _TALL:
         tall[min(growing, key=lambda place: tall[place])] += 1
         spare -= 1
@@ -411,7 +407,7 @@ def _chart_rows(
         row.add(" " * (label + 1), palette.dim)
     add_chart(rows, past, line.hue, theme)
     for row, text in zip(rows, _scale(line, past, tall, rows[0].free_cells - 1, theme), strict=True):
-        row.add(f" {text}" if text else "", palette.faint)
+        row.add(f" {text}" if text else "", palette.dim)
     return rows
 
 
@@ -444,12 +440,18 @@ def _value(value: float) -> str:
     return f"{value:.2g}"
 
 
-def _is_constant(line: _Line, history: History) -> bool:
+def _is_constant(line: _Line, view: View) -> bool:
     """Whether a logged value was the same all the time: more rows would say no more."""
     if line.axis != "between":
         return False
-    past = history.heights_in_range(line.name, 1)
-    return past.least == past.most
+    history = view.history
+
+    def look() -> bool:
+        past = history.heights_in_range(line.name, 1)
+        return past.least == past.most
+
+    made_of = history.end // _REFRESH_SECONDS, history.seconds
+    return view.kept.get(("constant", line.name), made_of, look)
 
 
 def _past(line: _Line, history: History, room: int, tall: int) -> FigureHistory:
@@ -599,7 +601,7 @@ def ruler(history: History, label: int, room: int, width: int, theme: CellTheme)
             "",
         )
         since = next(text for text in words if len(text) <= max(place, 0))
-        row.fill_to(base + place - len(since), palette.text).add(since, palette.faint).fill_to(
+        row.fill_to(base + place - len(since), palette.text).add(since, palette.dim).fill_to(
             base + place, palette.text
         )
     most = max(room // _TICK_CELLS, 1)
