@@ -46,7 +46,8 @@ _COLUMNS: tuple[Column[Rank], ...] = (
     Column("tok/s", 6, 6, lambda r, _: _now(r, fmt.count(r.tokens_per_s)), lambda r, _: r.tokens_per_s),
     Column("pid", 8, 7, lambda r, _: str(r.pid), lambda r, _: r.pid),
 )
-_LEAST_BAR = 16
+_LEAST_BAR = 23
+"""Cells: the title with the end of the axis."""
 _WORD = 22
 """Cells kept for a state, an alert with its severity and its age, or a count of lost steps."""
 
@@ -214,7 +215,8 @@ def _titles(table: _RankTableFrame) -> Row:
         sign = "" if not chosen else theme.glyphs.more if order.reverse else theme.glyphs.less
         lead = " " if place else "  "
         end = "" if name else f" {fmt.duration(table.longest)}"
-        whole = title if name else pad("phases by host", cells - len(end)) + end
+        words = "phases by host" if cells >= _LEAST_BAR else "phases"
+        whole = title if name else pad(words, cells - len(end)) + end
         said = title_cells(whole, min(cells, row.free_cells - len(lead)), lead, sign, right=name != STATE)
         row.add(said, theme.palette.selected if chosen else theme.palette.dim)
     return row
