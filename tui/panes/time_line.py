@@ -445,13 +445,16 @@ def _is_constant(line: _Line, view: View) -> bool:
     if line.axis != "between":
         return False
     history = view.history
-
-    def look() -> bool:
-        past = history.heights_in_range(line.name, 1)
-        return past.least == past.most
-
     made_of = history.end // _REFRESH_SECONDS, history.seconds
-    return view.kept.get(("constant", line.name), made_of, look)
+    # What has changed is seen to have changed for as long as the span reaches back to it.
+    if view.kept.get(("changes", line.name), made_of, lambda: _changes(line, history)):
+        return False
+    return not _changes(line, history)
+
+
+def _changes(line: _Line, history: History) -> bool:
+    past = history.heights_in_range(line.name, 1)
+    return past.least != past.most
 
 
 def _past(line: _Line, history: History, room: int, tall: int) -> FigureHistory:
