@@ -20,9 +20,11 @@ from collectors.prometheus.cluster_view import (
     Node,
     NodeAlert,
     NodeCharts,
+    NodeOrder,
     NodeRates,
     Run,
     Series,
+    ordered_nodes,
 )
 from collectors.prometheus.fleet_rules import SKEW_SECONDS
 from collectors.prometheus.hung import LONGEST_NAME, hung_ranks
@@ -71,12 +73,21 @@ class Cluster:
         self._known: dict[str, float] = {}
         """By name, when each node of this session answered last, by the server's clock."""
 
-    def query_view(self, page: slice = slice(0, 64), at: float | None = None) -> ClusterView:
+    def query_view(
+        self,
+        page: slice = slice(0, 64),
+        at: float | None = None,
+        order: NodeOrder = "worst",
+        *,
+        reverse: bool = False,
+    ) -> ClusterView:
         """Run all queries once.
 
         Args:
-            page: range of the nodes, the worst first, whose GPUs are queried.
+            page: range of the nodes in that order whose GPUs are queried.
             at: unix seconds of the instant; None for now.
+            order: of the nodes.
+            reverse: the other way round.
         """
         began, asked_at = time.monotonic(), time.time()
         self._problems, self._mute = [], False
@@ -100,7 +111,8 @@ class Cluster:
         )
         view = self._build_view(found, asked_at, at, asking_seconds)
         named = [self._name_missing(run, queries, at) for run in view.runs[:MOST_RUNS]]
-        view = replace(view, runs=(*named, *view.runs[MOST_RUNS:]))
+        nodes = tuple(ordered_nodes(view.nodes, order, reverse=reverse))
+        view = replace(view, runs=(*named, *view.runs[MOST_RUNS:]), nodes=nodes)
         nodes = view.nodes[page]
         if nodes and found.power:
             parts = _by_tag(self._ask(queries.cells([node.name for node in nodes]), at))
@@ -355,7 +367,7 @@ def _nodes(
                 **({} if known is None else known._asdict()),
             )
         )
-    return sorted(nodes, key=lambda node: (-node.badness, node.power_ratio_least or 0.0, node.name))
+    return ordered_nodes(nodes)
 
 
 def _badness(weights: list[float]) -> float:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+from typing import Final, Literal
+
 import msgspec
 
 from llmtop.rules.straggler import BEHIND_PCT
@@ -131,6 +134,28 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     """Only of nodes on the visible page."""
     cells: tuple[GpuCell, ...] = ()
     """Only of nodes on the visible page."""
+
+
+NodeOrder = Literal["worst", "name", "power"]
+NODE_ORDERS: Final[tuple[NodeOrder, ...]] = ("worst", "name", "power")
+"""By what nodes can be sorted; power: that with the least share of its limit first."""
+
+
+def ordered_nodes(nodes: Iterable[Node], order: NodeOrder = "worst", *, reverse: bool = False) -> list[Node]:
+    """Return the nodes sorted; without a known power, last.
+
+    Args:
+        nodes: in any order.
+        order: by what.
+        reverse: the other way round.
+    """
+    keys: dict[NodeOrder, Callable[[Node], tuple[float, float, str]]] = {
+        "worst": lambda node: (-node.badness, node.power_ratio_least or 0.0, node.name),
+        "name": lambda node: (0.0, 0.0, node.name),
+        "power": lambda node: (node.power_ratio or 0.0, 0.0, node.name),
+    }
+    found = sorted(nodes, key=keys[order], reverse=reverse)
+    return found if order != "power" else sorted(found, key=lambda node: node.power_ratio is None)
 
 
 class ClusterView(msgspec.Struct, frozen=True, kw_only=True):

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from collectors.base.interruptible_sleep import InterruptibleSleep
 from collectors.prometheus.cluster import Cluster
-from collectors.prometheus.cluster_view import ClusterView, NodeCharts
+from collectors.prometheus.cluster_view import ClusterView, NodeCharts, NodeOrder
 
 LONGEST_SECONDS = 60.0
 SHARE = 0.25
@@ -24,7 +24,9 @@ class ViewRequest(msgspec.Struct, frozen=True, kw_only=True):
     """The view that is shown."""
 
     page: tuple[int, int] = (0, 64)
-    """Which of the nodes, the worst first: from, to."""
+    """Which of the nodes, in that order: from, to."""
+    order: NodeOrder = "worst"
+    reverse: bool = False
     at: float | None = None
     """Unix time; None for now."""
     node: str | None = None
@@ -70,7 +72,9 @@ class ClusterSource:
         while not self._closed:
             began, view_request = time.monotonic(), self._wanted
             self._wake.clear()
-            view = self._cluster.query_view(slice(*view_request.page), view_request.at)
+            view = self._cluster.query_view(
+                slice(*view_request.page), view_request.at, view_request.order, reverse=view_request.reverse
+            )
             charts = None
             if view_request.node is not None and not (view.problems and not view.nodes):
                 charts = self._cluster.charts(view_request.node, view_request.span, view_request.at)

@@ -12,13 +12,13 @@ from collections.abc import Hashable, Iterable, Iterator
 from typing import NamedTuple
 
 from llmtop.format import printable
+from llmtop.model.jobs import NAME_SEPARATOR
 from llmtop.protocol import wire
 
 _MADE_UP = re.compile(r"[0-9a-f]{8}(-?[0-9a-f]{4}){3}-?[0-9a-f]{12}|\d{20,}", re.IGNORECASE)
 """A UUID in one of the ways in which torchrun makes up a run's id: its beginning is enough for a person."""
 _LOOPBACK = ("localhost", "127.0.0.1", "::1", "[::1]", "0.0.0.0", "")
 _PROGRAM = 48
-_DOT = " · "
 
 
 class Member(NamedTuple):
@@ -124,13 +124,13 @@ def _run_names(first: Member) -> Iterator[str]:
     known = [text for text in parts if text]
     if len(known) == 1 and first.is_rank and (hello.world_size or 1) > 1:
         known.insert(0, f"{hello.world_size} ranks")  # there is no more information
-    best = f"{program}{_DOT}{known[0]}"
+    best = f"{program}{NAME_SEPARATOR}{known[0]}"
     yield best
     for text in known[1:]:
-        yield f"{best}{_DOT}{text}"
+        yield f"{best}{NAME_SEPARATOR}{text}"
     number = 2
     while True:
-        yield f"{best}{_DOT}{number}"
+        yield f"{best}{NAME_SEPARATOR}{number}"
         number += 1
 
 

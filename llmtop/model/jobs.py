@@ -12,6 +12,8 @@ from llmtop.model.snapshot import Job, Rank, RankState
 _URGENT: Final[tuple[RankState, ...]] = ("stalled", "stopped", "running", "paused", "gone")
 """The first of these that any rank is in is the state of the job."""
 
+NAME_SEPARATOR: Final = " · "
+"""Between the parts of a job's name."""
 Known = TypeVar("Known")
 
 

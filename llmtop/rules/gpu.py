@@ -90,7 +90,7 @@ def _next_step(gpu: GpuState) -> str:
             f"read the stacks of pid {foreign[0]} on the host (the process is not visible from here, perhaps in "
             "another container)"
         )
-    return "press s for the Python stacks of this GPU's process"
+    return "find this GPU's process with nvidia-smi on the host; press s for the Python stacks of that process"
 
 
 LOW_POWER_FULL_UTIL: Final = Rule[GpuState](

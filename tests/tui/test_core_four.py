@@ -10,8 +10,10 @@ from msgspec.structs import replace
 
 from llmtop.model.snapshot import Gpu, Snapshot
 from screenshots.scenes import scene
+from tests.support import pairwise_screens
 from tests.tui.paint.test_painting import LOOKS, painted, viewed
 from tui.core.layout import NAMED_PHASES, arrange
+from tui.paint import alert_style
 from tui.panes import node_table
 
 WIDTHS, HEIGHTS = range(60, 251), range(15, 71)
@@ -144,3 +146,24 @@ def test_the_core_four_are_read_on_the_screen(size: tuple[int, int], gpus: int, 
         assert len(known) >= (NAMED_PHASES if width >= 80 and height >= 24 else 1)
         heads = [place for place, line in enumerate(lines) if line.startswith(" phase") and "host share" in line]
         assert all(re.match(r" [a-z·] \w", lines[place + 1]) for place in heads), "no header without rows"
+
+
+@pytest.mark.parametrize("part", range(6))
+def test_of_the_pairwise_screens_none_has_what_a_reader_stumbles_over(part: int) -> None:
+    """Of the 120 screens that `tests.support.pairwise_screens` draws, every twenty-fourth for each part."""
+    for number, case in list(enumerate(pairwise_screens.cases(), 1))[part::24]:
+        moments = pairwise_screens.moments(case.gpus, case.ranks, case.alert, case.kind)
+        look = {"mono": "mono", "ascii": "ascii", "16 colors": "16 colors"}.get(case.look, "dark")
+        lines = painted(viewed(*moments), LOOKS[look], *case.size)
+        where = f"{number}: {case}"
+        processes = next((y for y, line in enumerate(lines) if line[2:].startswith(" processes ")), len(lines))
+        assert not [line for line in lines[1:processes] if "…" in line], where
+        heads = [y for y, line in enumerate(lines) if line.startswith(" phase") and "host share" in line]
+        assert all(re.match(r" [a-z·-] \w", lines[y + 1]) for y in heads), where
+        ruler = next(line.rstrip() for line in reversed(lines) if line.rstrip().endswith("now"))
+        assert re.search(r"-\d+(s|m)", ruler), f"{where}: a ruler without a number"
+        if case.gpus and case.kind != "consumer" and case.size >= (80, 24):
+            assert any(re.match(r" (GPU\d+ )?power ", line) for line in lines), where
+        for alert in moments[-1].alerts:
+            marked = [line for line in lines if line[:1] in "■▲#!" and alert_style.alert_word(alert) in line]
+            assert all("CRIT" in line or "WARN" in line for line in marked), where

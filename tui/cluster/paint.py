@@ -9,7 +9,7 @@ from typing import get_args
 
 from rich.style import Style
 
-from collectors.prometheus.cluster_view import ClusterView, Node, NodeCharts, Series
+from collectors.prometheus.cluster_view import NODE_ORDERS, ClusterView, Node, NodeCharts, Series
 from collectors.prometheus.node_words import down_text, node_notes, rate_texts
 from collectors.prometheus.words import (
     counts_text,
@@ -196,17 +196,27 @@ def _grid(
     lines = height - 1
     state.columns, state.page_size, state.entry_width = lines, columns * lines, wide
     start, end = state.page
-    shown = view.nodes[start:end]
-    title = f"nodes {start + 1} to {start + len(shown)} of {len(view.nodes)}, worst first"
-    yield _plain(
-        f" {title}; a cell is the power of one GPU, in percent of its limit", width, cell_theme.palette.dim
-    )
+    shown = state.nodes[start:end]
+    yield _grid_title(state, start, len(shown), width, cell_theme)
     for line in range(min(lines, len(shown))):
         row = Row(width)
         for place in range(line, len(shown), lines):
             row.fill_to((place // lines) * wide, cell_theme.palette.text)
             _entry(row, shown[place], wide, cell_theme, stale=stale, chosen=start + place == state.place)
         yield row
+
+
+def _grid_title(state: ClusterState, start: int, shown: int, width: int, cell_theme: CellTheme) -> Row:
+    """Which nodes are shown, by what they are sorted, and what a cell is."""
+    palette, glyphs = cell_theme.palette, cell_theme.glyphs
+    row = Row(width).add(f" nodes {start + 1} to {start + shown} of {len(state.nodes)} by", palette.dim)
+    ends = []
+    for order in NODE_ORDERS:
+        sign = "" if order != state.order else glyphs.more if state.reverse else glyphs.less
+        row.add(f" {sign}{order}", palette.selected if sign else palette.dim)
+        ends.append((row.used, order))
+    state.order_ends = tuple(ends)
+    return row.add("; a cell is the power of one GPU, in percent of its limit", palette.dim)
 
 
 def _entry(row: Row, node: Node, wide: int, cell_theme: CellTheme, *, stale: bool, chosen: bool) -> None:
@@ -237,6 +247,7 @@ def _charts(
 ) -> Iterator[Row]:
     charts = state.charts
     yield from _state_rows(state, view, width, cell_theme)
+    yield from _capture_rows(state, width, cell_theme)
     title = f" {state.opened}, the last {fmt.duration(state.span)}"
     if state.at is not None:
         title += time.strftime(" before %H:%M:%S", time.localtime(state.at))
@@ -265,7 +276,7 @@ def _chart(series: Series, width: int, height: int, cell_theme: CellTheme) -> It
     last = fmt.figure(known[-1]) + series.unit if known else fmt.DASH
     head = Row(width).add(f" {series.title} ", cell_theme.palette.dim).add(last, cell_theme.palette.strong)
     yield head.add_right(
-        f"0 to {fmt.figure(limit)}{series.unit} ", cell_theme.palette.faint, cell_theme.palette.text
+        f"0 to {fmt.figure(limit)}{series.unit} ", cell_theme.palette.dim, cell_theme.palette.text
     )
     inner = max(1, width - 2)
     values = stretch(series.values, inner)

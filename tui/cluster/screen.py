@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from collectors.prometheus.cluster_view import NODE_ORDERS
 from tui.cluster import paint
 from tui.cluster.state import ClusterState
 from tui.core import keys
-from tui.core.board_screen import BoardScreen
 from tui.core.canvas import Placed
 from tui.core.key_lookup import own_and_shared
 from tui.core.layout import Rect
 from tui.core.scrolling import Scrolling
+from tui.core.sorting import SortedTable
 from tui.paint.rows import Row
 from tui.screens.help import key_blocks
+from tui.state.order import Order
 
 
-class ClusterScreen(BoardScreen):
+class ClusterScreen(SortedTable):
     """All nodes, or the charts of the opened one."""
 
     NAME = keys.CLUSTER
@@ -31,12 +33,37 @@ class ClusterScreen(BoardScreen):
         return [*placed, Placed(Rect(0, height - 1, width, 1), [self.paint_footer(width)])]
 
     def move(self, step: int) -> None:
-        """Choose another node."""
+        """Choose another node; where the charts of one are shown, show its charts."""
         self.state.move(step)
+        if self.state.opened is not None and self.state.opened != self.state.chosen:
+            self.state.opened = self.state.chosen
+            self.terminal_app.redraw()  # which also asks for them
 
     def action_column(self, by: int) -> None:
         """Choose the node in the next column."""
         self.action_move(by * max(1, self.state.columns))
+
+    @property
+    def order(self) -> Order:
+        """How the nodes are sorted."""
+        return Order(self.state.order, self.state.reverse)
+
+    @order.setter
+    def order(self, order: Order) -> None:
+        known = next((name for name in NODE_ORDERS if name == order.name), NODE_ORDERS[0])
+        self.state.order, self.state.reverse = known, order.reverse
+
+    def sortable(self) -> list[str]:
+        """Return by what nodes can be sorted; nothing while charts are shown."""
+        return list(NODE_ORDERS) if self.state.nodes and self.state.opened is None else []
+
+    def descends(self, name: str) -> bool:
+        """Return False: the worst, the first letter and the least power come first."""
+        return False
+
+    def _sort(self, order: Order) -> None:
+        self.order = order
+        self.terminal_app.redraw()  # which also asks for the GPUs of the nodes that are now in sight
 
     def searchable(self) -> list[str]:
         """Return name and reasons of each node."""
@@ -58,7 +85,12 @@ class ClusterScreen(BoardScreen):
             self.action_move(direction)
 
     def click(self, x: int, y: int) -> None:
-        """Choose the node under the pointer; a second click opens it."""
+        """Choose the node under the pointer, a second click opens it; on a word of the title, sort by it."""
+        if y == self.state.first_row - 1 and self.sortable():
+            name = next((order for end, order in self.state.order_ends if x < end), "")
+            if name:
+                self.sort_by(name)
+            return
         place = self.state.place_at(x, y)
         if place is None or self.state.opened is not None:
             return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from collectors.prometheus.cluster_view import ClusterView, Node, NodeCharts
+from collectors.prometheus.cluster_view import ClusterView, Node, NodeCharts, NodeOrder, ordered_nodes
 from collectors.prometheus.source import ViewRequest
 
 SPANS = (300.0, 900.0, 3600.0, 6 * 3600.0, 24 * 3600.0, 7 * 24 * 3600.0)
@@ -34,6 +34,12 @@ class ClusterState:
         """The node of which charts are shown."""
         self.span = SPANS[1]
         self.at: float | None = None
+        self.order: NodeOrder = "worst"
+        self.reverse = False
+        self._sorted: tuple[Node, ...] = ()
+        self._sorted_of: tuple[ClusterView, NodeOrder, bool] | None = None
+        self.order_ends: tuple[tuple[int, NodeOrder], ...] = ()
+        """For each order in the grid's title, the cell after its last and its name."""
         self.page_size = 64
         self.columns = 1
         self.entry_width = 1
@@ -82,8 +88,16 @@ class ClusterState:
 
     @property
     def nodes(self) -> tuple[Node, ...]:
-        """All nodes, the worst first."""
-        return () if self.view is None else self.view.nodes
+        """All nodes in the chosen order."""
+        if self.view is None:
+            return ()
+        made_of = self.view, self.order, self.reverse
+        if self._sorted_of is None or any(
+            one is not other for one, other in zip(self._sorted_of, made_of, strict=True)
+        ):
+            self._sorted_of = made_of
+            self._sorted = tuple(ordered_nodes(self.view.nodes, self.order, reverse=self.reverse))
+        return self._sorted
 
     @property
     def place(self) -> int:
@@ -122,4 +136,11 @@ class ClusterState:
 
     def view_request(self) -> ViewRequest:
         """What is to be asked for."""
-        return ViewRequest(page=self.page, at=self.at, node=self.opened, span=self.span)
+        return ViewRequest(
+            page=self.page,
+            at=self.at,
+            node=self.opened,
+            span=self.span,
+            order=self.order,
+            reverse=self.reverse,
+        )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
@@ -36,6 +37,54 @@ class Column(Struct, Generic[Subject], frozen=True):
     strong: bool = False
     key: str = ""
     """The metric whose history may stand behind it (tui/paint/gpu_metrics.py)."""
+
+    @property
+    def name(self) -> str:
+        """What an `Order` calls it."""
+        return self.key or self.title
+
+
+def sorted_by(
+    subjects: Sequence[Subject],
+    order: Callable[[Subject], Comparable],
+    *,
+    reverse: bool,
+) -> list[Subject]:
+    """Return the subjects sorted; absent values come last either way, equal ones stay in their order.
+
+    Args:
+        subjects: in their usual order.
+        order: the value of one; numbers, or words whose case does not count; None: absent.
+        reverse: largest first.
+    """
+    pairs = [(order(one), one) for one in subjects]
+
+    def rank(pair: tuple[Comparable, Subject]) -> tuple[str, float]:
+        value = pair[0]
+        return (value.lower(), 0.0) if isinstance(value, str) else ("", value or 0.0)
+
+    known = sorted((pair for pair in pairs if not _is_absent(pair[0])), key=rank, reverse=reverse)
+    return [one for _, one in known] + [one for value, one in pairs if _is_absent(value)]
+
+
+def _is_absent(value: Comparable) -> bool:
+    return value is None or (isinstance(value, float) and not math.isfinite(value))
+
+
+def title_cells(title: str, width: int, lead: str, sign: str, *, right: bool = True) -> str:
+    """Return the cells of a title: the gap before it, then the title with the sign of the sort order before it.
+
+    Args:
+        title: of a column.
+        width: cells of the column.
+        lead: blanks before the column; the sign stands in the last of them where the column has no room for it.
+        sign: one cell; "" for a column that is not sorted by.
+        right: whether the title stands at the right end of its cells.
+    """
+    text = title[:width]
+    cells = lead + (text.rjust(width) if right else (sign + text)[:width].ljust(width))
+    place = len(cells) - len(text) - 1
+    return cells[:place] + sign + cells[place + 1 :] if sign and right and place >= 0 else cells
 
 
 def columns_titled(columns: Sequence[Column[Subject]], titles: Sequence[str] | None) -> list[Column[Subject]]:

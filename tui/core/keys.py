@@ -110,6 +110,7 @@ class Key(Struct, frozen=True):
 _PAGES = (HELP, ALERTS, STACKS, REPORT, COMPARISON, MEMORY, DEMO_END, KERNELS, CAPTURE, CLUSTER_HELP)
 _LISTS = (MAIN, RANKS, PROCESSES, CAPTURES, FLAME, CLUSTER)
 _MOVING = (*_LISTS, *_PAGES, GPU, TIMELINE)
+_SORTED = (MAIN, RANKS, PROCESSES, CAPTURES, CLUSTER)
 _OTHERS = (
     *(GPU, PROCESSES, RANKS, HELP, ALERTS, STACKS, REPORT, TIMELINE, COMPARISON, CAPTURES, FLAME, MEMORY),
     *(DEMO_END, KERNELS, CAPTURE, CLUSTER_HELP),
@@ -433,7 +434,8 @@ KEYS: tuple[Key, ...] = (
         where=(PROCESSES,),
     ),
     Key("right", "sort(1)", "", "", "right", where=(PROCESSES,)),
-    Key("R", "turn", "reverse", "Reverse the sort order.", where=(PROCESSES,)),
+    Key("O", "sort(1)", "", "Sort by the next column, as a click on its title does.", where=_SORTED),
+    Key("R", "turn", "", "Reverse the sort order.", where=_SORTED),
     Key(
         "f",
         "filter",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from rich.cells import cell_len
 from rich.style import Style
 
 from llmtop import format as fmt
@@ -21,6 +22,31 @@ def alert_word(alert: Alert) -> str:
     """The one word for an alert, in capitals, the same at every size."""
     known = bottlenecks.find_bottleneck(alert.id)
     return known.badge if known else fmt.printable(alert.id).replace("_", " ").upper()
+
+
+def badge_text(alert: Alert, others: int, room: int, theme: CellTheme) -> str:
+    """Return severity and word of an alert for a badge: "■ CRITICAL LOW POWER +1", or less of it.
+
+    Args:
+        alert: what the badge is of.
+        others: how many alerts there are besides.
+        room: cells; the word of the alert alone may take more.
+        theme: for the sign of the severity.
+    """
+    word, sign, more = alert_word(alert), mark(alert, theme), f" +{others}" if others > 0 else ""
+    full, short = alert.severity.upper(), _SHORT_SEVERITIES[alert_rank(alert)]
+    forms = (
+        f" {sign} {full} {word}{more} ",
+        f"{sign} {full} {word}{more}",
+        f"{sign} {short} {word}{more}",
+        f"{short} {word}{more}",
+        f"{short} {word}",
+    )
+    return next((text for text in forms if cell_len(text) <= room), word)
+
+
+_SHORT_SEVERITIES = ("INFO", "WARN", "CRIT")
+"""Of each severity by its rank."""
 
 
 def sentence(alert: Alert) -> str:

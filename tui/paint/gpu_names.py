@@ -29,6 +29,14 @@ def labels(gpus: Sequence[Gpu]) -> dict[str, str]:
     return found
 
 
+def sort_value(label: str | None) -> float | None:
+    """Return where a GPU stands among all by its label; "0:1", a MIG instance, after "0". None without a label."""
+    index, _, part = (label or "").partition(":")
+    if not index.isdecimal():
+        return None
+    return int(index) + (int(part) + 1) / 1000 if part.isdecimal() else float(index)
+
+
 def label(gpu: Gpu, gpus: Sequence[Gpu]) -> str:
     """The number of a GPU among these, as it is written on the screen."""
     return labels(gpus).get(gpu.uuid, str(gpu.index))

@@ -19,6 +19,7 @@ from tui.capture.form import ALWAYS_LISTED, CONDITIONS, ENGINE, LENGTH, OPTIONS,
 from tui.capture.session import ARMED_LIMITS, Capturing
 from tui.paint.document import document_rows
 from tui.paint.rows import CellTheme, Row, pad
+from tui.panes.alert_rows import fitting_clause
 
 _LABEL = 10
 _STAGE_WORDS = {
@@ -44,7 +45,8 @@ def form(asked: Form, width: int, theme: CellTheme) -> tuple[list[Row], dict[int
         row = Row(width).add(f" {theme.glyphs.selected if here else ' '} ", theme.palette.selected)
         row.add(pad(label, _LABEL), theme.palette.dim)
         row.add(f"‹ {text} ›" if here else f"  {text}  ", theme.palette.cursor if here else theme.palette.strong)
-        lines.append(row.add(f"  {note}", theme.palette.dim).end(theme.palette.text))
+        said = fitting_clause(note, row.free_cells - 2) or note
+        lines.append(row.add(f"  {said}", theme.palette.dim).end(theme.palette.text))
 
     if not asked.groups:
         return _no_target_rows(width, theme), {}
@@ -99,7 +101,9 @@ def _details(asked: Form, current: tuple[str, str]) -> list[str]:
             for one in asked.abilities()
             if not one.is_supported and (asked.unfolded or one.engine == ALWAYS_LISTED)
         ]
-        return [fmt.printable(line) for line in warned + cannot]
+        engine = asked.chosen_engine
+        records = [f"{engine.name} records: {engine.description}."] if engine is not None else []
+        return [fmt.printable(line) for line in records + warned + cannot]
     if kind == WHEN:
         return ["An armed capture starts by itself after the slow step or the alert that triggers it."]
     return []
@@ -165,14 +169,17 @@ def _add_reason(row: Row, ability: Ability, theme: CellTheme) -> None:
 
 def _room(asked: Form, width: int, theme: CellTheme) -> Row:
     row = Row(width).add(" " * 3, theme.palette.text).add(pad("into", _LABEL + 2), theme.palette.dim)
-    row.add(fmt.printable(str(asked.parent)), theme.palette.text)
     try:
-        free = folder.check_disk(asked.parent)
+        note, style = (
+            f"{fmt.size(folder.check_disk(asked.parent))} free; a window takes 1 to 20 MB",
+            theme.palette.dim,
+        )
     except NotPossibleHere as error:
-        return row.add(f"  {error}", theme.palette.warning).end(theme.palette.text)
-    return row.add(f"  {fmt.size(free)} free; a window takes 1 to 20 MB", theme.palette.dim).end(
-        theme.palette.text
-    )
+        note, style = str(error), theme.palette.warning
+    path = str(asked.parent)
+    said = fitting_clause(note, row.free_cells - 2 - len(path)) or note.partition(";")[0]
+    row.add(fmt.shorten_middle(path, max(row.free_cells - 2 - len(said), 8)), theme.palette.text)
+    return row.add(f"  {said}", style).end(theme.palette.text)
 
 
 def length_words(length: tuple[int | None, float | None]) -> str:

@@ -11,8 +11,9 @@ from llmtop import config
 from llmtop import format as fmt
 from llmtop.capture.capture_list import StoredCapture, taken_at_text
 from llmtop.model import bottlenecks
-from tui.core.columns import Column, ColumnContext, columns_titled, fitting
+from tui.core.columns import Column, ColumnContext, columns_titled, fitting, sorted_by, title_cells
 from tui.paint.rows import CellTheme, Row, clip, elapsed, pad
+from tui.state.order import Order
 
 _GAP = 2
 _LEAST_COMMAND = 10
@@ -29,22 +30,65 @@ def _verdict(capture: StoredCapture) -> str:
 
 
 COLUMNS: tuple[Column[StoredCapture], ...] = (
-    Column("taken", 11, 0, lambda one, _: taken_at_text(one.taken_at), numeric=False),
-    Column("ago", 8, 5, lambda one, around: elapsed(around.now - one.taken_at)),
-    Column("engine", 14, 2, lambda one, _: fmt.printable(one.engine, 14), numeric=False),
-    Column("whom", 12, 4, lambda one, _: fmt.printable(one.target_text, 12), numeric=False),
-    Column("verdict", 12, 0, lambda one, _: _verdict(one), numeric=False, strong=True),
-    Column("step", 8, 1, lambda one, _: fmt.duration(one.step_seconds)),
-    Column("steps", 5, 6, lambda one, _: fmt.DASH if one.info is None else fmt.number(one.info.steps)),
-    Column("size", 8, 1, lambda one, _: fmt.size(one.bytes)),
+    Column("taken", 11, 0, lambda one, _: taken_at_text(one.taken_at), lambda one, _: one.taken_at, numeric=False),
+    Column("ago", 8, 5, lambda one, around: elapsed(around.now - one.taken_at), lambda one, _: -one.taken_at),
+    Column(
+        "engine", 14, 2, lambda one, _: fmt.printable(one.engine, 14), lambda one, _: one.engine, numeric=False
+    ),
+    Column(
+        "whom",
+        12,
+        4,
+        lambda one, _: fmt.printable(one.target_text, 12),
+        lambda one, _: one.target_text or None,
+        numeric=False,
+    ),
+    Column(
+        "verdict", 12, 0, lambda one, _: _verdict(one), lambda one, _: _verdict(one), numeric=False, strong=True
+    ),
+    Column("step", 8, 1, lambda one, _: fmt.duration(one.step_seconds), lambda one, _: one.step_seconds),
+    Column(
+        "steps",
+        5,
+        6,
+        lambda one, _: fmt.DASH if one.info is None else fmt.number(one.info.steps),
+        lambda one, _: None if one.info is None else one.info.steps,
+    ),
+    Column("size", 8, 1, lambda one, _: fmt.size(one.bytes), lambda one, _: one.bytes),
 )
+USUAL_ORDER = Order("taken", reverse=True)
 PROGRAM = Column[StoredCapture](
     "command",
     0,
     9,
     lambda one, _: fmt.printable((one.info.command if one.info else None) or one.name),
+    lambda one, _: (one.info.command if one.info else None) or one.name,
     numeric=False,
 )
+
+
+def in_order(captures: Sequence[StoredCapture], order: Order) -> list[StoredCapture]:
+    """Return the captures sorted by a column; by an unknown one, as they are.
+
+    Args:
+        captures: the newest first.
+        order: by which column.
+    """
+    column = next((one for one in (*COLUMNS, PROGRAM) if one.name == order.name), None)
+    if column is None or column.order is None or order == USUAL_ORDER:
+        return list(captures)
+    value, context = column.order, ColumnContext({}, 0.0)
+    return sorted_by(captures, lambda one: value(one, context), reverse=order.reverse)
+
+
+def title_at(columns: Sequence[Column[StoredCapture]], x: int) -> str:
+    """Return the name of the column whose title is at a cell of the line of titles; "" before the first."""
+    end, name = 4, ""
+    for column in columns:
+        if x < end:
+            break
+        name, end = column.name, end + column.width + _GAP
+    return name
 
 
 def plan(width: int) -> list[Column[StoredCapture]]:
@@ -56,12 +100,15 @@ def plan(width: int) -> list[Column[StoredCapture]]:
     return [*columns, PROGRAM] if shown and room - used >= _LEAST_COMMAND else columns
 
 
-def titles(columns: Sequence[Column[StoredCapture]], width: int, theme: CellTheme) -> Row:
-    """The titles of the columns."""
-    row = Row(width).add("    ", theme.palette.dim)
-    for column in columns:
-        row.add(pad(column.title, column.width or row.free_cells, right=column.numeric), theme.palette.dim)
-        row.add(" " * _GAP, theme.palette.dim)
+def titles(columns: Sequence[Column[StoredCapture]], order: Order, width: int, theme: CellTheme) -> Row:
+    """The titles of the columns; that of the order has the sign of its direction."""
+    row = Row(width)
+    for place, column in enumerate(columns):
+        chosen, lead = column.name == order.name, " " * _GAP if place else "    "
+        sign = "" if not chosen else theme.glyphs.more if order.reverse else theme.glyphs.less
+        room = column.width or max(row.free_cells - len(lead), 0)
+        said = title_cells(column.title, room, lead, sign, right=column.numeric)
+        row.add(said, theme.palette.selected if chosen else theme.palette.dim)
     return row.end(theme.palette.text)
 
 

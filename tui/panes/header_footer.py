@@ -13,6 +13,7 @@ from llmtop.model.links import total_rates
 from llmtop.model.snapshot import Host, Snapshot
 from tui.paint import gpu_names
 from tui.paint.rows import CellTheme, Row, clip, elapsed, frame
+from tui.panes.words import job_and_ranks
 from tui.state.view import View
 
 
@@ -24,7 +25,8 @@ def header(view: View, width: int, theme: CellTheme) -> Row:
     left = Row(row.free_cells - right.used)
     if view.snapshot is not None:
         left.add(" " + fmt.printable(view.snapshot.host.name), palette.header)
-        for text, style in _header_facts(view, view.snapshot, theme):
+        room = left.free_cells - len(dot)
+        for text, style in _header_facts(view, view.snapshot, room, theme):
             if left.free_cells >= cell_len(text) + len(dot):
                 left.add(dot, palette.header_dim).add(text, style)
     return row.join(left.end(palette.header)).join(right)
@@ -58,13 +60,14 @@ def _instant(view: View, room: int, theme: CellTheme) -> Row:
     )
 
 
-def _header_facts(view: View, snapshot: Snapshot, theme: CellTheme) -> list[tuple[str, Style]]:
-    """Return the parts of the first line that fit, the most important first."""
+def _header_facts(view: View, snapshot: Snapshot, room: int, theme: CellTheme) -> list[tuple[str, Style]]:
+    """Return the parts of the first line, the most important first, which is short where there is little room."""
     palette = theme.palette
     texts: list[tuple[str, Style]] = []
     gpus = view.gpus()
     if gpus:
-        texts.append((gpu_names.gpu_counts(gpus), palette.header_dim))
+        said, short = gpu_names.gpu_counts(gpus), fmt.counted(len(gpus), "GPU")
+        texts.append((said if cell_len(said) <= room else short, palette.header_dim))
     if view.selection != "all":
         texts.append((f"GPUs shown: {fmt.printable(view.selection)}", palette.header_dim))
     texts += [(text, palette.header) for text in _job(view)]
@@ -82,10 +85,8 @@ def _job(view: View) -> list[str]:
         return []
     texts = []
     if job is not None:
-        seen = fmt.counted(job.ranks_seen, "rank")
-        if job.world_size is not None and job.ranks_seen < job.world_size:
-            seen = f"{job.ranks_seen} of {job.world_size} ranks seen"
-        name = fmt.printable(job.name, 40)
+        name, seen = job_and_ranks(job)
+        name = fmt.printable(name, 40)
         texts.append(
             f"job {jobs.index(job) + 1} of {len(jobs)} (J): {name}, {seen}" if len(jobs) > 1 else f"{name}, {seen}"
         )
@@ -142,8 +143,10 @@ def notes(view: View, width: int, theme: CellTheme) -> Row:
     if not found:
         return Row(width).end(palette.text)
     more = f"  +{len(found) - 1} more: ? shows all" if len(found) > 1 else ""
-    row = Row(width).add(f" {theme.glyphs.info} ", palette.info)
-    return row.add(clip(fmt.printable(found[0]), width - 3 - len(more)) + more, palette.dim).end(palette.text)
+    row, said, room = Row(width).add(f" {theme.glyphs.info} ", palette.info), fmt.printable(found[0]), width - 3
+    if cell_len(said) > room - len(more):  # whole sentences rather than half a one more
+        said = next((f"{text}." for text in (said.partition(". ")[0],) if len(text) < room - len(more)), said)
+    return row.add(clip(said, room - len(more)) + more, palette.dim).end(palette.text)
 
 
 def no_gpu(view: View, width: int, height: int, theme: CellTheme) -> list[Row]:

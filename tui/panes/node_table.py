@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import lru_cache, partial
 from operator import attrgetter
 
@@ -22,7 +23,7 @@ from llmtop.model import gpu_busy, ownership
 from llmtop.model.signal_text import value_text
 from llmtop.model.signals import CELLS, Cell, Signal
 from llmtop.model.snapshot import Alert, Gpu, Rank, Snapshot
-from tui.core.columns import Column, ColumnContext, fitting
+from tui.core.columns import Column, ColumnContext, Comparable, fitting, sorted_by, title_cells
 from tui.core.layout import FULL_WIDTH
 from tui.paint import alert_style, gpu_names
 from tui.paint.gpu_metrics import BY_KEY, Hue, has_total_text, total_text
@@ -31,11 +32,12 @@ from tui.paint.rows import CellTheme, Row, clip, pad
 from tui.panes.words import short_command
 from tui.series.heights import FigureHistory
 from tui.state.history import key_of
+from tui.state.order import STATE, Order
+from tui.state.stalled import stands_still
 from tui.state.view import View
 
-LEAST_STATE = 13
-"""Cells; the longest word of an alert has as many."""
-_USUAL_STATE, _USUAL_WIDTH = 18, 120
+LEAST_STATE = 18
+"""Cells: the longest word of an alert, and before it the short word of its severity."""
 _LEAST_STRIP = 10
 _MOST_STATE = 34
 _LEAST_WIDTH, _WIDE_GAPS = 60, 120
@@ -53,7 +55,10 @@ class Entry(Struct, frozen=True):
 
 
 def entries(view: View) -> list[Entry]:
-    """The lines: GPUs in the driver's order with the ranks on them, then the ranks without a GPU that is shown."""
+    """The lines: GPUs in the driver's order with the ranks on them, then the ranks without a GPU that is shown.
+
+    In another order, if the person has chosen one; all ranks of one GPU stay together.
+    """
     ranks = view.ranks()
     job = view.job()
     if job is not None:  # the job that is shown comes first where two share a GPU
@@ -65,7 +70,50 @@ def entries(view: View) -> list[Entry]:
         found += [Entry(gpu, rank, again=True) for rank in on_it[1:]]
     shown = {entry.rank.pid for entry in found if entry.rank is not None}
     rest = [rank for rank in ranks if rank.pid not in shown]
-    return found + [Entry(None, rank) for rank in sorted(rest, key=ranks.index)]
+    found += [Entry(None, rank) for rank in sorted(rest, key=ranks.index)]
+    return _in_order(found, view) if view.order.name else found
+
+
+def _in_order(found: list[Entry], view: View) -> list[Entry]:
+    """The lines sorted by the chosen column; by the state, those with the most severe alert first."""
+    blocks: list[list[Entry]] = []
+    for entry in found:
+        if entry.again:
+            blocks[-1].append(entry)
+        else:
+            blocks.append([entry])
+    order, snapshot = view.order, view.snapshot
+    places = {id(entry): place for place, entry in enumerate(found)}
+    worst = {} if snapshot is None else alert_style.alerts_by_gpu(snapshot)
+    of_pid = {} if snapshot is None else {one.pid: one for one in reversed(alert_style.ordered(snapshot.alerts))}
+
+    def value(block: list[Entry]) -> Comparable:
+        entry = block[0]
+        if order.name == STATE:
+            alerts = [worst.get(entry.gpu.uuid)] if entry.gpu is not None else []
+            alerts += [of_pid.get(one.rank.pid) for one in block if one.rank is not None]
+            return float(max((1 + alert_style.alert_rank(one) for one in alerts if one is not None), default=0))
+        if order.name == "gpu":
+            return float(places[id(entry)])
+        return _sort_value(entry, order.name)
+
+    return [entry for block in sorted_by(blocks, value, reverse=order.reverse) for entry in block]
+
+
+def _sort_value(entry: Entry, key: str) -> float | None:
+    """What a line is sorted by in a column; None where it has no value."""
+    if key in _RANK_VALUES:
+        return None if entry.rank is None else _RANK_VALUES[key](entry.rank)
+    if entry.gpu is None or key not in _CELLS:
+        return None
+    signal, cell = _CELLS[key]
+    other = cell.beside or cell.plus
+    value: float | None = getattr(entry.gpu, signal.field)
+    return value if not other else _sum_or_none(value, getattr(entry.gpu, other))
+
+
+USUAL_ORDER = Order("gpu")
+"""As the driver numbers the GPUs; without GPUs, as ranks are numbered."""
 
 
 def _sum_or_none(one: float | None, other: float | None) -> float | None:
@@ -118,6 +166,8 @@ def _gpu_column(title: str, width: int, weight: int, key: str, *, strong: bool =
     write = _WRITERS[key]
 
     def text(entry: Entry, _around: ColumnContext) -> str:
+        if entry.gpu is None and entry.rank is not None and entry.rank.rank is None and key == "power":
+            return f"pid {entry.rank.pid}"  # it has neither the number of a GPU nor that of a rank
         return "" if entry.gpu is None or entry.again else write(entry.gpu)
 
     return Column(title, width, weight, text, strong=strong, key=key)
@@ -127,9 +177,34 @@ def _rank_column(
     title: str, width: int, weight: int, key: str, write: Callable[[Rank], str], *, strong: bool = False
 ) -> Column[Entry]:
     def text(entry: Entry, _around: ColumnContext) -> str:
-        return "" if entry.rank is None else write(entry.rank)
+        rank = entry.rank
+        if rank is None:
+            return ""
+        return fmt.DASH if key in _OF_NOW and stands_still(rank) else write(rank)
 
     return Column(title, width, weight, text, strong=strong, key=key)
+
+
+_RANK_TEXTS: dict[str, Callable[[Rank], str]] = {
+    "rank": lambda rank: fmt.number(rank.rank),
+    "step": lambda rank: fmt.duration(rank.step_seconds_p50 or rank.step_seconds),
+    "waits": lambda rank: fmt.duration(rank.waits_seconds),
+    "idle": gpu_busy.idle_cell,
+    "tokens": lambda rank: fmt.count(rank.tokens_per_s),
+    "pid": lambda rank: str(rank.pid),
+}
+"""What the columns of a rank hold, by their keys."""
+_RANK_VALUES: dict[str, Callable[[Rank], float | None]] = {
+    "rank": lambda rank: rank.rank,
+    "step": lambda rank: rank.step_seconds_p50 or rank.step_seconds,
+    "waits": lambda rank: rank.waits_seconds,
+    "idle": gpu_busy.idle_pct,
+    "tokens": lambda rank: rank.tokens_per_s,
+    "pid": lambda rank: rank.pid,
+}
+"""What they are sorted by."""
+_OF_NOW = ("waits", "idle", "tokens")
+"""Columns of what a rank does now: of one that stands still they would say what it did before."""
 
 
 COLUMNS: tuple[Column[Entry], ...] = (
@@ -177,12 +252,18 @@ class _Plan(Struct, frozen=True):
 
 
 @lru_cache(maxsize=16)
-def _plan(width: int, absent: frozenset[str]) -> _Plan:
-    """The columns that fit beside a strip and the state; those without a value anywhere are left out."""
+def _plan(width: int, absent: frozenset[str], number: int) -> _Plan:
+    """The columns that fit beside a strip and the state; those without a value anywhere are left out.
+
+    Args:
+        width: cells of a line.
+        absent: keys of columns without a value.
+        number: cells of the longest number of a GPU; "10:1" is that of a MIG instance.
+    """
     titles = config.current().columns.gpus
     named = None if titles is None else {_TITLES_BEFORE.get(title, title) for title in titles}
     wanted = [
-        column
+        replace(column, width=max(column.width, number)) if column.key == "gpu" else column
         for column in COLUMNS
         if column.key not in absent and (named is None or column.key == "gpu" or column.title in named)
     ]
@@ -194,8 +275,8 @@ def _plan(width: int, absent: frozenset[str]) -> _Plan:
     chosen = fitting(first, room, gap, always=always)
     left = room - sum(column.width + gap for column in chosen)
     second = 20 if width >= 180 and "sm" not in absent else 0
-    strip = min(max(_LEAST_STRIP, width * 15 // 100), 70)
-    if left < strip + gap:
+    strip = min(max(_LEAST_STRIP, width * 15 // 100), 70, left - gap)
+    if strip < _LEAST_STRIP:
         strip = 0
     strips = sum(cells + gap for cells in (strip, second) if cells)
     chosen = fitting(wanted, room - strips, gap, always=chosen)
@@ -226,6 +307,8 @@ def _absent(shown: Sequence[Entry]) -> frozenset[str]:
         found.add("waits")
     if all(entry.rank is None or entry.rank.tokens_per_s is None for entry in shown):
         found.add("tokens")
+    if not gpus and all(entry.rank is None or gpu_busy.idle_cell(entry.rank) == fmt.DASH for entry in shown):
+        found.add("idle")
     return frozenset(found)
 
 
@@ -249,7 +332,7 @@ class NodeTableFrame(Struct, frozen=True):
     context: ColumnContext
     snapshot: Snapshot
     worst: dict[str, Alert]
-    """By GPU."""
+    """By GPU; without those of processes that have a line of their own."""
     of_pid: dict[int, Alert]
     alerts: Counter[str]
     """How many there are, by GPU and by pid in words."""
@@ -265,20 +348,26 @@ def table(view: View, shown: Sequence[Entry], width: int) -> NodeTableFrame | No
     if snapshot is None:
         return None
     gpu_of = {rank.pid: rank.gpu_uuid for rank in snapshot.ranks}
+    further = {entry.rank.pid for entry in shown if entry.again and entry.rank is not None}
     count: Counter[str] = Counter()
     of_pid: dict[int, Alert] = {}
+    worst: dict[str, Alert] = {}
     for alert in alert_style.ordered(snapshot.alerts):
         uuid = alert.gpu or (gpu_of.get(alert.pid) if alert.pid is not None else None)
+        uuid = None if alert.pid in further else uuid  # that process has a line of its own
         count[uuid or f"pid {alert.pid}"] += 1
+        if uuid is not None:
+            worst.setdefault(uuid, alert)
         if alert.pid is not None:
             of_pid.setdefault(alert.pid, alert)
     rank, job = view.rank(), view.job()
+    labels = gpu_names.labels(snapshot.gpus)
     return NodeTableFrame(
-        plan=_plan(width, _absent(shown)),
+        plan=_plan(width, _absent(shown), max(map(len, labels.values()), default=0)),
         figure=_figure(shown),
-        context=ColumnContext(gpu_names.labels(snapshot.gpus), snapshot.time),
+        context=ColumnContext(labels, snapshot.time),
         snapshot=snapshot,
-        worst=alert_style.alerts_by_gpu(snapshot),
+        worst=worst,
         of_pid=of_pid,
         alerts=count,
         job=None if job is None else job.name,
@@ -288,33 +377,57 @@ def table(view: View, shown: Sequence[Entry], width: int) -> NodeTableFrame | No
     )
 
 
-def titles(frame: NodeTableFrame, width: int, span: str, theme: CellTheme) -> Row:
+def titles(frame: NodeTableFrame, width: int, span: str, order: Order, theme: CellTheme) -> Row:
     """The line above the table.
 
     Args:
         frame: what `table` made.
         width: of the line.
         span: what the strips cover, in words.
+        order: which title has the sign of the order.
         theme: how to draw.
     """
     plan, dim = frame.plan, theme.palette.dim
-    row = Row(width).add(" " * _HEAD, dim)
-    gap = " " * plan.gap
+    row = Row(width)
+    for name, title, cells, lead in _title_cells(frame, span):
+        chosen = name == order.name
+        sign = "" if not chosen else theme.glyphs.more if order.reverse else theme.glyphs.less
+        right = name != STATE and bool(name)
+        said = title_cells(title, min(cells, plan.state if name == STATE else cells), lead, sign, right=right)
+        row.add(said, theme.palette.selected if chosen else dim)
+    return row.end(theme.palette.text)
+
+
+def title_at(frame: NodeTableFrame, x: int) -> str:
+    """Return the name of the column whose title is at a cell of the line above the table; "" beside them."""
+    end = 0
+    for name, _, cells, lead in _title_cells(frame, ""):
+        end += len(lead) + cells
+        if x < end:
+            return name
+    return ""
+
+
+def _title_cells(frame: NodeTableFrame, span: str) -> list[tuple[str, str, int, str]]:
+    """Name, title, cells and the blanks before them of each column, strips among them (their name is "")."""
+    plan, gap = frame.plan, " " * frame.plan.gap
+    found: list[tuple[str, str, int]] = []
     for place, column in enumerate(plan.columns):
         if place == plan.strip_at:
-            row.add(_strip_title(frame, plan.strip, span) + gap, dim)
+            found.append(("", _strip_title(frame, plan.strip, span), plan.strip))
         if plan.second and column.key == "sm":
-            row.add(pad("SM", plan.second) + gap, dim)
-        row.add(pad(column.title, column.width, right=True) + gap, dim)
+            found.append(("", "SM", plan.second))
+        found.append((column.key, column.title, column.width))
     if plan.strip_at == len(plan.columns):
-        row.add(_strip_title(frame, plan.strip, span) + gap, dim)
-    return row.add(pad("state", min(plan.state, row.free_cells)), dim).end(theme.palette.text)
+        found.append(("", _strip_title(frame, plan.strip, span), plan.strip))
+    found.append((STATE, STATE, plan.state))
+    return [(*one, gap if place else " " * _HEAD) for place, one in enumerate(found)]
 
 
 def _strip_title(frame: NodeTableFrame, room: int, span: str) -> str:
     name = frame.figure[1]
-    full = f"{name}, {span}"
-    return pad(full if len(full) <= room else name, room)
+    forms = (f"{name}, {span}", name, name.partition(" ")[0])
+    return next((text for text in forms if len(text) <= room), "")
 
 
 class _LineContent(Struct, frozen=True):
@@ -454,7 +567,9 @@ def _strip(frame: NodeTableFrame, entry: Entry, view: View) -> tuple[FigureHisto
         return "  the same GPU", hue
     past = view.history.heights_of((entry.gpu.uuid, key), room, BY_KEY[key].limit(entry.gpu))
     if entry.gpu.mig_parent_uuid is not None and not any(past.heights):
-        return f"  part of GPU {entry.gpu.index}: the power is that of the whole GPU", hue
+        index = entry.gpu.index
+        forms = (f"part of GPU {index}: the power is that of the whole GPU", f"part of GPU {index}", "")
+        return next(f"  {text}" for text in forms if len(text) + 2 <= room), hue
     return past, hue
 
 
@@ -484,11 +599,7 @@ def _state(frame: NodeTableFrame, entry: Entry, loud: Alert | None, theme: CellT
     palette, rank, gpu = theme.palette, entry.rank, entry.gpu
     if loud is not None:
         count = _count(frame, entry) - 1
-        word, more = alert_style.alert_word(loud), f" +{count}" if count > 0 else ""
-        forms = (f" {word}{more} ", f"{word}{more}", f" {word} ", word)
-        return next((text for text in forms if len(text) <= frame.plan.state), word), alert_style.badge(
-            loud, theme
-        )
+        return alert_style.badge_text(loud, count, frame.plan.state, theme), alert_style.badge(loud, theme)
     if gpu is not None and gpu.error and not entry.again:
         return f"ERROR {theme.glyphs.dot} {fmt.printable(gpu.error)}", palette.critical
     if rank is None:
@@ -528,7 +639,7 @@ def _unattached(frame: NodeTableFrame, gpu: Gpu | None, theme: CellTheme) -> str
         return ""
     parts = sum(one.mig_parent_uuid == gpu.uuid for one in frame.snapshot.gpus)
     if parts:
-        return f"split into {fmt.counted(parts, 'MIG instance')}"
+        return fmt.counted(parts, "MIG instance")
     dot = f" {theme.glyphs.dot} "
     processes = [one for one in frame.snapshot.processes if one.gpu_uuid == gpu.uuid]
     kind = f"MIG{dot}" if gpu.mig_parent_uuid is not None else ""

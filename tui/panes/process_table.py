@@ -11,7 +11,15 @@ from llmtop import config
 from llmtop import format as fmt
 from llmtop.model import ownership
 from llmtop.model.snapshot import Process, Snapshot
-from tui.core.columns import Column, ColumnContext, Comparable, columns_titled, fitting
+from tui.core.columns import (
+    Column,
+    ColumnContext,
+    Comparable,
+    columns_titled,
+    fitting,
+    sorted_by,
+    title_cells,
+)
 from tui.paint import gpu_names
 from tui.paint.rows import CellTheme, Row, elapsed, frame, pad
 from tui.state.view import View
@@ -24,9 +32,8 @@ def _age_seconds(process: Process, now: float) -> str:
 
 
 def _place(process: Process, around: ColumnContext) -> float | None:
-    """Where a process's GPU stands among all; "0:1", a MIG instance, after "0"."""
-    index, _, part = around.gpus.get(process.gpu_uuid or "", "").partition(":")
-    return None if not index else int(index) + (int(part) + 1) / 1000 if part.isdecimal() else int(index)
+    """Where a process's GPU stands among all."""
+    return gpu_names.sort_value(around.gpus.get(process.gpu_uuid or ""))
 
 
 def _column(
@@ -94,17 +101,11 @@ def rows_of(snapshot: Snapshot, column: int, *, reverse: bool, wanted: str) -> l
     small = wanted.lower()
     found = [p for p in snapshot.processes if small in f"{p.pid} {p.user or ''} {p.command or ''}".lower()]
     order = COLUMNS[column].order
-    pairs = [(None if order is None else order(p, beside), p) for p in found]
-
-    def key(pair: tuple[Comparable, Process]) -> tuple[str, float, int]:
-        value, process = pair
-        return (value.lower(), 0.0, process.pid) if isinstance(value, str) else ("", value or 0.0, process.pid)
-
-    known = sorted((pair for pair in pairs if pair[0] is not None), key=key, reverse=reverse)
-    return [process for _, process in known] + [process for value, process in pairs if value is None]
+    found.sort(key=lambda process: process.pid, reverse=reverse)
+    return sorted_by(found, lambda p: None if order is None else order(p, beside), reverse=reverse)
 
 
-def plan(width: int, sorted_by: int, snapshot: Snapshot | None = None) -> list[Column[Process]]:
+def plan(width: int, by: int, snapshot: Snapshot | None = None) -> list[Column[Process]]:
     """The columns that fit; the one sorted by and the command always do, and the user where there are others."""
     chosen = columns_titled(COLUMNS, config.current().columns.processes)
     if len(chosen) < len(COLUMNS):
@@ -112,34 +113,31 @@ def plan(width: int, sorted_by: int, snapshot: Snapshot | None = None) -> list[C
         columns = [*(column for column in chosen if column is not _COMMAND), *ends]
         room = width - 1 - _LEAST_COMMAND * len(ends) + sum(column.width + 2 for column in ends)
         return fitting(columns, room, 2, always=ends)
-    always = list(dict.fromkeys([COLUMNS[-1], COLUMNS[sorted_by]]))
+    always = list(dict.fromkeys([COLUMNS[-1], COLUMNS[by]]))
     if snapshot is not None and any(ownership.other_user(one, snapshot) for one in snapshot.processes):
         always = list(dict.fromkeys([*always, _USER]))
     room = width - _LEAST_COMMAND - 1 + always[0].width + 2
     return fitting(COLUMNS, room, 2, always=always)
 
 
-def titles(
-    columns: Sequence[Column[Process]], sorted_by: int, width: int, theme: CellTheme, *, reverse: bool
-) -> Row:
+def titles(columns: Sequence[Column[Process]], by: int, width: int, theme: CellTheme, *, reverse: bool) -> Row:
     """Paint the titles; the sort column has an arrow for its direction.
 
     Args:
         columns: that fit, from `plan`.
-        sorted_by: index into `COLUMNS`, not into `columns`.
+        by: index into `COLUMNS`, not into `columns`.
         width: cells.
         theme: colours and glyphs of this terminal.
         reverse: True: largest first.
     """
     palette = theme.palette
-    row = Row(width).add(" ", palette.dim)
-    for column in columns:
-        chosen = column is COLUMNS[sorted_by]
+    row = Row(width)
+    for place, column in enumerate(columns):
+        chosen = column is COLUMNS[by]
         sign = "" if not chosen else theme.glyphs.more if reverse else theme.glyphs.less
-        style = palette.selected if chosen else palette.dim
-        room = row.free_cells if column is _COMMAND else column.width
-        row.add(pad(f"{sign}{column.title}", room, right=column.numeric), style)
-        row.add("  ", palette.dim)
+        style, lead = palette.selected if chosen else palette.dim, "  " if place else " "
+        room = row.free_cells - len(lead) if column is _COMMAND else column.width
+        row.add(title_cells(column.title, room, lead, sign, right=column.numeric), style)
     return row.end(palette.text)
 
 

@@ -13,27 +13,43 @@ from rich.style import Style
 from llmtop import format as fmt
 from llmtop.model import gpu_busy
 from llmtop.model.snapshot import Alert, Job, Rank
-from tui.core.columns import Column, ColumnContext, fitting
+from tui.core.columns import Column, ColumnContext, fitting, sorted_by, title_cells
 from tui.core.layout import visible
 from tui.paint import alert_style, gpu_names
 from tui.paint.charts import nice_limit
 from tui.paint.rows import CellTheme, Row, clip, frame, pad
 from tui.panes.phase_bars import bar, parts, step_seconds
+from tui.panes.words import job_and_ranks
+from tui.state.order import STATE, Order
+from tui.state.stalled import stands_still
 from tui.state.view import View
 
+
+def _now(rank: Rank, text: str) -> str:
+    """What a rank does now; a dash for one that stands still."""
+    return fmt.DASH if stands_still(rank) else text
+
+
 COLUMNS: tuple[Column[Rank], ...] = (
-    Column("rank", 4, 0, lambda r, _: fmt.number(r.rank), strong=True),
-    Column("GPU", 4, 3, lambda r, around: around.gpus.get(r.gpu_uuid or "", fmt.DASH)),
-    Column("step", 9, 4, lambda r, _: fmt.DASH if r.step is None else f"{r.step:,}"),
-    Column("took", 8, 1, lambda r, _: fmt.duration(r.step_seconds), strong=True),
-    Column("p50", 8, 2, lambda r, _: fmt.duration(r.step_seconds_p50)),
-    Column("idle", 6, 5, lambda r, _: gpu_busy.idle_cell(r)),
-    Column("tok/s", 6, 6, lambda r, _: fmt.count(r.tokens_per_s)),
-    Column("pid", 8, 7, lambda r, _: str(r.pid)),
+    Column("rank", 4, 0, lambda r, _: fmt.number(r.rank), lambda r, _: r.rank, strong=True),
+    Column(
+        "GPU",
+        4,
+        3,
+        lambda r, around: around.gpus.get(r.gpu_uuid or "", fmt.DASH),
+        lambda r, around: gpu_names.sort_value(around.gpus.get(r.gpu_uuid or "")),
+    ),
+    Column("step", 9, 4, lambda r, _: fmt.DASH if r.step is None else f"{r.step:,}", lambda r, _: r.step),
+    Column("took", 8, 1, lambda r, _: fmt.duration(r.step_seconds), lambda r, _: r.step_seconds, strong=True),
+    Column("p50", 8, 2, lambda r, _: fmt.duration(r.step_seconds_p50), lambda r, _: r.step_seconds_p50),
+    Column("idle", 6, 5, lambda r, _: _now(r, gpu_busy.idle_cell(r)), lambda r, _: gpu_busy.idle_pct(r)),
+    Column("tok/s", 6, 6, lambda r, _: _now(r, fmt.count(r.tokens_per_s)), lambda r, _: r.tokens_per_s),
+    Column("pid", 8, 7, lambda r, _: str(r.pid), lambda r, _: r.pid),
 )
-_LEAST_BAR = 16
-_WORD = 18
-"""Cells kept for a state, an alert and its age, or a count of lost steps."""
+_LEAST_BAR = 23
+"""Cells: the title with the end of the axis."""
+_WORD = 22
+"""Cells kept for a state, an alert with its severity and its age, or a count of lost steps."""
 
 
 class _RankTableFrame(Struct, frozen=True):
@@ -48,6 +64,7 @@ class _RankTableFrame(Struct, frozen=True):
     chosen: int | None
     """pid of the process whose steps are shown."""
     cell_theme: CellTheme
+    order: Order
 
 
 def paint(
@@ -79,6 +96,7 @@ def paint(
         ),
         chosen=None if chosen is None else chosen.pid,
         cell_theme=theme,
+        order=view.rank_order if view.rank_order.name else USUAL_ORDER,
     )
     shown = (
         _visible_entries(entries, found, room, table.chosen)
@@ -104,7 +122,7 @@ def paint(
 
 def lines(view: View) -> list[Job | Rank]:
     """What the table has a line for: the ranks, and before those of each job the job, where there are several."""
-    ranks, jobs = view.ranks(), view.jobs()
+    ranks, jobs = _sorted(view.ranks(), view), view.jobs()
     if len(jobs) < 2:
         return list(ranks)
     entries: list[Job | Rank] = []
@@ -114,23 +132,34 @@ def lines(view: View) -> list[Job | Rank]:
     return entries + [rank for rank in ranks if rank.job not in named]
 
 
+USUAL_ORDER = Order("rank")
+
+
+def _sorted(ranks: list[Rank], view: View) -> list[Rank]:
+    """The ranks in the chosen order; by the state, those with the most severe alert first."""
+    order, snapshot = view.rank_order, view.snapshot
+    column = next((one for one in COLUMNS if one.name == order.name), None)
+    if snapshot is None or not order.name:
+        return ranks
+    if column is None or column.order is None:
+        alerts = {one.pid: alert_style.alert_rank(one) for one in reversed(alert_style.ordered(snapshot.alerts))}
+        return sorted_by(
+            ranks, lambda r: float(alerts.get(r.pid, -1) + (r.state != "running") / 2), reverse=order.reverse
+        )
+    value, context = column.order, ColumnContext(gpu_names.labels(snapshot.gpus), snapshot.time)
+    return sorted_by(ranks, lambda r: value(r, context), reverse=order.reverse)
+
+
 def _title(view: View, count: int, theme: CellTheme) -> list[tuple[str, Style]]:
     palette, dot = theme.palette, f" {theme.glyphs.dot} "
     jobs = view.jobs()
     if len(jobs) == 1:
         return [
-            (_rank_count(jobs[0]), palette.strong),
+            (job_and_ranks(jobs[0])[1], palette.strong),
             ("".join(dot + text for text in _job_rate(jobs[0])), palette.dim),
         ]
     of = f"{dot}{len(jobs)} jobs" if jobs else ""
     return [("ranks", palette.strong), (f"{dot}{count}{of}", palette.dim)]
-
-
-def _rank_count(job: Job) -> str:
-    """How many ranks there are: "8 ranks", and "4 of 8 ranks seen" where the others are on other machines."""
-    if job.world_size is None or job.ranks_seen >= job.world_size:
-        return f"{job.ranks_seen} rank{'' if job.ranks_seen == 1 else 's'}"
-    return f"{job.ranks_seen} of {job.world_size} ranks seen"
 
 
 def _job_rate(job: Job) -> list[str]:
@@ -152,8 +181,8 @@ def _job(table: _RankTableFrame, job: Job) -> Row:
     dot = f" {theme.glyphs.dot} "
     loud = job.state in ("stalled", "stopped")
     state = "" if job.state == "running" else f" {job.state.upper()} "
-    said = dot + dot.join((_rank_count(job), *_job_rate(job)))
-    name = fmt.printable(job.name).replace(" · ", dot)
+    named, seen = job_and_ranks(job)
+    said, name = dot + dot.join((seen, *_job_rate(job))), named.replace(" · ", dot)
     row.add(clip(name, max(row.free_cells - len(state) - len(said), row.free_cells // 2)), palette.strong)
     row.add(clip(said, max(row.free_cells - len(state), 0)), palette.dim)
     return row.add(state, palette.critical if job.state == "stalled" else palette.warning if loud else palette.dim)
@@ -179,14 +208,45 @@ def _plan(width: int) -> tuple[tuple[Column[Rank], ...], int]:
 
 
 def _titles(table: _RankTableFrame) -> Row:
-    palette = table.cell_theme.palette
-    row = Row(table.width).add("  ", palette.dim)
-    for column in table.columns:
-        row.add(column.title.rjust(column.width) + " ", palette.dim)
-    if table.bar_width:
-        end = fmt.duration(table.longest)
-        row.add(pad("phases by host", table.bar_width - len(end) - 1) + " " + end, palette.dim)
+    theme, order = table.cell_theme, table.order
+    row = Row(table.width)
+    for place, (name, title, cells) in enumerate(_title_cells(table.columns, table.bar_width)):
+        chosen = name == order.name
+        sign = "" if not chosen else theme.glyphs.more if order.reverse else theme.glyphs.less
+        lead = " " if place else "  "
+        end = "" if name else f" {fmt.duration(table.longest)}"
+        words = "phases by host" if cells >= _LEAST_BAR else "phases"
+        whole = title if name else pad(words, cells - len(end)) + end
+        said = title_cells(whole, min(cells, row.free_cells - len(lead)), lead, sign, right=name != STATE)
+        row.add(said, theme.palette.selected if chosen else theme.palette.dim)
     return row
+
+
+def _title_cells(columns: tuple[Column[Rank], ...], bar_width: int) -> list[tuple[str, str, int]]:
+    """Name, title and cells of each column; the bars have no name."""
+    found = [(column.name, column.title, column.width) for column in columns]
+    return [*found, *([("", "", bar_width)] if bar_width else []), (STATE, STATE, _WORD)]
+
+
+def sortable(width: int, *, framed: bool) -> list[str]:
+    """Return the names of the columns shown at a width, as `Order` calls them."""
+    return [name for name, _, _ in _title_cells(*_plan(width - 4 if framed else width)) if name]
+
+
+def title_at(x: int, width: int, *, framed: bool) -> str:
+    """Return the name of the column whose title is at a cell of the line of titles; "" beside them.
+
+    Args:
+        x: cell of the screen.
+        width: cells of the table, its frame included.
+        framed: whether it has one.
+    """
+    end = 3 if framed else 1  # the frame, and the mark before the first column
+    for name, _, cells in _title_cells(*_plan(width - 4 if framed else width)):
+        end += 1 + cells
+        if x < end:
+            return name
+    return ""
 
 
 def _line(table: _RankTableFrame, rank: Rank, alert: Alert | None) -> Row:
@@ -204,10 +264,9 @@ def _line(table: _RankTableFrame, rank: Rank, alert: Alert | None) -> Row:
         bar(row, parts(rank), "host", table.longest, table.bar_width, theme, names=False)
         row.add(" ", palette.text)
     if loud is not None:
-        row.add(
-            f" {alert_style.alert_word(loud)} {alert_style.age(loud, table.context.now)} ",
-            alert_style.badge(loud, theme),
-        )
+        badge = alert_style.badge_text(loud, 0, row.free_cells, theme).strip()
+        age = f" {alert_style.age(loud, table.context.now)}"
+        row.add(badge + (age if len(badge) + len(age) <= row.free_cells else ""), alert_style.badge(loud, theme))
     elif rank.state != "running":
         inks = {"stalled": palette.critical, "paused": palette.dim}
         row.add(rank.state.upper(), inks.get(rank.state, palette.warning))

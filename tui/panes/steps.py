@@ -21,7 +21,7 @@ from tui.panes.phase_bars import Clock, Part, bar, block, letters, parts, step_s
 from tui.panes.words import short_command
 from tui.series.phase_history import BUCKET_SECONDS
 from tui.state.history import key_of
-from tui.state.stalled import stalled_seconds
+from tui.state.stalled import stalled_seconds, stands_still
 from tui.state.view import View
 
 _HINT = (
@@ -31,7 +31,10 @@ _HINT = (
     ("        with llmtop.step(tokens=batch.numel()):", True),
     ("or change nothing:  llmtop run -- python train.py", False),
 )
-_HINT_LINE = "no training attached: start it with  llmtop run -- python train.py"
+_HINT_LINES = (
+    "no training attached: start it with  llmtop run -- python train.py",
+    "start a training: llmtop run -- python train.py",
+)
 
 
 class _Form(NamedTuple):
@@ -43,6 +46,8 @@ class _Form(NamedTuple):
 
 _WIDE, _SLIM = _Form(52, changes=True), _Form(37, changes=False)
 _LEAST_REMARK = 30
+_CHANGE = 10
+"""Cells of the change against the 5 minutes before."""
 
 
 def paint(view: View, width: int, height: int, theme: CellTheme) -> list[Row]:
@@ -134,11 +139,11 @@ def _title(rank: Rank, view: View, width: int, theme: CellTheme) -> Row:
         of = f" of {count}" if count > 1 else ""
         title.append((f"{dot}rank {rank.rank}{of}{' (tab: next)' if of and width >= 100 else ''}", palette.text))
     alert = None if view.snapshot is None else alert_style.alert_of_rank(view.snapshot, rank)
-    if rank.state != "running":
+    if alert is not None and alert_style.alert_rank(alert) > 0:
+        title += [(" ", palette.text), (f" {alert_style.alert_word(alert)} ", alert_style.badge(alert, theme))]
+    elif rank.state != "running":
         style = palette.critical_badge if rank.state == "stalled" else palette.mark
         title += [(" ", palette.text), (f" {rank.state.upper()} ", style)]
-    elif alert is not None and alert_style.alert_rank(alert) > 0:
-        title += [(" ", palette.text), (f" {alert_style.alert_word(alert)} ", alert_style.badge(alert, theme))]
     silent = None if view.snapshot is None else stalled_seconds(rank, view.snapshot.time)
     if silent is not None:
         title += [(dot, palette.dim), (f"no step for {elapsed(silent)}", palette.warning)]
@@ -159,7 +164,8 @@ def _title(rank: Rank, view: View, width: int, theme: CellTheme) -> Row:
 def _hint(width: int, height: int, theme: CellTheme) -> list[Row]:
     palette = theme.palette
     if height < len(_HINT) + 2:
-        rows = [Row(width).add(" " + _HINT_LINE, palette.dim), *(Row(width) for _ in range(height - 1))]
+        said = next((text for text in _HINT_LINES if len(text) < width), _HINT_LINES[-1])
+        rows = [Row(width).add(f" {said}", palette.dim), *(Row(width) for _ in range(height - 1))]
         return [row.end(palette.text) for row in rows]
     content = [Row(width - 4).add(text, palette.code if code else palette.dim) for text, code in _HINT]
     content += [Row(width - 4) for _ in range(height - 2 - len(content))]
@@ -215,23 +221,25 @@ def _figures(rank: Rank, view: View) -> list[tuple[str, str, str]]:
     """Label, value and suffix: parts of the title, in this order, as far as there is room."""
     window = "" if rank.window_seconds is None else f" over {fmt.duration(rank.window_seconds)}"
     figures = [("p50", fmt.duration(rank.step_seconds_p50), window)]
+    steps_now = not stands_still(rank)
     if rank.ttft_seconds_p50 is not None:
         figures.append(("TTFT", fmt.duration(rank.ttft_seconds_p50), ""))
         figures.append(("TPOT", fmt.duration(rank.tpot_seconds_p50), ""))
-    if rank.tokens_out_per_s is not None:
-        figures.append(("", fmt.count(rank.tokens_out_per_s), " tokens/s out"))
-    elif rank.tokens_per_s is not None:
-        figures.append(("", fmt.count(rank.tokens_per_s), " tokens/s"))
-    elif rank.samples_per_s is not None:
-        figures.append(("", fmt.count(rank.samples_per_s), " samples/s"))
+    rates = (
+        (rank.tokens_out_per_s, " tokens/s out"),
+        (rank.tokens_per_s, " tokens/s"),
+        (rank.samples_per_s, " samples/s"),
+    )
+    figures += [("", fmt.count(rate), unit) for rate, unit in rates if rate is not None and steps_now][:1]
     figures.append(("p95", fmt.duration(rank.step_seconds_p95), ""))
     figures += _request_figures(rank)
     figures += [
         ("the run" if one.name == "run" else one.name, fmt.duration(one.step_seconds_p50), "")
         for one in rank.windows[1:]
     ]
-    figures.append(("GPU", *_idle(rank)))
-    if rank.mfu_pct is not None:
+    if steps_now and (view.gpus() or gpu_busy.idle_text(rank) != fmt.DASH):
+        figures.append(("GPU", *_idle(rank)))
+    if steps_now and rank.mfu_pct is not None:
         figures.append(("MFU", f"{'~' if rank.mfu_estimated else ''}{fmt.percent(rank.mfu_pct, 1)}", ""))
     if rank.overhead_seconds is not None:
         usual = rank.step_seconds_mean or rank.step_seconds_p50
@@ -334,15 +342,15 @@ def _legend(
     rows = [Row(width) for _ in range(min(1 + ceil(len(fitting) / columns), height))]
     timed = len(clocks_of(shown)) > 1
     known = letters([part.phase.name for part in shown])
-    name = form.width - 2 - 9 - 6 - 9 - (8 if form.changes else 0)
-    change_title = f"{'5 min':>8}" if form.changes else ""
+    name = form.width - 2 - 9 - 6 - (9 if timed else 0) - (_CHANGE if form.changes else 0)
+    change_title = "vs 5 min".rjust(_CHANGE) if form.changes else ""
     hidden = len(shown) - len(fitting) + unknown
     for column in range(columns):
         title = f"phase (+{hidden:,} more)" if hidden and not column else "phase"
         rows[0].fill_to(column * (form.width + 3), palette.dim)
         rows[0].add(
             pad(title if len(title) <= name + 2 else title.replace(" more", ""), name + 2)
-            + f"{'host':>9}{'share':>6}{gpu if timed else '':>9}{change_title}",
+            + f"{'host':>9}{'share':>6}{gpu.rjust(9) if timed else ''}{change_title}",
             palette.dim,
         )
     for place, part in enumerate(fitting):
@@ -353,10 +361,11 @@ def _legend(
         row.add(pad(fmt.duration(part.phase.host_seconds), 9, right=True), palette.text)
         share = 100 * part.phase.host_seconds / total
         row.add(pad(fmt.percent(share), 6, right=True), palette.dim)
-        row.add(pad(fmt.duration(part.phase.gpu_seconds) if timed else "", 9, right=True), palette.text)
+        if timed:
+            row.add(pad(fmt.duration(part.phase.gpu_seconds), 9, right=True), palette.text)
         if form.changes:
             grown, loud = _change(part.phase.host_seconds, before.get(part.phase.name), total)
-            row.add(pad(grown, 8, right=True), palette.strong if loud else palette.dim)
+            row.add(pad(grown, _CHANGE, right=True), palette.strong if loud else palette.dim)
     return rows
 
 

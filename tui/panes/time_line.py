@@ -20,7 +20,7 @@ from tui.paint import alert_style
 from tui.paint.charts import split
 from tui.paint.gpu_metrics import BY_KEY, Hue
 from tui.paint.past_strip import add_chart
-from tui.paint.rows import CellTheme, Row, clip, pad, rule
+from tui.paint.rows import CellTheme, Row, clip, elapsed, pad, rule
 from tui.panes import phase_bars
 from tui.series.heights import FigureHistory
 from tui.series.phase_history import PhaseHistory
@@ -58,8 +58,10 @@ class _Line(Struct, frozen=True):
     limit: float | None = None
     write: Callable[[float], str] = fmt.percent
     """A value on the axis, with its unit."""
-    short: str = ""
-    """The label where there are few cells."""
+    short: tuple[str, ...] = ()
+    """The label in ever fewer cells."""
+    core: bool = False
+    """Whether it comes before the alerts where there are few rows."""
 
 
 def rows_wanted(view: View) -> int:
@@ -72,13 +74,13 @@ def rows_wanted(view: View) -> int:
 
 
 def span_words(history: History) -> str:
-    """What every chart covers, in words: "5 min", "all, 20 min"."""
+    """What every chart covers, in words: "5 min", "1m 15s", "all, 20 min"."""
     seconds = history.seconds
     units = ((3600.0, "h"), (60.0, "min"))
-    size, unit = next(
-        ((one, unit) for one, unit in units if seconds >= one and seconds % (one / 2) == 0), (1.0, "s")
+    words = next(
+        (f"{seconds / size:g} {unit}" for size, unit in units if seconds >= size and seconds % size == 0),
+        elapsed(seconds),
     )
-    words = f"{seconds / size:g} {unit}"
     return words if history.span is not None else f"all, {words}"
 
 
@@ -133,7 +135,8 @@ def _plan(view: View, room: int) -> list[tuple[_Line | str, int]]:
     """What is shown in which order from the top, and how many rows each has."""
     lines = _lines(view)
     lanes = min(max(len(_spans(view)), 1), _MAX_ALERT_ROWS)
-    heights = {"alerts": min(lanes, 1 if room < 7 else 2)} if room >= 2 else {}
+    first = sum(line.core for line in lines)  # the rows above the table say what holds, these are nowhere else
+    heights = {"alerts": min(lanes, 1 if room < 7 else 2)} if room > max(first, 1) else {}
     if room >= 6 and view.captures:
         heights["captures"] = 1
     if room >= 6 and view.rank() is not None and view.history.phases:
@@ -147,14 +150,14 @@ def _plan(view: View, room: int) -> list[tuple[_Line | str, int]]:
         more = min(lanes - heights["alerts"], spare)
         heights["alerts"] += more
         spare -= more
+    growing = [place for place in range(len(tall)) if spare > 0 and not _is_constant(lines[place], view)]
     for most in (2, 3, 4, _TALL):  # the steps first, then all alike
-        for place in range(len(tall)):
+        for place in growing:
             if spare > 0 and tall[place] < min(most, lines[place].tall):
                 tall[place] += 1
                 spare -= 1
-    while spare > 0 and tall and min(tall) < _TALL:
-        place = tall.index(min(tall))
-        tall[place] += 1
+    while spare > 0 and growing and min(tall[place] for place in growing) < _TALL:
+        tall[min(growing, key=lambda place: tall[place])] += 1
         spare -= 1
     plan: list[tuple[_Line | str, int]] = list(zip(lines, tall, strict=False))
     if "phases" in heights:
@@ -172,10 +175,12 @@ def _lines(view: View) -> list[_Line]:
     if rank is not None:
         word = "latency" if rank.kind == "request" else "step"
         value = fmt.duration(rank.step_seconds_p50 or rank.step_seconds).replace(" ", "")
-        lines.append(_Line(word, value, (key_of(rank), "step"), "zero", "compute", _TALL, write=_duration))
+        lines.append(
+            _Line(word, value, (key_of(rank), "step"), "zero", "compute", _TALL, write=_duration, core=True)
+        )
     gpu = shown_gpu(view, rank)
     if gpu is not None:
-        lines += _power_and_utilization(view, gpu)
+        lines += _power_and_utilization(view, _whole(view, gpu), is_core=True)
     if rank is not None:
         lines += _rates(view, rank)
         lines += [
@@ -279,7 +284,7 @@ _APART = 0.1
 """Of the limit. It chooses what is drawn; whether anything is wrong is for the rules to say."""
 
 
-def _power_and_utilization(view: View, gpu: Gpu) -> list[_Line]:
+def _power_and_utilization(view: View, gpu: Gpu, *, is_core: bool = False) -> list[_Line]:
     """Both on an axis from 0 to 100 %, power against its limit: little power at full utilization is seen."""
     number = f"{view.gpu_label(gpu)} " if len(view.gpus()) > 1 else ""
     prefix = f"GPU{number}" if number else ""
@@ -297,19 +302,30 @@ def _power_and_utilization(view: View, gpu: Gpu) -> list[_Line]:
                 2,
                 limit,
                 lambda watts: fmt.percent(100 * watts / limit),
-                f"{number}power",
+                (f"{number}power",),
+                core=is_core,
             )
         )
     if gpu.util_pct is not None:
         util = fmt.percent(gpu.util_pct)
         name = (gpu.uuid, "util")
-        lines.append(_Line(f"{prefix}util", util, name, "hundred", "compute", 2, short=f"{number}util"))
+        lines.append(
+            _Line(f"{prefix}util", util, name, "hundred", "compute", 2, short=(f"{number}util",), core=is_core)
+        )
     return lines
+
+
+def _whole(view: View, gpu: Gpu) -> Gpu:
+    """The GPU itself; of a MIG instance, whose power the driver does not give, the GPU that it is a part of."""
+    if gpu.mig_parent_uuid is None or gpu.power_watts is not None:
+        return gpu
+    return next((one for one in view.gpus() if one.uuid == gpu.mig_parent_uuid), gpu)
 
 
 def _other_gpus(view: View, shown: Gpu | None) -> list[_Line]:
     """Power and utilization of the GPUs that no other row is of, where a tall screen has room for them."""
-    others = [gpu for gpu in view.gpus() if shown is None or gpu.uuid != shown.uuid]
+    drawn = None if shown is None else _whole(view, shown).uuid
+    others = [gpu for gpu in view.gpus() if gpu.uuid != drawn]
     return [line for gpu in others[:_MOST_GPUS] for line in _power_and_utilization(view, gpu)]
 
 
@@ -317,6 +333,7 @@ def _gpu_lines(view: View, gpu: Gpu) -> list[_Line]:
     """What the table has no strip of, for one GPU."""
     lines = []
     number = f"{view.gpu_label(gpu)} " if len(view.gpus()) > 1 else ""
+    prefix = f"GPU{number}" if number else ""
     for key in ("sm", "memory", "tensor", "dram", "pcie_rx", "pcie_tx", "nvlink_rx", "temperature", "clock"):
         metric = BY_KEY[key]
         if metric.value(gpu) is None:
@@ -329,7 +346,7 @@ def _gpu_lines(view: View, gpu: Gpu) -> list[_Line]:
         write = short or metric.axis
         lines.append(
             _Line(
-                f"GPU{number}{label}" if number else label,
+                prefix + label,
                 value,
                 (gpu.uuid, key),
                 axis,
@@ -337,7 +354,7 @@ def _gpu_lines(view: View, gpu: Gpu) -> list[_Line]:
                 2,
                 metric.limit(gpu),
                 write,
-                number + label,
+                (f"{prefix}{_SHORTEST.get(key, label)}", number + _SHORTEST.get(key, label)),
             )
         )
     return lines
@@ -357,6 +374,9 @@ _SHORT = {
     "pcie_tx": "PCIe tx",
     "nvlink_rx": "NVL rx",
 }
+
+
+_SHORTEST = {"pcie_rx": "rx", "pcie_tx": "tx", "nvlink_rx": "NVL"}
 
 
 def _rate(value: float | None) -> str:
@@ -400,7 +420,8 @@ def _label(line: _Line, label: int, theme: CellTheme) -> Row:
     palette = theme.palette
     value = clip(line.value, label - 4)
     named = label - 2 - len(value)
-    name = line.short if line.short and len(line.label) > named else line.label
+    names = (line.label, *line.short)
+    name = next((text for text in names if len(text) <= named), names[-1])
     row = Row(label + 1)
     row.add(" " + pad(clip(name, named), label - 1 - len(value)), palette.dim).add(value + " ", palette.strong)
     return row
@@ -409,7 +430,7 @@ def _label(line: _Line, label: int, theme: CellTheme) -> Row:
 def _scale_rows(line: _Line, past: FigureHistory, tall: int, room: int, theme: CellTheme) -> list[Row]:
     """The ends of the axis, as many cells as there are at the right of the chart."""
     texts = _scale(line, past, tall, room - 1, theme)
-    return [Row(room).add(f" {text}" if text else "", theme.palette.faint) for text in texts]
+    return [Row(room).add(f" {text}" if text else "", theme.palette.dim) for text in texts]
 
 
 def _scale(line: _Line, past: FigureHistory, tall: int, room: int, theme: CellTheme) -> list[str]:
@@ -439,6 +460,23 @@ def _with_one_unit(one: str, between: str, other: str) -> str:
 def _value(value: float) -> str:
     """A logged value on the axis, in few cells."""
     return f"{value:.2g}"
+
+
+def _is_constant(line: _Line, view: View) -> bool:
+    """Whether a logged value was the same all the time: more rows would say no more."""
+    if line.axis != "between":
+        return False
+    history = view.history
+    made_of = history.end // _REFRESH_SECONDS, history.seconds
+    # What has changed is seen to have changed for as long as the span reaches back to it.
+    if view.kept.get(("changes", line.name), made_of, lambda: _changes(line, history)):
+        return False
+    return not _changes(line, history)
+
+
+def _changes(line: _Line, history: History) -> bool:
+    past = history.heights_in_range(line.name, 1)
+    return past.least != past.most
 
 
 def _past(line: _Line, history: History, room: int, tall: int) -> FigureHistory:
@@ -588,12 +626,13 @@ def ruler(history: History, label: int, room: int, width: int, theme: CellTheme)
             "",
         )
         since = next(text for text in words if len(text) <= max(place, 0))
-        row.fill_to(base + place - len(since), palette.text).add(since, palette.faint).fill_to(
+        row.fill_to(base + place - len(since), palette.text).add(since, palette.dim).fill_to(
             base + place, palette.text
         )
     most = max(room // _TICK_CELLS, 1)
-    tick = next((one for one in _TICKS if seconds / one <= most and seconds % one == 0), seconds)
-    for number in range(round(seconds / tick), 0, -1):
+    fitting = [one for one in _TICKS if seconds / one <= most and one < seconds]
+    tick = next((one for one in fitting if seconds % one == 0), next(iter(fitting), seconds))
+    for number in range(int(seconds / tick), 0, -1):
         place = base + max(round(room * (1 - number * tick / seconds)) - 1, 0)
         text = _age_text(number * tick)
         if place < row.used or place + len(text) + len(end) + 2 > edge:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from llmtop import format as fmt
 from llmtop.model import ownership
-from llmtop.model.snapshot import Gpu, Rank
+from llmtop.model.jobs import NAME_SEPARATOR
+from llmtop.model.snapshot import Gpu, Job, Rank
 from tui.paint.rows import CellTheme
 from tui.state.view import View
 
@@ -27,6 +28,18 @@ def users(gpu: Gpu, view: View, theme: CellTheme) -> str:
     if reasons:
         parts.append(fmt.printable(", ".join(reasons)).replace("_", " "))
     return dot.join(parts)
+
+
+def job_and_ranks(job: Job) -> tuple[str, str]:
+    """Return the name of a job, and how many ranks of it are here: "train.py", "4 of 8 ranks seen".
+
+    A name may hold nothing but the program and the number of ranks; the second text alone has it then.
+    """
+    seen = fmt.counted(job.ranks_seen, "rank")
+    if job.world_size is not None and job.ranks_seen < job.world_size:
+        seen = f"{job.ranks_seen} of {job.world_size} ranks seen"
+    parts = [part for part in job.name.split(NAME_SEPARATOR) if part != f"{job.world_size} ranks"]
+    return fmt.printable(NAME_SEPARATOR.join(parts) or job.name), seen
 
 
 def short_command(command: str | None) -> str:

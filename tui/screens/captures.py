@@ -15,18 +15,21 @@ from llmtop.errors import LlmtopError
 from llmtop.report_kinds.kinds import kind_named
 from tui.core import keys
 from tui.core.canvas import Placed
+from tui.core.columns import Column
 from tui.core.layout import Rect
+from tui.core.sorting import SortedTable
 from tui.paint.rows import Row
 from tui.panes import capture_list
 from tui.screens import kernels, report_picker
 from tui.screens.base import LlmtopScreen
 from tui.screens.report_picker import Loaded
+from tui.state.order import Order
 
 KEPT_AT_FIRST = 5
 """How many captures are proposed to be kept."""
 
 
-class CapturesScreen(LlmtopScreen):
+class CapturesScreen(SortedTable, LlmtopScreen):
     """One line a capture, the newest first; below, what there is to say of the chosen one."""
 
     NAME = keys.CAPTURES
@@ -40,7 +43,9 @@ class CapturesScreen(LlmtopScreen):
         """
         super().__init__()
         self._given = parent
+        self._newest_first: list[StoredCapture] = []
         self._captures: list[StoredCapture] | None = None
+        """The same as they are listed; None until they have been read."""
         self._baseline: Path | None = None
         self._chosen: Path | None = None
         self._first: Path | None = None
@@ -50,6 +55,8 @@ class CapturesScreen(LlmtopScreen):
         self._top = 0
         self._first_row = 0
         """The row of the screen that has the first line of the list."""
+        self._columns: list[Column[StoredCapture]] = []
+        """Those that are shown."""
 
     @property
     def _place(self) -> Path:
@@ -70,8 +77,27 @@ class CapturesScreen(LlmtopScreen):
         self.in_background(partial(_all, self._place), self._show, "llmtop-listing")
 
     def _show(self, found: tuple[list[StoredCapture], Path | None]) -> None:
-        self._captures, self._baseline = found
+        self._newest_first, self._baseline = found
+        self._captures = capture_list.in_order(self._newest_first, self.shown_order())
         self.redraw()
+
+    def usual_order(self) -> Order:
+        """Return the newest first."""
+        return capture_list.USUAL_ORDER
+
+    def sortable(self) -> list[str]:
+        """Return the columns that are shown."""
+        return [column.name for column in self._columns] if self._captures else []
+
+    def descends(self, name: str) -> bool:
+        """Return False for words, which begin with their first letter."""
+        return all(column.numeric or column.name == "taken" for column in self._columns if column.name == name)
+
+    def _sort(self, order: Order) -> None:
+        chosen = self._capture()
+        self._chosen = None if chosen is None else chosen.path
+        self._captures = capture_list.in_order(self._newest_first, order)
+        super()._sort(order)
 
     # --- painting ---------------------------------------------------------------------------------------------
 
@@ -88,9 +114,9 @@ class CapturesScreen(LlmtopScreen):
             rows += capture_list.empty_list(self._place, width, self.cell_theme)
         else:
             assert chosen is not None
-            columns = capture_list.plan(width)
+            self._columns = columns = capture_list.plan(width)
             below = self._question(width) or capture_list.details(captures[chosen], width, self.cell_theme)
-            rows.append(capture_list.titles(columns, width, self.cell_theme))
+            rows.append(capture_list.titles(columns, self.shown_order(), width, self.cell_theme))
             room = max(body.height - len(rows) - len(below) - 1, 1)
             self._top = max(min(self._top, chosen, len(captures) - room), chosen - room + 1, 0)
             self.page_lines, self._first_row = room, body.y + len(rows)
@@ -163,7 +189,7 @@ class CapturesScreen(LlmtopScreen):
         return None if at is None or self._captures is None else self._captures[at]
 
     def _beyond(self) -> list[StoredCapture]:
-        return capture_store.removable_captures(self._captures or [], self._keep, self._baseline)
+        return capture_store.removable_captures(self._newest_first, self._keep, self._baseline)
 
     def command(self) -> str:
         """The line that brings the chosen capture to another machine."""
@@ -193,7 +219,10 @@ class CapturesScreen(LlmtopScreen):
         self.action_move(direction)
 
     def click(self, x: int, y: int) -> None:
-        """Choose the capture under the pointer; a second click opens it."""
+        """Choose the capture under the pointer, a second click opens it; on a title, sort by it."""
+        if self._captures and y == self._first_row - 1:
+            self.sort_by(capture_list.title_at(self._columns, x) or self.shown_order().name)
+            return
         place = self._top + y - self._first_row
         if 0 <= y - self._first_row < self.page_lines and place < len(self._captures or []):
             if place == self._chosen_index() and not self._asks:
@@ -279,8 +308,7 @@ class CapturesScreen(LlmtopScreen):
     def _older_captures(self, capture: StoredCapture) -> list[Path]:
         """Those of the same engine that were taken before a capture, the newest first: where nothing is marked, it
         is compared with that."""
-        captures = self._captures or []
-        older = captures[captures.index(capture) + 1 :]
+        older = self._newest_first[self._newest_first.index(capture) + 1 :]
         return [one.path for one in older if one.verdict and one.engine == capture.engine]
 
     def _compare(self, found: tuple[Loaded, Loaded] | LlmtopError) -> None:

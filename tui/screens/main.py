@@ -14,11 +14,13 @@ from llmtop.naming import file_names
 from tui.core import keys
 from tui.core.canvas import Placed
 from tui.core.layout import Layout, Rect, arrange
+from tui.core.sorting import SortedTable
 from tui.paint import alert_style
 from tui.paint.rows import Row
 from tui.panes import alert_rows, header_footer, hidden_lines, node_table, phase_bars, steps, time_line
 from tui.panes.node_table import Entry
 from tui.screens.base import NO_GPU, LlmtopScreen
+from tui.state.order import STATE, Order
 from tui.state.view import View
 
 _PROCESSES_SECONDS = 3.0
@@ -35,7 +37,7 @@ def _captures() -> tuple[tuple[float, str], ...]:
     return marks.capture_marks(Path(file_names.CAPTURES))
 
 
-class MainScreen(LlmtopScreen):
+class MainScreen(SortedTable, LlmtopScreen):
     """GPUs, ranks, steps, alerts and this machine at one glance."""
 
     NAME = keys.MAIN
@@ -119,7 +121,7 @@ class MainScreen(LlmtopScreen):
             return
         if plan.titles:
             span = time_line.span_words(view.history)
-            yield Placed(plan.titles, [node_table.titles(made, plan.width, span, theme)])
+            yield Placed(plan.titles, [node_table.titles(made, plan.width, span, self.shown_order(), theme)])
         for position, rect in plan.entries:
             yield Placed(rect, [node_table.line(made, lines[position], view, rect.width, theme)])
         if plan.more and view.snapshot is not None:
@@ -173,6 +175,8 @@ class MainScreen(LlmtopScreen):
             self.press_again("a")
         elif plan.processes is not None and plan.processes.y <= y < plan.processes.y + plan.processes.height:
             self.press_again("p")
+        elif plan.titles is not None and y == plan.titles.y:
+            self._click_title(x, lines)
         place = _entry_at(plan, x, y)
         if place is None:
             return
@@ -184,6 +188,43 @@ class MainScreen(LlmtopScreen):
         else:
             self.view.selected, self.view.rank_pid = gpu.uuid, None
         self.redraw()
+
+    def _click_title(self, x: int, lines: list[Entry]) -> None:
+        made = node_table.table(self.view, lines, self._painted_size[0])
+        name = "" if made is None else node_table.title_at(made, x)
+        if name:
+            self.sort_by(name)
+
+    @property
+    def order(self) -> Order:
+        """How the table is sorted; the view has it, since all that lists its lines follows."""
+        return self.view.order
+
+    @order.setter
+    def order(self, order: Order) -> None:
+        self.view.order = order
+
+    def usual_order(self) -> Order:
+        """Return the driver's order; without GPUs that of the ranks."""
+        return node_table.USUAL_ORDER if self.view.gpus() else Order("rank")
+
+    def sortable(self) -> list[str]:
+        """Return the columns that are shown."""
+        lines = node_table.entries(self.view)
+        made = node_table.table(self.view, lines, self._painted_size[0]) if lines else None
+        return [] if made is None else [*(column.key for column in made.plan.columns), STATE]
+
+    def descends(self, name: str) -> bool:
+        """Return False for numbers that only name a GPU, a rank or a process."""
+        return name not in ("gpu", "rank", "pid")
+
+    def _sort(self, order: Order) -> None:
+        super()._sort(order)
+        if self._plan_now().titles is None:
+            self.notify(f"Sorted by {order.name}, {'largest' if order.reverse else 'smallest'} first.")
+
+    def _plan_now(self) -> Layout:
+        return self._arranged(*self._painted_size, node_table.entries(self.view))
 
     def wheel(self, direction: int, y: int) -> None:
         """On the table select the line above or below; elsewhere a shorter or a longer span."""
@@ -228,11 +269,11 @@ class MainScreen(LlmtopScreen):
 
     def move(self, step: int) -> None:
         """Move the selection by `step` GPUs; by one, round the ends."""
-        gpus = self.view.gpus()
+        gpus = [one.gpu for one in node_table.entries(self.view) if one.gpu is not None and not one.again]
         if not gpus:
             self.notify(NO_GPU)
             return
-        position = self.view.position()
+        position = next((place for place, gpu in enumerate(gpus) if gpu.uuid == self.view.selected), None)
         if position is None:
             position = 0 if step > 0 else len(gpus) - 1
             position = len(gpus) - 1 if step > len(gpus) else 0 if step < -len(gpus) else position

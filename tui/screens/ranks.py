@@ -5,11 +5,13 @@ from __future__ import annotations
 from llmtop.model.snapshot import Rank
 from tui.core import keys
 from tui.core.canvas import Placed
+from tui.core.sorting import SortedTable
 from tui.panes import rank_table
 from tui.screens.base import LlmtopScreen
+from tui.state.order import Order
 
 
-class RanksScreen(LlmtopScreen):
+class RanksScreen(SortedTable, LlmtopScreen):
     """The table of ranks over the whole screen."""
 
     NAME = keys.RANKS
@@ -20,11 +22,13 @@ class RanksScreen(LlmtopScreen):
         self._top = 0
         self._first_row = 0
         """The row of the screen that has the first line."""
+        self._width, self._framed = 0, True
 
     def parts(self, width: int, height: int) -> list[Placed]:
         """The table from the first visible line on; its frame counts the lines."""
         placed, body = self.header_and_footer(width, height)
         room = max(body.height - 3, 1)
+        self._width, self._framed = body.width, body.height >= 4
         self.page_lines = room
         self._first_row = body.y + (2 if body.height >= 4 else 1)
         count = len(rank_table.lines(self.view))
@@ -73,11 +77,36 @@ class RanksScreen(LlmtopScreen):
         self._choose(place)
 
     def click(self, x: int, y: int) -> None:
-        """Choose the rank under the pointer."""
+        """Choose the rank under the pointer; on a title, sort by it, and again in the other direction."""
         place = self._top + y - self._first_row
-        if y >= self._first_row and place < len(rank_table.lines(self.view)):
+        if y == self._first_row - 1:
+            name = rank_table.title_at(x, self._width, framed=self._framed)
+            if name:
+                self.sort_by(name)
+        elif y >= self._first_row and place < len(rank_table.lines(self.view)):
             self._choose(place)
             self.redraw()
+
+    @property
+    def order(self) -> Order:
+        """How the table is sorted; the view has it, so that it stays when the screen is left."""
+        return self.view.rank_order
+
+    @order.setter
+    def order(self, order: Order) -> None:
+        self.view.rank_order = order
+
+    def usual_order(self) -> Order:
+        """Return the order of the ranks."""
+        return rank_table.USUAL_ORDER
+
+    def sortable(self) -> list[str]:
+        """Return the columns that are shown."""
+        return rank_table.sortable(self._width, framed=self._framed) if rank_table.lines(self.view) else []
+
+    def descends(self, name: str) -> bool:
+        """Return False for numbers that only name a rank, a GPU or a process."""
+        return name not in ("rank", "GPU", "pid")
 
     def wheel(self, direction: int, y: int) -> None:
         """Choose the rank above or below."""

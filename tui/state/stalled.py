@@ -19,3 +19,8 @@ def stalled_seconds(rank: Rank, now: float) -> float | None:
     rare = 0.0 if rank.rare is None else _RARE * rank.rare.seconds
     silent = now - rank.last_step_at
     return silent if silent >= max(usual, rare) else None
+
+
+def stands_still(rank: Rank) -> bool:
+    """Whether no step of the rank is under way by its state: what it did before is then not what it does now."""
+    return rank.state in ("stalled", "stopped", "gone")

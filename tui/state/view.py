@@ -9,6 +9,7 @@ from tui.paint import gpu_names
 from tui.paint.row_cache import RowCache
 from tui.state.alerts import AlertLog
 from tui.state.history import History
+from tui.state.order import Order
 
 
 class View(Struct):
@@ -24,6 +25,10 @@ class View(Struct):
     rank_pid: int | None = None
     """pid of the training process in the steps pane; None: the selected GPU's, or the first."""
     paused: bool = False
+    order: Order = Order()
+    """Of the table of GPUs and ranks on the main screen."""
+    rank_order: Order = Order()
+    """Of the screen of ranks."""
     only_attached: bool = False
     """Show only GPUs that attached trainings use, where the feed itself cannot choose."""
     selection: str = "all"
@@ -116,4 +121,6 @@ class View(Struct):
             return next(iter([*chosen, *on_selected, *ranks]), None)
         alert = self.alerts.selected_alert(self.alerts.unmuted(self.snapshot))
         accused = [r for r in ranks if alert is not None and r.pid == alert.pid and r.state != "gone"]
+        if alert is not None and alert.pid is None and alert.gpu is not None:
+            accused = [r for r in ranks if r.gpu_uuid == alert.gpu and r.state != "gone"]
         return next(iter([*accused, *ranks]))

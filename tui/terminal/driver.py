@@ -69,6 +69,9 @@ class TerminalDriver(textual_private.HookedDriver):
 
     def stop_application_mode(self) -> None:
         """Give the terminal back to the shell."""
+        if self._showing:
+            # tmux, if its window has grown meanwhile, puts lines of this screen above those of the shell.
+            self.write("\x1b[2J")
         self._showing = False
         super().stop_application_mode()
 

@@ -112,7 +112,7 @@ def test_what_is_wrong_comes_first_and_enter_shows_a_node(served: tuple[Nodes, P
         terminal.shows("as it was at", 60)
         terminal.keys("L")
         terminal.keys("q")
-        terminal.shows("worst first", 60)
+        terminal.shows("by ▴worst", 60)
         terminal.keys("q")
         assert terminal.ends() == 0
 

@@ -281,7 +281,7 @@ def test_a_healthy_gpu_at_100_percent_has_no_style_of_alarm() -> None:
 def test_an_absent_value_is_a_dash_and_never_a_zero() -> None:
     moment = Snapshot(time=1.0, host=Host(name="node"), gpus=(Gpu(index=0, uuid="GPU-0", name="NVIDIA H200"),))
     titles, line = painted(viewed(moment), LOOKS["dark"], 200, 30)[4:6]
-    assert titles.split()[:2] == ["GPU", "power"]
+    assert titles.split()[:2] == ["▴GPU", "power"]
     shown = line.replace("no process", "").split()
     assert shown[0] == "0"
     assert len(shown) >= 6

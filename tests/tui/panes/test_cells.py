@@ -116,7 +116,7 @@ def test_what_is_not_of_the_job_is_said_to_be_so(size: tuple[int, int]) -> None:
     def line(number: str) -> str:
         return next(line for line in lines if re.match(rf"[▸ ] +{number} ", line))
 
-    assert "split into 2" in line("0")
+    assert "2 MIG instances" in line("0")
     assert "MIG" in line("0:0")
     assert "MIG" in line("0:1")
     assert "used by bob" in line("1")

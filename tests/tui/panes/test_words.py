@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from collectors.replay import ReplayFeed
+from llmtop.model.jobs import job_totals
 from llmtop.model.snapshot import Alert
 from llmtop.recording.reader_writer import Reader, Writer
 from tests.support.processes import wait_for
@@ -15,6 +16,7 @@ from tests.support.snapshots import gpu, rank, snapshot
 from tests.support.terminal import Terminal
 from tests.tui.driving import Held, running, text
 from tui.paint import alert_style, gpu_names
+from tui.panes.words import job_and_ranks
 
 WHOLE = gpu(0)
 PARTS = tuple(
@@ -31,6 +33,21 @@ def test_instances_are_counted_and_numbered_as_parts_of_their_gpu() -> None:
     assert list(gpu_names.labels((WHOLE, *PARTS, OTHER)).values()) == ["0", "0:0", "0:1", "0:2", "1"]
     alert = Alert(id="gpu_error", severity="warning", gpu=PARTS[1].uuid, since=0.0, summary="")
     assert alert_style.subject(alert, snapshot(gpus=(WHOLE, *PARTS))) == "GPU 0:1"
+
+
+@pytest.mark.parametrize(
+    ("name", "seen", "said"),
+    [
+        ("toy.py · 8 ranks", 8, ("toy.py", "8 ranks")),
+        ("toy.py · 8 ranks · pid 7", 8, ("toy.py · pid 7", "8 ranks")),
+        ("toy.py · 8 ranks", 5, ("toy.py", "5 of 8 ranks seen")),
+        ("toy.py · :29500", 8, ("toy.py · :29500", "8 ranks")),
+        ("8 ranks", 8, ("8 ranks", "8 ranks")),
+    ],
+)
+def test_how_many_ranks_there_are_is_said_once(name: str, seen: int, said: tuple[str, str]) -> None:
+    (job,) = job_totals(rank(pid=100 + n, rank=n, world_size=8, job=name) for n in range(seen))
+    assert job_and_ranks(job) == said
 
 
 def test_instances_shown_without_their_gpu_are_not_counted_wrongly() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -266,3 +267,26 @@ async def test_where_the_folder_is_gone_a_picture_is_one_sentence_and_the_list_i
         assert "cannot be written here" in reply(app)
         await pilot.press("o")
         await shows(app, pilot, "No captures in")
+
+
+async def test_the_list_is_sorted_by_a_click_on_a_title_and_by_keys(parent: Path) -> None:
+    async with running(feed(), (160, 30)) as (app, pilot):
+        await pilot.press("o")
+        await shows(app, pilot, "▾taken")
+        first = chosen(app)
+        y = next(place for place, line in enumerate(text(app).splitlines()) if "▾taken" in line)
+
+        def sizes() -> list[float]:
+            found = [re.search(r" ([\d.]+) ([KM])iB ", line) for line in text(app).splitlines()[y + 1 : y + 4]]
+            return [float(one[1]) * (1024 if one[2] == "M" else 1) for one in found if one]
+
+        assert len(sizes()) == 3
+        await pilot.click(offset=(text(app).splitlines()[y].index("size") + 1, y))
+        await shows(app, pilot, "▾size")
+        assert sizes() == sorted(sizes(), reverse=True)
+        assert chosen(app).split()[1:4] == first.split()[1:4], "the chosen capture stays the chosen one"
+        await pilot.press("R")
+        await shows(app, pilot, "▴size")
+        assert sizes() == sorted(sizes())
+        await pilot.press("O")
+        assert "▴size" not in text(app)

@@ -200,7 +200,7 @@ async def test_a_message_stands_above_the_footer_covers_nothing_and_goes_with_it
 async def test_at_no_height_is_a_message_painted_over() -> None:
     for gpus in (0, 1, 8):
         async with running(Held(*scene(gpus=gpus, seconds=20)), (80, 24)) as (app, pilot):
-            app.notify("f5 does nothing here")
+            app.notify("f5 does nothing here", timeout=600)
             await pilot.pause()
             screen = app.screen
             assert isinstance(screen, BoardScreen)

@@ -159,6 +159,19 @@ def test_in_tmux_keys_open_screens_and_q_leaves(tmux: list[str]) -> None:
     assert "H200" not in pane(tmux)
 
 
+def test_in_tmux_a_window_that_has_grown_is_left_as_it_was(tmux: list[str]) -> None:
+    run = f"printf 'before\\n'; {sys.executable} -m tests.support.screen --gpus 2; echo left with $?; sleep 100"
+    size = ["-x", "80", "-y", "24"]
+    env = environment(LC_ALL="C.UTF-8")
+    subprocess.run([*tmux, "new-session", "-d", *size, run], check=True, cwd=REPOSITORY, env=env, timeout=100)
+    wait_for(lambda: "backward" in pane(tmux), what="the main screen")
+    subprocess.run([*tmux, "resize-window", "-x", "120", "-y", "30"], check=True, timeout=100)
+    wait_for(lambda: "CUDA 13.0" in pane(tmux), what="the wider screen")
+    subprocess.run([*tmux, "send-keys", "q"], check=True, timeout=100)
+    wait_for(lambda: "left with 0" in pane(tmux), what="the shell again")
+    assert pane(tmux).split("\n")[:2] == ["before", "left with 0"]
+
+
 def test_in_tmux_an_alert_rings_and_names_itself_in_the_title(tmux: list[str]) -> None:
     subprocess.run([*tmux, "new-session", "-d", "sleep 100"], check=True, timeout=100)
     subprocess.run([*tmux, "set", "-g", "monitor-bell", "on"], check=True, timeout=100)
