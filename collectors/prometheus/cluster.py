@@ -390,8 +390,9 @@ def _alert_weight(alert: NodeAlert) -> tuple[float, str]:
 
 def _rates(parts: Mapping[str, list[SeriesValue]]) -> dict[str, NodeRates]:
     found: dict[str, dict[str, float]] = defaultdict(dict)
-    for tag in NODE_RATES:
-        for one in parts.get(tag, ()):
+    for tag, name in NODE_RATES.items():
+        recorded = (one for one in parts.get("", ()) if one.labels.get("__name__") == name)
+        for one in (*parts.get(tag, ()), *recorded):
             found[_text(one, "node")][tag] = one.value
     return {name: NodeRates(**rates) for name, rates in found.items()}
 

@@ -161,11 +161,12 @@ class Queries:
 
     def cells(self, nodes: Collection[str]) -> str:
         """Each GPU of these nodes, and the bytes per second of their links."""
-        # Without rules the label "node" is made, and cannot be selected by: all nodes are asked for.
-        chosen = f"{{node=~{quote('|'.join(re.escape(node) for node in nodes))}}}" if self._rules else ""
-        return union_query(
-            *((tag, self.recorded_series(name) + chosen) for tag, name in (("cell", _POWER), *NODE_RATES.items()))
-        )
+        if not self._rules:  # the label "node" is made then, and cannot be selected by: all nodes are asked for
+            parts = (("cell", _POWER), *NODE_RATES.items())
+            return union_query(*((tag, self.recorded_series(name)) for tag, name in parts))
+        chosen = f"node=~{quote('|'.join(re.escape(node) for node in nodes))}"
+        names = quote("|".join(NODE_RATES.values()))  # one selector: a union of seven took three times as long
+        return f"{union_query(('cell', f'{_POWER}{{{chosen}}}'))} or {{__name__=~{names},{chosen}}}"
 
     def charts(self, node: str, instances: Collection[str]) -> tuple[ChartQuery, ...]:
         """Return the charts of one node.
