@@ -135,3 +135,11 @@ def test_a_process_is_python_by_its_program_and_is_found_by_its_environment() ->
             child.communicate(timeout=100)
     assert not procfs.runs_python(2**22 + 1)
     assert not procfs.has_variable(2**22 + 1, b"A=b")
+
+
+def test_memory_is_what_the_kernel_lists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(procfs, "ROOT", str(tmp_path))
+    assert procfs.memory() == {}, "the kernel hides it"
+    lines = ("MemTotal:  8 kB", "MemFree:  1 kB", "MemAvailable:  5 kB", "SwapCached: 9 kB", "SwapTotal: 4 kB")
+    (tmp_path / "meminfo").write_text("\n".join(lines) + "\n")
+    assert procfs.memory() == {"MemTotal": 8192, "MemAvailable": 5120, "SwapTotal": 4096}

@@ -231,3 +231,17 @@ print(source.latest().cpus_allowed == before.cpus_allowed)
     assert told.split()[1:] == ["1.0", "True", "True"]
     assert (told.split()[0] == "None") == (usable == machine)
     assert back == "True"
+
+
+def test_memory_that_the_kernel_does_not_list_is_psutil_s_estimate(monkeypatch: pytest.MonkeyPatch) -> None:
+    total = psutil.virtual_memory().total
+    monkeypatch.setattr(
+        procfs, "memory", lambda: {"MemTotal": 8, "MemAvailable": 9, "SwapTotal": 7, "SwapFree": 2}
+    )
+    source = HostSource(60)
+    source._round()
+    host = source.latest()
+    assert host.memory_total_bytes == total, "a container of LXC: more is available than there is"
+    assert host.memory_used_bytes is not None
+    assert 0 < host.memory_used_bytes < total
+    assert (host.swap_used_bytes, host.swap_total_bytes) == (5, 7)
