@@ -116,3 +116,12 @@ def test_what_was_not_noticed_is_listed_and_equivalent_mutants_do_not_count(
     assert share == pytest.approx(200 / 3)
     assert "2 of 3 noticed: 67 %" in text
     assert f"survived: a.py:{made[2].line}" in text
+
+
+def test_each_equivalent_mutant_is_of_a_line_that_is_there() -> None:
+    keys = {
+        one.key
+        for path in {key.partition(": ")[0] for key in command.EQUIVALENT}
+        for one in mutants(path, (command.REPOSITORY / path).read_text())
+    }
+    assert sorted(command.EQUIVALENT.keys() - keys) == []
