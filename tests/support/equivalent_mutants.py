@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 EQUIVALENT: Final[dict[str, str]] = {
-    "llmtop/instrument/record/overlapping.py: interval = track.begun - previous if 0 <= previous <= track.begun else "
-    "-1 [0 -> 1]": "previous is -1 or an instant of perf_counter_ns, which is not 0 in any process",
+    "llmtop/instrument/record/overlapping.py: "
+    "interval = track.begun - previous if 0 <= previous <= track.begun else -1 [0 -> 1]": "previous is -1 or an instant of perf_counter_ns, which is not 0 in any process",
 }
 """By `Mutant.key`: why the changed line does the same."""

@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from tests.support import mutants as command
+from tests.support.equivalent_mutants import EQUIVALENT
 from tests.support.mutants import Lines, choose, nearness, summary
 from tests.support.mutation import Mutant, mutants
+from tests.support.processes import REPOSITORY
 
 SOURCE = '''"""A limit of 3."""
 LIMIT: int = 3
@@ -111,7 +113,7 @@ def test_what_was_not_noticed_is_listed_and_equivalent_mutants_do_not_count(
     made = list(mutants("a.py", SOURCE))[:4]
     outcomes = ("noticed by tests/test_a.py::test_x", "noticed at the import", "survived")
     known = {one.key: outcome for one, outcome in zip(made[:3], outcomes, strict=True)}
-    monkeypatch.setitem(command.EQUIVALENT, made[3].key, "a proof")
+    monkeypatch.setitem(EQUIVALENT, made[3].key, "a proof")
     text, share = summary([("rules", one) for one in made], known)
     assert share == pytest.approx(200 / 3)
     assert "2 of 3 noticed: 67 %" in text
@@ -121,7 +123,7 @@ def test_what_was_not_noticed_is_listed_and_equivalent_mutants_do_not_count(
 def test_each_equivalent_mutant_is_of_a_line_that_is_there() -> None:
     keys = {
         one.key
-        for path in {key.partition(": ")[0] for key in command.EQUIVALENT}
-        for one in mutants(path, (command.REPOSITORY / path).read_text())
+        for path in {key.partition(": ")[0] for key in EQUIVALENT}
+        for one in mutants(path, (REPOSITORY / path).read_text())
     }
-    assert sorted(command.EQUIVALENT.keys() - keys) == []
+    assert sorted(EQUIVALENT.keys() - keys) == []
