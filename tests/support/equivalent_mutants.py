@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
+OVERLAPPING: Final = "llmtop/instrument/record/overlapping.py"
 EQUIVALENT: Final[dict[str, str]] = {
-    "llmtop/instrument/record/overlapping.py: "
-    "interval = track.begun - previous if 0 <= previous <= track.begun else -1 [0 -> 1]": "previous is -1 or an instant of perf_counter_ns, which is not 0 in any process",
+    f"{OVERLAPPING}: interval = track.begun - previous if 0 <= previous <= track.begun else -1 [0 -> 1]": (
+        "previous is -1 or an instant of perf_counter_ns, which is not 0 in any process"
+    ),
 }
 """By `Mutant.key`: why the changed line does the same."""
