@@ -112,7 +112,7 @@ test-all: $(VENV)/dev $(FETCHED) $(VENV)/hta $(VENV)/jax $(VENV)/tpu $(VENV)/hos
 flaky: $(VENV)/dev $(FETCHED)
 	$(BIN)/python -m tests.support.flaky $(if $(MINUTES),--minutes $(MINUTES)) $(ARGS)
 
-# The first call records which tests execute which lines. CI runs ten: ARGS="--count 10 --areas 2".
+# The first call records which tests execute which lines.
 mutants: $(VENV)/mutants $(FETCHED)
 	$(BIN)/python -m tests.support.mutants $(if $(MINUTES),--minutes $(MINUTES)) $(ARGS)
 

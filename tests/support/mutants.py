@@ -9,7 +9,8 @@ nearest tests first. The seed is the hash of the commit. Coverage does not see c
 wait are run too. With fewer than eight areas, the seed chooses them, and only the folders that mirror them are
 recorded: CI does that. Remove the folder of the state to begin again.
 
-Exit codes: 0 at least 80 % of the mutants are noticed, 1 fewer, 3 the time ended first: run it again.
+Exit codes: 0 at least 80 % of the mutants are noticed, 1 fewer (of fewer than 100: fewer than chance explains), 3
+the time ended first: run it again.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
+import math
 import os
 import random
 import signal
@@ -55,7 +57,7 @@ MIRRORS: Final = {
     "rules": ("tests/rules",),
     "analysis": ("tests/analysis",),
     "trace": ("tests/trace",),
-    "wire": ("tests/protocol", "tests/instrument/serve"),
+    "wire": ("tests/protocol", "tests/instrument/serve", "tests/instrument/test_directories_and_users.py"),
     "recorder": ("tests/instrument/record", "tests/instrument/steps"),
     "hub": ("tests/collectors/test_hub.py", "tests/collectors/test_replay.py"),
     "bench": ("tests/bench",),
@@ -63,6 +65,10 @@ MIRRORS: Final = {
 }
 """By area, the tests that are recorded where not all areas are asked for."""
 WANTED_PCT: Final = 80.0
+FEW: Final = 100
+"""Of fewer mutants the share alone decides nothing: eight of ten are noticed now and then where 70 % would be."""
+CHANCE: Final = 0.01
+"""With few mutants it fails if so few would be noticed less often than this, were the share as wanted."""
 MUTANT_SECONDS: Final = 60.0
 EXPECTED_SECONDS: Final = 15.0
 """Of the tests of one mutant when they were recorded: beside another mutant they may take twice as long."""
@@ -148,7 +154,8 @@ def choose(seed: str, count: int, areas: list[str]) -> list[tuple[str, Mutant]]:
                 pool.pop()
             if pool and len(chosen) < count:
                 one = pool.pop()
-                chosen[one.path, one.line] = (area, one)
+                if one.compiles((REPOSITORY / one.path).read_text()):
+                    chosen[one.path, one.line] = (area, one)
     return list(chosen.values())
 
 
@@ -362,8 +369,17 @@ def try_all(chosen: list[tuple[str, Mutant]], lines: Lines, outcomes: Outcomes, 
             one.result(until - time.monotonic() + 2 * MUTANT_SECONDS + RECORD_SECONDS)
 
 
-def summary(chosen: list[tuple[str, Mutant]], known: dict[str, str]) -> tuple[str, float]:
-    """Return the table with each mutant that no test noticed, and the share that was noticed in percent."""
+def is_too_few(noticed: int, judged: int) -> bool:
+    """Return whether the tests notice fewer than they should; with `FEW` mutants or more the share decides."""
+    if judged >= FEW:
+        return 100 * noticed < WANTED_PCT * judged
+    share = WANTED_PCT / 100
+    chance = sum(math.comb(judged, one) * share**one * (1 - share) ** (judged - one) for one in range(noticed + 1))
+    return judged > 0 and chance < CHANCE
+
+
+def summary(chosen: list[tuple[str, Mutant]], known: dict[str, str]) -> tuple[str, bool]:
+    """Return the table with each mutant that no test noticed, and whether too few were noticed."""
     counts: dict[str, Counter[str]] = {}
     missed = []
     for area, mutant in chosen:
@@ -383,7 +399,7 @@ def summary(chosen: list[tuple[str, Mutant]], known: dict[str, str]) -> tuple[st
     judged = total["noticed"] + total["survived"] + total["no"]
     share = 100 * total["noticed"] / judged if judged else 0.0
     rows.append(f"{total['noticed']} of {judged} noticed: {share:.0f} % (at least {WANTED_PCT:.0f} % wanted)")
-    return "\n".join([*rows, *missed]), share
+    return "\n".join([*rows, *missed]), is_too_few(total["noticed"], judged)
 
 
 @cache
@@ -422,11 +438,11 @@ def main() -> int:
     chosen = choose(seed, options.count, areas)
     outcomes = Outcomes(folder / "outcomes.json")
     try_all(chosen, record.lines(units), outcomes, until)
-    text, share = summary(chosen, outcomes.known)
+    text, are_too_few = summary(chosen, outcomes.known)
     print(text)
     if any(one.key not in outcomes.known and one.key not in EQUIVALENT for _, one in chosen):
         return NOT_DONE
-    return int(share < WANTED_PCT)
+    return int(are_too_few)
 
 
 if __name__ == "__main__":

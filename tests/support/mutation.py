@@ -62,9 +62,17 @@ class Mutant:
         lines[self.line - 1] = line[: self.begin] + self.after.encode() + line[self.end :]
         return b"\n".join(lines).decode()
 
+    def compiles(self, source: str) -> bool:
+        """Return whether the changed module is still Python."""
+        try:
+            compile(self.apply(source), self.path, "exec", dont_inherit=True)
+        except SyntaxError:
+            return False
+        return True
+
 
 def mutants(path: str, source: str) -> Iterator[Mutant]:
-    """Yield the mutants of a module in the order of its code; each of them compiles.
+    """Yield the mutants of a module in the order of its code; a few do not compile.
 
     Args:
         path: of the module below the repository.
@@ -73,12 +81,7 @@ def mutants(path: str, source: str) -> Iterator[Mutant]:
     lines = source.encode().split(b"\n")
     for line, begin, end, after in sorted(set(_edits(ast.parse(source), lines))):
         text = lines[line - 1]
-        made = Mutant(path, line, begin, end, text[begin:end].decode(), after, text.strip().decode())
-        try:
-            compile(made.apply(source), path, "exec", dont_inherit=True)
-        except SyntaxError:
-            continue
-        yield made
+        yield Mutant(path, line, begin, end, text[begin:end].decode(), after, text.strip().decode())
 
 
 Edit = tuple[int, int, int, str]

@@ -25,7 +25,7 @@ def f(values: list[int], name: str = "x") -> int | None:
 
 
 def _made() -> dict[tuple[int, str], str]:
-    return {(one.line, one.before): one.after for one in mutants("a.py", SOURCE)}
+    return {(one.line, one.before): one.after for one in mutants("a.py", SOURCE) if one.compiles(SOURCE)}
 
 
 def test_each_kind_of_change_is_made_and_sentences_are_left_alone() -> None:
@@ -57,6 +57,11 @@ def test_a_mutant_changes_one_line_and_is_known_again_when_lines_before_it_chang
     assert (later.line, later.key) == (7, mutant.key)
     with pytest.raises(ValueError, match="has no '<='"):
         mutant.apply("import os\n" + SOURCE)
+
+
+def test_what_is_no_python_any_more_does_not_compile() -> None:
+    mutant = Mutant("a.py", 1, 0, 5, "break", "import", "break")
+    assert not mutant.compiles("break\n")
 
 
 def test_bytes_before_the_change_may_be_no_ascii() -> None:
@@ -114,10 +119,27 @@ def test_what_was_not_noticed_is_listed_and_equivalent_mutants_do_not_count(
     outcomes = ("noticed by tests/test_a.py::test_x", "noticed at the import", "survived")
     known = {one.key: outcome for one, outcome in zip(made[:3], outcomes, strict=True)}
     monkeypatch.setitem(EQUIVALENT, made[3].key, "a proof")
-    text, share = summary([("rules", one) for one in made], known)
-    assert share == pytest.approx(200 / 3)
+    text, are_too_few = summary([("rules", one) for one in made], known)
+    assert not are_too_few
     assert "2 of 3 noticed: 67 %" in text
     assert f"survived: a.py:{made[2].line}" in text
+
+
+@pytest.mark.parametrize(
+    ("noticed", "judged", "too_few"),
+    [
+        (120, 150, False),
+        (119, 150, True),
+        (10, 10, False),
+        (5, 10, False),
+        (4, 10, True),
+        (0, 2, False),
+        (0, 0, False),
+    ],
+)
+def test_ten_mutants_fail_only_where_chance_does_not_explain_it(noticed: int, judged: int, too_few: bool) -> None:
+    # Binomial tables, p = 0.8: P(X <= 4 of 10) = 0.0064, P(X <= 5 of 10) = 0.0328, P(0 of 2) = 0.04
+    assert command.is_too_few(noticed, judged) is too_few
 
 
 def test_each_equivalent_mutant_is_of_a_line_that_is_there() -> None:
