@@ -20,8 +20,8 @@ UV := .cache/uv/bin/uv
 # Real programs for the tests, where they can be had.
 FETCHED := $(VENV)/nsys $(VENV)/browser $(VENV)/prometheus $(VENV)/schemas
 
-.PHONY: help demo test test-all test-latest test-oldest test-newest constraints print-pytest lint format bench \
-  screenshots words clean
+.PHONY: help demo test test-all test-latest test-oldest test-newest constraints print-pytest flaky mutants gpu-day \
+  lint format bench screenshots words clean
 
 help:
 	@echo "make demo         set up $(VENV) and show the monitor on a recorded run of a real H200"
@@ -29,6 +29,9 @@ help:
 	@echo "make test-all     the slow ones too, as CI does"
 	@echo "make test-latest  make test, with the newest version of each package (in .cache/latest)"
 	@echo "make test-oldest, make test-newest   tests without torch, with the oldest and the newest allowed packages"
+	@echo "make flaky        make test under load, on one core, as another user, ...: a slice of 40 minutes, resumed"
+	@echo "make mutants      change single lines and count how many of 150 changes the tests notice; resumed"
+	@echo "make gpu-day      the checks of tests/gpu that are due: a slice of 9 minutes, resumed (ARGS=--plan, --dry-run)"
 	@echo "make constraints  write constraints.txt anew: the newest version of each package"
 	@echo "make lint         ruff, mypy --strict, import-linter, and the tests that read the source (@pytest.mark.shape)"
 	@echo "make bench        every figure in docs/figures.md, as ratios against a peer or a primitive"
@@ -49,6 +52,11 @@ $(VENV)/dev: pyproject.toml $(CONSTRAINTS) $(VENV)/app
 # What ours is measured beside.
 $(VENV)/bench: pyproject.toml $(CONSTRAINTS) $(VENV)/dev
 	@$(INSTALL) -e '.[bench]' || $(NOT_INSTALLED)
+	@touch $@
+
+# Which lines a test executes.
+$(VENV)/mutants: pyproject.toml $(CONSTRAINTS) $(VENV)/dev
+	@$(INSTALL) -e '.[mutants]' || $(NOT_INSTALLED)
 	@touch $@
 
 # A real nsys for the tests of captures, where apt-get can bring one; elsewhere they skip and say why.
@@ -99,6 +107,17 @@ test: $(VENV)/dev $(FETCHED)
 
 test-all: $(VENV)/dev $(FETCHED) $(VENV)/hta $(VENV)/jax $(VENV)/tpu $(VENV)/hosts
 	$(PYTEST) -m "(slow or not slow) and not shape"
+
+# A slice of 40 minutes; run it again until it exits with 0. MINUTES and ARGS="--only 'one core'" change it.
+flaky: $(VENV)/dev $(FETCHED)
+	$(BIN)/python -m tests.support.flaky $(if $(MINUTES),--minutes $(MINUTES)) $(ARGS)
+
+# The first call records which tests execute which lines.
+mutants: $(VENV)/mutants $(FETCHED)
+	$(BIN)/python -m tests.support.mutants $(if $(MINUTES),--minutes $(MINUTES)) $(ARGS)
+
+gpu-day: $(VENV)/dev
+	$(BIN)/python -m tests.gpu.day $(ARGS)
 
 # What `pip install` outside this checkout brings: the newest versions that pyproject.toml allows.
 test-latest:

@@ -39,7 +39,7 @@ def test_the_options_that_make_it_deaf(command: str, option: str | None) -> None
     assert (found or "").partition(" ")[0] == (option or "")
 
 
-@pytest.mark.slow("installs a wheel or an environment")
+@pytest.mark.slow("starts trainings that cannot be seen")
 @pytest.mark.torch
 def test_it_is_said_at_the_start_and_by_the_doctor(runtime_dir: Path, script: Callable[[str], list[str]]) -> None:
     _, path = script("import torch, time; print('ready', flush=True); time.sleep(100)")

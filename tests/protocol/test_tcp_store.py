@@ -75,7 +75,7 @@ def test_it_says_what_torch_s_own_client_says_and_the_server_prints_nothing(kind
         assert process.stderr.read() == ""
 
 
-@pytest.mark.slow("installs a wheel or an environment")
+@pytest.mark.slow("starts a server of torch's own")
 @pytest.mark.torch
 def test_a_server_that_is_killed_is_one_error_of_ours() -> None:
     with server("uv") as (address, process):

@@ -127,7 +127,7 @@ def type_errors(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return found
 
 
-@pytest.mark.slow("installs a wheel or an environment")
+@pytest.mark.slow("types that a script fetches")
 @pytest.mark.schemas
 @needs_schemas
 @pytest.mark.parametrize("name", TYPES)

@@ -1,0 +1,88 @@
+"""Messages of other versions, byte by byte as msgpack's specification has them: absent fields, unknown types."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from llmtop.errors import UnusableInput
+from llmtop.protocol import job_store, wire
+from llmtop.protocol.client import Connection, NoReply
+
+HELLO = b"\x82\xa4type\xa5hello\xa8protocol\x01"
+STEPS = b"\x82\xa4type\xa5steps\xa5steps\x90"
+NEWER = b"\x82\xa4type\xa4wave\xa1x\x07"
+DAMAGED = b"\x82\xa4type\xa5steps\xa5steps\x07"
+DEFAULTS = {
+    ("Hello", "protocol"): 1,
+    ("PhaseTime", "count"): 1,
+    ("SampledStack", "looks"): 1,
+    ("Subscribe", "protocol"): 1,
+    ("Subscribe", "history"): 512,
+    ("CaptureRequest", "steps"): 5,
+    ("Pause", "seconds"): 5.0,
+    ("Pause", "drain_seconds"): 3.0,
+    ("OpRanges", "seconds"): 60.0,
+    ("SampleStacks", "rate_hz"): 20.0,
+}
+"""What an absent number means where it is not nothing: versions that are in use leave it out and mean this."""
+
+
+def _defaults() -> Iterator[tuple[str, str, Any]]:
+    for module in (wire, job_store):
+        for name, one in vars(module).items():
+            if isinstance(one, type) and issubclass(one, msgspec.Struct) and not name.startswith("_"):
+                for field in msgspec.structs.fields(one):
+                    if isinstance(field.default, int | float):
+                        yield name, field.name, field.default
+
+
+def test_an_absent_number_means_nothing_but_where_it_is_listed() -> None:
+    found = {(name, field): default for name, field, default in _defaults() if default}
+    assert found == DEFAULTS
+
+
+def test_the_shortest_messages_are_read() -> None:
+    hello, steps = wire.decode_from_training(HELLO), wire.decode_from_training(STEPS)
+    assert isinstance(hello, wire.Hello)
+    assert (hello.protocol, hello.pid, hello.rank, hello.started_at) == (1, 0, None, 0.0)
+    assert isinstance(steps, wire.Steps)
+    assert (steps.steps, steps.lost, steps.history, steps.first_ordinal) == ([], 0, False, 0)
+
+
+def _frame(body: bytes) -> bytes:
+    return len(body).to_bytes(4, "little") + body
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[Connection, socket.socket]]:
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    theirs.settimeout(10)
+    connection = Connection(ours, Path("1-00000000.sock"), 1)
+    yield connection, theirs
+    connection.close()
+    theirs.close()
+
+
+def test_a_message_of_a_newer_version_is_passed_over(pair: tuple[Connection, socket.socket]) -> None:
+    connection, theirs = pair
+    theirs.sendall(_frame(NEWER) + _frame(STEPS))
+    assert [type(message) for message in connection.receive(5.0)] == [wire.Steps]
+
+
+def test_a_known_message_with_a_wrong_field_is_an_error(pair: tuple[Connection, socket.socket]) -> None:
+    connection, theirs = pair
+    theirs.sendall(_frame(DAMAGED))
+    with pytest.raises(UnusableInput, match="another program may be listening"):
+        connection.receive(5.0)
+
+
+def test_an_error_of_a_silent_process_is_its_sentence_and_has_its_pid() -> None:
+    error = NoReply("process 7 does not answer", 7)
+    assert (str(error), error.host_pid) == ("process 7 does not answer", 7)

@@ -1,0 +1,19 @@
+"""Words that are random, by the circumstances in which they stand."""
+
+from __future__ import annotations
+
+import pytest
+
+from llmtop.redaction.random_words import is_random
+
+UUID = "f81d4fae-7dec-11d0-a765-00a0c91e6bf6"
+"""The example of RFC 9562, section 4."""
+
+
+@pytest.mark.parametrize(
+    ("hashed", "assigned", "random"), [(False, True, True), (True, True, False), (False, False, False)]
+)
+def test_a_uuid_may_be_a_secret_only_as_a_value_that_is_no_hash(
+    hashed: bool, assigned: bool, random: bool
+) -> None:
+    assert is_random(UUID, hashed=hashed, assigned=assigned) is random
