@@ -185,15 +185,6 @@ def _rank_column(
     return Column(title, width, weight, text, strong=strong, key=key)
 
 
-_RANK_TEXTS: dict[str, Callable[[Rank], str]] = {
-    "rank": lambda rank: fmt.number(rank.rank),
-    "step": lambda rank: fmt.duration(rank.step_seconds_p50 or rank.step_seconds),
-    "waits": lambda rank: fmt.duration(rank.waits_seconds),
-    "idle": gpu_busy.idle_cell,
-    "tokens": lambda rank: fmt.count(rank.tokens_per_s),
-    "pid": lambda rank: str(rank.pid),
-}
-"""What the columns of a rank hold, by their keys."""
 _RANK_VALUES: dict[str, Callable[[Rank], float | None]] = {
     "rank": lambda rank: rank.rank,
     "step": lambda rank: rank.step_seconds_p50 or rank.step_seconds,
