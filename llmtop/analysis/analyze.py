@@ -308,9 +308,9 @@ def _judged_steps(own: ProcessSteps | None, timeline: DeviceTimeline | None, tra
         return StepsJudged(found_by="the capture has no events of a process")
     on_device = timeline is not None and timeline.counted > 0
     seconds = (np.diff(timeline.bounds) / 1e9).tolist() if timeline is not None and on_device else own.seconds
-    if not seconds:
+    if not seconds or (timeline is not None and not on_device):
         return StepsJudged(
-            found_by=own.found_by,
+            found_by=own.why_none_on_device,
             left_out="nothing: the shares are of the time from first to last device activity",
         )
     median = float(np.median(seconds))

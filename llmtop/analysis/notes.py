@@ -43,7 +43,7 @@ def capture_notes(
                 "records them one by one"
             )
         if not timeline.counted:
-            found_by = steps[timeline.process].found_by
+            found_by = steps[timeline.process].why_none_on_device
             notes.append(
                 f"{where}: no whole step on the device ({found_by}); "
                 "its shares are of the time from its first to its last activity"
@@ -60,8 +60,9 @@ def capture_notes(
                 f"this is rank {rank.rank} of {rank.world_size}, alone: whether it waits for another rank or for "
                 "the network cannot be said without the others' captures"
             )
-    overhead = iv.union(trace.overhead.start, trace.overhead.end).total
     low, high = trace.window
+    # nsys records its own start as well, seconds before the first event of the capture.
+    overhead = iv.clip(iv.union(trace.overhead.start, trace.overhead.end), low, high).total
     if high > low and overhead > 0.01 * (high - low):
         notes.append(
             f"the profiler itself took {percent_text(100 * overhead / (high - low), 1)} of the capture's time"

@@ -65,8 +65,9 @@ def _gemm_rates_text(gemms: tuple[GemmTime, ...]) -> str:
     top = known[0]
     return (
         f" By their shapes, {percent_text(100 * near / total)} of the time of the matrix products reaches "
-        f"{_NEAR_PCT:.0f} % of its roof or more; the largest, {top.operator} of {top.m}x{top.n}x{top.k} in "
-        f"{top.dtype}, does {top.tflops_per_s:.1f} TFLOP/s, {percent_text(top.peak_pct)} of the peak."
+        f"{_NEAR_PCT:.0f} % of its roof or more; the one with the most time, {top.operator} of "
+        f"{top.m}x{top.n}x{top.k} in {top.dtype}, does {top.tflops_per_s:.1f} TFLOP/s, "
+        f"{percent_text(top.peak_pct)} of the peak."
     )
 
 

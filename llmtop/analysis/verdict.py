@@ -205,7 +205,9 @@ def missing_evidence(timeline: DeviceTimeline, gaps: Gaps) -> str:
     if not kernels and (timeline.counted < _FEWEST_STEPS or copies < BORDER_PCT):
         return "no kernel ran in the capture, only copies or memsets"
     if 2 * setup > idle and timeline.share(setup) >= BORDER_PCT:
-        return f"{percent_text(timeline.share(setup), 1)} of {over} is one-off work({_setup_text(timeline, gaps)})"
+        return (
+            f"{percent_text(timeline.share(setup), 1)} of {over} is one-off work ({_setup_text(timeline, gaps)})"
+        )
     if timeline.counted >= _FEWEST_STEPS:
         return ""
     busy = f"the GPU worked for {duration(timeline.busy.total / 1e9)}"

@@ -164,12 +164,14 @@ def main_off_cpu_cause(judgement: Judgement) -> str | None:
 
 def _idle_text(judgement: Judgement) -> str:
     """What of the idle time without a verdict of its own is known."""
-    known = [
-        f"{percent_text(share, 1)} {CAUSES[cause]}"
-        for cause, share in judgement.idle_by_cause.items()
-        if share >= 1.0
-    ]
-    return f" Of that idle time: {'; '.join(known)}." if judgement.verdict == "idle" and known else ""
+    known = {cause: share for cause, share in judgement.idle_by_cause.items() if share >= 1.0}
+    if judgement.verdict != "idle" or not known:
+        return ""
+    whole = percent_text(judgement.lost["idle"], 1)
+    if len(known) == 1:
+        return f" In these {whole} {CAUSES[next(iter(known))]}."
+    parts = "; ".join(f"{percent_text(share, 1)} {CAUSES[cause]}" for cause, share in known.items())
+    return f" Parts of these {whole}: {parts}."
 
 
 def left_out_text(steps: ProcessSteps, timeline: DeviceTimeline | None, trace: model.Trace) -> str:

@@ -20,7 +20,8 @@ Where the figures are from:
   figures here.
 - GH200: datasheet, of the one with 96 GB (NVML calls it "GH200 480GB", by the memory of its CPU).
 - B200, GB200: nvidia.com/en-us/data-center/hgx, dgx-b200 and gb200-nvl72, a GPU's share of what they give for all.
-- GeForce: NVIDIA's white papers on GA102 and on Ada.
+- GeForce: NVIDIA's white papers on GA102 and on Ada. A name that goes on ("RTX 4090 Laptop GPU", "4090 D",
+  "3090 Ti") is another GPU with other figures.
 - Instinct MI300X, MI325X: AMD's datasheets of both; of fp32 the rate of the matrix cores.
 """
 
@@ -60,8 +61,8 @@ _PEAKS: tuple[tuple[str, str, dict[str, float]], ...] = (
     (r"\bL40S\b", "L40S", _rates(91.6, 183.0, 362.0, 733.0)),
     (r"\bL40\b", "L40", _rates(90.5, 90.5, 181.0, 362.0)),
     (r"\bL4\b", "L4", _rates(30.3, 60.0, 121.0, 242.5)),
-    (r"\bRTX 4090\b", "GeForce RTX 4090", _rates(82.6, 82.6, 165.2, 330.3)),
-    (r"\bRTX 3090\b", "GeForce RTX 3090", _rates(35.6, 35.6, 71.0)),
+    (r"\bRTX 4090$", "GeForce RTX 4090", _rates(82.6, 82.6, 165.2, 330.3)),
+    (r"\bRTX 3090$", "GeForce RTX 3090", _rates(35.6, 35.6, 71.0)),
     (r"\bV100-PCIE\b", "V100 PCIe", {"fp32": 14.0, "fp16": 112.0}),
     (r"\bV100-SXM[23]\b", "V100 SXM2", {"fp32": 15.7, "fp16": 125.0}),
     (r"\bT4\b", "T4", {"fp32": 8.1, "fp16": 65.0}),
@@ -100,8 +101,8 @@ _GB_PER_S: tuple[tuple[str, float], ...] = (
     (r"\bA10\b", 600.0),
     (r"\bL40S?\b", 864.0),
     (r"\bL4\b", 300.0),
-    (r"\bRTX 4090\b", 1008.0),
-    (r"\bRTX 3090\b", 936.0),
+    (r"\bRTX 4090$", 1008.0),
+    (r"\bRTX 3090$", 936.0),
     (r"\bV100\b", 900.0),
     (r"\bT4\b", 320.0),
     (r"\bMI300X\b", 5300.0),

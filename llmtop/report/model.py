@@ -123,7 +123,8 @@ class PhaseMean(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     pid: int
     host_seconds: float
-    """By the host's clock, over the host's whole steps. CUDA is asynchronous: this may be time spent waiting."""
+    """By the host's clock, over the host's whole steps, without a first one that the device's shares leave out.
+    CUDA is asynchronous: this may be time spent waiting."""
     gpu_seconds: float | None = None
     """Device time of what was launched in this phase, whenever it ran, over the device's whole steps."""
     share_pct: float | None = None

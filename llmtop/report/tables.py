@@ -48,7 +48,10 @@ def _devices(report: Report) -> Table:
         for device in report.devices
     ]
     numbers = ("busy", "idle", "copies", "NCCL", "exposed", "kernels", "<10 µs", "launches/step")
-    return Table("Devices", columns(("GPU", "name", "pid"), numbers), rows, most=64)
+    heading = "Devices"
+    if report.steps.count:
+        heading += " (busy: whole capture; idle to exposed: whole steps)"
+    return Table(heading, columns(("GPU", "name", "pid"), numbers), rows, most=64)
 
 
 def _phases(report: Report) -> Table:

@@ -35,6 +35,21 @@ def _training(kernels: list[tuple[str, float]], steps: int = 6) -> Capture:
     return made
 
 
+def test_a_kernel_of_little_time_is_no_finding(tmp_path: Path) -> None:
+    nccl = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+    found = _findings(_training([(nccl, 9_000), (BF16, 300)]), tmp_path, "NVIDIA A100-SXM4-80GB")
+    assert "hot_kernel" not in found, "3 % of kernel time"
+    (tmp_path / "more").mkdir()
+    found = _findings(_training([(nccl, 8_000), (BF16, 1_000)]), tmp_path / "more", "NVIDIA A100-SXM4-80GB")
+    assert "11.1 % of kernel time" in found["hot_kernel"].summary
+
+
+def test_generated_kernels_of_a_library_are_not_the_programs_own(tmp_path: Path) -> None:
+    name = "bmm_MxE4m3_MxE2m1MxE4m3_Fp32_t128x16x256u2_s3_et128x16_m128x16x32_cga1x1x1_16dp256b_swiGlu_sm100f"
+    found = _findings(_training([(name, 9_900)]), tmp_path, "NVIDIA B200")["hot_kernel"]
+    assert "own" not in found.summary
+
+
 def _findings(capture: Capture, folder: Path, gpu: str) -> dict[str, Finding]:
     report = analyze_trace(capture.chrome_trace(folder, **_gpu(gpu)))
     return {finding.id: finding for finding in report.findings}

@@ -250,6 +250,8 @@ def test_phases(captures: list[tuple[str, Report, Raw]]) -> None:
 
 def _compare_phases(name: str, report: Report, raw: Raw, device: Device, rows: dict[str, PhaseMean]) -> int:
     steps, edges, thread = _steps(report, device, raw)
+    left_out = f"GPU {device.device}, pid {device.pid}: the first whole step is left out"
+    edges = edges[1:] if any(note.startswith(left_out) for note in report.notes) else edges
     low, high, count = edges[0], edges[-1], len(edges) - 1
     ops = _of(device, raw)
     busy = _spans(ops)

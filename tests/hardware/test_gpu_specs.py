@@ -38,6 +38,9 @@ def test_the_name_that_the_driver_gives_finds_its_datasheet(name: str, dtype: st
     ("name", "dtype"),
     [
         ("Tesla V100-SXM2-32GB", "bf16"),
+        ("NVIDIA GeForce RTX 4090 Laptop GPU", "bf16"),
+        ("NVIDIA GeForce RTX 4090 D", "bf16"),
+        ("NVIDIA GeForce RTX 3090 Ti", "bf16"),
         ("NVIDIA A10G", "bf16"),
         ("NVIDIA H800 PCIe", "bf16"),
         ("NVIDIA H800 NVL", "bf16"),

@@ -33,6 +33,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from llmtop.analysis.idle.cuda_calls import SYNC, call_kinds
 from llmtop.analysis.idle.host_activity import HostActivity, host_activity
 from llmtop.analysis.idle.nonrecurring_work import setup_spans
 from llmtop.analysis.idle.off_cpu import OFF_CPU_CAUSES, off_cpu_spans
@@ -47,7 +48,8 @@ CAUSES = {
     "dependency": "launched work waited for an event, another stream, or work that the capture does not show",
     "capture": "a CUDA graph was being captured",
     "compile": "kernels were being compiled",
-    "one_off": "one call set something up: loaded a module, created a stream, allocated first",
+    "one_off": "a call ran that comes once: loading a module, creating a stream, a first allocation, stopping a "
+    "profiler",
     "start_up": "the program was starting, before its first copies of weights and its first matrix product",
     "copy": "the host was copying between host and device",
     "input": "waiting for input",
@@ -154,12 +156,30 @@ def _ending_ops(timeline: DeviceTimeline, idle: Spans) -> Ns:
 
 
 def _launch_return_times(timeline: DeviceTimeline, idle: Spans, ending: Ns) -> Ns:
-    """When the call that launched the op at the end of each gap returned, within the gap; its end if unknown."""
+    """When the call that launched the op at the end of each gap returned, within the gap; its end if unknown.
+
+    Where the call was not recorded and the host waited for the GPU throughout the gap, it returned before the gap:
+    what runs while the host waits had been launched.
+    """
     call = np.where(ending >= 0, timeline.launched_by[np.maximum(ending, 0)], -1)
     if not len(timeline.trace.calls):
         return idle.ends
     returned = np.where(call >= 0, timeline.trace.calls.end[np.maximum(call, 0)], idle.ends)
+    lost = (call < 0) & (ending >= 0)
+    if lost.any():
+        returned = np.where(lost & _is_waited_through(timeline, idle), idle.starts, returned)
     return np.clip(returned, idle.starts, idle.ends)
+
+
+def _is_waited_through(timeline: DeviceTimeline, idle: Spans) -> npt.NDArray[np.bool_]:
+    """Which gaps lie within a call of the process that waits for the GPU."""
+    trace = timeline.trace
+    waiting = (call_kinds(trace) == SYNC)[trace.calls.name] & (trace.calls.process == timeline.process)
+    spans = iv.union(trace.calls.start[waiting], trace.calls.end[waiting])
+    if not len(spans):
+        return np.zeros(len(idle), dtype=bool)
+    at = np.searchsorted(spans.starts, idle.starts, side="right") - 1
+    return np.asarray((at >= 0) & (spans.ends[np.maximum(at, 0)] >= idle.ends))
 
 
 _LATE = ("sync", "launch", "allocation")

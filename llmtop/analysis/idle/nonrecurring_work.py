@@ -54,11 +54,12 @@ def setup_spans(timeline: DeviceTimeline) -> dict[str, Spans]:
 
 def longest_setup(timeline: DeviceTimeline) -> str:
     """The call that set something up and took longest: `hipLaunchKernel of gemm_kernel (6.54 ms)`; "" for none."""
-    rows = _long_calls(timeline)
-    if not len(rows):
+    rows, calls, names = _long_calls(timeline), timeline.trace.calls, timeline.trace.names
+    # A call before the first device activity is in no share.
+    inside = np.minimum(calls.end[rows], timeline.end_ns) - np.maximum(calls.start[rows], timeline.begin_ns)
+    if not len(rows) or inside.max() <= 0:
         return ""
-    calls, names = timeline.trace.calls, timeline.trace.names
-    row = int(rows[np.argmax(calls.end[rows] - calls.start[rows])])
+    row = int(rows[np.argmax(inside)])
     kernel = _launched_kernels(timeline, rows).get(row)
     took = duration(int(calls.end[row] - calls.start[row]) / 1e9)
     what = cuda.unversioned_name(names[calls.name[row]])

@@ -6,7 +6,7 @@ be four on the device, each three times as long; what the host launched in one s
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -42,6 +42,9 @@ def phase_times(steps: ProcessSteps, phases: list[PhaseSpans], timelines: list[D
 def _device_phase_times(
     steps: ProcessSteps, phases: list[PhaseSpans], timeline: DeviceTimeline | None
 ) -> list[PhaseMean]:
+    if timeline is not None and timeline.slow_first and len(steps) > 1:
+        # As of the device's figures, the step that carries the capture's start is no part of a mean step.
+        steps = replace(steps, starts=steps.starts[1:], ends=steps.ends[1:])
     low, high = int(steps.starts[0]), int(steps.ends[-1])
     device = None if timeline is None else _DevicePhases.from_timeline(timeline, low, high)
     rows: list[tuple[float, PhaseMean]] = []

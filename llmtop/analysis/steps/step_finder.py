@@ -54,6 +54,11 @@ class ProcessSteps:
         return len(self.starts)
 
     @property
+    def why_none_on_device(self) -> str:
+        """Why a device has no whole step: none was found, or what was found is not where the device worked."""
+        return f"{self.found_by} covers too little of the device's activity" if len(self) else self.found_by
+
+    @property
     def seconds(self) -> list[float]:
         """How long each step took by the host's clock, in seconds."""
         return [float(t) / 1e9 for t in (self.ends - self.starts).tolist()]
@@ -141,6 +146,8 @@ def find_steps(trace: model.Trace, process: int) -> ProcessSteps:
         return ProcessSteps(process, None, seen.instants[:-1], seen.instants[1:], seen.how, inferred=True)
     if (trace.ranges.process == process).any():
         reason = "none of the ranges repeats like a step"
+    elif ((trace.host.process == process) & (trace.host.kind == model.OPERATOR)).any():
+        reason = "the capture has no ranges besides PyTorch's own"
     else:
         reason = "the capture has no ranges"
     return ProcessSteps(process, None, _NONE, _NONE, reason)

@@ -286,10 +286,33 @@ _WITHOUT_LANGUAGE: Final = (
 )
 """Words on tokens, and what stands in their place where the model takes none."""
 _PINNED_H2D: Final = (
-    "The copies are from pinned memory already: copy less (narrower types such as uint8, what does not change "
-    "kept on the GPU), and copy beside the work, on a stream of its own, one batch ahead; at the rate of the link "
-    "nothing else helps."
+    "The copies are from pinned memory already: copy less (weights kept on the GPU, without CPU offload where "
+    "they fit; narrower types such as uint8), and copy beside the work, on a stream of its own, one batch ahead; "
+    "at the rate of the link nothing else helps."
 )
+
+
+_PINNED_CONFIRM: Final = "fewer bytes are copied, or they are copied while kernels run"
+_WAITED_WORK: Final = " Where launched work waited: "
+
+
+def idle_fix(fix: str, waited_pct: float, host_pct: float, host_in: str) -> str:
+    """The advice on idle time without a cause, for what was seen of it.
+
+    Args:
+        fix: of the finding "idle"; advice on launched work that waited comes last.
+        waited_pct: how long launched work waited.
+        host_pct: the rest of the idle time, in which the host had launched nothing.
+        host_in: the operator that the host was in for most of it; "" where none stands out.
+    """
+    host, _, waited = fix.partition(_WAITED_WORK)
+    if host_in:
+        host = f"See what {host_in} waits for: its Python line is on top of the stacks."
+    if not waited or 10 * waited_pct < host_pct:
+        return host
+    if 10 * host_pct < waited_pct and not host_in:
+        return f"Launched work waited: {waited}"
+    return f"{host}{_WAITED_WORK}{waited}"
 
 
 def advice_for(kind: FindingId, situation: Situation) -> Advice:
@@ -326,8 +349,9 @@ def _for_program(kind: FindingId, situation: Situation) -> Advice:
     if kind == "communication_bound" and (situation.workload != "inference" or situation.one_rank):
         fix = communication_fix(situation.wrappers, one_rank=situation.one_rank)
         following = ALL_RANKS if situation.one_rank else following
+    confirm = plain.confirm
     if kind == "h2d_bound" and situation.pinned:
-        fix = _PINNED_H2D
+        fix, confirm = _PINNED_H2D, _PINNED_CONFIRM
     if situation.graphs:
         fix = advice_compiled.GRAPHS_FIX.get(kind, fix)
     elif situation.compiled:
@@ -339,12 +363,14 @@ def _for_program(kind: FindingId, situation: Situation) -> Advice:
     if situation.language is False:
         for words_of_tokens, others in _WITHOUT_LANGUAGE:
             fix = fix.replace(words_of_tokens, others)
-    return Advice(fix, plain.confirm, following)
+    return Advice(fix, confirm, following)
 
 
 def _fix_of_workload(kind: FindingId, situation: Situation) -> str:
     """What to do in a training, in inference, or in serving a language model."""
     fix = ADVICE[kind].fix
+    if situation.workload is None and kind == "launch_bound":
+        return fix.replace("a fused (fused=True)", "in a training a fused (fused=True)")
     if situation.workload != "inference":
         return fix
     fix = advice_inference.FIX.get(kind, fix)

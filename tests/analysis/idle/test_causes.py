@@ -163,3 +163,31 @@ def test_one_cause_far_ahead_is_named_alone(tmp_path: Path) -> None:
     report = report_of(steps(step), tmp_path)
     assert (report.verdict, report.second) == ("input_bound", None)
     assert "points of each other" not in report.summary
+
+
+def test_the_longest_call_that_sets_up_is_one_of_the_examined_time(tmp_path: Path) -> None:
+    capture = Capture()
+    capture.call("cudaDeviceGetStreamPriorityRange", 0, 30_000_000)
+    capture.kernel(30_000_100, 30_000_200, launched=30_000_050)
+    capture.call("cudaFree", 30_000_300, 36_000_300)
+    for kernel in range(40):
+        at = 36_001_000 + kernel * 100.0
+        capture.kernel(at, at + 50, launched=at - 10)
+    report = report_of(capture, tmp_path)
+    assert "is one-off work (calls that set up once" in report.summary
+    assert "the longest cudaFree (6.00 s)" in report.summary
+
+
+def test_work_without_a_recorded_launch_that_runs_while_the_host_waits_was_launched_before(tmp_path: Path) -> None:
+    capture = Capture()
+    for step in range(6):
+        begin = step * STEP
+        capture.range("step", begin, begin + STEP)
+        capture.kernel(begin + 20, begin + 60, launched=begin + 10)
+        capture.call("cudaDeviceSynchronize", begin + 30, begin + 9_960)
+        for kernel in range(99):
+            at = begin + 62 + kernel * 100
+            capture.kernel(at, at + 98)
+    report = report_of(capture, tmp_path)
+    assert "sync" not in idle_us(report) or idle_us(report)["sync"] < 100
+    assert idle_us(report)["queued"] == pytest.approx(2 * 98, abs=10)

@@ -134,6 +134,52 @@ def test_a_first_step_slowed_down_by_the_capture_s_start_is_left_out(tmp_path: P
     assert report.at_border, "over all that was recorded more is lost"
 
 
+def test_phases_leave_the_slow_first_step_out_as_the_shares_do(tmp_path: Path) -> None:
+    capture = Capture()
+    begin = 0.0
+    for step in range(6):
+        length = 20_000.0 if step == 0 else 1000.0
+        capture.range("step", begin, begin + length)
+        capture.range("forward", begin + 2, begin + length - 100)
+        capture.kernel(begin + 20, begin + 980, launched=begin + 10)
+        begin += length
+    report = analyze_trace(capture.trace(tmp_path))
+    assert any("first whole step is left out" in note for note in report.notes)
+    assert {row.name: round(row.host_seconds * 1e6) for row in report.phases} == {"forward": 898, "outside": 102}
+    assert all((row.gpu_idle_seconds or 0.0) < 0.001 for row in report.phases), "no longer than a step"
+
+
+def test_a_range_that_covers_nothing_of_what_the_device_does_is_no_step(tmp_path: Path) -> None:
+    capture = Capture()
+    capture.range("ProfilerStep#0", 0, 36)
+    capture.call("cudaDeviceSynchronize", 40, 100_000)
+    for kernel in range(100):
+        capture.kernel(100 + kernel * 1000, 1090 + kernel * 1000)
+    report = analyze_trace(capture.trace(tmp_path))
+    assert report.steps.count == 0
+    assert report.steps.found_by == "the range 'ProfilerStep' covers too little of the device's activity"
+    assert report.devices[0].steps == 0
+    assert "36" not in report.summary
+
+
+def test_a_range_around_all_that_the_device_does_stays_a_step(tmp_path: Path) -> None:
+    capture = Capture()
+    capture.range("ProfilerStep#0", 0, 110_000)
+    for kernel in range(100):
+        capture.kernel(100 + kernel * 1000, 1090 + kernel * 1000)
+    assert analyze_trace(capture.trace(tmp_path)).steps.count == 1
+
+
+def test_ranges_of_pytorch_alone_are_named_as_such(tmp_path: Path) -> None:
+    capture = Capture()
+    capture.kernel(100, 900, launched=50)
+    assert analyze_trace(capture.trace(tmp_path)).steps.found_by == "the capture has no ranges"
+    capture.operator("aten::mm", 40, 60)
+    (tmp_path / "operators").mkdir()
+    found_by = analyze_trace(capture.chrome_trace(tmp_path / "operators")).steps.found_by
+    assert found_by == "the capture has no ranges besides PyTorch's own"
+
+
 def test_a_slow_step_in_the_middle_is_an_outlier(tmp_path: Path) -> None:
     capture = Capture()
     begin = 0.0

@@ -15,6 +15,7 @@ from typing import Final
 import pytest
 
 from llmtop.analysis.analyze import analyze_trace
+from llmtop.report.advice.table import ADVICE, Situation, advice_for, idle_fix
 from llmtop.report.model import Report
 from tests.support.traces import Capture
 
@@ -255,3 +256,61 @@ def test_a_forward_much_longer_than_its_backward_is_a_finding(tmp_path: Path) ->
     found = {one.id: one for one in analyze_trace(made.chrome_trace(tmp_path)).findings}
     assert "no_grad" in found["slow_forward"].fix
     assert "backward usually takes about twice as long" in found["slow_forward"].summary
+
+
+def test_few_launches_are_not_told_to_become_fewer(tmp_path: Path) -> None:
+    capture = Capture()
+    for step in range(STEPS):
+        begin = step * PERIOD
+        capture.range("step", begin, begin + PERIOD)
+        for kernel in range(9):
+            at = begin + 500 + kernel * 2_000
+            capture.kernel(at, at + 1_400, launched=at - 10)
+    found = {one.id: one for one in analyze_trace(capture.trace(tmp_path)).findings}["launch_bound"]
+    assert found.fix.startswith("Launching 9 kernels takes little")
+
+
+def test_the_time_that_the_host_was_in_an_operator_is_a_share_and_no_most(tmp_path: Path) -> None:
+    capture = Capture()
+    for step in range(STEPS):
+        begin = step * PERIOD
+        capture.range("step", begin, begin + PERIOD)
+        for kernel in range(20):
+            at = begin + kernel * 1000
+            capture.operator("aten::fill_", at + 300, at + 600)
+            capture.kernel(at + 800, at + 1000, launched=at + 790)
+    found = {one.id: one for one in analyze_trace(capture.chrome_trace(tmp_path)).findings}["launch_bound"]
+    assert re.search(r"the host was in aten::fill_ for 3\d % of that time", found.summary), found.summary
+    assert "mostly" not in found.summary
+
+
+def test_the_phase_of_input_is_the_evidence_not_the_one_with_most_idle_time(tmp_path: Path) -> None:
+    capture = Capture()
+    for step in range(STEPS):
+        begin = step * PERIOD
+        capture.range("step", begin, begin + PERIOD)
+        capture.range("dataload", begin + 100, begin + 6_000)
+        capture.kernel(begin + 6_100, begin + 6_600, launched=begin + 6_050)
+        capture.kernel(begin + 19_000, begin + 19_900, launched=begin + 18_990)
+    found = {one.id: one for one in analyze_trace(capture.trace(tmp_path)).findings}["input_bound"]
+    assert found.evidence["phase"] == "dataload"
+
+
+def test_advice_on_idle_time_fits_what_was_seen_of_it() -> None:
+    fix = ADVICE["idle"].fix
+    assert idle_fix(fix, 0.0, 20.0, "") == fix.partition(" Where launched work waited: ")[0]
+    assert idle_fix(fix, 20.0, 0.0, "").startswith("Launched work waited: look for cudaStreamWaitEvent")
+    assert idle_fix(fix, 10.0, 10.0, "") == fix
+    assert idle_fix(fix, 0.0, 20.0, "aten::copy_").startswith("See what aten::copy_ waits for")
+
+
+def test_pinned_copies_are_not_to_become_pinned() -> None:
+    advice = advice_for("h2d_bound", Situation(pinned=True))
+    assert "pinned" not in advice.confirm
+    assert "without CPU offload" in advice.fix
+    assert "copies become pinned" in advice_for("h2d_bound", Situation()).confirm
+
+
+def test_an_optimizer_is_advised_to_a_training_alone() -> None:
+    assert "in a training a fused" in advice_for("launch_bound", Situation()).fix
+    assert "optimizer" not in advice_for("launch_bound", Situation(workload="inference")).fix
