@@ -449,9 +449,11 @@ def _idle_text(kernel: KernelProfile) -> str:
     idle, seconds = kernel.sm_idle_pct, kernel.seconds
     if idle is None or idle < IDLE_SM_PCT:
         return ""
-    why = (
-        "so short a kernel mostly starts and ends" if seconds and seconds < _SHORT_S else "blocks differ in length"
-    )
+    why = "blocks differ in length"
+    if seconds and seconds < _SHORT_S:
+        why = "so short a kernel mostly starts and ends"
+    elif (kernel.waves or 1.0) < 1.0:
+        why = "blocks differ in length or are too few"
     return f" The mean SM has no block for {percent_text(idle)} of the time: {why}."
 
 
