@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from llmtop.analysis.verdict import Judgement
 from llmtop.analysis.work.kernels import seconds_by_kind
 from llmtop.format import percent_text
@@ -51,7 +53,7 @@ def roofline_text(
     unknown = 100.0 * by_kind.get("other", 0.0) / everything
     text = f"Kernel time without NCCL: {shares}. {_ceiling_text(judgement, math, fp32, unknown)}"
     text += _metrics_text(trace, timeline.device)
-    text += _balance_text(trace.gpu(timeline.process, timeline.device))
+    text += _balance_text(trace.gpu(timeline.process, timeline.device), (gemms[0].dtype or "") if gemms else "")
     return text + _gemm_rates_text(gemms) + _counters_text(breakdown, bool(gemms))
 
 
@@ -149,22 +151,33 @@ def _metrics_text(trace: model.Trace, device: int) -> str:
     return f" Measured over the capture: {said} of peak." if said else ""
 
 
-def _balance_text(gpu: model.TracedGpu | None) -> str:
-    """The machine balance: how many FLOPs a kernel must do for each byte that it moves before the tensor cores and
-    not the memory limit it (Williams, Waterman, Patterson, Roofline, 2009)."""
+_VALUE_BYTES: Final = {"fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2, "fp8": 1}
+
+
+def _balance_text(gpu: model.TracedGpu | None, dtype: str) -> str:
+    """The machine balance: how many FLOPs a kernel must do for each byte that it moves before arithmetic and not
+    the memory limit it (Williams, Waterman, Patterson, Roofline, 2009).
+
+    Args:
+        gpu: whose; None where the capture does not name it.
+        dtype: of the matrix products with the most time; "" where not recorded, then that of large models.
+    """
     if gpu is None or gpu.name is None:
         return ""
     bandwidth = gpu.dram_bytes_per_s or memory_bytes_per_s(gpu.name)
-    compute = peak(gpu.name, "bf16") or peak(gpu.name, "fp16")
+    compute = peak(gpu.name, dtype) or peak(gpu.name, "bf16") or peak(gpu.name, "fp16")
     if bandwidth is None:
         return ""
     moves = f" {gpu.name} moves {bandwidth / 1e12:.1f} TB/s at most"
     if compute is None:
         return f"{moves}."
     balance = compute.flops_per_s / bandwidth
-    # A square GEMM of n in a two-byte type does 2 n^3 FLOPs on 3 n^2 values of 2 bytes: n / 3 a byte.
+    # A square GEMM of n does 2 n^3 FLOPs on 3 n^2 values: with two bytes a value n / 3 a byte.
+    per_n = 2 / (3 * _VALUE_BYTES[compute.dtype])
+    unit = "arithmetic" if compute.dtype == "fp32" else "the tensor cores"
+    share = "2n/3" if per_n > 0.5 else f"n/{1 / per_n:.0f}"
     return (
         f"{moves} and does {compute.flops_per_s / 1e12:.0f} TFLOP/s in {compute.dtype}: its balance is "
-        f"{balance:.0f} FLOP a byte. An elementwise kernel does under 1, a square GEMM of n about n/3, so one of "
-        f"{3 * balance:.0f} and more can be limited by the tensor cores."
+        f"{balance:.0f} FLOP a byte. An elementwise kernel does under 1, a square GEMM of n about {share}, so one "
+        f"of {balance / per_n:.0f} and more can be limited by {unit}."
     )
