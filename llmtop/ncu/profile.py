@@ -72,7 +72,8 @@ class KernelProfile(msgspec.Struct, frozen=True, kw_only=True):
     def l1_pct(self) -> float | None:
         """Of the kernel's time, how busy L1 and shared memory were.
 
-        ncu before 2024 and its basic set count it while the SM has a block only; the time without one is set off.
+        Older versions of ncu and its basic set count it while the SM has a block only; the time without one is
+        set off.
         """
         elapsed = self.number("l1tex__throughput.avg.pct_of_peak_sustained_elapsed")
         active = self.number("l1tex__throughput.avg.pct_of_peak_sustained_active")
@@ -148,7 +149,7 @@ class KernelProfile(msgspec.Struct, frozen=True, kw_only=True):
     def bytes_a_sector(self, operation: str) -> float | None:
         """How many of a sector's 32 bytes threads asked for; None where nothing was loaded or stored so.
 
-        ncu before 2023 writes it in percent of the sector.
+        Older versions of ncu write it in percent of the sector.
         """
         stem = f"smsp__sass_average_data_bytes_per_sector_mem_global_op_{operation}"
         ratio, pct = self.number(f"{stem}.ratio"), self.number(f"{stem}.pct")
