@@ -623,7 +623,7 @@ class Framer:
             if length > self._largest:
                 raise UnusableInput(f"a frame of {length} bytes was announced; the limit is {self._largest}")
             if self._most is not None and len(bodies) >= self._most:
-                raise UnusableInput(f"more than {self._most} messages came at once")
+                raise UnusableInput(f"the other process sent more than {self._most} messages in one read")
             end = start + _LENGTH.size + length
             if len(self._buffer) < end:
                 break

@@ -213,7 +213,7 @@ def read_info(folder: Path) -> Info:
         raise UnusableInput(f"{folder / INFO} is damaged: {printable(str(error), 160)}") from None
     except RecursionError:
         raise UnusableInput(
-            f"{folder / INFO} is damaged: it is nested deeper than any that llmtop wrote"
+            f"{folder / INFO} is damaged (JSON nested too deeply): delete {folder}, or restore the file"
         ) from None
 
 

@@ -42,7 +42,7 @@ HOST_SECONDS = 5.0
 _GONE = (
     "the process beside `llmtop run` that reaches Kineto has ended; another engine may still capture the training"
 )
-_NOT_OURS = "the process that answers as Kineto host is not llmtop"
+_NOT_OURS = "another profiling service (dynolog) answers the training's profiler in place of llmtop: stop that service first"
 
 
 class HostConnection:
