@@ -55,7 +55,7 @@ class StepsKind(ReportKind):
         found = compare_reports(load_report(before, limits=limits), load_report(after, limits=limits))
         if fail_over is not None and found.step is None:
             raise UnusableInput(
-                "--fail-over compares step times, and one of the two captures has no whole step: capture more steps"
+                "--fail-over compares step times, and one capture has no whole step: capture more steps"
             )
         return _StepsComparison(found)
 

@@ -42,7 +42,10 @@ HOST_SECONDS = 5.0
 _GONE = (
     "the process beside `llmtop run` that reaches Kineto has ended; another engine may still capture the training"
 )
-_NOT_OURS = "another profiling service (dynolog) answers the training's profiler in place of llmtop: stop that service first"
+_NOT_OURS = (
+    "another program than `llmtop run --kineto` answers on its socket, so the capture has not started: "
+    "use another engine, or start the training again"
+)
 
 
 class HostConnection:

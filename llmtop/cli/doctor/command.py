@@ -73,8 +73,8 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     "--loader",
     type=click.IntRange(min=1),
     metavar="PID",
-    help="Sample the data loader of this training for a few seconds, and name why it is slow. List the bpftrace and "
-    "BCC commands that show more; if llmtop runs as root, run them.",
+    help="Sample the data loader of this training for a few seconds, and name why it is slow. List the bpftrace "
+    "and BCC commands that show more; if llmtop runs as root, run them.",
 )
 def doctor(*, as_json: bool, loader: int | None) -> int:
     """Check what llmtop can do on this machine, and print the command to fix each problem."""
