@@ -75,6 +75,16 @@ EXAMPLES: Final[tuple[tuple[str, str], ...]] = (
 )
 """What the last name of an expression matches, and the example of it; the first that matches."""
 MEANT: Final[tuple[tuple[str, str, str], ...]] = (
+    ("llmtop/capture/(base/engine|capabilities).py", r".*command", "llmtop run -- python train.py"),
+    ("tui/panes/capture.py", r".*command", "llmtop run -- python train.py"),
+    ("llmtop/capture/across/step_choice.py", r"step", "1205"),
+    ("llmtop/capture/across/step_choice.py", r"soonest", "1220"),
+    ("llmtop/capture/py_spy/stacks.py", r"error", "unexpected end of data"),
+    ("llmtop/capture/py_spy/outside.py", r"refused\.reason", "the kernel allows only parents to read a process"),
+    ("llmtop/capture/py_spy/outside.py", r"refused\.command", "sudo sysctl kernel.yama.ptrace_scope=0"),
+    ("llmtop/capture/in_process/engine.py", r"why", "torch.profiler raised RuntimeError"),
+    ("collectors/prometheus/client.py", r"path", "/etc/llmtop/token"),
+    ("llmtop/cli/run/gpus_in_use.py", r"who", "4711 (python train.py)"),
     (
         "",
         r"(self\.)?(request\.|member\.|wait\.|first\.|job\.|chosen\.)?(target|process|training|member)\.name",
