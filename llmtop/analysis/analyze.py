@@ -46,6 +46,7 @@ from llmtop.analysis.work.kernels import kernel_times
 from llmtop.analysis.work.memory_use import memory_use
 from llmtop.analysis.work.operators import operator_calls, operator_times
 from llmtop.analysis.work.time_breakdown import time_breakdown
+from llmtop.document.timeline import WholeTimeline
 from llmtop.order_statistics import spread_pct
 from llmtop.report.environment import read_environment
 from llmtop.report.model import (
@@ -151,8 +152,21 @@ def analyze_trace(
     phases = {pid: find_phases(trace, found) for pid, found in per_process.items()}
     timelines = device_timelines(trace, per_process)
     measured = _measure(trace, command, timelines, per_process, phases, read_unprofiled_step=read_unprofiled_step)
-    judgement, gaps = measured.judgement, measured.gaps
-    drawn = whole_timeline(timelines, gaps, phases, measured.ranks, judgement.timeline) if page else None
+    drawn = None
+    if page:
+        drawn = whole_timeline(timelines, measured.gaps, phases, measured.ranks, measured.judgement.timeline)
+    return _build_report(trace, measured, per_process, phases, drawn)
+
+
+def _build_report(
+    trace: model.Trace,
+    measured: Measurements,
+    per_process: dict[int, ProcessSteps],
+    phases: dict[int, list[PhaseSpans]],
+    drawn: WholeTimeline | None,
+) -> Report:
+    """Return the report of what was measured; `drawn` is the time line of its page."""
+    judgement, timelines, gaps = measured.judgement, measured.timelines, measured.gaps
     return Report(
         source=trace.source,
         engine=trace.engine,

@@ -64,10 +64,7 @@ def verdict_sentence(
     )
     if not judgement.correction.reason:
         over = "the undisturbed step"
-    numbers, files = len(np.unique(trace.ops.device)), len({*trace.file_of.values()})
-    where = f" of GPU {timeline.device}" if numbers > 1 or files > 1 else ""
-    if numbers < files:
-        where += f" (pid {pid_text(timeline.process)})"  # each rank counts its own GPUs
+    where = _device_text(timeline, trace)
     bottleneck = BOTTLENECKS[judgement.verdict]
     off_cpu = main_off_cpu_cause(judgement) if judgement.verdict == "idle" else None
     text = (
@@ -94,6 +91,13 @@ def verdict_sentence(
     if timeline.counted and steps.seconds_p50 and judgement.correction.reason:
         text += f" {_step_text(judgement, timeline.counted)}"
     return text + _unreliable_text(missing.get(timeline.process))
+
+
+def _device_text(timeline: DeviceTimeline, trace: model.Trace) -> str:
+    """Return " of GPU 1", with the process where each counts its own GPUs; "" in a capture of one GPU."""
+    numbers, files = len(np.unique(trace.ops.device)), len({*trace.file_of.values()})
+    where = f" of GPU {timeline.device}" if numbers > 1 or files > 1 else ""
+    return f"{where} (pid {pid_text(timeline.process)})" if numbers < files else where
 
 
 def _step_text(judgement: Judgement, steps: int) -> str:

@@ -44,7 +44,7 @@ def test_sentences_of_every_kind_are_found_with_examples() -> None:
     assert set(count) == set(words.KINDS)
     assert min(count.values()) >= 40
     texts = {one.text for one in found}
-    assert "no Prometheus configured. Pass --prometheus http://prometheus:9090" in " ".join(texts)
+    assert "no Prometheus configured. Pass --prometheus http://node:9090" in " ".join(texts)
     assert not [one for one in found if "{fmt." in one.text], "an f-string without its example"
 
 

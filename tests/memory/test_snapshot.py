@@ -71,7 +71,7 @@ def test_a_few_bytes_do_not_fill_the_memory(tmp_path: Path, whole: Path, number:
     path = tmp_path / "memo.pickle"
     path.write_bytes(b"\x80\x04]r" + number.to_bytes(4, "little") + b".")
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    with pytest.raises(UnusableInput, match="numbers more objects than it has bytes"):
+    with pytest.raises(UnusableInput, match="announces more objects than it has bytes"):
         load(path)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 500_000  # KiB; it were 4 GB and 64 GB
     assert load(whole).devices

@@ -61,7 +61,7 @@ class ClusterScreen(SortedTable):
         """Return False: the worst, the first letter and the least power come first."""
         return False
 
-    def _sort(self, order: Order) -> None:
+    def sort_rows(self, order: Order) -> None:
         self.order = order
         self.terminal_app.redraw()  # which also asks for the GPUs of the nodes that are now in sight
 

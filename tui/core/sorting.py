@@ -37,7 +37,7 @@ class SortedTable(BoardScreen):
         if name == self.shown_order().name:
             self.action_turn()
         else:
-            self._sort(Order(name, self.descends(name)))
+            self.sort_rows(Order(name, self.descends(name)))
 
     def shown_order(self) -> Order:
         """Return the order to mark: the chosen one, else the usual one."""
@@ -51,7 +51,7 @@ class SortedTable(BoardScreen):
             return
         name = self.shown_order().name
         place = names.index(name) + step if name in names else 0
-        self._sort(Order(names[place % len(names)], self.descends(names[place % len(names)])))
+        self.sort_rows(Order(names[place % len(names)], self.descends(names[place % len(names)])))
 
     def action_turn(self) -> None:
         """Reverse the order."""
@@ -59,8 +59,8 @@ class SortedTable(BoardScreen):
             self.notify("There is nothing to sort.")
             return
         order = self.shown_order()
-        self._sort(order._replace(reverse=not order.reverse))
+        self.sort_rows(order._replace(reverse=not order.reverse))
 
-    def _sort(self, order: Order) -> None:
+    def sort_rows(self, order: Order) -> None:
         self.order = Order() if order == self.usual_order() else order
         self.redraw()

@@ -93,11 +93,11 @@ class CapturesScreen(SortedTable, LlmtopScreen):
         """Return False for words, which begin with their first letter."""
         return all(column.numeric or column.name == "taken" for column in self._columns if column.name == name)
 
-    def _sort(self, order: Order) -> None:
+    def sort_rows(self, order: Order) -> None:
         chosen = self._capture()
         self._chosen = None if chosen is None else chosen.path
         self._captures = capture_list.in_order(self._newest_first, order)
-        super()._sort(order)
+        super().sort_rows(order)
 
     # --- painting ---------------------------------------------------------------------------------------------
 

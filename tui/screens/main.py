@@ -218,8 +218,8 @@ class MainScreen(SortedTable, LlmtopScreen):
         """Return False for numbers that only name a GPU, a rank or a process."""
         return name not in ("gpu", "rank", "pid")
 
-    def _sort(self, order: Order) -> None:
-        super()._sort(order)
+    def sort_rows(self, order: Order) -> None:
+        super().sort_rows(order)
         if self._plan_now().titles is None:
             self.notify(f"Sorted by {order.name}, {'largest' if order.reverse else 'smallest'} first.")
 

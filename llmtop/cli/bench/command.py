@@ -77,10 +77,9 @@ def bench(
 ) -> int:
     """Run COMMAND --runs times, attached as by llmtop run, and measure each after its warm-up.
 
-    llmtop ends each run as by ctrl+c once its window is complete, and waits for it. Exit codes: 0 all runs
-    were measured; 2 wrong usage, or no such command; 3 a run crashed, made too few steps or none, or nothing could
-    be written; 130 the bench was interrupted. With --fail-over: 1 a regression, 3 the noise is too large to
-    decide.
+    llmtop ends each run as by ctrl+c once its window is complete, and waits for it. Exit codes: 0 all runs were
+    measured; 2 wrong usage, or no such command; 3 a run crashed, made too few steps or none, or nothing could be
+    written; 130 the bench was interrupted. With --fail-over: 1 a regression, 3 the noise is too large to decide.
     """
     from llmtop.bench import protocol
     from llmtop.bench.gate import RUNS_COMPARED, Gate

@@ -147,7 +147,7 @@ def test_a_script_that_counts_by_tens_is_followed() -> None:
     counted = Steps(100, 1.0, by=10)
     assert choose_step(StepChoice.parse("+20"), counted).step == 990 + 200  # type: ignore[arg-type]
     assert choose_step(StepChoice.parse("1200"), counted).step == 1200  # type: ignore[arg-type]
-    with pytest.raises(UnusableInput, match="counts its steps by 10, and 1205 is none of them"):
+    with pytest.raises(UnusableInput, match="counts its steps by 10, and 1205 is not one of them"):
         choose_step(StepChoice.parse("1205"), counted)  # type: ignore[arg-type]
 
 

@@ -206,7 +206,7 @@ def test_what_the_training_s_environment_says_wins(training: Any) -> None:
     other = training("grpc", LLMTOP_XLA_PORT="7")
     refused = ENGINE.refusal(Target(other.pid))
     assert refused is not None
-    assert "LLMTOP_XLA_PORT says 7" in refused.reason
+    assert "LLMTOP_XLA_PORT is 7" in refused.reason
 
 
 def test_the_rendezvous_of_a_job_is_left_alone(training: Any, monkeypatch: pytest.MonkeyPatch) -> None:

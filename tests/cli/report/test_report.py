@@ -148,7 +148,7 @@ def test_fail_over_needs_steps_on_both_sides(tmp_path: Path) -> None:
     two = write_sqlite(tmp_path / "steps.sqlite", [steady(5)])
     done = _run("compare", one, two, "--fail-over", "5")
     assert done.returncode == 2
-    assert "no whole steps" in done.stderr
+    assert "no whole step" in done.stderr
 
 
 def test_a_reader_that_goes_away_costs_no_traceback() -> None:

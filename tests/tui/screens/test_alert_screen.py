@@ -58,4 +58,4 @@ async def test_without_alerts_it_says_so() -> None:
     async with running(Held(calm), (80, 24)) as (app, pilot):
         await pilot.press("a")
         await pilot.pause()
-        assert "No active alert" in text(app)
+        assert "There is no active alert" in text(app)

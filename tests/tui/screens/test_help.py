@@ -70,7 +70,7 @@ async def test_what_is_searched_for_is_found_counted_and_left_again() -> None:
         await pilot.pause()
         assert "/tensor" in text(app)
         assert "1 line found" in text(app)
-        assert "tensor: their" in text(app), "while it is typed"
+        assert "tensor: share of their" in text(app), "while it is typed"
         await pilot.press("enter", "n", "N")
         assert "match 1 of 1" in reply(app)
         await pilot.press("slash", *"no such words", "enter")
