@@ -27,6 +27,7 @@ from tests.support.processes import REPOSITORY
 from tests.support.text_variants import STRINGS, Module, Scope, Variant, called, module_of, variants
 from tests.support.word_examples import FRAMES
 from tui.core import keys
+from tui.core.key_lookup import title_of
 from tui.screens import help as help_screen
 
 Kind = Literal["alert", "doctor", "error", "help", "screen"]
@@ -168,9 +169,7 @@ def _keys() -> Iterator[Sentence]:
     for key in keys.KEYS:
         where = keys.MAIN if keys.EVERYWHERE in key.where else key.where[0]
         if key.help:
-            yield Sentence(
-                "screen", f"help of key {key.shown}:", f"{key.shown} ({keys.title_of(where)}): {key.help}"
-            )
+            yield Sentence("screen", f"help of key {key.shown}:", f"{key.shown} ({title_of(where)}): {key.help}")
 
 
 def _reading() -> Iterator[Sentence]:

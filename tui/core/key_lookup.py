@@ -4,10 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tui.core.keys import EVERYWHERE, KEYS, OF_THE_CLUSTER, Key, for_screen, title_of
+from tui.core import keys
+from tui.core.keys import EVERYWHERE, KEYS, OF_THE_CLUSTER, Key, for_screen
 
 _MOST_OWN = 12
 """A key of more screens than these is listed with those of every screen."""
+
+TITLES = {
+    keys.MAIN: "the main screen",
+    keys.GPU: "one GPU",
+    keys.PROCESSES: "processes",
+    keys.RANKS: "ranks",
+    keys.HELP: "this help",
+    keys.ALERTS: "the alerts",
+    keys.CAPTURE: "the capture dialog",
+    keys.STACKS: "stacks",
+    keys.REPORT: "a report",
+    keys.TIMELINE: "a timeline",
+    keys.COMPARISON: "a comparison",
+    keys.CAPTURES: "the captures",
+    keys.FLAME: "sampled stacks",
+    keys.MEMORY: "a memory snapshot",
+    keys.DEMO_END: "the end of the demo",
+    keys.KERNELS: "kernels",
+    keys.CLUSTER: "the cluster",
+    keys.CLUSTER_HELP: "this help",
+}
+
+
+def title_of(screen: str) -> str:
+    """What a screen is called, as "the main screen"."""
+    return TITLES.get(screen, screen)
 
 
 def own_and_shared(

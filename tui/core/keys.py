@@ -644,33 +644,6 @@ def for_screen(screen: str, *, replaying: bool = False, demo: bool = False) -> l
     return found
 
 
-TITLES = {
-    MAIN: "the main screen",
-    GPU: "one GPU",
-    PROCESSES: "processes",
-    RANKS: "ranks",
-    HELP: "this help",
-    ALERTS: "the alerts",
-    CAPTURE: "the capture dialog",
-    STACKS: "stacks",
-    REPORT: "a report",
-    TIMELINE: "a timeline",
-    COMPARISON: "a comparison",
-    CAPTURES: "the captures",
-    FLAME: "sampled stacks",
-    MEMORY: "a memory snapshot",
-    DEMO_END: "the end of the demo",
-    KERNELS: "kernels",
-    CLUSTER: "the cluster",
-    CLUSTER_HELP: "this help",
-}
-
-
-def title_of(screen: str) -> str:
-    """What a screen is called, as "the main screen"."""
-    return TITLES.get(screen, screen)
-
-
 def alert_keys(*, replaying: bool, demo: bool = False, screen: str = "") -> list[Key]:
     """The keys that act on the shown alert; of one screen, if one is given."""
     found = [key for key in KEYS if key.alert and key.fits(replaying=replaying, demo=demo)]

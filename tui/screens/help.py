@@ -10,7 +10,7 @@ from rich.style import Style
 from llmtop import format as fmt
 from llmtop.naming.own_phases import DATALOAD, OUTSIDE
 from tui.core import keys
-from tui.core.key_lookup import own_and_shared
+from tui.core.key_lookup import own_and_shared, title_of
 from tui.core.keys import Key
 from tui.paint.rows import CellTheme, Row, pad
 from tui.panes import phase_bars
@@ -120,7 +120,7 @@ def key_blocks(
         theme: colours and glyphs of this terminal.
     """
     style = theme.palette.key
-    parts = [(f"Keys on {keys.title_of(about)}", own), ("Keys on every screen", shared)]
+    parts = [(f"Keys on {title_of(about)}", own), ("Keys on every screen", shared)]
     return [
         block(title, [(key.shown, key.help, style) for key in group], width, theme)
         for title, group in parts

@@ -71,7 +71,7 @@ def test_nothing_fails(training: Training, captures: Path) -> None:
         ("stop hangs", r"nsys stop \(pid \d+\) has not finished for 1 s and continues alone.*stop --session=4711"),
         (
             "stop leaves raw data",
-            r"Importer error: no importer.*kept at \S+/trace\.qdstrm; by hand.*QdstrmImporter",
+            r"Importer error: no importer.*kept at \S+/trace\.qdstrm; to make the report by hand.*QdstrmImporter",
         ),
     ],
 )
@@ -128,7 +128,7 @@ def test_what_nsys_does_late_is_undone(
 
 @pytest.mark.slow(
     "one failure stands for all; each is a capture",
-    kept=(r"export on a full disk-nsys export failed \\(database or disk is full\\); by hand",),
+    kept=(r"export on a full disk-nsys export failed \\(database or disk is full\\); to do it by hand",),
 )
 @pytest.mark.parametrize(
     ("how", "note"),
@@ -138,7 +138,7 @@ def test_what_nsys_does_late_is_undone(
             r"nsys export failed \(it wrote no file\); to do it by hand: \S+ export "
             "--type sqlite",
         ),
-        ("export on a full disk", r"nsys export failed \(database or disk is full\); by hand"),
+        ("export on a full disk", r"nsys export failed \(database or disk is full\); to do it by hand"),
         ("export is cut off", r"nsys export failed \((database disk image is malformed|its file .*)\)"),
         ("report is newer", r"nsys export failed \(The report was made by a newer version of Nsight Systems\.\)"),
     ],

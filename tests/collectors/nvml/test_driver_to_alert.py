@@ -85,5 +85,5 @@ def test_a_storm_of_one_xid_drives_out_no_graver_one(source: OwnSource, nvml_stu
     for number in (45,) * 40 + (13, 31, 32, 43, 69, 45):
         nvml_stub.scenario.xid(5, number)
     nvml_stub.scenario.write()
-    assert alert_of(source, 5, "gpu_error", "Xid 69").severity == "critical"
+    assert alert_of(source, 5, "gpu_error", "Xid 43").severity == "critical"
     assert "Xid 94" in alert_of(source, 5, "gpu_error").summary

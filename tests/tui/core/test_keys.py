@@ -12,7 +12,7 @@ from tui.app import LlmtopApp
 from tui.cluster.app import ClusterApp
 from tui.cluster.screen import ClusterHelp, ClusterScreen
 from tui.core import keys
-from tui.core.key_lookup import answer, own_and_shared
+from tui.core.key_lookup import TITLES, answer, own_and_shared
 from tui.core.keys import Key
 from tui.screens.main import MainScreen
 from tui.screens.registry import SCREENS
@@ -38,16 +38,16 @@ def test_a_second_meaning_is_found() -> None:
     assert meanings((one, other))["n"] == {"next match", "next_alert"}
 
 
-@pytest.mark.parametrize("screen", sorted(keys.TITLES))
+@pytest.mark.parametrize("screen", sorted(TITLES))
 def test_a_screen_has_a_title_and_no_key_twice(screen: str) -> None:
-    assert {screen for key in keys.KEYS for screen in key.where if screen != keys.EVERYWHERE} == set(keys.TITLES)
+    assert {screen for key in keys.KEYS for screen in key.where if screen != keys.EVERYWHERE} == set(TITLES)
     for replaying, demo in MODES:
         fit = [key for key in keys.KEYS if screen in key.where and key.fits(replaying=replaying, demo=demo)]
         own = Counter(name for key in fit for name in key.names)
         assert [name for name, count in own.items() if count > 1] == []
 
 
-@pytest.mark.parametrize("screen", sorted(keys.TITLES))
+@pytest.mark.parametrize("screen", sorted(TITLES))
 def test_every_screen_can_be_left_and_explains_each_of_its_keys(screen: str) -> None:
     for replaying, demo in MODES:
         here = keys.for_screen(screen, replaying=replaying, demo=demo)
@@ -72,7 +72,7 @@ def test_each_action_is_there_on_its_screen_or_on_the_app() -> None:
     modules = {"TimelineScreen": "tui.screens.timeline", "ComparisonScreen": "tui.screens.comparison", **SCREENS}
     classes = [getattr(import_module(modules[name]), name) for name in names]
     found = [(one, LlmtopApp) for one in classes] + [(ClusterScreen, ClusterApp), (ClusterHelp, ClusterApp)]
-    assert {one.NAME for one, _ in found} == set(keys.TITLES) - {keys.MAIN}
+    assert {one.NAME for one, _ in found} == set(TITLES) - {keys.MAIN}
     missing = [
         f"{key.keys} on {screen.NAME}: {key.action}"
         for screen, app in [*found, (MainScreen, LlmtopApp)]
