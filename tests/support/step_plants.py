@@ -2,10 +2,10 @@
 
 python -m tests.support.step_plants outside|loader [SECONDS [PLANT…]]
 
-Each plant is a training on the CPU under `llmtop run`: in 20 one statement outside the phases takes most of the step,
-in 16 the data loader is slow for one cause. Sources and truths: tests/data/step_plants. After SECONDS (15) of steps
-`llmtop --once --json` is read. For `outside` the answer is judged by the line; for `loader` it is printed beside the
-truth, which is in words.
+Each plant is a training on the CPU under `llmtop run`: in 20 one statement outside the phases takes most of the
+step, in 16 the data loader is slow for one cause. Sources and truths: tests/data/step_plants. After SECONDS (15) of
+steps `llmtop --json` is read for 12 s. For `outside` the answer is judged by the line; for `loader` it is printed
+beside the truth, which is in words.
 """
 
 from __future__ import annotations
@@ -56,15 +56,21 @@ def observe(source: str, name: str, seconds: float) -> dict[str, Any]:
             assert training.stdout is not None
             assert training.stdout.readline() == "go\n"
             time.sleep(seconds)
-            count = ["--json", "--interval", "1", "--count", str(_LIVE_SECONDS)]
-            done = subprocess.run(
-                [*llmtop, *count], env=env, cwd=folder, stdout=subprocess.PIPE, text=True, check=True, timeout=120
-            )
+            last = _watch([*llmtop, "--json", "--interval", "1"], env, folder)
         finally:
             os.killpg(training.pid, signal.SIGKILL)
             training.wait()
-    last = json.loads(done.stdout.splitlines()[-1])
     return {**last["ranks"][0], "alerts": last["alerts"]}
+
+
+def _watch(command: list[str], env: dict[str, str], folder: str) -> dict[str, Any]:
+    """Return the last snapshot of a monitor that watches for `_LIVE_SECONDS`."""
+    with subprocess.Popen(command, env=env, cwd=folder, stdout=subprocess.PIPE, text=True) as monitor:
+        assert monitor.stdout is not None
+        lines = [monitor.stdout.readline() for _ in range(_LIVE_SECONDS)]
+        monitor.terminate()
+    found: dict[str, Any] = json.loads(lines[-1])
+    return found
 
 
 def verdict(rank: dict[str, Any], truth: dict[str, Any]) -> str:
