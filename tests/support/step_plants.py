@@ -4,8 +4,8 @@ python -m tests.support.step_plants outside|loader [SECONDS [PLANT…]]
 
 Each plant is a training on the CPU under `llmtop run`: in 20 one statement outside the phases takes most of the
 step, in 16 the data loader is slow for one cause. Sources and truths: tests/data/step_plants. After SECONDS (15)
-of steps `llmtop --json` is read for 12 s. For `outside` the answer is judged by the line; for `loader` it is printed
-beside the truth, which is in words.
+of steps `llmtop --json` is read for 12 s. For `outside` the answer is judged by the line, for `loader` it is
+printed beside the truth, which is in words.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def _watch(command: list[str], env: dict[str, str], folder: str) -> dict[str, An
 
 
 def verdict(rank: dict[str, Any], truth: dict[str, Any]) -> str:
-    """Return "right", "wrong" or "abstained": whether the first cause has a line of the truth, within five lines."""
+    """Return "right", "wrong" or "abstained": whether the first cause is a line of the truth, within 5 lines."""
     causes = rank.get("outside_causes") or []
     found = re.search(r"\.py:(\d+)(?:-(\d+))?", causes[0]["what"]) if causes else None
     if found is None:
