@@ -192,8 +192,8 @@ def _stalled_summary(
         return f"{since}: {named.label}{where} {found.why}{'; ' + others if others else ''}."
     if waiting:
         return (
-            f"{since} in {len(waiting) + 1} ranks, {named.label}{where} among them; no rank differs from the "
-            "others."
+            f"{since} in {len(waiting) + 1} ranks, {named.label}{where} among them. All of them wait alike, so "
+            "none is named as the cause."
         )
     if works:
         return (
@@ -212,7 +212,9 @@ def _stalled_points(
             *found.why.split(", "), since, f"{fmt.counted(len(waiting), 'other rank')} waiting"
         )
     if waiting:
-        return complete_clauses(since, f"in {len(waiting) + 1} ranks", "no rank differs from the others")
+        return complete_clauses(
+            since, f"in {len(waiting) + 1} ranks", "all of them wait alike, so none is the cause"
+        )
     gpu = named.gpu
     if works:
         return complete_clauses(since, "its GPU is working", "probably an evaluation, checkpoint or compilation")

@@ -118,8 +118,10 @@ class PerfRecording:
         """
         self._runs[0].wait()
         if not self._data.is_file() or not self._data.stat().st_size:
+            reason = failure_reason(self._runs[0].output_text())
             raise NotPossibleHere(
-                f"perf wrote no samples to {self._data} ({failure_reason(self._runs[0].output_text())})"
+                f"perf wrote no samples to {self._data} ({reason}): check that the process runs, and capture more "
+                "seconds"
             )
         fields = "comm,pid,tid,time,event,ip,sym,dso"
         command = [
@@ -156,7 +158,10 @@ class PerfRecording:
                 f"perf script has not read {self._data} within {SCRIPT_SECONDS:.0f} s: capture fewer seconds"
             )
         if error_lines.returncode and not found.on_cpu:
-            raise NotPossibleHere(f"what perf recorded in {self._data} cannot be read by {command[0]} script")
+            raise NotPossibleHere(
+                f"{command[0]} script cannot read the recording {self._data}: use the perf of this kernel "
+                "(linux-tools), or the engine py-spy"
+            )
         # It holds pieces of the training's memory (its stacks), and what was to be seen has been read.
         self._data.unlink(missing_ok=True)
         return found
