@@ -115,11 +115,7 @@ def idle_text(rank: Rank) -> str:
 def idle_cell(rank: Rank) -> str:
     """Return the same for a table cell: "14%", "≥ 12%"; a dash for a bound of 0, which says nothing."""
     idle = idle_pct(rank)
-    return (
-        DASH
-        if rank.gpu_busy_bound and idle is not None and round(idle) <= 0
-        else _bound_sign(rank) + percent(idle)
-    )
+    return DASH if rank.gpu_busy_bound and idle is not None and idle <= 0.5 else _bound_sign(rank) + percent(idle)
 
 
 def _bound_sign(rank: Rank) -> str:

@@ -242,7 +242,7 @@ def idle_text(evidence: dict[str, Any]) -> str | None:
 def _known_idle_pct(evidence: dict[str, Any]) -> float | None:
     """The idle share in percent; None where unknown, and for a lower bound that rounds to 0."""
     idle: float | None = evidence["gpu_idle_pct"]
-    return None if idle is None or (evidence["gpu_idle_is"] and round(idle) <= 0) else idle
+    return None if idle is None or (evidence["gpu_idle_is"] and idle <= 0.5) else idle
 
 
 def short_idle_text(evidence: dict[str, Any], dry: float | None = None) -> str:

@@ -121,7 +121,7 @@ def test_all_steps_of_its_window_are_judged_whatever_number_was_asked_for(
     assert (report.engine, report.verdict) == ("xla.profiler", analyze(folder / "traces").verdict)
     assert report.steps.count == analyze(data.rename(tmp_path / "some.xplane.pb")).steps.count > 2
     notes = json.loads((folder / "capture.json").read_bytes())["notes"]
-    assert any("seconds by the clock" in note for note in notes)
+    assert any("by the clock" in note for note in notes)
 
 
 @pytest.mark.slow("one failure stands for all; each starts a client", kept=("die-ended by itself (exit code -6)",))
@@ -191,7 +191,9 @@ def test_which_of_several_servers_it_is_must_be_said(training: Any, tmp_path: Pa
     one = training("grpc", "grpc").does("nothing")
     code, said = one.captured(tmp_path / "c")
     assert code == 3
-    assert f"has several gRPC servers (ports {', '.join(map(str, sorted(one.ports)))}): LLMTOP_XLA_PORT" in said
+    assert (
+        f"has several gRPC servers (ports {', '.join(map(str, sorted(one.ports)))}): set LLMTOP_XLA_PORT" in said
+    )
     _, said = one.captured(tmp_path / "c", LLMTOP_XLA_PORT=str(one.ports[1]))
     assert "left no .xplane.pb" in said
     assert f"localhost:{one.ports[1]} " in (one.home / "asked").read_text()

@@ -364,7 +364,7 @@ input()
         (frame(msgspec.msgpack.encode({"type": "hello", "protocol": 0})), "restart the training"),
         (frame(msgspec.msgpack.encode({"type": "hello", "protocol": 1, "rank": "first"})), "not a message"),
         (wire.encode(wire.Steps(steps=[])), "not an attached training"),
-        (wire.encode(wire.Refused(reason="32 monitors")), "refused: 32 monitors"),
+        (wire.encode(wire.Refused(reason="32 monitors")), "refused a request of this llmtop: 32 monitors"),
     ],
 )
 def test_a_monitor_refuses_what_is_no_training_with_one_sentence(

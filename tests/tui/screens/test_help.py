@@ -9,6 +9,7 @@ import pytest
 from screenshots.scenes import scene
 from tests.tui.driving import Held, reply, running, text
 from tui.core import keys
+from tui.core.key_lookup import title_of
 from tui.paint.glyphs import ASCII, UNICODE
 
 SIZES = [(60, 15), (80, 24), (120, 30), (200, 50)]
@@ -37,7 +38,7 @@ def words(shown: list[str]) -> str:
 @pytest.mark.parametrize("name", WAYS)
 async def test_it_begins_with_every_key_of_the_screen_it_was_called_from(size: tuple[int, int], name: str) -> None:
     shown = await pages(size, WAYS[name])
-    assert f"Keys on {keys.title_of(name)}" in shown[0]
+    assert f"Keys on {title_of(name)}" in shown[0]
     whole = words(shown)
     for key in keys.for_screen(name):
         assert key.shown.split()[0] in whole
