@@ -528,6 +528,7 @@ def test_missing_ranks_are_an_alert_once_they_have_reported_and_others_still_ste
         given.append(series("llmtop_rank_info", values, run="train.py", uid="1000", **rank(one)))
         given.append(series("llmtop_world_size", values.replace("1x", "5x"), **rank(one)))
         given.append(series("llmtop_steps_total", step, **rank(one)))
+        given.append(series("llmtop_step_seconds_total", step, **rank(one)))
     missing = ("LlmtopRanksMissing", {"run": "train.py", "uid": "1000"}, "train.py: 2 ranks do not report")
     check(
         tmp_path,
