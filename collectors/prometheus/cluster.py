@@ -195,7 +195,8 @@ class Cluster:
         late = tuple(_late_ranks(found.ranks.get("late", ()), hosts, runs))
         hung = tuple(hung_ranks(found.ranks, hosts))
         critical = tuple(_critical_alerts(found.critical, hosts))
-        states = self._node_states(node_states(found.nodes, hosts), asked_at if now is None else now, at)
+        down = {one.labels.get("instance", "") for one in found.nodes.get("target", ())}
+        states = self._node_states(node_states(found.nodes, hosts), down, asked_at if now is None else now, at)
         return ClusterView(
             server=self._client.name,
             time=asked_at if now is None else now,
@@ -219,12 +220,25 @@ class Cluster:
             nodes=tuple(_nodes(found, states, late, hung, critical)),
         )
 
-    def _node_states(self, found: dict[str, NodeState], now: float, at: float | None) -> dict[str, NodeState]:
-        """Add nodes that answered in this session, and of which the server knows nothing any more."""
+    def _node_states(
+        self, found: dict[str, NodeState], down: set[str], now: float, at: float | None
+    ) -> dict[str, NodeState]:
+        """Add nodes that answered in this session, and of which the server has no series any more.
+
+        Args:
+            found: the states that the server knows.
+            down: instances of targets that do not answer.
+            now: unix time, by the server's clock.
+            at: the moment that was asked for; None for now.
+        """
         if at is not None or self._mute:
             return found
         if found:
-            lost = {name: lost_node(seen_at) for name, seen_at in self._known.items() if name not in found}
+            lost = {
+                name: lost_node(seen_at, is_target=not down.isdisjoint(self._instances.get(name, ())))
+                for name, seen_at in self._known.items()
+                if name not in found
+            }
             self._known |= {name: now for name, state in found.items() if state.up}
             return found | lost
         return found

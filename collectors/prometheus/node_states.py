@@ -32,13 +32,14 @@ class NodeState(NamedTuple):
         return found + ([(_SKEWED, "clock")] if self.clock_ahead_seconds is not None else [])
 
 
-def lost_node(seen_at: float) -> NodeState:
-    """Return the state of a node of which the server knows nothing any more.
+def lost_node(seen_at: float, *, is_target: bool) -> NodeState:
+    """Return the state of a node that answered in this session and of which the server has no series any more.
 
     Args:
         seen_at: unix time of the last answer that had it.
+        is_target: whether one of its exporters is still a target.
     """
-    return NodeState(up=False, last_seen_at=seen_at, is_target=False)
+    return NodeState(up=False, last_seen_at=seen_at, is_target=is_target)
 
 
 def node_states(nodes: Mapping[str, Sequence[SeriesValue]], hosts: Callable[[str], str]) -> dict[str, NodeState]:

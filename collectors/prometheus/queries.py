@@ -105,13 +105,14 @@ class Queries:
     @property
     def nodes(self) -> str:
         """Exporters that answer now, with the age of their values and the error of their clocks; and of those that
-        do not, when they were fetched last, and whether they are still targets."""
+        do not, when they were fetched last, and the targets that do not answer, of whatever exporter: without
+        recording rules nothing else is known of a node that answered for less than a minute."""
         known = "max by (instance, job, hostname) (llmtop_node_info)"
         seen = self.recorded_series("node:llmtop_last_seen:timestamp")
         return union_query(
             ("up", known),
             ("seen", f"({seen} unless on (instance, job, hostname) llmtop_node_info)"),
-            ("target", f"(max by (instance, job) (up) and on (instance, job) ({seen} unless {known}))"),
+            ("target", "max by (instance, job) (up) == 0"),
             ("age", self.recorded_series("node:llmtop_snapshot_age:seconds")),
             ("stale", self.recorded_series("node:llmtop_stale:seconds")),
             ("ahead", self.recorded_series("node:llmtop_clock_ahead:seconds")),

@@ -38,7 +38,9 @@ def seen_when(cluster: Cluster, holds: Callable[[ClusterView], object], seconds:
     try:
         return wait_for(look, seconds) or last[0]
     except AssertionError:
-        raise AssertionError(f"{last[0].problems} {last[0].runs} {last[0].late} {last[0].grave}") from None
+        view = last[0]
+        found = (view.nodes_down, view.hung[:3], view.problems, view.runs, view.late, view.grave)
+        raise AssertionError(found) from None
 
 
 def both_named(view: ClusterView) -> bool:
