@@ -88,9 +88,9 @@ async def test_from_the_alert_to_a_compared_fix_in_eight_keys(
         assert "input_bound" in {alert.id for alert in app.view.snapshot.alerts}
         pressed = 0
         for key, *words in (
-            ("c", "recorded beforehand", "starved"),
+            ("c", "beforehand", "starved"),
             ("enter", "copy  scp", "prepared: A GPT"),
-            ("enter", "recorded beforehand", "fixed"),
+            ("enter", "beforehand", "fixed"),
             ("enter", "copy  scp", "prepared: The same"),
             ("o", "input-bound", "gpu-bound"),
             ("v", "32.9 ms to 14.2 ms"),

@@ -199,7 +199,7 @@ def test_which_of_several_servers_it_is_must_be_said(training: Any, tmp_path: Pa
     assert f"localhost:{one.ports[1]} " in (one.home / "asked").read_text()
     code, said = one.captured(tmp_path / "c", LLMTOP_XLA_PORT="1")
     assert code == 3
-    assert "LLMTOP_XLA_PORT says 1, and it does not listen there" in said
+    assert "LLMTOP_XLA_PORT is 1, but the process does not listen there" in said
 
 
 def test_what_the_training_s_environment_says_wins(training: Any) -> None:

@@ -97,7 +97,7 @@ def test_fleet_and_live_rules_agree() -> None:
 def test_ports_whose_errors_rise_are_the_same_for_both(tmp_path: Path) -> None:
     """Sixty ports over 25 minutes: quiet, with rare errors, bursts and restarted adapters, by chance.
 
-    promtool evaluates groups of rules in no fixed order, so an alert may be of the values recorded one round before.
+    promtool evaluates groups of rules in no fixed order, so an alert may be of values one round old.
     A port that changes in the last round is left out.
     """
     dice, moments = random.Random(11), range(0, 1501, 15)
