@@ -59,7 +59,7 @@ def observe(source: str, name: str, seconds: float) -> dict[str, Any]:
             last = _watch([*llmtop, "--json", "--interval", "1"], env, folder)
         finally:
             os.killpg(training.pid, signal.SIGKILL)
-            training.wait()
+            training.wait(60)
     return {**last["ranks"][0], "alerts": last["alerts"]}
 
 
