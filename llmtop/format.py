@@ -79,20 +79,12 @@ def size(value: float | None) -> str:
 
 def short_rate(value: float | None) -> str:
     """Bytes per second in decimal units in at most four cells: "1.2G", "12G", "999M"; for tables."""
-    return _short(value, 1000.0, ("", "k", "M", "G", "T", "P"))
-
-
-def short_size(value: float | None) -> str:
-    """Bytes in binary units in at most four cells: "1.2G", "12G", "999M"; for tables."""
-    return _short(value, 1024.0, ("", "K", "M", "G", "T", "P"))
-
-
-def _short(value: float | None, base: float, units: tuple[str, ...]) -> str:
     if value is None or _absent(value):
         return DASH
+    units = ("", "k", "M", "G", "T", "P")
     amount, step = abs(value), 0
     while step < len(units) - 1 and amount >= 999.5:
-        amount, step = amount / base, step + 1
+        amount, step = amount / 1000.0, step + 1
     digits = 1 if step and amount < 9.95 else 0
     return f"{amount:.{digits}f}{units[step]}"
 

@@ -253,25 +253,25 @@ def counters_text(report: StackReport) -> list[str]:
 
 def counted_text(one: Counters) -> str:
     """What was counted of one training and its workers, and what that says."""
-    told = []
+    parts = []
     if one.cpus is not None:
-        told.append(f"{one.cpus:.2f} CPUs used")
+        parts.append(f"{one.cpus:.2f} CPUs used")
     for what, value in (
         ("context switches", one.context_switches_per_s),
         ("moves to another CPU", one.migrations_per_s),
         ("page faults", one.page_faults_per_s),
     ):
         if value is not None:
-            told.append(f"{value:.0f} {what} a second")
+            parts.append(f"{value:.0f} {what} a second")
     if one.ipc is not None:
         meaning = {"memory": ": the cores mostly wait, as a rule for memory", "compute": ": the cores compute"}
-        told.append(f"{one.ipc:.2f} instructions a cycle{meaning.get(one.bound or '', '')}")
+        parts.append(f"{one.ipc:.2f} instructions a cycle{meaning.get(one.bound or '', '')}")
     for what, value in (("cache", one.cache_miss_pct), ("branch", one.branch_miss_pct)):
         if value is not None:
-            told.append(f"{percent_text(value, 1)} {what} misses")
+            parts.append(f"{percent_text(value, 1)} {what} misses")
     if one.absent:
-        told.append(f"this machine does not count {', '.join(one.absent)}")
-    return "; ".join(told) or "nothing could be counted"
+        parts.append(f"this machine does not count {', '.join(one.absent)}")
+    return "; ".join(parts) or "nothing could be counted"
 
 
 def loading_text(report: StackReport) -> list[str]:
@@ -310,10 +310,10 @@ def _idle_threads_text(report: StackReport) -> list[str]:
                 said = f"{whose}{thread.thread}{where}"
                 waiting[said] = waiting.get(said, 0) + 1
             ours += thread.kind == "llmtop"
-    told = []
+    sentences = []
     if waiting:
         names = (name if number == 1 else f"{name} ({number} of them)" for name, number in waiting.items())
-        told.append(f"Threads that only waited, not shown above: {', '.join(names)}.")
+        sentences.append(f"Threads that only waited (not in the table): {', '.join(names)}.")
     if ours:
-        told.append(f"Ignored: {counted(ours, 'thread')} of llmtop.")
-    return told
+        sentences.append(f"Ignored: {counted(ours, 'thread')} of llmtop.")
+    return sentences

@@ -9,7 +9,6 @@ FORMATTERS: Final = {
     "rate": "1.30 GB/s",
     "short_rate": "1.3G",
     "size": "16.6 GiB",
-    "short_size": "16G",
     "percent": "83%",
     "percent_text": "83 %",
     "watts": "671 W",

@@ -16,7 +16,7 @@ from llmtop.trace.groups import distinct_values, grouped
 from llmtop.trace.intervals import Ns, Spans
 
 FEWEST_SAMPLES = 20
-"""Of fewer samples no share is said in a sentence: at 20 a share of 50 % is known to 11 points."""
+"""With fewer samples no sentence states a share: at 20 the standard error of a share of 50 % is 11 points."""
 
 
 def sampled_functions(

@@ -32,8 +32,8 @@ def _lines(view: ClusterView) -> Iterator[str]:
         ("missing", [words for words in map(missing_text, view.runs) if words]),
         ("nodes", [f"{one.severity} {one.kind}: {one.text}" for one in node_notes(view)]),
         ("hung", [hung_text(one) for one in view.hung]),
-        ("waited for", [late_text(one) for one in view.late]),
-        ("grave", [critical_text(one) for one in view.grave]),
+        ("stragglers", [late_text(one) for one in view.late]),
+        ("critical", [critical_text(one) for one in view.grave]),
     ):
         if found:
             yield ""
