@@ -28,7 +28,7 @@ from llmtop.trace import intervals as iv
 from llmtop.trace import model
 
 BORDER_PCT = 10.0
-"""docs/design.md, "Report"."""
+"""docs/contracts.md, "Report"."""
 NEAR_PCT = 2.0
 """A verdict this close to the border is called close."""
 CLOSE_PCT = 5.0

@@ -11,7 +11,7 @@ from llmtop.report.model import Report
 _NOT_THE_HOST = ("h2d_bound", "communication_bound")
 """What a step is lost to while the device works: no profiler that slows the host adds to it."""
 _LEAST_LOST = 0.10
-"""Of a step: with less lost it is the GPU that bounds it (docs/design.md)."""
+"""Of a step: with less lost it is the GPU that bounds it (docs/contracts.md)."""
 
 
 def verdict_change(

@@ -1,6 +1,6 @@
 """What a snapshot of PyTorch's CUDA allocator shows, as plain typed data from which every output is made.
 
-The names of the fields are a contract, as those of the report (docs/design.md). Bytes are device memory. What
+The names of the fields are a contract, as those of the report (docs/contracts.md). Bytes are device memory. What
 tensors hold is told as they asked for it (`requested_bytes`); the allocator rounds up, which is `allocated_bytes`.
 """
 

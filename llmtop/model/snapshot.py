@@ -577,7 +577,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Alert(msgspec.Struct, frozen=True, kw_only=True):
-    """A rule that holds now. The ids are part of the contract (docs/design.md)."""
+    """A rule that holds now. The ids are part of the contract (docs/contracts.md)."""
 
     id: str
     severity: Severity

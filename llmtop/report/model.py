@@ -1,6 +1,6 @@
 """The report: what a capture (or a recording) shows, as plain typed data, from which every output is made.
 
-The names of the fields are a contract (docs/design.md). Totals (`kernels`, `copies`, `api`, `ranges`, and the
+The names of the fields are a contract (docs/contracts.md). Totals (`kernels`, `copies`, `api`, `ranges`, and the
 counts of a device) cover the whole file; shares, `phases`, `gaps` and the verdict cover whole steps; `busy_pct`
 divides by first to last device activity. Percent are of time unless the name says otherwise. Seconds are
 lengths, on the time line that the tool which made the capture gives its events.

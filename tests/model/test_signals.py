@@ -142,8 +142,8 @@ def test_public_names_stay() -> None:
     ]  # fmt: skip
 
 
-def test_the_design_lists_every_series_of_a_gpu() -> None:
-    text = (REPOSITORY / "docs" / "design.md").read_text()
+def test_the_contracts_list_every_series_of_a_gpu() -> None:
+    text = (REPOSITORY / "docs" / "contracts.md").read_text()
     assert not [series.name for _, series in SERIES if f"`{series.name}`" not in text]
 
 

@@ -49,11 +49,11 @@ def test_the_dashboard_and_the_rules_ask_only_for_series_that_there_are() -> Non
     for text in (*expressions().values(), RULES.read_text()):
         asked = set(re.findall(rf"(?<![\w:])(?:{LEVELS}:llmtop_[\w:]+|llmtop_\w+|DCGM_FI_\w+)", text))
         assert asked <= known, asked - known
-    assert recorded <= set(re.findall(rf"`({LEVELS}:llmtop_[\w:]+)`", design())), "they are a contract"
+    assert recorded <= set(re.findall(rf"`({LEVELS}:llmtop_[\w:]+)`", contracts())), "they are a contract"
 
 
-def design() -> str:
-    return (REPOSITORY / "docs" / "design.md").read_text()
+def contracts() -> str:
+    return (REPOSITORY / "docs" / "contracts.md").read_text()
 
 
 @pytest.mark.prometheus

@@ -215,8 +215,8 @@ def test_no_command_line_is_told() -> None:
     assert b"hunter2" not in generate_latest(stage)
 
 
-def test_every_name_stands_in_the_design_with_its_labels() -> None:
-    text = (REPOSITORY / "docs" / "design.md").read_text()
+def test_every_name_stands_in_the_contracts_with_its_labels() -> None:
+    text = (REPOSITORY / "docs" / "contracts.md").read_text()
     for series in names.ALL:
         written = f"`{series.name}{{{','.join(series.labels)}}}`" if series.labels else f"`{series.name}`"
         assert written in text, f"{written} is no contract yet"
