@@ -1,4 +1,4 @@
-"""What moved between two reports, as plain typed data. The names of the fields are a contract (docs/contracts.md)."""
+"""What moved between two reports, as plain typed data. Field names are a contract (docs/contracts.md)."""
 
 from __future__ import annotations
 
