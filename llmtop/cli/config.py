@@ -26,6 +26,7 @@ def config(*, check: bool, as_json: bool) -> int:
     """
     import msgspec
 
+    from llmtop.cli.printed import ConfigSettings
     from llmtop.config import Config, config_path, current
     from llmtop.redaction.secret_filter import without_known_secrets
 
@@ -34,7 +35,7 @@ def config(*, check: bool, as_json: bool) -> int:
     chosen = dict(_differences(msgspec.to_builtins(current()), msgspec.to_builtins(Config())))
     if as_json:
         settings = msgspec.json.decode(without_known_secrets(msgspec.json.encode(chosen).decode()))
-        print_json({"path": str(path), "exists": exists, "settings": settings})
+        print_json(ConfigSettings(path=str(path), exists=exists, settings=settings))
         return EXIT_DONE
     if not exists:
         print_text(f"{path} does not exist: every setting has its default")

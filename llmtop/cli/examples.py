@@ -5,6 +5,10 @@ from __future__ import annotations
 from typing import Final
 
 EXAMPLES: Final[dict[str, tuple[tuple[str, str], ...]]] = {
+    "schema": (
+        ("llmtop schema", "the names of all schemas"),
+        ("llmtop schema snapshot", "what llmtop --json prints on each line"),
+    ),
     "live": (
         ("llmtop", "the screen"),
         ("llmtop --gpus attached -i 2", "only GPUs that trainings use, every 2 s"),

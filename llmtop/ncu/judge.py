@@ -46,6 +46,13 @@ class NcuReport(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the kernel that was wanted is among them."""
 
 
+class NcuReports(msgspec.Struct, frozen=True, kw_only=True):
+    """Several files of ncu; what `llmtop kernel A B --json` prints."""
+
+    schema: int = 1
+    reports: list[NcuReport]
+
+
 def judge_kernel(kernel: KernelProfile) -> KernelJudgement:
     """Return what limits a kernel, with the evidence."""
     found = limiter(kernel)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from llmtop.format import encode_json
 from llmtop.report_kinds.kind import ReadOptions, ReportDocument, ReportKind
@@ -40,8 +40,9 @@ class KernelsDocument(ReportDocument):
 
     def json(self) -> bytes:
         """Return the report; several as a list of them."""
+        from llmtop.ncu.judge import NcuReports
 
-        several: Any = {"schema": 1, "reports": self._reports}
+        several = NcuReports(reports=list(self._reports))
         return encode_json(self._reports[0] if len(self._reports) == 1 else several)
 
     def document(self, *, full: bool) -> Document:

@@ -14,6 +14,7 @@ import pytest
 from llmtop.recording.reader_writer import Reader
 from tests.bench.conftest import Bench
 from tests.support.processes import wait_for
+from tests.support.schemas import schema_faults
 
 
 def _metrics(folder: Path) -> dict[str, Any]:
@@ -26,6 +27,7 @@ def test_each_run_is_measured_after_its_warm_up_ended_and_kept(bench: Bench, tmp
     assert done.returncode == 0, err
     found = _metrics(tmp_path / "a")
     assert json.loads(out) == found
+    assert not schema_faults("bench", found)
     assert err.index("will be run 2 times") < err.index("run 1\n")
     assert found["state"] == "done"
     for number, run in enumerate(found["runs"], 1):

@@ -13,6 +13,7 @@ import pytest
 
 from tests.capture.conftest import Start, Training
 from tests.support.processes import environment, wait_for
+from tests.support.schemas import schema_faults
 
 
 def llmtop(*arguments: str, cwd: Path | None = None, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -49,6 +50,9 @@ def test_json_stands_alone_on_stdout(start: Start, tmp_path: Path) -> None:
     assert facts["capture"]["pids"] == [training.pid]
     assert facts["report"]["processes"]
     assert Path(facts["folder"]).parent == tmp_path / "x"
+    assert not schema_faults("capture-result", facts)
+    assert not schema_faults("stacks", facts["report"])
+    assert not schema_faults("capture", json.loads((Path(facts["folder"]) / "capture.json").read_text()))
 
 
 def test_captures_lists_and_removes(start: Start, tmp_path: Path) -> None:

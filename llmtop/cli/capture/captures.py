@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
-import msgspec
 
 from llmtop.cli.capture.options import json_option, out_option
 from llmtop.cli.output import print_json, print_text
@@ -50,6 +49,7 @@ def captures(*, out: Path | None, names: tuple[str, ...], keep: int | None, stop
 def _list(parent: Path, as_json: bool) -> None:
     from llmtop.capture.base import folder
     from llmtop.capture.nsys import orphans
+    from llmtop.cli.printed import CaptureListing
 
     found, refused = folder.list_infos_and_errors(parent)
     total = 0
@@ -58,8 +58,7 @@ def _list(parent: Path, as_json: bool) -> None:
         total += taken
         state = orphans.capture_state(path, info)
         if as_json:
-            facts = {"folder": str(path), "bytes": taken, "capture": msgspec.to_builtins(info), "state": state}
-            print_json(facts)
+            print_json(CaptureListing(folder=str(path), bytes=taken, capture=info, state=state))
             continue
         steps = "" if info.steps is None else f"{info.steps} steps"
         ranks = [str(rank) for rank in info.ranks if rank is not None]
@@ -86,17 +85,19 @@ def _named(parent: Path, names: tuple[str, ...]) -> list[Path]:
 
 def _remove(paths: list[Path], as_json: bool) -> None:
     from llmtop.capture.base import folder
+    from llmtop.cli.printed import CaptureRemoval
 
     for path in paths:
         freed = folder.remove(path)
         if as_json:
-            print_json({"removed": str(path), "bytes": freed})
+            print_json(CaptureRemoval(removed=str(path), bytes=freed))
         else:
             print_text(f"removed {printable(str(path))} ({size(freed)})")
 
 
 def _stop_orphaned_captures(as_json: bool) -> None:
     from llmtop.capture.nsys import orphans
+    from llmtop.cli.printed import OrphanStop
 
     failed: LlmtopError | None = None
     for outcome in orphans.stop_orphans():
@@ -104,7 +105,7 @@ def _stop_orphaned_captures(as_json: bool) -> None:
             failed = outcome
             print_text(f"llmtop: {outcome}", err=True)
         elif as_json:
-            print_json({"stopped": outcome})
+            print_json(OrphanStop(stopped=outcome))
         else:
             print_text(outcome)
     if failed is not None:

@@ -14,7 +14,6 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
-import msgspec
 from click.core import ParameterSource
 
 from llmtop.cli.capture.options import json_option, out_option
@@ -357,17 +356,18 @@ def _print_warnings(plan: Plan) -> None:
 
 def _print_result(result: Result, as_json: bool) -> None:
     from llmtop.capture.take import report_data
+    from llmtop.cli.printed import CaptureResult
 
     if as_json:
-        facts = {
-            "folder": str(result.folder),
-            "trace": str(result.trace) if result.trace else None,
-            "bytes": result.bytes,
-            "copy": result.copy_command,
-            "open": result.open_command,
-            "capture": msgspec.to_builtins(result.info),
-            "report": report_data(result),
-        }
+        facts = CaptureResult(
+            folder=str(result.folder),
+            trace=str(result.trace) if result.trace else None,
+            bytes=result.bytes,
+            copy=result.copy_command,
+            open=result.open_command,
+            capture=result.info,
+            report=report_data(result),
+        )
         print_json(facts)
         return
     if result.info.stopped_early:
@@ -394,11 +394,13 @@ def _report_text(result: Result) -> str:
 
 
 def _print_fired(fired: Firing, as_json: bool) -> None:
+    from llmtop.cli.printed import CaptureNotTaken
+
     _print_stderr(fired.reason)
     if fired.result is not None:
         _print_result(fired.result, as_json)
     elif as_json:
-        print_json({"reason": fired.reason, "error": fired.error})
+        print_json(CaptureNotTaken(reason=fired.reason, error=fired.error))
     else:
         _print_stderr(f"llmtop: {fired.error}")
 

@@ -156,6 +156,7 @@ def record(
     from collectors.gpu.selection import GpuSelection
     from collectors.hub import live_hub
     from llmtop.cli.live.stream import SnapshotStream
+    from llmtop.cli.printed import RecordingSummary
     from llmtop.recording.reader_writer import Reader
 
     selection = GpuSelection.parse(gpus) if gpus is not None else None
@@ -174,19 +175,14 @@ def record(
         print_text(f"recording to {file}; press ctrl+c to stop", err=True)
         stream.run(hub, consume, seconds)
     reader = Reader(file)
-    facts = {
-        "path": str(file.resolve()),
-        "snapshots": reader.count,
-        "seconds": reader.length,
-        "bytes": file.stat().st_size,
-    }
+    facts = RecordingSummary(
+        path=str(file.resolve()), snapshots=reader.count, seconds=reader.length, bytes=file.stat().st_size
+    )
     reader.close()
     if as_json:
         print_json(facts)
     else:
-        print_text(
-            f"{reader.count} snapshots over {reader.length:.1f} s, {facts['bytes']} bytes: {file}", err=True
-        )
+        print_text(f"{reader.count} snapshots over {reader.length:.1f} s, {facts.bytes} bytes: {file}", err=True)
     return _recorded(recorder)
 
 

@@ -7,7 +7,7 @@ import os
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -127,31 +127,37 @@ def _recorded(report: Report) -> list[str]:
 
 def _print_commands(path: Path, report: Report, rows: list[KernelTime], words: list[str], as_json: bool) -> None:
     from llmtop.analysis.capture_info import UNKNOWN_COMMAND
+    from llmtop.cli.printed import KernelCommand, KernelCommands
     from llmtop.ncu.command import command_line, file_stem, launches_of
     from llmtop.ncu.read import SUFFIX
 
     command = shlex.join(words) if words else UNKNOWN_COMMAND
-    found: list[dict[str, Any]] = []
+    found: list[KernelCommand] = []
     for row in rows:
         launches = launches_of(row, report.kernels)
-        facts = {"kernel": row.name, "kind": row.kind, "kernel_time_pct": row.share_pct, "count": row.count}
-        facts |= {
-            "mean_us": row.mean_us,
-            "launches": launches.description,
-            "skips_warm_up": launches.skip is not None,
-        }
-        found.append(facts | {"command": command_line(launches, file_stem(row), command)})
+        found.append(
+            KernelCommand(
+                kernel=row.name,
+                kind=row.kind,
+                kernel_time_pct=row.share_pct,
+                count=row.count,
+                mean_us=row.mean_us,
+                launches=launches.description,
+                skips_warm_up=launches.skip is not None,
+                command=command_line(launches, file_stem(row), command),
+            )
+        )
     if as_json:
-        print_json({"schema": 1, "source": str(path), "kernels": found})
+        print_json(KernelCommands(source=str(path), kernels=found))
         return
     for number, (row, one) in enumerate(zip(rows, found, strict=True), 1):
         print_text(
             f"{number}. {printable(row.name)} ({printable(row.kind, 40)}): "
             f"{percent(row.share_pct, 1)} of kernel time, {count(row.count)} x {duration(row.mean_us / 1e6)}"
         )
-        unsure = "" if one["skips_warm_up"] else "; the capture has no steps, so warm-up is not skipped"
-        print_text(f"   profiled: {printable(one['launches'])}{unsure}")
-        print_text(f"   {printable(one['command'])}")
+        unsure = "" if one.skips_warm_up else "; the capture has no steps, so warm-up is not skipped"
+        print_text(f"   profiled: {printable(one.launches)}{unsure}")
+        print_text(f"   {printable(one.command)}")
     if not words:
         print_text("The capture does not contain the training command: replace python train.py with it.")
     print_text(
