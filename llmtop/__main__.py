@@ -56,7 +56,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "Check this machine, and print the command to fix each problem.",
     ),
     "config": ("llmtop.cli.config:config", "Check config.toml, and print what it sets."),
-    "schema": ("llmtop.cli.schema:schema", "Print the JSON Schema of what --json prints."),
+    "schema": ("llmtop.cli.schema.command:schema", "Print the JSON Schema of what --json prints."),
     "completion": (
         "llmtop.cli.completion:completion",
         "Completion of commands and options for bash, zsh and fish.",

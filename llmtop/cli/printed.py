@@ -1,4 +1,4 @@
-"""JSON objects that one command alone prints; `llmtop/cli/schema.py` lists all others.
+"""JSON objects that one command alone prints; `llmtop/cli/schema/command.py` lists all others.
 
 The names of the fields are a contract (docs/contracts.md).
 """

@@ -6,7 +6,7 @@ from typing import Any
 
 from jsonschema import Draft202012Validator
 
-from llmtop.cli.schema import json_schema
+from llmtop.cli.schema.command import json_schema
 
 
 def schema_faults(name: str, value: Any) -> list[str]:

@@ -13,7 +13,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from llmtop.__main__ import COMMANDS, cli
-from llmtop.cli.schema import DIALECT, OUTPUTS, json_schema
+from llmtop.cli.schema.command import DIALECT, OUTPUTS, json_schema
 from llmtop.format import encode_json
 from tests.support import hostile
 from tests.support.memory_allocator import LOSS, MIB, Allocator, Training

@@ -1,0 +1,1 @@
+"""llmtop schema: what --json prints, as JSON Schema."""
