@@ -58,7 +58,7 @@ PLANTS = {
         "gradients of four micro-batches a step",
         {"forward": 0.02, "backward": 0.04, "steps": 150, "accumulate": 4},
     ),
-    "compile": Plant("torch.compile (aot_eager, no compiler) in the first step", {**_STEP, "steps": 150, "compile": True}),
+    "compile": Plant("torch.compile (aot_eager) in the first step", {**_STEP, "steps": 150, "compile": True}),
     "evaluation": Plant(
         "an evaluation of 30 batches every 40 steps", {**_STEP, "steps": 160, "eval_every": 40, "eval_batches": 30}
     ),
