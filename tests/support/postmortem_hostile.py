@@ -44,10 +44,10 @@ def _sparse(path: Path, head: bytes, size: int) -> None:
 
 def _memo_bomb(levels: int) -> bytes:
     """Return a pickle of lists, each holding the one before ten times: 10**levels items when walked."""
-    code = bytearray(b"\x80\x02]q\x00")
+    code = bytearray(b"\x80\x02]q\x000")
     for level in range(levels):
-        code += b"](" + b"h" + bytes([level]) + (b"h" + bytes([level])) * 9 + b"e" + b"q" + bytes([level + 1])
-    return bytes(code + b".")
+        code += b"](" + (b"h" + bytes([level])) * 10 + b"eq" + bytes([level + 1]) + b"0"
+    return bytes(code + b"h" + bytes([levels]) + b".")
 
 
 def _memo_bomb_in_entries(levels: int) -> bytes:
@@ -151,7 +151,8 @@ def compare(command: Sequence[str] = _COMMAND) -> int:
             ]
             faults += bool(wrong)
             verdict = ", ".join(wrong) or "ok"
-            print(f"{title:<40}{seconds:6.1f} s  exit code {code:<4}{verdict:<24}{errors.strip()[:150]}")
+            said = errors.strip().splitlines()[-1:]
+            print(f"{title:<40}{seconds:6.1f} s  exit code {code:<4}{verdict:<24}{said}")
             (folder / "nccl_trace_rank_0").unlink()
     print(f"{faults} with a fault")
     return faults

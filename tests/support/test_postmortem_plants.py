@@ -139,6 +139,12 @@ def test_hostile_files_harm_a_reader_that_unpickles_them(tmp_path: Path) -> None
     written["a call"](path)
     pickle.loads(path.read_bytes())
     assert (tmp_path / MARKER).exists()
+    written["memo bomb in entries"](path)
+    entries = pickle.loads(path.read_bytes())["entries"]
+    for _ in range(60):
+        assert len({id(one) for one in entries}) == 1
+        assert len(entries) == 10
+        entries = entries[0]
     written["truncated to 70%"](path)
     with pytest.raises((EOFError, pickle.UnpicklingError)):
         pickle.loads(path.read_bytes())

@@ -12,7 +12,7 @@ class FlightThread(threading.Thread):
 
     def __init__(self):
         super().__init__(name="flight", daemon=True)
-        self._last = time.monotonic()
+        self._last = float("inf")  # imports before the first step are no stall
         self._limit = float(os.environ["STALL_SECONDS"])
         self.steps = 0
         self._failed = threading.Event()
