@@ -31,8 +31,7 @@ SPIKE_SIGMA = 7.5
 """A planted spike exceeds the rolling mean of 1,000 values by 7 standard deviations: the spike score of OLMo 2."""
 HEALTHY_SIGMA = 5.5
 GRAD_CAP = 4.0
-"""Most that a healthy gradient norm exceeds its local median; a planted jump is 8 to 100 times the median. SPAM
-(2025) counts g² > 50 E[g²], 7.1 times."""
+"""Most that a healthy gradient norm exceeds its local median; a planted jump is 8 to 100 times the median."""
 
 
 @dataclass(frozen=True)
