@@ -139,8 +139,8 @@ def duration(seconds: float | None) -> str:
     """
     if seconds is None or _absent(seconds):
         return DASH
-    if seconds < 0:
-        return "-" + duration(-seconds)
+    if seconds <= 0:
+        return "-" + duration(-seconds) if seconds else "0 s"
     if seconds >= 59.95:
         return _long(seconds)
     for scale, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns")):

@@ -10,7 +10,7 @@ from llmtop import format as fmt
     [
         (None, "–"),
         (float("nan"), "–"),
-        (0.0, "0 ns"),
+        (0.0, "0 s"),
         (808e-6, "808 µs"),
         (0.0601, "60.1 ms"),
         (0.9999, "1.00 s"),

@@ -34,8 +34,7 @@ RESTART_WAIT_SECONDS = 1.0
 """How long a restart waits for the threads to leave their calls, before it is given up."""
 
 _NO_LIBRARY = (
-    "no NVIDIA driver here: libnvidia-ml.so.1 was not found, so no GPU can be shown "
-    "(in a container, start it with --gpus all)"
+    "no NVIDIA driver found (libnvidia-ml.so.1), so no GPU is shown (in a container, start it with --gpus all)"
 )
 
 

@@ -198,7 +198,7 @@ class Queries:
             ChartQuery("power of the limit, mean", "%", f"100 * ({of_node('node:llmtop_power:ratio')})"),
             ChartQuery("power of the limit, least", "%", f"100 * ({of_node('node:llmtop_power_least:ratio')})"),
             ChartQuery("SM active, mean", "%", f"100 * avg({gpus(dcgm_names.SM_ACTIVE)})"),
-            ChartQuery("hottest GPU", " C", f"max({gpus(dcgm_names.TEMPERATURE)})"),
+            ChartQuery("hottest GPU", " °C", f"max({gpus(dcgm_names.TEMPERATURE)})"),
             ChartQuery("step, slowest rank", " s", f'max(llmtop_recent_step_seconds{{percentile="50",{there}}})'),
             ChartQuery(
                 "wait for other ranks, per step",

@@ -52,8 +52,8 @@ def state_notes(view: ClusterView, now: float | None = None) -> Iterator[str]:
     if not view.problems and view.nodes_up is None:
         yield "no llmtop export is known there; on each node: llmtop export --bind ADDRESS"
     elif view.rules is False:
-        every = "" if view.every_seconds is None else f", so only every {fmt.duration(view.every_seconds)}"
-        yield f"without the recording rules each question is dear{every}: llmtop export --rules prints them"
+        every = "" if view.every_seconds is None else f", asked every {fmt.duration(view.every_seconds)}"
+        yield f"no recording rules on the server{every}; llmtop export --rules prints them"
     elif view.every_seconds is not None and view.took_seconds > view.every_seconds / 2:
         yield f"the server takes {fmt.duration(view.took_seconds)} to answer"
 

@@ -95,7 +95,7 @@ async def test_who_waits_in_a_hang_is_not_called_ok_and_no_figure_is_told_as_of_
     assert waiting.rstrip().endswith("waits")
     assert behind.rstrip().endswith("HUNG")
     assert any("no step for 19 s" in line for line in lines)
-    assert any(re.match(r" tok/s +– ", line) for line in lines)
+    assert any(re.match(r" job tok/s +– ", line) for line in lines)
 
 
 async def test_the_step_shown_is_the_accused_rank_s(tmp_path: Path) -> None:

@@ -31,6 +31,12 @@ MOST_RUNS, MOST_STATE, MOST_WRONG = 4, 4, 10
 NAME_CELLS = 14
 GAP = 2
 CHART_ROWS = 5
+LEAST_CHARTS = 8
+"""Rows below the nodes from which on the charts of the chosen one are drawn there."""
+_OLD_SECONDS = 1.0
+"""Age of values that is worth a place on the line of the chosen node."""
+_CLOCK = 11
+"""Cells of the clock at the end of the header."""
 LOW_POWER = 0.35
 """Of the limit, below which a cell is marked: as the rule `low_power_full_util` has it."""
 
@@ -70,16 +76,25 @@ def _header(state: ClusterState, width: int, cell_theme: CellTheme) -> Row:
     palette, view = cell_theme.palette, state.view
     row = Row(width).add(" llmtop cluster ", palette.header_strong)
     if view is not None:
-        row.add(f" {view.server}  ", palette.header_dim)
-        row.add(counts_text(view), palette.header)
-        at = time.strftime("%H:%M:%S", time.localtime(view.time))
-        if view.pinned:
-            row.add_right(f" {at} ", palette.mark, palette.header)
-        elif is_stale(state):
-            row.add_right(f" {at} NOT LIVE ", palette.mark, palette.header)
-        else:
-            row.add_right(f"{at}  every {fmt.duration(view.every_seconds)} ", palette.header_dim, palette.header)
+        counts = counts_text(view)
+        server = f" {view.server}  "
+        if fmt.width_of(server) + fmt.width_of(counts) + _CLOCK <= row.free_cells:
+            row.add(server, palette.header_dim)
+        row.add(clip(counts, row.free_cells), palette.header)
+        _add_clock(row, state, view, cell_theme)
     return row.end(palette.header)
+
+
+def _add_clock(row: Row, state: ClusterState, view: ClusterView, cell_theme: CellTheme) -> None:
+    """The instant that is shown; how often it is asked for only where there is room."""
+    palette, at = cell_theme.palette, time.strftime("%H:%M:%S", time.localtime(view.time))
+    texts, style = [f"  {at}  every {fmt.duration(view.every_seconds)} ", f"  {at} "], palette.header_dim
+    if view.pinned:
+        texts, style = [f" {at} "], palette.mark
+    elif is_stale(state):
+        texts, style = [f" {at} NOT LIVE ", " NOT LIVE "], palette.mark
+    text = next((one for one in texts if fmt.width_of(one) <= row.free_cells), "")
+    row.add_right(text, style, palette.header)
 
 
 def header_line(width: int, cell_theme: CellTheme) -> Row:
@@ -97,9 +112,14 @@ def _overview(
     detail = _detail(state, width, cell_theme)
     room = height - len(above) - len(detail)
     state.first_row = 1 + len(above) + 1  # below the header and the grid's title
+    grid = list(_grid(state, view, width, max(0, room), cell_theme, stale))
+    spare = room - len(grid)
+    state.draws_chosen = spare >= LEAST_CHARTS
     yield from above
-    yield from _grid(state, view, width, max(0, room), cell_theme, stale)
+    yield from grid
     yield from detail
+    if state.draws_chosen and state.charted is not None:
+        yield from _chart_rows(state, state.charted, width, spare, cell_theme)
 
 
 def _state_rows(state: ClusterState, view: ClusterView, width: int, cell_theme: CellTheme) -> list[Row]:
@@ -169,9 +189,10 @@ def _detail(state: ClusterState, width: int, cell_theme: CellTheme) -> list[Row]
     else:
         why = ", ".join(node.reasons) or ("no llmtop exporter" if node.up is None else "OK")
     power = "" if node.power_ratio is None else f"{fmt.percent_text(100 * node.power_ratio)} of the power limit"
-    age = "" if node.data_age_seconds is None else f"values {fmt.duration(round(node.data_age_seconds, 1))} old"
+    age = node.data_age_seconds or 0.0
+    old = f"values {fmt.duration(round(age, 1))} old" if age >= _OLD_SECONDS else ""
     row = Row(width).add(f" {cell_theme.glyphs.selected} {node.name}: {why}", cell_theme.palette.strong)
-    for part in (power, *rate_texts(node.rates), age):
+    for part in (power, *rate_texts(node.rates), old):
         if part and fmt.width_of(part) + 2 <= row.free_cells:
             row.add(f", {part}", cell_theme.palette.strong)
     return [row]
@@ -209,14 +230,17 @@ def _grid(
 def _grid_title(state: ClusterState, start: int, shown: int, width: int, cell_theme: CellTheme) -> Row:
     """Which nodes are shown, by what they are sorted, and what a cell is."""
     palette, glyphs = cell_theme.palette, cell_theme.glyphs
-    row = Row(width).add(f" nodes {start + 1} to {start + shown} of {len(state.nodes)} by", palette.dim)
+    row = Row(width).add(f" nodes {start + 1} to {start + shown} of {len(state.nodes)}, sorted by", palette.dim)
     ends = []
     for order in NODE_ORDERS:
         sign = "" if order != state.order else glyphs.more if state.reverse else glyphs.less
         row.add(f" {sign}{order}", palette.selected if sign else palette.dim)
         ends.append((row.used, order))
     state.order_ends = tuple(ends)
-    return row.add("; a cell is the power of one GPU, in percent of its limit", palette.dim)
+    for meaning in ("; one bar per GPU: power in % of its limit", "; bars: power, % of limit", ""):
+        if fmt.width_of(meaning) <= row.free_cells:
+            return row.add(meaning, palette.dim)
+    return row
 
 
 def _entry(row: Row, node: Node, wide: int, cell_theme: CellTheme, *, stale: bool, chosen: bool) -> None:
@@ -245,20 +269,27 @@ def _entry(row: Row, node: Node, wide: int, cell_theme: CellTheme, *, stale: boo
 def _charts(
     state: ClusterState, view: ClusterView, width: int, height: int, cell_theme: CellTheme
 ) -> Iterator[Row]:
+    above = [*_state_rows(state, view, width, cell_theme), *_capture_rows(state, width, cell_theme)]
+    yield from above
+    if state.opened is not None:
+        yield from _chart_rows(state, state.opened, width, height - len(above), cell_theme)
+
+
+def _chart_rows(state: ClusterState, node: str, width: int, height: int, cell_theme: CellTheme) -> Iterator[Row]:
+    """The charts of one node, in as many rows as there are; those that have no two rows are left out."""
     charts = state.charts
-    yield from _state_rows(state, view, width, cell_theme)
-    yield from _capture_rows(state, width, cell_theme)
-    title = f" {state.opened}, the last {fmt.duration(state.span)}"
+    title = f" {node}, the last {fmt.duration(state.span)}"
     if state.at is not None:
         title += time.strftime(" before %H:%M:%S", time.localtime(state.at))
     yield _plain(title, width, cell_theme.palette.strong)
-    if charts is None or charts.node != state.opened:
+    if charts is None or charts.node != node:
         yield _plain(" asking …", width, cell_theme.palette.dim)
         return
     for sentence in charts.problems[:MOST_STATE]:
         yield _plain(f" {cell_theme.glyphs.warning} {sentence}", width, cell_theme.palette.warning)
-    each = max(2, min(CHART_ROWS + 1, (height - 3) // max(1, len(charts.series))))
-    for series in charts.series:
+    room = height - 2 - len(charts.problems[:MOST_STATE])
+    each = max(2, min(CHART_ROWS + 1, room // max(1, len(charts.series))))
+    for series in charts.series[: max(room // each, 1)]:
         yield from _chart(series, width, each - 1, cell_theme)
     yield _plain(f" {_clock(charts, start=True)}", width, cell_theme.palette.dim).add_right(
         f"{_clock(charts, start=False)} ", cell_theme.palette.dim, cell_theme.palette.text
@@ -273,15 +304,20 @@ def _clock(charts: NodeCharts, *, start: bool) -> str:
 def _chart(series: Series, width: int, height: int, cell_theme: CellTheme) -> Iterator[Row]:
     known = [value for value in series.values if value is not None]
     limit = 100.0 if series.unit == "%" else nice_limit(max(known, default=0.0))
-    last = fmt.figure(known[-1]) + series.unit if known else fmt.DASH
+    last = _figure(known[-1], series.unit) if known else fmt.DASH
     head = Row(width).add(f" {series.title} ", cell_theme.palette.dim).add(last, cell_theme.palette.strong)
-    yield head.add_right(
-        f"0 to {fmt.figure(limit)}{series.unit} ", cell_theme.palette.dim, cell_theme.palette.text
-    )
+    yield head.add_right(f"0 to {_figure(limit, series.unit)} ", cell_theme.palette.dim, cell_theme.palette.text)
     inner = max(1, width - 2)
     values = stretch(series.values, inner)
     for text in area(values, inner, height, limit, cell_theme.glyphs):
         yield Row(width).add(" ", cell_theme.palette.text).add(text, cell_theme.palette.compute_area)
+
+
+def _figure(value: float, unit: str) -> str:
+    """A value of a chart, written as on every other screen."""
+    if unit == " s":
+        return fmt.duration(value)
+    return fmt.percent(value) if unit == "%" else f"{fmt.plain(value, 3)}{unit}"
 
 
 def stretch(values: tuple[float | None, ...], width: int) -> list[float]:

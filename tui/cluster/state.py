@@ -32,6 +32,8 @@ class ClusterState:
         """The node under the cursor, by name: nodes change places."""
         self.opened: str | None = None
         """The node of which charts are shown."""
+        self.draws_chosen = False
+        """Whether the screen has room for the charts of the chosen node below all nodes."""
         self.span = SPANS[1]
         self.at: float | None = None
         self.order: NodeOrder = "worst"
@@ -105,6 +107,13 @@ class ClusterState:
         return next((place for place, node in enumerate(self.nodes) if node.name == self.chosen), 0)
 
     @property
+    def charted(self) -> str | None:
+        """The node of which charts are drawn: the opened one, or the chosen one where there is room for it."""
+        if self.opened is not None or not self.draws_chosen or not self.nodes:
+            return self.opened
+        return self.nodes[self.place].name
+
+    @property
     def page(self) -> tuple[int, int]:
         """The visible nodes: from, to."""
         start = self.place // max(1, self.page_size) * max(1, self.page_size)
@@ -139,7 +148,7 @@ class ClusterState:
         return ViewRequest(
             page=self.page,
             at=self.at,
-            node=self.opened,
+            node=self.charted,
             span=self.span,
             order=self.order,
             reverse=self.reverse,

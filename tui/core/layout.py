@@ -16,7 +16,7 @@ LEAST_PROCESSES = 5
 MAX_PROCESSES = 12
 ONE_ALERT_ROW = 24
 """Up to this height the shown alert has one row, above it a second one for what to do next and the keys for it."""
-_USUAL_HEIGHT, _FEW_LINES = 24, 4
+_USUAL_HEIGHT, _FEW_LINES = 24, 8
 """Most terminals have 24 rows: who sees there what is wrong must not need a key to read what helps. So there it
 has the second row too, but where the table has so many lines that one of them would have to go for it."""
 HOST_HEIGHT = 30

@@ -66,22 +66,25 @@ def _no_alert_row(view: View, width: int, theme: CellTheme) -> list[Row]:
     palette, last, since = theme.palette, view.alerts.last_ended(), view.alerts.since
     muted = 0 if view.snapshot is None else len(view.snapshot.alerts)
     text = f" {theme.glyphs.info} no alerts" + (f", {muted} muted (a)" if muted else "")
+    texts = [text]
     if not muted and view.snapshot is not None and since is not None and last is None:
         text += f" for {alert_style.age_of(view.snapshot.time - since)}"
-        text += time.strftime(", since %H:%M:%S", time.localtime(since))
+        texts = [text + time.strftime(", since %H:%M:%S", time.localtime(since)), text, *texts]
+    told = "" if muted else _no_alert_advice(view)
+    said = next(filter(None, (fitting_clause(told, width - cell_len(one) - 5) for one in texts)), "")
+    text = next((one for one in texts if cell_len(one) + cell_len(said) + 5 <= width), texts[-1])
     rows = [Row(width).add(text, palette.dim)]
-    said = "" if muted else fitting_clause(_no_alert_advice(view), rows[0].free_cells - 5)
     if said:
         rows[0].add(f"  {theme.glyphs.arrow} ", palette.dim).add(said, palette.text)
     if last is not None and view.snapshot is not None:
         ended = last.until or 0.0
-        told = [
+        clauses = [
             f"last: {alert_style.alert_word(last.alert)} {alert_style.subject(last.alert, view.snapshot)}",
             f"for {alert_style.duration_text(last.alert, ended)}",
             *points(last.alert)[:1],
         ]
         when = f"ended {alert_style.age_of(view.snapshot.time - ended)} ago (a: all {view.alerts.ended_count()})"
-        rows.append(Row(width).add("   " + fitting([*told[:2], when, *told[2:]], width - 4), palette.dim))
+        rows.append(Row(width).add("   " + fitting([*clauses[:2], when, *clauses[2:]], width - 4), palette.dim))
     return rows
 
 

@@ -125,17 +125,15 @@ def _engines(asked: Form, lines: list[Row], width: int, theme: CellTheme) -> Non
         if ability in folded:
             continue
         row = Row(width).add(" " * (_LABEL + 5), palette.text)
-        row.add(
-            "can " if ability.is_supported else "no  ", palette.strong if ability.is_supported else palette.dim
-        )
-        row.add(pad(ability.engine, 15), palette.strong if ability.engine == asked.engine else palette.text)
+        row.add(pad(ability.engine, 16), palette.strong if ability.engine == asked.engine else palette.text)
+        row.add("available" if ability.is_supported else "unavailable", palette.dim)
         if ability.warning:
-            row.add(fmt.printable(ability.warning), palette.warning)
+            row.add(": ", palette.dim).add(fmt.printable(ability.warning), palette.warning)
         if not ability.is_supported:
             _add_reason(row, ability, theme)
         lines.append(row.end(palette.text))
     if folded:
-        row = Row(width).add(" " * (_LABEL + 5), palette.text).add("no  ", palette.dim)
+        row = Row(width).add(" " * (_LABEL + 5), palette.text)
         names = f"{len(folded)} unavailable"
         tail = f" {glyphs.dot} w: why"
         listed = _fitting_names([one.engine for one in folded], row.free_cells - len(names) - len(tail) - 2)
@@ -159,10 +157,9 @@ def _add_reason(row: Row, ability: Ability, theme: CellTheme) -> None:
     palette, reason = theme.palette, fmt.printable(ability.reason)
     command = fmt.printable(ability.command)
     if command.startswith("llmtop run --nsys") and ability.engine == ALWAYS_LISTED:
-        reason = "start it with"
-        row.add(f"{reason} ", palette.dim).add(command, palette.code)
+        row.add(f" {theme.glyphs.arrow} ", palette.dim).add(command, palette.code)
         return
-    row.add(reason, palette.dim)
+    row.add(f": {reason}", palette.dim)
     if command:
         row.add(f" {theme.glyphs.arrow} ", palette.dim).add(command, palette.code)
 

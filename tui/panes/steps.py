@@ -46,6 +46,8 @@ class _Form(NamedTuple):
 
 _WIDE, _SLIM = _Form(52, changes=True), _Form(37, changes=False)
 _LEAST_REMARK = 30
+_MEAN_APART = 0.02
+"""Of the p50: from here on the mean, which the bars are of, stands beside it, so that no two figures disagree."""
 _CHANGE = 10
 """Cells of the change against the 5 minutes before."""
 
@@ -221,6 +223,9 @@ def _figures(rank: Rank, view: View) -> list[tuple[str, str, str]]:
     """Label, value and suffix: parts of the title, in this order, as far as there is room."""
     window = "" if rank.window_seconds is None else f" over {fmt.duration(rank.window_seconds)}"
     figures = [("p50", fmt.duration(rank.step_seconds_p50), window)]
+    mean = step_seconds(rank, parts(rank))
+    if rank.step_seconds_p50 and abs(mean - rank.step_seconds_p50) > _MEAN_APART * rank.step_seconds_p50:
+        figures.append(("mean", fmt.duration(mean), ""))
     steps_now = not stands_still(rank)
     if rank.ttft_seconds_p50 is not None:
         figures.append(("TTFT", fmt.duration(rank.ttft_seconds_p50), ""))
@@ -372,9 +377,9 @@ def _legend(
 def _change(now: float, before: float | None, total: float) -> tuple[str, bool]:
     """By how much a phase is longer than it was, in ms or s; and whether that is much of a step."""
     if before is None:
-        return "", False
+        return fmt.DASH, False
     grown = now - before
     if abs(grown) < 0.002 * total:
         return "=", False
     sign = "+" if grown > 0 else "-"
-    return sign + fmt.duration(abs(grown)).replace(" ", ""), abs(grown) >= 0.05 * total
+    return sign + fmt.duration(abs(grown)), abs(grown) >= 0.05 * total

@@ -31,7 +31,7 @@ from tui.state.view import View
 
 LABEL = 16
 NARROW_LABEL = 12
-_SCALE, _NARROW_SCALE = 11, 9
+_SCALE, _NARROW_SCALE = 12, 9
 """Cells at the right of a chart for the ends of its axis."""
 _TALL = 5
 """Rows of one chart at most."""
@@ -174,9 +174,9 @@ def _lines(view: View) -> list[_Line]:
     lines: list[_Line] = []
     if rank is not None:
         word = "latency" if rank.kind == "request" else "step"
-        value = fmt.duration(rank.step_seconds_p50 or rank.step_seconds).replace(" ", "")
+        value = fmt.duration(rank.step_seconds_p50 or rank.step_seconds)
         lines.append(
-            _Line(word, value, (key_of(rank), "step"), "zero", "compute", _TALL, write=_duration, core=True)
+            _Line(word, value, (key_of(rank), "step"), "zero", "compute", _TALL, write=fmt.duration, core=True)
         )
     gpu = shown_gpu(view, rank)
     if gpu is not None:
@@ -222,23 +222,20 @@ def _lines(view: View) -> list[_Line]:
     return lines
 
 
-def _duration(seconds: float) -> str:
-    return fmt.duration(seconds).replace(" ", "")
-
-
 def _rates(view: View, rank: Rank) -> list[_Line]:
     job = view.job_of(rank)
     stands = view.snapshot is not None and stalled_seconds(rank, view.snapshot.time) is not None
     if job is not None and job.tokens_per_s is not None and job.ranks_seen > 1:
         return [
             _Line(
-                "tok/s",
+                "job tok/s",
                 fmt.DASH if stands else fmt.count(job.tokens_per_s),
                 ("job", job.name),
                 "zero",
                 "compute",
                 2,
                 write=fmt.count,
+                short=("tok/s",),
             )
         ]
     if rank.tokens_per_s is not None:
@@ -341,7 +338,7 @@ def _gpu_lines(view: View, gpu: Gpu) -> list[_Line]:
         short = _rate if key in _RATES else _size if key == "memory" else None
         value = metric.text(gpu) if short is None else short(metric.value(gpu))
         label = _SHORT.get(key, metric.label)
-        value = value.removesuffix(" MHz").replace(" ", "")
+        value = value.removesuffix(" MHz")
         axis: Axis = "zero" if key in _RATES else "limit"
         write = short or metric.axis
         lines.append(
@@ -418,9 +415,10 @@ def _chart_rows(
 def _label(line: _Line, label: int, theme: CellTheme) -> Row:
     """Name and value, with a blank at either end."""
     palette = theme.palette
-    value = clip(line.value, label - 4)
-    named = label - 2 - len(value)
     names = (line.label, *line.short)
+    value = line.value if len(names[0]) + len(line.value) + 2 <= label else line.value.replace(" ", "")
+    value = clip(value, label - 4)
+    named = label - 2 - len(value)
     name = next((text for text in names if len(text) <= named), names[-1])
     row = Row(label + 1)
     row.add(" " + pad(clip(name, named), label - 1 - len(value)), palette.dim).add(value + " ", palette.strong)
@@ -437,7 +435,7 @@ def _scale(line: _Line, past: FigureHistory, tall: int, room: int, theme: CellTh
     """The ends of the axis, a row each; where values go beyond the upper one, how far."""
     if not past.high > past.low or not any(past.heights):
         return [""] * tall
-    if line.axis == "between" and past.least == past.most:
+    if (line.axis == "between" and past.least == past.most) or (line.axis == "zero" and past.most == 0):
         return ["constant", *[""] * (tall - 1)]
     low, high = "0" if past.low == 0 else line.write(past.low), line.write(past.high)
     upper = [high]
@@ -446,8 +444,10 @@ def _scale(line: _Line, past: FigureHistory, tall: int, room: int, theme: CellTh
         most = line.write(past.most)
         upper = [_with_one_unit(high, theme.glyphs.above, most), theme.glyphs.above + most]
     elif tall == 1:
-        upper = [_with_one_unit(low, theme.glyphs.to, high), theme.glyphs.to + high]
-    fits = next((text for text in upper if cell_len(text) <= room), "")
+        lows = [low, f"{past.low:.1g}"] if line.axis == "between" else [low]
+        upper = [_with_one_unit(one, theme.glyphs.to, high) for one in lows]
+    texts = [text for one in upper for text in (one, one.replace(" ", ""))]
+    fits = next((text for text in [*texts, f"to {high}"] if cell_len(text) <= room), "")
     return [fits, *[""] * (tall - 2), low if cell_len(low) <= room else ""][:tall]
 
 

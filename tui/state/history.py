@@ -10,7 +10,6 @@ import math
 from array import array
 from collections import deque
 from collections.abc import Iterable
-from statistics import median
 
 from msgspec import Struct
 
@@ -45,6 +44,8 @@ _HOLE_SECONDS, _HOLE_TIMES = 90.0, 5.0
 _IDLE_SECONDS = 600.0
 """A series that was not written for so long may make room for another."""
 _MOST_CACHED = 160
+_CLIPPED_FROM = 0.9
+"""Share of the cells that an axis from 0 shows whole; higher ones are clipped where they lie far above these."""
 REFRESH_SECONDS = 2.0
 """A row whose newest cell goes on is drawn anew no oftener."""
 NAN = math.nan
@@ -376,12 +377,12 @@ class History:
         if known is not None and drawn.moved == 0 and known.axis[2] == rows and known.axis[1] > 0:
             least, most = _extremes(drawn.spreads[drawn.changed_from :], known.past.least, known.past.most)
             return self._past(name, drawn, known, known.axis, least, most)
-        means = [one[0] for one in drawn.spreads if one is not None]
+        means = sorted(one[0] for one in drawn.spreads if one is not None)
         least, most = _extremes(drawn.spreads, None, None)
         limit = 0.0
         if means and most is not None:
-            usual = median(means)
-            limit = nice_limit(max(1.25 * usual, min(most, 2.0 * usual)))
+            usual, upper = means[len(means) // 2], means[int(_CLIPPED_FROM * (len(means) - 1))]
+            limit = nice_limit(max(1.25 * usual, min(most, 2.0 * usual), upper) or most)
         return self._past(name, drawn, known, (0.0, limit, rows), least, most)
 
     def heights_in_range(self, name: Name, count: int, rows: int = 1) -> FigureHistory:

@@ -68,7 +68,7 @@ def test_without_a_driver_there_is_a_sentence_and_no_gpu(tmp_path: Path, scenari
     (folder / "libnvidia-ml.so.1").write_text("not a library")  # found before any real driver of this machine
     reading = read(folder / "libnvidia-ml.so.1", path_of(scenario))
     assert reading["gpus"] == []
-    assert "no NVIDIA driver here" in reading["notes"][0]
+    assert "no NVIDIA driver found" in reading["notes"][0]
 
 
 def test_a_library_without_its_first_function_is_said_to_be_too_old(scenario: Scenario) -> None:

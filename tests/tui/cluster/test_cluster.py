@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.server
+import re
 import sys
 import tempfile
 import threading
@@ -252,7 +253,7 @@ def test_what_is_old_is_not_drawn_as_live() -> None:
     [
         ({"data_age_seconds": 300.0}, "the newest values are 5m 00s old"),
         ({"clock_ahead_seconds": -40.0}, "the server's clock is 40.0 s behind this machine's"),
-        ({"rules": False, "every_seconds": 15.0}, "without the recording rules"),
+        ({"rules": False, "every_seconds": 15.0}, "no recording rules on the server, asked every 15.0 s"),
         ({"took_seconds": 4.0}, "the server takes 4.00 s to answer"),
         ({"nodes_up": None, "nodes": ()}, "no llmtop export is known there"),
         ({"problems": ("p says: partial",)}, "p says: partial"),
@@ -459,3 +460,35 @@ def test_c_again_captures_where_a_rank_of_the_job_is_and_the_server_may_stand_in
 def test_a_rate_that_is_not_over_the_last_minute_says_over_what(span: float | None, p50: float, said: str) -> None:
     run = Run(name="r", tokens_per_s=1e3, rate_span_seconds=span, step_seconds_p50=p50)
     assert run_text(run).startswith(f"r: 1.00k tokens/s{said}, step p50"), run_text(run)
+
+
+def test_few_nodes_leave_their_room_to_the_charts_of_the_chosen_one() -> None:
+    state = ClusterState()
+    state.view, state.now = view(2), 1001.0
+    painted(state, 120, 30)
+    state.move(1)
+    assert state.view_request().node == "node001"
+    series = (
+        Series(title="hottest GPU", unit=" °C", values=(60.0, 60.5)),
+        Series(title="step, slowest rank", unit=" s", values=(0.25, 0.5)),
+        Series(title="power of the limit, mean", unit="%", values=(80.0, 84.793)),
+    )
+    state.charts = NodeCharts(node="node001", start=0.0, end=900.0, series=series)
+    text = painted(state, 120, 30)
+    assert "node001, the last 15m 00s" in text
+    assert "hottest GPU 60.5 °C" in text
+    assert "step, slowest rank 500 ms" in text
+    assert "power of the limit, mean 85%" in text
+    assert "node000, the last" not in text
+    painted(state, 60, 9)
+    assert state.view_request().node is None, "no room, so nothing is asked for"
+
+
+@pytest.mark.parametrize("width", [60, 72, 80, 120])
+def test_the_header_has_its_clock_apart_from_the_counts_and_whole(width: int) -> None:
+    state = ClusterState()
+    state.view, state.now = view(6, server="prometheus.cluster.example:9090"), 1001.0
+    header = painted(state, width, 24).splitlines()[0]
+    clock = time.strftime("%H:%M:%S", time.localtime(1000.0))
+    assert f"no alerts  {clock}" in re.sub(r" {3,}", "  ", header)
+    assert "…" not in header

@@ -90,7 +90,7 @@ def test_nothing_moves_when_an_alert_comes_or_goes(ask: dict[str, object]) -> No
 def test_the_shown_alert_has_one_row_on_a_low_screen_and_two_on_a_higher_one(ask: dict[str, object]) -> None:
     layout = placed(ask)
     assert layout.alerts is not None
-    few = len(layout.entries) + layout.hidden <= 4
+    few = len(layout.entries) + layout.hidden <= 8
     assert layout.alerts.height == (2 if layout.height > 24 or (layout.height == 24 and few) else 1)
 
 

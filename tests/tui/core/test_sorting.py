@@ -153,7 +153,7 @@ def test_the_grid_of_a_cluster_is_sorted_and_says_by_what() -> None:
         return "\n".join(row.plain() for row in paint.rows(state, 100, 20, look))
 
     assert state.nodes[0].name == "c"
-    assert "nodes 1 to 4 of 4 by ▴worst name power" in drawn()
+    assert "nodes 1 to 4 of 4, sorted by ▴worst name power" in drawn()
     state.order = "name"
     assert [node.name for node in state.nodes] == ["a", "b", "c", "d"]
     assert "▴name" in drawn()

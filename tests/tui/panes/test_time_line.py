@@ -7,13 +7,14 @@ import re
 import pytest
 from msgspec.structs import replace
 
+from llmtop.model.jobs import job_totals
 from llmtop.model.snapshot import Snapshot
 from screenshots.scenes import scene, uuid
 from tests.tui.paint.test_painting import LOOKS, viewed
 from tui.panes import time_line
 
 LOOK = LOOKS["dark"]
-SCALE = re.compile(r"\d\S*–\d\S*$|constant$|\d\S*↑\S+$|\d\S*$")
+SCALE = re.compile(r"\d\S*–\d\S*( \S+)?$|constant$|\d\S*↑\S+( \S+)?$|\d\S*( \S+)?$")
 
 
 def charts(moments: list[Snapshot], width: int, height: int) -> list[str]:
@@ -65,3 +66,53 @@ def test_memory_is_in_binary_units_as_in_the_table_and_rates_in_decimal_ones() -
     assert memory.rstrip().endswith(f"{(gpu.mem_total_bytes or 0) / 2**30:.0f}G")
     (disk,) = (row for row in rows if row.startswith(" disk r "))
     assert disk.split()[2] == f"{(moments[-1].host.disk_read_bytes_per_s or 0) / 1e6:.0f}M"
+
+
+def machine(*disk_bytes_per_s: float) -> list[Snapshot]:
+    """A training beside a disk that reads so much in each second."""
+    moments = scene(gpus=0, ranks=1, seconds=len(disk_bytes_per_s))
+    return [
+        replace(moment, host=replace(moment.host, disk_read_bytes_per_s=rate))
+        for moment, rate in zip(moments, disk_bytes_per_s, strict=True)
+    ]
+
+
+def disk_scale(*disk_bytes_per_s: float) -> str:
+    (row,) = (row for row in charts(machine(*disk_bytes_per_s), 120, 30) if row.startswith(" disk r "))
+    return row.split()[-1]
+
+
+def test_a_burst_on_a_disk_that_is_idle_is_not_clipped_to_an_axis_of_one_byte() -> None:
+    assert disk_scale(*[0.0] * 40, *[65e6] * 3, *[0.0] * 17) == "80.0M"
+
+
+def test_the_axis_shows_what_is_there_most_of_the_time_and_clips_what_is_rare() -> None:
+    assert "↑" not in disk_scale(*[1e6, 100e6] * 30)
+    assert "↑" in disk_scale(*[1e6] * 58, 100e6, 1e6)
+
+
+def test_a_rate_that_is_always_zero_has_no_axis() -> None:
+    assert disk_scale(*[0.0] * 60) == "constant"
+
+
+def test_both_ends_of_a_logged_value_s_axis_are_there() -> None:
+    moments = scene(gpus=0, ranks=1, seconds=60)
+    moments = [
+        replace(
+            one, ranks=tuple(replace(rank, metrics={"loss": 0.009091 + 0.04 * (place < 9)}) for rank in one.ranks)
+        )
+        for place, one in enumerate(moments)
+    ]
+    (row,) = (row for row in charts(moments, 80, 18) if row.startswith(" loss "))
+    assert row.split()[-1] == "0.009–0.049"
+
+
+def test_the_tokens_of_a_job_are_told_from_those_of_the_rank_above_them() -> None:
+    moments = []
+    for one in scene(gpus=2, seconds=30):
+        ranks = tuple(replace(rank, job="run") for rank in one.ranks)
+        moments.append(replace(one, ranks=ranks, jobs=job_totals(ranks)))
+    view = viewed(*moments)
+    rows = [row.strip(ascii_only=False).text for row in time_line.paint(view, 120, 18, LOOK)]
+    assert any(row.startswith(" job tok/s ") for row in rows)
+    assert not any(row.startswith(" tok/s ") for row in rows)
