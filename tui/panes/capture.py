@@ -126,11 +126,12 @@ def _engines(asked: Form, lines: list[Row], width: int, theme: CellTheme) -> Non
             continue
         row = Row(width).add(" " * (_LABEL + 5), palette.text)
         row.add(pad(ability.engine, 16), palette.strong if ability.engine == asked.engine else palette.text)
-        row.add("available" if ability.is_supported else "unavailable", palette.dim)
-        if ability.warning:
-            row.add(": ", palette.dim).add(fmt.printable(ability.warning), palette.warning)
         if not ability.is_supported:
-            _add_reason(row, ability, theme)
+            _add_reason(row.add("unavailable", palette.dim), ability, theme)
+        elif ability.warning:
+            row.add(fmt.printable(ability.warning), palette.warning)
+        else:
+            row.add("available", palette.dim)
         lines.append(row.end(palette.text))
     if folded:
         row = Row(width).add(" " * (_LABEL + 5), palette.text)
