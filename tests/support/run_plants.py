@@ -265,7 +265,7 @@ def _wait(processes: list[subprocess.Popen[bytes]], poll: Callable[[], None]) ->
         for process in processes:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
+                process.wait(60)
 
 
 def run(name: str, prefix: Sequence[str], folder: Path) -> dict[str, Any]:
