@@ -26,6 +26,7 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ.setdefault("LLMTOP_EXAMPLES", "100" if "slow or not slow" in config.getoption("markexpr") else "20")
     settings.register_profile("llmtop", deadline=None)  # a test beside others takes what time they leave it
     settings.load_profile("llmtop")
+    os.environ["LLMTOP_RUN_LOG"] = "0"  # tests of runs turn it on
     nobodys = Path(tempfile.gettempdir()) / "llmtop-tests-have-no-configuration"
     os.environ["XDG_CONFIG_HOME"] = os.environ["XDG_STATE_HOME"] = str(nobodys / str(os.getpid()))
 

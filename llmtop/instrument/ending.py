@@ -18,7 +18,7 @@ import ctypes
 import os
 from typing import TYPE_CHECKING
 
-from llmtop.instrument.guest import registry
+from llmtop.instrument.guest import registry, threads
 from llmtop.instrument.guest.guard import run_alone
 from llmtop.naming import variable_names
 
@@ -34,6 +34,11 @@ _BEFORE_SERVER: tuple[tuple[registry.EndName, bool], ...] = (
 """In this order; beside each, whether the destructors may still run if it raises."""
 
 
+keeps_run = False
+"""Whether a thread writes the run of this process; set by `startup`."""
+_IMPORT_S = 0.1
+
+
 def end(recorder: State) -> None:
     """End what is under way, and the publishing; a forked child, which has neither, comes here too."""
     if not registry.run_at_end("inherited", recorder, if_it_raises=True):
@@ -45,6 +50,9 @@ def end(recorder: State) -> None:
     for name, if_it_raises in _BEFORE_SERVER:
         clean &= registry.run_at_end(name, recorder, if_it_raises)
     run_alone(server.stop, otherwise=None)
+    if keeps_run:  # it may still be importing what it needs
+        threads.wait_until(lambda: registry.is_at_end("run_log"), _IMPORT_S)
+    registry.run_at_end("run_log", recorder, if_it_raises=True)
     registry.run_at_end("stacks", recorder, if_it_raises=True)
     if not clean or run_alone(_kineto_has_traced, otherwise=False):
         skip_destructors()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import atexit
+import functools
+import os
 import time
 from typing import TYPE_CHECKING
 
@@ -10,11 +12,13 @@ from llmtop.errors import NotPossibleHere
 from llmtop.instrument import ending
 from llmtop.instrument.guest import threads
 from llmtop.instrument.guest.interrupts import raised_by_handler
+from llmtop.instrument.guest.sanitize import log_once
 from llmtop.instrument.identity import launcher_env, process_group
 from llmtop.instrument.pytorch.compile import keep_untraced
 from llmtop.instrument.record.boundary_observers import Nvtx, Watch, tool_listens
 from llmtop.instrument.record.costs import Costs
 from llmtop.instrument.record.periodic import PeriodicTasks
+from llmtop.naming import variable_names
 
 if TYPE_CHECKING:
     from llmtop.instrument.identity.run_info import Facts
@@ -51,7 +55,20 @@ def start(recorder: State, watch: Watch) -> None:
     if recorder.server is None:
         recorder.server = Server(recorder, controls())
         atexit.register(ending.end, recorder)
+        if os.environ.get(variable_names.RUN_LOG) != "0":
+            ending.keeps_run = True
+            threads.Thread(functools.partial(_keep_run, recorder), "llmtop-run").start()
     recorder.server.start()
+
+
+def _keep_run(recorder: State) -> None:
+    """Write the run of this process; what it needs is imported in the writer's own thread."""
+    try:
+        from llmtop.instrument.run_log import writer
+
+        writer.run(recorder)
+    except Exception as error:  # noqa: BLE001 - nothing of ours may reach the training
+        log_once(error)
 
 
 def controls() -> Controls:

@@ -9,15 +9,8 @@ from __future__ import annotations
 
 import struct
 import zlib
-from typing import Any, BinaryIO, NamedTuple
+from typing import BinaryIO, NamedTuple
 
-import msgspec
-
-from llmtop.model.snapshot import SCHEMA
-from llmtop.version import __version__
-
-MAGIC = "llmtop-recording"
-FORMAT = 1
 MAX_MEMBER_BYTES = 64 << 20
 """Unpacked; a member that is larger is not one of ours: a snapshot of a node takes some 10 KB."""
 
@@ -46,21 +39,6 @@ _HEADS = {_begins(size): size for size in (HEAD_BYTES, _UNCHECKED_BYTES)}
 """Size of a head by its first bytes. The shorter one has no checksum; recordings with it are read as well."""
 MEMBER_BEGINS = _begins(HEAD_BYTES)[:10]
 """The bytes with which each member begins: gzip, deflated, with an extra field, without a time."""
-
-
-class Header(msgspec.Struct, frozen=True, kw_only=True):
-    """Header of a recording, in its first member."""
-
-    magic: str = MAGIC
-    format: int = FORMAT
-    schema: int = SCHEMA
-    """Of the snapshots (`llmtop.model.snapshot.SCHEMA`)."""
-    version: str = __version__
-    created: float
-    """Unix time."""
-    host: str = ""
-    environment: dict[str, Any] | None = None
-    """What was recorded on and in, as far as it was known at the start (`llmtop/environment/model.py`)."""
 
 
 class Head(NamedTuple):

@@ -25,13 +25,11 @@ import msgspec
 from llmtop.errors import LlmtopError, NotPossibleHere, UnusableInput
 from llmtop.format import encode_json
 from llmtop.model.snapshot import SCHEMA, Snapshot, from_json, to_json
+from llmtop.recording.header import FORMAT, MAGIC, Header
 from llmtop.recording.members import (
-    FORMAT,
-    MAGIC,
     MAX_MEMBER_BYTES,
     MEMBER_BEGINS,
     Head,
-    Header,
     RecordingMember,
     head_at,
     is_cut_in_head,

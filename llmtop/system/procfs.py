@@ -30,6 +30,10 @@ _MEMORY = re.compile(rb"^(MemTotal|MemAvailable|SwapTotal|SwapFree): +(\d+) kB$"
 # ---- files ----
 
 
+_MOUNT_POINT = 4
+"""Place of a mount's folder among the fields of mountinfo (proc_pid_mountinfo(5))."""
+
+
 def path(*parts: object) -> str:
     """Return the path of a file or folder of /proc."""
     return "/".join((ROOT, *map(str, parts)))
@@ -406,6 +410,18 @@ def perf_event_paranoid() -> int | None:
 def boot_id() -> str:
     """Return the name of the machine's boot; "" where unknown."""
     return text("sys", "kernel", "random", "boot_id").strip()
+
+
+def mounts() -> dict[str, str]:
+    """Return the kind of each mounted file system, "ext4", by the folder that it is mounted at."""
+    kinds: dict[str, str] = {}
+    for line in text("self", "mountinfo").splitlines():
+        place, _, rest = line.partition(" - ")
+        fields = place.split(" ")
+        if len(fields) > _MOUNT_POINT and rest:
+            point = fields[_MOUNT_POINT].encode().decode("unicode_escape")  # a space is \\040
+            kinds[point] = rest.split(" ", 1)[0]
+    return kinds
 
 
 def memory() -> dict[str, int]:

@@ -23,7 +23,8 @@ from msgspec.structs import replace
 
 from llmtop.errors import NotPossibleHere, UnusableInput
 from llmtop.model.snapshot import SCHEMA, Snapshot, from_json, to_json
-from llmtop.recording.members import HEAD_BYTES, Header, RecordingMember, pack
+from llmtop.recording.header import Header
+from llmtop.recording.members import HEAD_BYTES, RecordingMember, pack
 from llmtop.recording.reader_writer import MEMBER_SNAPSHOTS, Reader, Writer
 from llmtop.trace.files.file_kind import examine
 from tests.support.examples import EXAMPLES

@@ -11,14 +11,14 @@ from typing import Any, Literal
 
 from llmtop.instrument.guest.guard import run_alone
 
-EndName = Literal["inherited", "store", "op_ranges", "capture", "pause", "stacks"]
-ForkName = Literal["capture", "op_ranges", "store"]
+EndName = Literal["inherited", "store", "op_ranges", "capture", "pause", "stacks", "run_log"]
+ForkName = Literal["capture", "op_ranges", "store", "run_log"]
 EndCallback = Callable[[Any], "bool | None"]
 """Takes the recorder. Returns False if something is left whose C++ destructors must not run."""
 Callback = Callable[[Any], None]
 """Takes the recorder."""
 
-_FORK_ORDER: tuple[ForkName, ...] = ("capture", "op_ranges", "store")
+_FORK_ORDER: tuple[ForkName, ...] = ("capture", "op_ranges", "store", "run_log")
 _at_end: dict[EndName, EndCallback] = {}
 _at_fork: dict[ForkName, Callback] = {}
 _after_failure: list[Callback] = []
@@ -29,6 +29,11 @@ jax_steps_are_marked: Callable[[], bool] | None = None
 def at_end(name: EndName, callback: EndCallback) -> None:
     """Register what runs when the process ends; `ending` has the order."""
     _at_end[name] = callback
+
+
+def is_at_end(name: EndName) -> bool:
+    """Whether a module has registered its end."""
+    return name in _at_end
 
 
 def at_fork(name: ForkName, callback: Callback) -> None:

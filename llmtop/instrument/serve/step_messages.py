@@ -18,6 +18,7 @@ from llmtop.protocol import wire
 
 if TYPE_CHECKING:
     from llmtop.instrument.record.state import State
+    from llmtop.system.wall_clock import WallClock
 
 BATCH = 32
 """Steps in one message. To make one takes some 30 µs, for which the server thread may hold the training's GIL;
@@ -83,13 +84,19 @@ class Shared:
 class StepReader:
     """Turns rows of the ring into what messages hold."""
 
-    def __init__(self, recorder: State) -> None:
+    def __init__(self, recorder: State, wall_clock: WallClock | None = None) -> None:
+        """Prepare.
+
+        Args:
+            recorder: whose steps are read.
+            wall_clock: for a reader in another thread than the server's.
+        """
         self._ring = recorder.ring
         self._recorder = recorder
         self._names = recorder.paths.names
         self.pauses: deque[NoStepStretch] = deque(maxlen=MAX_PAUSES)
         """When the training was seen to stand still, oldest first; no interval goes across."""
-        self._wall_clock = recorder.facts.wall_clock
+        self._wall_clock = recorder.facts.wall_clock if wall_clock is None else wall_clock
         self.unix_offset_ns = 0
         """By which the stamps of the steps last read were made unix time."""
 

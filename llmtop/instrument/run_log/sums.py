@@ -1,0 +1,220 @@
+"""Sums of a training's steps: of the present minute, and since it attached. For the writer's thread alone."""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Iterable
+
+from llmtop.runs import records
+from llmtop.runs.records import StepRow
+
+_MOST_SAMPLES = 2048
+"""Of a series in a minute, for its percentiles; of more every second is dropped, and so on."""
+LONG_FACTOR = 3.0
+LONG_SECONDS = 0.5
+"""A step is kept in full if it takes so many times the usual one and so much more."""
+FIRST_STEPS = 10
+"""So many first steps are kept in full."""
+_MOST_IN_FULL = 30
+"""In a minute; what a minute has more of is in its sums alone."""
+NAN = float("nan")
+
+
+class Series:
+    """Durations of one kind within a minute, in seconds."""
+
+    __slots__ = ("_samples", "_skip", "_stride", "count", "least", "most", "total")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.total = 0.0
+        self.least = math.inf
+        self.most = 0.0
+        self._samples = array("d")
+        self._stride = 1
+        self._skip = 0
+
+    def add(self, seconds: float) -> None:
+        """Add a duration."""
+        self.count += 1
+        self.total += seconds
+        self.least = min(self.least, seconds)
+        self.most = max(self.most, seconds)
+        if self._skip:
+            self._skip -= 1
+            return
+        self._skip = self._stride - 1
+        self._samples.append(seconds)
+        if len(self._samples) >= _MOST_SAMPLES:
+            self._samples = self._samples[::2]
+            self._stride *= 2
+
+    def statistics(self, steps: int) -> tuple[float, ...]:
+        """Return `records.STATISTICS` over `steps` steps; those that it is not in count as 0 s."""
+        if not self.count or not steps:
+            return (NAN,) * len(records.STATISTICS)
+        absent = max(0, steps - self.count)
+        ordered = sorted(self._samples)
+
+        def at_share(share: float) -> float:
+            place = share * (absent + self.count) - absent
+            if place < 0 or not ordered:
+                return 0.0
+            return ordered[min(len(ordered) - 1, int(place / self.count * len(ordered)))]
+
+        least = 0.0 if absent else self.least
+        return at_share(0.5), at_share(0.95), self.total / (absent + self.count), least, self.most
+
+
+class Sums:
+    """All steps since the process attached, and those of the present minute."""
+
+    def __init__(self, mono: float, at: float) -> None:
+        """Begin with nothing.
+
+        Args:
+            mono: CLOCK_MONOTONIC in seconds.
+            at: the same moment in unix time.
+        """
+        self.state = records.State(at=at, mono=mono)
+        self._phases: dict[str, float] = {}
+        self._histogram: dict[int, int] = {}
+        self._names = records.Names()
+        self._usual = 0.0
+        self._in_full: list[StepRow] = []
+        self._reasons: list[str] = []
+        self._begin_minute(mono)
+
+    def _begin_minute(self, mono: float) -> None:
+        self._begun = mono
+        self._steps = self._lost = 0
+        self._first = self._last = 0
+        self._tokens: float | None = None
+        self._samples: float | None = None
+        self._interval, self._step = Series(), Series()
+        self._series: dict[str, Series] = {}
+        self._left_in_full = _MOST_IN_FULL
+
+    @property
+    def minute_seconds(self) -> float:
+        """How long the present minute lasts by now, when `state.mono` is now."""
+        return self.state.mono - self._begun
+
+    def add(self, rows: Iterable[StepRow], mono_offset_ns: int) -> None:
+        """Add finished steps."""
+        for row in rows:
+            records.add_step(self.state, self._phases, self._histogram, row, mono_offset_ns)
+            index, _, host_ns, interval_ns, tokens, samples, spent = row[:7]
+            if not self._steps:
+                self._first = index
+            self._last = index
+            self._steps += 1
+            self._step.add(host_ns / 1e9)
+            if interval_ns is not None:
+                self._interval.add(interval_ns / 1e9)
+            if tokens is not None:
+                self._tokens = (self._tokens or 0.0) + tokens
+            if samples is not None:
+                self._samples = (self._samples or 0.0) + samples
+            for name, ns, _ in spent:
+                series = self._series.get(name)
+                if series is None:
+                    series = self._series[name] = Series()
+                series.add(ns / 1e9)
+            self._keep(row)
+
+    def lose(self, steps: int) -> None:
+        """Count steps that were over before they could be read."""
+        self._lost += steps
+        self.state.lost += steps
+
+    def now(self, mono: float, at: float) -> None:
+        """Note what time it is: CLOCK_MONOTONIC and unix time, in seconds."""
+        self.state.mono, self.state.at = mono, at
+
+    def _keep(self, row: StepRow) -> None:
+        host = max(row[2], row[3] or 0) / 1e9
+        reason = ""
+        if self.state.steps <= FIRST_STEPS:
+            reason = "first"
+        elif host > LONG_FACTOR * self._usual and host > self._usual + LONG_SECONDS:
+            reason = "long"
+        for name, _, _ in row[6]:
+            if records.is_checkpoint(name):
+                reason = "checkpoint"
+            elif records.is_evaluation(name):
+                reason = "evaluation"
+        self._usual += (min(host, 2 * self._usual or host) - self._usual) * max(0.05, 1 / self.state.steps)
+        if reason and self._left_in_full > 0:
+            self._left_in_full -= 1
+            self._in_full.append(row)
+            self._reasons.append(reason)
+
+    def take_kept(self) -> records.KeptSteps | None:
+        """Return the steps to be kept in full since the last call; None without any."""
+        if not self._in_full:
+            return None
+        found = records.KeptSteps(steps=self._in_full, reasons=self._reasons)
+        self._in_full, self._reasons = [], []
+        return found
+
+    def sums(self) -> records.State:
+        """Return the sums so far."""
+        self.state.phases = {name: round(seconds, 6) for name, seconds in self._phases.items()}
+        self.state.histogram = sorted(self._histogram.items())
+        return self.state
+
+    def end_minute(self, values: dict[str, float], *, repeat_names: bool) -> list[records.Record]:
+        """Return the records of the minute and begin the next one.
+
+        Args:
+            values: the last logged ones.
+            repeat_names: write what the rows are of also where it is as before.
+        """
+        found: list[records.Record] = []
+        series = self._few_series()
+        names = records.Names(list(series), sorted(values)[: records.MAX_VALUES])
+        if self._steps and (repeat_names or names != self._names):
+            self._names = names
+            found.append(names)
+        if self._steps or self._lost:
+            rows = [self._interval.statistics(self._interval.count), self._step.statistics(self._steps)]
+            rows += [one.statistics(self._steps) for one in series.values()]
+            found.append(
+                records.Minute(
+                    at=round(self.state.at, 3),
+                    mono=round(self.state.mono, 3),
+                    seconds=round(self.minute_seconds, 3),
+                    steps=self._steps,
+                    intervals=None if self._interval.count == self._steps else self._interval.count,
+                    first=self._first,
+                    last=self._last,
+                    lost=self._lost,
+                    tokens=self._tokens,
+                    samples=self._samples,
+                    statistics=array("f", [number for row in rows for number in row]).tobytes(),
+                    values=array("f", [_float32(values[name]) for name in names.values]).tobytes(),
+                )
+            )
+        self._begin_minute(self.state.mono)
+        return found
+
+    def _few_series(self) -> dict[str, Series]:
+        """The series of the largest phases; all else is one."""
+        ordered = sorted(self._series, key=lambda name: self._series[name].total, reverse=True)
+        wanted = set(ordered[: records.PHASE_SERIES])
+        found = {name: series for name, series in self._series.items() if name in wanted}
+        rest = [name for name in ordered[records.PHASE_SERIES :] if "/" not in name]
+        if rest:
+            found[records.OTHER_PHASES] = other = Series()
+            for name in rest:
+                other.count = max(other.count, self._series[name].count)
+                other.total += self._series[name].total
+                other.most = max(other.most, self._series[name].most)
+        return found
+
+
+def _float32(value: float) -> float:
+    """Return a value that fits into 32 bits; what is too large is absent."""
+    return value if math.isfinite(value) and abs(value) < 3.4e38 else NAN

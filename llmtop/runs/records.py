@@ -1,0 +1,326 @@
+"""Records of the files of runs. Loaded in a training: msgspec and the standard library only.
+
+`at` is unix time in seconds, `mono` the process's CLOCK_MONOTONIC in seconds: durations are by `mono`, since the
+wall clock may be set meanwhile. Figures are by the host's clock.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import msgspec
+
+from llmtop.protocol.wire import Launch
+
+RUN_FORMAT = 1
+STATISTICS = ("p50", "p95", "mean", "min", "max")
+"""Columns of `Minute.statistics`."""
+FIXED_SERIES = ("interval", "step")
+"""Rows of `Minute.statistics` before those of phases: from start to start, and from start to end."""
+OTHER_PHASES = "other"
+"""Series of all phases beyond `PHASE_SERIES`."""
+PHASE_SERIES = 32
+"""Series of phases in a minute, so that a rank needs at most 1.5 MiB a day."""
+MAX_VALUES = 32
+"""Logged values in a minute."""
+BUCKET_RATIO = 1.02
+"""Of the upper to the lower bound of a bucket of a `State.histogram`: percentiles are exact to 1 %."""
+_FIRST_BUCKET_SECONDS = 1e-6
+
+StepRow = tuple[Any, ...]
+"""A `wire.StepDone` as it is sent: number, start (unix ns), host ns, interval ns, tokens, samples, phases, ..."""
+
+
+class Start(msgspec.Struct, tag="start", kw_only=True, omit_defaults=True):
+    """Who writes the file; the last one of a file holds."""
+
+    format: int = RUN_FORMAT
+    version: str = ""
+    source: str = ""
+    run: str = ""
+    """These two: `RunKey.source` and `.name`."""
+    program: str = ""
+    command: str = ""
+    """Without secrets."""
+    folder: str = ""
+    """Working directory."""
+    host: str = ""
+    boot: str = ""
+    """Of the machine (`procfs.boot_id`)."""
+    namespace: str = ""
+    """Of its pid."""
+    pid: int = 0
+    ticks: int | None = None
+    """Start of the process in clock ticks since boot: with `boot` and `pid` it names one process for good."""
+    rank: int | None = None
+    local_rank: int | None = None
+    world_size: int | None = None
+    restart: int | None = None
+    """By the launcher's count (torchrun, SLURM); None where it has none."""
+    launch: Launch = msgspec.field(default_factory=Launch)
+    gpu_uuid: str | None = None
+    kind: str = "step"
+    auto: bool = False
+    torch: str | None = None
+    dtype: str | None = None
+    flops_per_token: float | None = None
+    total_steps: int | None = None
+    warmup_steps: int = 0
+    at: float = 0.0
+    """When the process attached."""
+    mono: float = 0.0
+    process_seconds: float | None = None
+    """How long the process had run by then: imports, model, data."""
+
+
+class Names(msgspec.Struct, tag="names"):
+    """What the rows of the following minutes are of."""
+
+    phases: list[str] = []
+    values: list[str] = []
+
+
+class Minute(msgspec.Struct, tag="minute", kw_only=True, omit_defaults=True):
+    """Steps that ended within a minute."""
+
+    at: float
+    mono: float
+    """Both: of the end of that minute."""
+    seconds: float
+    """Its length."""
+    steps: int = 0
+    intervals: int | None = None
+    """Steps with an interval, which the first series is of; None: all."""
+    first: int = 0
+    last: int = 0
+    """Numbers of the first and the last of them, by the script's count."""
+    lost: int = 0
+    """Steps that were over before they could be read."""
+    tokens: float | None = None
+    samples: float | None = None
+    statistics: bytes = b""
+    """32-bit floats, little-endian, in seconds: rows `FIXED_SERIES` and `Names.phases`, columns `STATISTICS`; NaN
+    is absent. A phase is 0 in a step that it is not in, so its mean times `steps` is its sum."""
+    values: bytes = b""
+    """32-bit floats: the last logged value of each of `Names.values`; NaN is absent."""
+
+
+class State(msgspec.Struct, tag="state", kw_only=True, omit_defaults=True):
+    """Sums since the process attached."""
+
+    at: float
+    mono: float
+    steps: int = 0
+    intervals: int = 0
+    lost: int = 0
+    first_mono: float | None = None
+    """When the first step began."""
+    first_index: int | None = None
+    last_mono: float | None = None
+    """When the last step ended."""
+    last_index: int | None = None
+    interval_seconds: float = 0.0
+    """Of steps from start to start."""
+    step_seconds: float = 0.0
+    """Of steps from start to end."""
+    tokens: float | None = None
+    samples: float | None = None
+    phases: dict[str, float] = {}
+    """Seconds by phase; a nested one (a/b) is in its parent's as well."""
+    histogram: list[tuple[int, int]] = []
+    """(bucket, intervals) of `bucket_of`."""
+    checkpoint_mono: float | None = None
+    """When the last step ended that held a checkpoint."""
+    checkpoint_index: int | None = None
+    dropped: int = 0
+    """Members that the disk did not take."""
+
+
+class KeptSteps(msgspec.Struct, tag="kept_steps", kw_only=True):
+    """Steps in full, each with why it is here: "first", "long", "checkpoint", "evaluation"."""
+
+    steps: list[StepRow]
+    reasons: list[str]
+
+
+class RecentSteps(msgspec.Struct, tag="steps", kw_only=True):
+    """All steps that ended within a second."""
+
+    first: int
+    """How many steps the process had finished before the first of these."""
+    steps: list[StepRow]
+    mono_offset_ns: int = 0
+    """What was added to CLOCK_MONOTONIC for the steps' unix times."""
+
+
+class Values(msgspec.Struct, tag="values", kw_only=True):
+    """The logged values, those that have changed since the record before."""
+
+    at: float
+    values: dict[str, float]
+
+
+class Sign(msgspec.Struct, tag="sign", kw_only=True, omit_defaults=True):
+    """The process lives and ends no step."""
+
+    at: float
+    mono: float
+    idle_seconds: float | None = None
+    """Since the last step ended; None before the first."""
+    phase: str = ""
+    """Path of the phase that is open."""
+    worked_seconds: float | None = None
+    """How long ago work was seen that ends no step: a validation, a checkpoint."""
+
+
+class End(msgspec.Struct, tag="end", kw_only=True, omit_defaults=True):
+    """The interpreter ends."""
+
+    at: float
+    mono: float
+    error: str = ""
+    """Class of the exception that ended the script; empty: there was none."""
+
+
+class Note(msgspec.Struct, tag="note", kw_only=True):
+    """What is not in the file, and why."""
+
+    at: float
+    text: str
+
+
+class GpuMinute(msgspec.Struct, tag="gpu", kw_only=True, omit_defaults=True):
+    """Signals of one GPU within a minute, by a monitor."""
+
+    at: float
+    seconds: float
+    uuid: str
+    index: int
+    name: str = ""
+    samples: int = 0
+    pids: list[int] = []
+    """Trainings on it, as this host numbers them."""
+    signals: dict[str, tuple[float, float, float]] = {}
+    """(mean, min, max) by field of `llmtop.model.snapshot.Gpu`."""
+    energy_joules: float | None = None
+
+
+class AlertSeen(msgspec.Struct, tag="alert", kw_only=True, omit_defaults=True):
+    """An alert that began or ended, by a monitor."""
+
+    at: float
+    id: str
+    ended: bool = False
+    severity: str = ""
+    summary: str = ""
+    advice: str = ""
+    rank: int | None = None
+    pid: int | None = None
+    gpu: int | None = None
+
+
+class CaptureSeen(msgspec.Struct, tag="capture", kw_only=True, omit_defaults=True):
+    """A capture that was taken, by a monitor."""
+
+    at: float
+    path: str
+    engine: str = ""
+    verdict: str = ""
+    pids: list[int] = []
+
+
+Record = (
+    Start
+    | Names
+    | Minute
+    | State
+    | KeptSteps
+    | RecentSteps
+    | Values
+    | Sign
+    | End
+    | Note
+    | GpuMinute
+    | AlertSeen
+    | CaptureSeen
+)
+
+encoder = msgspec.json.Encoder()
+
+
+def lines_of(records: list[Record]) -> bytes:
+    """Return records as lines of JSON."""
+    return b"".join(encoder.encode(record) + b"\n" for record in records)
+
+
+def is_checkpoint(phase: str) -> bool:
+    """Whether a phase saves a checkpoint, by its name."""
+    name = phase.lower()
+    return "checkpoint" in name or "ckpt" in name or "save" in name
+
+
+def is_evaluation(phase: str) -> bool:
+    """Whether a phase is an evaluation, by its name."""
+    name = phase.lower()
+    return "eval" in name or "validat" in name
+
+
+def bucket_of(seconds: float) -> int:
+    """Return the bucket of a histogram that a duration falls into."""
+    return max(
+        0, int(math.log(max(seconds, _FIRST_BUCKET_SECONDS) / _FIRST_BUCKET_SECONDS) / math.log(BUCKET_RATIO))
+    )
+
+
+def add_step(
+    state: State, phases: dict[str, float], histogram: dict[int, int], row: StepRow, mono_offset_ns: int
+) -> None:
+    """Add a step to sums.
+
+    Args:
+        state: whose own fields are raised; not the two that follow.
+        phases: seconds by phase.
+        histogram: intervals by bucket.
+        row: as in `RecentSteps`.
+        mono_offset_ns: what was added to CLOCK_MONOTONIC for the row's unix time.
+    """
+    index, begun, host_ns, interval_ns, tokens, samples, spent = row[:7]
+    state.steps += 1
+    first, ended = (begun - mono_offset_ns) / 1e9, (begun - mono_offset_ns + host_ns) / 1e9
+    if state.first_mono is None:
+        state.first_mono, state.first_index = first, index
+    state.last_mono, state.last_index = ended, index
+    state.at, state.mono = max(state.at, (begun + host_ns) / 1e9), max(state.mono, ended)
+    state.step_seconds += host_ns / 1e9
+    if interval_ns is not None:
+        state.intervals += 1
+        state.interval_seconds += interval_ns / 1e9
+        bucket = bucket_of(interval_ns / 1e9)
+        histogram[bucket] = histogram.get(bucket, 0) + 1
+    if tokens is not None:
+        state.tokens = (state.tokens or 0.0) + tokens
+    if samples is not None:
+        state.samples = (state.samples or 0.0) + samples
+    for name, ns, _ in spent:
+        phases[name] = phases.get(name, 0.0) + ns / 1e9
+        if is_checkpoint(name):
+            state.checkpoint_mono, state.checkpoint_index = ended, index
+
+
+def percentile(histogram: list[tuple[int, int]], share: float) -> float | None:
+    """Return a percentile of a histogram.
+
+    Args:
+        histogram: (bucket, count), in any order.
+        share: 0.5 for the median.
+
+    Returns:
+        Seconds, exact to 1 %; None where the histogram is empty.
+    """
+    rest = share * sum(count for _, count in histogram)
+    for bucket, count in sorted(histogram):
+        rest -= count
+        if rest <= 0:
+            return float(_FIRST_BUCKET_SECONDS * BUCKET_RATIO ** (bucket + 0.5))
+    return None

@@ -1,0 +1,291 @@
+"""The runs of a folder: their restarts, ranks, and how they ended."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cache, cached_property
+from pathlib import Path
+
+from llmtop.runs import folder, records
+from llmtop.runs.run_file import FileMember, RunFile
+from llmtop.system import procfs
+
+ALIVE_SECONDS = 20.0
+"""A process writes a sign of life every five seconds at least. On another host, or in another container, it is
+taken for running as long as its last record is younger."""
+RUNNING, ENDED, FAILED, KILLED = "running", "ended", "failed", "killed"
+"""How a process ended: still running, in order, by an exception, without its end being written."""
+_OVERLAP_SECONDS = 1.0
+"""By which the stamps of a process and of the one that takes its place may be wrong."""
+_STARTS_APART_SECONDS = 120.0
+"""Ranks of one start begin within; those of a restart begin after the ranks before have ended."""
+
+
+class RankProcess:
+    """One process of a run: one rank from a start to its end. Its files are read when they are needed."""
+
+    def __init__(self, run_folder: Path, name: folder.FileName) -> None:
+        self.folder = run_folder
+        self.name = name
+
+    @property
+    def rank(self) -> int | None:
+        """None for a process that is no rank."""
+        start = self.start
+        return self.name.rank if start is None or start.rank is None else start.rank
+
+    @cached_property
+    def file(self) -> RunFile | None:
+        """The file of the whole process; None where it is missing or cannot be read."""
+        return self._read(folder.RUN)
+
+    @cached_property
+    def last_files(self) -> list[RunFile]:
+        """The files of its last minutes, the older one first."""
+        found = [file for ending in folder.LAST if (file := self._read(ending)) is not None and file.members]
+        return sorted(found, key=lambda file: file.members[-1].last)
+
+    @cached_property
+    def start(self) -> records.Start | None:
+        """Who it was; None where no file has it."""
+        for file in self._files():
+            found: records.Start | None = file.newest(records.Start)
+            if found is not None:
+                return found
+        return None
+
+    @cached_property
+    def state(self) -> records.State | None:
+        """The newest sums, to the last step that was written."""
+        states: list[records.State] = []
+        for file in self._files():
+            states += [record for record in file.records() if isinstance(record, records.State)]
+        newest = max(states, key=lambda state: state.mono, default=None)
+        return newest if newest is None else _continued(newest, self.last_files)
+
+    @cached_property
+    def end(self) -> records.End | None:
+        """How it ended, if it could write that."""
+        for file in self._files():
+            found: records.End | None = file.newest(records.End)
+            if found is not None:
+                return found
+        return None
+
+    @property
+    def started(self) -> float:
+        """Unix time at which the process itself started, else attached."""
+        start = self.start
+        if start is None:
+            return self.name.started_ms / 1000
+        return start.at - (start.process_seconds or 0.0)
+
+    @cached_property
+    def last_sign(self) -> float:
+        """Unix time of the last record; when the process attached, where there is none."""
+        ends = [file.members[-1].last for file in self._files() if file.members]
+        return max(ends, default=self.name.started_ms / 1000)
+
+    @cached_property
+    def how(self) -> str:
+        """`RUNNING`, `ENDED`, `FAILED` or `KILLED`."""
+        if self.end is not None:
+            return FAILED if self.end.error else ENDED
+        return RUNNING if self._is_running() else KILLED
+
+    @property
+    def damaged_bytes(self) -> int:
+        """How many bytes of its files cannot be read."""
+        return sum(file.damaged_bytes for file in self._files())
+
+    def minutes(self) -> Iterator[tuple[records.Names, records.Minute]]:
+        """Yield its minutes, oldest first, with what their rows are of."""
+        names = records.Names()
+        for record in () if self.file is None else self.file.records():
+            if isinstance(record, records.Names):
+                names = record
+            elif isinstance(record, records.Minute):
+                yield names, record
+
+    def kept_steps(self) -> Iterator[tuple[records.StepRow, str]]:
+        """Yield the steps that are kept in full, oldest first, each with why."""
+        for record in () if self.file is None else self.file.records():
+            if isinstance(record, records.KeptSteps):
+                yield from zip(record.steps, record.reasons, strict=False)
+
+    def last_steps(self) -> list[tuple[int, records.StepRow]]:
+        """Return each step of the last minutes with how many the process had finished before it, oldest first."""
+        found: dict[int, records.StepRow] = {}
+        for record in self.last_records():
+            if isinstance(record, records.RecentSteps):
+                found.update(enumerate(record.steps, record.first))
+        return sorted(found.items())
+
+    def last_records(self) -> Iterator[records.Record]:
+        """Yield all that the files of the last minutes hold, oldest first."""
+        for file in self.last_files:
+            yield from file.records()
+
+    def _files(self) -> list[RunFile]:
+        return ([] if self.file is None else [self.file]) + self.last_files[::-1]
+
+    def _read(self, ending: str) -> RunFile | None:
+        try:
+            return RunFile(self.folder / (self.name.text + ending))
+        except OSError:
+            return None
+
+    def _is_running(self) -> bool:
+        start = self.start
+        if start is not None and start.ticks and (start.boot, start.namespace) == _here():
+            return procfs.started_ticks(start.pid) == start.ticks and procfs.is_alive(start.pid)
+        return abs(time.time() - self.last_sign) < ALIVE_SECONDS
+
+
+@cache
+def _here() -> tuple[str, str]:
+    """What pids are numbered in."""
+    return procfs.boot_id(), procfs.namespace("self", "pid")
+
+
+@dataclass
+class Attempt:
+    """One start of a run: its ranks, up to their end or the next restart."""
+
+    processes: list[RankProcess] = field(default_factory=list)
+
+    @property
+    def started(self) -> float:
+        """Unix time at which its first process started."""
+        return min(process.started for process in self.processes)
+
+    @property
+    def last_sign(self) -> float:
+        """Unix time of the last record of its processes."""
+        return max(process.last_sign for process in self.processes)
+
+    @property
+    def leader(self) -> RankProcess:
+        """The process of the lowest rank."""
+        return min(self.processes, key=lambda one: (one.rank is None, one.rank or 0, one.name))
+
+    @property
+    def how(self) -> str:
+        """How it ended: the worst of what its processes say; `RUNNING` while one of them runs."""
+        ways = {process.how for process in self.processes}
+        return next(way for way in (RUNNING, FAILED, KILLED, ENDED) if way in ways)
+
+
+@dataclass
+class Run:
+    """A run with its restarts."""
+
+    folder: Path
+    number: int
+    """1; 2 and more for another run that went on at the same time under the same id."""
+    attempts: list[Attempt] = field(default_factory=list)
+
+    @property
+    def id(self) -> str:
+        """By which commands call it: eight hexadecimal digits, and ".2" for a second run of that id."""
+        digits = self.folder.name.rpartition("-")[2]
+        return digits if self.number == 1 else f"{digits}.{self.number}"
+
+    @property
+    def started(self) -> float:
+        """Unix time."""
+        return self.attempts[0].started
+
+    @property
+    def last_sign(self) -> float:
+        """Unix time of the last record of its ranks."""
+        return max(attempt.last_sign for attempt in self.attempts)
+
+    @property
+    def how(self) -> str:
+        """How its last restart ended."""
+        return self.attempts[-1].how
+
+    @property
+    def processes(self) -> list[RankProcess]:
+        """Of all restarts."""
+        return [process for attempt in self.attempts for process in attempt.processes]
+
+
+def list_runs(path: Path) -> list[Run]:
+    """Return the runs below a folder, the newest last; empty where there is no such folder.
+
+    Raises:
+        OSError: the folder is there and cannot be read.
+    """
+    found: list[Run] = []
+    try:
+        folders = sorted(entry for entry in path.iterdir() if entry.is_dir())
+    except FileNotFoundError:
+        return []
+    for run_folder in folders:
+        found += runs_in(run_folder)
+    return sorted(found, key=lambda run: run.last_sign)
+
+
+def runs_in(run_folder: Path) -> list[Run]:
+    """Return the run in one folder; several where trainings had the same id at the same time."""
+    names = {
+        parsed[0]
+        for entry in run_folder.iterdir()
+        if (parsed := folder.parsed_name(entry.name)) is not None and parsed[1] in (folder.RUN, *folder.LAST)
+    }
+    processes = sorted((RankProcess(run_folder, name) for name in names), key=lambda one: one.started)
+    runs: list[Run] = []
+    for process in processes:
+        if not any(_joins(run, process) for run in runs):
+            runs.append(Run(run_folder, len(runs) + 1, [Attempt([process])]))
+    return runs
+
+
+def _joins(run: Run, process: RankProcess) -> bool:
+    """Add a process to a run if it is a further rank of its last start, or a restart."""
+    attempt = run.attempts[-1]
+    start, other = process.start, attempt.leader.start
+    restart = (None if start is None else start.restart, None if other is None else other.restart)
+    same_rank = [one for one in attempt.processes if one.rank == process.rank]
+    again = any(one.last_sign <= process.started + _OVERLAP_SECONDS for one in same_rank)
+    together = process.started <= max(attempt.last_sign, attempt.started + _STARTS_APART_SECONDS)
+    if not same_rank and together and (None in restart or restart[0] == restart[1]):
+        attempt.processes.append(process)
+        return True
+    if same_rank and not (again and all(one.how != RUNNING for one in same_rank)):
+        return False
+    if attempt.how == RUNNING and not again:
+        return False
+    run.attempts.append(Attempt([process]))
+    return True
+
+
+def _continued(state: records.State, files: list[RunFile]) -> records.State:
+    """Return sums that hold the steps after them as well, which the files of the last minutes have."""
+    counts = dict(state.histogram)
+    phases = dict(state.phases)
+    total = records.State(
+        at=state.at, mono=state.mono, steps=state.steps, intervals=state.intervals, lost=state.lost,
+        first_mono=state.first_mono, first_index=state.first_index, last_mono=state.last_mono,
+        last_index=state.last_index, interval_seconds=state.interval_seconds, step_seconds=state.step_seconds,
+        tokens=state.tokens, samples=state.samples, checkpoint_mono=state.checkpoint_mono,
+        checkpoint_index=state.checkpoint_index, dropped=state.dropped,
+    )  # fmt: skip
+
+    def is_newer(member: FileMember) -> bool:
+        return member.last >= state.at - 1.0
+
+    for file in files:
+        for record in file.records(is_newer):
+            if isinstance(record, records.RecentSteps):
+                done = total.steps + total.lost
+                for row in record.steps[max(0, done - record.first) :]:
+                    records.add_step(total, phases, counts, row, record.mono_offset_ns)
+            elif isinstance(record, records.Sign):
+                total.at, total.mono = max(total.at, record.at), max(total.mono, record.mono)
+    total.phases, total.histogram = phases, sorted(counts.items())
+    return total
