@@ -56,6 +56,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "Check this machine, and print the command to fix each problem.",
     ),
     "config": ("llmtop.cli.config:config", "Check config.toml, and print what it sets."),
+    "mcp": ("llmtop.cli.mcp.command:mcp", "Serve what llmtop knows to a coding agent."),
     "schema": ("llmtop.cli.schema.command:schema", "Print the JSON Schema of what --json prints."),
     "completion": (
         "llmtop.cli.completion:completion",

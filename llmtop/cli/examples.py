@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 EXAMPLES: Final[dict[str, tuple[tuple[str, str], ...]]] = {
+    "mcp": (("llmtop mcp", "what the configuration of a coding agent starts"),),
     "schema": (
         ("llmtop schema", "the names of all schemas"),
         ("llmtop schema snapshot", "what llmtop --json prints on each line"),

@@ -1,0 +1,1 @@
+"""llmtop mcp: a server for coding agents."""
