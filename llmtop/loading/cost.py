@@ -21,8 +21,9 @@ and every `--json` show its result. What it asks, in this order:
 
 Code that belongs to no known library is "too_few_workers" where more workers would run: it can be done in more
 processes whatever it is. Where the training leaves less than half of the CPU that a worker takes, one more would
-take it from the others: that is "own_code". Where they wait for CPUs that others have, nothing is named. A sleep,
-and what is moved between processes, is reported and names nothing.
+take it from the others: that is "own_code". Where they wait for CPUs that others have, nothing is named.
+Reading files and waiting for their bytes are one cost. Before all that, threads of libraries in the workers that
+want more than half of the CPUs, and more of them than the workers' own, are "worker_threads".
 
 Workers that would suffice: N workers busy for b of the time make one batch a step; without waiting a step takes
 1 - w of what it takes now, so N b / (1 - w) are needed, if a worker of more is not slower. That is a lower
@@ -37,6 +38,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from llmtop.loading.frames import Calls, IsGenerator
+from llmtop.loading.other_threads import library_threads
 from llmtop.loading.seen import LoaderSamples
 from llmtop.loading.shares import LoaderThread, LoadingShares, Part, loading_shares
 from llmtop.loading.words import advice_of, sentence
@@ -54,11 +56,16 @@ _CAUSES: dict[Part, str] = {
     "network": "network",
     "lock": "lock",
     "gil": "gil",
+    "sleep": "sleep",
+    "file": "file",
+    "transfer": "transfer",
     "own": "too_few_workers",
 }
 _SHARED: tuple[Part, ...] = ("disk", "network", "lock")
 """What one worker may be made to wait for while the others have theirs: the next time it is another one."""
-_NOT_MORE = ("own_code", "lock", "gil", "slow_worker", "cpu", "unknown")
+_NOT_MORE = ("own_code", "lock", "gil", "slow_worker", "cpu", "worker_threads", "transfer", "unknown")
+_READING: tuple[Part, ...] = ("disk", "file")
+"""One cost, of which the kernel's word is the one where bytes come from storage."""
 
 
 def decide(
@@ -114,9 +121,9 @@ def _cause(
     seen: LoaderSamples, found: LoadingShares, pooled: Counter[Part], busy: float
 ) -> tuple[str, LoaderThread | None]:
     """The word, and the worker that it is about where it is about one."""
-    if busy <= 0:
-        return "unknown", None
     workers = [one for one in found.threads if one.worker]
+    if busy <= 0 or _has_busy_libraries(seen, workers):
+        return ("unknown" if busy <= 0 else "worker_threads"), None
     within = 1.0 - found.wait
     spare = bool(workers) and busy / sum(one.present for one in found.threads) <= within / 2
     slow = _slow(workers, within, spare=spare)
@@ -133,6 +140,7 @@ def _cause(
         return ("cpu" if 2 * contended > held else "unknown"), None
     if slow is not None and max(slow.parts, key=lambda part: slow.parts[part]) not in _SHARED:
         return "slow_worker", slow
+    pooled = _one_reading(pooled)
     part, share = max(pooled.items(), key=lambda item: item[1])
     samples = sum(one.samples for one in found.threads)
     if (
@@ -144,6 +152,20 @@ def _cause(
     if part == "own" and workers and busy / number <= max(within, 0.5):
         return "unknown", None  # they have time left, and the training waits all the same
     return _own_code(seen, found) if part == "own" else _CAUSES[part], None
+
+
+def _has_busy_libraries(seen: LoaderSamples, workers: Sequence[LoaderThread]) -> bool:
+    """Return True if threads of libraries in the workers want most of the CPUs, and more than the workers."""
+    own = sum((one.cpu or 0.0) + one.cpu_wait for one in workers)
+    return library_threads([one.pid for one in workers], seen) > max(own, (seen.cores or math.inf) / 2)
+
+
+def _one_reading(pooled: Counter[Part]) -> Counter[Part]:
+    """Give the time in files and in waits for their bytes to the larger of the two: it is one cost."""
+    largest = max(_READING, key=lambda part: pooled[part])
+    merged = Counter({part: share for part, share in pooled.items() if part not in _READING})
+    merged[largest] = sum(pooled[part] for part in _READING)
+    return merged
 
 
 def _own_code(seen: LoaderSamples, found: LoadingShares) -> str:

@@ -19,7 +19,7 @@ from llmtop.stacks.fold import waits_for_work
 from llmtop.stacks.samples import Frame
 
 Work: TypeAlias = Literal[
-    "idle", "decode", "tokenize", "collate", "file", "network", "lock", "sleep", "transfer", "own", "start"
+    "idle", "decode", "tokenize", "collate", "file", "network", "lock", "gil", "sleep", "transfer", "own", "start"
 ]
 """What a loader's thread does: "idle" waits to be given work; "file" reads one, from storage or from memory;
 "transfer" hands batches from process to process; "own" is code that no table knows."""

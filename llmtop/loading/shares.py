@@ -22,6 +22,7 @@ from llmtop.loading.frames import (
     classify_stack,
     loading_frame,
 )
+from llmtop.loading.other_threads import is_first, pool_activities, sending_share, waits_for_pool
 from llmtop.loading.seen import LoaderSamples, Waits
 from llmtop.stacks.samples import MAIN, Stack
 
@@ -144,24 +145,41 @@ def _is_main_thread(stack: Stack, seen: LoaderSamples) -> bool:
 def _workers(seen: LoaderSamples, calls: Calls, samples: int) -> list[LoaderThread]:
     """The first threads of the processes that load; where no stack of any could be read, what their states say."""
     by: dict[int, list[Stack]] = {}
+    whole: dict[int, list[Stack]] = {}
     for stack in seen.stacks:
         if stack.process is None or _own(stack, seen):
             continue
-        if stack.thread.name == MAIN or stack.thread.os_id == stack.process.pid:
+        whole.setdefault(stack.process.pid, []).append(stack)
+        if is_first(stack, stack.process.pid):
             by.setdefault(stack.process.pid, []).append(stack)
     torch = {pid for pid, stacks in by.items() if any(_has(stack, TORCH_WORKER) for stack in stacks)}
     chosen = torch or {pid for pid, stacks in by.items() if all(_has(stack, CHILD_PROCESS) for stack in stacks)}
     found = []
     for pid in sorted(chosen):
-        activities = [(classify_stack(stack.frames, calls), stack.samples) for stack in by[pid]]
-        own = sum(number for _, number in activities)
+        own = sum(stack.samples for stack in by[pid])
+        pool = pool_activities(pid, whole[pid], own, seen, calls)
+        activities = [one for stack in by[pid] for one in _activities(stack, pool, calls)]
         passing = bool(seen.cpu) and pid not in seen.cpu  # it has begun or ended meanwhile
         one = _thread(pid, pid, activities, max(samples, own) if passing else own, seen, worker=True)
         one.present = min(own / samples, 1.0) if passing else 1.0
+        sends = min(sending_share(pid, whole[pid]), one.idle)
+        if sends > 0:
+            one.idle -= sends
+            one.parts["transfer"] = one.parts.get("transfer", 0.0) + sends
+            one.samples += round(sends * own)
         found.append(one)
     if by:
         return [one for one in found if torch or one.busy > 0]
     return [_by_states(pid, seen) for pid in seen.workers if pid in seen.states]
+
+
+def _activities(
+    stack: Stack, pool: Sequence[tuple[StackActivity, float]], calls: Calls
+) -> list[tuple[StackActivity, float]]:
+    """What a stack of a worker's first thread shows; while the thread waits for a pool, what the pool does."""
+    if pool and waits_for_pool(stack):
+        return [(one, share * stack.samples) for one, share in pool]
+    return [(classify_stack(stack.frames, calls), stack.samples)]
 
 
 def _has(stack: Stack, file: str) -> bool:
@@ -192,7 +210,7 @@ def _others(seen: LoaderSamples, calls: Calls, samples: int) -> list[LoaderThrea
 def _thread(
     pid: int,
     thread: int,
-    activities: Iterable[tuple[StackActivity, int]],
+    activities: Iterable[tuple[StackActivity, float]],
     samples: int,
     seen: LoaderSamples,
     *,
@@ -204,8 +222,8 @@ def _thread(
             one.idle += number / samples
         else:
             one.parts[doing_.work] = one.parts.get(doing_.work, 0.0) + number / samples
-            one.places[doing_.work, doing_.library, doing_.place] += number
-            one.samples += number
+            one.places[doing_.work, doing_.library, doing_.place] += round(number)
+            one.samples += round(number)
     known = seen.cpu.get(thread)
     if known is not None:
         one.cpu, one.cpu_wait = known.pct / 100, known.wait_pct / 100

@@ -1,7 +1,7 @@
 """Calls of a line of a script, and whether a function has a yield: read from the script's file.
 
 Libraries in C have no frames of Python (cv2, tokenizers, zlib): the innermost frame is the line that calls them.
-Names are followed through imports and plain assignments of the same file, and no further: `self.tok =
+Names are followed through imports, plain assignments and results of functions of the same file: `self.tok =
 Tokenizer.from_file(...)` makes `self.tok.encode(...)` a call of tokenizers. A file that is gone, too large or
 changed since gives nothing.
 """
@@ -106,7 +106,9 @@ class _Source:
     def _full(self, node: ast.expr, depth: int = 0) -> str:
         """Return the full name of what an expression is or comes from; "" where unknown."""
         if isinstance(node, ast.Call | ast.Subscript) and depth < _DEEPEST:
-            return self._full(node.func if isinstance(node, ast.Call) else node.value, depth + 1)
+            inner = node.func if isinstance(node, ast.Call) else node.value
+            made = self._returned(inner.id) if isinstance(node, ast.Call) and isinstance(inner, ast.Name) else None
+            return self._full(inner if made is None else made, depth + 1)
         if not isinstance(node, ast.Name | ast.Attribute) or depth >= _DEEPEST:
             return ""
         text = ast.unparse(node)
@@ -118,6 +120,12 @@ class _Source:
             return node.id
         owner = self._full(node.value, depth + 1)
         return f"{owner}.{node.attr}" if owner else ""
+
+    def _returned(self, name: str) -> ast.expr | None:
+        """Return what a function of this file returns, where it is one expression."""
+        made = [function for function in self._functions if function.name == name]
+        returns = [node.value for one in made[:1] for node in ast.walk(one) if isinstance(node, ast.Return)]
+        return returns[0] if len(returns) == 1 else None
 
     def is_generator(self, name: str, line: int | None) -> bool:
         for function in self._functions:

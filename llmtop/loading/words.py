@@ -35,6 +35,12 @@ _DO = {
     "slow_worker": "check the samples of that worker; in_order=False (PyTorch 2.6) does not wait for it",
     "cpu": "run fewer processes on these CPUs, or give the job more CPUs",
     "too_few_workers": "use more DataLoader workers",
+    "sleep": "remove the sleep from the code that makes a batch; if it keeps to a rate, raise the rate",
+    "file": "pack small files into few large ones (shards), or keep the samples in memory",
+    "transfer": "return only what the step uses, as tensors: they go through shared memory, other objects are "
+    "pickled and copied",
+    "worker_threads": "call torch.set_num_threads(1) in worker_init_fn, or set OMP_NUM_THREADS=1 "
+    "(cv2.setNumThreads(0)): the threads of all workers share the CPUs",
     "own_code": "make that code faster, or run it once beforehand and store the result",
 }
 
@@ -61,8 +67,10 @@ def sentence(cost: LoadingCost, slow: int | None, cpu_wait_pct: float) -> str:
             f"Loader: 1 of {cost.workers} workers (pid {slow}) is slower; the other workers wait while it "
             f"runs{at}."
         )
-    if cost.cause == "cpu":
-        return f"Loader: {who} waited {percent_text(cpu_wait_pct)} of the time for a CPU{_cores(cost)}."
+    if cost.cause in ("cpu", "worker_threads"):
+        lack = f"{who} waited {percent_text(cpu_wait_pct)} of the time for a CPU{_cores(cost)}"
+        own = f"; threads of libraries in the workers take most of the CPU time{at}"
+        return f"Loader: {lack}{own if cost.cause == 'worker_threads' else ''}."
     if cost.cause == "too_few_workers":
         are = "are all" if cost.workers > 1 else "is"
         few = "no worker prepares batches" if not cost.workers else f"{who} {are} busy"
@@ -78,8 +86,11 @@ def sentence(cost: LoadingCost, slow: int | None, cpu_wait_pct: float) -> str:
         return f"Loader: {most or 'no sample shows the preparation of a batch'}{at}{ready}."
     library = f" by {cost.library}" if cost.library else ""
     reads = ""
-    if cost.cause == "disk" and cost.read_bytes_per_s is not None:
-        reads = f"; {rate(cost.read_bytes_per_s)} from storage"
+    if cost.cause in ("disk", "file") and cost.read_bytes_per_s is not None:
+        some = cost.read_bytes_per_s >= _SOME_BYTES_PER_S
+        reads = (
+            f"; {rate(cost.read_bytes_per_s)} from storage" if some or cost.cause == "disk" else "; from memory"
+        )
     return f"Loader: {share} {_IS[cost.cause]}{library} ({who}{at}){reads}."
 
 
@@ -114,6 +125,8 @@ def _workers(cost: LoadingCost) -> str:
     needed, cores = cost.workers_needed or 0, cost.cores
     if cost.cause in ("disk", "network"):
         return f"use at least {needed} workers, if the storage can serve that many at once"
+    if cost.cause == "sleep":
+        return f"or use at least {needed} workers, if each may sleep on its own (now {cost.workers})"
     if cores is not None and needed > cores:
         return f"at least {needed} workers are needed, but the job has {cores:g} CPUs: reduce the work per batch"
     return f"use at least {needed} workers (now {cost.workers})"

@@ -312,9 +312,10 @@ class LoadingCost(msgspec.Struct, frozen=True, kw_only=True):
     (`llmtop.loading.cost`)."""
 
     cause: str
-    """"decode", "tokenize", "collate", "disk", "network", "lock", "gil", "cpu" (others have the cores),
-    "slow_worker", "too_few_workers", "own_code" (that fills the CPUs); "unknown" where none covers most of it. A
-    newer version may have others."""
+    """"decode", "tokenize", "collate", "disk", "file" (read from memory), "network", "lock", "gil", "sleep",
+    "transfer" (batches between processes), "cpu" (others have the cores), "worker_threads" (libraries' in the
+    workers have them), "slow_worker", "too_few_workers", "own_code" (that fills the CPUs); "unknown" where none
+    covers most of it. A newer version may have others."""
     summary: str
     """One sentence, with the numbers."""
     advice: str = ""

@@ -235,20 +235,98 @@ def test_stacks_that_could_not_be_read_leave_what_the_kernel_says() -> None:
     assert running.cause == "unknown"
 
 
-@pytest.mark.parametrize(("rate", "words"), [(None, "files 1"), (0.0, "(from memory)"), (9e8, "from storage)")])
+@pytest.mark.parametrize(
+    ("rate", "words"), [(None, "reading files"), (0.0, "; from memory"), (9e8, " from storage")]
+)
 def test_files_are_said_to_come_from_memory_only_where_the_kernel_says_so(rate: float | None, words: str) -> None:
     read = Frame("_getitem", "/usr/lib/python3.11/tarfile.py", 7)
     cost = decide(seen(trains(90, 10), worker(2, {(OWN, read): 100}), read_bytes_per_s=rate))
     assert cost is not None
-    assert cost.cause == "unknown"
+    assert cost.cause == "file"
     assert words in cost.summary
 
 
-def test_a_sleep_names_nothing() -> None:
-    cost = decide(seen(trains(90, 10), worker(2, {(OWN,): 100}), states={2: {"sleep": 98, "runs": 2}}))
+def test_reading_and_waiting_for_what_is_read_are_one_cost() -> None:
+    read = Frame("_getitem", "/usr/lib/python3.11/tarfile.py", 7)
+    states: dict[int, dict[Waits, int]] = {2: {"disk": 47, "runs": 53}}
+    stacks = worker(2, {(OWN, read): 91, (OWN,): 9})
+    cost = decide(seen(trains(90, 10), stacks, states=states, read_bytes_per_s=3e8))
     assert cost is not None
-    assert cost.cause == "unknown"
+    assert cost.cause == "disk"
+
+
+@pytest.mark.parametrize("stolen_pct", [0.0, 60.0])
+def test_a_sleep_is_named_and_lacks_no_cpu(stolen_pct: float) -> None:
+    cpu = {2: CpuTime(2.0, stolen_pct / 30, "python", 2), 9: CpuTime(stolen_pct, stolen_pct, "other", 9)}
+    states: dict[int, dict[Waits, int]] = {2: {"sleep": 98, "runs": 2}}
+    cost = decide(seen(trains(90, 10), worker(2, {(OWN,): 100}), states=states, cpu=cpu, cores=2.0))
+    assert cost is not None
+    assert cost.cause == "sleep"
     assert "sleeping" in cost.summary
+    assert "CPU" not in cost.advice, "more workers sleep at once, on no CPU"
+
+
+POOL = Frame("_worker", "/usr/lib/python3.11/concurrent/futures/thread.py", 83)
+POOLED = (Frame("Thread.run", "/usr/lib/python3.11/threading.py", 975), POOL, OWN)
+RESULT = Frame("Future.result", "/usr/lib/python3.11/concurrent/futures/_base.py", 451)
+WAIT = Frame("Condition.wait", "/usr/lib/python3.11/threading.py", 327)
+
+
+def of_pool(at_work: int, cpu_pct: float) -> LoadingCost:
+    """What is said of a worker whose first thread waits for a pool of four threads.
+
+    Args:
+        at_work: how many of the four are at work at a time.
+        cpu_pct: of each.
+    """
+    process = SampledProcess(2, started_by=1)
+    pool = [Stack(process, ThreadId(20 + number, "pool"), POOLED, 100) for number in range(at_work)]
+    cpu = {20 + number: CpuTime(cpu_pct, 0.0, "python", 2) for number in range(at_work)}
+    cost = decide(seen(trains(90, 10), [*worker(2, {(OWN, RESULT, WAIT): 100}), *pool], cpu=cpu, cores=16.0))
+    assert cost is not None
+    return cost
+
+
+def test_what_a_pool_in_a_worker_does_is_what_a_batch_costs() -> None:
+    assert of_pool(4, 25.0).cause == "gil", "four threads have one CPU together"
+    assert of_pool(4, 100.0).cause == "too_few_workers", "they run beside each other: code of C"
+    assert of_pool(1, 100.0).cause == "too_few_workers"
+    assert "data.py:7" in of_pool(4, 25.0).summary
+
+
+def test_batches_that_are_pickled_are_what_is_waited_for() -> None:
+    process = SampledProcess(2, started_by=1)
+    feed = Frame("Queue._feed", QUEUES, 244)
+    sends = Frame("_ForkingPickler.dumps", "/usr/lib/python3.11/multiprocessing/reduction.py", 51)
+    feeder = [
+        Stack(process, ThreadId(21, "QueueFeederThread"), (feed, sends), 80),
+        Stack(process, ThreadId(21, "QueueFeederThread"), (feed, WAIT), 20),
+    ]
+    cost = decide(seen(trains(90, 10), [*worker(2, {(OWN,): 5}, idle=95), *feeder]))
+    assert cost is not None
+    assert (cost.cause, cost.workers_needed) == ("transfer", None)
+
+
+def test_threads_of_libraries_in_the_workers_are_not_too_few_workers() -> None:
+    stacks = [one for pid in (2, 3) for one in worker(pid, {(OWN,): 100})]
+    cpu = {pid: CpuTime(10.0, 60.0, "python", pid) for pid in (2, 3)}
+    cpu |= {10 * pid + number: CpuTime(10.0, 60.0, "python", pid) for pid in (2, 3) for number in range(7)}
+    cost = decide(seen(trains(90, 10), stacks, cpu=cpu, cores=2.0))
+    assert cost is not None
+    assert (cost.cause, cost.workers_needed) == ("worker_threads", None)
+    assert "set_num_threads" in cost.advice
+
+
+def test_what_a_function_of_the_script_returns_is_followed(tmp_path: Path) -> None:
+    script = tmp_path / "made.py"
+    script.write_text(
+        "from tokenizers import Tokenizer\ndef make():\n    tok = Tokenizer.from_file('t')\n    return tok\n"
+        "class Set:\n    def __init__(self):\n        self.tok = make()\n"
+        "    def __getitem__(self, i):\n        return self.tok.encode(i)\n"
+    )
+    assert SourceFiles().calls(Frame("Set.__getitem__", str(script), 9)) == (
+        "tokenizers.Tokenizer.from_file.encode",
+    )
 
 
 SCRIPT = """import cv2
