@@ -200,7 +200,7 @@ def _outside(message: wire.Outside) -> None:
 
 
 def _causes(message: dict[str, int]) -> dict[str, int]:
-    known = [(what[:MAX_WORDS], ns) for what, ns in message.items() if what and 0 < ns < _LARGEST_COUNT]
+    known = [(what[:MAX_WORDS], ns) for what, ns in message.items() if 0 < ns < _LARGEST_COUNT]
     return dict(known[:MAX_CAUSES])
 
 

@@ -46,7 +46,7 @@ class GpuWaits:
                     waited[what] = waited.get(what, 0) + spent
         if judged < LEAST_SECONDS * 1e9:
             return {}
-        largest = sorted(waited, key=lambda what: -waited[what])[:MOST_CALLS]
+        largest = sorted(filter(None, waited), key=lambda what: -waited[what])[:MOST_CALLS]
         return {
             "gpu_wait_pct": min(100.0, 100.0 * sum(waited.values()) / judged),
             "gpu_waits": tuple(

@@ -54,5 +54,5 @@ class OutsideCauses:
             for what, ns in found.items():
                 seen[what] = seen.get(what, 0) + ns
         total = sum(seen.values())
-        largest = sorted(seen, key=lambda what: -seen[what])[:MOST_CAUSES]
+        largest = sorted(filter(None, seen), key=lambda what: -seen[what])[:MOST_CAUSES]
         return tuple(Cause(what=what, seconds=outside_seconds * seen[what] / total) for what in largest)

@@ -277,7 +277,7 @@ class Outside(msgspec.Struct, tag="outside", kw_only=True):
     """How long it was sampled, in phases or not."""
     found: dict[str, int] = {}
     """What it did outside of phases, in words, and for how long in ns: each sample stands for the time since the
-    one before."""
+    one before. Under "" is the time of which it is not known."""
     judged_ns: int | None = None
     """For how long it is known whether the host waits for its GPU, in phases or not; None where it was not."""
     waited: dict[str, int] = {}

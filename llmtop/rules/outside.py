@@ -6,13 +6,15 @@ cause has its own advice.
 
 from __future__ import annotations
 
+import re
+from statistics import stdev
 from typing import Final, NamedTuple
 
 from llmtop import format as fmt
 from llmtop.model.snapshot import Cause
 from llmtop.rules import limits
 from llmtop.rules.inference import step_noun
-from llmtop.rules.recent_steps import is_kept_busy
+from llmtop.rules.recent_steps import is_kept_busy, outside_pct
 from llmtop.rules.rule import SAVE_LESS_OFTEN, AlertText, Rule, RuleText, complete_clauses
 from llmtop.rules.state.rank import RankState
 from llmtop.rules.state.windows import finite_or_none
@@ -25,6 +27,15 @@ LEAST_STEPS: Final = 20
 """After warm-up: one-time work at the beginning is not counted."""
 MAIN_PCT: Final = 25.0
 """Of the time outside, from which a cause is named."""
+CAUSE_PART: Final = 0.5
+"""Of the threshold, that the named causes take together; without such a cause `NO_CAUSE_TIMES` the threshold
+counts: what a loop does besides its phases is 10 to 11 % of the steps of healthy trainings on a busy machine."""
+NO_CAUSE_TIMES: Final = 2.0
+_BLOCKS: Final = 8
+"""The steps of the window are taken in so many blocks, whose difference tells how sure the share is."""
+_ERRORS: Final = 2.0
+"""So many standard errors of the blocks' mean above the threshold: 98 % sure."""
+_SEVERAL_LINES: Final = re.compile(r"\S+:\d+-\d+ ")
 
 
 class CauseAdvice(NamedTuple):
@@ -83,9 +94,24 @@ def _is_outside(state: RankState, is_raised: bool) -> bool:
     if not state.is_working or state.rank.kind == "request" or len(state.steps) < LEAST_STEPS:
         return False
     share = _share_pct(state)
-    if share is None or share - _rare_pct(state) < OUTSIDE_PCT[1 if is_raised else 0]:
+    if share is None:
+        return False
+    share -= _rare_pct(state)
+    if share < OUTSIDE_PCT[1 if is_raised else 0] or not (is_raised or _is_more_than_noise(state, share)):
         return False
     return not is_kept_busy(state, IDLE_PCT[1 if is_raised else 0])
+
+
+def _is_more_than_noise(state: RankState, share: float) -> bool:
+    """Return True if the steps differ too little to explain the share, and its causes are large enough."""
+    size = len(state.steps) // _BLOCKS
+    steps = list(state.steps)[-size * _BLOCKS :]
+    blocks = [outside_pct(steps[at : at + size]) for at in range(0, len(steps), size)]
+    if share - _ERRORS * stdev(blocks) / _BLOCKS**0.5 < OUTSIDE_PCT[0]:
+        return False
+    mean = finite_or_none(state.rank.step_seconds_mean) or 0.0
+    named = 100.0 * sum(cause.seconds for cause in _main_causes(state)) / mean if mean else 0.0
+    return share >= NO_CAUSE_TIMES * OUTSIDE_PCT[0] or named >= CAUSE_PART * OUTSIDE_PCT[0]
 
 
 def _main_causes(state: RankState) -> list[Cause]:
@@ -122,6 +148,8 @@ def _outside_alert(state: RankState) -> AlertText:
 
 def advice_for(what: str) -> str:
     """Return what to do about a cause of untimed work."""
+    if _SEVERAL_LINES.match(what):
+        return _DEFAULT_ADVICE  # which of these lines it is is not known
     # Without the place in front, whose file may be called anything.
     call = what.partition(" ")[2] if ":" in what.partition(" ")[0] else what
     call = f" {call} "
@@ -137,7 +165,9 @@ OUTSIDE: Final = Rule[RankState](
         meaning="The untimed part is logging, a wait for the GPU, garbage collection, or work of the script "
         "without a phase.",
         condition=f"{OUTSIDE_PCT[0]:.0f} % or more of the time from the start of a step to the start of the next "
-        f"belongs to no phase, after {LEAST_STEPS} steps; never for a training without phases, nor while its "
+        f"belongs to no phase, after {LEAST_STEPS} steps, by more than the steps differ; below "
+        f"{NO_CAUSE_TIMES * OUTSIDE_PCT[0]:.0f} % only with causes that take {CAUSE_PART * OUTSIDE_PCT[0]:.0f} % "
+        f"of the step; never for a training without phases, nor while its "
         f"GPU is idle for under {IDLE_PCT[0]:.0f} % of the time",
         source="the same threshold as for waiting for data (alert input_bound)",
         hold_seconds=2.0,

@@ -260,9 +260,14 @@ class Server:
     def _events(self, timeout_s: float | None) -> list[tuple[int, int]]:
         """Sleep until the training or a socket asks for something; sockets wait for the pace of requests."""
         rest = 0.0 if self._stopping else self._pace.rest()
+        poll = self._poll
         if rest > 0:
-            return self._knocks.poll(rest if timeout_s is None else min(rest, timeout_s))
-        return self._poll.poll(timeout_s)
+            poll, timeout_s = self._knocks, rest if timeout_s is None else min(rest, timeout_s)
+        lock_wait = self._publisher.stack_sampler.lock_wait
+        lock_wait.begin(timeout_s)
+        events = poll.poll(timeout_s)
+        lock_wait.end(timed_out=not events)
+        return events
 
     def _timeout(self) -> float | None:
         """Seconds to sleep at most; asks the training thread to wake us when there is nothing to be sent yet."""

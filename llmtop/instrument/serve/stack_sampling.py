@@ -4,6 +4,10 @@ The training thread does nothing for it. While a monitor is subscribed, its stac
 at most (twenty cost the server thread 0.2 % of a core more), and less often the longer ago the last step ended;
 each sample stands for the time since the one before. Only samples outside of phases are described in words.
 
+A sample for which the training thread kept Python's lock until it was requested is described by the lines since
+the check before (`since_check`). One that waited for less is counted and not described: the thread has passed
+checks since it was due.
+
 A collection of garbage holds Python's lock, so that a look comes late; that and the number of full collections
 tells it. `gc.callbacks` would be exact, but what a signal's handler raises within a callback is lost there.
 
@@ -21,6 +25,7 @@ from collections import deque
 from time import sleep
 from typing import TYPE_CHECKING, Final
 
+from llmtop.instrument.serve.lock_wait import LockWait
 from llmtop.instrument.serve.stacks.stack_words import AT_A_PROMPT, StackDescriber
 from llmtop.instrument.serve.step_messages import NoStepStretch
 from llmtop.protocol import wire
@@ -60,6 +65,8 @@ class StackSampler:
         self._recorder = recorder
         self._pauses = pauses
         self._describer = StackDescriber()
+        self.lock_wait = LockWait()
+        """Of the sleep before a sample; the server begins and ends it."""
         self._sampled_at = 0
         """When, as perf_counter ns; 0 for not lately."""
         self._next = 0
@@ -108,7 +115,7 @@ class StackSampler:
         in_no_phase = tracks is None and recorder.node is recorder.root and not recorder.evaluates
         may_wait = since_step >= REST_NS
         if may_wait or (between and in_no_phase):
-            seen = self._describer.describe(thread, recorder.ring.count)
+            seen = self._describer.describe(thread, recorder.ring.count, self.lock_wait.held)
             if seen is not None:
                 waits_for = seen.waits_for
             else:  # without a frame is Python's own prompt; another thread than the first may have ended
@@ -118,8 +125,11 @@ class StackSampler:
                 collected = late > LATE_NS and 0 < collections < self._collections
                 # A collection begins at whatever line it happens to.
                 _add(self._found, COLLECTS if collected and "collect(" not in seen.words else seen.words, between)
-        elif self.waits_for:
-            self._note_pause("", now)
+        else:
+            if between:
+                self._describer.note_calls(thread, recorder.ring.count)
+            if self.waits_for:
+                self._note_pause("", now)
         if between and not self.waits_for and tracks is None and recorder.ring.count:
             self._sample_gpu_wait(thread, between)
         if now - self._found_since >= TELL_NS:
@@ -166,13 +176,10 @@ class StackSampler:
 
 
 def _add(found: dict[str, int], words: str, ns: int) -> None:
-    """Add a sample; the rarest entry makes room."""
-    if not words:
-        return
-    if words not in found and len(found) >= MAX_CAUSES:
-        words = min(found, key=lambda one: found[one])
-        ns += found.pop(words)
-        words = "elsewhere"
+    """Add a sample; the rarest entry makes room. Without words it is time of which nothing is known."""
+    if words not in found and len(found) >= MAX_CAUSES - 1:
+        rarest = min(found, key=lambda one: found[one])
+        found[""] = found.get("", 0) + found.pop(rarest)
     found[words] = found.get(words, 0) + ns
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import re
 import sys
 import threading
 import weakref
@@ -61,7 +62,7 @@ def test_the_line_is_told_that_the_host_stands_at_between_steps(runtime_dir: Pat
 @pytest.mark.parametrize(
     ("between", "cause"),
     [
-        ("gc.collect()", "train.py:14 gc.collect()"),
+        ("gc.collect()", "gc.collect()"),
         pytest.param(
             "held[1].append([[] for _ in range(3000)])",
             "garbage collection",
@@ -77,7 +78,9 @@ def test_collections_of_garbage_are_told(between: str, cause: str, runtime_dir: 
     )
     with Training(f"import runpy; runpy.run_path({str(script)!r}, run_name='__main__')") as training:
         found = _told(runtime_dir, training, 5)
-    assert cause in found, found
+    most = max(found, key=lambda what: found[what])
+    assert cause in most, found
+    assert cause != "gc.collect()" or re.match(r"train\.py:(?:\d+-)?14 ", most), found
 
 
 def test_a_look_keeps_nothing_alive_and_changes_nothing() -> None:

@@ -13,6 +13,7 @@ from types import CodeType, FrameType
 from typing import Final, NamedTuple
 
 from llmtop.format import printable
+from llmtop.instrument.serve.stacks.since_check import Lines, Place, SinceCheck
 from llmtop.instrument.serve.stacks.source_lines import columns, source
 from llmtop.instrument.serve.stacks.waiting_calls import WaitingCalls
 
@@ -21,6 +22,11 @@ MAX_FRAMES: Final = 128
 MAX_WORDS: Final = 120
 """Characters."""
 _MAX_FUNCTIONS: Final = 2048
+_MAX_FIRST: Final = 50
+"""Characters of the first of several lines."""
+_LOOP_SAMPLES: Final = 16
+_LOOP_STEPS: Final = 3
+"""Samples, and steps, until the calls that all samples have are the ones in which the loop runs."""
 _MAX_LINES: Final = 256
 """Lines of source that are remembered."""
 COMPILES: Final = "torch.compile"
@@ -88,13 +94,16 @@ class _Function(NamedTuple):
     """Whether it runs torch.compile's compiler."""
 
 
-class _Place(NamedTuple):
-    """Where a frame was, without the frame."""
+class _Named(NamedTuple):
+    """What to name of a sample, without its frames."""
 
     function: _Function
     code: CodeType
     instruction: int
+    """-1 for several."""
     line: int
+    last: int
+    """Last of several lines."""
 
 
 class StackDescription(NamedTuple):
@@ -111,22 +120,23 @@ class StackDescriber:
 
     def __init__(self) -> None:
         self._functions: dict[CodeType, _Function] = {}
-        self._lines: dict[tuple[CodeType, int], str] = {}
+        self._lines: dict[tuple[CodeType, int, int, int], str] = {}
         self._waiting = WaitingCalls()
-        self._before: dict[int, CodeType] = {}
-        """The calls of an earlier step; those that still run hold the loop."""
-        self._of_step = -1
+        self._since_check = SinceCheck()
+        self._loop = LoopCalls()
 
     def forget(self) -> None:
         """Let go of all that was remembered."""
         self.__init__()  # type: ignore[misc]
 
-    def describe(self, thread: int, step: int) -> StackDescription | None:
+    def describe(self, thread: int, step: int, held_lock: bool | None = False) -> StackDescription | None:
         """Describe the present stack of a live thread; None where it runs no Python now.
 
         Args:
             thread: as `threading.get_ident()` numbers it.
             step: how many steps had ended.
+            held_lock: whether the thread kept Python's lock until the lock was requested: then it is described by
+                what it ran before; None where that is not known: without words.
         """
         # Never the whole dictionary in a variable: it has this very frame too, and would keep itself alive.
         frame: FrameType | None = sys._current_frames().get(thread)
@@ -137,11 +147,21 @@ class StackDescriber:
             while frame is not None and len(frames) < MAX_FRAMES:
                 frames.append(frame)
                 frame = frame.f_back
-            place, waits_for = self._innermost_own_line(frames, step)
+            self._loop.add([one.f_code for one in frames], step)
+            named, waits_for = self._innermost_own_line(frames, held_lock)
         finally:
             frames.clear()
             del frame
-        return StackDescription(self._place_text(place) if isinstance(place, _Place) else place, waits_for)
+        return StackDescription(self._place_text(named) if isinstance(named, _Named) else named, waits_for)
+
+    def note_calls(self, thread: int, step: int) -> None:
+        """Note which calls of a thread run in all steps, without describing it. Arguments as of `describe`."""
+        frame: FrameType | None = sys._current_frames().get(thread)
+        codes: list[CodeType] = []
+        while frame is not None and len(codes) < MAX_FRAMES:
+            codes.append(frame.f_code)
+            frame = frame.f_back
+        self._loop.add(codes, step)
 
     def waits_for_gpu(self, thread: int, step: int) -> str:
         """The line at which a thread waits for its GPU; "" where it does not. Arguments as of `describe`.
@@ -158,30 +178,32 @@ class StackDescriber:
         seen = self.describe(thread, step)
         return "" if seen is None else seen.words or "a call of a library"
 
-    def _innermost_own_line(self, frames: list[FrameType], step: int) -> tuple[_Place | str, str]:
+    def _innermost_own_line(self, frames: list[FrameType], held_lock: bool | None) -> tuple[_Named | str, str]:
         """What to say in words, or where to read it, and what the thread waits for. Reads no file."""
         known = self._functions
         functions = [known.get(frame.f_code) or self._add_function(frame) for frame in frames]
-        # An id() may be that of another call by now, seldom of one of the same function.
-        calls = {id(frame): frame.f_code for frame in frames}
-        runs_on = (
-            function
-            for function, (number, code) in zip(functions, calls.items(), strict=True)
-            if function.is_named and self._before.get(number) is code
-        )
-        loop = next(runs_on, None)
-        if step != self._of_step:
-            self._of_step = step
-            self._before = calls
         waits_for = _waits_for(functions)
         if any(function.compiles for function in functions):
             return COMPILES, waits_for
-        library = loop.package if loop is not None and loop.is_library else None
-        named = _named(functions, library)
+        if held_lock is None:
+            return "", waits_for
+        lines = Lines(0, 0, 0, -1)
+        if held_lock:
+            found = self._since_check.lines([Place(frame.f_code, frame.f_lasti) for frame in frames])
+            if found is None:
+                return "", waits_for
+            lines = found
+        number = self._loop.count()
+        runs_loop = next((one for one in functions[len(functions) - number :] if one.is_named), None)
+        library = runs_loop.package if runs_loop is not None and runs_loop.is_library else None
+        named = _named(functions[lines.depth :], library)
         if named is None:
             return "", waits_for
-        frame = frames[named]
-        return _Place(functions[named], frame.f_code, frame.f_lasti, frame.f_lineno or 0), waits_for
+        frame = frames[lines.depth + named]
+        place = _Named(known[frame.f_code], frame.f_code, frame.f_lasti, frame.f_lineno or 0, frame.f_lineno or 0)
+        if held_lock and named == 0:
+            place = place._replace(instruction=lines.instruction, line=lines.first, last=lines.last)
+        return place if place.line else "", waits_for
 
     def _add_function(self, frame: FrameType) -> _Function:
         if len(self._functions) >= _MAX_FUNCTIONS:
@@ -196,17 +218,65 @@ class StackDescriber:
         self._functions[code] = found
         return found
 
-    def _place_text(self, place: _Place) -> str:
-        function, code, instruction, line = place
-        key = code, instruction
+    def _place_text(self, place: _Named) -> str:
+        function, code, instruction, line, last = place
+        key = code, instruction, line, last
         if key not in self._lines:
             if len(self._lines) >= _MAX_LINES:
                 self._lines.clear()
-            said = source(function.file, line, columns(code, instruction, line)) or f"{function.name}()"
             in_cell = "ipykernel_" in function.file or function.file.startswith("<ipython-input")
             name = "cell" if in_cell else os.path.basename(function.file)
-            self._lines[key] = printable(f"{name}:{line} {said}")[:MAX_WORDS]
+            text = source(function.file, line, columns(code, instruction, line)) or f"{function.name}()"
+            where = f"{name}:{line}"
+            if last > line:
+                where = f"{where}-{last}"
+                text = f"{text[:_MAX_FIRST]} … {source(function.file, last, slice(None))}"
+            self._lines[key] = printable(f"{where} {text}")[:MAX_WORDS]
         return self._lines[key]
+
+
+class LoopCalls:
+    """Finds the calls in which the loop of steps runs: the outermost ones, which every sample has."""
+
+    def __init__(self) -> None:
+        self._common: list[CodeType] | None = None
+        """What all samples of this round have in common, the outermost first."""
+        self._samples = 0
+        self._steps = (0, 0)
+        """First and last step of this round."""
+        self._found = 0
+        """Number of calls, by the round before."""
+
+    def add(self, codes: list[CodeType], step: int) -> None:
+        """Ingest a sample.
+
+        Args:
+            codes: of its frames, the innermost first.
+            step: how many steps had ended.
+        """
+        if not codes or len(codes) >= MAX_FRAMES:
+            return
+        if self._common is None or step < self._steps[0]:
+            self._common, self._samples, self._steps = codes[::-1], 0, (step, step)
+        common = self._common
+        alike = next(
+            (
+                place
+                for place, (one, other) in enumerate(zip(common, reversed(codes), strict=False))
+                if one is not other
+            ),
+            min(len(common), len(codes)),
+        )
+        del common[alike:]
+        self._samples += 1
+        self._steps = self._steps[0], max(step, self._steps[1])
+        if self._samples >= _LOOP_SAMPLES and self._steps[1] - self._steps[0] >= _LOOP_STEPS:
+            self._found = len(common)
+            self._common = None
+
+    def count(self) -> int:
+        """Return how many of the outermost calls hold the loop; 0 while that is not known."""
+        return self._found
 
 
 def _named(functions: list[_Function], library: str | None) -> int | None:

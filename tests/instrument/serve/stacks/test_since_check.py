@@ -1,0 +1,162 @@
+"""Code of C that keeps Python's lock: the lines between two checks of the interpreter, in threads that run it."""
+
+from __future__ import annotations
+
+import re
+import sys
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+from types import FrameType
+
+import pytest
+
+from llmtop.instrument.serve.stacks.since_check import MAX_LINES, Place, SinceCheck
+from llmtop.instrument.serve.stacks.stack_words import LoopCalls, StackDescriber
+
+pytestmark = pytest.mark.skipif(
+    sys.version_info < (3, 11), reason="Python 3.10 checks elsewhere: nothing is found"
+)
+
+LOOPS = """
+BIG = dict.fromkeys(range(200_000))
+LONG = list(range(2_000_000))
+def short():
+    return 1
+def merged():
+    step = 0
+    while not ended:
+        short()
+        one = {3: 4}
+        both = BIG | one                # merged
+        short()
+        step += 1
+class Holder:
+    def take(self):
+        self.kept = BIG | {1: 2}        # within
+        return len(self.kept)
+def called():
+    holder = Holder()
+    step = 0
+    while not ended:
+        short()
+        holder.take()                   # called
+        step += 1
+def sliced():
+    while not ended:
+        short()
+        part = LONG[:1_500_000]         # sliced
+        short()
+def searched():
+    while not ended:
+        short()
+        if -1 in LONG:                  # searched
+            short()
+def summed():
+    while not ended:
+        sum(number for number in LONG)  # summed
+def sorts():
+    while not ended:
+        sorted(LONG, key=lambda number: -number)  # sorts
+def wide():
+    while not ended:
+        a = BIG | {1: 2}
+        b = BIG | {1: 2}
+        c = BIG | {1: 2}
+        d = BIG | {1: 2}
+        e = BIG | {1: 2}
+        f = BIG | {1: 2}
+"""
+ENOUGH = 12
+
+
+class Looping:
+    """A thread that runs one of these loops."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self.script = folder / "loops.py"
+        self.script.write_text(LOOPS)
+        self.space: dict[str, object] = {"__name__": "loops", "ended": False}
+        exec(compile(LOOPS, str(self.script), "exec"), self.space)
+        run = self.space[name]
+        assert callable(run)
+        self.thread = threading.Thread(target=run, daemon=True)
+
+    def __enter__(self) -> Looping:
+        self.thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.space["ended"] = True
+        self.thread.join(60)
+
+    def frame(self) -> FrameType:
+        """The thread's frame once this thread, which does not have Python's lock meanwhile, gets it back."""
+        time.sleep(0.0123)
+        return sys._current_frames()[self.thread.ident or 0]
+
+
+def line_of(name: str) -> int:
+    return next(number for number, line in enumerate(LOOPS.splitlines(), 1) if line.endswith(f"# {name}"))
+
+
+@pytest.mark.parametrize("name", ["merged", "called", "sliced", "searched", "summed", "sorts"])
+def test_the_line_lies_in_what_ran_since_the_check_before(name: str, tmp_path: Path) -> None:
+    found: Counter[tuple[int, int]] = Counter()
+    since_check = SinceCheck()
+    with Looping(tmp_path, name) as looping:
+        for _ in range(3 * ENOUGH):
+            frame: FrameType | None = looping.frame()
+            places: list[Place] = []
+            while frame is not None:
+                places.append(Place(frame.f_code, frame.f_lasti))
+                frame = frame.f_back
+            lines = since_check.lines(places)
+            if lines is not None and places[lines.depth].code.co_filename == str(looping.script):
+                found[lines.first, lines.last] += 1
+    assert sum(found.values()) >= ENOUGH, found
+    (first, last), times = found.most_common(1)[0]
+    assert times > sum(found.values()) / 2
+    assert first <= line_of(name) <= last < first + MAX_LINES
+
+
+def test_a_wide_range_is_not_reported(tmp_path: Path) -> None:
+    describer = StackDescriber()
+    with Looping(tmp_path, "wide") as looping:
+        said = set()
+        for _ in range(ENOUGH):
+            looping.frame()
+            seen = describer.describe(looping.thread.ident or 0, 0, held_lock=True)
+            assert seen is not None
+            said.add(seen.words)
+    assert said == {""}
+
+
+def test_the_words_have_the_range_or_the_call(tmp_path: Path) -> None:
+    describer = StackDescriber()
+    said: Counter[str] = Counter()
+    with Looping(tmp_path, "sliced") as looping:
+        for _ in range(ENOUGH):
+            looping.frame()
+            seen = describer.describe(looping.thread.ident or 0, 0, held_lock=True)
+            unknown = describer.describe(looping.thread.ident or 0, 0, held_lock=None)
+            assert seen is not None
+            assert unknown is not None
+            assert unknown.words == "", "nothing is said where it is not known whether it had the lock"
+            said[seen.words] += 1
+    found = re.match(r"loops.py:(\d+)-(\d+) short\(\) … short\(\)", said.most_common(1)[0][0])
+    assert found, said
+    assert int(found[1]) <= line_of("sliced") <= int(found[2])
+
+
+def test_the_loop_is_in_the_calls_that_all_samples_have() -> None:
+    def codes(*names: str) -> list[object]:
+        return [known.setdefault(name, compile(name, name, "exec")) for name in reversed(names)]
+
+    known: dict[str, object] = {}
+    loop = LoopCalls()
+    for step in range(20):
+        loop.add(codes("module", "train", "resize"), step)  # type: ignore[arg-type]
+        loop.add(codes("module", "train", "forward"), step)  # type: ignore[arg-type]
+    assert loop.count() == 2, "the module and the function that trains; the other calls come and go"
