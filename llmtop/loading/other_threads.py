@@ -21,10 +21,11 @@ _POOL_WAITS = {
 }
 """Functions of `concurrent.futures` and of `multiprocessing.pool` in which a thread waits for a pool."""
 _FEEDER = "queues.py", "_feed"
-_SHARE_THE_GIL = 1.5
-"""Threads of one process that are at work at a time, from which on they wait for each other: one runs Python."""
+_TAKES_PART = 0.1
+"""Of the pool's work, from which on a thread counts as one that shares it."""
 _ONE_CPU = 1.2
-"""What they then have together, with code of C that runs beside."""
+"""CPUs that threads want together, waiting for one included, where only one of them runs Python, with some code
+of C beside it."""
 
 
 def is_first(stack: Stack, pid: int) -> bool:
@@ -41,35 +42,36 @@ def waits_for_pool(stack: Stack) -> bool:
 
 
 def pool_activities(
-    pid: int, stacks: Sequence[Stack], samples: int, seen: LoaderSamples, calls: Calls
+    pid: int, stacks: Sequence[Stack], seen: LoaderSamples, calls: Calls
 ) -> list[tuple[StackActivity, float]]:
     """Return what the pool of a process does, as shares of the time in which its first thread waits for the pool.
 
     Args:
         pid: of the process.
         stacks: of all threads of that process.
-        samples: number of samples of its first thread.
         seen: whole window.
         calls: what the line of a frame calls.
     """
     found: Counter[StackActivity] = Counter()
-    threads: set[int] = set()
+    threads: Counter[int] = Counter()
     for stack in stacks:
         if is_first(stack, pid) or _feeds(stack) or waits_for_work(stack.frames):
             continue
-        found[classify_stack(stack.frames, calls)] += stack.samples
-        threads.add(stack.thread.os_id or 0)
-    total = sum(number for one, number in found.items() if one.work != "idle")
-    at_a_time = total / samples if samples else 0.0
-    cpus = sum(seen.cpu[thread].pct for thread in threads if thread in seen.cpu) / 100
-    gil = at_a_time >= _SHARE_THE_GIL and 0 < cpus <= _ONE_CPU
+        shown = classify_stack(stack.frames, calls)
+        if shown.work != "idle":
+            found[shown] += stack.samples
+            threads[stack.thread.os_id or 0] += stack.samples
+    total = found.total()
+    known = [seen.cpu[thread] for thread in threads if thread in seen.cpu]
+    wanted = sum(one.pct + one.wait_pct for one in known) / 100
+    # Samples leave out threads that wait for the GIL.
+    gil = sum(number >= _TAKES_PART * total for number in threads.values()) > 1 and 0 < wanted <= _ONE_CPU
     return [
         (
             StackActivity("gil", one.library, one.place) if gil and one.work in ("own", "collate") else one,
             number / total,
         )
         for one, number in found.items()
-        if one.work != "idle"
     ]
 
 

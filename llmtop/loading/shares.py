@@ -157,7 +157,7 @@ def _workers(seen: LoaderSamples, calls: Calls, samples: int) -> list[LoaderThre
     found = []
     for pid in sorted(chosen):
         own = sum(stack.samples for stack in by[pid])
-        pool = pool_activities(pid, whole[pid], own, seen, calls)
+        pool = pool_activities(pid, whole[pid], seen, calls)
         activities = [one for stack in by[pid] for one in _activities(stack, pool, calls)]
         passing = bool(seen.cpu) and pid not in seen.cpu  # it has begun or ended meanwhile
         one = _thread(pid, pid, activities, max(samples, own) if passing else own, seen, worker=True)
