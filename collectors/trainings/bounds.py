@@ -158,6 +158,9 @@ class Bounds:
                 ][:MAX_PHASES]
         admitted = self.metrics.admit
         message.metrics = {name: value for name, value in message.metrics.items() if admitted(name)}
+        message.logged = [
+            one for one in message.logged[-MAX_STEPS:] if admitted(one.name) and 0 <= one.step < _LARGEST_COUNT
+        ]
 
     def _gpu_times(self, message: wire.GpuTimes) -> None:
         known = message.times[-MAX_STEPS:]

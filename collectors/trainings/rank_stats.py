@@ -7,6 +7,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from collectors.trainings.logged_series import PendingValues
 from collectors.trainings.pending_steps import PendingSteps
 from collectors.trainings.step_figures import StepFigures, steps_left
 from llmtop.model.snapshot import Phase, Step, StepKind
@@ -24,6 +25,8 @@ class RankStats:
     def __init__(self) -> None:
         self.hello = wire.Hello()
         self.metrics: dict[str, float] = {}
+        self.values = PendingValues()
+        """Values that show how the training learns."""
         self.memory: wire.Memory | None = None
         self.last: Step | None = None
         self.received = 0
@@ -56,6 +59,7 @@ class RankStats:
         self.unix_offset_ns = message.unix_offset_ns
         self.received += len(message.steps)
         self.metrics.update(message.metrics)
+        self.values.add(message.logged, is_history=message.history)
         for ordinal, done in enumerate(message.steps, message.first_ordinal):
             step = self._step(done, warmup=ordinal < self.hello.warmup_steps)
             if message.history and self._is_known(step):

@@ -242,6 +242,7 @@ class Training:
             total_steps=hello.total_steps,
             accumulation_steps=hello.accumulation_steps,
             metrics=dict(stats.metrics),
+            new_values=stats.values.take(),
             mfu_pct=mfu_pct,
             mfu_note=mfu_note,
             mfu_estimated=mfu_pct is not None and hello.flops_estimated,

@@ -35,6 +35,12 @@ AlertId = Literal[
     "gpu_error",
     "slower",
     "link_errors",
+    "non_finite",
+    "loss_spike",
+    "grad_norm_jump",
+    "loss_scale_collapse",
+    "loss_flat",
+    "ranks_diverged",
 ]
 """What a live rule can raise."""
 BottleneckId = Literal[Verdict, LossId, AlertId]
@@ -121,6 +127,14 @@ BOTTLENECKS: Final[Mapping[BottleneckId, Bottleneck]] = {
     "link_errors": Bottleneck(
         "LINK ERRORS", "errors of a network link", "errors of an InfiniBand or RoCE port increase"
     ),
+    "non_finite": Bottleneck("NAN", "a value that is not finite", "a logged value is NaN or Inf"),
+    "loss_spike": Bottleneck("LOSS SPIKE", "a loss spike", "the loss rose far above its trend"),
+    "grad_norm_jump": Bottleneck("GRAD JUMP", "a gradient norm that jumped", "the gradient norm jumped"),
+    "loss_scale_collapse": Bottleneck(
+        "LOSS SCALE", "a loss scale that collapsed", "the loss scale of mixed precision collapsed"
+    ),
+    "loss_flat": Bottleneck("FLAT LOSS", "a loss that does not move", "the loss does not move any more"),
+    "ranks_diverged": Bottleneck("DIVERGED", "ranks that diverged", "losses that were equal on all ranks differ"),
 }
 
 

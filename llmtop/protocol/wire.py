@@ -147,6 +147,15 @@ class StepDone(msgspec.Struct, array_like=True, gc=False):
     """Of a request that hooks see: how many tokens it came with; `tokens` are those that it was answered with."""
 
 
+class LoggedValue(msgspec.Struct, array_like=True, gc=False):
+    """One value that the training logged, and the step that it belongs to."""
+
+    step: int
+    name: str
+    value: float
+    """May be NaN or infinite."""
+
+
 class Steps(msgspec.Struct, tag="steps", kw_only=True, omit_defaults=True):
     """From the training: finished steps, oldest first."""
 
@@ -155,6 +164,8 @@ class Steps(msgspec.Struct, tag="steps", kw_only=True, omit_defaults=True):
     """Steps that this monitor was not sent so far, in all (the ring turned over or the monitor was slow)."""
     metrics: dict[str, float] = {}
     """The latest values given to log(); keys are the script's."""
+    logged: list[LoggedValue] = []
+    """Every value of losses, gradient norms, loss scales and learning rates, oldest first."""
     history: bool = False
     """True for steps that had finished before this monitor subscribed."""
     first_ordinal: int = 0

@@ -7,6 +7,7 @@ from typing import Final
 from llmtop.rules import gpu, memory
 from llmtop.rules.collective_hang import HUNG_COLLECTIVE, HUNG_COMMUNICATOR
 from llmtop.rules.hang import STALLED
+from llmtop.rules.health import HEALTH_RULES
 from llmtop.rules.link_errors import LINK_RULES
 from llmtop.rules.outside import OUTSIDE
 from llmtop.rules.rare import RARE_STEPS
@@ -27,7 +28,7 @@ RANK_RULES: Final[tuple[Rule[RankState], ...]] = (
     memory.MEMORY_PRESSURE,
     memory.MEMORY_GROWTH,
 )
-JOB_RULES: Final[tuple[Rule[JobState], ...]] = (HUNG_COLLECTIVE, STALLED, STRAGGLER, SLOWER)
+JOB_RULES: Final[tuple[Rule[JobState], ...]] = (HUNG_COLLECTIVE, STALLED, STRAGGLER, SLOWER, *HEALTH_RULES)
 COMMUNICATOR_RULES: Final[tuple[Rule[CommunicatorState], ...]] = (HUNG_COMMUNICATOR,)
 
 _TEXTS: Final[dict[str, RuleText]] = {

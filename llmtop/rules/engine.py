@@ -196,12 +196,14 @@ class Rules:
         )
         if composition != self._composition:
             self._composition = composition
-            memos = {job.key: job.memo for job in self._jobs}
+            before = {job.key: job for job in self._jobs}
             self._jobs = group_jobs(self._ranks.values())
             for job in self._jobs:
-                job.memo = memos.get(job.key)
+                if job.key in before:
+                    job.keep(before[job.key])
         for job in self._jobs:
             job.now = now
+            job.compare_losses()
 
     def _take_links(self, snapshot: Snapshot, now: float) -> None:
         known = self._links

@@ -28,7 +28,8 @@ def test_the_ids_are_those_of_the_contract() -> None:
         *("low_power_full_util", "stalled", "launch_bound", "input_bound", "sync_bound", "h2d_bound"),
         *("memory_bound", "communication_bound", "straggler", "throttled", "power_capped", "memory_pressure"),
         *("memory_growth", "gpu_error", "hung_collective", "slower", "outside", "rare_steps", "low_activity"),
-        "link_errors",
+        *("link_errors", "non_finite", "loss_spike", "grad_norm_jump", "loss_scale_collapse", "loss_flat"),
+        "ranks_diverged",
     }
     assert get_args(Severity) == ("info", "warning", "critical")
 

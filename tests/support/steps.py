@@ -58,6 +58,7 @@ def show() -> None:
         "auto": r.facts.auto,
         "total_steps": r.facts.steps_in_all(),
         "metrics": r.metrics,
+        "logged": r.logged.read(0)[1],
         "flops_per_token": r.facts.seen_flops_per_token,
         "flops_unknown": r.facts.flops_unknown,
         "dtype": r.facts.seen_dtype,

@@ -19,7 +19,7 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from llmtop.instrument.auto.inference.forward_passes import Inference
-from llmtop.instrument.auto.training import batches, checkpoints, communication, transfers
+from llmtop.instrument.auto.training import batches, checkpoints, communication, learning_signs, transfers
 from llmtop.instrument.auto.training.loop import Loop, is_compiling, is_data_worker, make
 from llmtop.instrument.auto.training.timed_modules import STEPS_WITHOUT, Modules
 from llmtop.instrument.pytorch import dynamo
@@ -35,6 +35,7 @@ def install(again: Callable[[], Loop]) -> Loop:
     batches.listen(loop)
     transfers.listen(loop)
     checkpoints.listen(loop)
+    learning_signs.listen(loop)
     modules = Modules(loop)
     loop.recorder.hooks.roots = modules.roots
     inference = Inference(loop)

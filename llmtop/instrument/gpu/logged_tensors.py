@@ -8,6 +8,7 @@ memory, once for each dtype.
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from time import perf_counter_ns
 from typing import Any
 
@@ -26,14 +27,14 @@ class GpuMetrics:
         keep_in_children(self)
         self._cuda = cuda
         self._taken_ns: dict[str, int] = {}
-        self._waiting: dict[str, tuple[Any, Any]] = {}
+        self._waiting: dict[str, tuple[Any, Any, int | None]] = {}
 
     def on_same_device(self) -> GpuMetrics:
         """Another one on the same device, for numbers of other origin."""
         return GpuMetrics(self._cuda)
 
-    def take(self, name: str, tensor: Any) -> None:
-        """Begin to fetch a tensor of one element."""
+    def take(self, name: str, tensor: Any, step: int | None = None) -> None:
+        """Begin to fetch a tensor of one element, which belongs to `step` where that is kept."""
         now = perf_counter_ns()
         if (
             now - self._taken_ns.get(name, -EVERY_NS) < EVERY_NS
@@ -49,15 +50,17 @@ class GpuMetrics:
         pinned.copy_(tensor.detach().reshape(1), non_blocking=True)
         arrived = self._cuda.Event()
         arrived.record()
-        self._waiting[name] = pinned, arrived
+        self._waiting[name] = pinned, arrived, step
 
-    def collect(self, into: dict[str, float]) -> None:
-        """Move what has arrived into `into`."""
+    def collect(self, into: dict[str, float], keep: Callable[[str, float, int], None] | None = None) -> None:
+        """Move what has arrived into `into`, and call `keep` with what belongs to a step."""
         if self._cuda.is_current_stream_capturing():
             return
-        for name, (pinned, arrived) in list(self._waiting.items()):
+        for name, (pinned, arrived, step) in list(self._waiting.items()):
             if arrived.query():
                 del self._waiting[name]
                 number = sanitize.number(pinned)
                 if number is not None:
                     into[name] = number
+                    if keep is not None and step is not None:
+                        keep(name, number, step)

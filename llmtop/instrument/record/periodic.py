@@ -150,7 +150,7 @@ class PeriodicTasks:
         if self._cuda.is_current_stream_capturing():
             return
         if recorder.gpu_metrics is not None:
-            recorder.gpu_metrics.collect(recorder.metrics)
+            recorder.gpu_metrics.collect(recorder.metrics, recorder.logged.add)
         if now >= self._memory_at_ns:
             self._memory_at_ns = now + torch_allocator.EVERY_NS
             recorder.memory = torch_allocator.read(self._cuda)

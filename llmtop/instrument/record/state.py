@@ -19,6 +19,7 @@ from llmtop.instrument.guest.interrupts import raised_by_handler
 from llmtop.instrument.guest.sanitize import log_once
 from llmtop.instrument.identity.run_info import Facts
 from llmtop.instrument.record.boundary_observers import Annotate, Nvtx, Watch
+from llmtop.instrument.record.logged_values import LoggedValues
 from llmtop.instrument.record.open_phases import OpenPhases
 from llmtop.instrument.steps.phase_tree import NEVER
 from llmtop.instrument.steps.ring import Ring
@@ -105,6 +106,7 @@ class State(OpenPhases):
         "gpu_metrics",
         "held",
         "hooks",
+        "logged",
         "manual_used",
         "memory",
         "memory_version",
@@ -166,6 +168,7 @@ class State(OpenPhases):
         self.server: PublishingServer | None = None
         self.tracks: Overlapping | None = None
         self.metrics: dict[str, float] = {}
+        self.logged = LoggedValues()
         self.tokens_in: dict[int, float] = {}
         """Of requests that hooks see, how many tokens they came with: by when they began, as rows of the ring say
         it. A row has no place for what no training has."""
@@ -204,7 +207,7 @@ class State(OpenPhases):
         if sanitize.is_on_gpu(value):
             if self.gpu_metrics is not None and get_ident() == self.thread:
                 try:
-                    self.gpu_metrics.take(name, value)
+                    self.gpu_metrics.take(name, value, self.current_index() if self.logged.watch(name) else None)
                 except Exception as error:  # a failing device fails in the training's own calls
                     if raised_by_handler(error):
                         raise
@@ -214,8 +217,18 @@ class State(OpenPhases):
         number = sanitize.number(value)
         if number is not None:
             self.metrics[name] = number
+            if self.logged.watch(name):
+                self.logged.add(name, number, self.current_index())
         elif isinstance(value, int):
             self.count_left_out("metrics too large for a float")
+
+    def current_index(self) -> int:
+        """Return the index of the open step; between two steps, of the last one."""
+        step = self.open_step
+        if step is None:
+            return max(self.next_index - 1, 0)
+        index = step.index
+        return index if type(index) is int else self.next_index
 
     def count_left_out(self, reason: str) -> None:
         """Remember that something is not in the numbers, and why; the monitor shows it."""

@@ -33,6 +33,7 @@ class Monitor:
         "is_closed",
         "lively_at",
         "lively_ns",
+        "logged_cursor",
         "lost",
         "memory_version",
         "metrics",
@@ -73,6 +74,8 @@ class Monitor:
         self.memory_version = 0
         self.overhead_version = 0
         self.metrics: dict[str, float] = {}
+        self.logged_cursor = 0
+        """The number of the first logged value that it has not been sent."""
         self.outside_number = 0
         """Of the last `wire.Outside` that it was sent."""
         self.stalled_at = ""

@@ -55,7 +55,11 @@ class Publisher:
     def has_steps(self, monitor: Monitor) -> bool:
         """Whether there is what `send_steps` sends."""
         recorder = self._recorder
-        return monitor.ready and (monitor.cursor < recorder.ring.count or monitor.metrics != recorder.metrics)
+        return monitor.ready and (
+            monitor.cursor < recorder.ring.count
+            or monitor.metrics != recorder.metrics
+            or recorder.logged.has_new(monitor.logged_cursor)
+        )
 
     def _has_facts(self, monitor: Monitor) -> bool:
         return monitor.ready and monitor.facts_version != self._recorder.facts.version
@@ -74,20 +78,31 @@ class Publisher:
             self.greet(monitor)
 
     def send_steps(self, monitor: Monitor) -> None:
-        """Send the next few steps, and the metrics if they changed."""
+        """Send the next few steps, the metrics if they changed, and logged values."""
         metrics = self._recorder.metrics
         fresh = monitor.metrics != metrics
         if fresh:
             monitor.metrics = metrics.copy()
         told = monitor.metrics if fresh else {}
         cursor, lost, until = monitor.cursor, monitor.lost, max(monitor.history_until - monitor.cursor, 0)
-        key = ("steps", cursor, lost, until, *told.items())
-        batch = self._shared.get(key, lambda: self._batch(cursor, lost, cursor + until, told))
+        logged_from = monitor.logged_cursor
+        monitor.logged_cursor, logged = self._shared.get(
+            ("logged", logged_from), lambda: self._recorder.logged.read(logged_from)
+        )
+        key = ("steps", cursor, lost, until, logged_from, *told.items())
+        batch = self._shared.get(key, lambda: self._batch(cursor, lost, cursor + until, told, logged))
         monitor.lost += batch.first - cursor + (0 if batch.data else batch.length)
         monitor.cursor = batch.first + batch.length
         self._write(monitor, batch.data)
 
-    def _batch(self, cursor: int, lost: int, history_until: int, metrics: dict[str, float]) -> Batch:
+    def _batch(
+        self,
+        cursor: int,
+        lost: int,
+        history_until: int,
+        metrics: dict[str, float],
+        logged: list[tuple[int, str, float]],
+    ) -> Batch:
         """The steps from number `cursor` on for a monitor that has lost so many before."""
         first, steps = self._reader.read(cursor)
         history = first < history_until
@@ -97,6 +112,7 @@ class Publisher:
             steps,
             lost=lost + first - cursor,
             metrics=metrics,
+            logged=logged,
             history=history,
             first_ordinal=first,
             unix_offset_ns=self._reader.unix_offset_ns,

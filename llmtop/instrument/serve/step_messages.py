@@ -155,7 +155,7 @@ def encode_steps(message: wire.Steps) -> bytes:
         if middle == 0:
             raise
         head, tail = message.steps[:middle], message.steps[middle:]
-        first = replace(message, steps=head)
+        first = replace(message, steps=head, logged=[])
         second = replace(message, steps=tail, first_ordinal=message.first_ordinal + middle)
         return encode_steps(first) + encode_steps(second)
 
@@ -183,7 +183,7 @@ def encoded_steps(message: wire.Steps, note: Callable[[str], None]) -> bytes:
         return encode_steps(message)
     except _ERRORS:
         note(_NOT_SENT)
-    message.metrics = {}
+    message.metrics, message.logged = {}, []
     try:
         return encode_steps(message)
     except _ERRORS:

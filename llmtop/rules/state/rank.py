@@ -9,9 +9,11 @@ from typing import Final
 from msgspec.structs import replace
 
 from llmtop.model.snapshot import Process, Rank, Step
+from llmtop.rules.state.equal_losses import EqualLosses
 from llmtop.rules.state.gpu import GpuState
 from llmtop.rules.state.memory_trend import MemoryTrend
 from llmtop.rules.state.step_costs import StepCosts
+from llmtop.rules.state.training_health import TrainingHealth
 from llmtop.rules.state.windows import finite_or_none
 from llmtop.step_history.whole_steps import covered_seconds
 
@@ -34,6 +36,7 @@ class RankState:
         "_last",
         "_set_by",
         "gpu",
+        "health",
         "judged_by",
         "key",
         "memory",
@@ -58,6 +61,7 @@ class RankState:
         self.seen_at = now
         """Snapshot time at which the last new step came."""
         self.memory = MemoryTrend()
+        self.health = TrainingHealth()
         self.judged_by: list[StepCosts] | None = None
         """What `recent_steps.judged` found of this snapshot, for the next rule that asks; None: not asked yet."""
         self._last: Step | None = None
@@ -82,6 +86,7 @@ class RankState:
         for step in rank.gpu_updates:
             self._fill_in(step)
         self.memory.add(now, rank)
+        self.health.add(now, rank)
 
     @property
     def is_stepping(self) -> bool:
@@ -210,7 +215,7 @@ class JobState:
     """The ranks of one training that are visible here; a training of one process is a job too."""
 
     is_updated = True
-    __slots__ = ("key", "memo", "now", "ranks")
+    __slots__ = ("key", "losses", "memo", "now", "ranks")
 
     def __init__(self, ranks: Sequence[RankState]) -> None:
         self.ranks = tuple(ranks)
@@ -219,6 +224,18 @@ class JobState:
         self.key = min(rank.key for rank in ranks)
         self.memo: object = None
         """What the straggler rule found when it last held: its alert stays longer than that can be seen."""
+        self.losses = EqualLosses()
+
+    def keep(self, before: JobState) -> None:
+        """Go on from what was known of the same job when it had other ranks, or they were in another state."""
+        self.memo, self.losses = before.memo, before.losses
+
+    def compare_losses(self) -> None:
+        """Compare what its ranks logged in this snapshot."""
+        if len(self.ranks) > 1:
+            for state in self.ranks:
+                self.losses.add(state.key, state.health.new_losses)
+            self.losses.compare()
 
     def concerned_keys(self) -> frozenset[Hashable]:
         """What an alert about this job concerns: all its ranks and their GPUs."""

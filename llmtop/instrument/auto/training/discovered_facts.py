@@ -164,13 +164,13 @@ class Known:
             return
         if self._gpu is None:
             self._gpu = recorder.gpu_metrics.on_same_device()
-        self._gpu.collect(self._arrived)
+        self._gpu.collect(self._arrived, self._keep)
         now = time.monotonic()
         if now >= self._gpu_due:
             self._gpu_due = now + GPU_EVERY_S
             for name, value in self.framework.logged_metrics().items():
                 if type(name) is str and sanitize.is_on_gpu(value):
-                    self._gpu.take(name, value)
+                    self._gpu.take(name, value, recorder.current_index())
 
     def _passes(self, values: Any) -> None:
         """Something was given to `Accelerator.log`: keep the numbers, and no tensor."""
@@ -182,11 +182,12 @@ class Known:
                     continue
                 if sanitize.is_on_gpu(value):
                     if self._gpu is not None:
-                        self._gpu.take(name, value)
+                        self._gpu.take(name, value, self._loop.recorder.current_index())
                 elif name in self._accelerated or len(self._accelerated) < MOST_NAMES:
                     number = on_host(value)
                     if number is not None:
                         self._accelerated[name] = number
+                        self._keep(sanitize.metric_name(name), number, self._loop.recorder.current_index())
             self._loop.recorder.wake_server()
         except BaseException as error:  # noqa: BLE001 - the door
             report_internal_error(WHAT_IT_LOGS, error)
@@ -213,15 +214,27 @@ class Known:
         for name, value in values.items():
             number = on_host(value) if type(name) is str else None
             if number is not None:
-                self._put(sanitize.metric_name(name), number)
+                at_present = framework is not None and not framework.has_own_steps and name not in self._arrived
+                self._put(sanitize.metric_name(name), number, at_present)
+        for step, name, value in [] if framework is None else framework.take_points():
+            number = on_host(value) if type(name) is str else None
+            if number is not None and sanitize.metric_name(name) in self._ours:
+                self._keep(sanitize.metric_name(name), number, step)
         lr_name = "lr" if framework is None else framework.lr_name
         logged = (self._loop.recorder.metrics.copy().keys() - self._ours.keys()) | values.keys()
         if not any(type(name) is str and _LEARNING_RATE.search(name) for name in logged):
             rate = on_host(_learning_rate(self._loop.step_end_detector.optimizer()))
             if rate is not None:
-                self._put(lr_name, rate)
+                self._put(lr_name, rate, True)
 
-    def _put(self, name: str, number: float) -> None:
+    def _keep(self, name: str, number: float, step: int) -> None:
+        """Keep a value with its step if it shows how the training learns and is not logged by the script."""
+        logged = self._loop.recorder.logged
+        if name not in self._theirs and logged.watch(name):
+            logged.add(name, number, step)
+
+    def _put(self, name: str, number: float, at_present: bool) -> None:
+        """Show a number under a name that the script does not use; `at_present`: it is of the present step."""
         metrics, ours = self._loop.recorder.metrics, self._ours
         if name in self._theirs:
             return
@@ -229,6 +242,8 @@ class Known:
             ours.pop(name, None)
             self._theirs.add(name)
         elif name in ours or (len(ours) < MOST_NAMES and len(metrics) < sanitize.MAX_METRICS):
+            if at_present and ours.get(name) != number:
+                self._keep(name, number, self._loop.recorder.current_index())
             ours[name] = metrics[name] = number
 
 

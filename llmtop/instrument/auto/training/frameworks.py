@@ -19,6 +19,8 @@ from typing import Any, Protocol
 
 MOST_ENTRIES = 64
 """Of a Trainer's log that are read at once: the last ones."""
+MOST_POINTS = 512
+"""Values with their steps that are kept until they are taken."""
 _NOT_LOGGED = frozenset({"step"})
 """Which the Trainer puts beside what it logs."""
 
@@ -28,6 +30,8 @@ class Framework(Protocol):
 
     lr_name: str
     """How it calls the learning rate."""
+    has_own_steps: bool
+    """Whether `take_points` returns what it logs; else what it has logged last belongs to the present step."""
 
     def belongs_to(self, trainer: Any) -> bool:
         """Whether this is about that object."""
@@ -45,17 +49,22 @@ class Framework(Protocol):
     def logged_metrics(self) -> dict[str, Any]:
         """Its latest logged values: numbers, and tensors that may be on a GPU."""
 
+    def take_points(self) -> list[tuple[int, str, Any]]:
+        """Return the step, the name and the value of all that it logged since the last call."""
+
 
 class HuggingFaceTrainer:
     """The Trainer of transformers, and what is derived from it."""
 
     lr_name = "learning_rate"
+    has_own_steps = True
 
     def __init__(self, trainer: Any) -> None:
         self._trainer = _weak(trainer)
         self._state = _weak(getattr(trainer, "state", None))
         self._read = 0
         self._values: dict[str, Any] = {}
+        self._points: list[tuple[int, str, Any]] = []
 
     def belongs_to(self, trainer: Any) -> bool:
         """See `Framework`; each fit of a Trainer has a state of its own."""
@@ -85,16 +94,26 @@ class HuggingFaceTrainer:
             self._read = len(history)
             for entry in fresh:
                 self._values.update((name, entry[name]) for name in list(entry) if name not in _NOT_LOGGED)
+                step = entry.get("step")
+                if type(step) is int:
+                    self._points += [(step, name, value) for name, value in list(entry.items()) if name != "step"]
+            del self._points[:-MOST_POINTS]
         epoch = getattr(state, "epoch", None)
         if epoch is not None:
             self._values["epoch"] = epoch
         return self._values
+
+    def take_points(self) -> list[tuple[int, str, Any]]:
+        """See `Framework`; of the entries that `logged_metrics` has read."""
+        taken, self._points = self._points, []
+        return taken
 
 
 class LightningTrainer:
     """The Trainer of Lightning, under either of its names."""
 
     lr_name = "lr"
+    has_own_steps = False
 
     def __init__(self, trainer: Any) -> None:
         self._trainer = _weak(trainer)
@@ -148,11 +167,16 @@ class LightningTrainer:
             values.setdefault("epoch", epoch)
         return values
 
+    def take_points(self) -> list[tuple[int, str, Any]]:
+        """See `Framework`: it keeps the last values alone."""
+        return []
+
 
 class Accelerated:
     """A loop of the script's own with Accelerate's optimizer and backward pass."""
 
     lr_name = "lr"
+    has_own_steps = True
 
     def __init__(self, logged: dict[str, Any]) -> None:
         """`logged` is where `listen_to_accelerate` keeps what passes."""
@@ -182,6 +206,10 @@ class Accelerated:
     def logged_metrics(self) -> dict[str, Any]:
         """See `Framework`."""
         return self._logged.copy()
+
+    def take_points(self) -> list[tuple[int, str, Any]]:
+        """See `Framework`: what is given to `Accelerator.log` is kept at once, with the step of that moment."""
+        return []
 
 
 _OWNERS: dict[str, Callable[[Any], Framework]] = {

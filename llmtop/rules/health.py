@@ -1,0 +1,363 @@
+"""The rules about whether a training still learns, from the values that it logs.
+
+Published criteria: OLMo 2 (arXiv 2501.00656, its spike score) counts values at least seven standard deviations
+from a rolling mean of the last 1,000. PaLM (arXiv 2204.02311, section 5.1) goes back some 100 steps before a
+spike and skips 200 to 500 batches. ZClip (arXiv 2504.02507) clips gradient norms 2.5 deviations above their
+moving mean, which keeps a norm small and would accuse healthy ones; AdaGC (arXiv 2502.11034) relates norms to
+their moving mean as a factor. fairseq ends a training whose loss scale falls below `--min-loss-scale`; OPT
+(arXiv 2205.01068, section 2.5) relates losses that diverge to loss scales that fall to 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Final, NamedTuple
+
+from llmtop import format as fmt
+from llmtop.model.bottlenecks import AlertId
+from llmtop.model.severity import Severity
+from llmtop.naming.metric_names import metric_kind
+from llmtop.rules.rule import AlertText, Rule, RuleText, complete_clauses
+from llmtop.rules.state import training_health as limits
+from llmtop.rules.state.equal_losses import LEAST_DIFFERENT, LEAST_EQUAL, Divergence
+from llmtop.rules.state.flat_loss import EXPECTED_ERRORS, SAME_VALUES
+from llmtop.rules.state.metric_curve import LEAST, REMEMBERED
+from llmtop.rules.state.rank import JobState, RankState
+from llmtop.rules.state.training_health import HealthEvent
+
+SHOWN_SECONDS: Final = 60.0
+"""An event of one step stays on the screen for so long."""
+DIVERGED_POINTS: Final = 100
+"""Values after which a loss that has not come back from a spike is critical: PaLM's spikes are some tens of
+steps."""
+
+_WORDS: Final = {"loss": "loss", "grad_norm": "gradient norm", "loss_scale": "loss scale", "lr": "learning rate"}
+
+
+class _Found(NamedTuple):
+    """An event, and the ranks that have it at its first step."""
+
+    event: HealthEvent
+    ranks: tuple[RankState, ...]
+
+
+def _find(alert_id: AlertId, job: JobState) -> _Found | None:
+    """Return the event of the earliest step among the job's ranks; None where none is recent."""
+    found = [
+        (event, state)
+        for state in job.ranks
+        if (event := state.health.events.get(alert_id)) is not None
+        and ((event.lasts and state.rank.state != "gone") or job.now - event.seen_at <= SHOWN_SECONDS)
+    ]
+    if not found:
+        return None
+    first = min((event for event, _ in found), key=lambda event: event.step)
+    return _Found(first, tuple(state for event, state in found if event.step == first.step))
+
+
+def _has_event(alert_id: AlertId, job: JobState, _is_raised: bool) -> bool:
+    return _find(alert_id, job) is not None
+
+
+def _ranks_text(found: _Found, job: JobState) -> str:
+    """Return which ranks have it: "on rank 3", "on all 8 ranks"."""
+    if len(job.ranks) == 1:
+        return f"on {job.ranks[0].label}"
+    if len(found.ranks) == len(job.ranks):
+        return f"on all {len(job.ranks)} ranks"
+    if len(found.ranks) > 1:
+        return f"on {found.ranks[0].label} and {len(found.ranks) - 1} more of {len(job.ranks)} ranks"
+    return f"on {found.ranks[0].label}"
+
+
+def _usual(event: HealthEvent) -> str:
+    if event.usual is None:
+        return ""
+    return f"usual: {fmt.figure(event.usual[0])} to {fmt.figure(event.usual[1])}"
+
+
+def _word(event: HealthEvent) -> str:
+    return _WORDS[metric_kind(event.metric) or "loss"]
+
+
+def _alert(
+    found: _Found, job: JobState, severity: Severity, *, what: str, first: str, advice: str, other: str = ""
+) -> AlertText:
+    """Return the alert of an event.
+
+    Args:
+        found: the event and its ranks.
+        job: the training.
+        severity: of the alert.
+        what: happens, for the summary, without place and usual range.
+        first: the same as the first clause.
+        advice: what to do.
+        other: one more clause.
+    """
+    event, state = found.event, found.ranks[0]
+    where = _ranks_text(found, job)
+    location = f" ({state.location})" if state.location and len(found.ranks) == 1 else ""
+    usual = _usual(event)
+    return AlertText(
+        severity=severity,
+        summary=f"{what} {where}{location}{f'; {usual}' if usual else ''}.",
+        evidence={
+            "metric": fmt.printable(event.metric, 64),
+            "step": event.step,
+            "value": "not finite" if event.value is None else event.value,
+            "usual_low": None if event.usual is None else event.usual[0],
+            "usual_high": None if event.usual is None else event.usual[1],
+            "rank": state.rank.rank,
+            "ranks": len(found.ranks),
+        },
+        next=advice,
+        subject_rank=state,
+        since=min(event.seen_at, job.now),
+        points=complete_clauses(first, where, usual, other),
+    )
+
+
+def _describe(make: Callable[[_Found, JobState], AlertText], alert_id: AlertId, job: JobState) -> AlertText:
+    found = _find(alert_id, job)
+    assert found is not None, "told only while it holds"
+    return make(found, job)
+
+
+def _gpu_errors(state: RankState) -> str:
+    """Return which errors to look for on the rank's GPU."""
+    gpu = state.gpu
+    if gpu is None:
+        return "check the Xid and ECC errors of its GPU"
+    if gpu.gpu.error:
+        return f"{gpu.label} reports {fmt.printable(gpu.gpu.error, 80)}"
+    return f"check the Xid and ECC errors of {gpu.label}"
+
+
+def _not_finite(found: _Found, job: JobState) -> AlertText:
+    event, word = found.event, _word(found.event)
+    lasts = "since" if event.lasts else "at"
+    alone = len(found.ranks) < len(job.ranks) or len(job.ranks) == 1
+    return _alert(
+        found,
+        job,
+        "critical",
+        what=f"The {word} is NaN or Inf {lasts} step {event.step:,}",
+        first=f"{word} is NaN or Inf, step {event.step}",
+        advice="go back to a checkpoint and skip this batch; "
+        f"look at the data of step {event.step:,}; lower the learning rate if it comes back"
+        f"{f'; {_gpu_errors(found.ranks[0])}' if alone else ''}",
+    )
+
+
+def _spike(found: _Found, job: JobState) -> AlertText:
+    event = found.event
+    excursion = event.excursion
+    stays = excursion is not None and excursion.is_open
+    is_diverged = stays and excursion is not None and excursion.points >= DIVERGED_POINTS
+    value = excursion.value if excursion is not None else event.value
+    return _alert(
+        found,
+        job,
+        "critical" if is_diverged else "warning",
+        what=f"The loss rose to {fmt.figure(value)} at step {event.step:,}",
+        first=f"loss rose to {fmt.figure(value)} at step {event.step}",
+        advice=(
+            "go back to a checkpoint 100 steps before it; skip 200 to 500 batches, or lower the learning rate"
+            if is_diverged
+            else f"look at the data of step {event.step}; skip this batch if it comes back; "
+            "if the loss stays high, go back to a checkpoint and lower the learning rate"
+        ),
+        other="the loss has not come back" if stays else "the loss came back",
+    )
+
+
+def _norm_jump(found: _Found, job: JobState) -> AlertText:
+    event = found.event
+    value = event.excursion.value if event.excursion is not None else event.value
+    return _alert(
+        found,
+        job,
+        "warning",
+        what=f"The gradient norm jumped to {fmt.figure(value)} at step {event.step:,}",
+        first=f"norm jumped to {fmt.figure(value)} at step {event.step}",
+        advice=f"look at the data of step {event.step}; clip the gradient norm, or skip "
+        "steps above the usual range",
+    )
+
+
+def _scale_collapse(found: _Found, job: JobState) -> AlertText:
+    event = found.event
+    return _alert(
+        found,
+        job,
+        "critical" if event.value is not None and event.value < limits.LEAST_SCALE else "warning",
+        what=f"The loss scale fell to {fmt.figure(event.value)} at step {event.step:,}",
+        first=f"loss scale: {fmt.figure(event.value)}, step {event.step}",
+        advice="lower the learning rate, or train in bfloat16; "
+        "gradients overflow at step after step: check them for NaN and Inf",
+    )
+
+
+def _flat(found: _Found, job: JobState) -> AlertText:
+    event = found.event
+    return _alert(
+        found,
+        job,
+        "info",
+        what=f"The loss has not moved since step {event.step:,}: {fmt.figure(event.value)}",
+        first=f"loss has not moved since step {event.step}",
+        advice="check the learning rate and which parameters train; "
+        "no action if the training has converged; check that the data still changes",
+        other=f"loss {fmt.figure(event.value)}",
+    )
+
+
+def _event_rule(
+    alert_id: AlertId,
+    make: Callable[[_Found, JobState], AlertText],
+    text: RuleText,
+    covered_by: frozenset[AlertId] = frozenset(),
+) -> Rule[JobState]:
+    return Rule[JobState](
+        id=alert_id,
+        holds=partial(_has_event, alert_id),
+        describe=partial(_describe, make, alert_id),
+        covered_by=covered_by,
+        text=text,
+    )
+
+
+def _divergence(job: JobState) -> Divergence | None:
+    return job.losses.divergence
+
+
+def _diverged_alert(job: JobState) -> AlertText:
+    found = _divergence(job)
+    assert found is not None, "told only while it holds"
+    by_key = {state.key: state for state in job.ranks}
+    odd = [by_key[key] for key in found.odd if key in by_key] or list(job.ranks)
+    others = [value for key, value in found.values.items() if key not in found.odd]
+    usual = others[0] if others else None
+    one = odd[0]
+    if others and len(odd) == 1:
+        who = f"The loss of {one.label} differs from that of the other {len(others)} ranks"
+    elif others:
+        who = f"The losses of {len(odd)} of {len(found.values)} ranks differ from that of the others"
+    else:
+        who = f"The losses of {len(found.values)} ranks differ from each other"
+    value = found.values.get(one.key)
+    return AlertText(
+        severity="critical",
+        summary=f"{who} since step {found.step:,}, after {found.equal_steps:,} equal steps: "
+        f"{fmt.figure(value)}{f' and {fmt.figure(usual)}' if others else ''}.",
+        evidence={
+            "metric": fmt.printable(found.metric, 64),
+            "step": found.step,
+            "value": value,
+            "usual_low": usual,
+            "usual_high": usual,
+            "rank": one.rank.rank if others else None,
+            "ranks": len(odd),
+            "equal_steps": found.equal_steps,
+        },
+        next="restart all ranks from one checkpoint; "
+        f"{_gpu_errors(one) if others else 'check the Xid and ECC errors of their GPUs'}; "
+        "check that all ranks reduce gradients and loss over one group",
+        subject_rank=one if others else None,
+        points=complete_clauses(
+            f"losses of ranks differ, step {found.step}",
+            f"{one.label} has {fmt.figure(value)}" if others else f"{len(found.values)} ranks",
+            f"the others have {fmt.figure(usual)}" if others else "",
+            f"equal for {found.equal_steps:,} steps before",
+        ),
+    )
+
+
+_NOT_JUDGED: Final = (
+    f"Not judged: the first {limits.FIRST_STEPS} steps, fewer than {LEAST} values, and {limits.FIRST_STEPS} steps "
+    "after the learning rate rose"
+)
+_LOSS, _NORM = limits.LOSS_LIMITS, limits.NORM_LIMITS
+
+NON_FINITE: Final = _event_rule(
+    "non_finite",
+    _not_finite,
+    RuleText(
+        meaning="Parameters that take such a gradient are NaN from then on, and so is each later loss.",
+        condition="a logged loss, gradient norm or loss scale is NaN or Inf; where there is a loss scale, "
+        f"{limits.OVERFLOWS} of the last ten gradient norms",
+        source="torch.amp.GradScaler skips a step that overflows and halves the scale: one Inf is its own search",
+        clear_seconds=5.0,
+    ),
+)
+LOSS_SPIKE: Final = _event_rule(
+    "loss_spike",
+    _spike,
+    RuleText(
+        meaning="Most spikes come back within some tens of steps; one that does not is a divergence.",
+        condition=f"two of three losses {_LOSS.pair.sigmas:.0f} deviations above the trend, or one "
+        f"{_LOSS.single.sigmas:.0f}; at least {100 * (_LOSS.pair.factor - 1):.0f} and "
+        f"{100 * (_LOSS.single.factor - 1):.0f} %; and {_LOSS.pair.times} and {_LOSS.single.times} times the "
+        f"largest deviation of {REMEMBERED} values; critical after {DIVERGED_POINTS} values. {_NOT_JUDGED}",
+        source="seven deviations: the spike score of OLMo 2; going back 100 steps: PaLM, section 5.1",
+        hold_seconds=1.0,
+        clear_seconds=5.0,
+    ),
+    frozenset({"non_finite"}),
+)
+GRAD_NORM_JUMP: Final = _event_rule(
+    "grad_norm_jump",
+    _norm_jump,
+    RuleText(
+        meaning="A single batch moves the parameters far more than usual, unless its gradient is clipped.",
+        condition=f"two of three norms {_NORM.pair.sigmas:.0f} deviations above the trend, or one "
+        f"{_NORM.single.sigmas:.0f}; at least {_NORM.pair.factor:.0f} and {_NORM.single.factor:.0f} times it; and "
+        f"{_NORM.pair.times} and {_NORM.single.times} times the largest deviation of {REMEMBERED} values. "
+        f"{_NOT_JUDGED}",
+        source="seven deviations: the spike score of OLMo 2, which counts gradient norms too; ZClip and AdaGC "
+        "clip far below",
+        hold_seconds=1.0,
+        clear_seconds=5.0,
+    ),
+    frozenset({"non_finite"}),
+)
+LOSS_SCALE_COLLAPSE: Final = _event_rule(
+    "loss_scale_collapse",
+    _scale_collapse,
+    RuleText(
+        meaning="Gradients overflow at any scale, or small ones are lost: the training skips its steps.",
+        condition=f"the loss scale falls to a {limits.SCALE_FALL:.0f}th within {limits.SCALE_STEPS} steps, after "
+        f"its first {limits.FIRST_STEPS}; or below {limits.LEAST_SCALE:.0f}",
+        source="torch.amp.GradScaler: at most one halving in growth_interval (2,000 steps) once the scale fits; "
+        "fairseq and DeepSpeed end a training at their least scale",
+        clear_seconds=5.0,
+    ),
+)
+LOSS_FLAT: Final = _event_rule(
+    "loss_flat",
+    _flat,
+    RuleText(
+        meaning="Nothing is learned: a learning rate of 0, frozen parameters, a detached loss, or the model has "
+        "converged.",
+        condition=f"{SAME_VALUES} equal losses in a row; or a fall that ended at once, where its own slowing-down "
+        f"predicts {EXPECTED_ERRORS:.0f} standard errors more",
+        source="no published criterion; a power law of the steps never slows down so fast",
+        clear_seconds=5.0,
+    ),
+    frozenset({"non_finite", "loss_spike"}),
+)
+RANKS_DIVERGED: Final = Rule[JobState](
+    id="ranks_diverged",
+    holds=lambda job, _is_raised: _divergence(job) is not None,
+    describe=_diverged_alert,
+    covered_by=frozenset({"non_finite"}),
+    text=RuleText(
+        meaning="The ranks do not train one model any more: silent data corruption, or a missing reduction.",
+        condition=f"losses that all ranks logged as equal for {LEAST_EQUAL} steps differ in {LEAST_DIFFERENT} "
+        "steps",
+        source="ranks that reduce a loss together have the same bits; local losses differ from the first step",
+        clear_seconds=5.0,
+    ),
+)
+HEALTH_RULES: Final = (NON_FINITE, LOSS_SPIKE, GRAD_NORM_JUMP, LOSS_SCALE_COLLAPSE, LOSS_FLAT, RANKS_DIVERGED)

@@ -1,0 +1,265 @@
+"""One logged value over the steps of a training: its usual range, and when it leaves that.
+
+The range is robust. In log space (a loss and a norm are positive and move by factors), the medians of the two
+halves of the last `WINDOW` values give the trend, and the median absolute deviation from it the spread. What
+was an outlier enters neither.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+WINDOW: Final = 128
+LEAST: Final = 32
+"""Values before one is judged."""
+REMEMBERED: Final = 512
+"""Values whose largest deviation is remembered: noise with heavy tails shows its tail there."""
+EVERY: Final = 4
+"""The range is computed anew after so many values."""
+RECENT: Final = 48
+"""The last values are not among the remembered ones: a slow rise must not hide itself."""
+CONSISTENT: Final = 1.4826
+"""Makes the median absolute deviation of normal noise its standard deviation."""
+LEAST_SPREAD: Final = 0.002
+"""In log space; of a smoothed value that hardly moves."""
+ONSET: Final = 8
+"""Values within which a spike rises, where the learning rate is unknown: a loss that rises more slowly may follow
+its learning rate."""
+ONSET_SHARE: Final = 0.6
+ONSET_FACTOR: Final = 1.5
+"""From there on it is a spike however slowly it rises."""
+BACK_SIGMAS: Final = 3.0
+LONGEST: Final = 500
+"""Values after which a level that does not come back is the usual one."""
+
+
+@dataclass(frozen=True)
+class RiseLimits:
+    """How far a value must rise above its trend to be an outlier."""
+
+    sigmas: float
+    factor: float
+    times: float
+    """So many times as far off as any of the remembered values."""
+
+
+@dataclass
+class Excursion:
+    """A value that has left its usual range."""
+
+    step: int
+    """Of the first value outside the range."""
+    value: float
+    """The furthest value."""
+    usual_low: float
+    usual_high: float
+    last_step: int
+    points: int = 1
+    """Values since the first one."""
+    is_open: bool = True
+    """Whether the value has not come back."""
+
+
+class CurveLimits(NamedTuple):
+    """Limits of one kind of values."""
+
+    pair: RiseLimits
+    """Of each of two values among three."""
+    single: RiseLimits
+    """Of one value alone."""
+
+
+class _Range(NamedTuple):
+    """The usual range as of the last time that it was computed."""
+
+    middle: float
+    """Of the trend, at the value number `at`."""
+    slope: float
+    """Per value."""
+    at: float
+    spread: float
+
+
+def median(values: Sequence[float]) -> float:
+    """Return the median of some values."""
+    ordered = sorted(values)
+    half = len(ordered) // 2
+    return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
+
+
+class MetricCurve:
+    """Values of one name in one process. Values come in the order of their steps."""
+
+    __slots__ = (
+        "_before",
+        "_deviations",
+        "_hits",
+        "_in_logs",
+        "_judge_from",
+        "_limits",
+        "_number",
+        "_range",
+        "_recent",
+        "_returns",
+        "_window",
+        "excursion",
+    )
+
+    def __init__(self, limits: CurveLimits) -> None:
+        self._limits = limits
+        self.excursion: Excursion | None = None
+        """The last one."""
+        self._judge_from = 0
+        self.restart(0)
+
+    def restart(self, judge_from: int) -> None:
+        """Forget the usual range, and judge no value of a step below `judge_from`."""
+        self._window: deque[float] = deque(maxlen=WINDOW)
+        self._deviations: deque[float] = deque(maxlen=REMEMBERED)
+        self._recent: deque[float] = deque()
+        self._before: deque[float] = deque(maxlen=ONSET)
+        self._hits: deque[tuple[int, float] | None] = deque(maxlen=3)
+        self._returns: deque[float] = deque(maxlen=5)
+        self._range: _Range | None = None
+        self._in_logs = True
+        self._number = 0
+        self._judge_from = judge_from
+        if self.excursion is not None:
+            self.excursion.is_open = False
+
+    def usual(self) -> tuple[float, float] | None:
+        """Return the lowest and the highest usual value now; None before there are enough values."""
+        if self._range is None:
+            return None
+        middle, off = self._expected(), BACK_SIGMAS * self._range.spread
+        return self._unscaled(middle - off), self._unscaled(middle + off)
+
+    def add(self, step: int, value: float, *, is_lr_known: bool) -> bool:
+        """Take the finite value of a step.
+
+        Args:
+            step: not below that of the value before.
+            value: finite.
+            is_lr_known: whether a rise of the learning rate would be known.
+
+        Returns:
+            Whether an excursion begins.
+        """
+        if self._in_logs and value <= 0.0:
+            judge_from = self._judge_from
+            values = [math.exp(one) for one in self._window]
+            self.restart(judge_from)
+            self._in_logs = False
+            for one in values:
+                self._take_usual(one)
+        scaled = math.log(value) if self._in_logs else value
+        if self.excursion is not None and self.excursion.is_open:
+            self._continue(step, value, scaled)
+            return False
+        known = self._range
+        if known is None or step < self._judge_from:
+            self._take_usual(scaled)
+            return False
+        deviation = scaled - self._expected()
+        if self._is_outlier(deviation, scaled, is_lr_known):
+            self._hits.append((step, value))
+            if self._begins(deviation):
+                return True
+            self._number += 1
+            return False
+        self._hits.append(None)
+        self._take_usual(scaled)
+        return False
+
+    def _expected(self) -> float:
+        known = self._range
+        assert known is not None, "asked for only once it is known"
+        return known.middle + known.slope * (self._number - known.at)
+
+    def _unscaled(self, scaled: float) -> float:
+        return math.exp(min(scaled, 700.0)) if self._in_logs else scaled
+
+    def _rise(self, factor: float) -> float:
+        """Return the deviation that a factor is."""
+        known = self._range
+        assert known is not None, "asked for only once it is known"
+        if self._in_logs:
+            return math.log(factor)
+        return (factor - 1.0) * max(abs(known.middle), 5.0 * known.spread)
+
+    def _is_outlier(self, deviation: float, scaled: float, is_lr_known: bool) -> bool:
+        if not self._exceeds(deviation, self._limits.pair):
+            return False
+        if is_lr_known or not self._before or deviation >= self._rise(ONSET_FACTOR):
+            return True
+        return scaled - median(self._before) >= ONSET_SHARE * deviation
+
+    def _exceeds(self, deviation: float, limits: RiseLimits) -> bool:
+        known = self._range
+        assert known is not None, "asked for only once it is known"
+        return (
+            deviation >= limits.sigmas * known.spread
+            and deviation >= self._rise(limits.factor)
+            and deviation >= limits.times * max(self._deviations, default=0.0)
+        )
+
+    def _begins(self, deviation: float) -> bool:
+        hits = [hit for hit in self._hits if hit is not None]
+        if len(hits) < 2 and not self._exceeds(deviation, self._limits.single):
+            return False
+        low, high = self.usual() or (math.nan, math.nan)
+        self.excursion = Excursion(
+            step=hits[0][0],
+            value=max(value for _, value in hits),
+            usual_low=low,
+            usual_high=high,
+            last_step=hits[-1][0],
+            points=len(hits),
+        )
+        self._hits.clear()
+        self._returns.clear()
+        return True
+
+    def _continue(self, step: int, value: float, scaled: float) -> None:
+        """Take a value while an excursion is open: it enters the usual range once the value has come back."""
+        excursion, known = self.excursion, self._range
+        if excursion is None or known is None:
+            return
+        excursion.points += 1
+        excursion.value = max(excursion.value, value)
+        self._returns.append(scaled)
+        back = median(self._returns) - self._expected() <= BACK_SIGMAS * known.spread
+        if not back:
+            excursion.last_step = step
+        if len(self._returns) == 5 and back:
+            excursion.is_open = False
+            self._before.clear()
+        elif excursion.points >= LONGEST:
+            self.restart(step + 1)
+
+    def _take_usual(self, scaled: float) -> None:
+        if self._range is not None:
+            self._recent.append(scaled - self._expected())
+            if len(self._recent) > RECENT:
+                self._deviations.append(self._recent.popleft())
+        self._window.append(scaled)
+        self._before.append(scaled)
+        self._number += 1
+        if len(self._window) >= LEAST and (self._range is None or self._number % EVERY == 0):
+            self._range = self._compute()
+
+    def _compute(self) -> _Range:
+        values = list(self._window)
+        half = len(values) // 2
+        first, second = median(values[:half]), median(values[half:])
+        slope = (second - first) / (len(values) / 2)
+        start = self._number - len(values)
+        at = start + half + (len(values) - half - 1) / 2
+        deviations = [abs(one - second - slope * (start + place - at)) for place, one in enumerate(values)]
+        spread = CONSISTENT * median(deviations)
+        least = LEAST_SPREAD if self._in_logs else LEAST_SPREAD * abs(second)
+        return _Range(second, slope, at, max(spread, least, 1e-12))
