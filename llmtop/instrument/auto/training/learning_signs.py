@@ -81,20 +81,20 @@ def listen(loop: Loop) -> None:
     """Read the two values from now on."""
     signs = LearningSigns(loop)
     clip = torch.nn.utils.clip_grad.clip_grad_norm_
-    listened = _after(clip, loop, lambda result, _args: signs.take(GRAD_NORM, result))
+    listened = _reporting(clip, loop, lambda result, _args: signs.take(GRAD_NORM, result))
     torch.nn.utils.clip_grad.clip_grad_norm_ = listened
     if torch.nn.utils.clip_grad_norm_ is clip:
         torch.nn.utils.clip_grad_norm_ = listened
     scaler: Any = getattr(getattr(torch.amp, "grad_scaler", None), "GradScaler", torch.cuda.amp.GradScaler)
-    scaler.update = _after(
+    scaler.update = _reporting(
         scaler.update, loop, lambda _result, args: signs.take(LOSS_SCALE, getattr(args[0], "_scale", None))
     )
 
 
-def _after(
-    function: Callable[..., Any], loop: Loop, look: Callable[[Any, tuple[Any, ...]], None]
+def _reporting(
+    function: Callable[..., Any], loop: Loop, report: Callable[[Any, tuple[Any, ...]], None]
 ) -> Callable[..., Any]:
-    """Return the function that calls `look` with its result and arguments after each call."""
+    """Return the function that calls `report` with its result and arguments after each call."""
 
     @functools.wraps(function)
     def called(*args: Any, **kwargs: Any) -> Any:
@@ -102,7 +102,7 @@ def _after(
             return function(*args, **kwargs)
         result = function(*args, **kwargs)
         try:
-            look(result, args)
+            report(result, args)
         except BaseException as error:  # noqa: BLE001
             loop.lost(SIGNS, error)
         return result
