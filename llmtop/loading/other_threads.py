@@ -16,13 +16,12 @@ from llmtop.stacks.fold import waits_for_work
 from llmtop.stacks.samples import MAIN, Stack
 
 _POOL_WAITS = {
-    "_base.py": {"result", "result_iterator", "wait", "as_completed", "_result_or_cancel"},
+    "_base.py": {"result", "result_iterator", "wait", "as_completed", "_result_or_cancel", "map"},
+    "thread.py": {"submit"},
     "pool.py": {"get", "wait", "next"},
 }
-"""Functions of `concurrent.futures` and of `multiprocessing.pool` in which a thread waits for a pool."""
+"""Functions of `concurrent.futures` and of `multiprocessing.pool` in which a thread feeds or awaits a pool."""
 _FEEDER = "queues.py", "_feed"
-_TAKES_PART = 0.1
-"""Of the pool's work, from which on a thread counts as one that shares it."""
 _ONE_CPU = 1.2
 """CPUs that threads want together, waiting for one included, where only one of them runs Python, with some code
 of C beside it."""
@@ -63,9 +62,11 @@ def pool_activities(
             threads[stack.thread.os_id or 0] += stack.samples
     total = found.total()
     known = [seen.cpu[thread] for thread in threads if thread in seen.cpu]
-    wanted = sum(one.pct + one.wait_pct for one in known) / 100
-    # Samples leave out threads that wait for the GIL.
-    gil = sum(number >= _TAKES_PART * total for number in threads.values()) > 1 and 0 < wanted <= _ONE_CPU
+    have = sum(one.pct for one in known) / 100
+    wanted = have + sum(one.wait_pct for one in known) / 100
+    sharing = sum(2 * number * len(threads) >= total for number in threads.values())
+    # Threads that a CPU is missing for wait for one all the time; those that wait for the GIL do not.
+    gil = sharing > 1 and 0 < have <= _ONE_CPU and wanted <= max(_ONE_CPU, sharing / 2)
     return [
         (
             StackActivity("gil", one.library, one.place) if gil and one.work in ("own", "collate") else one,

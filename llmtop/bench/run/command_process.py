@@ -12,7 +12,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from llmtop.bench.run.stderr_relay import LINE_BYTES
+from llmtop.bench.run.stderr_relay import INTERRUPTED, LINE_BYTES
 from llmtop.errors import NotPossibleHere, UnusableInput
 from llmtop.launch import run_lifetime
 from llmtop.launch.environment import instrumented_environment, quiet_environment
@@ -145,7 +145,8 @@ class CommandProcess:
         ]
 
     def interrupt(self) -> None:
-        """Send SIGINT to its process group, as a terminal does at ctrl+c."""
+        """Send SIGINT to its process group, as a terminal does at ctrl+c; its traceback is not shown."""
+        os.pwrite(self._last_line, INTERRUPTED, LINE_BYTES)
         self._send(signals.SIGINT)
 
     def kill(self) -> None:

@@ -56,15 +56,15 @@ def decide(found: ChangeInterval, metric: BenchMetric, limit: float) -> GateVerd
     low, high = sorted((worse_percent(metric, found.low), worse_percent(metric, found.high)))
     interval = f"{metric.title} is {change_text(worse)}, between {change_text(low)} and {change_text(high)}"
     if worse > limit and low > 0.0:
-        decision, why = Decision.REGRESSION, f"more than the limit of {plain(limit, 6)} % and than the noise"
+        decision, why = Decision.REGRESSION, f"more than the limit of {plain(limit, 4)} % and than the noise"
     elif high <= limit and high < 0.0:
         decision, why = Decision.IMPROVEMENT, "more than the noise"
     elif high <= limit:
-        decision, why = Decision.OK, f"within the limit of {plain(limit, 6)} %"
+        decision, why = Decision.OK, f"within the limit of {plain(limit, 4)} %"
     else:
         decision, why = (
             Decision.UNDECIDABLE,
-            f"so noise hides whether it is more than the limit of {plain(limit, 6)} %",
+            f"so noise hides whether it is more than the limit of {plain(limit, 4)} %",
         )
     return GateVerdict(decision, worse, low, high, limit, f"{interval}: {why}")
 
