@@ -71,6 +71,11 @@ class Lines(NamedTuple):
     instruction: int
     """The only one that can have taken the time, as an offset in bytes; -1 for several."""
 
+    @property
+    def are_few(self) -> bool:
+        """Whether they help the reader who looks at them."""
+        return self.last - self.first < MAX_LINES
+
 
 class SinceCheck:
     """Finds these lines, and remembers the instructions of the code that it has seen."""
@@ -85,7 +90,7 @@ class SinceCheck:
             places: its frames, the innermost first.
 
         Returns:
-            None where they are not known, or more than `MAX_LINES`.
+            None where they are not known.
         """
         if not _IS_KNOWN_PYTHON:
             return None
@@ -201,7 +206,7 @@ class _Flow:
 
     def _range(self, indices: set[int]) -> tuple[int, int, int] | None:
         lines = [line for line in (self._lines[self._offsets[index] // 2] for index in indices) if line]
-        if not lines or max(lines) - min(lines) >= MAX_LINES:
+        if not lines:
             return None
         return min(lines), max(lines), self._offsets[min(indices)] if len(indices) == 1 else -1
 

@@ -202,6 +202,8 @@ class StackDescriber:
         frame = frames[lines.depth + named]
         place = _Named(known[frame.f_code], frame.f_code, frame.f_lasti, frame.f_lineno or 0, frame.f_lineno or 0)
         if held_lock and named == 0:
+            if not lines.are_few:
+                return "", waits_for
             place = place._replace(instruction=lines.instruction, line=lines.first, last=lines.last)
         return place if place.line else "", waits_for
 
