@@ -46,6 +46,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "llmtop.cli.report.kernel:kernel",
         "Profile a hot kernel with ncu and show the result.",
     ),
+    "postmortem": (
+        "llmtop.cli.postmortem.command:postmortem",
+        "Name the rank that failed first in a dead or hung job.",
+    ),
     "record": ("llmtop.cli.live.command:record", "Write a recording without a screen."),
     "replay": ("llmtop.cli.live.command:replay", "Show a recording as if it were live."),
     "demo": ("llmtop.cli.live.command:demo", "Show a recorded run of a real H200."),

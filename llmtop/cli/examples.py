@@ -50,6 +50,10 @@ EXAMPLES: Final[dict[str, tuple[tuple[str, str], ...]]] = {
         ("llmtop kernel llmtop-captures/NAME --run", "run the first, and say what limits the kernel"),
         ("llmtop kernel FILE.ncu-rep", "what ncu measured, wherever that was"),
     ),
+    "postmortem": (
+        ("llmtop postmortem logs/ dumps/", "who failed first, and who only waited"),
+        ("llmtop postmortem JOB_FOLDER --json | jq .culprits", "for a program; exit 3 where it is not decided"),
+    ),
     "record": (
         ("llmtop record night.llmtop.gz --seconds 28800", "eight hours, without a screen"),
         ("llmtop record run.llmtop.gz --on-alert 'mail -s llmtop me'", "and a mail for each alert"),

@@ -1,0 +1,46 @@
+"""Rank and attempt that a path names: torchrun's --log-dir, "rank_3.log", "nccl_trace_rank_3"."""
+
+from __future__ import annotations
+
+import re
+from pathlib import PurePath
+
+_ATTEMPT = re.compile(r"^attempt_(\d{1,4})$")
+_WORDS = re.compile(
+    r"(?:^|[^a-z])(?:global[_-]?rank|rank|worker|trainer|task|proc|process|r)[_.=-]?(\d{1,6})(?![\d])", re.I
+)
+_LAST_NUMBER = re.compile(
+    r"(?:^|[^\d])(\d{1,6})(?:\.(?:log|err|out|txt|json|pickle|pkl|stdout|stderr|dump|fr|bin))*$", re.I
+)
+_NO_RANKS = re.compile(r"^slurm-|^dmesg|^kern|^messages|^syslog|^nccl[_-]?ras|^ras", re.I)
+
+
+def rank_of_path(path: PurePath) -> int | None:
+    """Return the rank that a path names; None where it names none.
+
+    Args:
+        path: relative to the folder that the user named, or the file's name.
+    """
+    parts = path.parts
+    for place, part in enumerate(parts[:-2]):
+        if _ATTEMPT.match(part) and parts[place + 1].isdigit():
+            return int(parts[place + 1])
+    name = parts[-1] if parts else ""
+    if _NO_RANKS.match(name):
+        return None
+    if (found := _WORDS.search(name)) is not None:
+        return int(found[1])
+    if len(parts) > 1 and (parts[-2].isdigit() and len(parts[-2]) <= 6):
+        return int(parts[-2])
+    if len(parts) > 1 and (found := _WORDS.search(parts[-2])) is not None:
+        return int(found[1])
+    found = _LAST_NUMBER.search(name)
+    return int(found[1]) if found is not None else None
+
+
+def attempt_of_path(path: PurePath) -> int | None:
+    """Return which restart of torchrun a file is of; None where the path names none."""
+    for part in path.parts:
+        if (found := _ATTEMPT.match(part)) is not None:
+            return int(found[1])
+    return None

@@ -1,0 +1,205 @@
+"""Facts by rank: which rank a file, a pid or a dump belongs to, and how many ranks the job has."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from llmtop.postmortem.evidence import (
+    Evidence,
+    FlightDump,
+    GroupRecord,
+    Mark,
+    ProcessEnd,
+    PythonError,
+    StackDump,
+)
+
+_MOST_RANKS = 1 << 17
+
+
+@dataclass
+class RankFacts:
+    """All that is known of one rank."""
+
+    rank: int
+    host: str = ""
+    pid: int | None = None
+    gpu: str = ""
+    dump: FlightDump | None = None
+    errors: list[PythonError] = field(default_factory=list)
+    """One of each text, by time where the files have one."""
+    ends: list[ProcessEnd] = field(default_factory=list)
+    stacks: list[StackDump] = field(default_factory=list)
+    marks: list[Mark] = field(default_factory=list)
+    files: list[str] = field(default_factory=list)
+    """Its own files that are not empty."""
+
+    @property
+    def is_absent(self) -> bool:
+        """True if no file of its own has anything of it."""
+        return not (self.dump or self.errors or self.stacks or self.files)
+
+
+@dataclass
+class JobFacts:
+    """All ranks of a job, and what belongs to none of them."""
+
+    ranks: dict[int, RankFacts] = field(default_factory=dict)
+    world: int | None = None
+    """Number of ranks; None: no file has it."""
+    others: list[Mark] = field(default_factory=list)
+    unplaced_dumps: list[FlightDump] = field(default_factory=list)
+    evidence: Evidence = field(default_factory=Evidence)
+
+    def of(self, rank: int) -> RankFacts:
+        """Return the facts of a rank, which may be the first of it."""
+        return self.ranks.setdefault(rank, RankFacts(rank))
+
+
+def build_job(evidence: Evidence) -> JobFacts:
+    """Return the facts of all files by rank."""
+    job = JobFacts(evidence=evidence)
+    ranks_of_pids = _ranks_of_pids(evidence)
+    _place_dumps(evidence)
+    for facts in (evidence.errors, evidence.stacks, evidence.ends, evidence.marks):
+        for fact in facts:
+            if fact.rank is None and fact.pid is not None:
+                fact.rank = ranks_of_pids.get(fact.pid)
+    for dump in evidence.dumps:
+        _add_dump(job, dump)
+    _add_facts(job)
+    _set_world(job)
+    _mark_escalations(job)
+    for facts_of in job.ranks.values():
+        facts_of.errors.sort(key=lambda error: error.time or 0.0)
+    return job
+
+
+def _add_facts(job: JobFacts) -> None:
+    """Put the facts that have a rank at that rank."""
+    evidence = job.evidence
+    for error in evidence.errors:
+        if (rank := _valid(error.rank)) is not None:
+            _add_error(job.of(rank), error)
+    for stack in evidence.stacks:
+        if (rank := _valid(stack.rank)) is not None and stack.threads:
+            job.of(rank).stacks.append(stack)
+    for end in evidence.ends:
+        if (rank := _valid(end.rank)) is not None:
+            job.of(rank).ends.append(end)
+    for mark in evidence.marks:
+        _add_mark(job, mark)
+    for file in evidence.files:
+        if (rank := _valid(file.rank)) is not None and file.kind != "empty":
+            job.of(rank).files.append(file.path)
+
+
+def _valid(rank: int | None) -> int | None:
+    return rank if rank is not None and 0 <= rank < _MOST_RANKS else None
+
+
+def _ranks_of_pids(evidence: Evidence) -> dict[int, int]:
+    """Ranks by pid; a local rank counts only where nothing names the global one."""
+    found: dict[int, int] = {}
+    local: dict[int, int] = {}
+    worlds = [mark.number for mark in evidence.marks if mark.kind == "process" and mark.number]
+    largest = max(worlds, default=0)
+    for mark in evidence.marks:
+        if mark.kind != "process" or mark.pid is None or mark.rank is None:
+            continue
+        if mark.text == "local":
+            local[mark.pid] = mark.rank
+        elif not mark.number or mark.number == largest:  # a rank of a smaller communicator is no global rank
+            found[mark.pid] = mark.rank
+    return {**local, **found}
+
+
+def _place_dumps(evidence: Evidence) -> None:
+    """Give dumps without a rank that of the log in which a thread of the same id is."""
+    threads = {
+        trace.thread: stack.rank
+        for stack in evidence.stacks
+        if stack.rank is not None
+        for trace in stack.threads
+        if trace.thread > 1 << 32  # pthread ids are addresses; what the kernel numbers is small, and repeats
+    }
+    for dump in evidence.dumps:
+        ids = Counter(threads[call.thread] for call in dump.calls if call.thread in threads)
+        if ids:
+            dump.rank = ids.most_common(1)[0][0]
+
+
+def _add_dump(job: JobFacts, dump: FlightDump) -> None:
+    if _valid(dump.rank) is None or dump.rank is None:
+        job.unplaced_dumps.append(dump)
+        return
+    facts = job.of(dump.rank)
+    if facts.dump is None or _weight(dump) > _weight(facts.dump):
+        facts.dump = dump
+        facts.host = facts.host or dump.host
+
+
+def _weight(dump: FlightDump) -> tuple[int, int, int]:
+    has_counts = any(group.enqueued is not None for group in dump.groups.values())
+    last = max((call.time or 0.0 for call in dump.calls), default=0.0)
+    return int(last), int(has_counts), len(dump.calls)
+
+
+def _add_error(facts: RankFacts, error: PythonError) -> None:
+    for known in facts.errors:
+        if known.name == error.name and known.message[:120] == error.message[:120]:
+            known.time = known.time or error.time
+            known.frames = known.frames or error.frames
+            known.code = known.code or error.code
+            return
+    facts.errors.append(error)
+
+
+def _add_mark(job: JobFacts, mark: Mark) -> None:
+    if _valid(mark.rank) is None or mark.rank is None:
+        job.others.append(mark)
+        return
+    if mark.kind == "process" and mark.number and mark.number < _largest_world(job):
+        return
+    facts = job.of(mark.rank)
+    facts.marks.append(mark)
+    if mark.kind in ("process", "ras_behind", "ras_dead"):
+        facts.host = facts.host or mark.host
+        facts.pid = facts.pid or mark.pid
+        facts.gpu = facts.gpu or mark.gpu
+
+
+def _largest_world(job: JobFacts) -> int:
+    return max((mark.number for mark in job.evidence.marks if mark.kind == "process"), default=0)
+
+
+def _set_world(job: JobFacts) -> None:
+    """The number of ranks: as files have it, and never less than the ranks that were found."""
+    least = max(job.ranks, default=-1) + 1
+    written = Counter(
+        mark.number for mark in job.evidence.marks if mark.kind == "world" and mark.number < _MOST_RANKS
+    )
+    of_groups = [max(group.ranks) + 1 for facts in job.ranks.values() for group in _groups(facts) if group.ranks]
+    known = [number for number, _ in written.most_common(1)] + of_groups + [_largest_world(job)]
+    largest = min(max(known, default=0), _MOST_RANKS)
+    world = max(least, largest)
+    job.world = world or None
+    for rank in range(world):
+        job.of(rank)
+    job.ranks = dict(sorted(job.ranks.items()))
+
+
+def _groups(facts: RankFacts) -> Iterable[GroupRecord]:
+    return facts.dump.groups.values() if facts.dump is not None else ()
+
+
+def _mark_escalations(job: JobFacts) -> None:
+    """Ends by SIGKILL that the launcher sent because SIGTERM had no effect."""
+    unable = {mark.pid for mark in job.evidence.marks if mark.kind == "launcher_kill"}
+    closed = {end.pid for end in job.evidence.ends if end.is_by_launcher and end.signal == 15}
+    for facts in job.ranks.values():
+        for end in facts.ends:
+            if end.signal == 9 and end.pid is not None and (end.pid in unable or (end.pid in closed)):
+                end.is_escalated = True

@@ -1,0 +1,84 @@
+"""Lines of a log from both ends of the file, each with the rank that its prefix names."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from llmtop.system.inputs import open_input
+
+LARGEST_SHARE = 24 << 20
+"""Bytes of one log that are read at most: a quarter from its beginning, the rest from its end."""
+LEAST_SHARE = 1 << 20
+ALL_LOGS = 256 << 20
+_LONGEST_LINE = 4000
+_STYLE = re.compile(rb"\x1b\[[0-9;?]*[A-Za-z]|\r")
+_RANK_PREFIX = re.compile(r"^\s*\[rank(\d{1,6})\]:?\s?")
+_TAGGED = (
+    re.compile(r"^\[[a-zA-Z_]+(\d{1,6})\]:\s?"),  # torchrun --tee: [default3]:, the local rank
+    re.compile(r"^\s{0,6}(\d{1,6}): (?=\S|\s{2})"),  # srun --label
+    re.compile(r"^\[\d+,(\d{1,6})\]<std(?:out|err)>:\s?"),  # mpirun --tag-output
+)
+
+
+class LogLine(NamedTuple):
+    """One line without its prefix."""
+
+    text: str
+    number: int
+    """From 1; 0 where the middle of a large file was left out before it."""
+    rank: int | None
+    """torch's own prefix "[rank3]:" names a global rank."""
+    tag: int | None
+    """A launcher's prefix."""
+
+
+def share_bytes(logs: int) -> int:
+    """Return how many bytes of each of so many logs are read at most."""
+    return max(LEAST_SHARE, min(LARGEST_SHARE, ALL_LOGS // max(logs, 1)))
+
+
+def read_ends(path: Path, most: int) -> tuple[bytes, bytes]:
+    """Return the beginning of a file, and its end where the middle is left out.
+
+    Args:
+        path: the file.
+        most: bytes that are read.
+
+    Raises:
+        UnusableInput: it cannot be read.
+    """
+    with open_input(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size <= most:
+            return file.read(most), b""
+        head = file.read(most // 4)
+        file.seek(size - (most - most // 4))
+        tail = file.read(most)
+    return head[: head.rfind(b"\n") + 1], tail[tail.find(b"\n") + 1 :]
+
+
+def log_lines(head: bytes, tail: bytes) -> Iterator[LogLine]:
+    """Yield the lines of both parts."""
+    for part, is_numbered in ((head, True), (tail, False)):
+        for number, raw in enumerate(io.BytesIO(part), 1):
+            line = raw[:_LONGEST_LINE].rstrip(b"\n")
+            if b"\x1b" in line or b"\r" in line:
+                line = _STYLE.sub(b"", line)
+            yield _split(line.decode("utf-8", "replace"), number if is_numbered else 0)
+
+
+def _split(text: str, number: int) -> LogLine:
+    tag: int | None = None
+    if text[:1] in "[ 0123456789":
+        for pattern in _TAGGED:
+            if (found := pattern.match(text)) is not None and not text.startswith("[rank"):
+                tag, text = int(found[1]), text[found.end() :]
+                break
+        if (found := _RANK_PREFIX.match(text)) is not None:
+            return LogLine(text[found.end() :], number, int(found[1]), tag)
+    return LogLine(text, number, None, tag)

@@ -1,0 +1,225 @@
+"""A log of any kind -> facts: tracebacks, stacks, torchrun's table of failures, marks of single lines."""
+
+from __future__ import annotations
+
+import calendar
+import re
+import signal
+import time
+from pathlib import Path
+
+from llmtop.postmortem.error_kinds import error_kind
+from llmtop.postmortem.evidence import Evidence, Mark, Place, ProcessEnd, PythonError
+from llmtop.postmortem.log_lines import LogLine, log_lines, read_ends
+from llmtop.postmortem.log_marks import marks_of, srun_ends
+from llmtop.postmortem.python_output import PythonOutput
+
+_FAILED = re.compile(r"failed \(exitcode: (-?\d+)\) local_rank: (\d+) \(pid: (\d+)\)")
+_CLOSING = re.compile(r"Sending process (\d+) closing signal")
+_FIELD = re.compile(r"^\s*(time|host|rank|exitcode|error_file|traceback)\s*: (.*)$")
+_WHAT = re.compile(r"^\s*what\(\): +(.{1,600})")
+_TERMINATED = re.compile(r"terminate called after throwing an instance of '(.{1,120})'")
+_SHELL = re.compile(r"line \d+: +(\d+) (Killed|Segmentation fault|Aborted|Bus error|Terminated)")
+_SIGNALS = {
+    "Killed": signal.SIGKILL, "Segmentation fault": signal.SIGSEGV, "Aborted": signal.SIGABRT,
+    "Bus error": signal.SIGBUS, "Terminated": signal.SIGTERM, "Out Of Memory": signal.SIGKILL,
+}  # fmt: skip
+_MOST_STEPS = 2
+"""Marks of steps that are kept of one rank in one file: the first and the last."""
+MOST_MARKS = 20_000
+
+
+class LogReader:
+    """Reads one log after the other into an `Evidence`."""
+
+    def __init__(self, evidence: Evidence) -> None:
+        self._evidence = evidence
+        self._seconds: dict[str, float | None] = {}
+
+    def read(self, path: Path, name: str, rank: int | None, most: int) -> int | None:
+        """Read a log.
+
+        Args:
+            path: the file.
+            name: as it is shown.
+            rank: of its folder or name; None: unknown, or a log of several ranks.
+            most: bytes that are read.
+
+        Returns:
+            The global rank that most lines with torch's prefix name; None where no line has one.
+
+        Raises:
+            UnusableInput: it cannot be read.
+        """
+        head, tail = read_ends(path, most)
+        log = _OneLog(self._evidence, name, rank)
+        for line in log_lines(head, tail):
+            log.add(line)
+        return log.finish()
+
+
+class _OneLog:
+    """State of the log that is being read."""
+
+    def __init__(self, evidence: Evidence, name: str, rank: int | None) -> None:
+        self._evidence = evidence
+        self._name = name
+        self._rank = rank
+        self._streams: dict[int | None, PythonOutput] = {}
+        self._prefixes: dict[int, int] = {}
+        self._tags: set[int] = set()
+        self._steps: dict[int | None, list[Mark]] = {}
+        self._table = _FailureTable(evidence, name)
+        self._thrown = ""
+
+    def add(self, line: LogLine) -> None:
+        """Take the next line."""
+        if line.rank is not None:
+            self._prefixes[line.rank] = self._prefixes.get(line.rank, 0) + 1
+        elif line.tag is not None:
+            self._tags.add(line.tag)
+        rank = line.rank if line.rank is not None else line.tag
+        text, place = line.text, Place(self._name, line.number)
+        stream = self._streams.get(rank)
+        if stream is None:
+            stream = self._streams[rank] = PythonOutput(self._name)
+        named = line if line.rank is not None else line._replace(rank=rank)
+        if self._table.add(named) or stream.add(named, None) or not text:
+            return
+        self._add_error(text, place, rank)
+        self._add_end(text, place)
+        for mark in marks_of(text, place, rank):
+            if mark.kind == "step":
+                known = self._steps.setdefault(mark.rank, [])
+                known[_MOST_STEPS - 1 :] = [mark]
+            elif len(self._evidence.marks) < MOST_MARKS:
+                self._evidence.marks.append(mark)
+
+    def _add_error(self, text: str, place: Place, rank: int | None) -> None:
+        if (thrown := _TERMINATED.search(text)) is not None:
+            self._thrown = thrown[1]
+        elif self._thrown and (what := _WHAT.match(text)) is not None:
+            kind = error_kind(self._thrown, what[1])
+            self._evidence.errors.append(PythonError(place, self._thrown, what[1], rank, kind=kind))
+            self._thrown = ""
+
+    def _add_end(self, text: str, place: Place) -> None:
+        ends = self._evidence.ends
+        if (failed := _FAILED.search(text)) is not None:
+            ends.append(_end(place, int(failed[1]), rank=None, pid=int(failed[3]), is_first=True))
+            self._evidence.marks.append(Mark("process", place, "local", int(failed[2]), int(failed[3])))
+        elif (closing := _CLOSING.search(text)) is not None:
+            ends.append(ProcessEnd(place, pid=int(closing[1]), signal=signal.SIGTERM, is_by_launcher=True))
+        elif (shell := _SHELL.search(text)) is not None:
+            ends.append(ProcessEnd(place, pid=int(shell[1]), signal=_SIGNALS[shell[2]]))
+        elif (srun := srun_ends(text)) is not None:
+            tasks, host, reason = srun
+            cause = next((number for word, number in _SIGNALS.items() if reason.startswith(word)), None)
+            exited = re.search(r"exit code (\d+)", reason)
+            code = int(exited[1]) if exited else None
+            for task in tasks:
+                ends.append(ProcessEnd(place, task, host=host, code=code, signal=cause))
+
+    def finish(self) -> int | None:
+        """Put what was found into the evidence; return the rank of the lines' prefixes."""
+        own = max(self._prefixes, key=lambda one: self._prefixes[one]) if len(self._prefixes) == 1 else None
+        is_shared = len(self._prefixes) > 1 or len(self._tags) > 1
+        rank = own if own is not None else None if is_shared else self._rank
+        for stream in self._streams.values():
+            stream.finish()
+            self._evidence.errors += stream.errors
+            self._evidence.stacks += stream.stacks
+        self._table.finish()
+        self._evidence.marks += [mark for marks in self._steps.values() for mark in marks]
+        if rank is not None:
+            for facts in (self._evidence.errors, self._evidence.stacks, self._evidence.marks):
+                _name_rank(facts, self._name, rank)
+        return rank
+
+
+def _name_rank(facts: object, name: str, rank: int) -> None:
+    for fact in facts:  # type: ignore[attr-defined]
+        if fact.place.file == name and fact.rank is None:
+            fact.rank = rank
+
+
+def _end(
+    place: Place, code: int, *, rank: int | None, pid: int | None, host: str = "", is_first: bool = False
+) -> ProcessEnd:
+    """An end as torchrun writes it: a negative exit code is a signal."""
+    return ProcessEnd(
+        place,
+        rank,
+        pid,
+        host,
+        code if code >= 0 else None,
+        -code if code < 0 else None,
+        is_first=is_first,
+        is_by_launcher=code == -signal.SIGTERM and not is_first,
+    )
+
+
+class _FailureTable:
+    """torchrun's table of failed ranks, with the traceback of each."""
+
+    def __init__(self, evidence: Evidence, name: str) -> None:
+        self._evidence = evidence
+        self._name = name
+        self._is_open = False
+        self._is_first = False
+        self._fields: dict[str, str] = {}
+        self._output = PythonOutput(name)
+        self._in_traceback = False
+
+    def add(self, line: LogLine) -> bool:
+        """Take a line; True if it belongs to the table."""
+        text = line.text
+        if not self._is_open:
+            self._is_open = text.strip() in ("Failures:", "Root Cause (first observed failure):")
+            self._is_first = text.startswith("Root")
+            return self._is_open
+        if text.startswith("Root Cause"):
+            self._is_first, self._in_traceback = True, False
+            return True
+        if text.startswith("=====") or (text and text[0] not in " -["):
+            self._is_open = self._is_first = self._in_traceback = False
+            return True
+        found = _FIELD.match(text)
+        if found is not None and not (self._in_traceback and found[1] != "time"):
+            self._take(found[1], found[2], line)
+        elif self._in_traceback and text.startswith("  "):
+            self._output.add(line._replace(text=text[2:], rank=self._rank()), None)
+        return True
+
+    def _rank(self) -> int | None:
+        number = self._fields.get("rank", "").partition(" ")[0]
+        return int(number) if number.isdigit() else None
+
+    def _take(self, name: str, value: str, line: LogLine) -> None:
+        if name == "time":
+            self._fields, self._in_traceback = {}, False
+        self._fields[name] = value
+        if name == "exitcode" and (code := re.match(r"(-?\d+)(?: \(pid: (\d+)\))?", value)) is not None:
+            place = Place(self._name, line.number)
+            pid = int(code[2]) if code[2] else None
+            host = self._fields.get("host", "")
+            end = _end(place, int(code[1]), rank=self._rank(), pid=pid, host=host, is_first=self._is_first)
+            end.time = _table_time(self._fields.get("time", ""))
+            self._evidence.ends.append(end)
+            self._evidence.marks.append(Mark("process", place, rank=end.rank, pid=pid, host=host))
+        elif name == "traceback" and value.startswith("Traceback"):
+            self._in_traceback = True
+            self._output.add(line._replace(text=value, rank=self._rank()), None)
+
+    def finish(self) -> None:
+        """Put the errors of the table into the evidence."""
+        self._output.finish()
+        self._evidence.errors += self._output.errors
+
+
+def _table_time(text: str) -> float | None:
+    """Time of the table in seconds, in the launcher's own time zone: comparable with others of tables alone."""
+    try:
+        return float(calendar.timegm(time.strptime(text.strip(), "%Y-%m-%d_%H:%M:%S")))
+    except ValueError:
+        return None

@@ -1,0 +1,76 @@
+"""Evidence that is not there and would tell more, and what to do next."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from llmtop.postmortem.collectives import CollectiveFacts
+from llmtop.postmortem.job import JobFacts
+from llmtop.postmortem.model import Culprit, FailureClass
+
+_NEXT: dict[FailureClass, str] = {
+    "exception": "Fix the error at the named line; restart from the last checkpoint.",
+    "out_of_memory": "Compare the memory of that rank with the others: llmtop report SNAPSHOT; lower its batch or "
+    "its data loader's workers.",
+    "killed": "Read the kernel log of that host (dmesg -T) for the sender: the OOM killer, a limit, a crash.",
+    "stopped": "On that host check the process state (ps -o pid,stat,wchan) and resume it with kill -CONT.",
+    "gpu_fault": "Take the GPU out of service; check nvidia-smi -q and NVIDIA's Xid catalogue before it is used "
+    "again.",
+    "different_collective": "Compare the branch that this rank took with the other ranks: each rank must call the "
+    "same collectives in the same order.",
+    "shape_or_dtype": "Print shape and dtype before that collective on this rank and on one other.",
+    "stall": "Take stacks of that rank while it stalls: py-spy dump --native --pid PID.",
+    "storage": "Check the file system that this rank reads or writes: mount state, quota, server.",
+    "network": "Check links and routes between the nodes: ibstat, ethtool, NCCL_DEBUG=INFO.",
+    "data": "Read the named batch or shard alone on that host; check its loader's workers.",
+    "exited": "Search the script for the path on which this rank leaves the loop early.",
+    "unknown": "Collect the missing evidence below at the next run.",
+}
+
+
+def next_steps(verdict: FailureClass, culprits: Sequence[Culprit]) -> tuple[str, ...]:
+    """Return what to do, the most important first."""
+    steps = [_NEXT[verdict]]
+    if culprits and culprits[0].line:
+        steps.append(f"Start at {culprits[0].line}.")
+    return tuple(steps)
+
+
+def missing_evidence(job: JobFacts, culprits: Sequence[Culprit], shared: CollectiveFacts) -> tuple[str, ...]:
+    """Return what would tell more, in sentences.
+
+    Args:
+        job: the facts of all ranks.
+        culprits: that were named.
+        shared: what the dumps show together.
+    """
+    found: list[str] = []
+    has_dumps = any(facts.dump is not None for facts in job.ranks.values())
+    without = [rank for rank, facts in job.ranks.items() if facts.dump is None]
+    if not has_dumps:
+        found.append(
+            "No flight-recorder dump: set TORCH_FR_BUFFER_SIZE=2000 and TORCH_FR_DUMP_TEMP_FILE=FOLDER/rank_ "
+            "to see the collectives of each rank."
+        )
+    elif without:
+        found.append(f"No dump of {_ranks(without)}.")
+    has_stacks = any(facts.stacks for facts in job.ranks.values())
+    if not has_stacks:
+        found.append(
+            "No stacks: run py-spy dump --pid PID on each rank before the job is ended, or call "
+            "faulthandler.dump_traceback_later in the script."
+        )
+    if not any(facts.errors or facts.ends for facts in job.ranks.values()):
+        found.append("No log of a rank with an error or an exit code: pass torchrun's --log-dir folder.")
+    for culprit in culprits[:1]:
+        if culprit.failure in ("killed", "unknown", "stopped"):
+            host = f" of {culprit.host}" if culprit.host else " of its host"
+            found.append(f"No kernel log{host} that names the reason: dmesg -T shows the OOM killer and Xids.")
+        if job.ranks[culprit.rank].is_absent:
+            found.append(f"No file of rank {culprit.rank}: its log would name the reason.")
+    return tuple(found)
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    shown = ", ".join(map(str, ranks[:8])) + (", …" if len(ranks) > 8 else "")
+    return f"rank {shown}" if len(ranks) == 1 else f"ranks {shown}"

@@ -1,0 +1,32 @@
+"""The answer in every form that a command prints."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from llmtop.postmortem.model import PostmortemReport, postmortem_json
+from llmtop.report_kinds.kind import Rendered
+
+if TYPE_CHECKING:
+    from llmtop.document.model import Document
+
+
+class PostmortemDocument(Rendered):
+    """A report that can be printed."""
+
+    def __init__(self, report: PostmortemReport) -> None:
+        self._report = report
+
+    def json(self) -> bytes:
+        """Return it as JSON."""
+        return postmortem_json(self._report)
+
+    def document(self, *, full: bool) -> Document:
+        """Return it as a document.
+
+        Args:
+            full: all of it; else what is to be read first.
+        """
+        from llmtop.postmortem.document import postmortem_document
+
+        return postmortem_document(self._report, full=full)
