@@ -248,7 +248,7 @@ def _add_collectives(cases: dict[int, RankCase], shared: CollectiveFacts) -> Non
             last = facts.dump.calls[-1]
             text = f"never entered {what}; last: {last.operation} #{last.seq} of {group_key(last)}"
             reason = Reason(78, "stall", text, Place(facts.dump.file), is_direct=False)
-        elif cases[rank].is_victim:
+        elif any(error.kind != "own" for error in facts.errors):
             continue
         else:
             text = f"wrote no dump, and other ranks wait in {what}"
