@@ -1,4 +1,4 @@
-"""Collectives of all ranks: who waits for whom across groups, whose calls differ from those of the others."""
+"""Collectives of all ranks: which rank waits for which across groups, whose calls differ from those of the others."""
 
 from __future__ import annotations
 
@@ -126,8 +126,12 @@ def _wait_of(
     job: JobFacts,
 ) -> Wait | None:
     call = _pending(dump)
+    last = dump.calls[-1] if dump.calls else None
+    is_open = call is not None
     if call is None:
-        return None
+        if last is None or last.is_certain:
+            return None
+        call = last
     if call.is_p2p:
         peer = _peer(call, sorted(members.get(call.group, ())))
         return Wait(rank, call, () if peer is None or peer == rank else (peer,))
@@ -140,24 +144,29 @@ def _wait_of(
         elif (first := _pending(its)) is not None and first.group != call.group:
             blocked.append(other)
     record = dump.groups.get(call.group)
-    if not missing and not is_world(call) and not (record is not None and record.ranks):
-        # gloo's dumps do not list the members of a group: a rank without a dump may be one of them.
-        elsewhere = _grouped_elsewhere(call, members, dumps)
-        missing = [other for other in job.ranks if other not in dumps and other not in elsewhere]
-        if len(others) > 0 and all(_has_matching(dumps[other], call) for other in others if other in dumps):
-            missing = []
+    if not is_world(call) and not (record is not None and record.ranks):
+        missing += _unlisted(call, others | {rank}, members, dumps, job)
+    if not is_open and not missing:
+        return None
     return Wait(rank, call, tuple(missing), tuple(blocked))
 
 
-def _grouped_elsewhere(
-    call: CollectiveCall, members: dict[str, set[int]], dumps: dict[int, FlightDump]
-) -> set[int]:
-    """Ranks that are known to be in a group beside this one: none without a dump is."""
-    return {rank for name, ranks in members.items() if name != call.group for rank in ranks if rank in dumps}
+def _unlisted(
+    call: CollectiveCall,
+    seen: set[int],
+    members: dict[str, set[int]],
+    dumps: dict[int, FlightDump],
+    job: JobFacts,
+) -> list[int]:
+    """Ranks without a dump that may be in a group: gloo's dumps do not list its members.
 
-
-def _has_matching(dump: FlightDump, call: CollectiveCall) -> bool:
-    return _last_called(dump, call.group) >= call.seq
+    Groups of one description have the same size; one with fewer members than another lacks a rank.
+    """
+    texts = {one.group: one.group_text for dump in dumps.values() for one in dump.calls}
+    alike = [len(ranks) for name, ranks in members.items() if texts.get(name) == call.group_text]
+    if len(seen) >= max([2, *alike]):
+        return []
+    return [other for other in job.ranks if other not in dumps]
 
 
 def _peer(call: CollectiveCall, members: list[int]) -> int | None:
@@ -270,12 +279,18 @@ def _deviation_at(rows: dict[int, list[CollectiveCall]], *, must_be_single: bool
         if counts[0][1] < 2 or counts[0][1] <= len(odd) or (must_be_single and len(odd) > 1):
             return []
         usual = next(call for rank, call in calls.items() if rank not in odd)
-        kind = _difference(calls[odd[0]], usual) or "different_collective"
-        return [Deviation(rank, kind, calls[rank], usual) for rank in odd]
+        return [Deviation(rank, _kind_in_order(calls[rank], usual), calls[rank], usual) for rank in odd]
     return []
 
 
-# ---- who waits for whom ----
+def _kind_in_order(call: CollectiveCall, usual: CollectiveCall) -> Difference:
+    """A call at another line or in another kind of group is another collective, whatever its shape."""
+    if is_world(call) != is_world(usual) or own_line(call.frames) != own_line(usual.frames):
+        return "different_collective"
+    return _difference(call, usual) or "different_collective"
+
+
+# ---- which rank waits for which ----
 
 
 def _find_sinks(found: CollectiveFacts, dumps: dict[int, FlightDump]) -> None:

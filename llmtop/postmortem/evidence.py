@@ -8,6 +8,8 @@ from typing import Literal, NamedTuple
 import msgspec
 
 MAIN_GROUP = "default_pg"
+SAMPLED = "sampled"
+"""Reason of stacks that py-spy took from outside."""
 
 
 class CodeLine(NamedTuple):
@@ -50,7 +52,8 @@ class CollectiveCall(msgspec.Struct, frozen=True, kw_only=True):
     output_sizes: tuple[tuple[int, ...], ...] = ()
     input_dtypes: tuple[str, ...] = ()
     is_done: bool
-    is_started: bool = False
+    is_certain: bool = False
+    """True if the backend reports the end itself (NCCL); gloo's calls are only retired, also after an error."""
     is_p2p: bool = False
     frames: tuple[CodeLine, ...] = ()
     """Innermost first."""
@@ -103,7 +106,7 @@ class StackDump:
 
     place: Place
     reason: str
-    """"timeout", "py-spy", "llmtop", or the text of a fatal error."""
+    """"timeout", "dump", `SAMPLED`, or the text of a fatal error."""
     rank: int | None = None
     pid: int | None = None
     threads: list[ThreadTrace] = field(default_factory=list)
@@ -144,6 +147,8 @@ class ProcessEnd:
     rank: int | None = None
     pid: int | None = None
     host: str = ""
+    local_rank: int | None = None
+    """Of torchrun's table: among the ranks of one launcher."""
     code: int | None = None
     signal: int | None = None
     time: float | None = None
@@ -158,7 +163,7 @@ class ProcessEnd:
 MarkKind = Literal[
     "xid", "oom_kill", "segfault", "blocked_task", "storage", "network", "slurm_cancelled", "node_failed",
     "watchdog", "work_status", "joined", "not_joined", "ras_behind", "ras_dead", "step", "world", "process",
-    "mismatch", "device_oom", "worker_killed", "launcher_kill",
+    "mismatch", "device_oom", "launcher_kill", "process_state", "aborted", "link_down",
 ]  # fmt: skip
 
 
@@ -186,7 +191,8 @@ class InputFile:
     path: str
     kind: str
     rank: int | None = None
-    note: str = ""
+    is_certain: bool = False
+    """True if the content names the rank, not the path."""
 
 
 @dataclass

@@ -15,6 +15,10 @@ _LAST_NUMBER = re.compile(
 _NO_RANKS = re.compile(r"^slurm-|^dmesg|^kern|^messages|^syslog|^nccl[_-]?ras|^ras", re.I)
 
 
+_LARGEST_NUMBER = 4096
+"""A larger bare number in a name is a pid or a job."""
+
+
 def rank_of_path(path: PurePath) -> int | None:
     """Return the rank that a path names; None where it names none.
 
@@ -35,7 +39,7 @@ def rank_of_path(path: PurePath) -> int | None:
     if len(parts) > 1 and (found := _WORDS.search(parts[-2])) is not None:
         return int(found[1])
     found = _LAST_NUMBER.search(name)
-    return int(found[1]) if found is not None else None
+    return int(found[1]) if found is not None and int(found[1]) < _LARGEST_NUMBER else None
 
 
 def attempt_of_path(path: PurePath) -> int | None:

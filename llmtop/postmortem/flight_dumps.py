@@ -66,8 +66,8 @@ def _child_lines(paths: Sequence[Path]) -> list[bytes]:
             out, _ = child.communicate(timeout=_WAIT_SECONDS * len(paths))
         except subprocess.TimeoutExpired:
             child.kill()
-            with suppress(ValueError):
-                out, _ = child.communicate()
+            with suppress(ValueError, subprocess.TimeoutExpired):
+                out, _ = child.communicate(timeout=5.0)
     return out.splitlines()
 
 

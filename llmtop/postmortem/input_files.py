@@ -53,8 +53,8 @@ def read_evidence(paths: Sequence[Path]) -> Evidence:
     for one in texts:
         rank = rank_of_path(PurePath(one.name))
         try:
-            rank = reader.read(one.path, one.name, rank, share)
-            evidence.files.append(InputFile(one.name, "log", rank))
+            rank, is_certain = reader.read(one.path, one.name, rank, share)
+            evidence.files.append(InputFile(one.name, "log", rank, is_certain))
         except (UnusableInput, OSError) as error:
             evidence.problems.append(_problem(one, error))
     if all(one.kind == "empty" for one in evidence.files):

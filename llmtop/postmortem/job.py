@@ -15,6 +15,7 @@ from llmtop.postmortem.evidence import (
     PythonError,
     StackDump,
 )
+from llmtop.postmortem.place_files import place_local_ranks
 
 _MOST_RANKS = 1 << 17
 
@@ -53,7 +54,7 @@ class JobFacts:
     unplaced_dumps: list[FlightDump] = field(default_factory=list)
     evidence: Evidence = field(default_factory=Evidence)
 
-    def of(self, rank: int) -> RankFacts:
+    def rank_facts(self, rank: int) -> RankFacts:
         """Return the facts of a rank, which may be the first of it."""
         return self.ranks.setdefault(rank, RankFacts(rank))
 
@@ -61,14 +62,22 @@ class JobFacts:
 def build_job(evidence: Evidence) -> JobFacts:
     """Return the facts of all files by rank."""
     job = JobFacts(evidence=evidence)
+    written = _written_world(evidence)
+    place_local_ranks(evidence)
     ranks_of_pids = _ranks_of_pids(evidence)
     _place_dumps(evidence)
     for facts in (evidence.errors, evidence.stacks, evidence.ends, evidence.marks):
         for fact in facts:
-            if fact.rank is None and fact.pid is not None:
-                fact.rank = ranks_of_pids.get(fact.pid)
+            if fact.pid in ranks_of_pids and (fact.rank is None or isinstance(fact, StackDump)):
+                fact.rank = ranks_of_pids[fact.pid]
     for dump in evidence.dumps:
         _add_dump(job, dump)
+    if written:  # a number in a name beyond the written number of ranks is none
+        for file in evidence.files:
+            file.rank = file.rank if file.rank is None or file.rank < written else None
+        for facts in (evidence.errors, evidence.stacks, evidence.marks):
+            for fact in facts:
+                fact.rank = fact.rank if fact.rank is None or fact.rank < written else None
     _add_facts(job)
     _set_world(job)
     _mark_escalations(job)
@@ -82,18 +91,18 @@ def _add_facts(job: JobFacts) -> None:
     evidence = job.evidence
     for error in evidence.errors:
         if (rank := _valid(error.rank)) is not None:
-            _add_error(job.of(rank), error)
+            _add_error(job.rank_facts(rank), error)
     for stack in evidence.stacks:
         if (rank := _valid(stack.rank)) is not None and stack.threads:
-            job.of(rank).stacks.append(stack)
+            job.rank_facts(rank).stacks.append(stack)
     for end in evidence.ends:
         if (rank := _valid(end.rank)) is not None:
-            job.of(rank).ends.append(end)
+            job.rank_facts(rank).ends.append(end)
     for mark in evidence.marks:
         _add_mark(job, mark)
     for file in evidence.files:
         if (rank := _valid(file.rank)) is not None and file.kind != "empty":
-            job.of(rank).files.append(file.path)
+            job.rank_facts(rank).files.append(file.path)
 
 
 def _valid(rank: int | None) -> int | None:
@@ -135,7 +144,7 @@ def _add_dump(job: JobFacts, dump: FlightDump) -> None:
     if _valid(dump.rank) is None or dump.rank is None:
         job.unplaced_dumps.append(dump)
         return
-    facts = job.of(dump.rank)
+    facts = job.rank_facts(dump.rank)
     if facts.dump is None or _weight(dump) > _weight(facts.dump):
         facts.dump = dump
         facts.host = facts.host or dump.host
@@ -163,12 +172,18 @@ def _add_mark(job: JobFacts, mark: Mark) -> None:
         return
     if mark.kind == "process" and mark.number and mark.number < _largest_world(job):
         return
-    facts = job.of(mark.rank)
+    facts = job.rank_facts(mark.rank)
     facts.marks.append(mark)
     if mark.kind in ("process", "ras_behind", "ras_dead"):
         facts.host = facts.host or mark.host
         facts.pid = facts.pid or mark.pid
         facts.gpu = facts.gpu or mark.gpu
+
+
+def _written_world(evidence: Evidence) -> int | None:
+    """The number of ranks that logs write; None where none does."""
+    numbers = [mark.number for mark in evidence.marks if mark.kind in ("world", "process") and mark.number > 1]
+    return max(numbers, default=None)
 
 
 def _largest_world(job: JobFacts) -> int:
@@ -187,7 +202,7 @@ def _set_world(job: JobFacts) -> None:
     world = max(least, largest)
     job.world = world or None
     for rank in range(world):
-        job.of(rank)
+        job.rank_facts(rank)
     job.ranks = dict(sorted(job.ranks.items()))
 
 

@@ -25,6 +25,11 @@ _TAGGED = (
 )
 
 
+_SAID = re.compile(rb"(?<![\w-])[Rr]ank[=:]? ?(\d{1,6})\b(?! (?:has launched|--))")
+_NCCL = re.compile(rb"NCCL (?:INFO|WARN)")
+_SEARCHED = 1 << 16
+
+
 class LogLine(NamedTuple):
     """One line without its prefix."""
 
@@ -60,6 +65,13 @@ def read_ends(path: Path, most: int) -> tuple[bytes, bytes]:
         file.seek(size - (most - most // 4))
         tail = file.read(most)
     return head[: head.rfind(b"\n") + 1], tail[tail.find(b"\n") + 1 :]
+
+
+def said_rank(head: bytes, tail: bytes) -> int | None:
+    """Return the one rank that the lines at both ends name ("rank=2"); None where there are several or none."""
+    ends = head[:_SEARCHED] + (tail or head[_SEARCHED:])[-_SEARCHED:]
+    found = {int(one[1]) for line in ends.splitlines() if not _NCCL.search(line) for one in _SAID.finditer(line)}
+    return found.pop() if len(found) == 1 else None
 
 
 def log_lines(head: bytes, tail: bytes) -> Iterator[LogLine]:

@@ -10,14 +10,14 @@ from llmtop.hardware.gpu_errors import xid_text
 from llmtop.postmortem.error_kinds import is_network, is_storage
 from llmtop.postmortem.evidence import Mark, MarkKind, Place
 
-_TEXT = 300
+_MARK_CHARACTERS = 300
 
 _WORTH: Final = re.compile(
     r"Watchdog|last enqueued|joined|monitoredBarrier|FingerPrint|NVRM|Out of memory|out of memory|oom|segfault|"
     r"traps:|blocked for more|not responding|I/O error|EXT4-fs|XFS|LustreError|slurmstepd|srun: |DUE TO|"
     r"NCCL (?:INFO|WARN)|shutdown process|closing signal|mlx|NET/|unreachable|"
     r"No route|Errno|launched up to|considered dead|missing rank|[Mm]anag(?:ed|ing)|Killed|No space|Stale|"
-    r"DataLoader worker|exitcode|Input/output",
+    r"DataLoader worker|exitcode|\bpid\b|watchdog thread|entire process|[Ll]ink [Dd]own|Link DOWN|link is down|Input/output",
 )
 """A line without any of these words holds no mark but a step or the number of ranks."""
 _COUNTS: Final = re.compile(r"[Ss]tep|[Ii]ter|STEP|ITER|[Ww]orld|WORLD")
@@ -48,6 +48,11 @@ _BARRIER = re.compile(r"Ranks? (?P<ranks>\d+(?:, ?\d+){0,200}) failed to pass mo
 _NCCL = re.compile(
     r"^(?P<host>[\w.-]{1,100}):(?P<pid>\d{1,10}):\d+ \[(?P<gpu>\d+)\] NCCL (?:INFO|WARN) (?P<rest>.*)"
 )
+_PID = re.compile(r"(?<![\w-])[Rr]ank[=:]? ?(?P<rank>\d{1,6})\b.{0,80}?\bpid[=:]? ?(?P<pid>\d{1,10})\b")
+_ABORTED = re.compile(r"watchdog thread terminated with exception|taking the entire process down")
+_LINK = re.compile(
+    r"(?:mlx5_core|bnxt_en|irdma|ib_core|bond\d).{0,120}(?:[Ll]ink (?:DOWN|down|Down)|link is down)"
+)
 _NCCL_RANK = re.compile(r"comm 0x[0-9a-f]+ rank (?P<rank>\d+) n[rR]anks (?P<world>\d+) cudaDev (?P<gpu>\d+)")
 _XID = re.compile(r"NVRM: Xid \((?:PCI:)?(?P<gpu>[0-9a-fA-F:.]+)\): (?P<number>\d+)(?:, pid=['\"<]?(?P<pid>\d+))?")
 _OOM_KILL = re.compile(r"[Oo]ut of memory(?: \([^)]*\))?: Kill(?:ed)? process (?P<pid>\d+)")
@@ -77,9 +82,7 @@ _STORAGE_LINE = re.compile(
     r"nfs: server \S+ not responding|I/O error, dev|blk_update_request: I/O error|EXT4-fs error|"
     r"XFS \S+: .{0,60}error|LustreError"
 )
-_LINK_DOWN = re.compile(
-    r"NET/IB : .{0,80}(?:error|Got completion)|mlx5?_core.{0,80}[Ll]ink [Dd]own|NCCL WARN Call to connect"
-)
+_LINK_DOWN = re.compile(r"NET/IB : .{0,80}(?:error|Got completion)|NCCL WARN Call to connect")
 
 
 def marks_of(text: str, place: Place, rank: int | None) -> Iterator[Mark]:
@@ -131,12 +134,22 @@ def _of_torch(text: str, place: Place, rank: int | None) -> list[Mark]:
     for pattern, kind in kinds:
         if (found := pattern.search(text)) is not None:
             number = int(found["number"]) if "number" in pattern.groupindex else 0
-            return [Mark(kind, place, text[:_TEXT], one, number=number) for one in _ranks(found["ranks"])]
+            return [
+                Mark(kind, place, text[:_MARK_CHARACTERS], one, number=number) for one in _ranks(found["ranks"])
+            ]
     prints = [Mark("mismatch", place, found["text"], int(found["rank"])) for found in _FINGERPRINT.finditer(text)]
     if prints:
         return prints
+    if rank is not None and _ABORTED.search(text):
+        return [Mark("aborted", place, text[:_MARK_CHARACTERS], rank)]
     if (found := _UNABLE.search(text)) is not None:
-        return [Mark("launcher_kill", place, text[:_TEXT], pid=int(found["pid"]))]
+        return [Mark("launcher_kill", place, text[:_MARK_CHARACTERS], pid=int(found["pid"]))]
+    return []
+
+
+def _of_process(text: str, place: Place, rank: int | None) -> list[Mark]:
+    if (found := _PID.search(text)) is not None:
+        return [Mark("process", place, rank=int(found["rank"]), pid=int(found["pid"]))]
     return []
 
 
@@ -159,7 +172,9 @@ def _of_nccl(text: str, place: Place, rank: int | None) -> list[Mark]:
             )
     if _LINK_DOWN.search(text) or is_network(text):
         host = found["host"] if found is not None else ""
-        marks.append(Mark("network", place, text[:_TEXT], rank, int(found["pid"]) if found else None, host))
+        marks.append(
+            Mark("network", place, text[:_MARK_CHARACTERS], rank, int(found["pid"]) if found else None, host)
+        )
     return marks
 
 
@@ -171,25 +186,27 @@ def _of_kernel(text: str, place: Place, rank: int | None) -> list[Mark]:
         pid = int(found["pid"]) if found["pid"] else None
         return [Mark("xid", place, xid_text(number), rank, pid, host, found["gpu"], number=number)]
     if (found := _OOM_KILL.search(text) or _OOM_LINE.search(text)) is not None:
-        return [Mark("oom_kill", place, text[-_TEXT:], rank, int(found["pid"]), host)]
+        return [Mark("oom_kill", place, text[-_MARK_CHARACTERS:], rank, int(found["pid"]), host)]
     if (found := _SEGFAULT.search(text)) is not None:
-        return [Mark("segfault", place, text[-_TEXT:], rank, int(found["pid"]), host)]
+        return [Mark("segfault", place, text[-_MARK_CHARACTERS:], rank, int(found["pid"]), host)]
+    if _LINK.search(text):
+        return [Mark("link_down", place, text[-_MARK_CHARACTERS:], rank, host=host)]
     if (found := _BLOCKED.search(text)) is not None:
-        return [Mark("blocked_task", place, text[-_TEXT:], rank, int(found["pid"]), host)]
+        return [Mark("blocked_task", place, text[-_MARK_CHARACTERS:], rank, int(found["pid"]), host)]
     if _STORAGE_LINE.search(text) or ("Errno" not in text and is_storage(text) and "Error" not in text):
-        return [Mark("storage", place, text[-_TEXT:], rank, host=host)]
+        return [Mark("storage", place, text[-_MARK_CHARACTERS:], rank, host=host)]
     return []
 
 
 def _of_slurm(text: str, place: Place, rank: int | None) -> list[Mark]:
     if _SLURM_OOM.search(text):
-        return [Mark("oom_kill", place, text[:_TEXT], rank)]
+        return [Mark("oom_kill", place, text[:_MARK_CHARACTERS], rank)]
     if (found := _CANCELLED.search(text)) is not None:
         reason = (found["text"] or "by a user").strip().lower()
         kind: MarkKind = "node_failed" if "node" in reason else "slurm_cancelled"
         return [Mark(kind, place, reason, host=found["host"])]
     if "Node failure" in text and (found := _NODE_FAILED.search(text)) is not None:
-        return [Mark("node_failed", place, text[:_TEXT], host=found["host"])]
+        return [Mark("node_failed", place, text[:_MARK_CHARACTERS], host=found["host"])]
     return []
 
 
@@ -210,7 +227,7 @@ def _of_ras(text: str, place: Place, rank: int | None) -> list[Mark]:
 
 
 _FINDERS: tuple[Callable[[str, Place, int | None], list[Mark]], ...] = (
-    _of_torch, _of_nccl, _of_kernel, _of_slurm, _of_ras
+    _of_torch, _of_process, _of_kernel, _of_nccl, _of_slurm, _of_ras
 )  # fmt: skip
 
 

@@ -10,8 +10,9 @@ from pathlib import Path
 
 from llmtop.postmortem.error_kinds import error_kind
 from llmtop.postmortem.evidence import Evidence, Mark, Place, ProcessEnd, PythonError
-from llmtop.postmortem.log_lines import LogLine, log_lines, read_ends
+from llmtop.postmortem.log_lines import LogLine, log_lines, read_ends, said_rank
 from llmtop.postmortem.log_marks import marks_of, srun_ends
+from llmtop.postmortem.process_table import ProcessTable
 from llmtop.postmortem.python_output import PythonOutput
 
 _FAILED = re.compile(r"failed \(exitcode: (-?\d+)\) local_rank: (\d+) \(pid: (\d+)\)")
@@ -34,9 +35,8 @@ class LogReader:
 
     def __init__(self, evidence: Evidence) -> None:
         self._evidence = evidence
-        self._seconds: dict[str, float | None] = {}
 
-    def read(self, path: Path, name: str, rank: int | None, most: int) -> int | None:
+    def read(self, path: Path, name: str, rank: int | None, most: int) -> tuple[int | None, bool]:
         """Read a log.
 
         Args:
@@ -46,7 +46,7 @@ class LogReader:
             most: bytes that are read.
 
         Returns:
-            The global rank that most lines with torch's prefix name; None where no line has one.
+            The rank, and whether its lines name it; None where they name several or none.
 
         Raises:
             UnusableInput: it cannot be read.
@@ -55,7 +55,7 @@ class LogReader:
         log = _OneLog(self._evidence, name, rank)
         for line in log_lines(head, tail):
             log.add(line)
-        return log.finish()
+        return log.finish(said_rank(head, tail))
 
 
 class _OneLog:
@@ -70,6 +70,7 @@ class _OneLog:
         self._tags: set[int] = set()
         self._steps: dict[int | None, list[Mark]] = {}
         self._table = _FailureTable(evidence, name)
+        self._processes = ProcessTable(name)
         self._thrown = ""
 
     def add(self, line: LogLine) -> None:
@@ -85,6 +86,10 @@ class _OneLog:
             stream = self._streams[rank] = PythonOutput(self._name)
         named = line if line.rank is not None else line._replace(rank=rank)
         if self._table.add(named) or stream.add(named, None) or not text:
+            return
+        state = self._processes.add(text, line.number)
+        if state:
+            self._evidence.marks += [state] if isinstance(state, Mark) else []
             return
         self._add_error(text, place, rank)
         self._add_end(text, place)
@@ -120,11 +125,18 @@ class _OneLog:
             for task in tasks:
                 ends.append(ProcessEnd(place, task, host=host, code=code, signal=cause))
 
-    def finish(self) -> int | None:
-        """Put what was found into the evidence; return the rank of the lines' prefixes."""
-        own = max(self._prefixes, key=lambda one: self._prefixes[one]) if len(self._prefixes) == 1 else None
-        is_shared = len(self._prefixes) > 1 or len(self._tags) > 1
-        rank = own if own is not None else None if is_shared else self._rank
+    def finish(self, said: int | None) -> tuple[int | None, bool]:
+        """Put what was found into the evidence.
+
+        Args:
+            said: the one rank that the lines name without a prefix.
+
+        Returns:
+            The rank, and whether the lines name it.
+        """
+        is_shared = len(self._prefixes) > 1 or len(self._tags) > 1 or self._table.is_found
+        own = next(iter(self._prefixes)) if len(self._prefixes) == 1 else said
+        rank = None if is_shared else own if own is not None else self._rank
         for stream in self._streams.values():
             stream.finish()
             self._evidence.errors += stream.errors
@@ -134,7 +146,7 @@ class _OneLog:
         if rank is not None:
             for facts in (self._evidence.errors, self._evidence.stacks, self._evidence.marks):
                 _name_rank(facts, self._name, rank)
-        return rank
+        return rank, rank is not None and own is not None
 
 
 def _name_rank(facts: object, name: str, rank: int) -> None:
@@ -165,6 +177,7 @@ class _FailureTable:
     def __init__(self, evidence: Evidence, name: str) -> None:
         self._evidence = evidence
         self._name = name
+        self.is_found = False
         self._is_open = False
         self._is_first = False
         self._fields: dict[str, str] = {}
@@ -177,6 +190,7 @@ class _FailureTable:
         if not self._is_open:
             self._is_open = text.strip() in ("Failures:", "Root Cause (first observed failure):")
             self._is_first = text.startswith("Root")
+            self.is_found = self.is_found or self._is_open
             return self._is_open
         if text.startswith("Root Cause"):
             self._is_first, self._in_traceback = True, False
@@ -204,6 +218,8 @@ class _FailureTable:
             pid = int(code[2]) if code[2] else None
             host = self._fields.get("host", "")
             end = _end(place, int(code[1]), rank=self._rank(), pid=pid, host=host, is_first=self._is_first)
+            local = re.search(r"local_rank: (\d+)", self._fields.get("rank", ""))
+            end.local_rank = int(local[1]) if local is not None else None
             end.time = _table_time(self._fields.get("time", ""))
             self._evidence.ends.append(end)
             self._evidence.marks.append(Mark("process", place, rank=end.rank, pid=pid, host=host))

@@ -81,7 +81,7 @@ class PostmortemReport(msgspec.Struct, frozen=True, kw_only=True):
     culprits: tuple[Culprit, ...] = ()
     """Most likely first."""
     waiting: tuple[WaitingRanks, ...] = ()
-    """Ordered by who waits for whom: those that wait for the culprit come first."""
+    """Ordered by which rank waits for which: those that wait for the culprit come first."""
     victims: tuple[int, ...] = ()
     """Ranks that failed because another one had gone."""
     next: tuple[str, ...] = ()

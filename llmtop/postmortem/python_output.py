@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from llmtop.postmortem.error_kinds import error_kind
-from llmtop.postmortem.evidence import CodeLine, Place, PythonError, StackDump, ThreadTrace
+from llmtop.postmortem.evidence import SAMPLED, CodeLine, Place, PythonError, StackDump, ThreadTrace
 from llmtop.postmortem.log_lines import LogLine
 from llmtop.postmortem.stack_meaning import own_line
 
@@ -98,7 +98,7 @@ class PythonOutput:
             return True
         if (process := _SPY_PROCESS.match(text)) is not None:
             self._end_thread()
-            dump = StackDump(Place(self._file, line.number), "py-spy", line.rank, int(process[1]))
+            dump = StackDump(Place(self._file, line.number), SAMPLED, line.rank, int(process[1]))
             self._begin(dump, is_spy=True)
             return True
         head = _THREAD.match(text) or (_SPY_THREAD.match(text) if self._is_spy else None)

@@ -12,7 +12,16 @@ from llmtop.format import printable
 from llmtop.hardware.gpu_errors import XIDS, is_program_error, xid_text
 from llmtop.postmortem.collectives import CollectiveFacts, Wait, group_key
 from llmtop.postmortem.error_kinds import is_data, is_gpu, is_network, is_out_of_memory, is_storage
-from llmtop.postmortem.evidence import CodeLine, CollectiveCall, Place, ProcessEnd, PythonError, StackDump
+from llmtop.postmortem.evidence import (
+    SAMPLED,
+    CodeLine,
+    CollectiveCall,
+    Mark,
+    Place,
+    ProcessEnd,
+    PythonError,
+    StackDump,
+)
 from llmtop.postmortem.job import JobFacts, RankFacts
 from llmtop.postmortem.model import FailureClass
 from llmtop.postmortem.stack_meaning import activity_of, collective_of, main_thread, own_line
@@ -82,6 +91,7 @@ def collect_cases(job: JobFacts, shared: CollectiveFacts) -> dict[int, RankCase]
         case.reasons += _of_marks(case)
     _add_collectives(cases, shared)
     _add_exits(cases, job)
+    _add_links(cases, job)
     _add_stacks(cases)
     _add_silence(cases)
     for rank, case in cases.items():
@@ -160,10 +170,9 @@ def _of_errors(case: RankCase, job: JobFacts) -> Iterator[Reason]:
 
 
 def _of_ends(case: RankCase, job: JobFacts) -> Iterator[Reason]:
-    is_other_first = any(
-        end.is_first for facts in job.ranks.values() if facts is not case.facts for end in facts.ends
+    lost = any(error.kind != "own" for error in case.facts.errors) or any(
+        mark.kind in ("aborted", "watchdog") for mark in case.facts.marks
     )
-    lost = any(error.kind != "own" for error in case.facts.errors)
     for end in case.facts.ends:
         if end.signal in _CRASHES:
             if lost and end.signal == signal.SIGABRT:
@@ -171,14 +180,14 @@ def _of_ends(case: RankCase, job: JobFacts) -> Iterator[Reason]:
             weight = (86 if not case.is_waiting else 40) + (4 if end.is_first else 0)
             yield Reason(weight, "killed", f"ended by {_CRASHES[end.signal]}", end.place)
         elif end.signal == signal.SIGKILL:
-            yield _of_sigkill(end, is_other_first=is_other_first, is_waiting=case.is_waiting)
+            yield _of_sigkill(end, is_waiting=case.is_waiting)
         elif end.code and not case.facts.errors and not case.is_waiting:
             weight = 80 if end.is_first else 55
             yield Reason(weight, "exited", f"exited with code {end.code} and no traceback", end.place)
 
 
-def _of_sigkill(end: ProcessEnd, *, is_other_first: bool, is_waiting: bool) -> Reason:
-    if end.is_escalated or (is_other_first and not end.is_first):
+def _of_sigkill(end: ProcessEnd, *, is_waiting: bool) -> Reason:
+    if end.is_escalated:
         text = "did not end at SIGTERM, so the launcher sent SIGKILL: the process was stopped or blocked"
         return Reason(20 if is_waiting else 66, "stopped", text, end.place, is_direct=False)
     return Reason(88 if end.is_first else 84, "killed", "ended by SIGKILL", end.place)
@@ -213,12 +222,40 @@ def _of_marks(case: RankCase) -> Iterator[Reason]:
             yield Reason(weight, "gpu_fault", text, mark.place)
         elif mark.kind == "blocked_task":
             yield Reason(80, "storage", f"blocked in the kernel: {text}", mark.place)
+        elif mark.kind == "process_state":
+            yield from _of_state(mark)
         elif mark.kind == "not_joined":
             yield Reason(78, "unknown", f"did not join the collective: {text}", mark.place)
         elif mark.kind == "ras_dead":
             yield Reason(76, "unknown", f"NCCL RAS: {text}", mark.place)
         elif mark.kind == "ras_behind":
             yield Reason(70, "unknown", f"NCCL RAS: {text}", mark.place, is_direct=False)
+
+
+def _of_state(mark: Mark) -> Iterator[Reason]:
+    """A process state of ps: stopped, or in a call of the kernel that no signal ends."""
+    state = mark.text.removeprefix("state ")[:1]
+    if state in ("T", "t"):
+        yield Reason(90, "stopped", f"ps: stopped by a signal ({mark.text})", mark.place)
+    elif state == "D":
+        yield Reason(86, "storage", f"ps: blocked in the kernel ({mark.text})", mark.place)
+    elif state == "R":
+        yield Reason(55, "stall", f"ps: on a CPU ({mark.text})", mark.place, is_direct=False)
+
+
+def _add_links(cases: dict[int, RankCase], job: JobFacts) -> None:
+    """Ranks with a network error on a host whose kernel lost a link."""
+    down = [mark for mark in job.evidence.marks if mark.kind == "link_down"]
+    for case in cases.values():
+        failed = next((mark for mark in case.facts.marks if mark.kind == "network"), None)
+        host = case.facts.host
+        if failed is None or not host:
+            continue
+        for mark in down:
+            if mark.host == host:
+                text = f"the kernel of {host} lost a link: {printable(mark.text, 160)}"
+                case.reasons.append(Reason(92, "network", text, mark.place))
+                case.reasons.append(Reason(70, "network", printable(failed.text, 200), failed.place))
 
 
 # ---- what the ranks show together ----
@@ -329,7 +366,7 @@ def _add_stacks(cases: dict[int, RankCase]) -> None:
         inner = thread.frames[0]
         more = f" ({inner.text})" if line is not None and inner != line else ""
         text = f"its main thread is at {where}{more} while other ranks wait"
-        weight = 76 if not case.is_victim or stack.reason in ("timeout", "py-spy", "llmtop") else 52
+        weight = 76 if not case.is_victim or stack.reason in ("timeout", SAMPLED) else 52
         case.reasons.append(Reason(weight, failure, text, stack.place, line, is_direct=False))
 
 

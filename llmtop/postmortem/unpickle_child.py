@@ -25,10 +25,10 @@ _CPU_SECONDS = 0.6
 _CPU_SECONDS_PER_MIB = 0.1
 _MOST_CPU_SECONDS = 1.2
 """A dump of 2,000 entries takes 0.05 s, one of 20,000 with stacks a second."""
-_MOST_CALLS = 20_000
+_NEWEST_CALLS = 20_000
 """The newest entries of a dump."""
 _MOST_FRAMES = 48
-_TEXT = 300
+_TEXT_CHARACTERS = 300
 
 
 class _PlainData(pickle.Unpickler):
@@ -59,7 +59,7 @@ def load(path: str) -> Any:
 
 
 def _text(value: Any) -> str:
-    return value[:_TEXT] if isinstance(value, str) else ""
+    return value[:_TEXT_CHARACTERS] if isinstance(value, str) else ""
 
 
 def _whole(value: Any) -> int | None:
@@ -109,7 +109,7 @@ def call_of(entry: dict[str, Any], completed: dict[str, int]) -> dict[str, Any] 
     last = completed.get(str(entry.get("pg_id")))
     is_counted = not is_p2p and last is not None and last >= 0 and seq <= last
     return {
-        "group": str(name)[:_TEXT],
+        "group": str(name)[:_TEXT_CHARACTERS],
         "group_text": _text(text),
         "seq": seq,
         "operation": profiled.partition(":")[2] or profiled,
@@ -117,7 +117,7 @@ def call_of(entry: dict[str, Any], completed: dict[str, int]) -> dict[str, Any] 
         "output_sizes": _sizes(entry.get("output_sizes")),
         "input_dtypes": _texts(entry.get("input_dtypes")),
         "is_done": state == "completed" or entry.get("retired") is True or is_counted,
-        "is_started": state in ("started", "completed"),
+        "is_certain": state == "completed",
         "is_p2p": is_p2p,
         "frames": _frames(entry.get("frames")),
         "time": None if not created else created / 1e9,
@@ -160,7 +160,7 @@ def dump_of(data: Any) -> dict[str, Any]:
         for name, one in list(status.items())[:4096]
         if isinstance(one, dict) and (last := _whole(one.get("last_completed_collective"))) is not None
     }
-    rows = [entry for entry in entries[-_MOST_CALLS:] if isinstance(entry, dict)]
+    rows = [entry for entry in entries[-_NEWEST_CALLS:] if isinstance(entry, dict)]
     calls = [call for entry in rows if (call := call_of(entry, completed)) is not None]
     rank = _whole(data.get("rank"))
     return {
@@ -169,7 +169,7 @@ def dump_of(data: Any) -> dict[str, Any]:
         "rank": rank,
         "groups": _groups(data, status, rows),
         "calls": calls,
-        "left_out": max(0, len(entries) - _MOST_CALLS),
+        "left_out": max(0, len(entries) - _NEWEST_CALLS),
     }
 
 
@@ -187,11 +187,14 @@ def _groups(data: dict[str, Any], status: dict[str, Any], rows: list[dict[str, A
     for entry in rows:
         group = entry.get("process_group")
         if isinstance(group, list | tuple) and len(group) == 2:
-            names[str(entry.get("pg_id"))] = (str(group[0])[:_TEXT], _text(group[1]))
+            names[str(entry.get("pg_id"))] = (str(group[0])[:_TEXT_CHARACTERS], _text(group[1]))
     found: dict[str, dict[str, Any]] = {}
     for name, one in list(_mapped(data.get("pg_config")).items())[:4096]:
         if isinstance(one, dict) and (ranks := _ranks(one.get("ranks"))):
-            found[str(one.get("name") or name)[:_TEXT]] = {"text": _text(one.get("desc")), "ranks": ranks}
+            found[str(one.get("name") or name)[:_TEXT_CHARACTERS]] = {
+                "text": _text(one.get("desc")),
+                "ranks": ranks,
+            }
     for number, one in list(status.items())[:4096]:
         if not isinstance(one, dict):
             continue
@@ -238,7 +241,9 @@ def _answer(path: str) -> dict[str, Any]:
         TypeError,
         ValueError,
     ) as error:
-        return {"error": f"it is damaged, cut or no dump ({str(error)[:_TEXT] or type(error).__name__})"}
+        return {
+            "error": f"it is damaged, cut or no dump ({str(error)[:_TEXT_CHARACTERS] or type(error).__name__})"
+        }
     except OverflowError:
         return {"error": "a number in it is too large"}
 
