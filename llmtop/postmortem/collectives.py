@@ -1,4 +1,4 @@
-"""Collectives of all ranks: which rank waits for which across groups, whose calls differ from those of the others."""
+"""Collectives of all ranks: which rank waits for which across groups, and whose calls differ."""
 
 from __future__ import annotations
 

@@ -163,7 +163,7 @@ class ProcessEnd:
 MarkKind = Literal[
     "xid", "oom_kill", "segfault", "blocked_task", "storage", "network", "slurm_cancelled", "node_failed",
     "watchdog", "work_status", "joined", "not_joined", "ras_behind", "ras_dead", "step", "world", "process",
-    "mismatch", "device_oom", "launcher_kill", "process_state", "aborted", "link_down",
+    "device_oom", "launcher_kill", "process_state", "aborted", "link_down",
 ]  # fmt: skip
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from llmtop.postmortem.evidence import (
+    MAIN_GROUP,
     Evidence,
     FlightDump,
     GroupRecord,
@@ -122,7 +123,8 @@ def _ranks_of_pids(evidence: Evidence) -> dict[int, int]:
             local[mark.pid] = mark.rank
         elif not mark.number or mark.number == largest:  # a rank of a smaller communicator is no global rank
             found[mark.pid] = mark.rank
-    return {**local, **found}
+    sampled = {stack.pid: stack.rank for stack in evidence.stacks if stack.pid and stack.rank is not None}
+    return {**sampled, **local, **found}
 
 
 def _place_dumps(evidence: Evidence) -> None:
@@ -197,6 +199,7 @@ def _set_world(job: JobFacts) -> None:
         mark.number for mark in job.evidence.marks if mark.kind == "world" and mark.number < _MOST_RANKS
     )
     of_groups = [max(group.ranks) + 1 for facts in job.ranks.values() for group in _groups(facts) if group.ranks]
+    of_groups.append(least + _unseen_ranks(job))
     known = [number for number, _ in written.most_common(1)] + of_groups + [_largest_world(job)]
     largest = min(max(known, default=0), _MOST_RANKS)
     world = max(least, largest)
@@ -204,6 +207,25 @@ def _set_world(job: JobFacts) -> None:
     for rank in range(world):
         job.rank_facts(rank)
     job.ranks = dict(sorted(job.ranks.items()))
+
+
+def _unseen_ranks(job: JobFacts) -> int:
+    """Ranks without any file, by groups of one description of which some have fewer members that were seen.
+
+    gloo's dumps do not list the members of a group; groups of a mesh's dimension all have the same size.
+    """
+    members: dict[str, dict[str, set[int]]] = {}
+    for rank, facts in job.ranks.items():
+        for call in facts.dump.calls if facts.dump is not None else ():
+            if call.group_text not in ("", "undefined", MAIN_GROUP):
+                members.setdefault(call.group_text, {}).setdefault(call.group, set()).add(rank)
+    lacks: set[int] = set()
+    for groups in members.values():
+        sizes = [len(ranks) for ranks in groups.values()]
+        if max(sizes) > 1:
+            lacks.add(sum(max(sizes) - size for size in sizes))
+    without = max(job.ranks, default=-1) + 1 - sum(facts.dump is not None for facts in job.ranks.values())
+    return max(0, lacks.pop() - without) if len(lacks) == 1 else 0
 
 
 def _groups(facts: RankFacts) -> Iterable[GroupRecord]:

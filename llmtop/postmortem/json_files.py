@@ -69,7 +69,7 @@ def _read_error_file(data: dict[str, Any], name: str, rank: int | None, evidence
     error_name, text = (kind, rest) if is_named else ("Error", message["message"])
     raised = output.errors[-1] if output.errors else PythonError(Place(name), error_name, text[:2000], rank)
     raised.place, raised.kind = Place(name), error_kind(error_name, text)
-    raised.name, raised.message = error_name.rpartition(".")[2], text[:2000]
+    raised.name, raised.message = error_name.rpartition(".")[2], text[:3000]
     raised.rank = rank
     try:
         raised.time = float(extra["timestamp"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from typing import Final
+from typing import Final, NamedTuple
 
 from llmtop.hardware.gpu_errors import xid_text
 from llmtop.postmortem.error_kinds import is_network, is_storage
@@ -13,14 +13,15 @@ from llmtop.postmortem.evidence import Mark, MarkKind, Place
 _MARK_CHARACTERS = 300
 
 _WORTH: Final = re.compile(
-    r"Watchdog|last enqueued|joined|monitoredBarrier|FingerPrint|NVRM|Out of memory|out of memory|oom|segfault|"
+    r"Watchdog|last enqueued|joined|monitoredBarrier|NVRM|Out of memory|out of memory|oom|segfault|"
     r"traps:|blocked for more|not responding|I/O error|EXT4-fs|XFS|LustreError|slurmstepd|srun: |DUE TO|"
     r"NCCL (?:INFO|WARN)|shutdown process|closing signal|mlx|NET/|unreachable|"
     r"No route|Errno|launched up to|considered dead|missing rank|[Mm]anag(?:ed|ing)|Killed|No space|Stale|"
-    r"DataLoader worker|exitcode|\bpid\b|watchdog thread|entire process|[Ll]ink [Dd]own|Link DOWN|link is down|Input/output",
+    r"DataLoader worker|exitcode|"
+    r"\bpid\b|watchdog thread|entire process|[Ll]ink [Dd]own|Link DOWN|link is down|Input/output",
 )
 """A line without any of these words holds no mark but a step or the number of ranks."""
-_COUNTS: Final = re.compile(r"[Ss]tep|[Ii]ter|STEP|ITER|[Ww]orld|WORLD")
+_COUNTS: Final = re.compile(r"[Ss]tep|[Ii]ter|STEP|ITER|[Ww]orld|WORLD|[Rr]ank")
 _LONGEST = 1500
 """Characters of a line that are searched."""
 
@@ -46,7 +47,8 @@ _JOINED = re.compile(rf"- {_RANK_LIST} joined but didn't finish collective #(?P<
 _NOT_JOINED = re.compile(rf"- {_RANK_LIST} finished collective #\d+, but didn't join collective #(?P<number>\d+)")
 _BARRIER = re.compile(r"Ranks? (?P<ranks>\d+(?:, ?\d+){0,200}) failed to pass monitoredBarrier")
 _NCCL = re.compile(
-    r"^(?P<host>[\w.-]{1,100}):(?P<pid>\d{1,10}):\d+ \[(?P<gpu>\d+)\] NCCL (?:INFO|WARN) (?P<rest>.*)"
+    r"^(?P<host>[\w.-]{1,100}):(?P<pid>\d{1,10}):\d+ \[(?P<gpu>\d+)\] (?:\S{1,80}:\d+ )?"
+    r"NCCL (?:INFO|WARN) (?P<rest>.*)"
 )
 _PID = re.compile(r"(?<![\w-])[Rr]ank[=:]? ?(?P<rank>\d{1,6})\b.{0,80}?\bpid[=:]? ?(?P<pid>\d{1,10})\b")
 _ABORTED = re.compile(r"watchdog thread terminated with exception|taking the entire process down")
@@ -59,6 +61,13 @@ _OOM_KILL = re.compile(r"[Oo]ut of memory(?: \([^)]*\))?: Kill(?:ed)? process (?
 _OOM_LINE = re.compile(r"oom-kill:constraint=.{0,400}?,pid=(?P<pid>\d+)")
 _SEGFAULT = re.compile(r"(?:^|[\s:])\S{1,40}\[(?P<pid>\d+)\]:? (?:segfault at|general protection|trap )")
 _BLOCKED = re.compile(r"task (?P<text>\S{1,40}):(?P<pid>\d+) blocked for more than (?P<number>\d+) seconds")
+_KERNEL_KINDS: tuple[tuple[re.Pattern[str], MarkKind], ...] = (
+    (_OOM_KILL, "oom_kill"),
+    (_OOM_LINE, "oom_kill"),
+    (_SEGFAULT, "segfault"),
+    (_LINK, "link_down"),
+    (_BLOCKED, "blocked_task"),
+)
 _SRUN = re.compile(r"srun: error: (?P<host>[\w.-]+): tasks? (?P<ranks>[\d,\- ]{1,400}): (?P<text>.{1,80})")
 _NODE_FAILED = re.compile(
     r"(?:Node failure on|DUE TO NODE FAILURE.{0,20}|node) (?P<host>[\w.-]+)(?: .{0,20}not responding)?"
@@ -66,7 +75,10 @@ _NODE_FAILED = re.compile(
 _CANCELLED = re.compile(r"\*\*\* (?:JOB|STEP) \S+ ON (?P<host>\S+) CANCELLED AT \S+(?: DUE TO (?P<text>[A-Z ]+))?")
 _SLURM_OOM = re.compile(r"slurmstepd: error: Detected \d+ oom[_-]kill event")
 _UNABLE = re.compile(r"Unable to shutdown process (?P<pid>\d+) via")
-_WORLD = re.compile(r"\bworld[_ ]?size\b[\"']?\s*[:=]?\s*(?P<number>\d{1,6})\b", re.I)
+_WORLD = re.compile(
+    r"(?<![\w-])(?:world[_ ]?size\b[\"']?\s*[:=]?\s*|rank[=: ]?\s?\d{1,6}\s?(?:/|of)\s?)(?P<number>\d{1,6})\b",
+    re.I,
+)
 _RAS_BEHIND = re.compile(r"^\s*Rank (?P<rank>\d+) has launched up to operation (?P<number>\d+)(?P<rest>.*)")
 _RAS_COUNT = re.compile(r"^\s*(?P<count>\d+) ranks have launched up to operation (?P<number>\d+)")
 _RAS_PLACE = re.compile(r"GPU (?P<gpu>\d+) managed by process (?P<pid>\d+) on node (?P<host>\S+)")
@@ -76,7 +88,8 @@ _RAS_RANK = re.compile(
 _RAS_MISSING = re.compile(r"missing ranks?: (?P<ranks>\d+(?:, ?\d+){0,500})")
 _RAS_DEAD = re.compile(r"^\s*Process (?P<pid>\d+) on node (?P<host>\S+) managing GPUs? (?P<gpu>[\d, ]+)")
 _FINGERPRINT = re.compile(
-    r"Rank (?P<rank>\d+) is running collective: CollectiveFingerPrint\((?P<text>.{1,400}?\)?)\)(?:[,.]| but|$)"
+    r"Rank (?P<rank>\d+) is running collective: CollectiveFingerPrint\(SequenceNumber=(?P<number>\d+), "
+    r"OpType=(?P<operation>\w+)(?:, TensorShape=\[(?P<shape>[\d, ]*)\])?(?:, TensorDtypes=(?P<dtype>\w+))?"
 )
 _STORAGE_LINE = re.compile(
     r"nfs: server \S+ not responding|I/O error, dev|blk_update_request: I/O error|EXT4-fs error|"
@@ -137,9 +150,6 @@ def _of_torch(text: str, place: Place, rank: int | None) -> list[Mark]:
             return [
                 Mark(kind, place, text[:_MARK_CHARACTERS], one, number=number) for one in _ranks(found["ranks"])
             ]
-    prints = [Mark("mismatch", place, found["text"], int(found["rank"])) for found in _FINGERPRINT.finditer(text)]
-    if prints:
-        return prints
     if rank is not None and _ABORTED.search(text):
         return [Mark("aborted", place, text[:_MARK_CHARACTERS], rank)]
     if (found := _UNABLE.search(text)) is not None:
@@ -185,14 +195,10 @@ def _of_kernel(text: str, place: Place, rank: int | None) -> list[Mark]:
         number = int(found["number"])
         pid = int(found["pid"]) if found["pid"] else None
         return [Mark("xid", place, xid_text(number), rank, pid, host, found["gpu"], number=number)]
-    if (found := _OOM_KILL.search(text) or _OOM_LINE.search(text)) is not None:
-        return [Mark("oom_kill", place, text[-_MARK_CHARACTERS:], rank, int(found["pid"]), host)]
-    if (found := _SEGFAULT.search(text)) is not None:
-        return [Mark("segfault", place, text[-_MARK_CHARACTERS:], rank, int(found["pid"]), host)]
-    if _LINK.search(text):
-        return [Mark("link_down", place, text[-_MARK_CHARACTERS:], rank, host=host)]
-    if (found := _BLOCKED.search(text)) is not None:
-        return [Mark("blocked_task", place, text[-_MARK_CHARACTERS:], rank, int(found["pid"]), host)]
+    for pattern, kind in _KERNEL_KINDS:
+        if (found := pattern.search(text)) is not None:
+            pid = int(found["pid"]) if "pid" in pattern.groupindex else None
+            return [Mark(kind, place, text[-_MARK_CHARACTERS:], rank, pid, host)]
     if _STORAGE_LINE.search(text) or ("Errno" not in text and is_storage(text) and "Error" not in text):
         return [Mark("storage", place, text[-_MARK_CHARACTERS:], rank, host=host)]
     return []
@@ -229,6 +235,30 @@ def _of_ras(text: str, place: Place, rank: int | None) -> list[Mark]:
 _FINDERS: tuple[Callable[[str, Place, int | None], list[Mark]], ...] = (
     _of_torch, _of_process, _of_kernel, _of_nccl, _of_slurm, _of_ras
 )  # fmt: skip
+
+
+class Fingerprint(NamedTuple):
+    """A collective as torch's debug mode names it when ranks differ."""
+
+    rank: int
+    number: int
+    operation: str
+    shape: str
+    dtype: str
+
+
+def fingerprints(text: str) -> list[Fingerprint]:
+    """Return the collectives that an error of TORCH_DISTRIBUTED_DEBUG=DETAIL names, with their ranks."""
+    return [
+        Fingerprint(
+            int(one["rank"]),
+            int(one["number"]),
+            one["operation"].lower(),
+            (one["shape"] or "").replace(" ", ""),
+            one["dtype"] or "",
+        )
+        for one in _FINGERPRINT.finditer(text)
+    ]
 
 
 def srun_ends(text: str) -> tuple[list[int], str, str] | None:

@@ -164,8 +164,8 @@ def _end(
         rank,
         pid,
         host,
-        code if code >= 0 else None,
-        -code if code < 0 else None,
+        code=code if code >= 0 else None,
+        signal=-code if code < 0 else None,
         is_first=is_first,
         is_by_launcher=code == -signal.SIGTERM and not is_first,
     )

@@ -73,7 +73,7 @@ class PythonOutput:
         frames, self._traceback = self._traceback, None
         if named is None:
             return False
-        name, message = named[1], (named[2] or "")[:2000]
+        name, message = named[1], (named[2] or "")[:3000]
         inner_first = tuple(reversed(frames[-_MOST_FRAMES:]))
         own = own_line(inner_first)
         self.errors.append(

@@ -23,6 +23,7 @@ from llmtop.postmortem.evidence import (
     StackDump,
 )
 from llmtop.postmortem.job import JobFacts, RankFacts
+from llmtop.postmortem.log_marks import Fingerprint, fingerprints
 from llmtop.postmortem.model import FailureClass
 from llmtop.postmortem.stack_meaning import activity_of, collective_of, main_thread, own_line
 
@@ -293,6 +294,49 @@ def _add_collectives(cases: dict[int, RankCase], shared: CollectiveFacts) -> Non
         cases[rank].reasons.append(reason)
     _add_work_counts(cases)
     _add_other_operation(cases)
+    _add_fingerprints(cases)
+    _add_other_place(cases, shared)
+
+
+def _add_fingerprints(cases: dict[int, RankCase]) -> None:
+    """The rank whose collective differs from that of most ranks, as torch's debug mode compares them."""
+    named: dict[int, Fingerprint] = {}
+    places: dict[int, Place] = {}
+    for case in cases.values():
+        for error in case.facts.errors:
+            for one in fingerprints(error.message):
+                named.setdefault(one.rank, one)
+                places.setdefault(one.rank, error.place)
+    kinds = Counter((one.operation, one.shape, one.dtype) for one in named.values()).most_common(2)
+    if len(kinds) < 2 or kinds[0][1] <= kinds[1][1]:
+        return
+    usual = kinds[0][0]
+    for rank, one in named.items():
+        own = (one.operation, one.shape, one.dtype)
+        if own == usual or rank not in cases:
+            continue
+        failure: FailureClass = "shape_or_dtype" if one.operation == usual[0] else "different_collective"
+        text = (
+            f"ran {one.operation} #{one.number} with [{one.shape}] {one.dtype}, most ranks "
+            f"{usual[0]} with [{usual[1]}] {usual[2]}"
+        )
+        cases[rank].reasons.append(Reason(90, failure, text, places[rank]))
+
+
+def _add_other_place(cases: dict[int, RankCase], shared: CollectiveFacts) -> None:
+    """The one rank that others wait for, and that waits at another line than those who wait for it directly."""
+    if len(shared.sinks) != 1:
+        return
+    case = cases[shared.sinks[0]]
+    waits = [one for one in case.facts.errors if one.kind == "timed_out"]
+    direct = [one.call for one in shared.waits if one.missing == (case.facts.rank,)]
+    line = own_line(waits[0].frames) if waits else None
+    awaited = own_line(direct[0].frames) if direct else None
+    if case.facts.dump is not None or line is None or awaited is None or line == awaited:
+        return
+    call = direct[0]
+    text = f"waits at {line.text} while {call.operation} #{call.seq} of {group_key(call)} waits for it"
+    case.reasons.append(Reason(70, "different_collective", text, waits[0].place, line))
 
 
 def _add_other_operation(cases: dict[int, RankCase]) -> None:
@@ -371,19 +415,15 @@ def _add_stacks(cases: dict[int, RankCase]) -> None:
 
 
 def _add_silence(cases: dict[int, RankCase]) -> None:
-    """The one rank without any sign, where all others are known to have waited or failed for its sake."""
-    silent = [rank for rank, case in cases.items() if not case.is_waiting and not _has_sign(case)]
+    """The one rank without an error or a wait, where all others are known to have waited or lost a peer."""
+    silent = [rank for rank, case in cases.items() if not case.is_waiting and not case.facts.errors]
     others = [case for rank, case in cases.items() if rank not in silent]
-    if len(silent) != 1 or not others or len(cases) < 2:
+    if len(silent) != 1 or len(others) < 2 or not all(one.is_waiting or one.is_victim for one in others):
         return
     case = cases[silent[0]]
-    if not all(one.is_waiting or one.is_victim for one in others):
-        return
-    text = "no file of it" if case.facts.is_absent else "its files have neither an error nor a stack"
+    was_ended = any(end.is_by_launcher for end in case.facts.ends)
+    text = "no file of it" if case.facts.is_absent else "its files have no error of its own and no wait"
+    if was_ended:
+        text += " until its launcher ended it"
     text += ", and all other ranks waited or lost a peer"
-    case.reasons.append(Reason(62, "unknown", text, is_direct=False))
-
-
-def _has_sign(case: RankCase) -> bool:
-    """Whether anything of it shows that it failed for another rank's sake."""
-    return bool(case.facts.errors) or (case.is_victim and any(end.is_by_launcher for end in case.facts.ends))
+    case.reasons.append(Reason(56 if was_ended else 62, "unknown", text, is_direct=False))

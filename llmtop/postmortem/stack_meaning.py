@@ -24,7 +24,7 @@ _WRAPPERS = frozenset(
 )
 _STORAGE_FUNCTION = re.compile(
     r"(?:^|_)(?:read|readinto|readline|readlines|open|fopen|stat|listdir|scandir|fsync|pread|mmap|read_bytes|"
-    r"read_text|write|write_bytes|write_text|save|checkpoint|save_checkpoint|load_checkpoint|torch_save|flush)"
+    r"read_text|write|write_bytes|write_text)"
     r"(?:_|$)",
     re.IGNORECASE,
 )
@@ -58,7 +58,7 @@ def main_thread(stack: StackDump) -> ThreadTrace | None:
 def collective_of(frames: Sequence[CodeLine]) -> str | None:
     """Return the collective that a thread waits in; None where it waits in none."""
     for frame in frames[:_NEAR]:
-        if frame.function in _COLLECTIVES and _DISTRIBUTED.search(frame.file):
+        if _short(frame) in _COLLECTIVES and _DISTRIBUTED.search(frame.file):
             return frame.function
     return None
 
@@ -70,17 +70,22 @@ def own_line(frames: Iterable[CodeLine]) -> CodeLine | None:
     return next(own, rows[0] if rows else None)
 
 
+def _short(frame: CodeLine) -> str:
+    """The function without its class, which py-spy writes."""
+    return frame.function.rpartition(".")[2]
+
+
 def activity_of(frames: Sequence[CodeLine]) -> Activity:
     """Return what a thread that is in no collective does: "storage", "data" or "stall"."""
     near = [frame for frame in frames[:_NEAR] if frame.function not in _WRAPPERS]
     if not near:
         return "stall"
     first = near[0]
-    is_loader = any(_DATA_FILE.search(frame.file) or _DATA_FUNCTION.search(frame.function) for frame in near[:8])
-    if _LOCK_FILE.search(first.file) and _LOCK_FUNCTION.match(first.function):
+    is_loader = any(_DATA_FILE.search(frame.file) or _DATA_FUNCTION.search(_short(frame)) for frame in near[:8])
+    if _LOCK_FILE.search(first.file) and _LOCK_FUNCTION.match(_short(first)):
         return "data" if any("torch/utils/data" in frame.file for frame in near) else "stall"
     if _NATIVE_CALL.search(first.file):
         return "stall"
-    if _STORAGE_FUNCTION.search(first.function) or any(_STORAGE_FILE.search(frame.file) for frame in near[:3]):
+    if _STORAGE_FUNCTION.search(_short(first)) or any(_STORAGE_FILE.search(frame.file) for frame in near[:3]):
         return "storage"
     return "data" if is_loader else "stall"

@@ -186,7 +186,7 @@ def test_the_oom_killer_by_pid(tmp_path: Path) -> None:
 
 def test_an_xid_by_pid(tmp_path: Path) -> None:
     (tmp_path / "nccl.log").write_text(
-        "node7:4242:4300 [3] NCCL INFO comm 0x7f1 rank 11 nRanks 16 cudaDev 3 nvmlDev 3 busId 3b000 - Init COMPLETE\n"
+        "node7:4242:4300 [3] NCCL INFO comm 0x7f1 rank 11 nRanks 16 cudaDev 3 busId 3b000 - Init COMPLETE\n"
     )
     (tmp_path / "dmesg").write_text(
         "Nov 24 15:20:07 node7 kernel: NVRM: Xid (PCI:0000:3b:00): 79, pid=4242, name=python, GPU has fallen off\n"

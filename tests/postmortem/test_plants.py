@@ -1,0 +1,24 @@
+"""Recorded plants: the culprit is right, and no innocent rank is named (docs/measurements.md, "postmortem")."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from llmtop.postmortem.decide import find_culprits
+from tests.support.postmortem_plants import truths, unpack
+
+EXPECTED_RIGHT = 48
+
+
+@pytest.mark.slow("reads 56 recorded jobs; test_decide.py has each rule alone")
+def test_culprits_of_the_recorded_plants(tmp_path: Path) -> None:
+    right, wrong = [], []
+    for case, folder in unpack(tmp_path):
+        truth = truths()[case]
+        named = {one.rank for one in find_culprits([folder]).culprits}
+        if named and "is_by_hand" not in truth:
+            (right if named <= set(truth["ranks"]) else wrong).append(case)
+    assert not wrong
+    assert len(right) >= EXPECTED_RIGHT
