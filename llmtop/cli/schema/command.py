@@ -45,6 +45,9 @@ OUTPUTS: Final[dict[str, JsonOutput]] = {
     "memory-growth": JsonOutput(
         "llmtop.memory.model:LeakReport", "comparison of two allocator snapshots", ("compare",)
     ),
+    "postmortem": JsonOutput(
+        "llmtop.postmortem.model:PostmortemReport", "the rank that failed first in a job", ("postmortem",)
+    ),
     "bench": JsonOutput("llmtop.bench.model.results:Bench", "metrics.json of a bench", ("bench",)),
     "capture": JsonOutput("llmtop.capture.base.folder:Info", "capture.json of a capture's folder"),
     "capture-result": JsonOutput(
