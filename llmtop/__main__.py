@@ -50,6 +50,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "llmtop.cli.postmortem.command:postmortem",
         "Name the rank that failed first in a dead or hung job.",
     ),
+    "which": ("llmtop.cli.which.command:which", "Print the first tool for a symptom, and its command."),
     "record": ("llmtop.cli.live.command:record", "Write a recording without a screen."),
     "replay": ("llmtop.cli.live.command:replay", "Show a recording as if it were live."),
     "demo": ("llmtop.cli.live.command:demo", "Show a recorded run of a real H200."),

@@ -76,7 +76,8 @@ def imported(place: str) -> click.Command:
 
 def commands_in(text: str) -> list[list[str]]:
     """The words of each llmtop command in code, from the word llmtop on."""
-    code = re.findall(r"```\w*\n(.*?)```", text, re.DOTALL)
+    blocks = re.findall(r"```(\w*)\n(.*?)```", text, re.DOTALL)
+    code = [block for language, block in blocks if language != "text"]  # text is output
     lines = [line for block in code for line in block.splitlines()]
     lines += re.findall(r"`([^`\n]+)`", re.sub(r"```.*?```", "", text, flags=re.DOTALL))
     found = []

@@ -103,3 +103,32 @@ class KernelCommands(msgspec.Struct, frozen=True, kw_only=True):
     source: str
     """Path of the capture."""
     kernels: list[KernelCommand]
+
+
+class SymptomEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """One symptom of `llmtop which --json`."""
+
+    id: str
+    """What `llmtop which` takes."""
+    symptom: str
+    """What the user sees."""
+    tool: str
+    """The first tool."""
+    command: str
+    """Its command; capital words stand for values of the user's."""
+    answer: str
+    """What the tool answers."""
+    alert: str | None = None
+    """Id of the live alert on it; None where no rule watches it."""
+    fix: str | None = None
+    """The usual fix; None where the tool's answer decides."""
+    confirm: str | None = None
+    """How to confirm the fix; None where `fix` is."""
+
+
+class SymptomList(msgspec.Struct, frozen=True, kw_only=True):
+    """What `llmtop which --json` prints."""
+
+    query: str | None
+    """The words of the command line; None where all symptoms are listed."""
+    symptoms: list[SymptomEntry]

@@ -66,6 +66,7 @@ OUTPUTS: Final[dict[str, JsonOutput]] = {
     "recording": JsonOutput("llmtop.cli.printed:RecordingSummary", "summary of a recording", ("record",)),
     "cluster": JsonOutput("collectors.prometheus.cluster_view:ClusterView", "all nodes", ("cluster",)),
     "doctor": JsonOutput("llmtop.cli.doctor.command:Diagnosis", "what this machine supports", ("doctor",)),
+    "symptoms": JsonOutput("llmtop.cli.printed:SymptomList", "symptoms with the first tool for each", ("which",)),
     "config": JsonOutput("llmtop.config:Config", "config.toml, all settings"),
     "config-settings": JsonOutput(
         "llmtop.cli.printed:ConfigSettings", "settings other than the defaults", ("config",)

@@ -94,6 +94,8 @@ PRINTED = {
     "stop": ("orphan-stop", "captures --out {captures} --stop --json"),
     "doctor": ("doctor", "doctor --json"),
     "config": ("config-settings", "config --json"),
+    "symptoms": ("symptoms", "which --json"),
+    "symptoms of words": ("symptoms", "which GPU memory --json"),
     "live": ("snapshot", "--once --json"),
     "record": ("recording", "record {folder}/new.llmtop.gz --seconds 1.5 --interval 0.5 --json"),
 }

@@ -1,0 +1,1 @@
+"""llmtop which: the first tool for a symptom."""
