@@ -141,6 +141,23 @@ class MemoryGrowth(Struct, frozen=True, forbid_unknown_fields=True):
     """Of the GPU's memory."""
 
 
+Hours = Annotated[float, Meta(gt=0, le=1e6, description="a number of hours above 0")]
+
+
+class WorkAtRisk(Struct, frozen=True, forbid_unknown_fields=True):
+    """The threshold of `work_at_risk`."""
+
+    hours: Hours | None = None
+    """Age of the last checkpoint."""
+
+
+class CheckpointInterval(Struct, frozen=True, forbid_unknown_fields=True):
+    """What the optimum of `checkpoint_interval` depends on."""
+
+    failure_hours: Hours | None = None
+    """Mean time between failures of a whole job."""
+
+
 class Alerts(Struct, frozen=True, forbid_unknown_fields=True):
     """Which alerts there are, and from what on."""
 
@@ -156,6 +173,8 @@ class Alerts(Struct, frozen=True, forbid_unknown_fields=True):
     slower: Slower = field(default_factory=Slower)
     memory_bound: MemoryBound = field(default_factory=MemoryBound)
     memory_growth: MemoryGrowth = field(default_factory=MemoryGrowth)
+    work_at_risk: WorkAtRisk = field(default_factory=WorkAtRisk)
+    checkpoint_interval: CheckpointInterval = field(default_factory=CheckpointInterval)
 
 
 class Columns(Struct, frozen=True, forbid_unknown_fields=True):

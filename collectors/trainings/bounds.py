@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 
 from msgspec.structs import replace
 
+from collectors.trainings.checkpoints import MOST_SAVED, is_valid
 from llmtop.format import printable
 from llmtop.protocol import wire
 
@@ -123,6 +124,9 @@ class Bounds:
                     yield message
                 case wire.Hello():
                     yield bounded_hello(message)
+                case wire.Checkpoints():
+                    message.saved = [one for one in message.saved[-MOST_SAVED:] if is_valid(one)]
+                    yield message
                 case wire.Overhead():
                     if 0 <= message.step_ns < _LARGEST_COUNT:
                         yield message

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from llmtop.model.health import LoggedSeries
-from llmtop.protocol import wire
+from llmtop.protocol.training_facts import LoggedValue
 
 MOST = 4096
 """Values kept for the next snapshot; the oldest go first."""
@@ -15,11 +15,11 @@ class PendingValues:
     """Values that arrived since the last snapshot, each once: history comes again after a reconnect."""
 
     def __init__(self) -> None:
-        self._waiting: list[wire.LoggedValue] = []
+        self._waiting: list[LoggedValue] = []
         self._known_until: dict[str, int] = {}
         """The last step of each name."""
 
-    def add(self, logged: list[wire.LoggedValue], *, is_history: bool) -> None:
+    def add(self, logged: list[LoggedValue], *, is_history: bool) -> None:
         """Take values, oldest first.
 
         Args:
@@ -37,7 +37,7 @@ class PendingValues:
     def take(self) -> tuple[LoggedSeries, ...]:
         """Return the values since the last call, by name."""
         taken, self._waiting = self._waiting, []
-        by_name: dict[str, list[wire.LoggedValue]] = {}
+        by_name: dict[str, list[LoggedValue]] = {}
         for one in taken:
             by_name.setdefault(one.name, []).append(one)
         return tuple(

@@ -12,6 +12,7 @@ import psutil
 from collectors.base.gpu_lookup import GpuLookup
 from collectors.trainings.arrivals import MAX_STEPS, StepStamps, wait_seconds
 from collectors.trainings.bounds import Bounds, bounded_hello
+from collectors.trainings.checkpoints import Checkpoints
 from collectors.trainings.gpu_waits import GpuWaits
 from collectors.trainings.outside_causes import OutsideCauses
 from collectors.trainings.rank_stats import RankStats
@@ -64,6 +65,7 @@ class Training:
         self._worked_at: float | None = None
         """When work that ends no step was last seen, in monotonic seconds."""
         self._collectives: list[wire.CollectiveCount] = []
+        self._checkpoints = Checkpoints()
         self._waits: list[StampedWait] = []
         """Not yet handed over."""
         self._wall_clock = WallClock()
@@ -128,13 +130,20 @@ class Training:
                     self._gpu_waits.add(message)
                 case wire.StalledAt():
                     self._set_stalled(message.where)
-                case wire.GpuTimes():
-                    self.stats.add_gpu_times(message)
+                case wire.GpuTimes() | wire.Checkpoints():
+                    self._take_late(message)
                 case wire.Memory():
                     self.stats.memory = message
                 case wire.Hello():
                     self.stats.hello = message
                     self._ask_engines_at = 0.0  # it may offer others now
+
+    def _take_late(self, message: wire.GpuTimes | wire.Checkpoints) -> None:
+        """Take in what is about steps that have ended."""
+        if isinstance(message, wire.GpuTimes):
+            self.stats.add_gpu_times(message)
+        else:
+            self._checkpoints.add(message)
 
     def hang_up(self) -> None:
         """Close the connection, whichever side ended it."""
@@ -226,6 +235,7 @@ class Training:
         figures |= self._gpu_waits.figures(figures.get("step_seconds_mean"), window)
         gpu_uuid = hello.gpu_uuid or gpus.uuid_of(self.pid)
         gpu_name = None if gpu_uuid is None else gpus.name(gpu_uuid)
+        figures |= self._steps_and_checkpoint()
         mfu_pct, mfu_note = self._mfu(figures.get("tokens_per_s"), gpu_name)
         return Rank(
             pid=self.pid,
@@ -243,6 +253,7 @@ class Training:
             accumulation_steps=hello.accumulation_steps,
             metrics=dict(stats.metrics),
             new_values=stats.values.take(),
+            sees_checkpoints=hello.auto,
             mfu_pct=mfu_pct,
             mfu_note=mfu_note,
             mfu_estimated=mfu_pct is not None and hello.flops_estimated,
@@ -255,7 +266,6 @@ class Training:
             last_step_at=self._last_step_at(),
             last_work_at=None if self._worked_at is None else self._unix(self._worked_at),
             attached_at=hello.started_at or None,
-            new_steps=stats.take_new(),
             gpu_updates=stats.take_updates(),
             arrivals=() if hello.arrivals else None,
             new_waits=self._new_waits(),
@@ -276,6 +286,11 @@ class Training:
         has_gpu = self.stats.hello.gpu_uuid is not None
         found = (wait_seconds(one, has_gpu=has_gpu) for one in message.arrivals)
         self._waits = [*self._waits, *(one for one in found if one is not None)][-MAX_STEPS:]
+
+    def _steps_and_checkpoint(self) -> dict[str, Any]:
+        """Return fields of `Rank`: the new steps, which may hold a checkpoint, and the last checkpoint."""
+        new_steps = self.stats.take_new()
+        return {"new_steps": new_steps, "checkpoint": self._checkpoints.current(new_steps)}
 
     def _new_waits(self) -> tuple[StampedWait, ...]:
         taken, self._waits = tuple(self._waits), []

@@ -41,6 +41,9 @@ AlertId = Literal[
     "loss_scale_collapse",
     "loss_flat",
     "ranks_diverged",
+    "work_at_risk",
+    "checkpoint_interval",
+    "checkpoint_disk_full",
 ]
 """What a live rule can raise."""
 BottleneckId = Literal[Verdict, LossId, AlertId]
@@ -134,6 +137,13 @@ BOTTLENECKS: Final[Mapping[BottleneckId, Bottleneck]] = {
         "LOSS SCALE", "a loss scale that collapsed", "the loss scale of mixed precision collapsed"
     ),
     "loss_flat": Bottleneck("FLAT LOSS", "a loss that does not move", "the loss does not move any more"),
+    "work_at_risk": Bottleneck("AT RISK", "work at risk", "the last checkpoint is long ago"),
+    "checkpoint_interval": Bottleneck(
+        "SAVE INTERVAL", "the interval of checkpoints", "the interval of checkpoints is far from its optimum"
+    ),
+    "checkpoint_disk_full": Bottleneck(
+        "DISK FULL", "a full checkpoint disk", "the disk of the checkpoints fills up"
+    ),
     "ranks_diverged": Bottleneck("DIVERGED", "ranks that diverged", "losses that were equal on all ranks differ"),
 }
 

@@ -13,7 +13,7 @@ import msgspec
 
 from llmtop.format import encode_json
 from llmtop.model.decoding import decode_checked
-from llmtop.model.health import LoggedSeries
+from llmtop.model.health import Checkpoint, LoggedSeries
 from llmtop.model.links import Link
 from llmtop.model.severity import Severity
 
@@ -463,6 +463,9 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
     """What the script passed to log(); None for what is not finite, which JSON cannot say."""
     new_values: tuple[LoggedSeries, ...] = ()
     """Values that show how it learns, logged since the previous snapshot of this stream."""
+    checkpoint: Checkpoint | None = None
+    sees_checkpoints: bool = False
+    """Whether hooks would see one: then a training without `checkpoint` has written none."""
     lost: int = 0
     """Steps that this monitor did not receive: the ring had turned over, or the monitor was too slow."""
     warmup_steps: int = 0

@@ -23,6 +23,7 @@ import msgspec
 
 from llmtop.errors import UnusableInput
 from llmtop.model.decoding import decode_checked
+from llmtop.protocol.training_facts import LoggedValue, SavedCheckpoint
 
 PROTOCOL = 1
 """Both sides must have the same; it grows only when an old reader would misunderstand."""
@@ -147,15 +148,6 @@ class StepDone(msgspec.Struct, array_like=True, gc=False):
     """Of a request that hooks see: how many tokens it came with; `tokens` are those that it was answered with."""
 
 
-class LoggedValue(msgspec.Struct, array_like=True, gc=False):
-    """One value that the training logged, and the step that it belongs to."""
-
-    step: int
-    name: str
-    value: float
-    """May be NaN or infinite."""
-
-
 class Steps(msgspec.Struct, tag="steps", kw_only=True, omit_defaults=True):
     """From the training: finished steps, oldest first."""
 
@@ -209,6 +201,12 @@ class Memory(msgspec.Struct, tag="memory", kw_only=True, omit_defaults=True):
     alloc_retries: int | None = None
     ooms: int | None = None
     """How often an allocation needed the cache to be freed first, and how often it failed, since the start."""
+
+
+class Checkpoints(msgspec.Struct, tag="checkpoints", kw_only=True):
+    """From the training: the last checkpoints that were written, oldest first, all of them each time."""
+
+    saved: list[SavedCheckpoint] = []
 
 
 class Alive(msgspec.Struct, tag="alive", kw_only=True):
@@ -498,6 +496,7 @@ FromTraining = (
     | GpuTimes
     | Memory
     | Alive
+    | Checkpoints
     | Collectives
     | Arrivals
     | Overhead

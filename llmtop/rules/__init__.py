@@ -11,6 +11,7 @@ from llmtop.rules.health import HEALTH_RULES
 from llmtop.rules.link_errors import LINK_RULES
 from llmtop.rules.outside import OUTSIDE
 from llmtop.rules.rare import RARE_STEPS
+from llmtop.rules.risk import RISK_RULES
 from llmtop.rules.rule import Rule, RuleText
 from llmtop.rules.slower import SLOWER
 from llmtop.rules.state.communicator import CommunicatorState
@@ -28,7 +29,14 @@ RANK_RULES: Final[tuple[Rule[RankState], ...]] = (
     memory.MEMORY_PRESSURE,
     memory.MEMORY_GROWTH,
 )
-JOB_RULES: Final[tuple[Rule[JobState], ...]] = (HUNG_COLLECTIVE, STALLED, STRAGGLER, SLOWER, *HEALTH_RULES)
+JOB_RULES: Final[tuple[Rule[JobState], ...]] = (
+    HUNG_COLLECTIVE,
+    STALLED,
+    STRAGGLER,
+    SLOWER,
+    *HEALTH_RULES,
+    *RISK_RULES,
+)
 COMMUNICATOR_RULES: Final[tuple[Rule[CommunicatorState], ...]] = (HUNG_COMMUNICATOR,)
 
 _TEXTS: Final[dict[str, RuleText]] = {

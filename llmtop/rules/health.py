@@ -21,7 +21,7 @@ from llmtop.naming.metric_names import metric_kind
 from llmtop.rules.rule import AlertText, Rule, RuleText, complete_clauses
 from llmtop.rules.state import training_health as limits
 from llmtop.rules.state.equal_losses import LEAST_DIFFERENT, LEAST_EQUAL, Divergence
-from llmtop.rules.state.flat_loss import EXPECTED_ERRORS, SAME_VALUES
+from llmtop.rules.state.flat_loss import BLOCK, LEVEL_VALUES, NEVER_BLOCKS, NEVER_PCT, SAME_VALUES
 from llmtop.rules.state.metric_curve import LEAST, REMEMBERED
 from llmtop.rules.state.rank import JobState, RankState
 from llmtop.rules.state.training_health import HealthEvent
@@ -340,12 +340,12 @@ LOSS_FLAT: Final = _event_rule(
     RuleText(
         meaning="Nothing is learned: a learning rate of 0, frozen parameters, a detached loss, or the model has "
         "converged.",
-        condition=f"{SAME_VALUES} equal losses in a row; or a fall that ended at once, where its own slowing-down "
-        f"predicts {EXPECTED_ERRORS:.0f} standard errors more",
-        source="no published criterion; a power law of the steps never slows down so fast",
+        condition=f"{SAME_VALUES} equal losses in a row; or no fall by {NEVER_PCT:.0f} % in the first "
+        f"{NEVER_BLOCKS * BLOCK} values; or {LEVEL_VALUES} values at a level above the usual range",
+        source="no published criterion: cases that no healthy loss has",
         clear_seconds=5.0,
     ),
-    frozenset({"non_finite", "loss_spike"}),
+    frozenset({"non_finite"}),
 )
 RANKS_DIVERGED: Final = Rule[JobState](
     id="ranks_diverged",

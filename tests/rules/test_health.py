@@ -163,12 +163,13 @@ def test_a_loss_that_stays_the_same_is_flat_since_the_step_at_which_it_stopped(s
     assert found["loss_flat"].evidence["step"] == AT
 
 
-def test_a_fall_that_ends_at_once_is_flat_though_noise_goes_on() -> None:
+def test_a_loss_that_jumps_to_a_level_and_stays_there_is_flat_and_one_that_never_falls_too() -> None:
     rng = random.Random(2)
-    loss: list[float | None] = [
-        (5.0 - 3.0 * min(step, 700) / 700) * math.exp(rng.gauss(0, 0.01)) for step in range(STEPS)
-    ]
-    assert told({"loss": loss})["loss_flat"].evidence["step"] in range(650, 900)
+    one = curves(3)
+    one["loss"] = changed(one["loss"], lambda _since, _loss: 10.37 * math.exp(rng.gauss(0, 0.003)))
+    assert told(one)["loss_flat"].evidence["step"] == AT
+    never = {"loss": [10.37 * math.exp(rng.gauss(0, 0.003)) for _ in range(STEPS)]}
+    assert told(never)["loss_flat"].evidence["step"] == 0
 
 
 @pytest.mark.parametrize("decay", [60, 150, 400])

@@ -21,6 +21,7 @@ from llmtop.instrument.identity.run_info import Facts
 from llmtop.instrument.record.boundary_observers import Annotate, Nvtx, Watch
 from llmtop.instrument.record.logged_values import LoggedValues
 from llmtop.instrument.record.open_phases import OpenPhases
+from llmtop.instrument.record.saved_checkpoints import SavedCheckpoints
 from llmtop.instrument.steps.phase_tree import NEVER
 from llmtop.instrument.steps.ring import Ring
 from llmtop.naming import variable_names
@@ -121,6 +122,7 @@ class State(OpenPhases):
         "previous",
         "ring",
         "run_periodic",
+        "saved",
         "server",
         "thread",
         "tokens_in",
@@ -169,6 +171,7 @@ class State(OpenPhases):
         self.tracks: Overlapping | None = None
         self.metrics: dict[str, float] = {}
         self.logged = LoggedValues()
+        self.saved = SavedCheckpoints()
         self.tokens_in: dict[int, float] = {}
         """Of requests that hooks see, how many tokens they came with: by when they began, as rows of the ring say
         it. A row has no place for what no training has."""

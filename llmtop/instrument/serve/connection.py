@@ -39,6 +39,7 @@ class Monitor:
         "metrics",
         "outside_number",
         "overhead_version",
+        "saved_version",
         "since",
         "stalled_at",
         "subscribed",
@@ -76,6 +77,7 @@ class Monitor:
         self.metrics: dict[str, float] = {}
         self.logged_cursor = 0
         """The number of the first logged value that it has not been sent."""
+        self.saved_version = 0
         self.outside_number = 0
         """Of the last `wire.Outside` that it was sent."""
         self.stalled_at = ""

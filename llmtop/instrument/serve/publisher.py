@@ -14,6 +14,7 @@ from llmtop.instrument.serve.overhead import OverheadEstimate
 from llmtop.instrument.serve.stack_sampling import StackSampler
 from llmtop.instrument.serve.step_messages import Batch, Shared, StepReader, encoded, encoded_steps, message_of
 from llmtop.protocol import wire
+from llmtop.protocol.training_facts import SavedCheckpoint
 
 if TYPE_CHECKING:
     from llmtop.instrument.arrival.samples import Sample
@@ -175,6 +176,27 @@ class Publisher:
             for sample in samples
         ]
         return following, self.encoded(wire.Arrivals(arrivals=told, group=group, clock=clock_name()))
+
+    def send_checkpoints(self, monitor: Monitor) -> None:
+        """Send the last checkpoints after each new one."""
+        saved = self._recorder.saved
+        if not monitor.ready or monitor.saved_version == saved.version:
+            return
+        monitor.saved_version = version = saved.version
+        self._write(monitor, self._shared.get(("saved", version), self._checkpoints))
+
+    def _checkpoints(self) -> bytes:
+        offset = self._reader.unix_offset_ns
+        return self.encoded(
+            wire.Checkpoints(
+                saved=[
+                    SavedCheckpoint(
+                        one.step, one.ended_ns + offset, one.taken_ns, one.blocked_ns, one.path, one.function
+                    )
+                    for one in self._recorder.saved.read()
+                ]
+            )
+        )
 
     def send_sign_of_life(self, monitor: Monitor) -> None:
         """Send a sign of life if the training works and no step has ended for a while."""

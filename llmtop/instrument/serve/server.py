@@ -451,6 +451,7 @@ class Server:
                 self._publisher.send_steps(monitor)
             self._publisher.send_gpu(monitor)
             self._publisher.send_arrivals(monitor)
+            self._publisher.send_checkpoints(monitor)
             self._publisher.send_sign_of_life(monitor)
             self._publisher.send_collectives(monitor)
             self._publisher.send_overhead(monitor)

@@ -21,7 +21,10 @@ REMEMBERED: Final = 512
 EVERY: Final = 4
 """The range is computed anew after so many values."""
 RECENT: Final = 48
-"""The last values are not among the remembered ones: a slow rise must not hide itself."""
+"""The last values are not among the remembered ones, once there are enough: a slow rise must not hide itself."""
+ENOUGH: Final = 96
+"""Values before one outlier alone is judged, and before a pair is judged by its own limits instead of those of
+one: a share of harder batches shows its tail in so many."""
 CONSISTENT: Final = 1.4826
 """Makes the median absolute deviation of normal noise its standard deviation."""
 LEAST_SPREAD: Final = 0.002
@@ -30,6 +33,8 @@ ONSET: Final = 8
 """Values within which a spike rises, where the learning rate is unknown: a loss that rises more slowly may follow
 its learning rate."""
 ONSET_SHARE: Final = 0.6
+LEAST_RISE: Final = 0.005
+"""Of the first values: a loss near 0 moves by large factors, which mean nothing."""
 ONSET_FACTOR: Final = 1.5
 """From there on it is a spike however slowly it rises."""
 BACK_SIGMAS: Final = 3.0
@@ -57,6 +62,8 @@ class Excursion:
     """The furthest value."""
     usual_low: float
     usual_high: float
+    spread: float
+    """Usual one, in log space where the values are positive."""
     last_step: int
     points: int = 1
     """Values since the first one."""
@@ -71,6 +78,9 @@ class CurveLimits(NamedTuple):
     """Of each of two values among three."""
     single: RiseLimits
     """Of one value alone."""
+    is_linear: bool
+    """Whether deviations are compared as shares of the value, as a loss's noise is symmetric in; else as
+    factors, as a norm's noise is."""
 
 
 class _Range(NamedTuple):
@@ -97,6 +107,7 @@ class MetricCurve:
     __slots__ = (
         "_before",
         "_deviations",
+        "_first",
         "_hits",
         "_in_logs",
         "_judge_from",
@@ -114,6 +125,8 @@ class MetricCurve:
         self.excursion: Excursion | None = None
         """The last one."""
         self._judge_from = 0
+        self._first: float | None = None
+        """Logarithm of the first values."""
         self.restart(0)
 
     def restart(self, judge_from: int) -> None:
@@ -202,14 +215,36 @@ class MetricCurve:
         known = self._range
         assert known is not None, "asked for only once it is known"
         return (
-            deviation >= limits.sigmas * known.spread
+            self._share_of_first(deviation) >= LEAST_RISE
+            and self._share(deviation) >= limits.sigmas * known.spread
             and deviation >= self._rise(limits.factor)
-            and deviation >= limits.times * max(self._deviations, default=0.0)
+            and self._share(deviation) >= limits.times * self._share(max(self._earlier(), default=0.0))
+        )
+
+    def _earlier(self) -> Sequence[float]:
+        """Return the deviations that an outlier exceeds."""
+        if len(self._deviations) >= ENOUGH:
+            return self._deviations
+        return [*self._deviations, *list(self._recent)[:-ONSET]]
+
+    def _share(self, deviation: float) -> float:
+        """Return a deviation in the scale in which noise is symmetric."""
+        return math.expm1(min(deviation, 700.0)) if self._in_logs and self._limits.is_linear else deviation
+
+    def _share_of_first(self, deviation: float) -> float:
+        """Return how large a rise is beside the values at the beginning."""
+        if not self._in_logs or self._first is None:
+            return 1.0
+        expected = self._expected()
+        return math.exp(min(expected + deviation - self._first, 700.0)) - math.exp(
+            min(expected - self._first, 700.0)
         )
 
     def _begins(self, deviation: float) -> bool:
         hits = [hit for hit in self._hits if hit is not None]
-        if len(hits) < 2 and not self._exceeds(deviation, self._limits.single):
+        is_enough = len(self._earlier()) >= ENOUGH
+        far = self._exceeds(deviation, self._limits.single)
+        if not (len(hits) >= 2 and (is_enough or far)) and not (is_enough and far):
             return False
         low, high = self.usual() or (math.nan, math.nan)
         self.excursion = Excursion(
@@ -217,6 +252,7 @@ class MetricCurve:
             value=max(value for _, value in hits),
             usual_low=low,
             usual_high=high,
+            spread=math.nan if self._range is None else self._range.spread,
             last_step=hits[-1][0],
             points=len(hits),
         )
@@ -249,6 +285,8 @@ class MetricCurve:
         self._window.append(scaled)
         self._before.append(scaled)
         self._number += 1
+        if self._first is None and len(self._window) >= LEAST:
+            self._first = median(self._window)
         if len(self._window) >= LEAST and (self._range is None or self._number % EVERY == 0):
             self._range = self._compute()
 

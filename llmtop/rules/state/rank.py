@@ -122,6 +122,10 @@ class RankState:
         unix = finite_or_none(unix)
         return None if unix is None else unix - self._set_by
 
+    def unshifted(self, unix: float | None) -> float | None:
+        """Return a time of the snapshot by the clock of `now`."""
+        return self._steps_to_evaluate(unix)
+
     def recent(self, count: int) -> list[StepCosts]:
         """The last so many steps, oldest first.
 

@@ -17,10 +17,14 @@ if TYPE_CHECKING:
     from llmtop.naming.metric_names import MetricKind
 
 LOSS_LIMITS: Final = CurveLimits(
-    pair=RiseLimits(sigmas=5.0, factor=1.05, times=1.5), single=RiseLimits(sigmas=7.0, factor=1.1, times=2.5)
+    pair=RiseLimits(sigmas=5.0, factor=1.05, times=2.0),
+    single=RiseLimits(sigmas=7.0, factor=1.1, times=2.5),
+    is_linear=True,
 )
 NORM_LIMITS: Final = CurveLimits(
-    pair=RiseLimits(sigmas=5.0, factor=2.0, times=1.5), single=RiseLimits(sigmas=7.0, factor=3.0, times=2.5)
+    pair=RiseLimits(sigmas=5.0, factor=2.0, times=2.0),
+    single=RiseLimits(sigmas=7.0, factor=3.0, times=2.5),
+    is_linear=False,
 )
 FIRST_STEPS: Final = 100
 """Steps after the start, after the end of a warm-up and after a restart of the learning rate that are not
@@ -101,7 +105,7 @@ class _LossScale:
             recent.popleft()
         highest = max((one for _, one in recent), default=value)
         low = value * SCALE_FALL <= highest or (
-            value < LEAST_SCALE and (before is None or before >= LEAST_SCALE or self.is_low)
+            value < LEAST_SCALE and ((before is not None and value < before) or self.is_low)
         )
         began, self.is_low = low and not self.is_low, low
         return highest if began else None
@@ -221,8 +225,6 @@ class TrainingHealth:
         known."""
         for curve in self._curves.values():
             curve.restart(step + FIRST_STEPS)
-        for flat in self._flat.values():
-            flat.forget_fall()
         for alert_id in ("loss_spike", "grad_norm_jump"):
             event = self.events.get(alert_id)
             if event is not None and event.step >= step - FIRST_STEPS:
@@ -247,9 +249,8 @@ class TrainingHealth:
         if flat is None:
             flat = self._flat[name] = FlatLoss()
         excursion = self._curves[name].excursion
-        if excursion is not None and excursion.is_open:
-            flat.forget_fall()
-        if flat.add(step, value) and flat.since is not None:
+        left_range = (excursion.step, excursion.spread) if excursion is not None and excursion.is_open else None
+        if flat.add(step, value, left_range) and flat.since is not None:
             self.events["loss_flat"] = HealthEvent(name, flat.since, value, now, is_open=True)
         known = self.events.get("loss_flat")
         if known is not None and known.metric == name:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 
 from collectors.trainings.logged_series import PendingValues
-from llmtop.protocol import wire
+from llmtop.protocol.training_facts import LoggedValue
 
 
-def values(name: str, *pairs: tuple[int, float]) -> list[wire.LoggedValue]:
-    return [wire.LoggedValue(step, name, value) for step, value in pairs]
+def values(name: str, *pairs: tuple[int, float]) -> list[LoggedValue]:
+    return [LoggedValue(step, name, value) for step, value in pairs]
 
 
 def test_each_value_is_in_one_snapshot_and_what_is_not_finite_is_none() -> None:

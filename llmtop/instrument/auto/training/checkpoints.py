@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from llmtop.instrument.auto.training.checkpoint_calls import CheckpointCalls
 from llmtop.instrument.auto.training.loop import Loop
 from llmtop.instrument.guest.guard import report_internal_error
 
@@ -41,12 +42,13 @@ _LATER: Mapping[str, Mapping[str, str]] = {
 
 _is_compiling = torch.compiler.is_compiling
 _left = dict(_LATER)
+_shared_calls: CheckpointCalls | None = None
 
 
 def listen(loop: Loop) -> None:
     """Time `torch.save`, and what `time_loaded_modules` finds from now on."""
     save = torch.serialization.save
-    timed = _timed(save, loop, "checkpoint")
+    timed = _timed(save, loop, "checkpoint", "torch.save")
     torch.serialization.save = timed
     if torch.save is save:
         torch.save = timed
@@ -65,23 +67,46 @@ def time_loaded_modules(loop: Loop) -> None:
             try:
                 function = vars(owner).get(name) if owner is not None else None
                 if callable(function):
-                    setattr(owner, name, _timed(function, loop, phase))
+                    setattr(owner, name, _timed(function, loop, phase, name))
             except (AttributeError, TypeError) as error:  # one that cannot be changed is left alone
                 report_internal_error(CHECKPOINTS, error)
 
 
-def _timed(function: Callable[..., Any], loop: Loop, name: str) -> Callable[..., Any]:
+def _timed(function: Callable[..., Any], loop: Loop, phase_name: str, name: str) -> Callable[..., Any]:
+    calls = _calls(loop) if phase_name == "checkpoint" else None
+
     @functools.wraps(function)
     def timed(*args: Any, **kwargs: Any) -> Any:
-        phase = None
+        phase, began = None, None
         try:
             if not _is_compiling():
-                phase = loop.side_phase(name)
+                phase = loop.side_phase(phase_name)
+                began = None if calls is None else calls.enter()
         except BaseException as error:  # noqa: BLE001
             loop.lost(CHECKPOINTS, error)
-        if phase is None:
-            return function(*args, **kwargs)
-        with phase:
-            return function(*args, **kwargs)
+        try:
+            if phase is None:
+                result = function(*args, **kwargs)
+            else:
+                with phase:
+                    result = function(*args, **kwargs)
+        except BaseException:
+            if calls is not None and began is not None:
+                calls.give_up()
+            raise
+        if calls is not None and began is not None:
+            try:
+                calls.leave(name, began, result, args, kwargs)
+            except BaseException as error:  # noqa: BLE001
+                loop.lost(CHECKPOINTS, error)
+        return result
 
     return timed
+
+
+def _calls(loop: Loop) -> CheckpointCalls:
+    """Return what all wrappers of this process share."""
+    global _shared_calls
+    if _shared_calls is None:
+        _shared_calls = CheckpointCalls(loop.recorder)
+    return _shared_calls

@@ -1,0 +1,31 @@
+"""Parts of messages about what a training logs and saves."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class LoggedValue(msgspec.Struct, array_like=True, gc=False):
+    """One value that the training logged, and the step that it belongs to."""
+
+    step: int
+    name: str
+    value: float
+    """May be NaN or infinite."""
+
+
+class SavedCheckpoint(msgspec.Struct, array_like=True, gc=False):
+    """One checkpoint that has been written."""
+
+    step: int
+    """Index of the step after which it was taken."""
+    ended_unix_ns: int
+    """When it was complete."""
+    taken_ns: int
+    """From the call to its end."""
+    blocked_ns: int
+    """Of that, time in which the training thread waited for it."""
+    path: str = ""
+    """Absolute path of the file or folder, in the training's own view; "" where unknown."""
+    function: str = ""
+    """What was called: "torch.save"."""
