@@ -73,6 +73,15 @@ class RecordingSummary(msgspec.Struct, frozen=True, kw_only=True):
     bytes: int
 
 
+class BundleWritten(msgspec.Struct, frozen=True, kw_only=True):
+    """What `llmtop doctor --bundle --json` prints."""
+
+    path: str
+    bytes: int
+    files: list[str]
+    """Names of the files in the archive."""
+
+
 class ConfigSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What `llmtop config --json` prints."""
 

@@ -76,9 +76,16 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     help="Sample the data loader of this training for a few seconds, and name why it is slow. List the bpftrace "
     "and BCC commands that show more; if llmtop runs as root, run them.",
 )
-def doctor(*, as_json: bool, loader: int | None) -> int:
+@click.option(
+    "--bundle",
+    is_flag=True,
+    help="Write a redacted archive for a bug report into the current folder, after a list of what it holds.",
+)
+def doctor(*, as_json: bool, loader: int | None, bundle: bool) -> int:
     """Check what llmtop can do on this machine, and print the command to fix each problem."""
     diagnosis = diagnose()
+    if bundle:
+        return _write_bundle(diagnosis, as_json=as_json)
     if loader is not None:
         diagnosis = _with_loader(diagnosis, loader)
     if as_json:
@@ -98,6 +105,22 @@ def doctor(*, as_json: bool, loader: int | None) -> int:
         print_text(f"note: {note}")
     if loader is not None:
         _print_loader(diagnosis, loader)
+    return EXIT_DONE
+
+
+def _write_bundle(diagnosis: Diagnosis, *, as_json: bool) -> int:
+    from llmtop.cli.doctor.bundle import bundle_parts, new_bundle_path, write_bundle
+    from llmtop.cli.printed import BundleWritten
+
+    path, parts = new_bundle_path(), bundle_parts(diagnosis)
+    for part in parts:
+        print_text(f"{part.name:<34} {part.content}", err=as_json)
+    print_text("Secrets, home folder, user and host are masked. Read the files before you send them.", err=as_json)
+    write_bundle(path, parts)
+    if as_json:
+        print_json(BundleWritten(path=str(path), bytes=path.stat().st_size, files=[part.name for part in parts]))
+    else:
+        print_text(f"written: {printable(str(path))} ({size(path.stat().st_size)})")
     return EXIT_DONE
 
 

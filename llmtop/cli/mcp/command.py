@@ -103,7 +103,16 @@ def compare(before: str, after: str) -> dict[str, Any]:
     return run_json("compare", "--", before, after)
 
 
-TOOLS: Final[tuple[Callable[..., dict[str, Any]], ...]] = (snapshot, alerts, captures, report, compare)
+def postmortem(paths: list[str]) -> dict[str, Any]:
+    """Culprit of a dead or hung job: rank, class and evidence, from dumps, logs and run files.
+
+    Args:
+        paths: files or folders: flight-recorder dumps, logs, SLURM output, dmesg, run files.
+    """
+    return run_json("postmortem", "--", *paths)
+
+
+TOOLS: Final[tuple[Callable[..., dict[str, Any]], ...]] = (snapshot, alerts, captures, report, compare, postmortem)
 
 
 def server() -> MCPServer:
@@ -143,7 +152,7 @@ def server() -> MCPServer:
 def mcp() -> int:
     """Serve llmtop's answers to a coding agent on standard input and output (Model Context Protocol).
 
-    The tools only read: snapshot, alerts, captures, report, compare. Each gives what the command
+    The tools only read: snapshot, alerts, captures, report, compare, postmortem. Each gives what the command
     of its name prints with --json, shortened to 200 kB.
     """
     server().run("stdio")

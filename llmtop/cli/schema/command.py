@@ -67,6 +67,7 @@ OUTPUTS: Final[dict[str, JsonOutput]] = {
     "cluster": JsonOutput("collectors.prometheus.cluster_view:ClusterView", "all nodes", ("cluster",)),
     "doctor": JsonOutput("llmtop.cli.doctor.command:Diagnosis", "what this machine supports", ("doctor",)),
     "symptoms": JsonOutput("llmtop.cli.printed:SymptomList", "symptoms with the first tool for each", ("which",)),
+    "bundle": JsonOutput("llmtop.cli.printed:BundleWritten", "an archive for a bug report", ("doctor",)),
     "config": JsonOutput("llmtop.config:Config", "config.toml, all settings"),
     "config-settings": JsonOutput(
         "llmtop.cli.printed:ConfigSettings", "settings other than the defaults", ("config",)
