@@ -30,6 +30,8 @@ FOREMOST = 48
 """This many are read before the others: those with most memory on a GPU, which a screen shows first."""
 WHOLE_ROUNDS, WHOLE_SECONDS = 2, 1.0
 """The first rounds look at all, for so long at most each: what they are, and their first rates."""
+COMMAND_SECONDS = 10.0
+"""How long a command line holds before it is read again."""
 COMMAND_LENGTH = 4096
 """Longer command lines are cut: some carry a whole configuration."""
 
@@ -187,6 +189,8 @@ class _TrackedProcess:
         """Monotonic seconds, and what of a CPU it had used by then."""
         self._has_gpu: bool | None = None
         self._io: tuple[float, int, int] | None = None
+        self._command: tuple[float, str | None] = (-math.inf, None)
+        """Monotonic seconds of when it was read, and the command line."""
 
     def read(self, *, check_gpu: bool) -> None:
         """Read everything that this user may read; with `check_gpu` only if the process uses a GPU."""
@@ -205,6 +209,7 @@ class _TrackedProcess:
 
     def _forget(self) -> None:
         self._process = self._started_ticks = self._has_gpu = self._io = self._cpu = None
+        self._command = -math.inf, None
 
     def _uses_gpu(self) -> bool:
         """Whether this process has an NVIDIA device open, as everything that the driver lists does."""
@@ -219,10 +224,10 @@ class _TrackedProcess:
             psutil.NoSuchProcess: it has ended.
         """
         status = _value_or_none(lambda: read_status(self._pid))
-        read, written = self._io_rates(process)
+        read, written = self._io_rates()
         return _ProcessInfo(
             user=None if status is None else _encodable(status.user),
-            command=_command(process),
+            command=self._command_line(process, stat),
             container_pid=None if status is None else status.inner_pid,
             cpu_pct=self._cpu_pct(stat),
             rss_bytes=stat.rss_bytes,
@@ -241,12 +246,21 @@ class _TrackedProcess:
             return None
         return round(100.0 * max(0.0, now[1] - before[1]) / (now[0] - before[0]), 1)
 
-    def _io_rates(self, process: psutil.Process) -> tuple[float | None, float | None]:
-        counters = _value_or_none(process.io_counters)
-        if counters is None:
+    def _command_line(self, process: psutil.Process, stat: Stat) -> str | None:
+        """Its command, read anew now and then: a program may rename itself, or start another in its place."""
+        now = time.monotonic()
+        at, known = self._command
+        if known is None or stat.state == psutil.STATUS_ZOMBIE or now - at >= COMMAND_SECONDS:
+            self._command = now, _command(process)
+        return self._command[1]
+
+    def _io_rates(self) -> tuple[float | None, float | None]:
+        try:
+            counted = procfs.io_bytes(self._pid)
+        except (OSError, ValueError):
             self._io = None
             return None, None
-        before, now = self._io, (time.monotonic(), counters.read_bytes, counters.write_bytes)
+        before, now = self._io, (time.monotonic(), *counted)
         self._io = now
         if before is None or now[0] <= before[0]:
             return None, None

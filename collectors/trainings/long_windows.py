@@ -111,11 +111,13 @@ class LongWindow:
 
     def _percentiles(self, *pcts: float) -> list[float]:
         """Those asked for, which are in ascending order; there is a step at least."""
-        wanted = [(self._all.steps - 1) * pct / 100 for pct in pcts]
+        classes = iter(sorted(self._all.classes.items()))
         found: list[float] = []
-        before = 0
-        for place, count in sorted(self._all.classes.items()):
-            before += count
-            while len(found) < len(wanted) and before > wanted[len(found)]:
-                found.append(math.exp(place * _RESOLUTION))
+        before = place = 0
+        for pct in pcts:
+            wanted = (self._all.steps - 1) * pct / 100
+            while before <= wanted:
+                place, count = next(classes)
+                before += count
+            found.append(math.exp(place * _RESOLUTION))
         return found

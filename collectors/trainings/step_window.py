@@ -47,7 +47,7 @@ class Sum:
 
     def add(self, value: float | None, sign: int = 1) -> None:
         """Take a value in, or with a sign of -1 out again."""
-        if value is not None and math.isfinite(value):
+        if value is not None and value - value == 0.0:  # finite, without a call
             self.total += sign * value
             self.count += sign
 
@@ -106,8 +106,10 @@ class Sums:
         if step.gpu_seconds is not None:
             self.count_gpu(step, sign)
         for phase in step.phases:
-            host = (self.phases.get(phase.name) or self._sum_of(phase.name))[0]
-            host.add(phase.host_seconds, sign)
+            host, seconds = (self.phases.get(phase.name) or self._sum_of(phase.name))[0], phase.host_seconds
+            if seconds - seconds == 0.0:  # `Sum.add` without its call: every phase of every step comes through
+                host.total += sign * seconds
+                host.count += sign
             if not host.count:
                 del self.phases[phase.name]
 

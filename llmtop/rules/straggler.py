@@ -184,14 +184,21 @@ def _seconds_by_role(step: StepCosts, by_gpu: bool) -> dict[Role, float]:
     return (step.gpu if by_gpu else step.host) or {}
 
 
-def _own_work(
-    steps: list[StepCosts], roles: tuple[Role, ...], by_gpu: bool
-) -> tuple[dict[Role, float], list[float]]:
+def _spent_by_role(
+    windows: list[list[StepCosts]], roles: tuple[Role, ...], by_gpu: bool
+) -> list[dict[Role, list[float]]]:
+    """Of each rank the seconds of each role, step by step."""
+    found = []
+    for steps in windows:
+        spent = [_seconds_by_role(step, by_gpu) for step in steps]
+        found.append({role: [one.get(role, 0.0) for one in spent] for role in roles})
+    return found
+
+
+def _own_work(spent: dict[Role, list[float]], roles: tuple[Role, ...]) -> tuple[dict[Role, float], list[float]]:
     """The median over steps of each role's seconds, and a rank's own work in each step, the least first."""
-    spent = [_seconds_by_role(step, by_gpu) for step in steps]
-    by_role = [[one.get(role, 0.0) for one in spent] for role in roles]
-    usual = {role: median(seconds) for role, seconds in zip(roles, by_role, strict=True)}
-    return usual, sorted(map(sum, zip(*by_role, strict=True)))
+    usual = {role: median(spent[role]) for role in roles}
+    return usual, sorted(map(sum, zip(*(spent[role] for role in roles), strict=True)))
 
 
 def _is_distinct(own_steps: list[float], others: list[list[float]]) -> bool:
@@ -239,10 +246,11 @@ def find_straggler(job: JobState) -> Straggler | None:
     if min(lengths) <= 0 or 100 * (max(lengths) / min(lengths) - 1) > SAME_STEP_PCT:
         return None
     roles = _own_roles(ranks, by_gpu)
-    found = _longest_worker(ranks, windows, lengths, roles, by_gpu)
+    spent = _spent_by_role(windows, (*roles, "backward"), by_gpu)
+    found = _longest_worker(ranks, windows, lengths, spent, roles, by_gpu=by_gpu)
     # A backward pass that exchanges gradients holds the wait for the last rank. It is a rank's own work only where
     # that wait has a phase of its own, and there the rank waits least.
-    with_backward = _longest_worker(ranks, windows, lengths, (*roles, "backward"), by_gpu)
+    with_backward = _longest_worker(ranks, windows, lengths, spent, (*roles, "backward"), by_gpu=by_gpu)
     is_larger = with_backward.share_pct > found.share_pct
     return with_backward if is_larger and _is_awaited(with_backward, by_gpu) else found
 
@@ -262,7 +270,9 @@ def _longest_worker(
     ranks: list[RankState],
     windows: list[list[StepCosts]],
     lengths: list[float],
+    spent: list[dict[Role, list[float]]],
     roles: tuple[Role, ...],
+    *,
     by_gpu: bool,
 ) -> Straggler:
     """Return the rank with the most work of these roles, against the median of the others.
@@ -271,10 +281,11 @@ def _longest_worker(
         ranks: at least two.
         windows: the steps of each rank.
         lengths: the median step of each rank, in seconds.
+        spent: of each rank the seconds of each role, step by step.
         roles: what counts as work.
         by_gpu: whether by CUDA events; else by the host's clock.
     """
-    own, each = zip(*(_own_work(steps, roles, by_gpu) for steps in windows), strict=True)
+    own, each = zip(*(_own_work(one, roles) for one in spent), strict=True)
     sums = [sum(one.values()) for one in own]
     place = max(range(len(ranks)), key=sums.__getitem__)
     others = [one for index, one in enumerate(own) if index != place]

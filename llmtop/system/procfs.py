@@ -272,6 +272,20 @@ def status_fields(pid: int, *names: str) -> list[list[str]]:
     return [lines.partition(f"\n{name}:")[2].partition("\n")[0].split() for name in names]
 
 
+def io_bytes(pid: int) -> tuple[int, int]:
+    """Return the bytes that a process has had read from disks, and written.
+
+    Raises:
+        OSError: the process is gone, or hidden from this user.
+        ValueError: this kernel does not count them.
+    """
+    lines = "\n" + _read_once(pid, "io").decode(errors="replace")
+    read, written = (
+        lines.partition(f"\n{name}: ")[2].partition("\n")[0] for name in ("read_bytes", "write_bytes")
+    )
+    return int(read), int(written)
+
+
 def parent(pid: int) -> int | None:
     """The pid of a process's parent; None when the process is gone."""
     found = status(pid).get("PPid")

@@ -160,9 +160,9 @@ def clip(text: str, width: int) -> str:
 
 def pad(text: str, width: int, *, right: bool = False) -> str:
     """`text` in exactly `width` cells; `add_right` puts it at the right end, as numbers are."""
-    text = fmt.printable(text)
-    if len(text) <= width and text.isascii():
+    if len(text) <= width and text.isascii() and text.isprintable():
         return text.rjust(width) if right else text.ljust(width)
+    text = fmt.printable(text)
     missing = width - cell_len(text)
     if missing < 0:
         return clip(text, width)

@@ -171,8 +171,11 @@ def test_what_belongs_to_a_stranger_and_is_not_shown_is_absent(
     def denied(self: psutil.Process) -> None:
         raise psutil.AccessDenied(self.pid)
 
+    def hidden(pid: int) -> tuple[int, int]:
+        raise PermissionError(pid)
+
     child = start(IDLE)
-    monkeypatch.setattr(psutil.Process, "io_counters", denied)
+    monkeypatch.setattr(procfs, "io_bytes", hidden)
     monkeypatch.setattr(psutil.Process, "cmdline", denied)
     source = ProcessSource(lambda: [GpuUse(pid=child.pid, gpu_uuid=UUID)], interval=600, trusted=True)
     source._round()
@@ -182,6 +185,27 @@ def test_what_belongs_to_a_stranger_and_is_not_shown_is_absent(
     assert row.command is not None
     assert row.command.startswith("[python")
     assert row.rss_bytes is not None
+
+
+def test_what_a_process_reads_and_writes_is_what_psutil_counts(start: Start) -> None:
+    child = start(IDLE)
+    own = psutil.Process(child.pid).io_counters()
+    assert procfs.io_bytes(child.pid) == (own.read_bytes, own.write_bytes)
+
+
+def test_a_program_that_starts_another_in_its_place_is_shown_as_that_one(
+    start: Start, watch: Callable[..., ProcessSource], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    other = "[sys.executable, '-c', 'import time; time.sleep(600)', 'the-other']"
+    code = f"import os, sys; print('r', flush=True); open(sys.argv[1]).read(); os.execv(sys.executable, {other})"
+    child = start(code, str(gate))
+    source = watch(GpuUse(pid=child.pid, gpu_uuid=UUID))
+    row_when(source, child.pid, lambda row: row.command is not None and "the-other'" in row.command)
+    monkeypatch.setattr(collectors.machine.processes, "COMMAND_SECONDS", 0.5)
+    gate.write_text("")
+    row_when(source, child.pid, lambda row: row.command is not None and row.command.endswith(" the-other"))
 
 
 def test_inside_a_container_a_pid_of_the_host_is_not_taken_for_a_local_one(
@@ -239,6 +263,7 @@ def test_a_look_that_never_ends_leaves_what_the_driver_says(
     source = watch(GpuUse(pid=child.pid, gpu_uuid=UUID, mem_bytes=9))
     row_when(source, child.pid, lambda row: row.user)
     monkeypatch.setattr(collectors.machine.processes, "STALE_SECONDS", 0.0)
+    monkeypatch.setattr(collectors.machine.processes, "COMMAND_SECONDS", 0.0)
     monkeypatch.setattr(psutil.Process, "cmdline", stuck)
     row = row_when(source, child.pid, lambda row: row.user is None)
     assert row == Process(pid=child.pid, gpu_uuid=UUID, gpu_mem_bytes=9)
