@@ -60,7 +60,7 @@ class DcgmPage:
 
             shown = without_known_secrets(url)
             raise UnusableInput(
-                f"{shown!r} is not the URL of a dcgm-exporter, such as {URL}; none: there is none to ask"
+                f"{shown!r} is not the URL of a dcgm-exporter, such as {URL}; pass none if there is no exporter"
             )
         self._host, self._port, self._path = str(parts.hostname), parts.port or 80, parts.path or "/metrics"
         self.ignored: UntrustedListener | None = None

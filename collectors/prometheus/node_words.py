@@ -58,7 +58,7 @@ def down_text(node: Node, now: float) -> str:
         node: one that does not answer.
         now: unix time of the view.
     """
-    what = "has not answered" if node.is_target else "is no target any more, and has not answered"
+    what = "has not answered" if node.is_target else "is no longer a target, and has not answered"
     if node.last_seen_at is None:
         return what
     ago = max(0.0, now - node.last_seen_at)

@@ -45,12 +45,12 @@ def state_notes(view: ClusterView, now: float | None = None) -> Iterator[str]:
         yield f"no answer for {fmt.duration(float(round(now - view.asked_at)))}: this is what was known then"
     if view.data_age_seconds is not None and view.data_age_seconds > STALE_SECONDS:
         age = fmt.duration(float(round(view.data_age_seconds)))
-        yield f"the newest values are {age} old: are targets fetched?"
+        yield f"the newest values are {age} old; check the targets of Prometheus"
     if view.clock_ahead_seconds is not None:
         direction = "ahead of" if view.clock_ahead_seconds > 0 else "behind"
         yield f"the server's clock is {fmt.duration(abs(view.clock_ahead_seconds))} {direction} this machine's"
     if not view.problems and view.nodes_up is None:
-        yield "no llmtop export is known there; on each node: llmtop export --bind ADDRESS"
+        yield "Prometheus has no llmtop exporter; on each node, run: llmtop export --bind ADDRESS"
     elif view.rules is False:
         every = "" if view.every_seconds is None else f", asked every {fmt.duration(view.every_seconds)}"
         yield f"no recording rules on the server{every}; llmtop export --rules prints them"

@@ -97,7 +97,7 @@ def normalised(text: str) -> str:
     text = re.sub(r"\b(pid|PID) \d+", r"\1 N", text)
     text = re.sub(r"/[\w./-]*(llmtop-frozen-\w+|\.venv|\.cache)", "FOLDER", text)
     text = text.replace(str(REPOSITORY), "REPOSITORY")
-    text = re.sub(r"NO&#160;NEWS&#160;for&#160;\d+s", "NO NEWS for Ns", text)
+    text = re.sub(r"NO&#160;DATA&#160;for&#160;\d+s", "NO DATA for Ns", text)
     return re.sub(r"\b\d+(\.\d+)?( |&#160;)(GiB|MiB)( |&#160;)free", "N free", text)
 
 

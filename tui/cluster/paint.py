@@ -53,7 +53,7 @@ def rows(state: ClusterState, width: int, height: int, cell_theme: CellTheme) ->
     view, body = state.view, max(0, height - 1)
     painted = [_header(state, width, cell_theme)] if height > 0 else []
     if view is None:
-        painted.append(_plain("asking …", width, cell_theme.palette.dim))
+        painted.append(_plain("querying Prometheus …", width, cell_theme.palette.dim))
     elif state.opened is not None:
         painted += list(_charts(state, view, width, body, cell_theme))
     else:
@@ -185,7 +185,7 @@ def _detail(state: ClusterState, width: int, cell_theme: CellTheme) -> list[Row]
         return []
     node = nodes[state.place]
     if node.up is False and state.view is not None:
-        why = f"{down_text(node, state.view.time)}; z acknowledges"
+        why = f"{down_text(node, state.view.time)}; press z to hide it"
     else:
         why = ", ".join(node.reasons) or ("no llmtop exporter" if node.up is None else "OK")
     power = "" if node.power_ratio is None else f"{fmt.percent_text(100 * node.power_ratio)} of the power limit"
@@ -283,7 +283,7 @@ def _chart_rows(state: ClusterState, node: str, width: int, height: int, cell_th
         title += time.strftime(" before %H:%M:%S", time.localtime(state.at))
     yield _plain(title, width, cell_theme.palette.strong)
     if charts is None or charts.node != node:
-        yield _plain(" asking …", width, cell_theme.palette.dim)
+        yield _plain(" querying Prometheus …", width, cell_theme.palette.dim)
         return
     for sentence in charts.problems[:MOST_STATE]:
         yield _plain(f" {cell_theme.glyphs.warning} {sentence}", width, cell_theme.palette.warning)

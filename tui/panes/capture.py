@@ -27,8 +27,8 @@ _STAGE_WORDS = {
     "start": "start recording",
     "record": "record the window",
     "stop": "stop, write the file",
-    "export": "export and check it",
-    "analyse": "read it",
+    "export": "export, check the file",
+    "analyse": "analyse the file",
 }
 
 
@@ -74,8 +74,8 @@ def form(asked: Form, width: int, theme: CellTheme) -> tuple[list[Row], dict[int
     much = (
         ""
         if asked.condition is None
-        else f"armed: at most {ARMED_LIMITS.captures} times, {ARMED_LIMITS.cooldown_seconds:.0f} s apart, "
-        f"{fmt.size(ARMED_LIMITS.disk_bytes)} in all"
+        else f"armed: at most {ARMED_LIMITS.captures} captures, {ARMED_LIMITS.cooldown_seconds:.0f} s apart, "
+        f"{fmt.size(ARMED_LIMITS.disk_bytes)} in total"
     )
     if (WHEN, "") in asked.fields():
         line(WHEN, "", "when", when, much or f"or when one of {len(CONDITIONS) - 1} conditions holds")
@@ -169,7 +169,7 @@ def _room(asked: Form, width: int, theme: CellTheme) -> Row:
     row = Row(width).add(" " * 3, theme.palette.text).add(pad("into", _LABEL + 2), theme.palette.dim)
     try:
         note, style = (
-            f"{fmt.size(folder.check_disk(asked.parent))} free; a window takes 1 to 20 MB",
+            f"{fmt.size(folder.check_disk(asked.parent))} free; a capture takes 1 to 20 MB",
             theme.palette.dim,
         )
     except NotPossibleHere as error:

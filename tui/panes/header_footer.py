@@ -50,7 +50,7 @@ def _instant(view: View, room: int, theme: CellTheme) -> Row:
         row.add(f" {word} {clock} ", palette.mark)
         return row.add(f" {elapsed(ago)} ago, L: now " if not view.paused else " space: continue ", palette.header)
     if view.silent_seconds is not None:
-        row.add(f" NO NEWS for {elapsed(view.silent_seconds)} ", palette.warning_badge)
+        row.add(f" NO DATA for {elapsed(view.silent_seconds)} ", palette.warning_badge)
         return row.add(f" {clock} ", palette.header)
     pace = "" if view.interval == 1.0 else f"every {view.interval:g} s "
     return (

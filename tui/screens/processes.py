@@ -78,7 +78,7 @@ class ProcessesScreen(LlmtopScreen):
         if self._wanted:
             row.add(f" {self.cell_theme.glyphs.dot} with ", palette.dim).add(f'"{self._wanted}"', palette.text)
         if not rows:
-            why = "no process uses a GPU, and none is attached" if not total else "none has these letters"
+            why = "no process uses a GPU, and none is attached" if not total else "no process has these letters"
             row.add(f" {self.cell_theme.glyphs.dot} {why}", palette.dim)
         return row.end(palette.text)
 

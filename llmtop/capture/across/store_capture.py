@@ -270,7 +270,7 @@ class _SilenceTimeout:
             self._seen, self._since = max(newest), time.monotonic()
         elif time.monotonic() - self._since > self._patience:
             raise NotPossibleHere(
-                f"no step has ended for {self._patience:.0f} s: it may hang; see the alert hung_collective in "
+                f"no step has ended for {self._patience:.0f} s: the training may hang; see the alert HUNG in "
                 "llmtop"
             )
 

@@ -301,7 +301,10 @@ def _unsent_text(target: Target) -> str:
         return f"{name} has never polled the Kineto host: it has not imported torch yet, or is no PyTorch process"
     silent = known[0].seconds_ago
     if silent > kineto.FRESH_SECONDS:
-        return f"{name} has not asked for {silent:.0f} s: it is stopped or hung; look at its stacks (key s)"
+        return (
+            f"{name} has not polled the Kineto host for {silent:.0f} s: it is stopped or hung; "
+            "look at its stacks (key s)"
+        )
     return f"a trace is already being recorded in {name}, perhaps by its own torch.profiler: try again later"
 
 

@@ -255,7 +255,7 @@ def test_what_is_old_is_not_drawn_as_live() -> None:
         ({"clock_ahead_seconds": -40.0}, "the server's clock is 40.0 s behind this machine's"),
         ({"rules": False, "every_seconds": 15.0}, "no recording rules on the server, asked every 15.0 s"),
         ({"took_seconds": 4.0}, "the server takes 4.00 s to answer"),
-        ({"nodes_up": None, "nodes": ()}, "no llmtop export is known there"),
+        ({"nodes_up": None, "nodes": ()}, "Prometheus has no llmtop exporter; on each node, run: llmtop export"),
         ({"problems": ("p says: partial",)}, "p says: partial"),
         ({"runs": (Run(name="train.py"),)}, "step p50 –, p99 –"),
     ],
@@ -280,7 +280,7 @@ def test_a_node_that_is_down_or_gone_says_since_when_and_is_left_out_once_it_is_
     assert "1 node up, 1 down, 1 removed" in text
     assert "CRITICAL down: node001 has not answered since" in text
     assert "(1h 06m)" in text
-    assert "INFO removed: node002 is no target any more, and has not answered since" in text
+    assert "INFO removed: node002 is no longer a target, and has not answered since" in text
     assert "node001 down" in text
     assert "node002 gone" in text
     assert state.acknowledge(every=False) == 1

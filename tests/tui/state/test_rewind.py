@@ -103,7 +103,7 @@ async def test_a_feed_that_says_nothing_any_more_is_not_live(monkeypatch: pytest
     monkeypatch.setattr(app_module, "STALE_TIMES", 0.5)
     feed = Held(*MOMENTS[:60])
     async with running(feed) as (app, pilot):
-        while "NO NEWS" not in first_line(text(app)):
+        while "NO DATA" not in first_line(text(app)):
             await pilot.pause(0.05)
         assert "LIVE" not in first_line(text(app))
         monkeypatch.setattr(app_module, "STALE_SECONDS", 600.0)
