@@ -173,7 +173,7 @@ def _gpus_with_unlisted_memory(snapshot: Snapshot) -> set[str]:
         if uuid is not None:
             before = held.get(uuid, 0)
             held[uuid] = None if before is None or mine is None else before + mine
-    used = {gpu.uuid: gpu.mem_used_bytes for gpu in snapshot.gpus}
+    used = {gpu.uuid: gpu.mem_used_bytes for gpu in snapshot.gpus if not gpu.memory_is_system}
     return {
         uuid
         for uuid, mine in held.items()

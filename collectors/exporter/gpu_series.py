@@ -50,6 +50,10 @@ class LastXids:
         return self._last.get(uuid)
 
 
+_FRAMEBUFFER: Final = ("mem_used_bytes", "mem_total_bytes")
+"""Left out where these are the system's memory: the names of the series promise the GPU's own."""
+
+
 def families(
     gpus: Collection[Gpu], host: str, xids: LastXids, others: Collection[tuple[str, str]]
 ) -> Iterator[GaugeMetricFamily | UntypedMetricFamily]:
@@ -72,6 +76,8 @@ def families(
         )
         for gpu in gpus:
             value = _value(signal, series, gpu) if gpu.uuid in labels else None
+            if gpu.memory_is_system and signal.field in _FRAMEBUFFER:
+                continue
             if (
                 value is not None
                 and (_parent(gpu), series.name) not in others

@@ -21,6 +21,7 @@ from collectors.nvml.fields import (
     running_processes,
     sampled_util,
     slow_values,
+    system_memory_values,
 )
 from collectors.nvml.gpm import APART_SECONDS, Gpm, supported
 from collectors.nvml.mig import Instance, find_instances
@@ -241,6 +242,15 @@ class DeviceSampler:
         return self._fast.refusals, self._slow.refusals, self._pcie.refusals, self._fault_refusals
 
     @property
+    def system_memory_note(self) -> str | None:
+        """What is known of a GPU without memory of its own; None of any other."""
+        if not self._fast.values.get("memory_is_system"):
+            return None
+        has_pcie = self._slow.values.get("pcie_gen") is not None or bool(self._pcie.values)
+        pcie = "" if has_pcie else " It has no PCIe link to measure."
+        return f"GPU {self.index} ({self.name}) shares the system's memory, so its memory is the system's.{pcie}"
+
+    @property
     def implausible_values(self) -> ImplausibleValues:
         """Implausible values of the last rounds, by field."""
         return {**self._slow.implausible, **self._pcie.implausible, **self._fast.implausible}
@@ -280,6 +290,7 @@ class DeviceSampler:
         implausible: ImplausibleValues = {}
         call.begin()
         values = fast_values(call, self._handle, implausible)
+        values.update(system_memory_values(call, self.name))
         instances: dict[str, Values] = {}
         if not call.is_lost:
             values.update(self._counters(implausible))

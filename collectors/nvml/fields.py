@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import time
 
+import psutil
 import pynvml
 
 from collectors.gpu.bounds import NO_REASONS, plausible_pid, plausible_values
 from collectors.nvml.calls import ABSENT, Caller, raw
 from llmtop.hardware import clock_events
+from llmtop.hardware.gpu_specs import shares_system_memory
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -66,6 +68,23 @@ def memory_values(call: Caller, handle: Any) -> Values:
     if memory is None:
         return {}
     return {"mem_used_bytes": memory.used, "mem_total_bytes": memory.total}
+
+
+def system_memory_values(call: Caller, gpu_name: str) -> Values:
+    """Return the system's memory in place of a GPU's that has none of its own.
+
+    Args:
+        call: of the round in which the driver was asked for the GPU's memory.
+        gpu_name: as NVML gives it.
+
+    Returns:
+        Fields of a Gpu; empty where the driver gave a value, failed in another way, or the GPU has its own memory.
+    """
+    if call.refusals.get("nvmlDeviceGetMemoryInfo") not in ABSENT or not shares_system_memory(gpu_name):
+        return {}
+    memory = psutil.virtual_memory()
+    used = memory.total - memory.available
+    return {"mem_used_bytes": used, "mem_total_bytes": memory.total, "memory_is_system": True}
 
 
 def _temperature(call: Caller, handle: Any) -> Any:

@@ -105,6 +105,7 @@ class NvmlSource:
             notes.append("the NVIDIA driver is here, but it lists no GPU")
         notes += [_permission_note(samplers), _vague_note(samplers)]
         notes += implausible_notes((f"GPU {sampler.index}", sampler.implausible_values) for sampler in samplers)
+        notes += [sampler.system_memory_note for sampler in samplers]
         notes += [self._watch.fault, *(fault for sampler in samplers for fault in sampler.internal_errors())]
         return tuple(dict.fromkeys(note for note in notes if note))
 

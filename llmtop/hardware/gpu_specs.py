@@ -153,6 +153,20 @@ def has_matrix_cores(gpu_name: str) -> bool | None:
     return faster is not None and faster.flops_per_s > plain.flops_per_s
 
 
+_INTEGRATED: Final = re.compile(r"\b(?:GB10|Orin|Thor|Xavier|Tegra)\b|\(nvgpu\)", re.IGNORECASE)
+"""GPUs without memory of their own: DGX Spark (GB10) and Jetson modules. NVML answers "Not Supported"
+when asked for their memory (DGX Spark's known issues)."""
+
+
+def shares_system_memory(gpu_name: str) -> bool:
+    """Return True if a GPU of this name has no memory of its own and uses the system's.
+
+    Args:
+        gpu_name: as NVML gives it.
+    """
+    return _INTEGRATED.search(gpu_name) is not None
+
+
 _PCIE_LANE_BYTES_PER_S: Final = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.969e9, 5: 3.938e9, 6: 7.563e9}
 """One lane in one direction after line coding, by generation (PCI-SIG's base specifications)."""
 

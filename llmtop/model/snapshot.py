@@ -46,6 +46,8 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """NVML's memory utilisation: share of time in which device memory was read or written."""
     mem_used_bytes: int | None = None
     mem_total_bytes: int | None = None
+    memory_is_system: bool = False
+    """True if the GPU has no memory of its own (GB10, Jetson): the two values above are those of the system."""
     power_watts: float | None = None
     power_limit_watts: float | None = None
     energy_joules: float | None = None

@@ -45,7 +45,8 @@ def _pressure_alert(state: RankState) -> AlertText:
     used, gpu, failures = used_pct(state.gpu), state.gpu, state.memory.failures
     total = gpu.gpu.mem_total_bytes if gpu else None
     where = f" ({state.location})" if state.location else ""
-    held = "" if used is None else f"{fmt.percent_text(used, 1)} of {fmt.size(total)} GPU memory in use"
+    kind = "system" if gpu and gpu.gpu.memory_is_system else "GPU"
+    held = "" if used is None else f"{fmt.percent_text(used, 1)} of {fmt.size(total)} {kind} memory in use"
     label = state.label[0].upper() + state.label[1:]
     return AlertText(
         severity="warning",

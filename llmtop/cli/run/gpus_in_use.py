@@ -96,9 +96,10 @@ def in_use_reason(reading: GpuReading, gpus: tuple[Gpu, ...]) -> str:
                 f"GPU {gpu.index} is in use by process {who}: ncu would pause that process repeatedly and "
                 "measure both programs; wait until it ends, or choose a free GPU with CUDA_VISIBLE_DEVICES"
             )
-        if gpu.mem_used_bytes is not None and gpu.mem_used_bytes >= _UNSEEN_BYTES:
+        used = None if gpu.memory_is_system else gpu.mem_used_bytes
+        if used is not None and used >= _UNSEEN_BYTES:
             return (
-                f"{size(gpu.mem_used_bytes)} of GPU {gpu.index} are in use by processes that cannot be seen "
+                f"{size(used)} of GPU {gpu.index} are in use by processes that cannot be seen "
                 "from here (another container's, perhaps): wait for them, or choose a free GPU with "
                 "CUDA_VISIBLE_DEVICES"
             )
