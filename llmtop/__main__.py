@@ -51,6 +51,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "Name the rank that failed first in a dead or hung job.",
     ),
     "which": ("llmtop.cli.which.command:which", "Print the first tool for a symptom, and its command."),
+    "tail": ("llmtop.cli.postmortem.tail:tail", "Show the last two minutes of each rank of a run."),
     "record": ("llmtop.cli.live.command:record", "Write a recording without a screen."),
     "replay": ("llmtop.cli.live.command:replay", "Show a recording as if it were live."),
     "demo": ("llmtop.cli.live.command:demo", "Show a recorded run of a real H200."),

@@ -286,6 +286,15 @@ class LlmtopApp(ScreenContext):
         top = self.screen
         self.open_screen("HelpScreen", top.NAME if isinstance(top, LlmtopScreen) else keys.MAIN)
 
+    def action_help_or_hang(self) -> None:
+        """Group the stacks of all ranks while a collective hangs; otherwise open the help."""
+        snapshot = self.view.snapshot
+        hangs = snapshot is not None and any(alert.id == "hung_collective" for alert in snapshot.alerts)
+        if hangs and not self.replaying and not isinstance(self.screen, screen_class("HangScreen")):
+            self.open_screen("HangScreen")
+        else:
+            self.action_help()
+
     def action_open(self, screen: str) -> None:
         """Push the screen that a key of the table names."""
         self.open_screen(screen)

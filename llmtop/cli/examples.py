@@ -54,6 +54,10 @@ EXAMPLES: Final[dict[str, tuple[tuple[str, str], ...]]] = {
         ("llmtop postmortem logs/ dumps/", "who failed first, and who only waited"),
         ("llmtop postmortem JOB_FOLDER --json | jq .culprits", "for a program; exit 3 where it is not decided"),
     ),
+    "tail": (
+        ("llmtop tail", "the newest run of this node, rank by rank"),
+        ("llmtop tail --slowest", "the slow step that is already over, with its stacks"),
+    ),
     "record": (
         ("llmtop record night.llmtop.gz --seconds 28800", "eight hours, without a screen"),
         ("llmtop record run.llmtop.gz --on-alert 'mail -s llmtop me'", "and a mail for each alert"),

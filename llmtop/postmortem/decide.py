@@ -20,6 +20,7 @@ from llmtop.postmortem.model import (
     PostmortemReport,
     WaitingRanks,
 )
+from llmtop.postmortem.rank_text import rank_list
 from llmtop.postmortem.reasons import RankCase, Reason, collect_cases
 
 _LEAST_WEIGHT = 50
@@ -181,6 +182,7 @@ def _culprit(case: RankCase, shared: CollectiveFacts) -> Culprit:
         role=_role(case),
         line=line.text if line is not None else None,
         step=max(steps, default=None),
+        phase=next((mark.text for mark in facts.marks if mark.kind == "phase"), None),
         operation=call.operation if call is not None else None,
         process_group=group_key(call) if call is not None else None,
         number=call.seq if call is not None else None,
@@ -235,21 +237,6 @@ def _text_of(line: CodeLine | None) -> str:
 
 
 # ---- sentences ----
-
-
-def rank_list(ranks: Sequence[int]) -> str:
-    """Return ranks as a text: "rank 5", "ranks 0-3, 6"."""
-    parts: list[str] = []
-    first = last = None
-    for rank in [*sorted(ranks), None]:
-        if first is not None and last is not None and rank == last + 1:
-            last = rank
-            continue
-        if first is not None:
-            parts.append(str(first) if first == last else f"{first}-{last}")
-        first = last = rank
-    shown = ", ".join(parts[:12]) + (", …" if len(parts) > 12 else "")
-    return f"{'rank' if len(ranks) == 1 else 'ranks'} {shown}"
 
 
 def _summary(

@@ -10,6 +10,8 @@ import msgspec
 MAIN_GROUP = "default_pg"
 SAMPLED = "sampled"
 """Reason of stacks that py-spy took from outside."""
+RUN_FILE = "run file"
+"""Reason of stacks that the training itself took in a slow step."""
 
 
 class CodeLine(NamedTuple):
@@ -163,7 +165,7 @@ class ProcessEnd:
 MarkKind = Literal[
     "xid", "oom_kill", "segfault", "blocked_task", "storage", "network", "slurm_cancelled", "node_failed",
     "watchdog", "work_status", "joined", "not_joined", "ras_behind", "ras_dead", "step", "world", "process",
-    "device_oom", "launcher_kill", "process_state", "aborted", "link_down",
+    "last_sign", "phase", "device_oom", "launcher_kill", "process_state", "aborted", "link_down",
 ]  # fmt: skip
 
 

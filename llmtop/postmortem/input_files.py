@@ -17,6 +17,7 @@ from llmtop.postmortem.flight_dumps import DumpAnswer, read_pickles
 from llmtop.postmortem.json_files import add_dump, read_json
 from llmtop.postmortem.log_lines import share_bytes
 from llmtop.postmortem.log_reader import LogReader
+from llmtop.postmortem.run_files import is_run_file, read_run_files
 from llmtop.system.inputs import nesting_depth, open_input
 
 MOST_FILES = 20_000
@@ -46,6 +47,7 @@ def read_evidence(paths: Sequence[Path]) -> Evidence:
     """
     evidence = Evidence()
     files = _last_attempts(find_files(paths, evidence), evidence)
+    read_run_files([(one.path, one.name) for one in files if one.kind == "run"], evidence)
     _read_pickles([one for one in files if one.kind == "pickle"], evidence)
     texts = [one for one in files if one.kind == "text"]
     texts += [one for one in files if one.kind == "json" and not _read_json_file(one, evidence)]
@@ -106,14 +108,22 @@ def _kind(file: NamedFile, evidence: Evidence) -> str:
     if not head:
         evidence.files.append(InputFile(file.name, "empty", rank_of_path(PurePath(file.name))))
         return "empty"
+    kind = _kind_of_head(head, file.path.name)
+    if kind == "packed":
+        evidence.problems.append(f"{printable(file.name, 120)} is packed: unpack it with gunzip")
+    elif kind == "binary":
+        evidence.problems.append(f"{printable(file.name, 120)} is of no kind that is known")
+    return kind
+
+
+def _kind_of_head(head: bytes, name: str) -> str:
+    if head[:2] == b"\x1f\x8b":
+        return "run" if is_run_file(name) else "packed"
     if head[:1] == b"\x80" and len(head) > 1 and head[1] in range(2, 6):
         return "pickle"
     if head.lstrip()[:1] in (b"{", b"["):
         return "json"
-    if b"\0" in head:
-        evidence.problems.append(f"{printable(file.name, 120)} is of no kind that is known")
-        return "binary"
-    return "text"
+    return "binary" if b"\0" in head else "text"
 
 
 def _problem(file: NamedFile, error: Exception) -> str:

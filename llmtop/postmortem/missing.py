@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from llmtop.postmortem.collectives import CollectiveFacts
 from llmtop.postmortem.job import JobFacts
 from llmtop.postmortem.model import Culprit, FailureClass
+from llmtop.postmortem.rank_text import rank_list
 
 _NEXT: dict[FailureClass, str] = {
     "exception": "Fix the error at the named line; restart from the last checkpoint.",
@@ -53,7 +54,7 @@ def missing_evidence(job: JobFacts, culprits: Sequence[Culprit], shared: Collect
             "to see the collectives of each rank."
         )
     elif without:
-        found.append(f"No dump of {_ranks(without)}.")
+        found.append(f"No dump of {rank_list(without)}.")
     has_stacks = any(facts.stacks for facts in job.ranks.values())
     if not has_stacks:
         found.append(
@@ -69,8 +70,3 @@ def missing_evidence(job: JobFacts, culprits: Sequence[Culprit], shared: Collect
         if job.ranks[culprit.rank].is_absent:
             found.append(f"No file of rank {culprit.rank}: its log would name the reason.")
     return tuple(found)
-
-
-def _ranks(ranks: Sequence[int]) -> str:
-    shown = ", ".join(map(str, ranks[:8])) + (", …" if len(ranks) > 8 else "")
-    return f"rank {shown}" if len(ranks) == 1 else f"ranks {shown}"

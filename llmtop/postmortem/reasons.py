@@ -8,11 +8,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from llmtop.format import printable
+from llmtop.format import duration, printable
 from llmtop.hardware.gpu_errors import XIDS, is_program_error, xid_text
 from llmtop.postmortem.collectives import CollectiveFacts, Wait, group_key
 from llmtop.postmortem.error_kinds import is_data, is_gpu, is_network, is_out_of_memory, is_storage
 from llmtop.postmortem.evidence import (
+    RUN_FILE,
     SAMPLED,
     CodeLine,
     CollectiveCall,
@@ -37,6 +38,10 @@ _FATAL: dict[str, str] = {
     "Floating": "SIGFPE",
     "Illegal": "SIGILL",
 }
+
+
+SIGNS_APART_SECONDS = 8.0
+"""A live rank writes at least every five seconds (`llmtop.instrument.run_log`)."""
 
 
 class Reason(NamedTuple):
@@ -93,6 +98,7 @@ def collect_cases(job: JobFacts, shared: CollectiveFacts) -> dict[int, RankCase]
     _add_collectives(cases, shared)
     _add_exits(cases, job)
     _add_links(cases, job)
+    _add_last_signs(cases)
     _add_stacks(cases)
     _add_silence(cases)
     for rank, case in cases.items():
@@ -259,6 +265,25 @@ def _add_links(cases: dict[int, RankCase], job: JobFacts) -> None:
                 case.reasons.append(Reason(70, "network", printable(failed.text, 200), failed.place))
 
 
+def _add_last_signs(cases: dict[int, RankCase]) -> None:
+    """Ranks whose run file ends well before those of most ranks: killed, stopped, or their node is lost."""
+    signs = {
+        rank: mark
+        for rank, case in cases.items()
+        for mark in case.facts.marks
+        if mark.kind == "last_sign" and mark.time is not None
+    }
+    times = sorted(mark.time or 0.0 for mark in signs.values())
+    if len(times) < 2:
+        return
+    usual = times[len(times) // 2]
+    for rank, mark in signs.items():
+        early = usual - (mark.time or 0.0)
+        if early > SIGNS_APART_SECONDS and mark.text != "ended":
+            text = f"its run file ends {duration(early)} before those of other ranks: it ran nothing from then on"
+            cases[rank].reasons.append(Reason(75, "unknown", text, mark.place))
+
+
 # ---- what the ranks show together ----
 
 
@@ -410,7 +435,7 @@ def _add_stacks(cases: dict[int, RankCase]) -> None:
         inner = thread.frames[0]
         more = f" ({inner.text})" if line is not None and inner != line else ""
         text = f"its main thread is at {where}{more} while other ranks wait"
-        weight = 76 if not case.is_victim or stack.reason in ("timeout", SAMPLED) else 52
+        weight = 76 if not case.is_victim or stack.reason in ("timeout", SAMPLED, RUN_FILE) else 52
         case.reasons.append(Reason(weight, failure, text, stack.place, line, is_direct=False))
 
 

@@ -9,6 +9,7 @@ from llmtop.report_kinds.kind import Rendered
 
 if TYPE_CHECKING:
     from llmtop.document.model import Document
+    from llmtop.postmortem.last_minutes import TailReport
 
 
 class PostmortemDocument(Rendered):
@@ -30,3 +31,27 @@ class PostmortemDocument(Rendered):
         from llmtop.postmortem.document import postmortem_document
 
         return postmortem_document(self._report, full=full)
+
+
+class TailDocument(Rendered):
+    """The last minutes of a run, which can be printed."""
+
+    def __init__(self, report: TailReport, *, slowest: bool) -> None:
+        self._report = report
+        self._slowest = slowest
+
+    def json(self) -> bytes:
+        """Return it as JSON."""
+        from llmtop.postmortem.last_minutes import tail_json
+
+        return tail_json(self._report)
+
+    def document(self, *, full: bool) -> Document:
+        """Return it as a document.
+
+        Args:
+            full: the same either way: it is short.
+        """
+        from llmtop.postmortem.tail_document import tail_document
+
+        return tail_document(self._report, slowest=self._slowest)

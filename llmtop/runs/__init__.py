@@ -17,7 +17,8 @@ is no rank. One process, and so one restart of one rank, has
   or held a checkpoint or an evaluation, `Sign` of life while no step ends, `End` at an orderly end.
 - `.last0` and `.last1`: the last two to four minutes in full, written in turn. Each begins with `Start` and
   `State`; then each second that has something new: `RecentSteps` with every step (number, start, duration,
-  interval, phases), `Values` that were logged, `Sign`. A process that is killed loses at most its last second.
+  interval, phases), `Values` that were logged, `Sign`, and `Stacks`
+  while the running step takes over three times the median. A process that is killed loses at most its last second.
 - `.node`, one for each monitor of the node that had its turn: `GpuMinute`, `AlertSeen`, `CaptureSeen`.
 
 **The form**: gzip members as in a recording (`llmtop/recording/members.py`; `zcat` shows them), in each some JSON

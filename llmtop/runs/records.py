@@ -230,6 +230,27 @@ class CaptureSeen(msgspec.Struct, tag="capture", kw_only=True, omit_defaults=Tru
     pids: list[int] = []
 
 
+class StackOfThread(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """Stack of one thread."""
+
+    name: str = ""
+    frames: list[tuple[str, str, int]] = []
+    """(function, file, line), innermost first."""
+
+
+class Stacks(msgspec.Struct, tag="stacks", kw_only=True):
+    """Stacks of all threads while a step took more than three times the median."""
+
+    at: float
+    mono: float
+    finished: int
+    """How many steps the process had finished: the running one is the next."""
+    seconds: float
+    """Since the last of these ended."""
+    threads: list[StackOfThread]
+    """The main thread first."""
+
+
 Record = (
     Start
     | Names
@@ -244,6 +265,7 @@ Record = (
     | GpuMinute
     | AlertSeen
     | CaptureSeen
+    | Stacks
 )
 
 encoder = msgspec.json.Encoder()

@@ -61,6 +61,7 @@ CHECKS: Final = (
     Check("gpu_clock", 180, ("llmtop/instrument/gpu", "llmtop/instrument/record")),
     Check("hang", 120, ("llmtop/rules/collective_hang.py", "collectors/nccl_ras"), gpus=2),
     Check("ranks", 420, ("llmtop/rules/straggler.py", "llmtop/instrument/arrival"), ("--out", "{out}"), gpus=2),
+    Check("postmortem", 230, ("llmtop/postmortem",), gpus=2),
     Check("capture", 240, ("llmtop/capture", "llmtop/nsys_cli")),
     Check("kernels", 150, ("llmtop/ncu", "llmtop/cli/report/kernel.py"), ("--out", "{out}")),
     Check(

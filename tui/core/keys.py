@@ -622,7 +622,15 @@ KEYS: tuple[Key, ...] = (
         where=(HELP, CLUSTER_HELP),
     ),
     Key(
-        "question_mark,h,f1",
+        "h",
+        "help_or_hang",
+        "",
+        "While a collective hangs: group the stacks of all ranks of this node. Otherwise as ?.",
+        "help",
+    ),
+    Key("h", "help", "", "", "help", where=(CLUSTER,)),
+    Key(
+        "question_mark,f1",
         "help",
         "help",
         "Show the keys of this screen, and how to read the screen.",

@@ -12,6 +12,7 @@ SCREENS = {
     "DemoEndScreen": "tui.screens.demo_end",
     "FlameScreen": "tui.screens.flame",
     "GpuScreen": "tui.screens.gpu",
+    "HangScreen": "tui.screens.hang",
     "HelpScreen": "tui.screens.help",
     "KernelsScreen": "tui.screens.kernels",
     "MemoryScreen": "tui.screens.memory",

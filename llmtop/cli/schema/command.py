@@ -48,6 +48,9 @@ OUTPUTS: Final[dict[str, JsonOutput]] = {
     "postmortem": JsonOutput(
         "llmtop.postmortem.model:PostmortemReport", "the rank that failed first in a job", ("postmortem",)
     ),
+    "tail": JsonOutput(
+        "llmtop.postmortem.last_minutes:TailReport", "the last two minutes of each rank of a run", ("tail",)
+    ),
     "bench": JsonOutput("llmtop.bench.model.results:Bench", "metrics.json of a bench", ("bench",)),
     "capture": JsonOutput("llmtop.capture.base.folder:Info", "capture.json of a capture's folder"),
     "capture-result": JsonOutput(

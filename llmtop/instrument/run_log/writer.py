@@ -18,6 +18,7 @@ from llmtop.instrument.guest import descriptors, registry, sanitize, threads
 from llmtop.instrument.guest.sanitize import log_once
 from llmtop.instrument.run_log import identity
 from llmtop.instrument.run_log.disk import Disk, DiskTrouble, open_disk
+from llmtop.instrument.run_log.slow_step_stacks import SlowStepStacks
 from llmtop.instrument.run_log.sums import Sums
 from llmtop.instrument.serve.step_messages import BATCH, StepReader
 from llmtop.instrument.steps.ring import SIZE
@@ -57,6 +58,7 @@ class RunLog:
         self._open_knock()
         self._disk: Disk | None = None
         self._sums = Sums(*self._now())
+        self._slow = SlowStepStacks()
         self._cursor = 0
         self._values: dict[str, float] = {}
         self._facts_version = -1
@@ -142,6 +144,9 @@ class RunLog:
             found.append(self._sign(mono, at))
         if found:
             self._sign_at = mono + SIGN_S
+        stacks = self._slow.sample(self._recorder.ring, mono, at)
+        if stacks is not None:
+            found.append(stacks)
         if self._facts_version != self._recorder.facts.version:
             self._write_start()
         if mono - self._last_at >= LAST_S or self._last_bytes >= LAST_BYTES:
@@ -162,6 +167,7 @@ class RunLog:
             self._cursor = first + len(rows)
             offset = self._reader.unix_offset_ns
             self._sums.add(rows, offset)
+            self._slow.add(rows)
             if rows:
                 found.append(records.RecentSteps(first=first, steps=rows, mono_offset_ns=offset))
             if not rows and first >= until:
