@@ -50,7 +50,7 @@ class LastXids:
         return self._last.get(uuid)
 
 
-_FRAMEBUFFER: Final = ("mem_used_bytes", "mem_total_bytes")
+_FRAMEBUFFER: Final = "DCGM_FI_DEV_FB_"
 """Left out where these are the system's memory: the names of the series promise the GPU's own."""
 
 
@@ -76,7 +76,7 @@ def families(
         )
         for gpu in gpus:
             value = _value(signal, series, gpu) if gpu.uuid in labels else None
-            if gpu.memory_is_system and signal.field in _FRAMEBUFFER:
+            if gpu.memory_is_system and series.name.startswith(_FRAMEBUFFER):
                 continue
             if (
                 value is not None

@@ -16,6 +16,7 @@ import click
 
 from llmtop.cli.mcp.bounds import bounded
 from llmtop.errors import EXIT_DONE, NotPossibleHere
+from llmtop.naming import file_names
 from llmtop.version import __version__
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ def alerts() -> dict[str, Any]:
     return {"alerts": snapshot()["alerts"]}
 
 
-def captures(folder: str = "llmtop-captures") -> dict[str, Any]:
+def captures(folder: str = file_names.CAPTURES) -> dict[str, Any]:
     """Captures in a folder: engine, ranks, steps, state.
 
     Args:

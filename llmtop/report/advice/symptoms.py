@@ -333,7 +333,7 @@ def find_symptoms(query: str) -> list[Symptom]:
     """Return the symptoms that a query means.
 
     Args:
-        query: an id or the name of an alert in any spelling ("input_bound", "INPUT-BOUND"), else words.
+        query: an id or the name of an alert in any spelling ("input_bound", "input bound"), else words.
 
     Returns:
         The one with that id or name; else those that have all of the words, in the table's order; may be empty.
