@@ -30,8 +30,8 @@ from tui.panes import gpu_charts, node_table
 from tui.state.history import History
 
 NO_SIGNALS = {
-    "memory_is_system", "index", "uuid", "name", "vendor", "pcie_source", "activity_source", "mig_parent_uuid", "mig_index",
-    "mig_gpu_instance", "mig_compute_instance", "sampled_at", "error",
+    "index", "uuid", "name", "vendor", "pcie_source", "activity_source", "mig_parent_uuid", "mig_index",
+    "mig_gpu_instance", "mig_compute_instance", "sampled_at", "error", "memory_is_system",
 }  # fmt: skip
 """Fields of a GPU that say which GPU it is, or where a signal is from."""
 UNITS = {
