@@ -29,6 +29,10 @@ EXAMPLES: Final[dict[str, tuple[tuple[str, str], ...]]] = {
         ("llmtop captures", "what there is, and what it takes"),
         ("llmtop captures --keep 5", "delete all but the newest five"),
     ),
+    "runs": (
+        ("llmtop runs", "what ran on this node, how long, and how it ended"),
+        ("llmtop runs show", "the newest run: steps, waits, restarts, goodput"),
+    ),
     "report": (
         ("llmtop report llmtop-captures/NAME", "verdict, what to do, where the step goes"),
         ("llmtop report trace.json.gz --full", "everything, of a trace of torch.profiler"),

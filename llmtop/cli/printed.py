@@ -38,6 +38,13 @@ class OrphanStop(msgspec.Struct, frozen=True, kw_only=True):
     """Which orphaned capture was stopped, as a sentence."""
 
 
+class RunRemoval(msgspec.Struct, frozen=True, kw_only=True):
+    """What `llmtop runs delete RUN --json` prints."""
+
+    removed: str
+    """Id of the run."""
+
+
 class CaptureResult(msgspec.Struct, frozen=True, kw_only=True):
     """What `llmtop capture --json` prints of a capture that was taken."""
 

@@ -7,10 +7,12 @@ wall clock may be set meanwhile. Figures are by the host's clock.
 from __future__ import annotations
 
 import math
+import struct
 from typing import Any
 
 import msgspec
 
+from llmtop.naming.own_phases import OUTSIDE
 from llmtop.protocol.wire import Launch
 
 RUN_FORMAT = 1
@@ -24,6 +26,8 @@ PHASE_SERIES = 32
 """Series of phases in a minute, so that a rank needs at most 1.5 MiB a day."""
 MAX_VALUES = 32
 """Logged values in a minute."""
+STALL_FACTOR = 10.0
+STALL_SECONDS = 10.0
 BUCKET_RATIO = 1.02
 """Of the upper to the lower bound of a bucket of a `State.histogram`: percentiles are exact to 1 %."""
 _FIRST_BUCKET_SECONDS = 1e-6
@@ -117,6 +121,10 @@ class State(msgspec.Struct, tag="state", kw_only=True, omit_defaults=True):
     first_mono: float | None = None
     """When the first step began."""
     first_index: int | None = None
+    first_batch_mono: float | None = None
+    """When the first batch was asked for, which may be before hooks know a step; None where that is not seen."""
+    phases_after: dict[str, float] = {}
+    """Seconds by phase after the last step, as far as they are in no step."""
     last_mono: float | None = None
     """When the last step ended."""
     last_index: int | None = None
@@ -130,9 +138,17 @@ class State(msgspec.Struct, tag="state", kw_only=True, omit_defaults=True):
     """Seconds by phase; a nested one (a/b) is in its parent's as well."""
     histogram: list[tuple[int, int]] = []
     """(bucket, intervals) of `bucket_of`."""
+    first_step: StepRow | None = None
+    """The first step, which holds the first batch and what is compiled."""
+    usual_seconds: float = 0.0
+    """A running mean of steps that weighs the last twenty; a long one counts at most twice as much."""
+    stalls: dict[str, float] = {}
+    """Seconds beyond the usual step of those that took `STALL_FACTOR` times that and `STALL_SECONDS` more, by the
+    part that was longest: a phase, or `OUTSIDE`."""
     checkpoint_mono: float | None = None
-    """When the last step ended that held a checkpoint."""
+    """When the last checkpoint was saved, as far as a phase shows it."""
     checkpoint_index: int | None = None
+    """Of the step that held it."""
     dropped: int = 0
     """Members that the disk did not take."""
 
@@ -276,6 +292,15 @@ def lines_of(records: list[Record]) -> bytes:
     return b"".join(encoder.encode(record) + b"\n" for record in records)
 
 
+def statistics_of(names: Names, minute: Minute) -> dict[str, tuple[float, ...]]:
+    """Return `STATISTICS` of a minute in seconds, by `FIXED_SERIES` and phase; without series that are absent."""
+    numbers = struct.unpack(f"<{len(minute.statistics) // 4}f", minute.statistics)
+    width = len(STATISTICS)
+    rows = [numbers[place : place + width] for place in range(0, len(numbers), width)]
+    series = zip((*FIXED_SERIES, *names.phases), rows, strict=False)
+    return {name: row for name, row in series if not math.isnan(row[2])}
+
+
 def is_checkpoint(phase: str) -> bool:
     """Whether a phase saves a checkpoint, by its name."""
     name = phase.lower()
@@ -310,8 +335,9 @@ def add_step(
     index, begun, host_ns, interval_ns, tokens, samples, spent = row[:7]
     state.steps += 1
     first, ended = (begun - mono_offset_ns) / 1e9, (begun - mono_offset_ns + host_ns) / 1e9
+    _add_stall(state, row, first)
     if state.first_mono is None:
-        state.first_mono, state.first_index = first, index
+        state.first_mono, state.first_index, state.first_step = first, index, row
     state.last_mono, state.last_index = ended, index
     state.at, state.mono = max(state.at, (begun + host_ns) / 1e9), max(state.mono, ended)
     state.step_seconds += host_ns / 1e9
@@ -324,10 +350,26 @@ def add_step(
         state.tokens = (state.tokens or 0.0) + tokens
     if samples is not None:
         state.samples = (state.samples or 0.0) + samples
-    for name, ns, _ in spent:
+    for place, (name, ns, _) in enumerate(spent):
         phases[name] = phases.get(name, 0.0) + ns / 1e9
         if is_checkpoint(name):
-            state.checkpoint_mono, state.checkpoint_index = ended, index
+            saved = first + ns / 1e9 if place == 0 else ended
+            state.checkpoint_mono, state.checkpoint_index = saved, index
+
+
+def _add_stall(state: State, row: StepRow, first: float) -> None:
+    """Compare a step, and the time since the one before, with the usual one."""
+    host = row[2] / 1e9
+    between = 0.0 if state.last_mono is None else max(0.0, first - state.last_mono)
+    whole, usual = host + between, state.usual_seconds
+    if usual and whole > STALL_FACTOR * usual and whole > usual + STALL_SECONDS:
+        parts = {name: ns / 1e9 for name, ns, _ in row[6] if "/" not in name}
+        parts[OUTSIDE] = max(0.0, host - sum(parts.values())) + between
+        part = max(parts, key=lambda name: parts[name])
+        state.stalls[part] = state.stalls.get(part, 0.0) + whole - usual
+    if state.steps > 1:  # the first one is not usual
+        weight = max(0.05, 1 / (state.steps - 1))
+        state.usual_seconds += (min(whole, 2 * usual or whole) - usual) * weight
 
 
 def percentile(histogram: list[tuple[int, int]], share: float) -> float | None:

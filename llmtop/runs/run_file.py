@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import struct
 import zlib
 from collections.abc import Callable, Iterator
@@ -18,6 +19,8 @@ _EXTRA_AT = 16
 _CRC = struct.Struct("<I")
 _TRAILER_BYTES = 8
 _decoder: msgspec.json.Decoder[Record] = msgspec.json.Decoder(Record)
+END_BYTES = 64 << 10
+"""The newest sums are at most ten minutes of members before the end, some 10 KiB."""
 MAX_FILE_BYTES = 512 << 20
 """A rank writes some 1 MiB a day; what is larger than this is read up to here."""
 
@@ -35,15 +38,26 @@ class FileMember(NamedTuple):
 class RunFile:
     """One file, read as a whole."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, ends_only: bool = False) -> None:
         """Read a file.
+
+        Args:
+            path: of the file.
+            ends_only: read only the first and the last `END_BYTES`: who it was, and the newest sums.
 
         Raises:
             OSError: it cannot be read.
         """
         self.path = path
         with path.open("rb") as file:
-            self._raw = file.read(MAX_FILE_BYTES)
+            size = os.fstat(file.fileno()).st_size
+            if ends_only and size > 2 * END_BYTES:
+                first = file.read(END_BYTES)
+                file.seek(size - END_BYTES)
+                last = file.read(END_BYTES)
+                self._raw = first[: first.rfind(MEMBER_BEGINS)] + last[last.find(MEMBER_BEGINS) :]
+            else:
+                self._raw = file.read(MAX_FILE_BYTES)
         self.damaged_bytes = 0
         """How many bytes are in no whole member: the last one was cut, or the disk has lost some."""
         self.unreadable_records = 0

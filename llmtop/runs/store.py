@@ -8,6 +8,9 @@ from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
 
+import msgspec
+
+from llmtop.errors import UnusableInput
 from llmtop.runs import folder, records
 from llmtop.runs.run_file import FileMember, RunFile
 from llmtop.system import procfs
@@ -17,6 +20,7 @@ ALIVE_SECONDS = 20.0
 taken for running as long as its last record is younger."""
 RUNNING, ENDED, FAILED, KILLED = "running", "ended", "failed", "killed"
 """How a process ended: still running, in order, by an exception, without its end being written."""
+RESUMED_SECONDS = 24 * 3600.0
 _OVERLAP_SECONDS = 1.0
 """By which the stamps of a process and of the one that takes its place may be wrong."""
 _STARTS_APART_SECONDS = 120.0
@@ -42,6 +46,11 @@ class RankProcess:
         return self._read(folder.RUN)
 
     @cached_property
+    def ends(self) -> RunFile | None:
+        """Beginning and end of that file, which are enough for the sums."""
+        return self._read(folder.RUN, ends_only=True)
+
+    @cached_property
     def last_files(self) -> list[RunFile]:
         """The files of its last minutes, the older one first."""
         found = [file for ending in folder.LAST if (file := self._read(ending)) is not None and file.members]
@@ -59,9 +68,8 @@ class RankProcess:
     @cached_property
     def state(self) -> records.State | None:
         """The newest sums, to the last step that was written."""
-        states: list[records.State] = []
-        for file in self._files():
-            states += [record for record in file.records() if isinstance(record, records.State)]
+        found = [file.newest(records.State) for file in self._files()]
+        states = [state for state in found if state is not None]
         newest = max(states, key=lambda state: state.mono, default=None)
         return newest if newest is None else _continued(newest, self.last_files)
 
@@ -128,12 +136,20 @@ class RankProcess:
         for file in self.last_files:
             yield from file.records()
 
-    def _files(self) -> list[RunFile]:
-        return ([] if self.file is None else [self.file]) + self.last_files[::-1]
+    def last_values(self) -> dict[str, float]:
+        """Return the last logged value of each name."""
+        found: dict[str, float] = {}
+        for record in self.last_records():
+            if isinstance(record, records.Values):
+                found.update(record.values)
+        return found
 
-    def _read(self, ending: str) -> RunFile | None:
+    def _files(self) -> list[RunFile]:
+        return ([] if self.ends is None else [self.ends]) + self.last_files[::-1]
+
+    def _read(self, ending: str, *, ends_only: bool = False) -> RunFile | None:
         try:
-            return RunFile(self.folder / (self.name.text + ending))
+            return RunFile(self.folder / (self.name.text + ending), ends_only=ends_only)
         except OSError:
             return None
 
@@ -194,6 +210,12 @@ class Run:
         return digits if self.number == 1 else f"{digits}.{self.number}"
 
     @property
+    def name(self) -> str:
+        """What its launcher or user calls it; "" without a name."""
+        start = self.attempts[0].leader.start
+        return "" if start is None or start.source in ("process", "launcher") else start.run
+
+    @property
     def started(self) -> float:
         """Unix time."""
         return self.attempts[0].started
@@ -227,7 +249,52 @@ def list_runs(path: Path) -> list[Run]:
         return []
     for run_folder in folders:
         found += runs_in(run_folder)
-    return sorted(found, key=lambda run: run.last_sign)
+    return sorted(_resumed(found), key=lambda run: run.last_sign)
+
+
+def find_run(path: Path, wanted: str | None) -> Run:
+    """Return the run of an id, of the beginning of one or of a name; the newest where none is given.
+
+    Raises:
+        UnusableInput: there is none, or several fit.
+    """
+    runs = list_runs(path)
+    if not runs:
+        raise UnusableInput(f"No run is kept in {path}. Start a training with llmtop run, or set LLMTOP_RUNS.")
+    if wanted is None:
+        return runs[-1]
+    fitting = [run for run in runs if wanted in (run.id, run.folder.name, run.name)]
+    fitting = fitting or [run for run in runs if run.id.startswith(wanted)]
+    if not fitting:
+        raise UnusableInput(f"No run {wanted} is kept in {path}. List the runs: llmtop runs")
+    if len({run.id for run in fitting}) > 1 and wanted != fitting[-1].name:
+        raise UnusableInput(f"{len(fitting)} runs begin with {wanted}: {', '.join(run.id for run in fitting)}")
+    return fitting[-1]
+
+
+def _resumed(runs: list[Run]) -> list[Run]:
+    """Join runs without an id that go on where another one failed after a checkpoint: the same command, folder and
+    host, within `RESUMED_SECONDS`."""
+    open_ends: dict[tuple[str, ...], Run] = {}
+    found: list[Run] = []
+    for run in sorted(runs, key=lambda one: one.started):
+        start = run.attempts[0].leader.start
+        if start is None or start.source not in ("process", "launcher"):
+            found.append(run)
+            continue
+        same = (start.host, start.folder, start.command)
+        earlier = open_ends.get(same)
+        if earlier is not None and 0 <= run.started - earlier.last_sign + _OVERLAP_SECONDS < RESUMED_SECONDS:
+            earlier.attempts += run.attempts
+        else:
+            found.append(run)
+            earlier = run
+        saved = any(one.state is not None and one.state.checkpoint_mono for one in earlier.processes)
+        if earlier.how in (FAILED, KILLED) and saved:
+            open_ends[same] = earlier
+        else:
+            open_ends.pop(same, None)
+    return found
 
 
 def runs_in(run_folder: Path) -> list[Run]:
@@ -266,15 +333,8 @@ def _joins(run: Run, process: RankProcess) -> bool:
 
 def _continued(state: records.State, files: list[RunFile]) -> records.State:
     """Return sums that hold the steps after them as well, which the files of the last minutes have."""
-    counts = dict(state.histogram)
-    phases = dict(state.phases)
-    total = records.State(
-        at=state.at, mono=state.mono, steps=state.steps, intervals=state.intervals, lost=state.lost,
-        first_mono=state.first_mono, first_index=state.first_index, last_mono=state.last_mono,
-        last_index=state.last_index, interval_seconds=state.interval_seconds, step_seconds=state.step_seconds,
-        tokens=state.tokens, samples=state.samples, checkpoint_mono=state.checkpoint_mono,
-        checkpoint_index=state.checkpoint_index, dropped=state.dropped,
-    )  # fmt: skip
+    counts, phases = dict(state.histogram), dict(state.phases)
+    total = msgspec.structs.replace(state, stalls=dict(state.stalls))
 
     def is_newer(member: FileMember) -> bool:
         return member.last >= state.at - 1.0

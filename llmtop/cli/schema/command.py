@@ -66,6 +66,8 @@ OUTPUTS: Final[dict[str, JsonOutput]] = {
     "orphan-stop": JsonOutput(
         "llmtop.cli.printed:OrphanStop", "an orphaned capture that was stopped", ("captures",)
     ),
+    "run": JsonOutput("llmtop.runs.report:RunReport", "one run with its restarts and its ledger", ("runs",)),
+    "run-removal": JsonOutput("llmtop.cli.printed:RunRemoval", "a run that was deleted", ("runs",)),
     "recording": JsonOutput("llmtop.cli.printed:RecordingSummary", "summary of a recording", ("record",)),
     "cluster": JsonOutput("collectors.prometheus.cluster_view:ClusterView", "all nodes", ("cluster",)),
     "doctor": JsonOutput("llmtop.cli.doctor.command:Diagnosis", "what this machine supports", ("doctor",)),

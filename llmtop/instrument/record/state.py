@@ -103,6 +103,7 @@ class State(OpenPhases):
         "evaluates",
         "factories",
         "facts",
+        "first_batch",
         "go_concurrent_next",
         "gpu_metrics",
         "held",
@@ -179,6 +180,8 @@ class State(OpenPhases):
         """Whether hooks see an evaluation go on, also between its forwards and waits, where no phase is open."""
         self.worked = 0
         """When work was last seen that is in no phase (perf_counter ns); see `serve.signs_of_life`."""
+        self.first_batch = 0
+        """When a torch DataLoader was first asked for a batch (perf_counter ns), before a step is known."""
         self.facts = Facts()
         if self.off:
             self.thread = NO_THREAD

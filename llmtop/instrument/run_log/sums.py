@@ -81,7 +81,6 @@ class Sums:
         self._phases: dict[str, float] = {}
         self._histogram: dict[int, int] = {}
         self._names = records.Names()
-        self._usual = 0.0
         self._in_full: list[StepRow] = []
         self._reasons: list[str] = []
         self._begin_minute(mono)
@@ -134,18 +133,17 @@ class Sums:
         self.state.mono, self.state.at = mono, at
 
     def _keep(self, row: StepRow) -> None:
-        host = max(row[2], row[3] or 0) / 1e9
+        host, usual = row[2] / 1e9, self.state.usual_seconds
         reason = ""
         if self.state.steps <= FIRST_STEPS:
             reason = "first"
-        elif host > LONG_FACTOR * self._usual and host > self._usual + LONG_SECONDS:
+        elif host > LONG_FACTOR * usual and host > usual + LONG_SECONDS:
             reason = "long"
         for name, _, _ in row[6]:
             if records.is_checkpoint(name):
                 reason = "checkpoint"
             elif records.is_evaluation(name):
                 reason = "evaluation"
-        self._usual += (min(host, 2 * self._usual or host) - self._usual) * max(0.05, 1 / self.state.steps)
         if reason and self._left_in_full > 0:
             self._left_in_full -= 1
             self._in_full.append(row)

@@ -54,7 +54,8 @@ class RunLog:
         self._recorder = recorder
         self._clock = WallClock()
         self._reader = StepReader(recorder, self._clock)
-        self._started_mono = time.monotonic()
+        since = time.time() - recorder.facts.started_at if recorder.facts.started_at else 0.0
+        self._started_mono = time.monotonic() - min(max(since, 0.0), _MINUTE_S)
         self._open_knock()
         self._disk: Disk | None = None
         self._sums = Sums(*self._now())
@@ -128,6 +129,7 @@ class RunLog:
             self._recorder.facts.rank, self._recorder.facts.started_at or time.time()
         ).text
         self._turn_files(self._now()[0])
+        self._write_start()
 
     def _now(self) -> tuple[float, float]:
         """CLOCK_MONOTONIC and unix time without settings of the wall clock that are of no account, in seconds."""
@@ -137,6 +139,8 @@ class RunLog:
     def _turn(self) -> None:
         mono, at = self._now()
         self._sums.now(mono, at)
+        if self._recorder.first_batch and self._sums.state.first_batch_mono is None:
+            self._sums.state.first_batch_mono = self._recorder.first_batch / 1e9
         found: list[records.Record] = []
         self._read_steps(found)
         self._read_values(found, at)
@@ -212,8 +216,6 @@ class RunLog:
         self._append(
             folder.LAST[self._last], [self._start_record(), self._sums.sums()], effort=_EFFORT_LAST, anew=True
         )
-        if mono - self._started_mono < TURN_S:
-            self._write_start()
 
     def _end_minute(self, mono: float) -> None:
         self._minute_at = mono + _MINUTE_S
@@ -235,6 +237,7 @@ class RunLog:
         found: list[records.Record] = []
         self._read_steps(found)
         self._read_values(found, at)
+        self._sums.state.phases_after = self._phases_after()
         self.sums_are_final = True
         end = records.End(at=at, mono=mono, error=_error())
         minute = self._sums.end_minute(self._values, repeat_names=False)
@@ -243,6 +246,15 @@ class RunLog:
             minute.append(in_full)
         self._append(folder.RUN, [*minute, self._sums.sums(), end])
         self._append(folder.LAST[self._last], [*found, end], effort=_EFFORT_LAST)
+
+    def _phases_after(self) -> dict[str, float]:
+        """Return the seconds of the phases since the last step: a checkpoint at the end, say."""
+        recorder = self._recorder
+        if recorder.open_step is not None or recorder.tracks is not None:
+            return {}
+        cells, names = recorder.cells.copy(), recorder.paths.names
+        pairs = zip(names, cells[::2], strict=False)
+        return {name: ns / 1e9 for name, ns in pairs if name and ns > 0}
 
     def _append(self, ending: str, found: list[records.Record], *, effort: int = 6, anew: bool = False) -> None:
         """Write a member; what the disk does not take is dropped."""

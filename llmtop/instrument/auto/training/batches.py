@@ -75,6 +75,7 @@ def listen(loop: Loop) -> None:
                     phase = loop.batch_is_asked_for(self) or phase
                     if loop.batches is None or loop.batches.iterator() is not self:
                         _begin_to_count(loop, self, sys._getframe(1))
+                        recorder.first_batch = recorder.first_batch or perf_counter_ns()
                 phase.__enter__()
                 if started.iterator is not None and (begun := started.take(self)):
                     recorder.began_earlier(DATALOAD, begun)

@@ -1,0 +1,1 @@
+"""llmtop runs: what trainings have left."""

@@ -1,0 +1,94 @@
+"""One run as a document."""
+
+from __future__ import annotations
+
+import time
+
+from llmtop.document.model import Block, Document, Paragraph, Table, columns
+from llmtop.format import counted, duration, figure, number, percent_text
+from llmtop.runs.ledger import CLASSES, GOODPUT_WORDS
+from llmtop.runs.report import AttemptReport, RunReport
+
+
+def how_it_ended(how: str, error: str = "") -> str:
+    """Return the end of a run in words."""
+    if how == "failed" and error:
+        return f"failed: {error}"
+    return how
+
+
+def moment(at: float) -> str:
+    """Return a unix time as local time: "2026-11-24 15:30"."""
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(at))
+
+
+def document_of(report: RunReport) -> Document:
+    """Return what `llmtop runs show` prints."""
+    blocks: list[Block] = [Paragraph(_lead(report), is_lead=True)]
+    if report.step_seconds_p50 is not None:
+        rate = "" if report.tokens_per_second is None else f", {number(report.tokens_per_second)} tokens/s"
+        blocks.append(
+            Paragraph(
+                f"{counted(report.steps, 'step')}: p50 {duration(report.step_seconds_p50)}, "
+                f"p95 {duration(report.step_seconds_p95)} from start to start{rate}."
+            )
+        )
+    whole = sum(report.ledger_seconds.values())
+    rows = [
+        (CLASSES[name], duration(seconds), percent_text(100 * seconds / whole, 1))
+        for name, seconds in report.ledger_seconds.items()
+        if seconds >= _LEAST_SHARE * whole
+    ]
+    if whole > 0:
+        blocks.append(
+            Table(
+                "Where the time of all ranks went",
+                columns(("what",), ("rank time", "share")),
+                rows,
+                most=len(rows),
+            )
+        )
+        blocks.append(Paragraph(f"{GOODPUT_WORDS} {percent_text(report.goodput_pct, 1)}."))
+    if len(report.attempts) > 1:
+        blocks.append(_attempts(report.attempts))
+    if report.values:
+        values = ", ".join(f"{name} {figure(value)}" for name, value in sorted(report.values.items()))
+        blocks.append(Paragraph(f"Last logged values: {values}."))
+    blocks += [Paragraph(sentence, role="warning") for sentence in _gaps(report)]
+    blocks.append(Paragraph(f"Command: {report.command}", role="dim"))
+    return Document(f"Run {report.id}", blocks)
+
+
+_LEAST_SHARE = 0.0005
+
+
+def _lead(report: RunReport) -> str:
+    called = f" ({report.name})" if report.name else ""
+    error = report.attempts[-1].error
+    ranks = counted(report.ranks, "rank")
+    if report.world_size is not None and report.world_size > report.ranks:
+        ranks += f" of {report.world_size}, those whose files are on this node"
+    return (
+        f"Run {report.id}{called}: {report.program} on {report.host}, {ranks}, "
+        f"from {moment(report.started)} for {duration(report.wall_seconds)}; {how_it_ended(report.how, error)}."
+    )
+
+
+def _attempts(attempts: list[AttemptReport]) -> Table:
+    rows = [
+        (moment(one.started), how_it_ended(one.how, one.error), str(one.ranks), str(one.steps),
+         duration(max(0.0, one.ended - one.started)))
+        for one in attempts
+    ]  # fmt: skip
+    return Table("Starts", columns(("started", "end"), ("ranks", "steps", "lasted")), rows)
+
+
+def _gaps(report: RunReport) -> list[str]:
+    found = []
+    if report.steps_unread:
+        found.append(f"{counted(report.steps_unread, 'step')} ended before the writer read them: in no figure.")
+    if report.records_dropped:
+        found.append(f"The disk did not take {counted(report.records_dropped, 'record')}; check its free space.")
+    if report.bytes_damaged:
+        found.append(f"{counted(report.bytes_damaged, 'byte')} of the files cannot be read.")
+    return found

@@ -1,0 +1,129 @@
+"""One run as a report: what a command prints."""
+
+from __future__ import annotations
+
+import msgspec
+
+from llmtop.runs import records
+from llmtop.runs.ledger import ledger_of
+from llmtop.runs.store import RUNNING, Attempt, Run
+
+
+class AttemptReport(msgspec.Struct, kw_only=True, frozen=True):
+    """One start of a run."""
+
+    started: float
+    """Unix time."""
+    ended: float
+    """Unix time of the end, or of the last record."""
+    how: str
+    """"running", "ended", "failed": an exception ended a rank, or "killed": a rank did not write its end."""
+    error: str
+    """Class of the exception; empty without one."""
+    ranks: int
+    steps: int
+    """Of its lowest rank."""
+
+
+class RunReport(msgspec.Struct, kw_only=True, frozen=True):
+    """One run with all its restarts, as far as the folder of this node has it."""
+
+    id: str
+    name: str
+    """What its launcher or user calls it; empty without."""
+    folder: str
+    program: str
+    command: str
+    """Without secrets."""
+    host: str
+    started: float
+    ended: float | None
+    """Unix time; None while it runs."""
+    how: str
+    """How its last start ended, as of `AttemptReport`."""
+    ranks: int
+    """That this folder has."""
+    world_size: int | None
+    attempts: list[AttemptReport]
+    steps: int
+    """Of the lowest rank over all starts; a step that was made again counts again."""
+    steps_unread: int
+    """Steps, among all ranks, that are in no figure: they were over before they could be read."""
+    step_seconds_p50: float | None
+    """From start to start, exact to 1 %."""
+    step_seconds_p95: float | None
+    tokens: float | None
+    """Of all ranks that this folder has."""
+    tokens_per_second: float | None
+    """These over the time of steps of the lowest rank."""
+    gpu_hours: float | None
+    """Wall time times ranks that use a GPU; None where none does."""
+    wall_seconds: float
+    ledger_seconds: dict[str, float]
+    """Seconds of ranks by class (`llmtop.runs.ledger.CLASSES`); they add up to `wall_seconds` times `ranks`."""
+    goodput_pct: float | None
+    """Productive time over all."""
+    values: dict[str, float]
+    """The last logged value of each name, of the lowest rank."""
+    records_dropped: int
+    """Members that the disk did not take."""
+    bytes_damaged: int
+    """Bytes of files that cannot be read."""
+
+
+def report_of(run: Run) -> RunReport:
+    """Return the report on a run."""
+    leaders = [attempt.leader for attempt in run.attempts]
+    states = [leader.state for leader in leaders if leader.state is not None]
+    all_states = [process.state for process in run.processes if process.state is not None]
+    newest = leaders[-1].start or records.Start()
+    ledger = ledger_of(run)
+    counts: dict[int, int] = {}
+    for state in states:
+        for bucket, count in state.histogram:
+            counts[bucket] = counts.get(bucket, 0) + count
+    histogram = sorted(counts.items())
+    tokens = [state.tokens for state in all_states if state.tokens is not None]
+    seconds = sum(state.interval_seconds for state in states)
+    starts = [process.start for process in run.processes if process.start is not None]
+    on_gpu = len({start.rank for start in starts if start.gpu_uuid is not None})
+    return RunReport(
+        id=run.id,
+        name=run.name,
+        folder=str(run.folder),
+        program=newest.program,
+        command=newest.command,
+        host=newest.host,
+        started=run.started,
+        ended=None if run.how == RUNNING else run.started + ledger.wall_seconds,
+        how=run.how,
+        ranks=ledger.ranks,
+        world_size=newest.world_size,
+        attempts=[_attempt(attempt) for attempt in run.attempts],
+        steps=sum(state.steps for state in states),
+        steps_unread=sum(state.lost for state in all_states),
+        step_seconds_p50=records.percentile(histogram, 0.5),
+        step_seconds_p95=records.percentile(histogram, 0.95),
+        tokens=sum(tokens) if tokens else None,
+        tokens_per_second=sum(tokens) / seconds if tokens and seconds > 0 else None,
+        gpu_hours=ledger.wall_seconds * on_gpu / 3600 if on_gpu else None,
+        wall_seconds=ledger.wall_seconds,
+        ledger_seconds=ledger.seconds,
+        goodput_pct=ledger.goodput_pct,
+        values=leaders[-1].last_values(),
+        records_dropped=sum(state.dropped for state in all_states),
+        bytes_damaged=sum(process.damaged_bytes for process in run.processes),
+    )
+
+
+def _attempt(attempt: Attempt) -> AttemptReport:
+    state = attempt.leader.state
+    errors = [process.end.error for process in attempt.processes if process.end is not None and process.end.error]
+    return AttemptReport(
+        started=attempt.started,
+        ended=attempt.last_sign,
+        how=attempt.how,
+        error=errors[0] if errors else "",
+        ranks=len(attempt.processes),
+        steps=0 if state is None else state.steps,
+    )

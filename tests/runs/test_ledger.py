@@ -1,0 +1,76 @@
+"""Where the time of real trainings went, against the stamps that they print themselves."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from llmtop.errors import UnusableInput
+from llmtop.runs import ledger, store
+from llmtop.runs.report import report_of
+from tests.support.processes import environment
+
+PHASES = """
+import os, sys, time, llmtop
+fails = "--fail" in sys.argv and not os.path.exists("failed")
+begun = time.monotonic()
+for number in range(60):
+    with llmtop.phase("dataload"):
+        time.sleep(0.02)
+    with llmtop.step(tokens=10):
+        with llmtop.phase("forward"):
+            time.sleep(0.03)
+    if number % 20 == 19:
+        with llmtop.phase("checkpoint"):
+            time.sleep(0.3)
+    if fails and number == 49:
+        open("failed", "w").close()
+        raise SystemError("planted")
+"""
+
+
+def train(runs: Path, *options: str, code: int = 0, name: str = "mine") -> None:
+    env = environment(LLMTOP_RUN_LOG="1", LLMTOP_RUNS=str(runs), LLMTOP_RUN_NAME=name)
+    command = [sys.executable, "-c", PHASES, *options]
+    done = subprocess.run(command, env=env, cwd=runs.parent, capture_output=True, timeout=60, check=False)
+    assert done.returncode == code, done.stderr
+
+
+def test_the_classes_add_up_to_the_wall_time(tmp_path: Path) -> None:
+    train(tmp_path / "runs")
+    (run,) = store.list_runs(tmp_path / "runs")
+    found = ledger.ledger_of(run)
+    assert sum(found.seconds.values()) == pytest.approx(found.rank_seconds, rel=0.005)
+    # The last checkpoint comes after the last step. A sleep lasts as long as asked for, or longer on a busy machine.
+    assert found.seconds[ledger.CHECKPOINT_TIME] >= 0.9
+    assert found.seconds[ledger.WAIT_DATA] >= 59 * 0.02
+    assert found.seconds[ledger.PRODUCTIVE] >= 59 * 0.03
+    assert found.seconds[ledger.LOST] == 0
+
+
+def test_steps_after_the_last_checkpoint_of_a_failed_start_are_lost(tmp_path: Path) -> None:
+    train(tmp_path / "runs", "--fail", code=1)
+    train(tmp_path / "runs", "--fail")
+    (run,) = store.list_runs(tmp_path / "runs")
+    assert [attempt.how for attempt in run.attempts] == [store.FAILED, store.ENDED]
+    found = ledger.ledger_of(run)
+    assert sum(found.seconds.values()) == pytest.approx(found.rank_seconds, rel=0.005)
+    assert found.seconds[ledger.LOST] >= 9 * 0.05  # ten steps, less what rounding takes
+    assert found.seconds[ledger.DOWN] > 0
+    report = report_of(run)
+    assert report.steps == 110
+    assert [attempt.error for attempt in report.attempts] == ["SystemError", ""]
+
+
+def test_a_run_is_found_by_its_name_its_id_and_as_the_newest(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        train(tmp_path / "runs", name=name)
+    newest = store.find_run(tmp_path / "runs", None)
+    assert newest.name == "two"
+    assert store.find_run(tmp_path / "runs", "one").name == "one"
+    assert store.find_run(tmp_path / "runs", newest.id[:6]).id == newest.id
+    with pytest.raises(UnusableInput, match="List the runs"):
+        store.find_run(tmp_path / "runs", "zzz")
