@@ -236,6 +236,7 @@ def _defaults() -> dict[str, dict[str, Any]]:
     asks: dict[str, Any] = {"run": server.run, "interval": server.interval, "token_file": token_file}
     settings = {
         "live": {**stream, **screen},
+        "run": {"run_log": chosen.runs.keep},
         "record": stream,
         "replay": screen,
         "demo": screen,

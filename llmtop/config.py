@@ -266,6 +266,17 @@ class Prometheus(Struct, frozen=True, forbid_unknown_fields=True):
     interval: ClusterSeconds | None = None
 
 
+class Runs(Struct, frozen=True, forbid_unknown_fields=True):
+    """What trainings leave on disk."""
+
+    keep: Switch = True
+    """Whether `llmtop run` has them kept."""
+    days: Annotated[int, Meta(ge=1, le=36500, description="a whole number of days from 1 to 36500")] = 90
+    """For how long."""
+    gib: Annotated[float, Meta(gt=0, le=100_000, description="a number of GiB above 0")] = 5.0
+    """How much all of them may take; the oldest are deleted first."""
+
+
 class Config(Struct, frozen=True, forbid_unknown_fields=True):
     """Everything that can be set; docs/configuration.md explains it."""
 
@@ -281,6 +292,7 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True):
     columns: Columns = field(default_factory=Columns)
     capture: Capture = field(default_factory=Capture)
     cluster: Prometheus = field(default_factory=Prometheus)
+    runs: Runs = field(default_factory=Runs)
 
 
 _loaded: list[Config] = []

@@ -185,3 +185,22 @@ def test_a_name_of_a_file_is_read_as_it_was_made() -> None:
     name = folder.new_name(None, 1_700_000_000.5)
     assert folder.parsed_name(name.text + folder.RUN) == (name, folder.RUN)
     assert folder.parsed_name("notes.txt") is None
+
+
+@pytest.mark.parametrize(("summary", "lines"), [("short", 2), ("long", 5), ("off", 0), ("auto", 0)])
+def test_the_summary_goes_to_stderr_where_it_is_wanted(tmp_path: Path, summary: str, lines: int) -> None:
+    out, err = finish(start(tmp_path / "runs", 25, 0.02, LLMTOP_RUN_SUMMARY=summary))
+    told = [line for line in err.splitlines() if line.startswith("llmtop: ")]
+    assert len(told) == lines
+    assert out.splitlines() == [str(number) for number in range(25)]
+    if lines:
+        (run,) = store.list_runs(tmp_path / "runs")
+        assert "25 steps, step p50 " in told[0]
+        assert told[-1].endswith(f"llmtop runs show {run.id}")
+
+
+def test_the_summary_may_go_to_a_file(tmp_path: Path) -> None:
+    wanted = tmp_path / "summary.txt"
+    _, err = finish(start(tmp_path / "runs", 25, 0.02, LLMTOP_RUN_SUMMARY=str(wanted)))
+    assert wanted.read_text().startswith("25 steps, step p50 ")
+    assert "llmtop:" not in err

@@ -37,6 +37,18 @@ from llmtop.naming import variable_names
     help="Record the stack of every CUDA allocation from the start, for memory captures and out-of-memory "
     "snapshots. Adds some microseconds per allocation.",
 )
+@click.option(
+    "--run-log/--no-run-log",
+    default=True,
+    help="Keep the run on disk, for llmtop runs (docs/runs.md).",
+)
+@click.option(
+    "--summary",
+    default="auto",
+    metavar="short|long|off|FILE",
+    help="Summary on stderr when the training ends in order, or in FILE.  [default: short, if stderr is a "
+    "terminal]",
+)
 @click.option("--quiet", "-q", is_flag=True, help="Print no message on stderr about attaching.")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[--] COMMAND [ARGS]...")
 def run(
@@ -46,6 +58,8 @@ def run(
     extras: tuple[str, ...],
     kineto: bool | None,
     memory_history: bool,
+    run_log: bool,
+    summary: str,
     quiet: bool,
     command: tuple[str, ...],
 ) -> None:
@@ -84,11 +98,19 @@ def run(
         from llmtop.capture.kineto.spawn import start_host
 
         start_host(environment, os.getpid())
+    if not run_log:
+        environment[variable_names.RUN_LOG] = "0"
+    environment[variable_names.RUN_SUMMARY] = _summary_target("off" if quiet and summary == "auto" else summary)
     if memory_history:
         environment[variable_names.MEMORY_HISTORY] = "1"
     if auto:
         environment = _report_obstacles(environment, command, program, quiet=quiet)
     exec_in_place(command, environment)
+
+
+def _summary_target(summary: str) -> str:
+    """Return a file as an absolute path, and words as they are."""
+    return summary if summary in ("auto", "short", "long", "off") else os.path.abspath(os.path.expanduser(summary))
 
 
 def _report_obstacles(

@@ -25,10 +25,13 @@ def runs(*, action: Literal["list", "show", "delete"], wanted: str | None, as_js
     Every attached training writes its run to $LLMTOP_RUNS, else ~/.local/state/llmtop/runs. RUN is an id of the
     list, the beginning of one, or the run's name; without RUN, show takes the newest, also after a crash.
     """
-    from llmtop.runs import folder, store
+    from llmtop.config import current
+    from llmtop.runs import folder, retention, store
 
     path = folder.runs_folder().path
+    limits = current().runs
     try:
+        retention.delete_old_runs(path, days=limits.days, most_bytes=int(limits.gib * (1 << 30)))
         if action == "list":
             _list(store.list_runs(path), path, as_json)
         elif action == "show":

@@ -11,6 +11,7 @@ import os
 import select
 import sys
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from llmtop.errors import NotPossibleHere
@@ -43,6 +44,7 @@ LAST_BYTES = 8 << 20
 STATE_MINUTES = 10
 EXIT_S = 0.2
 """How long an exit waits for the last turn."""
+RUN_ID_CHARACTERS = 8
 WHAT = "its own run on disk"
 _EFFORT_LAST = 1
 
@@ -58,6 +60,8 @@ class RunLog:
         self._started_mono = time.monotonic() - min(max(since, 0.0), _MINUTE_S)
         self._open_knock()
         self._disk: Disk | None = None
+        self._key: folder.RunKey | None = None
+        self._print_summary: Callable[[records.State, str, int | None], None] | None = None
         self._sums = Sums(*self._now())
         self._slow = SlowStepStacks()
         self._cursor = 0
@@ -105,6 +109,12 @@ class RunLog:
             return
         threads.wait_until(lambda: self.has_ended, EXIT_S)
 
+    def print_summary(self) -> None:
+        """Print the summary that `llmtop run` asked for, if all steps are known."""
+        key = self._key
+        if self._print_summary is not None and self.sums_are_final and key is not None:
+            self._print_summary(self._sums.sums(), key.folder_name[-RUN_ID_CHARACTERS:], self._recorder.facts.rank)
+
     def forget(self) -> None:
         """In a forked child: close what is the parent's."""
         self._close()
@@ -130,6 +140,10 @@ class RunLog:
         ).text
         self._turn_files(self._now()[0])
         self._write_start()
+        if os.environ.get(variable_names.RUN_SUMMARY):  # nothing is imported while the process ends
+            from llmtop.instrument.run_log.summary import print_summary
+
+            self._print_summary = print_summary
 
     def _now(self) -> tuple[float, float]:
         """CLOCK_MONOTONIC and unix time without settings of the wall clock that are of no account, in seconds."""
@@ -204,6 +218,7 @@ class RunLog:
 
     def _start_record(self) -> records.Start:
         self._facts_version = self._recorder.facts.version
+        assert self._key is not None
         return identity.start_record(self._recorder, self._key, self._started_mono)
 
     def _write_start(self) -> None:
@@ -304,6 +319,7 @@ def run(recorder: State) -> None:
 def _end(recorder: State) -> None:
     if _present is not None and _present._recorder is recorder:
         _present.stop()
+        _present.print_summary()
 
 
 def _forget(recorder: State) -> None:
