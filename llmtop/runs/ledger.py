@@ -40,7 +40,7 @@ CLASSES = {
 }
 """What each class holds, in the order in which they are shown."""
 GOODPUT_WORDS = "Goodput, productive time over all:"
-_REDONE = (PRODUCTIVE, WAIT_DATA, WAIT_COMMUNICATION, WAIT_COPY)
+_STEP_CLASSES = (PRODUCTIVE, WAIT_DATA, WAIT_COMMUNICATION, WAIT_COPY)
 """Of a step: lost where the step has to be made again."""
 _UNWRITTEN_SECONDS = 0.5
 """A killed process has not written its last second: half of it, on average."""
@@ -169,10 +169,10 @@ def _add_process(spent: dict[str, float], process: RankProcess, stop: float, sav
     if saved is None and is_lost:
         saved = begun
     if saved is not None:
-        redone = _after(process, saved, to_unix)
+        redone = _redone(process, saved, to_unix)
         if last > saved or unfinished:
             redone[PRODUCTIVE] += unfinished if own[HANG] < unfinished or not unfinished else 0.0
-        for name in _REDONE:
+        for name in _STEP_CLASSES:
             moved = min(own[name], redone[name])
             own[name] -= moved
             own[LOST] += moved
@@ -204,7 +204,7 @@ def _stands_still(state: records.State, seconds: float) -> bool:
     return seconds > records.STALL_SECONDS + usual and seconds > records.STALL_FACTOR * usual
 
 
-def _after(process: RankProcess, since: float, to_unix: float) -> dict[str, float]:
+def _redone(process: RankProcess, since: float, to_unix: float) -> dict[str, float]:
     """Seconds of the steps after a moment by class: from the steps in full, before them from minutes."""
     found: dict[str, float] = defaultdict(float)
     rows = process.last_steps()
