@@ -12,15 +12,17 @@ from typing import Any, NamedTuple
 import msgspec
 
 from llmtop.recording.members import HEAD_BYTES, MAX_MEMBER_BYTES, MEMBER_BEGINS
-from llmtop.runs.records import Record
+from llmtop.runs.records import Record, Start
 
 _EXTRA = struct.Struct("<IddI")
 _EXTRA_AT = 16
 _CRC = struct.Struct("<I")
 _TRAILER_BYTES = 8
 _decoder: msgspec.json.Decoder[Record] = msgspec.json.Decoder(Record)
-END_BYTES = 64 << 10
-"""The newest sums are at most ten minutes of members before the end, some 10 KiB."""
+_START_MEMBERS = 8
+"""Who wrote a file is known within its first members."""
+END_BYTES = 16 << 10
+"""The newest sums are at most ten minutes of members before the end, some 10 KiB unless many steps are in full."""
 MAX_FILE_BYTES = 512 << 20
 """A rank writes some 1 MiB a day; what is larger than this is read up to here."""
 
@@ -76,7 +78,7 @@ class RunFile:
 
     def newest(self, kind: type[Any]) -> Any | None:
         """Return the last record of that class; None without any."""
-        for member in reversed(self.members):
+        for member in self.members[::-1] if kind is not Start else self.members[:_START_MEMBERS][::-1]:
             found = [record for record in self._decode(member) if isinstance(record, kind)]
             if found:
                 return found[-1]

@@ -20,6 +20,8 @@ ALIVE_SECONDS = 20.0
 taken for running as long as its last record is younger."""
 RUNNING, ENDED, FAILED, KILLED = "running", "ended", "failed", "killed"
 """How a process ended: still running, in order, by an exception, without its end being written."""
+_STATE_SECONDS = 900.0
+"""Sums are written every ten minutes."""
 RESUMED_SECONDS = 24 * 3600.0
 _OVERLAP_SECONDS = 1.0
 """By which the stamps of a process and of the one that takes its place may be wrong."""
@@ -71,7 +73,15 @@ class RankProcess:
         found = [file.newest(records.State) for file in self._files()]
         states = [state for state in found if state is not None]
         newest = max(states, key=lambda state: state.mono, default=None)
+        if self._needs_whole_file(newest):
+            newest = None if self.file is None else self.file.newest(records.State) or newest
         return newest if newest is None else _continued(newest, self.last_files)
+
+    def _needs_whole_file(self, newest: records.State | None) -> bool:
+        """Whether newer sums may stand in the middle of the file, which `ends` leaves out."""
+        if self.ends is None or not self.ends.members:
+            return False
+        return newest is None or self.ends.members[-1].last - newest.at > _STATE_SECONDS
 
     @cached_property
     def end(self) -> records.End | None:
