@@ -167,9 +167,9 @@ def _read_json_file(file: NamedFile, evidence: Evidence) -> bool:
     data: Any
     try:
         with open_input(file.path) as opened:
-            raw = opened.read(_JSON_BYTES + 1)
-        if len(raw) > _JSON_BYTES:
-            return False
+            if os.fstat(opened.fileno()).st_size > _JSON_BYTES:
+                return False
+            raw = opened.read(_JSON_BYTES)
         data = msgspec.json.decode(raw)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return False

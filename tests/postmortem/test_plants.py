@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from llmtop.postmortem.decide import find_culprits
+from tests.support.postmortem_faults import FAULTS, LIVE
 from tests.support.postmortem_plants import truths, unpack
+from tests.support.postmortem_recording import record
 
 EXPECTED_RIGHT = 48
 
@@ -22,3 +24,14 @@ def test_culprits_of_the_recorded_plants(tmp_path: Path) -> None:
             (right if named <= set(truth["ranks"]) else wrong).append(case)
     assert not wrong
     assert len(right) >= EXPECTED_RIGHT
+
+
+@pytest.mark.torch
+@pytest.mark.timeout(300)
+@pytest.mark.slow("a job of four gloo ranks each, up to a minute; the recorded plants have the same faults")
+@pytest.mark.parametrize("name", LIVE)
+def test_a_fault_that_is_planted_now(name: str, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    record(name, tmp_path / "recording")
+    named = [one.rank for one in find_culprits([tmp_path / "recording"]).culprits]
+    assert named == [FAULTS[name].rank]

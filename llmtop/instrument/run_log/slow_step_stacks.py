@@ -1,7 +1,7 @@
 """Stacks of this process's threads while a step takes far longer than usual; none in usual steps.
 
 They are for the last two minutes of a run on disk: what a rank did before it was killed, or in a slow step that is
-over. `sys._current_frames` holds Python's lock while it runs (0.34 ms for 40 threads of 40 frames), so there is at
+over. A sample holds Python's lock, so there is at
 most one sample a second and ten a step, in the writer's thread, and none while torch.compile works.
 """
 
@@ -12,9 +12,10 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Iterable
+from types import CodeType, FrameType
 from typing import TYPE_CHECKING
 
-from llmtop.instrument.serve.stacks.own_stacks import StackSamples
+from llmtop.instrument.serve.stacks.own_stacks import sampled_frame, sampled_threads
 from llmtop.runs import records
 
 if TYPE_CHECKING:
@@ -28,7 +29,8 @@ _FEWEST_STEPS = 5
 """Before so many steps there is no usual one."""
 _REMEMBERED = 101
 _MOST_THREADS = 32
-_MOST_FRAMES = 40
+_MOST_FRAMES = 32
+"""Innermost. A record beside 40 threads takes 0.38 ms (docs/measurements.md)."""
 _COMPILERS = ("torch._dynamo.convert_frame", "torch._inductor", "torch.fx.experimental")
 
 
@@ -79,18 +81,26 @@ def _compiles() -> bool:
 
 
 def _threads() -> list[records.StackOfThread]:
-    samples = StackSamples()
-    samples.sample()
-    found = samples.to_message("")
-    rows = [
-        records.StackOfThread(
-            name=found.threads[stack.thread].name,
-            frames=[
-                (found.frames[place].name, found.frames[place].file, found.frames[place].line or 0)
-                for place in stack.frames[::-1][:_MOST_FRAMES]
-            ],
-        )
-        for stack in found.stacks
-    ]
-    rows.sort(key=lambda row: row.name != "MainThread")
+    """Sample all threads but this one; lines and names are found out after Python's lock is free again."""
+    mine, main = threading.get_ident(), threading.main_thread().ident
+    seen: list[tuple[int, list[tuple[CodeType, int]]]] = []
+    for thread, innermost in sys._current_frames().items():
+        if thread == mine or (len(seen) >= _MOST_THREADS and thread != main):
+            continue
+        frame: FrameType | None = innermost
+        places: list[tuple[CodeType, int]] = []
+        while frame is not None and len(places) < _MOST_FRAMES:
+            places.append((frame.f_code, frame.f_lasti))
+            frame = frame.f_back
+        seen.append((thread, places))
+    innermost = frame = None  # type: ignore[assignment] # a frame keeps alive all that its function holds
+    seen.sort(key=lambda one: one[0] != main)
+    known: dict[tuple[CodeType, int], tuple[str, str, int]] = {}
+    rows = []
+    for (_, places), named in zip(seen, sampled_threads([thread for thread, _ in seen]), strict=True):
+        for place in places:
+            if place not in known:
+                found = sampled_frame(*place)
+                known[place] = (found.name, found.file, found.line)
+        rows.append(records.StackOfThread(name=named.name, frames=[known[place] for place in places]))
     return rows[:_MOST_THREADS]

@@ -192,20 +192,21 @@ class StackSamples:
         return wire.SampledStacks(
             id=request,
             looks=self._samples,
-            frames=[_frame(*place) for place in frames],
-            threads=_threads(list(threads)),
+            frames=[sampled_frame(*place) for place in frames],
+            threads=sampled_threads(list(threads)),
             stacks=to_message,
             cut=self._cut,
         )
 
 
-def _frame(code: CodeType, instruction: int) -> wire.SampledFrame:
+def sampled_frame(code: CodeType, instruction: int) -> wire.SampledFrame:
+    """Return a frame with its line, which is found out only now."""
     name = getattr(code, "co_qualname", code.co_name)
     line = next((line for start, end, line in code.co_lines() if start <= max(instruction, 0) < end), None)
     return wire.SampledFrame(printable(name, _MAX_NAME), printable(code.co_filename, _MAX_FILE), line or 0)
 
 
-def _threads(idents: list[int]) -> list[wire.SampledThread]:
+def sampled_threads(idents: list[int]) -> list[wire.SampledThread]:
     """What Python knows of these threads; those that it did not start have neither name nor number."""
     known = {thread.ident: thread for thread in list(getattr(threading, "_active", {}).values())}
     found = []
