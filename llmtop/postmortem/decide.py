@@ -8,7 +8,7 @@ from pathlib import Path
 
 from llmtop.format import counted, printable
 from llmtop.postmortem.collectives import CollectiveFacts, Wait, examine, group_key, is_world, waiting_order
-from llmtop.postmortem.evidence import CodeLine
+from llmtop.postmortem.evidence import CodeLine, PythonError
 from llmtop.postmortem.input_files import read_evidence
 from llmtop.postmortem.job import JobFacts, build_job
 from llmtop.postmortem.missing import missing_evidence, next_steps
@@ -262,7 +262,13 @@ def _summary(
 def _verdict_without_culprit(job: JobFacts, shared: CollectiveFacts) -> FailureClass:
     if shared.stuck is not None or any(mark.kind == "network" for mark in job.evidence.marks):
         return "network"
-    return "unknown"
+    return "shape_or_dtype" if _mismatch(job) is not None else "unknown"
+
+
+def _mismatch(job: JobFacts) -> PythonError | None:
+    """The first error about arguments that differ between ranks; None without one."""
+    errors = (error for facts in job.ranks.values() for error in facts.errors)
+    return next((error for error in errors if error.kind == "mismatch"), None)
 
 
 def _summary_without_culprit(job: JobFacts, shared: CollectiveFacts, tied: Sequence[int]) -> str:
@@ -275,8 +281,16 @@ def _summary_without_culprit(job: JobFacts, shared: CollectiveFacts, tied: Seque
         )
     if cancelled is not None:
         return f"No culprit: SLURM cancelled the job ({printable(cancelled.text, 60)})."
+    differs = _mismatch(job)
+    if differs is not None:
+        return (
+            f"No culprit is certain: rank {differs.rank} or one of its peers passed another shape or dtype "
+            f"({printable(differs.message.rpartition(']')[2].strip(), 120)}). A dump of each rank shows which."
+        )
     if tied and len(tied) < len(job.ranks):
         return f"No culprit is certain: the evidence clears all ranks but {rank_list(tied)}."
+    if any(facts.errors for facts in job.ranks.values()):
+        return "No culprit is certain: each rank with files waited for others or lost a peer."
     return f"No culprit: the files show no failure of {counted(len(job.ranks), 'rank')}."
 
 

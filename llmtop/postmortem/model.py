@@ -74,7 +74,8 @@ class PostmortemReport(msgspec.Struct, frozen=True, kw_only=True):
     kind: Literal["postmortem"] = "postmortem"
     source: str
     verdict: FailureClass
-    """Class of the first culprit; "unknown" also where no culprit is named."""
+    """Class of the first culprit. Without one: "network" or "shape_or_dtype" where the files show that, else
+    "unknown"."""
     summary: str
     confidence: Confidence | None = None
     """Of the first culprit; None where none is named."""
