@@ -37,8 +37,13 @@ class StaticFeed:
 
     def start(self, on_snapshot: Callable[[Snapshot], None]) -> None:
         """Hand over everything."""
+        self._on_snapshot = on_snapshot
         for snapshot in self._snapshots:
             on_snapshot(snapshot)
+
+    def repeat(self) -> None:
+        """Hand over the last one again."""
+        self._on_snapshot(self._snapshots[-1])
 
     def close(self) -> None:
         """Nothing to stop."""
@@ -157,7 +162,8 @@ async def svg(picture: Picture) -> str:
     if isinstance(picture.scene, str):
         with tempfile.TemporaryDirectory() as folder:
             return await _replayed(situations.feed(picture.scene, Path(folder)), picture)
-    app = LlmtopApp(StaticFeed(picture.scene()), **picture.app)
+    feed = StaticFeed(picture.scene())
+    app = LlmtopApp(feed, **picture.app)
     async with app.run_test(size=picture.size) as pilot:
         await pilot.pause()
         if picture.before:
@@ -167,6 +173,11 @@ async def svg(picture: Picture) -> str:
             await pilot.pause(0.1)
         if picture.then:
             picture.then(app)
+            await pilot.pause(0.1)
+        for _ in range(20):
+            if app.view.silent_seconds is None:
+                break
+            feed.repeat()  # a slow machine took long; the scene is live all the same
             await pilot.pause(0.1)
         return app.export_screenshot(title="llmtop")
 

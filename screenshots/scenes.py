@@ -148,11 +148,11 @@ def low_power(index: int, seconds: float, now: float) -> Alert:
         severity="critical",
         gpu=uuid(index),
         since=now - seconds,
-        summary="100% util but 122 of 700 W and SM active 1%: a kernel runs, the GPU does next to nothing. A hang "
-        "in a collective or one spinning thread looks like this.",
+        summary="The GPU reports 100 % utilization but draws 122 of 700 W, and 0.8 % of its SMs are active: "
+        "a kernel is spinning or stuck.",
         evidence={"util_pct": 100.0, "power_watts": 122.0, "power_limit_watts": 700.0, "sm_active_pct": 0.8},
-        next="press s for the stacks of its process",
-        points=("122 of 700 W", "SM 1%", "util 100%", "a kernel spins or waits there"),
+        next="press s for the Python stacks of its process",
+        points=("122 of 700 W at 100 % util", "a kernel is spinning or stuck", "SM active 0.8 %"),
     )
 
 
@@ -164,11 +164,10 @@ def straggler(pid: int, index: int, seconds: float, now: float) -> Alert:
         gpu=uuid(index),
         pid=pid,
         since=now - seconds,
-        summary=f"rank {index} waits least: its forward takes 40% longer than the median rank's, and the others "
-        "wait for it",
+        summary=f"Rank {index} is the straggler: forward takes 40 % longer than on the other ranks.",
         evidence={"excess_pct": 40.0},
         next="press c to capture it",
-        points=("forward 40% longer than the median rank's", "they wait for it"),
+        points=("forward 40 % longer than on the other ranks", "the other ranks wait for it"),
     )
 
 

@@ -223,7 +223,7 @@ def _figures(rank: Rank, view: View) -> list[tuple[str, str, str]]:
     """Label, value and suffix: parts of the title, in this order, as far as there is room."""
     window = "" if rank.window_seconds is None else f" over {fmt.duration(rank.window_seconds)}"
     figures = [("p50", fmt.duration(rank.step_seconds_p50), window)]
-    mean = step_seconds(rank, parts(rank))
+    mean = step_seconds(rank, parts(rank), "host")
     if rank.step_seconds_p50 and abs(mean - rank.step_seconds_p50) > _MEAN_APART * rank.step_seconds_p50:
         figures.append(("mean", fmt.duration(mean), ""))
     steps_now = not stands_still(rank)
