@@ -6,6 +6,7 @@ A library or a test that never calls `load` has the defaults: nothing here reads
 from __future__ import annotations
 
 import difflib
+import math
 import os
 import re
 import sys
@@ -476,7 +477,9 @@ def _refusal(text: str, path: Path, data: dict[str, Any], said: str) -> Unusable
             text, path, [*inside, unknown[1]], f'"{printable(unknown[1], 60)}" is no setting{place_of}: {hint}'
         )
     value = _value(data, keys)
-    shown = printable(msgspec.json.encode(value, enc_hook=str).decode(errors="replace"), 60)
+    is_odd = isinstance(value, float) and not math.isfinite(value)  # JSON has no name for these
+    written = str(value) if is_odd else msgspec.json.encode(value, enc_hook=str).decode(errors="replace")
+    shown = printable(written, 60)
     hint = _hint(inside)
     words = _choices(hint) or re.findall(r'"(\w+)"', _wanted(hint))
     near = difflib.get_close_matches(value, words, 1) if isinstance(value, str) else []

@@ -129,6 +129,7 @@ class Run:
         foreign = ("PYTHON", "LLMTOP_", "FOREIGN_", "OMP_", "COV_", "RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_")
         env = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
         env |= {"OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0", "HF_HUB_OFFLINE": "1", "HOME": str(self._folder)}
+        env["XDG_STATE_HOME"] = str(self._place / "state")  # llmtop keeps a record of each run there
         env |= {"TMPDIR": tempfile.gettempdir(), "GLOO_SOCKET_IFNAME": "lo", "MKL_NUM_THREADS": "1"}
         env |= self._program.environment(self._folder)
         env |= {digest.OUT: str(self._out), "LLMTOP_DIR": str(self._sockets)}
