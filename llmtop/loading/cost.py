@@ -21,7 +21,8 @@ and every `--json` show its result. What it asks, in this order:
 
 Code that belongs to no known library is "too_few_workers" where more workers would run: it can be done in more
 processes whatever it is. Where the training leaves less than half of the CPU that a worker takes, one more would
-take it from the others: that is "own_code". Where they wait for CPUs that others have, nothing is named.
+take it from the others: that is "own_code", also where its threads would fill the CPUs if no other program ran.
+Where they wait for CPUs that others have, nothing is named.
 Reading files and waiting for their bytes are one cost. Before all that, threads of libraries in the workers that
 want more than half of the CPUs, and more of them than the workers' own, are "worker_threads".
 
@@ -173,10 +174,16 @@ def _own_code(seen: LoaderSamples, found: LoadingShares) -> str:
     takes = [one.cpu + one.cpu_wait for one in found.threads if one.cpu is not None]
     if seen.cores is None or not takes:
         return "too_few_workers"
-    if seen.cores - found.cpus < _ROOM * sum(takes) / len(takes):
+    if seen.cores - _wanted_cpus(found) < _ROOM * sum(takes) / len(takes):
         return "own_code"
     waits = sum(one.cpu_wait for one in found.threads)
     return "too_few_workers" if waits < _QUEUES * sum(takes) else "unknown"
+
+
+def _wanted_cpus(found: LoadingShares) -> float:
+    """Return how many CPUs all threads would have if no other program ran: the busiest would not wait."""
+    busiest = max(found.threads, key=lambda one: one.cpu or 0.0)
+    return found.cpus * max(busiest.busy / busiest.cpu, 1.0) if busiest.cpu else found.cpus
 
 
 def _number(workers: Sequence[LoaderThread]) -> int:

@@ -77,7 +77,7 @@ def sentence(cost: LoadingCost, slow: int | None, cpu_wait_pct: float) -> str:
         return f"Loader: too few workers; {few}, {share} of the time in {_code(cost)}{at}."
     if cost.cause == "own_code":
         cores = "" if cost.cores is None else f"{cost.cores:g} "
-        return f"Loader: {share} in {_code(cost)} ({who}{at}), and all {cores}CPUs are busy."
+        return f"Loader: {share} in {_code(cost)} ({who}{at}), which fills all {cores}CPUs."
     if cost.cause == "unknown":
         most = ", ".join(
             f"{_work_name(name, cost)} {percent_text(value)}" for name, value in list(cost.shares.items())[:3]

@@ -177,7 +177,8 @@ def test_more_workers_are_advised_only_where_there_is_a_cpu_for_one() -> None:
 
     assert of(4, cores=2.0).cause == "own_code"
     assert of(4, cores=2.0).workers_needed is None
-    assert "all 2 CPUs are busy" in of(4, cores=2.0).summary
+    assert "fills all 2 CPUs" in of(4, cores=2.0).summary
+    assert of(4, cores=2.0, queues_pct=40.0).cause == "own_code", "it would fill them without others as well"
     assert "data.py:7" in of(4, cores=2.0).summary
     assert of(4, cores=16.0).cause == "too_few_workers"
     assert of(4, cores=16.0, queues_pct=50.0).cause == "unknown", "others have the CPUs"
