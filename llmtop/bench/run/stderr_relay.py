@@ -15,7 +15,7 @@ LINE_BYTES = 4096
 INTERRUPTED = b"i"
 _READ_BYTES = 65536
 _TRACEBACK = b"Traceback (most recent call last):"
-_MOST_BYTES = 1 << 20
+_HELD_BYTES = 1 << 20
 """Of a traceback that is held back until its last line is known."""
 
 
@@ -55,7 +55,7 @@ def _without_interrupt(data: bytes) -> bytes:
         lines = data.split(b"\n")
         end = next((at for at, line in enumerate(lines[:-1]) if at and not line.startswith((b" ", b"\t"))), None)
         if end is None:
-            return data if len(data) < _MOST_BYTES else _passed(data)
+            return data if len(data) < _HELD_BYTES else _passed(data)
         if lines[end].strip() != b"KeyboardInterrupt":
             _pass_on(b"\n".join(lines[: end + 1]) + b"\n")
         data = b"\n".join(lines[end + 1 :])
