@@ -72,7 +72,7 @@ class Ledger:
 def ledger_of(run: Run) -> Ledger:
     """Return where the time of a run went, of its ranks that this folder has."""
     ranks = sorted({_rank(process) for process in run.processes})
-    begun, ended = run.started, max(_end(process) for process in run.processes)
+    begun, ended = run.started, max(process.ended for process in run.processes)
     total: dict[str, float] = defaultdict(float)
     for rank in ranks:
         own = [
@@ -87,7 +87,7 @@ def ledger_of(run: Run) -> Ledger:
             spent_until = process.started
             if place == 0:
                 spent[START] += process.started - begun
-            stop = _end(process)
+            stop = process.ended
             if follows is not None:
                 stop = min(max(_failure(attempt, stop), spent_until), follows.started)
                 spent[DOWN] += follows.started - stop
@@ -116,24 +116,18 @@ def _rank(process: RankProcess) -> int:
     return -1 if process.rank is None else process.rank
 
 
-def _end(process: RankProcess) -> float:
-    if process.how == RUNNING:
-        return process.last_sign
-    return process.last_sign if process.end is None else process.end.at
-
-
 def _failure(attempt: Attempt, otherwise: float) -> float:
     """When a start that was followed by another one failed: with the first of its ranks that ended."""
-    failed = [_end(one) for one in attempt.processes if one.how == FAILED]
-    killed = [one.last_sign + _UNWRITTEN_SECONDS for one in attempt.processes if one.how == KILLED]
-    ended = [_end(one) for one in attempt.processes if one.how == ENDED]
+    failed = [one.ended for one in attempt.processes if one.how == FAILED]
+    killed = [one.ended + _UNWRITTEN_SECONDS for one in attempt.processes if one.how == KILLED]
+    ended = [one.ended for one in attempt.processes if one.how == ENDED]
     return min([*failed, *killed, *ended], default=otherwise)
 
 
 def _saved(attempt: Attempt, stop: float) -> float | None:
     """Unix time of the last checkpoint of a start; None without any."""
     times = [
-        process.state.at - process.state.mono + process.state.checkpoint_mono
+        process.unix_offset + process.state.checkpoint_mono
         for process in attempt.processes
         if process.state is not None and process.state.checkpoint_mono is not None
     ]
@@ -143,11 +137,11 @@ def _saved(attempt: Attempt, stop: float) -> float | None:
 def _add_process(spent: dict[str, float], process: RankProcess, stop: float, saved: float | None) -> None:
     """Add what a process did up to `stop`; `saved` is when its last checkpoint was, if it was started again."""
     state, start = process.state, process.start
-    is_lost = saved is not None or stop < _end(process)
+    is_lost = saved is not None or stop < process.ended
     if state is None or start is None or state.first_mono is None or state.first_step is None:
         spent[START] += max(0.0, stop - process.started)
         return
-    to_unix = state.at - state.mono
+    to_unix = process.unix_offset
     first = min(state.first_mono, state.first_batch_mono or state.first_mono)
     begun = min(max(first + to_unix, process.started), stop)
     first_ended = min(state.first_mono + to_unix + state.first_step[2] / 1e9, stop)

@@ -106,6 +106,17 @@ class RankProcess:
         ends = [file.members[-1].last for file in self._files() if file.members]
         return max(ends, default=self.name.started_ms / 1000)
 
+    @property
+    def unix_offset(self) -> float:
+        """Seconds from the process's CLOCK_MONOTONIC to unix time, as it was when the process attached."""
+        return 0.0 if self.start is None else self.start.at - self.start.mono
+
+    @cached_property
+    def ended(self) -> float:
+        """Unix time of its end or last record, without settings of the wall clock since it attached."""
+        known = [one.mono for one in (self.end, self.state) if one is not None]
+        return max(known) + self.unix_offset if known and self.start is not None else self.last_sign
+
     @cached_property
     def how(self) -> str:
         """`RUNNING`, `ENDED`, `FAILED` or `KILLED`."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,9 @@ import pytest
 from llmtop.errors import UnusableInput
 from llmtop.runs import ledger, store
 from llmtop.runs.report import report_of
-from tests.support.processes import environment
+from tests.runs.test_run_files import finish, start
+from tests.support.clock import Clock
+from tests.support.processes import environment, wait_for
 
 PHASES = """
 import os, sys, time, llmtop
@@ -74,3 +77,17 @@ def test_a_run_is_found_by_its_name_its_id_and_as_the_newest(tmp_path: Path) -> 
     assert store.find_run(tmp_path / "runs", newest.id[:6]).id == newest.id
     with pytest.raises(UnusableInput, match="List the runs"):
         store.find_run(tmp_path / "runs", "zzz")
+
+
+def test_a_wall_clock_that_is_set_back_changes_no_duration(tmp_path: Path) -> None:
+    clock = Clock(tmp_path / "clock")
+    process = start(tmp_path / "runs", 60, 0.05, **clock.environment())
+    wait_for(lambda: list((tmp_path / "runs").glob("*/*.last*")))
+    time.sleep(1.2)
+    clock.step(-3600)
+    finish(process)
+    (run,) = store.list_runs(tmp_path / "runs")
+    found = ledger.ledger_of(run)
+    assert 60 * 0.05 <= found.wall_seconds < 120
+    assert sum(found.seconds.values()) == pytest.approx(found.rank_seconds, rel=0.005)
+    assert found.seconds[ledger.PRODUCTIVE] >= 59 * 0.05
