@@ -234,6 +234,7 @@ def bounded_hello(message: wire.Hello) -> wire.Hello:
         if message.accumulation_steps is None
         else _bounded_count(message.accumulation_steps) or None,
         flops_per_token=message.flops_per_token if _is_amount(message.flops_per_token) else None,
+        roles={name[:32]: at for name, at in list(message.roles.items())[:8] if 0 <= at < 1 << 31},
         started_at=message.started_at if _is_amount(message.started_at) else 0.0,
         engines=[engine[:32] for engine in message.engines[:16]],
     )

@@ -17,7 +17,7 @@ AGAIN_SECONDS = 30.0
 ANSWER_SECONDS = 10.0
 """Without a reply within this time, what is known is old and no longer shown."""
 MOST_STUCK = 4
-MOST_FILES = 20_000
+MOST_IN_FOLDER = 20_000
 """Of a checkpoint's folder; one with more has no size."""
 MOST_PATHS = 256
 
@@ -100,7 +100,7 @@ def _size(path: str) -> int | None:
         total = count = 0
         for size in _sizes(path):
             total, count = total + size, count + 1
-            if count > MOST_FILES:
+            if count > MOST_IN_FOLDER:
                 return None
     except OSError:
         return None

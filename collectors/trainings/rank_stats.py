@@ -11,6 +11,7 @@ from collectors.trainings.logged_series import PendingValues
 from collectors.trainings.pending_steps import PendingSteps
 from collectors.trainings.step_figures import StepFigures, steps_left
 from llmtop.model.snapshot import Phase, Step, StepKind
+from llmtop.naming.metric_names import metric_kind
 from llmtop.protocol import wire
 from llmtop.step_history.whole_steps import DECODE, PREFILL
 
@@ -80,6 +81,11 @@ class RankStats:
     def take_updates(self) -> tuple[Step, ...]:
         """Earlier steps whose GPU times came since the last call."""
         return self._updates.take()
+
+    def logged(self) -> dict[str, Any]:
+        """Fields of `Rank` about what it logs: the last values, losses first, and the new ones."""
+        ordered = sorted(self.metrics.items(), key=lambda item: metric_kind(item[0]) != "loss")
+        return {"metrics": dict(ordered), "new_values": self.values.take()}
 
     def figures(self) -> dict[str, Any]:
         """Fields of `Rank` made of the recent steps: percentiles, rates, phases, the GPU's idle share."""

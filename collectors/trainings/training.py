@@ -235,7 +235,7 @@ class Training:
         figures |= self._gpu_waits.figures(figures.get("step_seconds_mean"), window)
         gpu_uuid = hello.gpu_uuid or gpus.uuid_of(self.pid)
         gpu_name = None if gpu_uuid is None else gpus.name(gpu_uuid)
-        figures |= self._steps_and_checkpoint()
+        figures |= self._steps_and_checkpoint() | stats.logged()
         mfu_pct, mfu_note = self._mfu(figures.get("tokens_per_s"), gpu_name)
         return Rank(
             pid=self.pid,
@@ -244,6 +244,7 @@ class Training:
             rank=hello.rank,
             local_rank=hello.local_rank,
             world_size=hello.world_size,
+            roles=hello.roles,
             gpu_uuid=gpu_uuid,
             command=hello.command or None,
             kind="request" if hello.kind == "request" else "step",
@@ -251,8 +252,6 @@ class Training:
             step=None if last is None else last.index,
             total_steps=hello.total_steps,
             accumulation_steps=hello.accumulation_steps,
-            metrics=dict(stats.metrics),
-            new_values=stats.values.take(),
             sees_checkpoints=hello.auto,
             mfu_pct=mfu_pct,
             mfu_note=mfu_note,

@@ -44,6 +44,7 @@ AlertId = Literal[
     "work_at_risk",
     "checkpoint_interval",
     "checkpoint_disk_full",
+    "imbalance",
 ]
 """What a live rule can raise."""
 BottleneckId = Literal[Verdict, LossId, AlertId]
@@ -137,6 +138,7 @@ BOTTLENECKS: Final[Mapping[BottleneckId, Bottleneck]] = {
         "LOSS SCALE", "a loss scale that collapsed", "the loss scale of mixed precision collapsed"
     ),
     "loss_flat": Bottleneck("FLAT LOSS", "a loss that does not move", "the loss does not move any more"),
+    "imbalance": Bottleneck("IMBALANCE", "unequal work", "some ranks have more to do than the others"),
     "work_at_risk": Bottleneck("AT RISK", "work at risk", "the last checkpoint is long ago"),
     "checkpoint_interval": Bottleneck(
         "SAVE INTERVAL", "the interval of checkpoints", "the interval of checkpoints is far from its optimum"

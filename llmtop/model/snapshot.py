@@ -368,6 +368,8 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
     rank: int | None = None
     local_rank: int | None = None
     world_size: int | None = None
+    roles: dict[str, int] = {}
+    """Its coordinates in parallel groups: {"pp": 1, "tp": 0}; empty where none has a name."""
     gpu_uuid: str | None = None
     """Of its GPU, as the process reports it, else the only one on which the driver lists it as computing."""
     command: str | None = None

@@ -107,6 +107,8 @@ class Hello(msgspec.Struct, tag="hello", kw_only=True):
     """Capture engines this process offers over this socket ("torch.profiler", "memory")."""
     pauses: bool = False
     """Whether it can be asked to `Pause`: its steps follow each other."""
+    roles: dict[str, int] = {}
+    """Coordinates in parallel groups by their names: {"tp": 1, "pp": 0}."""
     arrivals: bool = False
     """Whether it stamps when it comes to the collectives of its steps (`Arrivals`)."""
     stacks: bool = False

@@ -8,6 +8,7 @@ from llmtop.rules import gpu, memory
 from llmtop.rules.collective_hang import HUNG_COLLECTIVE, HUNG_COMMUNICATOR
 from llmtop.rules.hang import STALLED
 from llmtop.rules.health import HEALTH_RULES
+from llmtop.rules.imbalance import IMBALANCE
 from llmtop.rules.link_errors import LINK_RULES
 from llmtop.rules.outside import OUTSIDE
 from llmtop.rules.rare import RARE_STEPS
@@ -33,6 +34,7 @@ JOB_RULES: Final[tuple[Rule[JobState], ...]] = (
     HUNG_COLLECTIVE,
     STALLED,
     STRAGGLER,
+    IMBALANCE,
     SLOWER,
     *HEALTH_RULES,
     *RISK_RULES,

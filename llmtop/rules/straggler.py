@@ -22,6 +22,7 @@ from llmtop.model.snapshot import GRADIENT_POINTS, Arrival, Cause
 from llmtop.naming.own_phases import OUTSIDE
 from llmtop.naming.phase_names import Role
 from llmtop.rules import limits
+from llmtop.rules.imbalance import find_imbalance, peers
 from llmtop.rules.rule import AlertText, Rule, RuleText, complete_clauses
 from llmtop.rules.state.rank import JobState, RankState
 from llmtop.rules.state.step_costs import StepCosts, work_role
@@ -234,8 +235,14 @@ def _window(state: RankState, by_gpu: bool) -> list[StepCosts]:
 
 
 def find_straggler(job: JobState) -> Straggler | None:
-    """The rank that waits least, whatever the distance; None where the ranks cannot be compared."""
-    ranks = [state for state in job.ranks if state.is_stepping]
+    """The rank that waits least among those with the same work, whatever the distance; None where none can be
+    compared."""
+    found = [late for group in peers(job) if (late := _find_among(group)) is not None]
+    return max(found, key=lambda late: (late.is_distinct, late.share_pct), default=None)
+
+
+def _find_among(states: Sequence[RankState]) -> Straggler | None:
+    ranks = [state for state in states if state.is_stepping]
     if len(ranks) < 2:
         return None
     by_gpu = all(timed_steps(state) for state in ranks)
@@ -311,6 +318,9 @@ def _longest_worker(
 def _is_straggling(job: JobState, is_raised: bool) -> bool:
     if _is_stamped(job):
         last = find_last_rank(job, is_raised)
+        unequal = None if last is None else find_imbalance(job)
+        if last is not None and unequal is not None and any(last.state is one for one in unequal.heavy):
+            return False  # it has more to do: `imbalance`
         job.memo = last or job.memo
         return last is not None
     late = find_straggler(job)

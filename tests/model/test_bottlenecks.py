@@ -29,7 +29,7 @@ def test_the_ids_are_those_of_the_contract() -> None:
         *("memory_bound", "communication_bound", "straggler", "throttled", "power_capped", "memory_pressure"),
         *("memory_growth", "gpu_error", "hung_collective", "slower", "outside", "rare_steps", "low_activity"),
         *("link_errors", "non_finite", "loss_spike", "grad_norm_jump", "loss_scale_collapse", "loss_flat"),
-        *("ranks_diverged", "work_at_risk", "checkpoint_interval", "checkpoint_disk_full"),
+        *("ranks_diverged", "work_at_risk", "checkpoint_interval", "checkpoint_disk_full", "imbalance"),
     }
     assert get_args(Severity) == ("info", "warning", "critical")
 

@@ -124,6 +124,11 @@ class _Shares(NamedTuple):
     processes: int
 
 
+def _full_steps(phases: int, width: int, others: int) -> int:
+    """Return the rows of a step with all its phases, its title and `others`."""
+    return 1 + others + (1 + -(-phases // _columns(width)) if phases else 1)
+
+
 def arrange(
     width: int,
     height: int,
@@ -132,6 +137,7 @@ def arrange(
     phases: int = 0,
     trains: bool = False,
     bars: int = 2,
+    health: bool = False,
     rows: int = 6,
     alerting: Collection[int] = (),
     selected: int | None = None,
@@ -142,11 +148,12 @@ def arrange(
 
     Args:
         width: of the screen, in cells.
-        height: of the screen.
+        height: of it.
         lines: how many lines the table of GPUs and ranks has.
         phases: how many parts the step that is shown has.
         trains: whether a training is attached.
         bars: how many clocks the step was measured by, a bar each.
+        health: whether health and risk have a row.
         rows: how many rows the time line has to show at least, its ruler not counted.
         alerting: positions of lines with a warning or worse, the most urgent first.
         selected: the position of the selected line.
@@ -160,9 +167,11 @@ def arrange(
     strip = free.take(alert_rows(height, lines))
     footer = Rect(0, height - 1, width, 1) if height >= 8 else None
     room = max(height - free.top - (footer is not None), 0)
-    full = (1 + bars + (1 + -(-phases // _columns(width)) if phases else 1)) if trains else 7
-    share_least = _least if width >= FULL_WIDTH and height >= FULL_HEIGHT else _least_of_a_small_screen
-    least = share_least(room, lines, trains=trains, phases=phases, width=width)
+    full = _full_steps(phases, width, bars + health) if trains else 7
+    is_full = width >= FULL_WIDTH and height >= FULL_HEIGHT
+    least = (_least if is_full else _least_of_a_small_screen)(
+        room, lines, trains=trains, phases=phases, width=width
+    )
     table_rows = _wanted_table(lines)
     shares = _share(room, least, wanted_table=table_rows, full_steps=full, rows=rows, processes=processes)
     shares = shares if trains or shares.steps >= full else _hint_in_one_row(shares)

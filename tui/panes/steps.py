@@ -17,6 +17,7 @@ from llmtop.step_history.rare_steps import rare_steps_text
 from tui.core.layout import NAMED_PHASES, phase_columns
 from tui.paint import alert_style
 from tui.paint.rows import CellTheme, Row, clip, elapsed, frame, pad, rule
+from tui.panes import health_row
 from tui.panes.phase_bars import Clock, Part, bar, block, letters, parts, step_seconds, with_untimed
 from tui.panes.words import short_command
 from tui.series.phase_history import BUCKET_SECONDS
@@ -185,7 +186,10 @@ def _content(
     else:
         rows.append(Row(width).add(_why_no_phases(rank), theme.palette.dim))
     rows = rows[:height]
-    left = height - len(rows)
+    health = health_row.paint(rank, view, width, theme)
+    if health is not None and height - len(rows) <= _rows_of_phases(rank, shown, width):
+        health = None  # phases come first
+    left = height - len(rows) - (health is not None)
     if left == 1 and shown and total > 0:
         clock = clocks[-1]
         said = _longest(shown, clock, step_seconds(rank, shown, clock), NAMED_PHASES, width)
@@ -194,6 +198,7 @@ def _content(
         rows += _details(rank, view, shown, width, left, theme)
     elif left > 0:
         rows += [Row(width).add(text, theme.palette.dim) for text in _remarks(rank)][:left]
+    rows += [] if health is None else [health]
     return rows + [Row(width) for _ in range(height - len(rows))]
 
 

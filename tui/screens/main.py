@@ -17,7 +17,7 @@ from tui.core.layout import Layout, Rect, arrange
 from tui.core.sorting import SortedTable
 from tui.paint import alert_style
 from tui.paint.rows import Row
-from tui.panes import alert_rows, header_footer, hidden_lines, node_table, phase_bars, steps, time_line
+from tui.panes import alert_rows, header_footer, health_row, hidden_lines, node_table, phase_bars, steps, time_line
 from tui.panes.node_table import Entry
 from tui.screens.base import NO_GPU, LlmtopScreen
 from tui.state.order import STATE, Order
@@ -78,6 +78,7 @@ class MainScreen(SortedTable, LlmtopScreen):
             lines=len(lines),
             phases=0 if rank is None else len(phase_bars.with_untimed(rank, phase_bars.parts(rank))),
             bars=1 if rank is None else len(steps.clocks_of(phase_bars.parts(rank))),
+            health=rank is not None and health_row.is_known(rank, view),
             trains=rank is not None,
             rows=time_line.rows_wanted(view),
             alerting=() if snapshot is None else _urgent(lines, snapshot),

@@ -34,6 +34,8 @@ class Facts:
         self.local_rank: int | None = None
         self.world_size: int | None = None
         self.launch: LauncherEnv | None = None
+        self.roles: dict[str, int] = {}
+        """Coordinates in parallel groups by their names; read by the server thread."""
         self.store: Store | None = None
         """Where captures of several nodes are asked for; None: nowhere."""
         self.gpu_uuid: str | None = None

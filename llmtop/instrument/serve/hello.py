@@ -108,6 +108,7 @@ def hello(recorder: State, controls: Controls) -> wire.Hello:
         local_rank=facts.local_rank,
         world_size=facts.world_size,
         launch=wire.Launch() if facts.launch is None else wire.Launch(**facts.launch._asdict()),
+        roles=facts.roles,
         gpu_uuid=facts.gpu_uuid,
         kind=facts.kind,
         total_steps=facts.steps_in_all(),

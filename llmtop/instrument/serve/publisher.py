@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from llmtop.instrument.gpu.times import gpu_time
 from llmtop.instrument.identity.clock_name import clock_name
+from llmtop.instrument.identity.roles import read_roles
 from llmtop.instrument.serve import signs_of_life
 from llmtop.instrument.serve.hello import Controls, hello
 from llmtop.instrument.serve.overhead import OverheadEstimate
@@ -22,6 +24,11 @@ if TYPE_CHECKING:
     from llmtop.instrument.serve.connection import Monitor
 
 Write = Callable[["Monitor", bytes], None]
+
+
+ROLES_SECONDS = 60.0
+FIRST_ROLES_SECONDS = 2.0
+"""Until there are any."""
 
 
 class Publisher:
@@ -40,6 +47,7 @@ class Publisher:
         self._reader = StepReader(recorder)
         self._shared = Shared()
         self._overhead = OverheadEstimate(recorder)
+        self._roles_due = 0.0
         self._write = write
         self.stack_sampler = StackSampler(recorder, self._reader.pauses)
 
@@ -75,8 +83,26 @@ class Publisher:
 
     def greet_again(self, monitor: Monitor) -> None:
         """Send the training's identity if it has changed since the last time."""
+        self._read_roles()
         if self._has_facts(monitor):
             self.greet(monitor)
+
+    def _read_roles(self) -> None:
+        """Read now and then which part of the model this rank holds: groups are made at any time."""
+        now = time.monotonic()
+        facts = self._recorder.facts
+        if now < self._roles_due or (facts.world_size or 1) < 2:
+            return
+        self._roles_due = now + (ROLES_SECONDS if facts.roles else FIRST_ROLES_SECONDS)
+        try:
+            roles = read_roles()
+        except Exception as error:  # noqa: BLE001 - private tables of torch, which another version may not have
+            self._roles_due = float("inf")
+            self._recorder.cannot_see("the parallel groups", type(error).__name__)
+            return
+        if roles != facts.roles:
+            facts.roles = roles
+            facts.changed()
 
     def send_steps(self, monitor: Monitor) -> None:
         """Send the next few steps, the metrics if they changed, and logged values."""

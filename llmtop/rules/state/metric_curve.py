@@ -273,9 +273,17 @@ class MetricCurve:
             excursion.last_step = step
         if len(self._returns) == 5 and back:
             excursion.is_open = False
+            self._remember(excursion.value)
             self._before.clear()
         elif excursion.points >= LONGEST:
             self.restart(step + 1)
+
+    def _remember(self, value: float) -> None:
+        """Remember a value that came back: the next one alone must be as high, or it is this training's noise."""
+        scaled = math.log(value) if self._in_logs else value
+        times, deviation = self._limits.single.times, max(scaled - self._expected(), 0.0)
+        is_share = self._in_logs and self._limits.is_linear
+        self._deviations.append(math.log1p(math.expm1(deviation) / times) if is_share else deviation / times)
 
     def _take_usual(self, scaled: float) -> None:
         if self._range is not None:

@@ -8,6 +8,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from llmtop import format as fmt
 from llmtop.model.snapshot import Process, Rank, Step
 from llmtop.rules.state.equal_losses import EqualLosses
 from llmtop.rules.state.gpu import GpuState
@@ -161,8 +162,9 @@ class RankState:
 
     @property
     def location(self) -> str:
-        """The process and its GPU, for a sentence: "pid 1446, GPU 1"."""
-        parts = [] if self.rank.rank is None else [f"pid {self.rank.pid}"]
+        """Roles, process and GPU, for a sentence: "pp 1, tp 1, pid 1446, GPU 1"."""
+        parts = [fmt.printable(f"{name} {at}") for name, at in self.rank.roles.items()]
+        parts += [] if self.rank.rank is None else [f"pid {self.rank.pid}"]
         if self.gpu is not None:
             parts.append(self.gpu.label)
         return ", ".join(parts)

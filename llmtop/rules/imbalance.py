@@ -1,0 +1,228 @@
+"""The rule for ranks that have more to do than others: a stage of a pipeline, an expert, longer sequences.
+
+A straggler is one rank that is slower than those with the same role. Here all ranks of one coordinate take
+longer, and those of the other coordinates do not; or a rank has as much more work as it has more tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import median
+from typing import Final, NamedTuple
+
+from llmtop import format as fmt
+from llmtop.naming.phase_names import Role
+from llmtop.rules.rule import AlertText, Rule, RuleText, complete_clauses
+from llmtop.rules.state.rank import JobState, RankState
+from llmtop.rules.state.step_costs import StepCosts
+from llmtop.rules.state.windows import finite_or_none
+from llmtop.rules.step_bound import timed_steps
+
+MORE_PCT: Final = (5.0, 3.5)
+"""Of the step. Stages of equal work differ by up to 3 %, since no two layers take the same time."""
+LEAST_RANKS: Final = 2
+"""Of one coordinate: one rank alone may be slow itself."""
+STEPS: Final = 12
+TOKENS_FACTOR: Final = 1.05
+_WORK: Final[tuple[Role, ...]] = ("input", "h2d", "compute", "optimizer")
+STAGE: Final = "pp"
+
+
+class RankWork(NamedTuple):
+    """What one rank does itself in a step."""
+
+    state: RankState
+    seconds: float
+    step_seconds: float
+
+
+class Imbalance(NamedTuple):
+    """Ranks that have more to do."""
+
+    role: str | None
+    """The parallel dimension; None where only the tokens differ."""
+    coordinates: tuple[int, ...]
+    heavy: tuple[RankState, ...]
+    seconds: float
+    """Median work per step of these ranks."""
+    other_seconds: float
+    step_seconds: float
+    ranks: int
+
+    @property
+    def share_pct(self) -> float:
+        """Of the step, by which they have more to do."""
+        return 100.0 * (self.seconds - self.other_seconds) / self.step_seconds
+
+
+def work_of(job: JobState) -> list[RankWork]:
+    """Return the median own work of each rank that trains; empty where the ranks cannot be compared."""
+    ranks = [state for state in job.ranks if state.is_stepping]
+    if len(ranks) < 2:
+        return []
+    by_gpu = all(timed_steps(state) for state in ranks)
+    found: list[RankWork] = []
+    waits = True
+    for state in ranks:
+        steps = [step for step in state.recent(STEPS) if step.named and (step.gpu is not None or not by_gpu)]
+        if len(steps) < 3:
+            return []
+        waits &= any("comm" in _seconds(step, by_gpu) for step in steps)
+        found.append(RankWork(state, 0.0, median([step.total for step in steps])))
+    # Backward holds the wait for others unless that has a phase of its own.
+    roles: tuple[Role, ...] = (*_WORK, "backward") if waits else _WORK
+    return [
+        one._replace(
+            seconds=median(
+                [
+                    sum(_seconds(step, by_gpu).get(role, 0.0) for role in roles)
+                    for step in one.state.recent(STEPS)
+                    if step.named and (step.gpu is not None or not by_gpu)
+                ]
+            )
+        )
+        for one in found
+    ]
+
+
+def _seconds(step: StepCosts, by_gpu: bool) -> dict[Role, float]:
+    return (step.gpu if by_gpu else step.host) or {}
+
+
+def find_imbalance(job: JobState, is_raised: bool = False) -> Imbalance | None:
+    """Return the ranks that have more to do than the others; None where none have, or that cannot be decided."""
+    works = work_of(job)
+    if not works:
+        return None
+    step = median([one.step_seconds for one in works])
+    if step <= 0:
+        return None
+    least = MORE_PCT[is_raised] / 100 * step
+    names = [name for name in works[0].state.rank.roles if all(name in one.state.rank.roles for one in works)]
+    found = [one for name in names if (one := _by_role(name, works, least, step)) is not None]
+    by_role = max(found, key=lambda one: one.share_pct, default=None)
+    return by_role or _by_tokens(works, least, step)
+
+
+def _by_role(name: str, works: Sequence[RankWork], least: float, step: float) -> Imbalance | None:
+    groups: dict[int, list[float]] = {}
+    for one in works:
+        groups.setdefault(one.state.rank.roles[name], []).append(one.seconds)
+    if len(groups) < 2 or min(map(len, groups.values())) < LEAST_RANKS:
+        return None
+    middles = sorted((median(seconds), at) for at, seconds in groups.items())
+    gap, place = max((middles[i + 1][0] - middles[i][0], i) for i in range(len(middles) - 1))
+    if gap < least:
+        return None
+    border = (middles[place][0] + middles[place + 1][0]) / 2
+    heavy = tuple(sorted(at for _, at in middles[place + 1 :]))
+    light = [at for _, at in middles[: place + 1]]
+    # One slow rank moves a group of two by half of what it is slower: then the other of the two is below.
+    if min(min(groups[at]) for at in heavy) < border:
+        return None
+    above = sum(seconds > border for at in light for seconds in groups[at])
+    if above > 1:
+        return None
+    return Imbalance(
+        role=name,
+        coordinates=heavy,
+        heavy=tuple(one.state for one in works if one.state.rank.roles[name] in heavy),
+        seconds=median([seconds for at in heavy for seconds in groups[at]]),
+        other_seconds=median([seconds for at in light for seconds in groups[at]]),
+        step_seconds=step,
+        ranks=len(works),
+    )
+
+
+def _by_tokens(works: Sequence[RankWork], least: float, step: float) -> Imbalance | None:
+    """Return the one rank that has as much more work as it has more tokens."""
+    tokens = [_tokens_per_step(one.state) for one in works]
+    place = max(range(len(works)), key=lambda index: works[index].seconds)
+    others = [one.seconds for index, one in enumerate(works) if index != place]
+    own, theirs = tokens[place], [one for index, one in enumerate(tokens) if index != place and one is not None]
+    if own is None or len(theirs) < len(others) or not median(theirs):
+        return None
+    factor, usual = own / median(theirs), median(others)
+    more = works[place].seconds - usual
+    if factor < TOKENS_FACTOR or more < least or works[place].seconds > usual * factor * TOKENS_FACTOR:
+        return None
+    state = works[place].state
+    return Imbalance(None, (), (state,), works[place].seconds, usual, step, len(works))
+
+
+def _tokens_per_step(state: RankState) -> float | None:
+    tokens, steps = finite_or_none(state.rank.tokens_per_s), finite_or_none(state.rank.steps_per_s)
+    return tokens / steps if tokens is not None and steps else None
+
+
+def peers(job: JobState) -> list[list[RankState]]:
+    """Return the ranks of a job in groups with the same work: of one stage, and of one side of an imbalance."""
+    found = find_imbalance(job)
+    groups: dict[tuple[int | bool | None, ...], list[RankState]] = {}
+    for state in job.ranks:
+        heavy = found is not None and any(state is one for one in found.heavy)
+        roles = state.rank.roles
+        own = None if found is None or found.role is None else roles.get(found.role)
+        groups.setdefault((roles.get(STAGE), own, heavy), []).append(state)
+    return list(groups.values())
+
+
+def _is_unequal(job: JobState, is_raised: bool) -> bool:
+    return find_imbalance(job, is_raised) is not None
+
+
+def _imbalance_alert(job: JobState) -> AlertText:
+    found = find_imbalance(job, True)
+    assert found is not None, "told only while it holds"
+    first = found.heavy[0]
+    if found.role is None:
+        who, name = first.label, first.label
+    else:
+        name = f"{fmt.printable(found.role, 12)} {', '.join(map(str, found.coordinates[:4]))}"
+        who = f"{name} ({len(found.heavy)} of {found.ranks} ranks)"
+    own, others = fmt.duration(found.seconds), fmt.duration(found.other_seconds)
+    own_tokens = _tokens_per_step(first)
+    rest = [state for state in job.ranks if all(state is not one for one in found.heavy)]
+    tokens = [one for state in rest if (one := _tokens_per_step(state)) is not None]
+    return AlertText(
+        severity="warning" if found.share_pct >= 10.0 else "info",
+        summary=f"Ranks of {who} have more to do: {own} of own work per step, {others} on the others; "
+        f"these wait {fmt.percent_text(found.share_pct)} of the step.",
+        evidence={
+            "role": found.role,
+            "coordinates": ", ".join(map(str, found.coordinates)) or None,
+            "ranks": ", ".join(str(one.rank.rank) for one in found.heavy[:16]),
+            "own_seconds": found.seconds,
+            "others_median_seconds": found.other_seconds,
+            "share_of_step_pct": found.share_pct,
+            "tokens_per_step": own_tokens,
+            "others_tokens_per_step": median(tokens) if tokens else None,
+        },
+        next="move layers from this stage to another"
+        if found.role == STAGE
+        else "balance the work: equal tokens or experts on each rank",
+        subject_rank=first,
+        points=complete_clauses(
+            f"{fmt.shorten_middle(name, 12)}: {own}, others {others}",
+            f"the others wait {fmt.percent_text(found.share_pct)} of the step",
+        ),
+    )
+
+
+IMBALANCE: Final = Rule[JobState](
+    id="imbalance",
+    holds=_is_unequal,
+    describe=_imbalance_alert,
+    covered_by=frozenset({"stalled", "hung_collective"}),
+    text=RuleText(
+        meaning="No rank is slow: some have more to do, and the others wait for them in each step.",
+        condition=f"all ranks of some coordinates of a parallel dimension have {MORE_PCT[0]:g} % of the step more "
+        f"own work than those of the others, at least {LEAST_RANKS} ranks each; or one rank has as much more work "
+        "as it has more tokens",
+        source="stages of equal work differ by up to 3 %; own work: phases without waits, by CUDA events if all "
+        "ranks have them, else by the host clock",
+        hold_seconds=2.0,
+        clear_seconds=5.0,
+        fields=("step_seconds",),
+    ),
+)

@@ -1,0 +1,56 @@
+"""The row on health and risk: what the training logs about learning, and what is lost if it ends now."""
+
+from __future__ import annotations
+
+from llmtop import format as fmt
+from llmtop.model.health import Checkpoint
+from llmtop.model.snapshot import Rank
+from llmtop.naming.metric_names import metric_kind
+from tui.paint.rows import CellTheme, Row
+from tui.state.view import View
+
+_KINDS = {"loss": "", "grad_norm": "gradient norm ", "loss_scale": "loss scale "}
+"""By kind, what stands before the value; a loss stands under its own name."""
+
+
+def paint(rank: Rank, view: View, width: int, theme: CellTheme) -> Row | None:
+    """Return the row; None where nothing of it is known."""
+    texts = [*_logged(rank), *_saved(rank, view)]
+    if not texts:
+        return None
+    row = Row(width)
+    for place, text in enumerate(texts):
+        said = f" {theme.glyphs.dot} {text}" if place else text
+        if place and len(said) > row.free_cells:
+            break
+        row.add(said, theme.palette.text)
+    return row
+
+
+def is_known(rank: Rank, view: View) -> bool:
+    """Return whether there is such a row."""
+    return bool(_logged(rank) or _saved(rank, view))
+
+
+def _logged(rank: Rank) -> list[str]:
+    found: dict[str, str] = {}
+    for name, value in rank.metrics.items():
+        kind = metric_kind(name)
+        if kind in _KINDS and kind not in found:
+            label = _KINDS[kind] or f"{fmt.printable(name, 20)} "
+            found[kind] = f"{label}{'NaN or Inf' if value is None else fmt.figure(value)}"
+    return [found[kind] for kind in _KINDS if kind in found]
+
+
+def _saved(rank: Rank, view: View) -> list[str]:
+    snapshot = view.snapshot
+    if snapshot is None:
+        return []
+    ranks = [one for one in snapshot.ranks if one.job == rank.job and (one.job or one.pid == rank.pid)]
+    known: list[Checkpoint] = [one.checkpoint for one in (*ranks, rank) if one.checkpoint is not None]
+    last = max(known, key=lambda one: (one.step, one.at), default=None)
+    if last is None:
+        return []
+    age = fmt.duration(float(round(max(snapshot.time - last.at, 0.0))))
+    steps = "" if rank.step is None else f": {max(rank.step - last.step, 0):,} steps at risk"
+    return [f"last checkpoint {age} ago{steps}"]
