@@ -137,7 +137,6 @@ def arrange(
     phases: int = 0,
     trains: bool = False,
     bars: int = 2,
-    health: bool = False,
     rows: int = 6,
     alerting: Collection[int] = (),
     selected: int | None = None,
@@ -152,12 +151,11 @@ def arrange(
         lines: how many lines the table of GPUs and ranks has.
         phases: how many parts the step that is shown has.
         trains: whether a training is attached.
-        bars: how many clocks the step was measured by, a bar each.
-        health: whether health and risk have a row.
+        bars: rows of bars, one for each clock that measured the step; and the row on health, if there is one.
         rows: how many rows the time line has to show at least, its ruler not counted.
         alerting: positions of lines with a warning or worse, the most urgent first.
-        selected: the position of the selected line.
-        notes: how many sentences there are for the person at the screen.
+        selected: its line's position.
+        notes: how many sentences there are.
         processes: how many processes use the GPUs.
     """
     free = _Free(width)
@@ -166,14 +164,14 @@ def arrange(
     note = free.take(min(notes, 1) if height >= 20 and lines else 0)
     strip = free.take(alert_rows(height, lines))
     footer = Rect(0, height - 1, width, 1) if height >= 8 else None
-    room = max(height - free.top - (footer is not None), 0)
-    full = _full_steps(phases, width, bars + health) if trains else 7
-    is_full = width >= FULL_WIDTH and height >= FULL_HEIGHT
-    least = (_least if is_full else _least_of_a_small_screen)(
-        room, lines, trains=trains, phases=phases, width=width
+    room = max(height - free.top - bool(footer), 0)
+    full = _full_steps(phases, width, bars) if trains else 7
+    is_large = width >= FULL_WIDTH and height >= FULL_HEIGHT
+    share = _least if is_large else _least_of_a_small_screen
+    least = share(room, lines, trains=trains, phases=phases, width=width)
+    shares = _share(
+        room, least, wanted_table=_wanted_table(lines), full_steps=full, rows=rows, processes=processes
     )
-    table_rows = _wanted_table(lines)
-    shares = _share(room, least, wanted_table=table_rows, full_steps=full, rows=rows, processes=processes)
     shares = shares if trains or shares.steps >= full else _hint_in_one_row(shares)
     table = _place_table(free, shares.table, lines, alerting, selected)
     return Layout(

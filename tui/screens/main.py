@@ -77,8 +77,9 @@ class MainScreen(SortedTable, LlmtopScreen):
             height,
             lines=len(lines),
             phases=0 if rank is None else len(phase_bars.with_untimed(rank, phase_bars.parts(rank))),
-            bars=1 if rank is None else len(steps.clocks_of(phase_bars.parts(rank))),
-            health=rank is not None and health_row.is_known(rank, view),
+            bars=1
+            if rank is None
+            else len(steps.clocks_of(phase_bars.parts(rank))) + health_row.is_known(rank, view),
             trains=rank is not None,
             rows=time_line.rows_wanted(view),
             alerting=() if snapshot is None else _urgent(lines, snapshot),
