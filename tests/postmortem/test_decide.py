@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from llmtop.postmortem.decide import find_culprits
+from llmtop.postmortem.answer.decide import find_culprits
 from llmtop.postmortem.model import PostmortemReport
 from tests.support.job_files import (
     PEER_LOST,

@@ -12,7 +12,7 @@ import pytest
 
 from llmtop.__main__ import main
 from llmtop.errors import NotPossibleHere, UnusableInput
-from llmtop.postmortem.decide import find_culprits
+from llmtop.postmortem.answer.decide import find_culprits
 from llmtop.postmortem.last_minutes import find_run, read_tail
 from tests.support.processes import environment
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from llmtop.postmortem.decide import find_culprits
+from llmtop.postmortem.answer.decide import find_culprits
 from tests.support.postmortem_faults import FAULTS, LIVE
 from tests.support.postmortem_plants import truths, unpack
 from tests.support.postmortem_recording import record

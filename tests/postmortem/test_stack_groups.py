@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from llmtop.postmortem.answer.stack_groups import RankStack, group_ranks, groups_text, judge_live
 from llmtop.postmortem.evidence import CodeLine
-from llmtop.postmortem.stack_groups import RankStack, group_ranks, groups_text, judge_live
 
 _INSIDE = (
     CodeLine("all_reduce", "/env/site-packages/torch/distributed/distributed_c10d.py", 3252),

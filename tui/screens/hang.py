@@ -9,10 +9,10 @@ from llmtop import format as fmt
 from llmtop.capture.py_spy import engine as py_spy
 from llmtop.errors import LlmtopError
 from llmtop.model.snapshot import Rank
+from llmtop.postmortem.answer.stack_groups import RankStack, StackGroup, group_ranks, groups_text, judge_live
 from llmtop.postmortem.evidence import CodeLine
 from llmtop.postmortem.model import PostmortemReport
 from llmtop.postmortem.rank_text import rank_list
-from llmtop.postmortem.stack_groups import RankStack, StackGroup, group_ranks, groups_text, judge_live
 from llmtop.stacks.samples import MAIN
 from tui.paint.rows import Row
 from tui.screens.stacks import StacksScreen

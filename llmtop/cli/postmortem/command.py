@@ -18,13 +18,13 @@ from llmtop.cli.report.rendered import html_option, markdown_option, print_rende
 def postmortem(*, paths: tuple[Path, ...], as_json: bool, full: bool, markdown: bool, html: Path | None) -> int:
     """Name the rank that failed first in a dead or hung job.
 
-    PATH is a file or a folder with flight-recorder dumps, logs of ranks, torchrun, SLURM and the kernel, error
-    files, replies of NCCL RAS, memory snapshots, py-spy or faulthandler stacks. Pass all files: a missing rank is
-    evidence too. Exits with 0 if a culprit is named, with 3 if the files do not decide it.
+    PATH is a file or a folder: flight-recorder dumps, error files, logs of ranks, torchrun, SLURM and the kernel.
+    Replies of NCCL RAS, memory snapshots, and stacks of py-spy or faulthandler are read too. Pass all files: a
+    missing rank is evidence. Exits with 0 if a culprit is named, with 3 if the files do not decide it.
     """
     from llmtop.errors import EXIT_DONE, EXIT_ENVIRONMENT
-    from llmtop.postmortem.decide import find_culprits
-    from llmtop.postmortem.rendered import PostmortemDocument
+    from llmtop.postmortem.answer.decide import find_culprits
+    from llmtop.postmortem.answer.rendered import PostmortemDocument
 
     refuse_both(as_json=as_json, markdown=markdown)
     report = find_culprits(paths)

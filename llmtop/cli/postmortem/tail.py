@@ -21,8 +21,8 @@ def tail(*, run: str | None, slowest: bool, as_json: bool, markdown: bool, html:
     RUN is the id of a run or its folder; without it the newest run of this node. The files are written by each
     attached training (LLMTOP_RUNS names their folder) and outlive SIGKILL; those of a lost node are lost with it.
     """
+    from llmtop.postmortem.answer.rendered import TailDocument
     from llmtop.postmortem.last_minutes import find_run, read_tail
-    from llmtop.postmortem.rendered import TailDocument
 
     refuse_both(as_json=as_json, markdown=markdown)
     found = TailDocument(read_tail(find_run(run)), slowest=slowest)

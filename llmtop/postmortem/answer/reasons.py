@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from llmtop.format import duration, printable
 from llmtop.hardware.gpu_errors import XIDS, is_program_error, xid_text
-from llmtop.postmortem.collectives import CollectiveFacts, Wait, group_key
+from llmtop.postmortem.answer.collectives import CollectiveFacts, Wait, group_key
 from llmtop.postmortem.error_kinds import is_data, is_gpu, is_network, is_out_of_memory, is_storage
 from llmtop.postmortem.evidence import (
     RUN_FILE,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from llmtop.postmortem.collectives import CollectiveFacts
+from llmtop.postmortem.answer.collectives import CollectiveFacts
 from llmtop.postmortem.job import JobFacts
 from llmtop.postmortem.model import Culprit, FailureClass
 from llmtop.postmortem.rank_text import rank_list

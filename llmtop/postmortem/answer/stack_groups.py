@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from llmtop.postmortem.decide import decide
+from llmtop.postmortem.answer.decide import decide
 from llmtop.postmortem.evidence import SAMPLED, CodeLine, Evidence, Mark, Place, StackDump, ThreadTrace
 from llmtop.postmortem.job import build_job
 from llmtop.postmortem.model import PostmortemReport

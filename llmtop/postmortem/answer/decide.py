@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from llmtop.format import counted, printable
-from llmtop.postmortem.collectives import CollectiveFacts, Wait, examine, group_key, is_world, waiting_order
+from llmtop.postmortem.answer.collectives import CollectiveFacts, Wait, examine, group_key, is_world, waiting_order
+from llmtop.postmortem.answer.missing import missing_evidence, next_steps
+from llmtop.postmortem.answer.reasons import RankCase, Reason, collect_cases
 from llmtop.postmortem.evidence import CodeLine, PythonError
 from llmtop.postmortem.input_files import read_evidence
 from llmtop.postmortem.job import JobFacts, build_job
-from llmtop.postmortem.missing import missing_evidence, next_steps
 from llmtop.postmortem.model import (
     Confidence,
     Culprit,
@@ -21,7 +22,6 @@ from llmtop.postmortem.model import (
     WaitingRanks,
 )
 from llmtop.postmortem.rank_text import rank_list
-from llmtop.postmortem.reasons import RankCase, Reason, collect_cases
 
 _LEAST_WEIGHT = 50
 _APART = 3

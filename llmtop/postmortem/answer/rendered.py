@@ -28,7 +28,7 @@ class PostmortemDocument(Rendered):
         Args:
             full: all of it; else what is to be read first.
         """
-        from llmtop.postmortem.document import postmortem_document
+        from llmtop.postmortem.answer.document import postmortem_document
 
         return postmortem_document(self._report, full=full)
 
@@ -52,6 +52,6 @@ class TailDocument(Rendered):
         Args:
             full: the same either way: it is short.
         """
-        from llmtop.postmortem.tail_document import tail_document
+        from llmtop.postmortem.answer.tail_document import tail_document
 
         return tail_document(self._report, slowest=self._slowest)

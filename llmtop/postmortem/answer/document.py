@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from llmtop.document.model import BRIEF_LINES, Block, Document, Finding, Heading, Paragraph, Table, columns
 from llmtop.format import DASH, count, counted
-from llmtop.postmortem.decide import CLASS_WORDS
+from llmtop.postmortem.answer.decide import CLASS_WORDS
 from llmtop.postmortem.model import Culprit, PostmortemReport
 from llmtop.postmortem.rank_text import rank_list
 

@@ -1,0 +1,1 @@
+"""Facts of a job -> the answer, and its forms."""
