@@ -21,7 +21,7 @@ UV := .cache/uv/bin/uv
 FETCHED := $(VENV)/nsys $(VENV)/browser $(VENV)/prometheus $(VENV)/schemas
 
 .PHONY: help demo test test-all test-latest test-oldest test-newest constraints print-pytest flaky mutants gpu-day \
-  lint format bench screenshots words clean
+  newcomer lint format bench screenshots words clean
 
 help:
 	@echo "make demo         set up $(VENV) and show the monitor on a recorded run of a real H200"
@@ -32,6 +32,7 @@ help:
 	@echo "make flaky        make test under load, on one core, as another user, ...: a slice of 40 minutes, resumed"
 	@echo "make mutants      change single lines and count how many of 150 changes the tests notice; resumed"
 	@echo "make gpu-day      the checks of tests/gpu that are due: a slice of 9 minutes, resumed (ARGS=--plan, --dry-run)"
+	@echo "make newcomer     clone into an empty folder as an ordinary user and run README, tutorial and all command blocks"
 	@echo "make constraints  write constraints.txt anew: the newest version of each package"
 	@echo "make lint         ruff, mypy --strict, import-linter, and the tests that read the source (@pytest.mark.shape)"
 	@echo "make bench        every figure in docs/figures.md, as ratios against a peer or a primitive"
@@ -115,6 +116,10 @@ flaky: $(VENV)/dev $(FETCHED)
 # The first call records which tests execute which lines.
 mutants: $(VENV)/mutants $(FETCHED)
 	$(BIN)/python -m tests.support.mutants $(if $(MINUTES),--minutes $(MINUTES)) $(ARGS)
+
+# ARGS="clone demo" takes only these steps.
+newcomer: $(VENV)/dev
+	$(BIN)/python -m tests.support.newcomer $(ARGS)
 
 gpu-day: $(VENV)/dev
 	$(BIN)/python -m tests.gpu.day $(ARGS)

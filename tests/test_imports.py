@@ -147,7 +147,7 @@ def _floors(document: str, begins: str, ends: str) -> list[list[str]]:
 
 def test_the_floors_that_are_held_are_those_of_the_design_and_hold_every_module() -> None:
     held = _floors("pyproject.toml", "layers = [\n", "]\n")
-    assert held == _floors("docs/design.md", "```\n", "```\n")
+    assert held == _floors("docs/design.md", "```text\n", "```\n")
     own = {f"llmtop.{path.stem}" for path in (REPOSITORY / "llmtop").iterdir() if _is_module(path)}
     assert {name for floor in held for name in floor} == own | {"tui", "collectors"}
 

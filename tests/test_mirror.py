@@ -17,6 +17,7 @@ WITHOUT_ROOM = {
     "capture/py_spy/starved": "trainings that wait for their data, for test_starved.py",
     "clock_stub": "a clock in C that a test sets",
     "data": "recorded files",
+    "docs": "README and docs: commands that are run, and words",
     "foreign": "scripts of others that run under llmtop run, and the test that runs them",
     "fuzz": "damaged input of every reader",
     "gpu": "programs for a machine with GPUs, and a test of what they judge by",
