@@ -40,7 +40,7 @@ def test_a_comment_before_a_block_is_one_of_the_two_forms() -> None:
             assert block.reason or block.elsewhere, f"{block.page}:{block.line}: {block.before}"
         if block.elsewhere:
             source = (REPOSITORY / block.elsewhere).read_text()
-            program = next(word for word in ("srun", "ssh", "cluster") if word in block.text)
+            program = next(word for word in ("srun", "ssh", "cluster", "tail") if word in block.text)
             assert program in source, f"{block.elsewhere} runs no {program}"
 
 
@@ -103,7 +103,7 @@ def placeholders(page: str) -> tuple[tuple[re.Pattern[str], str], ...]:
             (r"^pip wheel (.*) \.$", rf"{PIP} wheel -q \1 {REPOSITORY}"),
             (r"^pip install (dist.*)$", rf"{PIP} install -q --no-deps -t wheel \1"),
         ),
-        "docs/postmortem.md": ((r"\| jq .*$", "| python -m json.tool"),),
+        "docs/postmortem.md": ((r"\| jq .*$", "| python -m json.tool"), (r"train\.py-…", "train.py-*")),
         "docs/symptoms.md": ((r"^python ", f"{sys.executable} "),),
     }
     return (install, SHORTER, *((re.compile(pattern), text) for pattern, text in known.get(page, ())))

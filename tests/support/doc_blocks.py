@@ -132,6 +132,9 @@ class Reader:
         shutil.copy(trace, capture / "launch_bound.sqlite.gz")
         home = self.folder / "home"
         home.mkdir()
+        own = {"XDG_STATE_HOME": home / ".local" / "state", "XDG_CONFIG_HOME": home / ".config"}
+        self.variables |= {name: str(path) for name, path in own.items()}
+        self.variables |= {"LLMTOP_RUNS": f"{own['XDG_STATE_HOME']}/llmtop/runs"}
         self.variables |= {"HOME": str(home), "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
 
     def command(self, line: str) -> str:
