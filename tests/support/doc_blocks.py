@@ -174,7 +174,7 @@ class Reader:
             try:
                 if endless:
                     time.sleep(ENDLESS_S)
-                    assert process.poll() is None, f"{line}: ended by itself\n{process.communicate()[0]}"
+                    assert process.poll() is None, f"{line}: ended by itself"
                     os.killpg(process.pid, signal.SIGINT)
                 output, _ = process.communicate(timeout=seconds)
             finally:
