@@ -160,18 +160,16 @@ def arrange(
     """
     free = _Free(width)
     header = free.take(1 if height >= 5 else 0)
-    host = free.take(1 if height >= HOST_HEIGHT else 0)
+    host = free.take(int(height >= HOST_HEIGHT))
     note = free.take(min(notes, 1) if height >= 20 and lines else 0)
     strip = free.take(alert_rows(height, lines))
     footer = Rect(0, height - 1, width, 1) if height >= 8 else None
     room = max(height - free.top - bool(footer), 0)
     full = _full_steps(phases, width, bars) if trains else 7
-    is_large = width >= FULL_WIDTH and height >= FULL_HEIGHT
-    share = _least if is_large else _least_of_a_small_screen
+    share = _least if width >= FULL_WIDTH and height >= FULL_HEIGHT else _least_of_a_small_screen
     least = share(room, lines, trains=trains, phases=phases, width=width)
-    shares = _share(
-        room, least, wanted_table=_wanted_table(lines), full_steps=full, rows=rows, processes=processes
-    )
+    table_rows = _wanted_table(lines)
+    shares = _share(room, least, wanted_table=table_rows, full_steps=full, rows=rows, processes=processes)
     shares = shares if trains or shares.steps >= full else _hint_in_one_row(shares)
     table = _place_table(free, shares.table, lines, alerting, selected)
     return Layout(
