@@ -327,8 +327,8 @@ LOSS_SCALE_COLLAPSE: Final = _event_rule(
     _scale_collapse,
     RuleText(
         meaning="Gradients overflow at any scale, or small ones are lost: the training skips its steps.",
-        condition=f"the loss scale falls to a {limits.SCALE_FALL:.0f}th within {limits.SCALE_STEPS} steps, after "
-        f"its first {limits.FIRST_STEPS}; or below {limits.LEAST_SCALE:.0f}",
+        condition=f"the loss scale falls to a {limits.SCALE_FALL:.0f}th within {limits.SCALE_STEPS} steps, once "
+        f"it has stayed for {limits.FIRST_STEPS} or grown; or below {limits.LEAST_SCALE:.0f}",
         source="torch.amp.GradScaler: at most one halving in growth_interval (2,000 steps) once the scale fits; "
         "fairseq and DeepSpeed end a training at their least scale",
         clear_seconds=5.0,

@@ -85,21 +85,24 @@ class _LearningRate:
 class _LossScale:
     """The scale of the loss in mixed precision."""
 
-    __slots__ = ("_recent", "first_step", "is_low", "last")
+    __slots__ = ("_changed_at", "_has_settled", "_recent", "is_low", "last")
 
     def __init__(self) -> None:
         self._recent: deque[tuple[int, float]] = deque()
-        self.first_step: int | None = None
+        self._changed_at = 0
+        self._has_settled = False
         self.last: float | None = None
         self.is_low = False
 
     def add(self, step: int, value: float) -> float | None:
         """Take its value; returns the highest of the last steps if it has collapsed by this one."""
-        if self.first_step is None:
-            self.first_step = step
         before, self.last = self.last, value
         recent = self._recent
-        if step >= self.first_step + FIRST_STEPS:
+        if before is None or value != before:
+            self._changed_at = step
+        # It searches its first limit, from 2**24 for instance, until it stays or grows.
+        self._has_settled |= step - self._changed_at >= FIRST_STEPS or (before is not None and value > before)
+        if self._has_settled:
             recent.append((step, value))
         while recent and recent[0][0] < step - SCALE_STEPS:
             recent.popleft()
