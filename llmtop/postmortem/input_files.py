@@ -20,7 +20,7 @@ from llmtop.postmortem.log_reader import LogReader
 from llmtop.postmortem.run_files import is_run_file, read_run_files
 from llmtop.system.inputs import nesting_depth, open_input
 
-MOST_FILES = 20_000
+MOST_INPUT_FILES = 20_000
 _JSON_BYTES = 64 << 20
 _JSON_DEPTH = 64
 _HEAD = 4096
@@ -87,14 +87,14 @@ def find_files(paths: Sequence[Path], evidence: Evidence) -> list[NamedFile]:
                 folders.sort()
                 wholes = [Path(folder) / name for name in sorted(names)]
                 found += [NamedFile(one, str(one.relative_to(path)), "") for one in wholes if one.is_file()]
-                if len(found) > MOST_FILES:
+                if len(found) > MOST_INPUT_FILES:
                     break
         else:
             with open_input(path):
                 found.append(NamedFile(path, path.name if len(paths) == 1 else str(path), ""))
-    if len(found) > MOST_FILES:
-        evidence.problems.append(f"only the first {MOST_FILES:,} files were read")
-    return [one._replace(kind=_kind(one, evidence)) for one in found[:MOST_FILES]]
+    if len(found) > MOST_INPUT_FILES:
+        evidence.problems.append(f"only the first {MOST_INPUT_FILES:,} files were read")
+    return [one._replace(kind=_kind(one, evidence)) for one in found[:MOST_INPUT_FILES]]
 
 
 def _kind(file: NamedFile, evidence: Evidence) -> str:
