@@ -115,6 +115,7 @@ def placeholders(page: str) -> tuple[tuple[re.Pattern[str], str], ...]:
 @pytest.mark.parametrize("page", [page for page in PAGES if page != TUTORIAL])
 def test_the_commands_of_a_page_run(page: str, reader: Reader) -> None:
     reader.replaced = placeholders(page)
+    reader.variables["LLMTOP_RUN_LOG"] = "1"  # off in other tests
     if page == "docs/agents.md":
         needs("mcp")
     if page == "docs/symptoms.md":
