@@ -10,6 +10,8 @@ WORTH_PCT = 10.0
 SEGMENT_BYTES = 20 << 20
 """What PyTorch's allocator asks CUDA for at once for allocations below 10 MiB: less lies idle in any process."""
 _STATE: tuple[Holder, ...] = ("parameters", "gradients", "optimizer")
+_NAMED_PCT = 1.0
+"""Of the peak: a holder of less is not named in the summary."""
 _GPUS = 8
 """Of a node, where it is not known how many there are."""
 
@@ -36,11 +38,22 @@ def memory_summary(report: MemoryReport) -> str:
     if device.peak is not None:
         during = f" in {device.peak.phase}" if device.peak.phase else ""
         text += f"; at the peak{during} it held {size(device.peak.bytes)}"
-    known = [held for held in device.holders if held.name not in ("unknown", "other")]
+    known = [held for held in device.holders if held.name != "other" and (held.name != "unknown" or device.events)]
     largest = sorted(known, key=lambda held: -_at_peak(held))[:3]
-    if largest:
-        text += ", of it " + ", ".join(f"{held.name} {size(_at_peak(held))}" for held in largest)
+    worth = [held for held in largest if _at_peak(held) >= _NAMED_PCT / 100 * _most(device)]
+    if worth:
+        text += ", of it " + ", ".join(_held_words(held) for held in worth)
     return text + "."
+
+
+def _held_words(held: Held) -> str:
+    if held.name == "unknown":
+        return f"{size(_at_peak(held))} from before the recording"
+    return f"{_holder_words(held.name)} {size(_at_peak(held))}"
+
+
+def _holder_words(name: str) -> str:
+    return {"optimizer": "optimizer state", "autocast": "autocast's copies of weights"}.get(name, name)
 
 
 def memory_findings(report: MemoryReport) -> tuple[MemoryFinding, ...]:
@@ -161,7 +174,8 @@ def _advice(device: MemoryDevice, report: MemoryReport) -> list[MemoryFinding]:
     activations = holds.get("activations", 0)
     batch = activations if device.batch_peak_bytes is None else device.batch_peak_bytes
     state, optimizer = sum(holds.get(name, 0) for name in _STATE), holds.get("optimizer", 0)
-    parameters = holds.get("parameters", 0)
+    parameters, copies = holds.get("parameters", 0), holds.get("autocast", 0)
+    short = device.optimizer_temporary_peak_bytes or 0
     loss = min(device.loss_peak_bytes or 0, activations + holds.get("other", 0))
     ranks = report.environment.ranks if report.environment is not None else None
     gpus = ranks if ranks is not None and ranks > 1 else _GPUS
@@ -169,7 +183,7 @@ def _advice(device: MemoryDevice, report: MemoryReport) -> list[MemoryFinding]:
         _saves(
             "sharding",
             state - state // gpus,
-            f"Parameters, gradients and optimizer state hold {size(state)}: sharded over 2 GPUs each holds "
+            f"{_state_words(holds)} {size(state)}: sharded over 2 GPUs each holds "
             f"{size(state // 2)}, over {gpus} {size(state // gpus)}.",
             "torch.distributed.fsdp.fully_shard, or DeepSpeed's ZeRO 3; ZeRO 1 shards the optimizer's state alone",
         ),
@@ -189,6 +203,19 @@ def _advice(device: MemoryDevice, report: MemoryReport) -> list[MemoryFinding]:
         ),
         *_of_batch(device, activations, batch),
         _saves(
+            "optimizer_temporaries",
+            short,
+            f"Temporaries of the optimizer's step hold {size(short)} at the peak: a fused one has none.",
+            "torch.optim.AdamW(..., fused=True), or foreach=False: the foreach form makes temporaries as large as "
+            "all weights of a group. A smaller batch does not change them",
+        ),
+        _saves(
+            "autocast_copies",
+            copies,
+            f"Autocast's copies of weights hold {size(copies)} until its context ends, whatever the batch.",
+            _UNCAST if device.backward_seen or _keeps_graph(device, activations) else _LOWER_WEIGHTS,
+        ),
+        _saves(
             "fused_attention",
             device.attention_peak_bytes or 0,
             f"The scores of attention hold {size(device.attention_peak_bytes or 0)} at the peak: fused attention "
@@ -206,16 +233,39 @@ def _advice(device: MemoryDevice, report: MemoryReport) -> list[MemoryFinding]:
     ]
 
 
+_LOWER_WEIGHTS = (
+    "for inference load the weights in bf16 (model.to(torch.bfloat16)) and leave autocast out: that frees the "
+    "copies and half of the weights"
+)
+_UNCAST = (
+    "keep bf16 weights in the model and fp32 ones in the optimizer alone, sharded (FSDP's MixedPrecisionPolicy), "
+    "in place of autocast"
+)
+
+
+def _state_words(holds: dict[str, int]) -> str:
+    """The subject and the verb: those of the state that hold something."""
+    names = [_holder_words(name) for name in _STATE if holds.get(name, 0)]
+    words = " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names) or "the state"
+    return f"{words[:1].upper()}{words[1:]} {'holds' if words.endswith('state') and len(names) < 2 else 'hold'}"
+
+
+def _keeps_graph(device: MemoryDevice, activations: int) -> bool:
+    return device.kept_by_forward and activations >= WORTH_PCT / 100 * _most(device)
+
+
 def _of_batch(device: MemoryDevice, activations: int, batch: int) -> list[MemoryFinding]:
     """What keeps less for each sample: of a training checkpoints and micro-batches, else no gradients at all."""
     # An error ends a training before its first backward pass as well.
     if device.events and not device.backward_seen and not device.out_of_memory:
+        if not device.kept_by_forward:
+            return []
         return [
             _saves(
                 "no_grad",
                 activations,
-                f"Activations hold {size(activations)} and no backward pass is in the history: without gradients "
-                "they are freed layer by layer.",
+                f"Activations of all layers hold {size(activations)} at once, and no backward pass is in the "
+                "history: without gradients they are freed layer by layer.",
                 "for inference run the model under torch.inference_mode() or torch.no_grad(); for a training "
                 "record the history until a whole step has ended",
             )

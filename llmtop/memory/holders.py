@@ -8,10 +8,12 @@ being recorded. What AccumulateGrad allocates is a gradient.
 
 from __future__ import annotations
 
+import itertools
 import re
+from collections.abc import Iterable
 from typing import Final, Literal, TypeAlias
 
-from llmtop.memory.frames import AUTOGRAD, GRADIENT, Stack, StackLine
+from llmtop.memory.frames import AUTOCAST, AUTOGRAD, CACHE_CLEARED, GRADIENT, Stack, StackLine
 from llmtop.memory.model import Holder
 
 Maker: TypeAlias = Literal[
@@ -51,6 +53,29 @@ def maker_of(stack: Stack) -> Maker | None:
     return next((maker for frame in stack if (maker := _maker(frame)) is not None), None)
 
 
+def own_classes(stacks: Iterable[Stack]) -> dict[str, Maker]:
+    """Return what the script's own files define: "parameters" where torch calls a `forward` of theirs, "optimizer"
+    where it calls a `step`.
+
+    A file with both is in neither.
+    """
+    modules, optimizers = set(), set()
+    for stack in stacks:
+        for frame, caller in itertools.pairwise(stack):
+            if frame.function == "forward" and caller.function == "_call_impl":
+                modules.add(frame.file)
+            elif frame.function == "step" and caller.file.endswith("/torch/optim/optimizer.py"):
+                optimizers.add(frame.file)
+    made: dict[str, Maker] = dict.fromkeys(modules - optimizers, "parameters")
+    made |= dict.fromkeys(optimizers - modules, "optimizer")
+    return {file: maker for file, maker in made.items() if not _is_library(file)}
+
+
+def own_frame(stack: Stack) -> StackLine | None:
+    """Return the innermost frame of the script's own code; None where all are of libraries."""
+    return next((frame for frame in stack if frame.file and not _is_library(frame.file)), None)
+
+
 def _maker(frame: StackLine) -> Maker | None:
     file, function = frame.file, frame.function
     if not file:
@@ -80,6 +105,16 @@ def clears_gradients(stack: Stack) -> bool:
     return any(frame.function == "zero_grad" for frame in stack)
 
 
+def is_autocast_copy(stack: Stack) -> bool:
+    """Whether autocast made it: a copy of a weight or of an activation."""
+    return AUTOCAST in stack
+
+
+def ends_autocast(stack: Stack) -> bool:
+    """Whether this frees what autocast kept until its context ended."""
+    return CACHE_CLEARED in stack
+
+
 _ATTENTION: Final = ("softmax", "_softmax", "scaled_dot_product_attention")
 
 
@@ -104,12 +139,19 @@ def innermost_line(stack: Stack) -> str:
     if not stack:
         return ""
     python = [frame for frame in stack if frame.file] or list(stack)
-    own = next((frame for frame in python if frame.file and not _is_library(frame.file)), None)
-    return frame_text(own or next((frame for frame in python if "/torch/" not in frame.file), python[0]))
+    return frame_text(
+        own_frame(stack) or next((frame for frame in python if "/torch/" not in frame.file), python[0])
+    )
+
+
+_COMPILED: Final = re.compile(r"(?:^|/)([a-z2-7]{2})/c\1[a-z2-7]{40,}\.py$")
+"""Code that torch.compile wrote into its cache: a folder of two letters, which the name repeats after a "c"."""
 
 
 def _is_library(file: str) -> bool:
-    return any(part in file for part in _LIBRARIES) or bool(_WINDOWS_LIBRARY.match(file))
+    if any(part in file for part in _LIBRARIES):
+        return True
+    return bool(_WINDOWS_LIBRARY.match(file) or _COMPILED.search(file))
 
 
 def innermost_module(stack: Stack) -> str:

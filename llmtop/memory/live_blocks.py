@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import bisect
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import NamedTuple, cast
+from typing import Final, NamedTuple, cast
 
 import numpy as np
 
@@ -22,20 +23,28 @@ from llmtop.memory.history import (
 from llmtop.memory.holders import (
     Maker,
     clears_gradients,
+    ends_autocast,
     frame_text,
     holder_of,
     innermost_line,
     innermost_module,
+    is_autocast_copy,
     is_of_attention,
     is_of_loss,
     is_of_optimizer,
     maker_of,
+    own_classes,
+    own_frame,
 )
 from llmtop.memory.model import HOLDERS, Held, Holder
 from llmtop.memory.snapshot import ACTIVE, DeviceMemory, MemorySnapshot
 
 _FRAMES = 24
 """Of a stack, in a report."""
+_SAME_PASS: Final = 0.9
+"""Of the bytes that an earlier pass left: less in blocks of the recorded pass's sizes is another pass."""
+_BLOCKS_OF_LAYERS: Final = 4
+"""Of one line at once: without gradients a line has its result and perhaps the one before, as it is replaced."""
 
 
 class Piece(NamedTuple):
@@ -55,14 +64,22 @@ class StackTable:
     """Facts of each allocation stack, computed once."""
 
     stacks: tuple[Stack, ...]
+    _classes: dict[str, Maker] | None = None
     _makers: dict[int, Maker | None] = field(default_factory=dict)
     _lines: dict[int, str] = field(default_factory=dict)
 
     def maker(self, stack: int) -> Maker | None:
         """See `maker_of`."""
         if stack not in self._makers:
-            self._makers[stack] = maker_of(self.stacks[stack])
+            self._makers[stack] = maker_of(self.stacks[stack]) or self._constructor(stack)
         return self._makers[stack]
+
+    def _constructor(self, stack: int) -> Maker | None:
+        """What the `__init__` of a script's own module or optimizer makes."""
+        if self._classes is None:
+            self._classes = own_classes(self.stacks)
+        own = own_frame(self.stacks[stack])
+        return self._classes.get(own.file) if own is not None and own.function == "__init__" else None
 
     def line(self, stack: int) -> str:
         """See `innermost_line`."""
@@ -123,6 +140,7 @@ class LiveBlocks:
             phases.role(number) == "backward" for number in range(len(phases.phases))
         )
         """Whether a backward pass is in the history."""
+        self._weight_sizes = self._sizes_of_weights()
         self.pieces = [*self._from_blocks(), *self._freed_since()]
 
     def time_us(self, row: int) -> int:
@@ -147,12 +165,63 @@ class LiveBlocks:
             if self.lives.freed.get(row, NOT_FREED) > self.peak:
                 stack = self._stack[row]
                 yield Piece(self._bytes[row], stack, self._of_window(stack, row), False, True, row)
+        earlier = self._earlier_pass()
         for row in self.lives.freed_from_before:
             if row > self.peak:
-                holder: Holder = (
-                    "gradients" if clears_gradients(self.stacks.stacks[self._stack[row]]) else "unknown"
-                )
+                holder: Holder = "gradients" if self._clears_gradients(row) else earlier.get(row, "unknown")
                 yield Piece(self._bytes[row], 0, holder, False, True, -1)
+
+    def _clears_gradients(self, row: int) -> bool:
+        return clears_gradients(self.stacks.stacks[self._stack[row]])
+
+    def _earlier_pass(self) -> dict[int, Holder]:
+        """Holders of what an earlier forward pass kept and the recorded one replaces, by the event that freed it.
+
+        A forward pass that runs again frees its earlier results late: two generations lie beside each other at the
+        peak. They have the sizes of the recorded generation.
+        """
+        # A backward pass frees what its forward pass kept: nothing of an earlier one is left.
+        before = () if self.has_backward else self.lives.freed_from_before
+        rows = [row for row in before if not self._clears_gradients(row)]
+        sizes = {self._bytes[row] for row in rows}
+        recorded: dict[int, Counter[Holder]] = {}
+        for row in self.lives.made if rows else ():
+            if self._bytes[row] in sizes and self.stacks.maker(self._stack[row]) == "forward":
+                recorded.setdefault(self._bytes[row], Counter())[self._of_window(self._stack[row], row)] += 1
+        found: dict[int, Holder] = {}
+        for row in rows:
+            of = recorded.get(self._bytes[row])
+            if of:
+                holder = of.most_common(1)[0][0]
+                of[holder] -= 1
+                recorded[self._bytes[row]] = +of
+                found[row] = holder
+        whole = sum(self._bytes[row] for row in rows)
+        return found if sum(self._bytes[row] for row in found) >= _SAME_PASS * whole else {}
+
+    def _sizes_of_weights(self) -> set[int]:
+        """Bytes of each block that may be a weight: of a module's construction, or older than the history."""
+        blocks = self.device.blocks
+        columns = (blocks.address, blocks.requested, blocks.state, blocks.stack)
+        return {
+            asked
+            for address, asked, state, stack in zip(*(column.tolist() for column in columns), strict=True)
+            if state == ACTIVE and self._is_weight(address, stack)
+        }
+
+    def _is_weight(self, address: int, stack: int) -> bool:
+        row = self.lives.living.get(address, -1)
+        maker = self.stacks.maker(stack or (self._stack[row] if row >= 0 else 0))
+        return maker == "parameters" or self._owners.get(address) == "parameters" or (row < 0 and maker is None)
+
+    def _is_weight_copy(self, stack: int, row: int) -> bool:
+        """Whether autocast keeps it for all uses of a weight. It casts activations as well."""
+        if not is_autocast_copy(self.stacks.stacks[stack]):
+            return False
+        freed = self.lives.freed.get(row, NOT_FREED)
+        if freed != NOT_FREED and ends_autocast(self.stacks.stacks[self._stack[freed]]):
+            return True
+        return 2 * self._bytes[row] in self._weight_sizes
 
     def _holder(self, address: int, stack: int, row: int) -> Holder:
         owner = self._owners.get(address)
@@ -169,6 +238,8 @@ class LiveBlocks:
     def _of_window(self, stack: int, row: int) -> Holder:
         number = self.phases.at(self._times[row])
         maker, role = self.stacks.maker(stack), self.phases.role(number)
+        if self._is_weight_copy(stack, row):
+            return "autocast"
         if is_of_optimizer(maker, role):
             return holder_of(maker, role, stackless=not stack, kept=self._outlives_step(row, number))
         if maker is None and stack and role == "other" and self._is_state_by_size(row):
@@ -208,6 +279,31 @@ class LiveBlocks:
             return False
         role = self.phases.role(self.phases.at(self._times[piece.row]))
         return not is_of_optimizer(self.stacks.maker(piece.stack), role) and piece.bytes not in weights
+
+    def optimizer_temporary_bytes(self) -> int:
+        """What the pieces take at the peak that an optimizer's step made and frees before it ends."""
+        return sum(
+            piece.bytes
+            for piece in self.pieces
+            if piece.at_peak
+            and piece.holder == "temporaries"
+            and piece.row >= 0
+            and is_of_optimizer(
+                self.stacks.maker(piece.stack), self.phases.role(self.phases.at(self._times[piece.row]))
+            )
+        )
+
+    def is_kept_by_forward(self) -> bool:
+        """Whether the forward pass keeps its results, as it does for a backward pass: those of each layer live at
+        once, so that most of their bytes lie in lines with several blocks."""
+        bytes_of, blocks_of = Counter[str](), Counter[str]()
+        for piece in self.pieces:
+            if piece.at_peak and piece.holder == "activations":
+                line = self.stacks.line(piece.stack)
+                bytes_of[line] += piece.bytes
+                blocks_of[line] += 1
+        repeated = sum(size for line, size in bytes_of.items() if blocks_of[line] >= _BLOCKS_OF_LAYERS)
+        return 2 * repeated > sum(bytes_of.values())
 
     def attention_bytes(self) -> int:
         """What the pieces take at the peak that a softmax of attention made."""

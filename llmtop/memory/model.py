@@ -17,12 +17,15 @@ from llmtop.report.environment import Environment
 MEMORY_SCHEMA = 1
 
 Holder = Literal[
-    "parameters", "gradients", "optimizer", "activations", "temporaries", "communication", "other", "unknown"
-]
-"""Whose memory it is. "temporaries" are freed within the backward pass or the optimizer's step that made them;
-"other" was allocated by code that is none of these; "unknown" before the recording began, or without a stack."""
+    "parameters", "gradients", "optimizer", "activations", "autocast", "temporaries", "communication", "other",
+    "unknown",
+]  # fmt: skip
+"""Whose memory it is. "autocast" are the copies of weights that autocast keeps; "temporaries" are freed within the
+backward pass or the optimizer's step that made them; "other" was allocated by code that is none of these;
+"unknown" before the recording began, or without a stack."""
 HOLDERS: tuple[Holder, ...] = (
-    "parameters", "gradients", "optimizer", "activations", "temporaries", "communication", "other", "unknown"
+    "parameters", "gradients", "optimizer", "activations", "autocast", "temporaries", "communication", "other",
+    "unknown",
 )  # fmt: skip
 
 
@@ -137,6 +140,11 @@ class MemoryDevice(msgspec.Struct, frozen=True, kw_only=True):
     """What at the peak was allocated within a cross entropy or a softmax over classes: mostly a vocabulary."""
     batch_peak_bytes: int | None = None
     """What at the peak grows with the batch: activations, and temporaries that are no copy of weights."""
+    optimizer_temporary_peak_bytes: int | None = None
+    """What at the peak the optimizer's step allocated and frees before it ends."""
+    kept_by_forward: bool = True
+    """Whether most activations of the peak lie in lines that hold four blocks or more each, one a layer: without
+    gradients a line holds one or two."""
     attention_peak_bytes: int | None = None
     """What at the peak the softmax of attention that is not fused allocated."""
     backward_seen: bool = False
