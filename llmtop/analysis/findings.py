@@ -34,7 +34,7 @@ from llmtop.model.bottlenecks import BOTTLENECKS, LossId
 from llmtop.model.severity import Severity, severity_rank
 from llmtop.naming.phase_names import role_of
 from llmtop.report.advice.communication import ONE_RANK
-from llmtop.report.advice.table import RECORDS_LOST, FindingId, Situation, advice_for, idle_fix
+from llmtop.report.advice.table import RECORDS_LOST, FindingId, Situation, advice_for, fp32_fix, idle_fix
 from llmtop.report.device_time import GemmTime, OperatorTime, Roof, TimeBreakdown
 from llmtop.report.host_work import CallPlace, HostOperatorTime, MemoryOperator, MemoryUse
 from llmtop.report.model import ApiTime, CopyTime, Finding, KernelTime, PhaseMean, StepsJudged, WaitPlace
@@ -147,8 +147,9 @@ def _with_limits_of_one_rank(found: list[Finding], measured: Measurements) -> li
 
 def _work_findings(measured: Measurements) -> list[Finding]:
     """Findings on the device's work, with their advice."""
-    return [
-        _finding_with_advice(
+    found = []
+    for look in work_findings(measured):
+        one = _finding_with_advice(
             look.kind,
             look.severity,
             look.share_pct,
@@ -158,8 +159,10 @@ def _work_findings(measured: Measurements) -> list[Finding]:
             saves=look.saves_ms,
             **look.fills,
         )
-        for look in work_findings(measured)
-    ]
+        if look.kind == "fp32_matrix":
+            one = msgspec.structs.replace(one, fix=fp32_fix(one.fix, has_tf32=bool(look.fills["try_it"])))
+        found.append(one)
+    return found
 
 
 _OF_THE_WORK: Final = ("fp32_matrix", "unfused_attention", "elementwise", "copies_casts")
@@ -459,9 +462,13 @@ def _small_kernels_finding(measured: Measurements) -> Finding | None:
 
 
 def _allocations_finding(measured: Measurements) -> Finding | None:
-    rows = [row for row in measured.api if row.kind == "allocation" and (row.calls_per_step or 0.0) >= 1.0]
     timeline = measured.judgement.timeline
-    if not rows or timeline is None or not timeline.counted:
+    if timeline is None:
+        return None
+    if not timeline.counted:
+        return _allocations_by_kernel(measured, timeline)
+    rows = [row for row in _stopping_allocations(measured) if (row.calls_per_step or 0.0) >= 1.0]
+    if not rows:
         return None
     a_step = sum(row.calls_per_step or 0.0 for row in rows)
     gaps = measured.gaps[measured.timelines.index(timeline)]
@@ -472,6 +479,28 @@ def _allocations_finding(measured: Measurements) -> Finding | None:
     severity: Severity = "warning" if share >= LEAST_REPORTED_PCT else "info"
     # No share of its own: the idle time counts as launch_bound already.
     return _finding_with_advice("allocations", severity, None, summary, evidence, where=measured.situation)
+
+
+def _stopping_allocations(measured: Measurements) -> list[ApiTime]:
+    """Calls that allocate or free device memory; those in the order of a stream do not stop the GPU."""
+    return [row for row in measured.api if row.kind == "allocation" and not row.name.endswith("Async")]
+
+
+def _allocations_by_kernel(measured: Measurements, timeline: DeviceTimeline) -> Finding | None:
+    """Allocations of a program without steps that come with the kernels, as those of a loop do."""
+    rows = _stopping_allocations(measured)
+    calls, kernels = sum(row.count for row in rows), int((timeline.ops.kind == model.KERNEL).sum())
+    if kernels < _FEWEST_LAUNCHES or calls < kernels or len(measured.timelines) > 1:
+        return None
+    most = max(rows, key=lambda row: row.seconds)
+    summary = (
+        f"{counted(calls, 'call')} allocate or free device memory, {calls / kernels:.1f} for each kernel; "
+        f"{most.name} takes longest, {duration(most.mean_us / 1e6)} on average."
+    )
+    share = timeline.share(measured.gaps[measured.timelines.index(timeline)].total("allocation"))
+    evidence = {"calls_per_kernel": calls / kernels, "host_ms": sum(row.seconds for row in rows) * 1e3}
+    evidence["idle_pct"] = share
+    return _finding_with_advice("allocations", "warning", None, summary, evidence, where=measured.situation)
 
 
 def _pageable_copies_finding(measured: Measurements) -> Finding | None:

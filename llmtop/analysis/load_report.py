@@ -95,6 +95,8 @@ def stacks_only_message(path: Path) -> str:
 
 def _read_report(path: Path, limits: Limits) -> Report:
     data = read_input(path, limits)
+    if data.startswith(b"\x1f\x8b"):
+        raise UnusableInput(f"{path} is JSON packed by gzip, but no trace; a report of llmtop is not packed")
     try:
         report = from_json(data)
     except msgspec.ValidationError as error:

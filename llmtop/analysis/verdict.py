@@ -15,6 +15,8 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Final
 
+import numpy as np
+
 from llmtop.analysis.idle.idle_causes import Gaps
 from llmtop.analysis.idle.nonrecurring_work import longest_setup
 from llmtop.analysis.idle.off_cpu import OFF_CPU_CAUSES
@@ -211,12 +213,15 @@ def missing_evidence(timeline: DeviceTimeline, gaps: Gaps) -> str:
     if timeline.counted >= _FEWEST_STEPS:
         return ""
     busy = f"the GPU worked for {duration(timeline.busy.total / 1e9)}"
+    few = f"{busy}, in {counted(kernels, 'kernel')}: too little to see a step in"
     if kernels < FEWEST_KERNELS and 2 * timeline.ns_in_steps(timeline.busy) < timeline.length:
-        return f"{busy}, in {counted(kernels, 'kernel')}: too little to see a step in"
+        return few
     if not timeline.counted and timeline.length < LEAST_COVERED_PCT * (high - low):
         covered = duration(timeline.length / 1e9)
         return f"{busy}, within {covered} of the {duration((high - low) / 1e9)} of the capture"
-    return ""
+    names = timeline.ops.full_name[timeline.ops.kind == model.KERNEL]
+    comes_again = len(np.unique(names)) < len(names)
+    return few if kernels < FEWEST_KERNELS and not timeline.counted and not comes_again else ""
 
 
 def _setup_text(timeline: DeviceTimeline, gaps: Gaps) -> str:

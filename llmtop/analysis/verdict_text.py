@@ -12,7 +12,7 @@ from llmtop.analysis.idle.missing_kernels import UnrecordedKernels
 from llmtop.analysis.idle.off_cpu import OFF_CPU_CAUSES
 from llmtop.analysis.steps.device_timeline import DeviceTimeline
 from llmtop.analysis.steps.step_finder import ProcessSteps
-from llmtop.analysis.verdict import BORDER_PCT, CLOSE_PCT, Judgement
+from llmtop.analysis.verdict import BORDER_PCT, CLOSE_PCT, NEAR_PCT, Judgement
 from llmtop.format import counted, duration, percent_text, pid_text
 from llmtop.model.bottlenecks import BOTTLENECKS, LossId
 from llmtop.report.model import StepsJudged
@@ -120,7 +120,13 @@ def _close_text(judgement: Judgement, over: str) -> str:
         )
     if judgement.one_off_pct >= _WORTH_PCT:
         text += f" One-off work ({percent_text(judgement.one_off_pct, 1)}) is not counted."
-    if judgement.at_border:
+    own_pct, whole_pct = judgement.total, judgement.whole_lost_pct
+    if judgement.at_border and min(abs(own_pct - BORDER_PCT), abs(whole_pct - BORDER_PCT)) > 2 * NEAR_PCT:
+        text += (
+            f" From first to last device activity {percent_text(whole_pct, 1)} is lost: what lies outside of "
+            f"{over} is not judged."
+        )
+    elif judgement.at_border:
         text += f" This is close to the threshold of {percent_text(BORDER_PCT)}"
         own, whole = percent_text(judgement.total, 1), percent_text(judgement.whole_lost_pct, 1)
         if judgement.correction.reason and own != whole:

@@ -175,7 +175,6 @@ def _advice(device: MemoryDevice, report: MemoryReport) -> list[MemoryFinding]:
     batch = activations if device.batch_peak_bytes is None else device.batch_peak_bytes
     state, optimizer = sum(holds.get(name, 0) for name in _STATE), holds.get("optimizer", 0)
     parameters, copies = holds.get("parameters", 0), holds.get("autocast", 0)
-    short = device.optimizer_temporary_peak_bytes or 0
     loss = min(device.loss_peak_bytes or 0, activations + holds.get("other", 0))
     ranks = report.environment.ranks if report.environment is not None else None
     gpus = ranks if ranks is not None and ranks > 1 else _GPUS
@@ -202,19 +201,7 @@ def _advice(device: MemoryDevice, report: MemoryReport) -> list[MemoryFinding]:
             "a fused linear and cross entropy (Liger Kernel's, or chunk the logits by tokens)",
         ),
         *_of_batch(device, activations, batch),
-        _saves(
-            "optimizer_temporaries",
-            short,
-            f"Temporaries of the optimizer's step hold {size(short)} at the peak: a fused one has none.",
-            "torch.optim.AdamW(..., fused=True), or foreach=False: the foreach form makes temporaries as large as "
-            "all weights of a group. A smaller batch does not change them",
-        ),
-        _saves(
-            "autocast_copies",
-            copies,
-            f"Autocast's copies of weights hold {size(copies)} until its context ends, whatever the batch.",
-            _UNCAST if device.backward_seen or _keeps_graph(device, activations) else _LOWER_WEIGHTS,
-        ),
+        *_whatever_the_batch(device, activations, copies),
         _saves(
             "fused_attention",
             device.attention_peak_bytes or 0,
@@ -248,6 +235,26 @@ def _state_words(holds: dict[str, int]) -> str:
     names = [_holder_words(name) for name in _STATE if holds.get(name, 0)]
     words = " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names) or "the state"
     return f"{words[:1].upper()}{words[1:]} {'holds' if words.endswith('state') and len(names) < 2 else 'hold'}"
+
+
+def _whatever_the_batch(device: MemoryDevice, activations: int, copies: int) -> list[MemoryFinding]:
+    """What no smaller batch frees: temporaries of the optimizer, and copies of weights."""
+    short = device.optimizer_temporary_peak_bytes or 0
+    return [
+        _saves(
+            "optimizer_temporaries",
+            short,
+            f"Temporaries of the optimizer's step hold {size(short)} at the peak: a fused one has none.",
+            "torch.optim.AdamW(..., fused=True), or foreach=False: the foreach form makes temporaries as large as "
+            "all weights of a group. A smaller batch does not change them",
+        ),
+        _saves(
+            "autocast_copies",
+            copies,
+            f"Autocast's copies of weights hold {size(copies)} until its context ends, whatever the batch.",
+            _UNCAST if device.backward_seen or _keeps_graph(device, activations) else _LOWER_WEIGHTS,
+        ),
+    ]
 
 
 def _keeps_graph(device: MemoryDevice, activations: int) -> bool:

@@ -84,11 +84,9 @@ BOTTLENECKS: Final[Mapping[BottleneckId, Bottleneck]] = {
     ),
     "input_bound": Bottleneck("INPUT-BOUND", "waiting for input", "the GPU waits for the next batch"),
     "sync_bound": Bottleneck(
-        "SYNC-BOUND", "synchronization", "the host waits for the GPU in each step, then the GPU waits for the host"
+        "SYNC-BOUND", "synchronization", "the host waits for the GPU, then the GPU waits for the host"
     ),
-    "h2d_bound": Bottleneck(
-        "H2D-BOUND", "host-device copies", "the step waits for copies between host and device"
-    ),
+    "h2d_bound": Bottleneck("H2D-BOUND", "host-device copies", "the GPU waits for copies between host and device"),
     "communication_bound": Bottleneck(
         "COMM-BOUND", "exposed communication", "the step waits for communication between ranks"
     ),

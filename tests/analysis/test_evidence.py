@@ -210,3 +210,13 @@ def test_no_less_than_nothing_of_communication_is_overlapped(tmp_path: Path) -> 
     report = report_of(steps(step), tmp_path)
     finding = next(finding for finding in report.findings if finding.id == "communication_bound")
     assert finding.evidence["overlapped_pct_of_nccl"] == pytest.approx(0, abs=1e-6)
+
+
+def test_kernels_that_come_once_each_show_no_step_however_busy(tmp_path: Path) -> None:
+    capture = Capture()
+    for number in range(3):
+        begin = 1000 + number * 1000
+        capture.kernel(begin, begin + 990, launched=number * 5, took=3, name=f"once_{number}")
+    report = report_of(capture, tmp_path)
+    told_how(report)
+    assert "in 3 kernels: too little to see a step in" in report.summary

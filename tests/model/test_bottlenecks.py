@@ -73,4 +73,4 @@ def test_what_a_newer_version_tells_is_shown_by_its_id() -> None:
     assert alert_style.sentence(newer) == alert_style.title(newer) == ""
     known = Alert(id="h2d_bound", severity="warning", since=0.0, summary="")
     assert alert_style.alert_word(known) == "H2D-BOUND"
-    assert alert_style.sentence(known) == "The step waits for copies between host and device. "
+    assert alert_style.sentence(known) == "The GPU waits for copies between host and device. "

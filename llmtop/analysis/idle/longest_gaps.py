@@ -60,6 +60,9 @@ def deepest_during(timeline: DeviceTimeline, gaps: Gaps, causes: Collection[str]
     if not len(timeline.trace.host) or not len(chosen):
         return None
     host = _rows_in_spans(timeline.trace.host, timeline, _select_gaps(gaps, chosen.tolist()))
+    if len(timeline.launchers) > 1:
+        # One of them launches while the others wait for it in the C library.
+        host = host.select(host.kind != model.OS_CALL)
     total, times = 0, dict[int, int]()
     for gap in chosen.tolist():
         start, end = int(gaps.spans.starts[gap]), int(gaps.spans.ends[gap])

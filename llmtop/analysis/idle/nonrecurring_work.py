@@ -32,6 +32,8 @@ BEGINS_GRAPH = re.compile(r"^(cuda|cu|hip)StreamBeginCapture", re.I)
 ENDS_GRAPH = re.compile(r"^(cuda|cu|hip)StreamEndCapture", re.I)
 _GRAPH = re.compile(r"^(cuda|cu|hip)(Stream(Begin|End)Capture|GraphInstantiate)", re.I)
 _REPLAYS = re.compile(r"GraphLaunch|HostFunc", re.I)
+_LOADS = re.compile(r"^(cu|hip|cuda)(Module|Library)Load", re.I)
+"""Each loads code that the process has not had so far, however many there are."""
 _COMPILES = re.compile(
     r"\(dynamo_timed\)$"
     r"|torch/_dynamo/convert_frame\.py\(\d+\): \w*compile"
@@ -107,7 +109,7 @@ def _find_long_calls(timeline: DeviceTimeline) -> Ns:
     parts = len(edges) - 1
     again = {key for key, places in seen.items() if len(places) >= 2 and 2 * len(places) > parts}
     once = np.array([key not in again for key in keys], dtype=bool)
-    return np.asarray(rows[once])
+    return np.asarray(rows[once | _matching_names(trace, calls.name[rows], _LOADS)])
 
 
 def _start_up_spans(timeline: DeviceTimeline) -> Spans:

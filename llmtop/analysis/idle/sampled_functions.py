@@ -124,6 +124,10 @@ def most_sampled_during(timeline: DeviceTimeline, gaps: Gaps, causes: Collection
             continue
         at = np.where((own.caller > 0) & (kind == model.PYTHON_SAMPLE), own.caller, own.name)
         names, counts = np.unique(at, return_counts=True)
-        top = int(np.argmax(counts))
+        # A sample in a library without symbols has the library's name, in parentheses.
+        is_named = np.array([not timeline.trace.names[name].startswith("(") for name in names.tolist()])
+        if not is_named.any():
+            continue
+        top = int(np.argmax(np.where(is_named, counts, 0)))
         return timeline.trace.names[int(names[top])], 100.0 * int(counts[top]) / len(own)
     return None

@@ -11,7 +11,7 @@ _AGAIN: Final = "llmtop capture --engine jax.profiler --steps 5"
 
 FIX: Final[Mapping[str, str]] = {
     "launch_bound": (
-        "Dispatch less: put the whole step, optimizer included, into one jax.jit function with donated arguments "
+        "Dispatch less: put all of a step into one jax.jit function with donated arguments "
         "(donate_argnums); run several steps a call with jax.lax.scan or fori_loop; make each step larger. XLA "
         "replays launches as command buffers (CUDA graphs) itself: --xla_gpu_enable_command_buffer says of what."
     ),

@@ -14,7 +14,8 @@ FIX: Final[Mapping[str, str]] = {
     "input_bound": "Read and prepare the next input in another thread while the GPU works; read ahead of time.",
     "sync_bound": (
         "Do not wait after every kernel: launches of one stream run in order, so one cudaStreamSynchronize before "
-        "the host reads a result is enough; use events between streams, and double buffers."
+        "the host reads a result is enough; use events between streams, and double buffers. cudaFree waits as "
+        "well: allocate once, before the loop."
     ),
     "h2d_bound": (
         "Copy from pinned memory (cudaMallocHost) with cudaMemcpyAsync on a stream of its own, in pieces beside "

@@ -296,6 +296,18 @@ _PINNED_CONFIRM: Final = "fewer bytes are copied, or they are copied while kerne
 _WAITED_WORK: Final = " Where launched work waited: "
 
 
+_OLDER_GPUS: Final = " On V100 and T4: autocast in fp16 with a GradScaler."
+
+
+def fp32_fix(fix: str, *, has_tf32: bool) -> str:
+    """Return the advice on products in fp32 for the GPU that was recorded: TF32, or fp16 where it has none."""
+    if not fix.endswith(_OLDER_GPUS):
+        return fix
+    if has_tf32:
+        return fix.removesuffix(_OLDER_GPUS).replace("From Ampere on: torch", "torch")
+    return "Let the tensor cores work: torch.autocast('cuda', torch.float16), in a training with a GradScaler."
+
+
 def idle_fix(fix: str, waited_pct: float, host_pct: float, host_in: str) -> str:
     """The advice on idle time without a cause, for what was seen of it.
 

@@ -60,9 +60,14 @@ _SIGNS = (
         f"a trace with times: {CAPTURE}",
     ),
     _sign(
-        rb"\s*\[\s*\[\s*-?\d+\s*,\s*\d\s*,\s*-?\d+\s*,\s*\d+\s*\]",
+        rb"\s*\[\s*\[\s*(?:-?\d+\s*,\s*\d\s*,\s*-?\d+\s*,\s*\d+\s*\]|\d{12,}\s*,\s*\d{12,}\s*[,\]])",
         "a memory timeline of torch.profiler (export_memory_timeline), without names",
         "who holds memory: llmtop capture --engine memory",
+    ),
+    _sign(
+        rb'\s*\{\s*"rocprofiler-sdk-tool"\s*:',
+        "JSON of rocprofv3 (rocprofiler-sdk)",
+        f"rocprofv3 --output-format pftrace for https://ui.perfetto.dev, or {CAPTURE}",
     ),
     _sign(
         rb'\s*\{.{0,200}"nodes"\s*:\s*\[.{0,400}"callFrame"',

@@ -43,6 +43,12 @@ _FOREIGN: dict[str, tuple[str, str, str]] = {
         "stackcollapse",
     ),
     "dump.json": ('{"version":"2.4","pg_config":{},"entries":[]}', "flight recorder", "torchfrtrace"),
+    "times.json": (
+        "[[1726077563878112, 1726077563878112], [[1, 2], [3, 4]]]",
+        "memory timeline",
+        "--engine memory",
+    ),
+    "rocprof.json": ('{"rocprofiler-sdk-tool":[{"metadata":{}}]}', "rocprofv3", "pftrace"),
     "timeline.raw": ("[[-1, 1, 37888, 7], [-1, 1, 512, 7]]", "memory timeline", "--engine memory"),
     "x.cpuprofile": ('{"nodes":[{"id":1,"callFrame":{}}]}', "CPU profile of V8", "developer tools"),
     "firefox.json": (
