@@ -20,15 +20,12 @@ import time
 from collections.abc import Callable, Mapping
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from llmtop.errors import NotPossibleHere, UnusableInput
 from llmtop.redaction.secret_filter import variable_without_secrets, without_secrets
-
-if TYPE_CHECKING:
-    from llmtop.cli.doctor.command import Diagnosis
 
 LOGS: Final = 5
 """The newest logs of llmtop's own errors."""
@@ -52,7 +49,7 @@ class BundlePart(NamedTuple):
     read: Callable[[], str]
 
 
-def bundle_parts(diagnosis: Diagnosis) -> list[BundlePart]:
+def bundle_parts(diagnosis: msgspec.Struct) -> list[BundlePart]:
     """Return what a bundle holds.
 
     Args:

@@ -43,7 +43,6 @@ def test_an_integrated_gpu_has_the_memory_of_the_system_and_a_note(nvml_stub: Dr
     assert not names & {"DCGM_FI_DEV_FB_USED", "DCGM_FI_DEV_FB_FREE"}
 
 
-@pytest.mark.slow("the refusal of a GPU with memory of its own; test_drivers has refused calls")
 def test_another_gpu_whose_memory_is_refused_has_none(nvml_stub: Driver, source: OwnSource) -> None:
     _refuse_memory(nvml_stub, "NVIDIA H200")
     source.start()
