@@ -32,9 +32,9 @@ class HangScreen(StacksScreen):
         self._report: PostmortemReport | None = None
         self._is_grouped = True
 
-    def _refresh(self) -> None:
+    def read_again(self) -> None:
         if not self._is_grouped:
-            super()._refresh()
+            super().read_again()
             return
         if self._looking or (self.view.paused and self._groups is not None):
             return

@@ -55,10 +55,10 @@ class StacksScreen(ScrollingScreen):
         """Look at the rank whose steps were shown, and again every second while nothing is frozen."""
         self._about = self._about or process_ref.rank_process(self.view.rank())
         self._pid = self._about.pid
-        self.set_interval(REFRESH_SECONDS, self._refresh)
-        self._refresh()
+        self.set_interval(REFRESH_SECONDS, self.read_again)
+        self.read_again()
 
-    def _refresh(self) -> None:
+    def read_again(self) -> None:
         if self._pid is None or self._looking or (self.view.paused and self._threads is not None):
             return
         self._looking = True
@@ -134,7 +134,7 @@ class StacksScreen(ScrollingScreen):
             self._pid = pids[(at + step) % len(pids)]
             self._threads, self._error, self.top = None, "", 0
             self._looking = False
-            self._refresh()
+            self.read_again()
             self.redraw()
 
 

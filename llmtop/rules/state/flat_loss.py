@@ -62,8 +62,7 @@ class FlatLoss:
         Args:
             step: not below that of the value before.
             value: finite.
-            left_range: step since which the loss is above its usual range, and the usual spread (of the
-            logarithm);
+            left_range: step since which the loss is above its usual range, and the usual spread of its logarithm;
                 None where it is within.
 
         Returns:
