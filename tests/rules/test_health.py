@@ -224,3 +224,11 @@ def test_steps_that_count_anew_begin_anew() -> None:
         rank = Rank(pid=1, host="node", step=begin + 9, attached_at=1.0, new_values=(series,))
         moment = Snapshot(time=1000.0 + 2 * number, host=Host(name="node"), ranks=(rank,))
         assert not [alert for alert in rules.apply(moment).alerts if alert.id in HEALTH]
+
+
+@pytest.mark.parametrize("only_last", [False, True])
+def test_a_fall_that_slows_down_is_no_spike(only_last: bool) -> None:
+    """A trend that fell by half in some steps promises less than what comes, which still falls (the demo's loss)."""
+    falling: list[float | None] = [math.exp(-9.0 + 12.0 / (1 + step / 30)) for step in range(STEPS)]
+    assert all(later < earlier for earlier, later in zip(falling, falling[1:], strict=False) if earlier and later)
+    assert "loss_spike" not in told({"loss": falling}, each=4, only_last=only_last)

@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from llmtop.model.bottlenecks import AlertId, name_of
+from llmtop.model.bottlenecks import BOTTLENECKS, AlertId, name_of
 from llmtop.report.advice.commands import STACKS
 from llmtop.report.advice.table import ADVICE, Advice, FindingId
 
@@ -152,7 +152,7 @@ SYMPTOMS: Final[tuple[Symptom, ...]] = (
     ),
     Symptom(
         "memory_bound",
-        "the bandwidth of the GPU memory is the limit",
+        BOTTLENECKS["memory_bound"].sentence,
         "torch.profiler",
         ADVICE["copies_casts"].next,
         "elementwise work, copies and casts that fewer kernels would do",

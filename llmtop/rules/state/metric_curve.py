@@ -111,6 +111,7 @@ class MetricCurve:
         "_hits",
         "_in_logs",
         "_judge_from",
+        "_levels",
         "_limits",
         "_number",
         "_range",
@@ -135,6 +136,8 @@ class MetricCurve:
         self._deviations: deque[float] = deque(maxlen=REMEMBERED)
         self._recent: deque[float] = deque()
         self._before: deque[float] = deque(maxlen=ONSET)
+        self._levels: deque[float] = deque(maxlen=WINDOW // EVERY)
+        """Medians of `ONSET` usual values each."""
         self._hits: deque[tuple[int, float] | None] = deque(maxlen=3)
         self._returns: deque[float] = deque(maxlen=5)
         self._range: _Range | None = None
@@ -207,9 +210,19 @@ class MetricCurve:
     def _is_outlier(self, deviation: float, scaled: float, is_lr_known: bool) -> bool:
         if not self._exceeds(deviation, self._limits.pair):
             return False
-        if is_lr_known or not self._before or deviation >= self._rise(ONSET_FACTOR):
+        return self._has_risen(deviation, scaled, is_lr_known)
+
+    def _has_risen(self, deviation: float, scaled: float, is_lr_known: bool) -> bool:
+        """Return whether a value is above those before it, not only above a trend whose fall has ended."""
+        if not self._levels:
             return True
-        return scaled - median(self._before) >= ONSET_SHARE * deviation
+        latest = median(self._before) if self._before else self._levels[-1]
+        if scaled - latest >= ONSET_SHARE * deviation:
+            return True
+        rise = scaled - min(self._levels)
+        if is_lr_known:
+            return rise >= ONSET_SHARE * deviation
+        return min(rise, deviation) >= self._rise(ONSET_FACTOR)
 
     def _exceeds(self, deviation: float, limits: RiseLimits) -> bool:
         known = self._range
@@ -293,6 +306,8 @@ class MetricCurve:
         self._window.append(scaled)
         self._before.append(scaled)
         self._number += 1
+        if len(self._before) == ONSET and self._number % EVERY == 0:
+            self._levels.append(median(self._before))
         if self._first is None and len(self._window) >= LEAST:
             self._first = median(self._window)
         if len(self._window) >= LEAST and (self._range is None or self._number % EVERY == 0):

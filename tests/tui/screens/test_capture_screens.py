@@ -120,7 +120,7 @@ async def test_an_engine_more_in_the_registry_is_in_the_dialog_and_captures(
     monkeypatch.setitem(ENGINES, "made-up", MadeUpEngine())
     async with running(beside(training)) as (app, pilot):
         await pilot.press("c")
-        await shows(app, pilot, "‹ pid", "made-up         available", "nothing of it is true")
+        await shows(app, pilot, "‹ pid", "made-up         nothing of it is true")
         await pilot.press("down", "right")
         for _ in ENGINES:
             if "‹ made-up" not in text(app):
@@ -234,7 +234,7 @@ async def test_the_switch_arms_a_trigger_that_fires_by_itself(start: Start, tmp_
         await pilot.press("c")
         await shows(app, pilot, "‹ pid")
         await pilot.press(*["down"] * 8, "right", "right")
-        await shows(app, pilot, "‹ step > 2x ›", "at most 3 times")
+        await shows(app, pilot, "‹ step > 2x ›", "at most 3 captures")
         await pilot.press("enter")
         await shows(app, pilot, "Armed: waits for step > 2x", "step > 2x: step")
         await pilot.press("x")

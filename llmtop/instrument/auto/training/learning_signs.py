@@ -27,7 +27,7 @@ _is_compiling = torch.compiler.is_compiling
 class LearningSigns:
     """Takes what the two functions leave, unless the script logs a value of that kind."""
 
-    __slots__ = ("_given_up", "_last", "_loop", "_own")
+    __slots__ = ("_given_up", "_last", "_loop", "_names_seen", "_own")
 
     def __init__(self, loop: Loop) -> None:
         self._loop = loop
@@ -35,6 +35,8 @@ class LearningSigns:
         self._last: dict[str, float] = {}
         """What was put under a name last: the script logs it itself where another number is there."""
         self._given_up: set[str] = set()
+        self._names_seen: dict[str, int] = {}
+        """How many names were logged when the kinds of all were looked at: they only become more."""
 
     def take(self, name: str, value: Any) -> None:
         """Take a tensor of one element."""
@@ -54,7 +56,7 @@ class LearningSigns:
         if kind is not float:
             if not value.is_cpu or value.numel() != 1:
                 return
-            value = value.item()  # a third of the time of float()
+            value = value.item()  # float() of a detached tensor takes four times as long
         self._last[name] = recorder.metrics[name] = value
         recorder.logged.add(name, value, recorder.current_index())
 
@@ -62,12 +64,13 @@ class LearningSigns:
         """Return whether the script or its library logs a value of the same kind: from then on ours is left
         out."""
         recorder = self._loop.recorder
-        if name in self._last and recorder.metrics.get(name) is self._last[name]:
-            if len(recorder.logged.names) <= len(self._own):
-                return False
-        elif name in self._last:  # the script has put its own under the same name
-            self._given_up.add(name)
+        if name in self._last and recorder.metrics.get(name) is not self._last[name]:
+            self._given_up.add(name)  # the script has put its own under the same name
             return True
+        count = len(recorder.logged.names)
+        if self._names_seen.get(name) == count:
+            return False
+        self._names_seen[name] = count
         if any(known not in self._own and metric_kind(known) == name for known in recorder.logged.names.copy()):
             self._given_up.add(name)
             if name in self._own:
