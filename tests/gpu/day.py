@@ -58,7 +58,7 @@ class Check:
 CHECKS: Final = (
     Check("collectors", 75, ("collectors/nvml", "collectors/gpu", "llmtop/model/signals.py")),
     Check("monitor", 120, ("llmtop/rules", "collectors/hub.py", "collectors/gpu_busy.py")),
-    Check("gpu_clock", 180, ("llmtop/instrument/gpu", "llmtop/instrument/record")),
+    Check("gpu_clock", 330, ("llmtop/instrument/gpu", "llmtop/instrument/record")),
     Check("health", 150, ("llmtop/instrument/auto/training/learning_signs.py", "llmtop/instrument/gpu")),
     Check("hang", 120, ("llmtop/rules/collective_hang.py", "collectors/nccl_ras"), gpus=2),
     Check("ranks", 420, ("llmtop/rules/straggler.py", "llmtop/instrument/arrival"), ("--out", "{out}"), gpus=2),
