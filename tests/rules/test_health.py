@@ -240,3 +240,13 @@ def test_a_fall_that_slows_down_is_no_spike() -> None:
             last = loss or last
             assert "loss_spike" not in {alert.id for alert in rules.apply(snapshot).alerts}
     assert last < 0.01
+
+
+def test_another_training_in_the_same_process_is_no_spike() -> None:
+    """All of the demo: its second model has 127 tokens per step instead of 16,384, and begins with a high loss."""
+    rules, losses = Rules(off=()), []
+    with contextlib.closing(Reader(REPOSITORY / "llmtop" / "data" / "demo.llmtop.gz")) as reader:
+        for _, snapshot in reader.snapshots():
+            losses += [rank.metrics.get("loss") or 0.0 for rank in snapshot.ranks]
+            assert not HEALTH & {alert.id for alert in rules.apply(snapshot).alerts}
+    assert max(losses[-80:]) < 1 < max(losses[100:])

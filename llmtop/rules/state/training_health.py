@@ -114,6 +114,28 @@ class _LossScale:
         return highest if began else None
 
 
+class _StepSize:
+    """Tokens per step, by which another training in the same process is recognized."""
+
+    __slots__ = ("_other", "_usual")
+
+    def __init__(self) -> None:
+        self._usual: float | None = None
+        self._other = 0
+        """Steps in a row of another size."""
+
+    def add(self, tokens: float) -> bool:
+        """Take the tokens of a step; returns whether the steps are of another size from now on."""
+        if self._usual is None or max(tokens, self._usual) < OTHER_TRAINING * min(tokens, self._usual):
+            self._usual, self._other = tokens, 0
+            return False
+        self._other += 1
+        if self._other < OTHER_STEPS:
+            return False
+        self._usual, self._other = tokens, 0
+        return True
+
+
 class TrainingHealth:
     """Curves of one process by name, and the last event of each kind."""
 
@@ -132,10 +154,14 @@ class TrainingHealth:
         self._norms: deque[bool] = deque(maxlen=10)
         self._kinds: dict[str, MetricKind | None] = {}
         self._has_values = False
+        self._size = _StepSize()
 
     def add(self, now: float, rank: Rank) -> None:
         """Take the values of a snapshot. A stream without `new_values` has the last value of each name alone."""
         self.new_losses = []
+        for done in rank.new_steps:
+            if done.tokens and self._size.add(done.tokens):
+                self._begin_other(done.index - OTHER_STEPS)
         for step, name, kind, value in sorted(self._points(rank), key=lambda point: (point[0], point[2] != "lr")):
             if value is not None and not math.isfinite(value):
                 value = None  # noqa: PLW2901
@@ -178,6 +204,14 @@ class TrainingHealth:
         self._norms.clear()
         for event in self.events.values():
             event.is_open = False
+
+    def _begin_other(self, step: int) -> None:
+        """Another training begins, as in a sweep or a notebook: what its first steps looked like was no event."""
+        self._begin_anew()
+        for alert_id in ("loss_spike", "grad_norm_jump"):
+            event = self.events.get(alert_id)
+            if event is not None and event.step >= step:
+                del self.events[alert_id]
 
     def _not_finite(self, now: float, step: int, name: str, kind: MetricKind) -> None:
         if kind == "lr":
@@ -258,3 +292,10 @@ class TrainingHealth:
         known = self.events.get("loss_flat")
         if known is not None and known.metric == name:
             known.value, known.is_open = value, flat.since is not None
+
+
+OTHER_TRAINING: Final = 4
+"""Steps with four times as many tokens, or a quarter, are those of another training: curricula of batches and
+sequences double at most."""
+OTHER_STEPS: Final = 3
+"""So many in a row: one batch at the end of an epoch may be small."""
