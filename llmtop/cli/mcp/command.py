@@ -104,6 +104,11 @@ def compare(before: str, after: str) -> dict[str, Any]:
     return run_json("compare", "--", before, after)
 
 
+def runs() -> dict[str, Any]:
+    """Runs that were kept: when, command, ranks, steps, step time, how each ended; the newest first."""
+    return run_json("runs", several="runs")
+
+
 def postmortem(paths: list[str]) -> dict[str, Any]:
     """Culprit of a dead or hung job: rank, class and evidence, from dumps, logs and run files.
 
@@ -113,7 +118,15 @@ def postmortem(paths: list[str]) -> dict[str, Any]:
     return run_json("postmortem", "--", *paths)
 
 
-TOOLS: Final[tuple[Callable[..., dict[str, Any]], ...]] = (snapshot, alerts, captures, report, compare, postmortem)
+TOOLS: Final[tuple[Callable[..., dict[str, Any]], ...]] = (
+    snapshot,
+    alerts,
+    captures,
+    report,
+    compare,
+    runs,
+    postmortem,
+)
 
 
 def server() -> MCPServer:
@@ -153,7 +166,7 @@ def server() -> MCPServer:
 def mcp() -> int:
     """Serve llmtop's answers to a coding agent on standard input and output (Model Context Protocol).
 
-    The tools only read: snapshot, alerts, captures, report, compare, postmortem. Each gives what the command
+    The tools only read: snapshot, alerts, captures, report, compare, runs, postmortem. Each gives what the command
     of its name prints with --json, shortened to 200 kB.
     """
     server().run("stdio")

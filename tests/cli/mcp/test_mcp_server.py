@@ -47,6 +47,7 @@ async def test_a_real_client_lists_and_calls_the_tools(tmp_path: Path) -> None:
         compared = _value(await client.call_tool("compare", {"before": str(capture), "after": str(capture)}))
         assert not schema_faults("comparison", compared)
         assert _value(await client.call_tool("captures", {"folder": str(tmp_path)})) == {"captures": []}
+        assert _value(await client.call_tool("runs", {}))["runs"] is not None
         (tmp_path / "rank0.log").write_text("[rank0]: ValueError: bad batch\n")
         dead = _value(await client.call_tool("postmortem", {"paths": [str(tmp_path)]}))
         assert not schema_faults("postmortem", dead)
