@@ -13,7 +13,6 @@ import json
 import os
 import platform
 import re
-import subprocess
 import sys
 import tarfile
 import time
@@ -24,6 +23,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from llmtop.cli.own_command import run_own_command
 from llmtop.errors import NotPossibleHere, UnusableInput
 from llmtop.redaction.secret_filter import variable_without_secrets, without_secrets
 
@@ -174,19 +174,10 @@ def _settings() -> str:
 
 def _snapshot() -> str:
     """By a process of its own: the fault to be reported may end it."""
-    command = [sys.executable, "-m", "llmtop", "--once", "--json"]
     try:
-        done = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            check=False,
-            timeout=SNAPSHOT_SECONDS,
-        )
-    except subprocess.TimeoutExpired:
-        return f"llmtop --once --json did not end within {SNAPSHOT_SECONDS:.0f} s\n"
+        done = run_own_command("--once", "--json", seconds=SNAPSHOT_SECONDS)
+    except NotPossibleHere as error:
+        return f"{error}\n"
     return done.stdout if done.returncode == 0 else f"exit code {done.returncode}\n{done.stderr}"
 
 

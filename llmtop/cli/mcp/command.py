@@ -7,14 +7,13 @@ file that ends a reader ends no server, and nothing that the command prints is t
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from llmtop.cli.mcp.bounds import bounded
+from llmtop.cli.own_command import run_own_command
 from llmtop.errors import EXIT_DONE, NotPossibleHere
 from llmtop.naming import file_names
 from llmtop.version import __version__
@@ -46,18 +45,7 @@ def run_json(*words: str, several: str = "") -> dict[str, Any]:
     """
     command, *arguments = words
     options = [one for one in (command, "--json") if one]
-    try:
-        done = subprocess.run(
-            [sys.executable, "-m", "llmtop", *options, *arguments],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            check=False,
-            timeout=ANSWER_SECONDS,
-        )
-    except subprocess.TimeoutExpired:
-        raise NotPossibleHere(f"llmtop {command} did not end within {ANSWER_SECONDS:.0f} s") from None
+    done = run_own_command(*options, *arguments, seconds=ANSWER_SECONDS)
     lines = done.stdout.splitlines()
     if done.returncode != EXIT_DONE and not lines:
         said = done.stderr.strip().splitlines()[-1:] or [f"llmtop {command} ended with {done.returncode}"]
