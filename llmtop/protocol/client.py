@@ -338,11 +338,11 @@ def _pinned_path(path: Path, owner: int) -> Iterator[Path]:
         except FileNotFoundError:
             raise ConnectionClosed(f"nothing listens at {path.name}") from None
         except OSError as error:
-            raise NotPossibleHere(f"{path} is left alone: {error.strerror}") from None
+            raise NotPossibleHere(f"{path} is skipped: {error.strerror}") from None
         info = os.fstat(file)
         if not stat.S_ISSOCK(info.st_mode) or (info.st_uid, os.fstat(folder).st_uid) != (owner, owner):
             raise NotPossibleHere(
-                f"{path} is left alone: it is no socket that uid {owner} made in a folder of his"
+                f"{path} is skipped: it is no socket that uid {owner} made in a folder of its own"
             )
         yield Path(procfs.descriptor_path(file))
 

@@ -84,8 +84,8 @@ def _risk_alert(job: JobState) -> AlertText:
         first = f"no checkpoint for {age}"
     else:
         summary = (
-            f"The last checkpoint of {last.state.label} was complete {age} ago, after step {last.saved.step:,}: "
-            f"{risk.steps:,} steps are at risk."
+            f"The last complete checkpoint of {last.state.label} is {age} old (step {last.saved.step:,}): if the "
+            f"training ends now, {fmt.counted(risk.steps or 0, 'step')} are lost."
         )
         first = f"{fmt.counted(risk.steps or 0, 'step')} at risk, {age}"
     return AlertText(
@@ -238,8 +238,8 @@ WORK_AT_RISK: Final = Rule[JobState](
     describe=_risk_alert,
     text=RuleText(
         meaning="If the training ends now, this work is done again.",
-        condition=f"the last complete checkpoint is {RISK_HOURS:g} h old, or there is none since the training "
-        "attached and hooks would have seen one",
+        condition=f"the last complete checkpoint is {RISK_HOURS:g} h old, or the training wrote none since it "
+        "attached (known where llmtop sees checkpoints)",
         source="alerts.work_at_risk.hours in config.toml; Llama 3 (arXiv 2407.21783): an interruption every 3 h "
         "on 16,384 GPUs",
         clear_seconds=2.0,

@@ -289,7 +289,9 @@ def find_run(path: Path, wanted: str | None) -> Run:
     if not fitting:
         raise UnusableInput(f"No run {wanted} is kept in {path}. List the runs: llmtop runs")
     if len({run.id for run in fitting}) > 1 and wanted != fitting[-1].name:
-        raise UnusableInput(f"{len(fitting)} runs begin with {wanted}: {', '.join(run.id for run in fitting)}")
+        raise UnusableInput(
+            f"{wanted} matches {len(fitting)} runs ({', '.join(run.id for run in fitting)}). Give more of one id."
+        )
     return fitting[-1]
 
 

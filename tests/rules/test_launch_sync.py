@@ -75,7 +75,7 @@ def test_the_alerts_say_by_which_witness_and_where_it_waits() -> None:
     assert "the GPU is idle at least 12 % of the time (CUDA events)" in launch.summary
     assert (launch.evidence["gpu_idle_pct"], launch.evidence["gpu_idle_is"]) == (12.0, "at least")
     (sync,) = alerts({**busy(60.0), "gpu_wait_pct": 25.0, "gpu_waits": ITEM})
-    assert "waits for the GPU 25 % of each step, most in train.py:7 loss.item()" in sync.summary
+    assert "waits for the GPU in 25 % of each step, most in train.py:7 loss.item()" in sync.summary
     assert "the GPU is idle 40 % of the time (GPU-Util)" in sync.summary
     assert sync.evidence["waiting_calls_pct"] == 25.0
     assert sync.evidence["call"] == "train.py:7 loss.item()"

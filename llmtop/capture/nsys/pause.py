@@ -201,8 +201,8 @@ class SessionPause:
                 return
             late = self._unpaused_names()
         raise NotPossibleHere(
-            f"nsys captured nothing: {late} could not be paused after the same step; the training continues: try "
-            "again, or pass --option no-pause"
+            f"nsys captured nothing: {late} did not pause after the same step as the others. The training "
+            "continues. Try again, or pass --option no-pause"
         )
 
     def schedule(self, steps: int) -> bool:

@@ -135,7 +135,10 @@ def failure_reason(pid: int, text: str) -> str:
     reason = printable(lines[0].removeprefix("Error: "), 200) if lines else "it gave no reason"
     if _UNKNOWN_VERSION in text.lower():
         return f"py-spy cannot read the Python of process {pid} ({reason}): pip install -U py-spy may help"
-    return f"py-spy cannot read process {pid} ({reason}); is it a Python process?"
+    return (
+        f"py-spy cannot read process {pid} ({reason}): it must be a Python process of yours, or llmtop must run "
+        "as root"
+    )
 
 
 class PySpyRecording:

@@ -1,6 +1,6 @@
 """Converts many events of a Chrome trace at once: common parts are looked up, numbers are converted as columns.
 
-It does what `chrome_events.Collector` does event by event, in a third of the time, for events as PyTorch writes
+It does what `events.Collector` does event by event, in a third of the time, for events as PyTorch writes
 them; any that are not are left to it. New names are learnt in the order of the events, as there.
 """
 

@@ -177,7 +177,7 @@ def test_a_cancel_leaves_nothing(process: subprocess.Popen[str], tmp_path: Path)
 def test_a_process_that_is_no_python_is_told() -> None:
     other = subprocess.Popen(["sleep", "60"])
     try:
-        with pytest.raises(NotPossibleHere, match="is it a Python process"):
+        with pytest.raises(NotPossibleHere, match="it must be a Python process"):
             py_spy.dump(other.pid)
     finally:
         other.kill()

@@ -348,7 +348,7 @@ async def test_stacks_that_cannot_be_read_say_why() -> None:
     try:
         async with running(beside(Training(process))) as (app, pilot):  # type: ignore[arg-type]
             await pilot.press("s")
-            await shows(app, pilot, "py-spy cannot read process", "is it a Python process?")
+            await shows(app, pilot, "py-spy cannot read process", "it must be a Python process")
     finally:
         process.kill()
         process.wait(100)
