@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import time
 
-import psutil
 import pynvml
 
 from collectors.gpu.bounds import NO_REASONS, plausible_pid, plausible_values
@@ -82,6 +81,8 @@ def system_memory_values(call: Caller, gpu_name: str) -> Values:
     """
     if call.refusals.get("nvmlDeviceGetMemoryInfo") not in ABSENT or not shares_system_memory(gpu_name):
         return {}
+    import psutil  # for such GPUs alone: this is the driver's process, which is kept small
+
     memory = psutil.virtual_memory()
     used = memory.total - memory.available
     return {"mem_used_bytes": used, "mem_total_bytes": memory.total, "memory_is_system": True}

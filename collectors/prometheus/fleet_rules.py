@@ -50,6 +50,16 @@ MISSING: Final[Mapping[AlertId, str]] = {
     "slower": "the time and the work of single steps",
     "memory_pressure": "retries and failures of torch's allocator",
     "memory_growth": "what torch's allocator holds",
+    "non_finite": "logged losses, gradient norms and loss scales",
+    "loss_spike": "the logged loss of each step",
+    "grad_norm_jump": "the gradient norm of each step",
+    "loss_scale_collapse": "the loss scale of each step",
+    "loss_flat": "the logged loss of each step",
+    "ranks_diverged": "the logged loss of each step and rank",
+    "work_at_risk": "when and after which step the last checkpoint was complete",
+    "checkpoint_interval": "the time of checkpoints and between them",
+    "checkpoint_disk_full": "the free space of the checkpoints' disk",
+    "imbalance": "the roles of ranks, and the work of each",
 }
 """Live rules without a fleet rule, and what no exported series has."""
 

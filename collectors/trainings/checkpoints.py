@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import deque
 from itertools import pairwise
+from statistics import median
 
 from collectors.trainings.disk_watch import DISKS, DiskUse
 from llmtop.model.health import Checkpoint
@@ -50,13 +51,13 @@ class Checkpoints:
         at = last.ended_unix_ns / 1e9
         if use is not None and use.free_bytes is not None and (not self._free or self._free[-1][0] < at):
             self._free.append((at, use.free_bytes))
-        gaps = sorted((later.ended_unix_ns - earlier.ended_unix_ns) / 1e9 for earlier, later in pairwise(known))
+        gaps = [(later.ended_unix_ns - earlier.ended_unix_ns) / 1e9 for earlier, later in pairwise(known)]
         return Checkpoint(
             step=last.step,
             at=at,
             seconds=last.taken_ns / 1e9,
             blocked_seconds=last.blocked_ns / 1e9,
-            interval_seconds=gaps[len(gaps) // 2] if gaps else None,
+            interval_seconds=median(gaps) if gaps else None,
             path=last.path or None,
             function=last.function or None,
             size_bytes=None if use is None else use.size_bytes,

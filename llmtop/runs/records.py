@@ -372,7 +372,7 @@ def _add_stall(state: State, row: StepRow, first: float) -> None:
         state.usual_seconds += (min(whole, 2 * usual or whole) - usual) * weight
 
 
-def percentile(histogram: list[tuple[int, int]], share: float) -> float | None:
+def histogram_percentile(histogram: list[tuple[int, int]], share: float) -> float | None:
     """Return a percentile of a histogram.
 
     Args:

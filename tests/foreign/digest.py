@@ -247,14 +247,21 @@ def _torch() -> dict[str, Any]:
 
 
 def _descriptors() -> list[tuple[str, bool]]:
-    """What each open descriptor is, and whether exec closes it."""
-    found = []
+    """What each open descriptor is that stays, and whether exec closes it; a thread may read a file just now."""
+    first = _open_descriptors()
+    time.sleep(0.1)
+    second = _open_descriptors()
+    return sorted(known for number, known in second.items() if first.get(number) == known)
+
+
+def _open_descriptors() -> dict[str, tuple[str, bool]]:
+    found = {}
     for entry in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError):  # the one that the list is read with
             kind = os.readlink(f"/proc/self/fd/{entry}")
             closes = fcntl.fcntl(int(entry), fcntl.F_GETFD) & fcntl.FD_CLOEXEC
-            found.append((kind.partition(":[")[0] if kind[0] != "/" else kind, bool(closes)))
-    return sorted(found)
+            found[entry] = (kind.partition(":[")[0] if kind[0] != "/" else kind, bool(closes))
+    return found
 
 
 def _inherited() -> list[str]:

@@ -104,7 +104,7 @@ async def test_pause_freezes_the_view_and_nothing_is_lost_meanwhile() -> None:
     moments = scene(gpus=1, seconds=40)
     feed = Held(*moments[:20])
     async with running(feed) as (app, pilot):
-        app.view.history.span = 300.0  # in finer cells the step that is under way would be seen to end
+        app.view.history.span = 600.0  # in finer cells the step that is under way would be seen to end
         await pilot.press("space")
         frozen = text(app)
         assert "PAUSED" in frozen

@@ -232,9 +232,9 @@ def _figures(rank: Rank, view: View) -> list[tuple[str, str, str]]:
     if rank.step_seconds_p50 and abs(mean - rank.step_seconds_p50) > _MEAN_APART * rank.step_seconds_p50:
         figures.append(("mean", fmt.duration(mean), ""))
     steps_now = not stands_still(rank)
-    if rank.ttft_seconds_p50 is not None:
-        figures.append(("TTFT", fmt.duration(rank.ttft_seconds_p50), ""))
-        figures.append(("TPOT", fmt.duration(rank.tpot_seconds_p50), ""))
+    if rank.ttft_seconds_p50 is not None:  # what a server is judged by comes before the mean of its requests
+        figures.insert(1, ("TTFT", fmt.duration(rank.ttft_seconds_p50), ""))
+        figures.insert(2, ("TPOT", fmt.duration(rank.tpot_seconds_p50), ""))
     rates = (
         (rank.tokens_out_per_s, " tokens/s out"),
         (rank.tokens_per_s, " tokens/s"),

@@ -24,7 +24,7 @@ def summary_lines(state: records.State, run: str, *, is_long: bool) -> list[str]
     """
     if state.intervals < _LEAST_STEPS:
         return []
-    p50, p95 = (records.percentile(state.histogram, share) for share in (0.5, 0.95))
+    p50, p95 = (records.histogram_percentile(state.histogram, share) for share in (0.5, 0.95))
     rate = ""
     if state.tokens is not None and state.interval_seconds > 0:
         rate = f", {number(state.tokens / state.interval_seconds)} tokens/s on this rank"

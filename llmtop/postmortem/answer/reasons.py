@@ -6,6 +6,7 @@ import signal
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from statistics import median
 from typing import NamedTuple
 
 from llmtop.format import duration, printable
@@ -273,10 +274,10 @@ def _add_last_signs(cases: dict[int, RankCase]) -> None:
         for mark in case.facts.marks
         if mark.kind == "last_sign" and mark.time is not None
     }
-    times = sorted(mark.time or 0.0 for mark in signs.values())
+    times = [mark.time or 0.0 for mark in signs.values()]
     if len(times) < 2:
         return
-    usual = times[len(times) // 2]
+    usual = median(times)
     for rank, mark in signs.items():
         early = usual - (mark.time or 0.0)
         if early > SIGNS_APART_SECONDS and mark.text != "ended":

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from statistics import median
 from typing import Final
 
-from llmtop.rules.state.metric_curve import CONSISTENT, median
+from llmtop.rules.state.metric_curve import CONSISTENT
 
 SAME: Final = 1e-5
 """Relative difference up to which two values are the same: sums in float32 vary by 1e-6 with their order."""

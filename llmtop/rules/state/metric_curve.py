@@ -11,6 +11,7 @@ import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import median
 from typing import Final, NamedTuple
 
 WINDOW: Final = 128
@@ -92,13 +93,6 @@ class _Range(NamedTuple):
     """Per value."""
     at: float
     spread: float
-
-
-def median(values: Sequence[float]) -> float:
-    """Return the median of some values."""
-    ordered = sorted(values)
-    half = len(ordered) // 2
-    return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
 
 
 class MetricCurve:
