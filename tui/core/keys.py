@@ -4,7 +4,7 @@ One key has one meaning on all screens, `llmtop cluster` among them (`tests/tui/
 does for it is its action.
 
 To add a screen: write `tui/screens/NAME.py` with a class derived from `tui.screens.base.LlmtopScreen`, and here
-its name, in `_OTHERS` and `TITLES` too, one `Key` with `screen="Class"`, and its module in
+its name, in `_OTHERS` and in `TITLES` of key_lookup.py too, one `Key` with `screen="Class"`, and its module in
 `tui.screens.registry`. It is imported when the key is pressed first, and the app pushes it. To add an action of an
 existing screen: add a `Key` with `action="…"` and write `action_…` on that screen (or, for a key that works
 everywhere, on the app).
