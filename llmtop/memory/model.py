@@ -6,7 +6,7 @@ tensors hold is told as they asked for it (`requested_bytes`); the allocator rou
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import msgspec
 
@@ -23,10 +23,7 @@ Holder = Literal[
 """Whose memory it is. "autocast" are the copies of weights that autocast keeps; "temporaries" are freed within the
 backward pass or the optimizer's step that made them; "other" was allocated by code that is none of these;
 "unknown" before the recording began, or without a stack."""
-HOLDERS: tuple[Holder, ...] = (
-    "parameters", "gradients", "optimizer", "activations", "autocast", "temporaries", "communication", "other",
-    "unknown",
-)  # fmt: skip
+HOLDERS: tuple[Holder, ...] = get_args(Holder)
 
 
 class Held(msgspec.Struct, frozen=True, kw_only=True):

@@ -120,7 +120,7 @@ def _alert(
 
 def _describe(make: Callable[[_Found, JobState], AlertText], alert_id: AlertId, job: JobState) -> AlertText:
     found = _find(alert_id, job)
-    assert found is not None, "told only while it holds"
+    assert found is not None, "called only while the rule holds"
     return make(found, job)
 
 
@@ -234,7 +234,7 @@ def _divergence(job: JobState) -> Divergence | None:
 
 def _diverged_alert(job: JobState) -> AlertText:
     found = _divergence(job)
-    assert found is not None, "told only while it holds"
+    assert found is not None, "called only while the rule holds"
     by_key = {state.key: state for state in job.ranks}
     odd = [by_key[key] for key in found.odd if key in by_key] or list(job.ranks)
     others = [value for key, value in found.values.items() if key not in found.odd]

@@ -173,7 +173,7 @@ def _is_unequal(job: JobState, is_raised: bool) -> bool:
 
 def _imbalance_alert(job: JobState) -> AlertText:
     found = find_imbalance(job, True)
-    assert found is not None, "told only while it holds"
+    assert found is not None, "called only while the rule holds"
     first = found.heavy[0]
     if found.role is None:
         who, name = first.label, first.label

@@ -45,7 +45,7 @@ def _is_costly(state: RankState, is_raised: bool) -> bool:
 
 def _rare_steps_alert(state: RankState) -> AlertText:
     rare = state.rank.rare
-    assert rare is not None, "told only while it holds"
+    assert rare is not None, "called only while the rule holds"
     where = f" ({state.location})" if state.location else ""
     label = state.label[0].upper() + state.label[1:]
     lost, cost = _lost_pct(rare), rare_steps_text(rare)

@@ -77,7 +77,7 @@ def _is_much_at_risk(job: JobState, _is_raised: bool) -> bool:
 
 def _risk_alert(job: JobState) -> AlertText:
     risk = _risk(job)
-    assert risk is not None, "told only while it holds"
+    assert risk is not None, "called only while the rule holds"
     age, last = fmt.duration(float(round(risk.seconds))), risk.last
     if last is None:
         summary = f"No checkpoint since the training attached {age} ago: all its work is at risk."
@@ -144,7 +144,7 @@ def _is_far_from_optimum(job: JobState, is_raised: bool) -> bool:
 
 def _interval_alert(job: JobState) -> AlertText:
     found = _interval(job)
-    assert found is not None, "told only while it holds"
+    assert found is not None, "called only while the rule holds"
     saved, too_often = found.last.saved, found.factor < 1
     actual, optimum = (fmt.duration(found.actual), fmt.duration(float(round(found.optimum))))
     waste, least = found.waste_pct(found.actual), found.waste_pct(found.optimum)
@@ -204,7 +204,7 @@ def _fills(job: JobState, is_raised: bool) -> bool:
 
 def _disk_alert(job: JobState) -> AlertText:
     disk = _disk(job)
-    assert disk is not None, "told only while it holds"
+    assert disk is not None, "called only while the rule holds"
     saved = disk.last.saved
     when = None if disk.full_in is None else fmt.duration(float(round(disk.full_in)))
     if disk.fits_next:

@@ -140,7 +140,7 @@ def _is_slower(job: JobState, is_raised: bool) -> bool:
 
 def _slower_alert(job: JobState) -> AlertText:
     first = _most_likely_cause(job)
-    assert first is not None, "told only while it holds"
+    assert first is not None, "called only while the rule holds"
     state, change = first
     factor = change.after_seconds / change.before_seconds
     since = state.changed_at

@@ -23,6 +23,7 @@ from collectors.prometheus.words import (
 )
 from llmtop import format as fmt
 from llmtop.model.severity import Severity
+from llmtop.rules.gpu import POWER_LOW
 from tui.cluster.state import ClusterState
 from tui.paint.charts import area, nice_limit
 from tui.paint.rows import CellTheme, Row, blank, clip
@@ -37,8 +38,6 @@ _OLD_SECONDS = 1.0
 """Age of values that is worth a place on the line of the chosen node."""
 _CLOCK = 11
 """Cells of the clock at the end of the header."""
-LOW_POWER = 0.35
-"""Of the limit, below which a cell is marked: as the rule `low_power_full_util` has it."""
 
 
 def rows(state: ClusterState, width: int, height: int, cell_theme: CellTheme) -> list[Row]:
@@ -261,7 +260,7 @@ def _entry(row: Row, node: Node, wide: int, cell_theme: CellTheme, *, stale: boo
         return
     for cell in node.cells:
         level = 1 + min(7, max(0, int(cell.power_ratio * 8)))
-        low = cell.power_ratio < LOW_POWER
+        low = 100.0 * cell.power_ratio < POWER_LOW[0]
         ink = palette.dim if stale else palette.warning if low else palette.energy
         row.add(glyphs.levels[level], ink)
 

@@ -13,6 +13,7 @@ from llmtop.naming.metric_names import metric_kind
 
 KEPT = 2048
 """Values kept for a monitor that comes later: some 700 steps with loss, gradient norm and learning rate."""
+MOST_OTHERS = 256
 MOST_READ = 512
 """Values in one message: 30 bytes each."""
 
@@ -23,19 +24,28 @@ Logged = tuple[int, int, str, float]
 class LoggedValues:
     """The last values of the names that show how the training learns. Written by any thread of the training."""
 
-    __slots__ = ("_kept", "_numbers", "names")
+    __slots__ = ("_kept", "_numbers", "_others", "names")
 
     def __init__(self) -> None:
         self.names: set[str] = set()
         """Names whose values are kept."""
+        self._others: set[str] = set()
+        """Names of another kind: the patterns are tried once per name, not at each value."""
         self._kept: deque[Logged] = deque(maxlen=KEPT)
         self._numbers = count()
 
     def watch(self, name: str) -> bool:
         """Return whether values of this name are kept from now on."""
-        if name not in self.names and metric_kind(name) is not None:
+        if name in self.names:
+            return True
+        if name in self._others:
+            return False
+        if metric_kind(name) is not None:
             self.names.add(name)
-        return name in self.names
+            return True
+        if len(self._others) < MOST_OTHERS:
+            self._others.add(name)
+        return False
 
     def add(self, name: str, value: float, step: int) -> None:
         """Keep a value of one of the `names`."""
