@@ -5,6 +5,11 @@ from __future__ import annotations
 from typing import Final
 
 EXAMPLES: Final[dict[str, tuple[tuple[str, str], ...]]] = {
+    "which": (
+        ("llmtop which", "all symptoms"),
+        ("llmtop which input_bound", "the first tool for an alert, and its command"),
+        ("llmtop which GPU memory grows", "the same by words"),
+    ),
     "mcp": (("llmtop mcp", "what the configuration of a coding agent starts"),),
     "schema": (
         ("llmtop schema", "the names of all schemas"),

@@ -110,7 +110,10 @@ def test_the_wheel_takes_no_name_but_its_own(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
     tops = {name.split("/")[0] for name in names}
-    assert tops == {"llmtop", next(top for top in tops if top.endswith(".dist-info"))}
+    own = next(top for top in tops if top.endswith(".dist-info")).removesuffix(".dist-info")
+    assert tops == {"llmtop", f"{own}.dist-info", f"{own}.data"}
+    beside = {name.removeprefix(f"{own}.data/data/share/").split("/")[0] for name in names if ".data/" in name}
+    assert beside <= {"man", "bash-completion", "zsh", "fish"}
     assert "llmtop/_app/tui/app.py" in names
     assert "llmtop/_app/collectors/hub.py" in names
     assert "llmtop/data/demo.llmtop.gz" in names

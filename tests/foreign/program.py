@@ -26,6 +26,7 @@ _KEYS = frozenset(
         "env",
         "stdin",
         "needs",
+        "by_hand",
         "passing_threads",
         "slow",
         "hands",

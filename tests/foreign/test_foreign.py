@@ -9,6 +9,7 @@ import pytest
 from tests.foreign.__main__ import found_in
 from tests.foreign.program import Program, programs
 from tests.foreign.runs import LIMIT_S
+from tests.support import machine
 
 ALL = programs()
 
@@ -24,6 +25,8 @@ def _param(program: Program) -> object:
 @pytest.mark.parametrize("program", [_param(program) for program in ALL])
 def test_it_does_not_notice(program: Program, tmp_path: Path) -> None:
     if missing := program.missing():
+        if program.says("by_hand"):
+            machine.cannot(f"needs {', '.join(missing)}, installed by hand: {program.says('by_hand')}")
         pytest.skip(f"needs {', '.join(missing)}")
     found = found_in(program, tmp_path)
     assert not found, "\n".join(found)

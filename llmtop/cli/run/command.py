@@ -100,7 +100,11 @@ def run(
         start_host(environment, os.getpid())
     if not run_log:
         environment[variable_names.RUN_LOG] = "0"
-    environment[variable_names.RUN_SUMMARY] = _summary_target("off" if quiet and summary == "auto" else summary)
+    summary = "off" if quiet and summary == "auto" else summary
+    if summary != "off" and (auto or summary != "auto"):
+        environment[variable_names.RUN_SUMMARY] = _summary_target(summary)
+    else:
+        environment.pop(variable_names.RUN_SUMMARY, None)  # of a llmtop run around this one
     if memory_history:
         environment[variable_names.MEMORY_HISTORY] = "1"
     if auto:

@@ -1,5 +1,6 @@
 #: steps = 5
 #: needs = mlflow
+#: by_hand = mlflow brings seventeen packages, for this program alone
 #: slow = one of many, and none of them is fast
 """mlflow logs each step into a folder that is removed at the end."""
 
