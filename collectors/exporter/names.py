@@ -37,7 +37,7 @@ PHASE_HOST_SECONDS: Final = ExportedSeries(
     "llmtop_phase_host_seconds_total",
     "counter",
     (*RANK, "phase"),
-    "Seconds of these steps in a phase, by the host's clock; a nested one (a/b) is in its parent's as well",
+    "Seconds of these steps in a phase, by the host's clock; a nested one (a/b) is in its parent's too",
 )
 PHASE_GPU_SECONDS: Final = ExportedSeries(
     "llmtop_phase_gpu_seconds_total",
@@ -52,14 +52,14 @@ COMM_WAIT_SECONDS: Final = ExportedSeries(
     "llmtop_comm_wait_seconds_total",
     "counter",
     RANK,
-    "Seconds of these steps in which the rank waited for others: by stamps of when it came to their collectives, "
-    "each of which stands for the steps since the one before; else in phases that wait, by the host's clock",
+    "Seconds of these steps in which the rank waited for others: by stamps of its arrival at their collectives, "
+    "each for the steps since the previous stamp; else in phases that wait, by the host's clock",
 )
 COMM_WAIT_GPU_SECONDS: Final = ExportedSeries(
     "llmtop_comm_wait_gpu_seconds_total",
     "counter",
     RANK,
-    "The same in phases by CUDA events, of the steps in llmtop_gpu_timed_steps_total alone; not where stamps tell",
+    "The same in phases by CUDA events, of the steps in llmtop_gpu_timed_steps_total alone; absent where stamps exist",
 )
 TOKENS: Final = ExportedSeries("llmtop_tokens_total", "counter", RANK, "Tokens that this process worked on")
 STEPS_LOST: Final = ExportedSeries(
