@@ -59,7 +59,7 @@ COMM_WAIT_GPU_SECONDS: Final = ExportedSeries(
     "llmtop_comm_wait_gpu_seconds_total",
     "counter",
     RANK,
-    "The same in phases by CUDA events, of the steps in llmtop_gpu_timed_steps_total alone; absent where stamps exist",
+    "The same in phases by CUDA events, of the steps in llmtop_gpu_timed_steps_total alone; absent with stamps",
 )
 TOKENS: Final = ExportedSeries("llmtop_tokens_total", "counter", RANK, "Tokens that this process worked on")
 STEPS_LOST: Final = ExportedSeries(

@@ -7,6 +7,7 @@ file that ends a reader ends no server, and nothing that the command prints is t
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
@@ -157,5 +158,8 @@ def mcp() -> int:
     The tools only read: snapshot, alerts, captures, report, compare, runs, postmortem. Each gives what the command
     of its name prints with --json, shortened to 200 kB.
     """
+    if sys.stdin is None:
+        raise NotPossibleHere("standard input is closed; a coding agent starts llmtop mcp with pipes")
+    sys.stdout.fileno()  # raises where standard output is closed
     server().run("stdio")
     return EXIT_DONE
