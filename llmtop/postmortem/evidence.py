@@ -166,6 +166,7 @@ MarkKind = Literal[
     "xid", "oom_kill", "segfault", "blocked_task", "storage", "network", "slurm_cancelled", "node_failed",
     "watchdog", "work_status", "joined", "not_joined", "ras_behind", "ras_dead", "step", "world", "process",
     "last_sign", "phase", "device_oom", "launcher_kill", "process_state", "aborted", "link_down",
+    "host_ranks", "gpu_error", "named_rank",
 ]  # fmt: skip
 
 
@@ -180,6 +181,8 @@ class Mark:
     pid: int | None = None
     host: str = ""
     gpu: str = ""
+    pci: str = ""
+    """Address of the GPU as NCCL writes it: hexadecimal digits without signs and leading zeros."""
     group: str = ""
     number: int = 0
     second: int | None = None

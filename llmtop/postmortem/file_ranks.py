@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from pathlib import PurePath
 
 _ATTEMPT = re.compile(r"^attempt_(\d{1,4})$")
@@ -19,11 +20,12 @@ _LARGEST_NUMBER = 4096
 """A larger bare number in a name is a pid or a job."""
 
 
-def rank_of_path(path: PurePath) -> int | None:
+def rank_of_path(path: PurePath, *, is_lone: bool = False) -> int | None:
     """Return the rank that a path names; None where it names none.
 
     Args:
         path: relative to the folder that the user named, or the file's name.
+        is_lone: a bare number in its name is no rank (`lone_numbers`).
     """
     parts = path.parts
     for place, part in enumerate(parts[:-2]):
@@ -38,8 +40,23 @@ def rank_of_path(path: PurePath) -> int | None:
         return int(parts[-2])
     if len(parts) > 1 and (found := _WORDS.search(parts[-2])) is not None:
         return int(found[1])
-    found = _LAST_NUMBER.search(name)
+    found = _LAST_NUMBER.search(name) if not is_lone else None
     return int(found[1]) if found is not None and int(found[1]) < _LARGEST_NUMBER else None
+
+
+def lone_numbers(paths: Iterable[PurePath]) -> set[PurePath]:
+    """Return the paths whose bare number is no rank: no file beside it has another one ("error_191.err").
+
+    Args:
+        paths: of all logs, relative to the folder that the user named.
+    """
+    alike: dict[tuple[PurePath, str], dict[PurePath, str]] = {}
+    for path in paths:
+        found = _LAST_NUMBER.search(path.name)
+        if found is not None and _WORDS.search(path.name) is None:
+            pattern = path.name[: found.start(1)] + path.name[found.end(1) :]
+            alike.setdefault((path.parent, pattern), {})[path] = found[1]
+    return {path for numbers in alike.values() if len(set(numbers.values())) == 1 for path in numbers}
 
 
 def attempt_of_path(path: PurePath) -> int | None:

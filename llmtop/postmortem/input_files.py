@@ -12,7 +12,7 @@ import msgspec
 from llmtop.errors import UnusableInput
 from llmtop.format import printable, size
 from llmtop.postmortem.evidence import Evidence, InputFile, Mark, Place, PythonError
-from llmtop.postmortem.file_ranks import attempt_of_path, rank_of_path
+from llmtop.postmortem.file_ranks import attempt_of_path, lone_numbers, rank_of_path
 from llmtop.postmortem.flight_dumps import DumpAnswer, read_pickles
 from llmtop.postmortem.json_files import add_dump, read_json
 from llmtop.postmortem.log_lines import share_bytes
@@ -52,8 +52,10 @@ def read_evidence(paths: Sequence[Path]) -> Evidence:
     texts = [one for one in files if one.kind == "text"]
     texts += [one for one in files if one.kind == "json" and not _read_json_file(one, evidence)]
     reader, share = LogReader(evidence), share_bytes(len(texts))
+    lone = lone_numbers(PurePath(one.name) for one in texts)
     for one in texts:
-        rank = rank_of_path(PurePath(one.name))
+        path = PurePath(one.name)
+        rank = rank_of_path(path, is_lone=path in lone)
         try:
             rank, is_certain = reader.read(one.path, one.name, rank, share)
             evidence.files.append(InputFile(one.name, "log", rank, is_certain))

@@ -16,6 +16,7 @@ from llmtop.postmortem.evidence import (
     PythonError,
     StackDump,
 )
+from llmtop.postmortem.place_facts import keep_earliest_failures, place_errors, place_gpus, place_host_ranks
 from llmtop.postmortem.place_files import place_local_ranks
 
 _MOST_RANKS = 1 << 17
@@ -71,6 +72,10 @@ def build_job(evidence: Evidence) -> JobFacts:
         for fact in facts:
             if fact.pid in ranks_of_pids and (fact.rank is None or isinstance(fact, StackDump)):
                 fact.rank = ranks_of_pids[fact.pid]
+    place_host_ranks(evidence)
+    place_gpus(evidence)
+    keep_earliest_failures(evidence)
+    place_errors(evidence)
     for dump in evidence.dumps:
         _add_dump(job, dump)
     if written:  # a number in a name beyond the written number of ranks is none

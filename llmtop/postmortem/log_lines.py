@@ -25,6 +25,14 @@ _TAGGED = (
 )
 
 
+_TIME = re.compile(
+    r"^\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?\]?\s(?!\S+ kernel:)"
+)
+"""A collector's time before each line: kubectl, docker, systems that gather logs."""
+_HOST = re.compile(r"^([A-Za-z][\w.-]{0,63}):(?: |$)")
+_LEAST_HOST_LINES = 0.5
+"""Share of lines that begin with the name of a host where the names are a launcher's prefix."""
+_MOST_HOSTS = 64
 _SAID = re.compile(rb"(?<![\w-])[Rr]ank[=:]? ?(\d{1,6})\b(?! (?:has launched|--))")
 _NCCL = re.compile(rb"NCCL (?:INFO|WARN)")
 _SEARCHED = 1 << 16
@@ -40,6 +48,8 @@ class LogLine(NamedTuple):
     """torch's own prefix "[rank3]:" names a global rank."""
     tag: int | None
     """A launcher's prefix."""
+    host: str = ""
+    """The prefix of pdsh and of launchers that use it."""
 
 
 def share_bytes(logs: int) -> int:
@@ -76,21 +86,38 @@ def said_rank(head: bytes, tail: bytes) -> int | None:
 
 def log_lines(head: bytes, tail: bytes) -> Iterator[LogLine]:
     """Yield the lines of both parts."""
+    has_hosts = _begins_with_hosts(head)
     for part, is_numbered in ((head, True), (tail, False)):
         for number, raw in enumerate(io.BytesIO(part), 1):
             line = raw[:_LONGEST_LINE].rstrip(b"\n")
             if b"\x1b" in line or b"\r" in line:
                 line = _STYLE.sub(b"", line)
-            yield _split(line.decode("utf-8", "replace"), number if is_numbered else 0)
+            text, host = line.decode("utf-8", "replace"), ""
+            if has_hosts and (found := _HOST.match(text)) is not None:
+                host, text = found[1], text[found.end() :]
+            yield _split(text, number if is_numbered else 0, host)
 
 
-def _split(text: str, number: int) -> LogLine:
+def _begins_with_hosts(head: bytes) -> bool:
+    """True where most lines begin with one of a few names: "node07: Traceback …"."""
+    lines = head[:_SEARCHED].decode("utf-8", "replace").splitlines()
+    names = [found[1] for line in lines if (found := _HOST.match(line)) is not None]
+    if len(names) < 4 or len(names) < _LEAST_HOST_LINES * len(lines):
+        return False
+    return len(set(names)) <= min(_MOST_HOSTS, len(names) // 2) and all(
+        re.search(r"\d", name) or "." in name for name in set(names)
+    )
+
+
+def _split(text: str, number: int, host: str) -> LogLine:
     tag: int | None = None
+    if text[:1] in "[0123456789" and (time := _TIME.match(text)) is not None:
+        text = text[time.end() :]
     if text[:1] in "[ 0123456789":
         for pattern in _TAGGED:
             if (found := pattern.match(text)) is not None and not text.startswith("[rank"):
                 tag, text = int(found[1]), text[found.end() :]
                 break
         if (found := _RANK_PREFIX.match(text)) is not None:
-            return LogLine(text[found.end() :], number, int(found[1]), tag)
-    return LogLine(text, number, None, tag)
+            return LogLine(text[found.end() :], number, int(found[1]), tag, host)
+    return LogLine(text, number, None, tag, host)

@@ -17,7 +17,7 @@ _WORTH: Final = re.compile(
     r"traps:|blocked for more|not responding|I/O error|EXT4-fs|XFS|LustreError|slurmstepd|srun: |DUE TO|"
     r"NCCL (?:INFO|WARN)|shutdown process|closing signal|mlx|NET/|unreachable|"
     r"No route|Errno|launched up to|considered dead|missing rank|[Mm]anag(?:ed|ing)|Killed|No space|Stale|"
-    r"DataLoader worker|exitcode|"
+    r"DataLoader worker|exitcode|global_rank_mapping|Culprit rank|missing ranks|Unexpected result|"
     r"\bpid\b|watchdog thread|entire process|[Ll]ink [Dd]own|Link DOWN|link is down|Input/output",
 )
 """A line without any of these words holds no mark but a step or the number of ranks."""
@@ -51,11 +51,26 @@ _NCCL = re.compile(
     r"NCCL (?:INFO|WARN) (?P<rest>.*)"
 )
 _PID = re.compile(r"(?<![\w-])[Rr]ank[=:]? ?(?P<rank>\d{1,6})\b.{0,80}?\bpid[=:]? ?(?P<pid>\d{1,10})\b")
+_HOST_RANKS = re.compile(r"'([\w.-]{1,100})': \[(\d{1,6})((?:, \d{1,6}){0,1023})\]")
+_GPU_ERROR = re.compile(
+    r"\[Rank (?P<rank>\d+)\].{0,60}watchdog thread terminated with exception: (?P<text>CUDA error: .{1,120})"
+)
+_ANALYZER_CULPRIT = re.compile(r"Culprit rank (?P<rank>\d+); Error type: (?P<text>\w+)")
+_ANALYZER_MISSING = re.compile(r"missing ranks: \{(?P<ranks>\d+(?:, ?\d+){0,500})\}")
+"""Output of torch's own analyzer of dumps, fr_trace."""
+_RERUN = re.compile(r"Unexpected result (?P<text>\S{1,40} on rank (?P<rank>\d+) at iteration .{1,200})")
+"""Megatron's check of losses and gradients."""
+_NAMED_GPU = re.compile(
+    r"NVRM: (?:The NVIDIA )?GPU (?:at )?(?:PCI:)?(?P<gpu>[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F.]{2,4})"
+)
 _ABORTED = re.compile(r"watchdog thread terminated with exception|taking the entire process down")
 _LINK = re.compile(
     r"(?:mlx5_core|bnxt_en|irdma|ib_core|bond\d).{0,120}(?:[Ll]ink (?:DOWN|down|Down)|link is down)"
 )
-_NCCL_RANK = re.compile(r"comm 0x[0-9a-f]+ rank (?P<rank>\d+) n[rR]anks (?P<world>\d+) cudaDev (?P<gpu>\d+)")
+_NCCL_RANK = re.compile(
+    r"comm 0x[0-9a-f]+ rank (?P<rank>\d+) n[rR]anks (?P<world>\d+) cudaDev (?P<gpu>\d+)"
+    r"(?:(?: nvmlDev \d+)? busId (?P<pci>[0-9a-f]{1,16}))?"
+)
 _XID = re.compile(r"NVRM: Xid \((?:PCI:)?(?P<gpu>[0-9a-fA-F:.]+)\): (?P<number>\d+)(?:, pid=['\"<]?(?P<pid>\d+))?")
 _OOM_KILL = re.compile(r"[Oo]ut of memory(?: \([^)]*\))?: Kill(?:ed)? process (?P<pid>\d+)")
 _OOM_LINE = re.compile(r"oom-kill:constraint=.{0,400}?,pid=(?P<pid>\d+)")
@@ -142,7 +157,8 @@ def _of_torch(text: str, place: Place, rank: int | None) -> list[Mark]:
         counts = int(found["number"]), int(found["second"])
         return [Mark("work_status", place, rank=who, group=group, number=counts[0], second=counts[1])]
     kinds: tuple[tuple[re.Pattern[str], MarkKind], ...] = (
-        (_JOINED, "joined"), (_NOT_JOINED, "not_joined"), (_BARRIER, "not_joined")
+        (_JOINED, "joined"), (_NOT_JOINED, "not_joined"), (_BARRIER, "not_joined"),
+        (_ANALYZER_MISSING, "not_joined"),
     )  # fmt: skip
     for pattern, kind in kinds:
         if (found := pattern.search(text)) is not None:
@@ -157,7 +173,23 @@ def _of_torch(text: str, place: Place, rank: int | None) -> list[Mark]:
     return []
 
 
+def _of_named(text: str, place: Place, rank: int | None) -> list[Mark]:
+    """A rank that a checker in the training or torch's analyzer of dumps names."""
+    if (found := _GPU_ERROR.search(text)) is not None:
+        return [Mark("gpu_error", place, found["text"], rank if rank is not None else int(found["rank"]))]
+    if (found := _RERUN.search(text)) is not None:
+        return [Mark("named_rank", place, found["text"], int(found["rank"]))]
+    return [
+        Mark("named_rank", place, f"fr_trace: {one['text']}", int(one["rank"]))
+        for one in _ANALYZER_CULPRIT.finditer(text)
+    ]
+
+
 def _of_process(text: str, place: Place, rank: int | None) -> list[Mark]:
+    if "global_rank_mapping" in text:
+        hosts = [(one[1], int(one[2]), one[3].count(",") + 1) for one in _HOST_RANKS.finditer(text)]
+        marks = [Mark("host_ranks", place, host=host, number=count, second=first) for host, first, count in hosts]
+        return [*marks, Mark("world", place, number=sum(count for _, _, count in hosts))]
     if (found := _PID.search(text)) is not None:
         return [Mark("process", place, rank=int(found["rank"]), pid=int(found["pid"]))]
     return []
@@ -177,6 +209,7 @@ def _of_nccl(text: str, place: Place, rank: int | None) -> list[Mark]:
                     pid=int(found["pid"]),
                     host=found["host"],
                     gpu=named["gpu"],
+                    pci=named["pci"] or "",
                     number=int(named["world"]),
                 )
             )
@@ -233,8 +266,28 @@ def _of_ras(text: str, place: Place, rank: int | None) -> list[Mark]:
 
 
 _FINDERS: tuple[Callable[[str, Place, int | None], list[Mark]], ...] = (
-    _of_torch, _of_process, _of_kernel, _of_nccl, _of_slurm, _of_ras
+    _of_named, _of_torch, _of_process, _of_kernel, _of_nccl, _of_slurm, _of_ras
 )  # fmt: skip
+
+
+class LostGpu:
+    """A GPU that the driver has lost, where the kernel log has no Xid: the driver writes it over some lines."""
+
+    def __init__(self) -> None:
+        self._named: tuple[str, int] = ("", 0)
+
+    def add(self, text: str, place: Place) -> Mark | None:
+        """Take a line; a mark like that of Xid 79 where it completes such a message."""
+        if "NVRM" not in text:
+            return None
+        if (found := _NAMED_GPU.search(text)) is not None:
+            self._named = found["gpu"], place.line
+        gpu, line = self._named
+        if not gpu or "fallen off the bus" not in text or "Xid" in text or place.line - line > 3:
+            return None
+        named = _KERNEL_HOST.match(text)
+        host = named[1] if named is not None else ""
+        return Mark("xid", place, xid_text(79), host=host, gpu=gpu, number=79)
 
 
 class Fingerprint(NamedTuple):

@@ -11,11 +11,13 @@ from pathlib import Path
 from llmtop.postmortem.error_kinds import error_kind
 from llmtop.postmortem.evidence import Evidence, Mark, Place, ProcessEnd, PythonError
 from llmtop.postmortem.log_lines import LogLine, log_lines, read_ends, said_rank
-from llmtop.postmortem.log_marks import marks_of, srun_ends
+from llmtop.postmortem.log_marks import LostGpu, marks_of, srun_ends
 from llmtop.postmortem.process_table import ProcessTable
 from llmtop.postmortem.python_output import PythonOutput
 
 _FAILED = re.compile(r"failed \(exitcode: (-?\d+)\) local_rank: (\d+) \(pid: (\d+)\)")
+_RETURNED = re.compile(r"--local_rank=(\d{1,6})\b.{0,3000}\] exits with return code = (-?\d{1,4})")
+"""DeepSpeed's launcher."""
 _CLOSING = re.compile(r"Sending process (\d+) closing signal")
 _FIELD = re.compile(r"^\s*(time|host|rank|exitcode|error_file|traceback)\s*: (.*)$")
 _WHAT = re.compile(r"^\s*what\(\): +(.{1,600})")
@@ -65,13 +67,15 @@ class _OneLog:
         self._evidence = evidence
         self._name = name
         self._rank = rank
-        self._streams: dict[int | None, PythonOutput] = {}
+        self._streams: dict[tuple[str, int | None], PythonOutput] = {}
         self._prefixes: dict[int, int] = {}
         self._tags: set[int] = set()
         self._steps: dict[int | None, list[Mark]] = {}
         self._table = _FailureTable(evidence, name)
         self._processes = ProcessTable(name)
         self._thrown = ""
+        self._lost_gpu = LostGpu()
+        self._hosts_failed: set[str] = set()
 
     def add(self, line: LogLine) -> None:
         """Take the next line."""
@@ -81,9 +85,9 @@ class _OneLog:
             self._tags.add(line.tag)
         rank = line.rank if line.rank is not None else line.tag
         text, place = line.text, Place(self._name, line.number)
-        stream = self._streams.get(rank)
+        stream = self._streams.get((line.host, rank))
         if stream is None:
-            stream = self._streams[rank] = PythonOutput(self._name)
+            stream = self._streams[line.host, rank] = PythonOutput(self._name)
         named = line if line.rank is not None else line._replace(rank=rank)
         if self._table.add(named) or stream.add(named, None) or not text:
             return
@@ -92,7 +96,10 @@ class _OneLog:
             self._evidence.marks += [state] if isinstance(state, Mark) else []
             return
         self._add_error(text, place, rank)
-        self._add_end(text, place)
+        self._add_end(text, place, line.host)
+        if (lost := self._lost_gpu.add(text, place)) is not None:
+            self._evidence.marks.append(lost)
+            return
         for mark in marks_of(text, place, rank):
             if mark.kind == "step":
                 known = self._steps.setdefault(mark.rank, [])
@@ -108,11 +115,17 @@ class _OneLog:
             self._evidence.errors.append(PythonError(place, self._thrown, what[1], rank, kind=kind))
             self._thrown = ""
 
-    def _add_end(self, text: str, place: Place) -> None:
+    def _add_end(self, text: str, place: Place, host: str) -> None:
         ends = self._evidence.ends
         if (failed := _FAILED.search(text)) is not None:
             ends.append(_end(place, int(failed[1]), rank=None, pid=int(failed[3]), is_first=True))
             self._evidence.marks.append(Mark("process", place, "local", int(failed[2]), int(failed[3])))
+        elif (returned := _RETURNED.search(text)) is not None:
+            end = _end(place, int(returned[2]), rank=None, pid=None, host=host)
+            end.local_rank, end.is_first = int(returned[1]), host not in self._hosts_failed
+            end.is_by_launcher = end.signal == signal.SIGTERM and not end.is_first
+            self._hosts_failed.add(host)
+            ends.append(end)
         elif (closing := _CLOSING.search(text)) is not None:
             ends.append(ProcessEnd(place, pid=int(closing[1]), signal=signal.SIGTERM, is_by_launcher=True))
         elif (shell := _SHELL.search(text)) is not None:

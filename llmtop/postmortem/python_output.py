@@ -82,6 +82,7 @@ class PythonOutput:
                 name.rpartition(".")[2],
                 message,
                 rank=line.rank,
+                host=line.host,
                 frames=inner_first,
                 code="" if own is None else self._codes.get(own, "")[:300],
                 time=time,

@@ -9,8 +9,8 @@ from pathlib import Path
 from llmtop.format import counted, printable
 from llmtop.postmortem.answer.collectives import CollectiveFacts, Wait, examine, group_key, is_world, waiting_order
 from llmtop.postmortem.answer.missing import missing_evidence, next_steps
-from llmtop.postmortem.answer.reasons import RankCase, Reason, collect_cases
-from llmtop.postmortem.evidence import CodeLine, PythonError
+from llmtop.postmortem.answer.reasons import RankCase, Reason, class_of_error, collect_cases
+from llmtop.postmortem.evidence import CodeLine, Mark, ProcessEnd, PythonError
 from llmtop.postmortem.input_files import read_evidence
 from llmtop.postmortem.job import JobFacts, build_job
 from llmtop.postmortem.model import (
@@ -21,6 +21,7 @@ from llmtop.postmortem.model import (
     PostmortemReport,
     WaitingRanks,
 )
+from llmtop.postmortem.place_facts import unplaced_failure
 from llmtop.postmortem.rank_text import rank_list
 
 _LEAST_WEIGHT = 50
@@ -262,7 +263,28 @@ def _summary(
 def _verdict_without_culprit(job: JobFacts, shared: CollectiveFacts) -> FailureClass:
     if shared.stuck is not None or any(mark.kind == "network" for mark in job.evidence.marks):
         return "network"
-    return "shape_or_dtype" if _mismatch(job) is not None else "unknown"
+    if _mismatch(job) is not None:
+        return "shape_or_dtype"
+    failure = unplaced_failure(job.evidence)
+    return _class_of_unplaced(failure) if failure is not None else "unknown"
+
+
+def _class_of_unplaced(failure: Mark | PythonError | ProcessEnd) -> FailureClass:
+    if isinstance(failure, PythonError):
+        return class_of_error(failure)
+    if isinstance(failure, ProcessEnd):
+        return "killed"
+    return "out_of_memory" if failure.kind == "oom_kill" else "gpu_fault" if failure.kind == "xid" else "storage"
+
+
+def _text_of_unplaced(failure: Mark | PythonError | ProcessEnd) -> str:
+    if isinstance(failure, ProcessEnd):
+        text = f"a process was ended by signal {failure.signal}"
+    elif isinstance(failure, Mark) and failure.gpu:
+        text = f"GPU {failure.gpu}: {failure.text}"
+    else:
+        text = failure.text.strip().rstrip(".")
+    return f"{printable(text, 160)} ({printable(failure.place.text, 120)})"
 
 
 def _mismatch(job: JobFacts) -> PythonError | None:
@@ -282,11 +304,18 @@ def _summary_without_culprit(job: JobFacts, shared: CollectiveFacts, tied: Seque
     if cancelled is not None:
         return f"No culprit: SLURM cancelled the job ({printable(cancelled.text, 60)})."
     differs = _mismatch(job)
+    failure = unplaced_failure(job.evidence)
     if differs is not None:
         return (
             f"No culprit is certain: rank {differs.rank} or one of its peers passed another shape or dtype "
             f"({printable(differs.message.rpartition(']')[2].strip(), 120)}). A dump of each rank shows which."
         )
+    if failure is not None:
+        return f"No rank is named for what failed: {_text_of_unplaced(failure)}."
+    return _summary_of_ties(job, tied)
+
+
+def _summary_of_ties(job: JobFacts, tied: Sequence[int]) -> str:
     if tied and len(tied) < len(job.ranks):
         return f"No culprit is certain: the evidence clears all ranks but {rank_list(tied)}."
     if any(facts.errors for facts in job.ranks.values()):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from collections import Counter
 from collections.abc import Iterator
@@ -185,13 +186,16 @@ def _of_ends(case: RankCase, job: JobFacts) -> Iterator[Reason]:
         if end.signal in _CRASHES:
             if lost and end.signal == signal.SIGABRT:
                 continue  # NCCL's watchdog and gloo abort the process after a peer has failed
-            weight = (86 if not case.is_waiting else 40) + (4 if end.is_first else 0)
+            weight = (86 if not case.is_waiting else 76 if end.is_first else 40) + (4 if end.is_first else 0)
             yield Reason(weight, "killed", f"ended by {_CRASHES[end.signal]}", end.place)
         elif end.signal == signal.SIGKILL:
             yield _of_sigkill(end, is_waiting=case.is_waiting)
         elif end.code and not case.facts.errors and not case.is_waiting:
             weight = 80 if end.is_first else 55
-            yield Reason(weight, "exited", f"exited with code {end.code} and no traceback", end.place)
+            text = f"exited with code {end.code} and no traceback"
+            if end.code == 1:  # Python's code after an exception that nothing caught
+                text = "exited with code 1, as after an exception; its traceback is in no file"
+            yield Reason(weight, "exception" if end.code == 1 else "exited", text, end.place)
 
 
 def _of_sigkill(end: ProcessEnd, *, is_waiting: bool) -> Reason:
@@ -228,6 +232,13 @@ def _of_marks(case: RankCase) -> Iterator[Reason]:
             is_own = is_program_error(xid_text(mark.number))
             weight = 60 if is_own or mark.number not in XIDS else 96
             yield Reason(weight, "gpu_fault", text, mark.place)
+        elif mark.kind == "gpu_error":
+            yield Reason(86, "gpu_fault", f"its watchdog met {text}", mark.place)
+        elif mark.kind == "named_rank":
+            failure: FailureClass = "exception"
+            if text.startswith("fr_trace"):
+                failure = "shape_or_dtype" if re.search("SIZE|DTYPE", text) else "different_collective"
+            yield Reason(88, failure, f"named by a log: {text}", mark.place)
         elif mark.kind == "blocked_task":
             yield Reason(80, "storage", f"blocked in the kernel: {text}", mark.place)
         elif mark.kind == "process_state":
