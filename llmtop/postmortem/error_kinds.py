@@ -24,7 +24,7 @@ _PEER_LOST = re.compile(
     r"Connection closed by (?:remote )?peer|Connection reset by peer|Broken pipe|remote process exited|"
     r"ncclRemoteError|communicator was aborted|recvValue failed|failed to recv, got|Connection was likely closed|"
     r"Connection refused|process group (?:was|has been) (?:aborted|shut)|remote peer|"
-    r"Failed to (?:connect|send)|store (?:is )?(?:closed|unreachable)|"
+    r"Failed to (?:connect|send)|successfully reached monitoredBarrier|store (?:is )?(?:closed|unreachable)|"
     r"NCCL watchdog thread terminated|Some NCCL operations have failed",
     re.IGNORECASE,
 )

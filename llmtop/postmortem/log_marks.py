@@ -45,6 +45,9 @@ _WATCHDOG = re.compile(
 _RANK_LIST = r"\[?(?P<ranks>\d+(?:, ?\d+){0,200})\]?"
 _JOINED = re.compile(rf"- {_RANK_LIST} joined but didn't finish collective #(?P<number>\d+)")
 _NOT_JOINED = re.compile(rf"- {_RANK_LIST} finished collective #\d+, but didn't join collective #(?P<number>\d+)")
+_BARRIER_PEER = re.compile(
+    r"successfully reached monitoredBarrier, but received errors .{0,60}from rank (?P<ranks>\d+)"
+)
 _BARRIER = re.compile(r"Ranks? (?P<ranks>\d+(?:, ?\d+){0,200}) failed to pass monitoredBarrier")
 _NCCL = re.compile(
     r"^(?P<host>[\w.-]{1,100}):(?P<pid>\d{1,10}):\d+ \[(?P<gpu>\d+)\] (?:\S{1,80}:\d+ )?"
@@ -158,7 +161,7 @@ def _of_torch(text: str, place: Place, rank: int | None) -> list[Mark]:
         return [Mark("work_status", place, rank=who, group=group, number=counts[0], second=counts[1])]
     kinds: tuple[tuple[re.Pattern[str], MarkKind], ...] = (
         (_JOINED, "joined"), (_NOT_JOINED, "not_joined"), (_BARRIER, "not_joined"),
-        (_ANALYZER_MISSING, "not_joined"),
+        (_ANALYZER_MISSING, "not_joined"), (_BARRIER_PEER, "not_joined"),
     )  # fmt: skip
     for pattern, kind in kinds:
         if (found := pattern.search(text)) is not None:

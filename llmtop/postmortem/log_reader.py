@@ -18,6 +18,9 @@ from llmtop.postmortem.python_output import PythonOutput
 _FAILED = re.compile(r"failed \(exitcode: (-?\d+)\) local_rank: (\d+) \(pid: (\d+)\)")
 _RETURNED = re.compile(r"--local_rank=(\d{1,6})\b.{0,3000}\] exits with return code = (-?\d{1,4})")
 """DeepSpeed's launcher."""
+_MPI_SIGNAL = re.compile(r"process rank (\d{1,6}) with PID (\d+) on node (\S+) exited on signal (\d{1,2})")
+_MPI_PROCESS = re.compile(r"^\s*Process name: \[\[\d+,\d+\],(\d{1,6})\]")
+_MPI_CODE = re.compile(r"^\s*Exit code: +(\d{1,3})\b")
 _CLOSING = re.compile(r"Sending process (\d+) closing signal")
 _FIELD = re.compile(r"^\s*(time|host|rank|exitcode|error_file|traceback)\s*: (.*)$")
 _WHAT = re.compile(r"^\s*what\(\): +(.{1,600})")
@@ -76,6 +79,7 @@ class _OneLog:
         self._thrown = ""
         self._lost_gpu = LostGpu()
         self._hosts_failed: set[str] = set()
+        self._mpi_rank: int | None = None
 
     def add(self, line: LogLine) -> None:
         """Take the next line."""
@@ -94,6 +98,8 @@ class _OneLog:
         state = self._processes.add(text, line.number)
         if state:
             self._evidence.marks += [state] if isinstance(state, Mark) else []
+            return
+        if self._add_mpi_end(text, place):
             return
         self._add_error(text, place, rank)
         self._add_end(text, place, line.host)
@@ -114,6 +120,21 @@ class _OneLog:
             kind = error_kind(self._thrown, what[1])
             self._evidence.errors.append(PythonError(place, self._thrown, what[1], rank, kind=kind))
             self._thrown = ""
+
+    def _add_mpi_end(self, text: str, place: Place) -> bool:
+        """Take a line in which mpirun names the first process that ended; True if it is one."""
+        if (ended := _MPI_SIGNAL.search(text)) is not None:
+            pid = int(ended[2]) or None
+            end = ProcessEnd(place, int(ended[1]), pid, ended[3], signal=int(ended[4]), is_first=True)
+            self._evidence.ends.append(end)
+        elif (process := _MPI_PROCESS.match(text)) is not None:
+            self._mpi_rank = int(process[1])
+        elif self._mpi_rank is not None and (code := _MPI_CODE.match(text)) is not None:
+            self._evidence.ends.append(ProcessEnd(place, self._mpi_rank, code=int(code[1]), is_first=True))
+            self._mpi_rank = None
+        else:
+            return False
+        return True
 
     def _add_end(self, text: str, place: Place, host: str) -> None:
         ends = self._evidence.ends

@@ -74,7 +74,7 @@ class PostmortemReport(msgspec.Struct, frozen=True, kw_only=True):
     kind: Literal["postmortem"] = "postmortem"
     source: str
     verdict: FailureClass
-    """Class of the first culprit. Without one: "network" or "shape_or_dtype" where the files show that, else
+    """Class of the first culprit. Without one: that of a failure that names no rank where the files show one, else
     "unknown"."""
     summary: str
     confidence: Confidence | None = None

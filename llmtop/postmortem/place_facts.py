@@ -73,7 +73,7 @@ def place_errors(evidence: Evidence) -> None:
             ends.setdefault((end.place.file, ""), set()).add(end.rank)
     errors: dict[tuple[str, str], list[PythonError]] = {}
     for error in evidence.errors:
-        if error.kind == "own":
+        if error.kind != "stopped_by_launcher":
             errors.setdefault((error.place.file, error.host), []).append(error)
     for place, found in errors.items():
         first = ends.get(place, set())

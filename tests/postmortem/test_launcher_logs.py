@@ -133,3 +133,31 @@ def test_the_number_of_a_job_in_a_lone_name_is_no_rank(tmp_path: Path) -> None:
     (tmp_path / "error_191.err").write_text(text)
     report = find_culprits([tmp_path])
     assert (report.ranks, report.verdict) == (None, "out_of_memory")
+
+
+def test_the_process_that_mpirun_names(tmp_path: Path) -> None:
+    killed = "mpirun noticed that process rank 7 with PID 0 on node n3 exited on signal 9 (Killed).\n"
+    assert _named(_report(tmp_path, job=killed)) == [(7, "killed")]
+    (tmp_path / "b").mkdir()
+    exited = "The first process to do so was:\n\n  Process name: [[29973,1],2]\n  Exit code:    1\n"
+    assert _named(_report(tmp_path / "b", job=exited)) == [(2, "exception")]
+
+
+def test_an_abort_beside_a_watchdogs_timeout_names_nobody(tmp_path: Path) -> None:
+    text = (
+        "[Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=4, OpType=ALLGATHER)\n"
+        "terminate called after throwing an instance of 'std::runtime_error'\n"
+        "  what():  [Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=4, OpType=ALLGATHER)\n"
+        "failed (exitcode: -6) local_rank: 0 (pid: 95313) of binary: python\n"
+    )
+    assert _named(_report(tmp_path, job=text)) == []
+
+
+def test_the_first_failure_is_the_rank_that_met_the_error_of_a_peer(tmp_path: Path) -> None:
+    """The launcher's first failure is the first that gave up, and no line of its traceback names its rank."""
+    error = "RuntimeError: Rank 1 successfully reached monitoredBarrier, but received errors while waiting"
+    text = traceback_text(f"{error} for send/recv from rank 0.", in_collective=True) + _TABLE.format(
+        time="1", rank=1, pid=9
+    )
+    report = _report(tmp_path, job=text)
+    assert 1 not in [rank for rank, _ in _named(report)]

@@ -42,6 +42,8 @@ _FATAL: dict[str, str] = {
 }
 
 
+_OF_PEERS = ("timed_out", "peer_lost", "mismatch")
+"""Kinds of errors that show a failure of another rank."""
 SIGNS_APART_SECONDS = 8.0
 """A live rank writes at least every five seconds (`llmtop.instrument.run_log`)."""
 
@@ -182,16 +184,20 @@ def _of_ends(case: RankCase, job: JobFacts) -> Iterator[Reason]:
     lost = any(error.kind != "own" for error in case.facts.errors) or any(
         mark.kind in ("aborted", "watchdog") for mark in case.facts.marks
     )
+    of_peers = [error for error in job.evidence.errors if error.kind in _OF_PEERS]
+    aborting = {error.place.file for error in of_peers}
+    unplaced = {error.place.file for error in of_peers if error.rank is None}
+    """Files in which a rank that no line names has lost a peer: the first that ended may be that one."""
     for end in case.facts.ends:
         if end.signal in _CRASHES:
-            if lost and end.signal == signal.SIGABRT:
+            if (lost or end.place.file in aborting) and end.signal == signal.SIGABRT:
                 continue  # NCCL's watchdog and gloo abort the process after a peer has failed
             weight = (86 if not case.is_waiting else 76 if end.is_first else 40) + (4 if end.is_first else 0)
             yield Reason(weight, "killed", f"ended by {_CRASHES[end.signal]}", end.place)
         elif end.signal == signal.SIGKILL:
             yield _of_sigkill(end, is_waiting=case.is_waiting)
         elif end.code and not case.facts.errors and not case.is_waiting:
-            weight = 80 if end.is_first else 55
+            weight = 40 if end.place.file in unplaced else 80 if end.is_first else 55
             text = f"exited with code {end.code} and no traceback"
             if end.code == 1:  # Python's code after an exception that nothing caught
                 text = "exited with code 1, as after an exception; its traceback is in no file"
