@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec.structs import replace
 
@@ -22,6 +22,9 @@ from collectors.gpu.selection import GpuSelection, with_whole_uuids
 from llmtop import config
 from llmtop.model import jobs
 from llmtop.model.snapshot import Host, Process, Snapshot
+
+if TYPE_CHECKING:
+    from collectors.run_notes.stage import KeepRuns
 
 ONCE_SECONDS = 4.0
 """How long `Hub.first_snapshot` waits for values that need two samples (rates, shares of time)."""
@@ -48,6 +51,8 @@ class Sources(NamedTuple):
     rules: Stage
     before_rules: tuple[Stage, ...] = ()
     """What adds to a snapshot that is put together."""
+    keep_runs: KeepRuns | None = None
+    """Writes into the runs of trainings what rules and sources found."""
 
 
 def live_sources(
@@ -59,6 +64,7 @@ def live_sources(
     on_every_node: bool = False,
     sample_loaders: bool = True,
     unattended: bool = False,
+    keep_runs: bool = False,
 ) -> Sources:
     """The sources of this machine: its GPUs, the host, the processes and the attached trainings.
 
@@ -70,6 +76,7 @@ def live_sources(
         engines: whether to find out what can capture each training.
         sample_loaders: whether trainings that wait for data are sampled, unless the configuration forbids it.
         unattended: there is no screen, so that trainings may send several steps at once.
+        keep_runs: whether GPU signals, alerts and captures are written beside the runs of trainings.
         on_every_node: whether the other nodes of the job run such a hub too, so that they query NCCL in turn.
     """
     # psutil and the rules take some 40 ms to import: a screen paints its first frame before.
@@ -80,6 +87,7 @@ def live_sources(
     from collectors.machine.host import HostSource
     from collectors.machine.processes import ProcessSource
     from collectors.nccl_ras.stage import NcclRas
+    from collectors.run_notes.stage import KeepRuns
     from collectors.trainings.all_users import AllUsersSource
     from collectors.trainings.loading import LoaderCosts
     from collectors.trainings.source import EVERY_MS, UNATTENDED_EVERY_MS, StepsSource
@@ -104,6 +112,7 @@ def live_sources(
             DcgmActivity(),
             *(() if all_users else loaders),
         ),
+        keep_runs=KeepRuns() if keep_runs else None,
     )
 
 
@@ -208,6 +217,8 @@ class Hub:
             self._wake.set()
         self._thread.wait_for_end()
         if self._sources is not None:
+            if self._sources.keep_runs is not None:
+                self._sources.keep_runs.close()
             for source in self._sources[:4]:
                 source.close()
 
@@ -227,7 +238,8 @@ class Hub:
         reading, host = sources.gpu.latest(), sources.host.latest()
         ranks, processes = sources.ranks.latest(), sources.processes.latest()
         snapshot = self._compose(reading, host, processes, ranks)
-        return pipeline.run((*sources.before_rules, sources.rules, *self._stages), snapshot)
+        kept = () if sources.keep_runs is None else (sources.keep_runs,)
+        return pipeline.run((*sources.before_rules, sources.rules, *kept, *self._stages), snapshot)
 
     def _compose(
         self, reading: GpuReading, host: Host, processes: tuple[Process, ...], ranks: RanksReading

@@ -6,7 +6,9 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Protocol
 
 from msgspec.structs import replace
 
@@ -19,7 +21,6 @@ from collectors.refigure import RecomputeFigures
 from llmtop.errors import UnusableInput
 from llmtop.format import duration
 from llmtop.model.snapshot import Snapshot
-from llmtop.recording.reader_writer import Reader
 
 MIN_SPEED, MAX_SPEED = 0.25, 16.0
 HISTORY_SECONDS = 300.0
@@ -34,6 +35,53 @@ _GAP_PLAY_SECONDS = 1.0  # what a hole takes to play
 _GROWTH_SECONDS = 1.0  # seconds between checks for new data at the end, in case it is still being written
 
 
+class _Stretch(Protocol):
+    """Part of what is replayed."""
+
+    @property
+    def first(self) -> float:
+        """Unix time of its first snapshot."""
+
+
+class SnapshotReader(Protocol):
+    """What can be replayed: a recording (`llmtop.recording.reader_writer.Reader`, which says what each is), or a
+    run."""
+
+    recordings: int
+
+    @property
+    def path(self) -> Path:
+        """What it is called in notes."""
+
+    @property
+    def members(self) -> Sequence[_Stretch]:
+        """Its parts, the oldest first; empty where it has no snapshot."""
+
+    @property
+    def damage(self) -> str | None:
+        """A sentence on what of it cannot be played."""
+
+    @property
+    def length(self) -> float:
+        """Seconds from the first snapshot to the last."""
+
+    @property
+    def median_gap(self) -> float:
+        """Seconds between two snapshots as they mostly are."""
+
+    def snapshots(self, start: float = 0.0, first_member: int | None = None) -> Iterator[tuple[float, Snapshot]]:
+        """Yield (position in seconds, snapshot) from the first at or after `start`."""
+
+    def position_before(self, position: float) -> float | None:
+        """The position of the last snapshot at or before this one; None if there is none."""
+
+    def refresh(self) -> bool:
+        """Take in what was written since; returns whether there is anything."""
+
+    def close(self) -> None:
+        """Close what is open."""
+
+
 class ReplayFeed:
     """Plays a recording (`Feed` and `ReplayControls` of collectors/base/source.py).
 
@@ -42,13 +90,21 @@ class ReplayFeed:
     jump: rules remember, and what they remember must be of that time.
     """
 
-    def __init__(self, reader: Reader, make_rules: Callable[[], Stage], speed: float = 1.0) -> None:
+    def __init__(
+        self,
+        reader: SnapshotReader,
+        make_rules: Callable[[], Stage],
+        speed: float = 1.0,
+        *,
+        make_figures: Callable[[], Stage] = RecomputeFigures,
+    ) -> None:
         """Take over an open recording.
 
         Args:
             reader: closed by `close()`.
             make_rules: makes the stage that adds the alerts.
             speed: to begin with; infinity plays as fast as the snapshots are taken.
+            make_figures: makes the stage that works out figures anew.
 
         Raises:
             UnusableInput: it has no snapshot.
@@ -57,8 +113,8 @@ class ReplayFeed:
             raise UnusableInput(
                 f"{reader.path} holds no snapshot" + (f": {reader.damage}" if reader.damage else "")
             )
-        self._reader, self._make_rules = reader, make_rules
-        self._stages: tuple[Stage, ...] = (RecomputeFigures(), GpuBusy(), make_rules())
+        self._reader, self._make_rules, self._make_figures = reader, make_rules, make_figures
+        self._stages: tuple[Stage, ...] = (make_figures(), GpuBusy(), make_rules())
         self._lock = threading.Lock()
         self._wake = InterruptibleSleep()
         self._closed = self._paused = self._ended = False
@@ -211,7 +267,7 @@ class ReplayFeed:
 
     def _jump(self, target: float, on_snapshot: Callable[[Snapshot], None]) -> Iterator[tuple[float, Snapshot]]:
         """Judge what lies before the target with fresh rules, show the snapshot there, and return what follows."""
-        self._stages = (RecomputeFigures(), GpuBusy(), self._make_rules())
+        self._stages = (self._make_figures(), GpuBusy(), self._make_rules())
         before: deque[tuple[float, Snapshot]] = deque(maxlen=HISTORY_SNAPSHOTS)
         upcoming = self._reader.snapshots(target - HISTORY_SECONDS)
         following: tuple[float, Snapshot] | None = None

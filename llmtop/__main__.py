@@ -52,7 +52,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "which": ("llmtop.cli.which.command:which", "Print the first tool for a symptom, and its command."),
     "tail": ("llmtop.cli.postmortem.tail:tail", "Show the last two minutes of each rank of a run."),
-    "runs": ("llmtop.cli.runs.command:runs", "List runs, show where the time of one went, or delete one."),
+    "runs": ("llmtop.cli.runs.command:runs", "List runs, show or open one, or delete one."),
     "record": ("llmtop.cli.live.command:record", "Write a recording without a screen."),
     "replay": ("llmtop.cli.live.command:replay", "Show a recording as if it were live."),
     "demo": ("llmtop.cli.live.command:demo", "Show a recorded run of a real H200."),

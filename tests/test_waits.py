@@ -47,6 +47,7 @@ ALLOWED = {
     ("collectors/driver/serve.py", "_send_readings"): MAIN_LOOP,
     ("collectors/driver/serve.py", "serve"): MAIN_LOOP,
     ("collectors/record_stage.py", "RecordStage._write"): MAIN_LOOP,
+    ("collectors/run_notes/node_writer.py", "NodeWriter._run"): MAIN_LOOP,
     ("collectors/trainings/source.py", "StepsSource._take_opened"): "only this thread takes, and it is not empty",
     ("collectors/replay.py", "ReplayFeed._wait"): f"{KEY}: the replay is paused",
     ("llmtop/capture/kineto/daemon.py", "FabricHost._accept"): "a socket that does not block",

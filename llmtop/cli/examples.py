@@ -37,6 +37,7 @@ EXAMPLES: Final[dict[str, tuple[tuple[str, str], ...]]] = {
     "runs": (
         ("llmtop runs", "what ran on this node, how long, and how it ended"),
         ("llmtop runs show", "the newest run: steps, waits, restarts, goodput"),
+        ("llmtop runs open", "the screen on the newest run, in its last minute"),
     ),
     "report": (
         ("llmtop report llmtop-captures/NAME", "verdict, what to do, where the step goes"),
@@ -70,6 +71,8 @@ EXAMPLES: Final[dict[str, tuple[tuple[str, str], ...]]] = {
     "record": (
         ("llmtop record night.llmtop.gz --seconds 28800", "eight hours, without a screen"),
         ("llmtop record run.llmtop.gz --on-alert 'mail -s llmtop me'", "and a mail for each alert"),
+        ("llmtop record --daemon", "GPU signals and alerts into the runs, in the background"),
+        ("llmtop record --daemon --stop", "end that"),
     ),
     "replay": (
         ("llmtop replay night.llmtop.gz", "the same screen; < and > go back and on"),

@@ -19,7 +19,8 @@ is no rank. One process, and so one restart of one rank, has
   `State`; then each second that has something new: `RecentSteps` with every step (number, start, duration,
   interval, phases), `Values` that were logged, `Sign`, and `Stacks`
   while the running step takes over three times the median. A process that is killed loses at most its last second.
-- `.node`, one for each monitor of the node that had its turn: `GpuMinute`, `AlertSeen`, `CaptureSeen`.
+- `.node`, one for each monitor of the node that had its turn: `Watched` at its begin, each minute and at its end,
+  `GpuMinute`, `AlertSeen`, `CaptureSeen`. Times are the node's; `node_notes` reads them.
 
 **The form**: gzip members as in a recording (`llmtop/recording/members.py`; `zcat` shows them), in each some JSON
 objects, one a line, tagged by `type` (`records`). A member that was cut or damaged is passed over. A reader

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
-
 from llmtop.document.model import Block, Document, Paragraph, Table, columns
 from llmtop.format import counted, duration, figure, number, percent_text
+from llmtop.runs import notes_document
 from llmtop.runs.ledger import CLASSES, GOODPUT_WORDS
+from llmtop.runs.notes_document import moment
 from llmtop.runs.report import AttemptReport, RunReport
 
 
@@ -15,11 +15,6 @@ def how_it_ended(how: str, error: str = "") -> str:
     if how == "failed" and error:
         return f"failed: {error}"
     return how
-
-
-def moment(at: float) -> str:
-    """Return a unix time as local time: "2026-11-24 15:30"."""
-    return time.strftime("%Y-%m-%d %H:%M", time.localtime(at))
 
 
 def document_of(report: RunReport) -> Document:
@@ -51,6 +46,7 @@ def document_of(report: RunReport) -> Document:
         blocks.append(Paragraph(f"{GOODPUT_WORDS} {percent_text(report.goodput_pct, 1)}."))
     if len(report.attempts) > 1:
         blocks.append(_attempts(report.attempts))
+    blocks += notes_document.blocks(report)
     if report.values:
         values = ", ".join(f"{name} {figure(value)}" for name, value in sorted(report.values.items()))
         blocks.append(Paragraph(f"Last logged values: {values}."))

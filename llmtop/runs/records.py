@@ -234,6 +234,22 @@ class AlertSeen(msgspec.Struct, tag="alert", kw_only=True, omit_defaults=True):
     rank: int | None = None
     pid: int | None = None
     gpu: int | None = None
+    since: float | None = None
+    """Unix time since when the rule held; `at` is when the monitor saw it."""
+    points: list[str] = []
+    """As of `llmtop.model.snapshot.Alert`."""
+    gpu_uuid: str | None = None
+
+
+class Watched(msgspec.Struct, tag="watched", kw_only=True, omit_defaults=True):
+    """A monitor watches this run: it has its turn from the first of these records to the last."""
+
+    at: float
+    monitor: str = ""
+    """"screen", "record", "export", ...: which command."""
+    pid: int = 0
+    lost: int = 0
+    """Snapshots that are in no figure since the record before: the disk was too slow, or full."""
 
 
 class CaptureSeen(msgspec.Struct, tag="capture", kw_only=True, omit_defaults=True):
@@ -280,6 +296,7 @@ Record = (
     | Note
     | GpuMinute
     | AlertSeen
+    | Watched
     | CaptureSeen
     | Stacks
 )
@@ -299,6 +316,12 @@ def statistics_of(names: Names, minute: Minute) -> dict[str, tuple[float, ...]]:
     rows = [numbers[place : place + width] for place in range(0, len(numbers), width)]
     series = zip((*FIXED_SERIES, *names.phases), rows, strict=False)
     return {name: row for name, row in series if not math.isnan(row[2])}
+
+
+def values_of(names: Names, minute: Minute) -> dict[str, float]:
+    """Return the last logged values of a minute by name; without those that are absent."""
+    numbers = struct.unpack(f"<{len(minute.values) // 4}f", minute.values)
+    return {name: value for name, value in zip(names.values, numbers, strict=False) if not math.isnan(value)}
 
 
 def is_checkpoint(phase: str) -> bool:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 from llmtop.runs import records
 from llmtop.runs.ledger import ledger_of
+from llmtop.runs.node_notes import NodeNotes, RunAlert, RunCapture
 from llmtop.runs.store import RUNNING, Attempt, Run
 
 
@@ -23,6 +26,18 @@ class AttemptReport(msgspec.Struct, kw_only=True, frozen=True):
     ranks: int
     steps: int
     """Of its lowest rank."""
+
+
+class RunGpu(msgspec.Struct, kw_only=True, frozen=True):
+    """A GPU over the minutes in which a monitor watched."""
+
+    index: int
+    uuid: str
+    name: str
+    minutes: float
+    """How many minutes were watched."""
+    signals: dict[str, tuple[float, float, float]]
+    """(mean, min, max) by field of `llmtop.model.snapshot.Gpu`; of a mean, each minute counts by its length."""
 
 
 class RunReport(msgspec.Struct, kw_only=True, frozen=True):
@@ -69,10 +84,22 @@ class RunReport(msgspec.Struct, kw_only=True, frozen=True):
     """Members that the disk did not take."""
     bytes_damaged: int
     """Bytes of files that cannot be read."""
+    alerts: list[RunAlert] | None = None
+    """Oldest first. None where they were not read, as in the list of runs; so are the next three fields."""
+    captures: list[RunCapture] | None = None
+    gpus: list[RunGpu] | None = None
+    """As monitors saw them: empty where none watched."""
+    watched_seconds: float | None = None
+    """For how much of `wall_seconds` a monitor watched."""
 
 
-def report_of(run: Run) -> RunReport:
-    """Return the report on a run."""
+def report_of(run: Run, notes: NodeNotes | None = None) -> RunReport:
+    """Return the report on a run.
+
+    Args:
+        run: with all its restarts.
+        notes: what monitors have added to it; None: not read.
+    """
     leaders = [attempt.leader for attempt in run.attempts]
     states = [leader.state for leader in leaders if leader.state is not None]
     all_states = [process.state for process in run.processes if process.state is not None]
@@ -113,7 +140,37 @@ def report_of(run: Run) -> RunReport:
         values=leaders[-1].last_values(),
         records_dropped=sum(state.dropped for state in all_states),
         bytes_damaged=sum(process.damaged_bytes for process in run.processes),
+        **({} if notes is None else _watched(notes, run.started, run.started + ledger.wall_seconds)),
     )
+
+
+def _watched(notes: NodeNotes, begin: float, end: float) -> dict[str, Any]:
+    seconds = sum(max(0.0, min(until, end) - max(since, begin)) for since, until in notes.watched)
+    return {
+        "alerts": notes.alerts,
+        "captures": notes.captures,
+        "gpus": _gpus(notes.gpu_minutes),
+        "watched_seconds": seconds,
+    }
+
+
+def _gpus(minutes: list[records.GpuMinute]) -> list[RunGpu]:
+    by_uuid: dict[str, list[records.GpuMinute]] = {}
+    for minute in minutes:
+        by_uuid.setdefault(minute.uuid, []).append(minute)
+    found = []
+    for uuid, known in by_uuid.items():
+        signals = {}
+        for field in dict.fromkeys(name for minute in known for name in minute.signals):
+            rows = [(minute.seconds, minute.signals[field]) for minute in known if field in minute.signals]
+            whole = sum(seconds for seconds, _ in rows)
+            if whole > 0:
+                mean = sum(seconds * row[0] for seconds, row in rows) / whole
+                signals[field] = mean, min(row[1] for _, row in rows), max(row[2] for _, row in rows)
+        whole = sum(minute.seconds for minute in known)
+        last = known[-1]
+        found.append(RunGpu(index=last.index, uuid=uuid, name=last.name, minutes=whole / 60, signals=signals))
+    return sorted(found, key=lambda one: (one.index, one.uuid))
 
 
 def _attempt(attempt: Attempt) -> AttemptReport:

@@ -76,6 +76,10 @@ class RunFile:
             if wanted is None or wanted(member):
                 yield from self._decode(member)
 
+    def records_of(self, place: int) -> Iterator[Record]:
+        """Yield the records of one of `members`."""
+        yield from self._decode(self.members[place])
+
     def newest(self, kind: type[Any]) -> Any | None:
         """Return the last record of that class; None without any."""
         for member in self.members[::-1] if kind is not Start else self.members[:_START_MEMBERS][::-1]:

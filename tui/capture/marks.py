@@ -4,18 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import msgspec
-
 from llmtop.capture.base import folder
-from llmtop.errors import LlmtopError
-from llmtop.naming import file_names
-from llmtop.system.inputs import read_input
 
 MAX_MARKS = 200
-
-
-class _Verdict(msgspec.Struct):
-    verdict: str = ""
 
 
 def capture_marks(parent: Path) -> tuple[tuple[float, str], ...]:
@@ -30,12 +21,5 @@ def capture_marks(parent: Path) -> tuple[tuple[float, str], ...]:
 
 def _words(path: Path, info: folder.Info) -> str:
     steps = "" if info.steps is None else f", {info.steps} step{'' if info.steps == 1 else 's'}"
-    said = _verdict(path) if info.state == "done" else info.state
+    said = folder.verdict_of(path) if info.state == "done" else info.state
     return f"{info.engine}{steps}" + (f": {said}" if said else "")
-
-
-def _verdict(path: Path) -> str:
-    try:
-        return msgspec.json.decode(read_input(path / file_names.REPORT), type=_Verdict).verdict
-    except (LlmtopError, OSError, msgspec.DecodeError, UnicodeDecodeError):
-        return ""

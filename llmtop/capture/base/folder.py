@@ -14,7 +14,7 @@ import msgspec
 
 from llmtop.environment.programs import run_for_text
 from llmtop.environment.repository import git_command
-from llmtop.errors import NotPossibleHere, UnusableInput
+from llmtop.errors import LlmtopError, NotPossibleHere, UnusableInput
 from llmtop.format import encode_json, printable, size
 from llmtop.model.snapshot import Gpu
 from llmtop.naming import file_names
@@ -254,6 +254,18 @@ def list_infos_and_errors(parent: Path) -> tuple[list[tuple[Path, Info]], list[s
         else:
             refused.append(info)
     return sorted(found, key=lambda pair: pair[1].started_at), refused
+
+
+class _Verdict(msgspec.Struct):
+    verdict: str = ""
+
+
+def verdict_of(folder: Path) -> str:
+    """Return the verdict of a capture's report; "" where it has none, or cannot be read."""
+    try:
+        return msgspec.json.decode(read_input(folder / file_names.REPORT), type=_Verdict).verdict
+    except (LlmtopError, OSError, msgspec.DecodeError, UnicodeDecodeError):
+        return ""
 
 
 def _read_or_error(folder: Path) -> Info | str:

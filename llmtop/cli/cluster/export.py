@@ -124,7 +124,12 @@ def export(
             selection=GpuSelection.parse("all") if all_users else None,
             stages=stages,
             make_sources=partial(
-                live_sources, all_users=all_users, engines=False, on_every_node=True, unattended=True
+                live_sources,
+                all_users=all_users,
+                engines=False,
+                on_every_node=True,
+                unattended=True,
+                keep_runs=True,
             ),
         )
         SnapshotStream().run(hub, lambda _snapshot: None)

@@ -7,6 +7,7 @@ import platform
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -97,7 +98,7 @@ def live(
 ) -> int:
     """Watch the GPUs and the attached trainings of this machine."""
     from collectors.gpu.selection import GpuSelection
-    from collectors.hub import live_hub
+    from collectors.hub import live_hub, live_sources
 
     selection = GpuSelection.parse(gpus) if gpus is not None else None
     if not (once or as_json):
@@ -115,19 +116,20 @@ def live(
             closing.callback(recorder.close)
         alert_stage = _alert_command_stage(on_alert, closing)
         stages = [stage for stage in (alert_stage, recorder) if stage is not None]
-        hub = live_hub(interval=interval, selection=selection, stages=stages, whole=as_json)
+        sources = partial(live_sources, keep_runs=not once)
+        hub = live_hub(interval=interval, selection=selection, stages=stages, whole=as_json, make_sources=sources)
         if once:
             closing.callback(hub.close)
             _print_once(hub.first_snapshot(), as_json)
         elif as_json:
-            _stream(hub)
+            print_snapshots(hub)
         else:
-            code = _show(hub, ascii=ascii, theme=theme)
+            code = show_feed(hub, ascii=ascii, theme=theme)
     return _recorded(recorder) or code
 
 
 @click.command()
-@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("file", type=click.Path(path_type=Path), required=False)
 @_interval
 @_gpus
 @click.option(
@@ -141,20 +143,42 @@ def live(
 @_force
 @_on_alert
 @click.option("--json", "as_json", is_flag=True, help="Print a summary of the recording as JSON.")
+@click.option(
+    "--daemon",
+    is_flag=True,
+    help="Write no recording; in the background, add GPU signals, alerts and captures to runs of trainings.",
+)
+@click.option("--stop", is_flag=True, help="With --daemon: end the watcher in the background.")
+@click.option(
+    "--foreground", is_flag=True, help="With --daemon: watch in this process, as systemd or a script needs."
+)
 def record(
     *,
-    file: Path,
+    file: Path | None,
     interval: float,
     gpus: str | None,
     seconds: float | None,
     force: bool,
     on_alert: str | None,
     as_json: bool,
+    daemon: bool,
+    stop: bool,
+    foreground: bool,
 ) -> int:
-    """Write a recording to FILE without a screen, until ctrl+c, SIGTERM or --seconds."""
+    """Write a recording to FILE without a screen, until ctrl+c, SIGTERM or --seconds.
 
+    With --daemon there is no FILE: a watcher adds to the runs of llmtop runs. A user has one on a node.
+    """
+    if daemon:
+        if file is not None or force or as_json or (stop and foreground):
+            raise UnusableInput("--daemon takes no FILE, --force or --json, and either --stop or --foreground")
+        return _watch(interval, gpus, seconds, on_alert, stop=stop, foreground=foreground)
+    if stop or foreground:
+        raise UnusableInput("--stop and --foreground need --daemon: llmtop record --daemon --stop")
+    if file is None:
+        raise UnusableInput("No FILE given: llmtop record FILE; or llmtop record --daemon, which needs none")
     from collectors.gpu.selection import GpuSelection
-    from collectors.hub import live_hub
+    from collectors.hub import live_hub, live_sources
     from llmtop.cli.live.stream import SnapshotStream
     from llmtop.cli.printed import RecordingSummary
     from llmtop.recording.reader_writer import Reader
@@ -171,7 +195,8 @@ def record(
         closing.callback(recorder.close)
         alert_stage = _alert_command_stage(on_alert, closing)
         stages = [stage for stage in (alert_stage, recorder) if stage is not None]
-        hub = live_hub(interval=interval, selection=selection, stages=stages)
+        sources = partial(live_sources, keep_runs=True)
+        hub = live_hub(interval=interval, selection=selection, stages=stages, make_sources=sources)
         print_text(f"recording to {file}; press ctrl+c to stop", err=True)
         stream.run(hub, consume, seconds)
     reader = Reader(file)
@@ -184,6 +209,37 @@ def record(
     else:
         print_text(f"{reader.count} snapshots over {reader.length:.1f} s, {facts.bytes} bytes: {file}", err=True)
     return _recorded(recorder)
+
+
+def _watch(
+    interval: float, gpus: str | None, seconds: float | None, on_alert: str | None, *, stop: bool, foreground: bool
+) -> int:
+    """Start, end or be the watcher of this node."""
+    from llmtop.cli.live import watcher
+
+    if stop:
+        return watcher.stop()
+    interval = interval if _is_typed("interval") else watcher.INTERVAL_SECONDS
+    if not foreground:
+        given = {"--gpus": gpus, "--seconds": seconds, "--on-alert": on_alert}
+        options = [word for name, value in given.items() if value is not None for word in (name, str(value))]
+        return watcher.start(["--interval", f"{interval:g}", *options])
+
+    from collectors.gpu.selection import GpuSelection
+    from collectors.hub import live_hub, live_sources
+    from llmtop.cli.live.stream import SnapshotStream
+
+    with ExitStack() as closing:
+        alert_stage = _alert_command_stage(on_alert, closing)
+        sources = partial(live_sources, engines=False, sample_loaders=False, unattended=True, keep_runs=True)
+        hub = live_hub(
+            interval=interval,
+            selection=GpuSelection.parse("all" if gpus is None else gpus),
+            stages=[] if alert_stage is None else [alert_stage],
+            whole=True,
+            make_sources=sources,
+        )
+        return watcher.watch(lambda: SnapshotStream().run(hub, lambda _snapshot: None, seconds))
 
 
 _speed = click.option(
@@ -261,11 +317,11 @@ def _replay(
         require_terminal("--json")
     feed = ReplayFeed(reader, lambda: Rules().apply, math.inf if unpaced else speed or 1.0)
     if as_json:
-        _stream(feed)
+        print_snapshots(feed)
         return EXIT_DONE
     if begin:
         feed.seek(begin)
-    return _show(feed, ascii=ascii, theme=theme, captures=captures)
+    return show_feed(feed, ascii=ascii, theme=theme, captures=captures)
 
 
 def _alert_command_stage(command: str | None, closing: ExitStack) -> AlertCommand | None:
@@ -295,7 +351,7 @@ def require_terminal(instead: str) -> None:
         raise UnusableInput(f"standard output is not a terminal, so no screen can be shown; use {instead}")
 
 
-def _show(feed: Feed, *, ascii: bool, theme: str | None, captures: Path | None = None) -> int:
+def show_feed(feed: Feed, *, ascii: bool, theme: str | None, captures: Path | None = None) -> int:
     """Run the screen, the demo's with captures; 128 + the signal's number if that or a lost terminal ended it."""
     _load_asyncio_without_tls()
     from tui.show import show
@@ -322,7 +378,7 @@ def _load_asyncio_without_tls() -> None:
         del sys.modules["ssl"]  # who asks for it later gets it
 
 
-def _stream(feed: Feed | ReplayFeed) -> None:
+def print_snapshots(feed: Feed | ReplayFeed) -> None:
     from collectors.replay import ReplayFeed
     from llmtop.cli.live.stream import SnapshotStream
     from llmtop.model.snapshot import to_json

@@ -16,14 +16,14 @@ from llmtop.runs.store import RUNNING, Run
 
 
 @click.command()
-@click.argument("action", type=click.Choice(["list", "show", "delete"]), default="list")
+@click.argument("action", type=click.Choice(["list", "show", "open", "delete"]), default="list")
 @click.argument("wanted", metavar="[RUN]", required=False)
 @json_option
-def runs(*, action: Literal["list", "show", "delete"], wanted: str | None, as_json: bool) -> int:
-    """List runs, show one, or delete one.
+def runs(*, action: Literal["list", "show", "open", "delete"], wanted: str | None, as_json: bool) -> int:
+    """List runs, show one, open one on the screen, or delete one.
 
     Every attached training writes its run to $LLMTOP_RUNS, else ~/.local/state/llmtop/runs. RUN is an id of the
-    list, the beginning of one, or the run's name; without RUN, show takes the newest, also after a crash.
+    list, the beginning of one, or the run's name; without RUN, show and open take the newest, also after a crash.
     """
     from llmtop.config import current
     from llmtop.runs import folder, retention, store
@@ -36,6 +36,8 @@ def runs(*, action: Literal["list", "show", "delete"], wanted: str | None, as_js
             _list(store.list_runs(path), path, as_json)
         elif action == "show":
             _show(store.find_run(path, wanted), as_json)
+        elif action == "open":
+            return _open(store.find_run(path, wanted), as_json)
         elif wanted is None:
             raise UnusableInput("No run given. List the runs: llmtop runs. Then: llmtop runs delete RUN")
         else:
@@ -46,7 +48,8 @@ def runs(*, action: Literal["list", "show", "delete"], wanted: str | None, as_js
 
 
 def _list(found: list[Run], path: Path, as_json: bool) -> None:
-    from llmtop.runs.document import how_it_ended, moment
+    from llmtop.runs.document import how_it_ended
+    from llmtop.runs.notes_document import moment
     from llmtop.runs.report import report_of
 
     if found and not as_json:
@@ -72,9 +75,15 @@ def _list(found: list[Run], path: Path, as_json: bool) -> None:
 
 
 def _show(run: Run, as_json: bool) -> None:
+    from collectors.runs.alerts import recomputed_alerts
+    from collectors.runs.snapshots import RunSnapshots
+    from llmtop.runs.node_notes import read_notes
     from llmtop.runs.report import report_of
 
-    report = report_of(run)
+    notes = read_notes(run)
+    found = recomputed_alerts(RunSnapshots(run, notes))
+    notes.alerts = sorted([*notes.alerts, *found], key=lambda one: one.since)
+    report = report_of(run, notes)
     if as_json:
         write_json(encode_json(report))
         return
@@ -82,6 +91,12 @@ def _show(run: Run, as_json: bool) -> None:
     from llmtop.runs.document import document_of
 
     write_text(as_text(document_of(report), text_width()))
+
+
+def _open(run: Run, as_json: bool) -> int:
+    from llmtop.cli.live.opened_run import open_run
+
+    return open_run(run, as_json=as_json)
 
 
 def _delete(run: Run, as_json: bool) -> None:

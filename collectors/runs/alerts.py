@@ -1,0 +1,136 @@
+"""Alerts of a run: those that a monitor saw, and for the rest of it those that rules find in its steps."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from collectors.base.pipeline import with_note
+from collectors.gpu_busy import GpuBusy
+from collectors.refigure import RecomputeFigures
+from collectors.runs.snapshots import RunSnapshots
+from llmtop.model.alerts import match_previous
+from llmtop.model.severity import SEVERITIES, severity_rank
+from llmtop.model.snapshot import Alert, Snapshot
+from llmtop.rules.engine import Rules
+from llmtop.runs.node_notes import RunAlert
+
+RECOMPUTED_HOURS = 24.0
+"""Of a longer run, alerts are recomputed for this last part: it takes some seconds."""
+RECOMPUTED_NOTE = "no monitor watched at this time: alerts are recomputed from the steps of the run"
+WAS_WATCHED_NOTE = "alerts are those that a monitor saw at this time"
+
+
+class RunFigures:
+    """A stage: figures are made anew of the steps where each is known, and are those of the minute elsewhere."""
+
+    def __init__(self, reader: RunSnapshots) -> None:
+        self._reader = reader
+        self._recompute = RecomputeFigures()
+
+    def __repr__(self) -> str:
+        return "the figures of a run"
+
+    def __call__(self, snapshot: Snapshot) -> Snapshot:
+        """The snapshot with its ranks' figures."""
+        made = self._recompute(snapshot)
+        if self._reader.is_in_full(snapshot.time):
+            return made
+        ranks = tuple(
+            replace(kept, change=new.change, rare=new.rare)
+            for kept, new in zip(snapshot.ranks, made.ranks, strict=True)
+        )
+        return replace(made, ranks=ranks)
+
+
+class RunAlerts:
+    """A stage: the alerts that hold in a run at the time of a snapshot."""
+
+    def __init__(self, reader: RunSnapshots, *, with_notes: bool = True) -> None:
+        """Begin anew.
+
+        Args:
+            reader: of the run.
+            with_notes: whether a note on the snapshot says where its alerts come from.
+        """
+        self._notes, self._with_notes = reader.notes, with_notes
+        self._rules = Rules()
+
+    def __repr__(self) -> str:
+        return "the alerts of a run"
+
+    def __call__(self, snapshot: Snapshot) -> Snapshot:
+        """The snapshot with its alerts."""
+        at = snapshot.time
+        recomputed = self._rules.apply(snapshot)
+        is_watched = self._notes.is_watched(at)
+        if is_watched:
+            alerts = tuple(
+                _alert(one)
+                for one in self._notes.alerts
+                if one.since <= at and (one.until is None or at < one.until)
+            )
+            recomputed = replace(
+                snapshot, alerts=tuple(sorted(alerts, key=lambda one: (-severity_rank(one.severity), one.since)))
+            )
+        if not self._with_notes:
+            return recomputed
+        return with_note(recomputed, WAS_WATCHED_NOTE if is_watched else RECOMPUTED_NOTE)
+
+
+def _alert(one: RunAlert) -> Alert:
+    return Alert(
+        id=one.id,
+        severity=SEVERITIES[severity_rank(one.severity)],
+        gpu=one.gpu_uuid,
+        pid=one.pid,
+        since=one.since,
+        summary=one.summary,
+        next=one.advice,
+        points=tuple(one.points),
+    )
+
+
+def recomputed_alerts(reader: RunSnapshots) -> list[RunAlert]:
+    """Return the alerts that rules find in a run for the times at which no monitor watched, oldest first.
+
+    Of a run that is longer, the last `RECOMPUTED_HOURS` are looked at.
+    """
+    rules, figures, busy = Rules(), RunFigures(reader), GpuBusy()
+    found: list[RunAlert] = []
+    up: list[tuple[Alert, RunAlert]] = []
+    start = max(0.0, reader.length - RECOMPUTED_HOURS * 3600)
+    for _, snapshot in reader.snapshots(start):
+        is_watched = reader.notes.is_watched(snapshot.time)
+        present = () if is_watched else rules.apply(busy(figures(snapshot))).alerts
+        places = match_previous([alert for alert, _ in up], present)
+        for number, (_, gone) in enumerate(up):
+            if number not in places:
+                gone.until = snapshot.time
+        now = []
+        ranks = {rank.pid: rank.rank for rank in snapshot.ranks}
+        for alert, place in zip(present, places, strict=True):
+            if place is None:
+                known = _run_alert(alert, None if alert.pid is None else ranks.get(alert.pid))
+                found.append(known)
+            else:
+                known = up[place][1]
+                known.summary, known.points, known.severity = alert.summary, list(alert.points), alert.severity
+            now.append((alert, known))
+        up = now
+    return sorted(found, key=lambda one: one.since)
+
+
+def _run_alert(alert: Alert, rank: int | None) -> RunAlert:
+    return RunAlert(
+        id=alert.id,
+        severity=alert.severity,
+        since=alert.since,
+        until=None,
+        summary=alert.summary,
+        advice=alert.next,
+        points=list(alert.points),
+        rank=rank,
+        pid=alert.pid,
+        gpu_uuid=alert.gpu,
+        recomputed=True,
+    )

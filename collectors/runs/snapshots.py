@@ -1,0 +1,185 @@
+"""A run as snapshots, made of its files: what a replay plays, and what rules are applied to after the fact.
+
+Of the last minutes of each start there is a snapshot a second, with every step. Before that there is one each
+`SLOT_SECONDS`, whose steps are means of their minute, beside those that the run keeps in full.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from collectors.runs.process_track import GONE_SECONDS, ProcessTrack
+from llmtop.model import jobs
+from llmtop.model.snapshot import Gpu, Host, Rank, Snapshot
+from llmtop.runs import records
+from llmtop.runs.node_notes import NodeNotes
+from llmtop.runs.store import Run
+
+SLOT_SECONDS = 15.0
+"""Rules forget what they know where two snapshots are a minute apart."""
+_WHOLE_NUMBERS = frozenset(("mem_used_bytes", "mem_total_bytes", "pcie_gen", "pcie_width"))
+_TOLERANCE_SECONDS = 1e-6
+_GPU_SECONDS = 5.0
+"""By which the times of a monitor and of a run may lie apart."""
+
+
+class SlotRun(NamedTuple):
+    """Snapshots at equal distances."""
+
+    first: float
+    """Unix time of the first."""
+    number: int
+    seconds: float
+
+    @property
+    def last(self) -> float:
+        """Unix time of the last."""
+        return self.first + (self.number - 1) * self.seconds
+
+
+class RunSnapshots:
+    """The snapshots of a run, as `collectors.replay.SnapshotReader` has those of a recording."""
+
+    recordings = 1
+    median_gap: float = 1.0
+
+    def __init__(self, run: Run, notes: NodeNotes) -> None:
+        """Read the files of all its processes.
+
+        Args:
+            run: with its restarts.
+            notes: what monitors have added.
+        """
+        self.path = Path(run.folder.name)
+        self.notes = notes
+        job = run.name or run.id
+        self.tracks = [ProcessTrack(process, job) for process in run.processes]
+        self._host = next((track.start.host for track in self.tracks if track.start.host), "")
+        self._gpu_times: dict[str, list[float]] = {}
+        self._gpu_minutes: dict[str, list[records.GpuMinute]] = {}
+        for minute in notes.gpu_minutes:
+            self._gpu_times.setdefault(minute.uuid, []).append(minute.at)
+            self._gpu_minutes.setdefault(minute.uuid, []).append(minute)
+        damaged = sum(process.damaged_bytes for process in run.processes)
+        self.damage = f"{damaged} bytes of the files of run {run.id} cannot be read" if damaged else None
+        self.members: list[SlotRun] = []
+        for attempt in run.attempts:
+            names = {process.name for process in attempt.processes}
+            tracks = [
+                track for track, process in zip(self.tracks, run.processes, strict=True) if process.name in names
+            ]
+            self._add_slots(tracks, attempt.last_sign)
+
+    def _add_slots(self, tracks: list[ProcessTrack], last_sign: float) -> None:
+        begin = min(track.attached_at for track in tracks)
+        if self.members:
+            begin = max(begin, self.members[-1].last + 1.0)
+        end = last_sign + (2.0 if all(track.ended is not None for track in tracks) else 0.0)
+        full = min(max(begin, min(track.full_since for track in tracks)), end)
+        coarse = max(0, math.ceil((full - begin) / SLOT_SECONDS))
+        if coarse:
+            self.members.append(SlotRun(begin, coarse, SLOT_SECONDS))
+        self.members.append(SlotRun(full, max(1, math.floor(end - full) + 1), 1.0))
+
+    @property
+    def length(self) -> float:
+        """Seconds from the first snapshot to the last."""
+        return self.members[-1].last - self.members[0].first
+
+    @property
+    def end(self) -> float:
+        """Unix time of the last snapshot."""
+        return self.members[-1].last
+
+    def is_in_full(self, at: float) -> bool:
+        """Whether each step is known at that unix time."""
+        place = bisect_right(self.members, at + _TOLERANCE_SECONDS, key=lambda one: one.first) - 1
+        return place >= 0 and self.members[place].seconds < SLOT_SECONDS
+
+    def close(self) -> None:
+        """Do nothing: no file is open."""
+
+    def refresh(self) -> bool:
+        """Return False: what a running training writes later is not taken in."""
+        return False
+
+    def snapshots(self, start: float = 0.0, first_member: int | None = None) -> Iterator[tuple[float, Snapshot]]:
+        """Yield (position in seconds, snapshot) from the first at or after `start`.
+
+        Args:
+            start: position in seconds.
+            first_member: begin with this one of `members` instead.
+        """
+        begin = self.members[0].first
+        for slots in self.members[first_member or 0 :]:
+            first = 0
+            if first_member is None:
+                first = max(0, math.ceil((start - _TOLERANCE_SECONDS - (slots.first - begin)) / slots.seconds))
+            for number in range(first, slots.number):
+                at = slots.first + number * slots.seconds
+                yield at - begin, self.snapshot_at(at, at - slots.seconds)
+
+    def position_before(self, position: float) -> float | None:
+        """The position of the last snapshot at or before this one; None if there is none."""
+        begin = self.members[0].first
+        at = begin + position + _TOLERANCE_SECONDS
+        place = bisect_right(self.members, at, key=lambda one: one.first) - 1
+        if place < 0:
+            return None
+        slots = self.members[place]
+        number = min(math.floor((at - slots.first) / slots.seconds), slots.number - 1)
+        return slots.first + number * slots.seconds - begin
+
+    def snapshot_at(self, at: float, since: float) -> Snapshot:
+        """Return what was known at an instant.
+
+        Args:
+            at: unix time.
+            since: unix time of the snapshot before.
+        """
+        ranks: list[Rank] = []
+        for track in self.tracks:
+            if track.attached_at <= at <= (track.ended or at) + GONE_SECONDS:
+                rank = track.rank_at(since, at)
+                if rank is not None:
+                    ranks.append(rank)
+        return Snapshot(
+            time=at,
+            monotonic=at,
+            source="replay",
+            host=Host(name=self._host),
+            gpus=tuple(self._gpus(at)),
+            ranks=tuple(ranks),
+            jobs=jobs.job_totals(ranks),
+        )
+
+    def _gpus(self, at: float) -> Iterator[Gpu]:
+        found = []
+        for uuid, times in self._gpu_times.items():
+            place = bisect_left(times, at - _TOLERANCE_SECONDS)
+            if place >= len(times):
+                continue
+            minute = self._gpu_minutes[uuid][place]
+            if at >= minute.at - minute.seconds - _GPU_SECONDS:
+                found.append(gpu_of(minute, 0, sampled_at=at))
+        yield from sorted(found, key=lambda gpu: (gpu.index, gpu.uuid))
+
+
+def gpu_of(minute: records.GpuMinute, statistic: int, *, sampled_at: float | None = None) -> Gpu:
+    """Return a GPU with one statistic of a minute as its values.
+
+    Args:
+        minute: as a monitor wrote it.
+        statistic: 0 the mean, 1 the lowest, 2 the highest value.
+        sampled_at: unix time.
+    """
+    known: dict[str, Any] = {
+        name: round(row[statistic]) if name in _WHOLE_NUMBERS else row[statistic]
+        for name, row in minute.signals.items()
+        if name in Gpu.__struct_fields__
+    }
+    return Gpu(index=minute.index, uuid=minute.uuid, name=minute.name, sampled_at=sampled_at, **known)

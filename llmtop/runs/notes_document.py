@@ -1,0 +1,105 @@
+"""What monitors have added to a run, as parts of its document."""
+
+from __future__ import annotations
+
+import time
+
+from llmtop.document.model import Block, Paragraph, Table, columns
+from llmtop.format import counted, duration, percent_text, size
+from llmtop.model.severity import severity_rank
+from llmtop.runs.node_notes import RunAlert
+from llmtop.runs.report import RunGpu, RunReport
+
+MOST_ALERTS = 30
+_WHOLE_PCT = 99.0
+"""Of the run: a monitor that is started with it comes some seconds later."""
+
+
+def moment(at: float) -> str:
+    """Return a unix time as local time: "2026-11-24 15:30"."""
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(at))
+
+
+def blocks(report: RunReport) -> list[Block]:
+    """Return alerts, captures and GPU figures of a run; nothing where they were not read."""
+    if report.alerts is None:
+        return []
+    found: list[Block] = []
+    if report.gpus:
+        rows = [_gpu_row(gpu) for gpu in report.gpus]
+        found.append(
+            Table(
+                "GPUs while a monitor watched (mean, and lowest to highest sample)",
+                columns(("GPU", "name"), ("util", "power", "memory", "temp", "minutes")),
+                rows,
+            )
+        )
+    if report.alerts:
+        found.append(
+            Table(
+                _title(report),
+                columns(("since", "rule", "what"), ("for",)),
+                [_alert_row(alert, report) for alert in _most_severe(report.alerts)],
+                most=MOST_ALERTS,
+            )
+        )
+    else:
+        found.append(Paragraph("No alert held."))
+    if report.captures:
+        rows = [(moment(one.at), one.engine, one.verdict or "-", one.path) for one in report.captures]
+        found.append(Table("Captures", columns(("taken", "engine", "verdict", "folder"), ()), rows))
+    found.append(Paragraph(_watching(report), role="dim"))
+    return found
+
+
+def _most_severe(alerts: list[RunAlert]) -> list[RunAlert]:
+    """The most severe ones where there are too many, in the order in which they came."""
+    if len(alerts) > MOST_ALERTS:
+        alerts = sorted(alerts, key=lambda one: (-severity_rank(one.severity), -one.since))[:MOST_ALERTS]
+    return sorted(alerts, key=lambda one: one.since)
+
+
+def _title(report: RunReport) -> str:
+    alerts = report.alerts or []
+    left_out = max(0, len(alerts) - MOST_ALERTS)
+    text = counted(len(alerts), "alert")
+    if left_out:
+        text += f"; {left_out} of them, less severe or older, are in --json alone"
+    if any(alert.recomputed for alert in alerts):
+        text += " (* recomputed from the steps after the fact)"
+    return text
+
+
+def _alert_row(alert: RunAlert, report: RunReport) -> tuple[str, ...]:
+    until = alert.until or report.ended or report.started + report.wall_seconds
+    held = duration(max(0.0, until - alert.since)) + ("" if alert.until is not None else " to the end")
+    rank = "" if alert.rank is None else f"rank {alert.rank} "
+    what = rank + (", ".join(alert.points) or alert.summary)
+    return moment(alert.since), f"{alert.id}{'*' if alert.recomputed else ''}", what, held
+
+
+def _gpu_row(gpu: RunGpu) -> tuple[str, ...]:
+    def text(field: str, unit: str) -> str:
+        known = gpu.signals.get(field)
+        if known is None:
+            return "-"
+        mean, least, most = known
+        return f"{mean:.0f} {unit} ({least:.0f} to {most:.0f})"
+
+    memory = gpu.signals.get("mem_used_bytes")
+    used = "-" if memory is None else f"{size(memory[0])} (to {size(memory[2])})"
+    return (
+        *(str(gpu.index), gpu.name, text("util_pct", "%"), text("power_watts", "W"), used),
+        *(text("temperature_c", "°C"), f"{gpu.minutes:.0f}"),
+    )
+
+
+def _watching(report: RunReport) -> str:
+    seconds = report.watched_seconds or 0.0
+    share = 100 * seconds / report.wall_seconds if report.wall_seconds > 0 else 0.0
+    if share >= _WHOLE_PCT:
+        return "A monitor watched the whole run."
+    how = "recomputed from the steps, which leaves out those about GPUs and processes"
+    if not seconds:
+        return f"No monitor watched: alerts are {how}."
+    return f"A monitor watched {percent_text(share)} of the run; alerts of the rest are {how}."
