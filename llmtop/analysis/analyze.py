@@ -8,7 +8,13 @@ from pathlib import Path
 import numpy as np
 from msgspec import structs
 
-from llmtop.analysis.capture_info import UNKNOWN_COMMAND, CaptureInfo, read_capture_info
+from llmtop.analysis.capture_info import (
+    UNKNOWN_COMMAND,
+    CaptureInfo,
+    command_of_program,
+    is_python,
+    read_capture_info,
+)
 from llmtop.analysis.findings import Measurements, findings
 from llmtop.analysis.idle import cuda_calls as cuda
 from llmtop.analysis.idle.call_places import call_places
@@ -187,6 +193,7 @@ def _build_report(
             measured.missing,
             straggler=_straggler_text(found),
             on_cpu=host_time_text(measured.host_operators, measured.operator_free_pct),
+            plain=measured.situation.plain and not measured.situation.python,
         ),
         second=judgement.second,
         at_border=judgement.at_border,
@@ -251,6 +258,8 @@ def _measure(
     by_step = WorkSteps.from_timelines(timelines, len(trace.ops))
     uses, memory_operators = memory_use(trace, steps)
     on_host = host_operators(trace, steps)
+    made = time_breakdown(trace)
+    name = trace.process_names.get(main.process) if main is not None else None
     return Measurements(
         judgement=judgement,
         timelines=timelines,
@@ -262,14 +271,15 @@ def _measure(
         copies=copy_times(trace),
         api=cuda.api_times(trace, timelines),
         steps=_judged_steps(own, main, trace),
-        command=command,
+        command=command_of_program(command, name, plain=made is not None and made.plain_program),
+        runs_python=is_python(name),
         ranks={rank.process: rank.rank for rank in trace.ranks},
         missing=missing,
         tool=f"{trace.engine} {trace.version}".strip(),
         operators=operator_times(trace, by_step) or hlo_times(trace, by_step),
         gemms=gemm_times(trace, ceilings),
         roofs=ceilings,
-        time_breakdown=time_breakdown(trace),
+        time_breakdown=made,
         framework=trace.framework,
         host_operators=on_host,
         operator_free_pct=operator_free_share(trace, steps) if on_host else None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +18,7 @@ from llmtop.trace.files.file_kind import TRACES
 
 UNKNOWN_COMMAND = "python train.py"
 """What stands for the command of a training where it is not known."""
+_PYTHON = re.compile(r"(?:^|/)(?:python|pypy|ipython|torchrun)[\d.]*(?:\s|$)")
 _TIME_BASED = ("xla.profiler",)
 """Engines that record for a time, in which there may be more steps than were asked for."""
 _MOST_STEPS = 1_000_000
@@ -82,3 +84,22 @@ def _ranks(pids: object, ranks: object) -> dict[int, int]:
         return {}
     pairs = zip(pids, ranks, strict=True)
     return {pid: rank for pid, rank in pairs if type(pid) is int and type(rank) is int and rank >= 0}
+
+
+def is_python(process_name: str | None) -> bool | None:
+    """Whether a process of that name runs Python; None where it has no name."""
+    return None if not process_name else bool(_PYTHON.search(process_name))
+
+
+def command_of_program(command: str, process_name: str | None, *, plain: bool) -> str:
+    """Return the command line that suggestions start: of a CUDA program without Python its own file.
+
+    Args:
+        command: as the capture tells it, or UNKNOWN_COMMAND.
+        process_name: of the judged process, as the tool recorded it.
+        plain: whether no framework for machine learning took part.
+    """
+    words = process_name.split() if process_name else []
+    if command != UNKNOWN_COMMAND or not plain or not words or is_python(process_name):
+        return command
+    return shlex.quote(f"./{Path(words[0]).name}")

@@ -18,8 +18,9 @@ from llmtop.analysis.idle.off_cpu import OFF_CPU_FIX
 from llmtop.analysis.idle.sampled_functions import most_sampled_during
 from llmtop.analysis.steps.device_timeline import DeviceTimeline
 from llmtop.analysis.verdict import BORDER_PCT, CAUSE_OF, NEAR_PCT, ONE_OFF, Judgement
-from llmtop.analysis.verdict_text import GOOD_CAPTURE, main_off_cpu_cause
+from llmtop.analysis.verdict_text import good_capture, main_off_cpu_cause
 from llmtop.analysis.work.collectives import Straggler, slower_phase
+from llmtop.analysis.work.time_breakdown import SERVERS_OPERATORS
 from llmtop.format import (
     count,
     counted,
@@ -34,7 +35,15 @@ from llmtop.model.bottlenecks import BOTTLENECKS, LossId
 from llmtop.model.severity import Severity, severity_rank
 from llmtop.naming.phase_names import role_of
 from llmtop.report.advice.communication import ONE_RANK
-from llmtop.report.advice.table import RECORDS_LOST, FindingId, Situation, advice_for, fp32_fix, idle_fix
+from llmtop.report.advice.table import (
+    RECORDS_LOST,
+    FindingId,
+    Situation,
+    advice_for,
+    fp32_fix,
+    idle_fix,
+    pageable_results_fix,
+)
 from llmtop.report.device_time import GemmTime, OperatorTime, Roof, TimeBreakdown
 from llmtop.report.host_work import CallPlace, HostOperatorTime, MemoryOperator, MemoryUse
 from llmtop.report.model import ApiTime, CopyTime, Finding, KernelTime, PhaseMean, StepsJudged, WaitPlace
@@ -64,6 +73,8 @@ class Measurements:
     api: tuple[ApiTime, ...]
     steps: StepsJudged
     command: str
+    runs_python: bool | None = None
+    """Of the judged process; None where the capture does not name it."""
     ranks: dict[int, int] = field(default_factory=dict)
     """Rank by pid, where known."""
     missing: dict[int, UnrecordedKernels] = field(default_factory=dict)
@@ -94,12 +105,15 @@ class Measurements:
             graphs=made.graph_launches > 0,
             framework=self.framework,
             language=made.language_model,
-            serves=made.language_model is not False and (bool(made.stages) or "cache of keys" in made.told_by),
+            serves=made.language_model is not False
+            and (bool(made.stages) or "cache of keys" in made.told_by or made.told_by == SERVERS_OPERATORS),
             compiled=made.compiled,
             plain=made.plain_program,
+            python=self.runs_python is not False,
             wrappers=made.wrappers,
             one_rank=self.is_one_rank,
             pinned=self._is_pinned,
+            convolutions=any(row.kind == "convolution" for row in self.kernels),
         )
 
     @property
@@ -231,9 +245,13 @@ def _unknown_finding(measured: Measurements) -> Finding:
     judgement = measured.judgement
     evidence: dict[str, Any] = {"one_off_pct": judgement.one_off_pct or None}
     words = f"No verdict: {judgement.lacks}."
-    found = _finding_with_advice("unknown", "warning", None, words, evidence, where=measured.situation)
+    found = _finding_with_advice(
+        "unknown", "warning", None, words, evidence, where=measured.situation, command=measured.command
+    )
     confirm = "the next report has whole steps that take the same time each"
-    return msgspec.structs.replace(found, fix=GOOD_CAPTURE[measured.framework], confirm=confirm)
+    where = measured.situation
+    fix = good_capture(measured.framework, plain=where.plain and not where.python)
+    return msgspec.structs.replace(found, fix=fix, confirm=confirm)
 
 
 def _nonrecurring_finding(measured: Measurements) -> Finding | None:
@@ -332,7 +350,8 @@ def _evidence(measured: Measurements, timeline: DeviceTimeline, verdict: LossId,
     if verdict == "launch_bound":
         evidence |= launch_evidence(timeline)
     elif verdict == "sync_bound":
-        evidence["waiting_calls_per_step"] = sum(place.calls_per_step for place in measured.waits)
+        if timeline.counted:
+            evidence["waiting_calls_per_step"] = sum(place.calls_per_step for place in measured.waits)
         evidence["where"] = "; ".join(_wait_place_text(place) for place in measured.waits[:3]) or None
         worst = _most_idle_phase(timeline, measured.phases)
         evidence["most_idle_phase"] = worst.name if worst is not None else None
@@ -412,7 +431,7 @@ def _straggler_finding(measured: Measurements) -> Finding | None:
     rank = measured.ranks.get(culprit.process)
     apart = found.waiting_pct - found.culprit_pct
     summary = (
-        f"{_rank_label(measured, culprit)} holds the others up: it waits in NCCL for "
+        f"{_rank_label(measured, culprit)} holds the others up: it waits for communication for "
         f"{percent_text(found.culprit_pct, 1)} {_share_basis(culprit)}, {_rank_label(measured, waiting)} "
         f"for {percent_text(found.waiting_pct, 1)}."
     )
@@ -518,7 +537,10 @@ def _pageable_copies_finding(measured: Measurements) -> Finding | None:
     summary += f", {rate(row.gb_per_s * 1e9)}." if row.gb_per_s is not None else "."
     evidence = {"count": row.count, "bytes": row.bytes, "gb_per_s": row.gb_per_s, "copies_pct": share}
     # No share of its own: what of these copies nothing else hides counts as h2d_bound already.
-    return _finding_with_advice("pageable_copies", "info", None, summary, evidence, where=measured.situation)
+    found = _finding_with_advice("pageable_copies", "info", None, summary, evidence, where=measured.situation)
+    if row.direction != "device-to-host":
+        return found
+    return msgspec.structs.replace(found, fix=pageable_results_fix(plain=measured.situation.plain))
 
 
 def _unsteady_steps_finding(measured: Measurements) -> Finding | None:

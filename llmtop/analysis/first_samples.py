@@ -239,5 +239,10 @@ def _hot_kernel_finding(measured: WorkMeasurements, timeline: DeviceTimeline) ->
         "command": measured.command,
     }
     if top.kind == "GEMM" and not is_from_a_library(_uses_full_fp32(top)):
-        summary += " It is a product of the program's own: compare it with cuBLAS, which uses the tensor cores."
+        made = measured.time_breakdown
+        library = "hipBLASLt" if made is not None and made.vendor == "AMD" else "cuBLAS"
+        # A name with a narrower type is of a kernel that may well use them (Triton's tl.dot, CUTLASS).
+        unknown = matrix_type(_uses_full_fp32(top)) in (None, "fp32")
+        cores = ", which uses the matrix cores" if library == "hipBLASLt" else ", which uses the tensor cores"
+        summary += f" It is a product of the program's own: compare it with {library}{cores if unknown else ''}."
     return WorkFinding("hot_kernel", "info", None, summary, evidence, None, fills)

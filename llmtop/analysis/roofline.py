@@ -51,7 +51,7 @@ def roofline_text(
     shares = ", ".join(f"{kind} {percent_text(100 * s / everything)}" for kind, s in list(by_kind.items())[:4])
     fp32 = _full_fp32_pct(kernels)
     unknown = 100.0 * by_kind.get("other", 0.0) / everything
-    text = f"Kernel time without NCCL: {shares}. {_ceiling_text(judgement, math, fp32, unknown)}"
+    text = f"Kernel time without communication: {shares}. {_ceiling_text(judgement, math, fp32, unknown)}"
     text += _metrics_text(trace, timeline.device)
     text += _balance_text(trace.gpu(timeline.process, timeline.device), (gemms[0].dtype or "") if gemms else "")
     return text + _gemm_rates_text(gemms) + _counters_text(breakdown, bool(gemms))

@@ -19,7 +19,7 @@ from llmtop.report.model import StepsJudged
 from llmtop.trace import model
 
 _STEADY: Final = "Capture some whole steps once they take the same time each"
-GOOD_CAPTURE: Final[Mapping[model.Framework | None, str]] = {
+_GOOD_CAPTURE: Final[Mapping[model.Framework | None, str]] = {
     None: f"{_STEADY}: llmtop capture --steps 5 (torch.profiler: schedule(wait=10, warmup=3, active=5); nsys: an "
     "NVTX range around each step).",
     "JAX": f"{_STEADY}: llmtop capture --steps 5 (jax.profiler in a script: StepTraceAnnotation around each step, "
@@ -28,8 +28,22 @@ GOOD_CAPTURE: Final[Mapping[model.Framework | None, str]] = {
     "around each step names them).",
 }
 """What to do when a capture shows no steady steps, by whose program it is of."""
+_GOOD_PLAIN_CAPTURE: Final = (
+    f"{_STEADY}: an NVTX range around each repetition (nvtxRangePush, nvtxRangePop), several of them in the "
+    "capture."
+)
 _WORTH_PCT: Final = 1.0
 """Of the steps: less one-off work is not mentioned."""
+
+
+def good_capture(framework: model.Framework | None, *, plain: bool) -> str:
+    """What to do when a capture shows no steady steps.
+
+    Args:
+        framework: whose program it is of; None: PyTorch's, or none.
+        plain: whether it is a CUDA program without Python.
+    """
+    return _GOOD_PLAIN_CAPTURE if plain else _GOOD_CAPTURE[framework]
 
 
 def verdict_sentence(
@@ -40,6 +54,7 @@ def verdict_sentence(
     *,
     straggler: str = "",
     on_cpu: str = "",
+    plain: bool = False,
 ) -> str:
     """Return the verdict with its numbers, further causes close to it, and whether it is reliable.
 
@@ -55,7 +70,7 @@ def verdict_sentence(
     if timeline is None:
         return f"unknown: no GPU activity recorded: no verdict.{on_cpu and ' '}{on_cpu}"
     if judgement.lacks:
-        text = f"unknown: {judgement.lacks}: no verdict. {GOOD_CAPTURE[trace.framework]}"
+        text = f"unknown: {judgement.lacks}: no verdict. {good_capture(trace.framework, plain=plain)}"
         return text + _unreliable_text(missing.get(timeline.process))
     over = (
         counted(timeline.counted, "whole step")

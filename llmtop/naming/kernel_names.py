@@ -196,6 +196,11 @@ def _kind_of_inductor_kernel(how: str, name: str) -> KernelKind:
     return "convolution" if "convolution" in name else "GEMM"
 
 
+def kind_text(kind: KernelKind | str) -> str:
+    """Return what a reader sees for a class of kernels: "NCCL" stands for the collectives of every library."""
+    return "communication" if kind == "NCCL" else kind
+
+
 def is_step_work(name: str) -> bool:
     """Return True if a kernel is of what a step has and no layer: loss, optimizer, embedding, chosen token."""
     return kind_of(name) in ("optimizer", "embedding") or bool(_ONCE_A_STEP.search(name[:HEAD]))

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from llmtop.document.model import Column, Table, columns
 from llmtop.format import DASH, count, duration, number, percent, pid_text, size
+from llmtop.naming.kernel_names import kind_text
 from llmtop.naming.own_phases import phase_label
 from llmtop.report.device_time_tables import gemm_table, makeup_table, operator_table
 from llmtop.report.host_work_tables import (
@@ -59,11 +62,30 @@ def _devices(report: Report) -> Table:
         )
         for device in report.devices
     ]
-    numbers = ("busy", "idle", "copies", "NCCL", "exposed", "kernels", "<10 µs", "launches/step")
-    heading = "Devices"
-    if report.steps.count:
-        heading += " (busy: whole capture; idle to exposed: whole steps)"
-    return Table(heading, columns(("GPU", "name", "pid"), numbers), rows, most=64)
+    numbers = ("busy", "idle", "copies", "comm", "exposed", "kernels", "<10 µs", "launches/step")
+    heads = columns(("GPU", "name", "pid"), numbers)
+    bases = ["busy: whole capture; idle to exposed: whole steps"] if report.steps.count else []
+    if len(report.devices) > 1 and any(device.judged for device in report.devices):
+        bases.append("*: the one that the verdict is on")
+    heading = f"Devices ({'; '.join(bases)})" if bases else "Devices"
+    return _without_absent(heading, heads, rows, ("launches/step",), most=64)
+
+
+def _without_absent(
+    heading: str, heads: Sequence[Column], rows: Sequence[tuple[str, ...]], absent: tuple[str, ...], most: int
+) -> Table:
+    """A table without those of the columns named in `absent` in which no row has a value."""
+    kept = [
+        place
+        for place, head in enumerate(heads)
+        if head.title not in absent or any(row[place] != DASH for row in rows)
+    ]
+    return Table(
+        heading,
+        tuple(heads[place] for place in kept),
+        [tuple(row[place] for place in kept) for row in rows],
+        most=most,
+    )
 
 
 def _phases(report: Report) -> Table:
@@ -110,7 +132,8 @@ def _gaps(report: Report) -> Table:
         for row in report.gaps
     ]
     numbers = (_share_header(report, "of steps"), "per step", "gaps", "longest")
-    return Table("Idle time by cause", columns(("the GPU was idle because",), numbers, cut="never"), rows, most=40)
+    heads = columns(("the GPU was idle because",), numbers, cut="never")
+    return _without_absent("Idle time by cause", heads, rows, ("per step",), most=40)
 
 
 def _longest(report: Report) -> Table:
@@ -136,7 +159,7 @@ def _kernels(report: Report) -> Table:
     rows = [
         (
             row.name,
-            row.kind,
+            kind_text(row.kind),
             *((row.operator or DASH,) if launched else ()),
             percent(row.share_pct, 1),
             count(row.count),
@@ -170,7 +193,7 @@ def _collectives(report: Report) -> Table:
     numbers: tuple[str, ...] = ("per step", "time", "exposed", _share_header(report, "of step"))
     if sized:
         numbers += ("message", "algorithm", "bus", "fastest bus")
-    return Table("NCCL", columns(("GPU", "collective"), numbers), rows, most=32)
+    return Table("Communication", columns(("GPU", "collective"), numbers), rows, most=32)
 
 
 def _gpu(report: Report, row: GapTime | LongGap | CollectiveTime) -> str:
@@ -229,7 +252,8 @@ def _api(report: Report) -> Table:
         for row in report.api
     ]
     numbers = ("count", "per step", "mean", "longest", "total")
-    return Table("CUDA calls", columns(("CUDA call, whole capture", "kind"), numbers, cut="middle"), rows, most=10)
+    heads = columns(("CUDA call, whole capture", "kind"), numbers, cut="middle")
+    return _without_absent("CUDA calls", heads, rows, ("per step",), most=10)
 
 
 def _metrics(report: Report) -> Table:

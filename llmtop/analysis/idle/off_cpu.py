@@ -30,8 +30,8 @@ OFF_CPU_FIX = {
         "stacks (a lock, a queue, a socket, a file) and move it out of the step or into a thread of its own."
     ),
     "off_cpu": (
-        "The thread that launches kernels had no CPU. Record why: nsys profile --trace=cuda,nvtx,osrt "
-        "--cpuctxsw=process-tree, and look at the load of the machine."
+        "Record why the thread that launches kernels had no CPU: nsys profile --trace=cuda,nvtx,osrt "
+        "--cpuctxsw=process-tree; and look at the load of the machine."
     ),
 }
 """What to do about each."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import re
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -153,6 +154,17 @@ def parse_gemm(operator: str, text: str) -> Gemm | None:
 
 
 _WRITE_ONLY: Final = {"aten::fill_", "aten::zero_"}
+_PARTS_ONLY: Final = re.compile(
+    r"index|gather|scatter|embedding|take|slice|select|unfold|unique|^aten::_?(?:cat|stack)$"
+)
+"""In the names of operators that move parts of their inputs, or whose lists of inputs are not recorded whole."""
+_INPUTS: Final = dict.fromkeys(("mul", "add", "sub", "div", "maximum", "minimum", "pow"), 2) | dict.fromkeys(
+    ("sqrt", "rsqrt", "exp", "log", "neg", "abs", "sigmoid", "tanh", "relu", "silu", "gelu", "reciprocal"), 1
+)
+"""How many tensors these read: one more is where the result is written to (out=)."""
+_TRUTH: Final = re.compile(r"^aten::(?:eq|ne|lt|le|gt|ge|logical_\w+|is\w+|signbit)$")
+"""Operators whose result is of bool."""
+_FLOATS: Final = frozenset({"fp64", "fp32", "bf16", "fp16", "fp8", "tf32"})
 
 
 def moved_bytes(operator: str, text: str) -> int | None:
@@ -163,10 +175,10 @@ def moved_bytes(operator: str, text: str) -> int | None:
         text: its inputs, as a trace keeps them.
 
     Returns:
-        Bytes; None where a type or shape is not known.
+        Bytes; None where a type or shape is not known, or the operator moves parts of its inputs.
     """
     tensors = [(shape, dtype) for shape, dtype in parse_inputs(text) if shape is not None]
-    if not tensors or any(dtype is None for _, dtype in tensors):
+    if not tensors or any(dtype is None for _, dtype in tensors) or _PARTS_ONLY.search(operator):
         return None
     sizes: list[int] = [math.prod(shape) * BYTES[dtype or ""] for shape, dtype in tensors]
     if operator in _WRITE_ONLY:
@@ -175,10 +187,33 @@ def moved_bytes(operator: str, text: str) -> int | None:
         return sum(sizes[:2])
     if operator.endswith("_"):
         return sum(sizes) + sizes[0]
-    # The result is as large as the inputs are together, spread over one another.
+    reads = _INPUTS.get(operator.removeprefix("aten::"))
+    if reads is not None and any(shape for shape, _ in tensors[reads:]):
+        return sum(sizes)
+    values = _values_of_result(tensors)
+    return None if values is None else sum(sizes) + values * _bytes_of_result(operator, tensors)
+
+
+def _values_of_result(tensors: list[tuple[Shape, str | None]]) -> int | None:
+    """How many values the result has: as the inputs together, spread over one another; None if they do not fit."""
     widest = max(len(shape) for shape, _ in tensors)
     spread = [(1,) * (widest - len(shape)) + shape for shape, _ in tensors]
     if any(len({size for size in column if size != 1}) > 1 for column in zip(*spread, strict=True)):
         return None
     values: int = math.prod(0 if 0 in column else max(column) for column in zip(*spread, strict=True))
-    return sum(sizes) + values * max(BYTES[dtype or ""] for _, dtype in tensors)
+    return values
+
+
+def _bytes_of_result(operator: str, tensors: list[tuple[Shape, str | None]]) -> int:
+    """The bytes of a value of the result, by PyTorch's promotion of types.
+
+    A scalar promotes only from integers to floating point, whose default is fp32
+    (https://pytorch.org/docs/stable/tensor_attributes.html#type-promotion-doc).
+    """
+    if _TRUTH.match(operator):
+        return 1
+    sized = [dtype or "" for shape, dtype in tensors if shape]
+    scalars = [dtype or "" for shape, dtype in tensors if not shape]
+    if sized and not _FLOATS & set(sized) and _FLOATS & set(scalars):
+        return BYTES["fp32"]
+    return max(BYTES[dtype] for dtype in sized or scalars)

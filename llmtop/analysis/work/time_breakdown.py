@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 import numpy as np
@@ -34,14 +34,18 @@ WorkMask = npt.NDArray[np.bool_]
 _AMD = re.compile(r"\bAMD\b|Instinct|Radeon|\bMI\d{3}", re.I)
 _NVIDIA = re.compile(r"NVIDIA|Tesla|GeForce|Quadro|\b[AHBL]\d{2,3}\b", re.I)
 _BACKWARD_KERNEL = re.compile(
-    r"_bwd|bwd_|AttnBwd|FmhaBwd|backward|dgrad|wgrad|_grad_(?:kernel|weight|input)|GammaBeta", re.I
+    r"_bwd|bwd_|AttnBwd|FmhaBwd|backward|wgrad|_grad_(?:kernel|weight|input)|GammaBeta", re.I
 )
+"""Without dgrad: a transposed convolution runs forward by these kernels."""
 _SERVES = re.compile(
     r"reshape_and_cache|paged_?attention|concat_and_cache|store_kv_?cache|BatchDecode|BatchPrefill|mla_decode"
     r"|flash_fwd_splitkv|unified_attention|rotary_embedding_kernel",
     re.I,
 )
 """Kernels of inference servers: those that keep keys and values in pages."""
+_SERVERS_OPERATOR = re.compile(r"^(?:vllm|_C_cache_ops|_vllm_fa\d_C|sgl_kernel|sglang|trtllm)::")
+"""Operators that inference servers register with PyTorch."""
+SERVERS_OPERATORS: Final = "operators of an inference server"
 _DECODE = re.compile(
     r"\bdecode\b|decode_one_token|decode_n_tokens|execute_\w*?context_0[(_].*generation_[1-9]", re.I
 )
@@ -132,7 +136,10 @@ def _full_fp32(trace: model.Trace) -> WorkMask:
 
 
 def _serves(trace: model.Trace) -> bool:
-    return any(map(_SERVES.search, _names_of(trace, trace.ops.full_name[trace.ops.kind == model.KERNEL])))
+    kernels = _names_of(trace, trace.ops.full_name[trace.ops.kind == model.KERNEL])
+    return any(map(_SERVES.search, kernels)) or any(
+        map(_SERVERS_OPERATOR.search, _names_of(trace, trace.host.name))
+    )
 
 
 def _attention_parts(trace: model.Trace, row: Ns) -> WorkMask:
@@ -200,6 +207,7 @@ def _workload(trace: model.Trace, calls: OperatorCalls) -> tuple[Literal["traini
         ("training", "kernels of a backward pass", any(map(_BACKWARD_KERNEL.search, kernels))),
         ("training", "ranges named like a backward pass", any(role_of(name) == "backward" for name in ranges)),
         ("inference", "kernels that keep a cache of keys and values", any(map(_SERVES.search, kernels))),
+        ("inference", SERVERS_OPERATORS, any(map(_SERVERS_OPERATOR.search, _names_of(trace, trace.host.name)))),
         (
             "inference",
             "no operator was recorded for autograd",

@@ -9,16 +9,17 @@ BREAKS: Final = "TORCH_LOGS=graph_breaks,recompiles {command}   # where compiled
 
 COMPILED_FIX: Final[Mapping[str, str]] = {
     "launch_bound": (
-        "The program is compiled already: mode='reduce-overhead' replays what is compiled as CUDA graphs; take "
+        "Launch less: mode='reduce-overhead' replays the part that is compiled already as CUDA graphs; take "
         "in what still runs outside (graph breaks, the optimizer, metrics); larger batches; move Python work out "
         "of the step."
     ),
     "kernel_gaps": (
-        "Each kernel costs 1 to 2 µs to start, whoever launches it. The program is compiled already: remove graph "
-        "breaks, so that more is fused; larger batches; CUDA graphs (mode='reduce-overhead') shorten the pauses."
+        "Remove graph breaks, so that more is fused (a part of the program is compiled already): each kernel "
+        "costs 1 to 2 µs to start, whoever launches it; larger batches; CUDA graphs (mode='reduce-overhead') "
+        "shorten the pauses."
     ),
     "small_kernels": (
-        "The program is compiled already: remove graph breaks, so that more of it is fused; larger batches; or "
+        "Fuse more: remove graph breaks (a part of the program is compiled already); larger batches; or "
         "replay it as a CUDA graph (mode='reduce-overhead')."
     ),
     "copies_casts": (
@@ -26,21 +27,21 @@ COMPILED_FIX: Final[Mapping[str, str]] = {
         "pass, .contiguous(), .clone(), transposes before views; channels_last for convolutions."
     ),
     "elementwise": (
-        "The program is compiled already: look at which of these kernels lie outside of the compiled parts (graph "
-        "breaks), and fuse those; a narrower type halves the bytes of the others."
+        "Fuse those of these kernels that lie outside of what is compiled already (graph breaks); a narrower "
+        "type halves the bytes of the others."
     ),
 }
 COMPILED_NEXT: Final[Mapping[str, str]] = {"small_kernels": BREAKS, "kernel_gaps": BREAKS, "elementwise": BREAKS}
 
 GRAPHS_FIX: Final[Mapping[str, str]] = {
     "launch_bound": (
-        "CUDA graphs are replayed already; what is launched outside of them costs: take it into the graph "
-        "(sampling, the optimizer, gradient clipping, static shapes), capture the batch sizes that still run "
-        "without one, and move Python work out of the step."
+        "Take what is launched outside of the CUDA graphs into them (sampling, the optimizer, gradient clipping, "
+        "static shapes): graphs are replayed already; capture the batch sizes that still run without one, and "
+        "move Python work out of the step."
     ),
     "kernel_gaps": (
-        "CUDA graphs are replayed already; within one each kernel still costs about 1 µs to start: fewer, longer "
-        "kernels (torch.compile, fused norms, losses and optimizers, larger batches)."
+        "Use fewer, longer kernels (torch.compile, fused norms, losses and optimizers, larger batches): CUDA "
+        "graphs are replayed already, and within one each kernel still costs about 1 µs to start."
     ),
     "small_kernels": "Fuse them: torch.compile, fused norms, losses and optimizers, larger batches.",
 }

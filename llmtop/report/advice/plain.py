@@ -5,6 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+_CALL_STACKS: Final = (
+    "nsys profile --trace=cuda,nvtx,osrt --sample=process-tree --cudabacktrace=all:80000 {command}   # the call "
+    "stacks of CUDA calls"
+)
+
 FIX: Final[Mapping[str, str]] = {
     "launch_bound": (
         "Launch less: join small kernels, give each more to do, or replay the sequence as a CUDA graph "
@@ -40,3 +45,10 @@ NEXT: Final[Mapping[str, str]] = {
     "small_kernels": "",
     "kernel_gaps": "",
 }
+NEXT_WITHOUT_PYTHON: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("launch_bound", "input_bound", "sync_bound", "h2d_bound", "idle"), _CALL_STACKS),
+    "unknown": "nsys profile --trace=cuda,nvtx {command}",
+    "one_off": "nsys profile --trace=cuda,nvtx --delay=10 {command}   # seconds after the start",
+    "unsteady_steps": "",
+}
+"""Where the process is known not to run Python."""

@@ -132,7 +132,7 @@ ADVICE: Final[Mapping[FindingId, Advice]] = {
         next=STACKS,
     ),
     "one_off": Advice(
-        fix="It is not counted in the shares. Capture later, when the steps take the same time each.",
+        fix="Capture later, when the steps take the same time each; this is not counted in the shares.",
         confirm="the next report has no such line",
         next="llmtop capture --steps 5   # once the first steps are over",
     ),
@@ -155,9 +155,10 @@ ADVICE: Final[Mapping[FindingId, Advice]] = {
     ),
     "allocations": Advice(
         fix=(
-            "cudaMalloc and cudaFree stop the GPU. PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, fixed shapes "
-            "(pad to buckets), no torch.cuda.empty_cache() in the loop; if memory is short: activation "
-            "checkpointing, sharding (FSDP, ZeRO), a smaller micro-batch."
+            "Keep PyTorch from calling cudaMalloc and cudaFree, which stop the GPU: "
+            "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, fixed shapes (pad to buckets), no "
+            "torch.cuda.empty_cache() in the loop; if memory is short: activation checkpointing, sharding (FSDP, "
+            "ZeRO), a smaller micro-batch."
         ),
         confirm="no cudaMalloc after the first steps",
         next=(
@@ -179,7 +180,7 @@ ADVICE: Final[Mapping[FindingId, Advice]] = {
     ),
     "fp32_matrix": Advice(
         fix=(
-            "Let the tensor cores work. From Ampere on: torch.set_float32_matmul_precision('high') turns TF32 on "
+            "Let the tensor cores work: from Ampere on torch.set_float32_matmul_precision('high') turns TF32 on "
             "for matrix products and torch.backends.cudnn.allow_tf32 = True for convolutions (10 bits of "
             "mantissa instead of 23), and torch.autocast('cuda', torch.bfloat16) or a model in bf16 is faster "
             "again and halves the bytes. On V100 and T4: autocast in fp16 with a GradScaler."
@@ -251,6 +252,10 @@ class Situation:
     """Which of DDP, FSDP and DeepSpeed wrap the model."""
     one_rank: bool = False
     """Whether the capture has one rank of several."""
+    python: bool = True
+    """False where the capture names a process that runs no Python."""
+    convolutions: bool = False
+    """Whether convolutions ran."""
     pinned: bool = False
     """Whether most bytes between host and device are copied from or to pinned memory already."""
 
@@ -278,6 +283,31 @@ _AMD_WORDS: Final = (
 _FRAMEWORKS: Final = {"JAX": advice_jax, "torch_xla": advice_torch_xla}
 
 
+_WITHOUT_TRAINING: Final = (
+    ("(sampling, the optimizer, gradient clipping, static shapes)", "(sampling, static shapes)"),
+    ("(graph breaks, the optimizer, metrics)", "(graph breaks, metrics)"),
+    ("fused norms, losses and optimizers", "fused norms"),
+)
+_PERHAPS_TRAINING: Final = (
+    (
+        "a fused (fused=True) or foreach optimizer replaces",
+        "in a training a fused (fused=True) or foreach optimizer replaces",
+    ),
+    (
+        "a fused or foreach optimizer, fused norms and losses",
+        "fused norms, in a training a fused or foreach optimizer",
+    ),
+    ("fused norms, losses and optimizers", "fused norms, in a training fused losses and optimizers"),
+    ("(graph breaks, the optimizer, metrics)", "(graph breaks, metrics, in a training the optimizer)"),
+)
+_WITHOUT_CONVOLUTIONS: Final = (
+    ("; channels_last and autocast for convolutions", ""),
+    ("; channels_last for convolutions", ""),
+    (" and torch.backends.cudnn.allow_tf32 = True for convolutions", ""),
+    ("batch normalisation folded into convolutions, ", ""),
+    ("; fold batch normalisation into convolutions", ""),
+)
+"""Words that do not fit, and what stands in their place."""
 _WITHOUT_LANGUAGE: Final = (
     ("tokenise and decode ahead of time", "decode ahead of time"),
     ("copy less (token ids, uint8 images, ", "copy less (uint8 images, "),
@@ -304,8 +334,18 @@ def fp32_fix(fix: str, *, has_tf32: bool) -> str:
     if not fix.endswith(_OLDER_GPUS):
         return fix
     if has_tf32:
-        return fix.removesuffix(_OLDER_GPUS).replace("From Ampere on: torch", "torch")
+        return fix.removesuffix(_OLDER_GPUS).replace("from Ampere on torch", "torch")
     return "Let the tensor cores work: torch.autocast('cuda', torch.float16), in a training with a GradScaler."
+
+
+def pageable_results_fix(*, plain: bool) -> str:
+    """Advice on copies from the device into pageable memory."""
+    buffer = "cudaMallocHost, once" if plain else "torch.empty(…, pin_memory=True), once"
+    copy = "cudaMemcpyAsync" if plain else "buffer.copy_(tensor, non_blocking=True)"
+    return (
+        f"Copy results into a pinned buffer ({buffer}) with {copy}, many at once, and wait once before they are "
+        "read: a copy into pageable memory goes through a staging buffer and blocks the host."
+    )
 
 
 def idle_fix(fix: str, waited_pct: float, host_pct: float, host_in: str) -> str:
@@ -356,6 +396,8 @@ def _for_program(kind: FindingId, situation: Situation) -> Advice:
         return Advice(words.FIX.get(kind, _fix_of_workload(kind, situation)), confirm, following)
     if situation.plain:
         following = advice_plain.NEXT.get(kind, plain.next)
+        if not situation.python:
+            following = advice_plain.NEXT_WITHOUT_PYTHON.get(kind, following)
         return Advice(advice_plain.FIX.get(kind, plain.fix), plain.confirm, following)
     fix, following = _fix_of_workload(kind, situation), plain.next
     if kind == "communication_bound" and (situation.workload != "inference" or situation.one_rank):
@@ -366,7 +408,7 @@ def _for_program(kind: FindingId, situation: Situation) -> Advice:
         fix, confirm = _PINNED_H2D, _PINNED_CONFIRM
     if situation.graphs:
         fix = advice_compiled.GRAPHS_FIX.get(kind, fix)
-    elif situation.compiled:
+    elif situation.compiled and not (situation.serves and kind in advice_inference.LANGUAGE_FIX):
         fix = advice_compiled.COMPILED_FIX.get(kind, fix)
         following = advice_compiled.COMPILED_NEXT.get(kind, following)
     if situation.compiled:
@@ -375,14 +417,28 @@ def _for_program(kind: FindingId, situation: Situation) -> Advice:
     if situation.language is False:
         for words_of_tokens, others in _WITHOUT_LANGUAGE:
             fix = fix.replace(words_of_tokens, others)
-    return Advice(fix, confirm, following)
+    return Advice(_fitting(fix, situation), confirm, following)
+
+
+def _fitting(fix: str, situation: Situation) -> str:
+    """Advice without words on an optimizer or convolutions where there are none."""
+    changes: list[tuple[str, str]] = []
+    if situation.workload == "inference":
+        changes += _WITHOUT_TRAINING
+    elif situation.workload is None:
+        changes += _PERHAPS_TRAINING
+    if not situation.convolutions:
+        changes += _WITHOUT_CONVOLUTIONS
+    for words, others in changes:
+        fix = fix.replace(words, others)
+    return fix
 
 
 def _fix_of_workload(kind: FindingId, situation: Situation) -> str:
     """What to do in a training, in inference, or in serving a language model."""
     fix = ADVICE[kind].fix
-    if situation.workload is None and kind == "launch_bound":
-        return fix.replace("a fused (fused=True)", "in a training a fused (fused=True)")
+    if situation.workload is None and kind in ("h2d_bound", "pageable_copies"):
+        return advice_inference.FIX[kind]  # nothing shows that a DataLoader takes part
     if situation.workload != "inference":
         return fix
     fix = advice_inference.FIX.get(kind, fix)

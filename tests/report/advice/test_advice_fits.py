@@ -314,3 +314,65 @@ def test_pinned_copies_are_not_to_become_pinned() -> None:
 def test_an_optimizer_is_advised_to_a_training_alone() -> None:
     assert "in a training a fused" in advice_for("launch_bound", Situation()).fix
     assert "optimizer" not in advice_for("launch_bound", Situation(workload="inference")).fix
+
+
+TRANSPOSED: Final = (
+    "sm80_xmma_dgrad_implicit_gemm_bf16bf16_bf16f32_f32_nhwckrsc_nhwc_tilesize256x64x32_stage3_warpsize4x1x1_g1_"
+    "tensor16x8x16_execute_kernel_cudnn_infer"
+)
+"""What cuDNN runs a transposed convolution forward by."""
+
+
+def test_a_transposed_convolution_is_no_training(tmp_path: Path) -> None:
+    program = Program(("aten::mm",), "", kernels=(BF16, TRANSPOSED))
+    made = _capture(program, _launching)
+    report = analyze_trace(made.chrome_trace(tmp_path, deviceProperties=[{"id": 0, "name": H100}]))
+    assert report.makeup is not None
+    assert report.makeup.workload == "inference"
+    assert "optimizer" not in _said(report)
+
+
+def test_an_operator_of_a_server_is_advised_as_serving_also_where_parts_are_compiled(tmp_path: Path) -> None:
+    program = Program(("vllm::moe_forward", "aten::mm"), "", kernels=(BF16, "triton_poi_fused_add_1"))
+    said = _said(analyze_trace(_capture(program, _launching).chrome_trace(tmp_path)))
+    assert "without --enforce-eager" in said
+
+
+def test_results_are_copied_into_pinned_buffers_not_loaded_from_them(tmp_path: Path) -> None:
+    def reading(made: Capture, program: Program, _: int, begin: float) -> None:
+        end = _work(made, program, begin + 400, 7_000)
+        made.copy(end, end + 12_000, 60 << 20, memory="Pageable", launched=end - 10, direction="DtoH")
+
+    report = analyze_trace(_capture(PROGRAMS["language training"], reading).chrome_trace(tmp_path))
+    found = {one.id: one for one in report.findings}["pageable_copies"]
+    assert "device-to-host" in found.summary
+    assert "Copy results into a pinned buffer" in found.fix
+    assert "DataLoader" not in found.fix
+
+
+def test_a_program_without_python_is_started_by_its_own_name(tmp_path: Path) -> None:
+    trace = _capture(PROGRAMS["CUDA program"], _launching).chrome_trace(tmp_path)
+    for name, command, stacks in (
+        ("./bin/nbody", "./nbody", "nsys profile"),
+        ("/usr/bin/python3.11", "python train.py", "llmtop capture --engine py-spy"),
+    ):
+        trace.process_names = dict.fromkeys(trace.ranges.process.tolist(), name)
+        found = {one.id: one for one in analyze_trace(trace).findings}
+        assert found["launch_bound"].next.startswith(stacks)
+        assert command in found["hot_kernel"].next
+
+
+def test_without_steps_no_call_is_counted_per_step(tmp_path: Path) -> None:
+    made, at = Capture(), 0.0
+    for _part in range(200):
+        made.kernel(at, at + 1_000, launched=at - 20)
+        made.call("cudaStreamSynchronize", at - 10, at + 1_010)
+        at += 1_400
+    found = {one.id: one for one in analyze_trace(made.trace(tmp_path)).findings}["sync_bound"]
+    assert "waiting_calls_per_step" not in found.evidence
+
+
+def test_convolutions_are_advised_where_some_ran() -> None:
+    for has_convolutions in (True, False):
+        fix = advice_for("elementwise", Situation(workload="training", convolutions=has_convolutions)).fix
+        assert ("channels_last" in fix) == has_convolutions
