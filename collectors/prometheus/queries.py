@@ -68,7 +68,7 @@ class Queries:
         self._run = run
 
     def recorded_series(self, name: str) -> str:
-        """A recorded series."""
+        """Return the query of a recording rule: its name where the server has the rules, else its expression."""
         return name if self._rules else f"({recorded_expressions()[name]})"
 
     def _of_run(self, expr: str) -> str:

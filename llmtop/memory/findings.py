@@ -262,7 +262,10 @@ def _keeps_graph(device: MemoryDevice, activations: int) -> bool:
 
 
 def _of_batch(device: MemoryDevice, activations: int, batch: int) -> list[MemoryFinding]:
-    """What keeps less for each sample: of a training checkpoints and micro-batches, else no gradients at all."""
+    """Findings on the memory that each sample of a batch takes.
+
+    In a training activation checkpointing and smaller micro-batches reduce it; without a backward pass no_grad().
+    """
     # An error ends a training before its first backward pass as well.
     if device.events and not device.backward_seen and not device.out_of_memory:
         if not device.kept_by_forward:

@@ -39,7 +39,7 @@ _HINT_LINES = (
 
 
 class _Form(NamedTuple):
-    """How wide one column of the table of phases is, and whether it has changes."""
+    """Layout of one column of the table of phases: cells, and whether changes against 5 minutes ago are in it."""
 
     width: int
     changes: bool

@@ -211,7 +211,7 @@ class MainScreen(SortedTable, LlmtopScreen):
         return node_table.USUAL_ORDER if self.view.gpus() else Order("rank")
 
     def sortable(self) -> list[str]:
-        """Return the columns that are shown."""
+        """Return the keys of the columns of GPUs and ranks that are shown, and STATE; nothing without rows."""
         lines = node_table.entries(self.view)
         made = node_table.table(self.view, lines, self._painted_size[0]) if lines else None
         return [] if made is None else [*(column.key for column in made.plan.columns), STATE]

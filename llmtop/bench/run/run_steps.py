@@ -100,7 +100,7 @@ class RunSteps:
         return after
 
     def is_whole(self, settings: BenchSettings) -> bool:
-        """Whether there are as many as were asked for."""
+        """Whether the run measured as many steps, or as many seconds, as the settings ask for."""
         measured = self.measured_steps(settings)
         if settings.steps is not None:
             return len(measured) >= settings.steps

@@ -99,7 +99,7 @@ class Watch:
 
     @property
     def is_needed(self) -> bool:
-        """Whether an observer is active."""
+        """Whether any observer is set, so that the recorder must notify them at each phase's begin and end."""
         wanted = self.nvtx, self.clock, self.annotate, self.arrival
         return any(one is not None for one in wanted) or bool(self._annotated)
 

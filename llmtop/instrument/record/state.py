@@ -262,7 +262,7 @@ class State(OpenPhases):
         self._rewatch()
 
     def sample_next_step(self, sampled: bool) -> None:
-        """Whether it is to be stamped when this rank reaches the collectives of the step that begins now."""
+        """Set whether the step that begins now stamps the time at which this rank reaches each collective."""
         self._watch.arrival = self.arrivals if sampled else None
         self._rewatch()
 

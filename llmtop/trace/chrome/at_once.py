@@ -73,7 +73,7 @@ class BatchCollector:
         return True
 
     def _places(self, timed: list[Event]) -> Ns:
-        """What each event is."""
+        """Return for each event the number of its kind, category and name as a row of what was learnt."""
         known = self._learnt.what.get
         found = list(map(known, map(_WHAT, timed)))
         try:

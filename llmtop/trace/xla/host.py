@@ -178,7 +178,7 @@ class HostLines:
         return model.build(model.Ranges, _select_process(process, columns))
 
     def spans(self, process: int) -> model.HostSpans:
-        """What JAX, XLA and Python noted of themselves."""
+        """Return the host's spans of a process that JAX, XLA and Python annotated, kind PYTHON, in ns."""
         columns = {name: self._spans.pop_column(place) for place, name in enumerate(_RANGE)}
         columns["kind"] = np.full(len(columns["start"]), model.PYTHON, dtype=np.int64)
         return model.build(model.HostSpans, _select_process(process, columns))

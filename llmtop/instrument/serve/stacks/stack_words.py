@@ -155,7 +155,12 @@ class StackDescriber:
         return StackDescription(self._place_text(named) if isinstance(named, _Named) else named, waits_for)
 
     def note_calls(self, thread: int, step: int) -> None:
-        """Note which calls of a thread run in all steps, without describing it. Arguments as of `describe`."""
+        """Record the calls that are on a thread's stack now: those found in every step are the loop itself.
+
+        Args:
+            thread: its id.
+            step: the number of the running step.
+        """
         frame: FrameType | None = sys._current_frames().get(thread)
         codes: list[CodeType] = []
         while frame is not None and len(codes) < MAX_FRAMES:
