@@ -32,7 +32,7 @@ FIX: Final[Mapping[str, str]] = {
         "outputs such as logits sharded; larger batches; check the path: NCCL_DEBUG=INFO names links and NICs."
     ),
     "pageable_copies": (
-        "Pinned buffers (tensor.pin_memory() once), then .to(device, non_blocking=True): a pageable copy goes "
+        "Use pinned buffers (tensor.pin_memory() once), then .to(device, non_blocking=True): a pageable copy goes "
         "through a staging buffer, blocks the host and does not overlap."
     ),
     "unsteady_steps": (

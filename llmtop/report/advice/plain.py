@@ -27,7 +27,7 @@ FIX: Final[Mapping[str, str]] = {
         "the kernels; keep what does not change on the GPU."
     ),
     "pageable_copies": (
-        "Pinned memory (cudaMallocHost or cudaHostRegister, once) and cudaMemcpyAsync: a pageable copy goes "
+        "Use pinned memory (cudaMallocHost or cudaHostRegister, once) and cudaMemcpyAsync: a pageable copy goes "
         "through a staging buffer, blocks the host and does not overlap."
     ),
     "small_kernels": "Join them: several elements a thread, one kernel for several steps, or a CUDA graph of all.",
