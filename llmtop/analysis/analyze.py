@@ -254,11 +254,10 @@ def _measure(
     judgement = judge(timelines, gaps, missing, read_unprofiled_step())
     main = judgement.timeline
     own = steps[main.process] if main is not None else _longest_steps(steps)
-    ceilings = gpu_roofs(trace)
+    ceilings, made = gpu_roofs(trace), time_breakdown(trace)
     by_step = WorkSteps.from_timelines(timelines, len(trace.ops))
     uses, memory_operators = memory_use(trace, steps)
     on_host = host_operators(trace, steps)
-    made = time_breakdown(trace)
     name = trace.process_names.get(main.process) if main is not None else None
     return Measurements(
         judgement=judgement,
