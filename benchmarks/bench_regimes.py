@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 import numpy as np
 
 from benchmarks.result import Result
-from llmtop.bench.statistics.regimes import find_change
+from llmtop.step_history.regimes import find_change
 from tests.support.bench_series import StepSeries, stationary, with_jump
 
 WINDOWS = 10_000

@@ -46,6 +46,7 @@ EXAMPLES: Final[dict[str, tuple[tuple[str, str], ...]]] = {
     "compare": (
         ("llmtop compare BEFORE AFTER", "what moved by more than the noise"),
         ("llmtop compare BEFORE AFTER --fail-over 5", "for CI: exit 1 where steps got 5 % longer"),
+        ("llmtop compare run:-2 run:-1", "the newest run against the one before"),
     ),
     "bench": (
         ("llmtop bench -- python train.py", "three runs of 100 steps each, after 10 to warm up"),

@@ -52,14 +52,18 @@ def brief_comparison(comparison: Comparison) -> Document:
     return Document("Comparison", (*head, *tables, *findings, *last), most_lines=BRIEF_LINES)
 
 
-def _head(found: Comparison) -> list[Paragraph]:
-    """In what the environments differ, what is compared, and the summary."""
-    environment = [
+def environment_blocks(found: Comparison) -> list[Paragraph]:
+    """Return in what the environments differ."""
+    return [
         Paragraph(f"{row.name}: {row.told or f'{row.before or DASH} -> {row.after or DASH}'}", "warning")
         for row in found.environment
     ]
+
+
+def _head(found: Comparison) -> list[Paragraph]:
+    """In what the environments differ, what is compared, and the summary."""
     return [
-        *environment,
+        *environment_blocks(found),
         Paragraph(f"before: {found.before} {_report_origin(found.engine_before, found.steps_before)}", "dim"),
         Paragraph(f"after:  {found.after} {_report_origin(found.engine_after, found.steps_after)}", "dim"),
         Paragraph(found.summary, "title", is_lead=True),
@@ -76,7 +80,7 @@ def _tables(found: Comparison, brief: bool) -> dict[str, Table]:
     made = {
         "step": _step(found, brief),
         "devices": _devices(found.devices),
-        "phases": _changes("Phases, mean per step", _phases(found, brief)),
+        "phases": changes_table("Phases, mean per step", _phases(found, brief)),
         "kinds": _work("Kernels by kind", found.kinds, brief),
         "operators": _work("Operators", found.operators, brief),
         "kernels": _work("Kernels", found.kernels, brief),
@@ -104,7 +108,7 @@ def _step(found: Comparison, brief: bool) -> Table:
         shares = [row for row in shares if not row.name.startswith("lost: ")]
     if brief:
         shares = [row for row in shares if row.moved or (row.before or 0.0) + (row.after or 0.0) > 1.0]
-    return _changes("", [*rows, *parts, *shares], indented=parts)
+    return changes_table("", [*rows, *parts, *shares], indented=parts)
 
 
 def _phases(found: Comparison, brief: bool) -> list[ComparedFigure]:
@@ -118,7 +122,8 @@ def _phases(found: Comparison, brief: bool) -> list[ComparedFigure]:
     return sorted(worth, key=lambda row: (not row.moved, -abs((row.after or 0.0) - (row.before or 0.0))))
 
 
-def _changes(title: str, rows: Sequence[ComparedFigure], indented: Sequence[ComparedFigure] = ()) -> Table:
+def changes_table(title: str, rows: Sequence[ComparedFigure], indented: Sequence[ComparedFigure] = ()) -> Table:
+    """Return figures before and after, one a row; those of `indented` are parts of the one above."""
     parts = set(map(id, indented))
     cells = [
         (

@@ -6,6 +6,7 @@ from typing import Literal
 
 import msgspec
 
+from llmtop.compare.run_model import RunComparison
 from llmtop.report.environment import Difference
 
 SCHEMA = 1
@@ -162,3 +163,5 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     collectives: tuple[CollectiveChange, ...] = ()
     work_ratio: float | None = None
     """How much more often a step after runs the kernels that compute, where all of them agree on it; else None."""
+    runs: RunComparison | None = None
+    """Of two runs: what only runs have. Else None."""

@@ -11,7 +11,7 @@ from llmtop.format import counted, duration, percent_text, times
 from llmtop.report.advice.table import RECORDS_LOST
 from llmtop.report.model import Report
 
-_MOST_PARTS = 3
+MOST_PARTS = 3
 _LARGE_PCT = 900.0
 _AS_MUCH = 0.02
 """Of the work of a step: so much more or less is as much."""
@@ -123,7 +123,7 @@ def _main_cause_text(found: Comparison) -> str:
         return ""
     least = _WORTH_SAYING * abs(step.after - step.before)
     moved = [(row.name, (row.after or 0.0) - (row.before or 0.0)) for row in found.parts if row.moved]
-    worth = sorted((row for row in moved if abs(row[1]) >= least), key=lambda row: -abs(row[1]))[:_MOST_PARTS]
+    worth = sorted((row for row in moved if abs(row[1]) >= least), key=lambda row: -abs(row[1]))[:MOST_PARTS]
     if not worth:
         return ""
     return f"In a step: {', '.join(f'{name} {difference(seconds)}' for name, seconds in worth)}."

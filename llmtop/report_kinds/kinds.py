@@ -9,12 +9,13 @@ from llmtop.errors import UnusableInput
 from llmtop.report_kinds.kernels_kind import KernelsKind
 from llmtop.report_kinds.kind import ReadOptions, ReportComparison, ReportDocument, ReportKind
 from llmtop.report_kinds.memory_kind import MemoryKind
+from llmtop.report_kinds.run_kind import RunKind
 from llmtop.report_kinds.stacks_kind import StacksKind
 from llmtop.report_kinds.steps_kind import StepsKind
 from llmtop.report_kinds.text_kind import TextKind
 from llmtop.system.inputs import Limits
 
-KINDS: tuple[ReportKind, ...] = (MemoryKind(), StacksKind(), KernelsKind(), TextKind(), StepsKind())
+KINDS: tuple[ReportKind, ...] = (RunKind(), MemoryKind(), StacksKind(), KernelsKind(), TextKind(), StepsKind())
 """In the order in which they examine a path. `StepsKind` refuses what none of them knows."""
 _BY_NAME = {kind.name: kind for kind in KINDS}
 

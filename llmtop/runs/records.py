@@ -64,6 +64,8 @@ class Start(msgspec.Struct, tag="start", kw_only=True, omit_defaults=True):
     """By the launcher's count (torchrun, SLURM); None where it has none."""
     launch: Launch = msgspec.field(default_factory=Launch)
     gpu_uuid: str | None = None
+    gpu_model: str | None = None
+    """As the driver calls it: "NVIDIA H100 80GB HBM3"."""
     kind: str = "step"
     auto: bool = False
     torch: str | None = None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import difflib
+import re
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -11,6 +13,7 @@ from pathlib import Path
 import msgspec
 
 from llmtop.errors import UnusableInput
+from llmtop.format import counted, printable
 from llmtop.runs import folder, records
 from llmtop.runs.run_file import FileMember, RunFile
 from llmtop.system import procfs
@@ -22,6 +25,7 @@ RUNNING, ENDED, FAILED, KILLED = "running", "ended", "failed", "killed"
 """How a process ended: still running, in order, by an exception, without its end being written."""
 _STATE_SECONDS = 900.0
 """Sums are written every ten minutes."""
+_BACK = re.compile(r"-[1-9]\d{0,5}")
 RESUMED_SECONDS = 24 * 3600.0
 _OVERLAP_SECONDS = 1.0
 """By which the stamps of a process and of the one that takes its place may be wrong."""
@@ -276,18 +280,32 @@ def list_runs(path: Path) -> list[Run]:
 def find_run(path: Path, wanted: str | None) -> Run:
     """Return the run of an id, of the beginning of one or of a name; the newest where none is given.
 
+    Args:
+        path: folder of all runs.
+        wanted: as above; "-1" is the newest, "-2" the one before it.
+
     Raises:
         UnusableInput: there is none, or several fit.
+        OSError: the folder cannot be read.
     """
     runs = list_runs(path)
     if not runs:
         raise UnusableInput(f"No run is kept in {path}. Start a training with llmtop run, or set LLMTOP_RUNS.")
     if wanted is None:
         return runs[-1]
+    if _BACK.fullmatch(wanted):
+        if int(wanted[1:]) > len(runs):
+            raise UnusableInput(
+                f"{counted(len(runs), 'run')} kept in {path}: no run {wanted}. List them: llmtop runs"
+            )
+        return runs[int(wanted)]
     fitting = [run for run in runs if wanted in (run.id, run.folder.name, run.name)]
     fitting = fitting or [run for run in runs if run.id.startswith(wanted)]
     if not fitting:
-        raise UnusableInput(f"No run {wanted} is kept in {path}. List the runs: llmtop runs")
+        known = list(dict.fromkeys(name for run in reversed(runs) for name in (run.id, run.name) if name))
+        near = difflib.get_close_matches(wanted, known, 1)
+        hint = f" The nearest is {near[0]}." if near else ""
+        raise UnusableInput(f"No run {printable(wanted, 60)} is kept in {path}.{hint} List the runs: llmtop runs")
     if len({run.id for run in fitting}) > 1 and wanted != fitting[-1].name:
         raise UnusableInput(
             f"{wanted} matches {len(fitting)} runs ({', '.join(run.id for run in fitting)}). Give more of one id."

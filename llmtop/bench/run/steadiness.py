@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Sequence
 
 from llmtop.bench.model.results import MeasuredSteps
-from llmtop.bench.statistics.regimes import find_change
 from llmtop.format import duration, percent_text
 from llmtop.hardware.clock_events import (
     HW_POWER_BRAKE,
@@ -17,6 +16,7 @@ from llmtop.hardware.clock_events import (
 )
 from llmtop.model.ownership import other_user
 from llmtop.model.snapshot import Snapshot
+from llmtop.step_history.regimes import find_change
 
 SLOWED = {
     SW_THERMAL: "too hot",

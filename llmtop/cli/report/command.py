@@ -99,10 +99,11 @@ def compare(
     html: Path | None,
     no_limits: bool,
 ) -> None:
-    """Compare two captures, recordings or reports: the step, its losses, phases, operators, kernels and NCCL.
+    """Compare two captures, recordings, reports or runs: the step, its losses, phases, operators, kernels, NCCL.
 
     Captures that llmtop took are compared by their steps without the profiler, whichever engine took them. For two
-    memory snapshots, the report lists what grew, with the source line.
+    memory snapshots, the report lists what grew, with the source line. run:NAME is a run that llmtop runs lists;
+    run: or run:-1 is the newest, run:-2 the one before it.
     """
     from llmtop.errors import EXIT_FINDING
     from llmtop.report_kinds.kinds import compare_documents

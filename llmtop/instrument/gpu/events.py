@@ -85,3 +85,9 @@ def uuid(cuda: Any) -> str | None:
         return str(visible[device]).strip()  # of a MIG instance, CUDA gives the UUID of the whole GPU
     plain: object = getattr(cuda.get_device_properties(device), "uuid", None)
     return None if plain is None else f"GPU-{plain}"
+
+
+def model(cuda: Any) -> str | None:
+    """The name of the calling thread's device, as its driver calls it."""
+    name: object = getattr(cuda.get_device_properties(cuda.current_device()), "name", None)
+    return name if isinstance(name, str) and name else None

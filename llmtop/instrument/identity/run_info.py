@@ -39,6 +39,7 @@ class Facts:
         self.store: Store | None = None
         """Where captures of several nodes are asked for; None: nowhere."""
         self.gpu_uuid: str | None = None
+        self.gpu_model: str | None = None
         self.auto = False
         self.inference = False
         """Whether hooks see requests to a model, or a loop of forward passes, and no training."""

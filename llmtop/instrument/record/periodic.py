@@ -186,7 +186,7 @@ class PeriodicTasks:
 
     def _start_gpu_clock(self, cuda: Any) -> None:
         recorder = self._recorder
-        recorder.facts.gpu_uuid = gpu_events.uuid(cuda)
+        recorder.facts.gpu_uuid, recorder.facts.gpu_model = gpu_events.uuid(cuda), gpu_events.model(cuda)
         recorder.facts.changed()
         recorder.gpu_metrics = GpuMetrics(cuda)
         if recorder.tracks is None:  # steps that overlap share the stream: their GPU times cannot be separated

@@ -75,6 +75,7 @@ def start_record(recorder: State, key: RunKey, started_mono: float) -> Start:
         restart=_restart(),
         launch=wire.Launch() if facts.launch is None else wire.Launch(**facts.launch._asdict()),
         gpu_uuid=facts.gpu_uuid,
+        gpu_model=facts.gpu_model,
         kind=facts.kind,
         auto=facts.auto,
         torch=str(getattr(sys.modules.get("torch"), "__version__", "")) or None,

@@ -6,9 +6,10 @@ import math
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from benchmarks.bench_regimes import count_wrong
-from llmtop.bench.statistics.regimes import find_change
+from llmtop.step_history.regimes import find_change, find_changes
 from tests.support.bench_series import stationary, with_jump
 
 
@@ -17,6 +18,25 @@ def test_stationary_windows_are_not_reported_and_planted_jumps_are_found() -> No
     assert wrong.total() <= 0.01 * windows.total()
     windows, missed = count_wrong(with_jump, "jump", 1500, 12)
     assert missed.total() <= 0.10 * windows.total()
+
+
+def test_a_length_that_comes_and_goes_again_is_two_changes() -> None:
+    steps = np.full(1000, 0.1)
+    steps[400:600] *= 1.3
+    steps *= 1 + 0.01 * np.random.default_rng(5).standard_normal(1000)
+    assert [(change.kind, change.step) for change in find_changes(steps.tolist())] == [
+        ("jump", 400),
+        ("jump", 600),
+    ]
+
+
+def test_series_without_a_change_have_none() -> None:
+    found = [find_changes((0.1 * np.exp(0.02 * _chance(seed, 2000))).tolist()) for seed in range(20)]
+    assert sum(map(bool, found)) <= 3  # of 300 windows; docs of MOST_HALVINGS
+
+
+def _chance(seed: int, number: int) -> NDArray[np.float64]:
+    return np.random.default_rng(seed).standard_normal(number)
 
 
 def test_figures_of_a_jump_agree_with_each_other() -> None:

@@ -27,6 +27,10 @@ LEAST_DRIFT: Final = math.log(1.03)
 JUMP_ERRORS: Final = 5.8
 """Standard errors of a jump: of windows of 100 to 1000 independent normal steps, one in 200 to 300 has more at its
 best split. `python -m benchmarks regimes` measures it for other steps."""
+MOST_CHANGES: Final = 20
+"""Of one series: the search begins with the whole of it, so the largest are among them."""
+MOST_HALVINGS: Final = 3
+"""Of a stretch without a change: fifteen windows, in one of 15 to 20 of which chance is taken for a change."""
 DRIFT_ERRORS: Final = 4.3
 """Standard errors of a drift: Student's t of 8 degrees of freedom, one window in 380."""
 
@@ -78,6 +82,33 @@ def find_change(step_seconds: Sequence[float]) -> Change | None:
     elif abs(drift.change) >= max(LEAST_DRIFT, DRIFT_ERRORS * _standard_error(drift, len(logs))):
         return _change("drift", drift.change, float(logs.mean()) - drift.change / 2, 0)
     return None
+
+
+def find_changes(step_seconds: Sequence[float]) -> list[Change]:
+    """Return the lasting changes of a long series, each of its stretch between the changes before and after it.
+
+    Args:
+        step_seconds: durations in order, of steps or of stretches of the same length.
+
+    Returns:
+        In order, `step` counted from the beginning of the series; a drift is of the stretch from its `step` on.
+    """
+    found: list[Change] = []
+    stretches = [(0, len(step_seconds), MOST_HALVINGS)]
+    while stretches and len(found) < MOST_CHANGES:
+        first, last, halvings = stretches.pop(0)
+        change = find_change(step_seconds[first:last])
+        if change is None and halvings and last - first >= 2 * MIN_STEPS:
+            # A length that comes and goes again is no jump of the whole.
+            middle = (first + last) // 2
+            stretches += [(first, middle, halvings - 1), (middle, last, halvings - 1)]
+        if change is None:
+            continue
+        found.append(change._replace(step=first + change.step))
+        if change.kind == "jump":
+            place = first + change.step
+            stretches += [(first, place, halvings), (place, last, halvings)]
+    return sorted(found, key=lambda change: change.step)
 
 
 def _change(kind: str, log: float, before: float, step: int) -> Change:
