@@ -18,8 +18,7 @@ from llmtop.model.links import Link
 from llmtop.model.severity import Severity
 
 SCHEMA = 2
-"""Grows when a field changes its meaning or goes; a new field does not change it. A recording of another schema is
-refused."""
+"""Grows when a field changes its meaning or goes, not with new ones. A recording of another schema is refused."""
 
 Source = Literal["live", "replay"]
 RankState = Literal["running", "paused", "stopped", "stalled", "gone"]
@@ -596,6 +595,8 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True):
     """UUID of the GPU that it is about, if it is about one."""
     pid: int | None = None
     """This host's pid of the training that it is about, if it is about one."""
+    roles: dict[str, int] = {}
+    """Coordinates of that rank, as `Rank.roles` has them; empty where it has none."""
     since: float
     """Unix time since when the rule holds."""
     summary: str

@@ -292,12 +292,14 @@ def _is_covered(evaluation: _RuleEvaluation, evaluations: list[_RuleEvaluation])
 
 def _alert(evaluation: _RuleEvaluation, alert_text: AlertText, clock_shift: float) -> Alert:
     """Return the alert of an evaluation; `set_by`: seconds by which the wall clock was set since it began."""
-    gpu, pid = (alert_text.subject_rank or evaluation.subject).alert_target()
+    subject = alert_text.subject_rank or evaluation.subject
+    gpu, pid = subject.alert_target()
     return Alert(
         id=evaluation.id,
         severity=alert_text.severity,
         gpu=gpu,
         pid=pid,
+        roles=subject.rank.roles if isinstance(subject, RankState) else {},
         since=(evaluation.hold.since if alert_text.since is None else alert_text.since) + clock_shift,
         summary=alert_text.summary,
         evidence=present_values(alert_text.evidence),

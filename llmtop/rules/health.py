@@ -61,14 +61,12 @@ def _has_event(alert_id: AlertId, job: JobState, _is_raised: bool) -> bool:
 
 
 def _ranks_text(found: _Found, job: JobState) -> str:
-    """Return which ranks have it: "on rank 3", "on all 8 ranks"."""
-    if len(job.ranks) == 1:
-        return f"on {job.ranks[0].label}"
-    if len(found.ranks) == len(job.ranks):
+    """Return which ranks have it: "on rank 3 (pp 1)", "on all 8 ranks"."""
+    if len(found.ranks) == len(job.ranks) > 1:
         return f"on all {len(job.ranks)} ranks"
     if len(found.ranks) > 1:
-        return f"on {found.ranks[0].label} and {len(found.ranks) - 1} more of {len(job.ranks)} ranks"
-    return f"on {found.ranks[0].label}"
+        return f"on {found.ranks[0].role_label} and {len(found.ranks) - 1} more of {len(job.ranks)} ranks"
+    return f"on {found.ranks[0].role_label}"
 
 
 def _usual(event: HealthEvent) -> str:
@@ -97,11 +95,11 @@ def _alert(
     """
     event, state = found.event, found.ranks[0]
     where = _ranks_text(found, job)
-    location = f" ({state.location})" if state.location and len(found.ranks) == 1 else ""
+    summary_where = f"on {state.label} ({state.location})" if state.location and len(found.ranks) == 1 else where
     usual = _usual(event)
     return AlertText(
         severity=severity,
-        summary=f"{what} {where}{location}{f'; {usual}' if usual else ''}.",
+        summary=f"{what} {summary_where}{f'; {usual}' if usual else ''}.",
         evidence={
             "metric": fmt.printable(event.metric, 64),
             "step": event.step,
@@ -241,7 +239,7 @@ def _diverged_alert(job: JobState) -> AlertText:
     usual = others[0] if others else None
     one = odd[0]
     if others and len(odd) == 1:
-        who = f"The loss of {one.label} differs from that of the other {len(others)} ranks"
+        who = f"The loss of {one.role_label} differs from that of the other {len(others)} ranks"
     elif others:
         who = f"The losses of {len(odd)} of {len(found.values)} ranks differ from that of the others"
     else:
@@ -267,7 +265,7 @@ def _diverged_alert(job: JobState) -> AlertText:
         subject_rank=one if others else None,
         points=complete_clauses(
             f"losses of ranks differ, step {found.step}",
-            f"{one.label} has {fmt.figure(value)}" if others else f"{len(found.values)} ranks",
+            f"{one.role_label} has {fmt.figure(value)}" if others else f"{len(found.values)} ranks",
             f"the others have {fmt.figure(usual)}" if others else "",
             f"equal for {found.equal_steps:,} steps before",
         ),

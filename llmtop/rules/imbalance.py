@@ -11,6 +11,7 @@ from statistics import median
 from typing import Final, NamedTuple
 
 from llmtop import format as fmt
+from llmtop.model.phase_costs import own_roles
 from llmtop.naming.phase_names import Role
 from llmtop.rules.rule import AlertText, Rule, RuleText, complete_clauses
 from llmtop.rules.state.rank import JobState, RankState
@@ -24,7 +25,6 @@ LEAST_RANKS: Final = 2
 """Of one coordinate: one rank alone may be slow itself."""
 STEPS: Final = 12
 TOKENS_FACTOR: Final = 1.05
-_WORK: Final[tuple[Role, ...]] = ("input", "h2d", "compute", "optimizer")
 STAGE: Final = "pp"
 
 
@@ -69,8 +69,7 @@ def work_of(job: JobState) -> list[RankWork]:
             return []
         waits &= any("comm" in _seconds(step, by_gpu) for step in steps)
         found.append(RankWork(state, 0.0, median([step.total for step in steps])))
-    # Backward holds the wait for others unless that has a phase of its own.
-    roles: tuple[Role, ...] = (*_WORK, "backward") if waits else _WORK
+    roles = own_roles(waits_are_apart=waits)
     return [
         one._replace(
             seconds=median(
@@ -176,7 +175,7 @@ def _imbalance_alert(job: JobState) -> AlertText:
     assert found is not None, "called only while the rule holds"
     first = found.heavy[0]
     if found.role is None:
-        who, name = first.label, first.label
+        who, name = first.role_label, first.label
     else:
         name = f"{fmt.printable(found.role, 12)} {', '.join(map(str, found.coordinates[:4]))}"
         who = f"{name} ({len(found.heavy)} of {found.ranks} ranks)"

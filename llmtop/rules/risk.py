@@ -84,8 +84,8 @@ def _risk_alert(job: JobState) -> AlertText:
         first = f"no checkpoint for {age}"
     else:
         summary = (
-            f"The last complete checkpoint of {last.state.label} is {age} old (step {last.saved.step:,}): if the "
-            f"training ends now, {fmt.counted(risk.steps or 0, 'step')} are lost."
+            f"The last complete checkpoint of {last.state.role_label} is {age} old (step {last.saved.step:,}): if "
+            f"the training ends now, {fmt.counted(risk.steps or 0, 'step')} are lost."
         )
         first = f"{fmt.counted(risk.steps or 0, 'step')} at risk, {age}"
     return AlertText(

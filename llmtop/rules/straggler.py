@@ -18,6 +18,7 @@ from typing import Final, NamedTuple
 
 from llmtop import format as fmt
 from llmtop.config import STRAGGLER_CRITICAL_PCT, STRAGGLER_PCT
+from llmtop.model.phase_costs import work_role
 from llmtop.model.snapshot import GRADIENT_POINTS, Arrival, Cause
 from llmtop.naming.own_phases import OUTSIDE
 from llmtop.naming.phase_names import Role
@@ -25,7 +26,7 @@ from llmtop.rules import limits
 from llmtop.rules.imbalance import find_imbalance, peers
 from llmtop.rules.rule import AlertText, Rule, RuleText, complete_clauses
 from llmtop.rules.state.rank import JobState, RankState
-from llmtop.rules.state.step_costs import StepCosts, work_role
+from llmtop.rules.state.step_costs import StepCosts
 from llmtop.rules.state.windows import finite_or_none
 from llmtop.rules.step_bound import timed_steps
 

@@ -522,6 +522,13 @@ KEYS: tuple[Key, ...] = (
     ),
     Key("end,G", "edge(1)", "", "", "bottom", where=_MOVING),
     Key(
+        "M",
+        "next_group",
+        "group",
+        "Group the ranks by the next dimension of the mesh (tp, pp, dp, ep, cp), then no longer.",
+        where=(RANKS,),
+    ),
+    Key(
         "B",
         "marker",
         "marker",

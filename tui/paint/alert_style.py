@@ -8,7 +8,7 @@ from rich.cells import cell_len
 from rich.style import Style
 
 from llmtop import format as fmt
-from llmtop.model import bottlenecks
+from llmtop.model import bottlenecks, role_groups
 from llmtop.model.severity import severity_rank
 from llmtop.model.snapshot import Alert, Rank, Snapshot
 from tui.paint import gpu_names
@@ -90,12 +90,13 @@ def duration_text(alert: Alert, until: float) -> str:
     return elapsed(until - alert.since)
 
 
-def subjects(alert: Alert, snapshot: Snapshot) -> tuple[str, str, str]:
-    """Return the subject of an alert in ever fewer words; the last is ""."""
-    full = subject(alert, snapshot)
+def subjects(alert: Alert, snapshot: Snapshot) -> tuple[str, str, str, str]:
+    """Return the subject of an alert in ever fewer words: first without its roles, then without its GPU; the
+    last is ""."""
+    full = subject(alert, snapshot, with_roles=False)
     gpu, _, rest = full.partition(" rank ")
     short = f"rank {rest}" if rest and gpu else full.partition(" pid ")[0]
-    return full, short, ""
+    return subject(alert, snapshot), full, short, ""
 
 
 def alerts_by_gpu(snapshot: Snapshot) -> dict[str, Alert]:
@@ -114,11 +115,18 @@ def alert_of_rank(snapshot: Snapshot, rank: Rank) -> Alert | None:
     return next((alert for alert in ordered(snapshot.alerts) if alert.pid == rank.pid), None)
 
 
-def subject(alert: Alert, snapshot: Snapshot) -> str:
-    """Return the subject of an alert: "GPU 3", "rank 1" (with its job if there are several), or "this machine"."""
+def subject(alert: Alert, snapshot: Snapshot, *, with_roles: bool = True) -> str:
+    """Return the subject of an alert: "GPU 3", "rank 1 (pp 0, tp 1)", or "this machine".
+
+    Args:
+        alert: its rank has its job as well if there are several.
+        snapshot: of the same instant.
+        with_roles: whether a rank has its roles.
+    """
     parts = [f"GPU {gpu_names.label(gpu, snapshot.gpus)}" for gpu in snapshot.gpus if gpu.uuid == alert.gpu]
     parts += [
-        f"pid {rank.pid}" if rank.rank is None else f"rank {rank.rank}{_job_suffix(rank, snapshot)}"
+        (f"pid {rank.pid}" if rank.rank is None else f"rank {rank.rank}{_job_suffix(rank, snapshot)}")
+        + (f" ({roles})" if with_roles and (roles := role_groups.roles_text(rank.roles)) else "")
         for rank in snapshot.ranks
         if rank.pid == alert.pid
     ]

@@ -136,8 +136,8 @@ def _alert(
     following = advice(alert, view) if alone else ""
     tail = _other_alerts(others, row.free_cells - 2 - least)
     room = row.free_cells - len(tail) - 2
-    full, short, _ = alert_style.subjects(alert, snapshot)
-    dated = [(shown, about) for about in (full, short) for shown in (f"for {age}", age)]
+    named, full, short, _ = alert_style.subjects(alert, snapshot)
+    dated = [(shown, about) for about in (named, full, short) for shown in (f"for {age}", age)]
     for shown, about in (*dated, ("", full), ("", short), (f"for {age}", ""), (age, "")):
         words = " ".join(text for text in (shown, about) if text)
         if cell_len(words) + 3 + least <= room:

@@ -1,17 +1,21 @@
 """The table of ranks: one line a training process, their phases on one time axis, so the odd one stands out.
 
 With several jobs there, each has a line of its own with what its ranks do together, and its ranks stand below it.
+The same holds for groups of ranks with one coordinate of a parallel dimension, where ranks are grouped.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 
 from msgspec import Struct
+from rich.cells import cell_len
 from rich.style import Style
 
 from llmtop import format as fmt
-from llmtop.model import gpu_busy
+from llmtop.model import gpu_busy, role_groups
+from llmtop.model.role_groups import RoleGroup
 from llmtop.model.snapshot import Alert, Job, Rank
 from tui.core.columns import Column, ColumnContext, fitting, sorted_by, title_cells
 from tui.core.layout import visible
@@ -46,6 +50,8 @@ COLUMNS: tuple[Column[Rank], ...] = (
     Column("tok/s", 6, 6, lambda r, _: _now(r, fmt.count(r.tokens_per_s)), lambda r, _: r.tokens_per_s),
     Column("pid", 8, 7, lambda r, _: str(r.pid), lambda r, _: r.pid),
 )
+Line = Job | RoleGroup | Rank
+_MOST_ROLE_CELLS = 24
 _LEAST_BAR = 23
 """Cells: the title with the end of the axis."""
 _WORD = 22
@@ -77,12 +83,13 @@ def paint(
         top: in a table that scrolls, the first line to show; None keeps the odd ones in sight instead.
     """
     palette = theme.palette
-    entries = lines(view)
+    role = "" if top is None or view.rank_group not in roles(view) else view.rank_group
+    entries = lines(view, role)
     ranks = [entry for entry in entries if isinstance(entry, Rank)]
     inner = width - 4 if framed else width
     room = max(height - 3 if framed else height - 1, 0)
     found = {} if view.snapshot is None else {r.pid: alert_style.alert_of_rank(view.snapshot, r) for r in ranks}
-    columns, bar_width = _plan(inner)
+    columns, bar_width = _plan(inner, _role_cells(view))
     chosen = view.rank()
     table = _RankTableFrame(
         columns=columns,
@@ -106,7 +113,11 @@ def paint(
     content = [
         _titles(table),
         *(
-            _line(table, entry, found.get(entry.pid)) if isinstance(entry, Rank) else _job(table, entry)
+            _line(table, entry, found.get(entry.pid))
+            if isinstance(entry, Rank)
+            else _job(table, entry)
+            if isinstance(entry, Job)
+            else _group(table, entry)
             for entry in (entries[i] for i in shown)
         ),
     ]
@@ -117,19 +128,61 @@ def paint(
     content += [Row(inner) for _ in range(room + 1 - len(content))]
     if not framed:
         return [row.end(palette.text) for row in content]
-    return frame(content, width, theme, title=_title(view, len(ranks), theme))
+    return frame(content, width, theme, title=_title(view, len(ranks), role, theme))
 
 
-def lines(view: View) -> list[Job | Rank]:
-    """What the table has a line for: the ranks, and before those of each job the job, where there are several."""
+def lines(view: View, role: str = "") -> list[Line]:
+    """What the table has a line for: the ranks, and before those of each job the job, where there are several.
+
+    Args:
+        view: the snapshot and the order.
+        role: by which the ranks of each job are grouped; "": not grouped.
+    """
     ranks, jobs = _sorted(view.ranks(), view), view.jobs()
     if len(jobs) < 2:
-        return list(ranks)
-    entries: list[Job | Rank] = []
+        return _grouped(ranks, role)
+    entries: list[Line] = []
     for job in jobs:
-        entries += [job, *(rank for rank in ranks if rank.job == job.name)]
+        entries += [job, *_grouped([rank for rank in ranks if rank.job == job.name], role)]
     named = {job.name for job in jobs}
     return entries + [rank for rank in ranks if rank.job not in named]
+
+
+def _grouped(ranks: list[Rank], role: str) -> list[Line]:
+    """Return the lines of one job's ranks, in groups if any of them has that role."""
+    if not any(role in rank.roles for rank in ranks):
+        return list(ranks)
+    found: list[Line] = []
+    for group in role_groups.grouped(ranks, role):
+        found += [group, *group.ranks]
+    return found
+
+
+def roles(view: View) -> list[str]:
+    """Return the roles by which the ranks can be grouped."""
+    return role_groups.roles_of(view.ranks())
+
+
+def _roles_cell(rank: Rank) -> str:
+    return " ".join(f"{fmt.printable(name, 12)}{at}" for name, at in rank.roles.items()) or fmt.DASH
+
+
+def _roles_column(cells: int) -> Column[Rank]:
+    return Column(
+        "roles",
+        cells,
+        1,
+        lambda r, _: clip(_roles_cell(r), cells),
+        lambda r, _: " ".join(f"{at:9}" for at in r.roles.values()) or None,
+    )
+
+
+def _role_cells(view: View) -> int:
+    """Return the width of the column of roles; 0 where no rank has any."""
+    ranks = view.ranks()
+    if not any(rank.roles for rank in ranks):
+        return 0
+    return max(5, min(max(cell_len(_roles_cell(rank)) for rank in ranks), _MOST_ROLE_CELLS))
 
 
 USUAL_ORDER = Order("rank")
@@ -138,7 +191,7 @@ USUAL_ORDER = Order("rank")
 def _sorted(ranks: list[Rank], view: View) -> list[Rank]:
     """The ranks in the chosen order; by the state, those with the most severe alert first."""
     order, snapshot = view.rank_order, view.snapshot
-    column = next((one for one in COLUMNS if one.name == order.name), None)
+    column = next((one for one in (*COLUMNS, _roles_column(0)) if one.name == order.name), None)
     if snapshot is None or not order.name:
         return ranks
     if column is None or column.order is None:
@@ -150,16 +203,17 @@ def _sorted(ranks: list[Rank], view: View) -> list[Rank]:
     return sorted_by(ranks, lambda r: value(r, context), reverse=order.reverse)
 
 
-def _title(view: View, count: int, theme: CellTheme) -> list[tuple[str, Style]]:
+def _title(view: View, count: int, role: str, theme: CellTheme) -> list[tuple[str, Style]]:
     palette, dot = theme.palette, f" {theme.glyphs.dot} "
     jobs = view.jobs()
+    by = f"{dot}by {fmt.printable(role, 24)} (M)" if role else ""
     if len(jobs) == 1:
         return [
             (job_and_ranks(jobs[0])[1], palette.strong),
-            ("".join(dot + text for text in _job_rate(jobs[0])), palette.dim),
+            ("".join(dot + text for text in _job_rate(jobs[0])) + by, palette.dim),
         ]
     of = f"{dot}{len(jobs)} jobs" if jobs else ""
-    return [("ranks", palette.strong), (f"{dot}{count}{of}", palette.dim)]
+    return [("ranks", palette.strong), (f"{dot}{count}{of}{by}", palette.dim)]
 
 
 def _job_rate(job: Job) -> list[str]:
@@ -188,8 +242,26 @@ def _job(table: _RankTableFrame, job: Job) -> Row:
     return row.add(state, palette.critical if job.state == "stalled" else palette.warning if loud else palette.dim)
 
 
+def _group(table: _RankTableFrame, group: RoleGroup) -> Row:
+    """The line of a group: its name, and the median and the spread of its ranks."""
+    theme, palette = table.cell_theme, table.cell_theme.palette
+    texts = [fmt.counted(len(group.ranks), "rank")]
+    clock = f"by {group.work_clock} clock"
+    for name, figure in (("p50", group.step_seconds), (f"own work {clock}", group.work_seconds)):
+        if figure is not None:
+            spread = "" if figure.spread_pct is None else f" (spread {fmt.percent_text(figure.spread_pct, 1)})"
+            texts.append(f"{name} {fmt.duration(figure.median)}{spread}")
+    row = Row(table.width).add(group.name, palette.strong)
+    for text in texts:
+        said = f" {theme.glyphs.dot} {text}"
+        if cell_len(said) > row.free_cells:
+            break
+        row.add(said, palette.text)
+    return row
+
+
 def _visible_entries(
-    entries: list[Job | Rank], found: dict[int, Alert | None], room: int, chosen: int | None
+    entries: Sequence[Line], found: dict[int, Alert | None], room: int, chosen: int | None
 ) -> list[int]:
     ranks = [(i, entry) for i, entry in enumerate(entries) if isinstance(entry, Rank)]
     odd = [i for i, rank in ranks if rank.state != "running" or found.get(rank.pid) is not None]
@@ -199,10 +271,18 @@ def _visible_entries(
 
 
 @lru_cache(maxsize=8)
-def _plan(width: int) -> tuple[tuple[Column[Rank], ...], int]:
-    """The columns that fit, and the cells of the bar."""
+def _plan(width: int, role_cells: int) -> tuple[tuple[Column[Rank], ...], int]:
+    """The columns that fit, and the cells of the bar.
+
+    Args:
+        width: cells of a line.
+        role_cells: of the column of roles; 0: without it.
+    """
     room = width - 2 - _WORD - 1
-    shown = fitting(COLUMNS, room, 1, reserve=lambda column, _: _LEAST_BAR if column.weight > 1 else 0)
+    columns = COLUMNS
+    if role_cells:
+        columns = (COLUMNS[0], _roles_column(role_cells), *COLUMNS[1:])
+    shown = fitting(columns, room, 1, reserve=lambda column, _: _LEAST_BAR if column.weight > 1 else 0)
     bar_width = room - sum(column.width + 1 for column in shown)
     return tuple(shown), bar_width if bar_width >= 8 else 0
 
@@ -228,21 +308,29 @@ def _title_cells(columns: tuple[Column[Rank], ...], bar_width: int) -> list[tupl
     return [*found, *([("", "", bar_width)] if bar_width else []), (STATE, STATE, _WORD)]
 
 
-def sortable(width: int, *, framed: bool) -> list[str]:
-    """Return the names of the columns shown at a width, as `Order` calls them."""
-    return [name for name, _, _ in _title_cells(*_plan(width - 4 if framed else width)) if name]
+def sortable(view: View, width: int, *, framed: bool) -> list[str]:
+    """Return the names of the columns shown at a width, as `Order` calls them.
+
+    Args:
+        view: its ranks may have roles.
+        width: cells of the table, its frame included.
+        framed: whether it has one.
+    """
+    plan = _plan(width - 4 if framed else width, _role_cells(view))
+    return [name for name, _, _ in _title_cells(*plan) if name]
 
 
-def title_at(x: int, width: int, *, framed: bool) -> str:
+def title_at(view: View, x: int, width: int, *, framed: bool) -> str:
     """Return the name of the column whose title is at a cell of the line of titles; "" beside them.
 
     Args:
+        view: its ranks may have roles.
         x: cell of the screen.
         width: cells of the table, its frame included.
         framed: whether it has one.
     """
     end = 3 if framed else 1  # the frame, and the mark before the first column
-    for name, _, cells in _title_cells(*_plan(width - 4 if framed else width)):
+    for name, _, cells in _title_cells(*_plan(width - 4 if framed else width, _role_cells(view))):
         end += 1 + cells
         if x < end:
             return name

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+
+from llmtop.model.role_groups import roles_text
 from llmtop.model.snapshot import Rank
 from tui.core import keys
 from tui.core.canvas import Placed
@@ -31,18 +34,30 @@ class RanksScreen(SortedTable, LlmtopScreen):
         self._width, self._framed = body.width, body.height >= 4
         self.page_lines = room
         self._first_row = body.y + (2 if body.height >= 4 else 1)
-        count = len(rank_table.lines(self.view))
+        count = len(rank_table.lines(self.view, self.view.rank_group))
         self._top = max(min(self._top, count - room), 0)
         rows = rank_table.paint(self.view, *body[2:], self.cell_theme, framed=body.height >= 4, top=self._top)
         return [*placed, Placed(body, rows)]
+
+    def action_next_group(self) -> None:
+        """Group by the next role that ranks have; after the last one by none."""
+        roles = rank_table.roles(self.view)
+        if not roles:
+            self.notify("No rank is in a named parallel group: no DeviceMesh names, no Megatron-Core groups.")
+            return
+        choices = ["", *roles]
+        shown = self.view.rank_group if self.view.rank_group in choices else ""
+        self.view.rank_group = choices[(choices.index(shown) + 1) % len(choices)]
+        self._top = 0
+        self.redraw()
 
     def move(self, step: int) -> None:
         """Choose the rank that is `step` lines further; it is the one whose steps are shown."""
         self._choose(self.position() + step, 1 if step > 0 else -1)
 
     def _choose(self, place: int, direction: int = 1) -> None:
-        """Choose the rank at a line of the table, or beside it where that is the line of a job."""
-        lines = rank_table.lines(self.view)
+        """Choose the rank at a line of the table, or beside it where that is the line of a job or a group."""
+        lines = rank_table.lines(self.view, self.view.rank_group)
         if not lines:
             self.notify("No training is attached.")
             return
@@ -52,13 +67,14 @@ class RanksScreen(SortedTable, LlmtopScreen):
         chosen = None if found is None else lines[found]
         if found is not None and isinstance(chosen, Rank):
             self.view.rank_pid = chosen.pid
-            first = 0 if found == 1 else found  # the line of the first job stays in sight
+            heads = itertools.takewhile(lambda line: not isinstance(line, Rank), lines)
+            first = 0 if found == sum(1 for _ in heads) else found  # the first job and group stay in sight
             self._top = max(min(self._top, first), found - self.page_lines + 1)
 
     def position(self) -> int:
         """Return the line of the rank whose steps are shown."""
         shown = self.view.rank()
-        lines = rank_table.lines(self.view)
+        lines = rank_table.lines(self.view, self.view.rank_group)
         return next(
             (i for i, one in enumerate(lines) if shown and isinstance(one, Rank) and one.pid == shown.pid), 0
         )
@@ -66,10 +82,11 @@ class RanksScreen(SortedTable, LlmtopScreen):
     def searchable(self) -> list[str]:
         """Return the text of each line: rank, pid, host, state, command."""
         return [
-            f"rank {one.rank} pid {one.pid} {one.host} {one.state} {one.job or ''} {one.command or ''}"
+            f"rank {one.rank} {roles_text(one.roles)} pid {one.pid} {one.host} {one.state} {one.job or ''} "
+            f"{one.command or ''}"
             if isinstance(one, Rank)
             else one.name
-            for one in rank_table.lines(self.view)
+            for one in rank_table.lines(self.view, self.view.rank_group)
         ]
 
     def show_line(self, place: int) -> None:
@@ -80,10 +97,10 @@ class RanksScreen(SortedTable, LlmtopScreen):
         """Choose the rank under the pointer; on a title, sort by it, and again in the other direction."""
         place = self._top + y - self._first_row
         if y == self._first_row - 1:
-            name = rank_table.title_at(x, self._width, framed=self._framed)
+            name = rank_table.title_at(self.view, x, self._width, framed=self._framed)
             if name:
                 self.sort_by(name)
-        elif y >= self._first_row and place < len(rank_table.lines(self.view)):
+        elif y >= self._first_row and place < len(rank_table.lines(self.view, self.view.rank_group)):
             self._choose(place)
             self.redraw()
 
@@ -102,7 +119,11 @@ class RanksScreen(SortedTable, LlmtopScreen):
 
     def sortable(self) -> list[str]:
         """Return the columns that are shown."""
-        return rank_table.sortable(self._width, framed=self._framed) if rank_table.lines(self.view) else []
+        return (
+            rank_table.sortable(self.view, self._width, framed=self._framed)
+            if rank_table.lines(self.view, self.view.rank_group)
+            else []
+        )
 
     def descends(self, name: str) -> bool:
         """Return False for numbers that only name a rank, a GPU or a process."""

@@ -29,6 +29,8 @@ class View(Struct):
     """Of the table of GPUs and ranks on the main screen."""
     rank_order: Order = Order()
     """Of the screen of ranks."""
+    rank_group: str = ""
+    """The role by which that screen groups ranks ("pp"); "": not grouped."""
     only_attached: bool = False
     """Show only GPUs that attached trainings use, where the feed itself cannot choose."""
     selection: str = "all"

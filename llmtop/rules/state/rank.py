@@ -8,7 +8,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from llmtop import format as fmt
+from llmtop.model.role_groups import roles_text
 from llmtop.model.snapshot import Process, Rank, Step
 from llmtop.rules.state.equal_losses import EqualLosses
 from llmtop.rules.state.gpu import GpuState
@@ -161,9 +161,15 @@ class RankState:
         return f"pid {self.rank.pid}" if self.rank.rank is None else f"rank {self.rank.rank}"
 
     @property
+    def role_label(self) -> str:
+        """The same with the rank's roles: "rank 13 (pp 1, tp 1)"."""
+        roles = roles_text(self.rank.roles)
+        return f"{self.label} ({roles})" if roles else self.label
+
+    @property
     def location(self) -> str:
         """Roles, process and GPU, for a sentence: "pp 1, tp 1, pid 1446, GPU 1"."""
-        parts = [fmt.printable(f"{name} {at}") for name, at in self.rank.roles.items()]
+        parts = [roles_text(self.rank.roles)] if self.rank.roles else []
         parts += [] if self.rank.rank is None else [f"pid {self.rank.pid}"]
         if self.gpu is not None:
             parts.append(self.gpu.label)
