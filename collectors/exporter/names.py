@@ -126,6 +126,43 @@ RANK_INFO: Final = ExportedSeries(
 WORLD_SIZE: Final = ExportedSeries(
     "llmtop_world_size", "gauge", RANK, "Number of ranks of the run on all nodes, by the launcher"
 )
+RANK_ROLE: Final = ExportedSeries(
+    "llmtop_rank_role",
+    "gauge",
+    (*RANK, "role", "coordinate"),
+    "1 for each parallel dimension (tp, pp, dp, ep, cp, ...) that a rank has a coordinate in: at most 8",
+)
+LOSS: Final = ExportedSeries("llmtop_loss", "gauge", RANK, "Last logged training loss; NaN where it is not finite")
+GRAD_NORM: Final = ExportedSeries(
+    "llmtop_grad_norm", "gauge", RANK, "Last known norm of the gradients; NaN where it is not finite"
+)
+LOSS_SCALE: Final = ExportedSeries(
+    "llmtop_loss_scale", "gauge", RANK, "Last known loss scale of mixed precision; NaN where it is not finite"
+)
+CHECKPOINT_AT: Final = ExportedSeries(
+    "llmtop_checkpoint_timestamp_seconds",
+    "gauge",
+    RANK,
+    "When the last checkpoint of the rank's job, as this node knows it, was complete, in unix time",
+)
+CHECKPOINT_RISK: Final = ExportedSeries(
+    "llmtop_checkpoint_steps_at_risk", "gauge", RANK, "Steps of the rank since that checkpoint"
+)
+CHECKPOINT_SECONDS: Final = ExportedSeries(
+    "llmtop_checkpoint_seconds", "gauge", RANK, "What that checkpoint took, from the call to its end"
+)
+CHECKPOINT_BLOCKED: Final = ExportedSeries(
+    "llmtop_checkpoint_blocked_seconds", "gauge", RANK, "Of that, time in which the training waited for it"
+)
+CHECKPOINT_INTERVAL: Final = ExportedSeries(
+    "llmtop_checkpoint_interval_seconds", "gauge", RANK, "Median from one checkpoint to the next; not before two"
+)
+CHECKPOINT_BYTES: Final = ExportedSeries(
+    "llmtop_checkpoint_size_bytes", "gauge", RANK, "Size of that checkpoint, where this node sees it"
+)
+CHECKPOINT_FREE: Final = ExportedSeries(
+    "llmtop_checkpoint_disk_free_bytes", "gauge", RANK, "Free space of its file system, where this node sees it"
+)
 LINK_RECEIVED: Final = ExportedSeries(
     "llmtop_link_receive_bytes_total", "counter", LINK, "Bytes that an InfiniBand or RoCE port has received"
 )

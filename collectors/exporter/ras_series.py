@@ -11,7 +11,7 @@ from collectors.exporter.totals import label
 from llmtop.model.snapshot import CommunicatorRank, Rank, Snapshot, StuckCommunicator
 
 
-class RasValue(NamedTuple):
+class SeriesValue(NamedTuple):
     """One value."""
 
     series: ExportedSeries
@@ -19,17 +19,19 @@ class RasValue(NamedTuple):
     value: float
 
 
-def ras_values(snapshot: Snapshot) -> Iterator[RasValue]:
+def ras_values(snapshot: Snapshot) -> Iterator[SeriesValue]:
     """Of each communicator in which ranks are behind or missing; others only wait for one of these."""
     for stuck in snapshot.stuck_communicators:
         if not (stuck.behind or stuck.missing):
             continue
         which = _communicator_labels(stuck, snapshot.ranks)
-        yield RasValue(names.RAS_WAITING, which, stuck.waiting_count)
+        yield SeriesValue(names.RAS_WAITING, which, stuck.waiting_count)
         for one in stuck.behind:
-            yield RasValue(names.RAS_BEHIND, (*which, *_rank_labels(one)), (stuck.number or 0) - (one.called or 0))
+            yield SeriesValue(
+                names.RAS_BEHIND, (*which, *_rank_labels(one)), (stuck.number or 0) - (one.called or 0)
+            )
         for one in stuck.missing:
-            yield RasValue(names.RAS_MISSING, (*which, *_rank_labels(one)), 1)
+            yield SeriesValue(names.RAS_MISSING, (*which, *_rank_labels(one)), 1)
 
 
 def _communicator_labels(stuck: StuckCommunicator, ranks: tuple[Rank, ...]) -> tuple[str, ...]:

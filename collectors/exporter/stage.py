@@ -10,7 +10,7 @@ from prometheus_client import Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
 from collectors.dcgm.page import UntrustedListener
-from collectors.exporter import gpu_series, names, ras_series
+from collectors.exporter import gpu_series, health_series, names, ras_series
 from collectors.exporter.names import ExportedSeries
 from collectors.exporter.totals import RankTotals, label
 from llmtop.model.links import Link
@@ -151,6 +151,11 @@ class ExportStage:
                 ),
             )
         yield from _family_with_values(names.WORLD_SIZE, ((_rank_labels(rank), rank.world_size) for rank in ranks))
+        found = list(health_series.health_values([(_rank_labels(rank), rank) for rank in ranks]))
+        for series in health_series.ALL:
+            yield from _family_with_values(
+                series, ((one.labels, one.value) for one in found if one.series is series)
+            )
         yield from _family_with_values(names.RANK_INFO, ((_rank_info(rank, gpus), 1) for rank in ranks))
 
 

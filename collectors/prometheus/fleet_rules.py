@@ -17,8 +17,9 @@ from llmtop.model import links
 from llmtop.model.bottlenecks import AlertId
 from llmtop.model.stall_thresholds import STALLED_SECONDS, STALLED_STEPS
 from llmtop.naming import file_names
-from llmtop.rules import gpu, limits
+from llmtop.rules import gpu, limits, risk
 from llmtop.rules.hang import OTHER_WORK_MAX_AGE_SECONDS
+from llmtop.rules.state.training_health import LEAST_SCALE
 from llmtop.rules.straggler import BEHIND_PCT
 
 WINDOWS: Final = ("1m", "10m", "1h")
@@ -50,16 +51,11 @@ MISSING: Final[Mapping[AlertId, str]] = {
     "slower": "the time and the work of single steps",
     "memory_pressure": "retries and failures of torch's allocator",
     "memory_growth": "what torch's allocator holds",
-    "non_finite": "logged losses, gradient norms and loss scales",
-    "loss_spike": "the logged loss of each step",
-    "grad_norm_jump": "the gradient norm of each step",
-    "loss_scale_collapse": "the loss scale of each step",
-    "loss_flat": "the logged loss of each step",
-    "ranks_diverged": "the logged loss of each step and rank",
-    "work_at_risk": "when and after which step the last checkpoint was complete",
-    "checkpoint_interval": "the time of checkpoints and between them",
-    "checkpoint_disk_full": "the free space of the checkpoints' disk",
-    "imbalance": "the roles of ranks, and the work of each",
+    "loss_spike": "the logged loss of each step: a fetch has the last one alone",
+    "grad_norm_jump": "the gradient norm of each step: a fetch has the last one alone",
+    "loss_flat": "the logged loss of each step: a fetch has the last one alone",
+    "ranks_diverged": "the logged losses of all ranks at one step",
+    "imbalance": "the work of each rank without its waits",
 }
 """Live rules without a fleet rule, and what no exported series has."""
 
@@ -99,21 +95,30 @@ def _values() -> dict[str, str]:
     }
     numbers = {
         "behind": BEHIND_PCT[0] / 100,
+        "far_factor": risk.FAR_FACTOR[0],
         "forget_days": FORGET_DAYS,
         "forget_seconds": FORGET_DAYS * 86_400,
+        "least_scale": LEAST_SCALE,
         "link_min_downed": links.MIN_LINK_DOWNED,
         "link_min_errors": links.MIN_ERRORS,
         "memory_bound_util": gpu.MEMORY_BOUND_UTIL,
         "min_steps": MIN_STEPS,
         "other_work_seconds": OTHER_WORK_MAX_AGE_SECONDS,
+        "risk_seconds": risk.RISK_HOURS * 3600,
         "skew_seconds": SKEW_SECONDS,
         "stale_seconds": STALE_SECONDS,
         "stalled_seconds": STALLED_SECONDS,
         "stalled_steps": STALLED_STEPS,
+        "waste": risk.WASTE_PCT / 100,
         **{name: pair[0] / by for name, (pair, by) in pairs.items()},
         **{f"{name}_keep": pair[1] / by for name, (pair, by) in pairs.items()},
     }
+    hours = risk.FAILURE_HOURS
+    ranks = "clamp_min(run:llmtop_world_size:max or run:llmtop_ranks:count, 1)"
+    shared = f"{risk.GPU_HOURS_PER_FAILURE * 3600:g} / {ranks}"
     texts = {
+        "failure_interval": shared if hours is None else f"{hours * 3600:g} + 0 * run:llmtop_ranks:count",
+        "gpu_hours": f"{risk.GPU_HOURS_PER_FAILURE:,.0f}",
         "link_downed": links.LINK_DOWNED,
         "link_errors": "|".join(one for one in links.ALERTING if one != links.LINK_DOWNED),
         "link_window": f"{links.WINDOW_SECONDS / 60:.0f}m",

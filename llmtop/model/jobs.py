@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from statistics import median
 from typing import Final, TypeVar
 
+from llmtop.model.health import Checkpoint
 from llmtop.model.snapshot import Job, Rank, RankState
 
 _URGENT: Final[tuple[RankState, ...]] = ("stalled", "stopped", "running", "paused", "gone")
@@ -56,6 +57,23 @@ def _job(name: str, known: list[Rank]) -> Job:
         overhead_seconds=max((r.overhead_seconds for r in seen if r.overhead_seconds is not None), default=None),
         attached_at=min((rank.attached_at for rank in ranks if rank.attached_at is not None), default=None),
     )
+
+
+def latest_checkpoint(rank: Rank, ranks: Iterable[Rank]) -> Checkpoint | None:
+    """Return the last complete checkpoint of any rank of a rank's job; None where none is known.
+
+    Args:
+        rank: of a snapshot.
+        ranks: all of that snapshot.
+    """
+    members = [one for one in ranks if one.job == rank.job] if rank.job else [rank]
+    known = [one.checkpoint for one in members if one.checkpoint is not None]
+    return max(known, key=lambda one: (one.step, one.at), default=None)
+
+
+def steps_at_risk(rank: Rank, checkpoint: Checkpoint) -> int | None:
+    """Return how many steps of a rank are lost if its job ends now; None before its first step."""
+    return None if rank.step is None else max(rank.step - checkpoint.step, 0)
 
 
 def _combine(values: Sequence[Known | None], together: Callable[[list[Known]], Known]) -> Known | None:

@@ -521,13 +521,7 @@ KEYS: tuple[Key, ...] = (
         where=_MOVING,
     ),
     Key("end,G", "edge(1)", "", "", "bottom", where=_MOVING),
-    Key(
-        "M",
-        "next_group",
-        "group",
-        "Group the ranks by the next dimension of the mesh (tp, pp, dp, ep, cp), then no longer.",
-        where=(RANKS,),
-    ),
+    Key("M", "next_group", "group", "Group ranks by the next mesh dimension; at last by none.", where=(RANKS,)),
     Key(
         "B",
         "marker",

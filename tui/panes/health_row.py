@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from llmtop import format as fmt
-from llmtop.model.health import Checkpoint
+from llmtop.model import jobs
 from llmtop.model.snapshot import Rank
 from llmtop.naming.metric_names import metric_kind
 from tui.paint.rows import CellTheme, Row
@@ -46,11 +46,9 @@ def _saved(rank: Rank, view: View) -> list[str]:
     snapshot = view.snapshot
     if snapshot is None:
         return []
-    ranks = [one for one in snapshot.ranks if one.job == rank.job and (one.job or one.pid == rank.pid)]
-    known: list[Checkpoint] = [one.checkpoint for one in (*ranks, rank) if one.checkpoint is not None]
-    last = max(known, key=lambda one: (one.step, one.at), default=None)
+    last = jobs.latest_checkpoint(rank, snapshot.ranks)
     if last is None:
         return []
     age = fmt.duration(float(round(max(snapshot.time - last.at, 0.0))))
-    steps = "" if rank.step is None else f": {max(rank.step - last.step, 0):,} steps at risk"
+    steps = "" if (lost := jobs.steps_at_risk(rank, last)) is None else f": {lost:,} steps at risk"
     return [f"last checkpoint {age} ago{steps}"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from typing import Any
@@ -11,6 +12,7 @@ from prometheus_client import generate_latest
 
 from collectors.exporter import names
 from collectors.exporter.stage import ExportStage
+from llmtop.model.health import Checkpoint
 from llmtop.model.signals import SERIES, SIGNALS
 from llmtop.model.snapshot import Alert, CollectiveCount, Gpu, Rank, Snapshot
 from tests.collectors.exporter.test_totals import steps
@@ -222,3 +224,31 @@ def test_every_name_stands_in_the_contracts_with_its_labels() -> None:
         assert written in text, f"{written} is no contract yet"
     for name in set(re.findall(r"`(DCGM_FI_\w+)`", text)):
         assert name in {series.name for _, series in SERIES} | {"DCGM_FI_DEV_XID_ERRORS"}
+
+
+def test_health_roles_and_the_checkpoint_of_the_job() -> None:
+    saved = Checkpoint(step=3, at=50.0, seconds=2.0, blocked_seconds=0.5)
+    ranks = (
+        training(
+            100, step=5, metrics={"train/loss": 2.5, "loss": 9.0, "eval_loss": 1.0}, roles={"pp": 1, "tp": 0}
+        ),
+        training(101, step=6, rank=4, metrics={"loss": None, "lr": 1e-3}, checkpoint=saved),
+    )
+    page = told(now(ranks=ranks))
+    assert value(page, "llmtop_loss", pid="100") == 2.5, "one of each kind, the first"
+    assert math.isnan(value(page, "llmtop_loss", pid="101"))
+    assert not of(page, "llmtop_grad_norm")
+    assert value(page, "llmtop_checkpoint_timestamp_seconds", pid="100") == 50.0, "of the job, not of the rank"
+    assert value(page, "llmtop_checkpoint_steps_at_risk", pid="100") == 2
+    assert value(page, "llmtop_checkpoint_steps_at_risk", pid="101") == 3
+    assert value(page, "llmtop_checkpoint_blocked_seconds", pid="101") == 0.5
+    assert not of(page, "llmtop_checkpoint_interval_seconds"), "before the second"
+    assert value(page, "llmtop_rank_role", pid="100", role="pp", coordinate="1") == 1
+    assert len(of(page, "llmtop_rank_role")) == 2
+
+
+def test_a_rank_has_a_bounded_number_of_series_whatever_it_logs() -> None:
+    names_of = {f"part{number}/loss": 1.0 for number in range(300)}
+    page = told(now(ranks=(training(metrics=names_of, roles={f"r{one}": one for one in range(30)}),)))
+    assert len(of(page, "llmtop_loss")) == 1
+    assert len(of(page, "llmtop_rank_role")) == 8

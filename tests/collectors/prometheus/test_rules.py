@@ -14,6 +14,7 @@ from prometheus_client import generate_latest
 from collectors.dcgm.page import UntrustedListener
 from collectors.exporter import names, text
 from collectors.exporter.stage import ExportStage, clock_family
+from llmtop.model.health import Checkpoint
 from llmtop.model.links import Link
 from llmtop.model.snapshot import Alert, CollectiveCount, CommunicatorRank, Host, StuckCommunicator
 from tests.collectors.exporter.test_stage import now, training
@@ -97,6 +98,9 @@ PORT = Link(
     sent_bytes=4,
     errors={"symbol_error": 0},
 )
+CHECKPOINT = Checkpoint(
+    step=2, at=1.0, seconds=3.0, blocked_seconds=1.0, interval_seconds=60.0, size_bytes=8, disk_free_bytes=9
+)
 STUCK = StuckCommunicator(
     id="0x1f",
     size=3,
@@ -123,6 +127,10 @@ def test_promtool_finds_no_fault_with_what_is_exported() -> None:
                     step_seconds_p50=0.5,
                     step_seconds_p99=0.6,
                     collectives=(CollectiveCount(group="0", enqueued=2, completed=1),),
+                    metrics={"loss": 2.0, "grad_norm": 0.5, "loss_scale": 65536.0},
+                    roles={"pp": 1},
+                    step=5,
+                    checkpoint=CHECKPOINT,
                 ),
             ),
             alerts=(Alert(id="stalled", severity="critical", pid=100, since=1.0, summary="x"),),
@@ -551,3 +559,85 @@ def test_missing_ranks_are_an_alert_once_they_have_reported_and_others_still_ste
             },
         ],
     )
+
+
+def steps_of(ranks: Iterable[int]) -> list[dict[str, str]]:
+    """The steps of a run: one a second."""
+    counters = ("llmtop_steps_total", "llmtop_step_seconds_total")
+    return [series(name, "0+15x40", **rank(one)) for one in ranks for name in counters]
+
+
+def alerts(tmp_path: Path, given: list[dict[str, str]], *expected: tuple[str, dict[str, str]], at: str) -> None:
+    """Compare the alerts on health and risk, by name, severity and rank."""
+    names_of = {"LlmtopLossNotFinite", "LlmtopLossScaleCollapsed", "LlmtopWorkAtRisk", "LlmtopCheckpointInterval"}
+    found = []
+    for name in sorted(names_of | {"LlmtopCheckpointDiskFull"}):
+        samples = [(labels, 1) for alert, labels in expected if alert == name]
+        text = [
+            (
+                "ALERTS{"
+                + ",".join(f'{k}="{v}"' for k, v in {"alertname": name, "alertstate": "firing", **labels}.items())
+                + "}",
+                1,
+            )
+            for labels, _ in samples
+        ]
+        found.append(query(f'ALERTS{{alertname="{name}",alertstate="firing"}}', *text, at=at))
+    check(tmp_path, given, promql_expr_test=found)
+
+
+RUN_LABELS = {"run": "train.py", "uid": "1000"}
+
+
+def saved(age: str, **values: str) -> list[dict[str, str]]:
+    """The checkpoint of rank 0 of a run of two ranks; the node's clock starts at 100,000 s."""
+    return [
+        *info(range(2)),
+        *steps_of(range(2)),
+        series("llmtop_snapshot_timestamp_seconds", "100000+15x40", instance="node0:9401", job="llmtop"),
+        series("llmtop_checkpoint_timestamp_seconds", age, **rank(0)),
+        *(series(f"llmtop_checkpoint_{name}", value, **rank(0)) for name, value in values.items()),
+    ]
+
+
+def test_a_loss_of_nan_is_named_with_its_rank(tmp_path: Path) -> None:
+    given = [
+        *info(range(2)),
+        series("llmtop_loss", "2.5x10" + " NaN" * 25, **rank(1)),
+        series("llmtop_loss", "2.5x40", **rank(0)),
+    ]
+    alerts(tmp_path, given, at="1m")
+    alerts(tmp_path, given, ("LlmtopLossNotFinite", {"severity": "critical", **rank(1, **RUN_LABELS)}), at="4m")
+
+
+def test_a_loss_scale_below_one_has_collapsed_and_a_large_one_has_not(tmp_path: Path) -> None:
+    given = [
+        *info(range(2)),
+        series("llmtop_loss_scale", "1024 256 16 0.5x40", **rank(1)),
+        series("llmtop_loss_scale", "16777216 65536 1024x40", **rank(0)),
+    ]
+    alerts(
+        tmp_path, given, ("LlmtopLossScaleCollapsed", {"severity": "critical", **rank(1, **RUN_LABELS)}), at="5m"
+    )
+
+
+def test_work_is_at_risk_from_two_hours_on_and_only_while_steps_are_made(tmp_path: Path) -> None:
+    at_risk = ("LlmtopWorkAtRisk", {"severity": "warning", **RUN_LABELS})
+    alerts(tmp_path, saved("92950x40"), at="1m")
+    alerts(tmp_path, saved("92950x40"), at_risk, at="5m")
+    still = [one for one in saved("92950x40") if "steps" not in one["series"] and "step_s" not in one["series"]]
+    alerts(tmp_path, still, at="5m")
+
+
+def test_the_interval_far_from_the_optimum_is_named(tmp_path: Path) -> None:
+    """Two ranks: a failure in 25,000 h; 30 s each 60 s lose half of the time, 0.01 s each 60 s nothing."""
+    often = ("LlmtopCheckpointInterval", {"severity": "info", **RUN_LABELS})
+    alerts(tmp_path, saved("100000+15x40", interval_seconds="60x40", blocked_seconds="30x40"), often, at="5m")
+    alerts(tmp_path, saved("100000+15x40", interval_seconds="60x40", blocked_seconds="0.01x40"), at="5m")
+
+
+def test_a_disk_without_room_for_the_next_checkpoint_is_named(tmp_path: Path) -> None:
+    given = saved("100000+15x40", size_bytes="1000x40", disk_free_bytes="1500-100x40")
+    full = ("LlmtopCheckpointDiskFull", {"severity": "critical", **rank(0, **RUN_LABELS)})
+    alerts(tmp_path, given, at="1m")
+    alerts(tmp_path, given, full, at="5m")
