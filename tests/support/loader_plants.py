@@ -67,13 +67,16 @@ def measure(name: str, seconds: float) -> list[dict[str, Any]]:
 
     Raises:
         subprocess.CalledProcessError: the training failed.
+        subprocess.TimeoutExpired: the training lasted 120 s longer than `seconds`.
     """
     with tempfile.TemporaryDirectory() as folder:
         script = write(name, Path(folder))
         stamps = Path(folder, "stamps")
         stamps.mkdir()
         environment = {**os.environ, "PLANT_SECONDS": str(seconds), "PLANT_STAMPS": str(stamps)}
-        subprocess.run([sys.executable, script.name], cwd=folder, env=environment, check=True)
+        subprocess.run(
+            [sys.executable, script.name], cwd=folder, env=environment, check=True, timeout=seconds + 120
+        )
         processes = [json.loads(path.read_text()) for path in stamps.glob("*.json")]
     processes.sort(key=lambda process: (not process["main"], -process["seconds"]))
     return [{"main": process["main"], **shares(process)} for process in processes]

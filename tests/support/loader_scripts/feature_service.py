@@ -30,7 +30,7 @@ while True:
 class Client:
     def __init__(self, port):
         self.lock = threading.Lock()
-        self.connection = socket.create_connection(("127.0.0.1", port))
+        self.connection = socket.create_connection(("127.0.0.1", port), timeout=30)
 
     def features(self, index):
         with self.lock, stamp("request"):
