@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import click
@@ -38,7 +39,8 @@ def config(*, check: bool, as_json: bool) -> int:
         print_json(ConfigSettings(path=str(path), exists=exists, settings=settings))
         return EXIT_DONE
     if not exists:
-        print_text(f"{path} does not exist: every setting has its default")
+        reason = "cannot be seen, because a folder above it may not be entered" if _is_hidden(path) else "does not exist"
+        print_text(f"{path} {reason}: every setting has its default")
         return EXIT_DONE
     plural = "" if len(chosen) == 1 else "s"
     print_text(f"{path} is valid: {len(chosen)} setting{plural} other than the default")
@@ -46,6 +48,17 @@ def config(*, check: bool, as_json: bool) -> int:
         for name, value in chosen.items():
             print_text(without_known_secrets(f"{name} = {msgspec.json.encode(value).decode()}"))
     return EXIT_DONE
+
+
+def _is_hidden(path: Path) -> bool:
+    """Whether a folder of its path may not be entered (after setpriv or su), so that the file may exist."""
+    try:
+        path.stat()
+    except PermissionError:
+        return True
+    except OSError:
+        return False
+    return False
 
 
 def _differences(chosen: dict[str, Any], usual: dict[str, Any], table: str = "") -> Iterator[tuple[str, Any]]:

@@ -262,7 +262,7 @@ class Rules:
                 holds = False
                 if subject.is_updated:
                     is_raised = hold is not None and hold.is_raised
-                    holds = rule.holds(subject, is_raised)
+                    holds = not _lacks_steps(rule, subject, is_raised) and rule.holds(subject, is_raised)
                     if hold is None:
                         if not holds:
                             continue
@@ -271,6 +271,15 @@ class Rules:
                 if hold is not None and not hold.idle:
                     describe = partial(rule.describe, subject)
                     evaluations.append(_RuleEvaluation(rule.id, rule.covered_by, hold, subject, describe, holds))
+
+
+def _lacks_steps(rule: Rule[Subject], subject: Subject, is_raised: bool) -> bool:
+    """Whether the rule is about steps, and the training makes none now: what `stalled` explains is about steps."""
+    return (
+        isinstance(subject, RankState | JobState)
+        and "stalled" in rule.covered_by
+        and subject.is_silent(is_raised)
+    )
 
 
 def _is_visible(process: Process) -> bool:

@@ -10,7 +10,7 @@ from llmtop.naming.own_phases import DATALOAD
 from llmtop.naming.phase_names import Role
 from llmtop.rules import limits
 from llmtop.rules.inference import has_enough_requests
-from llmtop.rules.state.rank import RankState
+from llmtop.rules.state.rank import SILENT_SECONDS, RankState
 from llmtop.rules.state.step_costs import StepCosts, gpu_share_pct, host_share_pct, idle_share_pct
 from llmtop.rules.state.windows import finite_or_none
 
@@ -61,9 +61,7 @@ def steps_to_evaluate(state: RankState) -> list[StepCosts]:
 def _find_steps_to_evaluate(state: RankState) -> list[StepCosts]:
     if not state.is_working or not state.steps or not has_enough_requests(state):
         return []
-    usual = finite_or_none(state.rank.step_seconds_p50) or 0.0
-    last = max(state.seen_at, state.last_step_at or 0.0)
-    if state.now - last > max(3.0, 3 * usual):
+    if not state.has_stepped_within(SILENT_SECONDS):
         return []
     steps = latest_steps(state)
     least = 1 if state.rank.kind == "request" else WINDOW_STEPS // 2  # a request has many forward passes

@@ -14,6 +14,7 @@ import pytest
 
 from llmtop import config
 from llmtop.capture.engines import ENGINES
+from llmtop.cli.config import config as config_command
 from llmtop.errors import UnusableInput
 from llmtop.model.bottlenecks import AlertId
 from tests.support import preloaded
@@ -32,6 +33,11 @@ def home(tmp_path: Path, text: str) -> dict[str, str]:
     place.mkdir(parents=True, exist_ok=True)
     (place / "config.toml").write_text(text)
     return environment(XDG_CONFIG_HOME=str(tmp_path / "config"), XDG_STATE_HOME=str(tmp_path / "state"))
+
+
+def checked(*arguments: str) -> object:
+    """What `llmtop config` returns in this process."""
+    return config_command.main(list(arguments), standalone_mode=False)
 
 
 def llmtop(env: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -143,6 +149,26 @@ def test_config_checks_and_prints_what_is_set(tmp_path: Path) -> None:
     Path(path).unlink()
     none = llmtop(env, "config", "--check")
     assert (none.returncode, none.stdout) == (0, f"{path} does not exist: every setting has its default\n")
+
+
+def test_a_folder_that_may_not_be_entered_is_no_missing_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "llmtop"
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    assert checked("--check") == 0
+    assert capsys.readouterr().out == f"{folder}/config.toml does not exist: every setting has its default\n"
+    folder.mkdir(mode=0)
+    own_uid = os.geteuid()
+    if own_uid == 0:
+        tmp_path.chmod(0o755)
+        os.seteuid(65534)
+    try:
+        assert checked("--check") == 0
+    finally:
+        os.seteuid(own_uid)
+        folder.chmod(0o700)
+    assert "cannot be seen, because a folder above it may not be entered" in capsys.readouterr().out
 
 
 def test_an_engine_that_does_not_exist_ends_commands_that_capture_nothing(tmp_path: Path) -> None:

@@ -55,7 +55,7 @@ class Training:
             steps = ()
         self.step += len(steps)
         rank = Rank(
-            pid=7, host="node", step=self.step - 1, last_step_at=self.time, attached_at=1000.0, new_steps=steps
+            pid=7, host="node", step=self.step - 1, last_step_at=self.time, attached_at=900.0, new_steps=steps
         )
         return Snapshot(time=self.time, host=Host(name="node"), ranks=(replace(rank, **self.values),))
 
@@ -131,3 +131,31 @@ def test_what_long_steps_now_and_then_spend_in_no_phase_is_told_as_theirs() -> N
     assert [one.id for one in Training(**usual).run(10)] == ["outside"]
     rare = RareSteps(every=60.0, seconds=3.6, usual_seconds=0.04, seconds_per_hour=2160.0, part="checkpoint")
     assert [one.id for one in Training(**usual, rare=rare).run(10)] == ["rare_steps"]
+
+
+def test_a_monitor_that_starts_after_the_last_step_names_no_time_of_the_steps() -> None:
+    for seconds_ago, expected in ((1.0, ["outside"]), (6.0, [])):
+        rules, late = Rules(), Training()
+        first = late._snapshot()
+        (rank,) = first.ranks
+        many = tuple(
+            replace(rank.new_steps[0], index=number, started_at=990.0 + number / 10) for number in range(64)
+        )
+        alerts: tuple[Alert, ...] = ()
+        for second in range(3):
+            read = replace(rank, step=63, new_steps=() if second else many, last_step_at=1000.0 - seconds_ago)
+            alerts = rules.apply(replace(first, time=1000.0 + second, ranks=(read,))).alerts
+        assert [alert.id for alert in alerts] == expected
+
+
+def test_steps_that_stop_coming_end_an_alert_about_them_before_the_training_is_stalled() -> None:
+    training = Training()
+    assert [alert.id for alert in training.run(10)] == ["outside"]
+    (rank,) = training._snapshot().ranks
+    seen = []
+    for second in range(1, 25):
+        quiet = replace(rank, new_steps=(), last_step_at=training.time)
+        snapshot = Snapshot(time=training.time + second, host=Host(name="node"), ranks=(quiet,))
+        seen.append([alert.id for alert in training.rules.apply(snapshot).alerts])
+    assert seen[8] == ["outside"], "a rank that evaluates for some seconds"
+    assert seen[-1] == []

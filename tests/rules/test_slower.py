@@ -125,7 +125,8 @@ def test_lowered_clocks_explain_it_and_the_power_limit_does_not() -> None:
         gpu = snapshots.gpu(**watts, sm_clock_max_mhz=1980.0, clock_event_reasons=(reason,))
         rules, found = Rules(), Snapshot(time=NOW, host=snapshots.snapshot().host)
         for second in range(12):
-            found = rules.apply(snapshots.snapshot(NOW + second, ranks=(rank,), gpus=(gpu,)))
+            stepping = replace(rank, last_step_at=NOW + second)
+            found = rules.apply(snapshots.snapshot(NOW + second, ranks=(stepping,), gpus=(gpu,)))
         ids = {alert.id for alert in found.alerts}
         assert ids == ({"power_capped", "slower"} if told else {"throttled"})
 

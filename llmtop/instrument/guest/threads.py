@@ -56,7 +56,7 @@ class Thread:
             RuntimeError: the system has no thread to give.
         """
         if not self._once.locked():
-            _thread.start_new_thread(self._run, ())
+            _start_new_thread()(self._run, ())
 
     def join(self, seconds: float) -> bool:
         """Wait for the thread to end.
@@ -96,6 +96,18 @@ class Thread:
             # py-spy and the like know threads by the names that `threading` gives; the system's is here.
             procfs.set_own_thread_name(self.native_id, self._name)
             self._work()
+
+
+def _start_new_thread() -> Callable[[Callable[[], None], tuple[()]], int]:
+    """Python's own way to start a thread.
+
+    debugpy (pydevd) puts a function of its own there, which asks for `threading.current_thread()` in each thread and
+    traces it; it keeps Python's beside it, under this name.
+    """
+    start: Callable[[Callable[[], None], tuple[()]], int] = getattr(
+        _thread, "_original_start_new_thread", _thread.start_new_thread
+    )
+    return start
 
 
 def wait_for(event: threading.Event, seconds: float) -> bool:

@@ -22,6 +22,10 @@ RankKey = tuple[str, int, float]
 """Host, pid, and when it attached: the system gives a pid to another process once the first has ended."""
 
 STEPS_KEPT: Final = 64
+SILENT_SECONDS: Final = 3.0
+"""Without a step, and three usual steps: no alert about steps is raised any more."""
+WORKING_SECONDS: Final = 10.0
+"""Without a step: those that are up end. A rank that evaluates for some seconds keeps them."""
 
 
 def rank_key(rank: Rank) -> RankKey:
@@ -100,9 +104,27 @@ class RankState:
         rank = self.rank
         if rank.state != "running" or rank.step is None or (rank.kind != "step" and not rank.inference):
             return False
+        return self.has_stepped_within(WORKING_SECONDS)
+
+    def has_stepped_within(self, seconds: float) -> bool:
+        """Whether the last step ended within so many seconds, or within three usual steps where that is longer.
+
+        History that a monitor reads late is not new: `seen_at` counts only where no step has a time.
+        """
         usual = finite_or_none(self.rank.step_seconds_p50) or finite_or_none(self.rank.step_seconds) or 0.0
-        last = max(self.seen_at, self.last_step_at or 0.0)
-        return self.now - last <= max(10.0, 3 * usual)
+        last = self.seen_at if self.last_step_at is None else self.last_step_at
+        return self.now - last <= max(seconds, 3 * usual)
+
+    def is_silent(self, is_raised: bool) -> bool:
+        """Whether it trained and lacks steps now; its figures are of before.
+
+        Args:
+            is_raised: whether an alert about its steps is up, which stays for `WORKING_SECONDS`.
+        """
+        rank = self.rank
+        if rank.state != "running" or rank.step is None or rank.kind != "step" or rank.inference:
+            return False
+        return not self.has_stepped_within(WORKING_SECONDS if is_raised else SILENT_SECONDS)
 
     @property
     def last_step_at(self) -> float | None:
@@ -241,6 +263,10 @@ class JobState:
     def keep(self, before: JobState) -> None:
         """Go on from what was known of the same job when it had other ranks, or they were in another state."""
         self.memo, self.losses = before.memo, before.losses
+
+    def is_silent(self, is_raised: bool) -> bool:
+        """Whether one of its ranks is (`RankState.is_silent`): the others wait for it."""
+        return any(state.is_silent(is_raised) for state in self.ranks)
 
     def compare_losses(self) -> None:
         """Compare what its ranks logged in this snapshot."""
