@@ -39,7 +39,11 @@ def config(*, check: bool, as_json: bool) -> int:
         print_json(ConfigSettings(path=str(path), exists=exists, settings=settings))
         return EXIT_DONE
     if not exists:
-        reason = "cannot be seen, because a folder above it may not be entered" if _is_hidden(path) else "does not exist"
+        reason = (
+            "cannot be seen, because a folder above it may not be entered"
+            if _is_hidden(path)
+            else "does not exist"
+        )
         print_text(f"{path} {reason}: every setting has its default")
         return EXIT_DONE
     plural = "" if len(chosen) == 1 else "s"

@@ -276,9 +276,7 @@ class Rules:
 def _lacks_steps(rule: Rule[Subject], subject: Subject, is_raised: bool) -> bool:
     """Whether the rule is about steps, and the training makes none now: what `stalled` explains is about steps."""
     return (
-        isinstance(subject, RankState | JobState)
-        and "stalled" in rule.covered_by
-        and subject.is_silent(is_raised)
+        isinstance(subject, RankState | JobState) and "stalled" in rule.covered_by and subject.is_silent(is_raised)
     )
 
 

@@ -101,8 +101,8 @@ class Thread:
 def _start_new_thread() -> Callable[[Callable[[], None], tuple[()]], int]:
     """Python's own way to start a thread.
 
-    debugpy (pydevd) puts a function of its own there, which asks for `threading.current_thread()` in each thread and
-    traces it; it keeps Python's beside it, under this name.
+    debugpy (pydevd) puts a function of its own there, which asks for `threading.current_thread()` in each thread
+    and traces it; it keeps Python's beside it, under this name.
     """
     start: Callable[[Callable[[], None], tuple[()]], int] = getattr(
         _thread, "_original_start_new_thread", _thread.start_new_thread

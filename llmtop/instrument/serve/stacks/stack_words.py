@@ -79,6 +79,10 @@ _WAITS_WITHIN: Final = frozenset(
 """Packages of which frames may lie within such a function while it waits."""
 
 
+_OPTIMIZERS: Final = "/torch/optim/"
+_OPTIMIZER_BASE: Final = "/torch/optim/optimizer.py"
+
+
 class _Function(NamedTuple):
     """What is to be known of the code of a frame; found out once."""
 
@@ -202,7 +206,7 @@ class StackDescriber:
         runs_loop = next((one for one in functions[len(functions) - number :] if one.is_named), None)
         library = runs_loop.package if runs_loop is not None and runs_loop.is_library else None
         named = _named(functions[lines.depth :], library)
-        if named is None:
+        if named is None or _is_around_optimizer(functions[lines.depth : lines.depth + named]):
             return "", waits_for
         frame = frames[lines.depth + named]
         place = _Named(known[frame.f_code], frame.f_code, frame.f_lasti, frame.f_lineno or 0, frame.f_lineno or 0)
@@ -295,6 +299,18 @@ def _named(functions: list[_Function], library: str | None) -> int | None:
                 return place
             first = place if first is None else first
     return first
+
+
+def _is_around_optimizer(functions: list[_Function]) -> bool:
+    """Whether torch's wrapper of an optimizer's step runs, before its first hook or after its last.
+
+    The step itself has a phase. The wrapper gives Python's lock up, so a thread that waited for the lock (llmtop's
+    own, right after a step) gets it there, and on a busy machine may keep it for long.
+    """
+    inside = [one for one in functions if _OPTIMIZERS in one.file]
+    if not inside or not all(one.file.endswith(_OPTIMIZER_BASE) for one in inside):
+        return False
+    return any(one.name == "wrapper" for one in inside)
 
 
 def _waits_for(functions: list[_Function]) -> str:
