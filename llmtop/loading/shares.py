@@ -24,6 +24,7 @@ from llmtop.loading.frames import (
 )
 from llmtop.loading.other_threads import is_first, pool_activities, sending_share, waits_for_pool
 from llmtop.loading.seen import LoaderSamples, Waits
+from llmtop.stacks.fold import waits_for_work
 from llmtop.stacks.samples import MAIN, Stack
 
 Part: TypeAlias = Literal[
@@ -142,6 +143,11 @@ def _is_main_thread(stack: Stack, seen: LoaderSamples) -> bool:
     return stack.thread.name == MAIN or stack.thread.os_id == seen.pid
 
 
+def _is_llmtop(stack: Stack) -> bool:
+    ours = bool(stack.frames) and "llmtop/instrument/" in stack.frames[0].file
+    return ours or stack.thread.name.startswith("llmtop-")
+
+
 def _workers(seen: LoaderSamples, calls: Calls, samples: int) -> list[LoaderThread]:
     """The first threads of the processes that load; where no stack of any could be read, what their states say."""
     by: dict[int, list[Stack]] = {}
@@ -194,9 +200,7 @@ def _others(seen: LoaderSamples, calls: Calls, samples: int) -> list[LoaderThrea
             by.setdefault(stack.thread.os_id, []).append(stack)
     found = []
     for thread, stacks in by.items():
-        if stacks[0].thread.name.startswith("llmtop-") or any(
-            "llmtop/instrument/" in s.frames[0].file for s in stacks if s.frames
-        ):
+        if any(_is_llmtop(stack) for stack in stacks):
             continue
         activities = [(classify_stack(stack.frames, calls), stack.samples) for stack in stacks]
         one = _thread(
@@ -231,7 +235,34 @@ def _thread(
     if states:
         trains = not worker and thread == pid
         _take_waits(one, states, _others_cpu(seen, pid, thread), trains=trains)
+        if trains:
+            _take_gil_of_others(one, states, seen)
     return one
+
+
+def _take_gil_of_others(one: LoaderThread, states: Counter[Waits], seen: LoaderSamples) -> None:
+    """Move what a training's own thread waits for Python's lock while it loads, where another thread runs Python.
+
+    It waits for the lock in its steps too, so loading has its part of those waits. Waits for a batch of workers
+    have a timeout as well: those are idle time. The place is that of the other thread.
+    """
+    works = 1.0 - one.idle
+    waits = max(states["gil"] / sum(states.values()) - one.idle, 0.0)
+    places: Counter[str] = Counter()
+    others: set[int] = set()
+    for stack in seen.stacks:
+        number = stack.thread.os_id or 0
+        if not _own(stack, seen) or _is_main_thread(stack, seen) or _is_llmtop(stack) or number not in seen.cpu:
+            continue
+        place = next((frame.text for frame in reversed(stack.frames) if frame.own), "")
+        if place and not waits_for_work(stack.frames):
+            others.add(number)
+            places[place] += stack.samples
+    wants = sum((seen.cpu[number].pct + seen.cpu[number].wait_pct) / 100 for number in others)
+    if not places or works <= 0 or wants < waits:
+        return
+    _take(one, "gil", waits * one.busy / works, ("own", "file", "collate", "tokenize", "decode"))
+    one.places["gil", "", places.most_common(1)[0][0]] += 1
 
 
 def _take_waits(one: LoaderThread, states: Counter[Waits], others_cpu: float, *, trains: bool) -> None:

@@ -185,8 +185,8 @@ def _input_bound_alert(state: RankState) -> AlertText:
         else next_step(
             state,
             "input_bound",
-            "use more DataLoader workers, pin_memory and prefetch; press s for the Python stacks of the data "
-            "loader",
+            "press s for the Python stacks of the data loader; with workers that start anew in each epoch, set "
+            "persistent_workers=True",
         ),
         points=complete_clauses(
             f"waits for data {fmt.percent_text(evidence['dataload_host_pct'])} of the {step_noun(state)}",
