@@ -81,13 +81,14 @@ class Pages:
         Raises:
             UnsupportedTable: at the first batch or at any later one.
         """
-        root, names = _schema(connection, table, wanted)
+        root, names, alias = _schema(connection, table, wanted)
         places = [names.index(name) for name in wanted]
+        number = names.index(alias) if alias in wanted else None
         leaves = self._leaves(root)
         step = max(_BATCH_BYTES // self._size, 1)
         for first in range(0, len(leaves), step):
             flat = self._read(leaves[first : first + step])
-            yield self._rows(flat, len(names), places, list(wanted.values()))
+            yield self._rows(flat, len(names), places, list(wanted.values()), number)
 
     def _read(self, numbers: Ns) -> Bytes:
         """These pages one after another, and some zeros."""
@@ -140,10 +141,13 @@ class Pages:
             raise UnsupportedTable
         return page * self._size + offset, page * self._size + self._usable
 
-    def _rows(self, flat: Bytes, columns: int, places: list[int], defaults: list[int]) -> tuple[Ns, ...]:
+    def _rows(
+        self, flat: Bytes, columns: int, places: list[int], defaults: list[int], number: int | None
+    ) -> tuple[Ns, ...]:
+        """The wanted columns; that at the place `number` is the row's number, and empty in the row."""
         at, page_end = self._cells(flat)
         payload, at = _varint(flat, at)
-        at = _varint(flat, at)[1]  # past the row's number
+        row, at = _varint(flat, at)
         if (payload > self._usable - 35).any() or (at + payload > page_end).any():
             raise UnsupportedTable  # a part of the row lies in other pages
         if columns > 126 or (flat[at] != columns + 1).any():
@@ -156,28 +160,32 @@ class Pages:
             if column in places:
                 found[column] = value, kind
             value = value + _WIDTHS[kind]
-            if ((kind == 10) | (kind == 11) | (kind >= 128)).any():
+            if ((kind == 10) | (kind == 11) | (kind >= 128)).any() or (column == number and (kind != _NULL).any()):
                 raise UnsupportedTable
         if (value != row_end).any():
             raise UnsupportedTable
         return tuple(
-            _numbers(flat, *found[place], default) for place, default in zip(places, defaults, strict=True)
+            row if place == number else _numbers(flat, *found[place], default)
+            for place, default in zip(places, defaults, strict=True)
         )
 
 
-def _schema(connection: sqlite3.Connection, table: str, wanted: dict[str, int]) -> tuple[int, list[str]]:
-    """(the first page of a table, its columns in the order of the file)."""
+def _schema(
+    connection: sqlite3.Connection, table: str, wanted: dict[str, int]
+) -> tuple[int, list[str], str | None]:
+    """(the first page of a table, its columns in the order of the file, the one that is the row's number)."""
     with suppress(sqlite3.Error, UnicodeDecodeError):
         rows = connection.execute(
             "SELECT rootpage FROM sqlite_master WHERE type = 'table' AND name = ?", (table,)
         ).fetchmany(2)
         columns = connection.execute(f'PRAGMA table_xinfo("{table}")').fetchall()
         names = [str(column[1]) for column in columns]
-        key = {str(column[1]) for column in columns if column[5]}  # may be the row's number, and not in the row
+        # One INTEGER as the key is the row's number, and not in the row (https://sqlite.org/lang_createtable.html).
+        key = [column for column in columns if column[5]]
+        alias = str(key[0][1]) if len(key) == 1 and str(key[0][2]).upper() == "INTEGER" else None
         computed = any(column[6] for column in columns)
-        stored = not computed and not key & wanted.keys() and wanted.keys() <= set(names)
-        if stored and len(rows) == 1 and isinstance(rows[0][0], int):
-            return rows[0][0], names
+        if not computed and wanted.keys() <= set(names) and len(rows) == 1 and isinstance(rows[0][0], int):
+            return rows[0][0], names, alias
     raise UnsupportedTable
 
 

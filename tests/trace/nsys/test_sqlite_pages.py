@@ -22,7 +22,7 @@ def _made(path: Path, rows: Sequence[tuple[object, ...]], page: int = 4096, colu
     with closing(sqlite3.connect(path)) as database:
         database.execute(f"PRAGMA page_size = {page}")
         database.execute(f"CREATE TABLE t ({columns})")
-        marks = ", ".join("?" * len(columns.split(",")))
+        marks = ", ".join("?" * len(rows[0] if rows else columns.split(",")))
         database.executemany(f"INSERT INTO t VALUES ({marks})", rows)
         database.commit()
     return path
@@ -76,13 +76,33 @@ def test_rows_that_were_deleted_and_written_anew(tmp_path: Path) -> None:
         ("text", "a, x, b, c"),
         (2.5, "a, x, b, c"),
         (b"blob", "a, x, b, c"),
-        (3, "a INTEGER PRIMARY KEY, x, b, c"),
         (3, "a, x, b"),
     ],
 )
 def test_what_is_no_whole_number_is_left_to_sqlite(tmp_path: Path, value: object, columns: str) -> None:
     width = len(columns.split(","))
     path = _made(tmp_path / "x.sqlite", [(value, 1, 2, 3)[:width]], columns=columns)
+    with pytest.raises(UnsupportedTable):
+        _by_pages(path)
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        "a INTEGER PRIMARY KEY, x, b, c",
+        "a INT PRIMARY KEY, x, b, c",
+        "a INTEGER, x, b INTEGER, c, PRIMARY KEY (a, b)",
+    ],
+)
+def test_a_key_is_read_from_the_row_or_is_its_number(tmp_path: Path, columns: str) -> None:
+    rows = [(number, 1, -number, 3) for number in (1, 7, 300, 70_000, 1 << 40)]
+    path = _made(tmp_path / "x.sqlite", rows, columns=columns)
+    assert _by_pages(path) == _by_sqlite(path)
+
+
+@pytest.mark.parametrize("columns", ["a INTEGER PRIMARY KEY DESC, x, b, c"])
+def test_a_key_that_only_looks_like_the_number_is_left_to_sqlite(tmp_path: Path, columns: str) -> None:
+    path = _made(tmp_path / "x.sqlite", [(3, 1, 2, 3)], columns=columns)
     with pytest.raises(UnsupportedTable):
         _by_pages(path)
 
