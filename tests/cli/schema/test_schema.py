@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 import json
 import lzma
+import subprocess
+import sys
 from pathlib import Path
 
 import click
@@ -13,12 +15,19 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from llmtop.__main__ import COMMANDS, cli
+from llmtop.cli.printed import CaptureNotTaken
 from llmtop.cli.schema.command import DIALECT, OUTPUTS, json_schema
+from llmtop.errors import EXIT_ENVIRONMENT, EXIT_USAGE
 from llmtop.format import encode_json
+from llmtop.ncu.judge import ncu_report
+from llmtop.ncu.read import read as read_ncu
+from llmtop.report_kinds.kernels_kind import KernelsDocument
 from tests.support import hostile
+from tests.support.job_files import traceback_text, write_rank_log
 from tests.support.memory_allocator import LOSS, MIB, Allocator, Training
+from tests.support.pages import page, servers
 from tests.support.preloaded import llmtop
-from tests.support.processes import REPOSITORY
+from tests.support.processes import REPOSITORY, environment
 from tests.support.schemas import schema_faults
 
 DATA = REPOSITORY / "tests" / "data"
@@ -65,7 +74,32 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         Training(allocator, leak=leak).steps(4)
         found[name] = allocator.write(folder / f"{name}.pickle")
     found["captures"] = captured_folder(folder)
+    found["dead"] = folder / "dead"
+    found["dead"].mkdir()
+    write_rank_log(found["dead"], 1, traceback_text("ValueError: bad", in_collective=False))
+    found["runs"] = run_of_a_training(folder)
     return found
+
+
+TRAINING = """
+import time, llmtop
+llmtop.attach()
+for _ in range(100):
+    with llmtop.step():
+        time.sleep(0.01)
+"""
+
+
+def run_of_a_training(folder: Path) -> Path:
+    """A folder of runs with the run of a short training, by the name `mine`."""
+    script = folder / "train.py"
+    script.write_text(TRAINING)
+    sockets = folder / "s"
+    sockets.mkdir(mode=0o700)
+    variables = {"LLMTOP_RUNS": str(folder / "runs"), "LLMTOP_RUN_LOG": "1", "LLMTOP_DIR": str(sockets)}
+    env = environment(**variables, LLMTOP_RUN_NAME="mine")
+    subprocess.run([sys.executable, str(script)], env=env, timeout=100, check=True)
+    return folder / "runs"
 
 
 def captured_folder(folder: Path) -> Path:
@@ -96,6 +130,10 @@ PRINTED = {
     "config": ("config-settings", "config --json"),
     "symptoms": ("symptoms", "which --json"),
     "symptoms of words": ("symptoms", "which GPU memory --json"),
+    "postmortem": ("postmortem", "postmortem {dead} --json"),
+    "runs": ("run", "runs --json"),
+    "tail": ("tail", "tail --json"),
+    "demo": ("snapshot", "demo --json"),
     "live": ("snapshot", "--once --json"),
     "record": ("recording", "record {folder}/new.llmtop.gz --seconds 1.5 --interval 0.5 --json"),
 }
@@ -103,7 +141,8 @@ PRINTED = {
 
 @pytest.mark.parametrize(("name", "command"), PRINTED.values(), ids=PRINTED)
 def test_what_a_command_prints_follows_its_schema(name: str, command: str, files: dict[str, Path]) -> None:
-    done = llmtop(*(word.format(**files) for word in command.split()))
+    env = environment(LLMTOP_RUNS=str(files["runs"]))
+    done = llmtop(*(word.format(**files) for word in command.split()), env=env)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert lines
@@ -117,15 +156,94 @@ def test_removed_captures_follow_their_schema(tmp_path: Path) -> None:
     assert not schema_faults("capture-removal", json.loads(done.stdout))
 
 
-def test_every_command_with_json_has_a_schema() -> None:
+ELSEWHERE = {
+    "bench": "tests/bench/test_runs.py",
+    "bundle": "tests/cli/doctor/test_bundle.py",
+    "capture-not-taken": "tests/cli/schema/test_schema.py",
+    "capture-removal": "tests/cli/schema/test_schema.py",
+    "capture-result": "tests/capture/test_capture_commands.py",
+    "cluster": "tests/cli/schema/test_schema.py",
+    "kernels-list": "tests/cli/schema/test_schema.py",
+    "run-removal": "tests/cli/schema/test_schema.py",
+}
+"""Outputs whose commands need more than a file, each with the test that validates it."""
+
+
+def commands_with_json() -> set[str]:
+    """The names of all commands that have --json."""
     context = click.Context(cli)
-    with_json = set()
-    for name in COMMANDS:
-        command = cli.get_command(context, name)
-        assert command is not None
-        if any("--json" in one.opts for one in command.params):
-            with_json.add(name)
-    assert with_json == {command for output in OUTPUTS.values() for command in output.commands}
+    commands = {name: cli.get_command(context, name) for name in COMMANDS}
+    return {
+        name
+        for name, command in commands.items()
+        if command is not None and any("--json" in one.opts for one in command.params)
+    }
+
+
+def test_every_command_with_json_has_a_schema() -> None:
+    assert commands_with_json() == {command for output in OUTPUTS.values() for command in output.commands}
+
+
+def test_every_output_of_a_command_is_validated() -> None:
+    """A new one is in `PRINTED`, or its own test is in `ELSEWHERE`."""
+    validated = {name for name, _ in PRINTED.values()} | set(ELSEWHERE)
+    assert {name for name, output in OUTPUTS.items() if output.commands} <= validated
+    for name, test in ELSEWHERE.items():
+        assert f'schema_faults("{name}"' in (REPOSITORY / test).read_text(), test
+
+
+WRONG = {
+    "live": "--json --once --gpus none",
+    "captures": "captures --json --keep x",
+    "capture": "capture --json --pid 999999999",
+    "bench": "bench --json -- no-such-command",
+    "which": "which --json zzz",
+    "runs": "runs --json show none",
+    "record": "record --json {folder}/none/none.gz",
+    "demo": "demo --json --speed x",
+    "cluster": "cluster --json",
+    "doctor": "doctor --json --loader 999999999",
+    "config": "config --json none",
+}
+"""A command line of each command that fails; of the others: an input that is missing."""
+
+
+@pytest.mark.parametrize("command", sorted(commands_with_json()))
+def test_an_error_with_json_prints_no_json_and_a_sentence(command: str, files: dict[str, Path]) -> None:
+    line = WRONG.get(command, f"{command} --json /nonexistent/none /nonexistent/other")
+    env = environment(LLMTOP_RUNS=str(files["runs"]), XDG_CONFIG_HOME=str(files["folder"]))
+    env.pop("LLMTOP_PROMETHEUS", None)
+    done = llmtop(*(word.format(**files) for word in line.split()), env=env)
+    assert done.returncode in (EXIT_USAGE, EXIT_ENVIRONMENT), done.stderr
+    assert done.stdout == ""
+    assert done.stderr.strip()
+    assert "Traceback" not in done.stderr
+
+
+def test_a_removed_run_follows_its_schema(tmp_path: Path) -> None:
+    env = environment(LLMTOP_RUNS=str(run_of_a_training(tmp_path)))
+    done = llmtop("runs", "delete", "mine", "--json", env=env)
+    assert done.returncode == 0, done.stderr
+    assert not schema_faults("run-removal", json.loads(done.stdout))
+
+
+def test_a_capture_that_fails_after_its_trigger_follows_its_schema() -> None:
+    assert not schema_faults("capture-not-taken", json.loads(encode_json(CaptureNotTaken(reason="a", error="b"))))
+
+
+def test_reports_of_several_files_of_ncu_follow_their_schema(files: dict[str, Path]) -> None:
+    """`llmtop kernel --run` prints them; it needs a GPU."""
+    path = files["ncu"]
+    document = KernelsDocument([ncu_report(path, *read_ncu(path))] * 2)
+    assert not schema_faults("kernels-list", json.loads(document.json()))
+
+
+def test_the_nodes_of_a_prometheus_follow_their_schema() -> None:
+    with servers("") as serve:
+        url = serve(page(b'{"status": "success", "data": {"resultType": "vector", "result": []}}'))
+        done = llmtop("cluster", "--prometheus", url, "--once", "--json")
+    assert done.returncode == 0, done.stderr
+    assert not schema_faults("cluster", json.loads(done.stdout))
 
 
 def test_an_unknown_name_is_answered_with_the_names() -> None:
