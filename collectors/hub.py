@@ -90,10 +90,12 @@ def live_sources(
     from collectors.run_notes.stage import KeepRuns
     from collectors.trainings.all_users import AllUsersSource
     from collectors.trainings.loading import LoaderCosts
+    from collectors.trainings.run_references import RunReferences
     from collectors.trainings.source import EVERY_MS, UNATTENDED_EVERY_MS, StepsSource
     from llmtop.rules.engine import Rules
 
     loaders = (LoaderCosts(),) if sample_loaders and config.current().look_at_loaders else ()
+    earlier = (RunReferences(),) if config.current().alerts.slower.earlier_runs else ()
     gpu = AllGpus(interval)
     lookup = GpuLookup(gpu.latest)
     every_ms = UNATTENDED_EVERY_MS if unattended else EVERY_MS
@@ -111,6 +113,7 @@ def live_sources(
             GpuBusy(),
             DcgmActivity(),
             *(() if all_users else loaders),
+            *(() if all_users else earlier),
         ),
         keep_runs=KeepRuns() if keep_runs else None,
     )

@@ -127,6 +127,8 @@ class Slower(Struct, frozen=True, forbid_unknown_fields=True):
     """The threshold of `slower`."""
 
     factor: Factor | None = None
+    earlier_runs: Switch = True
+    """Whether a training that starts is held to an earlier run of the same command and hardware."""
 
 
 class MemoryBound(Struct, frozen=True, forbid_unknown_fields=True):

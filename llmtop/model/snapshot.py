@@ -285,6 +285,20 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     """Mean samples per step before and since; None where unknown."""
 
 
+class RunReference(msgspec.Struct, frozen=True, kw_only=True):
+    """An earlier run of the same command on the same hardware, to which a training is held in its first hour."""
+
+    run: str
+    """Its id, as of `llmtop runs`."""
+    started: float
+    """Unix time."""
+    step_seconds_p50: float
+    """Of its first hour, from start to start."""
+    tokens_per_step: float | None = None
+    samples_per_step: float | None = None
+    """Both: of one rank, the median; None where its script did not count them."""
+
+
 class RareSteps(msgspec.Struct, frozen=True, kw_only=True):
     """Steps that come now and then and take much longer than the others: an evaluation, a checkpoint."""
 
@@ -394,6 +408,8 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
     """The same and longer windows beside each other, the shortest first."""
     change: Change | None = None
     """The last change of the steps' length, for as long as steps stay so; it cuts the recent window."""
+    reference: RunReference | None = None
+    """Of the first rank of a job of this user, on this node."""
     rare: RareSteps | None = None
     tokens_per_s: float | None = None
     samples_per_s: float | None = None

@@ -10,6 +10,7 @@ from llmtop.naming.own_phases import OUTSIDE, phase_label
 from llmtop.naming.phase_names import Role, role_of
 from llmtop.rules import limits
 from llmtop.rules.rule import AlertText, Rule, RuleText, complete_clauses
+from llmtop.rules.slower_than_run import slower_than_run, than_run_alert
 from llmtop.rules.state.rank import JobState, RankState
 from llmtop.rules.state.windows import finite_or_none
 from llmtop.step_history.change_point import NORMAL_AFTER_SECONDS
@@ -135,12 +136,13 @@ def _role(change: Change) -> Role:
 
 
 def _is_slower(job: JobState, is_raised: bool) -> bool:
-    return _most_likely_cause(job) is not None
+    return _most_likely_cause(job) is not None or slower_than_run(job, LEAST_FACTOR) is not None
 
 
 def _slower_alert(job: JobState) -> AlertText:
     first = _most_likely_cause(job)
-    assert first is not None, "called only while the rule holds"
+    if first is None:
+        return than_run_alert(job, LEAST_FACTOR)
     state, change = first
     factor = change.after_seconds / change.before_seconds
     since = state.changed_at
@@ -233,7 +235,9 @@ SLOWER: Final = Rule[JobState](
         "median of 16 to 512 steps and 1 to 32 s (more for a smaller change) above all such medians before; if "
         "all phases are longer together, only after 15 s to 60 s; a note where more samples (in proportion) or "
         "longer sequences (up to their square) explain it; never within the first 24 steps after warm-up; for "
-        f"{NORMAL_AFTER_SECONDS / 60:.0f} minutes, or until steps are nearly as before",
+        f"{NORMAL_AFTER_SECONDS / 60:.0f} minutes, or until steps are nearly as before; or in the first hour, the "
+        f"median over 60 s at least is {LEAST_FACTOR} times that of the first hour of the last run of the same "
+        "command, GPU model and world size that ended in order, with as many tokens and samples per step",
         source="earlier steps of the same training; checked on healthy CPU trainings on a busy machine and on GPU "
         "trainings, resampled in blocks, with planted changes of 15 % to 5x",
         fields=("step_seconds_mean", "step_seconds_p50"),

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
-from llmtop.model.snapshot import Alert, Change, Rank, Snapshot
+from llmtop.model.snapshot import Alert, Change, Rank, RunReference, Snapshot, Window
 from llmtop.recording.reader_writer import Reader
 from llmtop.rules.engine import Rules
 from llmtop.step_history.step_changes import StepChanges
@@ -180,3 +181,49 @@ def test_less_work_excuses_nothing() -> None:
     (alert,) = alerts(training(change=change))
     assert alert.severity == "warning"
     assert "work" not in alert.evidence
+
+
+REFERENCE = RunReference(run="95ba2a88", started=NOW - 30 * 86400, step_seconds_p50=0.1, tokens_per_step=4096.0)
+
+
+def _beside_an_earlier_run(pid: int = 100, *, seconds: float = 0.112, lasted: float = 90.0, **fields: Any) -> Rank:
+    window = Window(
+        name="5 min", seconds=lasted, steps=int(lasted / seconds),
+        step_seconds=seconds, step_seconds_p50=seconds, step_seconds_p95=seconds,
+    )  # fmt: skip
+    usual = {
+        "change": None, "reference": REFERENCE, "windows": (window,), "step_seconds_p50": seconds,
+        "steps_per_s": 1 / seconds, "tokens_per_s": 4096 / seconds, "attached_at": NOW - 120,
+    }  # fmt: skip
+    return training(pid, **{**usual, **fields})
+
+
+def test_an_earlier_run_is_named_where_its_steps_were_shorter() -> None:
+    (alert,) = alerts(_beside_an_earlier_run())
+    day = datetime.fromtimestamp(REFERENCE.started).strftime("%-d %b")
+    assert f"12 % slower than in the run of {day} (run:95ba2a88): 100 ms → 112 ms." in alert.summary
+    assert alert.evidence["reference_run"] == "95ba2a88"
+    assert "llmtop compare run:95ba2a88" in alert.next
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"seconds": 0.108},
+        {"lasted": 50.0},
+        {"step_seconds_p50": 0.1},
+        {"tokens_per_s": 8192 / 0.112},
+        {"tokens_per_s": None},
+        {"samples_per_s": 10.0},
+        {"attached_at": NOW - 3700},
+        {"reference": None},
+        {"state": "stalled"},
+    ],
+)
+def test_an_earlier_run_is_not_named_without_proof(fields: dict[str, Any]) -> None:
+    assert not alerts(_beside_an_earlier_run(**fields))
+
+
+def test_a_change_within_the_run_comes_before_an_earlier_run() -> None:
+    (alert,) = alerts(_beside_an_earlier_run(change=CHANGE))
+    assert "since step 512" in alert.summary

@@ -1,0 +1,81 @@
+"""Finds the earlier run that a training is held to: once for each training, in a thread."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+
+from msgspec.structs import replace
+
+from llmtop.errors import LlmtopError
+from llmtop.model.snapshot import Rank, RunReference, Snapshot
+
+_Key = tuple[int, float]
+"""pid and when it attached."""
+
+
+class RunReferences:
+    """A stage of the live pipeline, before the rules. A thread reads the runs, and lives as long as that takes."""
+
+    def __init__(self) -> None:
+        self._known: dict[_Key, RunReference | None] = {}
+        self._waiting: dict[_Key, tuple[int | None, str | None]] = {}
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+
+    def __repr__(self) -> str:
+        return "earlier runs"
+
+    def __call__(self, snapshot: Snapshot) -> Snapshot:
+        """Return the snapshot with the references that are known by now."""
+        wanted = {_key(rank): rank for rank in snapshot.ranks if _has_reference(rank)}
+        models = {gpu.uuid: gpu.name for gpu in snapshot.gpus}
+        with self._lock:
+            self._known = {key: value for key, value in self._known.items() if key in wanted}
+            for key, rank in wanted.items():
+                if key not in self._known and (rank.gpu_uuid is None or rank.gpu_uuid in models):
+                    self._known[key] = None
+                    self._waiting[key] = rank.world_size, models.get(rank.gpu_uuid or "")
+            if self._waiting and self._thread is None:
+                self._thread = threading.Thread(target=self._find, name="llmtop-earlier-runs", daemon=True)
+                self._thread.start()
+            found = {key: reference for key, reference in self._known.items() if reference is not None}
+        if not found:
+            return snapshot
+        ranks = tuple(
+            replace(rank, reference=found[_key(rank)]) if _key(rank) in found else rank for rank in snapshot.ranks
+        )
+        return replace(snapshot, ranks=ranks)
+
+    def _find(self) -> None:
+        from llmtop.runs.reference import reference_of
+
+        while True:
+            with self._lock:
+                if not self._waiting:
+                    self._thread = None
+                    return
+                key, (world_size, gpu_model) = self._waiting.popitem()
+            reference = None
+            with contextlib.suppress(OSError, LlmtopError):  # nothing to compare with
+                reference = reference_of(key[0], world_size, gpu_model)
+            with self._lock:
+                if key in self._known:
+                    self._known[key] = reference
+
+
+def _key(rank: Rank) -> _Key:
+    return rank.pid, rank.attached_at or 0.0
+
+
+def _has_reference(rank: Rank) -> bool:
+    """Whether it is the first rank of a training of this user that has made a step."""
+    return (
+        rank.rank in (None, 0)
+        and rank.uid in (None, os.geteuid())
+        and rank.kind == "step"
+        and not rank.inference
+        and rank.state == "running"
+        and rank.step is not None
+    )
