@@ -9,16 +9,17 @@ import difflib
 import math
 import os
 import re
+import string
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Final, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 from msgspec import Meta, Struct, field
 
 from llmtop.errors import UnusableInput
-from llmtop.format import printable, size
+from llmtop.format import encode_json, escaped_json, printable, size
 from llmtop.model.bottlenecks import AlertId
 from llmtop.model.setting_ranges import (
     MAX_CAPTURE_SECONDS,
@@ -269,6 +270,9 @@ class Prometheus(Struct, frozen=True, forbid_unknown_fields=True):
     interval: ClusterSeconds | None = None
 
 
+Price = Annotated[float, Meta(ge=0, le=1e6, description="a price of 0 or more")]
+
+
 class Runs(Struct, frozen=True, forbid_unknown_fields=True):
     """What trainings leave on disk."""
 
@@ -278,6 +282,67 @@ class Runs(Struct, frozen=True, forbid_unknown_fields=True):
     """For how long."""
     gib: Annotated[float, Meta(gt=0, le=100_000, description="a number of GiB above 0")] = 5.0
     """How much all of them may take; the oldest are deleted first."""
+    gpu_hour_price: Price | None = None
+    kwh_price: Price | None = None
+    """Of a GPU for an hour, and of a kilowatt-hour, in `currency`."""
+    currency: Text = "USD"
+
+
+# fmt: off
+NOTIFY_FIELDS: Final = (
+    "event", "time", "host", "job", "step", "id", "severity", "summary", "next", "since", "gpu", "pid", "skipped",
+)
+# fmt: on
+"""What `notify.body` may name as $name."""
+
+
+class Notify(Struct, frozen=True, forbid_unknown_fields=True):
+    """Where alerts and the ends of runs are posted to. The address is a secret: a file has it."""
+
+    url_file: Text | None = None
+    """With mode 0600; nothing is posted without it."""
+    events: Annotated[
+        list[Literal["raised", "resolved", "ended"]],
+        Meta(min_length=1, description='a list of "raised", "resolved" and "ended"'),
+    ] = field(default_factory=lambda: ["raised", "resolved", "ended"])
+    body: Text | None = None
+    """JSON in which $name stands for a field of `NOTIFY_FIELDS`; None: an object of all of them."""
+    per_minute: Annotated[int, Meta(ge=1, le=600, description="a whole number from 1 to 600")] = 20
+    """Most events; those beyond are counted in `skipped` of the next one."""
+
+
+def notify_body(template: str | None, event: dict[str, Any]) -> bytes:
+    """Return what is posted.
+
+    Args:
+        template: `Notify.body`.
+        event: a value for each of `NOTIFY_FIELDS`.
+
+    Raises:
+        ValueError: the template names another field, or what comes of it is no JSON.
+    """
+    if template is None:
+        return escaped_json(encode_json(event))
+    fields = {name: _inside_a_string(value) for name, value in event.items()}
+    try:
+        made = string.Template(template).substitute(fields)
+    except KeyError as error:
+        raise ValueError(f"${error.args[0]} is no field: there are {', '.join(NOTIFY_FIELDS)}") from None
+    except ValueError:
+        raise ValueError("a $ stands alone; write $$ for the character") from None
+    try:
+        msgspec.json.decode(made)
+    except msgspec.DecodeError:
+        raise ValueError("with the values filled in it is no JSON") from None
+    return made.encode()
+
+
+def _inside_a_string(value: Any) -> str:
+    """A value as it stands between the quotes of a JSON string; numbers may stand without quotes."""
+    if value is None:
+        return ""
+    text = value if isinstance(value, str) else f"{value:g}" if isinstance(value, float) else str(value)
+    return escaped_json(encode_json(text)).decode()[1:-1]
 
 
 class Config(Struct, frozen=True, forbid_unknown_fields=True):
@@ -296,6 +361,7 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True):
     capture: Capture = field(default_factory=Capture)
     cluster: Prometheus = field(default_factory=Prometheus)
     runs: Runs = field(default_factory=Runs)
+    notify: Notify = field(default_factory=Notify)
 
 
 _loaded: list[Config] = []
@@ -386,7 +452,11 @@ def parse(text: str, path: Path, engines: EngineOptions | None = None) -> Config
         config = msgspec.convert(data, Config)
     except msgspec.ValidationError as error:
         raise _refusal(text, path, data, str(error)) from None
-    for keys, sentence, value in (*_wrong_values(config), *_wrong_engines(config.capture, engines)):
+    for keys, sentence, value in (
+        *_wrong_values(config),
+        *_wrong_notify(config.notify),
+        *_wrong_engines(config.capture, engines),
+    ):
         raise _value_error(text, path, keys, sentence, value)
     return config
 
@@ -419,6 +489,15 @@ def _wrong_values(config: Config) -> Iterator[_Wrong]:
         )
     if config.dcgm not in (None, "none") and not is_server_url(config.dcgm):
         yield ["dcgm"], f'dcgm = "{printable(config.dcgm, 60)}": a URL such as "{DCGM_EXPORTER}" is wanted', None
+
+
+def _wrong_notify(notify: Notify) -> Iterator[_Wrong]:
+    if notify.body is None:
+        return
+    try:
+        notify_body(notify.body, dict.fromkeys(NOTIFY_FIELDS, 0))
+    except ValueError as error:
+        yield ["notify", "body"], f"body: {error}", None
 
 
 def _lacks_scheme(url: str) -> bool:

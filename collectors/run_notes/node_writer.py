@@ -90,7 +90,7 @@ class NodeWriter:
             return False
         self._turn_at = mono + TURN_SECONDS
         try:
-            self._lock = _locked(runtime_dir() / LOCK)
+            self._lock = locked(runtime_dir() / LOCK)
         except (OSError, LlmtopError) as error:
             self.trouble = f"nothing of this screen is kept in runs: {error}"
         return self._lock is not None
@@ -131,7 +131,7 @@ class NodeWriter:
             self._by_rank[key] = run
 
 
-def _locked(path: Path) -> int | None:
+def locked(path: Path) -> int | None:
     """Return a descriptor that holds the lock; None where another process holds it.
 
     Raises:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collectors.record_stage import RecordStage
     from collectors.replay import ReplayFeed
     from llmtop.cli.live.alert_command import AlertCommand
+    from llmtop.cli.live.webhook import Webhook
 
 F = TypeVar("F", bound=Callable[..., Any])
 _DEMO_BEGINS = 15.0
@@ -114,8 +115,8 @@ def live(
         recorder = _recorder(record_to, force) if record_to else None
         if recorder:
             closing.callback(recorder.close)
-        alert_stage = _alert_command_stage(on_alert, closing)
-        stages = [stage for stage in (alert_stage, recorder) if stage is not None]
+        stages = alert_stages(on_alert, closing, posts=not once)
+        stages += [recorder] if recorder is not None else []
         sources = partial(live_sources, keep_runs=not once)
         hub = live_hub(interval=interval, selection=selection, stages=stages, whole=as_json, make_sources=sources)
         if once:
@@ -193,8 +194,7 @@ def record(
 
     with ExitStack() as closing:
         closing.callback(recorder.close)
-        alert_stage = _alert_command_stage(on_alert, closing)
-        stages = [stage for stage in (alert_stage, recorder) if stage is not None]
+        stages = [*alert_stages(on_alert, closing), recorder]
         sources = partial(live_sources, keep_runs=True)
         hub = live_hub(interval=interval, selection=selection, stages=stages, make_sources=sources)
         print_text(f"recording to {file}; press ctrl+c to stop", err=True)
@@ -230,12 +230,12 @@ def _watch(
     from llmtop.cli.live.stream import SnapshotStream
 
     with ExitStack() as closing:
-        alert_stage = _alert_command_stage(on_alert, closing)
+        stages = alert_stages(on_alert, closing)
         sources = partial(live_sources, engines=False, sample_loaders=False, unattended=True, keep_runs=True)
         hub = live_hub(
             interval=interval,
             selection=GpuSelection.parse("all" if gpus is None else gpus),
-            stages=[] if alert_stage is None else [alert_stage],
+            stages=stages,
             whole=True,
             make_sources=sources,
         )
@@ -324,15 +324,34 @@ def _replay(
     return show_feed(feed, ascii=ascii, theme=theme, captures=captures)
 
 
-def _alert_command_stage(command: str | None, closing: ExitStack) -> AlertCommand | None:
-    """The stage that runs `command` for each new alert, closed with the others."""
-    if not command:  # --on-alert '' overrides the configuration
-        return None
-    from llmtop.cli.live.alert_command import AlertCommand
+def alert_stages(
+    command: str | None, closing: ExitStack, *, posts: bool = True
+) -> list[AlertCommand | Webhook | RecordStage]:
+    """Return the stages that report alerts, closed with the others.
 
-    alert_stage = AlertCommand(command)
-    closing.callback(alert_stage.close)
-    return alert_stage
+    Args:
+        command: run for each new alert; empty or None: there is none.
+        closing: closes them.
+        posts: whether the webhook of the configuration is one of them.
+
+    Raises:
+        UnusableInput: the file with the address of the webhook is unusable.
+    """
+    from llmtop.config import current
+
+    found: list[AlertCommand | Webhook | RecordStage] = []
+    notify = current().notify
+    if posts and notify.url_file is not None:
+        from llmtop.cli.live.webhook import Webhook, read_address
+
+        found.append(Webhook(notify, read_address(Path(notify.url_file).expanduser())))
+    if command:  # --on-alert '' overrides the configuration
+        from llmtop.cli.live.alert_command import AlertCommand
+
+        found.append(AlertCommand(command))
+    for stage in found:
+        closing.callback(stage.close)
+    return found
 
 
 def _is_typed(option: str) -> bool:

@@ -1,0 +1,253 @@
+"""Posts alerts, their ends and the ends of runs to an address (`[notify]` of the configuration).
+
+The address is a secret: it is read from a file that only its user can read, and stands in no message, note, log or
+error. Redirects are refused, so that no server can send it elsewhere.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import ssl
+import stat
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+from msgspec.structs import replace
+
+from collectors.run_notes.node_writer import locked
+from llmtop.config import NOTIFY_FIELDS, Notify, notify_body
+from llmtop.errors import LlmtopError, UnusableInput
+from llmtop.format import counted
+from llmtop.model.alerts import NewAlertFilter, match_previous
+from llmtop.model.snapshot import Alert, Rank, Snapshot
+from llmtop.protocol.socket_dir import runtime_dir
+from llmtop.system.inputs import open_input
+from llmtop.version import __version__
+
+TIMEOUT_SECONDS = 10.0
+"""Of each wait for the server."""
+RETRY_SECONDS = (2.0, 10.0)
+"""Before the second and the third attempt; then the event is given up."""
+WAITING = 64
+"""Most queued events; more are dropped and counted."""
+LOCK = "notify.lock"
+"""In the folder of the trainings' sockets."""
+_TURN_SECONDS = 5.0
+_MAX_ADDRESS_BYTES = 4096
+_RATE_SECONDS = 60.0
+_RETRIED = frozenset({408, 429, 500, 502, 503, 504})
+
+
+def read_address(path: Path) -> str:
+    """Return the address in a file.
+
+    Raises:
+        UnusableInput: it cannot be read, others can read it, or it holds no http or https address. The sentence
+            never has the address.
+    """
+    with open_input(path) as file:
+        info = os.fstat(file.fileno())
+        if info.st_uid not in (os.geteuid(), 0) or stat.S_IMODE(info.st_mode) & 0o077:
+            raise UnusableInput(
+                f"others can read {path}, which holds the address of the webhook; run: chmod 600 {path}"
+            )
+        data = file.read(_MAX_ADDRESS_BYTES + 1)
+    try:
+        address = data.decode("ascii").strip()
+    except UnicodeDecodeError:
+        address = ""
+    is_address = address.startswith(("http://", "https://")) and address.isprintable() and " " not in address
+    if not is_address or len(data) > _MAX_ADDRESS_BYTES:
+        raise UnusableInput(f"{path} must hold one address that begins with https:// or http://, and nothing else")
+    return address
+
+
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    def redirect_request(self, *_args: Any, **_named: Any) -> None:
+        """Refuse: the answer counts as an error."""
+
+
+class Webhook:
+    """A stage behind the rules. Requests are made one after another in a thread of their own."""
+
+    def __init__(self, settings: Notify, address: str) -> None:
+        """Post to `address`, which nothing here shows."""
+        self._settings = settings
+        self._address = address
+        self._opener = urllib.request.build_opener(_NoRedirects)
+        self._raised = NewAlertFilter()
+        self._runs: dict[tuple[str, str], Rank] = {}
+        self._queue: queue.Queue[dict[str, Any] | None] = queue.Queue(WAITING)
+        self._sent: deque[float] = deque(maxlen=settings.per_minute)
+        self._skipped = 0
+        self._note: str | None = None
+        self._since: float | None = None
+        self._lock: int | None = None
+        self._lock_at = 0.0
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="llmtop-notify", daemon=True)
+        self._thread.start()
+
+    def __repr__(self) -> str:
+        return "the webhook"
+
+    def __call__(self, snapshot: Snapshot) -> Snapshot:
+        """Pass the snapshot on; what is new in it is queued."""
+        self._take_alerts(snapshot)
+        self._take_runs(snapshot)
+        notes = [note for note in (self._note, self._slow_note()) if note]
+        if not notes:
+            return snapshot
+        return replace(snapshot, host=replace(snapshot.host, notes=(*snapshot.host.notes, *notes)))
+
+    def close(self) -> None:
+        """Stop within a second; events that wait are dropped."""
+        self._closed.set()
+        with contextlib.suppress(queue.Full):
+            self._queue.put_nowait(None)
+        self._thread.join(1.0)
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    # ---- what is new ----
+
+    def _take_alerts(self, snapshot: Snapshot) -> None:
+        before = list(self._raised.up)
+        new = self._raised.select_new(snapshot.alerts)
+        continued = set(match_previous(before, snapshot.alerts))
+        for place, alert in enumerate(before):
+            if place not in continued:
+                self._put("resolved", snapshot, alert)
+        for alert in new:
+            self._put("raised", snapshot, alert)
+
+    def _take_runs(self, snapshot: Snapshot) -> None:
+        """A run has ended once none of its processes on this node is there."""
+        present: dict[tuple[str, str], Rank] = {}
+        for rank in snapshot.ranks:
+            if rank.state != "gone":
+                present.setdefault((rank.host, rank.job), rank)
+        for key, rank in self._runs.items():
+            if key not in present:
+                self._put("ended", snapshot, rank=rank)
+        self._runs = present
+
+    def _put(self, event: str, snapshot: Snapshot, alert: Alert | None = None, rank: Rank | None = None) -> None:
+        if event not in self._settings.events or not self._has_turn():
+            return
+        now = time.monotonic()
+        if len(self._sent) == self._sent.maxlen and now - self._sent[0] < _RATE_SECONDS:
+            self._skipped += 1
+            return
+        known = _event(event, snapshot, alert, rank, self._skipped)
+        try:
+            self._queue.put_nowait(known)
+        except queue.Full:
+            self._skipped += 1
+            return
+        self._skipped = 0
+        self._sent.append(now)
+
+    def _has_turn(self) -> bool:
+        """Whether this monitor posts: of those of a user on a node one does, until it ends."""
+        if self._lock is None and time.monotonic() >= self._lock_at:
+            self._lock_at = time.monotonic() + _TURN_SECONDS
+            try:
+                self._lock = locked(runtime_dir() / LOCK)
+            except (OSError, LlmtopError):  # no training has made the folder, or it cannot be used
+                return True
+        return self._lock is not None
+
+    def _slow_note(self) -> str | None:
+        since = self._since
+        waited = 0.0 if since is None else time.monotonic() - since
+        if waited < 3 * TIMEOUT_SECONDS:
+            return None
+        return f"notify: the server has not taken an event for {waited:.0f} s"
+
+    # ---- its own thread ----
+
+    def _run(self) -> None:
+        while not self._closed.is_set():
+            event = self._queue.get()
+            if event is None or self._closed.is_set():
+                return
+            self._since = time.monotonic()
+            self._note = self._deliver(notify_body(self._settings.body, event))
+            self._since = None
+
+    def _deliver(self, body: bytes) -> str | None:
+        """Post one event, three times at most; return what went wrong, in words without the address."""
+        for wait in (*RETRY_SECONDS, None):
+            trouble, is_final = self._post(body)
+            if trouble is None:
+                return None
+            if wait is None or is_final or self._closed.wait(wait):
+                break
+        return f"notify: {trouble}; {counted(1, 'event')} was not delivered"
+
+    def _post(self, body: bytes) -> tuple[str | None, bool]:
+        """What went wrong, and whether another attempt is useless."""
+        headers = {"Content-Type": "application/json; charset=utf-8", "User-Agent": f"llmtop/{__version__}"}
+        try:
+            request = urllib.request.Request(self._address, data=body, headers=headers, method="POST")
+            with self._opener.open(request, timeout=TIMEOUT_SECONDS):
+                return None, True
+        except urllib.error.HTTPError as error:
+            error.close()
+            if 300 <= error.code < 400:
+                return f"the server redirects ({error.code}), which is refused; write its final address", True
+            return f"the server answered {error.code}", error.code not in _RETRIED
+        except Exception as error:  # noqa: BLE001 - the text of any of these may hold the address
+            return _trouble(error), False
+
+
+def _trouble(error: BaseException) -> str:
+    """What went wrong, by the kind of error alone."""
+    reason = getattr(error, "reason", error)
+    if isinstance(reason, ssl.SSLError):
+        return "the server's certificate is not accepted, or it does not speak TLS"
+    if isinstance(reason, TimeoutError):
+        return f"no answer within {TIMEOUT_SECONDS:.0f} s"
+    if isinstance(reason, OSError) and reason.errno is not None and reason.errno > 0:
+        return f"the server cannot be reached: {os.strerror(reason.errno)}"
+    if isinstance(reason, OSError):
+        return "the server cannot be reached: its name is not known"
+    return f"the request failed ({type(error).__name__})"
+
+
+def _event(event: str, snapshot: Snapshot, alert: Alert | None, rank: Rank | None, skipped: int) -> dict[str, Any]:
+    """All fields that a body may name (`NOTIFY_FIELDS`); None where there is none."""
+    if alert is not None:
+        rank = next((one for one in snapshot.ranks if one.pid == alert.pid), None)
+    job = None if rank is None else rank.job
+    if alert is not None:
+        summary = alert.summary if event == "raised" else f"Resolved: {alert.summary}"
+    else:
+        steps = "" if rank is None or rank.step is None else f" after step {rank.step}"
+        summary = f"The run {job} has ended{steps}."
+    found = {
+        "event": event,
+        "time": snapshot.time,
+        "host": snapshot.host.name,
+        "job": job,
+        "step": None if rank is None else rank.step,
+        "id": None if alert is None else alert.id,
+        "severity": "info" if alert is None or event == "resolved" else alert.severity,
+        "summary": summary,
+        "next": alert.next if alert is not None and event == "raised" else None,
+        "since": None if alert is None else alert.since,
+        "gpu": None if alert is None else alert.gpu,
+        "pid": (rank.pid if rank is not None else None) if alert is None else alert.pid,
+        "skipped": skipped,
+    }
+    assert tuple(found) == NOTIFY_FIELDS
+    return found
