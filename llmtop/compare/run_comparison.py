@@ -18,8 +18,10 @@ from llmtop.format import counted, duration, number, percent_text, times
 from llmtop.model.signals import SIGNALS
 from llmtop.naming.own_phases import OUTSIDE, phase_label
 from llmtop.report.environment import Environment, differences
+from llmtop.runs.energy import gpu_minutes
+from llmtop.runs.node_notes import read_notes
 from llmtop.runs.report import RunReport, report_of
-from llmtop.runs.series import Point, Series, batch_of, gpu_minutes, series_of
+from llmtop.runs.series import Point, Series, batch_of, series_of
 from llmtop.runs.store import Run
 from llmtop.step_history.regimes import BLOCKS, find_changes
 
@@ -328,7 +330,7 @@ def _signals(before: Run, after: Run) -> tuple[SignalChange, ...]:
 def _signal_means(run: Run) -> dict[str, tuple[float, float]]:
     """Mean and seconds by field."""
     totals: dict[str, tuple[float, float]] = {}
-    for minute in gpu_minutes(run):
+    for minute in gpu_minutes(run, read_notes(run).gpu_minutes):
         for field, (mean, _, _) in minute.signals.items():
             total, seconds = totals.get(field, (0.0, 0.0))
             totals[field] = total + mean * minute.seconds, seconds + minute.seconds

@@ -7,6 +7,7 @@ import time
 from llmtop.document.model import Block, Paragraph, Table, columns
 from llmtop.format import counted, duration, percent_text, size
 from llmtop.model.severity import severity_rank
+from llmtop.runs.energy import energy_text
 from llmtop.runs.node_notes import RunAlert
 from llmtop.runs.report import RunGpu, RunReport
 
@@ -48,6 +49,8 @@ def blocks(report: RunReport) -> list[Block]:
     if report.captures:
         rows = [(moment(one.at), one.engine, one.verdict or "-", one.path) for one in report.captures]
         found.append(Table("Captures", columns(("taken", "engine", "verdict", "folder"), ()), rows))
+    if report.gpus or report.gpu_hours is not None:
+        found.append(Paragraph(energy_text(report.energy, report.cost, report.gpu_hours)))
     found.append(Paragraph(_watching(report), role="dim"))
     return found
 

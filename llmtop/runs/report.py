@@ -6,7 +6,9 @@ from typing import Any
 
 import msgspec
 
+from llmtop.config import current
 from llmtop.runs import records
+from llmtop.runs.energy import RunCost, RunEnergy, cost_of, energy_of, gpu_minutes
 from llmtop.runs.ledger import ledger_of
 from llmtop.runs.node_notes import NodeNotes, RunAlert, RunCapture
 from llmtop.runs.store import RUNNING, Attempt, Run
@@ -85,10 +87,14 @@ class RunReport(msgspec.Struct, kw_only=True, frozen=True):
     bytes_damaged: int
     """Bytes of files that cannot be read."""
     alerts: list[RunAlert] | None = None
-    """Oldest first. None where they were not read, as in the list of runs; so are the next three fields."""
+    """Oldest first. None where they were not read, as in the list of runs; so are the fields after it."""
     captures: list[RunCapture] | None = None
     gpus: list[RunGpu] | None = None
     """As monitors saw them: empty where none watched."""
+    energy: RunEnergy | None = None
+    """None also where no monitor recorded power."""
+    cost: RunCost | None = None
+    """None where the configuration has no price."""
     watched_seconds: float | None = None
     """For how much of `wall_seconds` a monitor watched."""
 
@@ -114,6 +120,7 @@ def report_of(run: Run, notes: NodeNotes | None = None) -> RunReport:
     seconds = sum(state.interval_seconds for state in states)
     starts = [process.start for process in run.processes if process.start is not None]
     on_gpu = len({start.rank for start in starts if start.gpu_uuid is not None})
+    gpu_hours = ledger.wall_seconds * on_gpu / 3600 if on_gpu else None
     return RunReport(
         id=run.id,
         name=run.name,
@@ -133,7 +140,7 @@ def report_of(run: Run, notes: NodeNotes | None = None) -> RunReport:
         step_seconds_p95=records.histogram_percentile(histogram, 0.95),
         tokens=sum(tokens) if tokens else None,
         tokens_per_second=sum(tokens) / seconds if tokens and seconds > 0 else None,
-        gpu_hours=ledger.wall_seconds * on_gpu / 3600 if on_gpu else None,
+        gpu_hours=gpu_hours,
         wall_seconds=ledger.wall_seconds,
         ledger_seconds=ledger.seconds,
         goodput_pct=ledger.goodput_pct,
@@ -141,7 +148,13 @@ def report_of(run: Run, notes: NodeNotes | None = None) -> RunReport:
         records_dropped=sum(state.dropped for state in all_states),
         bytes_damaged=sum(process.damaged_bytes for process in run.processes),
         **({} if notes is None else _watched(notes, run.started, run.started + ledger.wall_seconds)),
+        **({} if notes is None else _energy(run, notes, gpu_hours)),
     )
+
+
+def _energy(run: Run, notes: NodeNotes, gpu_hours: float | None) -> dict[str, Any]:
+    energy = energy_of(gpu_minutes(run, notes.gpu_minutes))
+    return {"energy": energy, "cost": cost_of(energy, gpu_hours, current().runs)}
 
 
 def _watched(notes: NodeNotes, begin: float, end: float) -> dict[str, Any]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import statistics
 import struct
-from collections.abc import Iterator
 from typing import NamedTuple
 
 from llmtop.naming.own_phases import OUTSIDE
@@ -182,31 +181,3 @@ def _point(found: list[_Row], run_started: float, values: dict[str, float]) -> P
         samples=sum(samples) if samples else None,
         values=values,
     )
-
-
-def gpu_minutes(run: Run) -> Iterator[records.GpuMinute]:
-    """Yield what monitors of this node saw of the GPUs of a run, while it ran; each minute of a GPU once."""
-    from llmtop.runs import folder
-    from llmtop.runs.run_file import RunFile
-
-    ends = max(process.ended for process in run.processes)
-    uuids = {process.start.gpu_uuid for process in run.processes if process.start is not None}
-    pids = {process.start.pid for process in run.processes if process.start is not None}
-    seen: set[tuple[str, int]] = set()
-    own = not uuids - {None}  # which GPUs it used is not known: those of its folder
-    for path in sorted({process.folder for process in run.processes}):
-        for file in sorted(path.glob("*" + folder.NODE)):
-            try:
-                found = RunFile(file)
-            except OSError:
-                continue
-            for record in found.records():
-                if (
-                    not isinstance(record, records.GpuMinute)
-                    or not run.started <= record.at <= ends + record.seconds
-                ):
-                    continue
-                minute = (record.uuid, round(record.at / _MINUTE_SECONDS))
-                if (own or record.uuid in uuids or pids & set(record.pids)) and minute not in seen:
-                    seen.add(minute)
-                    yield record
