@@ -86,16 +86,12 @@ def live_sources(
     from collectors.gpu_busy import GpuBusy
     from collectors.machine.host import HostSource
     from collectors.machine.processes import ProcessSource
-    from collectors.nccl_ras.stage import NcclRas
     from collectors.run_notes.stage import KeepRuns
     from collectors.trainings.all_users import AllUsersSource
-    from collectors.trainings.loading import LoaderCosts
-    from collectors.trainings.run_references import RunReferences
     from collectors.trainings.source import EVERY_MS, UNATTENDED_EVERY_MS, StepsSource
     from llmtop.rules.engine import Rules
 
-    loaders = (LoaderCosts(),) if sample_loaders and config.current().look_at_loaders else ()
-    earlier = (RunReferences(),) if config.current().alerts.slower.earlier_runs else ()
+    of_user = () if all_users else _of_user(sample_loaders=sample_loaders, on_every_node=on_every_node)
     gpu = AllGpus(interval)
     lookup = GpuLookup(gpu.latest)
     every_ms = UNATTENDED_EVERY_MS if unattended else EVERY_MS
@@ -109,14 +105,27 @@ def live_sources(
         ranks=ranks,
         rules=Rules().apply,
         before_rules=(
-            *(() if all_users else (NcclRas(on_every_node=on_every_node),)),
             GpuBusy(),
             DcgmActivity(),
-            *(() if all_users else loaders),
-            *(() if all_users else earlier),
+            *of_user,
         ),
         keep_runs=KeepRuns() if keep_runs else None,
     )
+
+
+def _of_user(*, sample_loaders: bool, on_every_node: bool) -> tuple[Stage, ...]:
+    """The stages that look at processes of this user."""
+    from collectors.nccl_ras.stage import NcclRas
+    from collectors.trainings.loading import LoaderCosts
+    from collectors.trainings.run_references import RunReferences
+
+    settings = config.current()
+    stages: list[Stage] = [NcclRas(on_every_node=on_every_node)]
+    if sample_loaders and settings.look_at_loaders:
+        stages.append(LoaderCosts())
+    if settings.alerts.slower.earlier_runs:
+        stages.append(RunReferences())
+    return tuple(stages)
 
 
 def live_hub(

@@ -9,7 +9,8 @@ import threading
 from msgspec.structs import replace
 
 from llmtop.errors import LlmtopError
-from llmtop.model.snapshot import Rank, RunReference, Snapshot
+from llmtop.model.run_reference import RunReference
+from llmtop.model.snapshot import Rank, Snapshot
 
 _Key = tuple[int, float]
 """pid and when it attached."""

@@ -10,11 +10,11 @@ from llmtop import format as fmt
 if TYPE_CHECKING:
     from llmtop.model.signals import Unit
 
-_JOULES_PER_KWH: Final = 3.6e6
+JOULES_PER_KWH: Final = 3.6e6
 _TEXTS: Final[dict[Unit, Callable[[float | None], str]]] = {
     "%": fmt.percent,
     "W": fmt.watts,
-    "J": lambda value: fmt.number(None if value is None else value / _JOULES_PER_KWH, 2, " kWh"),
+    "J": lambda value: fmt.number(None if value is None else value / JOULES_PER_KWH, 2, " kWh"),
     "°C": lambda value: fmt.number(value, 0, " °C"),
     "MHz": lambda value: fmt.number(value, 0, " MHz"),
     "B": fmt.size,

@@ -15,6 +15,7 @@ from llmtop.format import encode_json
 from llmtop.model.decoding import decode_checked
 from llmtop.model.health import Checkpoint, LoggedSeries
 from llmtop.model.links import Link
+from llmtop.model.run_reference import RunReference
 from llmtop.model.severity import Severity
 
 SCHEMA = 2
@@ -285,20 +286,6 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     """Mean samples per step before and since; None where unknown."""
 
 
-class RunReference(msgspec.Struct, frozen=True, kw_only=True):
-    """An earlier run of the same command on the same hardware, to which a training is held in its first hour."""
-
-    run: str
-    """Its id, as of `llmtop runs`."""
-    started: float
-    """Unix time."""
-    step_seconds_p50: float
-    """Of its first hour, from start to start."""
-    tokens_per_step: float | None = None
-    samples_per_step: float | None = None
-    """Both: of one rank, the median; None where its script did not count them."""
-
-
 class RareSteps(msgspec.Struct, frozen=True, kw_only=True):
     """Steps that come now and then and take much longer than the others: an evaluation, a checkpoint."""
 
@@ -398,8 +385,7 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
     step_seconds_p50: float | None = None
     step_seconds_p95: float | None = None
     step_seconds_p99: float | None = None
-    """These, rates, phases and `outside_seconds` are over the same whole steps: those of the last
-    `window_seconds`."""
+    """These, rates, phases and `outside_seconds` are over the same whole steps, those of `window_seconds`."""
     window_seconds: float | None = None
     """What the recent steps' figures are over: 15 s and at least five steps, less where steps changed their length
     since; None before the first whole step after warm-up."""
@@ -409,7 +395,6 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
     change: Change | None = None
     """The last change of the steps' length, for as long as steps stay so; it cuts the recent window."""
     reference: RunReference | None = None
-    """Of the first rank of a job of this user, on this node."""
     rare: RareSteps | None = None
     tokens_per_s: float | None = None
     samples_per_s: float | None = None
@@ -441,8 +426,7 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
     """Share of the recent steps' time in which the training's stream was empty, by CUDA events; a lower bound.
     None where unknown for most steps because the host set the pace (`gpu_host_paced_pct`)."""
     gpu_host_paced_pct: float | None = None
-    """Share of the recent steps' GPU time in which the GPU waited for the host again and again; the exact duration
-    cannot be measured by events (see `Step.gpu_host_paced_seconds`)."""
+    """Share of the recent steps' GPU time in which the GPU waited for the host (`Step.gpu_host_paced_seconds`)."""
     gpu_busy_pct: float | None = None
     """Share of `gpu_busy_seconds` in which this rank's GPU ran anything, by the most reliable source
     (`llmtop.model.gpu_busy`); 100 minus it is the idle share. None where no source has it, or where util is the
@@ -472,8 +456,7 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
     mfu_estimated: bool = False
     """Whether the operations are an estimate from the number of parameters; else the script gave them."""
     overhead_seconds: float | None = None
-    """What llmtop costs this process a step, estimated from how often it is called and what a call was measured to
-    cost; None before that is known."""
+    """What llmtop costs this process a step, an estimate from its calls; None before that is known."""
     total_steps: int | None = None
     accumulation_steps: int | None = None
     """How many batches make a step, by the training library's own setting."""

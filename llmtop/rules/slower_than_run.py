@@ -6,15 +6,14 @@ import time
 from typing import Final
 
 from llmtop import format as fmt
-from llmtop.model.snapshot import Rank, RunReference, Window
+from llmtop.model.run_reference import FIRST_SECONDS, RunReference
+from llmtop.model.snapshot import Rank, Window
 from llmtop.rules.rule import PROFILE, AlertText, complete_clauses
 from llmtop.rules.state.rank import JobState, RankState
 from llmtop.rules.state.windows import finite_or_none
 
-FIRST_SECONDS: Final = 3600.0
-"""Since the training attached: later the reference has no steps of the same age (`llmtop.runs.reference`)."""
 _LEAST_SECONDS: Final = 60.0
-"""Of steps from start to start, so that a moment on a busy machine accuses nobody."""
+"""Of steps from start to start, since a busy machine makes some steps longer."""
 _LEAST_STEPS: Final = 50
 _AS_MUCH_WORK: Final = 0.02
 

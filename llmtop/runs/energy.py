@@ -7,12 +7,12 @@ from collections.abc import Iterable
 import msgspec
 
 from llmtop.config import Runs
+from llmtop.model.signal_text import JOULES_PER_KWH
 from llmtop.runs.records import GpuMinute
+from llmtop.runs.series import POINT_SECONDS
 from llmtop.runs.store import Run
 
-_MINUTE_SECONDS = 60.0
 _POWER = "power_watts"
-_JOULES_PER_KWH = 3.6e6
 
 
 class RunEnergy(msgspec.Struct, kw_only=True, frozen=True):
@@ -47,7 +47,7 @@ def gpu_minutes(run: Run, seen: Iterable[GpuMinute]) -> list[GpuMinute]:
     for minute in seen:
         is_own = not uuids or minute.uuid in uuids or bool(pids & set(minute.pids))
         if is_own and run.started <= minute.at <= ended + minute.seconds:
-            found.setdefault((minute.uuid, round(minute.at / _MINUTE_SECONDS)), minute)
+            found.setdefault((minute.uuid, round(minute.at / POINT_SECONDS)), minute)
     return list(found.values())
 
 
@@ -81,7 +81,7 @@ def cost_of(energy: RunEnergy | None, gpu_hours: float | None, prices: Runs) -> 
         hours = gpu_hours * prices.gpu_hour_price
     used = None
     if energy is not None and prices.kwh_price is not None:
-        used = energy.joules / _JOULES_PER_KWH * prices.kwh_price
+        used = energy.joules / JOULES_PER_KWH * prices.kwh_price
     return RunCost(currency=prices.currency, gpu_hours=hours, energy=used)
 
 
@@ -92,7 +92,7 @@ def energy_text(energy: RunEnergy | None, cost: RunCost | None, gpu_hours: float
     else:
         of = "" if gpu_hours is None else f" of {gpu_hours:.2f}"
         text = (
-            f"Energy of the GPUs: {energy.joules / _JOULES_PER_KWH:.3g} kWh, seen for "
+            f"Energy of the GPUs: {energy.joules / JOULES_PER_KWH:.3g} kWh, seen for "
             f"{energy.gpu_hours:.2f}{of} GPU hours."
         )
     costs = []

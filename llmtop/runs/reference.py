@@ -5,15 +5,13 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
-from llmtop.model.snapshot import RunReference
+from llmtop.model.run_reference import FIRST_SECONDS, RunReference
 from llmtop.redaction.secret_filter import words_without_secrets
 from llmtop.runs import folder
 from llmtop.runs.series import batch_of, series_of
 from llmtop.runs.store import ENDED, Run, list_runs
 from llmtop.system import procfs
 
-FIRST_SECONDS = 3600.0
-"""Of a run, which is what the beginning of another one is held to: later ones may have longer sequences."""
 _WARM_UP_STEPS = 24
 _LEAST_STEPS = 100
 

@@ -11,7 +11,7 @@ from llmtop.naming.own_phases import OUTSIDE
 from llmtop.runs import records
 from llmtop.runs.store import RankProcess, Run
 
-_MINUTE_SECONDS = 60.0
+POINT_SECONDS = 60.0
 _P50, _MEAN = records.STATISTICS.index("p50"), records.STATISTICS.index("mean")
 
 
@@ -100,7 +100,7 @@ def _by_minute(process: RankProcess, run_started: float) -> list[Point]:
     groups: dict[int, list[_Row]] = {}
     for row in _last_rows(process):
         if row.ordinal >= done:
-            groups.setdefault(int(row.ended // _MINUTE_SECONDS), []).append(row)
+            groups.setdefault(int(row.ended // POINT_SECONDS), []).append(row)
     points += [_point(rows, run_started, rows[-1].values) for rows in groups.values()]
     return points
 

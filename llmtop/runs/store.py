@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 import re
 import time
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ import msgspec
 
 from llmtop.errors import UnusableInput
 from llmtop.format import counted, printable
-from llmtop.runs import folder, records
+from llmtop.runs import folder, index, records
 from llmtop.runs.run_file import FileMember, RunFile
 from llmtop.system import procfs
 
@@ -39,6 +40,33 @@ class RankProcess:
     def __init__(self, run_folder: Path, name: folder.FileName) -> None:
         self.folder = run_folder
         self.name = name
+
+    def use_facts(self, facts: index.ProcessFacts) -> None:
+        """Take what the index has of this process instead of its files."""
+        vars(self).update(
+            start=facts.start,
+            state=facts.state,
+            end=facts.end,
+            last_sign=facts.last_sign,
+            damaged_bytes=facts.damaged_bytes,
+            _last_values=facts.last_values,
+        )
+
+    def facts(self) -> index.ProcessFacts:
+        """Return what the index keeps of this process."""
+        return index.ProcessFacts(
+            start=self.start,
+            state=self.state,
+            end=self.end,
+            last_sign=self.last_sign,
+            damaged_bytes=self.damaged_bytes,
+            last_values=self.last_values(),
+        )
+
+    def forget_files(self) -> None:
+        """Give back the memory of the files that were read; they are read again when they are needed."""
+        for name in ("file", "ends", "last_files"):
+            vars(self).pop(name, None)
 
     @property
     def rank(self) -> int | None:
@@ -128,7 +156,7 @@ class RankProcess:
             return FAILED if self.end.error else ENDED
         return RUNNING if self._is_running() else KILLED
 
-    @property
+    @cached_property
     def damaged_bytes(self) -> int:
         """How many bytes of its files cannot be read."""
         return sum(file.damaged_bytes for file in self._files())
@@ -163,6 +191,10 @@ class RankProcess:
 
     def last_values(self) -> dict[str, float]:
         """Return the last logged value of each name."""
+        return self._last_values
+
+    @cached_property
+    def _last_values(self) -> dict[str, float]:
         found: dict[str, float] = {}
         for record in self.last_records():
             if isinstance(record, records.Values):
@@ -264,6 +296,8 @@ class Run:
 def list_runs(path: Path) -> list[Run]:
     """Return the runs below a folder, the newest last; empty where there is no such folder.
 
+    Processes that have ended are read once, and then found in the index of the folder, if that is on a local disk.
+
     Raises:
         OSError: the folder is there and cannot be read.
     """
@@ -272,9 +306,41 @@ def list_runs(path: Path) -> list[Run]:
         folders = sorted(entry for entry in path.iterdir() if entry.is_dir())
     except FileNotFoundError:
         return []
+    known = _Known(path)
     for run_folder in folders:
-        found += runs_in(run_folder)
+        found += runs_in(run_folder, known)
+    known.save()
     return sorted(_resumed(found), key=lambda run: run.last_sign)
+
+
+class _Known:
+    """The index of a folder while its runs are listed."""
+
+    def __init__(self, runs: Path) -> None:
+        self._runs = runs
+        self._is_used = folder.is_local(runs.absolute())
+        self._entries = index.load(runs) if self._is_used else {}
+        self._changed: dict[index.ProcessKey, index.Entry] = {}
+        self._seen: set[index.ProcessKey] = set()
+
+    def fill_in(self, process: RankProcess, signature: str) -> None:
+        """Have a process know what the index has of it, or note it for the index."""
+        if not self._is_used:
+            return
+        key = index.ProcessKey(process.folder.name, process.name.text)
+        self._seen.add(key)
+        entry = self._entries.get(key)
+        facts = index.unpacked(entry.facts) if entry is not None and entry.signature == signature else None
+        if facts is not None:
+            process.use_facts(facts)
+        elif process.how != RUNNING:
+            self._changed[key] = index.Entry(signature, index.packed(process.facts()))
+            process.forget_files()
+
+    def save(self) -> None:
+        gone = self._entries.keys() - self._seen
+        if self._changed or gone:
+            index.save(self._runs, self._changed, gone)
 
 
 def find_run(path: Path, wanted: str | None) -> Run:
@@ -338,14 +404,28 @@ def _resumed(runs: list[Run]) -> list[Run]:
     return found
 
 
-def runs_in(run_folder: Path) -> list[Run]:
-    """Return the run in one folder; several where trainings had the same id at the same time."""
-    names = {
-        parsed[0]
-        for entry in run_folder.iterdir()
-        if (parsed := folder.parsed_name(entry.name)) is not None and parsed[1] in (folder.RUN, *folder.LAST)
-    }
-    processes = sorted((RankProcess(run_folder, name) for name in names), key=lambda one: one.started)
+def runs_in(run_folder: Path, known: _Known | None = None) -> list[Run]:
+    """Return the run in one folder; several where trainings had the same id at the same time.
+
+    Args:
+        run_folder: of the run.
+        known: the index of the folder around it; None: all is read from the files.
+    """
+    signatures: dict[folder.FileName, list[str]] = {}
+    with os.scandir(run_folder) as entries:
+        for entry in entries:
+            parsed = folder.parsed_name(entry.name)
+            if parsed is None or parsed[1] not in (folder.RUN, *folder.LAST):
+                continue
+            parts = signatures.setdefault(parsed[0], [])
+            if known is not None:
+                info = entry.stat()
+                parts.append(f"{parsed[1]} {info.st_size} {info.st_mtime_ns}")
+    processes = [RankProcess(run_folder, name) for name in signatures]
+    if known is not None:
+        for process in processes:
+            known.fill_in(process, ", ".join(sorted(signatures[process.name])))
+    processes.sort(key=lambda one: one.started)
     runs: list[Run] = []
     for process in processes:
         if not any(_joins(run, process) for run in runs):

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from llmtop.model.snapshot import Alert, Change, Rank, RunReference, Snapshot, Window
+from llmtop.model.run_reference import RunReference
+from llmtop.model.snapshot import Alert, Change, Rank, Snapshot, Window
 from llmtop.recording.reader_writer import Reader
 from llmtop.rules.engine import Rules
 from llmtop.step_history.step_changes import StepChanges

@@ -21,7 +21,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from collectors.run_notes.node_writer import locked
+from collectors.run_notes.node_writer import TURN_SECONDS, locked
+from llmtop.cli.live.alert_command import WAITING
 from llmtop.config import NOTIFY_FIELDS, Notify, notify_body
 from llmtop.errors import LlmtopError, UnusableInput
 from llmtop.format import counted
@@ -35,13 +36,10 @@ TIMEOUT_SECONDS = 10.0
 """Of each wait for the server."""
 RETRY_SECONDS = (2.0, 10.0)
 """Before the second and the third attempt; then the event is given up."""
-WAITING = 64
-"""Most queued events; more are dropped and counted."""
 LOCK = "notify.lock"
 """In the folder of the trainings' sockets."""
-_TURN_SECONDS = 5.0
 _MAX_ADDRESS_BYTES = 4096
-_RATE_SECONDS = 60.0
+_LIMIT_SECONDS = 60.0
 _RETRIED = frozenset({408, 429, 500, 502, 503, 504})
 
 
@@ -144,7 +142,7 @@ class Webhook:
         if event not in self._settings.events or not self._has_turn():
             return
         now = time.monotonic()
-        if len(self._sent) == self._sent.maxlen and now - self._sent[0] < _RATE_SECONDS:
+        if len(self._sent) == self._sent.maxlen and now - self._sent[0] < _LIMIT_SECONDS:
             self._skipped += 1
             return
         known = _event(event, snapshot, alert, rank, self._skipped)
@@ -159,7 +157,7 @@ class Webhook:
     def _has_turn(self) -> bool:
         """Whether this monitor posts: of those of a user on a node one does, until it ends."""
         if self._lock is None and time.monotonic() >= self._lock_at:
-            self._lock_at = time.monotonic() + _TURN_SECONDS
+            self._lock_at = time.monotonic() + TURN_SECONDS
             try:
                 self._lock = locked(runtime_dir() / LOCK)
             except (OSError, LlmtopError):  # no training has made the folder, or it cannot be used

@@ -140,7 +140,7 @@ def test_a_wrong_template_is_one_sentence(body: str, word: str, tmp_path: Path) 
 
 
 def test_events_beyond_the_limit_are_counted_in_the_next(server: _Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(webhook, "_RATE_SECONDS", 1.0)
+    monkeypatch.setattr(webhook, "_LIMIT_SECONDS", 1.0)
     hook = Webhook(Notify(events=["raised"], per_minute=2), server.address)
     for number in range(5):
         hook(_snapshot(_alert(pid=number)))
