@@ -86,6 +86,7 @@ EXAMPLES: Final[dict[str, tuple[tuple[str, str], ...]]] = {
     ),
     "export": (
         ("llmtop export", "this node's figures on 127.0.0.1:9401, for Prometheus"),
+        ("llmtop export --otlp http://host:4318/v1/metrics", "push them to an OpenTelemetry collector"),
         ("llmtop export --rules > llmtop-rules.yml", "recording and alerting rules for it"),
     ),
     "cluster": (

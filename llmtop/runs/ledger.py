@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, field
+from functools import cache
 
 from llmtop.naming.own_phases import OUTSIDE
 from llmtop.naming.phase_names import role_of
@@ -74,13 +75,12 @@ def ledger_of(run: Run) -> Ledger:
     ranks = sorted({_rank(process) for process in run.processes})
     begun, ended = run.started, max(process.ended for process in run.processes)
     total: dict[str, float] = defaultdict(float)
+    by_rank: dict[int, list[tuple[Attempt, RankProcess]]] = defaultdict(list)
+    for attempt in run.attempts:
+        for process in attempt.processes:
+            by_rank[_rank(process)].append((attempt, process))
     for rank in ranks:
-        own = [
-            (attempt, process)
-            for attempt in run.attempts
-            for process in attempt.processes
-            if _rank(process) == rank
-        ]
+        own = by_rank[rank]
         spent: dict[str, float] = defaultdict(float)
         for place, (attempt, process) in enumerate(own):
             follows = own[place + 1][1] if place + 1 < len(own) else None
@@ -102,6 +102,7 @@ def ledger_of(run: Run) -> Ledger:
     return Ledger(max(0.0, ended - begun), len(ranks), {name: total[name] for name in CLASSES})
 
 
+@cache
 def class_of(phase: str) -> str:
     """Return the class that the time of a phase belongs to."""
     if records.is_checkpoint(phase):

@@ -68,7 +68,7 @@ class RankProcess:
         for name in ("file", "ends", "last_files"):
             vars(self).pop(name, None)
 
-    @property
+    @cached_property
     def rank(self) -> int | None:
         """None for a process that is no rank."""
         start = self.start
@@ -124,7 +124,7 @@ class RankProcess:
                 return found
         return None
 
-    @property
+    @cached_property
     def started(self) -> float:
         """Unix time at which the process itself started, else attached."""
         start = self.start

@@ -17,7 +17,7 @@ from llmtop.cli.output import print_text
 from llmtop.errors import EXIT_DONE, NotPossibleHere, UnusableInput
 from llmtop.format import printable
 from llmtop.model.setting_ranges import MAX_INTERVAL_SECONDS, MIN_INTERVAL_SECONDS
-from llmtop.naming.addresses import DCGM_EXPORTER
+from llmtop.naming.addresses import DCGM_EXPORTER, is_server_url
 
 if TYPE_CHECKING:
     from collectors.base.pipeline import Stage
@@ -25,6 +25,12 @@ if TYPE_CHECKING:
 
 PORT = 9401
 LOOPBACK = "127.0.0.1"
+
+
+def _otlp_url(_ctx: click.Context, _param: click.Parameter, value: str | None) -> str | None:
+    if value is not None and not is_server_url(value):
+        raise click.BadParameter("an http or https address is wanted, such as http://host:4318/v1/metrics")
+    return value
 
 
 @click.command()
@@ -66,6 +72,13 @@ LOOPBACK = "127.0.0.1"
     f"Default: {DCGM_EXPORTER}, if root or this user runs it.",
 )
 @click.option(
+    "--otlp",
+    callback=_otlp_url,
+    metavar="URL",
+    help="Push all series to an OTLP/HTTP receiver after each poll, such as http://host:4318/v1/metrics; needs "
+    "the extra otel. Headers: $OTEL_EXPORTER_OTLP_HEADERS. Opens no port by itself.",
+)
+@click.option(
     "--interval",
     "-i",
     type=float,
@@ -91,6 +104,7 @@ def export(
     file_sd: Path | None,
     all_users: bool,
     dcgm_exporter: str | None,
+    otlp: str | None,
     interval: float,
     rules: bool,
 ) -> int:
@@ -104,7 +118,7 @@ def export(
 
         print_text(render(), nl=False)
         return EXIT_DONE
-    listens = port is not None or textfile is None
+    listens = port is not None or (textfile is None and otlp is None)
     _check(certfile, keyfile, file_sd, all_users, listens=listens)
     _need_client()
     from collectors.gpu.selection import GpuSelection
@@ -116,6 +130,8 @@ def export(
         stages: list[Stage] = [stage]
         if textfile is not None:
             stages.append(_textfile(textfile, stage, closing))
+        if otlp is not None:
+            stages.append(_push(otlp, stage, closing))
         if listens:
             where = _ListenAddress(bind, PORT if port is None else port, certfile, keyfile, allow_host)
             _listen(stage, where, file_sd, closing)
@@ -187,6 +203,14 @@ def _textfile(folder: Path, stage: ExportStage, closing: ExitStack) -> Stage:
     closing.callback(writer.close)
     _print_status(f"llmtop export: {writer.path}")
     return writer
+
+
+def _push(url: str, stage: ExportStage, closing: ExitStack) -> Stage:
+    from collectors.exporter.otlp import OtlpPush
+
+    push = OtlpPush(url, stage, lambda sentence: _print_status(f"llmtop export: {sentence}"))
+    closing.callback(push.close)
+    return push
 
 
 class _ListenAddress(NamedTuple):

@@ -34,6 +34,7 @@ SNAPSHOT_SECONDS: Final = 60.0
 PACKAGES: Final = (
     "llmtop-monitor", "textual", "nvidia-ml-py", "psutil", "nvtx", "py-spy", "msgspec", "click", "numpy", "torch",
     "amdsmi", "tpu-info", "prometheus-client", "httpx", "ncu-report", "mcp",
+    "opentelemetry-exporter-otlp-proto-http",
 )  # fmt: skip
 _PERSONAL: Final = frozenset({"host", "hostname", "user"})
 _SHORTEST_NAME: Final = 3
