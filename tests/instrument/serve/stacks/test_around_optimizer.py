@@ -49,10 +49,11 @@ def test_torch_s_wrapper_is_no_line_and_a_hook_of_the_script_is() -> None:
     with open(writing, "w") as pipe:
         # A hook of C that waits has no frame: the wrapper is innermost, as where it gives Python's lock up.
         blocks = functools.partial(print, file=pipe, flush=True)
-        assert words_at(blocks, lambda where: where.endswith("torch/optim/optimizer.py:wrapper")) == ""
+        in_wrapper = words_at(blocks, lambda where: where.endswith("torch/optim/optimizer.py:wrapper"))
         while os.read(reading, 1 << 16).startswith(b"\0\0"):
             pass
     os.close(reading)
+    assert in_wrapper == ""
 
     def waits(*_: object) -> None:
         released.wait(60)
