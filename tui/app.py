@@ -32,6 +32,7 @@ from tui.screens.base import LlmtopScreen
 from tui.screens.main import MainScreen
 from tui.screens.registry import screen_class
 from tui.state.history import SPANS
+from tui.state.past_loader import PastLoader
 from tui.state.process_ref import ProcessRef
 from tui.state.view import View
 from tui.terminal import textual_private
@@ -39,6 +40,7 @@ from tui.terminal.session import has_shell, title
 
 if TYPE_CHECKING:
     from collectors.past import SnapshotHistory
+    from collectors.runs.past import OpenedRun, RunPast
     from llmtop.capture.prepared import PreparedCaptures
 
 INTERVALS = (0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
@@ -72,6 +74,7 @@ class LlmtopApp(ScreenContext):
         theme: str | None = None,
         memory: ThemeMemory | None = None,
         prepared: PreparedCaptures | None = None,
+        run: OpenedRun | None = None,
     ) -> None:
         """Prepare; `run()` starts the feed; `tui.show.show` does it with the terminal guarded.
 
@@ -81,6 +84,7 @@ class LlmtopApp(ScreenContext):
             theme: a theme's name; those of llmtop also without "llmtop-".
             memory: the theme that was chosen last, which holds where no other is given; None: none is remembered.
             prepared: captures to open in place of taking some: the demo's.
+            run: what the feed plays, where it is a run: its charts begin with the whole past.
 
         Raises:
             UnusableInput: there is no such theme.
@@ -98,10 +102,16 @@ class LlmtopApp(ScreenContext):
         self._waiting = self._begun = False
         self._ringing: NewAlertFilter | None = None
         self.prepared = prepared
+        self._loader = PastLoader(lambda past: self.call_later(self._take_past, past))
+        self._run = run
         self._has_shown_end = False
         self.view = View(interval=feed.interval, demo=prepared is not None)
         if isinstance(feed, GpuChoice):
             self.view.selection = feed.selection
+        if run is not None:
+            self.view.history.begin_with(run.past.end)
+            self.view.history.take_past(run.past)
+            self.view.history.span = None
         # Round which the key for GPUs goes: what was asked for at the start, all, those in use by trainings.
         self._selections = [*dict.fromkeys((self.view.selection, "all", "attached"))]
 
@@ -127,6 +137,8 @@ class LlmtopApp(ScreenContext):
         """Start the feed, once."""
         if not self._begun:
             self._begun = True
+            if self._run is not None:
+                self._loader.start(self._run.read_alerts)
             self._feed.start(self._receive)
 
     def on_unmount(self) -> None:
@@ -194,10 +206,18 @@ class LlmtopApp(ScreenContext):
         newest = next((item for item in reversed(waiting) if isinstance(item, Snapshot)), None)
         if newest is None:
             return
+        if not self.replaying and newest.ranks:
+            self._loader.ask(newest, self.view.alerts.since or newest.time)
         self._call_attention(newest)
         if self.replaying or history.instant is None:
             self.view.snapshot = newest
             self.redraw()
+
+    def _take_past(self, past: RunPast) -> None:
+        """Show what a run has kept of the time before."""
+        self.view.history.take_past(past)
+        self.view.alerts.add_past([(one.as_alert(), one.until) for one in past.alerts if one.until is not None])
+        self.redraw()
 
     def _mark_live(self) -> None:
         """The screen is live until nothing has come for a while."""
@@ -411,11 +431,19 @@ class LlmtopApp(ScreenContext):
             place = longer if step > 0 else sum(one < history.seconds for one in fixed) - 1
         if 0 <= place < len(SPANS):
             history.span = SPANS[place]
+            self._reach_back()
             if not isinstance(self.screen, MainScreen):  # whose titles show it
                 self.notify(f"Charts cover {time_line.span_words(history)}.")
             self.redraw()
         else:
             self.notify(f"The charts show the {'longest' if step > 0 else 'shortest'} span already.")
+
+    def _reach_back(self) -> None:
+        """Read the runs of the trainings anew where the span is longer than what is remembered without them."""
+        history, newest = self.view.history, self._newest
+        is_long = history.span is None or history.span > history.store.reach_seconds
+        if is_long and not self.replaying and newest is not None:
+            self._loader.ask_again(newest)
 
     def _go_live(self) -> None:
         view = self.view

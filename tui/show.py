@@ -17,6 +17,7 @@ from tui.core.theme_memory import ThemeMemory
 from tui.terminal.session import TerminalGuard
 
 if TYPE_CHECKING:
+    from collectors.runs.past import OpenedRun
     from llmtop.capture.prepared import PreparedCaptures
 
 
@@ -27,6 +28,7 @@ def show(
     theme: str | None = None,
     remember: bool = False,
     prepared: PreparedCaptures | None = None,
+    opened: OpenedRun | None = None,
 ) -> int:
     """Run the screen until it is left, and give the terminal back whatever ends it.
 
@@ -36,6 +38,7 @@ def show(
         theme: a theme's name.
         remember: begin with the theme that was chosen last, unless one is given, and remember the next choice.
         prepared: captures to open in place of taking some.
+        opened: the run that the feed plays.
 
     Returns:
         The exit code: 0 when the person quit, 128 + the signal's number after a signal or a lost terminal.
@@ -48,7 +51,11 @@ def show(
     from tui.app import LlmtopApp
 
     memory = ThemeMemory() if remember else None
-    return run(LlmtopApp(feed, ascii=ascii or not has_unicode(), theme=theme, memory=memory, prepared=prepared))
+    return run(
+        LlmtopApp(
+            feed, ascii=ascii or not has_unicode(), theme=theme, memory=memory, prepared=prepared, run=opened
+        )
+    )
 
 
 def run(app: TerminalApp) -> int:

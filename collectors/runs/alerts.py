@@ -9,8 +9,8 @@ from collectors.gpu_busy import GpuBusy
 from collectors.refigure import RecomputeFigures
 from collectors.runs.snapshots import RunSnapshots
 from llmtop.model.alerts import match_previous
-from llmtop.model.severity import SEVERITIES, severity_rank
-from llmtop.model.snapshot import Alert, Snapshot
+from llmtop.model.severity import severity_rank
+from llmtop.model.snapshot import Alert, Rank, Snapshot, Window
 from llmtop.rules.engine import Rules
 from llmtop.runs.node_notes import RunAlert
 
@@ -32,14 +32,18 @@ class RunFigures:
 
     def __call__(self, snapshot: Snapshot) -> Snapshot:
         """The snapshot with its ranks' figures."""
-        made = self._recompute(snapshot)
-        if self._reader.is_in_full(snapshot.time):
-            return made
+        made, in_full = self._recompute(snapshot), self._reader.is_in_full(snapshot.time)
         ranks = tuple(
-            replace(kept, change=new.change, rare=new.rare)
+            replace(new if in_full else kept, change=new.change, rare=new.rare, windows=self._windows(new))
             for kept, new in zip(snapshot.ranks, made.ranks, strict=True)
         )
         return replace(made, ranks=ranks)
+
+    def _windows(self, rank: Rank) -> tuple[Window, ...]:
+        """The recent steps, and the run by its own sums: five minutes are not known step by step."""
+        whole = self._reader.whole_window(rank)
+        recent = [window for window in rank.windows if window.name == "recent"]
+        return (*recent, whole) if recent and whole is not None else ()
 
 
 class RunAlerts:
@@ -65,7 +69,7 @@ class RunAlerts:
         is_watched = self._notes.is_watched(at)
         if is_watched:
             alerts = tuple(
-                _alert(one)
+                one.as_alert()
                 for one in self._notes.alerts
                 if one.since <= at and (one.until is None or at < one.until)
             )
@@ -75,19 +79,6 @@ class RunAlerts:
         if not self._with_notes:
             return recomputed
         return with_note(recomputed, WAS_WATCHED_NOTE if is_watched else RECOMPUTED_NOTE)
-
-
-def _alert(one: RunAlert) -> Alert:
-    return Alert(
-        id=one.id,
-        severity=SEVERITIES[severity_rank(one.severity)],
-        gpu=one.gpu_uuid,
-        pid=one.pid,
-        since=one.since,
-        summary=one.summary,
-        next=one.advice,
-        points=tuple(one.points),
-    )
 
 
 def recomputed_alerts(reader: RunSnapshots) -> list[RunAlert]:

@@ -7,7 +7,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from llmtop.model.snapshot import Phase, Rank, RankState, Step
+from llmtop.model.snapshot import Phase, Rank, RankState, Step, Window
 from llmtop.model.stall_thresholds import STALLED_SECONDS, STALLED_STEPS
 from llmtop.runs import records
 from llmtop.runs.run_file import FileMember, RunFile
@@ -47,7 +47,9 @@ class ProcessTrack:
         """Unix time of its end or last record; None while it runs."""
         self.last_sign = process.last_sign
         self.error = process.end.error if process.end is not None else ""
-        self._pid = process.name.pid
+        self.pid = process.name.pid
+        self.whole = _whole_window(process.state)
+        """All of its steps."""
         self._rank = process.rank
         self._file = process.file
         self._members: list[FileMember] = [] if self._file is None else self._file.members
@@ -142,7 +144,7 @@ class ProcessTrack:
             state = "stalled"
         start = self.start
         return Rank(
-            pid=self._pid,
+            pid=self.pid,
             host=start.host,
             job=self._job,
             launcher=start.launch.launcher or None,
@@ -195,6 +197,26 @@ class ProcessTrack:
             return dict(found.values)
         place = bisect_right(self._values, at, key=lambda one: one[0])
         return dict(self._values[place - 1][1]) if place else {}
+
+
+def _whole_window(state: records.State | None) -> Window | None:
+    if state is None or not state.intervals:
+        return None
+    p50 = records.histogram_percentile(state.histogram, 0.5)
+    p95 = records.histogram_percentile(state.histogram, 0.95)
+    mean = state.interval_seconds / state.intervals
+    covered = sum(seconds for name, seconds in state.phases.items() if "/" not in name)
+    outside = max(0.0, mean - covered / state.steps) if state.phases and state.steps else None
+    return Window(
+        name="run",
+        seconds=state.interval_seconds,
+        steps=state.intervals,
+        step_seconds=mean,
+        step_seconds_p50=mean if p50 is None else p50,
+        step_seconds_p95=mean if p95 is None else p95,
+        outside_seconds=outside,
+        tokens_per_s=_rate(state.tokens, state.steps, mean),
+    )
 
 
 def _figures(found: MinuteSteps) -> dict[str, Any]:

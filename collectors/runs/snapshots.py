@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from collectors.runs.process_track import GONE_SECONDS, ProcessTrack
 from llmtop.model import jobs
-from llmtop.model.snapshot import Gpu, Host, Rank, Snapshot
+from llmtop.model.snapshot import Gpu, Host, Rank, Snapshot, Window
 from llmtop.runs import records
 from llmtop.runs.node_notes import NodeNotes
 from llmtop.runs.store import Run
@@ -133,6 +133,12 @@ class RunSnapshots:
         slots = self.members[place]
         number = min(math.floor((at - slots.first) / slots.seconds), slots.number - 1)
         return slots.first + number * slots.seconds - begin
+
+    def whole_window(self, rank: Rank) -> Window | None:
+        """Return the figures of all steps of a process, up to its end; None where there is no whole one."""
+        found = (track for track in self.tracks if track.attached_at == rank.attached_at and track.pid == rank.pid)
+        track = next(found, None)
+        return None if track is None else track.whole
 
     def snapshot_at(self, at: float, since: float) -> Snapshot:
         """Return what was known at an instant.

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import msgspec
 
+from llmtop.model.severity import SEVERITIES, severity_rank
+from llmtop.model.snapshot import Alert
 from llmtop.runs import folder, records
 from llmtop.runs.run_file import RunFile
 from llmtop.runs.store import Run
@@ -36,6 +38,20 @@ class RunAlert(msgspec.Struct, kw_only=True):
     gpu_uuid: str | None = None
     recomputed: bool = False
     """Whether no monitor watched then: it is worked out from the steps that the run keeps, after the fact."""
+
+    def as_alert(self) -> Alert:
+        """Return it as part of a snapshot; one that was recomputed has that as its second clause."""
+        points = [*self.points[:1], "recomputed", *self.points[1:]] if self.recomputed else self.points
+        return Alert(
+            id=self.id,
+            severity=SEVERITIES[severity_rank(self.severity)],
+            gpu=self.gpu_uuid,
+            pid=self.pid,
+            since=self.since,
+            summary=self.summary,
+            next=self.advice,
+            points=tuple(points),
+        )
 
 
 class RunCapture(msgspec.Struct, kw_only=True, frozen=True):

@@ -76,7 +76,7 @@ def rows_wanted(view: View) -> int:
 def span_words(history: History) -> str:
     """What every chart covers, in words: "5 min", "1m 15s", "all, 20 min"."""
     seconds = history.seconds
-    units = ((3600.0, "h"), (60.0, "min"))
+    units = ((86400.0, "d"), (3600.0, "h"), (60.0, "min"))
     words = next(
         (f"{seconds / size:g} {unit}" for size, unit in units if seconds >= size and seconds % size == 0),
         elapsed(seconds),
@@ -492,7 +492,7 @@ def _phases(view: View, label: int, room: int, width: int, theme: CellTheme) -> 
     palette = theme.palette
     row = Row(width).add(pad(" phases", label), palette.dim).add(" ", palette.text)
     rank = view.rank()
-    known = None if rank is None else view.history.phases.get(key_of(rank))
+    known = None if rank is None else view.history.phases_of(rank)
     if rank is None or known is None:
         return row
     history = view.history
@@ -596,7 +596,10 @@ def _captures(view: View, label: int, room: int, width: int, theme: CellTheme) -
     return row
 
 
-_TICKS = (1.0, 2.0, 5.0, 10.0, 15.0, 20.0, 30.0, 60.0, 120.0, 150.0, 300.0, 600.0, 900.0, 1800.0, 3600.0)
+_TICKS = (
+    *(1.0, 2.0, 5.0, 10.0, 15.0, 20.0, 30.0, 60.0, 120.0, 150.0, 300.0, 600.0, 900.0, 1800.0, 3600.0, 7200.0),
+    *(10800.0, 14400.0, 21600.0, 43200.0, 86400.0, 172800.0, 432000.0, 864000.0, 1728000.0),
+)
 _TICK_CELLS = 16
 
 
@@ -620,8 +623,8 @@ def ruler(history: History, label: int, room: int, width: int, theme: CellTheme)
     if known > 0 and history.first is not None:
         place = min(known, room - len(end) - 1)
         words = (
-            f"no data before {_clock(history.first)} ",
-            f"since {_clock(history.first)} ",
+            f"no data before {_moment(history.first, history.end)} ",
+            f"since {_moment(history.first, history.end)} ",
             f"since {_clock(history.first)[:5]} ",
             "",
         )
@@ -646,10 +649,19 @@ def _clock(at: float) -> str:
     return time.strftime("%H:%M:%S", time.localtime(at))
 
 
+def _moment(at: float, end: float) -> str:
+    """The time of the day, with the day before it where the axis ends on another."""
+    then = time.localtime(at)
+    same_day = time.strftime("%F", then) == time.strftime("%F", time.localtime(end))
+    return _clock(at) if same_day else time.strftime("%m-%d %H:%M", then)
+
+
 def _age_text(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     if not minutes:
         return f"-{rest}s"
     if rest:
         return f"-{minutes}m{rest:02d}s"
+    if minutes % 1440 == 0:
+        return f"-{minutes // 1440}d"
     return f"-{minutes // 60}h" if minutes % 60 == 0 else f"-{minutes}m"

@@ -1,9 +1,10 @@
-"""How a training's step was made up over the last two hours: seconds of each phase, by quarter minutes."""
+"""How a training's step was made up: seconds of each phase, over two hours by quarter minutes, or longer."""
 
 from __future__ import annotations
 
 import math
 from array import array
+from collections.abc import Mapping
 
 from llmtop.model.snapshot import Rank
 from llmtop.naming.own_phases import OUTSIDE
@@ -17,9 +18,15 @@ MOST_NAMES = 10
 class PhaseHistory:
     """One training process; all the room is taken at once."""
 
-    __slots__ = ("_seconds", "_stamps", "kept", "names", "newest")
+    __slots__ = ("_bucket_seconds", "_seconds", "_stamps", "kept", "names", "newest")
 
-    def __init__(self) -> None:
+    def __init__(self, bucket_seconds: float = BUCKET_SECONDS) -> None:
+        """Take the room.
+
+        Args:
+            bucket_seconds: how long the means of one bucket hold.
+        """
+        self._bucket_seconds = bucket_seconds
         self.names: list[str] = []
         """In the order in which they run, as far as it is known."""
         self.newest = 0.0
@@ -30,16 +37,25 @@ class PhaseHistory:
 
     def add(self, rank: Rank, now: float) -> None:
         """Take in the means that hold now; the last of a quarter minute stays."""
+        parts = {phase.name: phase.host_seconds for phase in rank.phases if "/" not in phase.name}
+        if rank.outside_seconds is not None:
+            parts[OUTSIDE] = rank.outside_seconds
         self.newest = now
-        bucket = math.floor(now / BUCKET_SECONDS)
+        self.add_parts(parts, now)
+
+    def add_parts(self, parts: Mapping[str, float], at: float) -> None:
+        """Take in mean seconds by top-level phase.
+
+        Args:
+            parts: by name, `OUTSIDE` among them.
+            at: unix time.
+        """
+        bucket = math.floor(at / self._bucket_seconds)
         place = bucket % _BUCKETS
         base = place * MOST_NAMES
         self._seconds[base : base + MOST_NAMES] = array("f", [0.0]) * MOST_NAMES
         self._stamps[place] = bucket
-        parts = [(phase.name, phase.host_seconds) for phase in rank.phases if "/" not in phase.name]
-        if rank.outside_seconds is not None:
-            parts.append((OUTSIDE, rank.outside_seconds))
-        for name, seconds in parts:
+        for name, seconds in parts.items():
             if name not in self.names:
                 if len(self.names) >= MOST_NAMES:
                     continue
@@ -50,7 +66,8 @@ class PhaseHistory:
     def mean_phases(self, start: float, end: float) -> dict[str, float] | None:
         """Mean seconds of each phase from one instant to another; None where nothing is known."""
         found, number = [0.0] * len(self.names), 0
-        for bucket in range(math.floor(start / BUCKET_SECONDS), math.floor(end / BUCKET_SECONDS) + 1):
+        length = self._bucket_seconds
+        for bucket in range(math.floor(start / length), math.floor(end / length) + 1):
             place = bucket % _BUCKETS
             if self._stamps[place] == bucket:
                 number += 1

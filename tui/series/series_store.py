@@ -18,6 +18,8 @@ INF = math.inf
 FINE_SECONDS, FINE_BUCKETS = 1.0, 400
 COARSE_SECONDS, COARSE_BUCKETS = 5.0, 1440
 """The last 400 s second by second, the last two hours by five seconds."""
+LONG_BUCKETS = 1440
+"""Of a day or longer, where a run is shown that goes back so far: 20 KB a series."""
 SERIES = 208
 """At 26 KB each they take 5.1 MiB."""
 _TOGETHER = 8
@@ -153,7 +155,7 @@ class SeriesStore:
     """Series by name. The room of each is taken when it begins, so a monitor does not grow while it fills."""
 
     def __init__(self, series: int = SERIES) -> None:
-        self._levels = (_Level(FINE_SECONDS, FINE_BUCKETS), _Level(COARSE_SECONDS, COARSE_BUCKETS))
+        self._levels = [_Level(FINE_SECONDS, FINE_BUCKETS), _Level(COARSE_SECONDS, COARSE_BUCKETS)]
         self._room = 0
         """For how many series it has been taken."""
         self.slots: dict[Hashable, int] = {}
@@ -171,6 +173,60 @@ class SeriesStore:
         """What `unsettled_seconds` found last: for which cells, when, and the seconds of a bucket."""
         self._cut: dict[tuple[object, ...], _Stretches] = {}
         """What `_stretches` gave."""
+
+    @property
+    def reach_seconds(self) -> float:
+        """How far back the coarsest buckets go."""
+        return max(level.seconds * level.keep for level in self._levels)
+
+    def extend(self, bucket_seconds: float) -> None:
+        """Keep longer buckets as well, `LONG_BUCKETS` of them, in place of such that were kept so far.
+
+        Args:
+            bucket_seconds: length of each.
+        """
+        coarse, *longer = self._levels[1:]
+        level = _Level(bucket_seconds, LONG_BUCKETS)
+        level.grow(self._room)
+        if coarse.newest is not None:
+            level.advance(math.floor(self.newest / bucket_seconds))
+            self._copy(coarse, level, math.inf)
+            for before in longer:
+                self._copy(before, level, (coarse.newest - coarse.keep + 1) * coarse.seconds)
+        del self._levels[2:]
+        self._levels.append(level)
+        self._level_of = None, -INF, 0.0
+        self._cut.clear()
+        self.rewritten = [number + 1 for number in self.rewritten]
+
+    def _copy(self, source: _Level, target: _Level, until: float) -> None:
+        """Put the buckets that begin before an instant (unix time) into longer ones."""
+        newest = -1 if source.newest is None else source.newest
+        for slot in self.slots.values():
+            base = slot * source.keep
+            for bucket in range(newest - source.keep + 1, newest + 1):
+                place, at = base + bucket % source.keep, bucket * source.seconds
+                if at < until and (number := source.count[place]):
+                    total = source.mean[place] * number
+                    target.merge(
+                        slot, math.floor(at / target.seconds), number, total, source.low[place], source.high[place]
+                    )
+
+    def put_past(self, slot: int, rows: Sequence[tuple[float, float, float, float, float]]) -> None:
+        """Put values into the empty buckets of one series, each (since, until, mean, lowest, highest)."""
+        for level in self._levels:
+            newest = level.newest
+            if newest is None:
+                continue
+            oldest, base = newest - level.keep + 1, slot * level.keep
+            fresh: set[int] = set()
+            for since, until, mean, low, high in rows:
+                last = min(math.floor(until / level.seconds), newest)
+                for bucket in range(max(math.floor(since / level.seconds), oldest), last + 1):
+                    if bucket in fresh or not level.count[base + bucket % level.keep]:
+                        fresh.add(bucket)
+                        level.merge(slot, bucket, 1, mean, low, high)
+        self.rewritten[slot] += 1
 
     def slot(self, name: Hashable) -> int | None:
         """Where a series is; None if there is none of that name."""

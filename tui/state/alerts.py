@@ -31,6 +31,8 @@ class AlertLog:
     def __init__(self) -> None:
         self._episodes: deque[Episode] = deque(maxlen=MAX_ENDED)
         self._gone: deque[Episode] = deque(maxlen=MAX_ENDED)
+        self._past: list[tuple[Alert, float]] = []
+        """Alerts from before, and when they ended."""
         self._up: list[Episode] = []
         self._chosen: Episode | None = None
         self._ever_muted = False
@@ -78,6 +80,29 @@ class AlertLog:
             self.take(snapshot)
         for episode in self._episodes:
             episode.muted = any(_named_alike(episode.alert, alert) for alert in muted)
+        if self._past:
+            self._remember_past()
+
+    def add_past(self, alerts: Iterable[tuple[Alert, float]]) -> None:
+        """Remember alerts that ended before anything was seen here.
+
+        Args:
+            alerts: each with the unix time of its end, the first to end first.
+        """
+        self._past = [*self._past, *(one for one in alerts if one not in self._past)]
+        self._remember_past()
+
+    def _remember_past(self) -> None:
+        known = [(one.alert.id, one.alert.pid, one.alert.gpu, one.until) for one in self._gone]
+        first = self.since
+        found = [
+            Episode(alert, until)
+            for alert, until in self._past
+            if (first is None or until <= first) and (alert.id, alert.pid, alert.gpu, until) not in known
+        ]
+        self.changes += 1
+        room = MAX_ENDED - len(self._gone)
+        self._gone.extendleft(reversed(found[-room:] if room else []))
 
     def episode(self, alert: Alert) -> Episode | None:
         """What is remembered of an alert of any snapshot."""

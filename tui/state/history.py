@@ -11,6 +11,7 @@ from array import array
 from collections import deque
 from collections.abc import Iterable
 from statistics import median
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
@@ -20,17 +21,33 @@ from llmtop.step_history.whole_steps import request_latency
 from tui.paint.charts import nice_limit
 from tui.paint.gpu_metrics import BY_KEY, METRICS
 from tui.series.heights import SPIKE, FigureHistory, heights
-from tui.series.phase_history import PhaseHistory
-from tui.series.series_store import SERIES, Cells, SeriesStore, Spread
+from tui.series.phase_history import BUCKET_SECONDS, PhaseHistory
+from tui.series.series_store import (
+    COARSE_BUCKETS,
+    COARSE_SECONDS,
+    LONG_BUCKETS,
+    SERIES,
+    Cells,
+    SeriesStore,
+    Spread,
+)
 from tui.state.stalled import stalled_seconds
 
-SPANS: tuple[float | None, ...] = (60.0, 300.0, 1200.0, 7200.0, None)
+if TYPE_CHECKING:
+    from collectors.runs.past import PastMinute, RunPast
+    from llmtop.runs.node_notes import RunAlert
+    from llmtop.runs.records import GpuMinute
+
+DAY_SECONDS = 86400.0
+SPANS: tuple[float | None, ...] = (60.0, 300.0, 1200.0, 7200.0, DAY_SECONDS, None)
 """Seconds that the keys choose among; None is all that is known."""
 _ALL_SPANS = tuple(
     float(seconds)
     for seconds in (
         *(15, 20, 25, 30, 40, 50, 60, 75, 90, 120, 150, 180, 240, 300, 360, 480, 600, 720, 900),
-        *(1200, 1500, 1800, 2400, 3000, 3600, 4500, 5400, 7200),
+        *(1200, 1500, 1800, 2400, 3000, 3600, 4500, 5400, 7200, 9000, 10800, 14400, 18000, 21600, 28800, 36000),
+        *(43200, 57600, 72000, *(86400 * days for days in (1, 1.25, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10, 12, 15, 20))),
+        *(86400 * days for days in (25, 30, 40, 50, 60, 75, 90)),
     )
 )
 """What all is rounded up to: the picture does not move with every second, and at most a quarter of it is empty."""
@@ -42,6 +59,9 @@ MOST_RANKS = 32
 MOST_ALERTS = 200
 _HOLE_SECONDS, _HOLE_TIMES = 90.0, 5.0
 """A pause between snapshots longer than both (seconds, and multiples of the usual pause) is a gap in the data."""
+_BUCKETS_SECONDS = (60.0, 120.0, 300.0, 600.0, 900.0, 1800.0, 3600.0, 7200.0, 14400.0)
+_PHASE_BUCKETS = 3
+"""Of the longest buckets that one of phases lasts: a third as many are kept."""
 _IDLE_SECONDS = 600.0
 """A series that was not written for so long may make room for another."""
 _MOST_CACHED = 160
@@ -116,6 +136,8 @@ class History:
         """Unix time of the newest snapshot."""
         self.alerts: deque[AlertSpan] = deque(maxlen=MOST_ALERTS)
         self.phases: dict[_Key, PhaseHistory] = {}
+        self._long_phases: dict[_Key, PhaseHistory] = {}
+        """Over the time that the longest buckets reach back, of processes whose past was read."""
         self._gpus: dict[str, Gpu] = {}
         self._clock = MonotonicTime()
         self._usual = 1.0
@@ -127,6 +149,8 @@ class History:
         """What end and length of the span that was cut last follow from."""
         self._cells: dict[int, Cells] = {}
         """Into how many cells, and which."""
+        self._bucket_seconds = 0.0
+        """Of the longest buckets; 0: there are none beyond two hours."""
         self._gpu_series = 0
         self._wanting: set[Name] = set()
 
@@ -154,7 +178,7 @@ class History:
         if self.span is not None:
             return self.span if self.chosen else self._filled(self.span)
         known = self.end - (self.end if self.first is None else self.first)
-        return next((one for one in _ALL_SPANS if known <= one), _ALL_SPANS[-1])
+        return next((one for one in _ALL_SPANS if known <= one or one >= self.store.reach_seconds), _ALL_SPANS[-1])
 
     def _filled(self, usual: float) -> float:
         """A span that what is known fills, at most the usual one; the same while an earlier instant is shown."""
@@ -206,6 +230,8 @@ class History:
                 self._add_phases(rank, now)
         self._add_alerts(snapshot, now)
         self.first = since if self.first is None else min(self.first, since)
+        if self._span is None or self._span > COARSE_SECONDS * COARSE_BUCKETS:
+            self.extend(self.first)
         return now
 
     def _add_samples(self, snapshot: Snapshot, since: float, now: float) -> None:
@@ -294,6 +320,124 @@ class History:
                 self.phases.pop(min(self.phases, key=lambda other: self.phases[other].newest))
             known = self.phases[key] = PhaseHistory()
         known.add(rank, now)
+        longer = self._long_phases.get(key)
+        if longer is not None:
+            longer.add(rank, now)
+
+    def phases_of(self, rank: Rank) -> PhaseHistory | None:
+        """Return how the steps of a process were made up over the span that is shown; None where unknown."""
+        key = key_of(rank)
+        longer = self._long_phases.get(key) if self.seconds > COARSE_SECONDS * COARSE_BUCKETS else None
+        return longer or self.phases.get(key)
+
+    # --- the past from before -----------------------------------------------------------------------------------
+
+    def begin_with(self, end: float) -> None:
+        """Begin at an instant: what was before comes with `take_past`."""
+        self.newest = end
+        self.store.advance(end)
+
+    def take_past(self, past: RunPast) -> None:
+        """Take in what a run keeps of the time before; what is known already stays."""
+        newest = self.newest
+        if newest is None:
+            return
+        begin = min(past.begin, newest if self.first is None else self.first)
+        self.extend(begin)
+        for rank in past.ranks:
+            for key in rank.keys:
+                self._take_minutes(key, rank.minutes)
+        by_uuid: dict[str, list[GpuMinute]] = {}
+        for minute in past.gpu_minutes:
+            by_uuid.setdefault(minute.uuid, []).append(minute)
+        for uuid, minutes in by_uuid.items():
+            self._take_gpu_minutes(uuid, minutes)
+        self._take_past_alerts(past.alerts)
+        self.first = begin
+        self._known = newest - begin
+        self._cells_of = ()
+
+    def extend(self, begin: float) -> None:
+        """Have the charts reach back to an instant, and a quarter longer, as far as that is over two hours.
+
+        Args:
+            begin: unix time.
+        """
+        seconds = (self.newest or begin) - begin
+        if seconds < COARSE_SECONDS * COARSE_BUCKETS or seconds <= self.store.reach_seconds * 0.95:
+            return
+        wanted = max(DAY_SECONDS, 1.25 * seconds) / LONG_BUCKETS
+        self._bucket_seconds = next((one for one in _BUCKETS_SECONDS if one >= wanted), _BUCKETS_SECONDS[-1])
+        self.store.extend(self._bucket_seconds)
+        self._long_phases = {key: PhaseHistory(_PHASE_BUCKETS * self._bucket_seconds) for key in self.phases}
+        self._drawn.clear()
+        self._heights.clear()
+
+    def _take_minutes(self, key: _Key, minutes: list[PastMinute]) -> None:
+        rows: dict[Name, list[tuple[float, float, float, float, float]]] = {}
+        for minute in minutes:
+            if minute.step_seconds is not None:
+                rows.setdefault((key, "step"), []).append((minute.since, minute.until, *minute.step_seconds))
+            if minute.tokens_per_s is not None:
+                rate = minute.tokens_per_s
+                rows.setdefault((key, "tokens"), []).append((minute.since, minute.until, rate, rate, rate))
+            for name in list(minute.values)[:METRICS_OF_A_RANK]:
+                value = minute.values[name]
+                rows.setdefault((key, "metric", name), []).append(
+                    (minute.since, minute.until, value, value, value)
+                )
+        for series, found in rows.items():
+            slot = self._slot(series)
+            if slot is not None:
+                self.store.put_past(slot, found)
+        if self._bucket_seconds and minutes and len(self._long_phases) < MOST_RANKS:
+            longer = self._long_phases[key] = PhaseHistory(_PHASE_BUCKETS * self._bucket_seconds)
+            for minute in minutes:
+                if minute.phases:
+                    longer.add_parts(minute.phases, minute.until)
+        known = self.phases.setdefault(key, PhaseHistory()) if len(self.phases) < MOST_RANKS else None
+        for minute in minutes if known is not None else ():
+            self._add_old_phases(known, minute)
+
+    def _add_old_phases(self, known: PhaseHistory | None, minute: PastMinute) -> None:
+        """Fill the quarters of a minute of the last two hours that nothing is known of."""
+        at = minute.until
+        reach = COARSE_SECONDS * COARSE_BUCKETS
+        while known is not None and minute.phases and at > max(minute.since, (self.newest or 0.0) - reach):
+            if known.mean_phases(at, at) is None:
+                known.add_parts(minute.phases, at)
+            at -= BUCKET_SECONDS
+
+    def _take_gpu_minutes(self, uuid: str, minutes: list[GpuMinute]) -> None:
+        from collectors.runs.snapshots import gpu_of  # of a run alone
+
+        statistics = [(minute, [gpu_of(minute, statistic) for statistic in range(3)]) for minute in minutes]
+        self._gpus.setdefault(uuid, statistics[-1][1][0])
+        for metric in METRICS:
+            rows = []
+            for minute, gpus in statistics:
+                mean, low, high = (metric.value(gpu) for gpu in gpus)
+                if mean is not None and low is not None and high is not None:
+                    rows.append((minute.at - minute.seconds, minute.at, mean, low, high))
+            slot = self._slot((uuid, metric.key)) if rows else None
+            if slot is not None:
+                self.store.put_past(slot, rows)
+
+    def _take_past_alerts(self, alerts: list[RunAlert]) -> None:
+        newest = self.newest or 0.0
+        known = list(self.alerts)
+        found = []
+        for one in alerts:
+            alert = one.as_alert()
+            until = newest if one.until is None else one.until
+            again = any(
+                alert.is_continuation_of(other.alert) and other.since <= until and one.since <= other.until
+                for other in known
+            )
+            if not again:
+                found.append(AlertSpan(alert, one.since, until))
+        self.alerts.clear()
+        self.alerts.extend(sorted([*found, *known], key=lambda one: one.since))
 
     def _add_alerts(self, snapshot: Snapshot, now: float) -> None:
         late = now - snapshot.time

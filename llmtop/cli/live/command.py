@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collectors.base.source import Feed
     from collectors.record_stage import RecordStage
     from collectors.replay import ReplayFeed
+    from collectors.runs.past import OpenedRun
     from llmtop.cli.live.alert_command import AlertCommand
     from llmtop.cli.live.webhook import Webhook
 
@@ -370,13 +371,20 @@ def require_terminal(instead: str) -> None:
         raise UnusableInput(f"standard output is not a terminal, so no screen can be shown; use {instead}")
 
 
-def show_feed(feed: Feed, *, ascii: bool, theme: str | None, captures: Path | None = None) -> int:
+def show_feed(
+    feed: Feed,
+    *,
+    ascii: bool,
+    theme: str | None,
+    captures: Path | None = None,
+    opened: OpenedRun | None = None,
+) -> int:
     """Run the screen, the demo's with captures; 128 + the signal's number if that or a lost terminal ended it."""
     _load_asyncio_without_tls()
     from tui.show import show
 
     if captures is None:
-        return show(feed, ascii=ascii, theme=theme, remember=True)
+        return show(feed, ascii=ascii, theme=theme, remember=True, opened=opened)
     from llmtop.capture.prepared import PreparedCaptures
 
     prepared = PreparedCaptures(captures)

@@ -25,6 +25,7 @@ def open_run(run: Run, *, as_json: bool) -> int:
     """
     from collectors.replay import ReplayFeed
     from collectors.runs.alerts import RunAlerts, RunFigures
+    from collectors.runs.past import OpenedRun, past_alerts, past_of
     from collectors.runs.snapshots import RunSnapshots
 
     if not as_json:
@@ -38,4 +39,5 @@ def open_run(run: Run, *, as_json: bool) -> int:
         return EXIT_DONE
     feed.seek(max(0.0, reader.length - _FROM_END_SECONDS))
     chosen = current()
-    return show_feed(feed, ascii=chosen.ascii, theme=chosen.theme)
+    opened = OpenedRun(past_of(run, until=reader.members[-1].first), lambda: iter([past_alerts(run)]))
+    return show_feed(feed, ascii=chosen.ascii, theme=chosen.theme, opened=opened)

@@ -1,0 +1,72 @@
+"""Reads what runs keep of the time before this monitor was started, in threads."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from llmtop.model.snapshot import Rank, Snapshot
+from tui.state.history import key_of
+
+if TYPE_CHECKING:
+    from collectors.runs.past import RunPast
+
+_SHORT_SECONDS = 60.0
+"""A training that attached so shortly before the monitor sends all that there is."""
+
+
+class PastLoader:
+    """Asks once for each training. All calls are the app's; what is found is handed over in other threads."""
+
+    def __init__(self, hand_over: Callable[[RunPast], object]) -> None:
+        """Begin without anything.
+
+        Args:
+            hand_over: called in a thread, with each part as it is found.
+        """
+        self._hand_over = hand_over
+        self._uid = os.geteuid()
+        self._asked: set[tuple[str, int, float]] = set()
+
+    def start(self, work: Callable[[], Iterator[RunPast]]) -> None:
+        """Hand over all that `work` yields."""
+
+        def run() -> None:
+            for past in work():
+                self._hand_over(past)
+
+        threading.Thread(target=run, name="llmtop-past", daemon=True).start()
+
+    def ask(self, snapshot: Snapshot, first: float) -> None:
+        """Have the past of trainings read that ran before anything was seen of them here.
+
+        Args:
+            snapshot: a live one.
+            first: unix time of the first snapshot of this monitor.
+        """
+        new = [
+            rank
+            for rank in snapshot.ranks
+            if rank.uid == self._uid
+            and rank.state != "gone"
+            and rank.attached_at is not None
+            and rank.attached_at < first - _SHORT_SECONDS
+            and key_of(rank) not in self._asked
+        ]
+        if new:
+            self._asked |= {key_of(rank) for rank in new}
+            self.start(lambda: _pasts(new, first))
+
+    def ask_again(self, snapshot: Snapshot) -> None:
+        """Have the past of all trainings read up to now, for charts that reach back further than what is known."""
+        own = [rank for rank in snapshot.ranks if rank.uid == self._uid and rank.attached_at is not None]
+        if own:
+            self.start(lambda: _pasts(own, snapshot.time))
+
+
+def _pasts(ranks: list[Rank], until: float) -> Iterator[RunPast]:
+    from collectors.runs.past import running_pasts  # where there is a run
+
+    yield from running_pasts(ranks, until)
