@@ -14,8 +14,8 @@ from llmtop.model.snapshot import Alert, Rank, Snapshot, Window
 from llmtop.rules.engine import Rules
 from llmtop.runs.node_notes import RunAlert
 
-RECOMPUTED_HOURS = 24.0
-"""Of a longer run, alerts are recomputed for this last part: it takes some seconds."""
+RECOMPUTED_HOURS, RECOMPUTED_RANK_HOURS = 24.0, 48.0
+"""Of a longer run, or of one with many ranks, alerts are recomputed for the last part: 4 s of processor time."""
 RECOMPUTED_NOTE = "no monitor watched at this time: alerts are recomputed from the steps of the run"
 WAS_WATCHED_NOTE = "alerts are those that a monitor saw at this time"
 
@@ -81,15 +81,21 @@ class RunAlerts:
         return with_note(recomputed, WAS_WATCHED_NOTE if is_watched else RECOMPUTED_NOTE)
 
 
-def recomputed_alerts(reader: RunSnapshots) -> list[RunAlert]:
-    """Return the alerts that rules find in a run for the times at which no monitor watched, oldest first.
+def add_recomputed(reader: RunSnapshots) -> None:
+    """Add to the notes of a run the alerts that rules find for the times at which no monitor watched."""
+    at_once = max(len(attempt) for attempt in reader.attempts)
+    hours = min(RECOMPUTED_HOURS, RECOMPUTED_RANK_HOURS / at_once)
+    start = max(0.0, reader.length - hours * 3600)
+    notes = reader.notes
+    notes.recomputed_since = reader.members[0].first + start
+    notes.alerts = sorted([*notes.alerts, *_recomputed(reader, start)], key=lambda one: one.since)
 
-    Of a run that is longer, the last `RECOMPUTED_HOURS` are looked at.
-    """
+
+def _recomputed(reader: RunSnapshots, start: float) -> list[RunAlert]:
+    """Return the alerts that rules find from a position on (seconds), oldest first."""
     rules, figures, busy = Rules(), RunFigures(reader), GpuBusy()
     found: list[RunAlert] = []
     up: list[tuple[Alert, RunAlert]] = []
-    start = max(0.0, reader.length - RECOMPUTED_HOURS * 3600)
     for _, snapshot in reader.snapshots(start):
         is_watched = reader.notes.is_watched(snapshot.time)
         present = () if is_watched else rules.apply(busy(figures(snapshot))).alerts
@@ -108,7 +114,7 @@ def recomputed_alerts(reader: RunSnapshots) -> list[RunAlert]:
                 known.summary, known.points, known.severity = alert.summary, list(alert.points), alert.severity
             now.append((alert, known))
         up = now
-    return sorted(found, key=lambda one: one.since)
+    return found
 
 
 def _run_alert(alert: Alert, rank: int | None) -> RunAlert:

@@ -50,7 +50,7 @@ class ProcessTrack:
         self.pid = process.name.pid
         self.whole = _whole_window(process.state)
         """All of its steps."""
-        self._rank = process.rank
+        self.rank = process.rank
         self._file = process.file
         self._members: list[FileMember] = [] if self._file is None else self._file.members
         self._known: dict[int, MinuteSteps | None] = {}
@@ -150,7 +150,7 @@ class ProcessTrack:
             launcher=start.launch.launcher or None,
             run_id=start.launch.run_id or None,
             slurm_job_id=start.launch.slurm_job_id or None,
-            rank=self._rank,
+            rank=self.rank,
             local_rank=start.local_rank,
             world_size=start.world_size,
             gpu_uuid=start.gpu_uuid,
@@ -159,7 +159,7 @@ class ProcessTrack:
             total_steps=start.total_steps,
             warmup_steps=start.warmup_steps,
             state=state,
-            step=steps[-1].index if steps else None if found is None else found.minute.last,
+            step=steps[-1].index if steps else self._last_index(at, found),
             metrics=self._metrics(at, found),
             last_step_at=last,
             last_work_at=worked,
@@ -186,6 +186,13 @@ class ProcessTrack:
             if at - self._members[earlier].last > 600.0:
                 break
         return None
+
+    def _last_index(self, at: float, found: MinuteSteps | None) -> int | None:
+        """The number of the last finished step, where none is new."""
+        place = bisect_right(self._ends, at)
+        if place:
+            return self._steps[place - 1].index
+        return None if found is None else found.minute.first
 
     def _worked_at(self, at: float) -> float | None:
         place = bisect_right(self._signs, at, key=lambda sign: sign.at)

@@ -19,7 +19,7 @@ from llmtop.runs import records
 from llmtop.runs.node_notes import NodeNotes
 from llmtop.runs.store import Run
 
-SLOT_SECONDS = 15.0
+SLOT_SECONDS = 30.0
 """Rules forget what they know where two snapshots are a minute apart."""
 _WHOLE_NUMBERS = frozenset(("mem_used_bytes", "mem_total_bytes", "pcie_gen", "pcie_width"))
 _TOLERANCE_SECONDS = 1e-6
@@ -57,7 +57,10 @@ class RunSnapshots:
         self.path = Path(run.folder.name)
         self.notes = notes
         job = run.name or run.id
-        self.tracks = [ProcessTrack(process, job) for process in run.processes]
+        made = [[ProcessTrack(process, job) for process in attempt.processes] for attempt in run.attempts]
+        self.attempts = [sorted(tracks, key=lambda one: (one.rank is None, one.rank or 0)) for tracks in made]
+        """The processes of each start."""
+        self.tracks = [track for tracks in self.attempts for track in tracks]
         self._host = next((track.start.host for track in self.tracks if track.start.host), "")
         self._gpu_times: dict[str, list[float]] = {}
         self._gpu_minutes: dict[str, list[records.GpuMinute]] = {}
@@ -67,11 +70,7 @@ class RunSnapshots:
         damaged = sum(process.damaged_bytes for process in run.processes)
         self.damage = f"{damaged} bytes of the files of run {run.id} cannot be read" if damaged else None
         self.members: list[SlotRun] = []
-        for attempt in run.attempts:
-            names = {process.name for process in attempt.processes}
-            tracks = [
-                track for track, process in zip(self.tracks, run.processes, strict=True) if process.name in names
-            ]
+        for attempt, tracks in zip(run.attempts, self.attempts, strict=True):
             self._add_slots(tracks, attempt.last_sign)
 
     def _add_slots(self, tracks: list[ProcessTrack], last_sign: float) -> None:

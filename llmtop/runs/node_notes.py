@@ -74,6 +74,9 @@ class NodeNotes:
     watched: list[tuple[float, float]] = field(default_factory=list)
     """Unix times from when to when a monitor watched; without overlap."""
 
+    recomputed_since: float | None = None
+    """Unix time since when alerts were recomputed where nobody watched; None: none were."""
+
     def is_watched(self, at: float) -> bool:
         """Whether a monitor watched at that unix time."""
         return any(begin <= at <= end for begin, end in self.watched)

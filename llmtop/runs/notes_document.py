@@ -103,6 +103,8 @@ def _watching(report: RunReport) -> str:
     if share >= _WHOLE_PCT:
         return "A monitor watched the whole run."
     how = "recomputed from the steps, which leaves out those about GPUs and processes"
+    if report.recomputed_since is not None and report.recomputed_since > report.started + 60.0:
+        how += f"; before {moment(report.recomputed_since)} they are not"
     if not seconds:
         return f"No monitor watched: alerts are {how}."
     return f"A monitor watched {percent_text(share)} of the run; alerts of the rest are {how}."

@@ -97,6 +97,8 @@ class RunReport(msgspec.Struct, kw_only=True, frozen=True):
     """None where the configuration has no price."""
     watched_seconds: float | None = None
     """For how much of `wall_seconds` a monitor watched."""
+    recomputed_since: float | None = None
+    """Unix time since when alerts are recomputed where no monitor watched; before it, only those that one saw."""
 
 
 def report_of(run: Run, notes: NodeNotes | None = None) -> RunReport:
@@ -164,6 +166,7 @@ def _watched(notes: NodeNotes, begin: float, end: float) -> dict[str, Any]:
         "captures": notes.captures,
         "gpus": _gpus(notes.gpu_minutes),
         "watched_seconds": seconds,
+        "recomputed_since": notes.recomputed_since,
     }
 
 

@@ -75,14 +75,13 @@ def _list(found: list[Run], path: Path, as_json: bool) -> None:
 
 
 def _show(run: Run, as_json: bool) -> None:
-    from collectors.runs.alerts import recomputed_alerts
+    from collectors.runs.alerts import add_recomputed
     from collectors.runs.snapshots import RunSnapshots
     from llmtop.runs.node_notes import read_notes
     from llmtop.runs.report import report_of
 
     notes = read_notes(run)
-    found = recomputed_alerts(RunSnapshots(run, notes))
-    notes.alerts = sorted([*notes.alerts, *found], key=lambda one: one.since)
+    add_recomputed(RunSnapshots(run, notes))
     report = report_of(run, notes)
     if as_json:
         write_json(encode_json(report))

@@ -169,7 +169,7 @@ def test_the_span_and_the_instant_move_everything_and_nothing_comes_from_the_fut
     assert [round(one.mean) for one in history.spreads(name, 60)[-50:] if one] == list(range(50))
     history.instant = None
     assert history.spreads(name, 60)[-1] == Spread(99.0, 99.0, 99.0)
-    assert [history.seconds for history.span in SPANS] == [60.0, 300.0, 1200.0, 7200.0, 240.0]
+    assert [history.seconds for history.span in SPANS] == [60.0, 300.0, 1200.0, 7200.0, 86400.0, 240.0]
 
 
 def test_going_back_in_a_recording_forgets_nothing_and_adds_nothing_twice() -> None:

@@ -118,11 +118,11 @@ async def test_the_span_is_the_same_everywhere_and_keys_and_the_wheel_change_it(
         await pilot.press("right_square_bracket")
         assert app.view.history.span == 300.0
         assert text(app).count("5 min") >= 2, "in the table's title and the time line's"
-        for _ in range(3):
+        for _ in range(4):
             await pilot.press("right_square_bracket")
         assert app.view.history.span is None
         assert "all, 3 min" in text(app)
-        for _ in range(6):
+        for _ in range(7):
             await pilot.press("left_square_bracket")
         assert app.view.history.span == 60.0
         assert "-50s" in text(app)

@@ -1,0 +1,161 @@
+"""A run on disk as snapshots, its alerts, and its past on the time line."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from collectors.replay import ReplayFeed
+from collectors.runs.alerts import RunAlerts, RunFigures, add_recomputed
+from collectors.runs.past import RunPast, past_of
+from collectors.runs.snapshots import RunSnapshots
+from llmtop.model.snapshot import Snapshot
+from llmtop.runs import store
+from llmtop.runs.node_notes import NodeNotes, read_notes
+from tests.support.generated_run import LAST_SECONDS, STEP_SECONDS, UUID, write_run
+from tests.support.processes import wait_for
+from tests.support.snapshots import snapshot
+from tui.state.history import DAY_SECONDS, History
+
+END = 1_700_000_000.0
+HOURS = 4.0
+BEGIN = END - HOURS * 3600
+
+
+@pytest.fixture(name="run")
+def written_run(tmp_path: Path) -> store.Run:
+    write_run(tmp_path, END, HOURS, 2, with_gpu=True)
+    (run,) = store.list_runs(tmp_path)
+    return run
+
+
+def test_minutes_become_snapshots_with_their_figures(run: store.Run) -> None:
+    reader = RunSnapshots(run, read_notes(run))
+    assert reader.length == pytest.approx(HOURS * 3600, abs=5)
+    shown = reader.snapshot_at(BEGIN + 0.65 * HOURS * 3600, BEGIN + 0.65 * HOURS * 3600 - 30)
+    assert [rank.rank for rank in shown.ranks] == [0, 1]
+    first = shown.ranks[0]
+    assert first.step_seconds_p50 == pytest.approx(STEP_SECONDS, rel=0.01)
+    assert {phase.name: round(phase.host_seconds, 2) for phase in first.phases} == {"data": 2.5, "forward": 2.4}
+    assert first.outside_seconds == pytest.approx(0.1, abs=0.01)
+    assert first.tokens_per_s == pytest.approx(200, rel=0.01)
+    assert len(first.new_steps) == 6
+    assert [(gpu.uuid, gpu.util_pct, gpu.power_watts) for gpu in shown.gpus] == [(UUID, 70.0, 300.0)]
+    early = reader.snapshot_at(BEGIN + 3600, BEGIN + 3570)
+    assert not early.gpus  # nobody watched then
+
+
+def test_the_last_minute_has_every_step_and_the_end(run: store.Run) -> None:
+    reader = RunSnapshots(run, read_notes(run))
+    assert reader.is_in_full(END - 30)
+    assert not reader.is_in_full(END - LAST_SECONDS - 60)
+    last = list(reader.snapshots(reader.length - LAST_SECONDS - 1))
+    steps = [step.index for _, one in last for step in one.ranks[0].new_steps]
+    assert steps == list(range(steps[0], steps[0] + len(steps)))
+    assert len(steps) >= 11
+    assert last[-1][1].ranks[0].state == "gone"
+    for position, one in last[:5]:
+        assert reader.position_before(position) == pytest.approx(position)
+        assert reader.members[0].first + position == pytest.approx(one.time)
+
+
+def test_alerts_that_were_seen_and_those_that_are_recomputed(run: store.Run) -> None:
+    notes = read_notes(run)
+    add_recomputed(RunSnapshots(run, notes))
+    seen = [alert for alert in notes.alerts if not alert.recomputed]
+    middle = (BEGIN + END) / 2
+    assert [(alert.id, alert.since, alert.until) for alert in seen] == [("hot", middle + 50, middle + 300)]
+    assert all(
+        alert.since < middle for alert in notes.alerts if alert.recomputed
+    )  # a monitor saw the slow stretch
+
+
+def test_nobody_watched_and_the_slow_stretch_is_found_where_it_was(tmp_path: Path) -> None:
+    write_run(tmp_path, END, HOURS, 2)
+    (run,) = store.list_runs(tmp_path)
+    notes = NodeNotes()
+    add_recomputed(RunSnapshots(run, notes))
+    waits = [alert for alert in notes.alerts if alert.id == "input_bound"]
+    assert sorted(alert.rank or 0 for alert in waits) == [0, 1]
+    for alert in waits:
+        assert alert.recomputed
+        assert alert.since == pytest.approx(BEGIN + 0.6 * HOURS * 3600, abs=120)
+        assert alert.until == pytest.approx(BEGIN + 0.7 * HOURS * 3600, abs=120)
+
+
+def test_a_replay_shows_what_was_seen_and_marks_what_is_recomputed(run: store.Run) -> None:
+    reader = RunSnapshots(run, read_notes(run))
+    feed = ReplayFeed(reader, lambda: RunAlerts(reader), make_figures=lambda: RunFigures(reader))
+    shown: list[Snapshot] = []
+    feed.seek(HOURS * 1800 + 120)
+    feed.start(shown.append)
+    try:
+        wait_for(lambda: shown)
+        assert [alert.id for alert in shown[0].alerts] == ["hot"]
+        assert "a monitor saw" in shown[0].host.notes[-1]
+        feed.seek(1800)
+        wait_for(lambda: shown[-1].time < BEGIN + 2000)
+        assert "recomputed" in shown[-1].host.notes[-1]
+        windows = {window.name: window for window in shown[-1].ranks[0].windows}
+        assert windows["run"].steps == HOURS * 720
+    finally:
+        feed.close()
+
+
+def past(run: store.Run) -> RunPast:
+    return past_of(run, until=END)
+
+
+def test_the_past_fills_the_time_line_and_leaves_what_is_known(run: store.Run) -> None:
+    history = History()
+    history.add(snapshot(END + 30))
+    history.take_past(past(run))
+    history.span = None
+    assert history.seconds >= HOURS * 3600
+    key = ("vm", 1000, BEGIN)
+    steps = [one for one in history.spreads((key, "step"), 100) if one is not None]
+    assert len(steps) >= 75
+    assert all(one.mean == pytest.approx(STEP_SECONDS, rel=0.01) for one in steps)
+    utils = [one for one in history.spreads((UUID, "util"), 100) if one is not None]
+    assert 30 <= len(utils) <= 60  # the second half alone
+    assert {(one.mean, one.low, one.high) for one in utils} == {(70.0, 60.0, 80.0)}
+    before = history.spreads((key, "step"), 100)
+    history.take_past(past(run))
+    assert history.spreads((key, "step"), 100) == before
+
+
+def test_phases_of_a_day_are_drawn_from_the_minutes(run: store.Run) -> None:
+    history = History()
+    history.add(snapshot(END + 30))
+    history.take_past(past(run))
+    history.span = DAY_SECONDS
+    reader = RunSnapshots(run, read_notes(run))
+    rank = reader.snapshot_at(END - 100, END - 130).ranks[0]
+    phases = history.phases_of(rank)
+    assert phases is not None
+    slow = phases.mean_phases(BEGIN + 0.62 * HOURS * 3600, BEGIN + 0.68 * HOURS * 3600)
+    fast = phases.mean_phases(BEGIN + 0.1 * HOURS * 3600, BEGIN + 0.5 * HOURS * 3600)
+    assert slow is not None
+    assert fast is not None
+    assert slow["data"] == pytest.approx(2.5, rel=0.01)
+    assert fast["data"] == pytest.approx(0.1, rel=0.05)
+
+
+@pytest.mark.slow("ten days; test_the_past_fills_the_time_line_and_leaves_what_is_known has four hours")
+def test_a_run_of_ten_days_is_taken_in_and_room_stays_bounded(tmp_path: Path) -> None:
+    write_run(tmp_path, time.time(), 10 * 24.0)
+    (run,) = store.list_runs(tmp_path)
+    end = run.last_sign
+    history = History()
+    history.add(snapshot(end + 1))
+    history.take_past(past_of(run, until=end))
+    history.span = None
+    assert history.seconds >= 10 * DAY_SECONDS
+    (key,) = [name[0] for name in history.store.slots if isinstance(name, tuple) and name[-1] == "step"]
+    steps = [one for one in history.spreads((key, "step"), 100) if one is not None]
+    assert len(steps) >= 75
+    history.span = DAY_SECONDS
+    day = [one for one in history.spreads((key, "step"), 40) if one is not None]
+    assert len(day) >= 38
