@@ -109,8 +109,7 @@ class LlmtopApp(ScreenContext):
         if isinstance(feed, GpuChoice):
             self.view.selection = feed.selection
         if run is not None:
-            self.view.history.begin_with(run.past.end)
-            self.view.history.take_past(run.past)
+            self.view.history.begin_with(run.begin, run.until)
             self.view.history.span = None
         # Round which the key for GPUs goes: what was asked for at the start, all, those in use by trainings.
         self._selections = [*dict.fromkeys((self.view.selection, "all", "attached"))]
@@ -138,7 +137,7 @@ class LlmtopApp(ScreenContext):
         if not self._begun:
             self._begun = True
             if self._run is not None:
-                self._loader.start(self._run.read_alerts)
+                self._loader.start(self._run.read)
             self._feed.start(self._receive)
 
     def on_unmount(self) -> None:

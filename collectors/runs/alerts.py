@@ -12,10 +12,13 @@ from llmtop.model.alerts import match_previous
 from llmtop.model.severity import severity_rank
 from llmtop.model.snapshot import Alert, Rank, Snapshot, Window
 from llmtop.rules.engine import Rules
-from llmtop.runs.node_notes import RunAlert
+from llmtop.runs.node_notes import NodeNotes, RunAlert
+from llmtop.runs.store import Run
 
 RECOMPUTED_HOURS, RECOMPUTED_RANK_HOURS = 24.0, 48.0
 """Of a longer run, or of one with many ranks, alerts are recomputed for the last part: 4 s of processor time."""
+_LEAST_BYTES, _BYTES_PER_HOUR = 128 << 10, 80 << 10
+"""Of a file: a rank writes at most 1.5 MiB a day."""
 RECOMPUTED_NOTE = "no monitor watched at this time: alerts are recomputed from the steps of the run"
 WAS_WATCHED_NOTE = "alerts are those that a monitor saw at this time"
 
@@ -81,12 +84,12 @@ class RunAlerts:
         return with_note(recomputed, WAS_WATCHED_NOTE if is_watched else RECOMPUTED_NOTE)
 
 
-def add_recomputed(reader: RunSnapshots) -> None:
+def add_recomputed(run: Run, notes: NodeNotes) -> None:
     """Add to the notes of a run the alerts that rules find for the times at which no monitor watched."""
-    at_once = max(len(attempt) for attempt in reader.attempts)
+    at_once = max(len(attempt.processes) for attempt in run.attempts)
     hours = min(RECOMPUTED_HOURS, RECOMPUTED_RANK_HOURS / at_once)
+    reader = RunSnapshots(run, notes, max(_LEAST_BYTES, int(hours * _BYTES_PER_HOUR)))
     start = max(0.0, reader.length - hours * 3600)
-    notes = reader.notes
     notes.recomputed_since = reader.members[0].first + start
     notes.alerts = sorted([*notes.alerts, *_recomputed(reader, start)], key=lambda one: one.since)
 

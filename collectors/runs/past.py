@@ -71,14 +71,30 @@ class RunPast(NamedTuple):
 class OpenedRun(NamedTuple):
     """A run that is shown after the fact."""
 
-    past: RunPast
-    """Without its alerts."""
-    read_alerts: Callable[[], Iterator[RunPast]]
-    """Yields them; takes some seconds."""
+    begin: float
+    until: float
+    """Unix times: its past goes from the first to the second, and each step after that is known."""
+    read: Callable[[], Iterator[RunPast]]
+    """Yields its past part by part, then its alerts; takes some seconds."""
 
 
-def past_of(run: Run, *, until: float, pids: dict[RankKey, RankKey] | None = None) -> RunPast:
-    """Return the past of a run without its alerts.
+def opened_run(run: Run, until: float) -> OpenedRun:
+    """Return a run as a screen takes it that plays it.
+
+    Args:
+        run: with its restarts.
+        until: unix time from which on each step is known.
+    """
+
+    def read() -> Iterator[RunPast]:
+        yield from pasts_of(run, until=until)
+        yield past_alerts(run)
+
+    return OpenedRun(run.started, until, read)
+
+
+def pasts_of(run: Run, *, until: float, pids: dict[RankKey, RankKey] | None = None) -> Iterator[RunPast]:
+    """Yield the past of a run without its alerts: that of its GPUs, then that of one rank after the other.
 
     Args:
         run: with its restarts.
@@ -86,30 +102,31 @@ def past_of(run: Run, *, until: float, pids: dict[RankKey, RankKey] | None = Non
         pids: names of processes by what their files call them, where these differ: in a container.
     """
     names = {} if pids is None else pids
-    by_rank: dict[int | None, RankPast] = {}
-    for process in sorted(run.processes, key=lambda one: one.started):
-        start = process.start
-        if start is None:
-            continue
-        known = by_rank.setdefault(process.rank, RankPast([], []))
-        key = start.host, process.name.pid, start.at
-        known.keys.append(names.get(key, key))
-        known.minutes.extend(
-            minute._replace(until=min(minute.until, until)) for minute in _minutes(process) if minute.since < until
-        )
-    for known in by_rank.values():
+    minutes = [one for one in read_notes(run).gpu_minutes if one.at <= until]
+    yield RunPast(run.started, until, [], minutes, [])
+    by_rank: dict[int | None, list[store.RankProcess]] = {}
+    for process in sorted(run.processes, key=lambda one: (one.rank is None, one.rank or 0, one.started)):
+        by_rank.setdefault(process.rank, []).append(process)
+    for processes in by_rank.values():
+        known = RankPast([], [])
+        for process in processes:
+            start = process.start
+            if start is not None:
+                key = start.host, process.name.pid, start.at
+                known.keys.append(names.get(key, key))
+                known.minutes.extend(
+                    minute._replace(until=min(minute.until, until))
+                    for minute in _minutes(process)
+                    if minute.since < until
+                )
         del known.keys[:-_STARTS]
-    return RunPast(
-        begin=run.started,
-        end=until,
-        ranks=list(by_rank.values()),
-        gpu_minutes=[one for one in read_notes(run).gpu_minutes if one.at <= until],
-        alerts=[],
-    )
+        yield RunPast(run.started, until, [known], [], [])
 
 
 def _minutes(process: store.RankProcess) -> Iterator[PastMinute]:
-    for number, (names, minute) in enumerate(process.minutes()):
+    # A process of its own object: it would keep the file in memory.
+    fresh = store.RankProcess(process.folder, process.name)
+    for number, (names, minute) in enumerate(fresh.minutes()):
         if number % _YIELD_MINUTES == 0:
             time.sleep(0)
         series = records.statistics_of(names, minute)
@@ -151,7 +168,7 @@ def running_pasts(ranks: Iterable[Rank], until: float) -> Iterator[RunPast]:
             keys = {(one.start.host, one.name.pid, one.start.at) for one in run.processes if one.start is not None}
             if keys & pids.keys():
                 runs.append(run)
-                yield past_of(run, until=until, pids=pids)
+                yield from pasts_of(run, until=until, pids=pids)
     for run in runs:
         yield past_alerts(run)
 

@@ -9,12 +9,16 @@ from typing import Any, NamedTuple
 
 from llmtop.model.snapshot import Phase, Rank, RankState, Step, Window
 from llmtop.model.stall_thresholds import STALLED_SECONDS, STALLED_STEPS
-from llmtop.runs import records
-from llmtop.runs.run_file import FileMember, RunFile
+from llmtop.runs import folder, records
+from llmtop.runs.run_file import MAX_FILE_BYTES, FileMember, RunFile
 from llmtop.runs.store import RUNNING, RankProcess
 
 GONE_SECONDS = 20.0
 """How long a process that has ended is shown."""
+TAIL_BYTES = 1 << 20
+"""Of the file of a process: most of a day, or more. The rest is read when it is asked for."""
+_HOLE_SECONDS = 90.0
+"""A process writes each minute."""
 _STEPS_OF_A_MINUTE = 12
 """Mean steps that a snapshot has of a minute: rules look at eight."""
 
@@ -33,12 +37,13 @@ class MinuteSteps(NamedTuple):
 class ProcessTrack:
     """A process from its start to its end. Its files are read when it is made; members are unpacked as needed."""
 
-    def __init__(self, process: RankProcess, job: str) -> None:
+    def __init__(self, process: RankProcess, job: str, tail_bytes: int = TAIL_BYTES) -> None:
         """Read the files of a process.
 
         Args:
             process: one with a file.
             job: name of its run, for the screen.
+            tail_bytes: how much of the end of its file is read at once.
         """
         self.start = process.start or records.Start()
         self._job = job
@@ -51,15 +56,24 @@ class ProcessTrack:
         self.whole = _whole_window(process.state)
         """All of its steps."""
         self.rank = process.rank
-        self._file = process.file
-        self._members: list[FileMember] = [] if self._file is None else self._file.members
-        self._known: dict[int, MinuteSteps | None] = {}
-        self._names = records.Names()
+        self._process = process
+        self._read(tail_bytes)
         self._steps: list[Step] = []
         self._ends: list[float] = []
         self._values: list[tuple[float, dict[str, float]]] = []
         self._signs: list[records.Sign] = []
         self._read_last(process)
+
+    def _read(self, end_bytes: int) -> None:
+        """Read the file of the process, or its ends."""
+        path = self._process.folder / (self._process.name.text + folder.RUN)
+        try:
+            self._file: RunFile | None = RunFile(path, ends_only=True, end_bytes=end_bytes)
+        except OSError:
+            self._file = None
+        self._members: list[FileMember] = [] if self._file is None else self._file.members
+        self._known: dict[int, MinuteSteps | None] = {}
+        self._names = records.Names()
 
     @property
     def full_since(self) -> float:
@@ -87,6 +101,9 @@ class ProcessTrack:
             at: unix time.
         """
         place = bisect_left(self._members, at, key=lambda member: member.last)
+        if self._file is not None and not self._file.is_whole and self._is_between_ends(place):
+            self._read(MAX_FILE_BYTES)
+            return self.minute_at(at)
         if place >= len(self._members) or self._file is None:
             return None
         if place not in self._known:
@@ -97,6 +114,12 @@ class ProcessTrack:
         if found is None or not found.minute.at - found.minute.seconds - 1.0 <= at <= found.minute.at + 1.0:
             return None
         return found
+
+    def _is_between_ends(self, place: int) -> bool:
+        """Whether the minute that a place stands for may lie in the part of the file that was not read."""
+        if not 0 < place < len(self._members):
+            return False
+        return self._members[place].last - self._members[place - 1].last > _HOLE_SECONDS
 
     def _minute(self, file: RunFile, place: int) -> MinuteSteps | None:
         found = list(file.records_of(place))

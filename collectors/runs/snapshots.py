@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from collectors.runs.process_track import GONE_SECONDS, ProcessTrack
+from collectors.runs.process_track import GONE_SECONDS, TAIL_BYTES, ProcessTrack
 from llmtop.model import jobs
 from llmtop.model.snapshot import Gpu, Host, Rank, Snapshot, Window
 from llmtop.runs import records
@@ -47,17 +47,20 @@ class RunSnapshots:
     recordings = 1
     median_gap: float = 1.0
 
-    def __init__(self, run: Run, notes: NodeNotes) -> None:
-        """Read the files of all its processes.
+    def __init__(self, run: Run, notes: NodeNotes, tail_bytes: int = TAIL_BYTES) -> None:
+        """Read the ends of the files of all its processes.
 
         Args:
             run: with its restarts.
             notes: what monitors have added.
+            tail_bytes: how much of the end of a file is read at once.
         """
         self.path = Path(run.folder.name)
         self.notes = notes
         job = run.name or run.id
-        made = [[ProcessTrack(process, job) for process in attempt.processes] for attempt in run.attempts]
+        made = [
+            [ProcessTrack(process, job, tail_bytes) for process in attempt.processes] for attempt in run.attempts
+        ]
         self.attempts = [sorted(tracks, key=lambda one: (one.rank is None, one.rank or 0)) for tracks in made]
         """The processes of each start."""
         self.tracks = [track for tracks in self.attempts for track in tracks]

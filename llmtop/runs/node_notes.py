@@ -75,7 +75,7 @@ class NodeNotes:
     """Unix times from when to when a monitor watched; without overlap."""
 
     recomputed_since: float | None = None
-    """Unix time since when alerts were recomputed where nobody watched; None: none were."""
+    """Unix time since when alerts were recomputed where no monitor watched; None: none were."""
 
     def is_watched(self, at: float) -> bool:
         """Whether a monitor watched at that unix time."""

@@ -33,19 +33,20 @@ class FileMember(NamedTuple):
     first: float
     """Unix seconds of its first record."""
     last: float
-    data: bytes
+    data: memoryview
     """Deflated."""
 
 
 class RunFile:
     """One file, read as a whole."""
 
-    def __init__(self, path: Path, *, ends_only: bool = False) -> None:
+    def __init__(self, path: Path, *, ends_only: bool = False, end_bytes: int = END_BYTES) -> None:
         """Read a file.
 
         Args:
             path: of the file.
-            ends_only: read only the first and the last `END_BYTES`: who it was, and the newest sums.
+            ends_only: read only the first `END_BYTES` and the end: who it was, and the newest sums.
+            end_bytes: how much of the end.
 
         Raises:
             OSError: it cannot be read.
@@ -53,10 +54,12 @@ class RunFile:
         self.path = path
         with path.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
-            if ends_only and size > 2 * END_BYTES:
+            self.is_whole = not ends_only or size <= END_BYTES + end_bytes
+            """Whether all of it was read."""
+            if not self.is_whole:
                 first = file.read(END_BYTES)
-                file.seek(size - END_BYTES)
-                last = file.read(END_BYTES)
+                file.seek(size - end_bytes)
+                last = file.read(end_bytes)
                 self._raw = first[: first.rfind(MEMBER_BEGINS)] + last[last.find(MEMBER_BEGINS) :]
             else:
                 self._raw = file.read(MAX_FILE_BYTES)
@@ -90,6 +93,7 @@ class RunFile:
 
     def _members(self) -> Iterator[FileMember]:
         raw, place, size = self._raw, 0, len(self._raw)
+        view = memoryview(raw)
         while 0 <= place < size:
             head = raw[place : place + HEAD_BYTES]
             whole = len(head) == HEAD_BYTES and head.startswith(MEMBER_BEGINS)
@@ -97,7 +101,7 @@ class RunFile:
                 packed, first, last, _ = _EXTRA.unpack_from(head, _EXTRA_AT)
                 end = place + HEAD_BYTES + packed + _TRAILER_BYTES
                 if end <= size:
-                    yield FileMember(first, last, raw[place + HEAD_BYTES : end])
+                    yield FileMember(first, last, view[place + HEAD_BYTES : end])
                     place = end
                     continue
             following = raw.find(MEMBER_BEGINS, place + 1)

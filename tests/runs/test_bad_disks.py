@@ -55,6 +55,30 @@ def test_a_disk_that_hangs_for_ever_holds_up_neither_steps_nor_the_exit(
     assert out.splitlines()[-1] == "199"
 
 
+@pytest.mark.slow("a monitor beside it; the test above hangs the disk of a training")
+def test_a_disk_that_hangs_holds_up_no_monitor(disk: tuple[Path, subprocess.Popen[str]], tmp_path: Path) -> None:
+    folder, server = disk
+    process = start(folder / "runs", 100_000, 0.05, LLMTOP_DIR=str(tmp_path / "sockets"))
+    env = environment(LLMTOP_RUNS=str(folder / "runs"), LLMTOP_DIR=str(tmp_path / "sockets"))
+    command = [sys.executable, "-m", "llmtop", "--json", "-i", "0.5"]
+    monitor = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True)
+    try:
+        wait_for(lambda: list(folder.glob("runs/*/*.node")))
+        server.send_signal(signal.SIGUSR1)
+        assert monitor.stdout is not None
+        last = ""
+        for _ in range(30):  # 15 s of samples, with flushes that hang
+            last = monitor.stdout.readline()
+        assert '"ranks":[{' in last
+        monitor.terminate()
+        monitor.communicate(timeout=60)
+        assert monitor.returncode == 0
+    finally:
+        monitor.kill()
+        process.kill()
+        process.communicate(timeout=60)
+
+
 @pytest.mark.slow("200 trainings; test_a_killed_training_loses_at_most_its_last_second kills one")
 @pytest.mark.timeout(900)
 def test_kills_at_random_moments_leave_files_that_can_be_read(tmp_path: Path) -> None:

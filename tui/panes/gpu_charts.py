@@ -13,7 +13,7 @@ from tui.paint.charts import braille
 from tui.paint.gpu_metrics import METRICS, Metric
 from tui.paint.past_strip import add_chart
 from tui.paint.rows import CellTheme, Row, pad
-from tui.panes.time_line import ruler
+from tui.panes.time_ruler import ruler
 from tui.series.series_store import Spread
 from tui.state.view import View
 

@@ -332,10 +332,11 @@ class History:
 
     # --- the past from before -----------------------------------------------------------------------------------
 
-    def begin_with(self, end: float) -> None:
-        """Begin at an instant: what was before comes with `take_past`."""
-        self.newest = end
+    def begin_with(self, begin: float, end: float) -> None:
+        """Reach from one instant to another (unix times): what was then comes with `take_past`."""
+        self.first, self.newest = begin, end
         self.store.advance(end)
+        self.extend(begin)
 
     def take_past(self, past: RunPast) -> None:
         """Take in what a run keeps of the time before; what is known already stays."""

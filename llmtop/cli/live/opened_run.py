@@ -25,7 +25,7 @@ def open_run(run: Run, *, as_json: bool) -> int:
     """
     from collectors.replay import ReplayFeed
     from collectors.runs.alerts import RunAlerts, RunFigures
-    from collectors.runs.past import OpenedRun, past_alerts, past_of
+    from collectors.runs.past import opened_run
     from collectors.runs.snapshots import RunSnapshots
 
     if not as_json:
@@ -39,5 +39,5 @@ def open_run(run: Run, *, as_json: bool) -> int:
         return EXIT_DONE
     feed.seek(max(0.0, reader.length - _FROM_END_SECONDS))
     chosen = current()
-    opened = OpenedRun(past_of(run, until=reader.members[-1].first), lambda: iter([past_alerts(run)]))
+    opened = opened_run(run, reader.members[-1].first)
     return show_feed(feed, ascii=chosen.ascii, theme=chosen.theme, opened=opened)

@@ -76,12 +76,11 @@ def _list(found: list[Run], path: Path, as_json: bool) -> None:
 
 def _show(run: Run, as_json: bool) -> None:
     from collectors.runs.alerts import add_recomputed
-    from collectors.runs.snapshots import RunSnapshots
     from llmtop.runs.node_notes import read_notes
     from llmtop.runs.report import report_of
 
     notes = read_notes(run)
-    add_recomputed(RunSnapshots(run, notes))
+    add_recomputed(run, notes)
     report = report_of(run, notes)
     if as_json:
         write_json(encode_json(report))

@@ -9,7 +9,7 @@ import pytest
 
 from collectors.replay import ReplayFeed
 from collectors.runs.alerts import RunAlerts, RunFigures, add_recomputed
-from collectors.runs.past import RunPast, past_of
+from collectors.runs.past import pasts_of
 from collectors.runs.snapshots import RunSnapshots
 from llmtop.model.snapshot import Snapshot
 from llmtop.runs import store
@@ -63,7 +63,7 @@ def test_the_last_minute_has_every_step_and_the_end(run: store.Run) -> None:
 
 def test_alerts_that_were_seen_and_those_that_are_recomputed(run: store.Run) -> None:
     notes = read_notes(run)
-    add_recomputed(RunSnapshots(run, notes))
+    add_recomputed(run, notes)
     seen = [alert for alert in notes.alerts if not alert.recomputed]
     middle = (BEGIN + END) / 2
     assert [(alert.id, alert.since, alert.until) for alert in seen] == [("hot", middle + 50, middle + 300)]
@@ -76,7 +76,7 @@ def test_nobody_watched_and_the_slow_stretch_is_found_where_it_was(tmp_path: Pat
     write_run(tmp_path, END, HOURS, 2)
     (run,) = store.list_runs(tmp_path)
     notes = NodeNotes()
-    add_recomputed(RunSnapshots(run, notes))
+    add_recomputed(run, notes)
     waits = [alert for alert in notes.alerts if alert.id == "input_bound"]
     assert sorted(alert.rank or 0 for alert in waits) == [0, 1]
     for alert in waits:
@@ -104,14 +104,16 @@ def test_a_replay_shows_what_was_seen_and_marks_what_is_recomputed(run: store.Ru
         feed.close()
 
 
-def past(run: store.Run) -> RunPast:
-    return past_of(run, until=END)
+def take(history: History, run: store.Run) -> None:
+    """Have the past of a run taken in."""
+    for past in pasts_of(run, until=run.last_sign):
+        history.take_past(past)
 
 
 def test_the_past_fills_the_time_line_and_leaves_what_is_known(run: store.Run) -> None:
     history = History()
     history.add(snapshot(END + 30))
-    history.take_past(past(run))
+    take(history, run)
     history.span = None
     assert history.seconds >= HOURS * 3600
     key = ("vm", 1000, BEGIN)
@@ -122,14 +124,14 @@ def test_the_past_fills_the_time_line_and_leaves_what_is_known(run: store.Run) -
     assert 30 <= len(utils) <= 60  # the second half alone
     assert {(one.mean, one.low, one.high) for one in utils} == {(70.0, 60.0, 80.0)}
     before = history.spreads((key, "step"), 100)
-    history.take_past(past(run))
+    take(history, run)
     assert history.spreads((key, "step"), 100) == before
 
 
 def test_phases_of_a_day_are_drawn_from_the_minutes(run: store.Run) -> None:
     history = History()
     history.add(snapshot(END + 30))
-    history.take_past(past(run))
+    take(history, run)
     history.span = DAY_SECONDS
     reader = RunSnapshots(run, read_notes(run))
     rank = reader.snapshot_at(END - 100, END - 130).ranks[0]
@@ -150,7 +152,7 @@ def test_a_run_of_ten_days_is_taken_in_and_room_stays_bounded(tmp_path: Path) ->
     end = run.last_sign
     history = History()
     history.add(snapshot(end + 1))
-    history.take_past(past_of(run, until=end))
+    take(history, run)
     history.span = None
     assert history.seconds >= 10 * DAY_SECONDS
     (key,) = [name[0] for name in history.store.slots if isinstance(name, tuple) and name[-1] == "step"]
