@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from llmtop.model.bottlenecks import AlertId
 from llmtop.model.severity import severity_rank
-from llmtop.model.snapshot import Alert, Process, Snapshot, StuckCommunicator
+from llmtop.model.snapshot import Alert, Host, Process, Snapshot, StuckCommunicator
 from llmtop.recording.steady import MonotonicTime
 from llmtop.rules import COMMUNICATOR_RULES, GPU_RULES, JOB_RULES, LINK_RULES, RANK_RULES, limits, rule_text
 from llmtop.rules.collective_hang import has_known_culprit
@@ -168,6 +168,7 @@ class Rules:
             state.update(rank, now, self._clock_shift)
             state.gpu = None if rank.gpu_uuid is None else self._gpus.get(rank.gpu_uuid)
             state.process = None
+            state.load_per_cpu = _load_per_cpu(snapshot.host)
             present[key] = state
         self._ranks = present
         self._take_processes(snapshot)
@@ -271,6 +272,11 @@ class Rules:
                 if hold is not None and not hold.idle:
                     describe = partial(rule.describe, subject)
                     evaluations.append(_RuleEvaluation(rule.id, rule.covered_by, hold, subject, describe, holds))
+
+
+def _load_per_cpu(host: Host) -> float | None:
+    cpus = len(host.cpu_per_core_pct or ())
+    return None if host.load_1m is None or not cpus else host.load_1m / cpus
 
 
 def _lacks_steps(rule: Rule[Subject], subject: Subject, is_raised: bool) -> bool:

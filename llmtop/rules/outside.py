@@ -31,6 +31,9 @@ CAUSE_PART: Final = 0.5
 """Of the threshold, that the named causes take together; without such a cause `NO_CAUSE_TIMES` the threshold
 counts: what a loop does besides its phases is 10 to 11 % of the steps of healthy trainings on a busy machine."""
 NO_CAUSE_TIMES: Final = 2.0
+MOST_LOAD: Final = 4.0
+"""Threads per CPU, above which a share without a cause is no finding: where a step loses the CPU is chance. At 13
+threads per CPU, trainings that were outside for 10 % of their CPU time had medians of 15 to 35 % of the step."""
 _BLOCKS: Final = 8
 """The steps of the window are taken in so many blocks, whose difference tells how sure the share is."""
 _ERRORS: Final = 2.0
@@ -111,6 +114,8 @@ def _is_more_than_noise(state: RankState, share: float) -> bool:
         return False
     mean = finite_or_none(state.rank.step_seconds_mean) or 0.0
     named = 100.0 * sum(cause.seconds for cause in _main_causes(state)) / mean if mean else 0.0
+    if named < CAUSE_PART * OUTSIDE_PCT[0] and (state.load_per_cpu or 0.0) > MOST_LOAD:
+        return False
     return share >= NO_CAUSE_TIMES * OUTSIDE_PCT[0] or named >= CAUSE_PART * OUTSIDE_PCT[0]
 
 
@@ -167,8 +172,8 @@ OUTSIDE: Final = Rule[RankState](
         condition=f"{OUTSIDE_PCT[0]:.0f} % or more of the time from the start of a step to the start of the next "
         f"belongs to no phase, after {LEAST_STEPS} steps, by more than the steps differ; below "
         f"{NO_CAUSE_TIMES * OUTSIDE_PCT[0]:.0f} % only with causes that take {CAUSE_PART * OUTSIDE_PCT[0]:.0f} % "
-        f"of the step; never for a training without phases, nor while its "
-        f"GPU is idle for under {IDLE_PCT[0]:.0f} % of the time",
+        f"of the step, above a load of {MOST_LOAD:.0f} per CPU always; never for a training without phases, nor "
+        f"while its GPU is idle for under {IDLE_PCT[0]:.0f} % of the time",
         source="the same threshold as for waiting for data (alert input_bound)",
         hold_seconds=2.0,
         clear_seconds=5.0,

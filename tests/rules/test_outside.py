@@ -159,3 +159,14 @@ def test_steps_that_stop_coming_end_an_alert_about_them_before_the_training_is_s
         seen.append([alert.id for alert in training.rules.apply(snapshot).alerts])
     assert seen[8] == ["outside"], "a rank that evaluates for some seconds"
     assert seen[-1] == []
+
+
+@pytest.mark.parametrize(("load", "expected"), [(8.0, ["outside"]), (26.0, [])])
+def test_a_share_without_a_cause_is_nothing_where_the_machine_lacks_cpus(load: float, expected: list[str]) -> None:
+    training = Training(outside_seconds=0.05, outside_causes=())
+    host = Host(name="node", load_1m=load, cpu_per_core_pct=(100.0, 100.0))
+    alerts: tuple[Alert, ...] = ()
+    for _ in range(10):
+        training.time += 1.0
+        alerts = training.rules.apply(replace(training._snapshot(), host=host)).alerts
+    assert [alert.id for alert in alerts] == expected

@@ -44,6 +44,7 @@ class RankState:
         "health",
         "judged_by",
         "key",
+        "load_per_cpu",
         "memory",
         "now",
         "process",
@@ -58,6 +59,8 @@ class RankState:
         self.gpu: GpuState | None = None
         self.process: Process | None = None
         """As the snapshot that is being judged has it; None where it does not list it."""
+        self.load_per_cpu: float | None = None
+        """Threads of the machine that run or wait for a CPU, per CPU; None where unknown."""
         self.now = now
         """Time of the snapshot that is being judged."""
         self._set_by = 0.0
