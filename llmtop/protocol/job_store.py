@@ -1,4 +1,4 @@
-"""Values that a capture of several nodes exchanges through the store of its own job.
+"""Values that a request to several nodes exchanges through the store of its own job.
 
 All of it is below one prefix, which each start of the job has of its own. `Keys` names the values; each is JSON.
 
@@ -18,8 +18,11 @@ from typing import TypeVar
 import msgspec
 
 from llmtop.model.decoding import decode_checked
+from llmtop.protocol.wire import SampledFrame
 
 END = b"end"
+STACKS = "stacks"
+"""`StoreRequest.engine` of a request for the stacks of the main threads, at once and without a file."""
 POLL_SECONDS = 1.0
 """How often either side looks into the store."""
 LOST_SECONDS = 15.0
@@ -43,7 +46,7 @@ class NodeCard(msgspec.Struct, kw_only=True):
 
 
 class StoreRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """Begin to record when a step begins."""
+    """Begin to record when a step begins; or show the stacks (`STACKS`)."""
 
     id: str
     at_step: int
@@ -85,6 +88,8 @@ class RankStatus(msgspec.Struct, kw_only=True, omit_defaults=True):
     seconds: float | None = None
     stopped_early: str = ""
     """Both as `wire.CaptureState` has them."""
+    stack: list[SampledFrame] = []
+    """Of the main thread, innermost first, where `STACKS` asked for it."""
 
 
 class NodeStatus(msgspec.Struct, kw_only=True, omit_defaults=True):

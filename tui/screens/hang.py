@@ -1,4 +1,4 @@
-"""Stacks of all ranks of this node at a hung collective, grouped by equality."""
+"""Stacks of all ranks at a hung collective, grouped by equality; other nodes are asked through the job's store."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 from textwrap import wrap
 
 from llmtop import format as fmt
+from llmtop.capture import targets
+from llmtop.capture.across.store_stacks import OtherNodes, stacks_of_other_nodes
 from llmtop.capture.py_spy import engine as py_spy
 from llmtop.errors import LlmtopError
 from llmtop.model.snapshot import Rank
@@ -31,6 +33,8 @@ class HangScreen(StacksScreen):
         self._groups: list[StackGroup] | None = None
         self._report: PostmortemReport | None = None
         self._is_grouped = True
+        self._other_nodes = ""
+        """What is to be said of them."""
 
     def read_again(self) -> None:
         if not self._is_grouped:
@@ -43,10 +47,37 @@ class HangScreen(StacksScreen):
         self.in_background(lambda: _read_ranks(ranks), self._show_groups, "llmtop-hang")
 
     def _show_groups(self, stacks: list[RankStack]) -> None:
+        """Show this node's, and ask the other nodes of the job if it has any."""
+        world = self._world()
+        pids = [one.pid for one in stacks if one.pid is not None]
+        if pids and world > len(stacks):
+            self._other_nodes = "asking the other nodes through the job's store"
+            pid = pids[0]
+            self.in_background(
+                lambda: _read_others(pid),
+                lambda found: self._show_all(stacks, found),
+                "llmtop-hang",
+            )
+        else:
+            self._looking, self._other_nodes = False, ""
+        self._group_all(stacks)
+
+    def _show_all(self, stacks: list[RankStack], found: OtherNodes) -> None:
         self._looking = False
+        others = _stacks_of(found)
+        self._other_nodes = (
+            f"other nodes: {found.problem}"
+            if found.problem
+            else f"{fmt.counted(len(others), 'rank')} on other nodes"
+        )
+        self._group_all([*stacks, *others])
+
+    def _world(self) -> int:
+        return max((rank.world_size or 0 for rank in self.view.ranks()), default=0)
+
+    def _group_all(self, stacks: list[RankStack]) -> None:
         self._groups = group_ranks(stacks)
-        world = max((rank.world_size or 0 for rank in self.view.ranks()), default=0)
-        self._report = judge_live(stacks, max(world, len(stacks)))
+        self._report = judge_live(stacks, max(self._world(), len(stacks)))
         self.redraw()
 
     def lines(self, width: int) -> list[Row]:
@@ -64,6 +95,7 @@ class HangScreen(StacksScreen):
         if self._report is not None:
             text = fmt.printable(self._report.summary)
             rows += [Row(width).add(f" {one}", palette.text) for one in wrap(text, room)]
+        rows += [Row(width).add(f" {one}", palette.dim) for one in wrap(fmt.printable(self._other_nodes), room)]
         rows.append(Row(width))
         for group in self._groups:
             rows += self._group(group, width)
@@ -91,6 +123,30 @@ class HangScreen(StacksScreen):
         """Show the stacks of one rank instead of the groups."""
         self._is_grouped = False
         super().action_next_rank(step)
+
+
+def _read_others(pid: int) -> OtherNodes:
+    """Ask the other nodes of the job of that process."""
+    try:
+        known = targets.list_attached()
+    except LlmtopError as refusal:
+        return OtherNodes(problem=str(refusal))
+    return stacks_of_other_nodes(known, pid)
+
+
+def _stacks_of(found: OtherNodes) -> list[RankStack]:
+    """The ranks of other nodes as those of this one; a rank without an answer has no stack, and why."""
+    shown = [
+        RankStack(
+            rank,
+            tuple(CodeLine(one.name, one.file, one.line) for one in told.stack),
+            error=told.detail or told.state,
+            pid=told.pid,
+            host=host,
+        )
+        for rank, (told, host) in found.ranks.items()
+    ]
+    return shown + [RankStack(rank, (), error="no node has answered for it") for rank in found.silent]
 
 
 def _read_ranks(ranks: list[Rank]) -> list[RankStack]:

@@ -16,7 +16,11 @@ from llmtop.protocol.tcp_store import TcpStore
 
 GREET_SECONDS = 1.5
 """How long ranks may take to say who they are; one that is stopped says nothing."""
+STACKS_SECONDS = 3.0
+"""How long a rank may take to show its stacks: its server thread needs Python's lock for that."""
 _LONGEST = 300
+_MOST_FRAMES = 48
+_MAIN = "MainThread"
 
 
 class AskedHere:
@@ -45,6 +49,7 @@ class AskedHere:
         self._changed = True
         self._status_at = self._beat_at = time.monotonic()
         self._beat = b""
+        self._stacks_until = 0.0
         if ask.node is not None and ask.node not in (*names, *(name.partition(".")[0] for name in names)):
             self.over = True
 
@@ -74,6 +79,9 @@ class AskedHere:
             return
         self._ranks = {rank: RankStatus(rank=rank, pid=mine[rank].pid) for rank in sorted(mine)}
         self._peers = mine
+        if self._ask.engine == job_store.STACKS:
+            self._ask_stacks()
+            return
         refused = self._find_folder()
         for rank in sorted(mine):
             if refused:
@@ -85,12 +93,21 @@ class AskedHere:
         """Read the ranks' messages since the last call."""
         for rank, peer in list(self._peers.items()):
             self._read_states(rank, peer)
+        if self._ask.engine == job_store.STACKS and time.monotonic() > self._stacks_until:
+            for rank, told in self._ranks.items():
+                if told.state not in wire.CAPTURE_ENDED:
+                    self._set(
+                        rank, state="failed", detail="it does not answer: Python's lock is held, or it is stopped"
+                    )
 
     def _read_states(self, rank: int, peer: PeerRank) -> None:
         try:
             for state in peer.states():
                 if state.id == self._id(rank):
                     self._take(rank, state)
+            if peer.stacks is not None:
+                self._take_stacks(rank, peer.stacks)
+                peer.stacks = None
         except Gone as error:
             del self._peers[rank]
             peer.close()
@@ -179,6 +196,24 @@ class AskedHere:
         except Gone as error:
             self._set(rank, state="failed", detail=f"the rank cannot be reached: {error}"[:_LONGEST])
 
+    def _ask_stacks(self) -> None:
+        self._stacks_until = time.monotonic() + STACKS_SECONDS
+        for rank, peer in self._peers.items():
+            self._ask_stacks_of(rank, peer)
+
+    def _ask_stacks_of(self, rank: int, peer: PeerRank) -> None:
+        try:
+            peer.ask_stacks(self._id(rank))
+        except Gone as error:
+            self._set(rank, state="failed", detail=f"the rank cannot be reached: {error}"[:_LONGEST])
+
+    def _take_stacks(self, rank: int, seen: wire.SampledStacks) -> None:
+        frames = _main_stack(seen)
+        if frames:
+            self._set(rank, state="done", stack=frames)
+        else:
+            self._set(rank, state="failed", detail=(seen.refused or "it has no main thread")[:_LONGEST])
+
     def _take(self, rank: int, state: wire.CaptureState) -> None:
         self._set(
             rank,
@@ -222,6 +257,17 @@ class AskedHere:
             return f"no folder can be made on {self._status.host}: {said}"
         self._folder = here
         return ""
+
+
+def _main_stack(seen: wire.SampledStacks) -> list[wire.SampledFrame]:
+    """The frames of the main thread, innermost first."""
+    main = {number for number, thread in enumerate(seen.threads) if thread.name == _MAIN}
+    stack = next((one for one in seen.stacks if one.thread in main), None)
+    if stack is None:
+        return []
+    places = stack.frames[: -_MOST_FRAMES - 1 : -1]
+    frames = [seen.frames[place] for place in places if 0 <= place < len(seen.frames)]
+    return [wire.SampledFrame(one.name[:_LONGEST], one.file[:_LONGEST], one.line) for one in frames]
 
 
 def _is_there(peer: PeerRank) -> bool:

@@ -15,7 +15,7 @@ from llmtop.protocol.peer import peer_allowed, peer_credentials
 from llmtop.version import __version__
 
 _CHUNK = 1 << 16
-_HEARD = frozenset({"hello", "capture_state", "refused"})
+_HEARD = frozenset({"hello", "capture_state", "stacks_seen", "refused"})
 """All else that it sends is passed over undecoded."""
 
 
@@ -33,6 +33,8 @@ class PeerRank:
             Gone: no process listens there, or it belongs to another user.
         """
         self.hello: wire.Hello | None = None
+        self.stacks: wire.SampledStacks | None = None
+        """What `ask_stacks` has brought."""
         self.channel = Channel(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK).remember()
         self.channel.setblocking(False)
         self._framer = wire.Framer()
@@ -54,6 +56,14 @@ class PeerRank:
         """
         self._send(wire.encode(wire.Subscribe(version=__version__, history=0)) + wire.encode(request))
 
+    def ask_stacks(self, number: str) -> None:
+        """Ask for one sample of its stacks; it subscribes to nothing.
+
+        Raises:
+            Gone: it takes nothing more.
+        """
+        self._send(wire.encode(wire.SampleStacks(id=number)))
+
     def cancel(self, number: str) -> None:
         """Call the capture of that id off.
 
@@ -63,7 +73,7 @@ class PeerRank:
         self._send(wire.encode(wire.CaptureCancel(id=number)))
 
     def states(self) -> list[wire.CaptureState]:
-        """Return its messages on captures since the last call; updates its Hello.
+        """Return its messages on captures since the last call; updates its Hello and its stacks.
 
         Raises:
             Gone: it has hung up.
@@ -79,6 +89,8 @@ class PeerRank:
                         self.hello = message
                     elif isinstance(message, wire.CaptureState):
                         found.append(message)
+                    elif isinstance(message, wire.SampledStacks):
+                        self.stacks = message
                     elif isinstance(message, wire.Refused):
                         raise Gone(message.reason)
         except BlockingIOError:

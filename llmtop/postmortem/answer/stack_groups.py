@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from llmtop.postmortem.answer.decide import decide
 from llmtop.postmortem.evidence import SAMPLED, CodeLine, Evidence, Mark, Place, StackDump, ThreadTrace
@@ -44,12 +44,18 @@ class StackGroup:
 
 def group_ranks(stacks: Sequence[RankStack]) -> list[StackGroup]:
     """Return the groups of equal stacks: those that are in no collective first, then the largest."""
+    numbers: dict[tuple[object, ...], set[int]] = {}
+    for one in stacks:
+        if one.frames and one.number is not None:
+            numbers.setdefault(_lines(one), set()).add(one.number)
     members: dict[tuple[object, ...], list[RankStack]] = {}
     for one in stacks:
-        collective = collective_of(one.frames)
-        lines = [(frame.function, frame.file, frame.line) for frame in one.frames]
-        key = (collective, one.number, *lines) if one.frames else (one.error,)
-        members.setdefault(key, []).append(one)
+        lines = _lines(one)
+        known = numbers.get(lines, set())
+        # Of a rank on another node the number is not known: it is that of the ranks with the same stack.
+        number = next(iter(known)) if one.number is None and len(known) == 1 else one.number
+        key = (collective_of(one.frames), number, *lines) if one.frames else (one.error,)
+        members.setdefault(key, []).append(replace(one, number=number) if number != one.number else one)
     groups = [
         StackGroup(
             ranks=tuple(sorted(one.rank for one in alike)),
@@ -60,6 +66,14 @@ def group_ranks(stacks: Sequence[RankStack]) -> list[StackGroup]:
         for alike in members.values()
     ]
     return sorted(groups, key=lambda group: (group.is_waiting, not group.frames, -len(group.ranks), group.ranks))
+
+
+def _lines(one: RankStack) -> tuple[object, ...]:
+    """What makes stacks equal: py-spy leaves classes out, and folders differ by node."""
+    return tuple(
+        (frame.function.rpartition(".")[2], frame.file.replace("\\", "/").rpartition("/")[2], frame.line)
+        for frame in one.frames
+    )
 
 
 def place_text(one: RankStack) -> str:
