@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from pathlib import PurePath
 
 _ATTEMPT = re.compile(r"^attempt_(\d{1,4})$")
@@ -11,8 +11,10 @@ _WORDS = re.compile(
     r"(?:^|[^a-z])(?:global[_-]?rank|rank|worker|trainer|task|proc|process|r)[_.=-]?(\d{1,6})(?![\d])", re.I
 )
 _LAST_NUMBER = re.compile(
-    r"(?:^|[^\d])(\d{1,6})(?:\.(?:log|err|out|txt|json|pickle|pkl|stdout|stderr|dump|fr|bin))*$", re.I
+    r"(?:^|[^\d])(\d{1,6})(?:\.(?:log|err|out|txt|json|pickle|pkl|stdout|stderr|dump|fr|bin|gz|bz2|xz|zst))*$",
+    re.I,
 )
+_ROTATED = re.compile(r"[.-]\d{1,8}(?:\.(?:gz|bz2|xz|zst))?$")
 _NO_RANKS = re.compile(r"^slurm-|^dmesg|^kern|^messages|^syslog|^nccl[_-]?ras|^ras", re.I)
 
 
@@ -42,6 +44,12 @@ def rank_of_path(path: PurePath, *, is_lone: bool = False) -> int | None:
         return int(found[1])
     found = _LAST_NUMBER.search(name) if not is_lone else None
     return int(found[1]) if found is not None and int(found[1]) < _LARGEST_NUMBER else None
+
+
+def without_rotation(name: str, names: Container[str]) -> str:
+    """Return a name without the number of its rotation: "0.log.1" beside "0.log" is an older part of that log."""
+    base = _ROTATED.sub("", name)
+    return base if base != name and base in names else name
 
 
 def lone_numbers(paths: Iterable[PurePath]) -> set[PurePath]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 
@@ -12,15 +13,16 @@ import msgspec
 from llmtop.errors import UnusableInput
 from llmtop.format import printable, size
 from llmtop.postmortem.evidence import Evidence, InputFile, Mark, Place, PythonError
-from llmtop.postmortem.file_ranks import attempt_of_path, lone_numbers, rank_of_path
+from llmtop.postmortem.file_ranks import attempt_of_path, lone_numbers, rank_of_path, without_rotation
 from llmtop.postmortem.flight_dumps import DumpAnswer, read_pickles
 from llmtop.postmortem.json_files import add_dump, read_json
 from llmtop.postmortem.log_lines import share_bytes
 from llmtop.postmortem.log_reader import LogReader
+from llmtop.postmortem.packed_logs import PACKERS, is_archive, packer_of, unpack_log
 from llmtop.postmortem.run_files import is_run_file, read_run_files
 from llmtop.system.inputs import nesting_depth, open_input
 
-MOST_INPUT_FILES = 20_000
+MOST_INPUT_FILES = 8_192
 _JSON_BYTES = 64 << 20
 _JSON_DEPTH = 64
 _HEAD = 4096
@@ -33,7 +35,9 @@ class NamedFile(NamedTuple):
     name: str
     """Relative to the folder that the user named."""
     kind: str
-    """By its first bytes: "pickle", "json", "text", "empty" or "binary"."""
+    """By its first bytes: "pickle", "json", "text", "empty", "binary", or what has packed it."""
+    content: bytes | None = None
+    """All of it where it is short."""
 
 
 def read_evidence(paths: Sequence[Path]) -> Evidence:
@@ -49,18 +53,14 @@ def read_evidence(paths: Sequence[Path]) -> Evidence:
     files = _last_attempts(find_files(paths, evidence), evidence)
     read_run_files([(one.path, one.name) for one in files if one.kind == "run"], evidence)
     _read_pickles([one for one in files if one.kind == "pickle"], evidence)
-    texts = [one for one in files if one.kind == "text"]
+    texts = [one for one in files if one.kind in ("text", *PACKERS)]
     texts += [one for one in files if one.kind == "json" and not _read_json_file(one, evidence)]
     reader, share = LogReader(evidence), share_bytes(len(texts))
-    lone = lone_numbers(PurePath(one.name) for one in texts)
-    for one in texts:
-        path = PurePath(one.name)
-        rank = rank_of_path(path, is_lone=path in lone)
-        try:
-            rank, is_certain = reader.read(one.path, one.name, rank, share)
-            evidence.files.append(InputFile(one.name, "log", rank, is_certain))
-        except (UnusableInput, OSError) as error:
-            evidence.problems.append(_problem(one, error))
+    names = {one.name for one in texts}
+    names_of_ranks = [PurePath(without_rotation(one.name, names)) for one in texts]
+    lone = lone_numbers(names_of_ranks)
+    for one, named in zip(texts, names_of_ranks, strict=True):
+        _read_log(one, rank_of_path(named, is_lone=named in lone), reader, share, evidence)
     if all(one.kind == "empty" for one in evidence.files):
         first = (
             evidence.problems[0]
@@ -76,6 +76,22 @@ def read_evidence(paths: Sequence[Path]) -> Evidence:
     return evidence
 
 
+def _read_log(file: NamedFile, rank: int | None, reader: LogReader, share: int, evidence: Evidence) -> None:
+    try:
+        if file.kind in PACKERS:
+            unpacked = unpack_log(file.path, file.kind, share)
+            if unpacked.note:
+                evidence.problems.append(printable(f"{file.name}: {unpacked.note}", 300))
+            rank, is_certain = reader.read_parts(unpacked.head, unpacked.tail, file.name, rank)
+        elif file.content is not None:
+            rank, is_certain = reader.read_parts(file.content, b"", file.name, rank)
+        else:
+            rank, is_certain = reader.read(file.path, file.name, rank, share)
+        evidence.files.append(InputFile(file.name, "log", rank, is_certain))
+    except (UnusableInput, OSError) as error:
+        evidence.problems.append(_problem(file, error))
+
+
 def find_files(paths: Sequence[Path], evidence: Evidence) -> list[NamedFile]:
     """Return the files that paths lead to.
 
@@ -85,42 +101,66 @@ def find_files(paths: Sequence[Path], evidence: Evidence) -> list[NamedFile]:
     found: list[NamedFile] = []
     for path in paths:
         if path.is_dir():
-            for folder, folders, names in os.walk(path):
-                folders.sort()
-                wholes = [Path(folder) / name for name in sorted(names)]
-                found += [NamedFile(one, str(one.relative_to(path)), "") for one in wholes if one.is_file()]
-                if len(found) > MOST_INPUT_FILES:
-                    break
+            found += [NamedFile(one, str(one.relative_to(path)), "") for one in _files_below(path)]
         else:
             with open_input(path):
                 found.append(NamedFile(path, path.name if len(paths) == 1 else str(path), ""))
     if len(found) > MOST_INPUT_FILES:
         evidence.problems.append(f"only the first {MOST_INPUT_FILES:,} files were read")
-    return [one._replace(kind=_kind(one, evidence)) for one in found[:MOST_INPUT_FILES]]
+    return [_with_kind(one, evidence) for one in found[:MOST_INPUT_FILES]]
 
 
-def _kind(file: NamedFile, evidence: Evidence) -> str:
-    """The kind of a file by its first bytes."""
+def _files_below(folder: Path) -> list[Path]:
+    """The files below a folder by name, `MOST_INPUT_FILES` and one at most; links to folders are not followed."""
+    found: list[Path] = []
+    folders = [os.fspath(folder)]
+    while folders and len(found) <= MOST_INPUT_FILES:
+        inner: list[str] = []
+        here: list[str] = []
+        with suppress(OSError), os.scandir(folders.pop()) as entries:
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    inner.append(entry.path)
+                elif _is_file(entry):
+                    here.append(entry.path)
+                    if len(here) + len(found) > MOST_INPUT_FILES:
+                        break
+        found += [Path(one) for one in sorted(here)]
+        folders += sorted(inner, reverse=True)
+    return found
+
+
+def _is_file(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_file()
+    except OSError:  # a link to itself
+        return False
+
+
+def _with_kind(file: NamedFile, evidence: Evidence) -> NamedFile:
+    """The file with its kind by its first bytes, and with its content where that is all."""
     try:
         with open_input(file.path) as opened:
             head = opened.read(_HEAD)
     except (UnusableInput, OSError) as error:
         evidence.problems.append(_problem(file, error))
-        return "unreadable"
+        return file._replace(kind="unreadable")
     if not head:
         evidence.files.append(InputFile(file.name, "empty", rank_of_path(PurePath(file.name))))
-        return "empty"
+        return file._replace(kind="empty")
     kind = _kind_of_head(head, file.path.name)
-    if kind == "packed":
-        evidence.problems.append(f"{printable(file.name, 120)} is packed: unpack it with gunzip")
+    if kind == "archive":
+        evidence.problems.append(f"{printable(file.name, 120)} is an archive: unpack it with tar -xf")
     elif kind == "binary":
         evidence.problems.append(f"{printable(file.name, 120)} is of no kind that is known")
-    return kind
+    return file._replace(kind=kind, content=head if len(head) < _HEAD and kind == "text" else None)
 
 
 def _kind_of_head(head: bytes, name: str) -> str:
-    if head[:2] == b"\x1f\x8b":
-        return "run" if is_run_file(name) else "packed"
+    if packer := packer_of(head):
+        return "run" if is_run_file(name) else packer
+    if is_archive(head):
+        return "archive"
     if head[:1] == b"\x80" and len(head) > 1 and head[1] in range(2, 6):
         return "pickle"
     if head.lstrip()[:1] in (b"{", b"["):

@@ -5,17 +5,37 @@ from __future__ import annotations
 import io
 import os
 import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 from llmtop.system.inputs import open_input
 
-LARGEST_SHARE = 24 << 20
+LARGEST_SHARE = 12 << 20
 """Bytes of one log that are read at most: a quarter from its beginning, the rest from its end."""
 LEAST_SHARE = 1 << 20
 ALL_LOGS = 256 << 20
 _LONGEST_LINE = 4000
+_HEAD_SECONDS, _TAIL_SECONDS = 0.4, 0.8
+"""Processor time of the two parts of one log, which usual logs do not need."""
+_CHECKED = 256
+_SAMPLED, _SAMPLED_ENDS = 64, 400
+_SHORTEST = 8
+"""A shorter line holds no fact."""
+_FOLLOWING = 600
+"""Lines after one that begins a stack or a table."""
+_OPENS = re.compile(
+    rb"Traceback \(most|Fatal Python|most recent call first|^Process \d|Timeout \(|Failures:|Root Cause|\bPID\b|"
+    rb"terminate called|first process to do so"
+)
+_WORDS = re.compile(
+    rb"rror|ERROR|[Ww]atchdog|WARN|[Rr]ank \d|[Rr]anks|last enq|joined|NVRM|[Mm]emory|oom|segfault|traps|blocked|"
+    rb"I/O|EXT4|XFS|nfs|Lustre|slurm|srun|DUE|CANCEL|NCCL INFO (?:comm|nccl)|shutdown|closing|[Ll]ink|route|"
+    rb"[Uu]nreachable|launched|dead|missing|anag|[Kk]illed|No space|Stale|DataLoader|exit|Exit|pid|process|"
+    rb"global_rank|Unexpected|signal|Signal|what\(\)|[Aa]bort|Terminated|world"
+)
+"""Words of lines that may hold a fact (`llmtop.postmortem.log_marks`), beside steps."""
 _STYLE = re.compile(rb"\x1b\[[0-9;?]*[A-Za-z]|\r")
 _RANK_PREFIX = re.compile(r"^\s*\[rank(\d{1,6})\]:?\s?")
 _TAGGED = (
@@ -85,10 +105,10 @@ def said_rank(head: bytes, tail: bytes) -> int | None:
 
 
 def log_lines(head: bytes, tail: bytes) -> Iterator[LogLine]:
-    """Yield the lines of both parts."""
+    """Yield the lines of both parts that may hold a fact: see `_worth_reading`."""
     has_hosts = _begins_with_hosts(head)
-    for part, is_numbered in ((head, True), (tail, False)):
-        for number, raw in enumerate(io.BytesIO(part), 1):
+    for part, is_numbered, seconds in ((head, True, _HEAD_SECONDS), (tail, False, _TAIL_SECONDS)):
+        for number, raw in _worth_reading(part, seconds if tail else _HEAD_SECONDS + _TAIL_SECONDS):
             line = raw[:_LONGEST_LINE].rstrip(b"\n")
             if b"\x1b" in line or b"\r" in line:
                 line = _STYLE.sub(b"", line)
@@ -96,6 +116,46 @@ def log_lines(head: bytes, tail: bytes) -> Iterator[LogLine]:
             if has_hosts and (found := _HOST.match(text)) is not None:
                 host, text = found[1], text[found.end() :]
             yield _split(text, number if is_numbered else 0, host)
+
+
+def _worth_reading(part: bytes, seconds: float) -> Iterator[tuple[int, bytes]]:
+    """Yield lines with their numbers: those with a word of a fact, those after one that begins a stack or a table,
+    those at both ends, and of the others a sample.
+
+    Args:
+        part: of the file.
+        seconds: of processor time after which only the last lines are read; their number is 0.
+    """
+    until = time.process_time() + seconds
+    last = _last_lines(part)
+    place = follow = 0
+    for number, raw in enumerate(io.BytesIO(part), 1):
+        place += len(raw)
+        if _OPENS.search(raw, 0, _LONGEST_LINE):
+            follow = _FOLLOWING
+        elif follow:
+            follow -= 1
+        elif not (number <= _SAMPLED_ENDS or place > last or number % _SAMPLED == 0):
+            if number % _CHECKED == 0 and time.process_time() > until:
+                break
+            if len(raw) < _SHORTEST or not _WORDS.search(raw, 0, _LONGEST_LINE):
+                continue
+        yield number, raw
+        if number % _CHECKED == 0 and time.process_time() > until:
+            break
+    if place < last:
+        for raw in io.BytesIO(part[last:]):
+            yield 0, raw
+
+
+def _last_lines(part: bytes) -> int:
+    """Offset of the last lines."""
+    place = len(part)
+    for _ in range(_SAMPLED_ENDS):
+        place = part.rfind(b"\n", 0, max(place, 0))
+        if place < 0:
+            return 0
+    return place + 1
 
 
 def _begins_with_hosts(head: bytes) -> bool:

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from llmtop.postmortem.error_kinds import error_kind
-from llmtop.postmortem.evidence import Evidence, Mark, Place, ProcessEnd, PythonError
+from llmtop.postmortem.evidence import Evidence, Mark, Place, ProcessEnd, PythonError, StackDump
 from llmtop.postmortem.log_lines import LogLine, log_lines, read_ends, said_rank
 from llmtop.postmortem.log_marks import LostGpu, marks_of, srun_ends
 from llmtop.postmortem.process_table import ProcessTable
@@ -57,6 +57,17 @@ class LogReader:
             UnusableInput: it cannot be read.
         """
         head, tail = read_ends(path, most)
+        return self.read_parts(head, tail, name, rank)
+
+    def read_parts(self, head: bytes, tail: bytes, name: str, rank: int | None) -> tuple[int | None, bool]:
+        """Read a log whose content is known; see `read`.
+
+        Args:
+            head: its beginning, or all of it.
+            tail: its end where the middle is left out.
+            name: as it is shown.
+            rank: of its folder or name.
+        """
         log = _OneLog(self._evidence, name, rank)
         for line in log_lines(head, tail):
             log.add(line)
@@ -68,6 +79,7 @@ class _OneLog:
 
     def __init__(self, evidence: Evidence, name: str, rank: int | None) -> None:
         self._evidence = evidence
+        self._known = len(evidence.errors), len(evidence.stacks), len(evidence.marks)
         self._name = name
         self._rank = rank
         self._streams: dict[tuple[str, int | None], PythonOutput] = {}
@@ -178,15 +190,11 @@ class _OneLog:
         self._table.finish()
         self._evidence.marks += [mark for marks in self._steps.values() for mark in marks]
         if rank is not None:
-            for facts in (self._evidence.errors, self._evidence.stacks, self._evidence.marks):
-                _name_rank(facts, self._name, rank)
+            evidence, (errors, stacks, marks) = self._evidence, self._known
+            found: list[PythonError | StackDump | Mark] = [*evidence.errors[errors:], *evidence.stacks[stacks:]]
+            for fact in (*found, *evidence.marks[marks:]):
+                fact.rank = rank if fact.rank is None else fact.rank
         return rank, rank is not None and own is not None
-
-
-def _name_rank(facts: object, name: str, rank: int) -> None:
-    for fact in facts:  # type: ignore[attr-defined]
-        if fact.place.file == name and fact.rank is None:
-            fact.rank = rank
 
 
 def _end(

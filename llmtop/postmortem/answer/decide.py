@@ -84,7 +84,7 @@ def decide(job: JobFacts, source: str) -> PostmortemReport:
             rank for rank, case in cases.items() if case.is_victim and rank not in chosen and not case.is_waiting
         ),
         next=next_steps(verdict, culprits),
-        missing=missing_evidence(job, culprits, shared),
+        missing=missing_evidence(job, culprits, verdict),
         candidates=() if chosen else tuple(tied[:_MOST_CANDIDATES]),
         ranks=job.world,
         files=dict(Counter(file.kind for file in job.evidence.files)),
@@ -318,8 +318,18 @@ def _summary_without_culprit(job: JobFacts, shared: CollectiveFacts, tied: Seque
 def _summary_of_ties(job: JobFacts, tied: Sequence[int]) -> str:
     if tied and len(tied) < len(job.ranks):
         return f"No culprit is certain: the evidence clears all ranks but {rank_list(tied)}."
-    if any(facts.errors for facts in job.ranks.values()):
+    kinds = {mark.kind for mark in job.evidence.marks}
+    if any(facts.errors for facts in job.ranks.values()) or kinds & {"watchdog", "aborted", "joined"}:
         return "No culprit is certain: each rank with files waited for others or lost a peer."
+    network = next((mark for mark in job.evidence.marks if mark.kind == "network"), None)
+    if network is not None:
+        where = f" on {network.host}" if network.host else ""
+        text = printable(network.text, 160)
+        return (
+            f"No rank is named for an error of the network{where}: {text} ({printable(network.place.text, 120)})."
+        )
+    if not job.ranks:
+        return "No culprit: the files show no failure and no rank."
     return f"No culprit: the files show no failure of {counted(len(job.ranks), 'rank')}."
 
 

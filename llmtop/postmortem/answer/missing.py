@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from llmtop.postmortem.answer.collectives import CollectiveFacts
 from llmtop.postmortem.job import JobFacts
 from llmtop.postmortem.model import Culprit, FailureClass
 from llmtop.postmortem.rank_text import rank_list
@@ -37,32 +36,38 @@ def next_steps(verdict: FailureClass, culprits: Sequence[Culprit]) -> tuple[str,
     return tuple(steps)
 
 
-def missing_evidence(job: JobFacts, culprits: Sequence[Culprit], shared: CollectiveFacts) -> tuple[str, ...]:
+def missing_evidence(job: JobFacts, culprits: Sequence[Culprit], verdict: FailureClass) -> tuple[str, ...]:
     """Return what would tell more, in sentences.
 
     Args:
         job: the facts of all ranks.
         culprits: that were named.
-        shared: what the dumps show together.
+        verdict: the class of the failure, also where no rank is named.
     """
     found: list[str] = []
     has_dumps = any(facts.dump is not None for facts in job.ranks.values())
     without = [rank for rank, facts in job.ranks.items() if facts.dump is None]
     if not has_dumps:
         found.append(
-            "No flight-recorder dump: set TORCH_FR_BUFFER_SIZE=2000 and TORCH_FR_DUMP_TEMP_FILE=FOLDER/rank_ "
-            "to see the collectives of each rank."
+            "No flight-recorder dump: set TORCH_FR_BUFFER_SIZE=2000, TORCH_NCCL_DUMP_ON_TIMEOUT=1 and "
+            "TORCH_FR_DUMP_TEMP_FILE=FOLDER/rank_. An older torch has other names for the first and the last: "
+            "TORCH_NCCL_TRACE_BUFFER_SIZE, TORCH_NCCL_DEBUG_INFO_TEMP_FILE."
         )
     elif without:
         found.append(f"No dump of {rank_list(without)}.")
     has_stacks = any(facts.stacks for facts in job.ranks.values())
     if not has_stacks:
         found.append(
-            "No stacks: run py-spy dump --pid PID on each rank before the job is ended, or call "
-            "faulthandler.dump_traceback_later in the script."
+            "No stacks: set PYTHONFAULTHANDLER=1 for crashes; for hangs run py-spy dump --pid PID on each rank "
+            "before the job is ended, or call faulthandler.dump_traceback_later in the script."
         )
     if not any(facts.errors or facts.ends for facts in job.ranks.values()):
-        found.append("No log of a rank with an error or an exit code: pass torchrun's --log-dir folder.")
+        found.append(
+            "No log of a rank with an error or an exit code: start torchrun with --log-dir FOLDER --tee 3 "
+            "and pass that folder."
+        )
+    if not culprits:
+        found += _by_verdict(job, verdict)
     for culprit in culprits[:1]:
         if culprit.failure in ("killed", "unknown", "stopped"):
             host = f" of {culprit.host}" if culprit.host else " of its host"
@@ -70,3 +75,20 @@ def missing_evidence(job: JobFacts, culprits: Sequence[Culprit], shared: Collect
         if job.ranks[culprit.rank].is_absent:
             found.append(f"No file of rank {culprit.rank}: its log would name the reason.")
     return tuple(found)
+
+
+def _by_verdict(job: JobFacts, verdict: FailureClass) -> list[str]:
+    """What names the rank where only the class is known."""
+    kinds = {mark.kind for mark in job.evidence.marks}
+    found = []
+    if verdict == "network" and "link_down" not in kinds:
+        found.append("No kernel log with a link that went down: add dmesg -T of each node, and ibstat.")
+    if verdict in ("network", "gpu_fault", "out_of_memory") and "process" not in kinds:
+        found.append(
+            "No line names the host and the GPU of each rank: NCCL_DEBUG=INFO and NCCL_DEBUG_FILE=%h.%p do."
+        )
+    if verdict in ("shape_or_dtype", "different_collective"):
+        found.append("No comparison of calls: TORCH_DISTRIBUTED_DEBUG=DETAIL names both ranks and their shapes.")
+    if verdict in ("killed", "out_of_memory", "unknown") and not kinds & {"oom_kill", "segfault"}:
+        found.append("No kernel log: dmesg -T of each node shows the OOM killer, segmentation faults and Xids.")
+    return found

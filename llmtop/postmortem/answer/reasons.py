@@ -86,17 +86,43 @@ class RankCase:
         return 0 if not weights else weights[0] + (2 if len(weights) > 1 and weights[1] >= 60 else 0)
 
 
+class _Whole(NamedTuple):
+    """What the errors of all ranks show."""
+
+    aborting: frozenset[str]
+    """Files with an error that another rank's failure causes."""
+    unplaced: frozenset[str]
+    """Of these, where no line names its rank: the first that ended may be that one."""
+    earliest: tuple[tuple[float, int], ...]
+    """Time and rank of the earliest errors of ranks' own, of two ranks at most."""
+
+
+def _whole(job: JobFacts) -> _Whole:
+    of_peers = [error for error in job.evidence.errors if error.kind in _OF_PEERS]
+    times: dict[int, float] = {}
+    for rank, facts in job.ranks.items():
+        own = [error.time for error in facts.errors if error.kind == "own" and error.time is not None]
+        if own:
+            times[rank] = min(own)
+    return _Whole(
+        frozenset(error.place.file for error in of_peers),
+        frozenset(error.place.file for error in of_peers if error.rank is None),
+        tuple(sorted((time, rank) for rank, time in times.items())[:2]),
+    )
+
+
 def collect_cases(job: JobFacts, shared: CollectiveFacts) -> dict[int, RankCase]:
     """Return all ranks with what speaks for and against each."""
     cases = {rank: RankCase(facts) for rank, facts in job.ranks.items()}
     for wait in shared.waits:
         cases[wait.rank].wait, cases[wait.rank].waits_in = wait, wait.call.operation
         cases[wait.rank].wait_line = own_line(wait.call.frames)
+    whole = _whole(job)
     for case in cases.values():
         _find_waiting(case)
     for case in cases.values():
-        case.reasons += _of_errors(case, job)
-        case.reasons += _of_ends(case, job)
+        case.reasons += _of_errors(case, whole)
+        case.reasons += _of_ends(case, whole)
         case.reasons += _of_fatal_errors(case)
         case.reasons += _of_marks(case)
     _add_collectives(cases, shared)
@@ -153,19 +179,15 @@ def class_of_error(error: PythonError) -> FailureClass:
     return "exception"
 
 
-def _of_errors(case: RankCase, job: JobFacts) -> Iterator[Reason]:
+def _of_errors(case: RankCase, whole: _Whole) -> Iterator[Reason]:
     own = [error for error in case.facts.errors if error.kind == "own"]
     if not own:
         return
     first = own[0]
-    others = [
-        error.time
-        for facts in job.ranks.values()
-        if facts is not case.facts
-        for error in facts.errors
-        if error.kind == "own" and error.time is not None
-    ]
-    is_later = first.time is not None and any(time < first.time - 0.5 for time in others)
+    limit = (first.time or 0.0) - 0.5
+    is_later = first.time is not None and any(
+        time < limit and rank != case.facts.rank for time, rank in whole.earliest
+    )
     is_named = any(end.is_first for end in case.facts.ends)
     weight = (70 if is_later else 92) + (4 if is_named else 0)
     line = own_line(first.frames)
@@ -180,24 +202,20 @@ def _of_errors(case: RankCase, job: JobFacts) -> Iterator[Reason]:
     )
 
 
-def _of_ends(case: RankCase, job: JobFacts) -> Iterator[Reason]:
+def _of_ends(case: RankCase, whole: _Whole) -> Iterator[Reason]:
     lost = any(error.kind != "own" for error in case.facts.errors) or any(
         mark.kind in ("aborted", "watchdog") for mark in case.facts.marks
     )
-    of_peers = [error for error in job.evidence.errors if error.kind in _OF_PEERS]
-    aborting = {error.place.file for error in of_peers}
-    unplaced = {error.place.file for error in of_peers if error.rank is None}
-    """Files in which a rank that no line names has lost a peer: the first that ended may be that one."""
     for end in case.facts.ends:
         if end.signal in _CRASHES:
-            if (lost or end.place.file in aborting) and end.signal == signal.SIGABRT:
+            if (lost or end.place.file in whole.aborting) and end.signal == signal.SIGABRT:
                 continue  # NCCL's watchdog and gloo abort the process after a peer has failed
             weight = (86 if not case.is_waiting else 76 if end.is_first else 40) + (4 if end.is_first else 0)
             yield Reason(weight, "killed", f"ended by {_CRASHES[end.signal]}", end.place)
         elif end.signal == signal.SIGKILL:
             yield _of_sigkill(end, is_waiting=case.is_waiting)
         elif end.code and not case.facts.errors and not case.is_waiting:
-            weight = 40 if end.place.file in unplaced else 80 if end.is_first else 55
+            weight = 40 if end.place.file in whole.unplaced else 80 if end.is_first else 55
             text = f"exited with code {end.code} and no traceback"
             if end.code == 1:  # Python's code after an exception that nothing caught
                 text = "exited with code 1, as after an exception; its traceback is in no file"
@@ -460,7 +478,7 @@ def _add_stacks(cases: dict[int, RankCase]) -> None:
 def _add_silence(cases: dict[int, RankCase]) -> None:
     """The one rank without an error or a wait, where all others are known to have waited or lost a peer."""
     silent = [rank for rank, case in cases.items() if not case.is_waiting and not case.facts.errors]
-    others = [case for rank, case in cases.items() if rank not in silent]
+    others = [case for case in cases.values() if case.is_waiting or case.facts.errors]
     if len(silent) != 1 or len(others) < 2 or not all(one.is_waiting or one.is_victim for one in others):
         return
     case = cases[silent[0]]
