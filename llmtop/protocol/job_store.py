@@ -21,7 +21,7 @@ from llmtop.model.decoding import decode_checked
 from llmtop.protocol.wire import SampledFrame
 
 END = b"end"
-STACKS = "stacks"
+SHOW_STACKS = "stacks"
 """`StoreRequest.engine` of a request for the stacks of the main threads, at once and without a file."""
 POLL_SECONDS = 1.0
 """How often either side looks into the store."""
@@ -46,7 +46,7 @@ class NodeCard(msgspec.Struct, kw_only=True):
 
 
 class StoreRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """Begin to record when a step begins; or show the stacks (`STACKS`)."""
+    """Begin to record when a step begins; or show the stacks (`SHOW_STACKS`)."""
 
     id: str
     at_step: int
@@ -89,7 +89,7 @@ class RankStatus(msgspec.Struct, kw_only=True, omit_defaults=True):
     stopped_early: str = ""
     """Both as `wire.CaptureState` has them."""
     stack: list[SampledFrame] = []
-    """Of the main thread, innermost first, where `STACKS` asked for it."""
+    """Of the main thread, innermost first, where `SHOW_STACKS` asked for it."""
 
 
 class NodeStatus(msgspec.Struct, kw_only=True, omit_defaults=True):

@@ -65,7 +65,9 @@ def _ask(store: TcpStore, job: LocalJob, absent: tuple[int, ...]) -> OtherNodes:
     )
     if not nodes:
         raise NotPossibleHere("no other node of this job listens for requests: run its ranks under llmtop run")
-    ask = StoreRequest(id=secrets.token_hex(4), at_step=0, steps=0, engine=job_store.STACKS, ranks=list(absent))
+    ask = StoreRequest(
+        id=secrets.token_hex(4), at_step=0, steps=0, engine=job_store.SHOW_STACKS, ranks=list(absent)
+    )
     number = 1
     while not store.put(keys.ask(number), job_store.encode(ask)):
         number += 1

@@ -19,8 +19,8 @@ GREET_SECONDS = 1.5
 STACKS_SECONDS = 3.0
 """How long a rank may take to show its stacks: its server thread needs Python's lock for that."""
 _LONGEST = 300
-_MOST_FRAMES = 48
-_MAIN = "MainThread"
+_SHOWN_FRAMES = 48
+_MAIN_THREAD_NAME = "MainThread"
 
 
 class AskedHere:
@@ -79,7 +79,7 @@ class AskedHere:
             return
         self._ranks = {rank: RankStatus(rank=rank, pid=mine[rank].pid) for rank in sorted(mine)}
         self._peers = mine
-        if self._ask.engine == job_store.STACKS:
+        if self._ask.engine == job_store.SHOW_STACKS:
             self._ask_stacks()
             return
         refused = self._find_folder()
@@ -93,7 +93,7 @@ class AskedHere:
         """Read the ranks' messages since the last call."""
         for rank, peer in list(self._peers.items()):
             self._read_states(rank, peer)
-        if self._ask.engine == job_store.STACKS and time.monotonic() > self._stacks_until:
+        if self._ask.engine == job_store.SHOW_STACKS and time.monotonic() > self._stacks_until:
             for rank, told in self._ranks.items():
                 if told.state not in wire.CAPTURE_ENDED:
                     self._set(
@@ -261,11 +261,11 @@ class AskedHere:
 
 def _main_stack(seen: wire.SampledStacks) -> list[wire.SampledFrame]:
     """The frames of the main thread, innermost first."""
-    main = {number for number, thread in enumerate(seen.threads) if thread.name == _MAIN}
+    main = {number for number, thread in enumerate(seen.threads) if thread.name == _MAIN_THREAD_NAME}
     stack = next((one for one in seen.stacks if one.thread in main), None)
     if stack is None:
         return []
-    places = stack.frames[: -_MOST_FRAMES - 1 : -1]
+    places = stack.frames[: -_SHOWN_FRAMES - 1 : -1]
     frames = [seen.frames[place] for place in places if 0 <= place < len(seen.frames)]
     return [wire.SampledFrame(one.name[:_LONGEST], one.file[:_LONGEST], one.line) for one in frames]
 
