@@ -413,7 +413,7 @@ def read_text(path: Path) -> str | None:
             data = file.read(MAX_BYTES + 1)
             on_disk = max(os.fstat(file.fileno()).st_size, len(data))
         except OSError as error:
-            raise UnusableInput(f"{path} cannot be read: {error.strerror}") from None
+            raise UnusableInput(f"{path} cannot be read: {error.strerror}; check its permissions") from None
     if len(data) > MAX_BYTES:
         raise UnusableInput(f"{path} has {size(on_disk)}; the limit on the size of a configuration is 64 KiB")
     if data.startswith((b"\xff\xfe", b"\xfe\xff")):

@@ -328,7 +328,7 @@ class LlmtopApp(ScreenContext):
         top = self.screen
         command = printable(top.command()) if isinstance(top, LlmtopScreen) else ""
         if not command:
-            self.notify("There is no command on this screen to copy.")
+            self.notify("This screen shows no command that could be copied.")
             return
         self.copy_to_clipboard(command)
         hint = " (in tmux: set -g set-clipboard on)" if os.environ.get("TMUX") else ""
@@ -362,7 +362,10 @@ class LlmtopApp(ScreenContext):
         if has_shell():
             super().action_suspend_process()
         else:
-            self.notify("llmtop was not started from a shell, so it cannot be suspended.", severity="warning")
+            self.notify(
+                "llmtop was not started from a shell, so it cannot be suspended; use q to quit.",
+                severity="warning",
+            )
 
     def action_pause(self) -> None:
         """Freeze the view, or stop the recording; go on at the second press."""
@@ -385,12 +388,12 @@ class LlmtopApp(ScreenContext):
         feed = self._feed
         if isinstance(feed, ReplayControls):
             if seconds < 0 and feed.position <= 0:
-                self.notify("This is the beginning of the recording.")
+                self.notify("The screen shows the beginning of the recording.")
             elif seconds > 0 and feed.ended:
-                self.notify("This is the end of the recording.")
+                self.notify("The screen shows the end of the recording.")
             feed.seek(feed.position + seconds)
         elif seconds > 0 and self.view.history.instant is None:
-            self.notify("This is the latest sample.")
+            self.notify("The screen already shows the latest sample.")
         else:
             self._show(self.view.history.end + seconds)
 
@@ -459,7 +462,7 @@ class LlmtopApp(ScreenContext):
         else:
             instant, snapshot = found
             if at < instant:
-                beyond = past.shortened or "There is no older history."
+                beyond = past.shortened or "The history has no older samples."
                 self.notify(beyond, severity="warning" if past.shortened else "information", markup=False)
             view.history.instant, view.snapshot, view.paused = instant, snapshot, False
         self.redraw()
@@ -501,7 +504,9 @@ class LlmtopApp(ScreenContext):
     def action_next_theme(self) -> None:
         """Take the next of llmtop's own themes."""
         if self.depth not in ("full", "256"):
-            self.notify("This terminal shows its own colours only; themes need 256 colours.")
+            self.notify(
+                "This terminal has no 256 colours, which themes need; llmtop uses the colours of the terminal."
+            )
             return
         names = [theme.name for theme in THEMES]
         current = names.index(self.theme) if self.theme in names else -1
@@ -509,7 +514,7 @@ class LlmtopApp(ScreenContext):
 
     def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
         """The palette of commands: every key's action, and Textual's choice of themes."""
-        yield SystemCommand("Theme", "Choose one of all colour themes", self.action_change_theme)
+        yield SystemCommand("Theme", "Choose a colour theme from the list of all themes", self.action_change_theme)
         here = screen.NAME if isinstance(screen, LlmtopScreen) else ""
         for key in keys.for_screen(here, replaying=self.replaying, demo=self.view.demo):
             if key.label and key.action != "command_palette":

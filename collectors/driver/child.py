@@ -83,7 +83,9 @@ def start(vendor: str = "NVIDIA") -> Child:
     module, distribution = _BINDINGS[vendor]
     binding = find_spec(module)
     if binding is None or binding.origin is None:
-        raise FileNotFoundError(errno.ENOENT, f"the package {distribution} is not installed")
+        raise FileNotFoundError(
+            errno.ENOENT, f"the package {distribution} is not installed: pip install {distribution}"
+        )
     package = os.path.dirname(os.path.abspath(errors.__file__))
     inside = binding.origin if binding.submodule_search_locations is None else os.path.dirname(binding.origin)
     arguments = (str(os.getpid()), _HOME, os.path.dirname(inside), package, vendor)

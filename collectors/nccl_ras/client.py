@@ -100,7 +100,10 @@ def ask(
                     break
         return _decoder.decode(bytes(body))
     except OSError as error:
-        raise NotPossibleHere(f"{where} does not answer: {error.strerror or error}") from None
+        raise NotPossibleHere(
+            f"{where} does not reply; hung collectives of jobs without llmtop stay unknown: "
+            f"{error.strerror or error}"
+        ) from None
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise NotPossibleHere(f"the reply of {where} cannot be read: {error}") from None
 

@@ -169,7 +169,11 @@ class Client:
                 for piece in answer.iter_bytes(1 << 16):
                     body += piece
                     if len(body) > MAX_BYTES:
-                        raise QueryError(f"{self.name} sends more than {MAX_BYTES >> 20} MiB", whole=False)
+                        raise QueryError(
+                            f"{self.name} sent an answer of more than {MAX_BYTES >> 20} MiB, which llmtop does "
+                            "not read: check the URL",
+                            whole=False,
+                        )
                     if time.monotonic() > until:
                         raise self._late()
                 kind = answer.headers.get("Content-Type", "").partition(";")[0]
@@ -213,7 +217,7 @@ def split_url(url: str) -> SplitResult:
     """
     if not is_server_url(url):
         raise UnusableInput(
-            f"{printable(redacted_url(url), _WORDS)!r} is not the URL of a Prometheus; pass one such as "
+            f"{printable(redacted_url(url), _WORDS)!r} is not the URL of a Prometheus; pass a URL such as "
             f"{PROMETHEUS_EXAMPLE}"
         )
     return urlsplit(url)
@@ -235,11 +239,11 @@ def read_token(path: Path) -> str:
     try:
         token = path.read_text(encoding="ascii").strip()
     except OSError as error:
-        raise NotPossibleHere(f"{path} cannot be read: {error.strerror}") from None
+        raise NotPossibleHere(f"{path} cannot be read: {error.strerror}; check its permissions") from None
     except UnicodeDecodeError:
         token = ""
     if not token or not token.isprintable():
-        raise UnusableInput(f"{path} has no token in it")
+        raise UnusableInput(f"{path} is empty: write the bearer token into it")
     return token
 
 

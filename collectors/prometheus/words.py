@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from collectors.prometheus.cluster_view import ClusterView, HungRank, LateRank, NodeAlert, Run
 from collectors.prometheus.fleet_rules import MIN_STEPS, STALE_SECONDS
 from llmtop import format as fmt
+from llmtop.hardware.gpu_errors import xid_text
 from llmtop.model.bottlenecks import name_of
 from llmtop.model.links import WINDOW_SECONDS
 
@@ -139,7 +140,7 @@ def hung_text(one: HungRank) -> str:
         return f"{waiting} in a collective of {one.process_group} that does not complete ({one.run})"
     who = f"rank {one.rank} on {one.node} (pid {one.pid})"
     if one.communicator is None:
-        return f"{who} is {one.behind} behind in {one.process_group}; {waiting}"
+        return f"{who} is {fmt.counted(one.behind or 0, 'collective')} behind in {one.process_group}; {waiting}"
     group = one.process_group or f"NCCL communicator {one.communicator}"
     if one.missing:
         return f"{who} does not reply to NCCL; {waiting} in {group}"
@@ -153,11 +154,11 @@ def critical_text(one: NodeAlert) -> str:
         f", {what} {value}" for what, value in (("GPU", one.gpu), ("rank", one.rank), ("pid", one.pid)) if value
     )
     if one.id == "xid":
-        return f"Xid {one.value:.0f} on {one.node}{where}"
+        return f"driver error {xid_text(int(one.value or 0))}, on {one.node}{where}"
     if one.id == "ecc":
         return f"uncorrectable memory errors on {one.node}{where}"
     if one.id == "hot":
-        return f"{one.value:.0f} °C on {one.node}{where}"
+        return f"temperature of {one.value:.0f} °C on {one.node}{where}"
     if one.id == "link_errors":
         return f"{one.link} +{one.value:.0f} in {fmt.duration(WINDOW_SECONDS)} on {one.node}"
     return f"{name_of(one.id)} on {one.node}{where}"

@@ -48,7 +48,9 @@ def load_stacks(paths: Sequence[Path], limits: Limits = DEFAULT) -> StackReport 
         return None
     if len(known) < len(found):
         other = paths[found.index(None)]
-        raise UnusableInput(f"{other} holds no Python stacks, and the others do: report on it by itself")
+        raise UnusableInput(
+            f"{other} has no Python stacks, and the other files have: run llmtop report for this file alone"
+        )
     if len(known) == 1:
         return known[0]
     return replace(

@@ -78,7 +78,7 @@ def verdict_sentence(
         else "the time from first to last device activity"
     )
     if not judgement.correction.reason:
-        over = "the undisturbed step"
+        over = "the step without the profiler"
     where = _device_text(timeline, trace)
     bottleneck = BOTTLENECKS[judgement.verdict]
     off_cpu = main_off_cpu_cause(judgement) if judgement.verdict == "idle" else None

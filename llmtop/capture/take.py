@@ -158,7 +158,7 @@ class _BackgroundGitState:
 def _engine(plan: Plan) -> Engine:
     engine = engines.engine_named(plan.engine)
     if not plan.targets:
-        raise UnusableInput("no process to capture: pass --pid or --rank")
+        raise UnusableInput("no process to capture was given: pass --pid or --rank")
     return engine
 
 

@@ -205,7 +205,7 @@ def _wait(
     try:
         if not watch.publishing_pids and any(isinstance(condition, SlowStep) for condition in conditions):
             raise NotPossibleHere(
-                f"{plan.targets[0].name} reports no steps, so slow steps are unknown; start it with: "
+                f"{plan.targets[0].name} reports no steps, so slow steps cannot be found; start it with: "
                 "llmtop run -- COMMAND"
             )
         checks = [
@@ -218,7 +218,7 @@ def _wait(
                 if reason is not None:
                     return reason
             if not any(procfs.is_alive(target.pid) for target in plan.targets):
-                raise NotPossibleHere("the training has ended before the condition was met: no capture was taken")
+                raise NotPossibleHere("the training ended before the condition held, so no capture was taken")
     finally:
         watch.close()
     return None

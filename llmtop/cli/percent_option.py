@@ -16,5 +16,5 @@ def parse_percent(_ctx: click.Context, _param: click.Parameter, value: str | Non
     except ValueError:
         number = math.nan
     if not (number >= 0 and math.isfinite(number)):
-        raise click.BadParameter(f"{value!r} is not a percentage of 0 or more, such as 5 or 5%")
+        raise click.BadParameter(f"{value!r} is not a percentage; pass a number of 0 or more, such as 5 or 5%")
     return number

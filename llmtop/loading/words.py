@@ -12,13 +12,13 @@ _IS = {
     "disk": "waiting for the disk",
     "network": "waiting for the network",
     "lock": "waiting for a shared lock",
-    "gil": "waiting for the GIL",
+    "gil": "waiting for Python's lock (GIL)",
     "file": "reading files",
     "sleep": "sleeping",
     "transfer": "transferring batches between processes",
     "start": "starting workers",
     "own": "code of the script",
-    "unseen": "in code without readable stacks",
+    "unseen": "code whose stacks cannot be read",
 }
 _SOME_BYTES_PER_S = 1e6
 """Less comes from storage by the way: modules that are imported, a checkpoint's list."""
@@ -26,16 +26,15 @@ _DO = {
     "decode": "decode once and store the result; decode on the GPU (nvJPEG, DALI), or use a "
     "faster decoder (torchvision.io, turbojpeg, Pillow-SIMD)",
     "tokenize": "tokenize once and store the ids, or tokenize whole batches with a fast tokenizer",
-    "collate": "pad or pack the samples to one size beforehand; stack tensors once into a buffer, not Python "
-    "lists",
+    "collate": "bring the samples to one size beforehand; stack tensors once into a buffer, not Python lists",
     "disk": "read fewer and larger files (shards), from local NVMe or from memory (cache, tmpfs)",
     "network": "copy the data to this machine, read larger files, and prefetch several at once",
     "lock": "give each worker its own file handle or connection, or hold the shared lock for a shorter time",
-    "gil": "move the work into worker processes: all threads of a process share the GIL",
-    "slow_worker": "check the samples of that worker; in_order=False (PyTorch 2.6) does not wait for it",
+    "gil": "move the work into worker processes: all threads of a process share Python's lock",
+    "slow_worker": "check the samples of that worker, or pass in_order=False to the DataLoader (PyTorch 2.6)",
     "cpu": "run fewer processes on these CPUs, or give the job more CPUs",
     "too_few_workers": "use more DataLoader workers",
-    "sleep": "remove the sleep from the code that makes a batch; if it keeps to a rate, raise the rate",
+    "sleep": "remove the sleep from the code that makes a batch; if it limits a rate, raise that limit",
     "file": "pack small files into few large ones (shards), or keep the samples in memory",
     "transfer": "return only what the step uses, as tensors: they go through shared memory, other objects are "
     "pickled and copied",
@@ -64,7 +63,7 @@ def sentence(cost: LoadingCost, slow: int | None, cpu_wait_pct: float) -> str:
     share = percent_text(cost.share_pct) if cost.share_pct is not None else ""
     if cost.cause == "slow_worker":
         return (
-            f"Loader: 1 of {cost.workers} workers (pid {slow}) is slower; the other workers wait while it "
+            f"Loader: 1 of {cost.workers} workers (pid {slow}) is slower than the others, which wait while it "
             f"runs{at}."
         )
     if cost.cause in ("cpu", "worker_threads"):
@@ -73,25 +72,27 @@ def sentence(cost: LoadingCost, slow: int | None, cpu_wait_pct: float) -> str:
         return f"Loader: {lack}{own if cost.cause == 'worker_threads' else ''}."
     if cost.cause == "too_few_workers":
         are = "are all" if cost.workers > 1 else "is"
-        few = "no worker prepares batches" if not cost.workers else f"{who} {are} busy"
-        return f"Loader: too few workers; {few}, {share} of the time in {_code(cost)}{at}."
+        few = "the training process itself prepares the batches" if not cost.workers else f"{who} {are} busy"
+        return f"Loader: too few workers; {few}, and {share} of the time goes to {_code(cost)}{at}."
     if cost.cause == "own_code":
         cores = "" if cost.cores is None else f"{cost.cores:g} "
-        return f"Loader: {share} in {_code(cost)} ({who}{at}), which fills all {cores}CPUs."
+        return f"Loader: {share} of the time goes to {_code(cost)} ({who}{at}), which uses all {cores}CPUs."
     if cost.cause == "unknown":
         most = ", ".join(
             f"{_work_name(name, cost)} {percent_text(value)}" for name, value in list(cost.shares.items())[:3]
         )
         ready = f"; {percent_text(cpu_wait_pct)} waiting for a CPU" if cpu_wait_pct >= 10 else ""
-        return f"Loader: {most or 'no sample shows the preparation of a batch'}{at}{ready}."
-    library = f" by {cost.library}" if cost.library else ""
+        return f"Loader: no single cause; {most or 'no stack sample shows the preparation of a batch'}{at}{ready}."
+    library = f" by the library {cost.library}" if cost.library else ""
     reads = ""
     if cost.cause in ("disk", "file") and cost.read_bytes_per_s is not None:
         some = cost.read_bytes_per_s >= _SOME_BYTES_PER_S
         reads = (
-            f"; {rate(cost.read_bytes_per_s)} from storage" if some or cost.cause == "disk" else "; from memory"
+            f"; {rate(cost.read_bytes_per_s)} come from storage"
+            if some or cost.cause == "disk"
+            else "; they are in memory"
         )
-    return f"Loader: {share} {_IS[cost.cause]}{library} ({who}{at}){reads}."
+    return f"Loader: {share} of the time goes to {_IS[cost.cause]}{library} ({who}{at}){reads}."
 
 
 def advice_of(cost: LoadingCost) -> str:
@@ -103,7 +104,7 @@ def advice_of(cost: LoadingCost) -> str:
         most = f"{percent_text(cost.wait_pct)} of the step"
         if cost.save_seconds is not None:
             most = f"{duration(cost.save_seconds)} ({percent_text(cost.wait_pct)}) of the step"
-        parts.append(f"up to {most} could be saved")
+        parts.append(f"this can save up to {most}")
     return "; ".join(parts)
 
 
@@ -118,18 +119,18 @@ def _work_name(name: str, cost: LoadingCost) -> str:
 
 def _code(cost: LoadingCost) -> str:
     """Whose code it is that no table knows."""
-    return f"code of {cost.library}" if cost.library else "code of the script"
+    return f"code of the library {cost.library}" if cost.library else "code of the script"
 
 
 def _workers(cost: LoadingCost) -> str:
     needed, cores = cost.workers_needed or 0, cost.cores
     if cost.cause in ("disk", "network"):
-        return f"use at least {needed} workers, if the storage can serve that many at once"
+        return f"set num_workers to {needed} or more (now {cost.workers}), if the storage can serve that many"
     if cost.cause == "sleep":
-        return f"or use at least {needed} workers, if each may sleep on its own (now {cost.workers})"
+        return f"or set num_workers to {needed} or more (now {cost.workers}), if each may sleep on its own"
     if cores is not None and needed > cores:
-        return f"at least {needed} workers are needed, but the job has {cores:g} CPUs: reduce the work per batch"
-    return f"use at least {needed} workers (now {cost.workers})"
+        return f"{needed} workers would be needed, but the job has {cores:g} CPUs: reduce the work per batch"
+    return f"set num_workers to {needed} or more (now {cost.workers})"
 
 
 def _cores(cost: LoadingCost) -> str:

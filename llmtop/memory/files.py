@@ -42,5 +42,5 @@ def _in_folder(folder: Path) -> list[Path]:
     try:
         named = sorted(path for path in folder.iterdir() if path.name.endswith(_SUFFIX) and path.is_file())
     except OSError as error:
-        raise UnusableInput(f"{folder} cannot be read: {error.strerror}") from None
+        raise UnusableInput(f"{folder} cannot be read: {error.strerror}; check its permissions") from None
     return [path for path in named if examine(path).kind == "memory-snapshot"]

@@ -49,7 +49,8 @@ def compare_memory(before: list[Path], after: list[Path], limits: Limits = DEFAU
     """
     if len(before) != len(after):
         raise UnusableInput(
-            f"{len(before)} and {len(after)} memory snapshots cannot be compared: pass one file of each side"
+            f"{len(before)} and {len(after)} memory snapshots cannot be compared: pass one file before and one "
+            "file after"
         )
     pairs = [(load(one, limits), load(two, limits)) for one, two in zip(before, after, strict=True)]
     return find_growth(pairs)

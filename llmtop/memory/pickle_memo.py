@@ -56,4 +56,7 @@ def check_memo(data: mmap.mmap | bytes) -> None:
         elif data.find(b".", max(0, place - 1), place) >= 0:
             return  # the end, and something after it
         else:
-            raise pickle.UnpicklingError(f"the byte {code:#04x} at {place} occurs in no memory snapshot")
+            raise pickle.UnpicklingError(
+                f"the byte {code:#04x} at {place} does not occur in a memory snapshot: "
+                "take it again with llmtop capture --engine memory"
+            )

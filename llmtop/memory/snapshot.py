@@ -162,7 +162,7 @@ def load(path: Path, limits: Limits = DEFAULT) -> MemorySnapshot:
                 "read; make it with llmtop capture --engine memory or torch.cuda.memory._dump_snapshot"
             ) from None
         except OSError as error:
-            raise UnusableInput(f"{path} cannot be read: {error.strerror}") from None
+            raise UnusableInput(f"{path} cannot be read: {error.strerror}; check its permissions") from None
         except _DAMAGE as error:
             raise UnusableInput(
                 f"{path} is a damaged or cut pickle ({printable(str(error), 120) or type(error).__name__}); take "

@@ -19,7 +19,7 @@ _ANSWER_SECONDS = 60.0
 """ncu is a script around a large program, which a busy disk reads for seconds."""
 WHERE = (
     "install Nsight Compute (https://developer.nvidia.com/nsight-compute, or cuda-nsight-compute of CUDA's "
-    "packages), or set LLMTOP_NCU to its ncu"
+    "packages), or set LLMTOP_NCU to the path of ncu"
 )
 REMEDY = (
     "run it as root (sudo), or open the counters to all users: echo 'options nvidia "

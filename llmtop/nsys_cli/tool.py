@@ -120,7 +120,7 @@ OPTIONS: tuple[Option, ...] = (
            "on a GPU nsys 2025.3 crashes the training sooner or later", False),
     Option("ops", "PyTorch's operators with the sizes of their inputs; of attached trainings",
            "some µs of the host for each: launch-bound steps become clearly longer within the window, which the "
-           "report sets right by the undisturbed step", False),
+           "report corrects by the step without the profiler", False),
     Option("gpu-metrics", "SM, tensor and memory activity over time, whole machine",
            "start takes 1.0 s instead of 0.25 s; needs root or profiling opened to all users", False),
     Option("cpu-sampling", "where all threads' CPU time goes",

@@ -77,7 +77,7 @@ def discover(directory: Path, owner: int | None = None) -> list[SocketFile]:
             if match:
                 found.append(SocketFile(Path(entry.path), int(match["pid"])))
     except OSError as error:
-        raise NotPossibleHere(f"{directory} cannot be read: {error.strerror}") from None
+        raise NotPossibleHere(f"{directory} cannot be read: {error.strerror}; check its permissions") from None
     return sorted(found, key=lambda file: (file.pid, file.path.name))
 
 
@@ -115,7 +115,7 @@ def remove_unfinished(directory: Path) -> None:
     try:
         names = [name for name in os.listdir(directory) if _is_orphaned(name)]
     except OSError as error:
-        raise NotPossibleHere(f"{directory} cannot be read: {error.strerror}") from None
+        raise NotPossibleHere(f"{directory} cannot be read: {error.strerror}; check its permissions") from None
     for name in names:
         if is_alive(int(name.partition("-")[0])):
             continue
@@ -195,7 +195,10 @@ class Connection:
             if not (peer_allowed(uid) if owner is None else uid == owner):
                 raise NotPossibleHere(f"{path} belongs to a process of uid {uid}: run llmtop as that user")
             if owner is not None and pid == 0:
-                raise NotPossibleHere(f"{path} belongs to a process that cannot be seen from here")
+                raise NotPossibleHere(
+                    f"{path} belongs to a process that cannot be seen from here, perhaps in "
+                    "another container: run llmtop there"
+                )
             connection = cls(channel, path, pid, uid)
             connection._read_hello(deadline)
             channel.settimeout(_SEND_TIMEOUT_S)
@@ -245,7 +248,7 @@ class Connection:
         try:
             self._socket.sendall(frame)
         except (OSError, TimeoutError) as error:
-            raise ConnectionClosed(f"the training at {self.path.name} takes no more messages: {error}") from None
+            raise ConnectionClosed(f"the training at {self.path.name} accepts no more messages: {error}") from None
 
     def fileno(self) -> int:
         """The descriptor for select() and poll(): readable when `receive` has something to do."""
@@ -271,11 +274,14 @@ class Connection:
                 break
             if time.monotonic() >= deadline:
                 raise NoReply(
-                    f"process {self.host_pid} does not answer at {self.path.name}: it may be stopped",
+                    f"process {self.host_pid} does not answer at {self.path.name}: it may be stopped; continue "
+                    "it with kill -CONT PID",
                     self.host_pid,
                 )
         if not isinstance(messages[0], wire.Hello):
-            raise UnusableInput(f"the program that listens at {self.path.name} is not an attached training")
+            raise UnusableInput(
+                f"the program that listens at {self.path.name} is not an attached training: remove the file"
+            )
         self._early = messages[1:]
 
     def _ingest(self, data: bytes) -> list[wire.FromTraining]:
@@ -301,7 +307,10 @@ class Connection:
         except msgspec.DecodeError:
             if wire.is_newer_type(body):
                 return None
-            raise UnusableInput("the reply is not a message of llmtop: another program may be listening") from None
+            raise UnusableInput(
+                "the reply is not a message of llmtop: another program may listen on the socket of the training; "
+                "restart the training"
+            ) from None
         if isinstance(message, wire.Refused):
             raise UnusableInput(f"the training refused a request of this llmtop: {message.reason}")
         if isinstance(message, wire.Hello):
@@ -336,13 +345,13 @@ def _pinned_path(path: Path, owner: int) -> Iterator[Path]:
             file = os.open(path.name, flags, dir_fd=folder)
             opened.callback(os.close, file)
         except FileNotFoundError:
-            raise ConnectionClosed(f"nothing listens at {path.name}") from None
+            raise ConnectionClosed(f"the training has ended: nothing listens at {path.name}") from None
         except OSError as error:
             raise NotPossibleHere(f"{path} is skipped: {error.strerror}") from None
         info = os.fstat(file)
         if not stat.S_ISSOCK(info.st_mode) or (info.st_uid, os.fstat(folder).st_uid) != (owner, owner):
             raise NotPossibleHere(
-                f"{path} is skipped: it is no socket that uid {owner} made in a folder of its own"
+                f"{path} is skipped, because it is not a socket that uid {owner} created in a folder of its own"
             )
         yield Path(procfs.descriptor_path(file))
 
@@ -350,9 +359,9 @@ def _pinned_path(path: Path, owner: int) -> Iterator[Path]:
 def _other_protocol(protocol: int, version: str) -> str:
     named = f" (llmtop {version})" if version else ""
     if protocol > wire.PROTOCOL:
-        return f"the training speaks protocol {protocol}{named}, this monitor {wire.PROTOCOL}: upgrade this llmtop"
+        return f"the training uses protocol {protocol}{named}, this monitor {wire.PROTOCOL}: upgrade this llmtop"
     return (
-        f"the training speaks protocol {protocol}{named}, this monitor {wire.PROTOCOL}: "
+        f"the training uses protocol {protocol}{named}, this monitor {wire.PROTOCOL}: "
         "restart the training with this llmtop"
     )
 
@@ -369,8 +378,12 @@ def _connect(channel: socket.socket, path: Path, name: str, deadline: float) -> 
                     raise
                 time.sleep(_QUEUE_POLL_S)
     except (BlockingIOError, TimeoutError):
-        raise NoReply(f"connections are not accepted at {name}: the process may be stopped", 0) from None
+        raise NoReply(
+            f"connections are not accepted at {name}: the training may be stopped; continue it with kill -CONT "
+            "PID",
+            0,
+        ) from None
     except (ConnectionRefusedError, FileNotFoundError, ConnectionResetError):
-        raise ConnectionClosed(f"nothing listens at {name}") from None
+        raise ConnectionClosed(f"the training has ended: nothing listens at {name}") from None
     except OSError as error:
         raise NotPossibleHere(f"cannot connect to {name}: {error.strerror or error}") from None

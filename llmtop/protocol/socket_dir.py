@@ -32,7 +32,8 @@ def runtime_dir(uid: int | None = None) -> Path:
             return Path(os.path.abspath(os.path.expanduser(override)))
         except FileNotFoundError:
             raise NotPossibleHere(
-                f"LLMTOP_DIR is {override}, which is relative to a removed folder: set an absolute path"
+                f"LLMTOP_DIR is {override}, which is relative to a removed folder: set LLMTOP_DIR to an absolute "
+                "path"
             ) from None
     return user_folder(os.geteuid() if uid is None else uid)
 
@@ -69,15 +70,19 @@ def check_dir(directory: Path, owner: int | None = None) -> None:
     length = len(os.fsencode(directory))
     if length > MAX_DIRECTORY_BYTES:
         raise NotPossibleHere(
-            f"{directory} has {length} bytes, a socket's folder may have {MAX_DIRECTORY_BYTES}: set LLMTOP_DIR "
+            f"{directory} has {length} bytes, the limit for the folder of a socket is {MAX_DIRECTORY_BYTES}: set "
+            "LLMTOP_DIR "
             "to a shorter one, for the training and for llmtop"
         )
     try:
         info = os.lstat(directory)
     except FileNotFoundError:
-        raise NotPossibleHere(f"{directory} does not exist: no training has attached here yet") from None
+        raise NotPossibleHere(
+            f"{directory} does not exist, because no training has attached here yet: start one with llmtop run "
+            "-- COMMAND"
+        ) from None
     except OSError as error:
-        raise NotPossibleHere(f"{directory} cannot be read: {error.strerror}") from None
+        raise NotPossibleHere(f"{directory} cannot be read: {error.strerror}; check its permissions") from None
     if stat.S_ISLNK(info.st_mode):
         raise NotPossibleHere(f"{directory} is a symbolic link; remove it or set LLMTOP_DIR to a folder of yours")
     if not stat.S_ISDIR(info.st_mode):

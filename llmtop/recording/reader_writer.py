@@ -170,7 +170,8 @@ class Writer:
             except OSError:
                 pass  # a reader drops the half member by itself
             raise NotPossibleHere(
-                f"recording to {self.path} failed: {error.strerror}; the part written before is complete"
+                f"recording to {self.path} failed: {error.strerror}; the part written before is complete and can "
+                "be replayed; check the free space of the disk"
             ) from None
 
 

@@ -57,7 +57,9 @@ class MemoryKind(ReportKind):
         if first is None and second is None:
             return None
         if fail_over is not None:
-            raise UnusableInput("--fail-over compares step times, and a memory snapshot has none")
+            raise UnusableInput(
+                "--fail-over compares step times, and a memory snapshot has none: remove --fail-over"
+            )
         if first is None or second is None:
             raise UnusableInput(
                 "a memory snapshot can only be compared with another memory snapshot of the same program"

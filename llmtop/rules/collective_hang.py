@@ -109,13 +109,16 @@ def _hang_alert(job: JobState) -> AlertText:
 
 
 def _hang_summary(hang: Hang, seconds: float | None) -> str:
-    since = "No step" if seconds is None else f"No step for {fmt.duration(float(round(seconds)))}"
+    since = "No step yet" if seconds is None else f"No step for {fmt.duration(float(round(seconds)))}"
     what = f"{_collective_name(hang.operation)} #{hang.number} of process group {hang.group}"
     if hang.behind is None:
         return f"{since}: all {len(hang.waiting)} ranks wait in {what}, which does not complete."
     state = hang.behind
     where = f" ({state.location})" if state.location else ""
-    return f"{since}: {state.label}{where} never entered {what} (last: #{hang.reached}); {_waiting_text(hang)}."
+    return (
+        f"{since}: {state.label}{where} never entered {what} (its last was #{hang.reached}); "
+        f"{_waiting_text(hang)}."
+    )
 
 
 def _collective_name(operation: str | None) -> str:
@@ -131,14 +134,12 @@ def _hang_points(hang: Hang) -> tuple[str, ...]:
     what, group = f"{_collective_name(hang.operation)} #{hang.number}", f"process group {hang.group}"
     if hang.behind is None:
         return complete_clauses(f"{what} does not complete", f"all {len(hang.waiting)} ranks are waiting", group)
-    return complete_clauses(f"never entered {what}", _waiting_text(hang), f"last: #{hang.reached}", group)
+    return complete_clauses(f"never entered {what}", _waiting_text(hang), f"its last was #{hang.reached}", group)
 
 
 def _hang_next_step(hang: Hang | None, named: RankState) -> str:
     if hang is not None and hang.behind is None:
-        return (
-            "check the network and for mismatched shapes; set NCCL_DEBUG=INFO; compare the calls with torchfrtrace"
-        )
+        return "check the network, and that all ranks pass equal shapes; set NCCL_DEBUG=INFO and restart the job"
     return stack_advice(named.label, named.rank.pid)
 
 
@@ -148,14 +149,17 @@ HUNG_COLLECTIVE: Final = Rule[JobState](
     describe=_hang_alert,
     text=RuleText(
         meaning="Either one rank of the process group has not entered the collective, or the collective does not "
-        "complete. The named rank is behind, and does not wait in a collective itself.",
-        condition=f"no step for {QUIET_S:.0f} s and for {QUIET_STEPS:.0f} times the median step, the counts of "
-        f"collectives have not changed for {COUNTS_STILL_S:.0f} s, and an entered collective has not completed; "
-        "not while the rank behind does other work, such as a validation, or has begun other work and "
-        "its process or GPU is busy. If no rank is found this way: ranks of an NCCL communicator are behind the "
-        "others or do not reply, in two replies of NCCL RAS",
-        source="the counts of the PyTorch flight recorder in each process (NCCL, gloo), and of NCCL 2.24 and "
-        "later in all processes of the job; on 2 H100 with one rank outside an all-reduce, the counts were 40 "
+        "complete. The named rank has not entered it, and does not wait in another collective.",
+        condition=f"no step ends for {QUIET_S:.0f} s and for {QUIET_STEPS:.0f} times the median step, and an "
+        "entered collective "
+        f"has not completed, while no rank enters another one for {COUNTS_STILL_S:.0f} s. "
+        "Not while the rank that did not enter it does other work, such as a validation. "
+        "If no rank is found this way: twice in a row, NCCL RAS reports ranks of a communicator that are behind "
+        "the "
+        "others or do not reply",
+        source="the numbers of collectives in the PyTorch flight recorder (NCCL, gloo) and, from NCCL 2.24 on, "
+        "NCCL RAS in "
+        "all processes of the job; measured on 2 H100 with one rank outside an all-reduce: collectives 40 "
         "and 39",
         fields=("step_seconds", "util_pct", "power_watts"),
     ),
@@ -202,14 +206,16 @@ def _communicator_alert(state: CommunicatorState) -> AlertText:
 
 def _communicator_summary(state: CommunicatorState, seconds: float | None) -> str:
     stuck = state.stuck
-    since = "No progress" if seconds is None else f"No step for {fmt.duration(float(round(seconds)))}"
+    since = (
+        "The job makes no progress" if seconds is None else f"No step for {fmt.duration(float(round(seconds)))}"
+    )
     who = []
     if stuck.missing:
-        who.append(f"{_rank_list(stuck.missing, stuck.missing_count)} not replying")
+        who.append(f"{_rank_list(stuck.missing, stuck.missing_count)} not replying to NCCL")
     if stuck.behind:
         late = f"{_rank_list(stuck.behind, stuck.behind_count)} at {_collective_name(stuck.operation)}"
         who.append(f"{late} #{stuck.behind[0].called}, the other ranks at #{stuck.number}")
-    return f"{since}: in the NCCL communicator of {stuck.size} ranks, {'; '.join(who)}."
+    return f"{since}: in an NCCL communicator of {stuck.size} ranks, {'; '.join(who)}."
 
 
 def _communicator_points(stuck: StuckCommunicator) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ from typing import Final
 from llmtop import format as fmt
 from llmtop.hardware import clock_events
 from llmtop.hardware.gpu_errors import is_program_error, severity_of
+from llmtop.model.severity import Severity
 from llmtop.rules import limits
 from llmtop.rules.rule import AlertText, Rule, RuleText, complete_clauses, stack_advice
 from llmtop.rules.state.gpu import WINDOW_SECONDS, GpuState
@@ -87,10 +88,11 @@ def _next_step(gpu: GpuState) -> str:
         return stack_advice(f"pid {pids[0]}", pids[0])
     if foreign:
         return (
-            f"read the stacks of pid {foreign[0]} on the host (the process is not visible from here, perhaps in "
+            f"on the host, read the Python stacks of pid {foreign[0]} (it cannot be seen from here, perhaps it "
+            "is in "
             "another container)"
         )
-    return "find this GPU's process with nvidia-smi on the host; press s for the Python stacks of that process"
+    return "find the process with nvidia-smi on the host; for its Python stacks, run: py-spy dump --pid PID"
 
 
 LOW_POWER_FULL_UTIL: Final = Rule[GpuState](
@@ -99,7 +101,8 @@ LOW_POWER_FULL_UTIL: Final = Rule[GpuState](
     describe=_low_power_alert,
     covered_by=frozenset({"stalled", "hung_collective", "straggler"}),
     text=RuleText(
-        meaning="GPU-Util counts any running kernel as busy: the kernel of a hung collective, a spinning kernel, "
+        meaning="Utilization counts any running kernel, even one that does no work: a hung collective, a "
+        "spinning kernel, "
         "or kernels far too small for the GPU.",
         condition=f"util at least {UTIL_FULL[0]:.0f} %, power under {POWER_LOW[0]:.0f} % of the limit, SM active "
         f"under {SM_LOW[0]:.0f} % and DRAM under {DRAM_LOW[0]:.0f} %; where SM activity is unavailable, memory "
@@ -164,9 +167,10 @@ def _clock_text(gpu: GpuState) -> str:
 def _power_capped_alert(gpu: GpuState) -> AlertText:
     return AlertText(
         severity="info",
-        summary=f"{gpu.label} runs at its power limit: SM clock {_clock_range_text(gpu)}. Normal for a busy GPU.",
+        summary=f"{gpu.label} runs at its power limit: SM clock {_clock_range_text(gpu)}. This is normal for a "
+        "busy GPU.",
         evidence=_clock_evidence(gpu),
-        next="no action needed; nvidia-smi -q -d POWER shows whether the limit is below the default of the GPU",
+        next="no action needed; if the limit was lowered, it can be raised: nvidia-smi -q -d POWER shows both",
         points=complete_clauses(_power_text(gpu), "normal for a busy GPU", f"SM clock {_clock_text(gpu)}"),
     )
 
@@ -244,14 +248,14 @@ def _memory_bound_alert(gpu: GpuState) -> AlertText:
     return AlertText(
         severity="info",
         summary=f"{gpu.label} is limited by memory bandwidth: DRAM is active {fmt.percent_text(dram)} of the time "
-        f"(88 % is the practical peak), the tensor cores {fmt.percent_text(tensor, 1)}.",
+        f"(88 % is the practical peak), the tensor cores are active {fmt.percent_text(tensor, 1)}.",
         evidence={
             "dram_active_pct": dram,
             "tensor_active_pct": tensor,
             "sm_active_pct": gpu.mean("sm_active_pct"),
             "util_pct": gpu.mean("util_pct"),
         },
-        next="fuse elementwise work (torch.compile), use bf16 and FlashAttention; press c to profile its kernels",
+        next="use torch.compile, bf16 and FlashAttention, which move less memory; press c to profile the kernels",
         points=complete_clauses(
             f"DRAM active {fmt.percent_text(dram)}", f"tensor cores active {fmt.percent_text(tensor, 1)}"
         ),
@@ -264,7 +268,8 @@ MEMORY_BOUND: Final = Rule[GpuState](
     describe=_memory_bound_alert,
     covered_by=frozenset({"stalled"}),
     text=RuleText(
-        meaning="The SMs wait for device memory. More arithmetic per byte helps; a GPU with more FLOP/s does not.",
+        meaning="The kernels wait for GPU memory. More arithmetic per byte helps; a GPU with more FLOP/s does "
+        "not.",
         condition=f"DRAM active at least {DRAM_BOUND[0]:.0f} %, tensor active under {TENSOR_IDLE[0]:.0f} %, "
         f"util at least {MEMORY_BOUND_UTIL:.0f} %, as means over {WINDOW_SECONDS:.0f} s",
         source=f"{MEASUREMENT_SOURCE} (elementwise chain: DRAM 88, tensor 0.3)",
@@ -283,16 +288,26 @@ def _has_error(gpu: GpuState, is_raised: bool) -> bool:
     return gpu.gpu.error is not None
 
 
+_ERROR_ADVICE: Final[dict[Severity, str]] = {
+    "critical": "end the job on this GPU, then reset it or reboot; read the kernel log: "
+    "dmesg | grep -i -e xid -e nvrm; if the error returns, have the GPU replaced",
+    "warning": "no action if the job continues; if the error returns, reset the GPU; the kernel log has more: "
+    "dmesg | grep -i -e xid -e nvrm",
+    "info": "no action needed; the kernel log has more: dmesg | grep -i -e xid -e nvrm",
+}
+"""What to do about an error that no program caused."""
+
+
 def _error_alert(gpu: GpuState) -> AlertText:
     error = gpu.error_text
     return AlertText(
         severity=severity_of(error),
-        summary=f"{gpu.label}: {fmt.printable(error, 160)}.",
+        summary=f"{gpu.label} reports a driver error: {fmt.printable(error, 160)}.",
         evidence={"temperature_c": gpu.temperature_c, "power_watts": gpu.mean("power_watts")},
         next="read the output of the program that failed; to find the kernel, run the program under "
         "compute-sanitizer or with CUDA_LAUNCH_BLOCKING=1. The program caused the error, not the GPU"
         if is_program_error(error)
-        else "read the kernel log: dmesg | grep -i -e xid -e nvrm",
+        else _ERROR_ADVICE[severity_of(error)],
         points=complete_clauses(*(one for one in _CLAUSES.split(fmt.printable(error, 160)) if one)),
     )
 

@@ -119,7 +119,7 @@ def _idle_rank_among_spinning(job: JobState) -> BlockingRank | None:
     spinning = [state for state in job.ranks if state.gpu is not None and is_busy_but_idle(state.gpu)]
     if len(idle) != 1 or not spinning or len(idle) + len(spinning) < len(job.ranks):
         return None
-    return BlockingRank(idle[0], "leaves its GPU idle, other GPUs spin in a collective")
+    return BlockingRank(idle[0], "has an idle GPU, other GPUs wait for it in a collective")
 
 
 def _is_idle(gpu: GpuState) -> bool:
@@ -186,14 +186,14 @@ def _stalled_summary(
     named: RankState, found: BlockingRank | None, waiting: list[RankState], seconds: float | None, works: bool
 ) -> str:
     where = f" ({named.location})" if named.location else ""
-    since = "No step" if seconds is None else f"No step for {fmt.duration(float(round(seconds)))}"
+    since = "No step yet" if seconds is None else f"No step for {fmt.duration(float(round(seconds)))}"
     if found:
         others = f"{fmt.counted(len(waiting), 'other rank')} waiting" if waiting else ""
         return f"{since}: {named.label}{where} {found.why}{'; ' + others if others else ''}."
     if waiting:
         return (
-            f"{since} in {len(waiting) + 1} ranks, {named.label}{where} among them. All of them wait alike, so "
-            "none is named as the cause."
+            f"{since} in {len(waiting) + 1} ranks, {named.label}{where} among them. The cause is unknown: "
+            "all of them wait in the same way."
         )
     if works:
         return (
@@ -213,7 +213,7 @@ def _stalled_points(
         )
     if waiting:
         return complete_clauses(
-            since, f"in {len(waiting) + 1} ranks", "all of them wait alike, so none is the cause"
+            since, f"in {len(waiting) + 1} ranks", "cause unknown: all of them wait in the same way"
         )
     gpu = named.gpu
     if works:
@@ -241,7 +241,7 @@ def _stalled_next_step(named: RankState, found: BlockingRank | None) -> str:
     if named.rank.state == "stopped":
         return f"continue the process, run: kill -CONT {pid}"
     if named.rank.state == "gone":
-        return f"read the output of {named.label}, then end the job: it cannot continue without this rank"
+        return f"read the log of {named.label}, then end the job: it cannot continue without this rank"
     return stack_advice(named.label, pid)
 
 
@@ -251,12 +251,12 @@ STALLED: Final = Rule[JobState](
     describe=_stalled_alert,
     covered_by=frozenset({"hung_collective"}),
     text=RuleText(
-        meaning="The training process is alive, but has not finished a step, requested a batch or begun a phase "
+        meaning="The training process runs, but has not finished a step, requested a batch or begun a phase "
         "for a long time. In a job of several ranks, the alert names the blocking rank if it is known: the rank "
         "is stopped or has exited, its step is behind, or its GPU is idle while the other GPUs spin.",
-        condition=f"no step, and no other observed work, for {STALLED_SECONDS:.0f} s and for "
-        f"{STALLED_STEPS:.0f} times the median step, or at once where a signal holds one of several ranks; "
-        "a single process stopped by a signal is not stalled, nor a job in which one rank does other work",
+        condition=f"no step ends, and no other work is observed, for {STALLED_SECONDS:.0f} s and for "
+        f"{STALLED_STEPS:.0f} times the median step; at once if a signal has stopped one of several ranks. "
+        "Not for a single process that a signal has stopped, nor while one rank does other work",
         source="the steps of the training by the host clock; the blocking rank by steps and GPUs",
         clear_seconds=0.0,
         fields=("step_seconds", "util_pct", "power_watts"),

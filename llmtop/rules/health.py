@@ -142,8 +142,8 @@ def _not_finite(found: _Found, job: JobState) -> AlertText:
         "critical",
         what=f"The {word} is NaN or Inf {lasts} step {event.step:,}",
         first=f"{word} is NaN or Inf, step {event.step}",
-        advice="go back to a checkpoint and skip this batch; "
-        f"look at the data of step {event.step:,}; lower the learning rate if it comes back"
+        advice="restart from a checkpoint and skip this batch; "
+        f"check the data of step {event.step:,}; lower the learning rate if it happens again"
         f"{f'; {_gpu_errors(found.ranks[0])}' if alone else ''}",
     )
 
@@ -161,12 +161,12 @@ def _spike(found: _Found, job: JobState) -> AlertText:
         what=f"The loss rose to {fmt.figure(value)} at step {event.step:,}",
         first=f"loss rose to {fmt.figure(value)} at step {event.step}",
         advice=(
-            "go back to a checkpoint 100 steps before it; skip 200 to 500 batches, or lower the learning rate"
+            "restart from a checkpoint 100 steps before; skip 200 to 500 batches, or lower the learning rate"
             if is_diverged
-            else f"look at the data of step {event.step}; skip this batch if it comes back; "
-            "if the loss stays high, go back to a checkpoint and lower the learning rate"
+            else f"check the data of step {event.step}; skip this batch if it happens again; "
+            "if the loss stays high, restart from a checkpoint with a lower learning rate"
         ),
-        other="the loss has not come back" if stays else "the loss came back",
+        other="the loss is still high" if stays else "the loss is normal again",
     )
 
 
@@ -179,8 +179,8 @@ def _norm_jump(found: _Found, job: JobState) -> AlertText:
         "warning",
         what=f"The gradient norm jumped to {fmt.figure(value)} at step {event.step:,}",
         first=f"norm jumped to {fmt.figure(value)} at step {event.step}",
-        advice=f"look at the data of step {event.step}; clip the gradient norm, or skip "
-        "steps above the usual range",
+        advice=f"check the data of step {event.step}; clip the gradient norm, or skip "
+        "steps whose norm is above the usual range",
     )
 
 
@@ -193,7 +193,7 @@ def _scale_collapse(found: _Found, job: JobState) -> AlertText:
         what=f"The loss scale fell to {fmt.figure(event.value)} at step {event.step:,}",
         first=f"loss scale: {fmt.figure(event.value)}, step {event.step}",
         advice="lower the learning rate, or train in bfloat16; "
-        "gradients overflow at step after step: check them for NaN and Inf",
+        "check the gradients for NaN and Inf: they overflow in many steps",
     )
 
 
@@ -203,10 +203,10 @@ def _flat(found: _Found, job: JobState) -> AlertText:
         found,
         job,
         "info",
-        what=f"The loss has not moved since step {event.step:,}: {fmt.figure(event.value)}",
-        first=f"loss has not moved since step {event.step}",
+        what=f"The loss has stayed at {fmt.figure(event.value)} since step {event.step:,}",
+        first=f"loss is unchanged since step {event.step}",
         advice="check the learning rate and which parameters train; "
-        "no action if the training has converged; check that the data still changes",
+        "check that the data still changes; no action if the training has converged",
         other=f"loss {fmt.figure(event.value)}",
     )
 
@@ -261,7 +261,7 @@ def _diverged_alert(job: JobState) -> AlertText:
         },
         next="restart all ranks from one checkpoint; "
         f"{_gpu_errors(one) if others else 'check the Xid and ECC errors of their GPUs'}; "
-        "check that all ranks reduce gradients and loss over one group",
+        "check that all ranks reduce gradients and loss in one process group",
         subject_rank=one if others else None,
         points=complete_clauses(
             f"losses of ranks differ, step {found.step}",
@@ -282,7 +282,7 @@ NON_FINITE: Final = _event_rule(
     "non_finite",
     _not_finite,
     RuleText(
-        meaning="Parameters that take such a gradient are NaN from then on, and so is each later loss.",
+        meaning="If such a gradient is applied, the parameters and all later losses are NaN.",
         condition="a logged loss, gradient norm or loss scale is NaN or Inf; where there is a loss scale, "
         f"{limits.OVERFLOWS} of the last ten gradient norms",
         source="torch.amp.GradScaler skips a step that overflows and halves the scale: one Inf is its own search",
@@ -293,8 +293,10 @@ LOSS_SPIKE: Final = _event_rule(
     "loss_spike",
     _spike,
     RuleText(
-        meaning="Most spikes come back within some tens of steps; one that does not is a divergence.",
-        condition=f"two of three losses {_LOSS.pair.sigmas:.0f} deviations above the trend, or one "
+        meaning="After most spikes, the loss is normal again within some tens of steps; otherwise the training "
+        "diverges.",
+        condition=f"two of three losses are {_LOSS.pair.sigmas:.0f} standard deviations above the trend, or one "
+        "is "
         f"{_LOSS.single.sigmas:.0f}; at least {100 * (_LOSS.pair.factor - 1):.0f} and "
         f"{100 * (_LOSS.single.factor - 1):.0f} %; and {_LOSS.pair.times} and {_LOSS.single.times} times the "
         f"largest deviation of {REMEMBERED} values; critical after {DIVERGED_POINTS} values. {_NOT_JUDGED}",
@@ -309,7 +311,7 @@ GRAD_NORM_JUMP: Final = _event_rule(
     _norm_jump,
     RuleText(
         meaning="A single batch moves the parameters far more than usual, unless its gradient is clipped.",
-        condition=f"two of three norms {_NORM.pair.sigmas:.0f} deviations above the trend, or one "
+        condition=f"two of three norms are {_NORM.pair.sigmas:.0f} standard deviations above the trend, or one is "
         f"{_NORM.single.sigmas:.0f}; at least {_NORM.pair.factor:.0f} and {_NORM.single.factor:.0f} times it; and "
         f"{_NORM.pair.times} and {_NORM.single.times} times the largest deviation of {REMEMBERED} values. "
         f"{_NOT_JUDGED}",
@@ -324,7 +326,8 @@ LOSS_SCALE_COLLAPSE: Final = _event_rule(
     "loss_scale_collapse",
     _scale_collapse,
     RuleText(
-        meaning="Gradients overflow at any scale, or small ones are lost: the training skips its steps.",
+        meaning="Gradients overflow at every scale, so the optimizer skips its steps, or small gradients become "
+        "0.",
         condition=f"the loss scale falls to a {limits.SCALE_FALL:.0f}th within {limits.SCALE_STEPS} steps, once "
         f"it has stayed for {limits.FIRST_STEPS} or grown; or below {limits.LEAST_SCALE:.0f}",
         source="torch.amp.GradScaler: at most one halving in growth_interval (2,000 steps) once the scale fits; "
@@ -351,10 +354,11 @@ RANKS_DIVERGED: Final = Rule[JobState](
     describe=_diverged_alert,
     covered_by=frozenset({"non_finite"}),
     text=RuleText(
-        meaning="The ranks do not train one model any more: silent data corruption, or a missing reduction.",
+        meaning="The ranks no longer train the same model: silent data corruption, or a missing all-reduce.",
         condition=f"losses that all ranks logged as equal for {LEAST_EQUAL} steps differ in {LEAST_DIFFERENT} "
         "steps",
-        source="ranks that reduce a loss together have the same bits; local losses differ from the first step",
+        source="a loss that all ranks reduce together has the same bits on each; losses of single ranks differ "
+        "from the first step",
         clear_seconds=5.0,
     ),
 )

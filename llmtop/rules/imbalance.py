@@ -175,18 +175,18 @@ def _imbalance_alert(job: JobState) -> AlertText:
     assert found is not None, "called only while the rule holds"
     first = found.heavy[0]
     if found.role is None:
-        who, name = first.role_label, first.label
+        who, name, verb = first.role_label, first.label, "has"
     else:
         name = f"{fmt.printable(found.role, 12)} {', '.join(map(str, found.coordinates[:4]))}"
-        who = f"{name} ({len(found.heavy)} of {found.ranks} ranks)"
+        who, verb = f"the {len(found.heavy)} ranks of {name} (of {found.ranks} ranks)", "have"
     own, others = fmt.duration(found.seconds), fmt.duration(found.other_seconds)
     own_tokens = _tokens_per_step(first)
     rest = [state for state in job.ranks if all(state is not one for one in found.heavy)]
     tokens = [one for state in rest if (one := _tokens_per_step(state)) is not None]
     return AlertText(
         severity="warning" if found.share_pct >= 10.0 else "info",
-        summary=f"Ranks of {who} have more to do: {own} of own work per step, {others} on the others; "
-        f"these wait {fmt.percent_text(found.share_pct)} of the step.",
+        summary=f"{who[0].upper() + who[1:]} {verb} more work: {own} per step, {others} on the other ranks, "
+        f"which wait {fmt.percent_text(found.share_pct)} of the step.",
         evidence={
             "role": found.role,
             "coordinates": ", ".join(map(str, found.coordinates)) or None,
@@ -197,9 +197,9 @@ def _imbalance_alert(job: JobState) -> AlertText:
             "tokens_per_step": own_tokens,
             "others_tokens_per_step": median(tokens) if tokens else None,
         },
-        next="move layers from this stage to another"
+        next="move layers from this pipeline stage to another one"
         if found.role == STAGE
-        else "balance the work: equal tokens or experts on each rank",
+        else "give each rank equally many tokens or experts",
         subject_rank=first,
         points=complete_clauses(
             f"{fmt.shorten_middle(name, 12)}: {own}, others {others}",
@@ -214,11 +214,14 @@ IMBALANCE: Final = Rule[JobState](
     describe=_imbalance_alert,
     covered_by=frozenset({"stalled", "hung_collective"}),
     text=RuleText(
-        meaning="No rank is slow: some have more to do, and the others wait for them in each step.",
-        condition=f"all ranks of some coordinates of a parallel dimension have {MORE_PCT[0]:g} % of the step more "
-        f"own work than those of the others, at least {LEAST_RANKS} ranks each; or one rank has as much more work "
-        "as it has more tokens",
-        source="stages of equal work differ by up to 3 %; own work: phases without waits, by CUDA events if all "
+        meaning="No rank is slow: some ranks have more work per step, and the other ranks wait for them.",
+        condition="all ranks of one part of a parallel dimension, such as a pipeline stage, work "
+        f"{MORE_PCT[0]:g} % of the "
+        f"step longer than the other ranks, at least {LEAST_RANKS} ranks each; or one rank works longer in "
+        "proportion "
+        "to its larger number of tokens",
+        source="measured: stages of equal work differ by up to 3 %; work: phases without waits, by CUDA events "
+        "if all "
         "ranks have them, else by the host clock",
         hold_seconds=2.0,
         clear_seconds=5.0,

@@ -170,8 +170,8 @@ def _launch_bound_alert(state: RankState) -> AlertText:
     seen = idle_text(evidence) or f"{activity_text(state)} at {fmt.watts(watts)}"
     return AlertText(
         severity="warning",
-        summary=f"{rank_name(state)} launches kernels more slowly than the GPU runs them: "
-        f"{fmt.percent_text(launching)} of the {step_noun(state)} is kernel launches ({total_seconds(steps)}), "
+        summary=f"{rank_name(state)} launches kernels more slowly than the GPU runs them: launching takes "
+        f"{fmt.percent_text(launching)} of the {step_noun(state)} ({total_seconds(steps)}), "
         f"and {seen}.",
         evidence=evidence,
         next=next_step(
@@ -180,7 +180,7 @@ def _launch_bound_alert(state: RankState) -> AlertText:
             "use torch.compile, CUDA graphs or larger batches, a fused optimizer; press c to profile the launches",
         ),
         points=complete_clauses(
-            f"{fmt.percent_text(launching)} of {_noun(state)} is kernel launches",
+            f"kernel launches take {fmt.percent_text(launching)} of {_noun(state)}",
             short_idle_text(evidence) if evidence["gpu_idle_pct"] is not None else short_activity_text(state),
             fmt.watts(watts),
         ),
@@ -205,13 +205,14 @@ LAUNCH_BOUND: Final = Rule[RankState](
     ),
     text=RuleText(
         meaning="The kernels are too short: the host cannot launch them as fast as the GPU runs them.",
-        condition=f"the training runs steps, the host spends {LAUNCHING_PCT:.0f} % or more of them in phases "
-        f"that launch kernels, under {INPUT_PCT[0]:.0f} % in waiting phases (or more, if twice the wait for data "
-        "is left of the idle time without them) and little in waiting calls (`sync_bound`), and the GPU is idle "
-        f"{IDLE_PCT[0]:.0f} % of the time in addition to untimed work and rare long steps; if the idle share is "
-        f"unknown (several processes on the GPU), under {SM_LAUNCH[0]:.0f} % of the SMs are active, at under "
+        condition=f"the host spends {LAUNCHING_PCT:.0f} % or more of the step in phases that launch kernels, "
+        f"under {INPUT_PCT[0]:.0f} % in phases that wait, "
+        "and little in calls that wait for the GPU; and the GPU is idle "
+        f"{IDLE_PCT[0]:.0f} % of the time for no other known reason. If the idle share is "
+        f"unknown (several processes on the GPU): under {SM_LAUNCH[0]:.0f} % of the SMs are active, at under "
         f"{POWER_LAUNCH[0]:.0f} % of the power limit and under {UTIL_LAUNCH:.0f} % util",
-        source="six programs on an H100 whose idle time was measured by two profilers (docs/measurements.md); an "
+        source="measured with six programs on an H100 whose idle time two profilers recorded "
+        "(docs/measurements.md); an "
         "H200: 22 % util, 1.6 % SM activity, 125 of 700 W",
         hold_seconds=2.0,
         clear_seconds=5.0,
@@ -274,11 +275,11 @@ SYNC_BOUND: Final = Rule[RankState](
     covered_by=frozenset({"stalled", "hung_collective", "straggler", "input_bound", "h2d_bound"}),
     text=RuleText(
         meaning="After each wait, the GPU is idle until the next kernels are launched.",
-        condition="calls that wait for the GPU (.item(), .cpu(), `if tensor`), found in samples of the host "
-        f"stack, take {SAMPLED_PCT[0]:.0f} % of the time, or {SAMPLED_LEAST_PCT[0]:.0f} % and half of the busy "
-        f"time of the GPU; or a phase named for waiting (sync, item) takes {SYNC_PCT[0]:.0f} % of most steps; "
-        f"and the GPU is idle {IDLE_PCT[0]:.0f} % of the time or more (gpu_busy_source), or by CUDA events",
-        source="common thresholds: 20 % of wall time in synchronisation, 15 % idle",
+        condition=f"the GPU is idle {IDLE_PCT[0]:.0f} % of the time or more, and calls that wait for it (.item(), "
+        f".cpu(), `if tensor`) take {SAMPLED_PCT[0]:.0f} % of the time in samples of the host stack, or "
+        f"{SAMPLED_LEAST_PCT[0]:.0f} % and half of the busy time of the GPU. Or a phase named for waiting (sync, "
+        f"item) takes {SYNC_PCT[0]:.0f} % of most steps",
+        source="thresholds in common use: 20 % of the time in synchronization, 15 % idle",
         hold_seconds=3.0,
         clear_seconds=5.0,
         fields=("gpu_busy_pct", "util_pct", "sm_active_pct"),

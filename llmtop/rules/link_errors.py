@@ -21,7 +21,8 @@ def _alert(port: LinkState) -> AlertText:
     state = "" if port.link.state in (None, "ACTIVE") else f"; the port is {fmt.printable(port.link.state or '')}"
     return AlertText(
         severity="warning",
-        summary=f"{name} has new errors in {fmt.duration(WINDOW_SECONDS)}: {', '.join(counts)}{state}.",
+        summary=f"Network port {name} has new errors in the last {fmt.duration(WINDOW_SECONDS)}: "
+        f"{', '.join(counts)}{state}.",
         evidence={
             "device": port.link.device,
             "port": port.link.port,
@@ -30,7 +31,7 @@ def _alert(port: LinkState) -> AlertText:
             "rx_bytes_per_s": port.link.rx_bytes_per_s,
             "tx_bytes_per_s": port.link.tx_bytes_per_s,
         },
-        next="run: ibstat; check the cable and the switch port. NCCL waits while lost data is sent again",
+        next="check the cable and the switch port; run: ibstat. NCCL waits while lost data is sent again",
         points=complete_clauses(*counts, name, "check the cable"),
     )
 
@@ -40,7 +41,7 @@ LINK_ERRORS: Final = Rule[LinkState](
     holds=_has_rising_errors,
     describe=_alert,
     text=RuleText(
-        meaning="The adapter repeats what a bad link loses. Every rank of the job waits for the slowest link.",
+        meaning="The adapter sends lost data again. Every rank of the job waits for the slowest link.",
         condition=f"within {fmt.duration(WINDOW_SECONDS)}, at least {MIN_ERRORS} new errors of one counter of the "
         f"port, or {LINK_DOWNED} rose by {MIN_LINK_DOWNED}",
         source="infiniband-diags: ibqueryerrors' example of error thresholds has 10; the kernel's "

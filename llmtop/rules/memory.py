@@ -50,8 +50,9 @@ def _pressure_alert(state: RankState) -> AlertText:
     label = state.label[0].upper() + state.label[1:]
     return AlertText(
         severity="warning",
-        summary=f"{label}{where}: {fmt.counted(failures, 'allocation')} of device memory failed or retried since "
-        f"llmtop started{'; ' + held if held else ''}.",
+        summary=f"{label}{where}: {fmt.counted(failures, 'allocation')} of GPU memory failed or had to be "
+        "repeated "
+        f"since llmtop started{'; ' + held if held else ''}.",
         evidence={
             "mem_used_bytes": gpu.mem_used_bytes if gpu else None,
             "mem_total_bytes": total,
@@ -95,7 +96,7 @@ _PRESSURE: Final = RuleText(
     "time, and then raises an out-of-memory error.",
     condition=f"the allocator of PyTorch retried or raised an out-of-memory error within the last "
     f"{_RETRY_SECONDS:.0f} s, or an out-of-memory error has ended the process. Nearly full memory alone raises no "
-    "alert: trainings and servers plan for it",
+    "alert: many trainings and servers use it as planned",
     source="torch.cuda.memory_stats (num_alloc_retries, num_ooms), NVML's memory in use",
     clear_seconds=5.0,
     fields=("mem_used_bytes", "memory_allocated_bytes", "memory_reserved_bytes"),
@@ -140,11 +141,11 @@ def _growth_alert(state: RankState) -> AlertText:
     left = _seconds_left(state, growth)
     where = f" ({state.location})" if state.location else ""
     until = fmt.duration(None if left is None else float(round(left)))
-    when = f"; full in about {until} at this rate" if left is not None else ""
+    when = f"; the GPU is full in about {until} at this rate" if left is not None else ""
     label = state.label[0].upper() + state.label[1:]
     return AlertText(
         severity="critical" if left is not None and left < _SOON_SECONDS else "warning",
-        summary=f"{label}{where} allocates {fmt.size(a_step)} more device memory per step, now "
+        summary=f"{label}{where} allocates {fmt.size(a_step)} more GPU memory in each step, now "
         f"{fmt.size(state.rank.memory_allocated_bytes)}{when}.",
         evidence={
             "memory_allocated_bytes": state.rank.memory_allocated_bytes,
@@ -155,7 +156,7 @@ def _growth_alert(state: RankState) -> AlertText:
             "seconds_until_full": left,
             "mem_total_bytes": total,
         },
-        next="find tensors kept over steps (total += loss instead of loss.item(), lists of outputs)",
+        next="do not keep tensors over steps: add loss.item() to a total, not loss; store no outputs in lists",
         since=growth.since if growth else None,
         points=complete_clauses(
             f"GPU full in about {until}",
@@ -171,13 +172,17 @@ MEMORY_GROWTH: Final = Rule[RankState](
     describe=_growth_alert,
     covered_by=frozenset({"memory_pressure"}),
     text=RuleText(
-        meaning="The minimum of the memory held by tensors rises all the time: tensors are kept that should "
-        "be freed, most often a loss with its graph.",
-        condition=f"the minimum of the allocated memory in {BUCKETS} stretches of at least {FAST_LEAK[0]} steps "
-        f"and {FAST_LEAK[1]:.0f} s (or {SLOW_LEAK[0]} and {SLOW_LEAK[1] / 60:.0f} minutes) in a row rises each "
-        f"time, by {GROWTH_PCT:.0f} % of the GPU memory in all, after warm-up. Or the minimum and the maximum in "
-        f"{BUCKETS} stretches of {BRIEF_LEAK[0]} steps and {BRIEF_LEAK[1]:.0f} s rise, and the GPU would be full "
-        f"within {_AT_ONCE_SECONDS / 60:.0f} minutes",
+        meaning="The memory that tensors use never falls back to its earlier minimum: the script keeps tensors "
+        "that it should "
+        "free, most often a loss with its graph.",
+        condition="after warm-up, the minimum of the allocated memory rises from each period to the next, "
+        f"{BUCKETS} periods "
+        f"in a row, by {GROWTH_PCT:.0f} % of the GPU memory in total. A period has at least {FAST_LEAK[0]} steps "
+        "and "
+        f"{FAST_LEAK[1]:.0f} s; for slow growth {SLOW_LEAK[0]} steps and {SLOW_LEAK[1] / 60:.0f} minutes. If the "
+        "GPU would be full "
+        f"within {_AT_ONCE_SECONDS / 60:.0f} minutes: {BRIEF_LEAK[0]} steps and "
+        f"{BRIEF_LEAK[1]:.0f} s, and the maximum rises too",
         source="torch.cuda.memory_allocated, as published by the training",
         clear_seconds=5.0,
         fields=("memory_allocated_bytes", "memory_reserved_bytes", "mem_used_bytes"),

@@ -75,7 +75,7 @@ ADVICE: Final = (
         'wrap the data loader: for batch in llmtop.loader(batches); or with llmtop.phase("dataload"):',
     ),
 )
-_DEFAULT_ADVICE: Final = 'press s for the Python stack; with llmtop.phase("NAME"): times that code'
+_DEFAULT_ADVICE: Final = 'press s for the Python stack; to time that code, wrap it in: with llmtop.phase("NAME"):'
 
 
 def _share_pct(state: RankState) -> float | None:
@@ -134,7 +134,7 @@ def _outside_alert(state: RankState) -> AlertText:
     return AlertText(
         severity="warning",
         summary=f"{label}{where}: {fmt.percent_text(_share_pct(state))} of each {step_noun(state)} "
-        f"({fmt.duration(rank.outside_seconds)}) is untimed, in no phase{': ' + listed if listed else ''}.",
+        f"({fmt.duration(rank.outside_seconds)}) is spent outside all phases{': ' + listed if listed else ''}.",
         evidence={
             "outside_pct": _share_pct(state),
             "outside_seconds": rank.outside_seconds,
@@ -167,13 +167,15 @@ OUTSIDE: Final = Rule[RankState](
     describe=_outside_alert,
     covered_by=frozenset({"stalled", "hung_collective", "straggler", "input_bound", "h2d_bound", "sync_bound"}),
     text=RuleText(
-        meaning="The untimed part is logging, a wait for the GPU, garbage collection, or work of the script "
-        "without a phase.",
+        meaning="The untimed part can be logging, a wait for the GPU, garbage collection, or other code of the "
+        "script "
+        "outside the phases.",
         condition=f"{OUTSIDE_PCT[0]:.0f} % or more of the time from the start of a step to the start of the next "
-        f"belongs to no phase, after {LEAST_STEPS} steps, by more than the steps differ; below "
-        f"{NO_CAUSE_TIMES * OUTSIDE_PCT[0]:.0f} % only with causes that take {CAUSE_PART * OUTSIDE_PCT[0]:.0f} % "
-        f"of the step, above a load of {MOST_LOAD:.0f} per CPU always; never for a training without phases, nor "
-        f"while its GPU is idle for under {IDLE_PCT[0]:.0f} % of the time",
+        f"belongs to no phase, after {LEAST_STEPS} steps, and the noise of the steps does not explain it. Below "
+        f"{NO_CAUSE_TIMES * OUTSIDE_PCT[0]:.0f} %, only if known causes take {CAUSE_PART * OUTSIDE_PCT[0]:.0f} % "
+        f"of the step; above a load of {MOST_LOAD:.0f} per CPU, always only then. Never for a training without "
+        "phases, nor while its "
+        f"GPU is idle for under {IDLE_PCT[0]:.0f} % of the time",
         source="the same threshold as for waiting for data (alert input_bound)",
         hold_seconds=2.0,
         clear_seconds=5.0,

@@ -22,11 +22,9 @@ LOST_PCT: Final = (5.0, 3.5)
 """Of the time, beyond what the usual steps would take: to raise and to stay raised."""
 WARNING_PCT: Final = 20.0
 
-_LOADING: Final = (
-    "set persistent_workers=True if epochs begin there; press s during a long step for the Python stacks"
-)
+_LOADING: Final = "set persistent_workers=True in the DataLoader; press s during a long step for the Python stacks"
 _DEFAULT_ADVICE: Final = (
-    "evaluate or save less often, if that is the cause; press s during a long step for the Python stacks"
+    "press s during a long step for the Python stacks; if it evaluates or saves, do so less often"
 )
 
 
@@ -52,7 +50,7 @@ def _rare_steps_alert(state: RankState) -> AlertText:
     cause = _cause(state, rare)
     return AlertText(
         severity="warning" if (lost or 0.0) >= WARNING_PCT else "info",
-        summary=f"{label}{where}: {cost}; {fmt.percent_text(lost)} of the time"
+        summary=f"{label}{where}: {cost}, which is {fmt.percent_text(lost)} of the time"
         f"{f': {cause.what}' if cause else ''}.",
         evidence={
             "every_steps": rare.every,
@@ -107,8 +105,8 @@ RARE_STEPS: Final = Rule[RankState](
     text=RuleText(
         meaning="A checkpoint, an evaluation or the beginning of an epoch makes single steps much longer. All "
         "GPUs of the job wait meanwhile.",
-        condition=f"at least two similar steps of twice the usual length or more, which cost "
-        f"{LOST_PCT[0]:.0f} % of the time or more beyond the usual step; a warning from {WARNING_PCT:.0f} %",
+        condition=f"at least two similar steps take twice the usual time or longer and cost "
+        f"{LOST_PCT[0]:.0f} % of the time or more in total; a warning from {WARNING_PCT:.0f} %",
         source="the steps of the training by the host clock",
         hold_seconds=2.0,
         clear_seconds=10.0,

@@ -80,7 +80,7 @@ def _risk_alert(job: JobState) -> AlertText:
     assert risk is not None, "called only while the rule holds"
     age, last = fmt.duration(float(round(risk.seconds))), risk.last
     if last is None:
-        summary = f"No checkpoint since the training attached {age} ago: all its work is at risk."
+        summary = f"No checkpoint since llmtop attached to the training {age} ago: all its work is at risk."
         first = f"no checkpoint for {age}"
     else:
         summary = (
@@ -99,7 +99,7 @@ def _risk_alert(job: JobState) -> AlertText:
             "limit_hours": RISK_HOURS,
         },
         next="save a checkpoint now, and more often; check that the last save did not fail; "
-        "the limit is alerts.work_at_risk.hours in config.toml",
+        "the threshold is alerts.work_at_risk.hours in config.toml",
         subject_rank=None if last is None else last.state,
         points=complete_clauses(first, "" if last is None else f"last after step {last.saved.step:,}"),
     )
@@ -151,9 +151,11 @@ def _interval_alert(job: JobState) -> AlertText:
     failure = fmt.duration(float(round(found.failure_seconds)))
     return AlertText(
         severity="info",
-        summary=f"A checkpoint of {fmt.duration(saved.blocked_seconds)} every {actual} loses "
-        f"{fmt.percent_text(waste, 1)} of the time; every {optimum} loses {fmt.percent_text(least, 1)} "
-        f"(one failure in {failure}).",
+        summary=f"Checkpoints, of {fmt.duration(saved.blocked_seconds)} each, are saved every {actual}: that "
+        "costs "
+        f"{fmt.percent_text(waste, 1)} of the time. The optimum is every {optimum}, at "
+        f"{fmt.percent_text(least, 1)} "
+        f"(for one failure every {failure}).",
         evidence={
             "interval_seconds": found.actual,
             "optimum_seconds": found.optimum,
@@ -162,8 +164,8 @@ def _interval_alert(job: JobState) -> AlertText:
             "lost_pct": waste,
             "least_lost_pct": least,
         },
-        next=(SAVE_LESS_OFTEN if too_often else "save more often")
-        + "; set alerts.checkpoint_interval.failure_hours in config.toml",
+        next=(SAVE_LESS_OFTEN if too_often else "save checkpoints more often")
+        + "; if failures are rarer or more frequent, set alerts.checkpoint_interval.failure_hours in config.toml",
         subject_rank=found.last.state,
         points=complete_clauses(
             f"a checkpoint every {actual}",
@@ -208,11 +210,14 @@ def _disk_alert(job: JobState) -> AlertText:
     saved = disk.last.saved
     when = None if disk.full_in is None else fmt.duration(float(round(disk.full_in)))
     if disk.fits_next:
-        summary = f"The disk of the checkpoints is full in about {when} at this rate: {fmt.size(disk.free)} free."
+        summary = (
+            f"The disk of the checkpoints is full in about {when} at the rate of the last ones: "
+            f"{fmt.size(disk.free)} free."
+        )
         first = f"checkpoint disk full in {when}"
     else:
         summary = (
-            f"The next checkpoint does not fit: {fmt.size(disk.free)} free, the last one has "
+            f"The next checkpoint does not fit on the disk: {fmt.size(disk.free)} free, the last one has "
             f"{fmt.size(saved.size_bytes)}."
         )
         first = "the next checkpoint does not fit"
@@ -226,7 +231,7 @@ def _disk_alert(job: JobState) -> AlertText:
             "full_in_seconds": disk.full_in,
             "path": None if saved.path is None else fmt.printable(saved.path, 200),
         },
-        next="delete old checkpoints, or keep fewer; or save to another disk",
+        next="delete old checkpoints, keep fewer, or save to another disk",
         subject_rank=disk.last.state,
         points=complete_clauses(first, f"{fmt.size(disk.free)} free", f"last one {fmt.size(saved.size_bytes)}"),
     )
@@ -237,9 +242,9 @@ WORK_AT_RISK: Final = Rule[JobState](
     holds=_is_much_at_risk,
     describe=_risk_alert,
     text=RuleText(
-        meaning="If the training ends now, this work is done again.",
-        condition=f"the last complete checkpoint is {RISK_HOURS:g} h old, or the training wrote none since it "
-        "attached (known where llmtop sees checkpoints)",
+        meaning="If the training fails now, all work since the last checkpoint is lost.",
+        condition=f"the last complete checkpoint is {RISK_HOURS:g} h old, or the training has saved none since it "
+        "began (only where llmtop sees the checkpoints)",
         source="alerts.work_at_risk.hours in config.toml; Llama 3 (arXiv 2407.21783): an interruption every 3 h "
         "on 16,384 GPUs",
         clear_seconds=2.0,
@@ -250,7 +255,7 @@ CHECKPOINT_INTERVAL: Final = Rule[JobState](
     holds=_is_far_from_optimum,
     describe=_interval_alert,
     text=RuleText(
-        meaning="Checkpoints cost more than they save, or failures cost more than checkpoints would.",
+        meaning="Checkpoints are saved too often and cost time, or too rarely, so that a failure costs more work.",
         condition=f"the interval is {FAR_FACTOR[0]:g} times the optimum or a {FAR_FACTOR[0]:g}th of it, and at "
         f"least {WASTE_PCT:g} % of the time is lost",
         source="Young and Daly: sqrt(2 x cost x mean time between failures) - cost; the mean time from "
@@ -264,7 +269,7 @@ CHECKPOINT_DISK_FULL: Final = Rule[JobState](
     holds=_fills,
     describe=_disk_alert,
     text=RuleText(
-        meaning="A checkpoint that does not fit ends most trainings, or is damaged.",
+        meaning="A checkpoint that does not fit on the disk stops most trainings, or is incomplete.",
         condition=f"less space is free than the last checkpoint took; or the disk is full within "
         f"{DISK_SECONDS[0] / 3600:.0f} h at the rate of the last checkpoints, and before the training ends",
         source="statvfs on this machine, after each checkpoint and every 30 s",

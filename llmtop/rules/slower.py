@@ -152,7 +152,7 @@ def _slower_alert(job: JobState) -> AlertText:
     why = ", ".join(added.clauses) if added is not None and is_explained else _part_text(change)
     return AlertText(
         severity="info" if is_explained else "warning",
-        summary=f"Steps of {state.label}{where} take {_factor_text(factor)} as long since step "
+        summary=f"Steps of {state.label}{where} take {_factor_text(factor)} as long as before since step "
         f"{change.since_step}, {_ago_text(ago)}: {why}.",
         evidence={
             "times_as_long": factor,
@@ -228,16 +228,17 @@ SLOWER: Final = Rule[JobState](
     # cause, this rule names the time.
     covered_by=frozenset({"stalled", "hung_collective", "straggler", "throttled"}),
     text=RuleText(
-        meaning="The data, the machine or the work of the script changed at that step, and the change lasts. Rare "
+        meaning="At that step the data, the machine or the code of the script changed, and the change lasts. Rare "
         "evaluations and checkpoints do not count.",
-        condition=f"steps from start to start take at least {LEAST_FACTOR} times as long as before: eight in a "
-        "row above the earlier bursts of the training (at least twice as long, at most four times), or the "
-        "median of 16 to 512 steps and 1 to 32 s (more for a smaller change) above all such medians before; if "
-        "all phases are longer together, only after 15 s to 60 s; a note where more samples (in proportion) or "
-        "longer sequences (up to their square) explain it; never within the first 24 steps after warm-up; for "
-        f"{NORMAL_AFTER_SECONDS / 60:.0f} minutes, or until steps are nearly as before; or in the first hour, the "
-        f"median over 60 s at least is {LEAST_FACTOR} times that of the first hour of the last run of the same "
-        "command, GPU model and world size that ended in order, with as many tokens and samples per step",
+        condition=f"steps take at least {LEAST_FACTOR} times as long as before: eight steps in a "
+        "row are longer than all earlier groups of long steps, or the "
+        "median of 16 to 512 steps is above all earlier such medians. If "
+        "all phases are longer at once, only after 15 s to 60 s. A note (INFO) if more samples or "
+        "longer sequences explain it. Never in the first 24 steps after warm-up. It ends after "
+        f"{NORMAL_AFTER_SECONDS / 60:.0f} minutes, or when steps are nearly as short as before. Or "
+        f"in the first hour, the median over 60 s is {LEAST_FACTOR} times that of the first hour of the last run "
+        "of "
+        "the same command, GPU model and world size that ended in order, with equal tokens and samples per step",
         source="earlier steps of the same training; checked on healthy CPU trainings on a busy machine and on GPU "
         "trainings, resampled in blocks, with planted changes of 15 % to 5x",
         fields=("step_seconds_mean", "step_seconds_p50"),

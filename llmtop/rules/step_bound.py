@@ -131,11 +131,11 @@ def _is_starved_of_data(state: RankState, steps: list[StepCosts], is_raised: boo
 def _rare_input_alert(state: RankState, share_pct: float) -> AlertText:
     rare, evidence = state.rank.rare, role_evidence(state, "input")
     assert rare is not None, "told only where there are rare waits"
-    often = f"every {rare.every:.0f} steps" if rare.every else "at irregular steps"
+    often = f"once in {rare.every:.0f} steps" if rare.every else "in a rare step"
     evidence |= {"rare_wait_pct": share_pct, "rare_step_seconds": rare.seconds, "rare_every_steps": rare.every}
     return AlertText(
         severity="warning",
-        summary=f"{rank_name(state)} waits for data in a step of {fmt.duration(rare.seconds)} {often}, "
+        summary=f"{rank_name(state)} waits for data {often}, which then takes {fmt.duration(rare.seconds)}: "
         f"{fmt.percent_text(share_pct)} of the time (host clock), and {idle_or_activity_text(evidence)}.",
         evidence=evidence,
         next=next_step(
@@ -203,13 +203,13 @@ INPUT_BOUND: Final = Rule[RankState](
     covered_by=frozenset({"stalled", "hung_collective", "straggler", "h2d_bound", "low_power_full_util"}),
     text=RuleText(
         meaning="The GPU is idle until the data loader delivers the next batch.",
-        condition=f"over the last {WINDOW_STEPS} steps (or {WINDOW_SECONDS:.0f} s), in two of them at least, "
-        f"waiting for data takes {WAITED_PCT[0]:.0f} % or more by the host clock and by CUDA events, and "
-        "the GPU is idle meanwhile; without events, the GPU is idle for the same share (`gpu_busy_source`), "
-        f"or under {SM_STARVED[0]:.0f} % of its SMs are active, or, without SM activity, it is under "
-        f"{UTIL_STARVED[0]:.0f} % util; or rare long steps that wait for data take that share of the time. Never "
-        "while GPU-Util shows a busy GPU, nor if launching leaves the GPU idle for twice as long. "
-        "Without a GPU, by the host clock alone",
+        condition=f"in two or more of the last {WINDOW_STEPS} steps (or {WINDOW_SECONDS:.0f} s), "
+        f"waiting for data takes {WAITED_PCT[0]:.0f} % or more by the host clock and by CUDA events, while "
+        "the GPU is idle. Without CUDA events, the GPU is idle for the same share, "
+        f"or under {SM_STARVED[0]:.0f} % of its SMs are active, or utilization is under "
+        f"{UTIL_STARVED[0]:.0f} %. Or rare long steps that wait for data take that share of the time. Never "
+        "while the GPU is busy, nor if kernel launches leave it idle for twice as long. "
+        "On a machine without a GPU, by the host clock alone",
         source="checked on an H200 with planted waits of 30 % and 60 %; a healthy run had 79 % by the host "
         "clock and 0.1 % by the GPU clock",
         clear_seconds=4.0,
@@ -238,7 +238,7 @@ def _h2d_bound_alert(state: RankState) -> AlertText:
         next=next_step(
             state,
             "h2d_bound",
-            "set pin_memory=True, and .to(device, non_blocking=True); copy the next batch during the current step",
+            "set pin_memory=True; use .to(device, non_blocking=True); copy the next batch during the current step",
         ),
         points=complete_clauses(
             f"copies {fmt.rate(evidence['pcie_rx_bytes_per_s'])} to the GPU", short_activity_text(state)
@@ -252,9 +252,9 @@ H2D_BOUND: Final = Rule[RankState](
     describe=_h2d_bound_alert,
     covered_by=frozenset({"stalled", "hung_collective"}),
     text=RuleText(
-        meaning="The steps wait for copies from the host over PCIe.",
+        meaning="The GPU waits for data that is copied from host memory over PCIe.",
         condition=f"the GPU receives {fmt.rate(RX_LOW_BYTES_PER_S[0])} or more over PCIe while under "
-        f"{SM_LAUNCH[0]:.0f} % of the SMs are active and the training runs steps; not if that is under "
+        f"{SM_LAUNCH[0]:.0f} % of the SMs are active and the training runs steps. Not if the rate is under "
         f"{100 * RX_OF_LINK:.0f} % of the link rate ({100 * RX_POLLS_OF_LINK:.0f} % with several ranks, whose "
         "kernels poll host memory while they wait) and the host spends under "
         f"{RX_WAIT_PCT[0]:.0f} % of the time in waiting calls and copies",
@@ -295,10 +295,11 @@ def _communication_bound_alert(state: RankState) -> AlertText:
         evidence |= {"exposed_pct": exposed, "exposed_seconds": state.rank.exposed_seconds}
         return AlertText(
             severity="warning",
-            summary=f"{rank_name(state)}: {fmt.percent_text(exposed)} of each step is exposed communication; no "
+            summary=f"{rank_name(state)} waits for communication {fmt.percent_text(exposed)} of each step, "
+            "without computing meanwhile; no "
             "rank is a straggler.",
             evidence=evidence,
-            next="use larger batches or gradient accumulation, bf16 gradients; press c to profile the "
+            next="use larger batches, gradient accumulation or bf16 gradients; press c to profile the "
             "communication",
             points=complete_clauses(
                 f"exposed communication {fmt.percent_text(exposed)} of step", "no rank is a straggler"
@@ -310,7 +311,7 @@ def _communication_bound_alert(state: RankState) -> AlertText:
         f"step ({total_seconds(steps)}) while {fmt.percent_text(evidence['sm_active_pct'])} of its SMs are "
         "active.",
         evidence=evidence,
-        next="use larger buckets and overlap them with backward, gradient_as_bucket_view; "
+        next="use larger buckets (bucket_cap_mb) and overlap them with backward; "
         "press c to profile the communication",
         points=complete_clauses(
             f"communicates {fmt.percent_text(evidence['communication_host_pct'])} of the step",
@@ -327,11 +328,11 @@ COMMUNICATION_BOUND: Final = Rule[RankState](
         {"stalled", "hung_collective", "straggler", "input_bound", "h2d_bound", "low_power_full_util"}
     ),
     text=RuleText(
-        meaning="The collectives do not overlap with computing.",
-        condition=f"even the last rank waits {COMM_PCT[0]:.0f} % of the step for the collectives after "
-        "its last gradient; or communication phases take that share (by the GPU clock if available) and under "
+        meaning="The GPU does not compute during the collectives, because they do not overlap with backward.",
+        condition=f"every rank, even the slowest, waits {COMM_PCT[0]:.0f} % of the step for collectives after "
+        "its last gradient; or communication phases take that share of the step and under "
         f"{SM_STARVED[0]:.0f} % of the SMs are active",
-        source="common threshold: communication over 10 % of a step; SM activity as DCGM's guide has it",
+        source="thresholds in common use: communication over 10 % of a step; SM activity: NVIDIA's DCGM guide",
         hold_seconds=2.0,
         clear_seconds=5.0,
         fields=("sm_active_pct", "util_pct", "power_watts"),

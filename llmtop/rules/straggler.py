@@ -355,11 +355,16 @@ _POINT_TEXTS: Final = {
 }
 
 
+def _clock_name(clock: str) -> str:
+    """Return what measured the times: not "GPU clock", which is a frequency too."""
+    return "CUDA events" if clock == "GPU" else f"{clock} clock"
+
+
 def _last_rank_summary(last: LastRank) -> str:
     arrival, late = last.arrival, fmt.duration(last.late_seconds)
-    step = f"in a step of {fmt.duration(last.step_seconds)} ({arrival.clock} clock)"
+    step = f"in a step of {fmt.duration(last.step_seconds)} ({_clock_name(arrival.clock)})"
     if arrival.point == "waits":
-        return f"is the straggler: the other ranks wait {late} longer {step}"
+        return f"is the straggler: the other ranks wait {late} for it {step}"
     point = _POINT_TEXTS.get(arrival.point, arrival.point)
     return f"is the straggler: it reaches {point} {late} later than all other ranks, {step}"
 
@@ -367,7 +372,7 @@ def _last_rank_summary(last: LastRank) -> str:
 def _last_rank_points(last: LastRank) -> tuple[str, ...]:
     arrival, late = last.arrival, fmt.duration(last.late_seconds)
     added, step = f"adds {late} per step", f"step {fmt.duration(last.step_seconds)}"
-    clock = f"{arrival.clock} clock"
+    clock = _clock_name(arrival.clock)
     if arrival.point == "waits":
         return complete_clauses(added, f"{step} ({clock})", "the other ranks wait for it")
     point = _POINT_TEXTS.get(arrival.point, fmt.printable(arrival.point, 40))
@@ -430,7 +435,7 @@ def _straggler_alert(job: JobState) -> AlertText:
     return AlertText(
         severity="critical" if late.share_pct >= CRITICAL_PCT else "warning",
         summary=f"{label}{where} is the straggler: {name} takes {fmt.duration(own)} per step, "
-        f"{fmt.duration(others)} on the other ranks ({late.clock} clock).",
+        f"{fmt.duration(others)} on the other ranks ({_clock_name(late.clock)}).",
         evidence={
             "rank": late.state.rank.rank,
             "phase": fmt.printable(phase.name, 80),
@@ -457,14 +462,13 @@ STRAGGLER: Final = Rule[JobState](
     covered_by=frozenset({"stalled", "hung_collective"}),
     text=RuleText(
         meaning="All ranks of a synchronous training take as long as the slowest rank.",
-        condition=f"the rank reaches the gradients or passes last in {LAST_PCT[0]:.0f} % of the timestamped "
-        f"steps (or has the shortest wait in them), by {LATE_PCT['GPU'][0]:.0f} % of the step by CUDA events or "
-        f"{LATE_PCT['host'][0]:.0f} % by the host clock; if the GPU of a rank waits for its host, one kind of "
-        f"work also takes {OWN_MORE_PCT[0]:.0f} % longer than on the other hosts. For ranks without timestamps: "
-        f"its own work (computing, loading, copying) takes {BEHIND_PCT[0]:.0f} % of the step more than the "
-        "median of the other ranks, by CUDA events if all ranks have them, else by the host clock over the last "
-        f"{WINDOW_STEPS} steps; {RATIO_PCT[0]:.0f} % of the step is enough if the other ranks need under "
-        f"{100 * RATIO[0]:.0f} % of its time; in nearly every step; critical from {CRITICAL_PCT:.0f} %",
+        condition=f"in {LAST_PCT[0]:.0f} % of the steps this rank is the last to reach its gradients, "
+        f"{LATE_PCT['GPU'][0]:.0f} % of the step or more after the others by CUDA events, or "
+        f"{LATE_PCT['host'][0]:.0f} % by the host clock. Without these timestamps: "
+        f"its own work (computing, loading, copying) takes {BEHIND_PCT[0]:.0f} % of the step longer than the "
+        "median of the other ranks, in nearly every of the last "
+        f"{WINDOW_STEPS} steps; {RATIO_PCT[0]:.0f} % is enough if the work of the other ranks takes under "
+        f"{100 * RATIO[0]:.0f} % of its time. Critical from {CRITICAL_PCT:.0f} % of the step",
         source="two H200 with one rank 40 % slower: its forward took 5.2 ms, 3.4 ms on the other rank; both "
         "backward times were equal, and exposed communication was 1.3 % and 13.5 %; arrivals: two H100, four "
         "planted causes",

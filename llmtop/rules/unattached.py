@@ -63,18 +63,20 @@ def _evidence(gpu: GpuState) -> dict[str, float | int | str | None]:
 
 def _owner_text(gpu: GpuState) -> str:
     pids = sorted({*gpu.pids, *gpu.foreign_pids})
-    return f"pid {pids[0]}" if len(pids) == 1 else f"{len(pids)} processes"
+    return f"process {pids[0]}" if len(pids) == 1 else f"{len(pids)} processes"
 
 
-_ATTACH: Final = "start it with llmtop run to time its steps"
-_CAPTURE: Final = "press c to profile it"
+_ATTACH: Final = "start the process with llmtop run to time its steps"
+_CAPTURE: Final = "press c to profile the process"
 
 
 def _slow_launch_alert(gpu: GpuState) -> AlertText:
     return AlertText(
         severity="info",
-        summary=f"{gpu.label} runs small kernels with idle gaps for {_owner_text(gpu)}: a kernel runs "
-        f"{fmt.percent_text(gpu.mean('util_pct'))} of the time, {fmt.percent_text(gpu.mean('sm_active_pct'), 1)} "
+        summary=f"On {gpu.label}, the kernels of {_owner_text(gpu)} are small, with idle gaps between them: a "
+        "kernel runs "
+        f"{fmt.percent_text(gpu.mean('util_pct'))} of the time, and "
+        f"{fmt.percent_text(gpu.mean('sm_active_pct'), 1)} "
         f"of the SMs are active, at {fmt.watts(gpu.mean('power_watts'))}.",
         evidence=_evidence(gpu),
         next=f"use torch.compile or CUDA graphs, or larger batches; {_CAPTURE if gpu.rank_pids else _ATTACH}",
@@ -91,10 +93,11 @@ def _low_activity_alert(gpu: GpuState) -> AlertText:
     active = "" if sm is None else f", and {fmt.percent_text(sm)} of its SMs are active"
     return AlertText(
         severity="info",
-        summary=f"{gpu.label} is underused by {_owner_text(gpu)}: a kernel runs {fmt.percent_text(util)} of the "
+        summary=f"On {gpu.label}, the work of {_owner_text(gpu)} uses little of the GPU: a kernel runs "
+        f"{fmt.percent_text(util)} of the "
         f"time{active}.",
         evidence=_evidence(gpu),
-        next=f"{_CAPTURE if gpu.rank_pids else _ATTACH}; larger batches raise the activity",
+        next=f"use larger batches; {_CAPTURE if gpu.rank_pids else _ATTACH}",
         points=complete_clauses(f"util {fmt.percent_text(util)}", f"SM active {fmt.percent_text(sm)}"),
     )
 
@@ -105,7 +108,7 @@ LAUNCHES_SLOWLY: Final = Rule[GpuState](
     describe=_slow_launch_alert,
     covered_by=frozenset({"low_power_full_util", "gpu_error"}),
     text=RuleText(
-        meaning="The process on this GPU launches small kernels, and launches them slowly.",
+        meaning="The kernels of this process are so short that the host cannot launch them fast enough.",
         condition=f"no process on it reports steps, a kernel runs in {WORKS_UTIL:.0f} to {UTIL_LAUNCH:.0f} % "
         f"of the time, and SM activity is under {100 * SM_PER_UTIL[0]:.0f} % of that, at under "
         f"{POWER_SMALL[0]:.0f} % of the power limit",
@@ -121,7 +124,7 @@ LOW_ACTIVITY: Final = Rule[GpuState](
     describe=_low_activity_alert,
     covered_by=frozenset({"low_power_full_util", "gpu_error", "memory_bound", "throttled", "launch_bound"}),
     text=RuleText(
-        meaning="The GPU waits for its process, or its kernels use a small part of the GPU.",
+        meaning="The GPU often waits for its process, or the kernels use only a small part of the GPU.",
         condition=f"no process on the GPU is attached, and GPU-Util is between {WORKS_UTIL:.0f} and "
         f"{UTIL_LITTLE[0]:.0f} %, or under {SM_LITTLE[0]:.0f} % of the SMs are active",
         source="NVIDIA's DCGM guide (SM activity under 50 % is likely ineffective); trainings without a "

@@ -127,7 +127,10 @@ def _lines(text: str) -> Iterator[tuple[int, str]]:
 def _stack(line: str, number: int, what: str, known: dict[str, Frame]) -> Stack:
     rest, _, count = line.rpartition(" ")
     if not (count.isascii() and count.isdigit() and rest) or len(count) > 15:
-        raise UnusableInput(f"line {number} of {what} is not a stack with a count: {printable(line, 60)}")
+        raise UnusableInput(
+            f"line {number} of {what} is not a stack with a number of samples, such as "
+            f"main;train 12: {printable(line, 60)}"
+        )
     process: SampledProcess | None = None
     while match := _PROCESS.match(rest):
         first_asked = None if process is None else process.started_by or process.pid

@@ -68,7 +68,9 @@ def read_speedscope(data: bytes, what: str) -> tuple[list[Stack], Unit]:
     try:
         file = _decoder.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise UnusableInput(f"{what} is no whole file of speedscope ({printable(str(error), 120)})") from None
+        raise UnusableInput(
+            f"{what} is not a complete speedscope file; write it again ({printable(str(error), 120)})"
+        ) from None
     if any(profile.unit == "bytes" for profile in file.profiles):
         raise UnusableInput(f"{what} counts bytes, not time: open it in https://www.speedscope.app")
     timed = all(profile.unit in _MICROSECONDS for profile in file.profiles)
@@ -92,7 +94,9 @@ def read_speedscope(data: bytes, what: str) -> tuple[list[Stack], Unit]:
                 if round(weight * scale) > 0
             )
         except (IndexError, OverflowError, ValueError):
-            raise UnusableInput(f"{what} is no whole file of speedscope: a stack has an unknown frame") from None
+            raise UnusableInput(
+                f"{what} is not a complete speedscope file (write it again): a stack has an unknown frame"
+            ) from None
     return found, unit
 
 

@@ -43,10 +43,13 @@ def most_text(part: str) -> str:
 
 
 def rare_steps_text(rare: RareSteps) -> str:
-    """Return their cost: "1 step in 20 takes 1.20 s, most of it untimed; 3m 00s per hour"."""
+    """Return their cost: "1 step in 20 takes 1.20 s, most of it untimed; together they cost 3m 00s per hour"."""
     often = "a rare step" if rare.every is None else f"1 step in {fmt.number(rare.every)}"
     where = f", {most_text(rare.part)}" if rare.part else ""
-    return f"{often} takes {fmt.duration(rare.seconds)}{where}; {fmt.duration(rare.seconds_per_hour)} per hour"
+    return (
+        f"{often} takes {fmt.duration(rare.seconds)}{where}; together they cost "
+        f"{fmt.duration(rare.seconds_per_hour)} per hour"
+    )
 
 
 class _LongStep(NamedTuple):

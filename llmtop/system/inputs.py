@@ -177,7 +177,7 @@ def read_input(path: Path, limits: Limits = DEFAULT) -> bytes:
             limits.check_report(path, os.fstat(file.fileno()).st_size)
             return file.read() if limits.lifted else file.read(limits.report_bytes)
         except OSError as error:
-            raise UnusableInput(f"{path} cannot be read: {error.strerror}") from None
+            raise UnusableInput(f"{path} cannot be read: {error.strerror}; check its permissions") from None
 
 
 def file_bytes(path: Path) -> int:

@@ -113,7 +113,9 @@ def environ(pid: int) -> dict[str, str]:
             f"process {pid} belongs to another user; run llmtop as that user, or as root: sudo llmtop …"
         ) from None
     except OSError:
-        raise NotPossibleHere(f"there is no process {pid} here") from None
+        raise NotPossibleHere(
+            f"there is no process {pid} on this machine; llmtop --once lists the trainings"
+        ) from None
     pairs = (entry.partition(b"=") for entry in raw.split(b"\0") if b"=" in entry)
     return {os.fsdecode(name): os.fsdecode(value) for name, _, value in pairs}
 

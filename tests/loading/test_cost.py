@@ -177,7 +177,7 @@ def test_more_workers_are_advised_only_where_there_is_a_cpu_for_one() -> None:
 
     assert of(4, cores=2.0).cause == "own_code"
     assert of(4, cores=2.0).workers_needed is None
-    assert "fills all 2 CPUs" in of(4, cores=2.0).summary
+    assert "uses all 2 CPUs" in of(4, cores=2.0).summary
     assert of(4, cores=2.0, queues_pct=40.0).cause == "own_code", "it would fill them without others as well"
     assert "data.py:7" in of(4, cores=2.0).summary
     assert of(4, cores=16.0).cause == "too_few_workers"
@@ -217,7 +217,7 @@ def test_decoders_of_packages_that_load_are_no_code_of_the_script(package: str, 
     other = Frame("shuffle", f"{place}/filters.py", 7)
     cost = decide(seen(trains(90, 10), worker(2, {(other,): 100})))
     assert cost is not None
-    assert f"code of {package}" in cost.summary
+    assert f"code of the library {package}" in cost.summary
 
 
 def test_workers_that_have_time_left_are_not_called_too_few() -> None:
@@ -237,7 +237,7 @@ def test_stacks_that_could_not_be_read_leave_what_the_kernel_says() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rate", "words"), [(None, "reading files"), (0.0, "; from memory"), (9e8, " from storage")]
+    ("rate", "words"), [(None, "reading files"), (0.0, "; they are in memory"), (9e8, " from storage")]
 )
 def test_files_are_said_to_come_from_memory_only_where_the_kernel_says_so(rate: float | None, words: str) -> None:
     read = Frame("_getitem", "/usr/lib/python3.11/tarfile.py", 7)

@@ -40,7 +40,7 @@ def test_the_rank_that_has_not_called_it_is_named() -> None:
     assert (alert.id, alert.severity, alert.pid) == ("hung_collective", "critical", 101)
     assert alert.summary == (
         "No step for 8.00 s: rank 1 (pid 101) never entered all_reduce #40 of process group 0 default_pg "
-        "(last: #39); 2 ranks are waiting."
+        "(its last was #39); 2 ranks are waiting."
     )
     assert alert.evidence["rank"] == 1
     assert alert.evidence["behind_by"] == 1

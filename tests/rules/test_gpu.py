@@ -186,7 +186,7 @@ def test_a_fault_is_told_at_once_and_stays_for_a_moment() -> None:
     rules = Rules()
     (alert,) = feed(rules, [0], error="GPU is lost: it fell off the bus\x1b[31m")
     assert (alert.id, alert.severity) == ("gpu_error", "critical")
-    assert alert.summary == "GPU 3: GPU is lost: it fell off the bus·[31m."
+    assert alert.summary == "GPU 3 reports a driver error: GPU is lost: it fell off the bus·[31m."
     assert ids(feed(rules, [1, 2], **GEMM)) == {"gpu_error"}
     assert feed(rules, range(3, 9), **GEMM) == []
 
@@ -352,7 +352,7 @@ def test_a_gpu_whose_process_is_not_attached_is_told_by_its_own_counters(name: s
     for alert in alerts:
         assert alert.severity == "info" or name == "spin"
         if alert.id in ("launch_bound", "low_activity"):
-            assert "pid 77" in alert.summary
+            assert "process 77" in alert.summary
             assert "llmtop run" in alert.next
 
 

@@ -55,7 +55,7 @@ def test_one_alert_for_the_whole_job_names_the_idle_gpu_among_spinning_ones() ->
     assert (alert.id, alert.severity, alert.pid, alert.gpu) == ("stalled", "critical", 102, "GPU-2")
     assert alert.since == NOW - 200
     assert alert.summary == (
-        "No step for 3m 27s: rank 2 (pid 102, GPU 2) leaves its GPU idle, other GPUs spin in a collective; "
+        "No step for 3m 27s: rank 2 (pid 102, GPU 2) has an idle GPU, other GPUs wait for it in a collective; "
         "3 other ranks waiting."
     )
     assert alert.evidence["culprit_rank"] == 2
@@ -87,7 +87,7 @@ def test_a_rank_that_has_exited_is_named() -> None:
 def test_nobody_is_named_when_nothing_tells_them_apart() -> None:
     gpus = tuple(gpu(number, 100.0, 18.0) for number in range(4))
     (alert,) = alerts_of(*(rank(number) for number in range(4)), gpus=gpus)
-    assert "All of them wait alike" in alert.summary
+    assert "The cause is unknown: all of them wait in the same way" in alert.summary
     assert "culprit_rank" not in alert.evidence
 
 

@@ -117,7 +117,7 @@ def test_a_loss_that_does_not_come_back_is_critical() -> None:
     one["loss"] = changed(one["loss"], lambda since, loss: loss * min(1 + since / 20, 4))
     rules_found = told(one)
     assert rules_found["loss_spike"].severity == "warning"
-    assert "go back" in rules_found["loss_spike"].next
+    assert "restart from a checkpoint" in rules_found["loss_spike"].next
 
 
 def test_a_gradient_norm_that_jumps_is_found() -> None:

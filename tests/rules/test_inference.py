@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import pytest
@@ -76,7 +77,7 @@ def alerts(make: Callable[..., Step], counters: dict[str, float], ranks: int = 1
 @pytest.mark.parametrize(("make", "unit"), [(request, "request"), (forward, "forward pass")])
 def test_one_that_launches_too_slowly_is_told_what_helps_where_nothing_is_trained(make: Make, unit: str) -> None:
     (alert,) = [one for one in alerts(make, IDLE_GPU) if one.id == "launch_bound"]
-    assert f"of the {unit} is kernel launches" in alert.summary
+    assert re.search(f"launching takes [0-9]+ % of the {unit} ", alert.summary)
     assert "static" in alert.next
     assert "optimizer" not in alert.next
     assert not [one for one in alerts(make, BUSY_GPU) if one.id == "launch_bound"]

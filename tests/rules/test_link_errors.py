@@ -37,7 +37,7 @@ def test_the_rise_of_each_counter_is_held_against_its_threshold(error: str) -> N
     assert not alerts((0, {error: 5}), (5, {error: 5 + least - 1}))
     (alert,) = alerts((0, {error: 5}), (5, {error: 5 + least}))
     assert (alert.id, alert.severity, alert.gpu, alert.pid) == ("link_errors", "warning", None, None)
-    assert alert.summary == f"mlx5_0 port 1 has new errors in 10m 00s: {error} +{least}."
+    assert alert.summary == f"Network port mlx5_0 port 1 has new errors in the last 10m 00s: {error} +{least}."
     assert alert.evidence[f"{error}_in_window"] == least
 
 

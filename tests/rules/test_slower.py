@@ -42,7 +42,8 @@ def alerts(*ranks: Rank, rules: Rules | None = None, time: float = NOW, **fields
 def test_it_says_since_when_by_how_much_and_which_part() -> None:
     (alert,) = alerts(training(gpu_uuid="GPU-00000000"), gpus=(snapshots.gpu(),))
     assert alert.summary == (
-        "Steps of pid 100 (GPU 0) take 2.9x as long since step 512, 34.0 s ago: dataload 100 µs → 106 ms."
+        "Steps of pid 100 (GPU 0) take 2.9x as long as before since step 512, 34.0 s ago: dataload 100 µs → 106 "
+        "ms."
     )
     assert alert.severity == "warning"
     assert (alert.since, alert.pid, alert.gpu) == (NOW - 34, 100, "GPU-00000000")

@@ -18,6 +18,7 @@ from typing import Final, NamedTuple
 
 from tests.support.processes import REPOSITORY
 from tests.support.word_examples import EXAMPLES, FORMATTERS, MEANT
+from tests.support.word_values import VALUES
 from tui.paint import glyphs
 
 _DEEPEST = 6
@@ -118,8 +119,17 @@ class Scope:
 
 def variants(node: ast.AST, scope: Scope, deep: int = 0) -> list[Variant]:
     """Return the texts of an expression, the usual one first."""
-    found = _followed(node, scope, deep)
+    value = value_of(node, scope)
+    found = [Variant(value)] if value is not None else _followed(node, scope, deep)
     return found[:_MOST] if found else [Variant(example(node, scope))]
+
+
+def value_of(node: ast.AST, scope: Scope) -> str | None:
+    """Return the value of an expression within its sentence; None where no entry has it."""
+    if isinstance(node, ast.Constant | ast.JoinedStr) or scope.function is None:
+        return None
+    place, text = f"{scope.module.place}:{scope.function.name}", ast.unparse(node)
+    return next((one for where, meant, one in _VALUES if where.match(place) and meant.fullmatch(text)), None)
 
 
 def _followed(node: ast.AST, scope: Scope, deep: int) -> list[Variant]:
@@ -163,6 +173,9 @@ def _formatted(text: str, node: ast.FormattedValue) -> str:
 
 
 def _text(node: ast.AST, scope: Scope, deep: int) -> list[Variant]:
+    value = value_of(node, scope)
+    if value is not None:
+        return [Variant(value)]
     return _followed(node, scope, deep + 1) or [Variant(example(node, scope))]
 
 
@@ -268,7 +281,8 @@ def _call(node: ast.Call, scope: Scope, deep: int) -> list[Variant]:
 
 def _list(node: ast.expr, between: str, scope: Scope, deep: int) -> list[Variant]:
     if isinstance(node, ast.Tuple | ast.List):
-        return _joined([part for part in node.elts if not isinstance(part, ast.Starred)], scope, deep, between)
+        known = [one for one in node.elts if not isinstance(one, ast.Starred) or value_of(one, scope) is not None]
+        return _joined(known, scope, deep, between)
     if isinstance(node, ast.GeneratorExp | ast.ListComp):
         return _text(node.elt, scope, deep)
     return []
@@ -302,6 +316,7 @@ def example(node: ast.AST, scope: Scope) -> str:
     return _example(node, scope)
 
 
+_VALUES: Final = [(re.compile(place), re.compile(meant), one) for place, meant, one in VALUES]
 _MEANT: Final = [(re.compile(file), re.compile(meant), one) for file, meant, one in MEANT]
 _NAMES: Final = [(re.compile(pattern), one) for pattern, one in EXAMPLES]
 

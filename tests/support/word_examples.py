@@ -122,10 +122,10 @@ MEANT: Final[tuple[tuple[str, str, str], ...]] = (
     (
         "llmtop/rules/step_bound.py",
         r"cost\.summary",
-        "Loader: 83 % decoding by PIL (4 workers in __getitem__ (data.py:12)).",
+        "Loader: 83 % of the time goes to decoding by the library PIL (4 workers in __getitem__ (data.py:12)).",
     ),
     ("llmtop/rules/step_bound.py", r"cost\.advice", "decode once and store the result"),
-    ("llmtop/rules/inference.py", r"_NEXT.*", "use torch.compile, CUDA graphs or larger batches"),
+    ("llmtop/rules/inference.py", r"_NEXT.*", ""),
     ("llmtop/rules/slower.py", r"change\.since_step", "1200"),
     ("llmtop/rules/slower.py", r"', '\.join\(added\.clauses\)", "1.6x tokens per step"),
     (
@@ -231,7 +231,7 @@ MEANT: Final[tuple[tuple[str, str, str], ...]] = (
     (
         "llmtop/cli/doctor",
         r"cost\.summary",
-        "Loader: 83 % decoding by PIL (4 workers in __getitem__ (data.py:12)).",
+        "Loader: 83 % of the time goes to decoding by the library PIL (4 workers in __getitem__ (data.py:12)).",
     ),
     ("llmtop/cli/doctor", r"cost\.advice", "decode once and store the result"),
     ("llmtop/cli/doctor", r"directory", "/tmp/llmtop-1000"),
@@ -371,6 +371,21 @@ MEANT: Final[tuple[tuple[str, str, str], ...]] = (
 )
 """Files (the beginning of their path, a pattern), expressions (a pattern) and the example of their meaning."""
 FRAMES: Final[tuple[tuple[str, str, str], ...]] = (
+    ("llmtop/instrument/run_log/disk", r"", "the run log is off: {}"),
+    ("llmtop/postmortem/unpickle_child", r"", "dump.pickle is no flight-recorder dump and was not read: {}"),
+    ("tui/app.py", r"^: this is the limit", "A sample every 0.1 s{}"),
+    ("tui/panes/alert_rows.py", r"^no action needed$", "no alerts → {}"),
+    ("tui/panes/alert_rows.py", r"^(only|the GPU is idle|no GPU found)", "no alerts → {}"),
+    ("tui/panes/alert_rows.py", r"^; press c", "no alerts → no action needed{}"),
+    ("tui/panes/hidden_lines.py", r"^\+", "(last line of the table of GPUs) {}"),
+    ("tui/panes/capture.py", r"^(analyse|export|record|stop)", "progress of a capture: {}"),
+    ("tui/screens/send_signal.py", r"^(ask|continue|end|interrupt|stop)", "TERM    {}"),
+    ("tui/panes/steps.py", r"^(phases after|no phases)", "pane of the steps: {}"),
+    ("tui/panes/steps.py", r"^(12 steps|first 12)", "pane of the steps, rank 5: {}"),
+    ("tui/panes/time_line.py", r"^no data", "left end of the time line: {}"),
+    ("tui/panes/rank_table.py|tui/panes/process_table.py", r"^\+", "(last line of the table) {}"),
+    ("tui/screens/stacks.py", r"^from 3 samples", "Loader: 83 % of the time goes to decoding, {}"),
+    ("tui/screens/processes.py", r"^. no process", "Processes {}"),
     (
         "llmtop/instrument/auto/model/flops_per_token",
         r"",

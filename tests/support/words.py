@@ -24,8 +24,9 @@ from llmtop.model.snapshot import Gpu, Host, LoadingCost, Snapshot
 from llmtop.rules import COMMUNICATOR_RULES, GPU_RULES, JOB_RULES, RANK_RULES
 from llmtop.rules.engine import Rules
 from tests.support.processes import REPOSITORY
-from tests.support.text_variants import STRINGS, Module, Scope, Variant, called, module_of, variants
+from tests.support.text_variants import STRINGS, Module, Scope, Variant, called, module_of, value_of, variants
 from tests.support.word_examples import FRAMES
+from tests.support.word_values import HEALTH_FRAMES
 from tui.core import keys
 from tui.core.key_lookup import title_of
 from tui.screens import help as help_screen
@@ -33,6 +34,8 @@ from tui.screens import help as help_screen
 Kind = Literal["alert", "doctor", "error", "help", "screen"]
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 
+LABEL_WORDS: Final = 7
+"""Words of the longest label of a screen without a full stop."""
 HELP: Final = ("llmtop/cli", "llmtop/__main__.py")
 _BY_HAND: Final = ("tui/core/keys.py", "tui/screens/help.py")
 """Files whose texts are taken from their tables."""
@@ -48,8 +51,8 @@ class Sentence(NamedTuple):
 
     @property
     def words(self) -> int:
-        """The words of its longest part between full stops, semicolons and colons."""
-        parts = re.split(r"[.;:!?](?:\s|$)|\n", self.text)
+        """The words of its longest part between full stops, semicolons, colons and the arrow before advice."""
+        parts = re.split(r"[.;:!?](?:\s|$)|\n| → ", self.text)
         return max(len(part.split()) for part in parts)
 
 
@@ -66,7 +69,7 @@ class _Root(NamedTuple):
 @cache
 def sentences() -> list[Sentence]:
     """All sentences, by kind and place."""
-    roots = [*_alerts(), *_doctor(), *_errors(), *_help(), *_screens()]
+    roots = [*_alerts(), *_health_alerts(), *_inference_advice(), *_doctor(), *_errors(), *_help(), *_screens()]
     texts = [(root, variants(root.node, root.scope)) for root in roots]
     within = {
         string
@@ -90,7 +93,7 @@ def _written(root: _Root, found: list[Variant]) -> Iterator[Sentence]:
         if seen and (not _adds_words(one, seen) or re.search(r"[;,(] ?[.,;)]|^[;,] |, $", text)):
             continue  # nothing new, or a piece that is empty only together with another one
         seen |= one.strings
-        if _is_sentence(text):
+        if _is_sentence(text) and not (root.kind == "screen" and _is_label(text, place)):
             framed = (one for file, meant, one in FRAMES if re.match(file, place) and re.search(meant, text))
             frame = next(framed, "{}") if root.frame == "{}" else root.frame
             yield Sentence(root.kind, f"{place}:{getattr(root.node, 'lineno', 0)}", frame.replace("{}", text))
@@ -108,6 +111,15 @@ def _is_sentence(text: str) -> bool:
     )
 
 
+def _is_label(text: str, place: str) -> bool:
+    """Whether it is a title, a cell of a table or a piece, which has no meaning without what is around it."""
+    if any(re.match(file, place) and re.search(meant, text) for file, meant, _ in FRAMES):
+        return False
+    if re.search(r"[.?!]$", text) and not re.match(r"[:;,·]", text):
+        return False
+    return len(text.split()) < LABEL_WORDS or bool(re.match(r"[:;,·‹%]", text))
+
+
 def _modules(*places: str) -> Iterator[Module]:
     for place in places:
         path = REPOSITORY / place
@@ -122,11 +134,11 @@ def _rules() -> Iterator[Sentence]:
             words = BOTTLENECKS[rule.id]
             place = f"screen of alert {words.badge}:"
             yield Sentence("alert", place, f"means: {words.heading}. {rule.text.meaning}")
-            yield Sentence("alert", place, f"rule: {rule.text.condition}")
-            yield Sentence("alert", place, f"source: {rule.text.source}")
+            yield Sentence("alert", place, f"holds if: {rule.text.condition}")
+            yield Sentence("alert", place, f"based on: {rule.text.source}")
     for bound in BOUND_IDS:
         words = BOTTLENECKS[bound]
-        lost = f"83.0 % of the undisturbed step is lost: 83.0 % to {words.title}."
+        lost = f"41.3 % of the step without the profiler is lost: 29.8 % to {words.title}, 11.5 % to gaps."
         yield Sentence("alert", "verdict of a report:", f"{words.name}: {words.sentence}. {lost}")
 
 
@@ -149,7 +161,7 @@ def _loading() -> Iterator[Sentence]:
                 summary="",
                 share_pct=83.0,
                 shares=shares,
-                library="PIL",
+                library={"decode": "PIL", "tokenize": "tokenizers", "own_code": "pandas"}.get(cause),
                 place="__getitem__ (data.py:12)",
                 workers=workers,
                 workers_needed=6,
@@ -180,24 +192,101 @@ def _reading() -> Iterator[Sentence]:
         yield Sentence("screen", "help, reading the screen:", f"(sign of {name.replace('_', ' ')}) {text}")
 
 
+ROW_ADVICE: Final = {
+    "STALLED": "press s",
+    "HUNG": "press s",
+    "GPU ERROR": "end the job",
+    "LONG STEPS": "save less",
+    "INPUT-BOUND": "press s",
+    "SLOWER": "check",
+    "UNTIMED": "log every",
+}
+"""How the advice begins that fits the values of an alert's row, if it is not the first one."""
+
+
+def _row_advice(badge: str, texts: list[str]) -> str:
+    """Return the first clause of the advice that stands below a row."""
+    wanted = ROW_ADVICE.get(badge, "")
+    fitting = next((one for one in texts if one and one.startswith(wanted)), "")
+    return f" → {fitting.partition('; ')[0]}" if fitting else ""
+
+
 def _alerts() -> Iterator[_Root]:
     """The sentence, the clauses and the advice of each alert."""
-    for module in _modules("llmtop/rules"):
-        for node in ast.walk(module.tree):
-            if not isinstance(node, ast.Call) or called(node) not in ("AlertText", "complete_clauses"):
-                continue
+    advice: dict[str, list[str]] = {}
+    calls = [
+        (module, node)
+        for module in _modules("llmtop/rules")
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.Call)
+    ]
+    for module, node in calls:
+        given = {part.arg: part.value for part in node.keywords}
+        if called(node) == "AlertText" and "next" in given:
+            scope = Scope(module).around(node)
+            found = [one.text for one in variants(given["next"], scope)]
+            advice.setdefault(_badge(scope), []).extend(found)
+    for module, node in calls:
+        if called(node) in ("AlertText", "complete_clauses"):
             scope = Scope(module).around(node)
             badge = _badge(scope)
+            if (
+                module.place.endswith("health.py")
+                and scope.function is not None
+                and scope.function.name == "_alert"
+            ):
+                continue  # its texts are given by the functions that call it
             if called(node) == "AlertText":
                 for part in node.keywords:
                     if part.arg in ("summary", "next"):
                         frame = "{}" if part.arg == "summary" else f"alert {badge}, next: {{}}"
                         yield _Root("alert", part.value, scope, frame)
             else:
-                parts = [one for one in node.args if not isinstance(one, ast.Starred)]
+                parts = [
+                    one
+                    for one in node.args
+                    if not isinstance(one, ast.Starred) or value_of(one, scope) is not None
+                ]
                 row = ast.Call(func=_COMMA, args=[ast.Tuple(elts=parts)], keywords=[], lineno=node.lineno)
                 subject = "GPU 3" if module.place.endswith(("gpu.py", "unattached.py")) else "rank 5"
-                yield _Root("alert", row, scope, f"row of the main screen: ▲ {badge} 1m 31s {subject} {{}}")
+                if scope.function is not None and scope.function.name in _WITHOUT_RANK:
+                    subject = "this machine"
+                frame = (
+                    f"row of the main screen: ▲ {badge} 1m 31s {subject} "
+                    f"{{}}{_row_advice(badge, advice.get(badge, []))}"
+                )
+                yield _Root("alert", row, scope, frame)
+
+
+def _inference_advice() -> Iterator[_Root]:
+    """The advice where nothing is trained."""
+    module = module_of(REPOSITORY / "llmtop/rules/inference.py")
+    table = module.constants["_NEXT"]
+    assert isinstance(table, ast.Dict)
+    for key, value in zip(table.keys, table.values, strict=True):
+        badge = BOTTLENECKS[key.value].badge if isinstance(key, ast.Constant) else ""
+        yield _Root("alert", value, Scope(module), f"alert {badge} (inference), next: {{}}")
+
+
+def _health_alerts() -> Iterator[_Root]:
+    """The texts that the health rules hand to their common `_alert`."""
+    module = module_of(REPOSITORY / "llmtop/rules/health.py")
+    badges = {
+        ast.unparse(node.args[1]): BOTTLENECKS[node.args[0].value].badge
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.Call) and called(node) == "_event_rule" and isinstance(node.args[0], ast.Constant)
+    }
+    for name, (sentence, row) in HEALTH_FRAMES.items():
+        function = module.functions[name]
+        call = next(one for one in ast.walk(function) if isinstance(one, ast.Call) and called(one) == "_alert")
+        given, scope = {one.arg: one.value for one in call.keywords}, Scope(module, function)
+        badge = badges[name]
+        yield _Root("alert", given["what"], scope, sentence)
+        below = _row_advice(badge, [one.text for one in variants(given["advice"], scope)])
+        yield _Root(
+            "alert", given["first"], scope, f"row of the main screen: ▲ {badge} 1m 31s rank 5 {row}{below}"
+        )
+        yield _Root("alert", given["advice"], scope, f"alert {badge}, next: {{}}")
 
 
 def _badge(scope: Scope) -> str:
@@ -220,6 +309,8 @@ def _badge(scope: Scope) -> str:
     return ""
 
 
+_WITHOUT_RANK: Final = ("_communicator_points", "_alert")
+"""Functions of rules whose alert concerns no rank and no GPU."""
 _COMMA = ast.Attribute(value=ast.Constant(", "), attr="join")
 
 

@@ -31,7 +31,7 @@ ANSWERS = {
     "healthy": Answer("POWER-CAPPED", "687 of 700 W, normal for a busy GPU", None, "no action needed"),
     "starved": Answer("INPUT-BOUND", "waits for data 87 % of the step", 22.0, "decode once and store the result"),
     "launch_bound": Answer(
-        "LAUNCH-BOUND", "96 % of the step is kernel launches", 18.6, "use torch.compile, CUDA graphs"
+        "LAUNCH-BOUND", "kernel launches take 96 % of the step", 18.6, "use torch.compile, CUDA graphs"
     ),
     "hung": Answer("HUNG", "never entered all_reduce #1979", 19.0, "run: py-spy dump --pid"),
     "straggler": Answer(
@@ -113,9 +113,9 @@ async def test_what_is_made_says_so(tmp_path: Path) -> None:
 async def test_without_an_alert_there_is_nothing_to_do_since_when() -> None:
     for size in situations.SIZES:
         async with running(Held(*scene(gpus=1, seconds=40)), size) as (app, _pilot):
-            assert re.search(r"no alerts for 39 s, since \d\d:\d\d:\d\d  → nothing needs attention", text(app))
+            assert re.search(r"no alerts for 39 s, since \d\d:\d\d:\d\d  → no action needed", text(app))
 
 
 async def test_a_training_that_is_not_there_is_not_called_well() -> None:
     async with running(Held(*scene(gpus=2, ranks=0))) as (app, _pilot):
-        assert "nothing needs attention" not in text(app)
+        assert "no action needed" not in text(app)

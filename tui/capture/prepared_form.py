@@ -46,7 +46,7 @@ class PreparedForm(Form):
         about = "".join(
             one.target.story.description for one in self.group if isinstance(one.target, PreparedTarget)
         )
-        return f"In the demo nothing runs: enter opens a capture that was recorded beforehand. {about}"
+        return f"The demo captures nothing: enter opens a capture that was recorded beforehand. {about}"
 
     @property
     def fixed(self) -> str:

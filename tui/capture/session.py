@@ -126,7 +126,7 @@ class Capturing:
             self._schedule_notice(one.error or f"captured: {one.reason}")
             self._schedule_redraw()
         if self._cancelled.is_set():
-            raise Cancelled("capture disarmed; the training continues")
+            raise Cancelled("the capture is disarmed; the training continues")
         self._finish("done", "")
 
     def _finish(self, state: State, error: str) -> None:

@@ -177,7 +177,7 @@ class ClusterApp(TerminalApp):
         if self.state.opened is not None:
             self.notify(f"The charts of {self.state.opened} are shown; q goes back.")
         elif not self.state.nodes:
-            self.notify("There is no node to show.")
+            self.notify("There is no node whose charts could be shown.")
         else:
             self.state.opened = self.state.nodes[self.state.place].name
             self.redraw()
@@ -186,11 +186,11 @@ class ClusterApp(TerminalApp):
         """Leave out the chosen node, or all nodes, that do not answer, until they answer again."""
         count = self.state.acknowledge(every=every)
         if count:
-            self.notify(f"{fmt.counted(count, 'node')} left out until an answer comes; the header counts them.")
+            self.notify(f"{fmt.counted(count, 'node')} hidden until they reply again; the header counts them.")
         elif every:
-            self.notify("All nodes answer: there is nothing to acknowledge.")
+            self.notify("All nodes reply: there is no node to hide.")
         else:
-            self.notify("The chosen node is not down: there is nothing to acknowledge.")
+            self.notify("The chosen node is not down, so it cannot be hidden.")
         self.redraw()
 
     def action_span(self, by: int) -> None:
@@ -205,14 +205,14 @@ class ClusterApp(TerminalApp):
     def action_instant(self, by: int) -> None:
         """Show an earlier or a later instant."""
         if by < 0 and self.state.at is None:
-            self.notify("This is the latest sample.")
+            self.notify("The screen already shows the latest sample.")
         self.state.shift_instant(by)
         self.redraw()
 
     def action_last(self) -> None:
         """Return to the present."""
         if self.state.at is None:
-            self.notify("These are the latest values already.")
+            self.notify("The screen already shows the latest values.")
         self.state.at = None
         self.redraw()
 
@@ -221,7 +221,10 @@ class ClusterApp(TerminalApp):
         if has_shell():
             super().action_suspend_process()
         else:
-            self.notify("llmtop was not started from a shell, so it cannot be suspended.", severity="warning")
+            self.notify(
+                "llmtop was not started from a shell, so it cannot be suspended; use q to quit.",
+                severity="warning",
+            )
 
     def action_help(self) -> None:
         """Show the keys."""
@@ -231,7 +234,11 @@ class ClusterApp(TerminalApp):
         """Say which command captures the accused ranks; pressed again, run it where that can be."""
         view = self.state.view
         if view is None or self.state.capturing:
-            self.notify("A capture is running." if view is not None else "Prometheus has not answered yet.")
+            self.notify(
+                "A capture is already running: wait until it ends."
+                if view is not None
+                else "Prometheus has not replied yet: wait for its first reply."
+            )
             return
         words = capture_line.command(view)
         again = self.state.capture == capture_line.line(words) + _ASKS
@@ -242,7 +249,9 @@ class ClusterApp(TerminalApp):
     def action_next_theme(self) -> None:
         """Take the next of llmtop's own themes."""
         if self.depth not in ("full", "256"):
-            self.notify("This terminal shows its own colours only; themes need 256 colours.")
+            self.notify(
+                "This terminal has no 256 colours, which themes need; llmtop uses the colours of the terminal."
+            )
             return
         names = [theme.name for theme in THEMES]
         self.theme = names[(names.index(self.theme) + 1) % len(names)] if self.theme in names else names[0]

@@ -158,7 +158,7 @@ class BoardScreen(Screen[None], inherit_bindings=False):
 
     def move(self, step: int) -> None:
         """Go `step` lines on; beyond the ends, to the end."""
-        self.notify("There is nothing to select or scroll here.")
+        self.notify("This screen has no line to select and nothing to scroll.")
 
     def action_move(self, step: int) -> None:
         """Go to the line above or below."""
@@ -194,7 +194,11 @@ class BoardScreen(Screen[None], inherit_bindings=False):
         self.searched.origin = self.position()
         self.searched.text = ""
         self.prompt = Prompt(
-            "/", "", self._search_changed, self._search_ended, "letters to search for on this screen"
+            "/",
+            "",
+            self._search_changed,
+            self._search_ended,
+            "type the letters to search for on this screen, then enter",
         )
         self.redraw()
 

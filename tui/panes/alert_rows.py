@@ -96,9 +96,12 @@ def _no_alert_advice(view: View) -> str:
     can = not view.replay or view.demo
     capture = "; press c to profile a few steps" if can else ""
     if rank.window_seconds is not None and rank.window_seconds < JUDGED_SECONDS:
-        return f"only {fmt.duration(rank.window_seconds)} of steps so far: too few to judge" + capture
+        return (
+            f"only {fmt.duration(rank.window_seconds)} of steps so far, too few to judge; wait some seconds"
+            + capture
+        )
     untold = _untold(rank, view)
-    return (untold or "nothing needs attention") + capture
+    return (untold or "no action needed") + capture
 
 
 def _untold(rank: Rank, view: View) -> str:

@@ -25,7 +25,7 @@ _LABEL = 10
 _STAGE_WORDS = {
     "prepare": "connect",
     "start": "start recording",
-    "record": "record the window",
+    "record": "record the steps",
     "stop": "stop, write the file",
     "export": "export, check the file",
     "analyse": "analyse the file",
@@ -105,7 +105,7 @@ def _details(asked: Form, current: tuple[str, str]) -> list[str]:
         records = [f"{engine.name} records: {engine.description}."] if engine is not None else []
         return [fmt.printable(line) for line in records + warned + cannot]
     if kind == WHEN:
-        return ["An armed capture starts by itself after the slow step or the alert that triggers it."]
+        return ["An armed capture starts by itself when the slow step or the alert that you chose occurs."]
     return []
 
 

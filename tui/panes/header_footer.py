@@ -163,9 +163,12 @@ def no_gpu(view: View, width: int, height: int, theme: CellTheme) -> list[Row]:
     if view.snapshot is None:
         lines = [("Waiting for the first sample …", False)]
     elif view.selection == "attached":
-        lines = [("No attached training uses a GPU.", True), ("f  shows all GPUs again", False)]
+        lines = [
+            ("No attached training uses a GPU; press f to show all GPUs.", True),
+            ("f  shows all GPUs again", False),
+        ]
     else:
-        lines = [("No GPU to show.", True)]
+        lines = [("There is no GPU to show.", True)]
         lines += [(fmt.printable(note), False) for note in view.snapshot.host.notes]
         lines.append(("llmtop doctor  lists what works on this machine, and how to change that", False))
     inner = width - 4

@@ -34,7 +34,9 @@ def verdict(
     if comparison is not None:
         blocks.append(Paragraph(f"Against the baseline {baseline}: {comparison.summary}", "info", is_lead=True))
     elif baseline:
-        blocks.append(Paragraph("This is the baseline.", "info", is_lead=True))
+        blocks.append(
+            Paragraph("This capture is the baseline: later captures are compared with it.", "info", is_lead=True)
+        )
     return [title.end(palette.text), Row(width), *document_rows(blocks, width, theme)]
 
 
@@ -45,9 +47,9 @@ def findings(
     rows = [Row(width), Row(width).add(" Findings", theme.palette.strong)]
     if not report.findings:
         none = (
-            "no significant loss"
+            "no findings: no significant loss of time, no action needed"
             if report.verdict != "unknown"
-            else "no losses listed: the verdict above gives the reason"
+            else "no findings; the verdict above gives the reason"
         )
         return [*rows, *paragraph_rows(none, "dim", width, theme)], []
     places = []

@@ -119,7 +119,7 @@ def _remarks(rank: Rank) -> list[str]:
     if rank.rare is not None:
         said.append(rare_steps_text(rank.rare))
     if rank.warmup_steps:
-        said.append(f"{_first_steps(rank)} left out of rates")
+        said.append(f"{_first_steps(rank)} not counted in rates")
     if rank.mfu_pct is None and rank.tokens_per_s is not None:
         said.append(rank.mfu_note or "")
     if rank.lost:

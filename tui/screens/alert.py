@@ -139,8 +139,8 @@ class AlertScreen(ScrollingScreen):
             rule = None
         if rule is not None:
             self._entry(rows, "means", alert_style.sentence(alert) + rule.meaning, width)
-            self._entry(rows, "rule", f"{rule.condition}{_held(rule.hold_seconds)}", width)
-            self._entry(rows, "source", rule.source, width)
+            self._entry(rows, "holds if", f"{rule.condition}{_held(rule.hold_seconds)}", width)
+            self._entry(rows, "based on", rule.source, width)
         evidence = "   ".join(f"{key} {_number(value)}" for key, value in alert.evidence.items())
         self._entry(rows, "evidence", evidence, width)
         if rule is not None and alert.gpu is not None:

@@ -22,7 +22,7 @@ from tui.state import process_ref
 from tui.state.process_ref import ProcessRef
 from tui.state.view import View
 
-NO_ALERT, NO_GPU = "There is no active alert.", "There is no GPU to show."
+NO_ALERT, NO_GPU = "There is no active alert.", "This machine has no GPU to show."
 
 Result = TypeVar("Result")
 
@@ -87,7 +87,7 @@ class LlmtopScreen(BoardScreen):
         """Mute the alert for as long as it holds, or unmute it."""
         alert, snapshot = self.alert(), self.view.snapshot
         if alert is None or snapshot is None:
-            self.notify("There is no alert to mute.")
+            self.notify("There is no active alert that could be muted.")
             return
         muted = self.view.alerts.mute(alert)
         about = f"{alert_style.alert_word(alert)} {alert_style.subject(alert, snapshot)}"
@@ -101,7 +101,7 @@ class LlmtopScreen(BoardScreen):
     def _choose_next(self, alerts: list[Alert]) -> None:
         """Choose the alert after the present one, of these; where there is none, say so."""
         if len(alerts) < 2:
-            self.notify("There is no other alert." if alerts else NO_ALERT)
+            self.notify("This is the only alert." if alerts else NO_ALERT)
         self.view.alerts.advance(alerts)
 
     def select_gpu(self, number: str) -> bool:

@@ -99,7 +99,7 @@ class CaptureScreen(ScrollingScreen):
             self._form = self._form.updated(found)
         if chosen:
             named = ", ".join(f"pid {pid}" for pid in sorted(chosen))
-            self.notify(f"The chosen training has exited: {named}.", severity="warning")
+            self.notify(f"The chosen training has ended, choose another one: {named}.", severity="warning")
         self.redraw()
 
     def _ask(self) -> None:
@@ -203,9 +203,9 @@ class CaptureScreen(ScrollingScreen):
     def action_whole(self) -> None:
         """Show or hide the engines that are unavailable, with their reasons."""
         if not self._asking or self._form is None:
-            self.notify("The capture dialog lists the engines: enter shows the dialog again.")
+            self.notify("Only the capture dialog lists the engines: press enter to show it again.")
         elif not self._form.unavailable():
-            self.notify("All unavailable engines are listed already.")
+            self.notify("The dialog already lists all unavailable engines.")
         else:
             self._form.unfolded = not self._form.unfolded
             self.redraw()
@@ -213,9 +213,9 @@ class CaptureScreen(ScrollingScreen):
     def action_again(self) -> None:
         """Show the dialog again after a capture."""
         if self._capturing.busy:
-            self.notify("A capture is running: x cancels it.")
+            self.notify("A capture is already running: wait until it ends, or press x to cancel it.")
         elif self._asks:
-            self.notify("The capture dialog is open already: enter starts the capture.")
+            self.notify("The capture dialog is already open: press enter to start the capture.")
         else:
             self._ask()
             self.redraw()
@@ -227,7 +227,7 @@ class CaptureScreen(ScrollingScreen):
             self._form.change(step)
             self.redraw()
         else:
-            self.notify("There is no value to change here: enter shows the dialog again.")
+            self.notify("There is no value to change here: press enter to show the capture dialog again.")
 
     def _tell_fixed(self) -> None:
         """Say why there is no other line to go to."""
@@ -241,7 +241,11 @@ class CaptureScreen(ScrollingScreen):
     def action_go(self) -> None:
         """Start the capture of the form; after a capture, show the form again."""
         if self._capturing.busy or self._looking:
-            self.notify("A capture is running: x cancels it." if self._capturing.busy else "Still asking.")
+            self.notify(
+                "A capture is already running: wait until it ends, or press x to cancel it."
+                if self._capturing.busy
+                else "Still asking."
+            )
             return
         if not self._asks:
             self._ask()
@@ -251,7 +255,7 @@ class CaptureScreen(ScrollingScreen):
         if plan is not None and self._form is not None:
             self._begin(plan, self._form)
         else:
-            self.notify("There is nothing to capture yet.")
+            self.notify("No training can be captured yet; start one with llmtop run -- COMMAND.")
 
     def _begin(self, plan: Plan, form: Form) -> None:
         _last["plan"] = plan

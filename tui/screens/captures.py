@@ -248,7 +248,7 @@ class CapturesScreen(SortedTable, LlmtopScreen):
 
     def _open(self, capture: StoredCapture) -> None:
         if capture.state == "running":
-            self.notify("This capture is still under way.")
+            self.notify("This capture is still running; wait until it ends.")
         elif not capture.has_report:
             why = capture.info.error if capture.info and capture.info.error else "the capture has no report"
             self.notify(
@@ -323,7 +323,7 @@ class CapturesScreen(SortedTable, LlmtopScreen):
         """Ask whether to delete the chosen capture."""
         capture = self._capture()
         if capture is not None and capture.state == "running":
-            self.notify("This capture is still under way; press x in its dialog to cancel it.")
+            self.notify("This capture is still running; press x in its dialog to cancel it.")
         elif capture is not None:
             self._asks = "delete"
             self.redraw()
@@ -339,7 +339,7 @@ class CapturesScreen(SortedTable, LlmtopScreen):
             self._tell_none()
 
     def _tell_none(self) -> None:
-        self.notify("No captures yet; press c to capture.")
+        self.notify("There are no captures yet; press c to take one.")
 
     def _delete(self, captures: list[StoredCapture]) -> None:
         self._asks = ""

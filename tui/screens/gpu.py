@@ -45,7 +45,9 @@ class GpuScreen(LlmtopScreen):
         gpu = self._gpu()
         theme = self.cell_theme
         if gpu is None:
-            gone = Row(width).add(" This GPU is not there any more; q goes back.", theme.palette.warning)
+            gone = Row(width).add(
+                " The driver no longer lists this GPU; press q to go back.", theme.palette.warning
+            )
             rows = [gone, *(Row(width) for _ in range(body.height - 1))][: body.height]
             return [*placed, Placed(body, rows)]
         facts = self._facts(gpu, width, theme)[: max(body.height - 2, 0)]

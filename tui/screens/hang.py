@@ -89,7 +89,12 @@ class HangScreen(StacksScreen):
         if self._groups is None:
             return [*rows, Row(width).add("   reading the stacks with py-spy", palette.dim)]
         if not self._groups:
-            return [*rows, Row(width).add("   no rank is attached on this node", palette.text)]
+            return [
+                *rows,
+                Row(width).add(
+                    "   no rank is attached on this node: start the training with llmtop run", palette.text
+                ),
+            ]
         room = max(width - 4, 20)
         rows += [Row(width).add(f" {one}", palette.strong) for one in wrap(groups_text(self._groups), room)]
         if self._report is not None:

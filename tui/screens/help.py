@@ -43,11 +43,11 @@ _SIGNS = (
     ("warning", "WARNING: an alert that costs time or may become critical."),
     ("info", "INFO: a note; no action needed."),
     ("selected", "What the keys act on: the selected GPU, rank, process, finding or alert."),
-    ("more", "There is more below; less above."),
-    ("arrow", "What to do next; between two values: before and after a change."),
-    ("capture", "A capture, on the time line."),
-    ("gauge_full", "How long an alert held, on the time line; progress of a capture."),
-    ("shade", "Time in which the GPU was idle."),
+    ("more", "More lines follow below or above; scroll to see them."),
+    ("arrow", "Before a text: what to do next. Between two values: before and after a change."),
+    ("capture", "On the time line: a capture was taken at this time."),
+    ("gauge_full", "On the time line: how long an alert held. In the capture dialog: the progress."),
+    ("shade", "In a timeline of a step: time in which the GPU was idle."),
 )
 _MARKS = (
     ("~", "An estimate."),

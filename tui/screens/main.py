@@ -261,7 +261,11 @@ class MainScreen(SortedTable, LlmtopScreen):
         """Show the job that attached next."""
         jobs, job = self.view.jobs(), self.view.job()
         if len(jobs) < 2 or job is None:
-            self.notify("There is only one job to show." if jobs else "No training is attached.")
+            self.notify(
+                "There is only one job, and it is shown."
+                if jobs
+                else "No training is attached: start one with llmtop run -- COMMAND."
+            )
             return
         following = jobs[(jobs.index(job) + 1) % len(jobs)]
         first = next((rank for rank in self.view.ranks() if rank.job == following.name), None)
@@ -289,7 +293,11 @@ class MainScreen(SortedTable, LlmtopScreen):
         ranks_now = self.view.ranks()
         shown = self.view.rank()
         if shown is None or len(ranks_now) < 2:
-            self.notify("There is only one training process to show." if ranks_now else "No training is attached.")
+            self.notify(
+                "There is only one training process, and it is shown."
+                if ranks_now
+                else "No training is attached: start one with llmtop run -- COMMAND."
+            )
         else:
             self.view.rank_pid = ranks_now[(ranks_now.index(shown) + step) % len(ranks_now)].pid
             self.redraw()

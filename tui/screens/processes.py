@@ -78,7 +78,11 @@ class ProcessesScreen(LlmtopScreen):
         if self._wanted:
             row.add(f" {self.cell_theme.glyphs.dot} with ", palette.dim).add(f'"{self._wanted}"', palette.text)
         if not rows:
-            why = "no process uses a GPU, and none is attached" if not total else "no process has these letters"
+            why = (
+                "no process uses a GPU, and none is attached"
+                if not total
+                else "no process has these letters; change the filter with f"
+            )
             row.add(f" {self.cell_theme.glyphs.dot} {why}", palette.dim)
         return row.end(palette.text)
 
@@ -166,7 +170,7 @@ class ProcessesScreen(LlmtopScreen):
         if rows:
             self.app.push_screen(SignalScreen(rows[self._position(rows)]))
         else:
-            self.notify("There is no process here to send a signal to.")
+            self.notify("The list has no process to which a signal could be sent.")
 
 
 def _name(process: Process) -> _Name:

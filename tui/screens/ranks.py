@@ -59,7 +59,7 @@ class RanksScreen(SortedTable, LlmtopScreen):
         """Choose the rank at a line of the table, or beside it where that is the line of a job or a group."""
         lines = rank_table.lines(self.view, self.view.rank_group)
         if not lines:
-            self.notify("No training is attached.")
+            self.notify("No training is attached: start one with llmtop run -- COMMAND.")
             return
         place = min(max(place, 0), len(lines) - 1)
         after = range(place, len(lines)) if direction > 0 else range(place, -1, -1)

@@ -170,7 +170,7 @@ class ReportScreen(ScrollingScreen):
         if self._loaded is None:
             return
         if self._loaded.report.timeline is None:
-            self.notify("This capture has no GPU activity to draw a step from.", severity="warning")
+            self.notify("This capture has no GPU activity, so no step can be drawn.", severity="warning")
             return
         self.app.push_screen(TimelineScreen(self._loaded))
 

@@ -36,7 +36,7 @@ def send(process: Process, number: signal.Signals) -> None:
         # With the handle open the pid cannot be reused between this check and the signal.
         started = psutil.Process(process.pid).create_time()
         if process.started_at is None or abs(started - process.started_at) > _SAME_START:
-            raise NotPossibleHere(f"pid {process.pid} is another process now; nothing was sent")
+            raise NotPossibleHere(f"pid {process.pid} is another process now, so no signal was sent")
         signal.pidfd_send_signal(handle, number)
     except PermissionError:
         owner = process.user or "another user"

@@ -82,7 +82,10 @@ class StacksScreen(ScrollingScreen):
         title = Row(width).add(" Python stacks", palette.strong)
         if self._pid is None:
             why = self._about.why if self._about is not None else ""
-            text = f"{why or 'no training is attached'}; py-spy dump --pid PID shows any Python process"
+            text = (
+                f"{why or 'no training is attached'}; for the stacks of any Python process, run: py-spy dump "
+                "--pid PID"
+            )
             return [
                 title,
                 Row(width),

@@ -38,7 +38,7 @@ def alert_process(alert: Alert, snapshot: Snapshot) -> ProcessRef:
             return ProcessRef(why=f"{name(rank)} has ended", by_alert=True)
         return ProcessRef(alert.pid, f"pid {alert.pid}" if rank is None else name(rank), by_alert=True)
     if alert.gpu is None:
-        return ProcessRef(why="this alert concerns no single process", by_alert=True)
+        return ProcessRef(why="this alert concerns no single process: choose a process with p", by_alert=True)
     for one in snapshot.ranks:
         if one.gpu_uuid == alert.gpu and one.state != "gone":
             return ProcessRef(one.pid, name(one), by_alert=True)

@@ -89,7 +89,7 @@ def capture_run(request: BenchCapture) -> Result:
         raise NotPossibleHere(
             "nothing was captured: "
             + (
-                "it was interrupted"
+                "the run was interrupted"
                 if interrupts
                 else f"the command ended within its first {request.warmup} steps"
             )

@@ -35,7 +35,7 @@ def check_program(command: Sequence[str], variables: Mapping[str, str]) -> None:
     if program is None:
         raise UnusableInput(f"{command[0]}: no such command; check its name and PATH")
     if not os.access(program, os.X_OK) or os.path.isdir(program):
-        raise UnusableInput(f"{command[0]} cannot be executed: it is not a program")
+        raise UnusableInput(f"{command[0]} cannot be executed: the file is not a program; check the command")
 
 
 class CommandProcess:

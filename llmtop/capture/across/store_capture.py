@@ -212,7 +212,7 @@ class MultiNodeEngine(Engine):
         notes = [*self._missing_notes(ranks), *_failures(asked)]
         if not done:
             raise NotPossibleHere(
-                f"no rank was captured: {'; '.join(notes[:4]) or 'no node has received the request'}"
+                f"no rank was captured: {'; '.join(notes[:4]) or 'no node has received the request: try again'}"
             )
         found = Recorded(notes=_truncate(notes))
         found.ranks = [CapturedRank(rank, told.pid, node.host) for rank, (told, node) in done.items()]
@@ -262,7 +262,7 @@ class _SilenceTimeout:
             NotPossibleHere: the training has ended, or no step of it ends.
         """
         if not self._job.is_alive:
-            raise NotPossibleHere("the training has ended before it was captured")
+            raise NotPossibleHere("the training ended before it was captured: start it again to capture it")
         newest = [
             step.started_unix_ns for steps in self._job.watch.steps_within(0).values() for step in steps[-1:]
         ]

@@ -149,7 +149,9 @@ def make_folder(parent: Path, engine: str) -> Path:
                 raise NotPossibleHere(f"{parent} is a file: choose another folder with --out") from None
         except OSError as error:
             raise _unwritable(parent, error) from None
-    raise NotPossibleHere(f"{parent} has a thousand captures of this second: choose another folder with --out")
+    raise NotPossibleHere(
+        f"{parent} already has a thousand captures of this second: choose another folder with --out"
+    )
 
 
 def _unwritable(place: Path, error: OSError) -> NotPossibleHere:
@@ -208,7 +210,7 @@ def read_info(folder: Path) -> Info:
     try:
         return _decoder.decode(read_input(folder / INFO))
     except UnusableInput as error:
-        raise UnusableInput(f"{folder} is no capture: {error}") from None
+        raise UnusableInput(f"{folder} is not a capture: {error}") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise UnusableInput(f"{folder / INFO} is damaged: {printable(str(error), 160)}") from None
     except RecursionError:
@@ -292,7 +294,7 @@ def remove(folder: Path) -> int:
         NotPossibleHere: not permitted.
     """
     if folder.is_symlink():
-        raise UnusableInput(f"{folder} is a link: name the capture itself")
+        raise UnusableInput(f"{folder} is a symbolic link: pass the folder of the capture itself")
     read_info(folder)
     freed = total_bytes(folder)
     try:

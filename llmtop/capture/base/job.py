@@ -212,7 +212,7 @@ class CaptureJob:
             Cancelled: they did.
         """
         if self.is_cancelled:
-            raise Cancelled("cancelled; the training continues, no file was kept")
+            raise Cancelled("the capture was cancelled; the training continues, and no file was kept")
 
     def sleep(self, seconds: float) -> None:
         """Wait, or less if cancelled.

@@ -89,7 +89,9 @@ class CaptureLock:
             if os.path.exists(self.path) and os.path.samestat(os.fstat(fd), os.stat(self.path)):
                 return fd
             os.close(fd)
-        raise NotPossibleHere("another llmtop is about to capture the same process: try again")
+        raise NotPossibleHere(
+            "another llmtop is starting a capture of the same process: try again in some seconds"
+        )
 
     def release(self) -> None:
         """Let go; nothing stays behind. Twice does no harm."""

@@ -46,7 +46,9 @@ class InProcessEngine(Engine):
     def refusal(self, target: Target) -> Refusal | None:
         """See `Engine.refusal`."""
         if target.hello is None or target.socket is None:
-            return Refusal("the process is not attached to llmtop", self.restart_command(target))
+            return Refusal(
+                "the process is not attached to llmtop: restart it with llmtop run", self.restart_command(target)
+            )
         if self.name in target.hello.engines:
             return None
         return self.unavailable_refusal(target)
@@ -58,13 +60,15 @@ class InProcessEngine(Engine):
         if target.hello.engines:  # it lists others of this kind, so its llmtop knows this one
             return self.missing_device_refusal(target)
         return Refusal(
-            "the llmtop in the process is another version, without this engine", self.restart_command(target)
+            "the training runs another version of llmtop, without this engine: restart it with this one",
+            self.restart_command(target),
         )
 
     def missing_device_refusal(self, target: Target) -> Refusal:
         """Why a process with PyTorch, which lists other engines of this kind, does not list this one."""
         return Refusal(
-            "the llmtop in the process is another version, without this engine", self.restart_command(target)
+            "the training runs another version of llmtop, without this engine: restart it with this one",
+            self.restart_command(target),
         )
 
     def record(self, job: CaptureJob) -> Recorded:
@@ -127,12 +131,16 @@ class InProcessEngine(Engine):
         try:
             connection = client.Connection.open(target.socket, history=0)
         except (client.ConnectionClosed, client.NoReply) as error:
-            raise NotPossibleHere(f"{target.name} cannot be reached: {error}") from None
+            raise NotPossibleHere(
+                f"{target.name} cannot be reached: {error}; check that the process runs"
+            ) from None
         try:
             connection.send(message)
         except (client.ConnectionClosed, LlmtopError) as error:
             connection.close()
-            raise NotPossibleHere(f"{target.name} cannot be reached: {error}") from None
+            raise NotPossibleHere(
+                f"{target.name} cannot be reached: {error}; check that the process runs"
+            ) from None
         return _Request(
             target, connection, message, wire.CaptureState(id=message.id, state="armed"), time.monotonic()
         )
@@ -203,7 +211,8 @@ def _read(request: _Request) -> None:
     except (client.ConnectionClosed, LlmtopError):
         alive = procfs.is_alive(request.target.pid)
         raise NotPossibleHere(
-            f"{request.target.name} {'disconnected' if alive else 'ended'} before its capture was written"
+            f"{request.target.name} {'disconnected' if alive else 'ended'} before its capture was written: no "
+            "file was kept"
         ) from None
     for message in messages:
         if isinstance(message, wire.CaptureState) and message.id == request.message.id:
@@ -220,11 +229,12 @@ def _check_time(job: CaptureJob, request: _Request) -> None:
         return
     if writing:
         raise NotPossibleHere(
-            f"{request.target.name} has not finished its file for {silent:.0f} s; it will be written to "
+            f"{request.target.name} has not finished writing its capture for {silent:.0f} s; the file will "
+            "appear at "
             f"{request.path}, unless the disk is full"
         )
     raise NotPossibleHere(
-        f"{request.target.name} has not finished a step for {silent:.0f} s: it may be hung; look at its stacks "
+        f"{request.target.name} has not finished a step for {silent:.0f} s and may hang; look at its stacks "
         "(key s, or llmtop capture --engine py-spy)"
     )
 

@@ -100,7 +100,7 @@ def bind() -> tuple[Path, socket.socket, socket.socket]:
         service.close()
         control.close()
         shutil.rmtree(directory, ignore_errors=True)
-        raise NotPossibleHere(f"{directory} cannot be read: {error.strerror}") from None
+        raise NotPossibleHere(f"{directory} cannot be read: {error.strerror}; check its permissions") from None
     return directory, service, control
 
 

@@ -43,7 +43,7 @@ _GONE = (
     "the process beside `llmtop run` that reaches Kineto has ended; another engine may still capture the training"
 )
 _NOT_OURS = (
-    "another program than `llmtop run --kineto` answers on its socket, so the capture has not started: "
+    "another program than `llmtop run --kineto` replies on the socket of Kineto, so nothing is captured: "
     "use another engine, or start the training again"
 )
 
@@ -70,7 +70,7 @@ class HostConnection:
             raise NotPossibleHere(f"{_GONE} ({error.strerror} at {directory})") from None
         if not peer_allowed(uid):
             self._socket.close()
-            raise NotPossibleHere(f"{directory} is hosted by uid {uid}: run llmtop as that user")
+            raise NotPossibleHere(f"{directory} is served by uid {uid}: run llmtop as that user")
 
     def close(self) -> None:
         """Hang up; a wish not yet sent on is taken back."""
@@ -298,11 +298,14 @@ def _unsent_text(target: Target) -> str:
     name = target.name
     known = [poller for poller in list_pollers(directory_of(target.pid) or Path("/")) if poller.pid == target.pid]
     if not known:
-        return f"{name} has never polled the Kineto host: it has not imported torch yet, or is no PyTorch process"
+        return (
+            f"{name} has never asked for captures: it has not imported torch yet (then try again later), or "
+            "is not a PyTorch process"
+        )
     silent = known[0].seconds_ago
     if silent > kineto.FRESH_SECONDS:
         return (
-            f"{name} has not polled the Kineto host for {silent:.0f} s: it is stopped or hung; "
+            f"{name} has not asked for captures for {silent:.0f} s: it is stopped or hangs; "
             "look at its stacks (key s)"
         )
     return f"a trace is already being recorded in {name}, perhaps by its own torch.profiler: try again later"
@@ -376,7 +379,8 @@ def _poll_host(wait: _PendingTrace, limits: _Limits) -> None:
         return
     if wait.began:
         raise NotPossibleHere(
-            f"Kineto in {wait.target.name} has recorded and wrote no file: the disk is full, or it cannot write "
+            f"Kineto in {wait.target.name} has recorded, but wrote no file: check that the disk has space and "
+            "that it can write "
             f"to {wait.path.parent}"
         )
     if wait.requests < MAX_REQUESTS:
@@ -417,4 +421,4 @@ def _missing_file_text(wait: _PendingTrace, limits: _Limits, spent: float) -> st
 def _raise_if_gone(wait: _PendingTrace) -> None:
     if not procfs.is_alive(wait.target.pid):
         wait.partial_path.unlink(missing_ok=True)
-        raise NotPossibleHere(f"{wait.target.name} ended before its trace was written: nothing was kept")
+        raise NotPossibleHere(f"{wait.target.name} ended before its trace was written: no file was kept")

@@ -220,7 +220,7 @@ def await_start(job: CaptureJob, collection: Collection) -> None:
             )
         if time.monotonic() > deadline:
             raise NotPossibleHere(
-                f"nsys start has not answered for {START_SECONDS:.0f} s; the training continues, and llmtop "
+                f"nsys start has not replied for {START_SECONDS:.0f} s; the training continues, and llmtop "
                 f"stops the collection if it still starts; check with: {collection.nsys.path} sessions list"
             )
         job.sleep(POLL_SECONDS)
@@ -275,7 +275,9 @@ def await_report(job: CaptureJob, collection: Collection) -> Path:
             f"{importer(collection.nsys) or 'QdstrmImporter'} -i {kept}"
         )
     if not any(procfs.is_alive(target.pid) for target in collection.targets):
-        raise NotPossibleHere("the training ended within the window and nsys left no report")
+        raise NotPossibleHere(
+            "the training ended during the capture, and nsys left no report: capture earlier, or fewer steps"
+        )
     raise NotPossibleHere(
         f"nsys stop ended with {collection.exit_status('stop')} and left no report: {collection.output_text()}; "
         f"the training continues; check with: {collection.nsys.path} sessions list"

@@ -145,7 +145,8 @@ class OperatorMarking:
                     continue  # whatever it was, it has ended
                 if member.state in ("failed", "gone", "off") and member.state != state:
                     raise NotPossibleHere(
-                        f"ops: {member.target.name} cannot mark operators: {member.detail or 'it ended'}"
+                        f"ops: {member.target.name} cannot mark operators: "
+                        f"{member.detail or 'the process has ended'}"
                     )
             late = [m.target.name for m in self._members if m.state not in (state, "failed", "gone")]
             if not late:
@@ -169,4 +170,4 @@ def _connect(target: Target) -> _MarkedTraining:
     try:
         return _MarkedTraining(target, client.Connection.open(target.socket, history=STEPS_KEPT))
     except (LlmtopError, client.ConnectionClosed) as error:
-        raise NotPossibleHere(f"ops: {target.name} does not answer ({error})") from None
+        raise NotPossibleHere(f"ops: {target.name} does not reply ({error})") from None

@@ -39,7 +39,11 @@ def cpu_sampling_check() -> Check:
     refused = cpu_sampling_refusal()
     if refused:
         return Check(name="CPU sampling", ok=False, says=refused.reason, command=refused.command)
-    says = "no perf events in this kernel" if level is None else f"allowed (perf_event_paranoid is {level})"
+    says = (
+        "not available, because this kernel has no perf events"
+        if level is None
+        else f"allowed (perf_event_paranoid is {level})"
+    )
     return Check(name="CPU sampling", ok=level is not None, says=says)
 
 
@@ -50,6 +54,6 @@ def gpu_metrics_check() -> Check:
         return Check(name="GPU metrics", ok=False, says=refused.reason, command=refused.command)
     restricted = procfs.are_gpu_counters_restricted()
     if restricted is None:
-        return Check(name="GPU metrics", ok=False, says="no NVIDIA driver is loaded")
+        return Check(name="GPU metrics", ok=False, says="not available, because no NVIDIA driver is loaded")
     says = "root only, and this user is root" if restricted else "all users"
     return Check(name="GPU metrics", ok=True, says=f"the driver allows GPU counters for {says}")

@@ -56,4 +56,7 @@ def tracer_refusal(target: Target, restart: str) -> Refusal | None:
         return None
     if session is None or not procfs.uses_gpu(target.pid) or not is_live(target.pid, session):
         return None
-    return Refusal("the process runs under nsys, and CUPTI supports one tracer at a time", restart)
+    return Refusal(
+        "the process runs under nsys, and only one CUDA profiler can trace it at a time: capture with nsys",
+        restart,
+    )

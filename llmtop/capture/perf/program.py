@@ -131,7 +131,7 @@ class PerfRun:
             )
         except OSError as error:
             self.close()
-            raise NotPossibleHere(f"{command[0]} cannot be run: {error.strerror}") from None
+            raise NotPossibleHere(f"{command[0]} cannot be run: {error.strerror}; check its permissions") from None
         finally:
             os.close(read)
             os.close(write)
@@ -171,9 +171,13 @@ class PerfRun:
         try:
             code = self.process.wait(timeout=WRITE_SECONDS)
         except subprocess.TimeoutExpired:
-            raise NotPossibleHere(f"perf has not written within {WRITE_SECONDS:.0f} s: nothing was kept") from None
+            raise NotPossibleHere(
+                f"perf has not written within {WRITE_SECONDS:.0f} s: no file was kept; try again"
+            ) from None
         if code == -signal.SIGKILL:
-            raise NotPossibleHere("perf was killed while it recorded: nothing was kept; the training continues")
+            raise NotPossibleHere(
+                "perf was killed while it recorded: no file was kept, and the training continues; try again"
+            )
 
     def output_text(self) -> str:
         """What it printed."""

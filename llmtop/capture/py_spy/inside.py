@@ -34,7 +34,7 @@ class StackRequest:
         try:
             self._connection = client.Connection.open(socket, history=0)
         except client.ConnectionClosed as error:
-            raise NotPossibleHere(f"the training cannot be reached: {error}") from None
+            raise NotPossibleHere(f"the training cannot be reached: {error}; check that it still runs") from None
         self.id = os.urandom(4).hex()
         self.pid = self._connection.host_pid or self._connection.hello.pid
         try:
@@ -68,15 +68,19 @@ class StackRequest:
             try:
                 messages = self._connection.receive(0.05)
             except (client.ConnectionClosed, LlmtopError) as error:
-                raise NotPossibleHere(f"the training sent no stacks: {error}") from None
+                raise NotPossibleHere(
+                    f"the training sent no stacks: {error}; run: py-spy dump --pid PID"
+                ) from None
             for message in messages:
                 if isinstance(message, wire.SampledStacks) and message.id == self.id:
                     if message.refused:
-                        raise NotPossibleHere(f"the training sent no stacks: {message.refused}")
+                        raise NotPossibleHere(
+                            f"the training sent no stacks: {message.refused}; run: py-spy dump --pid PID"
+                        )
                     return message
         raise NotPossibleHere(
-            f"the training sent no stacks for {ANSWER_SECONDS:.0f} s: a call that does not return holds Python's "
-            "lock"
+            f"the training sent no stacks for {ANSWER_SECONDS:.0f} s: a call that does not return keeps Python's "
+            "lock; run: py-spy dump --pid PID"
         )
 
     def close(self) -> None:
@@ -87,7 +91,7 @@ class StackRequest:
         try:
             self._connection.send(message)
         except (client.ConnectionClosed, LlmtopError) as error:
-            raise NotPossibleHere(f"the training cannot be reached: {error}") from None
+            raise NotPossibleHere(f"the training cannot be reached: {error}; check that it still runs") from None
 
 
 def find_socket(pid: int) -> Path | None:
@@ -160,7 +164,7 @@ def _read(seen: wire.SampledStacks, asked: StackRequest, command: str = "") -> l
         ]
     except IndexError:
         raise NotPossibleHere(
-            "the stacks from the training are invalid: it may run another version of llmtop"
+            "the stacks from the training are invalid: restart the training with this version of llmtop"
         ) from None
 
 

@@ -120,7 +120,7 @@ def _run_dump(pid: int, worker: int | None) -> tuple[stacks.ThreadStack, ...]:
             last = f"no answer within {DUMP_SECONDS:.0f} s"
             continue
         except OSError as error:
-            raise NotPossibleHere(f"{command[0]} cannot be run: {error.strerror}") from None
+            raise NotPossibleHere(f"{command[0]} cannot be run: {error.strerror}; install py-spy again") from None
         if done.returncode == 0:
             return stacks.read_dump(done.stdout, pid, worker)
         last = done.stderr.decode(errors="replace")
@@ -175,7 +175,7 @@ class PySpyRecording:
             )
         except OSError as error:
             os.close(self._log_fd)
-            raise NotPossibleHere(f"{command[0]} cannot be run: {error.strerror}") from None
+            raise NotPossibleHere(f"{command[0]} cannot be run: {error.strerror}; install py-spy again") from None
 
     def await_start(self, job: CaptureJob) -> None:
         """Wait until it samples.
@@ -188,7 +188,9 @@ class PySpyRecording:
             if self._process.poll() is not None:
                 raise NotPossibleHere(failure_reason(self.target.pid, self._log()))
             if time.monotonic() > deadline:
-                raise NotPossibleHere(f"py-spy has not begun within {START_SECONDS:.0f} s; the training continues")
+                raise NotPossibleHere(
+                    f"py-spy did not start within {START_SECONDS:.0f} s; the training continues, try again"
+                )
             job.sleep(0.01)
 
     def stop(self) -> None:
@@ -206,18 +208,21 @@ class PySpyRecording:
         while self._process.poll() is None:
             if time.monotonic() > deadline:
                 raise NotPossibleHere(
-                    f"py-spy has not written {self._raw} within {WRITE_SECONDS:.0f} s: nothing was kept"
+                    f"py-spy has not written {self._raw} within {WRITE_SECONDS:.0f} s: no file was kept; try again"
                 )
             job.sleep(0.02)
         if not self._raw.is_file() or self._raw.stat().st_size == 0:
             why = "; ".join(line for line in self._log().splitlines() if "rror" in line) or "it gave no reason"
             raise NotPossibleHere(
-                f"py-spy wrote no samples to {self._raw} ({printable(why)}): perhaps the disk is full"
+                f"py-spy wrote no samples to {self._raw} ({printable(why)}): free space on the disk if it is "
+                "full, and try again"
             )
         try:
             found = read_folded(self._raw.read_text(errors="replace"))
         except (OSError, UnusableInput) as error:
-            raise NotPossibleHere(f"the output of py-spy in {self._raw} cannot be read: {error}") from None
+            raise NotPossibleHere(
+                f"the output of py-spy in {self._raw} cannot be read: {error}; take the capture again"
+            ) from None
         self._raw.unlink(missing_ok=True)
         return found
 

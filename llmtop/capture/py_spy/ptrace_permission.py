@@ -52,11 +52,11 @@ def is_in_container() -> bool:
 
 
 def permission_check() -> Check:
-    """Whether this user's processes may be read."""
+    """Whether py-spy can read all processes of this user."""
     scope = yama_scope()
     if procfs.has_capability(procfs.CAP_SYS_PTRACE) and scope != 3:
-        return Check(name="ptrace", ok=True, says="this user may read any process (CAP_SYS_PTRACE)")
+        return Check(name="ptrace", ok=True, says="py-spy can read every process (CAP_SYS_PTRACE)")
     if scope in (None, 0):
-        return Check(name="ptrace", ok=True, says="this user's processes may be read")
-    says = f"kernel.yama.ptrace_scope is {scope}: py-spy may read only what llmtop itself starts"
+        return Check(name="ptrace", ok=True, says="py-spy can read all processes of this user")
+    says = f"kernel.yama.ptrace_scope is {scope}: py-spy can read only processes that llmtop starts"
     return Check(name="ptrace", ok=False, says=says, command="sudo sysctl kernel.yama.ptrace_scope=0")

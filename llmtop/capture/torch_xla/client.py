@@ -131,7 +131,7 @@ class ProfilerClient:
             if spent > seconds + WRITE_SECONDS:
                 raise NotPossibleHere(
                     f"the profiler of {self.target.name} has not answered for {duration(spent)}: the training may "
-                    "be stopped, or compile; look at the stacks of the training (key s)"
+                    "be stopped, or may compile; look at the stacks of the training (key s)"
                 )
         if self._process.returncode:
             raise self._failure()

@@ -80,9 +80,7 @@ def refusal(pid: int) -> Refusal | None:
     except NotPossibleHere as refused:
         return Refusal(str(refused).partition(";")[0], f"set {VARIABLE}" if VARIABLE in str(refused) else "")
     if not _is_in_same_network(pid):
-        return Refusal(
-            "the process is in the network namespace of another container", "run llmtop in that container"
-        )
+        return Refusal("the process is in another container, with its own network", "run llmtop in that container")
     return None if there else Refusal("the script has not started the profiler server of torch_xla", START)
 
 

@@ -202,4 +202,6 @@ def new_bundle_path() -> Path:
     try:
         return Path.cwd() / f"llmtop-bundle-{time.strftime('%Y%m%d-%H%M%S')}.tar.gz"
     except OSError as error:
-        raise NotPossibleHere(f"the current folder cannot be read: {error.strerror}") from None
+        raise NotPossibleHere(
+            f"the current folder cannot be read (change to another one): {error.strerror}"
+        ) from None

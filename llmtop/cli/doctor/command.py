@@ -145,7 +145,7 @@ def _with_loader(diagnosis: Diagnosis, pid: int) -> Diagnosis:
 def _print_loader(diagnosis: Diagnosis, pid: int) -> None:
     cost = diagnosis.loading
     if cost is None:
-        print_text(f"\npid {pid} does not wait for its data loader.")
+        print_text(f"\npid {pid} does not wait for its data loader: nothing to fix.")
         return
     print_text(f"\npid {pid}: {cost.summary}")
     if cost.advice:

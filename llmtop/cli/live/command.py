@@ -36,7 +36,7 @@ def range_check(low: float, high: float) -> Callable[[click.Context, click.Param
 
     def check(_ctx: click.Context, _param: click.Parameter, value: float | None) -> float | None:
         if value is not None and not low <= value <= high:
-            raise click.BadParameter(f"{value:g} is not between {low:g} and {high:g}")
+            raise click.BadParameter(f"{value:g} is outside the allowed range of {low:g} to {high:g}")
         return value
 
     return check

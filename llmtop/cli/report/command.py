@@ -18,10 +18,12 @@ def _steps(_ctx: click.Context, _param: click.Parameter, value: str | None) -> i
         return None
     match = re.fullmatch(r"(\d+)(?::(\d+))?", value)
     if match is None:
-        raise click.BadParameter(f"{value!r} is not a number of steps (5) or a range of steps (2:7)")
+        raise click.BadParameter(
+            f"{value!r} is neither a number of steps, such as 5, nor a range of steps, such as 2:7"
+        )
     first, last = (0, int(match[1])) if match[2] is None else (int(match[1]), int(match[2]))
     if last <= first:
-        raise click.BadParameter(f"{value!r} is an empty range of steps")
+        raise click.BadParameter(f"{value!r} is an empty range of steps; pass the lower number first, such as 2:7")
     return first, last
 
 

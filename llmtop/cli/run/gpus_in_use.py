@@ -50,7 +50,8 @@ def _wait_for_reading(source: GpuSource) -> str:
     while not (reading.settled and (reading.gpus or reading.notes)):
         if time.monotonic() - asked > _ANSWER_SECONDS:
             return (
-                f"the driver did not answer within {_ANSWER_SECONDS:.0f} s: it is unknown whether the GPU is free"
+                f"the driver did not reply within {_ANSWER_SECONDS:.0f} s: it is unknown whether the GPU is "
+                "free; try again"
             )
         time.sleep(0.1)
         reading = source.latest()

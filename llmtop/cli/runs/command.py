@@ -43,7 +43,9 @@ def runs(*, action: Literal["list", "show", "open", "delete"], wanted: str | Non
         else:
             _delete(store.find_run(path, wanted), as_json)
     except OSError as error:
-        raise NotPossibleHere(f"{error.filename or path} cannot be read: {error.strerror}") from None
+        raise NotPossibleHere(
+            f"{error.filename or path} cannot be read: {error.strerror}; check its permissions"
+        ) from None
     return EXIT_DONE
 
 

@@ -112,7 +112,7 @@ class ForeignDisk:
         called = name.encode()
         self._send()
         if len(self._waiting) + len(data) > _QUEUE_BYTES:
-            raise DiskTrouble("it does not answer")
+            raise DiskTrouble("the disk does not reply")
         self._waiting += _LENGTHS.pack(anew, len(called), len(data)) + called + data
         self._send()
 
@@ -123,7 +123,7 @@ class ForeignDisk:
         except OSError as error:
             if error.errno not in (errno.EAGAIN, errno.ENOBUFS):
                 self._waiting = b""
-                raise DiskTrouble("the process that writes has ended") from None
+                raise DiskTrouble("the process that writes the log has ended") from None
 
     def close(self) -> None:
         """Close the socket: the process writes what it has, and ends."""

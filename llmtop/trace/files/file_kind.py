@@ -73,7 +73,7 @@ def examine(path: Path) -> Examined:
                 # As much of the beginning as can be unpacked: the file may be cut right after it.
                 head = Gunzip(file).read(HEAD_BYTES)
         except OSError as error:
-            raise UnusableInput(f"{path} cannot be read: {error.strerror}") from None
+            raise UnusableInput(f"{path} cannot be read: {error.strerror}; check its permissions") from None
     if not head:
         said = "begins like a gzip file but cannot be unpacked" if packed else "is empty"
         raise UnusableInput(f"{path} {said}")

@@ -60,7 +60,7 @@ def _files(folder: Path) -> list[Path]:
     try:
         return sorted(path for path in folder.iterdir() if path.is_file())
     except OSError as error:
-        raise UnusableInput(f"{folder} cannot be read: {error.strerror}") from None
+        raise UnusableInput(f"{folder} cannot be read: {error.strerror}; check its permissions") from None
 
 
 def _directly_in(folder: Path) -> list[Examined]:

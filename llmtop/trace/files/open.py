@@ -82,7 +82,7 @@ def _open_chrome(file: Examined, limits: Limits) -> model.Trace:
             )
             return chrome_json.load(stream, str(path), check)
         except OSError as error:
-            raise UnusableInput(f"{path} cannot be read: {error.strerror}") from None
+            raise UnusableInput(f"{path} cannot be read: {error.strerror}; check its permissions") from None
 
 
 def _load_unpacked(path: Path, limits: Limits) -> model.Trace:

@@ -284,7 +284,10 @@ def test_torch_s_profiler_is_not_offered_beside_nsys_on_a_gpu(
     monkeypatch.setattr(procfs, "uses_gpu", lambda pid: True)
     refused = offered()["torch.profiler"]
     assert not refused.is_supported
-    assert refused.reason == "the process runs under nsys, and CUPTI supports one tracer at a time"
+    assert (
+        refused.reason
+        == "the process runs under nsys, and only one CUDA profiler can trace it at a time: capture with nsys"
+    )
     assert refused.command.startswith("llmtop run -- ")
 
 

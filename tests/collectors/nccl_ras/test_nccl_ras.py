@@ -140,13 +140,13 @@ def test_an_old_nccl_without_json_and_a_closed_port_are_one_sentence() -> None:
     with pytest.raises(NotPossibleHere, match="set format json"):
         ask(old.address)
     old.close()
-    with pytest.raises(NotPossibleHere, match="does not answer"):
+    with pytest.raises(NotPossibleHere, match="does not reply"):
         ask(old.address)
 
 
 def test_one_that_never_answers_is_given_up() -> None:
     listener = socket.create_server(("127.0.0.1", 0))
-    with pytest.raises(NotPossibleHere, match="does not answer"):
+    with pytest.raises(NotPossibleHere, match="does not reply"):
         ask(listener.getsockname(), seconds=0.3)
     listener.close()
 
@@ -206,7 +206,7 @@ def test_from_the_port_to_the_alert(server: RasServer, monkeypatch: pytest.Monke
     (alert,) = Rules().apply(stage(two)).alerts
     assert alert.id == "hung_collective"
     assert alert.summary == (
-        "No step for 8.00 s: in the NCCL communicator of 4 ranks, rank 2 (10.0.0.0, pid 102) is at AllReduce #39, "
+        "No step for 8.00 s: in an NCCL communicator of 4 ranks, rank 2 (10.0.0.0, pid 102) is at AllReduce #39, "
         "the other ranks at #40."
     )
     assert alert.evidence["rank"] == 2

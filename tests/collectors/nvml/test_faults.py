@@ -293,7 +293,9 @@ def test_an_xid_is_shown_with_its_meaning_and_forgotten_after_a_while(
     wait_for(lambda: nvml_stub.count("nvmlEventSetWait_v2") > 20)
     nvml_stub.scenario.xid(5, 79).write()
     gpu = gpu_when(source, 5, lambda gpu: gpu.error is not None)
-    assert (gpu.error or "").startswith("Xid 79: the GPU has fallen off the bus at ")
+    assert (gpu.error or "").startswith(
+        "Xid 79: the GPU cannot be reached over PCIe (it has fallen off the bus) at "
+    )
     assert gpu_when(source, 4, whole).error is None
     nvml_stub.scenario.xid(5, 4242).write()
     gpu_when(source, 5, lambda gpu: gpu.error is not None and "Xid 4242" in gpu.error and "Xid 79" in gpu.error)

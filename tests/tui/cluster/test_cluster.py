@@ -103,7 +103,7 @@ def test_what_is_wrong_comes_first_and_enter_shows_a_node(served: tuple[Nodes, P
         terminal.shows("12 nodes up, 0 down", 60)
         terminal.shows("▸■node003", 60)
         nodes.behind = 50
-        terminal.shows("rank 50 on node006 (pid 1002) is 1 behind in 0 default_pg", 60)
+        terminal.shows("rank 50 on node006 (pid 1002) is 1 collective behind in 0 default_pg", 60)
         terminal.keys("\r")
         terminal.shows("the last 15m 00s")
         terminal.shows("power of the limit, least")

@@ -249,7 +249,7 @@ async def test_a_key_that_cannot_work_here_says_why() -> None:
         assert "on the main screen, not here" in reply(app)
         await pilot.press("q", "z")
         await pilot.pause()
-        assert "There is no alert to mute" in reply(app)
+        assert "There is no active alert that could be muted" in reply(app)
 
 
 WORST = (

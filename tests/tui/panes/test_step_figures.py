@@ -51,7 +51,7 @@ def test_without_an_alert_the_judgement_goes_before_the_clock(width: int) -> Non
     (row, *_) = alert_rows.paint(view, width, 1, LOOK)
     shown = row.strip(ascii_only=False).text
     assert "no alerts" in shown
-    assert "→ nothing needs attention" in shown
+    assert "→ no action needed" in shown
     assert ("since" in shown) == (width > 70)
 
 

@@ -102,7 +102,7 @@ async def test_c_opens_a_filled_dialog_and_enter_captures_and_shows_the_report(
             app, pilot, "kineto          unavailable", "jax.profiler    unavailable", "it has not imported jax"
         )
         await pilot.press("enter")
-        await shows(app, pilot, "record the window")
+        await shows(app, pilot, "record the steps")
         shown = await shows(
             app, pilot, "py-spy: ", "copy  scp -r", "open  open https://www.speedscope.app", "MainThread"
         )
@@ -238,7 +238,7 @@ async def test_the_switch_arms_a_trigger_that_fires_by_itself(start: Start, tmp_
         await pilot.press("enter")
         await shows(app, pilot, "Armed: waits for step > 2x", "step > 2x: step")
         await pilot.press("x")
-        await shows(app, pilot, "capture disarmed; the training continues")
+        await shows(app, pilot, "the capture is disarmed; the training continues")
         assert len(list((tmp_path / "llmtop-captures").glob("*/report.md"))) >= 1
 
 
@@ -286,7 +286,7 @@ async def test_the_open_dialog_follows_trainings_that_come_and_go(monkeypatch: p
         await shows(app, pilot, f"‹ pid {joined.ranks[0].pid} ›", "nsys            available")
         there.clear()
         feed.say(replace(alone, time=alone.time + 2))
-        await shows(app, pilot, "No training can be captured", "The chosen training has exited")
+        await shows(app, pilot, "No training can be captured", "The chosen training has ended, choose another one")
 
 
 @pytest.mark.parametrize("size", [(60, 15), (80, 24), (120, 30), (200, 50)])

@@ -177,7 +177,7 @@ async def test_a_baseline_is_held_against_the_next_capture(captures: Path) -> No
         assert "baseline" in reply(app)
         await pilot.press("b")
         await pilot.pause()
-        assert "This is the baseline" in text(app)
+        assert "This capture is the baseline" in text(app)
         await pilot.press("q")
         app.push_screen(ReportScreen(captures / "1-healthy"))
         await loaded(app, pilot)
