@@ -88,9 +88,8 @@ def _next_step(gpu: GpuState) -> str:
         return stack_advice(f"pid {pids[0]}", pids[0])
     if foreign:
         return (
-            f"on the host, read the Python stacks of pid {foreign[0]} (it cannot be seen from here, perhaps it "
-            "is in "
-            "another container)"
+            f"on the host, read the Python stacks of pid {foreign[0]} (it cannot be seen from here, perhaps "
+            "it is in another container)"
         )
     return "find the process with nvidia-smi on the host; for its Python stacks, run: py-spy dump --pid PID"
 

@@ -156,7 +156,7 @@ def _growth_alert(state: RankState) -> AlertText:
             "seconds_until_full": left,
             "mem_total_bytes": total,
         },
-        next="do not keep tensors over steps: add loss.item() to a total, not loss; store no outputs in lists",
+        next="find tensors kept over steps: add loss.item(), not loss, to totals; store no outputs in lists",
         since=growth.since if growth else None,
         points=complete_clauses(
             f"GPU full in about {until}",

@@ -99,7 +99,7 @@ def test_one_who_is_named_by_counts_and_by_nccl_is_told_once_and_two_nodes_say_t
     words = [hung_text(one) for one in hung_ranks(found, lambda name: {"10.0.0.2": "node-b"}.get(name, name))]
     assert words == [
         "rank 12 on node-b (pid 80) does not reply to NCCL; 14 ranks wait in NCCL communicator 0x1f",
-        "rank 9 on b:9401 (pid 77) is 1 behind in 0 default_pg; 3 ranks wait",
+        "rank 9 on b:9401 (pid 77) is 1 collective behind in 0 default_pg; 3 ranks wait",
     ]
 
 

@@ -43,7 +43,7 @@ def test_a_change_that_cannot_be_known_yet_is_a_dash() -> None:
     } == {"–"}
 
 
-@pytest.mark.parametrize("width", [60, 80, 120])
+@pytest.mark.parametrize("width", [45, 80, 120])
 def test_without_an_alert_the_judgement_goes_before_the_clock(width: int) -> None:
     view = viewed(*scene(gpus=1, seconds=40))
     assert view.snapshot is not None
