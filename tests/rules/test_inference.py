@@ -106,7 +106,7 @@ def test_a_gpu_that_idles_since_nobody_asks_is_bound_by_nothing() -> None:
 def test_a_training_is_spoken_to_as_before() -> None:
     (alert,) = [one for one in alerts(forward, IDLE_GPU, waits=0.4, inference=False) if one.id == "input_bound"]
     assert "of each step" in alert.summary
-    assert "DataLoader" in alert.next
+    assert "data loader" in alert.next
 
 
 def test_requests_that_take_longer_than_before_are_no_slower_steps() -> None:
