@@ -40,8 +40,9 @@ from tui.terminal.session import has_shell, title
 
 if TYPE_CHECKING:
     from collectors.past import SnapshotHistory
-    from collectors.runs.past import OpenedRun, RunPast
+    from collectors.runs.past import OpenedRun
     from llmtop.capture.prepared import PreparedCaptures
+    from tui.state.past_rows import PastRows
 
 INTERVALS = (0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
 """Seconds between snapshots that the keys go through."""
@@ -50,6 +51,7 @@ MAX_PENDING = 600
 STALE_SECONDS, STALE_TIMES = 4.0, 3.0
 """Without a snapshot for longer than both (so many times the interval) the screen is not live."""
 _BEHIND_SECONDS = 0.25
+_PAST_SECONDS = 0.3
 LATEST_START_SECONDS = 2.0
 """After which the feed starts whether or not the first frame has been drawn."""
 _WIDTHS_KEPT = 1024
@@ -104,6 +106,7 @@ class LlmtopApp(ScreenContext):
         self.prepared = prepared
         self._loader = PastLoader(lambda past: self.call_later(self._take_past, past))
         self._run = run
+        self._draws_past = False
         self._has_shown_end = False
         self.view = View(interval=feed.interval, demo=prepared is not None)
         if isinstance(feed, GpuChoice):
@@ -212,10 +215,16 @@ class LlmtopApp(ScreenContext):
             self.view.snapshot = newest
             self.redraw()
 
-    def _take_past(self, past: RunPast) -> None:
-        """Show what a run has kept of the time before."""
+    def _take_past(self, past: PastRows) -> None:
+        """Show what a run has kept of the time before; drawn once for many pieces."""
         self.view.history.take_past(past)
         self.view.alerts.add_past([(one.as_alert(), one.until) for one in past.alerts if one.until is not None])
+        if not self._draws_past:
+            self._draws_past = True
+            self.set_timer(_PAST_SECONDS, self._draw_past)
+
+    def _draw_past(self) -> None:
+        self._draws_past = False
         self.redraw()
 
     def _mark_live(self) -> None:

@@ -25,7 +25,8 @@ from tui.panes.time_ruler import ruler
 from tui.series.heights import FigureHistory
 from tui.series.phase_history import PhaseHistory
 from tui.series.series_store import Cells
-from tui.state.history import METRICS_OF_A_RANK, History, Name, key_of
+from tui.state.history import History, Name, key_of
+from tui.state.past_rows import METRICS_OF_A_RANK
 from tui.state.stalled import stalled_seconds
 from tui.state.view import View
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from array import array
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from statistics import median
 from typing import TYPE_CHECKING
 
@@ -31,12 +31,11 @@ from tui.series.series_store import (
     SeriesStore,
     Spread,
 )
+from tui.state.past_rows import METRICS_OF_A_RANK, PastRows
 from tui.state.stalled import stalled_seconds
 
 if TYPE_CHECKING:
-    from collectors.runs.past import PastMinute, RunPast
     from llmtop.runs.node_notes import RunAlert
-    from llmtop.runs.records import GpuMinute
 
 DAY_SECONDS = 86400.0
 SPANS: tuple[float | None, ...] = (60.0, 300.0, 1200.0, 7200.0, DAY_SECONDS, None)
@@ -53,8 +52,6 @@ _ALL_SPANS = tuple(
 """What all is rounded up to: the picture does not move with every second, and at most a quarter of it is empty."""
 GPU_SERIES = 8 * len(METRICS)
 """Of the series, how many are for GPUs: all figures of eight, the first ones of each where there are more."""
-METRICS_OF_A_RANK = 4
-"""A training may log any number of names; only the first ones get a history."""
 MOST_RANKS = 32
 MOST_ALERTS = 200
 _HOLE_SECONDS, _HOLE_TIMES = 90.0, 5.0
@@ -338,22 +335,22 @@ class History:
         self.store.advance(end)
         self.extend(begin)
 
-    def take_past(self, past: RunPast) -> None:
-        """Take in what a run keeps of the time before; what is known already stays."""
+    def take_past(self, past: PastRows) -> None:
+        """Take in a piece of what a run keeps of the time before; what is known already stays."""
         newest = self.newest
         if newest is None:
             return
         begin = min(past.begin, newest if self.first is None else self.first)
         self.extend(begin)
-        for rank in past.ranks:
-            for key in rank.keys:
-                self._take_minutes(key, rank.minutes)
-        by_uuid: dict[str, list[GpuMinute]] = {}
-        for minute in past.gpu_minutes:
-            by_uuid.setdefault(minute.uuid, []).append(minute)
-        for uuid, minutes in by_uuid.items():
-            self._take_gpu_minutes(uuid, minutes)
-        self._take_past_alerts(past.alerts)
+        self._gpus = {**past.gpus, **self._gpus}
+        for name, rows in past.rows.items():
+            slot = self._slot(name)
+            if slot is not None:
+                self.store.put_past(slot, rows)
+        for key, phases in past.phases.items():
+            self._take_phases(key, phases)
+        if past.alerts:
+            self._take_past_alerts(past.alerts)
         self.first = begin
         self._known = newest - begin
         self._cells_of = ()
@@ -374,55 +371,22 @@ class History:
         self._drawn.clear()
         self._heights.clear()
 
-    def _take_minutes(self, key: _Key, minutes: list[PastMinute]) -> None:
-        rows: dict[Name, list[tuple[float, float, float, float, float]]] = {}
-        for minute in minutes:
-            if minute.step_seconds is not None:
-                rows.setdefault((key, "step"), []).append((minute.since, minute.until, *minute.step_seconds))
-            if minute.tokens_per_s is not None:
-                rate = minute.tokens_per_s
-                rows.setdefault((key, "tokens"), []).append((minute.since, minute.until, rate, rate, rate))
-            for name in list(minute.values)[:METRICS_OF_A_RANK]:
-                value = minute.values[name]
-                rows.setdefault((key, "metric", name), []).append(
-                    (minute.since, minute.until, value, value, value)
-                )
-        for series, found in rows.items():
-            slot = self._slot(series)
-            if slot is not None:
-                self.store.put_past(slot, found)
-        if self._bucket_seconds and minutes and len(self._long_phases) < MOST_RANKS:
+    def _take_phases(self, key: _Key, phases: Iterable[tuple[float, float, Mapping[str, float]]]) -> None:
+        longer = self._long_phases.get(key)
+        if longer is None and self._bucket_seconds and len(self._long_phases) < MOST_RANKS:
             longer = self._long_phases[key] = PhaseHistory(_PHASE_BUCKETS * self._bucket_seconds)
-            for minute in minutes:
-                if minute.phases:
-                    longer.add_parts(minute.phases, minute.until)
-        known = self.phases.setdefault(key, PhaseHistory()) if len(self.phases) < MOST_RANKS else None
-        for minute in minutes if known is not None else ():
-            self._add_old_phases(known, minute)
-
-    def _add_old_phases(self, known: PhaseHistory | None, minute: PastMinute) -> None:
-        """Fill the quarters of a minute of the last two hours that nothing is known of."""
-        at = minute.until
-        reach = COARSE_SECONDS * COARSE_BUCKETS
-        while known is not None and minute.phases and at > max(minute.since, (self.newest or 0.0) - reach):
-            if known.mean_phases(at, at) is None:
-                known.add_parts(minute.phases, at)
-            at -= BUCKET_SECONDS
-
-    def _take_gpu_minutes(self, uuid: str, minutes: list[GpuMinute]) -> None:
-        from collectors.runs.snapshots import gpu_of  # of a run alone
-
-        statistics = [(minute, [gpu_of(minute, statistic) for statistic in range(3)]) for minute in minutes]
-        self._gpus.setdefault(uuid, statistics[-1][1][0])
-        for metric in METRICS:
-            rows = []
-            for minute, gpus in statistics:
-                mean, low, high = (metric.value(gpu) for gpu in gpus)
-                if mean is not None and low is not None and high is not None:
-                    rows.append((minute.at - minute.seconds, minute.at, mean, low, high))
-            slot = self._slot((uuid, metric.key)) if rows else None
-            if slot is not None:
-                self.store.put_past(slot, rows)
+        known = self.phases.get(key)
+        if known is None and len(self.phases) < MOST_RANKS:
+            known = self.phases[key] = PhaseHistory()
+        recent = (self.newest or 0.0) - COARSE_SECONDS * COARSE_BUCKETS
+        for since, until, parts in phases:
+            if longer is not None:
+                longer.add_parts(parts, until)
+            at = until
+            while known is not None and at > max(since, recent):  # the quarters that nothing is known of
+                if known.mean_phases(at, at) is None:
+                    known.add_parts(parts, at)
+                at -= BUCKET_SECONDS
 
     def _take_past_alerts(self, alerts: list[RunAlert]) -> None:
         newest = self.newest or 0.0

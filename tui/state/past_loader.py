@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from llmtop.model.snapshot import Rank, Snapshot
 from tui.state.history import key_of
+from tui.state.past_rows import PastRows, rows_of
 
 if TYPE_CHECKING:
     from collectors.runs.past import RunPast
 
+_PAUSE_SECONDS = 0.02
+"""Between pieces, in which the screen takes keys."""
 _SHORT_SECONDS = 60.0
 """A training that attached so shortly before the monitor sends all that there is."""
 
@@ -20,11 +24,11 @@ _SHORT_SECONDS = 60.0
 class PastLoader:
     """Asks once for each training. All calls are the app's; what is found is handed over in other threads."""
 
-    def __init__(self, hand_over: Callable[[RunPast], object]) -> None:
+    def __init__(self, hand_over: Callable[[PastRows], object]) -> None:
         """Begin without anything.
 
         Args:
-            hand_over: called in a thread, with each part as it is found.
+            hand_over: called in a thread, with each piece as it is found.
         """
         self._hand_over = hand_over
         self._uid = os.geteuid()
@@ -35,7 +39,9 @@ class PastLoader:
 
         def run() -> None:
             for past in work():
-                self._hand_over(past)
+                for rows in rows_of(past):
+                    self._hand_over(rows)
+                    time.sleep(_PAUSE_SECONDS)
 
         threading.Thread(target=run, name="llmtop-past", daemon=True).start()
 

@@ -18,6 +18,7 @@ from tests.support.generated_run import LAST_SECONDS, STEP_SECONDS, UUID, write_
 from tests.support.processes import wait_for
 from tests.support.snapshots import snapshot
 from tui.state.history import DAY_SECONDS, History
+from tui.state.past_rows import rows_of
 
 END = 1_700_000_000.0
 HOURS = 4.0
@@ -107,7 +108,8 @@ def test_a_replay_shows_what_was_seen_and_marks_what_is_recomputed(run: store.Ru
 def take(history: History, run: store.Run) -> None:
     """Have the past of a run taken in."""
     for past in pasts_of(run, until=run.last_sign):
-        history.take_past(past)
+        for rows in rows_of(past):
+            history.take_past(rows)
 
 
 def test_the_past_fills_the_time_line_and_leaves_what_is_known(run: store.Run) -> None:
