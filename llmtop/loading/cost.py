@@ -171,6 +171,8 @@ def _one_reading(pooled: Counter[Part]) -> Counter[Part]:
 
 def _own_code(seen: LoaderSamples, found: LoadingShares) -> str:
     """The word for code of the script's own: whether one more worker would find half of the CPU that it takes."""
+    if any(one.shares_lock for one in found.threads):
+        return "unknown"  # on a busy machine a wait for the GIL looks like a wait for a CPU
     takes = [one.cpu + one.cpu_wait for one in found.threads if one.cpu is not None]
     if seen.cores is None or not takes:
         return "too_few_workers"

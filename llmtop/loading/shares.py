@@ -63,6 +63,8 @@ class LoaderThread:
     """On a CPU."""
     cpu_wait: float = 0.0
     """Ready, and waiting for one."""
+    shares_lock: bool = False
+    """Whether another thread of its process runs Python for half of the time: its code may wait for the GIL."""
     samples: int = 0
     places: Counter[tuple[Part, str, str]] = field(default_factory=Counter)
     """(part, library, place) by how often it was seen."""
@@ -236,11 +238,11 @@ def _thread(
         trains = not worker and thread == pid
         _take_waits(one, states, _others_cpu(seen, pid, thread), trains=trains)
         if trains:
-            _take_gil_of_others(one, states, seen)
+            _take_gil_of_others(one, states, seen, samples)
     return one
 
 
-def _take_gil_of_others(one: LoaderThread, states: Counter[Waits], seen: LoaderSamples) -> None:
+def _take_gil_of_others(one: LoaderThread, states: Counter[Waits], seen: LoaderSamples, samples: int) -> None:
     """Move what a training's own thread waits for Python's lock while it loads, where another thread runs Python.
 
     It waits for the lock in its steps too, so loading has its part of those waits. Waits for a batch of workers
@@ -258,6 +260,7 @@ def _take_gil_of_others(one: LoaderThread, states: Counter[Waits], seen: LoaderS
         if place and not waits_for_work(stack.frames):
             others.add(number)
             places[place] += stack.samples
+    one.shares_lock = 2 * places.total() >= samples
     wants = sum((seen.cpu[number].pct + seen.cpu[number].wait_pct) / 100 for number in others)
     if not places or works <= 0 or wants < waits:
         return

@@ -295,12 +295,16 @@ def test_what_a_pool_in_a_worker_does_is_what_a_batch_costs() -> None:
     assert "data.py:7" in of_pool(4, 25.0).summary
 
 
-@pytest.mark.parametrize(("other_pct", "cause"), [(75.0, "gil"), (10.0, "own_code")])
-def test_another_thread_of_the_training_that_has_python_s_lock_is_the_cost(other_pct: float, cause: str) -> None:
+@pytest.mark.parametrize(
+    ("other_pct", "at_work", "cause"), [(75.0, 100, "gil"), (10.0, 100, "unknown"), (10.0, 20, "own_code")]
+)
+def test_another_thread_of_the_training_that_has_python_s_lock_is_the_cost(
+    other_pct: float, at_work: int, cause: str
+) -> None:
     fetches = (TRAINS[0], Frame("_BaseDataLoaderIter.__next__", f"{TORCH}dataloader.py", 1), FETCH, OWN)
     counts = Frame("Statistics.run", "/home/me/train.py", 26)
     main = [Stack(SampledProcess(1), ThreadId(1), fetches, 66), *trains(0, 34)[1:]]
-    other = [Stack(SampledProcess(1), ThreadId(5, "statistics"), (Frame("run", QUEUES, 1), counts), 100)]
+    other = [Stack(SampledProcess(1), ThreadId(5, "statistics"), (Frame("run", QUEUES, 1), counts), at_work)]
     cpu = {1: CpuTime(20.0, 5.0, "python", 1), 5: CpuTime(other_pct, 0.0, "python", 1)}
     states: dict[int, dict[Waits, int]] = {1: {"gil": 70, "runs": 30}}
     cost = decide(seen(main, other, states=states, cpu=cpu, cores=1.0))
