@@ -1,7 +1,8 @@
 """Which checkpoint a call writes, how long that takes, and when it is complete.
 
 Calls lie in each other: a Trainer's checkpoint has several of `torch.save`. The outermost is the checkpoint.
-Its path is its own argument, else the folder of the last file that was written within it.
+Its path is its own argument, else the folder of the last file that was written within it. The training waits for
+calls of its own thread alone.
 """
 
 from __future__ import annotations
@@ -14,9 +15,13 @@ from typing import Any
 
 from llmtop.instrument.guest.guard import report_internal_error
 from llmtop.instrument.record.saved_checkpoints import Saved
-from llmtop.instrument.record.state import State
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from llmtop.instrument.auto.training.loop import Loop
 
 WHAT = "the checkpoints"
+ASYNC = "async_save"
 _PATH_ARGUMENTS: dict[str, tuple[int | None, tuple[str, ...]]] = {
     "torch.save": (1, ("f",)),
     "save": (None, ("checkpoint_id", "storage_writer")),
@@ -41,20 +46,27 @@ class _Depth(threading.local):
 class CheckpointCalls:
     """Called around each function that writes a checkpoint."""
 
-    def __init__(self, recorder: State) -> None:
-        self._recorder = recorder
+    def __init__(self, loop: Loop) -> None:
+        self._loop = loop
+        self._recorder = loop.recorder
         self._depth = _Depth()
+        self._writing: set[int] = set()
+        """When asynchronous checkpoints began that are not complete: another thread writes each, by `save`."""
 
-    def enter(self) -> int:
+    def enter(self, function: str) -> int:
         """Begin a call; returns when, by the monotonic clock in ns."""
         if not self._depth.open:
             self._depth.path = ""
         self._depth.open += 1
-        return perf_counter_ns()
+        began = perf_counter_ns()
+        if function == ASYNC:
+            self._writing.add(began)
+        return began
 
-    def give_up(self) -> None:
+    def give_up(self, began: int) -> None:
         """End a call that raised: nothing is complete."""
         self._depth.open -= 1
+        self._writing.discard(began)
 
     def leave(self, function: str, began: int, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """End a call. Of the outermost, the checkpoint is complete now, or once the result's future is done.
@@ -68,15 +80,23 @@ class CheckpointCalls:
         """
         depth = self._depth
         depth.open -= 1
+        future = getattr(result, "upload_completion", result) if function == ASYNC else None
+        add: Callable[[Callable[[Any], None]], None] | None = getattr(future, "add_done_callback", None)
+        if add is None:
+            self._writing.discard(began)
+        else:
+            add(lambda _: self._writing.discard(began))
         own = _path(function, args, kwargs)
         if depth.open:
             depth.path = own or depth.path
             return
         path = own or (os.path.dirname(depth.path) if depth.path else "")
-        recorder = self._recorder
+        recorder, waits = self._recorder, self._loop.in_training_thread
+        if not waits and self._writing:
+            return
         if recorder.off or not recorder.attached or (not path and function == "torch.save"):
             return  # torch.save into memory is no checkpoint
-        step, blocked = recorder.current_index(), perf_counter_ns() - began
+        step, blocked = recorder.current_index(), perf_counter_ns() - began if waits else 0
 
         def complete(future: Any = None) -> None:
             try:
@@ -88,8 +108,6 @@ class CheckpointCalls:
             except BaseException as error:  # noqa: BLE001 - the door: in a thread of the script's
                 report_internal_error(WHAT, error)
 
-        future = getattr(result, "upload_completion", result) if function == "async_save" else None
-        add: Callable[[Callable[[Any], None]], None] | None = getattr(future, "add_done_callback", None)
         if add is None:
             complete()
         else:

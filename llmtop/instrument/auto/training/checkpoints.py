@@ -81,7 +81,7 @@ def _timed(function: Callable[..., Any], loop: Loop, phase_name: str, name: str)
         try:
             if not _is_compiling():
                 phase = loop.side_phase(phase_name)
-                began = None if calls is None else calls.enter()
+                began = None if calls is None else calls.enter(name)
         except BaseException as error:  # noqa: BLE001
             loop.lost(CHECKPOINTS, error)
         try:
@@ -92,7 +92,7 @@ def _timed(function: Callable[..., Any], loop: Loop, phase_name: str, name: str)
                     result = function(*args, **kwargs)
         except BaseException:
             if calls is not None and began is not None:
-                calls.give_up()
+                calls.give_up(began)
             raise
         if calls is not None and began is not None:
             try:
@@ -108,5 +108,5 @@ def _calls(loop: Loop) -> CheckpointCalls:
     """Return what all wrappers of this process share."""
     global _shared_calls
     if _shared_calls is None:
-        _shared_calls = CheckpointCalls(loop.recorder)
+        _shared_calls = CheckpointCalls(loop)
     return _shared_calls
