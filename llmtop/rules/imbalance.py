@@ -6,8 +6,9 @@ longer, and those of the other coordinates do not; or a rank has as much more wo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from statistics import median
+import math
+from collections.abc import Iterator, Sequence
+from statistics import fmean, median, stdev
 from typing import Final, NamedTuple
 
 from llmtop import format as fmt
@@ -24,6 +25,11 @@ MORE_PCT: Final = (5.0, 3.5)
 LEAST_RANKS: Final = 2
 """Of one coordinate: one rank alone may be slow itself."""
 STEPS: Final = 12
+LASTING_STEPS: Final = (24, 48)
+"""Steps that show whether a difference lasts: at least, and at most."""
+LASTING_ERRORS: Final = (4.0, 2.5)
+"""So many times its standard error the difference must be, to raise and to stay raised: batches of unequal length
+that are equal on average differ by any amount over a dozen steps."""
 TOKENS_FACTOR: Final = 1.05
 STAGE: Final = "pp"
 
@@ -34,6 +40,9 @@ class RankWork(NamedTuple):
     state: RankState
     seconds: float
     step_seconds: float
+    by_gpu: bool
+    roles: tuple[Role, ...] = ()
+    """What counts as work."""
 
 
 class Imbalance(NamedTuple):
@@ -68,17 +77,18 @@ def work_of(job: JobState) -> list[RankWork]:
         if len(steps) < 3:
             return []
         waits &= any("comm" in _seconds(step, by_gpu) for step in steps)
-        found.append(RankWork(state, 0.0, median([step.total for step in steps])))
+        found.append(RankWork(state, 0.0, median([step.total for step in steps]), by_gpu))
     roles = own_roles(waits_are_apart=waits)
     return [
         one._replace(
+            roles=roles,
             seconds=median(
                 [
                     sum(_seconds(step, by_gpu).get(role, 0.0) for role in roles)
                     for step in one.state.recent(STEPS)
                     if step.named and (step.gpu is not None or not by_gpu)
                 ]
-            )
+            ),
         )
         for one in found
     ]
@@ -91,16 +101,49 @@ def _seconds(step: StepCosts, by_gpu: bool) -> dict[Role, float]:
 def find_imbalance(job: JobState, is_raised: bool = False) -> Imbalance | None:
     """Return the ranks that have more to do than the others; None where none have, or that cannot be decided."""
     works = work_of(job)
-    if not works:
-        return None
-    step = median([one.step_seconds for one in works])
+    return next((one for one in _candidates(works, is_raised) if _is_lasting(one, works, is_raised)), None)
+
+
+def find_unequal(job: JobState) -> Imbalance | None:
+    """Return the ranks that have more to do now, be it by chance: no slow rank is among them for that."""
+    return next(_candidates(work_of(job), False), None)
+
+
+def _candidates(works: Sequence[RankWork], is_raised: bool) -> Iterator[Imbalance]:
+    """Yield ranks that had more to do in the last steps, by a dimension of the mesh first."""
+    step = median([one.step_seconds for one in works]) if works else 0.0
     if step <= 0:
-        return None
+        return
     least = MORE_PCT[is_raised] / 100 * step
     names = [name for name in works[0].state.rank.roles if all(name in one.state.rank.roles for one in works)]
     found = [one for name in names if (one := _by_role(name, works, least, step)) is not None]
-    by_role = max(found, key=lambda one: one.share_pct, default=None)
-    return by_role or _by_tokens(works, least, step)
+    yield from sorted(found, key=lambda one: -one.share_pct)
+    by_tokens = _by_tokens(works, least, step)
+    if by_tokens is not None:
+        yield by_tokens
+
+
+def _is_lasting(found: Imbalance, works: Sequence[RankWork], is_raised: bool) -> bool:
+    """Return whether the ranks with more work have it in step after step, and not by chance."""
+    heavy = {id(state) for state in found.heavy}
+    series = [(id(one.state) in heavy, _work_by_step(one)) for one in works]
+    common = set.intersection(*(set(steps) for _, steps in series))
+    if len(common) < LASTING_STEPS[0]:
+        return False
+    more = [
+        median([steps[index] for is_heavy, steps in series if is_heavy])
+        - median([steps[index] for is_heavy, steps in series if not is_heavy])
+        for index in sorted(common)[-LASTING_STEPS[1] :]
+    ]
+    return fmean(more) >= LASTING_ERRORS[is_raised] * stdev(more) / math.sqrt(len(more))
+
+
+def _work_by_step(one: RankWork) -> dict[int, float]:
+    return {
+        step.index: sum(_seconds(step, one.by_gpu).get(role, 0.0) for role in one.roles)
+        for step in one.state.recent(LASTING_STEPS[1] + STEPS)
+        if step.named and (step.gpu is not None or not one.by_gpu)
+    }
 
 
 def _by_role(name: str, works: Sequence[RankWork], least: float, step: float) -> Imbalance | None:
@@ -156,7 +199,7 @@ def _tokens_per_step(state: RankState) -> float | None:
 
 def peers(job: JobState) -> list[list[RankState]]:
     """Return the ranks of a job in groups with the same work: of one stage, and of one side of an imbalance."""
-    found = find_imbalance(job)
+    found = find_unequal(job)
     groups: dict[tuple[int | bool | None, ...], list[RankState]] = {}
     for state in job.ranks:
         heavy = found is not None and any(state is one for one in found.heavy)
@@ -167,12 +210,14 @@ def peers(job: JobState) -> list[list[RankState]]:
 
 
 def _is_unequal(job: JobState, is_raised: bool) -> bool:
-    return find_imbalance(job, is_raised) is not None
+    found = find_imbalance(job, is_raised)
+    job.imbalance = found or job.imbalance
+    return found is not None
 
 
 def _imbalance_alert(job: JobState) -> AlertText:
-    found = find_imbalance(job, True)
-    assert found is not None, "called only while the rule holds"
+    found = job.imbalance
+    assert isinstance(found, Imbalance), "called only while the rule holds"
     first = found.heavy[0]
     if found.role is None:
         who, name, verb = first.role_label, first.label, "has"
@@ -219,7 +264,8 @@ IMBALANCE: Final = Rule[JobState](
         f"{MORE_PCT[0]:g} % of the "
         f"step longer than the other ranks, at least {LEAST_RANKS} ranks each; or one rank works longer in "
         "proportion "
-        "to its larger number of tokens",
+        f"to its larger number of tokens; the difference is {LASTING_ERRORS[0]:g} standard errors over "
+        f"{LASTING_STEPS[0]} to {LASTING_STEPS[1]} steps",
         source="measured: stages of equal work differ by up to 3 %; work: phases without waits, by CUDA events "
         "if all "
         "ranks have them, else by the host clock",

@@ -23,7 +23,7 @@ from llmtop.model.snapshot import GRADIENT_POINTS, Arrival, Cause
 from llmtop.naming.own_phases import OUTSIDE
 from llmtop.naming.phase_names import Role
 from llmtop.rules import limits
-from llmtop.rules.imbalance import find_imbalance, peers
+from llmtop.rules.imbalance import find_unequal, peers
 from llmtop.rules.rule import AlertText, Rule, RuleText, complete_clauses
 from llmtop.rules.state.rank import JobState, RankState
 from llmtop.rules.state.step_costs import StepCosts
@@ -319,7 +319,7 @@ def _longest_worker(
 def _is_straggling(job: JobState, is_raised: bool) -> bool:
     if _is_stamped(job):
         last = find_last_rank(job, is_raised)
-        unequal = None if last is None else find_imbalance(job)
+        unequal = None if last is None else find_unequal(job)
         if last is not None and unequal is not None and any(last.state is one for one in unequal.heavy):
             return False  # it has more to do: `imbalance`
         job.memo = last or job.memo

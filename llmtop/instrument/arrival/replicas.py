@@ -69,6 +69,17 @@ def find(roots: Iterable[Any]) -> Replica | None:
     return None
 
 
+def mesh_roles(roots: Iterable[Any]) -> dict[str, int]:
+    """Return this rank's coordinates in the named mesh of the first DTensor parameter; empty if there is none."""
+    for one in _modules(roots):
+        for parameter in search.held_by(one, "_parameters"):
+            mesh = getattr(getattr(parameter, "_spec", None), "mesh", None)
+            if mesh is not None and type(parameter).__name__ == "DTensor":
+                names = getattr(mesh, "_mesh_dim_names", None) or getattr(mesh, "mesh_dim_names", None) or ()
+                return dict(zip(names, map(int, getattr(mesh, "_coordinate_on_dim", None) or ()), strict=False))
+    return {}
+
+
 def _replica(module: Any, ranks: list[int], candidates: list[Any], *, gathers: bool) -> Replica | None:
     if len(ranks) < 2:
         return None

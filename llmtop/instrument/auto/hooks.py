@@ -21,6 +21,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from llmtop.instrument.auto.inference.forward_passes import Inference
 from llmtop.instrument.auto.training import batches, checkpoints, communication, learning_signs, transfers
 from llmtop.instrument.auto.training.loop import Loop, is_compiling, is_data_worker, make
+from llmtop.instrument.auto.training.pipeline_stages import PipelineStages
 from llmtop.instrument.auto.training.timed_modules import STEPS_WITHOUT, Modules
 from llmtop.instrument.pytorch import dynamo
 
@@ -36,6 +37,7 @@ def install(again: Callable[[], Loop]) -> Loop:
     transfers.listen(loop)
     checkpoints.listen(loop)
     learning_signs.listen(loop)
+    loop.recorder.hooks.periodic.append(PipelineStages().look)
     modules = Modules(loop)
     loop.recorder.hooks.roots = modules.roots
     inference = Inference(loop)

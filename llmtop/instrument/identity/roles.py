@@ -1,13 +1,15 @@
 """Which part of the model a rank holds: its coordinates in tensor, pipeline, data and other parallel groups.
 
 Read from torch.distributed's own tables, where DeviceMesh (and so FSDP2) and Megatron-Core name their groups.
-Nothing is imported, no collective is called, and nothing of the training is kept.
+Nothing is imported, no collective is called, and nothing of the training is kept. A dimension that has all ranks
+uses the default group, which has no name: hooks note its coordinate from the parameters' mesh or the pipeline.
 """
 
 from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 MOST_ROLES = 8
@@ -24,6 +26,14 @@ _MEGATRON = {
 """Descriptions of Megatron-Core's groups, and (with an underscore in front) its variables."""
 
 
+_noted: dict[str, int] = {}
+
+
+def note(coordinates: Mapping[str, int]) -> None:
+    """Remember coordinates that no group's name shows."""
+    _noted.update({role: at for role, at in coordinates.items() if _NAME.match(role) and not _UNNAMED.match(role)})
+
+
 def read_roles() -> dict[str, int]:
     """Return this rank's coordinate by role ("tp": 1), in the order in which the groups were made; empty if
     unknown."""
@@ -31,7 +41,7 @@ def read_roles() -> dict[str, int]:
     world = getattr(c10d, "_world", None)
     members = getattr(world, "pg_group_ranks", None)
     if not isinstance(members, dict):
-        return {}
+        return dict(_noted)
     parallel_state: Any = sys.modules.get("megatron.core.parallel_state")
     megatron = {
         id(getattr(parallel_state, f"_{name}", None)): role
@@ -46,6 +56,9 @@ def read_roles() -> dict[str, int]:
         role = megatron.get(id(group)) or _role(getattr(group, "group_desc", None))
         if role is not None and role not in found and len(found) < MOST_ROLES:
             found[role] = int(ranks[own])
+    for role, at in list(_noted.items()):
+        if len(found) < MOST_ROLES:
+            found.setdefault(role, at)
     return found
 
 

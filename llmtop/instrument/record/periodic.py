@@ -15,7 +15,7 @@ from llmtop.instrument.gpu import events as gpu_events
 from llmtop.instrument.gpu.clock import GpuClock
 from llmtop.instrument.gpu.logged_tensors import GpuMetrics
 from llmtop.instrument.gpu.stream_waits import StreamWaits
-from llmtop.instrument.identity import process_group
+from llmtop.instrument.identity import process_group, roles
 from llmtop.instrument.pytorch import allocator as torch_allocator
 from llmtop.instrument.pytorch.compile import is_compiling, keep_untraced
 
@@ -176,6 +176,7 @@ class PeriodicTasks:
             return
         self._searched = numbers
         replica = replicas.find(roots)
+        roles.note(replicas.mesh_roles(roots))
         if replica is not None:
             events = None if self._cuda is None else gpu_events.CudaEvents(self._cuda)
             waits = None

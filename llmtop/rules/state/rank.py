@@ -252,7 +252,7 @@ class JobState:
     """The ranks of one training that are visible here; a training of one process is a job too."""
 
     is_updated = True
-    __slots__ = ("key", "losses", "memo", "now", "ranks")
+    __slots__ = ("imbalance", "key", "losses", "memo", "now", "ranks")
 
     def __init__(self, ranks: Sequence[RankState]) -> None:
         self.ranks = tuple(ranks)
@@ -261,11 +261,13 @@ class JobState:
         self.key = min(rank.key for rank in ranks)
         self.memo: object = None
         """What the straggler rule found when it last held: its alert stays longer than that can be seen."""
+        self.imbalance: object = None
+        """The same of the rule for unequal work."""
         self.losses = EqualLosses()
 
     def keep(self, before: JobState) -> None:
         """Go on from what was known of the same job when it had other ranks, or they were in another state."""
-        self.memo, self.losses = before.memo, before.losses
+        self.memo, self.imbalance, self.losses = before.memo, before.imbalance, before.losses
 
     def is_silent(self, is_raised: bool) -> bool:
         """Whether one of its ranks is (`RankState.is_silent`): the others wait for it."""

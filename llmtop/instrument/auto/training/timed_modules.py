@@ -57,6 +57,8 @@ class Modules:
         self.called = False
         """Whether an outermost module was called since the last search."""
         self._searches = 0
+        self._searched_at: int | None = None
+        """`steps_without_forward` of the loop at the last search: it changes with each step."""
         self._roots: list[weakref.ref[nn.Module]] = []
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
@@ -74,7 +76,8 @@ class Modules:
             return True
         if self.called or self._level > MAX_LEVELS:
             return self.loop.steps_without_forward >= STEPS_WITHOUT and self._searches < MAX_SEARCHES
-        return True
+        # A pipeline has all forward passes before the first backward pass: what is found now is called next step.
+        return self.loop.steps_without_forward != self._searched_at
 
     def roots(self) -> list[Any]:
         """The outermost modules with something to train, the one that was called last for the first time first."""
@@ -88,6 +91,7 @@ class Modules:
                 self._thin_out()
             else:
                 self._search_next_level()
+                self._searched_at = self.loop.steps_without_forward
         except BaseException as error:  # noqa: BLE001
             self._level = MAX_LEVELS + 1
             self._candidates = None
