@@ -42,7 +42,7 @@ class Stops(TrainerCallback):
 
 class Rewards(Trainer):  # as TRL's trainers do
     def log(self, logs, *args, **kwargs):
-        super().log({**logs, "rewards/margins": 0.25, "grad_norm": 0.5}, *args, **kwargs)
+        super().log({**logs, "rewards/margins": 0.25}, *args, **kwargs)
 
 def fit(resume=None, callbacks=(), **more):
     model = GPT2LMHeadModel(GPT2Config(vocab_size=64, n_positions=16, n_embd=16, n_layer=1, n_head=2))
@@ -224,7 +224,15 @@ def test_a_trainer_tells_its_steps_and_what_it_logs(start: Callable[[str], Progr
     program.goes_on()
     said = program.says()  # a second Trainer, with logs and evaluations, one batch a step
     heard = program.heard(lambda heard: has(heard, numbers(said["logged"])))
-    assert {"loss", "grad_norm", "learning_rate", "eval_loss", "train_loss", "epoch"} <= heard.metrics.keys()
+    assert {
+        "rewards/margins",
+        "loss",
+        "grad_norm",
+        "learning_rate",
+        "eval_loss",
+        "train_loss",
+        "epoch",
+    } <= heard.metrics.keys()
     assert (hello(heard).total_steps, hello(heard).accumulation_steps) == (12, 1)
     assert [step.index for step in heard.steps][5:] == list(range(12)), "counted anew, from its first step on"
     assert {step.tokens for step in heard.steps[5:]} == {4 * 16}

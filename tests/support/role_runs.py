@@ -1,4 +1,4 @@
-"""Roles and verdicts of six real trainings of four gloo ranks each, under `llmtop run`.
+"""Roles and verdicts of seven real trainings of four gloo ranks each, under `llmtop run`.
 
 python -m tests.support.role_runs [NAME ...]
 

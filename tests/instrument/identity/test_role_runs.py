@@ -1,0 +1,21 @@
+"""Roles and verdicts of real trainings: pipelines, tensor parallel, FSDP2 and meshes of two dimensions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.role_runs import RUNS, watch
+
+pytestmark = [pytest.mark.torch, pytest.mark.slow("four processes with torch for a minute each")]
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_each_rank_has_its_coordinates_and_the_planted_cause_is_named(name: str, tmp_path: Path) -> None:
+    run = RUNS[name]
+    found = watch(name, tmp_path)
+    assert found["stepped"]
+    assert found["roles"] == run.roles
+    if run.verdict:
+        assert max(found["alerts"], key=found["alerts"].__getitem__) == run.verdict
