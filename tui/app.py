@@ -317,7 +317,15 @@ class LlmtopApp(ScreenContext):
     def action_help_or_hang(self) -> None:
         """Group the stacks of all ranks while a collective hangs; otherwise open the help."""
         snapshot = self.view.snapshot
-        hangs = snapshot is not None and any(alert.id == "hung_collective" for alert in snapshot.alerts)
+        hangs = snapshot is not None and any(
+            # A job of several nodes whose culprit is on another one: all ranks here wait alike.
+            alert.id == "hung_collective"
+            or (
+                alert.id == "stalled"
+                and any((rank.world_size or 1) > len(snapshot.ranks) for rank in snapshot.ranks)
+            )
+            for alert in snapshot.alerts
+        )
         if hangs and not self.replaying and not isinstance(self.screen, screen_class("HangScreen")):
             self.open_screen("HangScreen")
         else:
