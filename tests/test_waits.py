@@ -58,6 +58,7 @@ ALLOWED = {
     ("llmtop/capture/torch_xla/ports.py", "_is_http2_greeting"): "a socket to which its caller gave a limit",
     ("llmtop/capture/torch_xla/trace_program.py", "main"): "the monitor's word; hanging up ends it too",
     ("llmtop/cli/live/alert_command.py", "AlertCommand._run"): MAIN_LOOP,
+    ("llmtop/cli/live/webhook.py", "Webhook._run"): MAIN_LOOP,
     ("llmtop/instrument/auto/training/loop_state.py", "LoopState.__init__"): NO_WAIT,
     ("llmtop/instrument/record/overlapping.py", "Tracks._own"): NO_WAIT,
     ("llmtop/instrument/record/overlapping.py", "Tracks._for_phase"): NO_WAIT,

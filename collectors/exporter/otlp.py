@@ -18,7 +18,8 @@ from llmtop.version import __version__
 if TYPE_CHECKING:
     from prometheus_client import Metric
 
-TIMEOUT_SECONDS = 10.0
+PUSH_SECONDS = 10.0
+"""How long a receiver may take."""
 EXTRA = "llmtop export --otlp needs OpenTelemetry's exporter: pip install 'llmtop-monitor[otel]'"
 _COUNTER = "counter"
 
@@ -46,7 +47,7 @@ class OtlpPush:
         except ImportError:
             raise NotPossibleHere(EXTRA) from None
         logging.getLogger("opentelemetry").setLevel(logging.CRITICAL + 1)  # its lines have the address
-        self._exporter = OTLPMetricExporter(endpoint=url, timeout=TIMEOUT_SECONDS)
+        self._exporter = OTLPMetricExporter(endpoint=url, timeout=PUSH_SECONDS)
         self._stage = stage
         self._warn = warn
         self._fails = False
@@ -79,7 +80,7 @@ class OtlpPush:
         from opentelemetry.sdk.metrics.export import MetricExportResult
 
         data = metrics_data(self._stage.collect(), self._started_ns, time.time_ns())
-        result = self._exporter.export(data, timeout_millis=1000 * TIMEOUT_SECONDS)
+        result = self._exporter.export(data, timeout_millis=1000 * PUSH_SECONDS)
         fails = result is not MetricExportResult.SUCCESS
         if fails != self._fails and not self._closed:
             self._warn(

@@ -34,7 +34,7 @@ def training(tmp_path: Path) -> Iterator[tuple[int, dict[str, object]]]:
         yield process.pid, {"command": " ".join(procfs.words(process.pid)), "folder": str(tmp_path), **_GPU}
     finally:
         process.kill()
-        process.wait()
+        process.wait(60)
 
 
 def test_it_is_the_newest_run_of_the_command_that_ended_in_order(
