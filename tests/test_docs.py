@@ -56,6 +56,25 @@ def test_what_a_document_points_at_is_there(document: str) -> None:
     assert not missing
 
 
+def anchors(text: str) -> set[str]:
+    """The anchors of a page's headings, as GitHub makes them."""
+    text = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
+    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
+
+
+def test_the_anchors_of_a_page() -> None:
+    assert anchors("# What `llmtop` does\n```text\n# no heading\n```\n## In CI") == {"what-llmtop-does", "in-ci"}
+
+
+@pytest.mark.parametrize("document", [*DOCUMENTS, "docs/reliability.md", "CHANGELOG.md"])
+def test_an_anchor_that_a_document_points_at_is_a_heading(document: str) -> None:
+    path = REPOSITORY / document
+    for page, anchor in re.findall(r"\]\(((?!http)[\w./-]*)#([\w-]+)\)", path.read_text()):
+        target = path.parent / page if page else path
+        assert anchor in anchors(target.read_text()), f"{page}#{anchor}"
+
+
 @pytest.mark.shape
 def test_a_comment_cites_documents_that_are_there() -> None:
     cited = set()

@@ -35,6 +35,12 @@ def test_a_step_that_fails_is_reported_with_its_output(
     assert "exit code 7\ndisk full" in printed
 
 
+def test_an_ordinary_user_is_not_root_where_the_machine_has_another() -> None:
+    found = newcomer.ordinary_user()
+    assert found.pw_uid != 0
+    assert os.getuid() in (0, found.pw_uid)
+
+
 def test_a_user_who_cannot_run_python_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     who = newcomer.Newcomer(pwd.getpwuid(os.getuid()), tmp_path, "/bin/false")
     assert newcomer.take(who, ["clone"]) == 3

@@ -52,7 +52,13 @@ class Newcomer:
         """Only what a login has, and where packages come from."""
         kept = {name: value for name, value in os.environ.items() if name.startswith(("PIP_", "UV_", "LANG"))}
         path = "/usr/local/bin:/usr/bin:/bin"
-        own = {"HOME": str(self.folder), "USER": self.user.pw_name, "PATH": path, "TERM": "xterm-256color"}
+        own = {
+            "HOME": str(self.folder),
+            "USER": self.user.pw_name,
+            "PATH": path,
+            "TERM": "xterm-256color",
+            "SHELL": "/bin/sh",
+        }
         return {**kept, **own, "PYTHON": self.python}
 
     def become(self) -> None:
@@ -82,6 +88,14 @@ class Newcomer:
             check=False,
         )
         return "" if done.returncode == 0 else f"exit code {done.returncode}\n{done.stdout[-3000:]}"
+
+
+def ordinary_user() -> pwd.struct_passwd:
+    """This user; for root the first person, since 65534 (nobody) is also the uid that the kernel cannot map."""
+    if os.getuid() != 0:
+        return pwd.getpwuid(os.getuid())
+    people = [one for one in pwd.getpwall() if 1000 <= one.pw_uid < 60000]
+    return min(people, key=lambda one: one.pw_uid, default=pwd.getpwnam("nobody"))
 
 
 def clone(who: Newcomer) -> str:
@@ -151,7 +165,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Read the command line and take the steps."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
     parser.add_argument("steps", nargs="*", choices=[*STEPS, []], metavar="STEP", help=", ".join(STEPS))
-    ordinary = "nobody" if os.getuid() == 0 else pwd.getpwuid(os.getuid()).pw_name
+    ordinary = ordinary_user().pw_name
     parser.add_argument("--user", default=ordinary, help=f"default: {ordinary}")
     parser.add_argument("--folder", type=Path, help="kept afterwards; default: a temporary one")
     parser.add_argument("--python", default=shutil.which("python3", path="/usr/local/bin:/usr/bin:/bin"))
