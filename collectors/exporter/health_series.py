@@ -9,13 +9,13 @@ from collectors.exporter import names
 from collectors.exporter.names import ExportedSeries
 from collectors.exporter.ras_series import SeriesValue
 from collectors.exporter.totals import label
+from llmtop.instrument.identity.roles import MOST_ROLES
 from llmtop.model import jobs
 from llmtop.model.health import Checkpoint
 from llmtop.model.snapshot import Rank
 from llmtop.naming.metric_names import metric_kind
 
 _LOGGED = {"loss": names.LOSS, "grad_norm": names.GRAD_NORM, "loss_scale": names.LOSS_SCALE}
-_MOST_ROLES = 8
 ALL = (
     *_LOGGED.values(),
     names.CHECKPOINT_AT,
@@ -46,7 +46,7 @@ def health_values(ranks: Sequence[tuple[tuple[str, str], Rank]]) -> Iterator[Ser
         saved = jobs.latest_checkpoint(rank, together)
         if saved is not None:
             yield from _checkpoint_values(labels, rank, saved)
-        for role, at in list(rank.roles.items())[:_MOST_ROLES]:
+        for role, at in list(rank.roles.items())[:MOST_ROLES]:
             yield SeriesValue(names.RANK_ROLE, (*labels, label(role), str(at)), 1)
 
 

@@ -37,7 +37,7 @@ def install(again: Callable[[], Loop]) -> Loop:
     transfers.listen(loop)
     checkpoints.listen(loop)
     learning_signs.listen(loop)
-    loop.recorder.hooks.periodic.append(PipelineStages().look)
+    loop.recorder.hooks.periodic.append(PipelineStages().await_stage)
     modules = Modules(loop)
     loop.recorder.hooks.roots = modules.roots
     inference = Inference(loop)

@@ -24,7 +24,7 @@ class PipelineStages:
     def __init__(self) -> None:
         self._is_done = False
 
-    def look(self) -> None:
+    def await_stage(self) -> None:
         """Wait for the next micro-batch of a stage, once the module is loaded."""
         module = None if self._is_done else sys.modules.get(_MODULE)
         kind = getattr(module, _KIND, None)
