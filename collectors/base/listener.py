@@ -69,7 +69,7 @@ def untrusted_uids(found: Collection[Listener], owners: Collection[int] = ()) ->
 def name_uids(uids: Collection[int]) -> str:
     """Who listens there, in a sentence; none where that cannot be seen."""
     users = ", ".join(map(str, uids))
-    return f"user {users} listens there" if users else "the user who listens there cannot be determined"
+    return f"user {users} listens there" if users else "whose process listens there is not visible to this user"
 
 
 def _overflow_uid() -> int:

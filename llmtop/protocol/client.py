@@ -248,7 +248,9 @@ class Connection:
         try:
             self._socket.sendall(frame)
         except (OSError, TimeoutError) as error:
-            raise ConnectionClosed(f"the training at {self.path.name} accepts no more messages: {error}") from None
+            raise ConnectionClosed(
+                f"the training at {self.path.name} reads no message of llmtop ({error}): it hangs, or has ended"
+            ) from None
 
     def fileno(self) -> int:
         """The descriptor for select() and poll(): readable when `receive` has something to do."""

@@ -295,6 +295,9 @@ _ERROR_ADVICE: Final[dict[Severity, str]] = {
     "info": "no action needed; the kernel log has more: dmesg | grep -i -e xid -e nvrm",
 }
 """What to do about an error that no program caused."""
+_POWER_CABLE_ADVICE: Final = (
+    "have the power cables of this GPU checked; the kernel log has more: dmesg | grep -i xid"
+)
 
 
 def _error_alert(gpu: GpuState) -> AlertText:
@@ -306,6 +309,8 @@ def _error_alert(gpu: GpuState) -> AlertText:
         next="read the output of the program that failed; to find the kernel, run the program under "
         "compute-sanitizer or with CUDA_LAUNCH_BLOCKING=1. The program caused the error, not the GPU"
         if is_program_error(error)
+        else _POWER_CABLE_ADVICE
+        if "power cable" in error
         else _ERROR_ADVICE[severity_of(error)],
         points=complete_clauses(*(one for one in _CLAUSES.split(fmt.printable(error, 160)) if one)),
     )

@@ -237,7 +237,11 @@ MEANT: Final[tuple[tuple[str, str, str], ...]] = (
     ("llmtop/cli/doctor", r"directory", "/tmp/llmtop-1000"),
     ("llmtop/cli/doctor", r"ncu\.path", "/usr/bin/ncu"),
     ("llmtop/cli/doctor", r"where", "/opt/nvidia/nsight-compute/2025.1"),
-    ("llmtop/cli/doctor", r"engine\.warning", "the training pauses for 0.7 s"),
+    (
+        "llmtop/cli/doctor",
+        r"engine\.warning",
+        "each capture pauses the training for 0.7 s between steps",
+    ),
     ("llmtop/cli/doctor/gpu_checks.py", r"' and '\.join\(found\)", "Intel GPUs"),
     ("llmtop/cli/doctor/gpu_checks.py", r"', '\.join\(left\)|gpu\.number", "3"),
     ("llmtop/cli/doctor/gpu_checks.py", r"models\.count\(name\)|names\.count\(name\)", "8"),

@@ -250,7 +250,11 @@ OTHER_VALUES: Final[tuple[tuple[str, str, str], ...]] = (
     ("tui/panes/alert_rows.py", r"fmt\.duration\(rank\.window.*", "3.2 s"),
     ("tui/panes/capture.py", r"one\.reason|refused\.reason", "nsys cannot attach to a running process"),
     ("tui/panes/capture.py", r"engine\.description", "operators, kernels and memory copies of each step"),
-    ("tui/panes/capture.py", r"one\.warning", "the training pauses for 0.7 s"),
+    (
+        "tui/panes/capture.py",
+        r"one\.warning",
+        "each capture pauses the training for 0.7 s between steps",
+    ),
     ("tui/panes/health_row.py", r".*duration\(.*|age", "12m 05s"),
     ("tui/panes/steps.py", r"fmt\.size\(.*total.*\)", "79.6 GiB"),
     ("tui/panes/steps.py", r"fmt\.size\(.*\)", "61.2 GiB"),

@@ -212,7 +212,9 @@ def read_info(folder: Path) -> Info:
     except UnusableInput as error:
         raise UnusableInput(f"{folder} is not a capture: {error}") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise UnusableInput(f"{folder / INFO} is damaged: {printable(str(error), 160)}") from None
+        raise UnusableInput(
+            f"{folder / INFO} is damaged ({printable(str(error), 160)}): delete {folder}, or restore the file"
+        ) from None
     except RecursionError:
         raise UnusableInput(
             f"{folder / INFO} is damaged (JSON nested too deeply): delete {folder}, or restore the file"

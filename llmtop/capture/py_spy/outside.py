@@ -221,7 +221,8 @@ class PySpyRecording:
             found = read_folded(self._raw.read_text(errors="replace"))
         except (OSError, UnusableInput) as error:
             raise NotPossibleHere(
-                f"the output of py-spy in {self._raw} cannot be read: {error}; take the capture again"
+                f"the output of py-spy in {self._raw} cannot be read: {error}; mend that, and take the "
+                "capture again"
             ) from None
         self._raw.unlink(missing_ok=True)
         return found

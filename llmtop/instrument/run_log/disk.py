@@ -112,7 +112,7 @@ class ForeignDisk:
         called = name.encode()
         self._send()
         if len(self._waiting) + len(data) > _QUEUE_BYTES:
-            raise DiskTrouble("the disk does not reply")
+            raise DiskTrouble("the disk of the run's files does not reply")
         self._waiting += _LENGTHS.pack(anew, len(called), len(data)) + called + data
         self._send()
 

@@ -134,7 +134,7 @@ def test_a_listener_that_cannot_be_seen_is_ignored(serve: Serve, monkeypatch: py
     asked = DcgmPage()
     assert asked.ask() == ""
     assert asked.ignored is not None
-    assert "cannot be determined" in asked.ignored.sentence("")
+    assert "is not visible to this user" in asked.ignored.sentence("")
     assert DcgmPage(url).ask().encode() == LINE, "named, it is believed"
 
 
