@@ -54,7 +54,13 @@ def slower() -> Snapshot:
     )
     for tick in range(30):
         slow = rank(
-            rank=0, gpu_uuid=gpu(0).uuid, step=1_300 + tick, step_seconds=0.166, state="running", change=change
+            rank=0,
+            gpu_uuid=gpu(0).uuid,
+            step=1_300 + tick,
+            step_seconds=0.166,
+            state="running",
+            change=change,
+            last_step_at=1_012.0 + tick,
         )
         told = rules.apply(snapshot(1_012.0 + tick, gpus=(gpu(0),), ranks=(slow,)))
     assert told is not None
