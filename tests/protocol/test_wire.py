@@ -79,7 +79,7 @@ def test_a_message_of_a_newer_version_is_passed_over(pair: tuple[Connection, soc
 def test_a_known_message_with_a_wrong_field_is_an_error(pair: tuple[Connection, socket.socket]) -> None:
     connection, theirs = pair
     theirs.sendall(_frame(DAMAGED))
-    with pytest.raises(UnusableInput, match="another program may be listening"):
+    with pytest.raises(UnusableInput, match="another program may listen"):
         connection.receive(5.0)
 
 
