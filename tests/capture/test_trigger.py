@@ -77,7 +77,7 @@ class NeverCancelled(threading.Event):
 def test_an_even_training_fires_nothing(start: Start, captures: Path, tmp_path: Path) -> None:
     end = tmp_path / "end"
     target = start("--step-ms", "20", "--until", str(end)).wait_attached()
-    with pytest.raises(NotPossibleHere, match="ended before the condition was met"):
+    with pytest.raises(NotPossibleHere, match="ended before the condition held"):
         list(
             trigger.capture_on_conditions(
                 plan(target, captures), [SlowStep(seconds=60.0)], TriggerLimits(), cancelled=NeverCancelled(end)

@@ -67,7 +67,7 @@ def test_frames_that_open_and_close() -> None:
 @pytest.mark.parametrize(
     ("data", "why"),
     [
-        (b"{", "no whole file of speedscope"),
+        (b"{", "not a complete speedscope file"),
         (_file({"type": "sampled", "unit": "bytes", "samples": [[0]], "weights": [1]}), "counts bytes"),
         (_file({"type": "sampled", "unit": "none", "samples": [[9]], "weights": [1]}), "unknown frame"),
     ],

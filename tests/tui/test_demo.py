@@ -104,7 +104,7 @@ async def test_from_the_alert_to_a_compared_fix_in_eight_keys(
 async def test_the_report_names_the_fix_and_says_it_is_prepared(prepared: PreparedCaptures) -> None:
     async with demo(prepared, (120, 60)) as (app, pilot):
         await pilot.press("c")
-        await until(pilot, lambda: "In the demo nothing runs" in text(app))
+        await until(pilot, lambda: "The demo captures nothing" in text(app))
         await pilot.press("enter")
         await until(pilot, lambda: "DataLoader(num_workers=8" in text(app))
         assert "recorded beforehand" in text(app)
