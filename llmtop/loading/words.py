@@ -98,7 +98,7 @@ def sentence(cost: LoadingCost, slow: int | None, cpu_wait_pct: float) -> str:
 def advice_of(cost: LoadingCost) -> str:
     """What to do, and what it saves at most."""
     parts = [_DO[cost.cause]] if cost.cause in _DO else []
-    if cost.workers_needed is not None:
+    if cost.workers_needed is not None and cost.cause not in ("cpu", "worker_threads"):
         parts.append(_workers(cost))
     if cost.wait_pct is not None:
         most = f"{percent_text(cost.wait_pct)} of the step"

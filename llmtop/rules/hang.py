@@ -192,8 +192,8 @@ def _stalled_summary(
         return f"{since}: {named.label}{where} {found.why}{'; ' + others if others else ''}."
     if waiting:
         return (
-            f"{since} in {len(waiting) + 1} ranks, {named.label}{where} among them. The cause is unknown: "
-            "all of them wait in the same way."
+            f"{since} in {len(waiting) + 1} ranks, {named.label}{where} among them. All wait at the same "
+            "place, so the cause is unknown."
         )
     if works:
         return (
@@ -213,7 +213,7 @@ def _stalled_points(
         )
     if waiting:
         return complete_clauses(
-            since, f"in {len(waiting) + 1} ranks", "cause unknown: all of them wait in the same way"
+            since, f"in {len(waiting) + 1} ranks", "all wait at the same place: the cause is unknown"
         )
     gpu = named.gpu
     if works:

@@ -10,7 +10,8 @@ their moving mean as a factor. fairseq ends a training whose loss scale falls be
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -248,7 +249,7 @@ def _diverged_alert(job: JobState) -> AlertText:
     return AlertText(
         severity="critical",
         summary=f"{who} since step {found.step:,}, after {found.equal_steps:,} equal steps: "
-        f"{fmt.figure(value)}{f' and {fmt.figure(usual)}' if others else ''}.",
+        f"{_values_text(value, usual, found.values.values())}.",
         evidence={
             "metric": fmt.printable(found.metric, 64),
             "step": found.step,
@@ -295,11 +296,12 @@ LOSS_SPIKE: Final = _event_rule(
     RuleText(
         meaning="After most spikes, the loss is normal again within some tens of steps; otherwise the training "
         "diverges.",
-        condition=f"two of three losses are {_LOSS.pair.sigmas:.0f} standard deviations above the trend, or one "
-        "is "
-        f"{_LOSS.single.sigmas:.0f}; at least {100 * (_LOSS.pair.factor - 1):.0f} and "
-        f"{100 * (_LOSS.single.factor - 1):.0f} %; and {_LOSS.pair.times} and {_LOSS.single.times} times the "
-        f"largest deviation of {REMEMBERED} values; critical after {DIVERGED_POINTS} values. {_NOT_JUDGED}",
+        condition=f"two of three losses are {_LOSS.pair.sigmas:.0f} standard deviations and "
+        f"{100 * (_LOSS.pair.factor - 1):.0f} % above the trend, and {_LOSS.pair.times} times the largest "
+        f"deviation of the last {REMEMBERED} values; or one loss is {_LOSS.single.sigmas:.0f} standard "
+        "deviations, "
+        f"{100 * (_LOSS.single.factor - 1):.0f} % and {_LOSS.single.times} times; critical after "
+        f"{DIVERGED_POINTS} values. {_NOT_JUDGED}",
         source="seven deviations: the spike score of OLMo 2; going back 100 steps: PaLM, section 5.1",
         hold_seconds=1.0,
         clear_seconds=5.0,
@@ -311,9 +313,10 @@ GRAD_NORM_JUMP: Final = _event_rule(
     _norm_jump,
     RuleText(
         meaning="A single batch moves the parameters far more than usual, unless its gradient is clipped.",
-        condition=f"two of three norms are {_NORM.pair.sigmas:.0f} standard deviations above the trend, or one is "
-        f"{_NORM.single.sigmas:.0f}; at least {_NORM.pair.factor:.0f} and {_NORM.single.factor:.0f} times it; and "
-        f"{_NORM.pair.times} and {_NORM.single.times} times the largest deviation of {REMEMBERED} values. "
+        condition=f"two of three norms are {_NORM.pair.sigmas:.0f} standard deviations above the trend, "
+        f"{_NORM.pair.factor:.0f} times the trend, and {_NORM.pair.times} times the largest deviation of the last "
+        f"{REMEMBERED} values; or one norm is {_NORM.single.sigmas:.0f} standard deviations, "
+        f"{_NORM.single.factor:.0f} times and {_NORM.single.times} times. "
         f"{_NOT_JUDGED}",
         source="seven deviations: the spike score of OLMo 2, which counts gradient norms too; ZClip and AdaGC "
         "clip far below",
@@ -348,6 +351,16 @@ LOSS_FLAT: Final = _event_rule(
     ),
     frozenset({"non_finite"}),
 )
+
+
+def _values_text(value: float | None, usual: float | None, all_values: Iterable[float]) -> str:
+    """The value that differs beside the others'; without a majority the lowest and the highest."""
+    if usual is not None:
+        return f"{fmt.figure(value)}, the others {fmt.figure(usual)}"
+    known = [one for one in all_values if not math.isnan(one)]
+    return f"from {fmt.figure(min(known))} to {fmt.figure(max(known))}" if known else fmt.DASH
+
+
 RANKS_DIVERGED: Final = Rule[JobState](
     id="ranks_diverged",
     holds=lambda job, _is_raised: _divergence(job) is not None,

@@ -105,8 +105,8 @@ RARE_STEPS: Final = Rule[RankState](
     text=RuleText(
         meaning="A checkpoint, an evaluation or the beginning of an epoch makes single steps much longer. All "
         "GPUs of the job wait meanwhile.",
-        condition=f"at least two similar steps take twice the usual time or longer and cost "
-        f"{LOST_PCT[0]:.0f} % of the time or more in total; a warning from {WARNING_PCT:.0f} %",
+        condition=f"at least two steps, longest in the same phase, take twice the usual time or longer; together "
+        f"they cost {LOST_PCT[0]:.0f} % of the time or more; info below {WARNING_PCT:.0f} %, else a warning",
         source="the steps of the training by the host clock",
         hold_seconds=2.0,
         clear_seconds=10.0,

@@ -87,7 +87,7 @@ def test_a_rank_that_has_exited_is_named() -> None:
 def test_nobody_is_named_when_nothing_tells_them_apart() -> None:
     gpus = tuple(gpu(number, 100.0, 18.0) for number in range(4))
     (alert,) = alerts_of(*(rank(number) for number in range(4)), gpus=gpus)
-    assert "The cause is unknown: all of them wait in the same way" in alert.summary
+    assert "All wait at the same place, so the cause is unknown" in alert.summary
     assert "culprit_rank" not in alert.evidence
 
 

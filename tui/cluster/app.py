@@ -26,7 +26,7 @@ TICK_SECONDS = 1.0
 """Interval at which the age of the shown data is checked."""
 
 
-_ASKS = "    press c again to run it here"
+_ASKS = "    press c again to run this command here"
 """After the command of a capture that `c` shows first."""
 
 

@@ -79,7 +79,7 @@ def answer(name: str, character: str | None, screen: str, *, replaying: bool, de
     named = [key for key in places if screen not in OF_THE_CLUSTER or key.is_on(screen)]
     if named and name not in _MOVES:
         where = " or ".join(dict.fromkeys(_places(key.where) for key in named))
-        return f"{shown} ({_does(named[0])}) works {where}, not here. ? lists the keys of this screen."
+        return f"{shown} ({_does(named[0])}) works only {where}. ? lists the keys of this screen."
     meant = _meant(name, screen, replaying=replaying, demo=demo)
     hint = f" Did you mean {meant.shown} ({_does(meant)})?" if meant else ""
     return f"{shown} does nothing here.{hint} ? lists the keys of this screen."

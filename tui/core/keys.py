@@ -214,7 +214,7 @@ KEYS: tuple[Key, ...] = (
         "e",
         "",
         "what next",
-        "Show what the recording contained, and how to watch your own training with llmtop.",
+        "Show what this demo contained, and how to watch your own training with llmtop.",
         where=(MAIN,),
         screen="DemoEndScreen",
         replay=True,

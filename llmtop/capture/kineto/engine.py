@@ -39,9 +39,7 @@ that was late once may be early the next time."""
 ASK_SECONDS = 1.0
 _ROUNDING_SECONDS = 0.01
 HOST_SECONDS = 5.0
-_GONE = (
-    "the process beside `llmtop run` that reaches Kineto has ended; another engine may still capture the training"
-)
+_GONE = "the process that `llmtop run` started to reach Kineto has ended: choose another engine, such as py-spy"
 _NOT_OURS = (
     "another program than `llmtop run --kineto` replies on the socket of Kineto, so nothing is captured: "
     "use another engine, or start the training again"
@@ -118,7 +116,7 @@ class HostConnection:
         except msgspec.DecodeError:
             raise NotPossibleHere(_NOT_OURS) from None
         if isinstance(answer, wire.Refused):
-            raise NotPossibleHere(f"the Kineto host refused the capture: {answer.reason}")
+            raise NotPossibleHere(f"the process that reaches Kineto refused the capture: {answer.reason}")
         return answer
 
 

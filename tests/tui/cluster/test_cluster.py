@@ -437,7 +437,7 @@ def test_c_again_captures_where_a_rank_of_the_job_is_and_the_server_may_stand_in
         with Terminal([sys.executable, "-m", "llmtop", "cluster"], (160, 36), **there) as terminal:
             terminal.shows("rank 4 on node000", 90)
             terminal.keys("c")
-            terminal.shows("--ranks 1,3,4,5    press c again to run it here", 30)
+            terminal.shows("--ranks 1,3,4,5    press c again to run this command", 30)
             terminal.keys("c")
             terminal.shows(f"whole steps in {tmp_path}/taken/", 90)
             terminal.keys("q")

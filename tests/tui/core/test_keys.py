@@ -94,7 +94,7 @@ def test_a_partner_is_a_key_of_the_same_screens() -> None:
     ("name", "character", "screen", "replaying", "said"),
     [
         ("c", "c", keys.MAIN, True, "c (capture) works only live; this is a recording."),
-        ("J", "J", keys.PROCESSES, False, "J (next job) works on the main screen, not here."),
+        ("J", "J", keys.PROCESSES, False, "J (next job) works only on the main screen."),
         ("Q", "Q", keys.MAIN, False, "Q does nothing here. Did you mean q (quit)?"),
         ("P", "P", keys.MAIN, False, "P does nothing here. Did you mean p (processes)?"),
         ("f5", None, keys.MAIN, False, "f5 does nothing here. ? lists the keys of this screen."),
