@@ -92,7 +92,9 @@ def _receive(name: str, listener: socket.socket, starter: int, said: IO[bytes]) 
         if time.monotonic() > deadline:
             os.killpg(starter, signal.SIGKILL)
             last = _last_words(_output(said))
-            raise NotPossibleHere(f"{name} was not ready within {START_SECONDS:.0f} s: {last}")
+            raise NotPossibleHere(
+                f"{name} was not ready within {START_SECONDS:.0f} s ({last}); start the command again"
+            )
     connection, _ = listener.accept()
     connection.settimeout(START_SECONDS)
     try:
@@ -100,8 +102,9 @@ def _receive(name: str, listener: socket.socket, starter: int, said: IO[bytes]) 
             handed: dict[str, str] = json.loads(stream.read())
     except TimeoutError:
         os.killpg(starter, signal.SIGKILL)
+        last = _last_words(_output(said))
         raise NotPossibleHere(
-            f"{name} was not ready within {START_SECONDS:.0f} s: {_last_words(_output(said))}"
+            f"{name} was not ready within {START_SECONDS:.0f} s ({last}); start the command again"
         ) from None
     return handed
 

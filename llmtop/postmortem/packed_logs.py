@@ -80,7 +80,9 @@ def unpack_log(path: Path, packer: str, most: int) -> UnpackedLog:
                     note = f"only the first {size(total)} that it unpacks to were read: unpack it to have its end"
                     break
         except _DAMAGED as error:
-            note = f"it is cut off or damaged after {size(total)}: {error}"
+            note = (
+                f"its packed data is cut off or damaged after {size(total)} ({error}); what comes before was read"
+            )
     if not head:
         raise UnusableInput(note or "it unpacks to nothing")
     if is_archive(bytes(head[:512])):

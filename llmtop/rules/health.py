@@ -298,7 +298,7 @@ LOSS_SPIKE: Final = _event_rule(
         "diverges.",
         condition=f"two of three losses are {_LOSS.pair.sigmas:.0f} standard deviations and "
         f"{100 * (_LOSS.pair.factor - 1):.0f} % above the trend, and {_LOSS.pair.times} times the largest "
-        f"deviation of the last {REMEMBERED} values; or one loss is {_LOSS.single.sigmas:.0f} standard "
+        f"deviation of the last {REMEMBERED} values. Or one loss is {_LOSS.single.sigmas:.0f} standard "
         "deviations, "
         f"{100 * (_LOSS.single.factor - 1):.0f} % and {_LOSS.single.times} times; critical after "
         f"{DIVERGED_POINTS} values. {_NOT_JUDGED}",
@@ -315,7 +315,7 @@ GRAD_NORM_JUMP: Final = _event_rule(
         meaning="A single batch moves the parameters far more than usual, unless its gradient is clipped.",
         condition=f"two of three norms are {_NORM.pair.sigmas:.0f} standard deviations above the trend, "
         f"{_NORM.pair.factor:.0f} times the trend, and {_NORM.pair.times} times the largest deviation of the last "
-        f"{REMEMBERED} values; or one norm is {_NORM.single.sigmas:.0f} standard deviations, "
+        f"{REMEMBERED} values. Or one norm is {_NORM.single.sigmas:.0f} standard deviations, "
         f"{_NORM.single.factor:.0f} times and {_NORM.single.times} times. "
         f"{_NOT_JUDGED}",
         source="seven deviations: the spike score of OLMo 2, which counts gradient norms too; ZClip and AdaGC "

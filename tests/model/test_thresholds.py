@@ -56,5 +56,8 @@ def test_what_alerts_say_of_a_hang_is_made_of_its_thresholds() -> None:
         f"for {stall_thresholds.STALLED_SECONDS:.0f} s and for {stall_thresholds.STALLED_STEPS:.0f} times"
         in stalled
     )
-    assert f"no step for {stall_thresholds.QUIET_S:.0f} s and for {stall_thresholds.QUIET_STEPS:.0f} times" in hung
-    assert f"have not changed for {stall_thresholds.COUNTS_STILL_S:.0f} s" in hung
+    assert (
+        f"no step ends for {stall_thresholds.QUIET_S:.0f} s and for {stall_thresholds.QUIET_STEPS:.0f} times"
+        in hung
+    )
+    assert f"no rank enters another one for {stall_thresholds.COUNTS_STILL_S:.0f} s" in hung

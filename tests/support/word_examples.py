@@ -259,7 +259,7 @@ MEANT: Final[tuple[tuple[str, str, str], ...]] = (
     ("llmtop/instrument/auto/model/flops_per_token.py", r"parameter\.dtype", "torch.int8"),
     ("llmtop/launch/environment.py", r"package", "msgspec"),
     ("llmtop/launch/environment.py", r"name|python|program", "/usr/bin/python3"),
-    ("llmtop/launch/spawn_detached.py", r"name", "the Kineto host"),
+    ("llmtop/launch/spawn_detached.py", r"name", "the nsys session"),
     ("llmtop/launch/spawn_detached.py", r"' '\.join.*|output", "Address already in use"),
     ("llmtop/memory", r"others\[0\]|files\[0\]", "run/trace.json"),
     ("llmtop/memory", r"path|self\._source|source", "run/rank5.pickle"),

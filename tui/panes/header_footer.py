@@ -168,7 +168,7 @@ def no_gpu(view: View, width: int, height: int, theme: CellTheme) -> list[Row]:
             ("f  shows all GPUs again", False),
         ]
     else:
-        lines = [("llmtop finds no GPU.", True)]
+        lines = [("llmtop finds no GPU here; llmtop doctor gives the reason.", True)]
         lines += [(fmt.printable(note), False) for note in view.snapshot.host.notes]
         lines.append(("llmtop doctor  lists what works on this machine, and how to change that", False))
     inner = width - 4
