@@ -290,7 +290,6 @@ MEASURED: dict[str, set[str]] = {
     "h200/h2d_bound": {"h2d_bound"},
     "h200/launch_bound": {"launch_bound"},
     "h200x2/straggler": {"straggler"},
-    "h200x2/hang": {"outside"},  # of the rank that does not come: its last steps, while its GPU does nothing
 }
 SERIES = [
     (folder, name)

@@ -30,7 +30,7 @@ def step_timeline(timeline: DeviceTimeline, gaps: Gaps, phases: list[PhaseSpans]
     step, low, high = _median_step(timeline)
     rows = [
         TimelineRow(label=f"GPU {timeline.device}", lane="gpu", spans=_gpu_row(timeline, low, high, nccl=False)),
-        TimelineRow(label="communication", lane="gpu", spans=_gpu_row(timeline, low, high, nccl=True)),
+        TimelineRow(label="comm", lane="gpu", spans=_gpu_row(timeline, low, high, nccl=True)),
         TimelineRow(label="idle", lane="gaps", spans=_gap_row(gaps, low, high)),
         *_host_rows(timeline, low, high),
         TimelineRow(label="phases (host)", lane="phases", spans=_phase_row(phases, low, high)),

@@ -105,4 +105,4 @@ async def test_every_sign_and_every_pattern_is_explained(ascii_only: bool) -> No
 
 
 async def test_two_columns_take_fewer_pages() -> None:
-    assert len(await pages((120, 30))) < len(await pages((100, 30)))
+    assert len(await pages((120, 24))) < len(await pages((100, 24)))

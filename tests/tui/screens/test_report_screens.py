@@ -136,7 +136,7 @@ async def test_the_timeline_has_gpu_host_and_phases(size: tuple[int, int]) -> No
         await pilot.pause()
         shown = text(app)
         assert isinstance(app.screen, TimelineScreen)
-        for part in ("GPU 1", "NCCL", "idle", "host (main)"):
+        for part in ("GPU 1", "comm", "idle", "host (main)"):
             assert part in shown
         assert "GGGG" in shown, "letters say what colours say"
         assert all(len(line) == size[0] for line in shown.splitlines())
