@@ -112,7 +112,7 @@ LAUNCHES_SLOWLY: Final = Rule[GpuState](
         condition=f"no process on it reports steps, a kernel runs in {WORKS_UTIL:.0f} to {UTIL_LAUNCH:.0f} % "
         f"of the time, and SM activity is under {100 * SM_PER_UTIL[0]:.0f} % of that, at under "
         f"{POWER_SMALL[0]:.0f} % of the power limit",
-        source="six programs on an H100 and states of an H200 (docs/measurements.md)",
+        source="measured: six programs on an H100, and an H200 at known loads (docs/measurements.md)",
         hold_seconds=10.0,
         clear_seconds=10.0,
         fields=("util_pct", "sm_active_pct", "power_watts"),

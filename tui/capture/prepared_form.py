@@ -51,4 +51,4 @@ class PreparedForm(Form):
     @property
     def fixed(self) -> str:
         """See `Form.fixed`."""
-        return "These captures were recorded beforehand: left and right choose one; its other settings are fixed."
+        return "A recording runs no training: left and right choose one of its captures, whose settings are fixed."

@@ -197,7 +197,7 @@ KEYS: tuple[Key, ...] = (
         where=(MAIN, GPU, ALERTS),
         alert="mute",
     ),
-    Key("z", "acknowledge(False)", "", "Hide the chosen node, if down; Z: all.", "mute", "z Z", "Z", (CLUSTER,)),
+    Key("z", "acknowledge(False)", "", "Hide the chosen down node; Z: all down.", "mute", "z Z", "Z", (CLUSTER,)),
     Key("Z", "acknowledge(True)", "", "", meaning="acknowledge all", where=(CLUSTER,)),
     Key("A", "next_alert", "", "Show the next alert.", where=(MAIN,)),
     Key("A", "next_alert", "next", "Choose the next alert.", where=(ALERTS,)),

@@ -121,7 +121,7 @@ def _check(module: Any) -> None:
             if type(told) is int and told > 1:
                 raise _NotKnownError(f"experts are routed ({count} {told})")
     if kind.__module__.partition(".")[0] in _OTHER_ARITHMETIC or _QUANTISED.search(name):
-        raise _NotKnownError(f"the model computes in fewer bits ({name})")
+        raise _NotKnownError(f"the model computes in quantised or 8-bit types ({name})")
     if any(one.__name__ == "FullyShardedDataParallel" for one in kind.__mro__):
         raise _NotKnownError("FullyShardedDataParallel holds only a part of the parameters in each process")
     if _plain(config, "is_encoder_decoder") is True:
