@@ -128,7 +128,7 @@ NOT_ESTIMATED = {
     ),
     "quantised": (
         "class Int8Linear(nn.Linear):\n    pass\nnet.head = Int8Linear(16, 50, bias=False)\ntrain(net)",
-        "fewer bits",
+        "quantised or 8-bit types",
     ),
     "parameters of another kind": (
         "class Packed(nn.Parameter):\n    pass\nnet.head.weight = Packed(torch.randn(50, 16))\ntrain(net)",
