@@ -66,7 +66,7 @@ def test_nothing_fails(training: Training, captures: Path) -> None:
     [
         ("start crashes", r"nsys start failed with 139: .*; the training continues; to do it by hand: \S+ start"),
         ("start refuses", r"nsys start failed with 1: Configuring is not allowed in this state\.; the training"),
-        ("start hangs", r"nsys start has not answered for 2 s; the training continues"),
+        ("start hangs", r"nsys start has not replied for 2 s; the training continues"),
         ("stop crashes", r"nsys stop ended with 139 and left no report: .*check with: \S+ sessions list"),
         ("stop hangs", r"nsys stop \(pid \d+\) has not finished for 1 s and continues alone.*stop --session=4711"),
         (
