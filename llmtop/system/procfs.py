@@ -46,22 +46,31 @@ def read(*parts: object) -> bytes:
         OSError: it is gone, or this user may not read it.
     """
     descriptor = os.open(path(*parts), os.O_RDONLY | os.O_CLOEXEC)
+    opened = os.fstat(descriptor)
     try:
         pieces = []
         while piece := os.read(descriptor, _CHUNK_BYTES):
             pieces.append(piece)
         return b"".join(pieces)
     finally:
-        os.close(descriptor)
+        _close(descriptor, opened)
+
+
+def _close(descriptor: int, opened: os.stat_result) -> None:
+    """Close a descriptor, unless a script has closed it meanwhile and its number is a file of the script's now."""
+    with contextlib.suppress(OSError):
+        if os.path.samestat(os.fstat(descriptor), opened):
+            os.close(descriptor)
 
 
 def _read_once(*parts: object) -> bytes:
     """The same of a file that the kernel gives in one piece (stat, status): no call to find its end."""
     descriptor = os.open(path(*parts), os.O_RDONLY | os.O_CLOEXEC)
+    opened = os.fstat(descriptor)
     try:
         return os.read(descriptor, _CHUNK_BYTES)
     finally:
-        os.close(descriptor)
+        _close(descriptor, opened)
 
 
 def text(*parts: object) -> str:
@@ -380,8 +389,13 @@ def thread_name(pid: int, thread: int | None) -> str:
 
 def set_own_thread_name(thread: int, name: str) -> None:
     """Name a thread of this process, as py-spy and the like show it; does nothing where that is forbidden."""
-    with contextlib.suppress(OSError), open(path("self", "task", thread, "comm"), "wb") as comm:
-        comm.write(name.encode())
+    with contextlib.suppress(OSError):
+        descriptor = os.open(path("self", "task", thread, "comm"), os.O_WRONLY | os.O_CLOEXEC)
+        opened = os.fstat(descriptor)
+        try:
+            os.write(descriptor, name.encode())
+        finally:
+            _close(descriptor, opened)
 
 
 def wait_channel(pid: int, thread: int) -> str:

@@ -224,9 +224,17 @@ class TestCommand:
     @pytest.mark.parametrize(
         ("name", "data", "said"),
         [
-            ("a.speedscope.json", speedscope(read_folded(FOLDED), "x", 100)[:-30], "is not a complete speedscope file"),
+            (
+                "a.speedscope.json",
+                speedscope(read_folded(FOLDED), "x", 100)[:-30],
+                "is not a complete speedscope file",
+            ),
             ("rank0.memory.pickle", b"\x80\x04\x95\x00\x00", "memory snapshot"),
-            ("a.folded", b"main (a.py:1);x 3\nnot a stack\n", "line 2 of .*a.folded is not a stack with a number of samples"),
+            (
+                "a.folded",
+                b"main (a.py:1);x 3\nnot a stack\n",
+                "line 2 of .*a.folded is not a stack with a number of samples",
+            ),
             ("a.txt", b"some words\n", "neither a capture"),
         ],
     )

@@ -99,12 +99,12 @@ while time.monotonic() < end:
         time.sleep(0.004)
 """
 """Stands for a training of the reader's: steps of 4 ms, without torch, so that it starts in 0.1 s."""
-ENDLESS: Final = re.compile(r"^llmtop (export(?!.*--rules)|mcp|--json|record(?!.*--seconds))")
+ENDLESS: Final = re.compile(r"^llmtop (export(?!.*--rules)|mcp|--json|record(?!.*--(?:seconds|daemon)))")
 """Commands that run until they are interrupted; each is interrupted after `ENDLESS_S`."""
 ENDLESS_S: Final = 4.0
 DECIDES: Final = {"bench": (0, 1, 3), "compare": (0, 1, 3), "postmortem": (0, 3)}
 """Exit codes of commands that decide: on a busy machine each of them is right."""
-_SCREENS: Final = re.compile(r"^(llmtop|make demo|llmtop (demo|replay \S+))$")
+_SCREENS: Final = re.compile(r"^(llmtop|make demo|llmtop (demo|replay \S+|runs open))$")
 """Commands that are a screen: they get a terminal, and `q` after the first frame."""
 _REPLACED: Final = (
     (re.compile(r"^make demo$"), f"make -C {REPOSITORY} -o .venv/app demo"),

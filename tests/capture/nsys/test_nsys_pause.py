@@ -281,7 +281,8 @@ def test_of_two_that_do_not_run_in_step_none_waits_long_for_the_other(
     start(behind=(*llmtop_run, "--nsys", "--", "sh", "-c", both))
     ranks = wait_for(lambda: found if len(found := targets.list_attached()) == 2 else None)
     result = take.take(Plan("nsys", ranks, captures, steps=4, options=PAUSE))
-    assert result.info.notes == []
+    # How much longer a step takes afterwards depends on what else the machine does.
+    assert [note for note in result.info.notes if "a step takes" not in note] == []
     assert max(result.info.paused_seconds) < pause.LONGEST_SECONDS
     assert result.info.steps is not None
     assert result.info.steps >= 4, "of the slower one"

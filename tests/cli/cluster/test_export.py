@@ -225,7 +225,7 @@ def test_two_on_one_port_are_a_sentence_and_the_first_goes_on() -> None:
         (("--textfile", "/tmp", "--file-sd", "/tmp/x.json"), 2, "--port"),
         (("--port", "0", "--file-sd", "/tmp"), 2, ".json"),
         (("--dcgm-exporter", "nowhere"), 2, "not the URL"),
-        (("--interval", "nan"), 2, "not between"),
+        (("--interval", "nan"), 2, "outside the allowed range"),
     ],
 )
 def test_what_cannot_be_is_one_sentence(arguments: tuple[str, ...], code: int, words: str) -> None:

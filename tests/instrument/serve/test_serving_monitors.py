@@ -324,6 +324,7 @@ for rank in range(64):
             time.sleep(0.02)
         for number in range(5):
             with llmtop.step(): pass
+        time.sleep(2)  # an end of the process waits only so long for what was not sent yet
         sys.exit(0)
 sys.exit(max(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids))
 """
