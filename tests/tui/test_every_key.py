@@ -28,7 +28,7 @@ WRONG = ("i", "I", "Q", "P", "f5", "ctrl+a", "ctrl+x", "dollar_sign", "insert", 
 WAYS: dict[str, tuple[tuple[str, ...], str]] = {
     keys.MAIN: ((), "time line"),
     keys.GPU: (("1",), "GPU 1"),
-    keys.ALERTS: (("a",), "rule"),
+    keys.ALERTS: (("a",), "holds if"),
     keys.HELP: (("question_mark",), "Keys on"),
     keys.PROCESSES: (("p",), "processes"),
     keys.RANKS: (("r",), "phases by host"),
