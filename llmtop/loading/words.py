@@ -52,6 +52,7 @@ def sentence(cost: LoadingCost, slow: int | None, cpu_wait_pct: float) -> str:
         slow: the pid of the slow worker.
         cpu_wait_pct: how long its threads together waited for a CPU, of the window.
     """
+    cpu_wait_pct = min(cpu_wait_pct, 100.0)  # two threads of a worker may wait at once
     who = (
         f"{cost.workers} workers"
         if cost.workers > 1
