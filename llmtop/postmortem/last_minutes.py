@@ -155,12 +155,20 @@ def _lengths(rows: Sequence[tuple[int, records.StepRow]]) -> list[float]:
 
 def _step(numbered: tuple[int, records.StepRow], seconds: float, stacks: Sequence[records.Stacks]) -> StepSeen:
     finished, row = numbered
+    at = row[1] * _NS
+
+    # Also after the step's own end: until the next one starts, its time is this step's.
+    after = [
+        msgspec.structs.replace(one, seconds=one.at - at)
+        for one in stacks
+        if one.finished == finished + 1 and one.at < at + seconds
+    ]
     return StepSeen(
         number=row[0],
-        at=row[1] * _NS,
+        at=at,
         seconds=seconds,
         phases={name: ns * _NS for name, ns, _ in row[6]},
-        stacks=tuple(_stacks(one for one in stacks if one.finished == finished)),
+        stacks=tuple(_stacks([*(one for one in stacks if one.finished == finished), *after])),
     )
 
 

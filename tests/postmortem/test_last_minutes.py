@@ -7,13 +7,17 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from llmtop.__main__ import main
 from llmtop.errors import NotPossibleHere, UnusableInput
 from llmtop.postmortem.answer.decide import find_culprits
-from llmtop.postmortem.last_minutes import find_run, read_tail
+from llmtop.postmortem.last_minutes import find_run, rank_tail, read_tail
+from llmtop.runs import records
+from llmtop.runs.store import RankProcess
 from tests.support.processes import environment
 
 _SCRIPT = """
@@ -97,6 +101,27 @@ def test_the_command_prints_json_and_text(killed: Path, capsys: pytest.CaptureFi
             assert "in evaluate" in out
         else:
             assert "in next_batch" in out
+
+
+def test_what_runs_between_two_steps_belongs_to_the_first_of_them() -> None:
+    """Steps that hooks find end with the optimizer: what the loop does then is in none of them."""
+
+    def stacks(finished: int, at: float, seconds: float) -> records.Stacks:
+        thread = records.StackOfThread(name="MainThread", frames=[("read", "train.py", 5)])
+        return records.Stacks(at=at, mono=at, finished=finished, seconds=seconds, threads=[thread])
+
+    starts = (10.0, 10.1, 13.2, 13.3)
+    steps = [(n, (n + 1, int(at * 1e9), 50_000_000, None, None, None, [])) for n, at in enumerate(starts)]
+    found = [stacks(2, 11.0, 0.85), stacks(2, 12.0, 1.85), stacks(4, 14.0, 0.65)]
+    process = SimpleNamespace(
+        last_records=lambda: found, last_steps=lambda: steps, start=None, end=None, rank=0,
+        name=SimpleNamespace(pid=7), how="killed", last_sign=14.0,
+    )  # fmt: skip
+    tail = rank_tail(cast("RankProcess", process))
+    assert tail.slowest is not None
+    assert tail.slowest.number == 2
+    assert [round(one.into_seconds, 2) for one in tail.slowest.stacks] == [0.9, 1.9]
+    assert len(tail.running) == 1
 
 
 def test_no_run_is_told_from_a_wrong_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

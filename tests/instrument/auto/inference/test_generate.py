@@ -213,7 +213,11 @@ for thread in threads:
     thread.join()
 """
     found = zygote.train(tmp_path / "serves.py", MODEL + source)
-    assert found["left_out"] == {"requests that were under way when others came beside them": 1}
+    # Whether a phase of the other thread is cut as well depends on when the system lets each one run.
+    left_out = {
+        reason: count for reason, count in found["left_out"].items() if reason != "phases of other threads"
+    }
+    assert left_out == {"requests that were under way when others came beside them": 1}
     assert len(found["steps"]) == 7
     assert all((one.samples, one.tokens, one.tokens_in) == (2, 12, 48) for one in found["steps"])
     assert all(set(one.phases) == {"prefill", "decode"} for one in found["steps"])
