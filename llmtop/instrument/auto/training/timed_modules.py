@@ -13,6 +13,7 @@ hidden all modules, their classes are tried, and those that were called outermos
 from __future__ import annotations
 
 import gc
+import sys
 import weakref
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
@@ -29,6 +30,7 @@ from llmtop.instrument.pytorch import search
 if TYPE_CHECKING:
     from llmtop.instrument.record.recorder_parts import OpenStep
 
+_PIPELINES = "torch.distributed.pipelining.stage"
 MAX_LEVELS = 4
 """Levels below a root at which the outermost module is searched."""
 MAX_CLASSES = 32
@@ -76,8 +78,7 @@ class Modules:
             return True
         if self.called or self._level > MAX_LEVELS:
             return self.loop.steps_without_forward >= STEPS_WITHOUT and self._searches < MAX_SEARCHES
-        # A pipeline has all forward passes before the first backward pass: what is found now is called next step.
-        return self.loop.steps_without_forward != self._searched_at
+        return True
 
     def roots(self) -> list[Any]:
         """The outermost modules with something to train, the one that was called last for the first time first."""
@@ -89,7 +90,7 @@ class Modules:
         try:
             if self._hidden and self._outermost:
                 self._thin_out()
-            else:
+            elif self._may_find_more():
                 self._search_next_level()
                 self._searched_at = self.loop.steps_without_forward
         except BaseException as error:  # noqa: BLE001
@@ -97,6 +98,17 @@ class Modules:
             self._candidates = None
             self._hidden = False
             report_internal_error(MODULES, error)
+
+    def _may_find_more(self) -> bool:
+        """Whether modules that were found last may have been called since.
+
+        A pipeline has all forward passes of a step before its backward passes: what the first of these finds is
+        called in the next step. Elsewhere the search goes on at each backward pass, so that a compiled step is
+        compiled with what it has found.
+        """
+        if self.called or self._level > MAX_LEVELS or _PIPELINES not in sys.modules:
+            return True
+        return self.loop.steps_without_forward != self._searched_at
 
     def _search_next_level(self) -> None:
         if self.called or self._level > MAX_LEVELS:
