@@ -75,6 +75,4 @@ def write_out(data: bytes) -> None:
     except BrokenPipeError:
         raise
     except OSError as error:
-        raise NotPossibleHere(
-            f"standard output cannot be written (is the disk full, or a pipe closed?): {error.strerror}"
-        ) from None
+        raise NotPossibleHere(f"standard output cannot be written: {error.strerror}") from None

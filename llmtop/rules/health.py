@@ -314,7 +314,7 @@ GRAD_NORM_JUMP: Final = _event_rule(
     RuleText(
         meaning="A single batch moves the parameters far more than usual, unless its gradient is clipped.",
         condition=f"two of three norms are {_NORM.pair.sigmas:.0f} standard deviations above the trend, "
-        f"{_NORM.pair.factor:.0f} times the trend, and {_NORM.pair.times} times the largest deviation of the last "
+        f"{_NORM.pair.factor:.0f} times the trend, and {_NORM.pair.times} times the largest deviation of "
         f"{REMEMBERED} values. Or one norm is {_NORM.single.sigmas:.0f} standard deviations, "
         f"{_NORM.single.factor:.0f} times and {_NORM.single.times} times. "
         f"{_NOT_JUDGED}",
