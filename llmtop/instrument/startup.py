@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import functools
 import os
 import time
 from typing import TYPE_CHECKING
@@ -19,6 +18,7 @@ from llmtop.instrument.record.boundary_observers import Nvtx, Watch, tool_listen
 from llmtop.instrument.record.costs import Costs
 from llmtop.instrument.record.periodic import PeriodicTasks
 from llmtop.naming import variable_names
+from llmtop.system import procfs
 
 if TYPE_CHECKING:
     from llmtop.instrument.identity.run_info import Facts
@@ -49,6 +49,7 @@ def start(recorder: State, watch: Watch) -> None:
     if tool_listens():
         watch.nvtx = Nvtx()
     keep_untraced()
+    procfs.share_process()
     # msgspec first comes in here: a script that only imports llmtop never pays for it.
     from llmtop.instrument.serve.server import Server
 
@@ -57,16 +58,20 @@ def start(recorder: State, watch: Watch) -> None:
         atexit.register(ending.end, recorder)
         if os.environ.get(variable_names.RUN_LOG) != "0":
             ending.keeps_run = True
-            threads.Thread(functools.partial(_keep_run, recorder), "llmtop-run").start()
+            _start_run_log(recorder)
     recorder.server.start()
 
 
-def _keep_run(recorder: State) -> None:
-    """Write the run of this process; what it needs is imported in the writer's own thread."""
+def _start_run_log(recorder: State) -> None:
+    """Start the thread that writes the run of this process.
+
+    What it needs is imported here: a script may close all descriptors, also that of an import under way in another
+    thread, which then closes a file of the script's own by the same number.
+    """
     try:
         from llmtop.instrument.run_log import writer
 
-        writer.run(recorder)
+        writer.start(recorder)
     except Exception as error:  # noqa: BLE001 - nothing of ours may reach the training
         log_once(error)
 

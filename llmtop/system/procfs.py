@@ -10,7 +10,8 @@ import contextlib
 import os
 import re
 import stat
-from typing import TYPE_CHECKING, Literal
+from types import ModuleType
+from typing import TYPE_CHECKING, Literal, cast
 
 from llmtop.errors import NotPossibleHere
 
@@ -34,6 +35,18 @@ _MOUNT_POINT = 4
 """Place of a mount's folder among the fields of mountinfo (proc_pid_mountinfo(5))."""
 
 
+_own_files: ModuleType | None = None
+"""`llmtop.system.own_files` in a training."""
+
+
+def share_process() -> None:
+    """Read with care from now on: the script of this process may close every descriptor, also one in use here."""
+    global _own_files
+    from llmtop.system import own_files
+
+    _own_files = own_files
+
+
 def path(*parts: object) -> str:
     """Return the path of a file or folder of /proc."""
     return "/".join((ROOT, *map(str, parts)))
@@ -45,32 +58,27 @@ def read(*parts: object) -> bytes:
     Raises:
         OSError: it is gone, or this user may not read it.
     """
+    if _own_files is not None:
+        return cast("bytes", _own_files.read_all(path(*parts)))
     descriptor = os.open(path(*parts), os.O_RDONLY | os.O_CLOEXEC)
-    opened = os.fstat(descriptor)
     try:
         pieces = []
         while piece := os.read(descriptor, _CHUNK_BYTES):
             pieces.append(piece)
         return b"".join(pieces)
     finally:
-        _close(descriptor, opened)
-
-
-def _close(descriptor: int, opened: os.stat_result) -> None:
-    """Close a descriptor, unless a script has closed it meanwhile and its number is a file of the script's now."""
-    with contextlib.suppress(OSError):
-        if os.path.samestat(os.fstat(descriptor), opened):
-            os.close(descriptor)
+        os.close(descriptor)
 
 
 def _read_once(*parts: object) -> bytes:
     """The same of a file that the kernel gives in one piece (stat, status): no call to find its end."""
+    if _own_files is not None:
+        return cast("bytes", _own_files.read_all(path(*parts)))
     descriptor = os.open(path(*parts), os.O_RDONLY | os.O_CLOEXEC)
-    opened = os.fstat(descriptor)
     try:
         return os.read(descriptor, _CHUNK_BYTES)
     finally:
-        _close(descriptor, opened)
+        os.close(descriptor)
 
 
 def text(*parts: object) -> str:
@@ -390,12 +398,12 @@ def thread_name(pid: int, thread: int | None) -> str:
 def set_own_thread_name(thread: int, name: str) -> None:
     """Name a thread of this process, as py-spy and the like show it; does nothing where that is forbidden."""
     with contextlib.suppress(OSError):
-        descriptor = os.open(path("self", "task", thread, "comm"), os.O_WRONLY | os.O_CLOEXEC)
-        opened = os.fstat(descriptor)
-        try:
-            os.write(descriptor, name.encode())
-        finally:
-            _close(descriptor, opened)
+        name_file = path("self", "task", thread, "comm")
+        if _own_files is not None:
+            _own_files.write(name_file, os.O_WRONLY, name.encode())
+            return
+        with open(name_file, "wb") as comm:
+            comm.write(name.encode())
 
 
 def wait_channel(pid: int, thread: int) -> str:

@@ -89,11 +89,11 @@ def _gather(store: TcpStore, keys: Keys, number: int, nodes: list[int], absent: 
         store.set(keys.beat(number), str(beat).encode())
         for node in nodes:
             status = job_store.decode(NodeStatus, store.get(keys.status(number, node)) or b"")
-            for told in status.ranks if status is not None else ():
-                if told.rank in absent:
-                    found.ranks[told.rank] = told, status.host if status is not None else ""
+            for reply in status.ranks if status is not None else ():
+                if reply.rank in absent:
+                    found.ranks[reply.rank] = reply, status.host if status is not None else ""
         if found.ranks.keys() >= absent and all(
-            told.state in wire.CAPTURE_ENDED for told, _ in found.ranks.values()
+            reply.state in wire.CAPTURE_ENDED for reply, _ in found.ranks.values()
         ):
             break
         time.sleep(_POLL_SECONDS)

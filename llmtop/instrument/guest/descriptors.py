@@ -12,6 +12,7 @@ import fcntl
 import os
 import select
 import socket
+import stat
 from typing import Any
 
 _FIRST = 3
@@ -82,6 +83,11 @@ class Channel(socket.socket):
         elif self.fileno() >= 0:
             self.detach()
 
+    def __del__(self) -> None:
+        """In place of socket's own, which would close the number whosever it is by now."""
+        if self.fileno() >= 0:
+            self.close()
+
     def _check(self) -> None:
         if not self.is_ours:
             raise OSError(errno.EBADF, "the training has closed it")
@@ -134,4 +140,4 @@ def _inode_of(number: int) -> tuple[int, int] | None:
         if error.errno != errno.EBADF:
             raise
         return None
-    return status.st_dev, status.st_ino
+    return (status.st_dev, status.st_ino) if stat.S_ISSOCK(status.st_mode) else None

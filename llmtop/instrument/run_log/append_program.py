@@ -6,13 +6,13 @@ anew, length of the name, length of the data, name, data. It ends when the socke
 
 from __future__ import annotations
 
-import errno
 import os
 import struct
 import sys
 
 _HEAD = struct.Struct("<BHI")
 _FILE_MODE = 0o600
+FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
 _FOLDER_MODE = 0o700
 
 
@@ -22,35 +22,18 @@ def append(path: str, data: bytes, anew: bool) -> None:
     Raises:
         OSError: the disk is full, the file cannot be opened.
     """
-    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
-    number = os.open(path, flags | (os.O_TRUNC if anew else 0), _FILE_MODE)
-    opened = os.fstat(number)
+    number = os.open(path, FLAGS | os.O_CLOEXEC | (os.O_TRUNC if anew else 0), _FILE_MODE)
     try:
-        done = 0
+        size, done = os.fstat(number).st_size, 0
         try:
             while done < len(data):
-                _check_is_ours(number, opened)
                 done += os.write(number, data[done:])
         except OSError:
-            if done and _is_ours(number, opened):
-                os.ftruncate(number, opened.st_size)
+            if done:
+                os.ftruncate(number, size)
             raise
     finally:
-        if _is_ours(number, opened):
-            os.close(number)
-
-
-def _is_ours(number: int, opened: os.stat_result) -> bool:
-    """Return False if the script has closed the descriptor: its number may be a file of the script's by now."""
-    try:
-        return os.path.samestat(os.fstat(number), opened)
-    except OSError:
-        return False
-
-
-def _check_is_ours(number: int, opened: os.stat_result) -> None:
-    if not _is_ours(number, opened):
-        raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+        os.close(number)
 
 
 def _receive(length: int) -> bytes:

@@ -22,6 +22,7 @@ from typing import Protocol
 from llmtop.instrument.guest import descriptors
 from llmtop.instrument.run_log import append_program
 from llmtop.runs.folder import RunsFolder, make_folder
+from llmtop.system import own_files
 
 _LENGTHS = struct.Struct("<BHI")
 _START_S = 10.0
@@ -67,7 +68,8 @@ class OwnDisk:
             DiskTrouble: nothing of it was written.
         """
         try:
-            append_program.append(f"{self._folder}/{name}", data, anew)
+            flags = append_program.FLAGS | (os.O_TRUNC if anew else 0)
+            own_files.write(f"{self._folder}/{name}", flags, data)
         except OSError as error:
             raise DiskTrouble(error.strerror or str(error)) from None
 

@@ -6,6 +6,7 @@ hangs the ring turns over, and what it loses is counted.
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 import select
@@ -50,7 +51,7 @@ _EFFORT_LAST = 1
 
 
 class RunLog:
-    """Writes the files of this process. All but `stop` and `forget` runs in its own thread."""
+    """Writes the files of this process, in a thread of its own; made, stopped and forgotten in others."""
 
     def __init__(self, recorder: State) -> None:
         self._recorder = recorder
@@ -62,6 +63,10 @@ class RunLog:
         self._disk: Disk | None = None
         self._key: folder.RunKey | None = None
         self._print_summary: Callable[[records.State, str, int | None], None] | None = None
+        if os.environ.get(variable_names.RUN_SUMMARY):  # nothing is imported while the process ends
+            from llmtop.instrument.run_log.summary import print_summary
+
+            self._print_summary = print_summary
         self._sums = Sums(*self._now())
         self._slow = SlowStepStacks()
         self._cursor = 0
@@ -140,10 +145,6 @@ class RunLog:
         ).text
         self._turn_files(self._now()[0])
         self._write_start()
-        if os.environ.get(variable_names.RUN_SUMMARY):  # nothing is imported while the process ends
-            from llmtop.instrument.run_log.summary import print_summary
-
-            self._print_summary = print_summary
 
     def _now(self) -> tuple[float, float]:
         """CLOCK_MONOTONIC and unix time without settings of the wall clock that are of no account, in seconds."""
@@ -303,11 +304,16 @@ def _error() -> str:
 _present: RunLog | None = None
 
 
-def run(recorder: State) -> None:
-    """Write the run of this process until it ends. In a thread of its own; lets nothing out."""
+def start(recorder: State) -> None:
+    """Write the run of this process until it ends, in a thread of its own."""
     global _present
+    _present = log = RunLog(recorder)
+    threads.Thread(functools.partial(_run, log, recorder), "llmtop-run").start()
+
+
+def _run(log: RunLog, recorder: State) -> None:
+    """Write until the process ends; lets nothing out."""
     try:
-        _present = log = RunLog(recorder)
         log.run()
     except NotPossibleHere as error:
         recorder.cannot_see(WHAT, str(error))

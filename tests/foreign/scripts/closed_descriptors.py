@@ -1,6 +1,5 @@
 #: steps = none
 #: line = attached
-#: env = LLMTOP_RUN_LOG=0
 """A program that closes all descriptors (as one that turns into a daemon does), then opens files and trains on."""
 
 import os
