@@ -21,7 +21,7 @@ _EMPTY_PATH, _INODE = 0x1000, 0x100
 """AT_EMPTY_PATH and STATX_INO of statx(2)."""
 _INODE_AT, _DEVICE_AT, _BYTES = 32, 136, 256
 """Bytes before the inode and the device in struct statx, which is the same on all architectures; its size."""
-_CHUNK_BYTES = 1 << 16
+_READ_BYTES = 1 << 16
 _libc = ctypes.PyDLL(None)
 
 
@@ -33,7 +33,7 @@ def read_all(path: str) -> bytes:
     """
     with _opened(path, os.O_RDONLY) as number:
         pieces = []
-        while piece := os.read(number(), _CHUNK_BYTES):
+        while piece := os.read(number(), _READ_BYTES):
             pieces.append(piece)
         return b"".join(pieces)
 
