@@ -87,7 +87,7 @@ class TestCapture:
         directory = kineto_engine.directory_of(training.pid)
         assert directory is not None
         os.kill(_host_of(directory), signal.SIGKILL)
-        with pytest.raises(NotPossibleHere, match="that reaches Kineto has ended"):
+        with pytest.raises(NotPossibleHere, match="started to reach Kineto has ended"):
             take.take(plan(training, captures))
         training.wait_for_steps(30)
         assert training.end() == 0
