@@ -53,7 +53,7 @@ class _Sample(NamedTuple):
 
 
 class _Means(NamedTuple):
-    """What they came to."""
+    """Means of the values."""
 
     seconds: float
     util_pct: float | None
@@ -236,7 +236,8 @@ def _mean(values: list[float]) -> float | None:
 
 
 def _may_copy(means: _Means, rank: Rank) -> bool:
-    """Whether what the GPU does may be copies, of which neither witness knows. Between ranks kernels copy."""
+    """Return True if what the GPU does may be copies, of which neither witness knows. Between ranks kernels
+    copy."""
     rx, link = means.rx_bytes_per_s, means.link_bytes_per_s
     if rx is None or (rank.world_size or 1) > 1 or (means.util_pct or 0.0) >= BUSY_UTIL:
         return False

@@ -42,7 +42,7 @@ PATIENCE_SECONDS = 0.8
 
 
 class Sources(NamedTuple):
-    """What a hub puts together, and the rules that judge it."""
+    """Sources that a hub combines, and the rules that judge the snapshot."""
 
     gpu: GpuSource
     host: HostSource
@@ -50,7 +50,7 @@ class Sources(NamedTuple):
     ranks: RankSource
     rules: Stage
     before_rules: tuple[Stage, ...] = ()
-    """What adds to a snapshot that is put together."""
+    """Stage that adds to a complete snapshot."""
     keep_runs: KeepRuns | None = None
     """Writes into the runs of trainings what rules and sources found."""
 
@@ -387,7 +387,8 @@ def next_round(due: float, now: float, interval: float) -> float:
 
 
 def _has_rates(sources: Sources, sampled: dict[str, set[float | None]]) -> bool:
-    """Whether every source has what needs two samples; `sampled` remembers the GPUs' samples between calls."""
+    """Return True if every source has what needs two samples; `sampled` remembers the GPUs' samples between
+    calls."""
     reading = sources.gpu.latest()
     for gpu in reading.gpus:
         sampled.setdefault(gpu.uuid, set()).add(gpu.sampled_at)

@@ -26,10 +26,10 @@ LIMIT_BYTES = 64 << 20
 IN_MEMORY_BYTES = 4 << 20
 """Without a disk that has room: some minutes, in memory."""
 LEAST_SECONDS = 0.9
-"""Of snapshots that come faster, one a second is kept."""
+"""Shortest time between kept snapshots: of faster ones, one a second is kept."""
 PARTS = 4
 _EFFORT = 3
-"""Of the packing: 16 % more bytes than with 6, in less than half the time."""
+"""Effort of the packing: 16 % more bytes than with 6, in less than half the time."""
 FREE_TIMES = 4
 """A disk that has less room than so many times the limit is left to others."""
 
@@ -45,7 +45,7 @@ class _RecordingPart(NamedTuple):
 
 
 class SnapshotHistory:
-    """What was shown, to be shown again. The feed's thread writes, any thread reads."""
+    """Shown snapshots, to be shown again. The feed's thread writes, any thread reads."""
 
     def __init__(self, folder: Path | None = None, limit_bytes: int = LIMIT_BYTES) -> None:
         """Remember nothing yet; files are made when the first snapshot comes.

@@ -1,4 +1,4 @@
-"""What recorded steps come to, worked out anew: a recording shows the figures that this version makes of them."""
+"""Recomputed step figures of a recording: it shows the figures that this version computes."""
 
 from __future__ import annotations
 

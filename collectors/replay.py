@@ -30,7 +30,7 @@ GAP_SECONDS, GAP_TIMES = 90.0, 5.0
 """A gap longer than both (seconds, and multiples of the usual one) is a hole in the recording. The screen's keys
 set intervals of up to 60 s."""
 GAP_NOTE_SECONDS = 10.0
-"""So long the snapshots after a hole say that there was one."""
+"""Time for which the snapshots after a hole have a note on it."""
 _GAP_PLAY_SECONDS = 1.0  # what a hole takes to play
 _GROWTH_SECONDS = 1.0  # seconds between checks for new data at the end, in case it is still being written
 
@@ -44,14 +44,14 @@ class _Stretch(Protocol):
 
 
 class SnapshotReader(Protocol):
-    """What can be replayed: a recording (`llmtop.recording.reader_writer.Reader`, which says what each is), or a
-    run."""
+    """Source of a replay: a recording (`llmtop.recording.reader_writer.Reader`, which documents each method),
+    or a run."""
 
     recordings: int
 
     @property
     def path(self) -> Path:
-        """What it is called in notes."""
+        """Return its name for notes."""
 
     @property
     def members(self) -> Sequence[_Stretch]:
@@ -157,12 +157,12 @@ class ReplayFeed:
 
     @property
     def paused(self) -> bool:
-        """Whether the person stopped it."""
+        """Return True if the person stopped it."""
         return self._paused
 
     @property
     def ended(self) -> bool:
-        """Whether the last snapshot has been shown."""
+        """Return True if the last snapshot has been shown."""
         return self._ended
 
     @property

@@ -36,9 +36,10 @@ from llmtop.system.inputs import open_input
 
 NAME = "config.toml"
 MAX_BYTES = 64 << 10
-"""Of the file: with every setting and its comment it has 4 kB, and tomllib takes a second per megabyte or more."""
+"""Limit of the file: with every setting and its comment it has 4 kB, and tomllib takes a second per megabyte or
+more."""
 _MAX_DOTS = 400
-"""Of a line: tomllib's time for a key grows with the square of its parts, 17 s for 64 KiB."""
+"""Limit for one line: tomllib's time for a key grows with the square of its parts, 17 s for 64 KiB."""
 STRAGGLER_PCT = 10.0
 """`straggler.step_pct` where it is not set."""
 STRAGGLER_CRITICAL_PCT = 20.0
@@ -105,7 +106,7 @@ class BusyButIdle(Struct, frozen=True, forbid_unknown_fields=True):
     """Thresholds of `low_power_full_util`."""
 
     power_pct: Percent | None = None
-    """Of the limit: below it, at full utilisation."""
+    """Share of the power limit: an alert below it, at full utilization."""
     sm_pct: Percent | None = None
     """SM activity: below it."""
 
@@ -120,7 +121,7 @@ class Straggler(Struct, frozen=True, forbid_unknown_fields=True):
     """Thresholds of `straggler`."""
 
     step_pct: Percent | None = None
-    """Of the step that a rank needs more than the others."""
+    """Share of the step that a rank needs more than the others."""
     critical_pct: Percent | None = None
 
 
@@ -129,7 +130,7 @@ class Slower(Struct, frozen=True, forbid_unknown_fields=True):
 
     factor: Factor | None = None
     earlier_runs: Switch = True
-    """Whether a training that starts is held to an earlier run of the same command and hardware."""
+    """True if a training that starts is held to an earlier run of the same command and hardware."""
 
 
 class MemoryBound(Struct, frozen=True, forbid_unknown_fields=True):
@@ -142,7 +143,7 @@ class MemoryGrowth(Struct, frozen=True, forbid_unknown_fields=True):
     """The threshold of `memory_growth`."""
 
     memory_pct: Percent | None = None
-    """Of the GPU's memory."""
+    """Share of the GPU's memory."""
 
 
 Hours = Annotated[float, Meta(gt=0, le=1e6, description="a number of hours above 0")]
@@ -156,7 +157,7 @@ class WorkAtRisk(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class CheckpointInterval(Struct, frozen=True, forbid_unknown_fields=True):
-    """What the optimum of `checkpoint_interval` depends on."""
+    """Inputs of the optimum of `checkpoint_interval`."""
 
     failure_hours: Hours | None = None
     """Mean time between failures of a whole job."""
@@ -167,7 +168,7 @@ class Alerts(Struct, frozen=True, forbid_unknown_fields=True):
 
     off: AlertIds = []
     command: Text | None = None
-    """What --on-alert runs."""
+    """Command of --on-alert."""
     low_power_full_util: BusyButIdle = field(default_factory=BusyButIdle)
     input_bound: Share = field(default_factory=Share)
     sync_bound: Share = field(default_factory=Share)
@@ -214,7 +215,7 @@ class Columns(Struct, frozen=True, forbid_unknown_fields=True):
         ]
         | None
     ) = None
-    """Of GPUs and ranks, beside their number and their state; in the table's own order."""
+    """Columns of GPUs and ranks, beside their number and their state; in the table's own order."""
     processes: (
         Annotated[
             list[
@@ -274,17 +275,17 @@ Price = Annotated[float, Meta(ge=0, le=1e6, description="a price of 0 or more")]
 
 
 class Runs(Struct, frozen=True, forbid_unknown_fields=True):
-    """What trainings leave on disk."""
+    """Settings for the data that trainings leave on disk."""
 
     keep: Switch = True
-    """Whether `llmtop run` has them kept."""
+    """True if `llmtop run` has them kept."""
     days: Annotated[int, Meta(ge=1, le=36500, description="a whole number of days from 1 to 36500")] = 90
     """For how long."""
     gib: Annotated[float, Meta(gt=0, le=100_000, description="a number of GiB above 0")] = 5.0
     """How much all of them may take; the oldest are deleted first."""
     gpu_hour_price: Price | None = None
     kwh_price: Price | None = None
-    """Of a GPU for an hour, and of a kilowatt-hour, in `currency`."""
+    """Prices of a GPU for an hour, and of a kilowatt-hour, in `currency`."""
     currency: Text = "USD"
 
 
@@ -293,7 +294,7 @@ NOTIFY_FIELDS: Final = (
     "event", "time", "host", "job", "step", "id", "severity", "summary", "next", "since", "gpu", "pid", "skipped",
 )
 # fmt: on
-"""What `notify.body` may name as $name."""
+"""Fields that `notify.body` may use as $name."""
 
 
 class Notify(Struct, frozen=True, forbid_unknown_fields=True):
@@ -353,7 +354,7 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True):
     gpus: Gpus | None = None
     ascii: Switch = False
     look_at_loaders: Switch = True
-    """Whether a training that waits for its data is sampled for three seconds per minute, by py-spy and /proc."""
+    """True if a training that waits for its data is sampled for three seconds per minute, by py-spy and /proc."""
     dcgm: Dcgm | None = None
     """Where the node's dcgm-exporter is asked for what NVML does not give."""
     alerts: Alerts = field(default_factory=Alerts)
@@ -642,7 +643,7 @@ def _choices(hint: Any) -> list[str]:
 
 
 def _wanted(hint: Any) -> str:
-    """What a setting takes, in words; a table where it is one."""
+    """Values that a setting takes, in words; "table" for a table."""
     for one in (hint, *get_args(hint)):
         for meta in getattr(one, "__metadata__", ()):
             if isinstance(meta, Meta) and meta.description:

@@ -107,7 +107,7 @@ def pid_text(pid: int) -> str:
 
 
 def counted(value: float, noun: str) -> str:
-    """So many of something: "1 step", "2 steps", "63.5k calls"; `noun` is the word for one of them."""
+    """Return a number with its noun: "1 step", "2 steps", "63.5k calls"; `noun` is the singular."""
     number = count(value)
     return f"{number} {noun}" if number == "1" else f"{number} {noun}s"
 
@@ -124,7 +124,7 @@ def _scaled(value: float | None, base: float, units: tuple[str, ...], gap: str) 
 
 
 def times(value: float | None) -> str:
-    """So many times, with three significant digits: "1.38x", "12.7x", "0.72x", "957x"."""
+    """Return a factor with three significant digits: "1.38x", "12.7x", "0.72x", "957x"."""
     if value is None or _absent(value):
         return DASH
     digits = 0 if value >= 99.95 else 1 if value >= 9.995 else 2
@@ -190,8 +190,8 @@ def printable(text: str, width: int | None = None) -> str:
 
 
 def is_obeyed(char: str) -> bool:
-    """Whether a terminal may interpret the character: control, format, surrogate, private, line and paragraph
-    ends."""
+    """Return True if a terminal may interpret the character: control, format, surrogate, private, line and
+    paragraph ends."""
     return unicodedata.category(char) in _OBEYED
 
 

@@ -155,7 +155,7 @@ class LlmtopApp(ScreenContext):
 
     @property
     def replaying(self) -> bool:
-        """Whether the feed plays a recording."""
+        """Return True if the feed plays a recording."""
         return self._replays
 
     @property

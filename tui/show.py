@@ -96,7 +96,7 @@ def _thread_errors_to(app: TerminalApp) -> Iterator[None]:
 
 
 def has_unicode() -> bool:
-    """Whether there is more than ASCII to draw with.
+    """Return True if there is more than ASCII to draw with.
 
     The bare C locale of containers shows neither; the Linux console's fonts lack most of the blocks.
     """

@@ -17,7 +17,7 @@ NO_PERMISSION = 10
 LOST = frozenset({32, 34})
 """amdsmi_status_t that concern the whole driver: not initialised, not loaded."""
 ABSENT = frozenset({NO_FUNCTION, 1, 2, 3, 5, 20, 30, 31, 39, 40, 41, 52, 55})
-"""Those that only mean that a value is not there, or not now (30: another thread is asking)."""
+"""Codes that only mean that a value is not there, or not now (30: another thread is asking)."""
 _STATUS_TEXTS = {
     GARBAGE: "the driver's answer cannot be read",
     2: "not supported",
@@ -39,12 +39,12 @@ _UNSPECIFIC = frozenset({GARBAGE, 7, 16})
 
 
 def status_text(code: int) -> str:
-    """What an amdsmi_status_t means; a number that this version does not know is named as such."""
+    """Return the meaning of an amdsmi_status_t; a number that this version does not know is given as such."""
     return _STATUS_TEXTS.get(code, f"amdsmi answered with error {code}")
 
 
 def is_unspecific(code: int) -> bool:
-    """Whether a refusal names neither a reason nor a lost device."""
+    """Return True if a refusal names neither a reason nor a lost device."""
     return code in _UNSPECIFIC or (code not in _STATUS_TEXTS and code not in ABSENT)
 
 
@@ -90,5 +90,5 @@ class AmdCaller(CallRound):
 
     @property
     def is_lost(self) -> bool:
-        """Whether a call of this round was answered with the loss of the driver."""
+        """Return True if a call of this round was answered with the loss of the driver."""
         return not LOST.isdisjoint(self.refusals.values())

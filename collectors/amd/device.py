@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class _RoundValues:
-    """What one round of one thread found."""
+    """Values from one round of one thread."""
 
     def __init__(self, values: Values, call: AmdCaller, implausible: ImplausibleValues) -> None:
         self.values, self.implausible = plausible_values(values, implausible), implausible
@@ -83,12 +83,12 @@ class AmdSampler:
 
     @property
     def is_lost(self) -> bool:
-        """Whether the last round found the driver gone."""
+        """Return True if the last round found the driver gone."""
         return self._fast is not None and self._fast.lost
 
     @property
     def is_settled(self) -> bool:
-        """Whether it was sampled twice and its slow values are there, or it had its chance."""
+        """Return True if it was sampled twice and its slow values are there, or it had its chance."""
         return time.monotonic() - self._born > SETTLE_SECONDS or (self._fast_rounds > 1 and self._slow is not None)
 
     def is_hanging(self, seconds: float) -> bool:
@@ -133,7 +133,7 @@ class AmdSampler:
         return {**who, **values}
 
     def uses(self) -> list[Values]:
-        """Who used this GPU in the last slow round."""
+        """Return the processes that used this GPU in the last slow round."""
         slow = self._slow
         fresh = slow is not None and time.monotonic() - slow.at <= 3 * max(SLOW_SECONDS, self._interval)
         return self._uses if fresh else []

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collectors.gpu.bounds import ImplausibleValues, Values
 
 _GENERATIONS = {2_500: 1, 5_000: 2, 8_000: 3, 16_000: 4, 32_000: 5, 64_000: 6}
-"""Of PCIe, by MT/s."""
+"""PCIe generation by MT/s."""
 _XGMI_LINK = 2
 """amdsmi_link_type_t."""
 _KIB = 1024
@@ -38,7 +38,7 @@ def identity(call: AmdCaller, handle: Any) -> tuple[str | None, str | None]:
 
 
 def fast_values(call: AmdCaller, handle: Any) -> Values:
-    """What is asked for at every tick."""
+    """Return the values that are polled at every tick."""
     smi = call.smi
     activity = call("amdsmi_get_gpu_activity", handle) or {}
     if call.is_lost:
@@ -78,7 +78,8 @@ def slow_values(call: AmdCaller, handle: Any) -> Values:
 
 
 def _temperature(call: AmdCaller, handle: Any, *sensors: str) -> float | None:
-    """Of the first of the sensors that the model has: an MI300 has no sensor at its edge."""
+    """Return the temperature of the first of the sensors that the model has: an MI300 has no sensor at its
+    edge."""
     for sensor in sensors:
         kinds = call.smi.AmdSmiTemperatureType, call.smi.AmdSmiTemperatureMetric
         told = call("amdsmi_get_temp_metric", handle, kinds[0][sensor], kinds[1].CURRENT)

@@ -29,12 +29,12 @@ def library() -> str | None:
 
 
 def has_binding() -> bool:
-    """Whether the package amdsmi is installed for this Python."""
+    """Return True if the package amdsmi is installed for this Python."""
     return find_spec("amdsmi") is not None
 
 
 def may_have_gpus() -> bool:
-    """Whether there is a GPU of AMD's, or the library that would know."""
+    """Return True if there is a GPU of AMD's, or the library that would know."""
     return gpu_count() > 0 or library() is not None
 
 

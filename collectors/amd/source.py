@@ -64,7 +64,7 @@ class AmdSource:
             sampler.set_interval(seconds)
 
     def reading_values(self) -> Values:
-        """What is known now, as plain values: fields of `GpuReading`, its GPUs and its uses."""
+        """Return the present values as plain data: fields of `GpuReading`, its GPUs and its uses."""
         samplers = self._samplers
         notes = self._notes(samplers)
         if not self._looked and time.monotonic() - self._started_at < FIRST_DISCOVERY_SECONDS:

@@ -1,4 +1,4 @@
-"""What one thread asks of a driver in a round: which calls were refused, and which one it is inside of.
+"""Driver calls of one thread in a round: which calls were refused, and which one is running.
 
 Loaded into the driver's own process: it imports nothing but the clock.
 """
@@ -15,7 +15,7 @@ class CallRound:
         self.refusals: dict[str, int] = {}
         """The driver's error number by function since `begin()`."""
         self.answered = False
-        """Whether any function has answered since `begin()`."""
+        """True if any function has answered since `begin()`."""
         self._inside: tuple[str, float] | None = None
 
     def begin(self) -> None:

@@ -1,4 +1,4 @@
-"""Who listens on a local port: whose answer it is that comes from there.
+"""Owner of a local port: whose answer comes from there.
 
 Any user may listen on a port above 1023 that is free. The kernel lists each listening socket with the uid of the
 process that made it, as this process's network and user namespaces see it.
@@ -42,7 +42,8 @@ def listeners(address: str, port: int) -> frozenset[Listener]:
 
 
 def is_trusted(found: Collection[Listener], owners: Collection[int] = ()) -> bool:
-    """Whether root, this process's own user or one of `owners` owns each of these sockets, and there is one.
+    """Return True if root, this process's own user or one of `owners` owns each of these sockets, and there is
+    one.
 
     Args:
         found: sockets that may accept a connection.
@@ -67,7 +68,7 @@ def untrusted_uids(found: Collection[Listener], owners: Collection[int] = ()) ->
 
 
 def name_uids(uids: Collection[int]) -> str:
-    """Who listens there, in a sentence; none where that cannot be seen."""
+    """Return the users who listen there, in a sentence; none where that cannot be read."""
     users = ", ".join(map(str, uids))
     return f"user {users} listens there" if users else "whose process listens there is not visible to this user"
 

@@ -48,7 +48,7 @@ class PeriodicThread:
         self._stopping = False
         self._thread: threading.Thread | None = None
         self.fault: str | None = None
-        """What went wrong in the last round through a mistake in llmtop itself, else None."""
+        """Fault in llmtop itself in the last round, else None."""
 
     def start(self) -> None:
         """Begin, also again after a stop; does nothing while the thread lives."""
@@ -90,7 +90,7 @@ class PeriodicThread:
 
     @property
     def is_alive(self) -> bool:
-        """Whether the thread runs now."""
+        """Return True if the thread runs now."""
         return self._thread is not None and self._thread.is_alive()
 
     def _run(self) -> None:

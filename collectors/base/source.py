@@ -1,4 +1,4 @@
-"""What a source is, and what each one gives.
+"""Interface of a source, and the data of each.
 
 A source does all its slow work in threads of its own; `latest()` only hands over what is there. So a sick GPU, a
 slow driver call or a stuck file system delays nothing but its own values.
@@ -22,13 +22,13 @@ class GpuUse(msgspec.Struct, frozen=True, kw_only=True):
     pid: int
     """On this host."""
     gpu_uuid: str
-    """Of the MIG instance, where the GPU has any."""
+    """UUID of the MIG instance, where the GPU has any."""
     mem_bytes: int | None = None
     """GPU memory that the process has."""
     sm_pct: float | None = None
     """Share of the time since the round before in which its kernels ran, as the driver reckons."""
     computes: bool = True
-    """Whether it has a context to compute in; a desktop only draws."""
+    """True if it has a context to compute in; a desktop only draws."""
 
 
 class GpuReading(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,7 +41,7 @@ class GpuReading(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
     """Sentences for the person at the screen: no driver, no GPU, which GPUs are left out and why."""
     settled: bool = True
-    """Whether everything that needs two samples has had them, or has had its chance."""
+    """True if everything that needs two samples has had them, or has had its chance."""
 
 
 class RanksReading(msgspec.Struct, frozen=True, kw_only=True):
@@ -120,7 +120,7 @@ class Feed(Protocol):
 
 @runtime_checkable
 class GpuChoice(Protocol):
-    """What the live hub offers besides: which GPUs its snapshots hold. A screen asks with isinstance()."""
+    """Optional interface of the live hub: which GPUs its snapshots hold. A screen asks with isinstance()."""
 
     @property
     def selection(self) -> str:
@@ -136,7 +136,7 @@ class GpuChoice(Protocol):
 
 @runtime_checkable
 class ReplayControls(Protocol):
-    """What a feed over a recording offers besides. A screen asks with isinstance(); all calls return at once."""
+    """Optional interface of a feed over a recording. A screen asks with isinstance(); all calls return at once."""
 
     @property
     def position(self) -> float:
@@ -152,11 +152,11 @@ class ReplayControls(Protocol):
 
     @property
     def paused(self) -> bool:
-        """Whether the person (not the end of the recording) stopped it."""
+        """Return True if the person (not the end of the recording) stopped it."""
 
     @property
     def ended(self) -> bool:
-        """Whether the last snapshot has been shown."""
+        """Return True if the last snapshot has been shown."""
 
     @property
     def speed(self) -> float:

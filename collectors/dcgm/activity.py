@@ -106,7 +106,7 @@ class DcgmActivity:
         )
 
     def _gpus_without_activity(self, gpus: Iterable[Gpu]) -> set[str]:
-        """Who has had no SM activity for a while, though its driver answers."""
+        """Return the GPUs without SM activity for a while, though their driver answers."""
         now = time.monotonic()
         silent = [
             one.uuid for one in gpus if one.vendor == "NVIDIA" and not one.error and one.sm_active_pct is None
@@ -130,7 +130,7 @@ class DcgmActivity:
 
 
 def configured_url() -> str | None:
-    """What the user names to be asked: a URL, or `NONE`; None where he names nothing."""
+    """Return the URL that the user configured, or `NONE`; None without configuration."""
     return os.environ.get(VARIABLE) or config.current().dcgm
 
 

@@ -13,7 +13,7 @@ from llmtop.naming.addresses import DCGM_EXPORTER
 
 URL = DCGM_EXPORTER
 MAX_BYTES = 8 << 20
-"""Of an answer: a node of 16 GPUs with 80 fields each has 400 KiB."""
+"""Limit of an answer: a node of 16 GPUs with 80 fields each has 400 KiB."""
 LIMIT_SECONDS = 2.0
 
 
@@ -21,10 +21,10 @@ class UntrustedListener(NamedTuple):
     """A listener at `URL` that is not believed."""
 
     uids: tuple[int, ...]
-    """Of the users who listen there; empty where that cannot be seen."""
+    """Users who listen there; empty where that cannot be read."""
 
     def sentence(self, how: str) -> str:
-        """What is ignored, why, and what to do.
+        """Return a sentence on the ignored data, the reason, and the next action.
 
         Args:
             how: to name the URL, which makes it believed.

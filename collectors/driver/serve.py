@@ -63,7 +63,7 @@ def _send_readings(channel: socket.socket, vendor: str, interval: float) -> None
 
 
 def _source(vendor: str, interval: float, on_fresh: Callable[[], None]) -> NvmlSource | AmdSource | TpuSource:
-    """Of that vendor; the others' bindings are not imported."""
+    """Return the source of that vendor; the others' bindings are not imported."""
     if vendor == "Google":
         from collectors.tpu.source import TpuSource
 

@@ -32,7 +32,7 @@ MAX_SILENT_HEARTBEATS = 30
 RETENTION_SECONDS = 600.0
 """For this time the note on a crash of the driver's library stays after it answers again."""
 MAX_BYTES = 64 << 20
-"""Of one message: 64 GPUs and 100,000 processes take 12 MiB."""
+"""Limit of one message: 64 GPUs and 100,000 processes take 12 MiB."""
 CLOSE_SECONDS = 0.8
 _GARBLED = "the process that asks the driver said what cannot be read"
 
@@ -75,7 +75,8 @@ class DriverSource:
             self._send_pace(child)
 
     def latest(self) -> GpuReading:
-        """What is known now; empty, without a note, until the driver has been asked for the first time."""
+        """Return the present values; empty, without a note, until the driver has been polled for the first
+        time."""
         reading, trouble, again_at, crashed = self._reading, self._trouble, self._again_at, self._crashed
         if trouble is not None:
             if again_at is not None:

@@ -1,1 +1,1 @@
-"""What passes the pipeline, for Prometheus: a stage as the recorder is, and the ways in which it is fetched."""
+"""Prometheus output: a pipeline stage, as the recorder is, and the servers of its page."""

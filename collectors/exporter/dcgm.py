@@ -48,7 +48,7 @@ class DcgmExporter:
 
     @property
     def untrusted_listener(self) -> UntrustedListener | None:
-        """Who listens there and is not believed."""
+        """Return the untrusted listener on that port."""
         return self._page.ignored
 
     def _run(self) -> None:

@@ -96,7 +96,7 @@ def families(
 
 
 def _is_from_dcgm(gpu: Gpu, name: str) -> bool:
-    """Whether the value came from a dcgm-exporter, which exports it itself."""
+    """Return True if the value came from a dcgm-exporter, which exports it itself."""
     source = gpu.pcie_source if name.startswith("DCGM_FI_PROF_PCIE_") else gpu.activity_source
     return source == "dcgm" and name.startswith("DCGM_FI_PROF_")
 

@@ -38,7 +38,7 @@ class HostNames:
         self._asked_at: float | None = None
 
     def __contains__(self, host: object) -> bool:
-        """Whether the exporter answers to this value of Host; absent, it is from no browser."""
+        """Return True if the exporter answers to this value of Host; absent, it is from no browser."""
         if host is None or self._any:
             return True
         name = _name_in(str(host))

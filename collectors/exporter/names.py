@@ -1,4 +1,4 @@
-"""What `llmtop export` calls its series. The names and labels are a contract (docs/contracts.md).
+"""Names of the series of `llmtop export`. The names and labels are a contract (docs/contracts.md).
 
 Every series of a rank has the labels `rank` and `pid` alone, and its own where it needs one more. All else that is
 known of the process is in `llmtop_rank_info`, to be joined: what changes must not cut a counter in two.

@@ -20,7 +20,8 @@ class SeriesValue(NamedTuple):
 
 
 def ras_values(snapshot: Snapshot) -> Iterator[SeriesValue]:
-    """Of each communicator in which ranks are behind or missing; others only wait for one of these."""
+    """Yield values of each communicator in which ranks are behind or missing; others only wait for one of
+    these."""
     for stuck in snapshot.stuck_communicators:
         if not (stuck.behind or stuck.missing):
             continue

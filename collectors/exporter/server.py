@@ -44,7 +44,7 @@ class MetricsApp:
         self._lock = threading.Lock()
         self._made_of: tuple[int, bool] | None = None
         self._made = b""
-        """Of that, without the clock."""
+        """The page without the clock."""
 
     def __call__(self, environ: dict[str, Any], start_response: _StartResponse) -> Iterable[bytes]:
         """Answer one request."""

@@ -77,7 +77,7 @@ class ExportStage:
 
     @property
     def is_stale(self) -> bool:
-        """Whether the snapshots have stopped coming."""
+        """Return True if the snapshots have stopped coming."""
         snapshot = self._snapshot
         return snapshot is not None and time.monotonic() - (snapshot.monotonic or 0.0) > self._old
 

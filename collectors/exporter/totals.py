@@ -73,9 +73,9 @@ class RankTotals:
         self._first: int | None = None
         """The index of the first step that counts."""
         self._stamped: int | None = None
-        """Of the last step whose wait was computed from stamps; phases are then no longer used for it."""
+        """Last step whose wait was computed from stamps; phases are then no longer used for it."""
         self._gpu_counted: dict[_Key, bool] = {}
-        """Of the last steps, whether their GPU times are in the counters."""
+        """For the last steps, True if their GPU times are in the counters."""
 
     def add(self, rank: Rank) -> None:
         """Take in what is new since the snapshot before."""

@@ -1,1 +1,1 @@
-"""What the collectors of all GPU vendors share: bounds of values, selection of GPUs, poll schedules."""
+"""Parts that the collectors of all GPU vendors share: bounds of values, selection of GPUs, poll schedules."""

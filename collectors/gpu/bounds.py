@@ -1,4 +1,4 @@
-"""What a driver's figure may be. One outside is no measurement, and is absent rather than shown.
+"""Bounds of a driver's values. A value outside is no measurement, and is absent rather than shown.
 
 Drivers answer "not available" with all bits set (4294967295 %, 16384 PiB), an unsigned temperature below zero as
 4294967200, and a GPM metric of a unit that is powered down as whatever division gave. The bounds of each field are
@@ -25,7 +25,7 @@ BOUNDS: dict[str, tuple[float, float]] = {
 }
 """Least and most by field of `llmtop.model.snapshot.Gpu`, and `mem_bytes` of `collectors.base.source.GpuUse`."""
 _SIMPLE = {name: bounds for name, bounds in BOUNDS.items() if name != "mem_used_bytes"}
-"""Those that depend on no other field."""
+"""Bounds that depend on no other field."""
 PID_LIMIT = 1 << 22
 """Linux's PID_MAX_LIMIT: every pid is smaller."""
 NO_REASONS = frozenset({0xFFFFFFFF, 0xFFFFFFFFFFFFFFFF})
@@ -36,7 +36,7 @@ ImplausibleValues = dict[str, float]
 
 
 def plausible_pid(pid: int) -> bool:
-    """Whether a process on this system can have this pid."""
+    """Return True if a process on this system can have this pid."""
     return 0 < pid < PID_LIMIT
 
 

@@ -20,7 +20,7 @@ _ROCM_UUID = lazy_pattern(r"^GPU-((?:(?:3[0-9]|6[1-6])-?){16})$")
 _CUDA_INDEX = lazy_pattern(r"^\+?(\d{1,9})")
 """CUDA reads the number at the beginning of an entry and takes no offence at the rest."""
 _OLD_MIG = lazy_pattern(r"^MIG-(GPU-[0-9a-fA-F-]+)/(\d{1,4})/(\d{1,4})$")
-"""What CUDA calls a MIG instance by under drivers before 470: GPU, GPU instance, compute instance."""
+"""CUDA's name of a MIG instance under drivers before 470: GPU, GPU instance, compute instance."""
 _VISIBLE = variable_names.CUDA_DEVICES
 
 

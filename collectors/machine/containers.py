@@ -1,5 +1,4 @@
-"""What a container or a scheduler does to the numbers: limits that the machine's totals hide, and pids of another
-namespace."""
+"""Limits of a container or a scheduler that the machine's totals hide, and pids of another namespace."""
 
 from __future__ import annotations
 
@@ -50,5 +49,6 @@ def _share(part: int, total: int) -> str:
 
 
 def has_host_pids() -> bool:
-    """Whether this process sees the pids that the driver speaks of: it is in no pid namespace of its own."""
+    """Return True if this process sees the pids that the driver speaks of: it is in no pid namespace of its
+    own."""
     return procfs.namespace("self", "pid") in (INIT_PID_NAMESPACE, "")

@@ -133,7 +133,7 @@ class HostSource:
 
 
 def _value_or_none(read: Callable[[], T]) -> T | None:
-    """What psutil gives, or None where this kernel or container hides it."""
+    """Return the value from psutil, or None where this kernel or container hides it."""
     try:
         return read()
     except (OSError, RuntimeError, ValueError, NotImplementedError, psutil.Error):

@@ -1,4 +1,4 @@
-"""What the kernel tells of one process in the two files that tell most, each read once.
+"""Facts on one process from the kernel's two most useful files, each read once.
 
 psutil gives the same, but creates a new process object each time to check for a reused pid, and resolves the
 user's name: for eight trainings that cost more than all other reads.
@@ -34,20 +34,20 @@ _STATES = {
 
 
 class Stat(NamedTuple):
-    """What proc_pid_stat(5) tells."""
+    """Fields of proc_pid_stat(5)."""
 
     started_ticks: int
     """When it started, since boot: with the pid it names one process for good."""
     state: str
     """In psutil's words."""
     cpu_seconds: float
-    """That it has used, in all its threads."""
+    """CPU time that it has used, in all its threads."""
     threads: int
     rss_bytes: int
 
 
 class Status(NamedTuple):
-    """What proc_pid_status(5) tells."""
+    """Fields of proc_pid_status(5)."""
 
     user: str
     """Its name, else the uid."""

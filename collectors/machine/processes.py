@@ -212,7 +212,7 @@ class _TrackedProcess:
         self._command = -math.inf, None
 
     def _uses_gpu(self) -> bool:
-        """Whether this process has an NVIDIA device open, as everything that the driver lists does."""
+        """Return True if this process has an NVIDIA device open, as everything that the driver lists does."""
         if not self._has_gpu:
             self._has_gpu = procfs.uses_gpu(self._pid)
         return self._has_gpu
@@ -283,7 +283,7 @@ def _row(pid: int, facts: _ProcessInfo | None, use: GpuUse | None) -> Process:
 
 
 def _value_or_none(read: Callable[[], T]) -> T | None:
-    """What this user may know, else None.
+    """Return the value that this user may read, else None.
 
     Raises:
         psutil.NoSuchProcess: the process ended.

@@ -119,7 +119,7 @@ def node_position(snapshot: Snapshot, suspects: dict[int, int]) -> tuple[int, in
 
 
 def _may_spin(gpu: Gpu, now: float) -> bool:
-    """Whether its counters are those of a GPU that waits in a collective."""
+    """Return True if its counters are those of a GPU that waits in a collective."""
     share = share_pct(gpu.power_watts, gpu.power_limit_watts)
     if share is None or share >= POWER_LOW[0]:
         return False  # as of nearly all: no more needs to be looked at

@@ -104,7 +104,7 @@ def _differing_operation(one: RasCommunicator) -> tuple[str | None, int | None]:
 
 
 def _ranks_behind(one: RasCommunicator, operation: str | None, most: int | None) -> Iterator[CommunicatorRank]:
-    """Those that have called it less often, the furthest behind first."""
+    """Yield the ranks that have called it less often, the furthest behind first."""
     if operation is None or most is None:
         return
     for rank in sorted(one.ranks, key=lambda rank: rank.collective_counts.get(operation, 0)):

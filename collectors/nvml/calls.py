@@ -74,13 +74,13 @@ _STATUS_TEXTS: dict[int, str] = {
 
 
 def status_text(code: int) -> str:
-    """What an nvmlReturn means; a number that this version does not know is named as such."""
+    """Return the meaning of an nvmlReturn; a number that this version does not know is given as such."""
     return _STATUS_TEXTS.get(code, f"NVML answered with error {code}")
 
 
 def is_unspecific(code: int) -> bool:
-    """Whether a refusal names neither a reason nor a lost device: NVML's unknown error, and numbers unknown
-    here."""
+    """Return True if a refusal names neither a reason nor a lost device: NVML's unknown error, and numbers
+    unknown here."""
     return code == pynvml.NVML_ERROR_UNKNOWN or (code not in _STATUS_TEXTS and code not in ABSENT)
 
 
@@ -101,7 +101,7 @@ def error_text(refusals: Mapping[str, int], *, answered: bool = False) -> str | 
 
 
 def is_lost(refusals: Mapping[str, int]) -> bool:
-    """Whether one of a round's answers concerns the whole GPU or driver."""
+    """Return True if one of a round's answers concerns the whole GPU or driver."""
     return not LOST.isdisjoint(refusals.values())
 
 
@@ -135,5 +135,5 @@ class Caller(CallRound):
 
     @property
     def is_lost(self) -> bool:
-        """Whether a call of this round was answered with the loss of the GPU (`is_lost`)."""
+        """Return True if a call of this round was answered with the loss of the GPU (`is_lost`)."""
         return is_lost(self.refusals)

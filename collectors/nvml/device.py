@@ -48,8 +48,7 @@ _slow_calls_lock = FirstCallsLock(patience=1.0)
 
 
 class _RoundValues:
-    """What one round of one thread found: values by field of `llmtop.model.snapshot.Gpu`, for MIG instances by
-    UUID."""
+    """Values from one round of one thread, by field of `llmtop.model.snapshot.Gpu`; for MIG instances by UUID."""
 
     def __init__(
         self, values: Values, instances: dict[str, Values], call: Caller | None, implausible: ImplausibleValues
@@ -89,7 +88,7 @@ class DeviceSampler:
         self.index, self.uuid = index, uuid
         self._on_fresh = on_fresh
         self.listed = True
-        """Whether the driver listed this GPU when it was last asked."""
+        """True if the driver listed this GPU when it was last asked."""
         self.name = "GPU"
         self._handle = handle
         self._interval = interval
@@ -162,17 +161,18 @@ class DeviceSampler:
 
     @property
     def is_lost(self) -> bool:
-        """Whether the last round found the GPU gone."""
+        """Return True if the last round found the GPU gone."""
         return is_lost(self._fast.refusals)
 
     @property
     def is_responding(self) -> bool:
-        """Whether this GPU answers, so that no enumeration is needed."""
+        """Return True if this GPU answers, so that no enumeration is needed."""
         return not self.is_lost and time.monotonic() - self._fast.at <= self._stale_after()
 
     @property
     def is_settled(self) -> bool:
-        """Whether this GPU and its instances were sampled twice, far enough apart, or have had their chance."""
+        """Return True if this GPU and its instances were sampled twice, far enough apart, or have had their
+        chance."""
         now = time.monotonic()
         if now - self._born > SETTLE_SECONDS:
             return True
@@ -232,7 +232,8 @@ class DeviceSampler:
         return rows
 
     def uses(self) -> list[Values]:
-        """Who used this GPU in the last slow round: fields of `collectors.base.source.GpuUse`."""
+        """Return the processes that used this GPU in the last slow round: fields of
+        `collectors.base.source.GpuUse`."""
         return self._uses if time.monotonic() - self._slow.at <= self._slow_stale_after() else []
 
     def _slow_poll_lock(self) -> tuple[Caller, ...]:
@@ -243,7 +244,7 @@ class DeviceSampler:
 
     @property
     def system_memory_note(self) -> str | None:
-        """What is known of a GPU without memory of its own; None of any other."""
+        """Return a note on a GPU without memory of its own; None for any other."""
         if not self._fast.values.get("memory_is_system"):
             return None
         has_pcie = self._slow.values.get("pcie_gen") is not None or bool(self._pcie.values)

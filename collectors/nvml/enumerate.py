@@ -31,7 +31,7 @@ class Lookup:
         self._open: dict[int, _IdentityQuery] = {}
 
     def ask(self, indices: Iterable[int]) -> dict[int, FoundGpus | str]:
-        """Who is at each index, or in words why that is not known (yet)."""
+        """Return the GPU at each index, or in words why it is unknown (yet)."""
         wanted = list(indices)
         for index in wanted:
             if index not in self._open:
@@ -42,7 +42,7 @@ class Lookup:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether a thread is still inside a call."""
+        """Return True if a thread is still inside a call."""
         return any(question.is_alive() for question in self._open.values())
 
     def _answer(self, index: int, deadline: float) -> FoundGpus | str:

@@ -1,4 +1,4 @@
-"""What a GPU reports about itself besides its values: Xid errors and memory faults, in words."""
+"""Faults that a GPU reports besides its values: Xid errors and memory faults, in words."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class XidEvents:
             del self._call.refusals["nvmlEventSetWait_v2"]
 
     def texts(self) -> list[str]:
-        """What happened within `XID_RETENTION_SECONDS`, oldest first, with the local time."""
+        """Return the faults within `XID_RETENTION_SECONDS`, oldest first, with the local time."""
         since = time.monotonic() - XID_RETENTION_SECONDS
         return [
             f"{xid_text(number)} at {time.strftime('%H:%M:%S', time.localtime(at))}"
@@ -86,7 +86,8 @@ class XidEvents:
         return True
 
     def _lacks_events(self, call: str) -> bool:
-        """Whether the answer means that this GPU has no events (a vGPU), so that asking again is in vain."""
+        """Return True if the answer means that this GPU has no events (a vGPU), so that asking again is in
+        vain."""
         return self._call.refusals.get(call) in ABSENT
 
 

@@ -191,7 +191,7 @@ class RunningProcess:
         """
         self.pid, self.mem_bytes = pid, mem_bytes
         self.computes = False
-        """Whether it has a context to compute in; a desktop only draws."""
+        """True if it has a context to compute in; a desktop only draws."""
 
 
 def running_processes(call: Caller, handle: Any, implausible: ImplausibleValues) -> list[RunningProcess] | None:

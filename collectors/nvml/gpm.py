@@ -100,7 +100,7 @@ def _value(answer: int, value: float, factor: int) -> float | None:
 
 
 def supported(call: Caller, handle: Any) -> bool | None:
-    """Whether this GPU has GPM; None when the driver would not say now."""
+    """Return True if this GPU has GPM; None when the driver would not say now."""
     answer = call("nvmlGpmQueryDeviceSupport", handle)
     if answer is not None:
         return bool(answer.isSupportedDevice)

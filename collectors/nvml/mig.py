@@ -29,7 +29,8 @@ class Instance:
         self.number, self.compute = numbers
 
     def identity(self, gpu_uuid: str) -> Values:
-        """Who the instance is, on the GPU with that UUID: fields of `llmtop.model.snapshot.Gpu`."""
+        """Return the identity of the instance, on the GPU with that UUID: fields of
+        `llmtop.model.snapshot.Gpu`."""
         return {
             "uuid": self.uuid,
             "name": self.name,

@@ -78,7 +78,7 @@ class NvmlSource:
             sampler.set_interval(seconds)
 
     def reading_values(self) -> Values:
-        """What is known now, as plain values: fields of `GpuReading`, its GPUs and its uses.
+        """Return the present values as plain data: fields of `GpuReading`, its GPUs and its uses.
 
         Empty, without a note, until the driver has been asked for the first time.
         """
@@ -181,7 +181,8 @@ class NvmlSource:
         sampler.start()
 
     def _restart_due(self) -> bool:
-        """Whether a GPU is lost and NVML, started again, might find it: it lists GPUs only when it starts."""
+        """Return True if a GPU is lost and NVML, started again, might find it: it lists GPUs only when it
+        starts."""
         samplers = self._samplers.values()
         lost = [sampler for sampler in samplers if sampler.is_lost]
         driver_lost = is_lost(self._call.refusals)

@@ -21,7 +21,7 @@ from llmtop.version import __version__
 LIMIT_SECONDS = 8.0
 """For one answer, from the connection to the last byte."""
 MAX_BYTES = 32 << 20
-"""Of one answer: six figures of each of 4,096 GPUs are 5 MiB."""
+"""Limit of one answer: six figures of each of 4,096 GPUs are 5 MiB."""
 _WORDS = 200
 _OK = 200
 
@@ -32,18 +32,18 @@ class QueryError(Exception):
     def __init__(self, sentence: str, *, whole: bool) -> None:
         super().__init__(sentence)
         self.whole = whole
-        """Whether the server did not answer at all, so that it is no use to ask it more now."""
+        """True if the server did not answer at all, so that it is no use to ask it more now."""
 
 
 class Credentials(NamedTuple):
-    """Who asks; nothing of it is ever shown."""
+    """Credentials of the requests; nothing of them is ever shown."""
 
     token: str | None = None
     user: str | None = None
     password: str = ""
     ca: str | None = None
     org: str | None = None
-    """Of Mimir and its like: X-Scope-OrgID."""
+    """Tenant of Mimir and similar servers: X-Scope-OrgID."""
 
 
 class SeriesValue(NamedTuple):
@@ -130,7 +130,7 @@ class Client:
         self._http.close()
 
     def query(self, promql: str, at: float | None = None) -> Answer:
-        """What a query finds at an instant (unix seconds), or now.
+        """Return the result of a query at an instant (unix seconds), or now.
 
         Raises:
             Unanswered: there is no answer, and why.
@@ -145,7 +145,7 @@ class Client:
         return Answer(tuple(found), tuple(printable(words, _WORDS) for words in reply.warnings[:4]))
 
     def range(self, promql: str, start: float, end: float, step: float) -> tuple[SeriesRange, ...]:
-        """What it finds from one instant to another, each so many seconds.
+        """Return the result of a query over a range of time.
 
         Raises:
             Unanswered: there is no answer, and why.

@@ -34,7 +34,7 @@ from llmtop.format import counted, printable
 from llmtop.model.bottlenecks import name_of
 
 NOISE_SHARE = 0.02
-"""Of the step, below which a rank is not late."""
+"""Share of the step below which a rank is not late."""
 _HUNG, _CRITICAL, _IDLE, _XID, _LINK, _LATE, _HOT = 90.0, 60.0, 50.0, 40.0, 35.0, 30.0, 10.0
 CHART_POINTS = 120
 MOST_RUNS = 4

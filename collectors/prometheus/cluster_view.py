@@ -20,7 +20,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     steps_per_s: float | None = None
     step_seconds_p50: float | None = None
     step_seconds_p99: float | None = None
-    """Of the rank with the longest."""
+    """Value of the rank with the longest."""
     ranks_without_step: int = 0
     """For a minute and more."""
     rate_span_seconds: float | None = None
@@ -43,11 +43,12 @@ class LateRank(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
     """A step, that it waits less than the median rank."""
     step_share: float | None = None
-    """Of the run's step."""
+    """Share of the run's step."""
 
     @property
     def is_straggler(self) -> bool:
-        """Whether that is enough for the rule `straggler`, with the threshold that the user has configured."""
+        """Return True if that is enough for the rule `straggler`, with the threshold that the user has
+        configured."""
         return self.step_share is not None and 100.0 * self.step_share >= BEHIND_PCT[0]
 
 
@@ -68,7 +69,7 @@ class HungRank(msgspec.Struct, frozen=True, kw_only=True):
     communicator: str | None = None
     """NCCL's name of the group; None where the ranks' own counters are the source."""
     missing: bool = False
-    """Whether the rank's process does not answer NCCL at all."""
+    """True if the rank's process does not answer NCCL at all."""
 
 
 class NodeAlert(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,12 +94,12 @@ class NodeRates(msgspec.Struct, frozen=True, kw_only=True):
     pcie_tx: float | None = None
     nvlink_rx: float | None = None
     nvlink_tx: float | None = None
-    """Of all its GPUs."""
+    """Rates of all its GPUs."""
     nic_rx: float | None = None
     nic_tx: float | None = None
-    """Of all its InfiniBand and RoCE ports, over the last minute or the counters' shorter span."""
+    """Rates of all its InfiniBand and RoCE ports, over the last minute or the counters' shorter span."""
     nic_limit: float | None = None
-    """What the ports that are up can carry one way."""
+    """Highest rate one way of the ports that are up."""
 
 
 class GpuCell(msgspec.Struct, frozen=True, kw_only=True):
@@ -114,7 +115,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     up: bool | None = None
-    """Whether its exporter answers; None for a node known only from a dcgm-exporter."""
+    """True if its exporter answers; None for a node known only from a dcgm-exporter."""
     badness: float = 0.0
     reasons: tuple[str, ...] = ()
     power_ratio: float | None = None
@@ -127,7 +128,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     data_age_seconds: float | None = None
     """How old its values were when they were fetched, by its own clock."""
     is_stale: bool = False
-    """Whether that is too old (`node:llmtop_stale:seconds`): nothing of it is shown as of now."""
+    """True if that is too old (`node:llmtop_stale:seconds`): nothing of it is shown as of now."""
     clock_ahead_seconds: float | None = None
     """By how much its clock is ahead of the server's, where that is more than two seconds; negative: behind."""
     rates: NodeRates | None = None
@@ -168,17 +169,17 @@ class ClusterView(msgspec.Struct, frozen=True, kw_only=True):
     """Unix time by this machine's clock."""
     took_seconds: float
     pinned: bool = False
-    """Whether it is of an instant that was asked for, and not of now."""
+    """True if it is of an instant that was asked for, and not of now."""
     clock_ahead_seconds: float | None = None
     """By how much the server's clock is ahead of this machine's, where that is more than the question took."""
     data_age_seconds: float | None = None
     """How long before that instant the newest of all snapshots was taken, each by its node's own clock."""
     rules: bool | None = None
-    """Whether the recording rules are there; without them the same is asked for at a higher price."""
+    """True if the recording rules are there; without them the same is asked for at a higher price."""
     every_seconds: float | None = None
     """How often it is asked now."""
     problems: tuple[str, ...] = ()
-    """What could not be had, in sentences."""
+    """Missing parts, in sentences."""
     nodes_up: int | None = None
     nodes_down: int | None = None
     """Targets that do not answer, and were fetched in the last week."""

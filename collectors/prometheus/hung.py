@@ -12,7 +12,7 @@ LONGEST_NAME = 80
 
 
 def hung_ranks(ranks: Mapping[str, list[SeriesValue]], hosts: Callable[[str], str]) -> Iterable[HungRank]:
-    """Those that do not answer, then those behind, the furthest first; then groups in which all wait.
+    """Yield the ranks that do not answer, then those behind, the furthest first; then groups in which all wait.
 
     Args:
         ranks: the samples of `Queries.ranks`, by their tag.

@@ -1,4 +1,4 @@
-"""Whether each node answers, since when not, how old its values are, and whether its clock is right."""
+"""True if each node answers, since when not, how old its values are, and whether its clock is right."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class NodeState(NamedTuple):
     clock_ahead_seconds: float | None = None
 
     def reasons(self) -> list[tuple[float, str]]:
-        """What is wrong with it, with weights."""
+        """Return the faults of the node, with weights."""
         if not self.up:
             return [(_DOWN, "down")] if self.is_target else []
         found = [(_STALE, "stale")] if self.is_stale else []

@@ -41,7 +41,7 @@ _RECORD: Final = re.compile(r"^ {6}- record: (\S+)\n {8}expr: (.*(?:\n {9,}.*)*)
 
 @cache
 def recorded_expressions() -> dict[str, str]:
-    """What each recorded series of the rules that ship is made of, down to series that are scraped."""
+    """Return the expression of each recorded series of the shipped rules, down to scraped series."""
     text = render()
     found: dict[str, str] = {}
     for name, expr in _RECORD.findall(text):
@@ -61,7 +61,7 @@ class ChartQuery(NamedTuple):
 
 
 class Queries:
-    """What is asked, with the server's rules or without, of one run or of all."""
+    """Queries with or without the server's recording rules, for one run or for all."""
 
     def __init__(self, *, rules: bool, run: str | None = None) -> None:
         self._rules = rules
@@ -72,7 +72,7 @@ class Queries:
         return name if self._rules else f"({recorded_expressions()[name]})"
 
     def _of_run(self, expr: str) -> str:
-        """Of the run that was asked for."""
+        """Return the expression for the requested run."""
         if self._run is None:
             return expr
         chosen = f"max by (run, uid) (llmtop_rank_info{{run={quote(self._run)}}})"
@@ -124,7 +124,7 @@ class Queries:
 
     @property
     def ranks(self) -> str:
-        """Who is late, who is behind in a collective, and how many wait there."""
+        """Return the query for late ranks, ranks behind in a collective, and the number that wait there."""
         late = self._of_run(self.recorded_series("rank:llmtop_late_seconds:mean1m"))
         behind = self._of_run(self.recorded_series("rank:llmtop_collectives_behind:count"))
         return union_query(

@@ -15,7 +15,7 @@ from collectors.prometheus.cluster_view import ClusterView, NodeCharts, NodeOrde
 
 LONGEST_SECONDS = 60.0
 SHARE = 0.25
-"""Of the time that a server may be kept busy."""
+"""Share of the time that a server may be kept busy."""
 WITHOUT_RULES = 3.0
 """Times the interval, where each question is asked in full."""
 
@@ -30,7 +30,7 @@ class ViewRequest(msgspec.Struct, frozen=True, kw_only=True):
     at: float | None = None
     """Unix time; None for now."""
     node: str | None = None
-    """Of which charts are drawn."""
+    """Node whose charts are drawn."""
     span: float = 900.0
     """Seconds of the charts."""
 

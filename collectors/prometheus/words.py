@@ -15,7 +15,7 @@ from llmtop.model.links import WINDOW_SECONDS
 SHORT_SPAN = 45.0
 """Seconds of steps, of the minute that rates are over, below which the span is named: a counter's first minute."""
 RATE_SECONDS = 60.0
-"""Of the first of `fleet_rules.WINDOWS`."""
+"""Seconds of the first of `fleet_rules.WINDOWS`."""
 MOST_RANKS = 8
 """Ranks, or ranges of ranks, that a sentence names."""
 
@@ -33,7 +33,7 @@ def counts_text(view: ClusterView) -> str:
 
 
 def state_notes(view: ClusterView, now: float | None = None) -> Iterator[str]:
-    """What must be known of the answer itself: parts that are missing, that it is old, whose clock is wrong.
+    """Yield notes on the answer itself: missing parts, its age, skewed clocks.
 
     Args:
         view: the answer.
@@ -60,7 +60,7 @@ def state_notes(view: ClusterView, now: float | None = None) -> Iterator[str]:
 
 
 def is_overdue(view: ClusterView, now: float) -> bool:
-    """Whether the next answer should have been there long before `now` (unix time)."""
+    """Return True if the next answer should have been there long before `now` (unix time)."""
     return not view.pinned and now - view.asked_at > max(10.0, 2.5 * (view.every_seconds or 0.0))
 
 
@@ -134,7 +134,7 @@ def late_text(one: LateRank) -> str:
 
 
 def hung_text(one: HungRank) -> str:
-    """Who has not called a collective, and how many wait."""
+    """Return the rank that has not called a collective, and the number that wait."""
     waiting = f"{one.waiting} rank{'' if one.waiting == 1 else 's'} wait{'s' if one.waiting == 1 else ''}"
     if one.rank is None:
         return f"{waiting} in a collective of {one.process_group} that does not complete ({one.run})"
@@ -149,7 +149,7 @@ def hung_text(one: HungRank) -> str:
 
 
 def critical_text(one: NodeAlert) -> str:
-    """What is wrong where."""
+    """Return the fault and its place."""
     where = "".join(
         f", {what} {value}" for what, value in (("GPU", one.gpu), ("rank", one.rank), ("pid", one.pid)) if value
     )

@@ -1,1 +1,1 @@
-"""What a monitor adds to the runs of this node's trainings (`llmtop/runs`)."""
+"""Notes of a monitor on the runs of this node's trainings (`llmtop/runs`)."""

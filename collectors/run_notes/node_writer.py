@@ -52,7 +52,7 @@ class NodeWriter:
 
     @property
     def holds_turn(self) -> bool:
-        """Whether this process is the one that writes."""
+        """Return True if this process is the one that writes."""
         return self._lock is not None
 
     def put(self, snapshot: Snapshot, ranks: tuple[Rank, ...]) -> None:

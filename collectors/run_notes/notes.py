@@ -1,4 +1,4 @@
-"""What a monitor writes beside one run: minutes of its GPUs, its alerts, and captures of it. For one thread."""
+"""Notes of a monitor on one run: minutes of its GPUs, its alerts, and captures of it. For one thread."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _MOST_PENDING = 256
 
 
 class SeenSnapshot(NamedTuple):
-    """What is taken of a snapshot."""
+    """Part of a snapshot that the notes need."""
 
     at: float
     """Unix time."""
@@ -56,7 +56,7 @@ class RunNotes:
             OSError: no process that writes can be started.
         """
         self.pids: set[int] = set()
-        """Of its trainings that run now, as this host numbers them."""
+        """Pids of its trainings that run now, in this host's namespace."""
         self.trouble = ""
         self._disk = open_disk(found.runs, found.path.name)
         self._name = folder.new_name(None, at).text + folder.NODE

@@ -27,7 +27,7 @@ class KeepRuns:
 
     @property
     def is_writing(self) -> bool:
-        """Whether this process is the one of this node that writes."""
+        """Return True if this process is the one of this node that writes."""
         return self._writer is not None and self._writer.holds_turn
 
     def __call__(self, snapshot: Snapshot) -> Snapshot:

@@ -16,9 +16,10 @@ from llmtop.runs.node_notes import NodeNotes, RunAlert
 from llmtop.runs.store import Run
 
 RECOMPUTED_HOURS, RECOMPUTED_RANK_HOURS = 24.0, 48.0
-"""Of a longer run, or of one with many ranks, alerts are recomputed for the last part: 4 s of processor time."""
+"""Hours of a longer run, or of one with many ranks, for which alerts are recomputed, from its end: 4 s of
+processor time."""
 _LEAST_BYTES, _BYTES_PER_HOUR = 128 << 10, 80 << 10
-"""Of a file: a rank writes at most 1.5 MiB a day."""
+"""Bytes of a file: a rank writes at most 1.5 MiB a day."""
 RECOMPUTED_NOTE = "no monitor watched at this time: alerts are recomputed from the steps of the run"
 WAS_WATCHED_NOTE = "alerts are those that a monitor saw at this time"
 

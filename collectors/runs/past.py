@@ -34,7 +34,7 @@ Bounds = tuple[float, float, float]
 
 
 class PastMinute(NamedTuple):
-    """What a rank did in a minute."""
+    """Steps of a rank in a minute."""
 
     since: float
     until: float
@@ -179,7 +179,7 @@ def past_alerts(run: Run) -> RunPast:
 
 
 class _Alerts(msgspec.Struct):
-    """Of a `RunReport` what is read here."""
+    """Fields of a `RunReport` that are read here."""
 
     alerts: list[RunAlert] = []
 

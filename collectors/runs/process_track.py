@@ -16,7 +16,7 @@ from llmtop.runs.store import RUNNING, RankProcess
 GONE_SECONDS = 20.0
 """How long a process that has ended is shown."""
 TAIL_BYTES = 1 << 20
-"""Of the file of a process: most of a day, or more. The rest is read when it is asked for."""
+"""Bytes of the file of a process: most of a day, or more. The rest is read on demand."""
 _HOLE_SECONDS = 90.0
 """A process writes each minute."""
 _STEPS_OF_A_MINUTE = 12
@@ -24,7 +24,7 @@ _STEPS_OF_A_MINUTE = 12
 
 
 class MinuteSteps(NamedTuple):
-    """What is known of a minute."""
+    """Steps of a minute."""
 
     minute: records.Minute
     series: dict[str, tuple[float, ...]]
@@ -116,7 +116,7 @@ class ProcessTrack:
         return found
 
     def _is_between_ends(self, place: int) -> bool:
-        """Whether the minute that a place stands for may lie in the part of the file that was not read."""
+        """Return True if the minute that a place stands for may lie in the part of the file that was not read."""
         if not 0 < place < len(self._members):
             return False
         return self._members[place].last - self._members[place - 1].last > _HOLE_SECONDS
@@ -137,7 +137,7 @@ class ProcessTrack:
         return MinuteSteps(minute, series, numbers, tuple(_step(row, warmup=False) for row in rows))
 
     def _names_before(self, file: RunFile, place: int) -> records.Names:
-        """What the rows of a minute are of: it stands there, or in one of the ten members before."""
+        """Return the names of a minute's rows, from its own member or one of the ten members before."""
         for earlier in range(place - 1, max(-1, place - 64), -1):
             for record in file.records_of(earlier):
                 if isinstance(record, records.Names):

@@ -98,7 +98,7 @@ class RunSnapshots:
         return self.members[-1].last
 
     def is_in_full(self, at: float) -> bool:
-        """Whether each step is known at that unix time."""
+        """Return True if each step is known at that unix time."""
         place = bisect_right(self.members, at + _TOLERANCE_SECONDS, key=lambda one: one.first) - 1
         return place >= 0 and self.members[place].seconds < SLOT_SECONDS
 

@@ -63,7 +63,7 @@ class TpuInfo:
         """Uids of the processes that have chips open."""
 
     def chips(self) -> tuple[str, int, int]:
-        """What the chips are called, how many there are, and how many devices each has."""
+        """Return the name of the chips, their number, and the number of devices of each."""
         kind, count = self._device.get_local_chips()
         return ("", 0, 1) if kind is None else (f"TPU {kind.value.name}", count, kind.value.devices_per_chip)
 

@@ -19,7 +19,7 @@ def chip_count() -> int:
 
 
 def has_binding() -> bool:
-    """Whether the package tpu-info is installed for this Python, with gRPC."""
+    """Return True if the package tpu-info is installed for this Python, with gRPC."""
     return find_spec("tpu_info") is not None and find_spec("grpc") is not None
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 METRICS: dict[str, str] = {signal.field: name for signal, name in TPU_METRICS}
 """Which of libtpu's figures gives which field. The duty cycle is a chip's; the others are a device's."""
 DISCOVERY_SECONDS = 10.0
-"""Who has a chip open is found by going through the files of all processes."""
+"""The process that has a chip open is found by going through the files of all processes."""
 FIRST_DISCOVERY_SECONDS = 4.0
 """For so long a reading without TPUs means that they are still being counted: gRPC takes a while to load."""
 STALE_SECONDS = 5.0
@@ -82,7 +82,7 @@ class TpuSource:
         self._threads[1].set_seconds(seconds)
 
     def reading_values(self) -> Values:
-        """What is known now, as plain values: fields of `GpuReading`, its GPUs and its uses."""
+        """Return the present values as plain data: fields of `GpuReading`, its GPUs and its uses."""
         notes = self._notes()
         if self._count is None and time.monotonic() - self._started_at < FIRST_DISCOVERY_SECONDS:
             return {"notes": notes, "settled": bool(notes)}

@@ -108,7 +108,7 @@ def _latest_per_rank(group: list[_Member]) -> list[_Member]:
 
 
 def _compare_group(group: list[_Member]) -> dict[int, dict[str, object]]:
-    """Of each member, by its place, the fields of its rank."""
+    """Return the fields of each member's rank, by its place."""
     steps = _common_steps(group)
     step_ns = 1e9 * median(member.rank.step_seconds_p50 or 0.0 for member in group)
     if not steps or step_ns <= 0:
@@ -153,7 +153,7 @@ def _common_steps(group: list[_Member]) -> list[list[wire.Arrival]]:
 
 
 def _has_gpus(group: Sequence[_Member], steps: Sequence[Sequence[wire.Arrival]]) -> bool:
-    """Whether they train on GPUs, whose host runs ahead, so that its stamps are not used."""
+    """Return True if they train on GPUs, whose host runs ahead, so that its stamps are not used."""
     stamps = (stamp for step in steps for one in step for stamp in one.stamps)
     return any(one.rank.gpu_uuid is not None for one in group) or any(stamp.gpu_ns is not None for stamp in stamps)
 
@@ -163,7 +163,7 @@ class _StepRow(NamedTuple):
 
     stamps: Sequence[Mapping[str, int]]
     directly: bool
-    """Whether they are on one clock."""
+    """True if they are on one clock."""
 
     @classmethod
     def from_stamps(

@@ -24,11 +24,11 @@ MAX_NAME = 1100
 MAX_GROUPS = 128
 """Process groups."""
 MAX_CAUSES = 64
-"""Of what a host does outside phases, in one message."""
+"""Limit for activities of a host outside phases, in one message."""
 MAX_WORDS = 200
 """Characters of one of them."""
 MAX_STAMPS = 16
-"""Of one step."""
+"""Limit of one step."""
 MAX_STEPS = 4096
 """Steps, and GPU times, of one message."""
 _COUNTED = 20_000
@@ -61,7 +61,7 @@ class KnownNames:
     def __init__(self, most: int) -> None:
         self._most = most
         self.known: set[str] = set()
-        """Those that were admitted."""
+        """Admitted names."""
         self._others: set[int] = set()
 
     @property
@@ -70,7 +70,7 @@ class KnownNames:
         return len(self._others)
 
     def admit(self, name: str) -> bool:
-        """Whether a name is known already or may become so: there is room for one more."""
+        """Return True if a name is known already or may become so: there is room for one more."""
         if name in self.known:
             return True
         if len(self.known) < self._most and len(name) <= MAX_NAME:
@@ -89,7 +89,7 @@ class Bounds:
         self.metrics = KnownNames(MAX_METRICS)
 
     def note(self) -> str | None:
-        """What is left out, in words; None when nothing is."""
+        """Return a note on the left-out parts; None if nothing is left out."""
         parts = [
             f"{most} {what} and {names.refused_count:,} more"
             for what, most, names in (
@@ -172,7 +172,7 @@ class Bounds:
 
 
 def _cut_down(message: wire.FromTraining) -> None:
-    """Those messages that are taken in whatever they say."""
+    """Cut down messages that are always accepted."""
     match message:
         case wire.Outside():
             _outside(message)

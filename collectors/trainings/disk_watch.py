@@ -18,13 +18,13 @@ ANSWER_SECONDS = 10.0
 """Without a reply within this time, what is known is old and no longer shown."""
 MOST_STUCK = 4
 MOST_IN_FOLDER = 20_000
-"""Of a checkpoint's folder; one with more has no size."""
+"""Most files of a checkpoint's folder; one with more has no size."""
 MOST_PATHS = 256
 
 
 @dataclass(frozen=True)
 class DiskUse:
-    """What is known of a path; None where it cannot be seen here."""
+    """Facts on a path; None where it is not visible here."""
 
     size_bytes: int | None = None
     free_bytes: int | None = None

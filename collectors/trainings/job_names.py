@@ -30,16 +30,16 @@ class Member(NamedTuple):
     """On this host."""
     hello: wire.Hello
     live: bool
-    """Whether the process still answers."""
+    """True if the process still answers."""
 
     @property
     def is_rank(self) -> bool:
-        """Whether others may train with it."""
+        """Return True if others may train with it."""
         return self.hello.rank is not None
 
     @property
     def run_identity(self) -> Hashable:
-        """What is the same of all ranks of a run and of no other."""
+        """Return the identity that all ranks of a run share with no other run."""
         hello, launch = self.hello, self.hello.launch
         if not self.is_rank:
             return self.key
@@ -58,7 +58,7 @@ class _Run:
         self.members: list[Member] = []
 
     def has_room_for(self, member: Member) -> bool:
-        """Whether it may be one of these: each rank is there once."""
+        """Return True if it may be one of these: each rank is there once."""
         return all(other.hello.rank != member.hello.rank for other in self.members)
 
 
@@ -89,7 +89,7 @@ class JobNames:
         return {key: name for key, (_, name) in self._given.items()}
 
     def _runs(self, live: list[Member]) -> list[_Run]:
-        """Who trains together: first those that did so before, then who came since."""
+        """Return the processes that train together: first those of an existing run, then newer ones."""
         runs: list[_Run] = []
         fresh = []
         for one in live:
@@ -111,7 +111,7 @@ class JobNames:
 
 
 def _run_names(first: Member) -> Iterator[str]:
-    """What the run of a process may be called: the best name, and what to say besides where that one is taken."""
+    """Yield possible names of a process's run: the best name, and additions if that name is taken."""
     hello, launch = first.hello, first.hello.launch
     program = printable(launch.program or program_of(hello.command), _PROGRAM)
     parts = [

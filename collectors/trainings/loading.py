@@ -70,7 +70,7 @@ class LoaderCosts:
 
 
 def is_waiting_for_data(rank: Rank) -> bool:
-    """Whether its steps wait for data as long as the alert asks for, and no GPU is seen to be kept busy."""
+    """Return True if its steps wait for data as long as the alert asks for, and no GPU is seen to be kept busy."""
     step = rank.step_seconds_mean or rank.step_seconds_p50
     if rank.state != "running" or not step:
         return False

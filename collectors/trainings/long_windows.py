@@ -1,4 +1,4 @@
-"""What the steps of the last minutes, and of the whole run, come to: in bounded memory, to half a percent."""
+"""Step figures of the last minutes and of the whole run: in bounded memory, to half a percent."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class LongWindow:
             self._all.merge(self._parts.popleft(), -1)
 
     def summary(self) -> Window | None:
-        """What the steps come to; None without one."""
+        """Return the figures of the steps; None without steps."""
         if self._summary is None and self._all.steps:
             self._summary = self._summarize()
         return self._summary
@@ -110,7 +110,7 @@ class LongWindow:
         )
 
     def _percentiles(self, *pcts: float) -> list[float]:
-        """Those asked for, which are in ascending order; there is a step at least."""
+        """Return the requested percentiles, in ascending order; there is at least one step."""
         classes = iter(sorted(self._all.classes.items()))
         found: list[float] = []
         before = place = 0

@@ -1,4 +1,4 @@
-"""What a training's host does in no phase: shares of what was seen lately, as seconds a step."""
+"""Activities of a training's host outside of phases: shares of recent samples, as seconds per step."""
 
 from __future__ import annotations
 

@@ -19,5 +19,5 @@ class CallRate:
         self._last, self._before = now, self._last
 
     def is_frequent(self, now: float) -> bool:
-        """Whether it was done so often of late that it will soon be again."""
+        """Return True if it was done so often of late that it will soon be again."""
         return self._last - self._before <= OFTEN_SECONDS and now - self._last <= OFTEN_SECONDS

@@ -21,7 +21,7 @@ late, or a step that comes a second time after a reconnect, is matched among the
 
 
 class RankStats:
-    """What is known of one process's steps. Not safe for several threads."""
+    """State of one process's steps. Not safe for several threads."""
 
     def __init__(self) -> None:
         self.hello = wire.Hello()
@@ -138,7 +138,7 @@ class RankStats:
 
 
 def _request_figures(done: wire.StepDone) -> dict[str, float | None]:
-    """What is known of a request to a language model, by its phases (`instrument.auto.requests`)."""
+    """Return the figures of a request to a language model, from its phases (`instrument.auto.requests`)."""
     took = {phase.name: phase.host_ns / 1e9 for phase in done.phases}
     first = took.get(PREFILL)
     tpot = None

@@ -71,7 +71,7 @@ def _key(rank: Rank) -> _Key:
 
 
 def _has_reference(rank: Rank) -> bool:
-    """Whether it is the first rank of a training of this user that has made a step."""
+    """Return True if it is the first rank of a training of this user that has made a step."""
     return (
         rank.rank in (None, 0)
         and rank.uid in (None, os.geteuid())

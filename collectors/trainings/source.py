@@ -85,9 +85,9 @@ class StepsSource:
         self._opening: set[Path] = set()
         self._opened: queue.SimpleQueue[_Opened] = queue.SimpleQueue()
         self._rhythm = CallRate()
-        """Of the readings by `latest()`."""
+        """Rate of the calls of `latest()`."""
         self._busy = False
-        """Whether some training sent so much last that the next reading is to follow soon."""
+        """True if some training sent so much last that the next reading is to follow soon."""
         self._job_names = JobNames()
         self._closed = False
         self._wake = InterruptibleSleep()

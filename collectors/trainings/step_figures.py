@@ -1,4 +1,4 @@
-"""What a training's steps come to, in one place: live, and again when a recording is played."""
+"""Step figures of a training, computed in one place: live, and again when a recording is played."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class StepFigures:
         self._long = (LongWindow("5 min", MINUTES_SECONDS), LongWindow("run"))
         self._changes = StepChanges()
         self.last_seconds: float | None = None
-        """Of the last whole step, from start to start, warm-up or not; of the last request."""
+        """Duration of the last whole step, from start to start, warm-up or not; of the last request."""
 
     def add(self, step: Step) -> None:
         """Take in the newest step."""

@@ -18,9 +18,9 @@ from llmtop.model.gpu_busy import WINDOW_SECONDS
 from llmtop.model.snapshot import Phase, Step
 
 RECENT_SECONDS = WINDOW_SECONDS
-"""What is called recent. A change shows within it; means over less follow every hiccup of a loader."""
+"""Window of the recent figures. A change shows within it; a shorter mean follows every hiccup of a loader."""
 LEAST_STEPS = 5
-"""So many steps are recent, however long they are."""
+"""Number of recent steps, however long they are."""
 BLOCK_SECONDS = RECENT_SECONDS / 300
 
 
@@ -29,7 +29,7 @@ class CountedStep(NamedTuple):
 
     step: Step
     length: float
-    """What percentiles are made of: seconds from start to start, or those of a request."""
+    """Value of percentiles: seconds from start to start, or of a request."""
     elapsed: float | None
     """Seconds that it took of the training's time; None where that is not known, as of a first request."""
     outside: float | None
@@ -58,7 +58,7 @@ class Sum:
 
 
 class Sums:
-    """What is added up over steps."""
+    """Sums over steps."""
 
     __slots__ = (
         "elapsed",
@@ -158,7 +158,7 @@ class _Block:
         self.only: CountedStep | None = None
         """The step of a block of one, as most are."""
         self.sums: Sums | None = None
-        """Of more."""
+        """Sums of more steps."""
         self.requests: dict[int, Step] = {}
         """By index those of which it is known when their first token was there."""
 
@@ -263,7 +263,7 @@ class StepWindow:
 
     @property
     def has_first_tokens(self) -> bool:
-        """Whether it is known of any request when its first token was there."""
+        """Return True if it is known of any request when its first token was there."""
         return self._first_tokens > 0
 
     def first_tokens(self) -> list[float]:
@@ -323,7 +323,7 @@ class StepWindow:
 
 
 _FEW = 32
-"""So many lengths are put into their places one by one; of more, all are sorted."""
+"""Number of lengths that are inserted one by one; of more, all are sorted."""
 _LATE_STEPS = 512
 """How many steps back a GPU time may come."""
 

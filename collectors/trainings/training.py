@@ -77,12 +77,12 @@ class Training:
 
     @property
     def is_silent(self) -> bool:
-        """Whether it has never sent a message: a process stopped before this monitor started."""
+        """Return True if it has never sent a message: a process stopped before this monitor started."""
         return self._connected_at is None
 
     @property
     def has_history(self) -> bool:
-        """Whether its history has come, as far as there is one, and what can capture it is known."""
+        """Return True if its history has come, as far as there is one, and what can capture it is known."""
         if self.connection is None or self._connected_at is None:
             return True
         if self.stats.last is not None:
@@ -158,7 +158,7 @@ class Training:
 
     @property
     def is_gone(self) -> bool:
-        """Whether the training has ended."""
+        """Return True if the training has ended."""
         return self._gone_at is not None
 
     def seconds_since_end(self, now: float) -> float:
@@ -183,7 +183,7 @@ class Training:
         self._asked_engines = True
 
     def is_alive(self) -> bool:
-        """Whether the process that attached still runs; taken for alive where it cannot be seen from here.
+        """Return True if the process that attached still runs; taken for alive where it cannot be seen from here.
 
         Then the next contact decides: no socket listens for an ended process.
         """
@@ -197,7 +197,7 @@ class Training:
             return True
 
     def is_stopped(self) -> bool:
-        """Whether a signal (or a debugger) holds the process."""
+        """Return True if a signal (or a debugger) holds the process."""
         self._status = _status(self._process)
         return self._status in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
 
@@ -353,7 +353,7 @@ class Training:
 
 
 def _memory_snapshot(pid: int) -> str | None:
-    """What a process has left that an out-of-memory error ended."""
+    """Return the memory snapshot that a process left at an out-of-memory error."""
     try:
         path = memory_snapshot(pid)
     except NotPossibleHere:

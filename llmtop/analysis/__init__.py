@@ -1,1 +1,1 @@
-"""What the numbers and the capture say."""
+"""Analysis of a capture: figures, causes and verdict."""

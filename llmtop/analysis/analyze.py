@@ -345,7 +345,7 @@ def _phases(
 
 
 def _uses_host_bounds(timeline: DeviceTimeline | None, own: ProcessSteps) -> bool:
-    """Whether the steps on the device had to be cut where the host cut them."""
+    """Return True if the steps on the device had to be cut where the host cut them."""
     edges = np.append(own.starts, own.ends[-1:])
     return timeline is not None and bool(np.isin(timeline.bounds, edges).all())
 
@@ -497,7 +497,7 @@ def _timeline(
 
 
 def _uncorrected_notes(judgement: Judgement) -> list[str]:
-    """That the shares hold the profiler's own cost, and why."""
+    """Return notes that the shares include the profiler's own cost, and why."""
     reason = judgement.correction.reason
     is_uncorrected = bool(judgement.lost and reason and not judgement.lacks)
     return [f"the shares hold what the profiler itself cost: {reason}"] if is_uncorrected else []

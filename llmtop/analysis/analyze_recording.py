@@ -47,17 +47,17 @@ _LONGEST_STEP = 1e9
 
 @dataclass
 class _RankSamples:
-    """What was seen of one rank in the whole recording."""
+    """Values of one rank, collected over the whole recording."""
 
     rank: Rank
     steps: dict[tuple[int, float], Step] = field(default_factory=dict)
     """By number and start, in the order in which they came: a script may count anew in every epoch."""
     idle_sum: float = 0.0
     idle_count: int = 0
-    """Of the snapshots that know how idle its GPU is, by whatever witness is believed; bounds left aside."""
+    """Number of snapshots with a known idle share of its GPU, from the trusted source; bounds are not counted."""
     bound_sum: float = 0.0
     bounds: int = 0
-    """Of those that know only how idle it was at least."""
+    """Number of snapshots with only a lower bound of the idle share."""
 
     def add(self, rank: Rank, most: int) -> None:
         """Add one snapshot; only the newest steps are kept."""
@@ -138,7 +138,7 @@ class _RecordingTotals:
             self._by_names[held.last.id, held.last.gpu, held.last.pid] = held
 
     def _held(self, alert: Alert) -> _AlertSpan | None:
-        """What is kept of this alert, now or earlier; without its training, of the one up a moment ago."""
+        """Return the stored span of this alert. An alert without a training continues the span that just ended."""
         names = (alert.id, alert.gpu, alert.pid)
         exact = self._by_names.get(names)
         if exact is not None and (exact.last.id, exact.last.gpu, exact.last.pid) == names:
@@ -271,7 +271,7 @@ def _verdict(seen: _RecordingTotals, idle: dict[int, float | None]) -> tuple[Ver
 
 
 def _has_idle_lower_bound(own: _RankSamples) -> bool:
-    """Whether its GPU was idle for at least so long as is known: then it may have been idle for longer."""
+    """Return True if its GPU was idle for at least so long as is known: then it may have been idle for longer."""
     return own.bounds > 0 and own.bounds >= own.idle_count
 
 

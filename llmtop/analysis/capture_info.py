@@ -17,7 +17,7 @@ from llmtop.system.inputs import read_input
 from llmtop.trace.files.file_kind import TRACES
 
 UNKNOWN_COMMAND = "python train.py"
-"""What stands for the command of a training where it is not known."""
+"""Placeholder for the command of a training where it is unknown."""
 _PYTHON = re.compile(r"(?:^|/)(?:python|pypy|ipython|torchrun)[\d.]*(?:\s|$)")
 _TIME_BASED = ("xla.profiler",)
 """Engines that record for a time, in which there may be more steps than were asked for."""
@@ -28,7 +28,7 @@ _LONGEST = 86_400.0
 
 @dataclass(frozen=True)
 class CaptureInfo:
-    """What is known of the training that was captured."""
+    """Facts about the training that was captured."""
 
     command: str = UNKNOWN_COMMAND
     """Its command line, quoted for a shell."""
@@ -87,7 +87,7 @@ def _ranks(pids: object, ranks: object) -> dict[int, int]:
 
 
 def is_python(process_name: str | None) -> bool | None:
-    """Whether a process of that name runs Python; None where it has no name."""
+    """Return True if a process of that name runs Python; None where it has no name."""
     return None if not process_name else bool(_PYTHON.search(process_name))
 
 

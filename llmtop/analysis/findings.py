@@ -53,7 +53,7 @@ LEAST_REPORTED_PCT = 3.0
 """A cause with a smaller share of the step makes no finding."""
 CRITICAL_PCT = 40.0
 STANDS_OUT_PCT = 20.0
-"""What the host was in for less of the idle time than this is not named."""
+"""Host work that takes less of the idle time than this is not named."""
 _MANY_SMALL_PCT = 60.0
 _FEWEST_LAUNCHES = 100
 
@@ -74,19 +74,19 @@ class Measurements:
     steps: StepsJudged
     command: str
     runs_python: bool | None = None
-    """Of the judged process; None where the capture does not name it."""
+    """True if the judged process runs Python; None where the capture does not name it."""
     ranks: dict[int, int] = field(default_factory=dict)
     """Rank by pid, where known."""
     missing: dict[int, UnrecordedKernels] = field(default_factory=dict)
     """By pid, kernels that are not in the capture."""
     tool: str = ""
-    """What recorded the capture."""
+    """Tool that recorded the capture."""
     operators: tuple[OperatorTime, ...] = ()
     gemms: tuple[GemmTime, ...] = ()
     roofs: tuple[Roof, ...] = ()
     time_breakdown: TimeBreakdown | None = None
     framework: model.Framework | None = None
-    """Whose program it is; None for PyTorch's own."""
+    """Framework of the program; None for PyTorch's own."""
     host_operators: tuple[HostOperatorTime, ...] = ()
     operator_free_pct: float | None = None
     call_places: tuple[CallPlace, ...] = ()
@@ -118,7 +118,8 @@ class Measurements:
 
     @property
     def is_one_rank(self) -> bool:
-        """Whether one rank of several is in the capture: it waits for communication, and no other is there."""
+        """Return True if one rank of several is in the capture: it waits for communication, and no other is
+        there."""
         waits = self.judgement.lost.get("communication_bound", 0.0) >= LEAST_REPORTED_PCT
         return waits and len(self.timelines) == 1
 
@@ -183,7 +184,7 @@ _OF_THE_WORK: Final = ("fp32_matrix", "unfused_attention", "elementwise", "copie
 
 
 def _findings_without_steps(measured: Measurements) -> list[Finding]:
-    """What holds of the kernels and copies whatever the steps are; nothing on idle time, and nothing severe."""
+    """Findings on kernels and copies that need no steps. None is about idle time, and none is critical."""
     copies = _pageable_copies_finding(measured)
     work = [finding for finding in _work_findings(measured) if finding.id in _OF_THE_WORK]
     found = [*work, *([copies] if copies is not None else [])]
@@ -255,7 +256,7 @@ def _unknown_finding(measured: Measurements) -> Finding:
 
 
 def _nonrecurring_finding(measured: Measurements) -> Finding | None:
-    """What was left out of the shares because no later step repeats it."""
+    """Finding on the work that is left out of the shares because no later step repeats it."""
     timeline, share = measured.judgement.timeline, measured.judgement.one_off_pct
     if timeline is None or share < LEAST_REPORTED_PCT:
         return None

@@ -1,4 +1,4 @@
-"""What an expert checks first: the kernel with the most time, fp32 on tensor cores, time spent copying."""
+"""First checks of an expert: the longest kernel, fp32 on tensor cores, time spent in copies."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from llmtop.report.device_time import OperatorTime, TimeBreakdown
 from llmtop.report.model import KernelTime
 
 LEAST_REPORTED_PCT = 10.0
-"""Of device time. What a change of less gains is in the noise of most comparisons, 3 % of a step."""
+"""Share of device time. A change that gains less is in the noise of most comparisons, 3 % of a step."""
 _WARNING_PCT = 30.0
 _SOFTMAX_PCT = 3.0
-"""Of device time: the softmax of a router or of a classifier takes less."""
+"""Share of device time. The softmax of a router or of a classifier takes less."""
 _MOSTLY_PCT = 40.0
-"""Of device time: then fusing these kernels gains more than anything done to the products."""
+"""Share of device time. Above it, fusing these kernels gains more than anything done to the products."""
 _SHORT_BACKWARD = 0.67
 """Backward over forward. A linear layer's backward has two products for one of forward's, so it is 2 where all
 work is differentiated."""
@@ -50,7 +50,7 @@ class WorkMeasurements(Protocol):
 
     @property
     def time_breakdown(self) -> TimeBreakdown | None:
-        """What the device time is made of."""
+        """Parts of the device time."""
 
     @property
     def command(self) -> str:
@@ -69,7 +69,7 @@ class WorkFinding:
     saves_ms: float | None = None
     """At most, a step."""
     fills: dict[str, Any] = field(default_factory=dict)
-    """What the templates of the advice are filled with."""
+    """Values for the templates of the advice."""
 
 
 def work_findings(measured: WorkMeasurements) -> list[WorkFinding]:
@@ -181,7 +181,7 @@ def _uses_full_fp32(row: KernelTime) -> str:
 
 
 def _saved_ms_per_step(timeline: DeviceTimeline, device_pct: float) -> float | None:
-    """That share of the device time of a step, in ms: what goes away when that work does."""
+    """Return that share of the device time of a step, in ms: the time saved when that work is removed."""
     if not timeline.counted:
         return None
     return device_pct / 100 * timeline.ns_in_steps(timeline.busy) / 1e6 / timeline.counted
@@ -213,7 +213,7 @@ def _copies_finding(measured: WorkMeasurements) -> WorkFinding | None:
 
 
 _LEAST_HOT_PCT = 5.0
-"""Of kernel time: at twice the speed a kernel with less saves under 2.5 %."""
+"""Share of kernel time: at twice the speed a kernel with less saves under 2.5 %."""
 
 
 def _hot_kernel_finding(measured: WorkMeasurements, timeline: DeviceTimeline) -> WorkFinding | None:

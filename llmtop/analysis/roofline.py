@@ -14,13 +14,13 @@ from llmtop.report.model import KernelTime
 from llmtop.trace import model
 
 _MATH: tuple[KernelKind, ...] = ("GEMM", "convolution", "attention")
-"""What the tensor cores are for."""
+"""Kernel kinds that can use tensor cores."""
 
 
 _UNKNOWN_PCT = 50.0
 _FP32_PCT = 50.0
 _NEAR_PCT = 60.0
-"""Of the roof: large products of cuBLAS reach 60 to 80 % of the datasheet's dense peak."""
+"""Share of the roof: large products of cuBLAS reach 60 to 80 % of the datasheet's dense peak."""
 
 
 def roofline_text(
@@ -91,7 +91,7 @@ def _counters_text(breakdown: TimeBreakdown | None, shapes: bool) -> str:
 
 
 def _full_fp32_pct(kernels: tuple[KernelTime, ...]) -> float:
-    """Of the time of matrix work, how much is by name in full fp32, which no tensor core computes."""
+    """Return the share of matrix work's time that is, by its name, in full fp32, which no tensor core computes."""
     variants = [variant for kernel in kernels for variant in kernel.variants if kind_of(variant.name) in _MATH]
     whole = sum(variant.seconds for variant in variants)
     plain = sum(variant.seconds for variant in variants if matrix_type(variant.name) == "fp32")

@@ -1,4 +1,4 @@
-"""What bounds the step: one word by the contract's rule, with how close it was.
+"""Verdict on what bounds the step: one word by the contract's rule, and how close the decision was.
 
 Per device the idle time by cause, the time in which only copies between host and device ran, and exposed NCCL,
 each as a share of whole steps; together under 10 % is gpu_bound, else the largest share names it. With several
@@ -74,7 +74,7 @@ _VERDICTS: Final[dict[LossId, Verdict]] = {
     "idle": "idle",
     "unknown": "unknown",
 }
-"""What a capture is called whose time is lost to that first; one-off work is in no share."""
+"""Verdict for each largest loss of time. One-off work is in no share."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class Judgement:
     verdict: Verdict
     timeline: DeviceTimeline | None
     lost: dict[LossId, float]
-    """Of the judged device: percent of whole steps by verdict, the largest first."""
+    """Losses of the judged device: percent of whole steps by verdict, the largest first."""
     second: LossId | None = None
     at_border: bool = False
     whole_lost_pct: float = 0.0
@@ -92,7 +92,7 @@ class Judgement:
     one_off_pct: float = 0.0
     """Idle time that went into work which no later step repeats, in percent of whole steps; in no other share."""
     idle_by_cause: dict[str, float] = field(default_factory=dict)
-    """What of `idle` went to which cause, in percent of whole steps, the largest first."""
+    """Parts of `idle` by cause, in percent of whole steps, the largest first."""
     lacks: str = ""
     """Why the verdict is unknown, as the end of a sentence; "" where it is not for lack of evidence."""
     correction: Correction = UNCORRECTED

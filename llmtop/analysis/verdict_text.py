@@ -27,17 +27,17 @@ _GOOD_CAPTURE: Final[Mapping[model.Framework | None, str]] = {
     "torch_xla": f"{_STEADY}: llmtop capture --seconds 5 once all is compiled (torch_xla.debug.profiler.StepTrace "
     "around each step names them).",
 }
-"""What to do when a capture shows no steady steps, by whose program it is of."""
+"""Advice for a capture without steady steps, by the framework of the program."""
 _GOOD_PLAIN_CAPTURE: Final = (
     f"{_STEADY}: an NVTX range around each repetition (nvtxRangePush, nvtxRangePop), several of them in the "
     "capture."
 )
 _WORTH_PCT: Final = 1.0
-"""Of the steps: less one-off work is not mentioned."""
+"""Share of the steps. One-off work below it is not mentioned."""
 
 
 def good_capture(framework: model.Framework | None, *, plain: bool) -> str:
-    """What to do when a capture shows no steady steps.
+    """Return the advice for a capture without steady steps.
 
     Args:
         framework: whose program it is of; None: PyTorch's, or none.
@@ -124,7 +124,7 @@ def _step_text(judgement: Judgement, steps: int) -> str:
 
 
 def _close_text(judgement: Judgement, over: str) -> str:
-    """What else is near: another cause, the border, and what was left out."""
+    """Return the rest of the evidence: a second cause, the distance to the threshold, and excluded work."""
     text = ""
     if judgement.second:
         first, second = next(iter(judgement.lost)), judgement.second
@@ -151,7 +151,7 @@ def _close_text(judgement: Judgement, over: str) -> str:
 
 
 def _unreliable_text(lacks: UnrecordedKernels | None) -> str:
-    """That kernels are missing, where they are."""
+    """Return a note if kernels are missing; else ""."""
     if lacks is None:
         return ""
     share = percent_text(lacks.missing_pct, 1)
@@ -178,7 +178,7 @@ def _unprofiled_text(judgement: Judgement) -> str:
 
 
 def _loss_name(kind: LossId, judgement: Judgement) -> str:
-    """What time is lost to, as the beginning of a sentence or after an "and"."""
+    """Name of a loss, usable at the start of a sentence or after "and"."""
     is_off_cpu = kind == "idle" and main_off_cpu_cause(judgement) is not None
     return "a launching thread off the CPU" if is_off_cpu else BOTTLENECKS[kind].title
 
@@ -191,7 +191,7 @@ def main_off_cpu_cause(judgement: Judgement) -> str | None:
 
 
 def _idle_text(judgement: Judgement) -> str:
-    """What of the idle time without a verdict of its own is known."""
+    """Text on the part of the idle time that has no verdict of its own."""
     known = {cause: share for cause, share in judgement.idle_by_cause.items() if share >= 1.0}
     if judgement.verdict != "idle" or not known:
         return ""

@@ -13,7 +13,7 @@ from llmtop.format import encode_json, printable
 from llmtop.system.inputs import read_input
 
 BASELINE, CANDIDATE = "baseline", "candidate"
-"""What the two commands of --against are called in metrics.json."""
+"""Names of the two commands of --against in metrics.json."""
 
 
 def counted_runs(found: Bench, label: str = "") -> list[BenchRun]:

@@ -16,7 +16,7 @@ from llmtop.errors import UnusableInput
 from llmtop.format import counted
 
 _DEFAULT_METRICS = ("tokens_per_s", "samples_per_s", "steps_per_s")
-"""What is compared unless --metric names another: the first that both have."""
+"""Metrics compared unless --metric names another: the first that both sides have."""
 MIN_RUNS = 2
 """Runs on each side, without which nothing is known of their noise."""
 
@@ -28,7 +28,7 @@ def metric_value(run: BenchRun, metric: BenchMetric) -> float | None:
 
 
 def choose_metric(wanted: BenchMetric | None, *sides: Sequence[BenchRun]) -> BenchMetric:
-    """What is compared: the figure that was asked for, or the first usual one that all runs have.
+    """Return the metric to compare: the requested one, or the first default that all runs have.
 
     Raises:
         UnusableInput: a run lacks it.

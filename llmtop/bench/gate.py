@@ -1,4 +1,4 @@
-"""What is asked of a bench besides running: against what it is held, by what, and where the answer is written."""
+"""Options of a bench besides running: reference, metric and limit, and where the result is written."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class GateOptions:
 
     @property
     def compares(self) -> bool:
-        """Whether runs are held against anything, now or later."""
+        """Return True if runs are held against anything, now or later."""
         return bool(self.baseline or self.against or self.history or self.vary or self.save_baseline)
 
 

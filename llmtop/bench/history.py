@@ -41,7 +41,7 @@ class HistoryEntry(msgspec.Struct, frozen=True, kw_only=True):
     command: str = ""
     """Without secrets."""
     decision: str = "none"
-    """What it was judged to be; a regression stays out of the window of later ones."""
+    """Decision on this run. A regression stays out of the window of later runs."""
     environment: dict[str, str] = {}
     llmtop: str = ""
 

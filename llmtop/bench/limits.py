@@ -30,7 +30,7 @@ _ORDER = (
     Decision.OK.value,
     Decision.IMPROVEMENT.value,
 )
-"""Of several decisions the first holds."""
+"""Order of decisions: the first of several holds."""
 
 
 class FigureLimit(NamedTuple):

@@ -10,13 +10,13 @@ from llmtop.errors import UnusableInput
 from llmtop.redaction.secret_filter import variable_without_secrets, words_without_secrets
 
 PLACEHOLDER = "{}"
-"""What stands in a command for the value."""
+"""Placeholder for the value in a command."""
 _MOST = 16
 """Values; each is run several times."""
 
 
 def parameter_variants(text: str, command: Sequence[str]) -> list[Variant]:
-    """What --vary asks for: `NAME=V1,V2,…`, or `V1,V2,…` where the command has a {}.
+    """Variants that --vary requests: `NAME=V1,V2,…`, or `V1,V2,…` where the command has a {}.
 
     Where the command has a {}, each value takes its place, and NAME is only what it is called; else NAME is set in
     the environment.

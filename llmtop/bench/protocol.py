@@ -39,7 +39,7 @@ class Variant:
 
     command: tuple[str, ...]
     label: str = ""
-    """What it is called; "" where there is one alone."""
+    """Label of the variant; "" where there is only one."""
     variables: Mapping[str, str] = field(default_factory=dict)
     """Set in its environment."""
 
@@ -185,7 +185,7 @@ def _add(found: Bench, out: Path, request: RunRequest, say: Callable[[str], None
 
 
 def next_state(run: BenchRun, settings: BenchSettings) -> State:
-    """Whether there shall be more runs after this one: "running" if so, else how it all ended."""
+    """Return True if there shall be more runs after this one: "running" if so, else how it all ended."""
     if run.ended == "interrupted":
         return "interrupted"
     if not run.attached:
@@ -212,7 +212,7 @@ def _summarize(values: list[float]) -> FigureSummary:
 
 
 def attaching(runs: Sequence[BenchRun], settings: BenchSettings) -> str | None:
-    """What being attached cost whole runs of the first variant; None without a bare run to compare with."""
+    """Cost of being attached for whole runs of the first variant; None without a bare run to compare with."""
     bare = [run for run in runs if not run.attached]
     attached = [run for run in runs if run.attached and has_enough_steps(run, settings) and run.ended == "itself"]
     attached = [run for run in attached if run.label == attached[0].label]

@@ -69,7 +69,7 @@ def rank_values(runs: Mapping[str, Sequence[BenchRun]], metric: BenchMetric) -> 
 
 
 def _summary(values: Sequence[RankedValue], apart: set[tuple[str, str]]) -> str:
-    """What to take from it."""
+    """Conclusion in one sentence."""
     best, *others = values
     if not apart:
         return (

@@ -1,4 +1,4 @@
-"""What --capture-on-regression leaves: a capture of the candidate, beside one of the baseline if there is one."""
+"""Output of --capture-on-regression: a capture of the candidate, beside one of the baseline if there is one."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from llmtop.format import encode_json
 
 FOLDER = "capture"
 _TEXT_WIDTH = 140
-"""Of comparison.txt."""
+"""Width of comparison.txt."""
 """Inside that of the artifacts; a baseline's is found there later."""
 
 

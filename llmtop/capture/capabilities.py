@@ -19,18 +19,18 @@ from llmtop.system import procfs
 
 @dataclass(frozen=True)
 class Ability:
-    """Whether one engine can capture one process now."""
+    """True if one engine can capture one process now."""
 
     engine: str
     is_supported: bool
     reason: str
-    """What it gives when it can; why not when it cannot. One clause, without a full stop."""
+    """Content of its captures if supported, else why it is unavailable. One clause, without a full stop."""
     command: str = ""
-    """What would change a no."""
+    """Command that would make it available."""
     warning: str = ""
-    """What to know before it is used, in one clause."""
+    """Warning before use, in one clause."""
     pauses: bool = False
-    """Whether it pauses the training unasked."""
+    """True if it pauses the training unasked."""
 
 
 def list_abilities(target: Target) -> tuple[Ability, ...]:

@@ -30,12 +30,12 @@ class _Steps(msgspec.Struct):
 
 
 class _ListedReport(msgspec.Struct):
-    """Of a report what the list shows; all else in it is passed over."""
+    """Part of a report that the list shows; all else in it is skipped."""
 
     engine: str = ""
     verdict: str = ""
     steps: _Steps | int | None = None
-    """Of memory only how many there were."""
+    """Steps; for memory only their number."""
 
 
 _decoder = msgspec.json.Decoder(_ListedReport)

@@ -29,7 +29,7 @@ from llmtop.model.snapshot import Snapshot
 
 STEPS = 5
 PID = 463
-"""Of the process that was recorded, as the traces have it."""
+"""Pid of the process that was recorded, as in the traces."""
 _MIN_STAGE_SECONDS = 0.25
 """Seconds that a stage takes at least: quicker ones would flash by unread."""
 
@@ -39,12 +39,12 @@ class Story:
     """One of the captures."""
 
     member: str
-    """Of the archive, less the engine before it and the ending."""
+    """Name in the archive, without the engine before it and the ending."""
     name: str
     description: str
-    """What was recorded, in a sentence."""
+    """Description of the recording, in a sentence."""
     next_step: str
-    """What to press, or do, once its report has been read."""
+    """Next key or action after its report."""
     alert: str = ""
     """The id of the alert that it explains."""
 
@@ -75,7 +75,7 @@ STORIES = (STARVED, FIXED, LAUNCHING)
 
 @dataclass(frozen=True)
 class PreparedTarget(Target):
-    """What one of them was taken of."""
+    """Target of a prepared capture."""
 
     story: Story = STARVED
 
@@ -86,12 +86,12 @@ class PreparedTarget(Target):
 
     @property
     def command(self) -> str | None:
-        """That nothing runs."""
+        """Return None: no program runs."""
         return f"recorded, {STEPS} steps"
 
 
 class PreparedResult(Result):
-    """What came of one: its trace has no file that another program opens."""
+    """Result of a prepared capture. Its trace has no file that another program opens."""
 
     @property
     def open_command(self) -> str:
@@ -126,7 +126,8 @@ class PreparedCaptures:
             shutil.rmtree(self.__dict__.pop("parent"), ignore_errors=True)
 
     def targets(self, snapshot: Snapshot | None) -> list[PreparedTarget]:
-        """What can be captured, first what fits the moment: the fix after its fault, else what an alert is of."""
+        """Return possible targets, first those that fit the moment: the fix after its fault, then targets of
+        alerts."""
         holding = {alert.id for alert in snapshot.alerts} if snapshot is not None else set()
         fits = [story for story in STORIES if story.alert in holding and story not in self.taken]
         if STARVED in self.taken and FIXED not in self.taken:

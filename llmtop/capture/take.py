@@ -45,11 +45,11 @@ class Result:
     info: Info
     bytes: int
     trace: Path | None
-    """What `llmtop report` reads."""
+    """Trace that `llmtop report` reads."""
     report: Any = None
     """The analysis' Report; None where the engine makes none or it failed (then a note says why)."""
     document: Document | None = None
-    """What the engine reports itself."""
+    """Document that the engine itself made."""
 
     @property
     def copy_command(self) -> str:
@@ -66,7 +66,7 @@ class Result:
 
     @property
     def slowest_step_text(self) -> str:
-        """What it cost the training, in one line; "" where that is not known."""
+        """Cost of the capture for the training, in one line; "" if unknown."""
         steps, pauses = self.info.step_seconds, self.info.paused_seconds
         waited = (
             f"; the training waited {' and '.join(map(duration, pauses))} for {self.info.engine}" if pauses else ""
@@ -140,7 +140,8 @@ def take(
 
 
 class _BackgroundGitState:
-    """What can be found out while the window is open: it must not delay the start, nor the report."""
+    """Facts on the git repository, collected while the window is open to delay neither its start nor the
+    report."""
 
     def __init__(self, find: Callable[[], folders.Git | None]) -> None:
         self._found: folders.Git | None = None
@@ -252,7 +253,7 @@ def _describe_window(job: CaptureJob, info: Info, recorded: Recorded) -> None:
 
 
 ENOUGH = 0.9
-"""Of the seconds that were asked for: a trace begins with its first event and ends with its last."""
+"""Share of the requested seconds that is enough: a trace begins with its first event and ends with its last."""
 
 
 def _describe_length(job: CaptureJob, engine: Engine, info: Info, recorded: Recorded, report: Any) -> None:

@@ -89,7 +89,7 @@ def _by_rank(rank: int, known: Sequence[Target]) -> Target:
 
 
 def _is_one_job(known: Sequence[Target]) -> bool:
-    """Whether these are the ranks of one training: started by one parent, each rank once."""
+    """Return True if these are the ranks of one training: started by one parent, each rank once."""
     ranks = [target.rank for target in known]
     one_parent = len({procfs.parent(target.pid) for target in known}) == 1
     return one_parent and None not in ranks and len(set(ranks)) == len(ranks)

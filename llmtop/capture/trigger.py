@@ -23,7 +23,7 @@ from llmtop.model.snapshot import Alert, Snapshot
 from llmtop.system import procfs
 
 BASELINE_STEPS = 10
-"""So many steps before a step must be known to call it slow."""
+"""Steps that must be known before a step can be called slow."""
 POLL_SECONDS = 0.05
 DEFAULT_MAX = 1
 DEFAULT_COOLDOWN_SECONDS = 60.0

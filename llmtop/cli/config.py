@@ -55,7 +55,7 @@ def config(*, check: bool, as_json: bool) -> int:
 
 
 def _is_hidden(path: Path) -> bool:
-    """Whether a folder of its path may not be entered (after setpriv or su), so that the file may exist."""
+    """Return True if a folder of its path may not be entered (after setpriv or su), so that the file may exist."""
     try:
         path.stat()
     except PermissionError:

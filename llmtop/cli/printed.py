@@ -18,7 +18,7 @@ class CaptureListing(msgspec.Struct, frozen=True, kw_only=True):
     folder: str
     bytes: int
     capture: Info
-    """What capture.json holds."""
+    """Content of capture.json."""
     state: str
     """"done", "failed" or what the capture is doing now."""
 
@@ -39,14 +39,14 @@ class OrphanStop(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunRemoval(msgspec.Struct, frozen=True, kw_only=True):
-    """What `llmtop runs delete RUN --json` prints."""
+    """Output of `llmtop runs delete RUN --json`."""
 
     removed: str
     """Id of the run."""
 
 
 class CaptureResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What `llmtop capture --json` prints of a capture that was taken."""
+    """Output of `llmtop capture --json` for a completed capture."""
 
     folder: str
     trace: str | None
@@ -57,21 +57,21 @@ class CaptureResult(msgspec.Struct, frozen=True, kw_only=True):
     open: str
     """Command that opens the trace in the viewer of its maker."""
     capture: Info
-    """What capture.json holds."""
+    """Content of capture.json."""
     report: Any
-    """What report.json holds (schemas report, memory, stacks or kernels); None where there is none."""
+    """Content of report.json (schemas report, memory, stacks or kernels); None without a report."""
 
 
 class CaptureNotTaken(msgspec.Struct, frozen=True, kw_only=True):
-    """What `llmtop capture --trigger ... --json` prints where a trigger fired and the capture failed."""
+    """Output of `llmtop capture --trigger ... --json` if a trigger fired and the capture failed."""
 
     reason: str
-    """What fired."""
+    """Trigger that fired."""
     error: str | None
 
 
 class RecordingSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """What `llmtop record --json` prints at its end."""
+    """Output of `llmtop record --json` at its end."""
 
     path: str
     snapshots: int
@@ -81,7 +81,7 @@ class RecordingSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BundleWritten(msgspec.Struct, frozen=True, kw_only=True):
-    """What `llmtop doctor --bundle --json` prints."""
+    """Output of `llmtop doctor --bundle --json`."""
 
     path: str
     bytes: int
@@ -90,7 +90,7 @@ class BundleWritten(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ConfigSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What `llmtop config --json` prints."""
+    """Output of `llmtop config --json`."""
 
     path: str
     exists: bool
@@ -113,7 +113,7 @@ class KernelCommand(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KernelCommands(msgspec.Struct, frozen=True, kw_only=True):
-    """What `llmtop kernel REPORT --json` prints of a capture."""
+    """Output of `llmtop kernel REPORT --json` for a capture."""
 
     schema: int = 1
     source: str
@@ -125,15 +125,15 @@ class SymptomEntry(msgspec.Struct, frozen=True, kw_only=True):
     """One symptom of `llmtop which --json`."""
 
     id: str
-    """What `llmtop which` takes."""
+    """Id that `llmtop which` takes."""
     symptom: str
-    """What the user sees."""
+    """Symptom that the user sees."""
     tool: str
     """The first tool."""
     command: str
     """Its command; capital words stand for values of the user's."""
     answer: str
-    """What the tool answers."""
+    """Answer that the tool gives."""
     alert: str | None = None
     """Id of the live alert on it; None where no rule watches it."""
     fix: str | None = None
@@ -143,7 +143,7 @@ class SymptomEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SymptomList(msgspec.Struct, frozen=True, kw_only=True):
-    """What `llmtop which --json` prints."""
+    """Output of `llmtop which --json`."""
 
     query: str | None
     """The words of the command line; None where all symptoms are listed."""

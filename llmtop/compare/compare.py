@@ -70,17 +70,17 @@ class _ReportPair:
     after: Report
     paired: PairedDevices
     steps: tuple[StepTime | None, StepTime | None]
-    """Of the leading device."""
+    """Step times of the leading device."""
     basis: Basis
 
     @property
     def alike(self) -> bool:
-        """Whether one profiler made both: the host's times hold what it costs."""
+        """Return True if one profiler made both: the host's times hold what it costs."""
         return self.before.engine == self.after.engine
 
     @property
     def complete(self) -> bool:
-        """Whether all kernels that were launched are in both: else what a step holds is not known."""
+        """Return True if all kernels that were launched are in both: else what a step holds is not known."""
         return not any(has_lost_records(report) for report in (self.before, self.after))
 
     @property
@@ -97,7 +97,7 @@ class _ReportPair:
         return None if one is None or two is None else max(one.captured, two.captured)
 
     def shares(self, pair: DevicePair) -> tuple[DeviceShares, DeviceShares]:
-        """What a device lost of its steps on both sides."""
+        """Shares of its steps that a device lost, on both sides."""
         return shares_of(pair, self.before, self.after, self.basis)
 
     def figures(
@@ -181,7 +181,7 @@ def _work_clauses(found: Comparison, notes: list[str]) -> list[str]:
 
 
 def _incomparable_note(before: Report, after: Report, work: _Works, kinds: tuple[WorkChange, ...]) -> list[str]:
-    """That two captures hardly do the same, or not of the same size, where that is so."""
+    """Return a note if two captures do hardly the same work, or not of the same size."""
     if has_little_in_common(*work):
         return ["hardly any of the work is on both sides: are these captures of the same program?"]
     gpus = [{device.name for device in report.devices} for report in (before, after)]

@@ -1,4 +1,4 @@
-"""What makes two captures unlike from the start: other GPUs, another precision, other work."""
+"""Differences between two captures before any step: other GPUs, another precision, other work."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from llmtop.naming.kernel_names import kind_of, matrix_type
 from llmtop.report.model import Report
 
 _MOST = 0.5
-"""Of the time of all matrix products: the type that has more of it is the precision of a capture."""
+"""Share of the time of all matrix products: the type that has more is the precision of a capture."""
 
 
 def unlike_conditions(before: Report, after: Report, on_work: Sequence[str] = ()) -> tuple[str, ...]:

@@ -16,9 +16,9 @@ from llmtop.model.bottlenecks import find_bottleneck
 from llmtop.report.model import Correction, Device, Report
 
 POINTS = 1.0
-"""So many points must a share move by."""
+"""Points that a share must move by."""
 _HOST_PACED = ("launch_bound", "input_bound", "sync_bound", "idle", "unknown", "kernel_gaps", "one_off")
-"""What a profiler that slows the host adds to."""
+"""Losses that grow under a profiler that slows the host."""
 
 _By = Literal["uuid", "rank", "index", "alone"]
 
@@ -35,7 +35,7 @@ class DevicePair:
 
     @property
     def name(self) -> str:
-        """What it is called: its GPU, and its rank where both sides know it."""
+        """Name of the pair: its GPU, and its rank where both sides know it."""
         one, two = self.before, self.after
         name = f"GPU {one.device}" if one.device == two.device else f"GPU {one.device} / {two.device}"
         if one.rank is None or two.rank is None:
@@ -44,7 +44,7 @@ class DevicePair:
 
     @property
     def has_steps(self) -> bool:
-        """Whether both sides have whole steps of it."""
+        """Return True if both sides have whole steps of it."""
         return self.before.steps > 0 and self.after.steps > 0
 
 
@@ -126,7 +126,7 @@ def compared_device(device: Device) -> ComparedDevice:
 
 @dataclass(frozen=True)
 class DeviceShares:
-    """What a device lost of its steps, in percent."""
+    """Shares of its steps that a device lost, in percent."""
 
     idle_pct: float | None
     lost_pct: dict[str, float]
@@ -135,7 +135,7 @@ class DeviceShares:
 
     @staticmethod
     def of(device: Device, correction: Correction | None) -> DeviceShares:
-        """Those of a device.
+        """Return the shares of a device.
 
         Args:
             device: of a report.
@@ -166,12 +166,13 @@ def shares_of(pair: DevicePair, before: Report, after: Report, basis: Basis) -> 
 
 @dataclass(frozen=True)
 class MovedKinds:
-    """Of what a difference beyond the noise is one of the training: two profilers make some of their own."""
+    """Parts of a difference beyond the noise that belong to the training: two profilers add differences of
+    their own."""
 
     busy: bool
-    """Of the share of the whole capture, which is never corrected."""
+    """True if the share of the whole capture moved; it is never corrected."""
     shares: bool
-    """Of what the steps are lost to."""
+    """True if the losses of the steps moved."""
 
 
 def figures_of(
@@ -212,7 +213,7 @@ def figures_of(
 def _is_idle_change_certain(
     shares: tuple[DeviceShares, DeviceShares], steps: tuple[StepTime | None, StepTime | None]
 ) -> bool:
-    """Whether the idle shares differ whatever two profilers added to them."""
+    """Return True if the idle shares differ whatever two profilers added to them."""
     bounds = []
     for share, step in zip(shares, steps, strict=True):
         if share.idle_pct is None or step is None or step.device_seconds is None:
@@ -251,7 +252,7 @@ def share_change(
 def parts_of(
     pair: DevicePair, shares: tuple[DeviceShares, DeviceShares], relative: float, complete: bool, basis: Basis
 ) -> tuple[ComparedFigure, ...]:
-    """What the mean step of a device is made of, in seconds: the GPU's own work, and what it was lost to.
+    """Return the parts of the mean step of a device in seconds: the GPU's own work, and each loss.
 
     Args:
         pair: one device.

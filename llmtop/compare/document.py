@@ -11,7 +11,7 @@ from llmtop.document.model import BRIEF_LINES, Block, Document, Heading, Paragra
 from llmtop.format import DASH, counted, duration, number, percent, times
 
 _SMALL = 0.01
-"""Of a step: a part that is smaller on both sides is left to --full."""
+"""Share of a step: a part that is smaller on both sides is shown only with --full."""
 _LARGE_PCT = 100.0
 """From here on a change is told as so many times."""
 _BRIEF_ROWS = {
@@ -71,12 +71,12 @@ def _head(found: Comparison) -> list[Paragraph]:
 
 
 def _report_origin(engine: str, steps: int) -> str:
-    """What a report was made of."""
+    """Source of a report."""
     return f"({engine}, {counted(steps, 'whole step') if steps else 'no whole steps'})"
 
 
 def _tables(found: Comparison, brief: bool) -> dict[str, Table]:
-    """Those that have rows, in the order in which a reader wants them."""
+    """Return the tables that have rows, in reading order."""
     made = {
         "step": _step(found, brief),
         "devices": _devices(found.devices),

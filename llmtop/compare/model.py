@@ -1,4 +1,4 @@
-"""What moved between two reports, as plain typed data. Field names are a contract (docs/contracts.md)."""
+"""Differences between two reports, as plain typed data. Field names are a contract (docs/contracts.md)."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ same profiler on both sides; "bounded" where two profilers slow the training dow
 between which bounds the step without them lies; "" where one side has no steps."""
 
 State = Literal["new", "gone", "faster", "slower", "fewer", "more", "same"]
-"""Of work of one name: whether it takes more or less time a step because each takes longer ("slower", "faster") or
-because there is more or less of it ("more", "fewer"). Fewer is no speed-up of the work."""
+"""Change of work of one name: more or less time per step because each call takes longer ("slower", "faster"),
+or because the number of calls changed ("more", "fewer"). Fewer calls are no speed-up of the work."""
 
 
 class ComparedFigure(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,7 +58,7 @@ class ComparedDevice(msgspec.Struct, frozen=True, kw_only=True):
     rank: int | None = None
     uuid: str | None = None
     judged: bool = False
-    """Whether its report's verdict is about it."""
+    """True if its report's verdict is about it."""
 
 
 class DeviceChange(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,7 +81,7 @@ class WorkChange(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     kind: str = ""
-    """Of a kernel."""
+    """Kind of a kernel."""
     state: State
     count_before: float | None = None
     """How often a step; None without whole steps on both sides, as the three after it are."""
@@ -90,11 +90,11 @@ class WorkChange(msgspec.Struct, frozen=True, kw_only=True):
     """Device time a step."""
     seconds_after: float | None = None
     worth_seconds: float | None = None
-    """What the change adds to the device time of a step; negative where it saves some."""
+    """Seconds that the change adds to the device time of a step; negative if it saves time."""
     noise_seconds: float | None = None
     """A smaller difference says nothing."""
     mean_us_before: float | None = None
-    """Of one, whole file; None where there is none."""
+    """Mean of one call over the whole file; None where there is none."""
     mean_us_after: float | None = None
     window_before: int = 0
     """How many in the whole file, which may hold any number of steps."""
@@ -119,7 +119,7 @@ class CollectiveChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
-    """What moved between two reports."""
+    """Differences between two reports."""
 
     schema: int = SCHEMA
     before: str
@@ -132,7 +132,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     """Whole steps."""
     steps_after: int = 0
     bottleneck_changed: bool
-    """Whether the verdicts differ by more than noise, a border, or what two profilers cost can explain."""
+    """True if the verdicts differ by more than noise, a border, or what two profilers cost can explain."""
     summary: str
     step: ComparedFigure | None = None
     """The median step: the primary figure."""
@@ -148,11 +148,11 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     step_range_pct: tuple[float, float] | None = None
     """Between which bounds the step changed, in percent of the one before; where `basis` is "bounded"."""
     same: bool = False
-    """Whether nothing moved."""
+    """True if nothing moved."""
     unlike: tuple[str, ...] = ()
     """In what the two differ from the start: GPU, precision, work; then no difference in time is one of speed."""
     parts: tuple[ComparedFigure, ...] = ()
-    """What the mean step of that device is made of; together they are the step."""
+    """Parts of the mean step of that device; their sum is the step."""
     devices: tuple[DeviceChange, ...] = ()
     unpaired: tuple[str, ...] = ()
     """Sentences on devices on one side only, which are in none of the figures; they stand in `notes` too."""
@@ -164,4 +164,4 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     work_ratio: float | None = None
     """How much more often a step after runs the kernels that compute, where all of them agree on it; else None."""
     runs: RunComparison | None = None
-    """Of two runs: what only runs have. Else None."""
+    """Fields that only a comparison of two runs has; else None."""

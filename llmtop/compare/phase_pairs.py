@@ -15,7 +15,7 @@ from llmtop.naming.phase_names import is_optimizer_step, role_of, without_number
 from llmtop.report.model import PhaseMean
 
 _OF_OTHERS = "of other phases"
-"""What is in no phase, where both sides have different ones."""
+"""Time in no phase, where both sides have different phases."""
 
 
 def pair_phases(
@@ -50,13 +50,13 @@ def pair_phases(
 
 
 def _role(phase: PhaseMean) -> Hashable:
-    """What a phase of the outermost level does; None where its name does not say."""
+    """Role of a phase of the outermost level; None where its name does not show it."""
     role = role_of(phase.name)
     return None if "/" in phase.name or phase.name == OUTSIDE or role in ("other", "step") else role
 
 
 def _its_step(phases: list[PhaseMean]) -> list[PhaseMean]:
-    """Of an optimizer's phases the step, where there are others too (zeroing gradients)."""
+    """Return the step phase of an optimizer's phases, where there are others too (zeroing gradients)."""
     return [phase for phase in phases if is_optimizer_step(phase.name)] if len(phases) > 1 else phases
 
 

@@ -30,7 +30,7 @@ STRETCHES = 8
 _SURE = 1.96
 """Standard errors on either side of a mean, at the 95 % level."""
 _LEAST_UNCERTAIN = 0.01
-"""Of a median: a run keeps its percentiles to 1 %."""
+"""Least uncertainty of a median, as a share: a run keeps its percentiles to 1 %."""
 _SAME_BATCH = 0.02
 
 ENGINE = "run"

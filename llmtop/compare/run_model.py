@@ -1,4 +1,4 @@
-"""What moved between two runs, as plain typed data. Field names are a contract (docs/contracts.md)."""
+"""Differences between two runs, as plain typed data. Field names are a contract (docs/contracts.md)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ class RunSide(msgspec.Struct, frozen=True, kw_only=True):
 
     id: str
     name: str
-    """What its launcher or user calls it; empty without."""
+    """Name from its launcher or user; empty without one."""
     started: float
     """Unix time."""
     wall_seconds: float
@@ -19,7 +19,7 @@ class RunSide(msgspec.Struct, frozen=True, kw_only=True):
     steps: int
     first_step: int | None
     last_step: int | None
-    """Of the lowest rank, by the script's count."""
+    """Last step of the lowest rank, by the script's count."""
     tokens_per_step: float | None
     samples_per_step: float | None
     """Both: of one rank, the median."""
@@ -32,7 +32,7 @@ class StretchChange(msgspec.Struct, frozen=True, kw_only=True):
 
     first: float
     last: float
-    """Of steps: the numbers of the first and the last; of time: seconds since the start of the run."""
+    """Last value: for steps their number; for time the seconds since the start of the run."""
     step_seconds_before: float | None
     step_seconds_after: float | None
     """Median from start to start."""
@@ -63,13 +63,13 @@ class SignalChange(msgspec.Struct, frozen=True, kw_only=True):
     """A signal of the GPUs of both runs, mean over GPUs and time; from what monitors have seen."""
 
     field: str
-    """Of `llmtop.model.snapshot.Gpu`."""
+    """Field of `llmtop.model.snapshot.Gpu`."""
     unit: str
     before: float | None
     after: float | None
     gpu_hours_before: float
     gpu_hours_after: float
-    """Of how long it was seen."""
+    """GPU hours that were observed."""
 
 
 class RunRegime(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,11 +87,11 @@ class RunRegime(msgspec.Struct, frozen=True, kw_only=True):
     kind: str
     """How it began: "start", "jump", or "drift": it becomes slower or faster all the time."""
     change_pct: float | None
-    """Of the step at its beginning; of a drift from its beginning to its end."""
+    """Change of the step at its beginning; for a drift from its beginning to its end."""
 
 
 class RunComparison(msgspec.Struct, frozen=True, kw_only=True):
-    """What moved between two runs."""
+    """Differences between two runs."""
 
     before: RunSide
     after: RunSide
@@ -99,7 +99,7 @@ class RunComparison(msgspec.Struct, frozen=True, kw_only=True):
     """Steps that both have made, in stretches; of steps that were made again, the last time."""
     by_time: tuple[StretchChange, ...] = ()
     regimes: tuple[RunRegime, ...] = ()
-    """Of both runs; empty for a run that is too short to be searched."""
+    """Regimes of both runs; empty for a run that is too short to be searched."""
     values: tuple[ValueChange, ...] = ()
     signals: tuple[SignalChange, ...] = ()
     """Empty where no monitor has seen the GPUs of both."""

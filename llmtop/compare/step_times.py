@@ -1,4 +1,4 @@
-"""What a step takes by a report: as captured, without the profiler, and how sure that is."""
+"""Step time of a report: as captured, without the profiler, and its uncertainty."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LEAST_PCT = 0.5
 SHORTEST = 0.4
 """Part of the captured step: a profiler doubles the shortest steps at most, so without it no step is shorter."""
 NEXT_TO_NOTHING = 0.01
-"""Of the other value: a change from or to that is told in words."""
+"""Share of the other value. A change from or to less is described in words."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Whether a step has another bottleneck than before, or two verdicts differ for a reason that is no change."""
+"""True if a step has another bottleneck than before, or two verdicts differ for a reason that is no change."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from llmtop.model.bottlenecks import BOTTLENECKS
 from llmtop.report.model import Report
 
 _NOT_THE_HOST = ("h2d_bound", "communication_bound")
-"""What a step is lost to while the device works: no profiler that slows the host adds to it."""
+"""Losses while the device works. A profiler that slows the host does not add to them."""
 _LEAST_LOST = 0.10
-"""Of a step: with less lost it is the GPU that bounds it (docs/contracts.md)."""
+"""Share of a step: with less lost it is the GPU that bounds it (docs/contracts.md)."""
 
 
 def verdict_change(
     before: Report, after: Report, steps: tuple[StepTime | None, StepTime | None], relative: float, basis: Basis
 ) -> tuple[bool, str]:
-    """Whether the bottleneck is another one, and a sentence on it.
+    """Return True if the bottleneck is another one, and a sentence on it.
 
     Args:
         before: the first report.

@@ -1,4 +1,4 @@
-"""What moved between two reports, in sentences."""
+"""Differences between two reports, in sentences."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from llmtop.report.model import Report
 MOST_PARTS = 3
 _LARGE_PCT = 900.0
 _AS_MUCH = 0.02
-"""Of the work of a step: so much more or less is as much."""
+"""Share of the work of a step within which work counts as equal."""
 _WORTH_SAYING = 0.1
-"""Of what the step changed by: a part that changed by less explains little of it."""
+"""Share of the change of the step: a part that changed by less explains little of it."""
 
 
 def has_lost_records(report: Report) -> bool:
-    """Whether kernels that were launched are not in a capture."""
+    """Return True if kernels that were launched are not in a capture."""
     return any(finding.id == RECORDS_LOST for finding in report.findings)
 
 
 def has_whole_graphs(report: Report) -> bool:
-    """Whether a capture has CUDA graphs of which only the whole was recorded."""
+    """Return True if a capture has CUDA graphs of which only the whole was recorded."""
     return any(device.graphs for device in report.devices)
 
 
 def has_no_change(found: Comparison) -> bool:
-    """Whether two reports show no difference that is more than noise."""
+    """Return True if two reports show no difference that is more than noise."""
     changes = [*([found.step] if found.step else []), *found.figures, *found.parts, *found.phases]
     changes += [row for device in found.devices for row in (*device.figures, *device.phases)]
     return not (
@@ -86,7 +86,7 @@ def _step(found: Comparison, where: str) -> str:
 
 
 def _bounds_text(found: Comparison, step: ComparedFigure, where: str, values: str) -> str:
-    """What of the step can be told although two profilers took part."""
+    """Bounds on the step that hold although two profilers took part."""
     low, high = found.step_range_pct or (0.0, 0.0)
     if step.moved:
         word, least = ("slower", low) if low > 0 else ("faster", high)
@@ -117,7 +117,7 @@ def _profilers_text(found: Comparison) -> str:
 
 
 def _main_cause_text(found: Comparison) -> str:
-    """What the step gained or lost most by."""
+    """Sentence on the largest gain or loss of the step."""
     step = found.step
     if step is None or not step.moved or step.before is None or step.after is None:
         return ""
@@ -136,7 +136,7 @@ def other_work_ratio(found: Comparison) -> float | None:
 
 
 def _work_ratio_text(found: Comparison, work_seconds: tuple[float, ...] | None) -> str:
-    """That different amounts of work are done, and what the change is for equal work."""
+    """Return a sentence that different amounts of work are done, with the change for equal work."""
     ratio, step = other_work_ratio(found), found.step
     if ratio is None:
         return ""
@@ -176,7 +176,7 @@ def signed(value: float) -> str:
 def comparison_notes(
     before: Report, after: Report, paired: PairedDevices, found: Comparison, on_work: Iterable[str]
 ) -> tuple[str, ...]:
-    """What to know before relying on the figures.
+    """Return notes that limit the figures.
 
     Args:
         before: the first report.

@@ -19,7 +19,7 @@ from llmtop.report.per_step import PerStep
 _CALL_PCT = 5.0
 """By so much must the mean of one kernel or call differ where its spread over steps is not known."""
 _SMALL = 0.0005
-"""Of a step: less is not worth a word, however certain."""
+"""Share of a step: a smaller change is not reported, however certain."""
 _AGREE_PCT = 3.0
 """Within so much must kernels or operators agree on how much more work is done."""
 _MOST_OF_IT = 0.8
@@ -27,7 +27,7 @@ _AS_LONG = 2.0
 """Within such a factor must one of them take as long as before: beyond it is other work, or on a GPU unlike."""
 _IN_COMMON = 0.2
 _WINDOW = 0.1
-"""Of the kernels in a window: so many more or fewer are worth a word."""
+"""Share of the kernels in a window: a larger change of their number is reported."""
 _OTHER_SIZE = 1.3
 """By such a factor must kernels of every kind have changed to be of another size."""
 _LEAST_KINDS = 3
@@ -49,7 +49,7 @@ class Work:
 
 @dataclass(frozen=True)
 class _Step:
-    """What some work comes to in a step: means over devices."""
+    """Times of some work in a step: means over devices."""
 
     count: float = 0.0
     seconds: float = 0.0
@@ -62,14 +62,15 @@ class ComparedSteps:
     """Which devices' steps are set against each other."""
 
     places: tuple[tuple[int, int], ...]
-    """Of devices with whole steps on both sides; empty where nothing can be said of a step."""
+    """Pairs of devices with whole steps on both sides; empty where no step can be compared."""
     steps: tuple[tuple[int, int], ...]
     """How many whole steps these have."""
     step_seconds: float
     """The longer of the two."""
 
     def of(self, work: Work | None, side: int) -> _Step:
-        """What work comes to in a step of one side (0 or 1); in the whole window where no step can be told."""
+        """Return the time of some work in a step of one side (0 or 1); over the whole window where steps are
+        unknown."""
         if work is None:
             return _Step()
         if not self.places:
@@ -257,7 +258,7 @@ def work_ratio(before: dict[str, Work], after: dict[str, Work], on: ComparedStep
 
 
 def has_little_in_common(before: dict[str, Work], after: dict[str, Work]) -> bool:
-    """Whether hardly any time goes to what is on both sides."""
+    """Return True if hardly any time goes to what is on both sides."""
     both = before.keys() & after.keys()
     sides = [
         (sum(side[name].seconds for name in both), sum(w.seconds for w in side.values()))
@@ -267,7 +268,8 @@ def has_little_in_common(before: dict[str, Work], after: dict[str, Work]) -> boo
 
 
 def size_change_text(kinds: Iterable[WorkChange]) -> str:
-    """That kernels of every kind take more (or less) time by a factor, where they do: no change of code does that.
+    """Return a sentence if kernels of every kind take more (or less) time by one factor: no change of code does
+    that.
 
     Args:
         kinds: kernels by what they compute, a step; "" for those whose steps cannot be told.

@@ -7,7 +7,7 @@ from typing import Literal
 from llmtop.format import printable, width_of
 
 MOST_CHARACTERS = 4000
-"""Of one text: a file may have names of any length."""
+"""Limit of one text: a file may have names of any length."""
 
 
 def clean(text: str) -> str:

@@ -27,9 +27,9 @@ from llmtop.document.timeline import WholeTimeline
 from llmtop.format import duration, printable
 
 _MOST_ROWS = 200
-"""Of a table."""
+"""Limit of a table."""
 _MOST_LINES = 5000
-"""Of a listing."""
+"""Limit of a listing."""
 COLORS = {
     "GEMM": "#4c78a8",
     "convolution": "#1f5f9f",
@@ -59,7 +59,7 @@ COLORS = {
     "other_process": "#17becf",
     "unknown": "#c7c7c7",
 }
-"""Of kernels by what they compute, of gaps by cause, of host calls by kind."""
+"""Colors of kernels by kind of computation, of gaps by cause, of host calls by kind."""
 _PHASES = ("#88ccee", "#ddcc77", "#44aa99", "#cc6677", "#aa4499", "#999933", "#117733", "#332288")
 
 
@@ -84,7 +84,7 @@ def _kind(block: Block) -> str:
 
 
 def _drawn(block: Block) -> Any:
-    """What the template needs of a block: itself, or its drawing."""
+    """Return a block for the template: itself, or its drawing."""
     if isinstance(block, WholeTimeline):
         return _timeline(block)
     if isinstance(block, RooflinePlot):
@@ -111,7 +111,7 @@ def _environment() -> Environment:
 
 
 def _policy(environment: Environment) -> str:
-    """What a browser lets the page do: run the one script, by its hash, and nothing from outside."""
+    """Content security policy of the page: run the one script, by its hash, and load nothing from outside."""
     script = environment.get_template("script.js").render()
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"

@@ -48,7 +48,7 @@ class Finding:
     summary: str
     name: str = ""
     saving: str = ""
-    """What can be saved at most: "55.2 ms a step"."""
+    """Largest possible saving: "55.2 ms a step"."""
     evidence: str = ""
     todo: str = ""
     next: str = ""
@@ -144,7 +144,7 @@ Block = Heading | Paragraph | Finding | Table | Listing | AreaChart | RooflinePl
 
 @dataclass(frozen=True)
 class Document:
-    """What one report says, in the order in which a reader wants it."""
+    """Content of one report, in reading order."""
 
     title: str
     """Heading of the page and of the Markdown file. Text has none: its first sentences say it."""

@@ -1,1 +1,1 @@
-"""What a command runs in: machine, GPUs, container, Python and packages, repository, variables; no secrets."""
+"""Environment of a command: machine, GPUs, container, Python and packages, repository, variables; no secrets."""

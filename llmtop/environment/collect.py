@@ -23,7 +23,7 @@ from llmtop.system import procfs
 def collect_environment(
     command: Sequence[str], variables: Mapping[str, str], folder: Path, *, diff: DiffKept, torch: bool = True
 ) -> CommandEnvironment:
-    """What a command runs in; takes some seconds where its Python has torch.
+    """Return the environment of a command. It takes some seconds where its Python has torch.
 
     Args:
         command: its words.
@@ -45,13 +45,13 @@ def collect_environment(
 
 
 def machine_environment() -> dict[str, Any]:
-    """What is known before there is a command to ask about, for the header of a recording."""
+    """Return the facts that are known without a command, for the header of a recording."""
     found = CommandEnvironment(collected_at=time.time(), machine=read_machine())
     return as_dict(found)
 
 
 def process_environment(pid: int) -> CommandEnvironment | None:
-    """What a running process runs in, without asking its Python anything that takes a CPU from it for long.
+    """Return the environment of a running process. Its Python runs no code for it that takes noticeable CPU time.
 
     None where it has gone or belongs to another user.
     """

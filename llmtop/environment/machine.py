@@ -89,7 +89,7 @@ def _cuda_of_driver() -> str | None:
 
 
 def read_container() -> dict[str, str]:
-    """What can be known from inside: most containers know neither image nor digest."""
+    """Return the facts that are visible from inside. Most containers know neither image nor digest."""
     found: dict[str, str] = {}
     if Path("/.dockerenv").exists():
         found["kind"] = "docker"

@@ -16,7 +16,7 @@ class Repository(msgspec.Struct, frozen=True, kw_only=True):
     branch: str | None = None
     remote: str | None = None
     dirty: bool | None = None
-    """Whether tracked files differ from the commit; None when git did not say in time."""
+    """True if tracked files differ from the commit; None when git did not say in time."""
     untracked: int | None = None
     """How many files are there that git neither tracks nor ignores."""
     diff_sha256: str | None = None
@@ -37,11 +37,11 @@ class PythonFacts(msgspec.Struct, frozen=True, kw_only=True):
     version: str | None = None
     torch: str | None = None
     cuda: str | None = None
-    """That torch was built for."""
+    """CUDA version that torch was built for."""
     packages: list[str] = []
     """As pip freeze lists them."""
     torch_collect_env: str | None = None
-    """What python -m torch.utils.collect_env prints."""
+    """Output of python -m torch.utils.collect_env."""
     note: str | None = None
     """Why something is missing."""
 
@@ -67,9 +67,9 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
     gpus: list[dict[str, str]] = []
     """By the names of `nvidia-smi --query-gpu`."""
     gpu_topology: str | None = None
-    """What nvidia-smi topo -m prints: PCIe, NVLink and NUMA between the GPUs."""
+    """Output of nvidia-smi topo -m: PCIe, NVLink and NUMA between the GPUs."""
     nvlink: str | None = None
-    """What nvidia-smi nvlink --status prints."""
+    """Output of nvidia-smi nvlink --status."""
     container: dict[str, str] = {}
     """Container facts: kind, image, digest, as far as known inside."""
     notes: list[str] = []
@@ -88,12 +88,12 @@ class CommandEnvironment(msgspec.Struct, frozen=True, kw_only=True):
     python: PythonFacts | None = None
     git: Repository | None = None
     variables: dict[str, str] = {}
-    """Those that are known to matter and to hold no secret (`llmtop/environment/variables.py`)."""
+    """Variables that are known to matter and to hold no secret (`llmtop/environment/variables.py`)."""
     variables_left_out: list[str] = []
     """Names of others of NCCL, torch and CUDA that are set; their values are not kept."""
 
     def main_facts(self) -> dict[str, str]:
-        """What two benches are compared by at a glance; what is not known is left out."""
+        """Main facts by which two benches are compared; unknown facts are left out."""
         machine, python, git = self.machine, self.python, self.git
         names = [gpu.get("name", "?") for gpu in machine.gpus]
         found = {

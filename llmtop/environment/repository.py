@@ -10,7 +10,7 @@ from llmtop.environment.programs import run_for_bytes, run_for_text
 from llmtop.redaction.secret_filter import without_secrets
 
 DiffKept = Literal["none", "hash", "text"]
-"""What is stored of the difference to the commit: nothing, its hash and statistics, or its text too."""
+"""Stored part of the difference to the commit: nothing, its hash and statistics, or its text too."""
 
 _MOST: Final = 4 << 20
 """Characters of a diff that are kept."""

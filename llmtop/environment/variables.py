@@ -77,7 +77,8 @@ _NAMED: Final = ("NCCL_", "TORCH_", "CUDA_")
 
 
 def select_variables(variables: Mapping[str, str]) -> dict[str, str]:
-    """Those on the list; a secret in the value of one (an address, say) is taken out all the same."""
+    """Return the variables on the list; a secret in the value of one (in an address, for example) is removed as
+    well."""
     return {name: variable_without_secrets(name, variables[name]) for name in sorted(ALLOWED & variables.keys())}
 
 

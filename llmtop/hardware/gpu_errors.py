@@ -102,7 +102,7 @@ def severity_of(error: str) -> Severity:
 
 
 def is_program_error(error: str) -> bool:
-    """Whether all of it is what a program brought on itself: the GPU is well."""
+    """Return True if all of it is what a program brought on itself: the GPU is well."""
     numbers = [_XID.match(sentence) for sentence in error.split(JOINT)]
     return all(found and _PROGRAM in XIDS.get(int(found[1]), _UNKNOWN)[1] for found in numbers)
 

@@ -141,7 +141,8 @@ def tensor_core_types(gpu_name: str) -> tuple[str, ...]:
 
 
 def has_matrix_cores(gpu_name: str) -> bool | None:
-    """Whether a GPU computes matrix products faster in a narrower type than in fp32; None if it is not known.
+    """Return True if a GPU computes matrix products faster in a narrower type than in fp32; None if it is not
+    known.
 
     Args:
         gpu_name: as NVML gives it.

@@ -43,7 +43,7 @@ keep_untraced()
 
 
 class _UnrecordedStep(Step):
-    """What step() is to code that torch.compile traces: nothing."""
+    """Step for code that torch.compile traces: it records nothing."""
 
     __slots__ = ()
 
@@ -55,7 +55,7 @@ class _UnrecordedStep(Step):
 
 
 class _UnrecordedPhase(Phase):
-    """What phase() is to code that torch.compile traces: nothing."""
+    """Phase for code that torch.compile traces: it records nothing."""
 
     __slots__ = ()
 
@@ -254,7 +254,7 @@ def _declare(
 
 
 def _is_being_spawned() -> bool:
-    """Whether a worker of multiprocessing is running the script again only to have its functions.
+    """Return True if a worker of multiprocessing is running the script again only to have its functions.
 
     What it is for, a DataLoader or a rank, is not known yet: a rank attaches at its first step.
     """

@@ -35,7 +35,7 @@ _BEFORE_SERVER: tuple[tuple[registry.EndName, bool], ...] = (
 
 
 keeps_run = False
-"""Whether a thread writes the run of this process; set by `startup`."""
+"""True if a thread writes the run of this process; set by `startup`."""
 _IMPORT_S = 0.1
 
 
@@ -59,7 +59,7 @@ def end(recorder: State) -> None:
 
 
 def _kineto_has_traced() -> bool:
-    """Whether a capture from outside was begun here: those destructors crash as well while it runs."""
+    """Return True if a capture from outside was begun here: those destructors crash as well while it runs."""
     directory = os.environ.get(variable_names.KINETO_SOCKET_DIR)
     return directory is not None and os.path.exists(f"{directory}/told-{os.getpid()}")
 

@@ -1,4 +1,4 @@
-"""What attach() starts: who this process is, and the server. Imported only then."""
+"""Work of attach(): the identity of the process, and the server. Imported only then."""
 
 from __future__ import annotations
 

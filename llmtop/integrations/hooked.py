@@ -22,5 +22,5 @@ def hooked_loop() -> Loop:
 
 
 def is_by_hand() -> bool:
-    """Whether the script records its steps itself."""
+    """Return True if the script records its steps itself."""
     return recorder.get().manual_used

@@ -28,20 +28,20 @@ from llmtop.integrations.guarded import run_guarded
 from llmtop.naming import profiler_marks
 
 F = TypeVar("F", bound=Callable[..., Any])
-"""What a step is called in what jax.profiler records, beside its number."""
+"""Name of a step in a recording of jax.profiler, beside its number."""
 _COMPILED = "/jax/core/compile/backend_compile_duration"
 _UNSEEN = "what a JAX step does on its device"
 _WHY = "JAX dispatches asynchronously and nothing waits for it here; llmtop capture shows it, step by step"
 
 
 class _Process:
-    """What is known of JAX in this process."""
+    """State of JAX in this process."""
 
     def __init__(self) -> None:
         self.has_begun = False
-        """Whether a step has begun."""
+        """True if a step has begun."""
         self.has_read_rank = False
-        """Whether it was asked which process of how many this is."""
+        """True if it was asked which process of how many this is."""
         self.compiles, self.compile_seconds, self.reported_compiles = 0, 0.0, 0
 
 
@@ -108,7 +108,7 @@ def step(tokens: float | None = None, samples: float | None = None, index: int |
 
 
 def marks_steps() -> bool:
-    """Whether the script's steps are marked from here for whatever jax.profiler records."""
+    """Return True if the script's steps are marked from here for whatever jax.profiler records."""
     return _process.has_begun
 
 

@@ -59,7 +59,7 @@ def exec_in_place(command: Sequence[str], environment: Mapping[str, str]) -> NoR
 
 
 def not_started(program: str, error: OSError) -> CommandNotStarted:
-    """What to say when exec failed."""
+    """Return the error for a failed exec."""
     if isinstance(error, FileNotFoundError | NotADirectoryError):
         return CommandNotStarted(f"{program}: no such command; check its name and PATH", found=False)
     return CommandNotStarted(f"{program} cannot be executed: {error.strerror}", found=True)

@@ -30,7 +30,7 @@ COLLECTING_SECONDS = 60.0
 """Time in which the starter of a capture may stop it after the training has ended."""
 
 _NOT_FOR_THE_TRAINING = frozenset({"LD_LIBRARY_PATH", "PWD", "OLDPWD", "SHLVL", "_"})
-"""What a wrapper script around nsys changes for nsys's own sake."""
+"""Variables that a wrapper script around nsys changes for nsys's own sake."""
 
 
 def start(

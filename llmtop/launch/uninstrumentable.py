@@ -59,7 +59,7 @@ def unsupported_python_flag(command: Sequence[str]) -> str | None:
 
 
 def flag_message(option: str) -> str:
-    """What to say of such a Python, and what to do."""
+    """Return the message for such a Python, with the next action."""
     return (
         f"python {option} ignores its environment, so no step of it is seen; start it without, or call "
         "llmtop.step() in the script"

@@ -48,7 +48,8 @@ from llmtop.model.snapshot import LoadingCost
 LEAST_WAIT_PCT = 10.0
 _Z95 = 1.96
 _ROOM, _QUEUES = 0.5, 0.25
-"""Of the CPU that a worker takes: what must be free for one more, and what those that there are may wait for."""
+"""Shares of the CPU that a worker takes: the part that must be free for one more, and the longest queueing of
+the present ones."""
 _CAUSES: dict[Part, str] = {
     "decode": "decode",
     "tokenize": "tokenize",
@@ -63,7 +64,7 @@ _CAUSES: dict[Part, str] = {
     "own": "too_few_workers",
 }
 _SHARED: tuple[Part, ...] = ("disk", "network", "lock")
-"""What one worker may be made to wait for while the others have theirs: the next time it is another one."""
+"""Waits that one worker may have while the others have none; next time another worker waits."""
 _NOT_MORE = ("own_code", "lock", "gil", "slow_worker", "cpu", "worker_threads", "transfer", "unknown")
 _READING: tuple[Part, ...] = ("disk", "file")
 """One cost, of which the kernel's word is the one where bytes come from storage."""
@@ -72,7 +73,7 @@ _READING: tuple[Part, ...] = ("disk", "file")
 def decide(
     seen: LoaderSamples, calls: Calls = lambda frame: (), is_generator: IsGenerator = lambda frame: False
 ) -> LoadingCost | None:
-    """What the loader's time goes into; None where the training does not wait for it, or was not seen.
+    """Return the cost of the data loader; None if the training does not wait for it, or no sample was taken.
 
     Args:
         seen: stacks, states and rates of one window.

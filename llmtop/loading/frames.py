@@ -21,8 +21,8 @@ from llmtop.stacks.samples import Frame
 Work: TypeAlias = Literal[
     "idle", "decode", "tokenize", "collate", "file", "network", "lock", "gil", "sleep", "transfer", "own", "start"
 ]
-"""What a loader's thread does: "idle" waits to be given work; "file" reads one, from storage or from memory;
-"transfer" hands batches from process to process; "own" is code that no table knows."""
+"""Work of a loader's thread. "idle" waits for work. "file" reads a file, from storage or from memory.
+"transfer" passes batches between processes. "own" is code that no table lists."""
 
 _LIBRARIES: dict[str, Work] = {
     name: work
@@ -75,7 +75,7 @@ _CALLS: dict[str, Work] = {
     ).items()
     for name in names.split()
 }
-"""What a line of the script calls, by its full name or the first parts of it."""
+"""Calls in lines of the script, by full name or by its first parts."""
 TORCH_WORKER = "torch/utils/data/_utils/worker.py"
 _FETCH = "torch/utils/data/_utils/fetch.py"
 _COLLATE = ("torch/utils/data/_utils/collate.py", "torch/utils/data/_utils/pin_memory.py")
@@ -180,7 +180,7 @@ def _of_queue(frame: Frame) -> bool:
 
 
 def _of_worker(frames: Sequence[Frame]) -> list[Frame]:
-    """What of a stack is its process's own: a fork has its parent's frames too.
+    """Return the frames of the process's own: a fork has its parent's frames too.
 
     Of a DataLoader's worker what is below its loop; nothing while that waits for an index.
     """
@@ -199,7 +199,7 @@ def _of_worker(frames: Sequence[Frame]) -> list[Frame]:
 
 
 def _collates(below: Sequence[Frame], calls: Calls) -> bool:
-    """Whether what `fetch` called is the function that makes a batch of samples, whatever its name."""
+    """Return True if what `fetch` called is the function that makes a batch of samples, whatever its name."""
     if len(below) < 2:
         return False
     told = calls(below[0])
@@ -238,7 +238,7 @@ def _of_transformers(frame: Frame) -> Work | None:
 
 
 def _of_line(frame: Frame, calls: Calls) -> tuple[Work, str] | None:
-    """What the line calls; None where that is nothing of the tables, or several things."""
+    """Return the call of the line; None if it is in no table, or if there are several."""
     found = {told for called in calls(frame) if (told := _function_name(called)) is not None}
     return next(iter(found)) if len({work for work, _ in found}) == 1 else None
 

@@ -1,4 +1,4 @@
-"""What `llmtop.loading.cost` decides by: stacks, states and rates of the threads that load."""
+"""Inputs of `llmtop.loading.cost`: stacks, states and rates of the threads that load."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ class LoaderSamples:
     """Samples of the loader's threads of one training, over some seconds."""
 
     pid: int
-    """Of the training."""
+    """Pid of the training."""
     stacks: tuple[Stack, ...]
-    """Of its threads and of the processes that it started, waiting ones included."""
+    """Stacks of its threads and of the processes that it started, waiting ones included."""
     states: Mapping[int, Counter[Waits]] = field(default_factory=dict)
     """Samples per state, by thread; empty where not sampled."""
     cpu: Mapping[int, CpuTime] = field(default_factory=dict)

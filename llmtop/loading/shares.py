@@ -1,4 +1,4 @@
-"""What each thread that prepares batches spends its time on: stacks and the kernel's states put together.
+"""Time shares of each thread that prepares batches, from stacks and the kernel's states.
 
 A stack shows in which code a thread is, the kernel whether it runs there or what it waits for. What it waits for
 wins: a thread within PIL whose pages come from a slow disk waits for the disk. States and stacks are counted
@@ -42,7 +42,7 @@ Part: TypeAlias = Literal[
     "own",
     "unseen",
 ]
-"""What time goes into. "unseen": it runs, and its stacks could not be read."""
+"""Kinds of time. "unseen": the thread runs, and its stacks could not be read."""
 
 _FROM: tuple[Part, ...] = ("file", "own", "decode", "collate", "tokenize", "transfer", "start")
 _IDLE: tuple[Waits, ...] = ("pipe", "poll", "asleep")
@@ -54,7 +54,7 @@ class LoaderThread:
 
     pid: int
     worker: bool
-    """Whether its process was started for it."""
+    """True if its process was started for it."""
     present: float = 1.0
     """How much of the window it was there: workers come and go with each epoch."""
     idle: float = 0.0
@@ -64,7 +64,7 @@ class LoaderThread:
     cpu_wait: float = 0.0
     """Ready, and waiting for one."""
     shares_lock: bool = False
-    """Whether another thread of its process runs Python for half of the time: its code may wait for the GIL."""
+    """True if another thread of its process runs Python for half of the time: its code may wait for the GIL."""
     samples: int = 0
     places: Counter[tuple[Part, str, str]] = field(default_factory=Counter)
     """(part, library, place) by how often it was seen."""
@@ -123,7 +123,7 @@ _PAGE_BYTES = 4096
 
 
 def _off_disk(threads: Sequence[LoaderThread], seen: LoaderSamples) -> None:
-    """What waits for pages of files while nothing comes from storage waits for a filesystem of another machine.
+    """Count waits for pages of files as network waits while nothing comes from local storage.
 
     Each such wait is for a page at least, and on a disk of this machine takes no second.
     """
@@ -184,7 +184,8 @@ def _workers(seen: LoaderSamples, calls: Calls, samples: int) -> list[LoaderThre
 def _activities(
     stack: Stack, pool: Sequence[tuple[StackActivity, float]], calls: Calls
 ) -> list[tuple[StackActivity, float]]:
-    """What a stack of a worker's first thread shows; while the thread waits for a pool, what the pool does."""
+    """Return the activities in a stack of a worker's first thread. While the thread waits for a pool, the
+    pool's count."""
     if pool and waits_for_pool(stack):
         return [(one, share * stack.samples) for one, share in pool]
     return [(classify_stack(stack.frames, calls), stack.samples)]

@@ -15,7 +15,7 @@ from llmtop.stacks.samples import Frame
 
 _LARGEST_BYTES = 1 << 20
 _DEEPEST = 8
-"""So many assignments are followed for one name."""
+"""Most assignments that are followed for one name."""
 
 
 class SourceFiles:
@@ -31,12 +31,12 @@ class SourceFiles:
         self._files: dict[str, _Source | None] = {}
 
     def calls(self, frame: Frame) -> tuple[str, ...]:
-        """What the line of a frame calls or enters, by full names, the innermost call first."""
+        """Return the calls of the line of a frame by full name, the innermost first."""
         source = self._source_of(frame.file)
         return () if source is None or frame.line is None else source.calls(frame.line)
 
     def is_generator(self, frame: Frame) -> bool:
-        """Whether the function of that frame has a yield, and makes no context of it."""
+        """Return True if the function of that frame has a yield, and makes no context of it."""
         source = self._source_of(frame.file)
         return source is not None and source.is_generator(frame.name.rpartition(".")[2], frame.line)
 

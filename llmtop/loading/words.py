@@ -97,7 +97,7 @@ def sentence(cost: LoadingCost, slow: int | None, cpu_wait_pct: float) -> str:
 
 
 def advice_of(cost: LoadingCost) -> str:
-    """What to do, and what it saves at most."""
+    """Return the advice with the largest possible saving."""
     parts = [_DO[cost.cause]] if cost.cause in _DO else []
     if cost.workers_needed is not None and cost.cause not in ("cpu", "worker_threads"):
         parts.append(_workers(cost))
@@ -119,7 +119,7 @@ def _work_name(name: str, cost: LoadingCost) -> str:
 
 
 def _code(cost: LoadingCost) -> str:
-    """Whose code it is that no table knows."""
+    """Return the origin of the code that no table lists."""
     return f"code of the library {cost.library}" if cost.library else "code of the script"
 
 

@@ -35,7 +35,7 @@ from llmtop.report.environment import read_environment
 from llmtop.system.inputs import DEFAULT, Limits
 
 _STRETCHES = 160
-"""Of the timeline: more than a terminal has columns."""
+"""Most stretches of the timeline: more than a terminal has columns."""
 
 
 def analyze_memory(paths: Sequence[Path], limits: Limits = DEFAULT) -> MemoryReport:
@@ -48,7 +48,7 @@ def analyze_memory(paths: Sequence[Path], limits: Limits = DEFAULT) -> MemoryRep
 
 
 def build_report(snapshots: Sequence[MemorySnapshot], environment_path: Path | None = None) -> MemoryReport:
-    """What snapshots show, one a rank.
+    """Return the report of snapshots, one per rank.
 
     Args:
         snapshots: at least one.

@@ -92,7 +92,7 @@ def _device(device: MemoryDevice) -> list[Block]:
 
 
 def _figures(device: MemoryDevice) -> list[str]:
-    """What is reserved, allocated and free, and the peak, in a sentence each."""
+    """Return sentences on reserved, allocated, free and peak memory."""
     spare, peak = device.fragmentation, device.peak
     lines = [
         f"reserved {size(device.reserved_bytes)} in {counted(device.segments, 'segment')}, allocated "

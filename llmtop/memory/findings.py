@@ -1,4 +1,4 @@
-"""What a memory report finds, and what would free how much."""
+"""Findings of a memory report, and the memory that each fix would free."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ from llmtop.format import counted, percent_text, size
 from llmtop.memory.model import Held, Holder, MemoryDevice, MemoryFinding, MemoryReport
 
 WORTH_PCT = 10.0
-"""Of the peak: less is not worth changing a training for; the border that verdicts have."""
+"""Share of the peak: a smaller saving does not justify a change of the training; verdicts have the same
+threshold."""
 SEGMENT_BYTES = 20 << 20
-"""What PyTorch's allocator asks CUDA for at once for allocations below 10 MiB: less lies idle in any process."""
+"""Segment size that PyTorch's allocator requests from CUDA for allocations below 10 MiB. A smaller idle amount
+is normal in any process."""
 _STATE: tuple[Holder, ...] = ("parameters", "gradients", "optimizer")
 _NAMED_PCT = 1.0
-"""Of the peak: a holder of less is not named in the summary."""
+"""Share of the peak: a smaller holder is not named in the summary."""
 _GPUS = 8
-"""Of a node, where it is not known how many there are."""
+"""GPUs of a node, where their number is unknown."""
 
 
 def fullest(devices: tuple[MemoryDevice, ...]) -> MemoryDevice | None:
@@ -238,7 +240,7 @@ def _state_words(holds: dict[str, int]) -> str:
 
 
 def _whatever_the_batch(device: MemoryDevice, activations: int, copies: int) -> list[MemoryFinding]:
-    """What no smaller batch frees: temporaries of the optimizer, and copies of weights."""
+    """Findings that a smaller batch does not change: temporaries of the optimizer, and copies of weights."""
     short = device.optimizer_temporary_peak_bytes or 0
     return [
         _saves(

@@ -1,4 +1,5 @@
-"""What the allocator's history tells: how long each allocation lived, in which phase, and what was held when."""
+"""Evaluation of the allocator's history: lifetime and phase of each allocation, and the memory held at each
+time."""
 
 from __future__ import annotations
 
@@ -66,7 +67,8 @@ class Curve:
 
     @property
     def is_possible(self) -> bool:
-        """Whether it never falls below nothing, as it does where the history does not reach to the snapshot."""
+        """Return True if it never falls below nothing, as it does where the history does not reach to the
+        snapshot."""
         return int(self.allocated.min()) >= 0 and int(self.reserved.min()) >= 0
 
 
@@ -129,7 +131,7 @@ class PhasesInTime:
         return self.phases[number] if number >= 0 else None
 
     def role(self, number: int) -> str:
-        """What it does; "other" for none."""
+        """Return the role of an allocation; "other" for none."""
         return self._roles[number] if number >= 0 else "other"
 
 

@@ -1,4 +1,4 @@
-"""Whose memory an allocation is: by the frames that made it, the phase it was made in, and how long it lived.
+"""Holder of an allocation: by the frames that made it, its phase, and its lifetime.
 
 Four facts decide most of it. What an optimizer's step allocates and keeps beyond that step is its state, whichever
 optimizer it is. Modules are called through `_call_impl`. The backward pass of CUDA tensors runs in a thread of
@@ -19,7 +19,7 @@ from llmtop.memory.model import Holder
 Maker: TypeAlias = Literal[
     "parameters", "optimizer", "optimizer step", "gradient", "backward", "forward", "communication"
 ]
-"""What part of PyTorch made an allocation."""
+"""Part of PyTorch that made an allocation."""
 
 _OPTIMIZERS: Final = (
     "/torch/optim/",
@@ -49,7 +49,7 @@ _WINDOWS_LIBRARY: Final = re.compile(r"^[A-Za-z]:/.*/Lib/")
 
 
 def maker_of(stack: Stack) -> Maker | None:
-    """What made it, by the innermost frame that tells; None where no frame does."""
+    """Return the part of PyTorch in the innermost frame that shows one; None without such a frame."""
     return next((maker for frame in stack if (maker := _maker(frame)) is not None), None)
 
 
@@ -101,17 +101,17 @@ def _makes_parameters(file: str, function: str) -> bool:
 
 
 def clears_gradients(stack: Stack) -> bool:
-    """Whether this frees gradients."""
+    """Return True if this frees gradients."""
     return any(frame.function == "zero_grad" for frame in stack)
 
 
 def is_autocast_copy(stack: Stack) -> bool:
-    """Whether autocast made it: a copy of a weight or of an activation."""
+    """Return True if autocast made it: a copy of a weight or of an activation."""
     return AUTOCAST in stack
 
 
 def ends_autocast(stack: Stack) -> bool:
-    """Whether this frees what autocast kept until its context ended."""
+    """Return True if this frees what autocast kept until its context ended."""
     return CACHE_CLEARED in stack
 
 
@@ -119,7 +119,7 @@ _ATTENTION: Final = ("softmax", "_softmax", "scaled_dot_product_attention")
 
 
 def is_of_attention(stack: Stack) -> bool:
-    """Whether the softmax of attention that is not fused made it: scores for each pair of positions."""
+    """Return True if the softmax of attention that is not fused made it: scores for each pair of positions."""
     return not is_of_loss(stack) and any(
         frame.function in _ATTENTION and not frame.file.endswith("/torch/nn/modules/activation.py")
         for frame in stack
@@ -130,7 +130,8 @@ _LOSSES: Final = ("cross_entropy", "log_softmax", "nll_loss")
 
 
 def is_of_loss(stack: Stack) -> bool:
-    """Whether a loss over classes made it: for a large vocabulary these tensors are the largest of a step."""
+    """Return True if a loss over classes made it: for a large vocabulary these tensors are the largest of a
+    step."""
     return any(frame.function in _LOSSES for frame in stack)
 
 
@@ -181,12 +182,12 @@ _CERTAIN: Final[dict[Maker | None, Holder]] = {
 
 
 def is_of_optimizer(maker: Maker | None, role: str) -> bool:
-    """Whether an optimizer's step allocated something, by its frames or by the phase."""
+    """Return True if an optimizer's step allocated something, by its frames or by the phase."""
     return maker == "optimizer step" or (maker is None and role == "optimizer")
 
 
 def holder_of(maker: Maker | None, role: str, *, stackless: bool, kept: bool | None) -> Holder:
-    """Whose memory an allocation of the recorded window is.
+    """Return the holder of an allocation of the recorded window.
 
     Args:
         maker: by its frames.

@@ -1,4 +1,4 @@
-"""What grew between two snapshots of one program, by line where there are stacks, else by size."""
+"""Growth between two snapshots of one program, by line where there are stacks, else by size."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from llmtop.system.inputs import DEFAULT, Limits
 _MOST = 50
 """Lines of each device that are listed."""
 _HALF = 0.5
-"""Of the growth: so much of it must be of a line that is named, or the verdict is "unknown"."""
+"""Share of the growth that a named line must explain; else the verdict is "unknown"."""
 
 
 class _Key(NamedTuple):
-    """What allocations of both snapshots are set side by side by: their stack, else their size."""
+    """Key that matches allocations of both snapshots: their stack, else their size."""
 
     stack: tuple[str, ...]
     bytes: int
@@ -37,7 +37,7 @@ class _Sum(NamedTuple):
 
 
 def compare_memory(before: list[Path], after: list[Path], limits: Limits = DEFAULT) -> LeakReport:
-    """What the second holds that the first did not.
+    """Return the memory that the second snapshot holds and the first does not.
 
     Args:
         before: snapshots, one a rank.
@@ -57,7 +57,7 @@ def compare_memory(before: list[Path], after: list[Path], limits: Limits = DEFAU
 
 
 def find_growth(pairs: list[tuple[MemorySnapshot, MemorySnapshot]]) -> LeakReport:
-    """What grew, over pairs of snapshots of the same process."""
+    """Return the growth over pairs of snapshots of the same process."""
     devices: list[DeviceGrowth] = []
     steady: list[list[LeakingLine]] = []
     for one, two in pairs:

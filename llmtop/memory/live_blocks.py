@@ -1,4 +1,4 @@
-"""What is allocated at the end and at the peak: each piece with its stack and its holder, and their sums."""
+"""Allocations at the end and at the peak: each with its stack and its holder, and their sums."""
 
 from __future__ import annotations
 
@@ -40,11 +40,12 @@ from llmtop.memory.model import HOLDERS, Held, Holder
 from llmtop.memory.snapshot import ACTIVE, DeviceMemory, MemorySnapshot
 
 _FRAMES = 24
-"""Of a stack, in a report."""
+"""Frames of a stack in a report."""
 _SAME_PASS: Final = 0.9
-"""Of the bytes that an earlier pass left: less in blocks of the recorded pass's sizes is another pass."""
+"""Share of the bytes that an earlier pass left: less in blocks of the recorded pass's sizes is another pass."""
 _BLOCKS_OF_LAYERS: Final = 4
-"""Of one line at once: without gradients a line has its result and perhaps the one before, as it is replaced."""
+"""Blocks of one line at once: without gradients a line has its result and perhaps the one before, as it is
+replaced."""
 
 
 class Piece(NamedTuple):
@@ -75,7 +76,7 @@ class StackTable:
         return self._makers[stack]
 
     def _constructor(self, stack: int) -> Maker | None:
-        """What the `__init__` of a script's own module or optimizer makes."""
+        """Return what the `__init__` of a script's own module or optimizer makes."""
         if self._classes is None:
             self._classes = own_classes(self.stacks)
         own = own_frame(self.stacks[stack])
@@ -139,7 +140,7 @@ class LiveBlocks:
         self.has_backward = bool(self._gradient_sizes) or any(
             phases.role(number) == "backward" for number in range(len(phases.phases))
         )
-        """Whether a backward pass is in the history."""
+        """True if a backward pass is in the history."""
         self._weight_sizes = self._sizes_of_weights()
         self.pieces = [*self._from_blocks(), *self._freed_since()]
 
@@ -158,7 +159,7 @@ class LiveBlocks:
             yield Piece(asked, of, self._holder(address, of, row), True, peak is not None and row <= peak, row)
 
     def _freed_since(self) -> Iterable[Piece]:
-        """What lived at the peak and is no more."""
+        """Return the pieces that were allocated at the peak and are freed at the end."""
         if self.peak is None:
             return
         for row in self.lives.made[: bisect.bisect_right(self.lives.made, self.peak)]:
@@ -215,7 +216,7 @@ class LiveBlocks:
         return maker == "parameters" or self._owners.get(address) == "parameters" or (row < 0 and maker is None)
 
     def _is_weight_copy(self, stack: int, row: int) -> bool:
-        """Whether autocast keeps it for all uses of a weight. It casts activations as well."""
+        """Return True if autocast keeps it for all uses of a weight. It casts activations as well."""
         if not is_autocast_copy(self.stacks.stacks[stack]):
             return False
         freed = self.lives.freed.get(row, NOT_FREED)
@@ -247,7 +248,7 @@ class LiveBlocks:
         return holder_of(maker, role, stackless=not stack, kept=self._kept(row, number))
 
     def _outlives_step(self, row: int, number: int) -> bool:
-        """Whether what the optimizer's step allocated is there when the next pass begins, or at the end."""
+        """Return True if what the optimizer's step allocated is there when the next pass begins, or at the end."""
         freed = self.lives.freed.get(row, NOT_FREED)
         if freed == NOT_FREED:
             return True
@@ -258,15 +259,15 @@ class LiveBlocks:
         return place < len(self._other_rows) and freed > self._other_rows[place]
 
     def _is_state_by_size(self, row: int) -> bool:
-        """Whether a script's own code keeps something of a gradient's size until the end, once there are
+        """Return True if a script's own code keeps something of a gradient's size until the end, once there are
         gradients: the state of an optimizer that is no class of torch.optim."""
         if row in self.lives.freed or self._bytes[row] not in self._gradient_sizes:
             return False
         return self._first_backward is not None and row > self._first_backward
 
     def batch_bytes(self) -> int:
-        """What the pieces take at the peak that grows with the batch: activations, and what forward and backward
-        need for a moment but for pieces of a gradient's size."""
+        """Return the bytes of the pieces at the peak that grow with the batch: activations and temporaries of
+        forward and backward, except pieces of a gradient's size."""
         weights = {piece.bytes for piece in self.pieces if piece.holder in ("gradients", "parameters")}
         return sum(
             piece.bytes for piece in self.pieces if piece.at_peak and self._grows_with_batch(piece, weights)
@@ -281,7 +282,7 @@ class LiveBlocks:
         return not is_of_optimizer(self.stacks.maker(piece.stack), role) and piece.bytes not in weights
 
     def optimizer_temporary_bytes(self) -> int:
-        """What the pieces take at the peak that an optimizer's step made and frees before it ends."""
+        """Return the bytes at the peak that an optimizer's step allocated and frees before it ends."""
         return sum(
             piece.bytes
             for piece in self.pieces
@@ -294,8 +295,8 @@ class LiveBlocks:
         )
 
     def is_kept_by_forward(self) -> bool:
-        """Whether the forward pass keeps its results, as it does for a backward pass: those of each layer live at
-        once, so that most of their bytes lie in lines with several blocks."""
+        """Return True if the forward pass keeps its results, as it does for a backward pass: those of each
+        layer live at once, so that most of their bytes lie in lines with several blocks."""
         bytes_of, blocks_of = Counter[str](), Counter[str]()
         for piece in self.pieces:
             if piece.at_peak and piece.holder == "activations":
@@ -306,13 +307,14 @@ class LiveBlocks:
         return 2 * repeated > sum(bytes_of.values())
 
     def attention_bytes(self) -> int:
-        """What the pieces take at the peak that a softmax of attention made."""
+        """Return the bytes at the peak that a softmax of attention allocated."""
         stacks = self.stacks.stacks
         scores = {number for number in {piece.stack for piece in self.pieces} if is_of_attention(stacks[number])}
         return sum(piece.bytes for piece in self.pieces if piece.at_peak and piece.stack in scores)
 
     def _kept(self, row: int, number: int) -> bool | None:
-        """Whether an allocation outlived the phase it was made in; without phases, until the optimizer's step."""
+        """Return True if an allocation outlived the phase it was made in; without phases, until the optimizer's
+        step."""
         freed = self.lives.freed.get(row, NOT_FREED)
         phase = self.phases.named(number)
         if phase is not None and self.phases.role(number) == "backward":
@@ -324,7 +326,7 @@ class LiveBlocks:
         return True if stepped else None if freed == NOT_FREED else False
 
     def loss_bytes(self) -> int:
-        """What the pieces take at the peak that a loss over classes made."""
+        """Return the bytes at the peak that a loss over classes allocated."""
         stacks = self.stacks.stacks
         of_loss = {number for number in {piece.stack for piece in self.pieces} if is_of_loss(stacks[number])}
         return sum(piece.bytes for piece in self.pieces if piece.at_peak and piece.stack in of_loss)
@@ -335,11 +337,11 @@ class LiveBlocks:
         return tuple(found[holder] for holder in HOLDERS if holder in found)
 
     def by_line(self) -> tuple[Held, ...]:
-        """Those with a stack, largest first."""
+        """Return the holders with a stack, largest first."""
         return tuple(self._sums(lambda piece: self.stacks.line(piece.stack)))
 
     def by_module(self) -> tuple[Held, ...]:
-        """Those made in a module's forward pass, largest first."""
+        """Return the holders made in a module's forward pass, largest first."""
         known: dict[int, str] = {}
 
         def module(piece: Piece) -> str:
@@ -350,7 +352,7 @@ class LiveBlocks:
         return tuple(self._sums(module))
 
     def by_size(self) -> tuple[Held, ...]:
-        """Those without a stack, by what they asked for, largest sum first."""
+        """Return the holders without a stack, by requested size, largest sum first."""
         return tuple(self._sums(lambda piece: "" if piece.stack else size_name(piece.bytes)))
 
     def _sums(self, name: Callable[[Piece], str]) -> list[Held]:

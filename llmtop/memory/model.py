@@ -1,4 +1,4 @@
-"""What a snapshot of PyTorch's CUDA allocator shows, as plain typed data from which every output is made.
+"""Content of a snapshot of PyTorch's CUDA allocator, as plain typed data from which every output is made.
 
 The names of the fields are a contract, as those of the report (docs/contracts.md). Bytes are device memory. What
 tensors hold is told as they asked for it (`requested_bytes`); the allocator rounds up, which is `allocated_bytes`.
@@ -20,31 +20,31 @@ Holder = Literal[
     "parameters", "gradients", "optimizer", "activations", "autocast", "temporaries", "communication", "other",
     "unknown",
 ]  # fmt: skip
-"""Whose memory it is. "autocast" are the copies of weights that autocast keeps; "temporaries" are freed within the
-backward pass or the optimizer's step that made them; "other" was allocated by code that is none of these;
-"unknown" before the recording began, or without a stack."""
+"""Holder of memory. "autocast" are the copies of weights that autocast keeps. "temporaries" are freed within
+the backward pass or the optimizer's step that made them. "other" was allocated by code that is none of
+these. "unknown" was allocated before the recording began, or without a stack."""
 HOLDERS: tuple[Holder, ...] = get_args(Holder)
 
 
 class Held(msgspec.Struct, frozen=True, kw_only=True):
-    """What one holder, module or place in the code holds."""
+    """Memory of one holder, module or place in the code."""
 
     name: str
     """The holder, the module, or the line: "train.py:42 step"."""
     bytes: int
     blocks: int
     holder: Holder = "unknown"
-    """Of the largest part of it."""
+    """Holder of the largest part of it."""
     module: str = ""
     """The module's forward pass that it was allocated in, with the line; "" outside of any."""
     stack: tuple[str, ...] = ()
     """The innermost frame first."""
     peak_bytes: int | None = None
-    """What it held when most was allocated; None where no history tells."""
+    """Its memory when most was allocated; None without a history."""
 
 
 class Fragmentation(msgspec.Struct, frozen=True, kw_only=True):
-    """What is reserved and in no tensor."""
+    """Reserved memory that no tensor uses."""
 
     free_bytes: int
     """Reserved - allocated, but for what another stream still uses."""
@@ -104,7 +104,7 @@ class OutOfMemory(msgspec.Struct, frozen=True, kw_only=True):
 
     wanted_bytes: int
     device_free_bytes: int | None
-    """What CUDA still had."""
+    """Memory that CUDA had left."""
     line: str
     stack: tuple[str, ...]
     at_seconds: float | None
@@ -123,7 +123,7 @@ class MemoryDevice(msgspec.Struct, frozen=True, kw_only=True):
     """Freed by the script, still in use by another stream."""
     segments: int
     events: int
-    """Of the history; 0 where none was recorded."""
+    """Events of the history; 0 where none was recorded."""
     expandable_segments: bool
     fragmentation: Fragmentation
     holders: tuple[Held, ...]
@@ -134,18 +134,18 @@ class MemoryDevice(msgspec.Struct, frozen=True, kw_only=True):
     """Blocks without a stack, by the size they asked for."""
     peak: MemoryPeak | None = None
     loss_peak_bytes: int | None = None
-    """What at the peak was allocated within a cross entropy or a softmax over classes: mostly a vocabulary."""
+    """Bytes at the peak within a cross entropy or a softmax over classes: mostly a vocabulary."""
     batch_peak_bytes: int | None = None
-    """What at the peak grows with the batch: activations, and temporaries that are no copy of weights."""
+    """Bytes at the peak that grow with the batch: activations, and temporaries that are no copy of weights."""
     optimizer_temporary_peak_bytes: int | None = None
-    """What at the peak the optimizer's step allocated and frees before it ends."""
+    """Bytes at the peak that the optimizer's step allocated and frees before it ends."""
     kept_by_forward: bool = True
-    """Whether most activations of the peak lie in lines that hold four blocks or more each, one a layer: without
-    gradients a line holds one or two."""
+    """True if most activations of the peak lie in lines that hold four blocks or more each, one a layer:
+    without gradients a line holds one or two."""
     attention_peak_bytes: int | None = None
-    """What at the peak the softmax of attention that is not fused allocated."""
+    """Bytes at the peak that the softmax of unfused attention allocated."""
     backward_seen: bool = False
-    """Whether a backward pass is in the history."""
+    """True if a backward pass is in the history."""
     phases: tuple[PhasePeak, ...] = ()
     timeline: MemoryTimeline | None = None
     growing: tuple[LeakingLine, ...] = ()
@@ -162,18 +162,18 @@ class MemoryFinding(msgspec.Struct, frozen=True, kw_only=True):
     fix: str = ""
     next: str = ""
     saves_at_most_bytes: int | None = None
-    """Of the peak, if all of it went away and nothing came in its place."""
+    """Saving at the peak, if all of it went away and nothing came in its place."""
 
 
 class MemoryReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What one snapshot shows, or those of several ranks."""
+    """Report of one snapshot, or of those of several ranks."""
 
     schema: int = MEMORY_SCHEMA
     kind: Literal["memory"] = "memory"
     source: str
     engine: Literal["memory"] = "memory"
     window_seconds: float | None
-    """Of the history; None where none was recorded."""
+    """Length of the history; None where none was recorded."""
     steps: int | None
     """Whole steps in it; None where the snapshot does not tell."""
     devices: tuple[MemoryDevice, ...]
@@ -184,7 +184,7 @@ class MemoryReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Growth(msgspec.Struct, frozen=True, kw_only=True):
-    """What a line, or blocks of one size, hold in the second snapshot that they did not in the first."""
+    """Memory that a line, or blocks of one size, hold in the second snapshot and not in the first."""
 
     name: str
     bytes: int
@@ -194,7 +194,7 @@ class Growth(msgspec.Struct, frozen=True, kw_only=True):
     holder: Holder
     stack: tuple[str, ...] = ()
     by_size: bool = False
-    """Whether these blocks have no stack of their own and the line is that of the only ones of their size that
+    """True if these blocks have no stack of their own and the line is that of the only ones of their size that
     stay allocated from step to step in the second window."""
 
 
@@ -213,7 +213,7 @@ class DeviceGrowth(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LeakReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What grew between two snapshots of one program."""
+    """Growth between two snapshots of one program."""
 
     schema: int = MEMORY_SCHEMA
     kind: Literal["memory-growth"] = "memory-growth"

@@ -1,4 +1,4 @@
-"""Whether a pickle asks for a memo out of all proportion.
+"""True if a pickle asks for a memo out of all proportion.
 
 Nine bytes of a pickle can ask Python to make room for four thousand million objects ("put this at number
 4,294,967,295"), and it does, at once. No pickle that was written by Python numbers more objects than it has bytes.

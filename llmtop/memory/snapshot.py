@@ -69,7 +69,7 @@ class Blocks:
     address: Ints
     bytes: Ints
     requested: Ints
-    """What was asked for; the allocator rounds up."""
+    """Requested bytes; the allocator rounds up."""
     state: Ints
     stack: Ints
     segment: Ints
@@ -77,7 +77,7 @@ class Blocks:
 
 @dataclass(frozen=True)
 class AllocatorEvents:
-    """What the allocator did, one row each, in order."""
+    """Events of the allocator, one row each, in order."""
 
     action: Ints
     address: Ints
@@ -87,7 +87,7 @@ class AllocatorEvents:
     time_us: Ints
     """Unix time; 0 where the snapshot has none."""
     device_free: Ints
-    """What CUDA still had, at an out-of-memory error; else -1."""
+    """Memory that CUDA had left at an out-of-memory error; else -1."""
 
     def __len__(self) -> int:
         return len(self.action)
@@ -98,7 +98,7 @@ class FailedAllocation(NamedTuple):
 
     wanted_bytes: int
     device_free_bytes: int
-    """What CUDA still had."""
+    """Memory that CUDA had left."""
     stack: int
 
 
@@ -109,7 +109,7 @@ class DeviceMemory:
     device: int
     segment_bytes: Ints
     expandable: bool
-    """Whether some segment can grow in place."""
+    """True if some segment can grow in place."""
     blocks: Blocks
     events: AllocatorEvents
     failed: tuple[FailedAllocation, ...] = ()
@@ -123,7 +123,7 @@ class MemorySnapshot:
     source: str
     devices: tuple[DeviceMemory, ...]
     stacks: tuple[Stack, ...]
-    """What the columns called `stack` count; the first is empty."""
+    """Stacks by number: the columns called `stack` hold these numbers. The first is empty."""
     phases: tuple[AllocatorPhase, ...] = ()
     steps_us: tuple[int, ...] = ()
     """When steps began, in Unix time, and at last when the last one ended."""
@@ -186,7 +186,7 @@ _DAMAGE = (
     TypeError,
     ValueError,
 )
-"""What the unpickler raises at damaged bytes."""
+"""Errors of the unpickler for damaged bytes."""
 
 
 def _unpickled(file: io.BufferedReader) -> Any:

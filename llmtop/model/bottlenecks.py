@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
 BoundId = Literal["launch_bound", "input_bound", "sync_bound", "h2d_bound", "communication_bound"]
-"""What a step can be bound by other than the GPU's own work: alerts while it runs, and verdicts on a capture."""
+"""Bounds of a step other than the GPU's own work: alerts while it runs, and verdicts on a capture."""
 Verdict = Literal["gpu_bound", BoundId, "idle", "unknown"]
-"""What bounds the step, by a report."""
+"""Verdict of a report on what bounds the step."""
 LossId = Literal[BoundId, "kernel_gaps", "one_off", "idle", "unknown"]
-"""What a step loses time to, by a capture; each is the id of a finding too."""
+"""Causes of lost time in a capture; each is the id of a finding too."""
 AlertId = Literal[
     BoundId,
     "low_power_full_util",
@@ -46,7 +46,7 @@ AlertId = Literal[
     "checkpoint_disk_full",
     "imbalance",
 ]
-"""What a live rule can raise."""
+"""Alerts that the live rules can raise."""
 BottleneckId = Literal[Verdict, LossId, AlertId]
 
 BOUND_IDS: Final[tuple[BoundId, ...]] = get_args(BoundId)
@@ -62,7 +62,7 @@ class Bottleneck:
     badge: str
     """One or two words in capitals, short enough for a card of the screen."""
     title: str
-    """What time goes to, or what holds, in a few words that go on a sentence: "12 % to host-device copies"."""
+    """Short text that completes a sentence: "12 % to host-device copies"."""
     sentence: str
     """A whole sentence but for its capital letter and full stop: what happens."""
 

@@ -10,7 +10,7 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class Decoder(Protocol[T_co]):
-    """What msgspec has for msgpack and for JSON."""
+    """Common interface of msgspec's decoders for msgpack and for JSON."""
 
     def decode(self, body: bytes | memoryview, /) -> T_co:
         """Decode one message."""

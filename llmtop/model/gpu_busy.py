@@ -53,7 +53,7 @@ class BusyEstimate(NamedTuple):
     source: Source
     """The witness that is believed."""
     bound: bool
-    """Whether it may have been less busy than that: it was idle for at least the rest."""
+    """True if it may have been less busy than that: it was idle for at least the rest."""
 
 
 def estimate_busy(
@@ -92,7 +92,7 @@ def _without_util(sm_pct: float | None, events_pct: float | None) -> BusyEstimat
 
 
 def source_name(source: str | None) -> str:
-    """What a person calls the source of how busy a GPU is; that of a newer version by its own word."""
+    """Return the displayed name of the source of a busy share. A source of a newer version keeps its own name."""
     return _SOURCE_NAMES.get(source or "", source or "")
 
 
@@ -123,7 +123,7 @@ def _bound_sign(rank: Rank) -> str:
 
 
 def has_phase_bounds(rank: Rank) -> bool:
-    """Whether what the GPU did in a phase, by CUDA events, is the most that it can have been.
+    """Return True if what the GPU did in a phase, by CUDA events, is the most that it can have been.
 
     Between the events at its boundaries the GPU may pause; only where they explain all idle time it did not.
     """

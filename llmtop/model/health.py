@@ -1,4 +1,4 @@
-"""What a training logs about how it learns, as parts of a snapshot."""
+"""Values on the progress of learning that a training logs, as parts of a snapshot."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     at: float
     """Unix time at which it was complete."""
     seconds: float
-    """What it took, from the call to its end."""
+    """Duration from the call to its end."""
     blocked_seconds: float
-    """Of that, time in which the training waited for it."""
+    """Part of it in which the training waited."""
     interval_seconds: float | None = None
     """Median from one checkpoint to the next, of the last ones; None before the second."""
     path: str | None = None
     """File or folder, in the training's own view; None where unknown."""
     function: str | None = None
-    """What was called: "torch.save", "async_save"; None where a phase of the script's showed it."""
+    """Called function: "torch.save", "async_save"; None where a phase of the script showed it."""
     size_bytes: int | None = None
-    """Of the file, or of all files in the folder; None where this machine cannot see it."""
+    """Size of the file, or of all files in the folder; None where this machine cannot see it."""
     disk_free_bytes: int | None = None
     disk_total_bytes: int | None = None
-    """Of the file system; None where this machine cannot see it, or it does not reply."""
+    """Size of the file system; None where this machine cannot see it, or it does not reply."""
     disk_bytes_per_s: float | None = None
     """How fast its free space shrinks, over the last checkpoints; None where unknown or where it does not."""

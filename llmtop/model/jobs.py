@@ -19,7 +19,7 @@ Known = TypeVar("Known")
 
 
 def job_totals(ranks: Iterable[Rank]) -> tuple[Job, ...]:
-    """What the ranks of each job come to, in the order in which jobs began.
+    """Return the totals of each job over its ranks, in the order in which jobs began.
 
     Args:
         ranks: of a snapshot; those without the name of a job are in none.
@@ -77,6 +77,6 @@ def steps_at_risk(rank: Rank, checkpoint: Checkpoint) -> int | None:
 
 
 def _combine(values: Sequence[Known | None], together: Callable[[list[Known]], Known]) -> Known | None:
-    """What values come to together; None as long as one of them is not known."""
+    """Combine values; None as long as one of them is unknown."""
     known = [value for value in values if value is not None]
     return together(known) if known and len(known) == len(values) else None

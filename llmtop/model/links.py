@@ -52,7 +52,7 @@ class Link(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     state: str | None = None
     """"ACTIVE", "DOWN", "INIT" or "ARMED"."""
     rate_bytes_per_s: float | None = None
-    """What it can carry one way at its present speed."""
+    """Highest rate one way at its present speed."""
     received_bytes: int | None = None
     sent_bytes: int | None = None
     """Since the adapter was started; RDMA, which bypasses the kernel, included."""

@@ -1,4 +1,4 @@
-"""Whose processes and GPUs these are: on a shared machine, not all are the reader's own."""
+"""Owners of processes and GPUs: on a shared machine, not all are the reader's own."""
 
 from __future__ import annotations
 

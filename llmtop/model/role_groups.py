@@ -29,9 +29,9 @@ class RoleGroup(NamedTuple):
     """None for ranks without that role."""
     ranks: tuple[Rank, ...]
     step_seconds: GroupFigure | None
-    """Of the ranks' median steps."""
+    """Median step of the ranks."""
     work_seconds: GroupFigure | None
-    """Of what the ranks do themselves in a step: phases without waits, means of the headline window. None where
+    """Work of the ranks themselves in a step: phases without waits, means of the headline window. None where
     one of the job's ranks has no phases."""
     work_clock: str
     """"GPU" (CUDA events) if all ranks of the job have these, else "host"."""

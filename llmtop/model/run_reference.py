@@ -1,4 +1,4 @@
-"""What an earlier run gives to a training that runs now."""
+"""Figures of an earlier run that serve as reference for a running training."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class RunReference(msgspec.Struct, frozen=True, kw_only=True):
     started: float
     """Unix time."""
     step_seconds_p50: float
-    """Of its first hour, from start to start."""
+    """Median step of its first hour, from start to start."""
     tokens_per_step: float | None = None
     samples_per_step: float | None = None
     """Both: of one rank, the median; None where its script did not count them."""

@@ -7,7 +7,7 @@ from typing import Final
 MAX_CAPTURE_STEPS: Final = 1000
 MIN_CAPTURE_SECONDS: Final = 0.1
 MAX_CAPTURE_SECONDS: Final[float] = 600
-"""Of one capture by the clock; a whole number, as the help shows it."""
+"""Longest capture by the clock; a whole number, as the help shows it."""
 MIN_INTERVAL_SECONDS: Final = 0.1
 MAX_INTERVAL_SECONDS: Final = 3600.0
 """Between two snapshots. GPM wants its samples 100 ms apart; above an hour nothing is live any more."""

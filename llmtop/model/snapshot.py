@@ -35,7 +35,7 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The driver's UUID: "GPU-…", of a MIG instance "MIG-…"."""
     name: str
     vendor: Literal["NVIDIA", "AMD", "Google"] = "NVIDIA"
-    """Whose driver says all this. Google's are devices of TPUs."""
+    """Vendor of the driver. Google's are devices of TPUs."""
     util_pct: float | None = None
     """GPU-Util: share of time in which at least one kernel ran. 100 does not mean busy. Of a TPU: its duty
     cycle."""
@@ -83,14 +83,14 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     mig_parent_uuid: str | None = None
     """Set on a MIG instance: the GPU that it is a part of."""
     mig_index: int | None = None
-    """Of a MIG instance: its number on that GPU, as nvidia-smi lists it (MIG Dev)."""
+    """Number of a MIG instance on that GPU, as nvidia-smi lists it (MIG Dev)."""
     mig_gpu_instance: int | None = None
     mig_compute_instance: int | None = None
-    """Of a MIG instance: the ids by which nvidia-smi mig manages it."""
+    """Ids of a MIG instance, by which nvidia-smi mig manages it."""
     sampled_at: float | None = None
     """Unix time of the sample that these values come from."""
     error: str | None = None
-    """What the driver last refused or reported (lost, reset required, Xid, ECC), in words."""
+    """Last error of the driver in words: lost, reset required, Xid, ECC."""
 
     @property
     def number(self) -> str:
@@ -109,11 +109,11 @@ class Process(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     gpu_mem_bytes: int | None = None
     gpu_sm_pct: float | None = None
     gpu_computes: bool = True
-    """Whether the driver lists it among those that compute on that GPU; a desktop only draws."""
+    """True if the driver lists it among those that compute on that GPU; a desktop only draws."""
     user: str | None = None
     command: str | None = None
     cpu_pct: float | None = None
-    """Of one core: 250 means two and a half cores."""
+    """Percent of one core: 250 means two and a half cores."""
     rss_bytes: int | None = None
     threads: int | None = None
     io_read_bytes_per_s: float | None = None
@@ -129,9 +129,9 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     user: str | None = None
-    """Who runs the monitor, by the same names as `Process.user`: all other users' processes are not his."""
+    """User who runs the monitor, by the same names as `Process.user`: all other users' processes are not his."""
     cpu_pct: float | None = None
-    """Of all cores together, 0 to 100."""
+    """Percent of all cores together, 0 to 100."""
     cpu_per_core_pct: tuple[float, ...] | None = None
     cpus_allowed: float | None = None
     """How many of the machine's CPUs a program may use that is started where the monitor was, by affinity, cpuset
@@ -152,7 +152,7 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
     driver_version: str | None = None
     cuda_version: str | None = None
     notes: tuple[str, ...] = ()
-    """What the person at the screen must know: no driver, no permission, which GPUs are shown and why."""
+    """Notes for the user: no driver, no permission, which GPUs are shown and why."""
 
 
 class Phase(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -198,7 +198,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Left out of rates and percentiles (first steps: compilation, allocator, autotuning)."""
     kind: StepKind = "step"
     tokens_in: float | None = None
-    """Of a request to a language model: tokens that it came with; `tokens` are those that it was answered with."""
+    """Tokens of the prompt of a request to a language model; `tokens` are those of the answer."""
     ttft_seconds: float | None = None
     """Time to first token: from the request's beginning until its first token was there, by the later of the two
     clocks. None where that is not known."""
@@ -216,7 +216,7 @@ class CollectiveCount(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     completed: int | None = None
     """The number of the last one that has ended; None where unknown."""
     operation: str | None = None
-    """What the last one that was called is: "nccl:all_reduce"."""
+    """Last collective that was called: "nccl:all_reduce"."""
 
 
 GRADIENT_POINTS: Final = ("first_gradient", "last_gradient")
@@ -244,7 +244,7 @@ class Arrival(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Window(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What a training's whole steps came to over a stretch of time, by the host's clock."""
+    """Step figures over a stretch of time, from whole steps by the host clock."""
 
     name: str
     """"recent": what the figures of `Rank` are over; "5 min"; or "run": all since this monitor came, with the
@@ -296,13 +296,13 @@ class RareSteps(msgspec.Struct, frozen=True, kw_only=True):
     usual_seconds: float
     """The median of the others."""
     seconds_per_hour: float
-    """What they take beyond the usual step, an hour of training."""
+    """Seconds that they take beyond the usual step, per hour of training."""
     part: str | None = None
     """The phase, or "outside", in which most of the excess is."""
 
 
 class Cause(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What the host did in the time that no phase covers."""
+    """Activity of the host in the time that no phase covers."""
 
     what: str
     """In words: "garbage collection", "torch.compile", "train.py:57 loss.item()"."""
@@ -322,9 +322,9 @@ class LoadingCost(msgspec.Struct, frozen=True, kw_only=True):
     summary: str
     """One sentence, with the numbers."""
     advice: str = ""
-    """What to do about it."""
+    """Advice on this cause."""
     share_pct: float | None = None
-    """Of the time in which batches were prepared, what the cause covers."""
+    """Share of the time in which batches were prepared that the cause covers."""
     shares: dict[str, float] = {}
     """The same for all kinds of work and waiting that were distinguished, in percent."""
     library: str | None = None
@@ -340,9 +340,9 @@ class LoadingCost(msgspec.Struct, frozen=True, kw_only=True):
     """Share of the training's time that goes into waiting for, or making, its next batch: what can be saved at
     most."""
     save_seconds: float | None = None
-    """That a step, where steps are known: at most so much is saved."""
+    """Largest saving per step, where steps are known."""
     read_bytes_per_s: float | None = None
-    """What came from storage for all of its processes."""
+    """Rate of bytes read from storage by all of its processes."""
     looks: int = 0
     """How many stacks it rests on."""
 
@@ -354,15 +354,15 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
     """On this host."""
     host: str
     uid: int | None = None
-    """Whose process it is, as this host's kernel says."""
+    """User id of the process, from this host's kernel."""
     job: str = ""
     """The name of the run that this process is a rank of, the same on all its nodes; a process without a launcher
     is a job of its own."""
     launcher: str | None = None
-    """Who started it as a rank: "torchrun", "srun", "mpirun", "mpiexec"; "env": the variables of torchrun, set by
+    """Launcher of the rank: "torchrun", "srun", "mpirun", "mpiexec"; "env": the variables of torchrun, set by
     something else. None where it is no rank."""
     run_id: str | None = None
-    """What the launcher calls the run: torchrun's --rdzv-id."""
+    """Name that the launcher gives the run: torchrun's --rdzv-id."""
     slurm_job_id: str | None = None
     """As squeue shows it: "4711", or "4711_3" of an array."""
     rank: int | None = None
@@ -371,24 +371,24 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
     roles: dict[str, int] = {}
     """Its coordinates in parallel groups: {"pp": 1, "tp": 0}; empty where none has a name."""
     gpu_uuid: str | None = None
-    """Of its GPU, as the process reports it, else the only one on which the driver lists it as computing."""
+    """UUID of its GPU, as the process reports it, else the only one on which the driver lists it as computing."""
     command: str | None = None
     kind: StepKind = "step"
     inference: bool = False
-    """Whether hooks see that it computes without training: requests to a model (then `kind` is "request"), or a
+    """True if hooks see that it computes without training: requests to a model (then `kind` is "request"), or a
     loop of forward passes, each of which is a step."""
     step: int | None = None
     """Index of the last finished step."""
     step_seconds: float | None = None
-    """Of the last whole step, by the host's clock from its start to the start of the next."""
+    """Duration of the last whole step, by the host clock from its start to the start of the next."""
     step_seconds_mean: float | None = None
     step_seconds_p50: float | None = None
     step_seconds_p95: float | None = None
     step_seconds_p99: float | None = None
     """These, rates, phases and `outside_seconds` are over the same whole steps, those of `window_seconds`."""
     window_seconds: float | None = None
-    """What the recent steps' figures are over: 15 s and at least five steps, less where steps changed their length
-    since; None before the first whole step after warm-up."""
+    """Window of the recent figures: 15 s and at least five steps, less if steps changed their length since.
+    None before the first whole step after warm-up."""
     window_steps: int | None = None
     windows: tuple[Window, ...] = ()
     """The same and longer windows beside each other, the shortest first."""
@@ -410,8 +410,8 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
     """Time per output token after the first (`Step.tpot_seconds`); a percentile of requests, not of tokens."""
     tokens_in_per_s: float | None = None
     tokens_out_per_s: float | None = None
-    """Of requests that hooks see: the tokens that they came with, and those that they were answered with. Loops of
-    forward passes have `tokens_per_s` alone."""
+    """Tokens per second of requests that hooks see: prompts, and answers. Loops of forward passes have
+    `tokens_per_s` alone."""
     batch: float | None = None
     """Mean sequences, or samples, that a request or a forward pass has."""
     outside_seconds: float | None = None
@@ -420,7 +420,7 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
     loading: LoadingCost | None = None
     """Cost of its loader; None until it was sampled, which is done while it waits for data."""
     outside_causes: tuple[Cause, ...] = ()
-    """What the host did in that time as far as it is known, the largest first."""
+    """Known activities of the host in that time, the largest first."""
     phases: tuple[Phase, ...] = ()
     gpu_idle_pct: float | None = None
     """Share of the recent steps' time in which the training's stream was empty, by CUDA events; a lower bound.
@@ -454,20 +454,20 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
     mfu_note: str | None = None
     """Why there is no MFU, or which peak it was divided by, and whether its operations are an estimate."""
     mfu_estimated: bool = False
-    """Whether the operations are an estimate from the number of parameters; else the script gave them."""
+    """True if the operations are an estimate from the number of parameters; else the script gave them."""
     overhead_seconds: float | None = None
-    """What llmtop costs this process a step, an estimate from its calls; None before that is known."""
+    """Estimated overhead of llmtop per step of this process, from its calls; None until it is known."""
     total_steps: int | None = None
     accumulation_steps: int | None = None
     """How many batches make a step, by the training library's own setting."""
     eta_seconds: float | None = None
     metrics: dict[str, float | None] = {}
-    """What the script passed to log(); None for what is not finite, which JSON cannot say."""
+    """Values that the script passed to log(). None for values that are not finite, which JSON cannot hold."""
     new_values: tuple[LoggedSeries, ...] = ()
     """Values that show how it learns, logged since the previous snapshot of this stream."""
     checkpoint: Checkpoint | None = None
     sees_checkpoints: bool = False
-    """Whether hooks would see one: then a training without `checkpoint` has written none."""
+    """True if hooks would see one: then a training without `checkpoint` has written none."""
     lost: int = 0
     """Steps that this monitor did not receive: the ring had turned over, or the monitor was too slow."""
     warmup_steps: int = 0
@@ -499,7 +499,7 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
     """Median, a step, of how long even the rank that comes last waits from its last gradient to the end of the
     backward pass: communication that nothing hides."""
     new_waits: tuple[StampedWait, ...] = ()
-    """Of stamped steps received since the last snapshot, oldest first."""
+    """Waits of stamped steps received since the last snapshot, oldest first."""
     collectives: tuple[CollectiveCount, ...] = ()
     """Set only while no step ends and these counters do not change: where it hangs, if it does."""
     phases_left_out: int = 0
@@ -538,7 +538,7 @@ class StuckCommunicator(msgspec.Struct, frozen=True, kw_only=True):
     """NCCL's hash of it."""
     size: int
     operation: str | None = None
-    """What not all have called equally often: "AllReduce"; None where they are level."""
+    """Collective that not all ranks have called equally often: "AllReduce"; None where they are equal."""
     number: int | None = None
     """How often the others have."""
     waiting_count: int
@@ -571,16 +571,17 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     """Their numbers, where they have any."""
     hosts: tuple[str, ...] = ()
     pids: tuple[int, ...] = ()
-    """Of the processes seen, in the order of their ranks; once all have ended, of those that were."""
+    """Pids of the running processes, in the order of their ranks; once all have ended, of the ended ones."""
     step: int | None = None
     """Index of the last step that all of them have finished."""
     steps_per_s: float | None = None
-    """Of a training the median of its ranks, which step together; of servers the sum of their requests."""
+    """Steps per second: of a training the median of its ranks, which step together; of servers the sum of their
+    requests."""
     tokens_per_s: float | None = None
     samples_per_s: float | None = None
     """Sums over the ranks seen; None while not all of them report it, so that no part is taken for the whole."""
     overhead_seconds: float | None = None
-    """What llmtop costs a step: the most that it costs any of the ranks, for which the others wait."""
+    """Overhead of llmtop per step: the largest of all ranks, because the others wait for that rank."""
     attached_at: float | None = None
     """Unix time at which the first of them began to publish."""
 
@@ -602,14 +603,14 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True):
     evidence: dict[str, Any] = {}
     """The numbers that made it hold, with their unit in the key."""
     next: str = ""
-    """What to do: a key, a command, or a fix."""
+    """Next action: a key, a command, or a fix."""
     points: tuple[str, ...] = ()
     """The reason in clauses, the one that matters most first, for where there is no room for `summary`: as many
     as fit, each of them whole."""
 
     def is_continuation_of(self, other: Alert) -> bool:
-        """Whether it is `other` of another snapshot: what is not known in one of them (the GPU of a training, the
-        training on a GPU, which may end) makes no difference."""
+        """Return True if it is `other` of another snapshot: what is not known in one of them (the GPU of a
+        training, the training on a GPU, which may end) makes no difference."""
         here, there = (self.gpu, self.pid), (other.gpu, other.pid)
         return self.id == other.id and (
             here == there
@@ -635,7 +636,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     processes: tuple[Process, ...] = ()
     ranks: tuple[Rank, ...] = ()
     jobs: tuple[Job, ...] = ()
-    """What `ranks` come to together, the job that attached first coming first. """
+    """Totals of `ranks` by job, the job that attached first coming first."""
     stuck_communicators: tuple[StuckCommunicator, ...] = ()
     """Asked for only while a training does not go on."""
     alerts: tuple[Alert, ...] = ()

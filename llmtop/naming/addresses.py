@@ -7,11 +7,11 @@ from urllib.parse import urlsplit
 DCGM_EXPORTER = "http://127.0.0.1:9400/metrics"
 """Where a node's dcgm-exporter listens unless it is configured otherwise."""
 PROMETHEUS_EXAMPLE = "http://node:9090"
-"""What the URL of a Prometheus looks like."""
+"""Example of a Prometheus URL."""
 
 
 def is_server_url(url: str) -> bool:
-    """Whether a text is a URL of http or https with a host and, if any, a port of 1 to 65535."""
+    """Return True if a text is a URL of http or https with a host and, if any, a port of 1 to 65535."""
     try:
         parts = urlsplit(url)
         is_usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0

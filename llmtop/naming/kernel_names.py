@@ -227,7 +227,8 @@ def matrix_type(name: str) -> str | None:
 
 @functools.lru_cache(maxsize=4096)
 def functor_of(name: str) -> str | None:
-    """What PyTorch's templates for values, reductions and lists of tensors compute: they share a few short names.
+    """Return the function that a PyTorch template for values, reductions or lists of tensors computes. These
+    kernels share a few short names.
 
     Args:
         name: the full name.

@@ -1,4 +1,4 @@
-"""What a logged value is, by the name that scripts and training libraries give it."""
+"""Meaning of a logged value, from the name that scripts and training libraries give it."""
 
 from __future__ import annotations
 

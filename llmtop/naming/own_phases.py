@@ -5,7 +5,7 @@ from __future__ import annotations
 DATALOAD = "dataload"
 """The script waits for a batch."""
 OUTSIDE = "outside"
-"""What no phase of a step covers."""
+"""Name of the time that no phase of a step covers."""
 _UNTIMED = "untimed"
 
 

@@ -15,9 +15,9 @@ from llmtop.naming.lazy_pattern import lazy_pattern
 from llmtop.naming.own_phases import DATALOAD
 
 Role = Literal["step", "input", "h2d", "comm", "sync", "compute", "backward", "optimizer", "other"]
-"""What a phase does: "step" is a whole one; "input" waits for or makes the next batch; "h2d" copies to the GPU;
-"comm" waits for other ranks; "sync" waits for the GPU, to print or log; "compute" is the forward pass and all else
-that a step computes; "other" is unknown."""
+"""Role of a phase. "step" is a whole step. "input" waits for or makes the next batch. "h2d" copies to the GPU.
+"comm" waits for other ranks. "sync" waits for the GPU, to print or log. "compute" is the forward pass and
+all else that a step computes. "other" is unknown."""
 
 _WORD: Final = lazy_pattern(r"(?i:[hd]2[hd])(?![a-z])|[A-Z]+(?![a-z])\d*|[A-Z]?[a-z]+\d*|\d+")
 _JOINED: Final = {
@@ -156,7 +156,7 @@ def without_number(name: str) -> str:
 
 
 def role_of(name: str) -> Role:
-    """What a phase does.
+    """Return the role of a phase.
 
     Args:
         name: as the script gave it; of a nested one ("forward/attention") the last part counts.
@@ -192,22 +192,22 @@ def is_numbered_step(name: str) -> bool:
 
 
 def is_optimizer_step(name: str) -> bool:
-    """Whether a range of this name is the optimizer's step as a whole, whose end is the end of a step."""
+    """Return True if a range of this name is the optimizer's step as a whole, whose end is the end of a step."""
     return bool(_OPTIMIZER_STEP.match(name))
 
 
 def is_model_part(name: str) -> bool:
-    """Whether a range of this name is around a part of a model, as a layer or its attention."""
+    """Return True if a range of this name is around a part of a model, as a layer or its attention."""
     return bool(_MODEL_PART.search(_words(name[:_LONGEST_NAME])))
 
 
 def is_warm_up(name: str) -> bool:
-    """Whether a range of this name is around a warm-up, whose steps do not count."""
+    """Return True if a range of this name is around a warm-up, whose steps do not count."""
     return bool(_WARM_UP.search(_words(name[:_LONGEST_NAME])))
 
 
 def computes(role: Role) -> bool:
-    """Whether a phase of this role is the step's own work."""
+    """Return True if a phase of this role is the step's own work."""
     return role in ("step", "compute", "backward", "optimizer")
 
 

@@ -43,11 +43,11 @@ class KernelLabel(NamedTuple):
     """How a kernel is called."""
 
     name: str
-    """What a report shows."""
+    """Name in a report."""
     tool_name: str
-    """What a tool that filters kernels takes: a function's name, or the beginning of it."""
+    """Name for tools that filter kernels: a function's name, or the beginning of it."""
     functor: str = ""
-    """What a template of PyTorch's or CUTLASS's computes."""
+    """Function that a template of PyTorch or CUTLASS computes."""
     pattern: str = ""
     """A regular expression over a demangled name that fits this kernel alone, where the function's name fits
     others too; empty elsewhere."""

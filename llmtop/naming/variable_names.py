@@ -28,7 +28,7 @@ CUDA_INJECTION = "CUDA_INJECTION64_PATH"
 """A tool that the CUDA driver loads."""
 NSYS_SESSION = "NSYS_PROFILING_SESSION_ID"
 PROFILER_PREFIXES = ("LD_PRELOAD", "NSYS_", "QUADD_", CUDA_INJECTION, NVTX_INJECTION)
-"""What profilers set for the programs that they start; also beginnings of names."""
+"""Variables, or beginnings of their names, that profilers set for the programs that they start."""
 
 KINETO_DAEMON = "KINETO_USE_DAEMON"
 KINETO_CONFIG = "KINETO_CONFIG"

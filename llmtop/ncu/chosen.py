@@ -1,4 +1,4 @@
-"""What chosen counters tell of a kernel where the section of speed of light was not recorded."""
+"""Judgement of a kernel from chosen counters, where the section of speed of light was not recorded."""
 
 from __future__ import annotations
 
@@ -114,7 +114,8 @@ def sectors_text(kernel: KernelProfile) -> str:
 
 
 def counted_text(kernel: KernelProfile) -> str:
-    """What was counted of a kernel, in a few words, for a report that shows no limit; "" where nothing was."""
+    """Return the counted values of a kernel in a few words, for a report that shows no limit; "" where nothing
+    was counted."""
     issue, conflicts = issue_pct(kernel), kernel.conflicts_pct()
     occupancy = kernel.number("sm__warps_active.avg.pct_of_peak_sustained_active")
     rate = dram_bytes_per_s(kernel)

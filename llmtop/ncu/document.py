@@ -1,4 +1,4 @@
-"""What ncu measured, as a document."""
+"""Document on the kernels that ncu measured."""
 
 from __future__ import annotations
 

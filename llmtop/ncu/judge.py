@@ -1,4 +1,4 @@
-"""What ncu measured of one kernel, judged: the limiter, the roofline, the readings."""
+"""Judgement of one kernel that ncu measured: the limiter, the roofline, the readings."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class NcuReport(msgspec.Struct, frozen=True, kw_only=True):
     place: int | None = None
     """Index of the reported kernel in the file, from 0; None where all are reported."""
     note: str = ""
-    """Whether the kernel that was wanted is among them."""
+    """True if the kernel that was wanted is among them."""
 
 
 class NcuReports(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,4 +1,4 @@
-"""What limits a kernel, in one word and a sentence: the unit that is busy, the waste that keeps it so, or neither.
+"""Limiter of a kernel, in one word and a sentence: the busy unit, the waste that keeps it busy, or neither.
 
 The order is that of an expert: work that is not wasted and keeps the tensor cores busy; else what is wasted;
 else the busiest unit; and where none is busy, why there is too little to do.
@@ -26,27 +26,29 @@ LimiterId = Literal[
     "compute", "memory", "L2", "L1", "uncoalesced", "bank conflicts", "latency", "small grid", "unknown"
 ]
 BUSY_PCT = 60.0
-"""Of what a unit can do. Below that in every unit a kernel waits for latency: ncu's own rule, SOLBottleneck."""
+"""Percent of a unit's peak. If every unit is below it, a kernel waits for latency: ncu's own rule,
+SOLBottleneck."""
 CONFLICTS_PCT = 20.0
-"""Of the wavefronts of shared memory: without them a busy pipe would have a fifth less to do."""
+"""Percent of the wavefronts of shared memory: without them a busy pipe would have a fifth less to do."""
 WASTED_PCT = 50.0
-"""Of the bytes that global loads and stores move: half, as reading every other value of four bytes does."""
+"""Percent of the bytes that global loads and stores move: half, as reading every other value of four bytes
+does."""
 _WAITING_PCT = 40.0
-"""Of the cycles between two instructions: then that is what most of a warp's time goes to."""
+"""Percent of the cycles between two instructions: above it, most of a warp's time goes there."""
 _CACHED_PCT = 80.0
 """Where L1 serves so much of the sectors, spread reads find what their neighbours fetched."""
 _WITHIN = 0.75
 """All that comes from DRAM passes L2 as well: it is DRAM's limit unless L2 is a third busier. What moves shared
 memory's data is a part of L1 in the same way."""
 ACHIEVED = 0.8
-"""Of the occupancy that a launch allows: ncu's rule on occupancy speaks of a difference above a fifth."""
+"""Share of the occupancy that a launch allows: ncu's rule on occupancy uses a difference above a fifth."""
 IDLE_SM_PCT = 20.0
-"""Of the kernel's time without a block on the mean SM: a fifth of the GPU."""
+"""Percent of the kernel's time without a block on the mean SM: a fifth of the GPU."""
 _NO_WASTE = 1.25
 """Bytes that DRAM moves over those that threads asked for: below, caches put spread accesses together."""
 _FULL_WARP = 32
 _PRODUCTS_PCT = 5.0
-"""Of the time of the tensor pipe: above, products are on it already."""
+"""Percent of the time of the tensor pipe: above, products already use it."""
 
 STALLS = {
     "long_scoreboard": "waiting for data of L1, L2 or memory",
@@ -72,13 +74,13 @@ STALLS = {
 
 
 class Limiter(NamedTuple):
-    """What limits a kernel."""
+    """Limiter of a kernel."""
 
     id: LimiterId
     word: str
     sentence: str
     todo: str
-    """What to do about it."""
+    """Advice on it."""
 
 
 class _Units(NamedTuple):
@@ -106,7 +108,7 @@ class _Units(NamedTuple):
 
 
 def limiter(kernel: KernelProfile) -> Limiter:
-    """What limits a kernel; "unknown" where the report lacks the counters that tell."""
+    """Return the limiter of a kernel; "unknown" where the report lacks the counters that show it."""
     units = _units(kernel)
     if units is None:
         return _by_chosen_counters(kernel)
@@ -117,7 +119,7 @@ def limiter(kernel: KernelProfile) -> Limiter:
 
 
 def _by_chosen_counters(kernel: KernelProfile) -> Limiter:
-    """What limits a kernel without the section of speed of light: the first that the counters show."""
+    """Return the limiter without the section of speed of light: the first that the counters show."""
     found = (
         _counted_waste(kernel)
         or _counted_dram(kernel)
@@ -227,7 +229,7 @@ _MEMORY_ADVICE = (
 
 
 def _fewer_instructions(kernel: KernelProfile) -> str:
-    """What to do about a kernel that computes much: only products can go to the tensor cores."""
+    """Return the advice for a kernel that computes much: only products can use the tensor cores."""
     fewer = "Fewer instructions for each value: vector types, cheaper functions (__expf), indices computed once."
     name = kernel.demangled or kernel.name
     if _busiest_pipe(kernel)[0] == "fp64":
@@ -304,7 +306,7 @@ def _uncoalesced(kernel: KernelProfile, units: _Units) -> Limiter | None:
 
 
 def _is_merged(kernel: KernelProfile) -> bool:
-    """Whether DRAM moved little more than threads asked for: then its load is no waste."""
+    """Return True if DRAM moved little more than threads asked for: then its load is no waste."""
     moved = [kernel.number(f"dram__bytes_{way}.sum") for way in ("read", "write")]
     asked = kernel.asked_bytes
     if asked is None or any(part is None for part in moved):
@@ -426,7 +428,7 @@ _OCCUPIED_PCT = 75.0
 
 
 def _atomics_advice(kernel: KernelProfile) -> str:
-    """What to do where atomics make up a good part of the requests to global memory; else ""."""
+    """Return the advice where atomics make up a good part of the requests to global memory; else ""."""
     stem = "l1tex__t_requests_pipe_lsu_mem_global_op_"
     counts = {
         operation: kernel.number(f"{stem}{operation}.sum") or 0.0 for operation in ("ld", "st", "atom", "red")
@@ -441,7 +443,7 @@ def _atomics_advice(kernel: KernelProfile) -> str:
 
 
 _ATOMICS_PCT = 20.0
-"""Of the requests to global memory: L2 carries out those on one address one after the other."""
+"""Percent of the requests to global memory: L2 carries out those on one address one after the other."""
 
 
 def _idle_text(kernel: KernelProfile) -> str:
@@ -462,7 +464,8 @@ _SHORT_S = 10e-6
 
 
 def _stall_advice(kernel: KernelProfile) -> str:
-    """What to do about the group of the longest stall, where it is not memory and makes up two fifths; else ""."""
+    """Return the advice on the group of the longest stall, where it is not memory and makes up two fifths; else
+    ""."""
     group, groups = stall_group(next(iter(kernel.stalls), "")), stall_groups(kernel)
     if group in ("", "memory") or groups.get(group, 0.0) < _WAITING_PCT:
         return ""
@@ -496,7 +499,7 @@ def _occupancy_text(kernel: KernelProfile) -> str:
 
 
 def _part_warps_advice(kernel: KernelProfile) -> str:
-    """What to do about blocks of less than one warp; "" where they are larger, or unknown."""
+    """Return the advice on blocks of less than one warp; "" where they are larger, or unknown."""
     threads = kernel.number("launch__block_size") or float(math.prod(kernel.block))
     if not 0 < threads < _FULL_WARP:
         return ""

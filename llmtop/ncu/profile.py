@@ -7,7 +7,7 @@ import re
 import msgspec
 
 SECTOR_BYTES = 32.0
-"""What an L1 or L2 cache moves at once."""
+"""Bytes that an L1 or L2 cache moves at once."""
 _STALLED = re.compile(r"smsp__average_warps_issue_stalled_(\w+)_per_issue_active\.ratio")
 _GLOBAL = "pipe_lsu_mem_global_op_"
 _CONFLICTS = "l1tex__data_bank_conflicts_pipe_lsu_mem_shared"
@@ -22,7 +22,7 @@ _LIMITS = {
 
 
 class KernelProfile(msgspec.Struct, frozen=True, kw_only=True):
-    """What one launch of a kernel did, by the GPU's counters."""
+    """Counters of one launch of a kernel."""
 
     name: str
     """The function's, without template arguments."""
@@ -63,14 +63,14 @@ class KernelProfile(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def sm_idle_pct(self) -> float | None:
-        """Of the kernel's time, how long the mean SM had no block."""
+        """Return the share of the kernel's time in which the mean SM had no block."""
         active = self.number("sm__cycles_active.avg")
         elapsed = self.number("sm__cycles_elapsed.max", "gpc__cycles_elapsed.max")
         return None if active is None or not elapsed else max(100.0 * (1 - active / elapsed), 0.0)
 
     @property
     def l1_pct(self) -> float | None:
-        """Of the kernel's time, how busy L1 and shared memory were.
+        """Return the share of the kernel's time in which L1 and shared memory were busy.
 
         Older versions of ncu and its basic set count it while the SM has a block only; the time without one is
         set off.
@@ -83,7 +83,7 @@ class KernelProfile(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def tensor_pct(self) -> float | None:
-        """Of the kernel's time, how long the tensor pipe was active."""
+        """Return the share of the kernel's time in which the tensor pipe was active."""
         return self.number(
             "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_elapsed",
             "sm__pipe_tensor_op_hmma_cycles_active.avg.pct_of_peak_sustained_elapsed",
@@ -93,7 +93,7 @@ class KernelProfile(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def occupancy_limits(self) -> tuple[str, ...]:
-        """What allows the fewest blocks an SM: several where they tie."""
+        """Return the resources that allow the fewest blocks per SM: several if they tie."""
         known = {words: value for words, name in _LIMITS.items() if (value := self.number(name)) is not None}
         return tuple(words for words, value in known.items() if value == min(known.values()))
 
@@ -158,7 +158,8 @@ class KernelProfile(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def asked_bytes(self) -> float | None:
-        """What threads asked of global memory; None where it was not counted for each operation that moved any."""
+        """Return the bytes that threads requested from global memory; None unless each operation that moved any
+        was counted."""
         total = 0.0
         for operation in ("ld", "st"):
             used = self.bytes_a_sector(operation)
@@ -169,7 +170,7 @@ class KernelProfile(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def wasted_pct(self) -> float | None:
-        """Of what global loads and stores moved, the bytes that no thread asked for.
+        """Return the bytes that no thread requested, as a share of the bytes that global loads and stores moved.
 
         Where a warp reads one and the same value, as a scale, one sector serves it: that is not counted as waste.
         """

@@ -34,11 +34,11 @@ class CounterReading(msgspec.Struct, frozen=True, kw_only=True):
     source: str = ""
     """Where the threshold is from."""
     todo: str = ""
-    """What to do, where it is poor."""
+    """Advice, where the value is poor."""
 
 
 def readings(kernel: KernelProfile) -> tuple[CounterReading, ...]:
-    """What was measured of a kernel, in the order in which one reads it; what was not measured is left out."""
+    """Return the measured values of a kernel in reading order; values that were not measured are left out."""
     parts = (
         _throughput,
         _bytes,
@@ -56,7 +56,7 @@ def readings(kernel: KernelProfile) -> tuple[CounterReading, ...]:
 
 
 def busy(kernel: KernelProfile) -> bool:
-    """Whether some unit is used for as much as can be asked of it."""
+    """Return True if some unit is used for as much as can be asked of it."""
     sm = kernel.number("sm__throughput.avg" + _PCT) or 0.0
     memory = kernel.number("gpu__compute_memory_throughput.avg" + _PCT) or 0.0
     return max(sm, memory) >= BUSY_PCT
@@ -204,7 +204,7 @@ def _stalls(kernel: KernelProfile) -> Iterator[CounterReading]:
 
 
 def _full(kernel: KernelProfile) -> bool:
-    """Whether the tensor cores are as active as can be: their warps wait by design."""
+    """Return True if the tensor cores are as active as can be: their warps wait by design."""
     return (kernel.tensor_pct or 0.0) > 70.0
 
 

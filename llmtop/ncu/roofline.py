@@ -19,16 +19,17 @@ _SCALAR = {
 """Per type: instructions of one result, the fused one, and how ncu counts that: two FLOPs, in fp16 for two
 values."""
 _LEAST_SHARE = 0.01
-"""Of the peak of another type than fp32: the compiler writes constants with instructions of fp16 arithmetic."""
+"""Share of the peak of another type than fp32: the compiler writes constants with instructions of fp16
+arithmetic."""
 
 
 class RooflinePoint(msgspec.Struct, frozen=True, kw_only=True):
     """One kernel under the roofs, at the clocks that it ran at."""
 
     dtype: str
-    """Whose FLOPs these are, and whose roof: the type nearest to its peak."""
+    """Type of the FLOPs and of the roof: the type nearest to its peak."""
     tensor: bool
-    """Whether the tensor cores did them."""
+    """True if the tensor cores did them."""
     flops: float
     bytes: float
     """Read from and written to device memory."""
@@ -39,11 +40,11 @@ class RooflinePoint(msgspec.Struct, frozen=True, kw_only=True):
     peak_flops_per_s: float
     peak_bytes_per_s: float
     roof_pct: float
-    """Of what the roof allows at that many FLOPs a byte."""
+    """Percent of the roof at that many FLOPs per byte."""
     under: str
     """"compute" or "memory": which roof that is."""
     datasheet_pct: float | None = None
-    """Of the datasheet's dense peak, at its highest clocks."""
+    """Percent of the datasheet's dense peak, at its highest clocks."""
 
 
 def roofline_point(kernel: KernelProfile) -> RooflinePoint | None:

@@ -20,7 +20,7 @@ from llmtop.report.model import KernelTime
 _GRACE_SECONDS = 10.0
 """Between the signals that end a run: ncu may have a report to write, a training its own end."""
 _LOG_BYTES = 1 << 20
-"""Of the end of what ncu and the command said."""
+"""Kept end of the output of ncu and the command."""
 
 
 def run(ncu: NcuTool, launches: LaunchFilter, stem: Path, command: Sequence[str], seconds: float) -> Path:

@@ -26,7 +26,7 @@ REMEDY = (
     "NVreg_RestrictProfilingToAdminUsers=0' | sudo tee /etc/modprobe.d/nvidia.conf, then reboot; a container is "
     "started with --cap-add=SYS_ADMIN"
 )
-"""What NVIDIA's page on ERR_NVGPUCTRPERM says."""
+"""Remedy from NVIDIA's page on ERR_NVGPUCTRPERM."""
 
 
 @dataclass(frozen=True)

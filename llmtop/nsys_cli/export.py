@@ -149,7 +149,7 @@ def _read_error(sqlite: Path) -> str | None:
 
 
 def _missing_content(sqlite: Path, uses_gpu: bool, nsys: Nsys) -> list[str]:
-    """What the window should hold and does not: silence here has hidden lost kernels before."""
+    """Return the expected content that the window lacks. Without this check, lost kernels stay unnoticed."""
     with closing(_open(sqlite)) as database:
         kernels = sum(
             _count(database, table) for table in ("CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_GRAPH_TRACE")

@@ -47,7 +47,7 @@ class PythonStack(NamedTuple):
 
 
 def has_python_stacks(database: sqlite3.Connection) -> bool:
-    """Whether the report that an SQLite file was exported from has Python stacks."""
+    """Return True if the report that an SQLite file was exported from has Python stacks."""
     query = f"SELECT 1 FROM NVTX_EVENTS WHERE eventType = {_DOMAIN_CREATE} AND text = ?"
     try:
         return database.execute(query, (DOMAIN,)).fetchone() is not None

@@ -28,7 +28,7 @@ COMMAND_SECONDS = 20.0
 """How long a command that answers at once (version, help, sessions) may take; they take 10 to 30 ms."""
 
 PAUSE_COST = "pauses the training after a step, some 0.2 s to start and 0.5 s to stop"
-"""What a capture does to those that `Nsys.needs_pause` is about."""
+"""Effect of a capture on trainings for which `Nsys.needs_pause` holds."""
 
 _VERSION = re.compile(r"version (\d+(?:\.\d+)+)")
 _BLACKWELL = re.compile(r"\bG?B(?:10|100|102|200|202|300)\b|Blackwell|RTX 50\d\d")
@@ -87,11 +87,12 @@ class Nsys:
 
     @property
     def needs_pause(self) -> bool:
-        """Whether a training on a GPU must pause while it starts and stops: llmtop.capture.nsys.pause."""
+        """Return True if a training on a GPU must pause while it starts and stops: llmtop.capture.nsys.pause."""
         return self.version[:2] >= (2025, 3)
 
     def supports(self, command: str, word: str) -> bool:
-        """Whether the help of one of its commands names `word`: switches come, go and change their names."""
+        """Return True if the help of one of its commands names `word`: switches come, go and change their
+        names."""
         return word in _help(self, command)
 
 
@@ -284,7 +285,7 @@ class Session:
 
     @property
     def collecting(self) -> bool:
-        """Whether a capture is running in the session."""
+        """Return True if a capture is running in the session."""
         return self.state.startswith(("Collect", "Started", "Delay"))
 
 

@@ -12,7 +12,7 @@ import re
 _LONGEST = 300
 """Characters of one reason: an error text may have whole events in it."""
 _LINES = 3
-"""Of single lines the last one: nsys prints the most severe last."""
+"""Lines of the message; of single lines the last one: nsys prints the most severe last."""
 _ERROR_TEXT = re.compile(r'Type: ErrorText\s+Value: "((?:[^"\\]|\\.)*)"')
 _MESSAGE = re.compile(r"^\[\S*tag_message\*?\] = (.*)$", re.MULTILINE)
 _WHAT = re.compile(r"^std::exception::what: (.*)$", re.MULTILINE)

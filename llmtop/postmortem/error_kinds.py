@@ -1,4 +1,4 @@
-"""What an error message means: the rank's own fault, a lost peer, a collective that timed out, a mismatch."""
+"""Meaning of an error message: the rank's own fault, a lost peer, a collective that timed out, a mismatch."""
 
 from __future__ import annotations
 

@@ -150,7 +150,7 @@ class ProcessEnd:
     pid: int | None = None
     host: str = ""
     local_rank: int | None = None
-    """Of torchrun's table: among the ranks of one launcher."""
+    """Number in torchrun's table: among the ranks of one launcher."""
     code: int | None = None
     signal: int | None = None
     time: float | None = None

@@ -30,11 +30,11 @@ class FailedRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DumpAnswer(msgspec.Struct, kw_only=True):
-    """What the child found in one file."""
+    """Content that the child read from one file."""
 
     error: str = ""
     memory: tuple[FailedRequest, ...] | None = None
-    """Of an allocator snapshot; None: it is a flight recorder's dump."""
+    """Requests of an allocator snapshot; None: the file is a flight recorder's dump."""
 
 
 _answers = msgspec.json.Decoder(DumpAnswer)

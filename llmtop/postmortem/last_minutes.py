@@ -1,4 +1,4 @@
-"""What each rank of a run did in its last two minutes, from its files: steps, the slowest one, stacks."""
+"""Last two minutes of each rank of a run, from its files: steps, the slowest one, stacks."""
 
 from __future__ import annotations
 

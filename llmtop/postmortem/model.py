@@ -34,7 +34,7 @@ class WaitingRanks(msgspec.Struct, frozen=True, kw_only=True):
     ranks: tuple[int, ...]
     operation: str
     number: int | None = None
-    """Of the collective in its process group; None: the stacks alone show the operation."""
+    """Number of the collective in its process group; None: the stacks alone show the operation."""
     process_group: str = ""
     waits_for: tuple[int, ...] = ()
     line: str = ""
@@ -48,7 +48,7 @@ class Culprit(msgspec.Struct, frozen=True, kw_only=True, rename={"failure": "cla
     failure: FailureClass
     confidence: Confidence
     summary: str
-    """What the rank did, in one sentence."""
+    """Activity of the rank, in one sentence."""
     evidence: tuple[EvidenceItem, ...]
     """The strongest first."""
     host: str | None = None
@@ -68,7 +68,7 @@ class Culprit(msgspec.Struct, frozen=True, kw_only=True, rename={"failure": "cla
 
 
 class PostmortemReport(msgspec.Struct, frozen=True, kw_only=True):
-    """Who failed first in a job, and who only waited."""
+    """Post-mortem of a job: the rank that failed first, and the ranks that only waited."""
 
     schema: int = POSTMORTEM_SCHEMA
     kind: Literal["postmortem"] = "postmortem"
@@ -78,7 +78,7 @@ class PostmortemReport(msgspec.Struct, frozen=True, kw_only=True):
     "unknown"."""
     summary: str
     confidence: Confidence | None = None
-    """Of the first culprit; None where none is named."""
+    """Confidence in the first culprit; None where none is named."""
     culprits: tuple[Culprit, ...] = ()
     """Most likely first."""
     waiting: tuple[WaitingRanks, ...] = ()
@@ -86,7 +86,7 @@ class PostmortemReport(msgspec.Struct, frozen=True, kw_only=True):
     victims: tuple[int, ...] = ()
     """Ranks that failed because another one had gone."""
     next: tuple[str, ...] = ()
-    """What to do, the most important first."""
+    """Next actions, the most important first."""
     missing: tuple[str, ...] = ()
     """Evidence that is not there and would tell more."""
     candidates: tuple[int, ...] = ()
@@ -96,7 +96,7 @@ class PostmortemReport(msgspec.Struct, frozen=True, kw_only=True):
     files: dict[str, int] = {}
     """Number of files that were read, by kind."""
     notes: tuple[str, ...] = ()
-    """What was not read, and why."""
+    """Skipped inputs, with the reason."""
 
 
 _encoder = msgspec.json.Encoder()

@@ -31,13 +31,13 @@ _DAMAGED = (EOFError, OSError, zlib.error, lzma.LZMAError, ValueError)
 
 
 class UnpackedLog(NamedTuple):
-    """What was read of a packed log."""
+    """Text of a packed log."""
 
     head: bytes
     tail: bytes
     """Its end, or that of what was unpacked, where the middle is left out."""
     note: str
-    """What was not read; "": nothing."""
+    """Skipped part; "" if all was read."""
 
 
 def packer_of(head: bytes) -> str:

@@ -50,7 +50,7 @@ def _short(host: str) -> str:
 
 
 def keep_earliest_failures(evidence: Evidence) -> None:
-    """Of the first failures that several launchers of one host name, only the earliest is one."""
+    """Keep only the earliest of the first failures that several launchers of one host name."""
     by_host: dict[str, list[ProcessEnd]] = {}
     for end in evidence.ends:
         if end.is_first and end.host and end.time is not None:

@@ -1,4 +1,4 @@
-"""What a stack shows: a collective that is waited in, or what the thread does instead."""
+"""Meaning of a stack: a collective that waits, or the thread's own activity."""
 
 from __future__ import annotations
 

@@ -138,7 +138,7 @@ class Connection:
     host_pid: int
     """The training's pid as this process sees it, from SO_PEERCRED; 0 when it is in a namespace out of sight."""
     uid: int | None
-    """Whose process it is, from there as well."""
+    """User id of the process, from there as well."""
 
     def __init__(self, channel: socket.socket, path: Path, host_pid: int, uid: int | None = None) -> None:
         """Take over a connected socket; `connect` is the way to get one.

@@ -39,7 +39,7 @@ class NodeCard(msgspec.Struct, kw_only=True):
     names: list[str]
     """Its names: as the system has it, and as Slurm does where that differs."""
     rank: int
-    """Of the process that listens for it."""
+    """Rank of the process that listens for it."""
     local_world_size: int | None = None
     """How many ranks there are on it."""
     version: str = ""
@@ -62,9 +62,10 @@ class StoreRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
     node: str | None = None
     """The one node that is meant; None: all."""
     folder: str = ""
-    """Of the capture, on the node where it was asked for; by its name it is made anew where it is not there."""
+    """Folder of the capture, on the node that requested it. A folder of that name is created where there is
+    none."""
     file: str = ""
-    """Of one rank, within the folder; {rank} stands for the rank."""
+    """File of one rank, within the folder; {rank} stands for the rank."""
     token: str = ""
     """Content of the file `TOKEN` in that folder. A node that reads the same content shares the folder; another
     one writes into its training's working directory."""
@@ -89,7 +90,7 @@ class RankStatus(msgspec.Struct, kw_only=True, omit_defaults=True):
     stopped_early: str = ""
     """Both as `wire.CaptureState` has them."""
     stack: list[SampledFrame] = []
-    """Of the main thread, innermost first, where `SHOW_STACKS` asked for it."""
+    """Stack of the main thread, innermost first, if `SHOW_STACKS` requested it."""
 
 
 class NodeStatus(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -99,7 +100,7 @@ class NodeStatus(msgspec.Struct, kw_only=True, omit_defaults=True):
     beat: int = 0
     """Grows for as long as the node is there."""
     shared: bool = False
-    """Whether the folder is the asker's own."""
+    """True if the folder is the asker's own."""
     ranks: list[RankStatus] = []
     refused: str = ""
     """Why the node does nothing at all."""

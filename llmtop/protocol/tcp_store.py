@@ -19,7 +19,7 @@ from types import TracebackType
 FIRST_TORCH = (2, 2)
 """From which on a server knows the bytes with which a client begins."""
 MOST_BYTES = 1 << 20
-"""Of a value that is asked for."""
+"""Limit of a requested value."""
 _MAGIC = 0x3C85F7CE
 _VALIDATE, _SET, _COMPARE_SET, _GET, _ADD, _CHECK, _DELETE = 0, 1, 2, 3, 4, 5, 8
 _READY = 0
@@ -81,7 +81,7 @@ class TcpStore:
         raise StoreError(f"no TCPStore answers at {address}: {failed}")
 
     def check(self, key: str) -> bool:
-        """Whether there is a value."""
+        """Return True if there is a value."""
         self._send(struct.pack("<BQ", _CHECK, 1) + _text(key.encode()))
         said = self._receive(1)[0]
         if said > 1:

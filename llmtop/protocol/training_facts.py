@@ -24,8 +24,8 @@ class SavedCheckpoint(msgspec.Struct, array_like=True, gc=False):
     taken_ns: int
     """From the call to its end."""
     blocked_ns: int
-    """Of that, time in which the training thread waited for it."""
+    """Part of it in which the training thread waited."""
     path: str = ""
     """Absolute path of the file or folder, in the training's own view; "" where unknown."""
     function: str = ""
-    """What was called: "torch.save"."""
+    """Called function: "torch.save"."""

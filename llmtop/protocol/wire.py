@@ -30,7 +30,7 @@ PROTOCOL = 1
 MAX_FRAME = 1 << 20
 """Bytes in the largest frame that either side accepts."""
 UNFINISHED_NAME = re.compile(r"^(?P<pid>[1-9]\d{0,9})-(?:[0-9a-f]{8}|try)\.new$")
-"""Of a socket that does not listen yet, and of one that is made to see whether that can be done."""
+"""Names of a socket that does not listen yet, and of one that tests whether a socket can be created."""
 MESSAGE_PRINTED_NAME = re.compile(r"^(?P<pid>[1-9]\d{0,9})-[0-9a-f]{8}\.told$")
 """Name of the empty file that marks that a process of a run has printed its line; the pid is that of `llmtop
 run`."""
@@ -46,11 +46,11 @@ class Launch(msgspec.Struct, kw_only=True, omit_defaults=True):
     launcher: str = ""
     """"torchrun", "srun", "mpirun", "mpiexec"; "env": the variables of torchrun, set by something else."""
     run_id: str = ""
-    """What the launcher calls the run, torchrun's --rdzv-id for one."""
+    """Name that the launcher gives the run, such as torchrun's --rdzv-id."""
     slurm_job_id: str = ""
     """As squeue shows it: "4711", or "4711_3" of an array."""
     slurm_step_id: str = ""
-    """Of a task that srun started."""
+    """Step id of a task that srun started."""
     master: str = ""
     """Where the ranks meet: "node:29500", or "file:" and a path."""
 
@@ -61,7 +61,7 @@ class JobStore(msgspec.Struct, kw_only=True):
     address: str
     """"host:port"."""
     prefix: str
-    """Of all that llmtop writes there (`llmtop.protocol.job_store`)."""
+    """Prefix of all that llmtop writes there (`llmtop.protocol.job_store`)."""
 
 
 class Hello(msgspec.Struct, tag="hello", kw_only=True):
@@ -81,14 +81,14 @@ class Hello(msgspec.Struct, tag="hello", kw_only=True):
     launch: Launch = msgspec.field(default_factory=Launch)
     gpu_uuid: str | None = None
     kind: str = "step"
-    """What a step is: "step" of a training, or "request" of a server."""
+    """Kind of step: "step" of a training, or "request" of a server."""
     total_steps: int | None = None
     warmup_steps: int = 0
     """How many first steps are left out of rates and percentiles."""
     flops_per_token: float | None = None
     """Floating-point operations, forward and backward, on this process."""
     flops_estimated: bool = False
-    """Whether hooks made `flops_per_token` of the number of parameters; else the script gave it."""
+    """True if hooks made `flops_per_token` of the number of parameters; else the script gave it."""
     flops_unknown: str | None = None
     """Why hooks, which have seen the model, could make none of it: "25 M of 7 B parameters are frozen"."""
     dtype: str | None = None
@@ -98,23 +98,23 @@ class Hello(msgspec.Struct, tag="hello", kw_only=True):
     torch: str | None = None
     """torch's version; None while the process has not imported it."""
     auto: bool = False
-    """Whether hooks publish the phases, rather than the script."""
+    """True if hooks publish the phases, rather than the script."""
     inference: bool = False
-    """Whether hooks see that it computes without training: requests to a model, or a loop of forward passes."""
+    """True if hooks see that it computes without training: requests to a model, or a loop of forward passes."""
     started_at: float = 0.0
     """Unix seconds at which the process attached."""
     engines: list[str] = []
     """Capture engines this process offers over this socket ("torch.profiler", "memory")."""
     pauses: bool = False
-    """Whether it can be asked to `Pause`: its steps follow each other."""
+    """True if it can be asked to `Pause`: its steps follow each other."""
     roles: dict[str, int] = {}
     """Coordinates in parallel groups by their names: {"tp": 1, "pp": 0}."""
     arrivals: bool = False
-    """Whether it stamps when it comes to the collectives of its steps (`Arrivals`)."""
+    """True if it stamps when it comes to the collectives of its steps (`Arrivals`)."""
     stacks: bool = False
-    """Whether it can be asked to `SampleStacks`."""
+    """True if it can be asked to `SampleStacks`."""
     op_ranges: bool = False
-    """Whether it can be asked for `OpRanges`."""
+    """True if it can be asked for `OpRanges`."""
     note: str | None = None
     """A sentence for the person at the screen: what cannot be seen, and why."""
     store: JobStore | None = None
@@ -147,7 +147,7 @@ class StepDone(msgspec.Struct, array_like=True, gc=False):
     """How many of either this process worked on in the step; None where the script does not say."""
     phases: list[PhaseTime] = []
     tokens_in: float | None = None
-    """Of a request that hooks see: how many tokens it came with; `tokens` are those that it was answered with."""
+    """Tokens of the prompt of a request that hooks see; `tokens` are those of the answer."""
 
 
 class Steps(msgspec.Struct, tag="steps", kw_only=True, omit_defaults=True):
@@ -166,7 +166,7 @@ class Steps(msgspec.Struct, tag="steps", kw_only=True, omit_defaults=True):
     """How many steps this process had finished before the first of these; those below `Hello.warmup_steps` are
     warm-up. Not `StepDone.index`, which is the script's own count and may begin anywhere."""
     unix_offset_ns: int = 0
-    """What was added to the process's CLOCK_MONOTONIC for `StepDone.started_unix_ns`. It moves when the wall clock
+    """Offset between the process's CLOCK_MONOTONIC and `StepDone.started_unix_ns`. It moves when the wall clock
     is set."""
 
 
@@ -177,11 +177,11 @@ class GpuTime(msgspec.Struct, array_like=True):
     gpu_ns: int
     """From the stream's arrival at the step's first boundary to its arrival at the last."""
     idle_ns: int | None = None
-    """Of that, time in which the stream certainly had nothing to do; None where `host_paced_ns` is over 5 %."""
+    """Part of it in which the stream certainly had nothing to do; None where `host_paced_ns` is over 5 %."""
     phases: list[tuple[str, int]] = []
     """Each phase, by its path, with its time on the stream in ns."""
     host_paced_ns: int = 0
-    """Of that, time in which the GPU kept up with the host from boundary to boundary: it was busy for some of it
+    """Part of it in which the GPU kept up with the host from boundary to boundary: it was busy for some of it
     and idle between kernels, and events cannot resolve the shares. Large when launch-bound."""
 
 
@@ -229,7 +229,7 @@ class CollectiveCount(msgspec.Struct, array_like=True):
     completed: int | None = None
     """The number of the last one that has ended."""
     operation: str | None = None
-    """What the last one that was called is: "nccl:all_reduce"."""
+    """Last collective that was called: "nccl:all_reduce"."""
 
 
 class Collectives(msgspec.Struct, tag="collectives", kw_only=True):
@@ -257,7 +257,7 @@ class Arrival(msgspec.Struct, array_like=True, gc=False):
     """As `StepDone.index`."""
     stamps: list[ArrivalStamp] = []
     on_host_clock: bool = False
-    """Whether `gpu_ns` is on the host's clock too; else from a zero of its own in each step."""
+    """True if `gpu_ns` is on the host's clock too; else from a zero of its own in each step."""
     waited_host_ns: int | None = None
     """How long the host waited for other ranks in the step, by phases; None where there was none."""
     waited_gpu_ns: int | None = None
@@ -287,8 +287,8 @@ class Outside(msgspec.Struct, tag="outside", kw_only=True):
     over_ns: int = 0
     """How long it was sampled, in phases or not."""
     found: dict[str, int] = {}
-    """What it did outside of phases, in words, and for how long in ns: each sample stands for the time since the
-    one before. Under "" is the time of which it is not known."""
+    """Activities outside of phases, in words, each with its time in ns: each sample stands for the time since
+    the one before. Under "" is the time without a known activity."""
     judged_ns: int | None = None
     """For how long it is known whether the host waits for its GPU, in phases or not; None where it was not."""
     waited: dict[str, int] = {}
@@ -315,12 +315,12 @@ class CaptureState(msgspec.Struct, tag="capture_state", kw_only=True, omit_defau
     """"armed", "recording", "writing", "done", "failed" or "cancelled"."""
     detail: str = ""
     path: str = ""
-    """Of the file, once it is there."""
+    """Path of the file, once it exists."""
     first_step: int | None = None
     last_step: int | None = None
     """The first and the last step in it, by the script's count."""
     ended: bool = False
-    """Whether the training itself is ending."""
+    """True if the training itself is ending."""
     seconds: float | None = None
     """How long it has recorded so far, from the first boundary to the last."""
     stopped_early: str = ""
@@ -594,12 +594,13 @@ def message_opening(body: bytes | memoryview) -> tuple[str, int, str]:
 
 
 def is_known(kind: str) -> bool:
-    """Whether this version has messages of that type; those of a newer one are passed over."""
+    """Return True if this version has messages of that type; those of a newer one are passed over."""
     return kind in _KNOWN_TYPES
 
 
 def is_newer_type(body: bytes | memoryview) -> bool:
-    """Whether a body that could not be decoded is a well-formed message of a type that this version lacks."""
+    """Return True if a body that could not be decoded is a well-formed message of a type that this version
+    lacks."""
     try:
         return message_opening(body)[0] not in _KNOWN_TYPES
     except msgspec.DecodeError:

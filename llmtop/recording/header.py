@@ -19,10 +19,10 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
     magic: str = MAGIC
     format: int = FORMAT
     schema: int = SCHEMA
-    """Of the snapshots (`llmtop.model.snapshot.SCHEMA`)."""
+    """Schema of the snapshots (`llmtop.model.snapshot.SCHEMA`)."""
     version: str = __version__
     created: float
     """Unix time."""
     host: str = ""
     environment: dict[str, Any] | None = None
-    """What was recorded on and in, as far as it was known at the start (`llmtop/environment/model.py`)."""
+    """Environment of the recording, as far as it was known at the start (`llmtop/environment/model.py`)."""

@@ -26,7 +26,8 @@ HEAD_BYTES = _UNCHECKED_BYTES + _CHECK.size
 """From the beginning of a member to its deflated data."""
 _PIECE_BYTES = 1 << 16
 _ALIKE_BYTES = 12
-"""Of the 16 with which a recording begins. Gzip files of other programs have 8 of them or fewer."""
+"""Bytes that must be equal among the 16 with which a recording begins. Gzip files of other programs have 8 of
+them or fewer."""
 
 
 def _begins(head_bytes: int) -> bytes:
@@ -131,12 +132,13 @@ def is_head_doubtful(file: BinaryIO, offset: int, head: Head, size: int) -> bool
 
 
 def is_recording(piece: bytes) -> bool:
-    """Whether a file that begins with this piece is a recording, also if its first member is damaged."""
+    """Return True if a file that begins with this piece is a recording, also if its first member is damaged."""
     return has_similar_beginning(piece) and any(begins in piece for begins in _HEADS)
 
 
 def has_similar_beginning(piece: bytes) -> bool:
-    """Whether a file begins as a damaged recording may: most of the first 16 bytes are right, or all are zero.
+    """Return True if a file begins as a damaged recording may: most of the first 16 bytes are right, or all are
+    zero.
 
     A recording within an archive begins with the archive's own bytes.
     """
@@ -146,7 +148,7 @@ def has_similar_beginning(piece: bytes) -> bool:
 
 
 def salvage(file: BinaryIO, offset: int) -> tuple[int, int, bytes] | None:
-    """What is in the member at byte `offset`, whose head is damaged: its data shows where it ends.
+    """Read the member at byte `offset`, whose head is damaged. Its data shows where it ends.
 
     Returns:
         Bytes of its head, bytes of its deflated data, and its lines; None if the data is not whole either.
@@ -171,7 +173,7 @@ def salvage(file: BinaryIO, offset: int) -> tuple[int, int, bytes] | None:
 
 
 def is_cut_in_head(file: BinaryIO, size: int) -> bool:
-    """Whether a file of `size` bytes is like a recording so far, but ends before its first member does."""
+    """Return True if a file of `size` bytes is like a recording so far, but ends before its first member does."""
     file.seek(0)
     raw = file.read(HEAD_BYTES)
     fitting = [of for begins, of in _HEADS.items() if begins.startswith(raw[: _GZIP.size])]
@@ -205,5 +207,5 @@ def unpack(file: BinaryIO, member: RecordingMember, *, lifted: bool = False) -> 
 
 
 def is_time(value: float) -> bool:
-    """Whether it can be a unix time of a snapshot, in seconds; NaN is none."""
+    """Return True if it can be a unix time of a snapshot, in seconds; NaN is none."""
     return 0.0 <= value < 1e12

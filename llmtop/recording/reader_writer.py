@@ -49,12 +49,12 @@ MEMBER_SECONDS = 5.0
 MEMBER_BYTES = 1 << 20
 """A member is written when it holds so many snapshots or bytes or spans so much time, whichever comes first."""
 MAX_EVIDENCE_DEPTH = 8
-"""Of an alert's evidence, which has any form; that of our rules is flat."""
+"""Deepest evidence of an alert, which has any form; that of llmtop's rules is flat."""
 _SEARCHED_BYTES = 1 << 20
 _EXACT = 1e-6
 """Seconds; unix times as floats are good to 0.2 µs."""
 _UNREADABLE = (msgspec.DecodeError, zlib.error, struct.error, ValueError, RecursionError, OSError)
-"""What unpacking and decoding a damaged member raises."""
+"""Errors of unpacking and decoding a damaged member."""
 
 
 class Writer:
@@ -375,7 +375,7 @@ class Reader:
             yield member.position + offset, snapshot
 
     def _is_header(self, member: RecordingMember) -> bool:
-        """Whether a member is the beginning of a further recording."""
+        """Return True if a member is the beginning of a further recording."""
         return self._header_of(member) is not None
 
     def _header_of(self, member: RecordingMember) -> Header | None:

@@ -124,7 +124,7 @@ _NO_PASSWORD: Final = re.compile(r"[\d:.,x-]*$|[/.~$]|.*[:/\\]")
 
 
 def is_secret_name(name: str) -> bool:
-    """Whether what is called so is a secret: "--api-key", "WANDB_API_KEY", "db.password"."""
+    """Return True if what is called so is a secret: "--api-key", "WANDB_API_KEY", "db.password"."""
     return strength_of(name) is Strength.SECRET
 
 
@@ -191,7 +191,7 @@ def _is_hash(value: str) -> bool:
 
 
 def _is_secret_after(before: str, word: str) -> bool:
-    """Whether a word is a secret because of the one before it: an option, a header, a word of netrc."""
+    """Return True if a word is a secret because of the one before it: an option, a header, a word of netrc."""
     if before.lower() in ("password", "passwd", "token", "secret"):
         return True
     if not (before[:1] == "-" or before[-1:] == ":") or "=" in before:
@@ -202,7 +202,7 @@ def _is_secret_after(before: str, word: str) -> bool:
 
 
 def _is_secret(name: str, value: str) -> bool:
-    """Whether the whole value of a name, an option or a field is a secret."""
+    """Return True if the whole value of a name, an option or a field is a secret."""
     strength = strength_of(name)
     plain = value.strip("\"'")
     if not plain or plain == MASK:
@@ -215,7 +215,7 @@ def _is_secret(name: str, value: str) -> bool:
 
 
 def _is_code(value: str) -> bool:
-    """Whether a value names the source of a secret; the pattern is linear in text of one line alone."""
+    """Return True if a value names the source of a secret; the pattern is linear in text of one line alone."""
     return "\n" not in value and _CODE.match(value) is not None
 
 
@@ -284,7 +284,7 @@ def _is_assigned_secret(found: re.Match[str], value: str, text: str) -> bool:  #
 
 
 def _is_prose(found: re.Match[str], value: str, text: str) -> bool:
-    """Whether a name and a colon stand in a sentence."""
+    """Return True if a name and a colon stand in a sentence."""
     if found["operator"] != ":" or not value.strip(".,;'`").isalpha():
         return False
     return _PROSE.match(text, found.end(), found.end() + 80) is not None
@@ -308,7 +308,7 @@ def _without_userinfo(found: re.Match[str]) -> str:
 
 
 def _is_odd(value: str) -> bool:
-    """Whether it is no word, number or path: letters and digits in turns, or with marks."""
+    """Return True if it is no word, number or path: letters and digits in turns, or with marks."""
     if len(value) < 8:
         return False
     if is_random(value, assigned=True) or re.fullmatch(r"\d{14,}", value) or _HEX_PAIR.fullmatch(value):
@@ -335,13 +335,13 @@ def _without_random(found: re.Match[str], text: str) -> str:
 
 
 def _is_base64(word: str) -> bool:
-    """Whether it is one piece of base64, not a path of words."""
+    """Return True if it is one piece of base64, not a path of words."""
     words = re.findall(r"[A-Z]?[a-z]{4,}|[A-Z]{4,}", word)
     return re.search(r"[-._~]", word) is None and sum(map(len, words)) <= 0.5 * len(word)
 
 
 def _names_a_hash(before: str, word: str) -> bool:
-    """Whether the text before a word, or its beginning, marks it as a hash, and so as no secret."""
+    """Return True if the text before a word, or its beginning, marks it as a hash, and so as no secret."""
     if before.endswith("@") or re.match(r"(?:sha\d+|md5)[-_]", word) or re.match(r"[0-9a-f]{6,40}\.\.", word):
         return True
     name = re.search(r"([A-Za-z_][\w-]*)[\"']?[\s:=@#(]*[\"']?$", before)

@@ -1,1 +1,1 @@
-"""What an analysis found, as data; its renderings, comparison and advice."""
+"""Result of an analysis as data; its renderings, comparison and advice."""

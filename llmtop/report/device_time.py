@@ -10,15 +10,15 @@ from llmtop.report.per_step import PerStep
 
 
 class OperatorPart(msgspec.Struct, frozen=True, kw_only=True):
-    """What of an operator's device time is of one module, source line, shape of its inputs, or kernel."""
+    """Part of an operator's device time: one module, source line, shape of its inputs, or kernel."""
 
     name: str
     calls: int
-    """Of the operator; of a kernel, how often it ran."""
+    """Calls of the operator; for a kernel its number of runs."""
     seconds: float
     tb_per_s: float | None = None
-    """Of a shape, where the operator only moves data: 10^12 bytes a second, reading each input and writing the
-    result once. More than the memory can do means that caches served it."""
+    """Rate for a shape, where the operator only moves data: 10^12 bytes a second, reading each input and
+    writing the result once. A rate above the memory's means that caches served it."""
 
 
 class OperatorTime(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,18 +66,19 @@ class GemmTime(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
     mean_us: float
     flops: int
-    """Of one call: 2 m n k, times the batch."""
+    """FLOPs of one call: 2 m n k, times the batch."""
     bytes: int | None = None
-    """Of one call: both factors read and the product written once, which is the least."""
+    """Bytes of one call: both factors read and the product written once, which is the least."""
     tflops_per_s: float
     tb_per_s: float | None = None
     peak_pct: float | None = None
-    """Of the dense peak of this GPU in that type."""
+    """Percent of the dense peak of this GPU in that type."""
     bandwidth_pct: float | None = None
-    """Of the most that this GPU's memory moves."""
+    """Percent of the highest rate of this GPU's memory."""
     flops_per_byte: float | None = None
     roof_pct: float | None = None
-    """Of the lower of both roofs at that many FLOPs a byte (Williams, Waterman, Patterson, Roofline, 2009)."""
+    """Percent of the lower of both roofs at that many FLOPs a byte (Williams, Waterman, Patterson, Roofline,
+    2009)."""
     limit: Literal["compute", "memory"] | None = None
     """Which of the roofs is the lower one."""
     kernel: str = ""
@@ -85,7 +86,7 @@ class GemmTime(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Roof(msgspec.Struct, frozen=True, kw_only=True):
-    """What a GPU can do at most, by its datasheet."""
+    """Peak rates of a GPU, from its datasheet."""
 
     device: int
     name: str
@@ -129,25 +130,25 @@ class TimeBreakdown(msgspec.Struct, frozen=True, kw_only=True):
     graph_launches: int = 0
     """Calls that replay a CUDA graph."""
     graph_pct: float | None = None
-    """Of device time, what such calls launched."""
+    """Percent of device time that such calls launched."""
     copy_cast_pct: float | None = None
-    """Of device time, what copies and conversions of type within the device take (aten::copy_, of which .to(),
-    .contiguous() and .clone() are made)."""
+    """Percent of device time in copies and conversions of type within the device (aten::copy_, which .to(),
+    .contiguous() and .clone() use)."""
     fp32_matrix_pct: float | None = None
-    """Of device time, matrix products and convolutions in full fp32, without tensor cores; None on GPUs that have
-    none, or that are in no table."""
+    """Percent of device time in matrix products and convolutions in full fp32, without tensor cores; None on
+    GPUs that have none, or that are in no table."""
     language_model: bool | None = None
-    """Whether the model takes tokens; None where nothing in the capture tells."""
+    """True if the model takes tokens; None where nothing in the capture tells."""
     compiled: bool = False
-    """Whether some of the program went through torch.compile."""
+    """True if some of the program went through torch.compile."""
     plain_program: bool = False
-    """Whether no framework for machine learning took part: kernels of the program's own, and no operator."""
+    """True if no framework for machine learning took part: kernels of the program's own, and no operator."""
     wrappers: tuple[str, ...] = ()
     """Which of DDP, FSDP and DeepSpeed wrap the model."""
     softmax_pct: float | None = None
-    """Of device time, softmax outside of fused attention and losses."""
+    """Percent of device time in softmax outside of fused attention and losses."""
     unfused_attention_pct: float | None = None
-    """Of device time, softmax and batched matrix products that attention is made of where it is not fused; None
-    without such a softmax."""
+    """Percent of device time in softmax and batched matrix products of unfused attention; None without such a
+    softmax."""
     elementwise_pct: float | None = None
-    """Of device time, elementwise kernels and normalisations, which only move data."""
+    """Percent of device time in elementwise kernels and normalisations, which only move data."""

@@ -1,4 +1,4 @@
-"""What a training was captured in: its GPUs, driver, torch, commit and command, as capture.json tells them."""
+"""Environment of a captured training: its GPUs, driver, torch, commit and command, from capture.json."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ _MOST_ROWS = 20
 
 
 class Environment(msgspec.Struct, frozen=True, kw_only=True):
-    """What the folder of a capture says of where and what was captured; None is not known."""
+    """Origin and object of a capture, from its folder. None means unknown."""
 
     gpus: tuple[str, ...] = ()
     """The models of those that were there, in order."""
     power_limit_watts: tuple[float, ...] = ()
-    """Of those GPUs that tell it."""
+    """Power limits of those GPUs that report one."""
     host: str | None = None
     driver: str | None = None
     cuda: str | None = None
     torch: str | None = None
     commit: str | None = None
     dirty: bool | None = None
-    """Whether tracked files differed from the commit."""
+    """True if tracked files differed from the commit."""
     command: str | None = None
     ranks: int | None = None
     """How many processes were captured."""
@@ -42,7 +42,7 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
     cpu: str | None = None
     governor: str | None = None
     image: str | None = None
-    """Of the container, by digest where that is known."""
+    """Image of the container, by digest where that is known."""
     diff: str | None = None
     """Beginning of the SHA-256 of the changes to the commit; None without changes."""
     packages: dict[str, str] = {}
@@ -105,7 +105,7 @@ def stopped_early_of(path: Path) -> str | None:
 
 
 def parse_environment(found: dict[str, Any] | None) -> Environment | None:
-    """What environment.json says, or the header of a recording; None without either."""
+    """Return the environment from environment.json or from the header of a recording; None without either."""
     if found is None or not isinstance(machine := found.get("machine"), dict):
         return None
     python, git = (value if isinstance(value := found.get(name), dict) else {} for name in ("python", "git"))

@@ -7,7 +7,7 @@ from typing import Literal
 import msgspec
 
 MOST_ROWS = 40
-"""Of one kind in a report: functions of one process, places of calls, who asked for memory."""
+"""Most rows of one kind in a report: functions of one process, places of calls, callers that requested memory."""
 
 
 class SampledFunction(msgspec.Struct, frozen=True, kw_only=True):
@@ -18,7 +18,8 @@ class SampledFunction(msgspec.Struct, frozen=True, kw_only=True):
     """CPU: by the CPU's counters, of a thread on a CPU. Python: by the interpreter's stacks, on a CPU or not."""
     name: str
     caller: str = ""
-    """Of Python the innermost frame of the program's own code, of C the nearest frame of another module."""
+    """Caller: in Python the innermost frame of the program's own code, in C the nearest frame of another
+    module."""
     samples: int
     share_pct: float
     """In percent of the samples of this kind and process."""
@@ -100,7 +101,7 @@ class MemoryOperator(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     allocations: int
     bytes: int
-    """Of all its allocations."""
+    """Bytes of all its allocations."""
     net_bytes: int
     """Less what it released, as torch's key_averages() counts it (self memory usage)."""
     largest_bytes: int

@@ -125,7 +125,7 @@ def _signed(value: float | None) -> str:
 
 
 def memory_operator_table(report: Report) -> Table:
-    """Who asked for memory."""
+    """Table of the operators that requested memory."""
     rows = [
         (
             row.name,

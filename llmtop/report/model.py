@@ -30,10 +30,10 @@ class StepsJudged(msgspec.Struct, frozen=True, kw_only=True):
     found_by: str
     """In words: which range marks a step, or why none was found."""
     inferred: bool = False
-    """Whether no range marks them: they were seen in what repeats."""
+    """True if no range marks them: they were seen in what repeats."""
     clock: Literal["device", "host"] = "host"
-    """Whose time the lengths are in: on the device a step lasts from the start of its first work to that of the
-    next step's. The host may run ahead, so its own steps can be far from what a step costs."""
+    """Clock of the lengths: on the device a step lasts from the start of its first work to that of the next
+    step's. The host may run ahead, so its own steps can be far from the true step."""
     count: int = 0
     """Whole steps; 0 when the whole capture was taken instead."""
     seconds_p50: float | None = None
@@ -100,7 +100,7 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
     were launched in time. Their sum is what the 10 % border of the verdict is held against."""
     steps: int = 0
     window_seconds: float = 0.0
-    """What the shares are of: whole steps on this device."""
+    """Base of the shares: the time of whole steps on this device."""
     step_seconds: float | None = None
     """The median length of a step on this device."""
     spread_pct: float | None = None
@@ -115,7 +115,7 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
     graphs: int = 0
     """CUDA graphs that were traced as a whole, in the whole file; their kernels are in no figure on kernels."""
     judged: bool = False
-    """Whether the verdict is about this device."""
+    """True if the verdict is about this device."""
 
 
 class PhaseMean(msgspec.Struct, frozen=True, kw_only=True):
@@ -137,7 +137,7 @@ class PhaseMean(msgspec.Struct, frozen=True, kw_only=True):
     """How long the device had nothing to do while the host was in this phase, over the host's whole steps."""
     count_per_step: float = 0.0
     device: int | None = None
-    """Whose times these are: a process that works on several GPUs has a row for each."""
+    """Device of these times: a process that works on several GPUs has a row for each."""
 
 
 class KernelVariant(msgspec.Struct, frozen=True, kw_only=True):
@@ -185,7 +185,7 @@ class KernelTime(msgspec.Struct, frozen=True, kw_only=True):
     per_step: tuple[PerStep, ...] = ()
     """By device."""
     launches: LaunchOrder | None = None
-    """Of the hottest kernels, in captures with whole steps."""
+    """Launch order of the hottest kernels, in captures with whole steps."""
 
 
 class CopyTime(msgspec.Struct, frozen=True, kw_only=True):
@@ -254,9 +254,9 @@ class LongGap(msgspec.Struct, frozen=True, kw_only=True):
     causes: dict[str, float] = {}
     """Seconds by cause."""
     host: tuple[str, ...] = ()
-    """What the launching threads did in it, longest first, with times."""
+    """Activities of the launching threads in it, longest first, with times."""
     before: str = ""
-    """What ran on the device before it."""
+    """Work that ran on the device before it."""
     after: str = ""
 
 
@@ -297,7 +297,8 @@ class CollectiveTime(msgspec.Struct, frozen=True, kw_only=True):
     """The same times what the collective makes of each byte on the wire, as nccl-tests counts it
     (github.com/NVIDIA/nccl-tests, doc/PERFORMANCE.md): comparable with the link's rate, whatever the ranks."""
     fastest_bus_gb_per_s: float | None = None
-    """Of the fastest single one of at least a tenth of the largest message: with the least waiting."""
+    """Bandwidth of the fastest single collective of at least a tenth of the largest message: with the least
+    waiting."""
 
 
 class MetricOverTime(msgspec.Struct, frozen=True, kw_only=True):
@@ -347,21 +348,22 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     severity: Severity
     share_pct: float | None = None
-    """What it costs, in percent of whole steps: a straggler the others, all else the judged GPU. None where
-    it costs nothing of its own: what of pageable copies is lost stands with h2d_bound already."""
+    """Cost in percent of whole steps. A straggler's cost is that of the other ranks; every other finding's is
+    that of the judged GPU. None if the finding has no cost of its own: the loss to pageable copies is part
+    of h2d_bound."""
     summary: str
     evidence: dict[str, Any] = {}
     fix: str = ""
     next: str = ""
     """The exact next command, or what to do."""
     confirm: str = ""
-    """What shows that the fix worked."""
+    """How to confirm that the fix worked."""
     saves_at_most_ms: float | None = None
     """Milliseconds a step, by Amdahl: if all of it went away and nothing else came in its place."""
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """What a capture or a recording shows, in figures, findings and words."""
+    """Result of a capture or a recording, in figures, findings and words."""
 
     schema: int = SCHEMA
     source: str
@@ -381,11 +383,12 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     second: str | None = None
     """The next cause, when it is close to the first."""
     at_border: bool = False
-    """Whether the verdict would be another with two points more or less lost."""
+    """True if the verdict would be another with two points more or less lost."""
     steps: StepsJudged = StepsJudged(found_by="")
     environment: Environment | None = None
     correction: Correction | None = None
-    """Of the shares and the verdict by the undisturbed run; None for a recording, which no profiler disturbs."""
+    """Correction of the shares and the verdict by the undisturbed run; None for a recording, which no profiler
+    disturbs."""
     longest_gaps: tuple[LongGap, ...] = ()
     collectives: tuple[CollectiveTime, ...] = ()
     waits: tuple[WaitPlace, ...] = ()
@@ -397,7 +400,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     roofs: tuple[Roof, ...] = ()
     makeup: TimeBreakdown | None = None
     host_operators: tuple[HostOperatorTime, ...] = ()
-    """Of a capture without device work."""
+    """Operators of a capture without device work."""
     operator_free_pct: float | None = None
     """In which percent of the whole steps no operator was open; of a capture without device work."""
     sampled: tuple[SampledFunction, ...] = ()
@@ -409,7 +412,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     """Made for a page alone."""
     tool_version: str = ""
     notes: tuple[str, ...] = ()
-    """What was left out, and why."""
+    """Left-out parts, with the reason."""
     stopped_early: str | None = None
     """If the capture recorded less than was asked for: how much, and why, in one sentence, from capture.json."""
 

@@ -11,7 +11,7 @@ class OpaqueReport(UnusableInput):
     """Report of an engine that writes text only: there are no figures to compare."""
 
     def __init__(self, folder: Path, text: str, data: str) -> None:
-        """Of a capture.
+        """Store the report of a capture.
 
         Args:
             folder: of the capture.

@@ -11,7 +11,7 @@ class PerStep(msgspec.Struct, frozen=True, array_like=True):
     place: int
     """Which device: its place in `Report.devices`. Those without whole steps have no such row."""
     count: float
-    """Of kernels how often they ran, of an operator how often it was called."""
+    """Number of runs of a kernel, or of calls of an operator."""
     seconds: float
     """Device time, what ran at once added up."""
     deviation: float

@@ -203,7 +203,7 @@ def _gpu(report: Report, row: GapTime | LongGap | CollectiveTime) -> str:
 
 
 def _share_header(report: Report, steps: str) -> str:
-    """What shares are of, as the head of a column: of steps, or of all the time where there are none."""
+    """Column header of shares: of steps, or of the whole time where there are no steps."""
     return steps if any(device.steps for device in report.devices) else "of time"
 
 

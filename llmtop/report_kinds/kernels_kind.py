@@ -1,4 +1,4 @@
-"""What ncu measured of kernels."""
+"""Report on kernels that ncu measured."""
 
 from __future__ import annotations
 

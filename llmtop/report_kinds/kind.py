@@ -1,4 +1,4 @@
-"""What a kind of report is. Each kind is one module here and one entry in `llmtop.report_kinds.kinds`."""
+"""Interface of a kind of report. Each kind is one module here and one entry in `llmtop.report_kinds.kinds`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class ReadOptions(NamedTuple):
-    """What the user asks of a report besides its text."""
+    """Options for reading a report, besides its text."""
 
     limits: Limits = DEFAULT
     steps: int | tuple[int, int] | None = None
@@ -69,7 +69,7 @@ class ReportDocument(Rendered):
 
 
 class ReportComparison(Rendered):
-    """What moved between two reports."""
+    """Differences between two reports."""
 
     def is_slower_by(self, percent: float) -> bool:
         """Return True if the median step became slower by more than that.

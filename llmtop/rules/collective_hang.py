@@ -23,7 +23,7 @@ class Hang(NamedTuple):
     group: str
     waiting: list[RankState]
     number: int
-    """Of the collective that they wait in."""
+    """Number of the collective that they wait in."""
     operation: str | None
     behind: RankState | None
     reached: int | None
@@ -31,7 +31,7 @@ class Hang(NamedTuple):
 
 
 def is_waiting(count: CollectiveCount) -> bool:
-    """Whether the process has called a collective of that group that has not ended."""
+    """Return True if the process has called a collective of that group that has not ended."""
     return count.completed is not None and count.completed < count.enqueued
 
 
@@ -76,7 +76,7 @@ def _is_hung(job: JobState, is_raised: bool) -> bool:
 
 
 def has_known_culprit(job: JobState) -> bool:
-    """Whether the ranks' own counters show which rank is behind."""
+    """Return True if the ranks' own counters show which rank is behind."""
     hang = find_hang(job)
     return hang is not None and hang.behind is not None
 

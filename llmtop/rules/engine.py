@@ -41,15 +41,15 @@ _HoldKey = tuple[AlertId, Hashable]
 
 
 class _RuleSubject(Protocol):
-    """What rules are about: a GPU, a rank, a job."""
+    """Subject of a rule: a GPU, a rank, a job."""
 
     @property
     def key(self) -> Hashable:
-        """What names the subject for as long as it lives."""
+        """Return the key of the subject; it is unique for the subject's lifetime."""
 
     @property
     def is_updated(self) -> bool:
-        """Whether this snapshot brought anything new about the subject."""
+        """Return True if this snapshot brought anything new about the subject."""
 
     def concerned_keys(self) -> frozenset[Hashable]:
         """Keys of the GPUs and processes that an alert about the subject concerns."""
@@ -70,11 +70,11 @@ class _RuleEvaluation(NamedTuple):
     subject: _RuleSubject
     describe: Callable[[], AlertText]
     holds: bool
-    """Whether it holds at this snapshot; one that is up stays up for a while after."""
+    """True if it holds at this snapshot; one that is up stays up for a while after."""
 
     @property
     def key(self) -> _HoldKey:
-        """What names the subject from snapshot to snapshot."""
+        """Return the key of the subject; it is stable from snapshot to snapshot."""
         return self.id, self.subject.key
 
 
@@ -280,19 +280,20 @@ def _load_per_cpu(host: Host) -> float | None:
 
 
 def _lacks_steps(rule: Rule[Subject], subject: Subject, is_raised: bool) -> bool:
-    """Whether the rule is about steps, and the training makes none now: what `stalled` explains is about steps."""
+    """Return True if the rule is about steps, and the training makes none now: what `stalled` explains is about
+    steps."""
     return (
         isinstance(subject, RankState | JobState) and "stalled" in rule.covered_by and subject.is_silent(is_raised)
     )
 
 
 def _is_visible(process: Process) -> bool:
-    """Whether the system here knows it. A pid that only the driver names may be another process's here."""
+    """Return True if the system here knows it. A pid that only the driver names may be another process's here."""
     return any(fact is not None for fact in (process.started_at, process.command, process.state))
 
 
 def _is_covered(evaluation: _RuleEvaluation, evaluations: list[_RuleEvaluation]) -> bool:
-    """Whether an alert that is up, and that explains this one, concerns the same GPU or process."""
+    """Return True if an alert that is up, and that explains this one, concerns the same GPU or process."""
     if not evaluation.covered_by:
         return False
     return any(

@@ -127,7 +127,7 @@ _THROTTLE_ADVICE: Final = {
 }
 _WORKING_UTIL: Final = 50.0
 _NEAR_LIMIT, _STILL_NEAR_LIMIT = 0.9, 0.8
-"""Of the limit. A starved GPU has the reason too, in the short bursts in which it works."""
+"""Shares of the limit. A starved GPU has the reason too, in the short bursts in which it works."""
 
 
 def _is_capped(gpu: GpuState, is_raised: bool) -> bool:
@@ -294,7 +294,7 @@ _ERROR_ADVICE: Final[dict[Severity, str]] = {
     "dmesg | grep -i -e xid -e nvrm",
     "info": "no action needed; the kernel log has more: dmesg | grep -i -e xid -e nvrm",
 }
-"""What to do about an error that no program caused."""
+"""Advice on an error that no program caused."""
 _POWER_CABLE_ADVICE: Final = (
     "have the power cables of this GPU checked; the kernel log has more: dmesg | grep -i xid"
 )

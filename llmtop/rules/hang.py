@@ -43,21 +43,22 @@ def _is_stalled(job: JobState, is_raised: bool) -> bool:
 
 
 def _has_stopped_rank(job: JobState) -> bool:
-    """Whether a signal holds one of several ranks: the others cannot finish their step."""
+    """Return True if a signal holds one of several ranks: the others cannot finish their step."""
     return job.world_size > 1 and any(
         state.rank.state == "stopped" and state.rank.kind == "step" for state in job.ranks
     )
 
 
 def _is_waiting_for_other_work(job: JobState) -> bool:
-    """Whether the stalled ranks wait for one that works at something else: the first often validates alone."""
+    """Return True if the stalled ranks wait for one that works at something else: the first often validates
+    alone."""
     if any(state.rank.state in ("stopped", "gone") for state in job.ranks):
         return False
     return any(state.rank.state == "running" and is_doing_other_work(state) for state in job.ranks)
 
 
 def is_doing_other_work(state: RankState) -> bool:
-    """Whether work that ends no step was seen since its last step, and lately."""
+    """Return True if work that ends no step was seen since its last step, and lately."""
     worked = state.last_work_at
     return (
         worked is not None
@@ -138,7 +139,7 @@ def _last_progress_at(state: RankState) -> float | None:
 
 
 def _is_gpu_working(state: RankState) -> bool:
-    """Whether the rank's GPU does real work all the same: an evaluation, a checkpoint, a compilation."""
+    """Return True if the rank's GPU does real work all the same: an evaluation, a checkpoint, a compilation."""
     gpu = state.gpu
     return gpu is not None and (gpu.util_pct or 0.0) >= 50.0 and (gpu.power_share_pct or 0.0) >= 50.0
 

@@ -21,28 +21,28 @@ from llmtop.rules.state.windows import finite_or_none
 from llmtop.rules.step_bound import timed_steps
 
 MORE_PCT: Final = (5.0, 3.5)
-"""Of the step. Stages of equal work differ by up to 3 %, since no two layers take the same time."""
+"""Percent of the step. Stages of equal work differ by up to 3 %, since no two layers take the same time."""
 LEAST_RANKS: Final = 2
-"""Of one coordinate: one rank alone may be slow itself."""
+"""Ranks of one coordinate: one rank alone may be slow itself."""
 STEPS: Final = 12
 LASTING_STEPS: Final = (24, 48)
 """Steps that show whether a difference lasts: at least, and at most."""
 LASTING_ERRORS: Final = (4.0, 2.5)
-"""So many times its standard error the difference must be, to raise and to stay raised: batches of unequal length
-that are equal on average differ by any amount over a dozen steps."""
+"""Multiples of its standard error that the difference must reach, to raise and to stay raised: batches of
+unequal length that are equal on average differ by any amount over a dozen steps."""
 TOKENS_FACTOR: Final = 1.05
 STAGE: Final = "pp"
 
 
 class RankWork(NamedTuple):
-    """What one rank does itself in a step."""
+    """A rank's own work in a step."""
 
     state: RankState
     seconds: float
     step_seconds: float
     by_gpu: bool
     roles: tuple[Role, ...] = ()
-    """What counts as work."""
+    """Roles that count as work."""
 
 
 class Imbalance(NamedTuple):
@@ -60,7 +60,7 @@ class Imbalance(NamedTuple):
 
     @property
     def share_pct(self) -> float:
-        """Of the step, by which they have more to do."""
+        """Return the additional work as a share of the step."""
         return 100.0 * (self.seconds - self.other_seconds) / self.step_seconds
 
 

@@ -22,11 +22,12 @@ _NEXT: Final[dict[BoundId, str]] = {
 
 
 BUSY_WITH_REQUESTS_PCT: Final = 80.0
-"""Of the time in requests, from which on it is what they wait for that leaves a GPU idle, and not who asks."""
+"""Percent of the time in requests. Above it, waits within the requests leave a GPU idle, and not a lack of
+requests."""
 
 
 def has_enough_requests(state: RankState) -> bool:
-    """Whether a process that answers requests had some to answer most of the time; True of all others."""
+    """Return True if a process that answers requests had some to answer most of the time; True of all others."""
     rank = state.rank
     if rank.kind != "request":
         return True
@@ -35,12 +36,12 @@ def has_enough_requests(state: RankState) -> bool:
 
 
 def step_noun(state: RankState) -> str:
-    """What a step of that process is, in a sentence."""
+    """Return the noun for a step of that process."""
     if not state.rank.inference:
         return "step"
     return "request" if state.rank.kind == "request" else "forward pass"
 
 
 def next_step(state: RankState, bound: BoundId, of_training: str) -> str:
-    """What to do next: `of_training`, or what helps where nothing is trained."""
+    """Return the next action: `of_training`, or the advice for a process that trains nothing."""
     return _NEXT.get(bound, of_training) if state.rank.inference else of_training

@@ -42,20 +42,21 @@ from llmtop.rules.state.step_costs import LAUNCHING, StepCosts, gpu_share_pct, h
 from llmtop.rules.state.windows import finite_or_none
 
 IDLE_PCT: Final = (10.0, 8.5)
-"""Of the time, to raise and to stay raised; a capture's verdict is the GPU's own work below ten, too. GPU-Util
+"""Percent of the time, to raise and to stay raised. A capture's verdict is gpu_bound below ten, too. GPU-Util
 made 8.5 of 3.2 idle per cent, and 11 of 13.6."""
 SAMPLED_PCT: Final = SYNC_PCT
-"""Of the time, in calls that wait for the GPU; the threshold in use elsewhere for synchronising."""
+"""Percent of the time, in calls that wait for the GPU; the threshold in use elsewhere for synchronising."""
 SAMPLED_LEAST_PCT: Final = (SYNC_PCT[0] / 2, SYNC_PCT[0] * 0.35)
 """Where that is half or more of what the GPU works at all: then host and GPU take turns."""
 LAUNCHING_PCT: Final = 60.0
 MOSTLY_LAUNCHING_PCT: Final = 50.0
-"""Of the step, where what else the host does is known and does not explain how idle the GPU is."""
+"""Percent of the step, where the host's other work is known and does not explain how idle the GPU is."""
 _WAITING: Final[tuple[Role, ...]] = ("input", "h2d", "comm", "sync")
 
 
 def _is_waiting_for_gpu(state: RankState, is_raised: bool) -> bool:
-    """Whether the host stands in waiting calls for so long that they are what keeps it from launching ahead."""
+    """Return True if the host stands in waiting calls for so long that they are what keeps it from launching
+    ahead."""
     waits, busy = finite_or_none(state.rank.gpu_wait_pct), finite_or_none(state.rank.gpu_busy_pct)
     if waits is None:
         return False
@@ -91,7 +92,8 @@ def _unexplained_idle(state: RankState, steps: list[StepCosts]) -> float | None:
 
 
 def _outside_wait_pct(state: RankState) -> float:
-    """What of the time the host stands in calls outside of phases that wait for the GPU: it works meanwhile."""
+    """Return the share of the time in which the host waits for the GPU in calls outside of phases. The GPU
+    works in that time."""
     rank, found = state.rank, finite_or_none(state.rank.gpu_wait_pct)
     mean = finite_or_none(rank.step_seconds_mean)
     if not found or not mean:
@@ -113,7 +115,7 @@ def _is_gpu_starved(state: RankState, steps: list[StepCosts], is_raised: bool) -
 
 
 def is_launching_dominant(state: RankState, steps: list[StepCosts], idle: float | None) -> bool:
-    """Whether most of the GPU's idle time is not the wait for data, and the host mostly launches.
+    """Return True if most of the GPU's idle time is not the wait for data, and the host mostly launches.
 
     What the waits could explain is taken off the idle time; what is left must be twice the wait for data. The
     idle time is of the rank's window, so the host's is, too: the last steps may be 60 ms in all, or odd ones.

@@ -14,7 +14,7 @@ from llmtop.rules.state.rank import RankState
 
 _RETRY_SECONDS: Final = 60.0
 GROWTH_PCT: Final = limits.CONFIGURED.memory_growth.memory_pct or 1.0
-"""Of the GPU's memory: a floor that rises by less over the buckets is noise of the allocator."""
+"""Percent of the GPU's memory: a floor that rises by less over the buckets is noise of the allocator."""
 _GROWTH_BYTES: Final = 256 << 20
 _SOON_SECONDS: Final = 600.0
 _AT_ONCE_SECONDS: Final = 300.0

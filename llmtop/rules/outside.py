@@ -20,13 +20,13 @@ from llmtop.rules.state.rank import RankState
 from llmtop.rules.state.windows import finite_or_none
 
 OUTSIDE_PCT: Final = limits.threshold_pair(limits.CONFIGURED.outside.step_pct, (10.0, 7.0))
-"""Of the mean step, to raise and to stay raised; as for waiting for data."""
+"""Percent of the mean step, to raise and to stay raised; as for waiting for data."""
 IDLE_PCT: Final = (5.0, 4.0)
-"""Of the time: a GPU that is known to be idle for less is kept at work, whatever its host does between phases."""
+"""Percent of the time: a GPU that is idle for less is kept busy, whatever its host does between phases."""
 LEAST_STEPS: Final = 20
 """After warm-up: one-time work at the beginning is not counted."""
 MAIN_PCT: Final = 25.0
-"""Of the time outside, from which a cause is named."""
+"""Percent of the time outside, from which a cause is named."""
 CAUSE_PART: Final = 0.5
 """Of the threshold, that the named causes take together; without such a cause `NO_CAUSE_TIMES` the threshold
 counts: what a loop does besides its phases is 10 to 11 % of the steps of healthy trainings on a busy machine."""
@@ -37,12 +37,12 @@ threads per CPU, trainings that were outside for 10 % of their CPU time had medi
 _BLOCKS: Final = 8
 """The steps of the window are taken in so many blocks, whose difference tells how sure the share is."""
 _ERRORS: Final = 2.0
-"""So many standard errors of the blocks' mean above the threshold: 98 % sure."""
+"""Standard errors of the blocks' mean above the threshold: 98 % sure."""
 _SEVERAL_LINES: Final = re.compile(r"\S+:\d+-\d+ ")
 
 
 class CauseAdvice(NamedTuple):
-    """What to do where the cause has one of these words in it."""
+    """Advice for a cause that contains one of these words."""
 
     words: tuple[str, ...]
     text: str

@@ -19,7 +19,7 @@ from llmtop.rules.state.windows import finite_or_none
 from llmtop.step_history.rare_steps import most_text, rare_steps_text
 
 LOST_PCT: Final = (5.0, 3.5)
-"""Of the time, beyond what the usual steps would take: to raise and to stay raised."""
+"""Percent of the time, beyond the time of the usual steps: to raise and to stay raised."""
 WARNING_PCT: Final = 20.0
 
 _LOADING: Final = "set persistent_workers=True in the DataLoader; press s during a long step for the Python stacks"

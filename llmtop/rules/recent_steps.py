@@ -21,12 +21,12 @@ WINDOW_SECONDS: Final = 2.0
 TIMED_WITHIN: Final = 40
 """How many steps back a step may be that CUDA events timed: they are thinned."""
 WAITED_PCT: Final = limits.threshold_pair(limits.CONFIGURED.input_bound.step_pct, (10.0, 7.0))
-"""Of the step that waits for data, to raise and to stay raised."""
+"""Percent of the step that waits for data, to raise and to stay raised."""
 INPUT_PCT: Final = (10.0, 7.0)
-"""Of the step, to raise and to stay raised. Others warn from 5 % of waiting or 15 % of idle time on."""
+"""Percent of the step, to raise and to stay raised. Others warn from 5 % of waiting or 15 % of idle time on."""
 SYNC_PCT: Final = limits.threshold_pair(limits.CONFIGURED.sync_bound.step_pct, (20.0, 15.0))
 COMM_PCT: Final = limits.threshold_pair(limits.CONFIGURED.communication_bound.step_pct, (20.0, 15.0))
-"""Of the step, in a phase that waits for the GPU, or for other ranks."""
+"""Percent of the step, in a phase that waits for the GPU, or for other ranks."""
 SM_STARVED: Final = (50.0, 60.0)
 """DCGM's guide: below 50 % SM activity a GPU is likely used ineffectively."""
 UTIL_STARVED: Final = (60.0, 70.0)
@@ -43,7 +43,7 @@ RX_POLLS_OF_LINK: Final = 0.5
 """The same where ranks wait for each other: a kernel of NCCL that waits reads the host's memory again and again.
 Two H100s read 14 of 58.7 GB/s, and 0.02 while they worked."""
 RX_WAIT_PCT: Final = (10.0, 7.0)
-"""Of the time, in calls that wait, among them copies that block."""
+"""Percent of the time, in calls that wait, among them copies that block."""
 
 
 def pick_threshold(pair: tuple[float, float], is_raised: bool) -> float:
@@ -148,12 +148,12 @@ def is_kept_busy(state: RankState, pct: float) -> bool:
 
 
 def outside_pct(steps: list[StepCosts]) -> float:
-    """What of the steps no phase covers, by the host's clock."""
+    """Return the share of the steps that no phase covers, by the host clock."""
     return max(0.0, 100.0 - host_share_pct(steps, _ROLES))
 
 
 def is_copying(state: RankState, is_raised: bool) -> bool:
-    """Whether much comes in over PCIe while the GPU does little else."""
+    """Return True if much comes in over PCIe while the GPU does little else."""
     rx = state.gpu.mean("pcie_rx_bytes_per_s") if state.gpu else None
     if state.gpu is None or rx is None or rx < pick_threshold(RX_LOW_BYTES_PER_S, is_raised):
         return False

@@ -23,7 +23,7 @@ FAILURE_HOURS: Final = limits.CONFIGURED.checkpoint_interval.failure_hours
 FAR_FACTOR: Final = (4.0, 3.0)
 """Times the optimum, or a share of it: the time lost is then twice that at the optimum."""
 WASTE_PCT: Final = 1.0
-"""Of the time, in checkpoints and in work that is done again: less is not worth a change."""
+"""Percent of the time, in checkpoints and in work that is done again: less does not justify a change."""
 DISK_SECONDS: Final = (12 * 3600.0, 18 * 3600.0)
 """A night: old checkpoints are deleted by day."""
 

@@ -23,9 +23,9 @@ class RuleText:
     """A rule in words, for the screen; how its alert is called is in `llmtop.model.bottlenecks`."""
 
     meaning: str
-    """What it means for the training; the sentence of its bottleneck stands before it."""
+    """Meaning for the training; the sentence of its bottleneck stands before it."""
     condition: str
-    """What must hold, with its thresholds."""
+    """Condition with its thresholds."""
     source: str
     """Where the thresholds come from."""
     hold_seconds: float = 0.0
@@ -46,7 +46,7 @@ class AlertText:
     evidence: Mapping[str, float | int | str | None]
     """Numbers with their unit in the key, and names; `present_values` leaves out what is absent."""
     next: str
-    """What to do: a key to press, a command, or a fix."""
+    """Next action: a key, a command, or a fix."""
     subject_rank: RankState | None = None
     """The rank that is named, where the rule is about a whole job."""
     since: float | None = None

@@ -92,7 +92,7 @@ def _added_work(change: Change) -> AddedWork | None:
 
 
 def _is_explained(change: Change) -> bool:
-    """Whether more work per step explains the longer steps, to less than the least change."""
+    """Return True if more work per step explains the longer steps, to less than the least change."""
     added = _added_work(change)
     return added is not None and change.after_seconds < LEAST_FACTOR * added.longest_factor * change.before_seconds
 

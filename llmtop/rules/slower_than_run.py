@@ -13,7 +13,7 @@ from llmtop.rules.state.rank import JobState, RankState
 from llmtop.rules.state.windows import finite_or_none
 
 _LEAST_SECONDS: Final = 60.0
-"""Of steps from start to start, since a busy machine makes some steps longer."""
+"""Time of steps from start to start, since a busy machine makes some steps longer."""
 _LEAST_STEPS: Final = 50
 _AS_MUCH_WORK: Final = 0.02
 
@@ -85,7 +85,7 @@ def _is_long_enough(window: Window) -> bool:
 
 
 def _does_as_much(rank: Rank, reference: RunReference) -> bool:
-    """Whether a step has as many tokens and samples; also where neither script counts them."""
+    """Return True if a step has as many tokens and samples; also where neither script counts them."""
     rate = finite_or_none(rank.steps_per_s)
     for per_second, before in (
         (rank.tokens_per_s, reference.tokens_per_step),

@@ -76,7 +76,7 @@ def _recent_timed_steps(state: RankState) -> list[StepCosts]:
 
 
 def _rare_waits_pct(state: RankState) -> float:
-    """What of all time goes into long waits for data that come now and then, as at each start of a short epoch."""
+    """Return the share of the time in long, rare waits for data, such as at each start of a short epoch."""
     rare = state.rank.rare
     if rare is None or rare.part is None or role_of(rare.part) != "input":
         return 0.0
@@ -107,7 +107,7 @@ def _is_soon_known(state: RankState) -> bool:
 
 
 def _uses_no_gpu(state: RankState) -> bool:
-    """Whether neither the driver, CUDA events nor the training know of a GPU."""
+    """Return True if neither the driver, CUDA events nor the training know of a GPU."""
     return state.gpu is None and state.rank.gpu_uuid is None and not _recent_gpu_times(state)
 
 
@@ -116,7 +116,8 @@ def _recent_gpu_times(state: RankState) -> bool:
 
 
 def _is_starved_of_data(state: RankState, steps: list[StepCosts], is_raised: bool) -> bool:
-    """Whether the GPU has nothing to do while the host waits for data, or there is no GPU that could work on."""
+    """Return True if the GPU has nothing to do while the host waits for data, or there is no GPU that could
+    work on."""
     if _uses_no_gpu(state):
         return True
     known, idle, pct = _recent_timed_steps(state), estimate_idle(state), pick_threshold(WAITED_PCT, is_raised)

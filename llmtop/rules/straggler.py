@@ -46,17 +46,18 @@ WINDOW_STEPS: Final = 12
 SAME_STEP_PCT: Final = 15.0
 """Ranks whose steps differ by more are not in step with each other, and nothing follows from their waits."""
 LAST_PCT: Final = (90.0, 75.0)
-"""Of the steps, in which a rank must come last: to raise, and to stay raised. Among equal ranks on two H100s one
-was last in up to 86 %, since chance is not alike for all; a planted one was in 100."""
+"""Percent of the steps in which a rank must come last: to raise, and to stay raised. Among equal ranks on two
+H100s one was last in up to 86 %, since chance is not alike for all; a planted one was in 100."""
 LATE_PCT: Final[Mapping[str, tuple[float, float]]] = {"GPU": (2.0, 1.5), "host": (4.0, 3.0)}
-"""Of the step, by which it must come after the last of the others. Chance and communication stayed under 2 % by
-CUDA events and under some 4 % by the host's clock, planted ranks were at 8 to 43 %."""
+"""Percent of the step by which it must come after the last of the others. Chance and communication stayed under
+2 % by CUDA events and under some 4 % by the host clock, planted ranks were at 8 to 43 %."""
 LATE_AT_PHASE_PCT: Final = (10.0, 7.0)
 """The same where a phase's beginning is what is stamped (FSDP). Equal ranks under FSDP2 on two H100s, with little
 but communication in a step, were up to 6 % apart there for seconds on end, a rank that slept 57 %."""
 LATE_ERRORS: Final = (6.0, 3.0)
-"""So many times its standard error that must be. Equal CPU ranks beside other programs differed by a fifth of a
-step, by chance; in some hours of that, resampled, six was reached once, and four every few minutes."""
+"""Multiples of its standard error that the delay must reach. Equal CPU ranks beside other programs differed by
+a fifth of a step, by chance; in some hours of that, resampled, six was reached once, and four every few
+minutes."""
 FREE_PACED_PCT: Final = 25.0
 """Of the time in which the GPU of one of the ranks waits for its host. Hosts that launch too slowly do not wait
 for each other: one may be ahead by any distance, at no cost, while its GPU stands in a collective. Two equal ranks
@@ -64,10 +65,10 @@ under FSDP2 on H100s were 6 and 11 ms of a step apart for seconds, now the one a
 behind waited for its host in 38 to 71 % of the time; or its GPU stood in collectives, and the other's waited for
 its host in 74 to 92."""
 OWN_MORE_PCT: Final = (5.0, 3.5)
-"""Of the step, by which the host of such a rank must be longer at one thing than the others' hosts, who are slow
-as well. Those two differed by 0.9 % at most; planted ranks by 40 and more."""
+"""Percent of the step by which the host of such a rank must be longer at one phase than the others' hosts,
+which are slow as well. Those two differed by 0.9 % at most; planted ranks by 40 and more."""
 AWAITED_SHARE: Final = 0.5
-"""Of the longer work, that the others must spend more in communication: less is noise of another phase."""
+"""Share of the longer work that the others must spend more in communication: less is noise of another phase."""
 _OWN: Final[tuple[Role, ...]] = ("input", "h2d", "compute")
 
 
@@ -85,9 +86,9 @@ class Straggler(NamedTuple):
     state: RankState
     share_pct: float
     role: Role
-    """What it does longer than the others."""
+    """Role that takes longer than on the other ranks."""
     is_distinct: bool
-    """Whether it is behind in nearly every step, and not once: a checkpoint, an evaluation."""
+    """True if it is behind in nearly every step, and not once: a checkpoint, an evaluation."""
     own_seconds: float
     others_seconds: float
     step_seconds: float
@@ -112,7 +113,7 @@ class LastRank(NamedTuple):
 
     @property
     def share_pct(self) -> float:
-        """Of the step, by which the others wait for it."""
+        """Return the others' wait for it as a share of the step."""
         return 100 * self.late_seconds / self.step_seconds
 
 
@@ -155,7 +156,8 @@ def _late_seconds(arrival: Arrival, step: float, is_raised: bool) -> float | Non
 def _is_host_paced(
     state: RankState, states: Sequence[RankState], arrival: Arrival, step: float, is_raised: bool
 ) -> bool:
-    """Whether a rank is behind by the GPU's clock only because its host launches as slowly as the others' do.
+    """Return True if a rank is behind by the GPU's clock only because its host launches as slowly as the others'
+    do.
 
     Its own GPU may stand in a collective meanwhile, and so not wait for its host: the other's does.
     """
@@ -172,13 +174,14 @@ def _is_host_paced(
 
 
 def _host_parts(state: RankState) -> dict[str, float]:
-    """What a rank's host spends on each phase of a step and on what lies outside of them; mean seconds."""
+    """Return the mean host seconds of a rank's step: each phase, and the time outside of phases."""
     parts = {phase.name: phase.host_seconds for phase in state.rank.phases if "/" not in phase.name}
     return parts | {OUTSIDE: finite_or_none(state.rank.outside_seconds) or 0.0}
 
 
 def _own_roles(ranks: list[RankState], by_gpu: bool) -> tuple[Role, ...]:
-    """What counts as a rank's own work. On a GPU the host may sit out the previous step's kernels in "loading"."""
+    """Return the roles that count as a rank's own work. On a GPU the host may wait for the previous step's
+    kernels in "loading"."""
     return _OWN if by_gpu or all(state.gpu is None for state in ranks) else ("h2d", "compute")
 
 
@@ -189,7 +192,7 @@ def _seconds_by_role(step: StepCosts, by_gpu: bool) -> dict[Role, float]:
 def _spent_by_role(
     windows: list[list[StepCosts]], roles: tuple[Role, ...], by_gpu: bool
 ) -> list[dict[Role, list[float]]]:
-    """Of each rank the seconds of each role, step by step."""
+    """Return the seconds of each role for each rank, step by step."""
     found = []
     for steps in windows:
         spent = [_seconds_by_role(step, by_gpu) for step in steps]
@@ -204,7 +207,7 @@ def _own_work(spent: dict[Role, list[float]], roles: tuple[Role, ...]) -> tuple[
 
 
 def _is_distinct(own_steps: list[float], others: list[list[float]]) -> bool:
-    """Whether the lower quartile of one rank's steps is above the upper quartile of every other's."""
+    """Return True if the lower quartile of one rank's steps is above the upper quartile of every other's."""
     return all(own_steps[len(own_steps) // 4] > sums[-1 - len(sums) // 4] for sums in others)
 
 
@@ -264,7 +267,7 @@ def _find_among(states: Sequence[RankState]) -> Straggler | None:
 
 
 def _is_awaited(late: Straggler, by_gpu: bool) -> bool:
-    """Whether the others wait in communication for at least half of what the rank takes longer."""
+    """Return True if the others wait in communication for at least half of what the rank takes longer."""
 
     def waited(steps: list[StepCosts]) -> float:
         return median([_seconds_by_role(step, by_gpu).get("comm", 0.0) for step in steps])
@@ -382,7 +385,7 @@ def _last_rank_points(last: LastRank) -> tuple[str, ...]:
 
 
 def _own_outside_work(job: JobState, last: LastRank) -> Cause | None:
-    """What the late rank alone does outside of all phases, where that explains most of how late it comes."""
+    """Return the activity outside of all phases that only the late rank has, if it explains most of the delay."""
     enough = last.late_seconds / 2
     own_steps, cause = (
         finite_or_none(last.state.rank.outside_seconds),

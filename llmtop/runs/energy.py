@@ -24,13 +24,13 @@ class RunEnergy(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class RunCost(msgspec.Struct, kw_only=True, frozen=True):
-    """What a run cost, by the prices of the configuration; None where a price or its figure is not known."""
+    """Cost of a run by the prices of the configuration; None where a price or its figure is unknown."""
 
     currency: str
     gpu_hours: float | None
     """The run's GPU hours times the price of one."""
     energy: float | None
-    """Of `RunEnergy.joules`: of the time that a monitor saw."""
+    """Price of the energy in `RunEnergy.joules`: over the time that a monitor observed."""
 
 
 def gpu_minutes(run: Run, seen: Iterable[GpuMinute]) -> list[GpuMinute]:

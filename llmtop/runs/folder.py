@@ -39,23 +39,23 @@ class RunsFolder(NamedTuple):
 
     path: Path
     is_named: bool
-    """Whether `LLMTOP_RUNS` names it."""
+    """True if `LLMTOP_RUNS` names it."""
     is_local: bool
-    """Whether it is on a file system of this node, whose writes end soon."""
+    """True if it is on a file system of this node, whose writes end soon."""
 
 
 class RunKey(NamedTuple):
-    """What all processes of a run have in common."""
+    """Identity of a run, shared by all its processes."""
 
     source: str
     """"id" (`LLMTOP_RUN_NAME`), "torchrun", "slurm", "mpirun", "launcher": one process started all ranks, or
     "process"."""
     name: str
-    """What that calls the run: torchrun's id, SLURM's job; else the pid of the launcher or of the process."""
+    """Name of the run: torchrun's id, SLURM's job; else the pid of the launcher or of the process."""
     program: str
     """The script: "train.py"."""
     secret: str = ""
-    """What else tells it from another run: the boot and the start of the process that `name` is the pid of."""
+    """Rest of the identity: the boot and the start of the process that `name` is the pid of."""
 
     @property
     def folder_name(self) -> str:
@@ -116,7 +116,7 @@ def runs_folder(environment: Mapping[str, str] | None = None) -> RunsFolder:
 
 
 def is_local(path: Path) -> bool:
-    """Whether a path lies on a file system of this node, by its mount; the disk itself is not asked."""
+    """Return True if a path lies on a file system of this node, by its mount; the disk itself is not asked."""
     kinds = procfs.mounts()
     for folder in (path, *path.parents):
         kind = kinds.get(str(folder))

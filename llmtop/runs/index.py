@@ -26,7 +26,7 @@ _ENDINGS = ("", "-journal", "-wal", "-shm")
 
 
 class ProcessFacts(msgspec.Struct, omit_defaults=True):
-    """What a list of runs needs to know of one process."""
+    """Facts on one process that a list of runs needs."""
 
     start: records.Start | None
     state: records.State | None
@@ -46,7 +46,7 @@ class ProcessKey(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """What the index holds of a process."""
+    """Index entry of a process."""
 
     signature: str
     """Sizes and times of its files: it holds as long as these are the same."""

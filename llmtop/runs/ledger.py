@@ -39,10 +39,10 @@ CLASSES = {
     DOWN: "between the end of a start and the next one",
     UNKNOWN: "not known",
 }
-"""What each class holds, in the order in which they are shown."""
+"""Content of each class, in display order."""
 GOODPUT_WORDS = "Goodput, productive time over all:"
 _STEP_CLASSES = (PRODUCTIVE, WAIT_DATA, WAIT_COMMUNICATION, WAIT_COPY)
-"""Of a step: lost where the step has to be made again."""
+"""Classes of a step: lost where the step has to be made again."""
 _UNWRITTEN_SECONDS = 0.5
 """A killed process has not written its last second: half of it, on average."""
 

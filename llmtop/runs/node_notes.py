@@ -1,4 +1,4 @@
-"""What monitors have added to a run: minutes of its GPUs, alerts from when to when, captures."""
+"""Notes of monitors on a run: minutes of its GPUs, alerts with start and end, captures."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from llmtop.runs.run_file import RunFile
 from llmtop.runs.store import Run
 
 AROUND_SECONDS = 120.0
-"""What monitors write so soon after the last record of a run is about it: that it has ended, say."""
+"""Notes written within this time after the last record of a run still belong to it, such as the alert on its
+end."""
 TURN_SECONDS = 15.0
 """A monitor takes the place of one that was killed within five seconds: an alert that both saw is one."""
 
@@ -37,7 +38,7 @@ class RunAlert(msgspec.Struct, kw_only=True):
     """The driver's index."""
     gpu_uuid: str | None = None
     recomputed: bool = False
-    """Whether no monitor watched then: it is worked out from the steps that the run keeps, after the fact."""
+    """True if no monitor watched then: it is worked out from the steps that the run keeps, after the fact."""
 
     def as_alert(self) -> Alert:
         """Return it as part of a snapshot; one that was recomputed has that as its second clause."""
@@ -78,7 +79,7 @@ class NodeNotes:
     """Unix time since when alerts were recomputed where no monitor watched; None: none were."""
 
     def is_watched(self, at: float) -> bool:
-        """Whether a monitor watched at that unix time."""
+        """Return True if a monitor watched at that unix time."""
         return any(begin <= at <= end for begin, end in self.watched)
 
 
@@ -127,7 +128,7 @@ class _Alerts:
     def __init__(self) -> None:
         self.found: list[RunAlert] = []
         self._open: dict[tuple[str, int | None, str | None], RunAlert] = {}
-        """Those that no record has ended; `until` is when their monitor ended."""
+        """Alerts that no record has ended; `until` is when their monitor ended."""
 
     def add(self, seen: Iterable[records.AlertSeen], last: float) -> None:
         """Take the records of a file; an alert that goes on from the file before stays one.

@@ -1,4 +1,4 @@
-"""What monitors have added to a run, as parts of its document."""
+"""Notes of monitors on a run, as parts of its document."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from llmtop.runs.report import RunGpu, RunReport
 
 MOST_ALERTS = 30
 _WHOLE_PCT = 99.0
-"""Of the run: a monitor that is started with it comes some seconds later."""
+"""Percent of the run: a monitor that is started with it comes some seconds later."""
 
 
 def moment(at: float) -> str:

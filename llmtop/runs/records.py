@@ -29,7 +29,7 @@ MAX_VALUES = 32
 STALL_FACTOR = 10.0
 STALL_SECONDS = 10.0
 BUCKET_RATIO = 1.02
-"""Of the upper to the lower bound of a bucket of a `State.histogram`: percentiles are exact to 1 %."""
+"""Ratio of the upper to the lower bound of a bucket of a `State.histogram`: percentiles are exact to 1 %."""
 _FIRST_BUCKET_SECONDS = 1e-6
 
 StepRow = tuple[Any, ...]
@@ -37,7 +37,7 @@ StepRow = tuple[Any, ...]
 
 
 class Start(msgspec.Struct, tag="start", kw_only=True, omit_defaults=True):
-    """Who writes the file; the last one of a file holds."""
+    """Writer of the file; the last such record of a file holds."""
 
     format: int = RUN_FORMAT
     version: str = ""
@@ -51,9 +51,9 @@ class Start(msgspec.Struct, tag="start", kw_only=True, omit_defaults=True):
     """Working directory."""
     host: str = ""
     boot: str = ""
-    """Of the machine (`procfs.boot_id`)."""
+    """Boot id of the machine (`procfs.boot_id`)."""
     namespace: str = ""
-    """Of its pid."""
+    """Namespace of its pid."""
     pid: int = 0
     ticks: int | None = None
     """Start of the process in clock ticks since boot: with `boot` and `pid` it names one process for good."""
@@ -81,7 +81,7 @@ class Start(msgspec.Struct, tag="start", kw_only=True, omit_defaults=True):
 
 
 class Names(msgspec.Struct, tag="names"):
-    """What the rows of the following minutes are of."""
+    """Names of the rows of the following minutes."""
 
     phases: list[str] = []
     values: list[str] = []
@@ -131,9 +131,9 @@ class State(msgspec.Struct, tag="state", kw_only=True, omit_defaults=True):
     """When the last step ended."""
     last_index: int | None = None
     interval_seconds: float = 0.0
-    """Of steps from start to start."""
+    """Time of steps from start to start."""
     step_seconds: float = 0.0
-    """Of steps from start to end."""
+    """Time of steps from start to end."""
     tokens: float | None = None
     samples: float | None = None
     phases: dict[str, float] = {}
@@ -150,7 +150,7 @@ class State(msgspec.Struct, tag="state", kw_only=True, omit_defaults=True):
     checkpoint_mono: float | None = None
     """When the last checkpoint was saved, as far as a phase shows it."""
     checkpoint_index: int | None = None
-    """Of the step that held it."""
+    """Index of the step that held it."""
     dropped: int = 0
     """Members that the disk did not take."""
 
@@ -169,7 +169,7 @@ class RecentSteps(msgspec.Struct, tag="steps", kw_only=True):
     """How many steps the process had finished before the first of these."""
     steps: list[StepRow]
     mono_offset_ns: int = 0
-    """What was added to CLOCK_MONOTONIC for the steps' unix times."""
+    """Offset from CLOCK_MONOTONIC to the steps' unix times."""
 
 
 class Values(msgspec.Struct, tag="values", kw_only=True):
@@ -202,7 +202,7 @@ class End(msgspec.Struct, tag="end", kw_only=True, omit_defaults=True):
 
 
 class Note(msgspec.Struct, tag="note", kw_only=True):
-    """What is not in the file, and why."""
+    """Data that is missing in the file, with the reason."""
 
     at: float
     text: str
@@ -327,13 +327,13 @@ def values_of(names: Names, minute: Minute) -> dict[str, float]:
 
 
 def is_checkpoint(phase: str) -> bool:
-    """Whether a phase saves a checkpoint, by its name."""
+    """Return True if a phase saves a checkpoint, by its name."""
     name = phase.lower()
     return "checkpoint" in name or "ckpt" in name or "save" in name
 
 
 def is_evaluation(phase: str) -> bool:
-    """Whether a phase is an evaluation, by its name."""
+    """Return True if a phase is an evaluation, by its name."""
     name = phase.lower()
     return "eval" in name or "validat" in name
 

@@ -27,7 +27,7 @@ class AttemptReport(msgspec.Struct, kw_only=True, frozen=True):
     """Class of the exception; empty without one."""
     ranks: int
     steps: int
-    """Of its lowest rank."""
+    """Steps of its lowest rank."""
 
 
 class RunGpu(msgspec.Struct, kw_only=True, frozen=True):
@@ -47,7 +47,7 @@ class RunReport(msgspec.Struct, kw_only=True, frozen=True):
 
     id: str
     name: str
-    """What its launcher or user calls it; empty without."""
+    """Name from its launcher or user; empty without one."""
     folder: str
     program: str
     command: str
@@ -59,18 +59,18 @@ class RunReport(msgspec.Struct, kw_only=True, frozen=True):
     how: str
     """How its last start ended, as of `AttemptReport`."""
     ranks: int
-    """That this folder has."""
+    """Ranks in this folder."""
     world_size: int | None
     attempts: list[AttemptReport]
     steps: int
-    """Of the lowest rank over all starts; a step that was made again counts again."""
+    """Steps of the lowest rank over all starts; a step that was made again counts again."""
     steps_unread: int
     """Steps, among all ranks, that are in no figure: they were over before they could be read."""
     step_seconds_p50: float | None
     """From start to start, exact to 1 %."""
     step_seconds_p95: float | None
     tokens: float | None
-    """Of all ranks that this folder has."""
+    """Tokens of all ranks in this folder."""
     tokens_per_second: float | None
     """These over the time of steps of the lowest rank."""
     gpu_hours: float | None

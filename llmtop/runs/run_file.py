@@ -20,7 +20,7 @@ _CRC = struct.Struct("<I")
 _TRAILER_BYTES = 8
 _decoder: msgspec.json.Decoder[Record] = msgspec.json.Decoder(Record)
 _START_MEMBERS = 8
-"""Who wrote a file is known within its first members."""
+"""The writer of a file is known within its first members."""
 END_BYTES = 16 << 10
 """The newest sums are at most ten minutes of members before the end, some 10 KiB unless many steps are in full."""
 MAX_FILE_BYTES = 512 << 20
@@ -66,7 +66,7 @@ class RunFile:
         self.damaged_bytes = 0
         """How many bytes are in no whole member: the last one was cut, or the disk has lost some."""
         self.unreadable_records = 0
-        """Of types that this version does not know, or damaged."""
+        """Records of types that this version does not know, or damaged."""
         self.members = list(self._members())
 
     def records(self, wanted: Callable[[FileMember], bool] | None = None) -> Iterator[Record]:

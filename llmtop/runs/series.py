@@ -38,12 +38,12 @@ class Point(NamedTuple):
 
 
 class Series(NamedTuple):
-    """What the lowest rank of a run did."""
+    """Series of the lowest rank of a run."""
 
     points: list[Point]
     """In the order of time, all starts."""
     is_full: bool
-    """Whether each point is one step."""
+    """True if each point is one step."""
 
     def lasting_points(self) -> list[Point]:
         """The points without those of steps that a later start has made again, by number."""
@@ -137,7 +137,7 @@ class _Row(NamedTuple):
     ended: float
     """Unix time, without settings of the wall clock since the process attached."""
     values: dict[str, float]
-    """What had been logged by the end of its second."""
+    """Values logged by the end of its second."""
 
 
 def _last_rows(process: RankProcess) -> list[_Row]:

@@ -92,7 +92,7 @@ class RankProcess:
 
     @cached_property
     def start(self) -> records.Start | None:
-        """Who it was; None where no file has it."""
+        """Return the start record; None where no file has one."""
         for file in self._files():
             found: records.Start | None = file.newest(records.Start)
             if found is not None:
@@ -110,7 +110,7 @@ class RankProcess:
         return newest if newest is None else _continued(newest, self.last_files)
 
     def _needs_whole_file(self, newest: records.State | None) -> bool:
-        """Whether newer sums may stand in the middle of the file, which `ends` leaves out."""
+        """Return True if newer sums may stand in the middle of the file, which `ends` leaves out."""
         if self.ends is None or not self.ends.members:
             return False
         return newest is None or self.ends.members[-1].last - newest.at > _STATE_SECONDS
@@ -219,7 +219,7 @@ class RankProcess:
 
 @cache
 def _here() -> tuple[str, str]:
-    """What pids are numbered in."""
+    """Return the namespace of pids here."""
     return procfs.boot_id(), procfs.namespace("self", "pid")
 
 
@@ -268,7 +268,7 @@ class Run:
 
     @property
     def name(self) -> str:
-        """What its launcher or user calls it; "" without a name."""
+        """Return the name from its launcher or user; "" without a name."""
         start = self.attempts[0].leader.start
         return "" if start is None or start.source in ("process", "launcher") else start.run
 
@@ -289,7 +289,7 @@ class Run:
 
     @property
     def processes(self) -> list[RankProcess]:
-        """Of all restarts."""
+        """Return the processes of all restarts."""
         return [process for attempt in self.attempts for process in attempt.processes]
 
 

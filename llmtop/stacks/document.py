@@ -56,7 +56,7 @@ def brief_stacks(report: StackReport) -> Document:
 
 
 def report_title(report: StackReport) -> str:
-    """Whose stacks they are: "Python stacks of rank 0 (pid 812) and 4 workers"."""
+    """Return the title of the stacks: "Python stacks of rank 0 (pid 812) and 4 workers"."""
     asked = [process for process in report.processes if process.started_by is None]
     workers = len(report.processes) - len(asked)
     whose = ", ".join(process.name for process in asked[:4]) + (", …" if len(asked) > 4 else "")
@@ -247,12 +247,12 @@ def _head(report: StackReport) -> list[Paragraph]:
 
 
 def counters_text(report: StackReport) -> list[str]:
-    """What was counted, a sentence a training."""
+    """Return the counters, one sentence per training."""
     return [f"{name}: {counted_text(one)}." for name, one in report.counters.items()]
 
 
 def counted_text(one: Counters) -> str:
-    """What was counted of one training and its workers, and what that says."""
+    """Return the counters of one training and its workers, with their meaning."""
     parts = []
     if one.cpus is not None:
         parts.append(f"{one.cpus:.2f} CPUs used")
@@ -275,7 +275,7 @@ def counted_text(one: Counters) -> str:
 
 
 def loading_text(report: StackReport) -> list[str]:
-    """What the loaders' time goes into and what to do, a paragraph a training."""
+    """Return the time shares of the data loaders with advice, one paragraph per training."""
     several = len(report.loading) > 1
     return [
         f"{f'{name}: ' if several else ''}{cost.summary}" + (f" To do: {cost.advice}." if cost.advice else "")

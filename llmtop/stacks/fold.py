@@ -33,7 +33,7 @@ _OURS = "llmtop/instrument/guest/threads.py"
 
 
 class CpuTime(NamedTuple):
-    """What the kernel counted of one thread over the window."""
+    """Kernel accounting of one thread over the window."""
 
     pct: float
     """On a CPU, in percent of the window."""
@@ -42,7 +42,7 @@ class CpuTime(NamedTuple):
     name: str
     """As the kernel calls it."""
     pid: int | None = None
-    """Of its process."""
+    """Pid of its process."""
 
 
 CpuTimes = Mapping[int, CpuTime]
@@ -129,7 +129,7 @@ def _kind(
 
 
 def waits_for_work(frames: tuple[Frame, ...]) -> bool:
-    """Whether the innermost Python frame, which is the last one, waits to be given work."""
+    """Return True if the innermost Python frame, which is the last one, waits to be given work."""
     python = next((frame for frame in reversed(frames) if not frame.native), None)
     if python is None:
         return True  # a thread of a library, without a line of Python

@@ -40,9 +40,9 @@ class StackNode(msgspec.Struct, frozen=True, kw_only=True):
     samples: int
     """With this frame at this place of the stack."""
     self_samples: int = 0
-    """Of these, with it innermost."""
+    """Samples of these with it innermost."""
     own: bool = False
-    """Whether it is the script's own code: no library's, not the interpreter's, not llmtop's."""
+    """True if it is the script's own code: no library's, not the interpreter's, not llmtop's."""
     children: tuple[StackNode, ...] = ()
     """Most samples first."""
 
@@ -68,7 +68,7 @@ class ThreadStacks(msgspec.Struct, frozen=True, kw_only=True):
     kind: Kind = "working"
     samples: int
     unit: Literal["samples", "microseconds"] = "samples"
-    """What `samples` and the tree count."""
+    """Unit of `samples` and of the tree."""
     cpu_pct: float | None = None
     """Time on a CPU in percent of the window, as the kernel counts it; None where it was not asked."""
     cpu_wait_pct: float | None = None
@@ -101,7 +101,8 @@ class ProcessStacks(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Counters(msgspec.Struct, frozen=True, kw_only=True):
-    """What the kernel and the hardware counted of a training with its workers; None where they do not count it."""
+    """Counters of a training with its workers, from the kernel and the hardware; None where a counter is
+    unavailable."""
 
     seconds: float
     cpus: float | None = None
@@ -112,7 +113,7 @@ class Counters(msgspec.Struct, frozen=True, kw_only=True):
     ipc: float | None = None
     """Instructions a cycle."""
     cache_miss_pct: float | None = None
-    """Of the references to the last cache."""
+    """Percent of the references to the last cache."""
     branch_miss_pct: float | None = None
     bound: Literal["memory", "compute", "neither"] | None = None
     """By instructions a cycle: under 1 the cores mostly wait for memory, over 2 they compute."""
@@ -121,27 +122,28 @@ class Counters(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StackReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What a capture of Python stacks shows."""
+    """Report of a capture of Python stacks."""
 
     schema: int = SCHEMA
     engine: str = "py-spy"
     source: str = ""
     taken_by: Literal["py-spy", "training", "linux-perf", "file"] = "py-spy"
-    """Who looked: py-spy from outside, the training itself, perf, or a program that left a file without saying."""
+    """Source of the samples: py-spy from outside, the training itself, perf, or a file whose program is
+    unknown."""
     rate_hz: float | None = None
     """Samples a second of each thread."""
     window_seconds: float | None = None
     native: bool = False
-    """Whether frames of shared libraries are among them."""
+    """True if frames of shared libraries are among them."""
     processes: tuple[ProcessStacks, ...] = ()
-    """Those that were asked for first, each before those it started."""
+    """Requested processes first, each before those it started."""
     counters: dict[str, Counters] = {}
     """By the name of a process, of it and its workers; perf alone has them."""
     loading: dict[str, LoadingCost] = {}
     """By the name of a process (`ProcessStacks.name`): what its loader's time goes into, where it waits for "
     "that."""
     notes: tuple[str, ...] = ()
-    """What was left out, and why."""
+    """Left-out parts, with the reason."""
     stopped_early: str | None = None
     """If the capture recorded less than was asked for: how much, and why, in one sentence, from capture.json."""
 

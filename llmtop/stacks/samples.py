@@ -40,12 +40,12 @@ class Frame:
 
     @property
     def own(self) -> bool:
-        """Whether it is the user's own code: no library's, not the interpreter's, not llmtop's."""
+        """Return True if it is the user's own code: no library's, not the interpreter's, not llmtop's."""
         return not (_LIBRARY.search(self.file) or self.native or self.file.startswith(_NOT_OWN))
 
     @property
     def native(self) -> bool:
-        """Whether it is of a shared library, or of the interpreter itself."""
+        """Return True if it is of a shared library, or of the interpreter itself."""
         return _NATIVE.search(self.file) is not None
 
     @property

@@ -16,7 +16,7 @@ from llmtop.stacks.samples import MAIN, Frame, Stack, ThreadId
 Unit = Literal["samples", "microseconds"]
 _MICROSECONDS = {"nanoseconds": 1e-3, "microseconds": 1.0, "milliseconds": 1e3, "seconds": 1e6}
 _MOST = 1 << 50
-"""Of microseconds or samples in one stack."""
+"""Limit of microseconds or samples in one stack."""
 
 
 class _Frame(msgspec.Struct):

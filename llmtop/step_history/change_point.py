@@ -53,7 +53,7 @@ class ChangePoint(NamedTuple):
         return max(each, key=lambda one: (sign * (one[2] - one[1]), one[0]), default=None)
 
     def is_everywhere(self, level: float, parts: Mapping[str, float]) -> bool:
-        """Whether the rest of the step changed as well, beside the part that changed most."""
+        """Return True if the rest of the step changed as well, beside the part that changed most."""
         part = self.grown_part(level, parts)
         if part is None:
             return False
@@ -64,7 +64,8 @@ class ChangePoint(NamedTuple):
         return math.log(after / before) / (level - self.before) >= SPREAD_OUT
 
     def is_by_work(self, level: float, work: Work) -> bool:
-        """Whether more tokens or samples per step account for at least half of the change, as a logarithm."""
+        """Return True if more tokens or samples per step account for at least half of the change, as a
+        logarithm."""
         pairs = zip(self.before_work, work, strict=True)
         more = max((after / before for before, after in pairs if before and after), default=1.0)
         return math.log(more) >= OF_THE_CHANGE * (level - self.before)

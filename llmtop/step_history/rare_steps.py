@@ -114,7 +114,7 @@ class RareStepFinder:
         return name if parts[name] - usual.get(name, 0.0) >= excess / 2 else None
 
     def forget_since(self, ordinal: int) -> None:
-        """Those from there on are how steps are now."""
+        """Forget the steps from there on: they are how steps are now."""
         while self._long and self._long[-1].ordinal >= ordinal:
             self._long.pop()
             self._costs.pop()

@@ -28,9 +28,10 @@ JUMP_ERRORS: Final = 5.8
 """Standard errors of a jump: of windows of 100 to 1000 independent normal steps, one in 200 to 300 has more at its
 best split. `python -m benchmarks regimes` measures it for other steps."""
 MOST_CHANGES: Final = 20
-"""Of one series: the search begins with the whole of it, so the largest are among them."""
+"""Most changes of one series: the search begins with the whole of it, so the largest are among them."""
 MOST_HALVINGS: Final = 3
-"""Of a stretch without a change: fifteen windows, in one of 15 to 20 of which chance is taken for a change."""
+"""Halvings of a stretch without a change: fifteen windows, in one of 15 to 20 of which chance is taken for a
+change."""
 DRIFT_ERRORS: Final = 4.3
 """Standard errors of a drift: Student's t of 8 degrees of freedom, one window in 380."""
 
@@ -46,7 +47,7 @@ class Change(NamedTuple):
     after_seconds: float
     """Geometric means of the steps before and after a jump; of a drift, where its line begins and ends."""
     step: int
-    """Of the window: the first step after a jump; 0 for a drift."""
+    """Step of the window: the first step after a jump; 0 for a drift."""
 
 
 class _Fit(NamedTuple):
@@ -147,7 +148,8 @@ def _drift_fit(logs: NDArray[np.float64], edges: Sequence[int]) -> _Fit:
 
 
 def _standard_error(fit: _Fit, steps: int) -> float:
-    """Of the change: from the blocks, and from the autocorrelation of neighbours, whichever is larger."""
+    """Return the standard error of the change: from the blocks, and from the autocorrelation of neighbours,
+    whichever is larger."""
     by_blocks = float(fit.block_rest @ fit.block_rest) / fit.freedom
     variance = float(fit.rest @ fit.rest) / (steps - 2)
     if variance == 0.0:

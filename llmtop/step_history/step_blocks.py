@@ -32,7 +32,7 @@ class Block(NamedTuple):
     """Some steps that follow each other."""
 
     ordinal: int
-    """Of its first step, counted here."""
+    """Ordinal of its first step, counted here."""
     steps: int
     step: int
     started_at: float
@@ -50,7 +50,7 @@ class Block(NamedTuple):
 
 
 class PastValues:
-    """What a test came to in the past, and when, in blocks."""
+    """Past values of a test with their times, in blocks."""
 
     def __init__(self) -> None:
         self._values: deque[tuple[int, float]] = deque(maxlen=MAX_PAST_VALUES)
@@ -59,7 +59,7 @@ class PastValues:
         self._values.append((now, abs(shift)))
 
     def remove_since(self, since: int) -> None:
-        """Those are a change's."""
+        """Remove the blocks from there on, which belong to a change."""
         while self._values and self._values[-1][0] > since:
             self._values.pop()
 
@@ -130,7 +130,7 @@ def parts_of(blocks: Sequence[Block]) -> dict[str, float]:
 
 
 def series_of(blocks: Sequence[Block], name: str | None, usual: float) -> list[float]:
-    """Of each block its level; of a part, that of a step which is longer by the part."""
+    """Return the level of each block; for a part, the level of a step that is longer by the part."""
     if name is None:
         return [block.level for block in blocks]
     return [math.log1p(block.parts.get(name, 0.0) / usual) for block in blocks]

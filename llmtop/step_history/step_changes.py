@@ -67,7 +67,7 @@ BURST_MARGIN = 1.25
 SCALES = ((2, 2.0, 2.0), (4, 1.5, 4.0), (8, 1.3, 8.0), (16, 1.15, 15.0), (32, 1.12, 20.0), (64, 1.10, 30.0))
 """Blocks in a window, the least reported factor, and the seconds that slower steps must last at least."""
 BEFORE = 4
-"""So many windows before are compared with."""
+"""Number of windows before, which are compared."""
 ENOUGH = 16
 """Values of a test by which its noise is known; before, the noise of shorter windows counts too."""
 FEW = 2.0
@@ -75,13 +75,13 @@ FEW = 2.0
 MOST_PARTS = 16
 """Parts of a step that are compared one by one."""
 WITH_THE_STEP = 0.5
-"""What the step must be longer by, of what a part is: CUDA is asynchronous, and a wait moves between phases."""
+"""Share of a part's growth that the step must grow by. CUDA is asynchronous, so a wait moves between phases."""
 HELD_SHARE = 0.6
-"""Of the change that was held back, that must still be there."""
+"""Share of the change that was held back, that must still be there."""
 LASTING_SHARE = 0.8
-"""Of the blocks on either side that must lie on theirs."""
+"""Share of the blocks on either side that must lie on theirs."""
 ABRUPT_SHARE = 0.6
-"""Of the change, that must lie between the blocks next to the change point: a drift has far less."""
+"""Share of the change that must lie between the blocks next to the change point: a drift has far less."""
 
 
 class StepChanges:
@@ -205,7 +205,7 @@ class StepChanges:
         return reported
 
     def _set_level(self, block: Block) -> None:
-        """What a step is usually, and what many in a row do not exceed."""
+        """Update the usual step time and the level that a row of steps does not exceed."""
         if self._score > 1 or len(self._blocks) < FIRST_BLOCKS:
             return
         if self._usual < math.inf:
@@ -249,7 +249,8 @@ class StepChanges:
         return past
 
     def _usual_shift(self, name: str | None, scale: int, until: int) -> float:
-        """What windows of that length do; of long ones there are few at first, but shorter ones do more."""
+        """Return the usual shift of windows of that length. There are few long windows at first; shorter ones
+        shift more."""
         past = self._past(name)
         known, usual = past[scale].usual(until)
         while known < ENOUGH and scale:
@@ -302,7 +303,7 @@ class StepChanges:
         return sum(block.seconds for block in self._since(found)) + self._open_seconds
 
     def _check_held(self) -> bool:
-        """Whether what was held back has lasted; it is dropped when steps are back."""
+        """Return True if what was held back has lasted; it is dropped when steps are back."""
         if self._held is None:
             return False
         held, first_shift = self._held
@@ -361,7 +362,7 @@ class StepChanges:
 
 
 def _is_step(before: list[float], after: list[float], near: int) -> bool:
-    """Whether nearly all values lie on their side, and the change is between those next to each other."""
+    """Return True if nearly all values lie on their side, and the change is between those next to each other."""
     low, high = median(before), median(after)
     shift, middle = high - low, (low + high) / 2
     if sum((value > middle) == (shift > 0) for value in after) < LASTING_SHARE * len(after):

@@ -75,6 +75,7 @@ _SLACK = 0.01, 0.1
 
 
 def _is_next(last: Step, step: Step, seconds: float) -> bool:
-    """Whether `step` began `seconds` after `last`: scripts count as they like, and lost steps leave a hole."""
+    """Return True if `step` began `seconds` after `last`: scripts count as they like, and lost steps leave a
+    hole."""
     fixed, share = _SLACK
     return abs(step.started_at - last.started_at - seconds) <= fixed + share * seconds

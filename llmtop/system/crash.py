@@ -15,7 +15,7 @@ from llmtop.format import printable_lines
 from llmtop.version import __version__
 
 KEPT_LOGS = 20
-"""So many are kept; older ones go when a new one is written."""
+"""Number of kept logs; older ones are removed when a new one is written."""
 
 
 def log_dir() -> Path:

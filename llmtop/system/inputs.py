@@ -37,7 +37,7 @@ class Limits:
     """gzip packs traces of torch.profiler 8 to 30 times, exports of nsys 3 to 4 times, and zeros 1000 times."""
     least_events: int = 5_000_000
     bytes_an_event: int = 8
-    """Of the file: an event takes some 14 bytes packed, 30 in SQLite and 250 in JSON."""
+    """Bytes of the file per event: an event takes some 14 bytes packed, 30 in SQLite and 250 in JSON."""
     devices: int = 1024
     """GPUs times the processes that use them: each is judged on its own."""
     device_calls: int = 300_000_000
@@ -45,16 +45,16 @@ class Limits:
     processes: int = 4096
     threads: int = 100_000
     name_characters: int = 256 << 20
-    """Of all different names together, each counted with 200 more for what it takes beside its text."""
+    """Characters of all different names together, each counted with 200 more for its cost beside its text."""
     depth: int = 2000
-    """Of ranges within ranges on one thread. CPython's own stack ends at 1000."""
+    """Depth of nested ranges on one thread. CPython's own stack ends at 1000."""
     json_depth: int = 64
     """Levels of a report; llmtop writes 6."""
     report_bytes: int = 128 << 20
-    """Of report.json and capture.json; llmtop writes kilobytes, megabytes at most."""
+    """Size of report.json and capture.json; llmtop writes kilobytes, megabytes at most."""
     snapshot_bytes: int = 1 << 30
-    """Of a snapshot of the allocator: 200,000 allocations with stacks take some 100 to 200 MB, and 5 to 10 times
-    that in memory."""
+    """Size of a snapshot of the allocator: 200,000 allocations with stacks take some 100 to 200 MB, and 5 to 10
+    times that in memory."""
 
     def unpacked_bytes(self, on_disk: int) -> int:
         """How many bytes a packed file of `on_disk` bytes may unpack to."""

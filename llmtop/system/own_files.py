@@ -15,7 +15,7 @@ import struct
 from collections.abc import Callable, Iterator
 
 Identity = tuple[int, int, int]
-"""Of a file: major and minor number of its device, and its inode."""
+"""Identity of a file: major and minor number of its device, and its inode."""
 
 _EMPTY_PATH, _INODE = 0x1000, 0x100
 """AT_EMPTY_PATH and STATX_INO of statx(2)."""

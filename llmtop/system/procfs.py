@@ -1,4 +1,4 @@
-"""What /proc reports about processes, threads and this machine, read without a device library.
+"""Facts from /proc on processes, threads and this machine, read without a device library.
 
 The only module that names /proc: `tests/system/test_procfs.py` holds that. It imports next to nothing, because
 trainings and the driver's process load it; where a monitor needs what psutil has too, it asks psutil.
@@ -249,7 +249,7 @@ def is_alive(pid: int) -> bool:
 
 
 def is_stopped(pid: int) -> bool:
-    """Whether a signal has stopped the process (ctrl+z, SIGSTOP); no debugger has."""
+    """Return True if a signal has stopped the process (ctrl+z, SIGSTOP); no debugger has."""
     return thread_state(pid, None) == "T"
 
 
@@ -362,7 +362,7 @@ def opened_files(pid: int) -> list[str]:
 
 
 def uses_gpu(pid: int) -> bool:
-    """Whether the process has an NVIDIA device open; False also where that cannot be seen."""
+    """Return True if the process has an NVIDIA device open; False also where that cannot be seen."""
     return any(re.fullmatch(r"/dev/nvidia\d+", target) for target in opened_files(pid))
 
 
@@ -386,7 +386,7 @@ def thread_state(pid: int, thread: int | None) -> str | None:
 
 
 def is_thread_running(pid: int, thread: int) -> bool:
-    """Whether a thread of a process is on a CPU or waits for one; False also where that cannot be seen."""
+    """Return True if a thread of a process is on a CPU or waits for one; False also where that cannot be seen."""
     return thread_state(pid, thread) == "R"
 
 
@@ -504,7 +504,7 @@ def are_gpu_counters_restricted() -> bool | None:
 
 
 def is_trusted(program: Path) -> bool:
-    """Whether only this user or root can have put that program there (its folder included)."""
+    """Return True if only this user or root can have put that program there (its folder included)."""
     try:
         for place in (program, program.parent):
             info = place.stat()

@@ -29,7 +29,7 @@ class ListeningSocket(NamedTuple):
 
     @property
     def is_on_any_address(self) -> bool:
-        """Whether it accepts connections to all addresses of the machine."""
+        """Return True if it accepts connections to all addresses of the machine."""
         return ip_address(self.address).is_unspecified
 
 

@@ -22,7 +22,7 @@ class WallClock:
         self._offset_ns = _measure_offset()[0]
 
     def offset_ns(self) -> int:
-        """What to add to a monotonic stamp (`time.perf_counter_ns`, `time.monotonic_ns`) for unix time."""
+        """Return the offset from a monotonic stamp (`time.perf_counter_ns`, `time.monotonic_ns`) to unix time."""
         offset, doubt = _measure_offset()
         if abs(offset - self._offset_ns) > TOLERANCE_NS + doubt:
             self._offset_ns = offset

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from llmtop.trace.intervals import Ns
 
 _SPARE = 1 << 20
-"""So many more places than rows may be counted in: 8 MiB."""
+"""Places beyond the rows that may be counted in: 8 MiB."""
 
 
 def distinct_values(column: npt.NDArray[np.signedinteger]) -> Ns:

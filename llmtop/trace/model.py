@@ -101,7 +101,7 @@ def _all_rows(chosen: npt.NDArray[Any], rows: int) -> bool:
 
 @dataclass(frozen=True)
 class DeviceOps(Table):
-    """What ran on a device: kernels, copies, memsets and graphs traced as a whole, one row each, in no order."""
+    """Work of a device: kernels, copies, memsets and graphs traced as a whole, one row each, in no order."""
 
     kind: npt.NDArray[np.int8]
     """KERNEL, MEMCPY, MEMSET or GRAPH."""
@@ -120,15 +120,15 @@ class DeviceOps(Table):
     """Copied or set; of a collective's kernel its message, the larger of what goes in and out of one rank; 0 for
     other kernels and where the file does not say."""
     direction: npt.NDArray[np.int8]
-    """Of a copy: a key of `DIRECTIONS`."""
+    """Direction of a copy: a key of `DIRECTIONS`."""
     source_memory: npt.NDArray[np.int8]
     target_memory: npt.NDArray[np.int8]
-    """Of a copy: keys of `MEMORIES`."""
+    """Memories of a copy: keys of `MEMORIES`."""
     ranks: npt.NDArray[np.int32]
-    """Of a collective's kernel: the size of its process group; 0 where the file does not say."""
+    """Size of the process group of a collective's kernel; 0 where the file does not give it."""
     collective: npt.NDArray[np.int32]
-    """Of a collective's kernel: a name, what PyTorch calls it; 0 where the file does not say. The kernels of RCCL
-    share one name."""
+    """PyTorch's name of a collective's kernel; 0 where the file does not give it. The kernels of RCCL share one
+    name."""
     hlo: npt.NDArray[np.int32]
     """A name: XLA's operation that this is of, as fusion.3; 0 where it is of none, or the file does not say."""
     hlo_module: npt.NDArray[np.int32]
@@ -174,18 +174,18 @@ OPEN = np.iinfo(np.int64).max
 
 @dataclass(frozen=True)
 class HostSpans(Table):
-    """What threads did besides CUDA calls: operators, waits in the C library, Python frames."""
+    """Activities of threads besides CUDA calls: operators, waits in the C library, Python frames."""
 
     process: Ns
     thread: Ns
     name: Ns
     kind: npt.NDArray[np.int8]
     inputs: npt.NDArray[np.int32]
-    """Of an operator: the name that is the JSON of its inputs' shapes, a space, and that of their types; 0 where
-    they were not recorded."""
+    """Inputs of an operator: the name that is the JSON of its inputs' shapes, a space, and that of their types;
+    0 where they were not recorded."""
     sequence: npt.NDArray[np.int32]
-    """Of an operator: one more than autograd's sequence number, which a forward operator and the backward one made
-    for it share; 0 where there is none."""
+    """One more than autograd's sequence number of an operator, which a forward operator and the backward one
+    made for it share; 0 where there is none."""
 
 
 SLEEPING, WAITING, PREEMPTED = 1, 2, 3
@@ -264,7 +264,7 @@ class SampledMetric:
 
 @dataclass(frozen=True)
 class TracedGpu:
-    """What the tool knows of a device; a number that it does not give is None."""
+    """Facts of the tool on a device; None for a number that it does not give."""
 
     number: int
     """As in `DeviceOps.device`."""
@@ -294,7 +294,7 @@ class Trace:
     version: str = ""
     """The tool's version, as it writes it."""
     operators_of_a_part: bool = False
-    """Whether operators, if there are any, were recorded for a part of the file only: PyTorch's marks for nsys."""
+    """True if operators, if there are any, were recorded for a part of the file only: PyTorch's marks for nsys."""
     names: list[str] = field(default_factory=lambda: [""])
     """All names, by their number in the tables; 0 is the empty name."""
     ops: DeviceOps = field(default_factory=lambda: empty(DeviceOps))
@@ -324,8 +324,9 @@ class Trace:
     _kept: dict[str, tuple[object, Any]] = field(default_factory=dict, repr=False, compare=False)
 
     def once(self, what: str, key: object, make: Callable[[], T]) -> T:
-        """What `make` returns, kept until `what` is asked for with another key: a trace has hundreds of device
-        timelines and a hundred thousand names, and what holds for all timelines of a process is computed once."""
+        """Return the value of `make`, kept until `what` is requested with another key. A trace has hundreds of
+        device timelines and a hundred thousand names, so values common to all timelines of a process are
+        computed once."""
         kept = self._kept.get(what)
         if kept is None or kept[0] != key:
             kept = self._kept[what] = (key, make())
@@ -337,11 +338,11 @@ class Trace:
         return _FRAMEWORKS.get(self.engine)
 
     def gpu(self, process: int, device: int) -> TracedGpu | None:
-        """What is known of the GPU that a process calls by that number."""
+        """Return the GPU that a process calls by that number; None if unknown."""
         return self.gpu_of.get((process, device)) or self.gpus.get(device)
 
     def same_gpu(self, one: tuple[int, int], other: tuple[int, int]) -> bool:
-        """Whether two processes mean the same GPU; of each its pid and its number for it.
+        """Return True if two processes mean the same GPU; of each its pid and its number for it.
 
         A UUID decides it. Without one, equal numbers mean the same GPU in one file, and in several files, which
         are those of several ranks, different ones: ranks do not share a GPU.
@@ -459,7 +460,7 @@ def joined(tables: list[TableT]) -> TableT:
 LONGEST_NAME = 16_384
 """Characters of a name that are kept. Kernels of CUTLASS, with all their template arguments, have up to 10,000."""
 _NAME_COST = 200
-"""What a name takes besides its characters, in the same unit."""
+"""Cost of a name besides its characters, in the same unit."""
 
 
 class Names:
@@ -468,7 +469,7 @@ class Names:
     def __init__(self) -> None:
         self.all: list[str] = [""]
         self.characters = 0
-        """Of all names together, what each takes besides counted in."""
+        """Characters of all names together, with the fixed cost of each."""
         self._numbers: dict[str, int] = {"": 0}
 
     def number(self, name: str) -> int:

@@ -1,4 +1,4 @@
-"""What no loader should hand on: events without times, that end before they start, or from a clock that jumped."""
+"""Removal of unusable events: without times, with an end before the start, or from a clock that jumped."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ class Form:
     pid: int | None = None
     """The process that the person was looking at."""
     alone: bool = False
-    """Whether that process is meant, and not the job that it is a rank of."""
+    """True if that process is meant, and not the job that it is a rank of."""
     target: int = 0
     engine: str = ""
     length: tuple[int | None, float | None] = field(default_factory=_usual_length)
@@ -72,9 +72,9 @@ class Form:
     at: int = 0
     """Which line the person is on."""
     unfolded: bool = False
-    """Whether engines that are unavailable have a line each."""
+    """True if engines that are unavailable have a line each."""
     touched: bool = False
-    """Whether the person has changed an answer."""
+    """True if the person has changed an answer."""
 
     def __post_init__(self) -> None:
         self.groups = self._groups()
@@ -90,7 +90,8 @@ class Form:
             self.length = (None, DEFAULT_SECONDS)
 
     def _groups(self) -> list[tuple[CapturableProcess, ...]]:
-        """What can be captured at once: all ranks of the training together, and each process alone."""
+        """Return the processes that can be captured together: all ranks of the training, and each process
+        alone."""
         ranked = tuple(one for one in self.known if one.target.rank is not None)
         each: list[tuple[CapturableProcess, ...]] = [(one,) for one in self.known]
         return [ranked, *each] if len(ranked) > 1 else each
@@ -101,13 +102,13 @@ class Form:
         return self.groups[self.target] if self.groups else ()
 
     def group_name(self, group: tuple[CapturableProcess, ...]) -> str:
-        """What to call a choice of processes: a rank, a pid, or how many ranks."""
+        """Return the name of a choice of processes: a rank, a pid, or the number of ranks."""
         if len(group) == 1:
             return group[0].target.name
         return f"all {len(group)} ranks"
 
     def abilities(self) -> list[Ability]:
-        """Whether each engine supports all chosen processes."""
+        """Return True if each engine supports all chosen processes."""
         together = []
         for index, first in enumerate(self.group[0].abilities if self.group else ()):
             each = [prospect.abilities[index] for prospect in self.group]
@@ -116,7 +117,7 @@ class Form:
 
     @property
     def chosen_engine(self) -> Engine | None:
-        """What `engine` names; None when none can."""
+        """Return the engine that `engine` names; None if no engine can."""
         return ENGINES.get(self.engine)
 
     def _best(self) -> str:
@@ -127,12 +128,12 @@ class Form:
         return capabilities.best_engine(tuple(self.abilities())) or ""
 
     def _can_count_steps(self) -> bool:
-        """Whether steps can be counted: by the process itself, or by the engine in it."""
+        """Return True if steps can be counted: by the process itself, or by the engine in it."""
         attached = all(one.target.hello is not None for one in self.group)
         return attached or (self.chosen_engine is not None and self.chosen_engine.counts_steps)
 
     def available_options(self) -> list[Option]:
-        """What more the engine can record."""
+        """Return the further recordings that the engine supports."""
         if self.chosen_engine is None:
             return []
         pauses = any(ability.pauses for ability in self.abilities() if ability.engine == self.engine)
@@ -219,7 +220,7 @@ class Form:
 
     @property
     def preface(self) -> str:
-        """What to know before it is answered; mostly nothing."""
+        """Return a note to read before the answer; mostly empty."""
         return ""
 
     @property
@@ -229,11 +230,11 @@ class Form:
 
     @property
     def condition(self) -> Condition | None:
-        """What to wait for; None: nothing."""
+        """Return the condition to wait for; None without one."""
         return CONDITIONS[self.when]
 
     def plan(self) -> Plan | None:
-        """What to do; None when nothing can be done."""
+        """Return the plan; None if no capture is possible."""
         if not self.group or not self.engine:
             return None
         steps, seconds = self.length

@@ -42,7 +42,7 @@ class PreparedForm(Form):
 
     @property
     def preface(self) -> str:
-        """That nothing runs, and what was recorded."""
+        """Return the note that nothing runs, with the content of the recording."""
         about = "".join(
             one.target.story.description for one in self.group if isinstance(one.target, PreparedTarget)
         )

@@ -66,7 +66,7 @@ class Capturing:
 
     @property
     def busy(self) -> bool:
-        """Whether one runs or is armed."""
+        """Return True if one runs or is armed."""
         return self.state in ("running", "armed")
 
     def begin(self, plan: Plan, condition: Condition | None = None) -> None:

@@ -31,7 +31,7 @@ _ASKS = "    press c again to run this command here"
 
 
 class ClusterFeed(Protocol):
-    """What the app wants of `collectors.prometheus.source.ClusterSource`."""
+    """Interface that the app needs of `collectors.prometheus.source.ClusterSource`."""
 
     def start(self, on_view: OnView) -> None:
         """Begin."""

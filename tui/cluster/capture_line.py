@@ -40,7 +40,8 @@ def line(words: Sequence[str]) -> str:
 
 
 def can_run() -> bool:
-    """Whether a rank of a job is attached on this machine, so that it can be called here; takes up to seconds."""
+    """Return True if a rank of a job is attached on this machine, so that it can be called here; takes up to
+    seconds."""
     try:
         return any(target.rank is not None for target in targets.list_attached())
     except LlmtopError:

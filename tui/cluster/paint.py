@@ -66,7 +66,7 @@ def _plain(text: str, width: int, style: Style) -> Row:
 
 
 def is_stale(state: ClusterState) -> bool:
-    """Whether what is shown is not of now and was not meant to be: nothing of it is drawn as live then."""
+    """Return True if what is shown is not of now and was not meant to be: nothing of it is drawn as live then."""
     view = state.view
     return view is not None and not view.pinned and (state.failed or is_overdue(view, state.now))
 

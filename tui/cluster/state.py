@@ -1,4 +1,4 @@
-"""What the pane of a cluster shows, and what the person chose."""
+"""State of the cluster pane: its data, and the user's choices."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ class ClusterState:
         self.now = 0.0
         """Unix time by this machine, for how old the view is."""
         self.failed = False
-        """Whether the last round got no answer at all: the view is of one before."""
+        """True if the last round got no answer at all: the view is of one before."""
         self.chosen: str | None = None
         """The node under the cursor, by name: nodes change places."""
         self.opened: str | None = None
         """The node of which charts are shown."""
         self.draws_chosen = False
-        """Whether the screen has room for the charts of the chosen node below all nodes."""
+        """True if the screen has room for the charts of the chosen node below all nodes."""
         self.span = SPANS[1]
         self.at: float | None = None
         self.order: NodeOrder = "worst"
@@ -144,7 +144,7 @@ class ClusterState:
         self.at = None if at >= self.now else at
 
     def view_request(self) -> ViewRequest:
-        """What is to be asked for."""
+        """Return the request for the view."""
         return ViewRequest(
             page=self.page,
             at=self.at,

@@ -1,1 +1,1 @@
-"""What all screens share: keys, layout, columns, canvas, the base app."""
+"""Parts that all screens share: keys, layout, columns, canvas, the base app."""

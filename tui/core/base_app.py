@@ -1,4 +1,4 @@
-"""What each app of ours has: colours as the terminal can show them, and an end that gives the terminal back."""
+"""Base of each app: colors that the terminal supports, and an end that restores the terminal."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ class TerminalApp(HookedApp[int]):
         """The last message; shown while `reply_for` returns it."""
         self.theme = self._first_theme(theme)
         self._first_variables: dict[str, str] | None = self.get_css_variables()
-        """Those that the style sheets are read with, until the theme has been applied once."""
+        """Variables for the style sheets, until the theme has been applied once."""
         self.stylesheet.set_variables(self._first_variables)
         self.cell_theme = self._make_cell_theme()
 
@@ -156,12 +156,12 @@ class TerminalApp(HookedApp[int]):
 
     @property
     def replaying(self) -> bool:
-        """Whether a recording is shown."""
+        """Return True if a recording is shown."""
         return False
 
     @property
     def is_demo(self) -> bool:
-        """Whether the recording is the demo's, which has prepared captures."""
+        """Return True if the recording is the demo's, which has prepared captures."""
         return False
 
     async def on_key(self, event: KeyEvent) -> None:
@@ -271,5 +271,6 @@ class TerminalApp(HookedApp[int]):
         close_messages(self)
 
     def terminal_is_behind(self) -> bool:
-        """Whether frames queue up: writing more would block the event loop until the terminal reads again."""
+        """Return True if frames queue up: writing more would block the event loop until the terminal reads
+        again."""
         return frames_queued(self) > _FRAMES_QUEUED

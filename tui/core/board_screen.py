@@ -50,7 +50,7 @@ class BoardScreen(Screen[None], inherit_bindings=False):
     def __init__(self) -> None:
         super().__init__()
         self.prompt: Prompt | None = None
-        """What is being typed."""
+        """Prompt that receives the typed text."""
         self.searched = Search()
         self.reply_rows = 0
         """Rows that a message or the prompt takes now; `parts()` is asked for so many fewer."""
@@ -129,7 +129,7 @@ class BoardScreen(Screen[None], inherit_bindings=False):
         return self.footer_now.row
 
     def is_key_shown(self, key: Key) -> bool:
-        """Whether the footer names a key of this screen now."""
+        """Return True if the footer names a key of this screen now."""
         return True
 
     def labels(self) -> Mapping[str, str]:
@@ -273,7 +273,7 @@ class BoardScreen(Screen[None], inherit_bindings=False):
         self.terminal_app.call_next(self.terminal_app.action_press, name)
 
     def picture(self) -> str:
-        """What is drawn, as lines of text."""
+        """Return the drawn screen as lines of text."""
         boards = self.query(Board)
         return "".join(
             f"{board.render_line(y).text.rstrip()}\n" for board in boards for y in range(board.size.height)

@@ -74,7 +74,7 @@ class Board(Widget):
             self.refresh(*_regions(lines, width))
 
     def _is_all_there_is(self) -> bool:
-        """Whether nothing else is on the terminal, nor about to be: then lines may go there at once.
+        """Return True if nothing else is on the terminal, nor about to be: then lines may go there at once.
 
         Textual would wait for up to 16 ms, wake up three times and put them together with what lies below and
         above them: a sixth of what a frame took, and keys are answered later by as much.
@@ -117,7 +117,7 @@ class _Lines(CompositorUpdate):
         self._lines, self._ascii_only = lines, ascii_only
 
     def render_segments(self, console: Console) -> str:
-        """What is written to the terminal for them."""
+        """Return the bytes for the terminal."""
         if self._ascii_only:
             return "".join(
                 [f"\x1b[{y + 1};1H{row.strip(ascii_only=True).render(console)}" for y, row in self._lines]

@@ -13,7 +13,7 @@ Comparable = float | str | None
 
 
 class ColumnContext(NamedTuple):
-    """What a cell needs beside its own subject."""
+    """Data of a cell besides its own subject."""
 
     gpus: dict[str, str]
     """Numbers of the GPUs as they are written, by UUID."""
@@ -31,7 +31,7 @@ class Column(Struct, Generic[Subject], frozen=True):
     """Columns of higher weight go first when the screen is narrow."""
     text: Callable[[Subject, ColumnContext], str]
     order: Callable[[Subject, ColumnContext], Comparable] | None = None
-    """What to sort by, where a table can be sorted; absent values come last."""
+    """Sort key, where a table can be sorted; absent values come last."""
     numeric: bool = True
     """At the right end of its cells, as numbers are."""
     strong: bool = False
@@ -40,7 +40,7 @@ class Column(Struct, Generic[Subject], frozen=True):
 
     @property
     def name(self) -> str:
-        """What an `Order` calls it."""
+        """Return the name that an `Order` uses."""
         return self.key or self.title
 
 

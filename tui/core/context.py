@@ -1,4 +1,4 @@
-"""What a screen may ask of the app: the view, how to draw, and to open or leave a screen."""
+"""Interface of the app for screens: the view, how to draw, and to open or leave a screen."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ TITLES = {
 
 
 def title_of(screen: str) -> str:
-    """What a screen is called, as "the main screen"."""
+    """Return the title of a screen, such as "the main screen"."""
     return TITLES.get(screen, screen)
 
 

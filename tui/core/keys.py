@@ -54,7 +54,7 @@ class Key(Struct, frozen=True):
     help: str
     """One sentence, for the help; empty: another key's sentence says it."""
     meaning: str = ""
-    """What the key means wherever it works; made from the action if not given."""
+    """Meaning of the key wherever it works; made from the action if not given."""
     shown: str = ""
     """How the key is written, if not as the first of `keys`; of two keys both, with a blank between them."""
     partner: str = ""
@@ -64,15 +64,15 @@ class Key(Struct, frozen=True):
     screen: str = ""
     """"module:Class" of the screen that the key opens."""
     about: bool = False
-    """Whether that screen shows one process, which is then passed to it."""
+    """True if that screen shows one process, which is then passed to it."""
     alert: str = ""
-    """What the key does about the shown alert, in two or three words; {whom} is replaced by the process."""
+    """Effect of the key on the shown alert, in two or three words; {whom} is replaced by the process."""
     replay: bool | None = None
     """True: only in a replay; False: only live."""
     demo: Literal["", "too", "only"] = ""
-    """Whether it works in the demo (a recording with prepared captures) though not in a replay; or only there."""
+    """True if it works in the demo (a recording with prepared captures) though not in a replay; or only there."""
     gpu: bool = False
-    """Whether it needs a GPU: footer and help leave it out on a machine without one."""
+    """True if it needs a GPU: footer and help leave it out on a machine without one."""
 
     def __post_init__(self) -> None:
         if self.screen and not self.action:
@@ -88,15 +88,15 @@ class Key(Struct, frozen=True):
         return self.keys.split(",")
 
     def is_on(self, screen: str) -> bool:
-        """Whether the key is one of this screen's, whatever the mode."""
+        """Return True if the key is one of this screen's, whatever the mode."""
         return screen in self.where or (EVERYWHERE in self.where and screen not in OF_THE_CLUSTER)
 
     def works(self, screen: str, *, replaying: bool, demo: bool = False) -> bool:
-        """Whether the key does something on this screen in this mode; see `fits`."""
+        """Return True if the key does something on this screen in this mode; see `fits`."""
         return self.is_on(screen) and self.fits(replaying=replaying, demo=demo)
 
     def fits(self, *, replaying: bool, demo: bool) -> bool:
-        """Whether the key is one of this mode.
+        """Return True if the key is one of this mode.
 
         Args:
             replaying: whether a recording is shown.

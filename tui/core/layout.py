@@ -192,14 +192,14 @@ def arrange(
 
 
 class _Free:
-    """What is left of the screen, from the top."""
+    """Free rest of the screen, from the top."""
 
     def __init__(self, width: int) -> None:
         self.top = 0
         self._width = width
 
     def take(self, wanted: int) -> Rect | None:
-        """So many rows; None for none."""
+        """Take that many rows; None for none."""
         if wanted <= 0:
             return None
         rect = Rect(0, self.top, self._width, wanted)
@@ -272,7 +272,7 @@ def _wanted_table(lines: int) -> int:
 
 
 def _least(room: int, lines: int, *, trains: bool, phases: int, width: int) -> _Shares:
-    """What every part has before any gets more, where there are at least 80x24 cells."""
+    """Return the minimum of every part before any part gets more, for at least 80x24 cells."""
     named = -(-min(phases, NAMED_PHASES) // phase_columns(width))
     steps = (_TITLE_AND_BAR + 1 + named if phases else _TITLE_AND_BAR) if trains else 1
     table = min(_wanted_table(lines), room - steps - _LEAST_TIMELINE)

@@ -72,7 +72,7 @@ class Prompt:
 
 
 class Search:
-    """What is searched for on one screen."""
+    """Search on one screen."""
 
     def __init__(self) -> None:
         self.text = ""

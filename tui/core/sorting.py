@@ -25,7 +25,7 @@ class SortedTable(BoardScreen):
         return []
 
     def descends(self, name: str) -> bool:
-        """Whether the first choice of a column puts its largest values first."""
+        """Return True if the first choice of a column puts its largest values first."""
         return True
 
     def usual_order(self) -> Order:

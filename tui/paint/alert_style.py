@@ -46,17 +46,17 @@ def badge_text(alert: Alert, others: int, room: int, theme: CellTheme) -> str:
 
 
 _SHORT_SEVERITIES = ("INFO", "WARN", "CRIT")
-"""Of each severity by its rank."""
+"""Short name of each severity by its rank."""
 
 
 def sentence(alert: Alert) -> str:
-    """What happens, as a whole sentence with a blank after it; nothing for an alert of a newer version."""
+    """Return the alert as a whole sentence with a blank after it; empty for an alert of a newer version."""
     known = bottlenecks.find_bottleneck(alert.id)
     return f"{known.heading}. " if known else ""
 
 
 def title(alert: Alert) -> str:
-    """What holds, in a few words; nothing for an alert of a newer version."""
+    """Return the title of an alert; empty for an alert of a newer version."""
     known = bottlenecks.find_bottleneck(alert.id)
     return f": {known.title}" if known else ""
 

@@ -61,7 +61,7 @@ def total_text(signal: Signal, gpu: Gpu) -> str:
 
 
 def has_total_text(signal: Signal) -> bool:
-    """Whether the signal is written against its total."""
+    """Return True if the signal is written against its total."""
     return bool(signal.total) and signal.unit in _TOTALS
 
 
@@ -82,7 +82,7 @@ def pcie_limit(gpu: Gpu) -> float:
 
 
 def nvlink_limit(gpu: Gpu) -> float:
-    """What all links together can carry in one direction; 450 GB/s for a model that is not in the table."""
+    """Return the highest rate of all NVLinks together one way; 450 GB/s for a model that is not in the table."""
     return nvlink_bytes_per_s(gpu.name) or _USUAL_NVLINK
 
 

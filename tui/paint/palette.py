@@ -103,7 +103,7 @@ class Palette(Struct, frozen=True):
     transfer_area: Style
     """The same for histories several rows high: large surfaces are softer still."""
     code: Style
-    """What can be typed."""
+    """Style of text that can be typed."""
     selected: Style
     """The frame and number of the selected GPU."""
     cursor: Style

@@ -20,7 +20,7 @@ class RowCache:
         self._places: dict[Hashable, tuple[object, object]] = {}
 
     def get(self, place: Hashable, made_of: object, paint: Callable[[], Painted]) -> Painted:
-        """What is painted at a place.
+        """Return the painted content of a place.
 
         Args:
             place: what names it; a name stands for one type of `Painted`.

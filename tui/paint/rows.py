@@ -55,7 +55,7 @@ class CellTheme(Struct, frozen=True):
 
 
 _new_tuple = tuple.__new__
-"""What the constructor of `Segment` calls, without the call of a Python function for each piece of a row."""
+"""Constructor that `Segment` calls, without the call of a Python function for each piece of a row."""
 
 
 class Row:

@@ -32,8 +32,8 @@ class CompactStrip(Strip):
 
 
 _changes: dict[tuple[int, int, int], tuple[Style | None, Style, str]] = {}
-"""What `_change` gave, by the styles' ids: a style's own hash is a call of Python. It holds the styles too, so
-that no others get their ids."""
+"""Results of `_change` by the styles' ids: a style's own hash is a call of Python. It keeps the styles too, so
+that no other style gets the same id."""
 _MOST_CHANGES = 4096
 
 

@@ -1,1 +1,1 @@
-"""What the screens are made of: painters (functions to rows of cells) and the widget that shows rows."""
+"""Painters (functions that return rows of cells), and the widget that shows rows."""

@@ -89,7 +89,8 @@ def _no_alert_row(view: View, width: int, theme: CellTheme) -> list[Row]:
 
 
 def _no_alert_advice(view: View) -> str:
-    """What is known and what cannot be judged while a training steps without an alert; empty where none steps."""
+    """Return the facts, and the limits of judgement, while a training steps without an alert; empty where none
+    steps."""
     rank = view.rank()
     if rank is None or rank.state != "running" or rank.step_seconds_p50 is None:
         return ""
@@ -105,7 +106,7 @@ def _no_alert_advice(view: View) -> str:
 
 
 def _untold(rank: Rank, view: View) -> str:
-    """What no rule judges and still is most of the step; empty where there is nothing of this kind."""
+    """Return the largest part of the step that no rule judges; empty if there is none."""
     phases = [phase for phase in rank.phases if "/" not in phase.name]
     whole = sum(phase.host_seconds for phase in phases) + (rank.outside_seconds or 0.0)
     if not view.gpus() and phases and whole > 0:
@@ -247,7 +248,7 @@ def add_keys(row: Row, words: Sequence[tuple[str, str]], room: int, theme: CellT
 
 
 def _next_row(alert: Alert, unmuted: list[Alert], view: View, width: int, theme: CellTheme) -> Row:
-    """What to do next, as far as it is whole, then the keys that there is room for, then the next alert."""
+    """Return the next action as far as it fits, then keys as far as there is room, then the next alert."""
     palette, arrow = theme.palette, f"   {theme.glyphs.arrow} "
     row = Row(width)
     said = fitting_clause(advice(alert, view), width - len(arrow) - 1)

@@ -251,7 +251,7 @@ def _headline(plan: Plan | None, width: int, theme: CellTheme) -> Row:
 
 
 def outcome(capturing: Capturing, width: int, theme: CellTheme) -> list[Row]:
-    """What came of it: one sentence, or the report."""
+    """Return the rows of the result: one sentence, or the report."""
     rows = [_headline(capturing.plan, width, theme), Row(width).end(theme.palette.text)]
     if capturing.error:
         style = theme.palette.warning if capturing.state == "failed" else theme.palette.text

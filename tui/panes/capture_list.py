@@ -152,7 +152,7 @@ def details(capture: StoredCapture, width: int, theme: CellTheme) -> list[Row]:
 
 
 def empty_list(parent: Path, width: int, theme: CellTheme) -> list[Row]:
-    """What to say where there is no capture yet."""
+    """Return the rows for an empty list of captures."""
     said = (
         f"No captures in {fmt.printable(str(parent))} yet.",
         "press c to capture a running training, or run: llmtop capture",

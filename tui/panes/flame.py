@@ -29,7 +29,7 @@ class FlameLine(NamedTuple):
     total: int
     """Samples of its thread."""
     folds: bool
-    """Whether it has anything below it."""
+    """True if it has anything below it."""
     small: int = 0
     """How many of its calls are left out for being small."""
 

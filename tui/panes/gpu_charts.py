@@ -85,7 +85,7 @@ def paint(metric: Metric, gpu: Gpu, view: View, rect: Rect, theme: CellTheme, ma
 
 
 def _dense(theme: CellTheme, marker: Marker) -> bool:
-    """Whether a cell holds two samples."""
+    """Return True if a cell holds two samples."""
     return marker == "braille" and not theme.glyphs.ascii
 
 

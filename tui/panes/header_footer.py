@@ -18,7 +18,7 @@ from tui.state.view import View
 
 
 def header(view: View, width: int, theme: CellTheme) -> Row:
-    """Who and where at the left, which instant is shown at the right."""
+    """Return the header: user and host at the left, the shown instant at the right."""
     palette, dot = theme.palette, f" {theme.glyphs.dot} "
     row = Row(width).add(" llmtop ", palette.header_strong)
     right = _instant(view, row.free_cells, theme)
@@ -33,7 +33,7 @@ def header(view: View, width: int, theme: CellTheme) -> Row:
 
 
 def _instant(view: View, room: int, theme: CellTheme) -> Row:
-    """Whether what is shown is now; LIVE only then."""
+    """Return True if what is shown is now; LIVE only then."""
     palette, row = theme.palette, Row(room)
     if view.snapshot is None:
         return row

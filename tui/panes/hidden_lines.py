@@ -35,7 +35,7 @@ def paint(hidden: Sequence[Entry], shown: Sequence[Entry], loud: int, width: int
 
 
 def _summed_up(hidden: Sequence[Entry], shown: Sequence[Entry]) -> str:
-    """That the hidden lines are as all the others, or from where to where they reach."""
+    """Return a summary of the hidden lines: alike to all others, or their range."""
     alike, ranges = True, []
     for name, unit, value in _COMPARED:
         values = _finite(map(value, hidden))
@@ -76,7 +76,7 @@ def _step_ms(entry: Entry) -> float | None:
 
 
 ALIKE = 0.05
-"""Of the median of all lines: so far apart may lines be that are said to be alike."""
+"""Share of the median of all lines within which lines count as alike."""
 _COMPARED: tuple[tuple[str, str, Callable[[Entry], float | None]], ...] = (
     ("util", "%", _utilization),
     ("power", "% of the limit", _power_share),

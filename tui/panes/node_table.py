@@ -101,7 +101,7 @@ def _in_order(found: list[Entry], view: View) -> list[Entry]:
 
 
 def _sort_value(entry: Entry, key: str) -> float | None:
-    """What a line is sorted by in a column; None where it has no value."""
+    """Return the sort value of a line in a column; None without a value."""
     if key in _RANK_VALUES:
         return None if entry.rank is None else _RANK_VALUES[key](entry.rank)
     if entry.gpu is None or key not in _CELLS:
@@ -127,7 +127,7 @@ def _pair_text(one: float | None, other: float | None) -> str:
 
 
 def _power(gpu: Gpu) -> str:
-    """What it draws, and its share of the limit: "671W 96%"."""
+    """Return the power and its share of the limit: "671W 96%"."""
     text = fmt.number(gpu.power_watts, 0, "W")
     if gpu.power_watts is None or text == fmt.DASH or not gpu.power_limit_watts:
         return text
@@ -135,7 +135,8 @@ def _power(gpu: Gpu) -> str:
 
 
 def _writer(signal: Signal, cell: Cell, key: str) -> Callable[[Gpu], str]:
-    """What writes the cells of a column; chosen once, for a frame has a hundred of them."""
+    """Return the function that writes the cells of a column. It is chosen once, because a frame has a hundred
+    cells."""
     read = attrgetter(signal.field)
     if key == "power":
         return _power
@@ -193,7 +194,7 @@ _RANK_VALUES: dict[str, Callable[[Rank], float | None]] = {
     "tokens": lambda rank: rank.tokens_per_s,
     "pid": lambda rank: rank.pid,
 }
-"""What they are sorted by."""
+"""Sort values of the rank columns."""
 _OF_NOW = ("waits", "idle", "tokens")
 """Columns of what a rank does now: of one that stands still they would say what it did before."""
 
@@ -222,10 +223,10 @@ COLUMNS: tuple[Column[Entry], ...] = (
 )
 _BEFORE_STRIP = ("gpu", "rank", "power", "util")
 _CORE = frozenset({"gpu", "rank", "power", "util", "memory", "step"})
-"""What is on the screen however narrow it is, from 60 columns on."""
+"""Columns that are shown at every width from 60 columns on."""
 _CORE_OF_80 = _CORE | {"pcie"}
 _BEFORE_A_STRIP = frozenset({"sm", "idle", "waits"})
-"""What tells more than a strip of few cells."""
+"""Columns that are more useful than a strip of few cells."""
 _TITLES_BEFORE = {"rk": "rank", "power W": "power", "PCIe/s": "PCIe rx/tx"}
 """Names that the configuration takes for columns beside their titles."""
 
@@ -304,7 +305,8 @@ def _absent(shown: Sequence[Entry]) -> frozenset[str]:
 
 
 def _figure(shown: Sequence[Entry]) -> tuple[str, str, Hue]:
-    """What the strip is of: power against its limit, else how much of the time a kernel ran, else the steps."""
+    """Return the signal of the strip: power against its limit, else the share of time with a kernel, else the
+    steps."""
     gpus = [entry.gpu for entry in shown if entry.gpu is not None]
     limits = {gpu.power_limit_watts for gpu in gpus if gpu.power_limit_watts}
     if limits:
@@ -316,7 +318,7 @@ def _figure(shown: Sequence[Entry]) -> tuple[str, str, Hue]:
 
 
 class NodeTableFrame(Struct, frozen=True):
-    """What all lines have in common; made once a frame."""
+    """Data that all lines share; made once per frame."""
 
     plan: _Plan
     figure: tuple[str, str, Hue]
@@ -428,7 +430,7 @@ class _LineContent(Struct, frozen=True):
     cell_theme: CellTheme
     width: int
     texts: tuple[str, ...]
-    """Of the columns."""
+    """Texts of the columns."""
     loud: Alert | None
     picked: bool
     chosen: bool
@@ -625,7 +627,7 @@ def _count(frame: NodeTableFrame, entry: Entry) -> int:
 
 
 def _unattached(frame: NodeTableFrame, gpu: Gpu | None, theme: CellTheme) -> str:
-    """Who has a GPU on which no training is attached."""
+    """Return the users of a GPU on which no training is attached."""
     if gpu is None:
         return ""
     parts = sum(one.mig_parent_uuid == gpu.uuid for one in frame.snapshot.gpus)

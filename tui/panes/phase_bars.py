@@ -19,11 +19,11 @@ Clock = Literal["host", "gpu"]
 _USUAL: dict[Role, int] = {
     "compute": 0, "backward": 1, "h2d": 2, "optimizer": 3, "input": 4, "comm": 5, "sync": 6, "step": 0
 }  # fmt: skip
-"""What most trainings do keeps its colour from run to run, the same on every screen, however it is called."""
+"""Colors of common roles, the same from run to run and on every screen, whatever the phase is called."""
 
 
 _PLAIN = ("forward", "backward", "optimizer", "h2d", DATALOAD)
-"""Who has these names has the colour of what they do, even after `zero_grad` or `loss`, which do the same."""
+"""Names with the color of their role, even after `zero_grad` or `loss`, which do the same."""
 REST = -1
 """Stands for a colour where time is in no phase."""
 

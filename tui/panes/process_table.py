@@ -84,7 +84,7 @@ _LEAST_COMMAND = 24
 
 
 def column_context(snapshot: Snapshot) -> ColumnContext:
-    """What the cells of all processes of a snapshot need besides."""
+    """Return the data that the cells of all processes of a snapshot share."""
     return ColumnContext(gpu_names.labels(snapshot.gpus), snapshot.time)
 
 

@@ -14,7 +14,7 @@ from tui.paint.rows import CellTheme, Row
 def verdict(
     report: Report, name: str, baseline: str, comparison: Comparison | None, width: int, theme: CellTheme
 ) -> list[Row]:
-    """What was read, the verdict in a sentence, and how it stands against the baseline.
+    """Return the rows of the source, the verdict in a sentence, and the comparison with the baseline.
 
     Args:
         report: to show.
@@ -60,5 +60,5 @@ def findings(
 
 
 def details(report: Report, width: int, theme: CellTheme) -> list[Row]:
-    """What stands below the findings of a report: the ceilings, and all its tables."""
+    """Return the rows below the findings of a report: the ceilings, and all its tables."""
     return [Row(width), *document_rows(document.details(report), width, theme)]

@@ -48,7 +48,8 @@ class _Form(NamedTuple):
 _WIDE, _SLIM = _Form(52, changes=True), _Form(37, changes=False)
 _LEAST_REMARK = 30
 _MEAN_APART = 0.02
-"""Of the p50: from here on the mean, which the bars are of, stands beside it, so that no two figures disagree."""
+"""Share of the p50. From it on the mean, which the bars show, is displayed beside the p50, so that no two
+figures disagree."""
 _CHANGE = 10
 """Cells of the change against the 5 minutes before."""
 
@@ -114,7 +115,7 @@ def _longest(shown: list[Part], clock: Clock, total: float, most: int, room: int
 
 
 def _remarks(rank: Rank) -> list[str]:
-    """What has to be known about the figures."""
+    """Return notes on the figures."""
     said = [rank.note or ""]
     if rank.rare is not None:
         said.append(rare_steps_text(rank.rare))
@@ -128,7 +129,7 @@ def _remarks(rank: Rank) -> list[str]:
 
 
 def _title(rank: Rank, view: View, width: int, theme: CellTheme) -> Row:
-    """Whose step it is, and as many figures as fit, each whole."""
+    """Return the title row: the process of the step, and as many whole figures as fit."""
     palette, dot = theme.palette, f" {theme.glyphs.dot} "
     job = view.job_of(rank)
     known = rank.world_size or len(view.ranks())

@@ -62,7 +62,7 @@ class _Line(Struct, frozen=True):
     short: tuple[str, ...] = ()
     """The label in ever fewer cells."""
     core: bool = False
-    """Whether it comes before the alerts where there are few rows."""
+    """True if it comes before the alerts where there are few rows."""
 
 
 def rows_wanted(view: View) -> int:
@@ -75,7 +75,7 @@ def rows_wanted(view: View) -> int:
 
 
 def span_words(history: History) -> str:
-    """What every chart covers, in words: "5 min", "1m 15s", "all, 20 min"."""
+    """Return the span of every chart in words: "5 min", "1m 15s", "all, 20 min"."""
     seconds = history.seconds
     units = ((86400.0, "d"), (3600.0, "h"), (60.0, "min"))
     words = next(
@@ -133,7 +133,7 @@ def _title_row(words: str, rewound: bool, width: int, theme: CellTheme) -> Row:
 
 
 def _plan(view: View, room: int) -> list[tuple[_Line | str, int]]:
-    """What is shown in which order from the top, and how many rows each has."""
+    """Return the lines in display order, each with its number of rows."""
     lines = _lines(view)
     lanes = min(max(len(_spans(view)), 1), _MAX_ALERT_ROWS)
     first = sum(line.core for line in lines)  # the rows above the table say what holds, these are nowhere else
@@ -279,7 +279,7 @@ def _lowest(gpus: Sequence[Gpu]) -> str | None:
 
 _IN_USE_PCT = 50.0
 _APART = 0.1
-"""Of the limit. It chooses what is drawn; whether anything is wrong is for the rules to say."""
+"""Share of the limit. It chooses what is drawn; only the rules judge whether anything is wrong."""
 
 
 def _power_and_utilization(view: View, gpu: Gpu, *, is_core: bool = False) -> list[_Line]:
@@ -328,7 +328,7 @@ def _other_gpus(view: View, shown: Gpu | None) -> list[_Line]:
 
 
 def _gpu_lines(view: View, gpu: Gpu) -> list[_Line]:
-    """What the table has no strip of, for one GPU."""
+    """Return the lines of one GPU for which the table has no strip."""
     lines = []
     number = f"{view.gpu_label(gpu)} " if len(view.gpus()) > 1 else ""
     prefix = f"GPU{number}" if number else ""
@@ -464,7 +464,7 @@ def _value(value: float) -> str:
 
 
 def _is_constant(line: _Line, view: View) -> bool:
-    """Whether a logged value was the same all the time: more rows would say no more."""
+    """Return True if a logged value was the same all the time: more rows would say no more."""
     if line.axis != "between":
         return False
     history = view.history

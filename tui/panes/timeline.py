@@ -23,7 +23,8 @@ LETTERS = {
     "queued": "q", "sync": "S", "input": "I", "allocation": "B", "host": "H", "os_wait": "W",
     "other_process": "P", "unknown": "?", "preempted": "p", "sleeping": "s", "waiting": "w", "off_cpu": "o",
 }  # fmt: skip
-"""Of kernels by what they compute, of gaps by cause, of the host's calls by kind: colour alone is not enough."""
+"""Letters of kernels by kind of computation, of gaps by cause, of the host's calls by kind: color alone is not
+enough."""
 _COLORS = {
     "GEMM": 0, "convolution": 0, "attention": 1, "normalisation": 6, "elementwise": 3, "reduction": 5,
     "embedding": 6, "NCCL": 4, "optimizer": 2, "copy": 7, "launch": 3, "sync": 4, "input": 2, "queued": 7,
@@ -60,7 +61,7 @@ class Cell(Struct, frozen=True):
     filled: float = 0.0
     """Share of the cell's time in which something ran."""
     kind: str = ""
-    """What fills most of it."""
+    """Kind of work that fills most of it."""
 
 
 def cells(spans: Sequence[Span], window: ShownStretch, width: int) -> list[Cell]:
@@ -175,7 +176,7 @@ def _phases(lane: TimelineRow, window: ShownStretch, width: int, theme: CellThem
 
 
 def _middle(timeline: Timeline, window: ShownStretch, width: int, theme: CellTheme) -> list[Row]:
-    """What each row has at the middle of the window."""
+    """Return the rows that name the work of each row at the middle of the window."""
     middle = (window.start + window.end) / 2
     rows = []
     for lane in timeline.rows:

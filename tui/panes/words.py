@@ -1,4 +1,4 @@
-"""What panes call processes and GPUs."""
+"""Names of processes and GPUs in panes."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def job_and_ranks(job: Job) -> tuple[str, str]:
 
 
 def short_command(command: str | None) -> str:
-    """What runs, without the interpreter and the folders: "train.py --lr 3e-4"."""
+    """Return the command without the interpreter and the folders: "train.py --lr 3e-4"."""
     words = (command or "").split()
     if len(words) > 1 and words[0].rpartition("/")[2].startswith("python") and not words[1].startswith("-"):
         words = words[1:]

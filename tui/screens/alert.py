@@ -31,7 +31,7 @@ class AlertScreen(ScrollingScreen):
     def __init__(self) -> None:
         super().__init__()
         self._all = False
-        """Whether all are unfolded."""
+        """True if all are unfolded."""
         self._alert_lines: list[int] = []
         """The line at which each alert begins."""
         self._chosen_line: int | None = None

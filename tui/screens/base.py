@@ -1,4 +1,4 @@
-"""What every screen of llmtop is."""
+"""Base class of all screens."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ class LlmtopScreen(BoardScreen):
         return not key.gpu or self.has_gpus()
 
     def has_gpus(self) -> bool:
-        """Whether there is a GPU, or one may be hidden by what the person chose."""
+        """Return True if there is a GPU, or one may be hidden by what the person chose."""
         snapshot = self.view.snapshot
         return snapshot is None or bool(snapshot.gpus) or self.view.selection != "all"
 

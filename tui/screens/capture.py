@@ -50,12 +50,12 @@ class CaptureScreen(ScrollingScreen):
         self._form: Form | None = None
         self._looking = False
         self._refilling = False
-        """Whether the processes are being asked again behind the form."""
+        """True if the processes are being asked again behind the form."""
         self._asks = False
         self._cursor: int | None = None
         """The line that is being chosen."""
         self._places: dict[int, int] = {}
-        """Of each line of the form, which field it is."""
+        """Field of each line of the form."""
         self._trainings: tuple[int, ...] = ()
         """pids of the trainings that were attached when the form was filled."""
         self._filled_at = 0.0

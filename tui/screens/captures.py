@@ -56,7 +56,7 @@ class CapturesScreen(SortedTable, LlmtopScreen):
         self._first_row = 0
         """The row of the screen that has the first line of the list."""
         self._columns: list[Column[StoredCapture]] = []
-        """Those that are shown."""
+        """Columns that are shown."""
 
     @property
     def _place(self) -> Path:
@@ -158,7 +158,7 @@ class CapturesScreen(SortedTable, LlmtopScreen):
         return "1" if capture.path == self._first else "B" if capture.path == self._baseline else " "
 
     def _question(self, width: int) -> list[Row]:
-        """What is asked before something is deleted."""
+        """Return the rows of the question before a deletion."""
         palette, capture = self.cell_theme.palette, self._capture()
         if not self._asks or capture is None:
             return []
@@ -306,8 +306,8 @@ class CapturesScreen(SortedTable, LlmtopScreen):
         self.in_background(partial(report_picker.read_both, first, capture.path), self._compare, "llmtop-compare")
 
     def _older_captures(self, capture: StoredCapture) -> list[Path]:
-        """Those of the same engine that were taken before a capture, the newest first: where nothing is marked, it
-        is compared with that."""
+        """Return the captures of the same engine that are older than a capture, the newest first: without a
+        marked baseline, it is compared with that one."""
         older = self._newest_first[self._newest_first.index(capture) + 1 :]
         return [one.path for one in older if one.verdict and one.engine == capture.engine]
 

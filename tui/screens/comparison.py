@@ -12,7 +12,7 @@ from tui.screens.scrolling import ScrollingScreen
 
 
 class ComparisonScreen(ScrollingScreen):
-    """What moved between a baseline and a later capture."""
+    """Differences between a baseline and a later capture."""
 
     NAME = keys.COMPARISON
     CSS_PATH = "report.tcss"
@@ -24,7 +24,7 @@ class ComparisonScreen(ScrollingScreen):
         self._painted: tuple[object, list[Row]] | None = None
 
     def command(self) -> str:
-        """What shows the same in a shell."""
+        """Return the command that shows the same in a shell."""
         return self._command
 
     def lines(self, width: int) -> list[Row]:

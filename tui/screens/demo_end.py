@@ -1,4 +1,4 @@
-"""What stands at the end of the demo: what its recording showed, and how to watch a training of one's own."""
+"""Screen at the end of the demo: the content of its recording, and how to watch one's own training."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class DemoEndScreen(ScrollingScreen):
             self.app.call_later(self.llmtop.action_back)
 
     def lines(self, width: int) -> list[Row]:
-        """What to do next, and below that what was seen."""
+        """Return the rows of the next actions, then those of the alerts shown."""
         palette = self.cell_theme.palette
         title = "The recording has ended" if self.view.ended else "The recording continues in the background"
         rows = [Row(width).add(f" {title}", palette.strong), Row(width)]
@@ -92,7 +92,7 @@ class DemoEndScreen(ScrollingScreen):
         return rows
 
     def command(self) -> str:
-        """What starts a training of one's own."""
+        """Return the command that starts one's own training."""
         return _OWN[0][0]
 
     async def action_again(self) -> None:

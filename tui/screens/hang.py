@@ -34,7 +34,7 @@ class HangScreen(StacksScreen):
         self._report: PostmortemReport | None = None
         self._is_grouped = True
         self._other_nodes = ""
-        """What is to be said of them."""
+        """Text on the other nodes."""
 
     def read_again(self) -> None:
         if not self._is_grouped:

@@ -1,4 +1,4 @@
-"""What ncu measured of kernels: the .ncu-rep files beside a capture, one below the other."""
+"""Kernels that ncu measured: the .ncu-rep files beside a capture, one below the other."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def open_beside(screen: LlmtopScreen, capture: Path) -> None:
 
 
 def reports(place: Path) -> list[Path]:
-    """What ncu wrote into a folder, by name; of a file, itself."""
+    """Return the reports of ncu in a folder, by name; a file is returned itself."""
     return sorted(place.glob(f"*{_SUFFIX}")) if place.is_dir() else [place]
 
 
@@ -62,7 +62,7 @@ class KernelsScreen(ScrollingScreen):
         self.redraw()
 
     def command(self) -> str:
-        """What shows the same from a shell."""
+        """Return the command that shows the same in a shell."""
         return f"llmtop kernel {(reports(self.path) or [self.path])[0]}"
 
     def lines(self, width: int) -> list[Row]:

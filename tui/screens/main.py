@@ -344,7 +344,7 @@ def _entry_at(plan: Layout, x: int, y: int) -> int | None:
 
 
 def _searched_text(entry: Entry, view: View) -> str:
-    """What a line of the table can be found by."""
+    """Return the text of a line of the table in which the search looks."""
     gpu, rank = entry.gpu, entry.rank
     words = [] if gpu is None else [f"GPU {view.gpu_label(gpu)}", gpu.name, gpu.uuid]
     if rank is not None:

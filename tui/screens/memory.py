@@ -44,7 +44,7 @@ class MemoryScreen(ScrollingScreen):
         self.redraw()
 
     def command(self) -> str:
-        """What shows the same from a shell."""
+        """Return the command that shows the same in a shell."""
         return f"llmtop report {self.path}"
 
     def lines(self, width: int) -> list[Row]:

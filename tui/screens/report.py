@@ -1,4 +1,4 @@
-"""What a capture says: findings first, enter shows the evidence; from here to the timeline and the comparison."""
+"""Report on a capture: findings first, enter shows the evidence; keys lead to the timeline and the comparison."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ class ReportScreen(ScrollingScreen):
         self.redraw()
 
     def command(self) -> str:
-        """What the chosen finding says to run next; else what shows this report in a shell."""
+        """Return the next command of the chosen finding; else the command that shows this report in a shell."""
         findings = () if self._loaded is None else self._loaded.report.findings
         following = findings[self._chosen].next if self._chosen < len(findings) else ""
         return following or f"llmtop report {self.path}"

@@ -29,7 +29,7 @@ class Loaded(Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """What the capture is called: its folder, or the file."""
+        """Return the name of the capture: its folder, or the file."""
         return self.folder.name
 
 

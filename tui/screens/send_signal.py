@@ -15,7 +15,7 @@ SIGNALS: tuple[tuple[signal.Signals, str], ...] = (
     (signal.SIGCONT, "continue a stopped process"),
     (signal.SIGKILL, "end the process at once; nothing is saved"),
 )
-"""What can be sent, and what it means."""
+"""Signals that can be sent, with their meaning."""
 
 _SAME_START = 0.05  # seconds by which two readings of one start time may differ (kernel ticks are 10 ms)
 

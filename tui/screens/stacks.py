@@ -120,7 +120,7 @@ class StacksScreen(ScrollingScreen):
         return ProcessRef() if self._pid is None else ProcessRef(self._pid, f"pid {self._pid}", by_alert=True)
 
     def command(self) -> str:
-        """What shows the same in a shell."""
+        """Return the command that shows the same in a shell."""
         return "" if self._pid is None else f"py-spy dump --pid {self._pid}"
 
     def action_whole(self) -> None:
@@ -158,7 +158,7 @@ def thread_rows(thread: ThreadStack, width: int, theme: CellTheme) -> list[Row]:
 
 
 def loading_rows(cost: LoadingCost, width: int, theme: CellTheme) -> list[Row]:
-    """What the loader's time goes into, by the samples so far, and what to do."""
+    """Return rows on the loader's time, by the samples so far, and the advice."""
     room = max(width - 4, 20)
     said = [Row(width).add(f" {line}", theme.palette.strong) for line in wrap(fmt.printable(cost.summary), room)]
     todo = [Row(width).add(f" {line}", theme.palette.text) for line in wrap(fmt.printable(cost.advice), room)]

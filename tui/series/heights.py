@@ -12,7 +12,7 @@ from tui.series.series_store import Spread
 SPIKE = 128
 """Added to a height that is not the mean's but an extreme's, which lies far from it."""
 _CALM = 0.12
-"""Of the axis: less than an eighth and its rounding."""
+"""Share of the axis: less than an eighth and its rounding."""
 _FAR = 2
 
 

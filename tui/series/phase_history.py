@@ -31,7 +31,7 @@ class PhaseHistory:
         """In the order in which they run, as far as it is known."""
         self.newest = 0.0
         self.kept: tuple[object, object] | None = None
-        """What was drawn of it last, and for what."""
+        """Last drawing, with its key."""
         self._seconds = array("f", [0.0]) * (_BUCKETS * MOST_NAMES)
         self._stamps = array("q", [-1]) * _BUCKETS
 

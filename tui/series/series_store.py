@@ -19,7 +19,7 @@ FINE_SECONDS, FINE_BUCKETS = 1.0, 400
 COARSE_SECONDS, COARSE_BUCKETS = 5.0, 1440
 """The last 400 s second by second, the last two hours by five seconds."""
 LONG_BUCKETS = 1440
-"""Of a day or longer, where a run is shown that goes back so far: 20 KB a series."""
+"""Buckets of a day or longer, where a run is shown that goes back so far: 20 KB a series."""
 SERIES = 208
 """At 26 KB each they take 5.1 MiB."""
 _TOGETHER = 8
@@ -27,15 +27,15 @@ _TOGETHER = 8
 MOST_COUNTED = 65_535
 _MOST_CUT = 32
 RECENT_SECONDS = 8.0
-"""What is younger is drawn anew each time where values of the last seconds still come."""
+"""Younger cells are drawn anew each time while values of the last seconds still arrive."""
 _new_tuple = tuple.__new__
-"""What a NamedTuple's constructor calls, without the call of a Python function for each cell."""
+"""Constructor of a NamedTuple, without the call of a Python function for each cell."""
 _LARGEST = 3.4e38
 """Beyond it a 32-bit float is infinite, and so cannot be drawn."""
 
 
 class Spread(NamedTuple):
-    """What a stretch of time came to."""
+    """Values over a stretch of time."""
 
     mean: float
     low: float
@@ -126,7 +126,7 @@ class _Level:
         self.count[place] = min(known + number, MOST_COUNTED)
 
     def reaches(self, time: float) -> bool:
-        """Whether the bucket that this instant lies in is still there, or nothing was ever older."""
+        """Return True if the bucket that this instant lies in is still there, or nothing was ever older."""
         return self.newest is not None and math.floor(time / self.seconds) > self.newest - self.keep
 
     def read(self, slot: int, first: int, end: int) -> tuple[array[float], array[float], array[float], array[int]]:
@@ -161,7 +161,7 @@ class SeriesStore:
         self.slots: dict[Hashable, int] = {}
         """By name, where each series is."""
         self._late = [False] * series
-        """Whether past values are added to it, as steps are after their end."""
+        """True if past values are added to it, as steps are after their end."""
         self._written = [-INF] * series
         """Unix time of each series' last value; the oldest series makes room for a new one."""
         self._free = list(range(series - 1, -1, -1))
@@ -170,9 +170,9 @@ class SeriesStore:
         self.newest = -INF
         """Unix time of the newest value."""
         self._level_of: tuple[Cells | None, float, float] = None, -INF, 0.0
-        """What `unsettled_seconds` found last: for which cells, when, and the seconds of a bucket."""
+        """Last result of `unsettled_seconds`: the cells, the time, and the seconds of a bucket."""
         self._cut: dict[tuple[object, ...], _Stretches] = {}
-        """What `_stretches` gave."""
+        """Results of `_stretches`."""
 
     @property
     def reach_seconds(self) -> float:

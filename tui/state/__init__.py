@@ -1,1 +1,1 @@
-"""What the screen knows besides the newest snapshot: history, alerts, selection."""
+"""State of the screen besides the newest snapshot: history, alerts, selection."""

@@ -105,12 +105,12 @@ class AlertLog:
         self._gone.extendleft(reversed(found[-room:] if room else []))
 
     def episode(self, alert: Alert) -> Episode | None:
-        """What is remembered of an alert of any snapshot."""
+        """Return the stored episode of an alert of any snapshot."""
         found = [one for one in reversed(self._episodes) if _named_alike(one.alert, alert)]
         return min(found, key=lambda one: abs(one.alert.since - alert.since), default=None)
 
     def is_muted(self, alert: Alert) -> bool:
-        """Whether the person has muted it; for as long as it holds."""
+        """Return True if the person has muted it; for as long as it holds."""
         if not self._ever_muted:
             return False  # asked for each alert of each frame
         episode = self.episode(alert)
@@ -157,7 +157,7 @@ class AlertLog:
         return episode.muted
 
     def ended_alerts(self) -> list[Episode]:
-        """Those that have gone, the last to go first."""
+        """Return the alerts that ended, the last to end first."""
         return list(reversed(self._gone))
 
     def last_ended(self) -> Episode | None:
@@ -174,6 +174,6 @@ def _graver(one: Episode, other: Episode) -> bool:
 
 
 def _named_alike(one: Alert, other: Alert) -> bool:
-    """Whether both may be about the same GPU and process, as far as either knows them."""
+    """Return True if both may be about the same GPU and process, as far as either knows them."""
     pairs = ((one.gpu, other.gpu), (one.pid, other.pid))
     return one.id == other.id and all(None in pair or pair[0] == pair[1] for pair in pairs)

@@ -1,4 +1,4 @@
-"""What the screen remembers of the past: figures by time, phases as shares, alerts from when to when.
+"""Past of the screen: figures by time, phases as shares, alerts with start and end.
 
 All that is drawn of it covers the same span up to the same instant (`History.end`), so that what stands above each
 other on any screen happened at the same time. Moving the instant back is rewinding; what came after it stays.
@@ -49,16 +49,17 @@ _ALL_SPANS = tuple(
         *(86400 * days for days in (25, 30, 40, 50, 60, 75, 90)),
     )
 )
-"""What all is rounded up to: the picture does not move with every second, and at most a quarter of it is empty."""
+"""Lengths that the span "all" is rounded up to: the picture does not move with every second, and at most a
+quarter of it is empty."""
 GPU_SERIES = 8 * len(METRICS)
-"""Of the series, how many are for GPUs: all figures of eight, the first ones of each where there are more."""
+"""Number of series for GPUs: all figures of eight GPUs, the first figures of each where there are more."""
 MOST_RANKS = 32
 MOST_ALERTS = 200
 _HOLE_SECONDS, _HOLE_TIMES = 90.0, 5.0
 """A pause between snapshots longer than both (seconds, and multiples of the usual pause) is a gap in the data."""
 _BUCKETS_SECONDS = (60.0, 120.0, 300.0, 600.0, 900.0, 1800.0, 3600.0, 7200.0, 14400.0)
 _PHASE_BUCKETS = 3
-"""Of the longest buckets that one of phases lasts: a third as many are kept."""
+"""Number of the longest buckets in one bucket of phases: a third as many are kept."""
 _IDLE_SECONDS = 600.0
 """A series that was not written for so long may make room for another."""
 _MOST_CACHED = 160
@@ -82,7 +83,7 @@ class AlertSpan(Struct):
 
 
 class _Drawn(Struct):
-    """What was worked out for a row, so that the next time only its newest cells are."""
+    """Computed cells of a row, so that only its newest cells are computed the next time."""
 
     cells: Cells
     until: float
@@ -109,7 +110,7 @@ _Key = tuple[str, int, float]
 
 
 def key_of(rank: Rank) -> _Key:
-    """What names a training process for good: its pid is given to another once it has ended."""
+    """Return the permanent key of a training process. Its pid may be reused once it has ended."""
     return rank.host, rank.pid, rank.attached_at or 0.0
 
 
@@ -119,7 +120,7 @@ class History:
     def __init__(self) -> None:
         self._span: float | None = SPANS[1]
         self.chosen = False
-        """Whether a person chose the span; else it is shorter while less is known: no chart is nearly empty."""
+        """True if a person chose the span; else it is shorter while less is known: no chart is nearly empty."""
         self.instant: float | None = None
         """Unix time that is shown; None: the newest."""
         self.clear()
@@ -143,11 +144,11 @@ class History:
         self._drawn: dict[tuple[int, int], _Drawn] = {}
         self._heights: dict[tuple[Name, int], _Heights] = {}
         self._cells_of: tuple[object, ...] = ()
-        """What end and length of the span that was cut last follow from."""
+        """Inputs from which end and length of the last span were computed."""
         self._cells: dict[int, Cells] = {}
         """Into how many cells, and which."""
         self._bucket_seconds = 0.0
-        """Of the longest buckets; 0: there are none beyond two hours."""
+        """Length of the longest buckets; 0: there are none beyond two hours."""
         self._gpu_series = 0
         self._wanting: set[Name] = set()
 
@@ -537,7 +538,7 @@ class History:
 
     @staticmethod
     def _continues(drawn: _Drawn, known: _Drawn) -> bool:
-        """Whether nothing was worked out between these two."""
+        """Return True if nothing was worked out between these two."""
         return known.cells.first + drawn.moved == drawn.cells.first and known.until == drawn.since
 
     def levels(self, uuid: str, key: str, count: int) -> bytes:

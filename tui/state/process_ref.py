@@ -17,7 +17,7 @@ class ProcessRef(NamedTuple):
     why: str = ""
     """Why there is none, as a clause; "" where there is one or none is needed."""
     by_alert: bool = False
-    """Whether an alert named it: then it is meant, and not the whole job."""
+    """True if an alert named it: then it is meant, and not the whole job."""
 
 
 def rank_process(rank: Rank | None) -> ProcessRef:

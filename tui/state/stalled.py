@@ -1,4 +1,4 @@
-"""Whether a training has made no step for long: its figures are then of what was before."""
+"""True if a training has made no step for long: its figures are then of what was before."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from llmtop.model.stall_thresholds import quiet_seconds
 # The training checks its collectives against the median step. Here rates leave the screen, which must
 # not flicker with slow steps: so this compares with p95, and a checkpoint does not count.
 _RARE = 1.5
-"""So many times the long steps that come now and then."""
+"""Multiple of the rare long steps."""
 
 
 def stalled_seconds(rank: Rank, now: float) -> float | None:
@@ -22,5 +22,6 @@ def stalled_seconds(rank: Rank, now: float) -> float | None:
 
 
 def stands_still(rank: Rank) -> bool:
-    """Whether no step of the rank is under way by its state: what it did before is then not what it does now."""
+    """Return True if no step of the rank is under way by its state: what it did before is then not what it does
+    now."""
     return rank.state in ("stalled", "stopped", "gone")

@@ -1,4 +1,4 @@
-"""What a screen shows: the newest snapshot, the past, and what the person has chosen."""
+"""State of a screen: the newest snapshot, the past, and the user's choices."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from tui.state.order import Order
 
 
 class View(Struct):
-    """What is shown and what the person chose. The app owns it; screens read it, keys change it."""
+    """Shown data and the user's choices. The app owns it; screens read it, keys change it."""
 
     history: History = field(default_factory=History)
     alerts: AlertLog = field(default_factory=AlertLog)
-    """Those that hold and those that did."""
+    """Alerts that hold and alerts that ended."""
     snapshot: Snapshot | None = None
-    """What is shown: the newest, or that of the instant which `history` has been moved back to."""
+    """Shown snapshot: the newest, or that of the instant to which `history` is rewound."""
     selected: str | None = None
     """uuid of the selected GPU."""
     rank_pid: int | None = None
     """pid of the training process in the steps pane; None: the selected GPU's, or the first."""
     paused: bool = False
     order: Order = Order()
-    """Of the table of GPUs and ranks on the main screen."""
+    """Order of the table of GPUs and ranks on the main screen."""
     rank_order: Order = Order()
-    """Of the screen of ranks."""
+    """Order of the screen of ranks."""
     rank_group: str = ""
     """The role by which that screen groups ranks ("pp"); "": not grouped."""
     only_attached: bool = False
@@ -44,7 +44,7 @@ class View(Struct):
     sorted_ranks: list[Rank] = []
     """The ranks of that snapshot in their order, which is asked for many times a frame."""
     kept: RowCache = field(default_factory=RowCache)
-    """What was painted of it last."""
+    """Last painted rows."""
     rank_of: tuple[Snapshot | None, tuple[object, ...]] = None, ()
     rank_found: Rank | None = None
     """The process whose steps are shown, and what that follows from: it is asked for as often."""
@@ -54,9 +54,9 @@ class View(Struct):
     replay: str = ""
     """In a replay, speed and position for the header."""
     demo: bool = False
-    """Whether the recording is the demo's, which has prepared captures."""
+    """True if the recording is the demo's, which has prepared captures."""
     ended: bool = False
-    """Whether a recording has been shown to its end."""
+    """True if a recording has been shown to its end."""
 
     def gpus(self) -> tuple[Gpu, ...]:
         """The GPUs to show: all of the snapshot, or only those that attached trainings use."""

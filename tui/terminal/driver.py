@@ -34,7 +34,7 @@ _LARGEST_SIZE = (1000, 400)
 """Columns and lines. The largest displays have some 960 columns of 8 pixels and 270 lines of 16."""
 _DIGITS = 9
 _SIZES = ("COLUMNS", "LINES")
-"""What a shell calls them in the environment. `forget_unusable_sizes` has checked them."""
+"""Names of the size in the environment. `forget_unusable_sizes` has checked the values."""
 
 
 class TerminalDriver(textual_private.HookedDriver):
@@ -229,7 +229,8 @@ def forget_unusable_sizes() -> None:
 
 
 def _read(terminal: int) -> bytes:
-    """What has come, and what follows its first part at once: a paste is known by more than one key in a read."""
+    """Return the received bytes with those that follow at once: a paste is recognised by more than one key in a
+    read."""
     try:
         data = os.read(terminal, _READ_BYTES)
     except OSError:

@@ -1,4 +1,4 @@
-"""What puts the terminal back when the screen cannot: after a crash, or SIGKILL.
+"""Restoration of the terminal when the screen cannot do it: after a crash, or SIGKILL.
 
 Nothing in a dying process can be trusted to do that, so a process beside it does: a shell of a third of a MiB that
 sleeps on a socket (`guardian.sh`). It is a child of the monitor, in a session of its own, so that what is sent to

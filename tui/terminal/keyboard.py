@@ -22,7 +22,7 @@ from tui.terminal.pasting import PASTE_START, Paste, TypingRate
 from tui.terminal.textual_private import XTermParser
 
 _ESCAPE_SECONDS = 1.0
-"""So long after the last byte, no escape key is still undecided."""
+"""Time after the last byte from which no escape key is still undecided."""
 _POLL_SECONDS = 0.1
 _REST_SECONDS = 30.0
 _HELD_SECONDS = 0.03
@@ -143,7 +143,7 @@ class Keyboard:
         ]
 
     def _is_in_string(self, character: str) -> bool:
-        """Whether this character belongs to a control string, whose text the parser would take for keys."""
+        """Return True if this character belongs to a control string, whose text the parser would take for keys."""
         before, before_at = self._before, self._before_at
         self._before, self._before_at = character, self._clock()
         if self._before_at - before_at > _STRING_SECONDS:

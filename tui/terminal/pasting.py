@@ -28,9 +28,9 @@ _BURST = 64.0
 _TYPED_PER_SECOND = 30.0
 """Different characters that a person types in a second, generously."""
 _REPEATED = 1 / 16
-"""What one more of the same character counts. Held keys repeat up to 100 times a second: 6 of the 30."""
+"""Weight of a repeated character. Held keys repeat up to 100 times a second: 6 of the 30."""
 _SEQUENCE_COUNTS = 1 / 64
-"""What a sequence counts: a mouse that moves sends hundreds in a second."""
+"""Weight of a sequence: a moving mouse sends hundreds in a second."""
 _CUT_CHARACTERS = 64
 """An unfinished sequence that is longer is none."""
 
@@ -60,7 +60,7 @@ class Paste:
 
     @property
     def text(self) -> str:
-        """What is kept of it."""
+        """Return the kept text."""
         return ("".join(self._parts) + self._tail[: self._room]).replace("\0", "")
 
     def take(self, text: str, now: float) -> tuple[str, str] | None:
@@ -81,7 +81,7 @@ class Paste:
         return None if found is None else (found.group(), joined[found.end() :])
 
     def is_over(self, now: float) -> bool:
-        """Whether no more will come though no mark ended it; to be called often."""
+        """Return True if no more will come though no mark ended it; to be called often."""
         if now - self._last_read > (PASTE_SECONDS if self.marked else BURST_SECONDS):
             return True
         if now - self._window_began <= PASTE_SECONDS:
@@ -108,7 +108,7 @@ class TypingRate:
 
     @property
     def is_burst(self) -> bool:
-        """Whether the text arrives faster than a person types."""
+        """Return True if the text arrives faster than a person types."""
         return self._level > _BURST
 
     def add(self, text: str, now: float) -> int:

@@ -129,7 +129,7 @@ class TerminalGuard:
         os._exit(code)
 
     def _left_behind(self) -> bool:
-        """Whether the terminal is not as it was, though the app has ended."""
+        """Return True if the terminal is not as it was, though the app has ended."""
         try:
             return self._attributes is not None and termios.tcgetattr(self._input) != self._attributes
         except termios.error:
@@ -161,12 +161,12 @@ def _as_driven(attributes: list[Any]) -> list[Any]:
 
 
 def title(text: str) -> str:
-    """What sets the terminal's title, which tmux shows and reports as activity."""
+    """Return the sequence that sets the terminal's title, which tmux shows and reports as activity."""
     return f"\x1b]2;{printable(text)}\x07"
 
 
 def has_shell() -> bool:
-    """Whether a shell can continue us: the parent is of our session but not of our process group."""
+    """Return True if a shell can continue us: the parent is of our session but not of our process group."""
     try:
         parent = os.getppid()
         return os.getsid(parent) == os.getsid(0) and os.getpgid(parent) != os.getpgrp()

@@ -1,4 +1,4 @@
-"""What a CUDA call is for, and what the calls of a capture cost."""
+"""Purpose of each CUDA call, and the cost of the calls of a capture."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ class HostActivity:
     long_quiet: Spans
     os_wait: Spans
     seen: bool
-    """Whether there are any calls of these threads."""
+    """True if there are any calls of these threads."""
 
 
 @dataclass(frozen=True)
@@ -167,7 +167,8 @@ def _input_ranges(timeline: DeviceTimeline) -> Spans:
 
 
 def _repeats(timeline: DeviceTimeline, starts: Ns, ends: Ns) -> bool:
-    """Whether stretches of host time come in at least half of the whole steps; without steps, more than once."""
+    """Return True if stretches of host time come in at least half of the whole steps; without steps, more than
+    once."""
     steps = timeline.steps
     if not len(steps):
         return len(starts) > 1
@@ -198,7 +199,7 @@ def _quiet_spans(timeline: DeviceTimeline, quiet: Spans, compute: Spans, rows: N
 
 
 def _precedes_input_copy(timeline: DeviceTimeline, quiet: Spans, rows: Ns) -> npt.NDArray[np.bool_]:
-    """Whether the next thing that these threads send to the device is a copy from the host."""
+    """Return True if the next thing that these threads send to the device is a copy from the host."""
     called = timeline.launched_by
     sends = np.isin(called, rows)
     if not sends.any():

@@ -72,8 +72,8 @@ QUEUED_NS = 50_000
 """A kernel that was launched in time starts within some µs of the one before it (1 to 3 on NVIDIA, up to 30 on
 AMD), one that is launched on an idle device within 5 to 30. What takes longer waited for something."""
 RESTART_NS = 100_000
-"""What a wait costs at most beyond its own time: when it comes back the device has nothing to do, until one
-operator is dispatched and launched (20 to 100 µs under a profiler)."""
+"""Longest cost of a wait beyond its own time. When the wait ends the device has no work until one operator is
+dispatched and launched (20 to 100 µs under a profiler)."""
 
 
 @dataclass(frozen=True)

@@ -44,7 +44,7 @@ def with_launch_order(
 
 
 def _launch_order(row: KernelTime, timelines: Sequence[DeviceTimeline]) -> LaunchOrder | None:
-    """Of the device timeline that runs it longest."""
+    """Return the launch order on the device timeline that runs it longest."""
     best: tuple[int, LaunchOrder] | None = None
     for timeline in timelines:
         ops, names = timeline.ops, timeline.trace.names

@@ -21,7 +21,7 @@ _MOST = 12
 _MOST_HOST_LINES = 4
 _PYTHON_LINE_NS = 100_000
 _FINEST = 100
-"""What takes less than this part of a gap counts for what it was called from."""
+"""A function that takes less than this part of a gap counts for its caller."""
 _MOST_EXAMINED = 40
 """Most gaps per cause that are examined for the host's activity in them."""
 
@@ -135,7 +135,7 @@ def _phase_at(phases: list[PhaseSpans], instant: int) -> str:
 def _host_lines(
     timeline: DeviceTimeline, start: int, end: int, phases: list[PhaseSpans], seen: _LauncherRows
 ) -> tuple[str, ...]:
-    """What the launching threads did between two instants: phases, calls, operators, frames, with their times.
+    """Work of the launching threads between two instants: phases, calls, operators, frames, with their times.
 
     No time is longer than the gap: what several threads did at once counts once.
     """

@@ -37,7 +37,7 @@ class UnrecordedKernels:
     """Kernels, of those that had the time to run before the end."""
     missing: int
     threads: tuple[int, ...]
-    """Those that launched the missing ones, most first."""
+    """Threads that launched the missing kernels, most first."""
 
     @property
     def missing_pct(self) -> float:

@@ -136,7 +136,7 @@ def _start_up_spans(timeline: DeviceTimeline) -> Spans:
 
 
 def _part_bounds(timeline: DeviceTimeline) -> Ns:
-    """What divides the capture into steps of the host or, with fewer than two, into equal parts."""
+    """Bounds that divide the capture into steps of the host or, with fewer than two steps, into equal parts."""
     if len(timeline.steps) >= 2:
         return np.append(timeline.steps.starts, timeline.steps.ends[-1])
     return np.linspace(timeline.begin_ns, timeline.end_ns, _PARTS + 1).astype(np.int64)

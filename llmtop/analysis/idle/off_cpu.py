@@ -34,7 +34,7 @@ OFF_CPU_FIX = {
         "--cpuctxsw=process-tree; and look at the load of the machine."
     ),
 }
-"""What to do about each."""
+"""Advice for each reason."""
 _WHY = {
     "preempted": model.PREEMPTED,
     "sleeping": model.SLEEPING,

@@ -40,7 +40,7 @@ class DeviceTimeline:
     slow_first_ns: int = 0
     """How long the first whole step was, where it is left out because it carries the start of the capture."""
     alone: bool = True
-    """Whether its process worked on no other GPU."""
+    """True if its process worked on no other GPU."""
 
     @functools.cached_property
     def ops(self) -> model.DeviceOps:
@@ -70,7 +70,7 @@ class DeviceTimeline:
 
     @property
     def slow_first(self) -> bool:
-        """Whether the first whole step was left out because it carries the start of the capture."""
+        """Return True if the first whole step was left out because it carries the start of the capture."""
         return self.slow_first_ns > 0
 
     @property
@@ -117,7 +117,7 @@ class DeviceTimeline:
 
     @functools.cached_property
     def kernels_known(self) -> bool:
-        """Whether more time was recorded kernel by kernel than as whole graphs."""
+        """Return True if more time was recorded kernel by kernel than as whole graphs."""
         return not self.graphs or self._union(self.ops.kind == model.GRAPH).total < self.kernels.total
 
     @functools.cached_property
@@ -226,8 +226,8 @@ def device_timelines(trace: model.Trace, steps: dict[int, ProcessSteps]) -> list
 
 
 def _is_first_step_slow(bounds: Ns) -> bool:
-    """Whether the first step took much longer than the others: the start of a capture slows a step down (by 19 of
-    75 ms in a trace of torch.profiler on an H200, where the others took 57)."""
+    """Return True if the first step took much longer than the others: the start of a capture slows a step down
+    (by 19 of 75 ms in a trace of torch.profiler on an H200, where the others took 57)."""
     lengths = np.diff(bounds)
     return bool(lengths[0] > 1.15 * np.median(lengths[1:]) and lengths[0] > np.max(lengths[1:]))
 
@@ -267,8 +267,8 @@ def _step_bounds(trace: model.Trace, rows: Ns, steps: ProcessSteps) -> tuple[Ns,
 
 
 _LEAST_COVERED = 0.5
-"""Of the device's activity: a range in which no launch is known and that covers less (a `ProfilerStep` of 36 µs
-around 105 ms of kernels) says nothing of the device's steps."""
+"""Share of the device's activity. A range without a known launch that covers less (a `ProfilerStep` of 36 µs
+around 105 ms of kernels) shows nothing about the device's steps."""
 
 
 def _host_bounds(steps: ProcessSteps, whole: Ns, *, launches_known: bool) -> tuple[Ns, Ns, int]:

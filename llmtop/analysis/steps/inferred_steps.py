@@ -62,8 +62,8 @@ def infer_steps(trace: model.Trace, process: int) -> InferredSteps | None:
 
 
 def _are_steady(found: InferredSteps, kernels: int) -> bool:
-    """Whether these are steps that take about the same time, each with a step's worth of kernels, and together
-    with most of them."""
+    """Return True if these are steps that take about the same time, each with a step's worth of kernels, and
+    together with most of them."""
     apart, within = np.diff(found.instants), np.diff(found.places)
     if len(apart) + 1 < FEWEST_MARKS or np.median(within) < FEWEST_KERNELS or 2 * within.sum() < kernels:
         return False

@@ -1,4 +1,4 @@
-"""What each phase of a step costs, by the host's clock and on the device.
+"""Cost of each phase of a step, by the host clock and on the device.
 
 Each figure is over whole steps of its own clock. The host runs ahead of the device, so five steps of the host can
 be four on the device, each three times as long; what the host launched in one step may run in the device's next.
@@ -66,7 +66,8 @@ def _device_phase_times(
 
 @dataclass(frozen=True)
 class _PhaseFigures:
-    """What a phase is on a device; ns are of all whole steps of the host, or of one step of the device."""
+    """Figures of one phase on one device, in ns: over all whole steps of the host, or over one step of the
+    device."""
 
     device: int | None
     step_ns: float | None
@@ -79,7 +80,7 @@ _ABSENT = _PhaseFigures(None, None, None, None)
 
 @dataclass(frozen=True)
 class _DevicePhases:
-    """What phases are measured by on one device."""
+    """Data from which the phases of one device are measured."""
 
     timeline: DeviceTimeline
     rows: Ns
@@ -91,7 +92,7 @@ class _DevicePhases:
 
     @staticmethod
     def from_timeline(timeline: DeviceTimeline, low: int, high: int) -> _DevicePhases:
-        """Of a device, for the host's whole steps from `low` to `high`."""
+        """Return the phases of a device for the host's whole steps from `low` to `high`."""
         rows = np.flatnonzero(timeline.launched_by >= 0)
         launched_at = timeline.trace.calls.start[timeline.launched_by[rows]]
         low, high = max(low, int(timeline.ops.start[0])), min(high, int(timeline.ops.end.max()))
@@ -100,7 +101,8 @@ class _DevicePhases:
         )
 
     def figures(self, host: Spans, chosen: npt.NDArray[np.bool_]) -> _PhaseFigures:
-        """Of the phase that the host was in during `host`, in which it launched the `chosen` ones of `rows`."""
+        """Return the figures of the phase that the host was in during `host`, in which it launched the `chosen`
+        ones of `rows`."""
         timeline = self.timeline
         idle = iv.intersection(self.idle, host).total
         # Without a known launch the device time of a phase is unknown.

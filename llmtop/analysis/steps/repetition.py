@@ -1,4 +1,4 @@
-"""Whether what marks divide repeats as steps do: compared by the kernels that were launched between the marks.
+"""True if what marks divide repeats as steps do: compared by the kernels that were launched between the marks.
 
 A mark in each layer comes several times in a step, one in each second step too rarely. So a period of marks is
 accepted only where the kernels repeat with it better than with what is shorter: with fewer marks, or with a part
@@ -22,17 +22,17 @@ from llmtop.trace.intervals import Ns
 FEWEST_KERNELS = 10
 """In a step. What repeats after fewer is a part of one."""
 RARER = 0.002
-"""Of the kernels and of their time, what may come less often than a step: a log, a check, the edges."""
+"""Share of the kernels, and of their time, that may come less often than a step: a log, a check, the edges."""
 _FEWEST_STEPS = 3
 _MOST_MARKS = 2000
 _MOST_PERIODS = 256
 _AS_GOOD = 0.03
 """Two periods whose kernels agree to so near repeat equally well; the shorter one is taken."""
 _LEAST_ALIKE = 0.5
-"""Of the kernels, how many two steps have in common; shapes that vary have other products, but the same functions
+"""Share of kernels that two steps have in common. Shapes that vary have other products, but the same functions
 on single values."""
 _REPEATS = 0.9
-"""Of the kernels of a part, how many the next part has at the same place, where a stretch consists of parts."""
+"""Share of a part's kernels that the next part has at the same place, where a stretch consists of parts."""
 _MOST_PARTS = 64
 _EXAMINED = 4
 """How many stretches are searched for parts."""
@@ -53,7 +53,7 @@ class LaunchedKernels:
     launched: Ns
     """When each was launched, ns; when it ran where the capture has no calls."""
     name: Ns
-    """Of each its full name, renumbered from 0."""
+    """Full name of each, renumbered from 0."""
     copied: Ns
     """When copies between host and device were launched, ns, in order."""
 
@@ -152,7 +152,7 @@ def _alike(counts: npt.NDArray[np.float64], sizes: npt.NDArray[np.float64], peri
 
 
 def _consists_of_parts(kernels: LaunchedKernels, places: Ns) -> bool:
-    """Whether the stretches between marks are the same order of kernels several times over."""
+    """Return True if the stretches between marks are the same order of kernels several times over."""
     pairs = list(zip(places[:-1].tolist(), places[1:].tolist(), strict=True))
     middle = [pair for pair in pairs if pair[1] - pair[0] >= 2 * FEWEST_KERNELS][:_EXAMINED]
     if not middle:
@@ -161,7 +161,7 @@ def _consists_of_parts(kernels: LaunchedKernels, places: Ns) -> bool:
 
 
 def _parts(order: Ns) -> int:
-    """Of how many equal parts an order of kernels consists; 1 where it is no repetition."""
+    """Return the number of equal parts of an order of kernels; 1 where it is no repetition."""
     counts = np.unique(order, return_counts=True)[1]
     for parts in range(2, min(_MOST_PARTS, len(order) // FEWEST_KERNELS) + 1):
         length = round(len(order) / parts)
@@ -209,7 +209,7 @@ def group_marks(kernels: LaunchedKernels, marks: Ns, period: int) -> Ns:
 
 
 def may_be_layers(kernels: LaunchedKernels, marks: Ns) -> bool:
-    """Whether what marks divide may be the layers of one pass instead of steps.
+    """Return True if what marks divide may be the layers of one pass instead of steps.
 
     Args:
         kernels: of the process.
@@ -225,7 +225,7 @@ def may_be_layers(kernels: LaunchedKernels, marks: Ns) -> bool:
 
 
 def _is_like_steps(kernels: LaunchedKernels, marks: Ns) -> bool:
-    """Whether the usual stretch between marks has what a layer has not."""
+    """Return True if the usual stretch between marks has what a layer has not."""
     return _most_attention(kernels, marks) > _LAYERS or _have_step_work(kernels, marks)
 
 
@@ -236,7 +236,8 @@ def _most_attention(kernels: LaunchedKernels, marks: Ns) -> float:
 
 
 def _have_step_work(kernels: LaunchedKernels, marks: Ns) -> bool:
-    """Whether nearly each stretch has an optimizer, a loss, an embedding, the choice of a token, or a copy."""
+    """Return True if nearly each stretch has an optimizer, a loss, an embedding, the choice of a token, or a
+    copy."""
     counts = kernels.counts(kernels.places(marks))
     once = counts[:, kernels.chosen_names(is_step_work)].sum(axis=1) > 0
     copies = np.diff(np.searchsorted(kernels.copied, marks)) > 0
@@ -244,7 +245,7 @@ def _have_step_work(kernels: LaunchedKernels, marks: Ns) -> bool:
 
 
 def hold_the_work(kernels: LaunchedKernels, marks: Ns, as_steps: bool) -> bool:
-    """Whether most kernels of the process lie between the marks, of at least three steps.
+    """Return True if most kernels of the process lie between the marks, of at least three steps.
 
     Args:
         kernels: of the process.

@@ -43,9 +43,9 @@ class ProcessSteps:
     marker: int = -1
     """The name that marks a step; -1 when none does."""
     inferred: bool = False
-    """Whether no range marks them: they were seen in what repeats."""
+    """True if no range marks them: they were seen in what repeats."""
     closed: bool = False
-    """Whether the last step is whole though nothing follows it: its kernels are those of the others."""
+    """True if the last step is whole though nothing follows it: its kernels are those of the others."""
     cut_before: int = 0
     cut_after: int = 0
     """How many whole steps before and after these were not asked for."""
@@ -65,7 +65,7 @@ class ProcessSteps:
 
 
 _FEWEST_REGULAR = 3
-"""Of what comes less often no distance can be regular."""
+"""Fewest occurrences: for fewer, no distance can be regular."""
 _UNEVEN = 0.5
 """How far, in parts of the mean, the starts of steps may spread."""
 _VERY_END = 0.1
@@ -331,9 +331,9 @@ class _Marks:
     thread: int
     starts: Ns
     hidden: bool
-    """Whether they lie in ranges that come once or twice."""
+    """True if they lie in ranges that come once or twice."""
     numbered: bool
-    """Whether their names differ in a number that counts up."""
+    """True if their names differ in a number that counts up."""
 
 
 def _unevenness(intervals: Ns, tolerant: bool) -> float:
@@ -382,7 +382,8 @@ def _steps_between(trace: model.Trace, process: int, marks: _Marks, period: int,
 
 
 def _kinds_of_ranges(names: list[str], rows: Ns) -> tuple[Ns, dict[int, str]]:
-    """Of each range a number of its kind; of each kind, in order, the first of its names and what it is called.
+    """Return the kind of each range as a number; and, for each kind in order, the first of its names and its
+    title.
 
     Ranges of one name are of one kind; names that come less than three times are one that differ in one number
     only, which counts up (token_1_done, token_2_done).

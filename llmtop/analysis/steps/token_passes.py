@@ -24,9 +24,9 @@ TOKEN_CHOICE = re.compile(r"ArgMaxOps|\bargmax|sampleMultinomialOnce|TopPSamplin
 """Kernels that choose a token: torch's argmax, of which its multinomial of one sample is made; servers' own."""
 FEWEST_TOKENS = 8
 _IN_A_ROW = 3
-"""So many decoding passes follow a prompt's."""
+"""Number of decoding passes that follow a prompt's pass."""
 _LEAST_WORK = 0.8
-"""Of a decoding pass's device time, what the pass over a prompt has at least: a last, smaller batch is none."""
+"""Least device time of the pass over a prompt, as a share of a decoding pass's: a last, smaller batch has less."""
 _COMPUTE = frozenset({"GEMM", "attention", "convolution"})
 
 
@@ -102,7 +102,7 @@ def _find_passes(trace: model.Trace, rows: Ns, marks: Ns) -> TokenPasses | None:
 
 
 def _separates_stages(prefill: npt.NDArray[np.bool_], decodes: npt.NDArray[np.bool_]) -> bool:
-    """Whether a prompt's pass is there, and tokens after most of them."""
+    """Return True if a prompt's pass is there, and tokens after most of them."""
     places = np.flatnonzero(prefill)
     followed = [bool(decodes[place + 1 : place + 1 + _IN_A_ROW].all()) for place in places.tolist()]
     whole = [place + _IN_A_ROW < len(prefill) for place in places.tolist()]

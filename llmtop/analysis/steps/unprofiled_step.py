@@ -22,7 +22,7 @@ _LONGEST = 1.2
 """Part of the captured step. An unprofiled step beyond this and `SHORTEST` is not the captured step (a range of
 the script may mark a part of one)."""
 _HOST_PACED: tuple[LossId, ...] = ("launch_bound", "input_bound", "sync_bound", "idle", "unknown")
-"""What a host that is slowed down loses time to; of these launching first."""
+"""Causes of lost time that grow when the host is slowed down. Launching comes first."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class UnprofiledStep:
     before: float | None = None
     after: float | None = None
     stays: bool = False
-    """Whether the profiler stays in the process once it has been used: steps after it may be longer for that."""
+    """True if the profiler stays in the process once it has been used: steps after it may be longer for that."""
 
 
 UNKNOWN_REASON = UnprofiledStep()

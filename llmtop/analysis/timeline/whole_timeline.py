@@ -21,7 +21,7 @@ from llmtop.trace import model
 from llmtop.trace.intervals import Ns
 
 MOST_PIECES = 30_000
-"""Of all rows together: a page with as many has 1 MB, and a screen fewer pixels."""
+"""Limit for all rows together: a page with as many has 1 MB, and a screen fewer pixels."""
 MOST_IN_MEDIAN_STEP = 1_500
 """More of each row of the judged device, in its step of median length."""
 MOST_DEVICES = 64
@@ -30,14 +30,14 @@ _MOST_STREAMS = 4
 _MOST_THREADS = 4
 _MOST_STEPS = 2000
 _MOST_CHARACTERS = 400_000
-"""Of all texts together; later ones are cut to a few words."""
+"""Limit for all texts together; later ones are cut to a few words."""
 _SHORT_TEXT = 40
 _STEP = "step"
 
 
 @dataclass(frozen=True)
 class _Events:
-    """What is to be one row, in order of its start."""
+    """Events that become one row, in order of their start."""
 
     label: str
     start: Ns
@@ -122,7 +122,7 @@ def whole_timeline(
 
 
 def _title(devices: int, steps: list[int]) -> str:
-    """What it is of: "2 GPUs, 15 steps each"."""
+    """Title of the timeline: "2 GPUs, 15 steps each"."""
     gpus = counted(devices, "GPU")
     if not steps[-1]:
         return f"{gpus}, the whole capture"

@@ -1,1 +1,1 @@
-"""What a device did: kernels, operators, matrix products, collectives and copies."""
+"""Device work: kernels, operators, matrix products, collectives and copies."""

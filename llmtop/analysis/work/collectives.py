@@ -16,8 +16,8 @@ from llmtop.trace import intervals as iv
 from llmtop.trace import model
 
 UNEVEN_PCT = 5.0
-"""Of a step. The exposed NCCL time of the two ranks of a healthy run differed by 0.2 points on two H200s, that of
-a run with one rank 40 % slower by 12."""
+"""Share of a step. The exposed NCCL time of the two ranks of a healthy run differed by 0.2 points on two H200s,
+that of a run with one rank 40 % slower by 12."""
 
 
 def collective_times(timelines: list[DeviceTimeline]) -> tuple[CollectiveTime, ...]:
@@ -78,8 +78,8 @@ _BUS_FACTORS: Final[dict[str, Callable[[float], float]]] = {
     ),
     **dict.fromkeys(("Broadcast", "Reduce", "SendRecv"), lambda ranks: 1.0),
 }
-"""What a link carries for each byte of a message among so many ranks (github.com/NVIDIA/nccl-tests,
-doc/PERFORMANCE.md, "Bus bandwidth"). The message is what nccl-tests calls size: all that one rank sends or
+"""Bytes that a link carries for each byte of a message, by number of ranks (github.com/NVIDIA/nccl-tests,
+doc/PERFORMANCE.md, "Bus bandwidth"). The message is the size of nccl-tests: all bytes that one rank sends or
 receives, whichever is more."""
 _LARGE = 0.1
 

@@ -24,7 +24,7 @@ _TYPES = ("fp32", "tf32", "bf16", "fp16", "fp8")
 
 
 def gpu_roofs(trace: model.Trace) -> tuple[Roof, ...]:
-    """What each GPU of the capture with device work can do; none for those that are in no table."""
+    """Return the peak rates of each GPU with device work; none for a GPU that is in no table."""
     found: list[Roof] = []
     for roof in _find_roofs(trace):
         if roof is not None and roof not in found:

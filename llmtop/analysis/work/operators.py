@@ -26,8 +26,8 @@ from llmtop.trace.groups import distinct_values, grouped
 from llmtop.trace.intervals import Ns
 
 GRAPH, OUTSIDE, UNKNOWN = "(CUDA graph)", "(no operator)", "(launch not recorded)"
-"""What stands in place of an operator: launched by a replayed graph; by a call outside of any operator; by one
-that is not in the capture, which for work at its beginning lies before it."""
+"""Placeholders for an operator: work of a replayed CUDA graph; a launch outside of any operator; a launch that
+is not in the capture. Work at the beginning of a capture may have been launched before it."""
 MOST_PARTS = 8
 _BACKWARD = re.compile(r"^autograd::engine::evaluate_function|^torch::autograd::|Backward\d*$")
 _NODE = re.compile(r"^(?:autograd::engine::evaluate_function: )?(?:.*::)?(\w+?)Backward\d*$")
@@ -59,7 +59,7 @@ class OperatorCalls:
     """Calls of operators that launched device work themselves."""
 
     rows: Ns
-    """Of `Trace.host`, ascending."""
+    """Rows of `Trace.host`, ascending."""
     backward: Ns
     """For each the row of autograd's operator around it, or itself; -1 where there is none."""
     again: npt.NDArray[np.bool_]
@@ -249,7 +249,7 @@ def _parts_by_shape(
 
 
 def _per_step(trace: model.Trace, steps: WorkSteps, row: Ns, used: Ns) -> dict[int, tuple[PerStep, ...]]:
-    """What each operator, by the number of its name, comes to a step."""
+    """Time per step of each operator, by the number of its name."""
     mine = np.flatnonzero(row >= 0)
     name, took = trace.host.name[row[mine]], (trace.ops.end - trace.ops.start)[mine]
     times = steps.per_step(mine, name, took)
@@ -270,7 +270,7 @@ def _per_step(trace: model.Trace, steps: WorkSteps, row: Ns, used: Ns) -> dict[i
 def _work_without_operator(
     trace: model.Trace, chosen: npt.NDArray[np.bool_], took: Ns, everything: int, steps: WorkSteps | None
 ) -> list[OperatorTime]:
-    """What no operator launched, by how it was launched."""
+    """Work that no operator launched, by kind of launch."""
     group = np.where(trace.launched_by < 0, 2, np.where(launched_by_graph(trace), 0, 1))
     kernels = _kernels_by_name(trace, chosen, group, took)
     mine = np.flatnonzero(chosen)

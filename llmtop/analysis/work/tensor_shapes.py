@@ -1,4 +1,4 @@
-"""What an operator's recorded inputs say: their shapes as text, the size of a matrix product, the bytes moved."""
+"""Shapes, sizes of matrix products and bytes moved, from an operator's recorded inputs."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Gemm:
     n: int
     k: int
     dtype: str | None
-    """Of the factors; None where not recorded."""
+    """Type of the factors; None where not recorded."""
 
     @property
     def flops(self) -> int:

@@ -1,4 +1,4 @@
-"""What device time is made of: passes of a training, stages of inference, graphs, copies, types of numbers."""
+"""Parts of device time: passes of a training, stages of inference, graphs, copies, number formats."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ _MIXED = re.compile(r"step\[MIXED|execute_\w*?context_[1-9]\d*[(_].*generation_[
 (step[DECODE bs=32]), and functions and ranges that say the word."""
 _STAGES = (("decode", _DECODE), ("prefill", _PREFILL), ("prefill and decode in one batch", _MIXED))
 _MISPLACED = 0.1
-"""Of the time of kernels that are named as backward's, what may be found in forward: some names are of both."""
+"""Share of the time of kernels named as backward's that may be found in forward: some names belong to both."""
 _FEWER_PRODUCTS = 0.75
 _WHOLE_GRAPHS = "CUDA graphs traced as a whole"
 """Such a graph may hold all of a step; what of it is which pass is not known."""
@@ -160,7 +160,8 @@ def _per_pass(answers: TokenPasses, stage: str) -> dict[str, Any]:
 
 
 def _all_gpus_have_matrix_cores(trace: model.Trace) -> bool:
-    """Whether all GPUs of the capture are known to be faster at matrix products in narrower types than fp32."""
+    """Return True if all GPUs of the capture are known to be faster at matrix products in narrower types than
+    fp32."""
     used = [trace.gpu(*pair) for pair in grouped(trace.ops.process, trace.ops.device)[0]]
     return all(gpu is not None and bool(gpu.name) and has_matrix_cores(gpu.name or "") for gpu in used)
 
@@ -304,7 +305,8 @@ def _compare_passes(
 
 
 def _runs_backward_outside(trace: model.Trace, passes: dict[str, WorkMask]) -> bool:
-    """Whether a part of backward is no work of autograd's operators but of a schedule of its own (DualPipe).
+    """Return True if a part of backward is no work of autograd's operators but of a schedule of its own
+    (DualPipe).
 
     Either kernels that are named as backward's are found in forward, or attention runs backward as it runs forward
     while backward has much less of other products: even with frozen weights it needs one for each of forward's.
@@ -323,8 +325,8 @@ def _runs_backward_outside(trace: model.Trace, passes: dict[str, WorkMask]) -> b
 
 
 def _lacks_products(trace: model.Trace, passes: dict[str, WorkMask]) -> bool:
-    """Whether backward has less of matrix products than forward: it needs two for each of forward's, so a part of
-    the model is frozen, or a part of backward runs elsewhere."""
+    """Return True if backward has less of matrix products than forward: it needs two for each of forward's, so
+    a part of the model is frozen, or a part of backward runs elsewhere."""
     took = trace.ops.end - trace.ops.start
     products = _kernels_matching(trace, computes_products)
     return int(took[passes["backward"] & products].sum()) < int(took[passes["forward"] & products].sum())

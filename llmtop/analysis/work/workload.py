@@ -1,4 +1,4 @@
-"""What program a capture is of, as far as advice depends on it: a language model, compiled, which parallelism.
+"""Kind of program in a capture, as far as advice depends on it: a language model, compiled, which parallelism.
 
 Each answer rests on names that a program leaves in any capture; without them it is None, or empty.
 """
@@ -21,14 +21,14 @@ _WRAPPERS = (
     ("FSDP", re.compile(r"FullyShardedDataParallel|\bFSDP::|^FSDP\b|fully_shard")),
     ("DeepSpeed", re.compile(r"\bdeepspeed/|DeepSpeed")),
 )
-"""What a framework's wrapper around a model leaves among operators, ranges and Python frames."""
+"""Names that a framework's wrapper around a model leaves among operators, ranges and Python frames."""
 _NOT_LANGUAGE = re.compile(r"\b(?:diffusers|torchvision|timm|ultralytics)/|UNet\w*Model|AutoencoderKL|VaeDecoder")
 _CONVOLUTION_PCT = 5.0
-"""Of the time of all kernels: a language model has next to none; a model of images has much more."""
+"""Share of the time of all kernels: a language model has next to none; a model of images has much more."""
 
 
 def is_compiled(trace: model.Trace) -> bool:
-    """Whether some of the program went through torch.compile."""
+    """Return True if some of the program went through torch.compile."""
     return _any_host_name(trace, _COMPILED.search) or any(map(_COMPILED_KERNEL.search, _kernel_names(trace)))
 
 
@@ -38,14 +38,15 @@ def parallel_wrappers(trace: model.Trace) -> tuple[str, ...]:
 
 
 def is_plain_program(trace: model.Trace) -> bool:
-    """Whether nothing in the capture is of a framework for machine learning: its own kernels, no operator."""
+    """Return True if nothing in the capture is of a framework for machine learning: its own kernels, no
+    operator."""
     has_operators = bool((trace.host.kind == model.OPERATOR).any())
     names = _kernel_names(trace)
     return bool(names) and not has_operators and trace.framework is None and not any(map(is_from_a_library, names))
 
 
 def is_language_model(trace: model.Trace, *, serves: bool) -> bool | None:
-    """Whether the model takes tokens of a language; None where no operator was recorded that would tell.
+    """Return True if the model takes tokens of a language; None where no operator was recorded that would tell.
 
     Args:
         trace: what was read of a capture.

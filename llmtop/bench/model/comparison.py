@@ -22,7 +22,7 @@ class FigureChange(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_beyond_noise(self) -> bool:
-        """Whether the interval leaves out that nothing has changed."""
+        """Return True if the interval leaves out that nothing has changed."""
         return self.worse_low_pct > 0.0 or self.worse_high_pct < 0.0
 
 
@@ -33,11 +33,11 @@ class FactDifference(msgspec.Struct, frozen=True, kw_only=True):
     before: str | None
     after: str | None
     matters: bool
-    """Whether --strict refuses it: the commit and the command are what is meant to differ."""
+    """True if --strict refuses it: the commit and the command are what is meant to differ."""
 
 
 class LimitDecision(msgspec.Struct, frozen=True, kw_only=True):
-    """What one of several limits of --fail-over comes to."""
+    """Decision on one of several limits of --fail-over."""
 
     limit: str
     """As it was given: "p95=2ms"."""
@@ -56,23 +56,24 @@ class BenchComparison(msgspec.Struct, frozen=True, kw_only=True):
     against: str
     """The baseline: its file, its command, or the history."""
     metric: str
-    """What is decided by."""
+    """Metric that the decision uses."""
     limit_pct: float | None = None
-    """Of --fail-over; None: no decision was requested."""
+    """Limit of --fail-over; None: no decision was requested."""
     decision: str
     """"ok", "improvement", "regression", "undecidable", or "none" where there is no limit or too little yet."""
     reason: str
     """In one sentence, with the numbers."""
     advice: str = ""
-    """What would decide it; "" where it is decided."""
+    """How to reach a decision; "" where it is decided."""
     limits: list[LimitDecision] = []
-    """Of each --fail-over where several were given: `decision`, `reason` and `advice` are of the worst."""
+    """Decision on each --fail-over if several were given. `decision`, `reason` and `advice` are those of the
+    worst."""
     changes: list[FigureChange] = []
-    """Of every figure that both sides have, what is decided by first."""
+    """Changes of every figure that both sides have, the decided one first."""
     baseline_runs: int = 0
     candidate_runs: int = 0
     paired: bool = False
-    """Whether runs were interleaved, and compared as pairs."""
+    """True if runs were interleaved, and compared as pairs."""
     block_steps: int | None = None
     """Steps that were drawn together; None where no steps were."""
     block_reason: str = ""
@@ -88,14 +89,14 @@ class RankedValue(msgspec.Struct, frozen=True, kw_only=True):
 
     label: str
     median: float
-    """Of the figure over its runs."""
+    """Median of the figure over its runs."""
     runs: int
     behind_pct: float = 0.0
     """By how much it is worse than the best; 0 of the best."""
     behind_low_pct: float = 0.0
     behind_high_pct: float = 0.0
     as_good_as_best: bool = True
-    """Whether noise hides that it is worse than the best."""
+    """True if noise hides that it is worse than the best."""
 
 
 class Ranking(msgspec.Struct, frozen=True, kw_only=True):
@@ -106,6 +107,6 @@ class Ranking(msgspec.Struct, frozen=True, kw_only=True):
     unit: str
     values: list[RankedValue]
     differs: bool
-    """Whether any two values differ by more than noise."""
+    """True if any two values differ by more than noise."""
     summary: str
     """In one sentence."""

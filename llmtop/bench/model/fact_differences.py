@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from llmtop.bench.model.comparison import FactDifference
 
 _MEANT = frozenset({"commit", "command", "changes"})
-"""What a comparison is most often of."""
+"""Facts that a comparison usually means to differ."""
 _NAMES_ONLY = frozenset({"host", "image", "digest"})
 """A runner of CI is called something else every time, on the same hardware."""
 

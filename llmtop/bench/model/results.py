@@ -21,21 +21,22 @@ that, or because it was let (--to-end); "crashed": with another exit code or by 
 could not go on (a full disk), or no step ended for `step_timeout_seconds`."""
 
 State = Literal["running", "done", "interrupted", "failed"]
-"""Of all runs; "running" in a file without a writer means that bench was killed."""
+"""State of all runs; "running" in a file without a writer means that bench was killed."""
 ENOUGH_SHARE = 0.5
-"""Of the window, that a command must have made which ended by itself with exit code 0 before it was whole."""
+"""Share of the window that a command must have made if it ended by itself with exit code 0 before the window
+was whole."""
 
 
 class BenchSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run is asked for."""
+    """Settings of a run."""
 
     warmup: int = 10
     """Steps that are dropped first."""
     steps: int | None = 100
-    """Of the window; None where `seconds` limits it."""
+    """Steps of the window; None where `seconds` limits it."""
     seconds: float | None = None
     runs: int = 3
-    """Of each variant."""
+    """Runs of each variant."""
     to_end: bool = False
     """Let the command finish by itself once its window is whole."""
     step_timeout_seconds: float = 1800.0
@@ -58,9 +59,9 @@ class MeasuredSteps(msgspec.Struct, frozen=True, kw_only=True):
     warmup_steps: int
     """How many before it were dropped."""
     step_seconds: list[float]
-    """Of each step from its start to the start of the next; of a request likewise."""
+    """Duration of each step from its start to the start of the next; of each request likewise."""
     step_tokens: list[float] | None = None
-    """Of each of these steps, over all ranks; None unless every one of them reported it."""
+    """Tokens of each of these steps, over all ranks; None unless every step reported them."""
     step_samples: list[float] | None = None
     """The same of samples."""
     ranks: int = 1
@@ -69,11 +70,11 @@ class MeasuredSteps(msgspec.Struct, frozen=True, kw_only=True):
     lost: int = 0
     """Steps that were made meanwhile and did not arrive here: in no figure."""
     whole: bool = True
-    """Whether it is as long as was asked for."""
+    """True if it is as long as was asked for."""
 
 
 class RunFigures(msgspec.Struct, frozen=True, kw_only=True):
-    """What a window came to; None is not known. The names are those that --metric takes."""
+    """Figures of a window. None means unknown. The names are those that --metric takes."""
 
     steps_per_s: float | None = None
     samples_per_s: float | None = None
@@ -86,11 +87,11 @@ class RunFigures(msgspec.Struct, frozen=True, kw_only=True):
     ttft_seconds_p50: float | None = None
     ttft_seconds_p95: float | None = None
     ttft_seconds_p99: float | None = None
-    """Of requests: from the beginning until the first token is there."""
+    """Time of requests from their start to their first token (p50, p95, p99)."""
     tpot_seconds_p50: float | None = None
     tpot_seconds_p95: float | None = None
     tpot_seconds_p99: float | None = None
-    """Of requests: the time per token after the first."""
+    """Time of requests per token after the first (p50, p95, p99)."""
     gpu_idle_pct: float | None = None
     """Mean over the GPUs of its ranks."""
     gpu_idle_bound: bool = False
@@ -98,9 +99,9 @@ class RunFigures(msgspec.Struct, frozen=True, kw_only=True):
     gpu_idle_source: str | None = None
     """Its source: "events", "util" or "sm" (llmtop/model/gpu_busy.py)."""
     power_watts: float | None = None
-    """Of all GPUs of its ranks together, the mean over the window."""
+    """Power of all GPUs of its ranks together, the mean over the window."""
     energy_joules: float | None = None
-    """Of all of them over the window."""
+    """Energy of all GPUs of its ranks over the window."""
     energy_joules_per_token: float | None = None
     memory_peak_bytes: int | None = None
     """The most that torch's allocator had in use on one GPU, by any rank, since the run began."""
@@ -108,7 +109,7 @@ class RunFigures(msgspec.Struct, frozen=True, kw_only=True):
     mfu_note: str | None = None
     """Which peak it was divided by, or why there is none."""
     overhead_seconds: float | None = None
-    """What being attached costs a step, by the training's own estimate."""
+    """Overhead per step of being attached, by the training's own estimate."""
 
 
 class BenchRun(msgspec.Struct, frozen=True, kw_only=True):
@@ -123,7 +124,7 @@ class BenchRun(msgspec.Struct, frozen=True, kw_only=True):
     command: list[str] = []
     """As it was started, without secrets."""
     variables: dict[str, str] = {}
-    """What was set for it in the environment, without secrets."""
+    """Environment variables set for the run, without secrets."""
     attached: bool = True
     """False of the bare run, which llmtop was no part of."""
     started_at: float
@@ -131,11 +132,11 @@ class BenchRun(msgspec.Struct, frozen=True, kw_only=True):
     wall_seconds: float
     """From its start to its end, with everything."""
     exit_code: int | None = None
-    """Of the command; None where a signal ended it, or it has not ended."""
+    """Exit code of the command; None where a signal ended it, or it has not ended."""
     signal: str | None = None
     """The signal that ended it: "SIGINT"."""
     last_stderr_line: str = ""
-    """Of a run that crashed: the last line on its standard error, without secrets; else ""."""
+    """Last line on standard error of a run that crashed, without secrets; else ""."""
     ended: EndReason
     steps_seen: int = 0
     """All whole steps, warm-up and what came after the window included."""
@@ -143,7 +144,7 @@ class BenchRun(msgspec.Struct, frozen=True, kw_only=True):
     """None where there was no step after warm-up."""
     figures: RunFigures = RunFigures()
     verdict: str = "unknown"
-    """What bounded its steps, as of `llmtop report`."""
+    """Verdict on its steps, as in `llmtop report`."""
     verdict_summary: str = ""
     unsteady: list[str] = []
     """Why the window is not steady, one sentence each; empty where it is."""
@@ -182,11 +183,11 @@ class Bench(msgspec.Struct, kw_only=True):
     comparison: BenchComparison | None = None
     """With what these runs were held to; None where they were held to nothing."""
     ranking: Ranking | None = None
-    """Of the values of --vary."""
+    """Ranking of the values of --vary."""
     folder: str | None = None
     """In a baseline: where its artifacts were, for a later comparison of captures."""
     attach_cost_text: str | None = msgspec.field(default=None, name="attaching")
-    """What being attached cost beside a bare run, in words; None where none was made."""
+    """Cost of being attached against a bare run, in words; None without a bare run."""
     notes: list[str] = []
 
 
@@ -194,12 +195,12 @@ class BenchMetric(NamedTuple):
     """A figure that runs can be compared by."""
 
     name: str
-    """Of the field in `RunFigures`."""
+    """Name of the field in `RunFigures`."""
     title: str
     unit: str
     more_is_better: bool
     short: str = ""
-    """What --metric takes besides the name."""
+    """Short form that --metric accepts besides the name."""
 
 
 METRICS: tuple[BenchMetric, ...] = (
@@ -225,7 +226,7 @@ METRICS: tuple[BenchMetric, ...] = (
 
 
 def has_enough_steps(run: BenchRun, settings: BenchSettings) -> bool:
-    """Whether a run has steps enough to count: a whole window, or most of one and a good end."""
+    """Return True if a run has steps enough to count: a whole window, or most of one and a good end."""
     if run.window is None or run.ended in ("crashed", "failed", "interrupted"):
         return False
     asked = settings.seconds if settings.steps is None else settings.steps

@@ -1,4 +1,4 @@
-"""What a bench came to as documents: for the terminal, and for the summary of a CI job or a comment."""
+"""Results of a bench as documents: for the terminal, and for the summary of a CI job or a comment."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def bench_document(found: Bench) -> Document:
 
 
 def _outcome(found: Bench) -> list[Block]:
-    """What runs were held to, and what that came to; nothing where they were held to nothing."""
+    """Blocks on the limits of the runs and the decision; empty without limits."""
     word, sentence = headline(found)
     if found.comparison is not None:
         decision = [] if found.comparison.decision == "none" else [Paragraph(f"decision: {word}", is_lead=True)]

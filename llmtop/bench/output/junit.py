@@ -1,4 +1,4 @@
-"""What a bench came to as JUnit XML, which CI systems show beside the tests.
+"""Results of a bench as JUnit XML, which CI systems show beside the tests.
 
 A case for each run and, where it was asked for, one for the decision: a regression is a failure, what noise
 hides is an error, as a run is that made no whole window.

@@ -86,7 +86,7 @@ def runs_tables(found: Bench) -> list[Table]:
 
 
 def comparison_sentences(found: BenchComparison) -> list[str]:
-    """What was compared and how, in what the environments differ, and what else is to be known."""
+    """Sentences on what was compared and how, where the environments differ, and further notes."""
     lines = [f"--fail-over {one.limit}: {one.decision}. {one.reason}." for one in found.limits]
     if found.advice:
         lines.append(f"To decide it: {found.advice}.")

@@ -24,7 +24,7 @@ CANCEL_SECONDS = 60.0
 
 @dataclass(frozen=True, kw_only=True)
 class BenchCapture:
-    """What is captured."""
+    """Capture that a run takes."""
 
     command: tuple[str, ...]
     folder: Path
@@ -59,7 +59,7 @@ class _CaptureThread:
 
     @property
     def is_finished(self) -> bool:
-        """Whether it has begun and ended."""
+        """Return True if it has begun and ended."""
         return self.thread is not None and not self.thread.is_alive()
 
 
@@ -128,7 +128,8 @@ class _Warmup:
 
     @classmethod
     def from_command(cls, command: CommandProcess) -> _Warmup | None:
-        """Of those that have attached and made a step by now; None while there is none."""
+        """Return the warm-up of the trainings that have attached and made a step by now; None while there is
+        none."""
         found = [target for target in targets.list_attached() if command.owns(target.pid)]
         return cls(found) if found else None
 

@@ -86,7 +86,7 @@ class CommandProcess:
         self._known: dict[int, bool] = {}
 
     def has_ended(self) -> bool:
-        """Whether its first process has ended."""
+        """Return True if its first process has ended."""
         ended = self._process.poll() is not None
         if ended and self._seconds is None:
             self._seconds = time.monotonic() - self._began
@@ -99,7 +99,7 @@ class CommandProcess:
 
     @property
     def exit_code(self) -> int | None:
-        """Of the command; None while it runs, and where a signal ended it."""
+        """Return the exit code of the command; None while it runs, and where a signal ended it."""
         code = self._process.returncode
         return code if code is not None and code >= 0 else None
 
@@ -125,7 +125,8 @@ class CommandProcess:
         os.close(self._last_line)
 
     def owns(self, pid: int) -> bool:
-        """Whether a process is one of this run: its first one, or one that has its mark in the environment."""
+        """Return True if a process is one of this run: its first one, or one that has its mark in the
+        environment."""
         if pid == self.pid:
             return True
         if pid not in self._known or not self._known[pid]:

@@ -39,13 +39,13 @@ class RunEnd:
         self._message_at = 0.0
         self.is_killed = False
         self.has_timed_out = False
-        """Whether it was asked to end because no step ended for too long."""
+        """True if it was asked to end because no step ended for too long."""
         self.is_abandoned = False
-        """Whether it was left running because the person at the terminal did not want to wait."""
+        """True if it was left running because the person at the terminal did not want to wait."""
 
     @property
     def is_asked(self) -> bool:
-        """Whether the command has been asked to end."""
+        """Return True if the command has been asked to end."""
         return self._asked_at is not None
 
     def request_end(self) -> None:

@@ -1,4 +1,4 @@
-"""What a window came to: rates and percentiles of its steps, and what its GPUs did meanwhile."""
+"""Figures of a window: rates and percentiles of its steps, and the signals of its GPUs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from llmtop.model.snapshot import Gpu, Snapshot
 from llmtop.step_history.whole_steps import WholeStep
 
 LOOK_BACK_SECONDS = 1.0
-"""What the driver's counters say is of so long before: the first sample of a window is of its warm-up."""
+"""Time that the driver's counters look back: the first sample of a window describes its warm-up."""
 MIN_SAMPLES = 3
 """Fewer samples of a counter in the window say nothing of it."""
 
@@ -78,7 +78,7 @@ def _percentiles(name: str, values: Sequence[float | None]) -> dict[str, Any]:
 
 
 def _is_within(snapshot: Snapshot, window: MeasuredSteps) -> bool:
-    """Whether what a snapshot's counters say is of the window."""
+    """Return True if what a snapshot's counters say is of the window."""
     since = window.started_at + LOOK_BACK_SECONDS
     return since <= snapshot.time <= window.started_at + window.seconds + LOOK_BACK_SECONDS / 2
 

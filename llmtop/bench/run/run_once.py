@@ -27,7 +27,7 @@ _TICK_SECONDS = 0.05
 
 @dataclass(frozen=True, kw_only=True)
 class RunRequest:
-    """What one run is to be."""
+    """Request for one run."""
 
     number: int
     """From 1, over all variants."""
@@ -36,7 +36,7 @@ class RunRequest:
     command: tuple[str, ...]
     settings: BenchSettings
     environment: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
-    """What the command is started with, as a whole."""
+    """Complete environment of the command."""
     variables: Mapping[str, str] = field(default_factory=dict)
     """Additional environment variables of this run; listed in metrics.json."""
     label: str = ""
@@ -137,7 +137,7 @@ class StepTimeout:
         self._seconds, self._steps, self._since = seconds, 0, time.monotonic()
 
     def is_over(self, step_count: int) -> bool:
-        """Whether the number of steps has stood still for the time given."""
+        """Return True if the number of steps has stood still for the time given."""
         if step_count != self._steps:
             self._steps, self._since = step_count, time.monotonic()
         return time.monotonic() - self._since > self._seconds
@@ -168,7 +168,7 @@ def _end_reason(command: CommandProcess, interrupts: Interrupts, end: RunEnd, *,
 
 
 def _base_run(request: RunRequest, command: CommandProcess, ended: EndReason, notes: list[str]) -> BenchRun:
-    """What is known of a run whatever it measured."""
+    """Facts of a run that hold whatever it measured."""
     return BenchRun(
         number=request.number,
         folder=request.folder.name,

@@ -1,4 +1,4 @@
-"""What a run that is over came to: window, figures, verdict, and why it is not steady or not whole."""
+"""Result of a finished run: window, figures, verdict, and why it is not steady or not whole."""
 
 from __future__ import annotations
 

@@ -71,7 +71,8 @@ class RunSteps:
 
     @property
     def ranks(self) -> list[RankSteps]:
-        """Of every process that made steps, the one whose steps are measured first: rank 0, else who made most."""
+        """Return every process that made steps. The first is the measured one: rank 0, else the one with the
+        most steps."""
         stepping = [one for one in self._ranks.values() if one.wholes]
         return sorted(stepping, key=lambda one: (one.rank.rank is None, one.rank.rank or 0, -len(one.wholes)))
 
@@ -83,7 +84,7 @@ class RunSteps:
 
     @property
     def has_attached(self) -> bool:
-        """Whether any process has attached."""
+        """Return True if any process has attached."""
         return bool(self._ranks)
 
     def measured_steps(self, settings: BenchSettings) -> list[WholeStep]:
@@ -100,7 +101,7 @@ class RunSteps:
         return after
 
     def is_whole(self, settings: BenchSettings) -> bool:
-        """Whether the run measured as many steps, or as many seconds, as the settings ask for."""
+        """Return True if the run measured as many steps, or as many seconds, as the settings ask for."""
         measured = self.measured_steps(settings)
         if settings.steps is not None:
             return len(measured) >= settings.steps

@@ -16,7 +16,7 @@ INTERRUPTED = b"i"
 _READ_BYTES = 65536
 _TRACEBACK = b"Traceback (most recent call last):"
 _HELD_BYTES = 1 << 20
-"""Of a traceback that is held back until its last line is known."""
+"""Limit for a traceback that is held back until its last line is known."""
 
 
 def main(memory: int) -> None:

@@ -29,7 +29,7 @@ OFTEN = 0.05
 
 
 def step_findings(window: MeasuredSteps) -> list[str]:
-    """What the steps themselves say against it."""
+    """Reasons in the steps why the run is not steady."""
     change = find_change(window.step_seconds)
     if change is None:
         return []
@@ -47,7 +47,7 @@ def step_findings(window: MeasuredSteps) -> list[str]:
 def gpu_findings(
     uuids: set[str], snapshots: Sequence[Snapshot], owns: Callable[[int], bool]
 ) -> tuple[list[str], list[str], frozenset[str]]:
-    """What the GPUs say against it.
+    """Reasons in the GPU signals why the run is not steady.
 
     Args:
         uuids: of the GPUs of the run.

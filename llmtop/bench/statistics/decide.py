@@ -1,4 +1,4 @@
-"""Whether a candidate is slower than its baseline by more than a limit, or noise hides that."""
+"""True if a candidate is slower than its baseline by more than a limit, or noise hides that."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from llmtop.format import plain
 
 
 class Decision(str, enum.Enum):
-    """What a comparison comes to."""
+    """Decision of a comparison."""
 
     OK = "ok"
     IMPROVEMENT = "improvement"
@@ -23,7 +23,7 @@ class Decision(str, enum.Enum):
 
     @property
     def exit_code(self) -> int:
-        """What the command ends with."""
+        """Exit code of the command."""
         if self is Decision.REGRESSION:
             return EXIT_FINDING
         return EXIT_ENVIRONMENT if self is Decision.UNDECIDABLE else EXIT_DONE

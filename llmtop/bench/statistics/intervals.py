@@ -77,11 +77,11 @@ class _DrawnRuns(NamedTuple):
 
     mean: float
     variance: float
-    """Of the mean."""
+    """Variance of the mean."""
     degrees: float
     """Degrees of freedom that `variance` is known with."""
     deviations: Values
-    """Of the mean from what it really is, one for each replicate."""
+    """Deviations of the mean from its true value, one for each replicate."""
 
 
 def change_interval(

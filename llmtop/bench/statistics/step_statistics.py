@@ -16,7 +16,7 @@ StepStatistic = Callable[[Steps], Steps]
 
 
 def metric_named(name: str, option: str = "--metric") -> BenchMetric:
-    """What an option names: a figure by its name, its short one or its title.
+    """Return the metric that an option names by its name, its short form or its title.
 
     Raises:
         UnusableInput: none is called that; the sentence lists all.

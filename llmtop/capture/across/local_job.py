@@ -30,7 +30,7 @@ class LocalJob:
         return frozenset(target.rank for target in self.targets if target.rank is not None)
 
     def targets_of_ranks(self, ranks: Sequence[int]) -> tuple[Target, ...]:
-        """Those of these ranks that are on this node."""
+        """Return those of these ranks that are on this node."""
         return tuple(target for target in self.targets if target.rank in ranks)
 
 
@@ -79,7 +79,7 @@ def _job(target: Target) -> object:
 
 
 def local_node_names(job: LocalJob) -> frozenset[str]:
-    """What the node is called that these ranks are on: as the system has it, with its domain or without."""
+    """Return the host names of the node of these ranks, with and without the domain."""
     names = {target.hello.host for target in job.targets if target.hello is not None}
     return frozenset({*names, *(name.partition(".")[0] for name in names)})
 

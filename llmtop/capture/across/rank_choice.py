@@ -23,7 +23,7 @@ class RankChoice:
     here: bool = False
     """All ranks of this node."""
     accused: bool = False
-    """Those that are accused, and some to compare them with."""
+    """True to choose the accused ranks, and some to compare them with."""
 
     @classmethod
     def parse(cls, text: str) -> RankChoice:

@@ -22,7 +22,7 @@ _FORM = re.compile(r"^(?P<plus>\+?)(?P<number>\d{1,15})$", re.ASCII)
 
 @dataclass(frozen=True)
 class StepChoice:
-    """What was asked for."""
+    """Requested step."""
 
     number: int
     relative: bool
@@ -53,7 +53,7 @@ class ChosenStep:
     seconds: float
     """Until it begins, as steps go now."""
     moved: bool = False
-    """Whether it is later than was asked for."""
+    """True if it is later than was asked for."""
 
     @property
     def sentence(self) -> str:

@@ -184,7 +184,7 @@ class MultiNodeEngine(Engine):
         job.report_progress(counts or "no node has answered yet")
 
     def _is_over(self, asked: _PendingRequest) -> bool:
-        """Whether no rank is left to wait for."""
+        """Return True if no rank is left to wait for."""
         now = time.monotonic()
         ranks = asked.ranks()
         late = now - asked.asked_at > ANSWER_SECONDS
@@ -303,7 +303,7 @@ def _cancel(asked: _PendingRequest) -> None:
 
 
 def _failures(asked: _PendingRequest) -> list[str]:
-    """Of ranks that were not captured, and of nodes that refused."""
+    """Return sentences on ranks that were not captured, and on nodes that refused."""
     failed = [_failure_text(status, node) for status, node in asked.ranks().values() if status.state != "done"]
     nodes = [one.status for one in asked.nodes.values() if one.status.refused]
     return failed + [f"{printable(node.host, 60)}: {printable(node.refused)}" for node in nodes]
@@ -315,7 +315,7 @@ def _failure_text(status: RankStatus, node: NodeStatus) -> str:
 
 
 def _wait_for_file(path: Path) -> bool:
-    """Whether a file is there that another node has written; a shared folder may show it a moment later."""
+    """Return True if a file is there that another node has written; a shared folder may show it a moment later."""
     until = time.monotonic() + FILE_VISIBLE_SECONDS
     while not path.is_file():
         if time.monotonic() > until:

@@ -23,7 +23,7 @@ _POLL_SECONDS = 0.2
 
 @dataclass
 class OtherNodes:
-    """What the other nodes have answered."""
+    """Replies of the other nodes."""
 
     ranks: dict[int, tuple[RankStatus, str]] = field(default_factory=dict)
     """State and host by rank."""

@@ -1,1 +1,1 @@
-"""What every capture engine builds on: the engine's interface, the job, the folder, the lock."""
+"""Base of all capture engines: the engine's interface, the job, the folder, the lock."""

@@ -36,7 +36,7 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
     """None: information, neither good nor bad."""
     says: str
     command: str = ""
-    """What would make it good."""
+    """Command that makes the check pass."""
 
 
 class Engine(ABC):
@@ -45,31 +45,31 @@ class Engine(ABC):
     name: str
     """As the command line, the folders and capture.json have it."""
     description: str
-    """What its captures show, in one clause."""
+    """Content of its captures, in one clause."""
     has_time_report: bool = True
-    """Whether its captures say where time goes. One for another question is taken only when it is named."""
+    """True if its captures say where time goes. One for another question is taken only when it is named."""
     report_kind: str = "steps"
     """The kind of its reports, which decides how they are shown: a name in `llmtop.report_kinds.kinds`."""
     has_export_stage: bool = False
-    """Whether it has the stage "export"."""
+    """True if it has the stage "export"."""
     stays_in_process: bool = False
-    """Whether it cannot leave a process again that it has captured, whose steps may be longer from then on."""
+    """True if it cannot leave a process again that it has captured, whose steps may be longer from then on."""
     one_file_for_all: bool = False
-    """Whether several processes come into one file; else all ranks at once are more than most want."""
+    """True if several processes come into one file; else all ranks at once are more than most want."""
     counts_steps: bool = False
-    """Whether it counts the steps of a process that reports none."""
+    """True if it counts the steps of a process that reports none."""
     is_time_based: bool = False
-    """Whether its windows are stretches of time, whatever was asked for: all whole steps in one are judged."""
+    """True if its windows are stretches of time, whatever was asked for: all whole steps in one are judged."""
     is_length_only_in_trace: bool = False
-    """Whether only its trace shows how long it recorded: the file comes later."""
+    """True if only its trace shows how long it recorded: the file comes later."""
     supports_start_step: bool = False
-    """Whether it can begin at a step that is named beforehand, the same in all ranks."""
+    """True if it can begin at a step that is named beforehand, the same in all ranks."""
     launch_flag: str = ""
     """The flag of `llmtop run` without which it can capture nothing; "" where it needs none."""
     open_with: str = ""
-    """What shows its traces: a command, or an address where they are dropped; "" where nothing is needed."""
+    """Viewer for its traces: a command, or an address to drop them on; "" where none is needed."""
     options: tuple[Option, ...] = ()
-    """What it can record beyond the usual, at launch or at each capture."""
+    """Options beyond the defaults, at launch or at each capture."""
 
     @abstractmethod
     def refusal(self, target: Target) -> Refusal | None:
@@ -88,19 +88,20 @@ class Engine(ABC):
         return {}
 
     def checks(self) -> list[Check]:
-        """What it needs of this machine, and whether that is here."""
+        """Check each requirement of the engine on this machine."""
         return []
 
     def orphan_messages(self) -> list[str]:
-        """What its captures that were killed have left running: a sentence for each."""
+        """Return one sentence for each process that a killed capture left running."""
         return []
 
     def warning(self, target: Target, options: Collection[str] = ()) -> str:
-        """What to know before it captures that process with these options, in one clause; "" for nothing."""
+        """Return a warning to show before a capture of that process with these options, in one clause; "" for
+        none."""
         return ""
 
     def pauses(self, target: Target) -> bool:
-        """Whether it pauses that process unasked."""
+        """Return True if it pauses that process unasked."""
         return False
 
     def available_options(self, pauses: bool) -> list[Option]:

@@ -35,7 +35,7 @@ class Git(msgspec.Struct, kw_only=True):
 
     commit: str
     dirty: bool | None = None
-    """Whether tracked files differ from the commit; None when git did not say in time."""
+    """True if tracked files differ from the commit; None when git did not say in time."""
     root: str = ""
 
 
@@ -51,10 +51,10 @@ class StepTimes(msgspec.Struct, kw_only=True):
 
     before_p50: float | None = None
     slowest_during: float | None = None
-    """Of the steps that touched start, window or stop."""
+    """Slowest of the steps that overlap start, window or stop."""
     after_p50: float | None = None
     profiler_stays: bool = False
-    """Whether the tool stays in the process until that ends, and may leave its steps longer."""
+    """True if the tool stays in the process until that ends, and may leave its steps longer."""
 
 
 class Info(msgspec.Struct, kw_only=True):
@@ -67,7 +67,7 @@ class Info(msgspec.Struct, kw_only=True):
     """"running", "done", "failed" or "cancelled"; "running" without a live llmtop means cut short."""
     error: str | None = None
     reason: str | None = None
-    """What made it fire, when it was armed."""
+    """Trigger of an armed capture."""
     host: str = msgspec.field(default_factory=socket.gethostname)
     started_at: float
     """Unix time."""
@@ -76,7 +76,7 @@ class Info(msgspec.Struct, kw_only=True):
     pids: list[int] = []
     ranks: list[int | None] = []
     hosts: list[str] | None = None
-    """Of each of `pids`, where they are on several nodes."""
+    """Host of each of `pids`, where they are on several nodes."""
     at_step: int | None = None
     """The step at which it was asked to begin, by the script's own count."""
     steps_wanted: int | None = None
@@ -222,7 +222,7 @@ def read_info(folder: Path) -> Info:
 
 
 def total_bytes(folder: Path) -> int:
-    """What a folder's files take."""
+    """Size of a folder's files in bytes."""
     return sum(map(file_bytes, list_files(folder)))
 
 
@@ -236,7 +236,7 @@ def list_files(folder: Path) -> list[Path]:
 
 
 def _is_file(path: Path) -> bool:
-    """Whether it is a file itself: no link, no pipe."""
+    """Return True if it is a file itself: no link, no pipe."""
     try:
         return stat.S_ISREG(path.lstat().st_mode)
     except OSError:
@@ -326,7 +326,7 @@ def git_state(pid: int) -> Git | None:
 
 
 def _git(folder: str, *words: str) -> str | None:
-    """What git prints; None when it fails."""
+    """Return the output of git; None if git fails."""
     printed = run_for_text(git_command(Path(folder), *words), seconds=_GIT_SECONDS)
     return None if printed is None else printed.strip()
 

@@ -20,7 +20,7 @@ DEFAULT_STEPS = 5
 DEFAULT_SECONDS = 2.0
 """Where steps cannot be counted: at the lengths of step in use, a handful of them."""
 DEFAULT_MEMORY_BYTES = 512 << 20
-"""Of the training's memory, for an engine that records inside it: some 280,000 events of torch.profiler."""
+"""Memory of the training for an engine that records inside it: some 280,000 events of torch.profiler."""
 
 
 class Cancelled(LlmtopError):
@@ -59,7 +59,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Plan:
-    """What was asked for. Exactly one of `steps` and `seconds` is set."""
+    """Requested capture. Exactly one of `steps` and `seconds` is set."""
 
     engine: str
     targets: tuple[Target, ...]
@@ -77,7 +77,7 @@ class Plan:
     wait_seconds: float = 0.0
     """How long that step is expected to be ahead."""
     representative: Target | None = None
-    """Whose command and steps stand for the run, where none of `targets` is asked for."""
+    """Training whose command and steps stand for the run, where none of `targets` is requested."""
 
     @property
     def first(self) -> Target:
@@ -86,7 +86,7 @@ class Plan:
 
     @property
     def step_sources(self) -> tuple[Target, ...]:
-        """Those whose steps are listened to."""
+        """Return the targets whose steps are received."""
         return self.targets or ((self.representative,) if self.representative else ())
 
 
@@ -116,10 +116,10 @@ class CapturedRank:
 
 @dataclass
 class Recorded:
-    """What an engine left in the folder."""
+    """Files that an engine left in the folder."""
 
     traces: list[Path] = field(default_factory=list)
-    """What a report is made from, best first; empty where there is nothing to analyse."""
+    """Traces for the report, best first; empty where there is nothing to analyse."""
     report: tuple[Document | str, object] | None = None
     """Where the engine makes its own report: the document, or Markdown in a form of its own, and the data."""
     tool: dict[str, str] = field(default_factory=dict)
@@ -202,7 +202,7 @@ class CaptureJob:
 
     @property
     def is_cancelled(self) -> bool:
-        """Whether the person asked for an end."""
+        """Return True if the person asked for an end."""
         return self._cancelled.is_set()
 
     def raise_if_cancelled(self) -> None:
@@ -228,5 +228,5 @@ class CaptureJob:
 
     @property
     def is_alive(self) -> bool:
-        """Whether any of the processes still runs."""
+        """Return True if any of the processes still runs."""
         return any(procfs.is_alive(target.pid) for target in self.plan.step_sources)

@@ -12,7 +12,7 @@ _LIBC = ctypes.CDLL(None)
 
 
 def signal_on_thread_death() -> Callable[[], None]:
-    """What to give as preexec_fn: the child gets SIGINT, as by ctrl+c, when the thread that started it has gone.
+    """Return a preexec_fn: the child gets SIGINT, as by ctrl+c, when the thread that started it ends.
 
     It makes two system calls and takes no lock, so it is safe beside threads.
     """

@@ -140,5 +140,6 @@ class StepListener:
 
 
 def step_seconds(step: wire.StepDone) -> float:
-    """What a step cost, in seconds: from the start of the one before where that is known, for gaps count."""
+    """Return the duration of a step in seconds: from the start of the step before where that is known, to
+    include gaps."""
     return max(step.interval_ns or 0, step.host_ns) / 1e9

@@ -41,7 +41,7 @@ class InProcessEngine(Engine):
     unavailable_reason: str = "it has not imported torch"
     """Why a process of this llmtop does not support it, as a rule."""
     suffix: str
-    """Of its files."""
+    """Suffix of its files."""
 
     def refusal(self, target: Target) -> Refusal | None:
         """See `Engine.refusal`."""

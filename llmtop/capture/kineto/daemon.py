@@ -70,7 +70,7 @@ class _Caller:
 
 
 def environment(directory: Path) -> dict[str, str]:
-    """What a training must be started with to ask there."""
+    """Environment that a training needs to register there."""
     return {
         variable_names.KINETO_DAEMON: "1",
         DIRECTORY_VARIABLE: str(directory),
@@ -179,7 +179,7 @@ class FabricHost:
         return True
 
     def has_recent_pollers(self) -> bool:
-        """Whether any process still asks: trainings may outlive the one that started them."""
+        """Return True if any process still asks: trainings may outlive the one that started them."""
         fresh = time.monotonic() - FRESH_SECONDS
         return any(known.asked_at > fresh and procfs.is_alive(pid) for pid, known in self._known.items())
 

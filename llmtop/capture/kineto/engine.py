@@ -177,7 +177,7 @@ class _PendingTrace:
     """When the process got it last, by `time.monotonic`."""
     requests: int = 1
     began: bool = False
-    """Whether the process has been seen to record."""
+    """True if the process has been seen to record."""
     asked_at: float = 0.0
 
     @property
@@ -187,7 +187,7 @@ class _PendingTrace:
 
     @property
     def final_path(self) -> Path:
-        """What Kineto makes of that."""
+        """Path that Kineto gives the finished trace."""
         return self.requested_path.with_name(
             f"{self.requested_path.stem}_{self.own_pid}{self.requested_path.suffix}"
         )

@@ -98,12 +98,12 @@ class Collection:
 
     @property
     def uses_gpu(self) -> bool:
-        """Whether one of the trainings has a GPU open."""
+        """Return True if one of the trainings has a GPU open."""
         return any(procfs.uses_gpu(target.pid) for target in self.targets)
 
     @property
     def has_ended(self) -> bool:
-        """Whether nothing of it runs any more."""
+        """Return True if nothing of it runs any more."""
         return self.holder.poll() is not None
 
     def release(self) -> None:
@@ -184,7 +184,8 @@ def _scratch_folder(pid: int) -> Path:
 
 
 def sampling_scope(pid: int) -> str:
-    """What ``--sample`` must say to see a process: "process-tree" covers nsys's own descendants only."""
+    """Return the value of ``--sample`` that includes a process: "process-tree" covers nsys's own descendants
+    only."""
     ancestor = procfs.parent(pid)
     while ancestor:
         if (procfs.command(ancestor) or "").partition(" ")[0].endswith(("nsys", "nsys-launcher")):

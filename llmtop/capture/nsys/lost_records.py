@@ -28,7 +28,7 @@ def note_loss(session: str, pids: Iterable[int]) -> None:
 
 
 def has_loss(session: str) -> bool:
-    """Whether a capture in that nsys session has lost kernels."""
+    """Return True if a capture in that nsys session has lost kernels."""
     path = _path(session)
     known = _read_pids(path)
     if not known:

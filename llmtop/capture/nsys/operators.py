@@ -63,7 +63,7 @@ class OperatorMarking:
             NotPossibleHere: one is not attached, or cannot mark operators.
         """
         self.notes: list[str] = []
-        """What the marks will not show."""
+        """Notes on what the marks will not show."""
         self._members: list[_MarkedTraining] = []
         try:
             for target in targets:

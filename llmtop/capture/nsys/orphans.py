@@ -1,4 +1,4 @@
-"""What a killed llmtop left behind: a folder without an end, and at worst an nsys session still collecting."""
+"""Remains of a killed llmtop: a folder without an end, and at worst an nsys session that still collects."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ LEAD_SECONDS = 0.1
 """In so long a request has certainly reached every rank."""
 _TRIES = 3
 STEPS_KEPT = 8
-"""Of each training, by which its pace is known."""
+"""Steps of each training from which its pace is computed."""
 _POLL = 0.005
 _FRESH_NS = 50_000_000
 STOP_SECONDS_SAMPLED = 600.0
@@ -121,7 +121,7 @@ class _SessionProcess:
 
     @property
     def is_current(self) -> bool:
-        """Whether its last message is recent."""
+        """Return True if its last message is recent."""
         last = self.steps[-1] if self.steps else None
         if last is None:
             return False
@@ -154,13 +154,13 @@ class SessionPause:
 
     @property
     def is_paused(self) -> bool:
-        """Whether all of them are paused, by what has come until now."""
+        """Return True if all of them are paused, by what has come until now."""
         self._read()
         return all(member.is_paused for member in self._members)
 
     @property
     def is_any_paused(self) -> bool:
-        """Whether one of them is."""
+        """Return True if one of them is."""
         self._read()
         return any(member.is_paused for member in self._members)
 

@@ -1,4 +1,4 @@
-"""What this machine lets an ordinary user record of the whole of it."""
+"""Permissions of this machine for system-wide recording by an ordinary user."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def cpu_sampling_refusal() -> Refusal | None:
 
 
 def cpu_sampling_check() -> Check:
-    """Whether CPU samples of the whole machine can be had."""
+    """Return True if CPU samples of the whole machine can be had."""
     level = procfs.perf_event_paranoid()
     refused = cpu_sampling_refusal()
     if refused:
@@ -48,7 +48,7 @@ def cpu_sampling_check() -> Check:
 
 
 def gpu_metrics_check() -> Check:
-    """Whether the GPU's counters can be had."""
+    """Return True if the GPU's counters can be had."""
     refused = gpu_metrics_refusal()
     if refused:
         return Check(name="GPU metrics", ok=False, says=refused.reason, command=refused.command)

@@ -1,4 +1,4 @@
-"""What the nsys session that a process was started in means for a capture; asking nsys takes 25 ms."""
+"""Effect on a capture of the nsys session that a process was started in. Asking nsys takes 25 ms."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ def live_session(pid: int) -> tuple[Nsys, Session] | None:
 
 
 def is_live(pid: int, session: str) -> bool:
-    """Whether that session of the process can still be asked."""
+    """Return True if that session of the process can still be asked."""
     found = live_session(pid)
     return found is not None and found[1].id == session
 
 
 def should_pause(target: Target) -> bool:
-    """Whether its nsys harms it if it runs on while nsys starts and stops."""
+    """Return True if its nsys harms it if it runs on while nsys starts and stops."""
     found = live_session(target.pid)
     return found is not None and found[0].needs_pause and procfs.uses_gpu(target.pid)
 
 
 def can_pause(target: Target) -> bool:
-    """Whether it can be asked to wait at the end of a step."""
+    """Return True if it can be asked to wait at the end of a step."""
     return pause.can_pause(target.hello, target.pid)
 
 

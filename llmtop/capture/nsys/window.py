@@ -86,7 +86,7 @@ def record(job: CaptureJob) -> Recorded:
 
 
 def _find_pause(job: CaptureJob, sessions: list[tuple[Nsys, Session, list[Target]]]) -> SessionPause:
-    """Those that are to pause for this capture; the person has the last word."""
+    """Return the sessions that pause for this capture; the user decides."""
     options = job.plan.options
     if "no-pause" in options:
         return SessionPause()
@@ -109,7 +109,7 @@ def _find_pause(job: CaptureJob, sessions: list[tuple[Nsys, Session, list[Target
 
 
 def _prepare_operators(job: CaptureJob) -> OperatorMarking:
-    """Those whose operators are to be marked, asked whether they can be.
+    """Return the targets whose operators are to be marked, after asking them.
 
     Raises:
         NotPossibleHere: one of them cannot.

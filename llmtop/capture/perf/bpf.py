@@ -38,7 +38,7 @@ _COUNT = re.compile(r"@\[(\d+)\]: (\d+)$")
 
 @dataclass(frozen=True)
 class Question:
-    """What one of them answers."""
+    """Question that one script answers."""
 
     name: str
     causes: tuple[str, ...]
@@ -93,12 +93,12 @@ def question_command(question: Question, pid: int) -> list[str]:
 
 
 def questions_for(cause: str | None) -> tuple[Question, ...]:
-    """Those that fit a cause of loading; all where there is none."""
+    """Return the questions that fit a cause of loading; all questions without a cause."""
     return tuple(question for question in QUESTIONS if cause is None or cause in question.causes)
 
 
 def checks() -> list[Check]:
-    """Whether bpftrace or BCC is here."""
+    """Return True if bpftrace or BCC is here."""
     found = [name for name in ("bpftrace", *(question.bcc[0] for question in QUESTIONS)) if shutil.which(name)]
     if not found:
         says = "neither bpftrace nor BCC's tools are installed"

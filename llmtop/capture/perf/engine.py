@@ -100,7 +100,7 @@ class PerfEngine(Engine):
 
 
 class _WindowReport:
-    """What was seen of all trainings, as it becomes a report."""
+    """Measurements of all trainings in the window, input of the report."""
 
     def __init__(self, job: CaptureJob, recorded: Recorded, cpu: Mapping[int, CpuTime]) -> None:
         self._job, self._recorded, self._cpu = job, recorded, cpu

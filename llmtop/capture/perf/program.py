@@ -44,7 +44,7 @@ def paranoid() -> int:
 
 
 def may_trace_kernel() -> bool:
-    """Whether this user may look at the kernel and its tracepoints too."""
+    """Return True if this user may look at the kernel and its tracepoints too."""
     return os.geteuid() == 0 or procfs.has_capability(procfs.CAP_PERFMON) or paranoid() < 0
 
 
@@ -64,7 +64,7 @@ def refusal() -> Refusal | None:
 
 
 def check() -> Check:
-    """Whether it works here, by a try."""
+    """Return True if it works here, by a try."""
     refused = refusal()
     if refused is not None:
         return Check(name="perf", ok=False, says=refused.reason, command=refused.command)
@@ -180,7 +180,7 @@ class PerfRun:
             )
 
     def output_text(self) -> str:
-        """What it printed."""
+        """Return its output."""
         return os.pread(self._log, 1 << 16, 0).decode(errors="replace")
 
     def close(self) -> None:

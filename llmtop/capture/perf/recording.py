@@ -101,7 +101,7 @@ class PerfRecording:
             return []
 
     def read_counters(self) -> Counters:
-        """What perf stat counted."""
+        """Read the counters of perf stat."""
         self._runs[1].wait()
         try:
             return counters.read_counters(self._counts.read_text(), max(self._ended - self._began, 1e-3))

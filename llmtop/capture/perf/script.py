@@ -1,4 +1,4 @@
-"""What `perf script` prints, as stacks: where threads were on a CPU, and for how long off it in which stack."""
+"""Output of `perf script` as stacks: where threads ran on a CPU, and where and how long they were off it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class PerfStacks:
     off_cpu: list[Stack]
     """Off it; "samples" are microseconds."""
     has_python: bool
-    """Whether functions of Python are among the frames (its perf trampoline)."""
+    """True if functions of Python are among the frames (its perf trampoline)."""
 
 
 def read_script(lines: Iterable[str], asked: dict[int, str], started_by: dict[int, int]) -> PerfStacks:

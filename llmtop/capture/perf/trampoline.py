@@ -17,7 +17,7 @@ _ASKED = re.compile(r"(?:^| )-X ?(?:perf|perf_jit)(?: |$)")
 
 
 def is_active(pid: int) -> bool:
-    """Whether the process was started with it."""
+    """Return True if the process was started with it."""
     try:
         variables = procfs.environ(pid)
     except NotPossibleHere:

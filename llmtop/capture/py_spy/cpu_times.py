@@ -18,7 +18,7 @@ from llmtop.system import procfs
 
 @dataclass(frozen=True)
 class CpuReading:
-    """What was read at one instant."""
+    """CPU times read at one instant."""
 
     at: float
     """Seconds, monotonic."""

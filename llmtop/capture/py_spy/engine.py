@@ -60,7 +60,7 @@ def _is_python(target: Target) -> bool:
 
 
 def _can_sample_itself(target: Target) -> bool:
-    """Whether the process can sample its stacks itself."""
+    """Return True if the process can sample its stacks itself."""
     return target.socket is not None and target.hello is not None and target.hello.stacks
 
 

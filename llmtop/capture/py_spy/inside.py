@@ -50,7 +50,7 @@ class StackRequest:
 
     @property
     def has_same_numbers(self) -> bool:
-        """Whether the process counts threads as this one does: in a container of its own it does not."""
+        """Return True if the process counts threads as this one does: in a container of its own it does not."""
         return self.pid == self._connection.hello.pid
 
     def finish(self) -> None:
@@ -141,7 +141,7 @@ def _thread(stack: Stack, asked: StackRequest) -> ThreadStack:
 
 
 def read_samples(asked: StackRequest, command: str) -> tuple[list[Stack], list[str]]:
-    """What the training has seen, with notes on what is missing.
+    """Return the stacks that the training sampled itself, with notes on what is missing.
 
     Raises:
         NotPossibleHere: as `StackRequest.await_answer`.

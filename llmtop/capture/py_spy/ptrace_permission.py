@@ -1,4 +1,4 @@
-"""Whether this process may read another's memory, which py-spy needs, and what would change it."""
+"""True if this process may read another's memory, which py-spy needs, and what would change it."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ def yama_scope() -> int | None:
 
 
 def is_in_container() -> bool:
-    """Whether this process seems to be in a container."""
+    """Return True if this process seems to be in a container."""
     return any(Path(mark).exists() for mark in ("/.dockerenv", "/run/.containerenv")) or "container" in os.environ
 
 
 def permission_check() -> Check:
-    """Whether py-spy can read all processes of this user."""
+    """Return True if py-spy can read all processes of this user."""
     scope = yama_scope()
     if procfs.has_capability(procfs.CAP_SYS_PTRACE) and scope != 3:
         return Check(name="ptrace", ok=True, says="py-spy can read every process (CAP_SYS_PTRACE)")

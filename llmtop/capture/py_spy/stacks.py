@@ -35,7 +35,8 @@ class ThreadStack:
 
     @property
     def is_working(self) -> bool:
-        """Whether it does something, or is blocked in it; False: it waits to be given work, or is llmtop's."""
+        """Return True if it does something, or is blocked in it; False: it waits to be given work, or is
+        llmtop's."""
         if self.name.startswith("llmtop-"):
             return False
         return self.active or not waits_for_work(self.frames[::-1])
@@ -97,7 +98,7 @@ def sort_threads(threads: list[ThreadStack]) -> tuple[ThreadStack, ...]:
 
 
 def system_name(pid: int, thread: int | None) -> str:
-    """What the system calls a thread that Python has no name for: of llmtop's own it knows the name."""
+    """Return the system's name of a thread that has no name in Python. llmtop's own threads are known by it."""
     if thread == pid:
         return MAIN
     name = procfs.thread_name(pid, thread)

@@ -48,7 +48,7 @@ _FUTEX = {"x86_64": 202, "aarch64": 98}.get(platform.machine())
 
 
 def read_state(pid: int, thread: int) -> Waits | None:
-    """What a thread does at this instant; None where it has gone."""
+    """Return the state of a thread at this instant; None if it has ended."""
     state = procfs.thread_state(pid, thread)
     if state is None or state == "R":
         return None if state is None else "runs"
@@ -64,7 +64,8 @@ def read_state(pid: int, thread: int) -> Waits | None:
 
 
 def _classify_futex(pid: int, thread: int) -> Waits:
-    """Who waits for Python's own lock looks each 5 ms: its wait has a timeout, the fourth argument of futex(2)."""
+    """Return the reason of a futex wait. A thread that waits for the GIL checks every 5 ms: its wait has a
+    timeout, the fourth argument of futex(2)."""
     number, *arguments = procfs.system_call(pid, thread) or (None,)
     return "gil" if number == _FUTEX and any(arguments[3:4]) else "futex"
 
@@ -96,7 +97,7 @@ class StateSampler:
                         self._seen.setdefault(thread, Counter())[waits] += 1
 
     def counts(self) -> dict[int, Counter[Waits]]:
-        """What was seen until now, by thread."""
+        """Number of samples by state, for each thread."""
         with self._lock:
             return {thread: counted.copy() for thread, counted in self._seen.items()}
 
@@ -106,7 +107,7 @@ class StateSampler:
         return self._rate(0)
 
     def written_bytes_per_s(self) -> float | None:
-        """What they wrote to it, likewise."""
+        """Write rate to storage, likewise."""
         return self._rate(1)
 
     def _rate(self, which: int) -> float | None:
@@ -127,7 +128,7 @@ def list_threads(pids: Collection[int]) -> list[tuple[int, int]]:
 
 
 def storage_bytes(pids: Collection[int]) -> dict[int, tuple[int, int]]:
-    """What each process and each that it started has read from storage and written to it; without those hidden."""
+    """Return bytes read from and written to storage by each process and its children, without hidden processes."""
     found = {}
     for pid in {*pids, *descendant_pids(pids)}:
         with suppress(psutil.Error, OSError, RuntimeError, ValueError):

@@ -112,7 +112,7 @@ def profiler_port(pid: int) -> int:
 
 
 def is_grpc_server(port: int) -> bool:
-    """Whether a server of HTTP/2 listens at that port of this machine; nothing is sent to it."""
+    """Return True if a server of HTTP/2 listens at that port of this machine; nothing is sent to it."""
     for host in ("127.0.0.1", "::1"):
         with suppress(OSError):
             return _is_http2_greeting(socket.create_connection((host, port), _SPEAKS_SECONDS))
@@ -129,7 +129,8 @@ def _is_http2_greeting(connection: socket.socket) -> bool:
 
 
 def serving_pids(pids: set[int]) -> dict[int, bool]:
-    """Those of these processes that have a port of torch_xla's profiler; False for a fork that inherited it."""
+    """Return those of these processes that have a port of torch_xla's profiler; False for a fork that inherited
+    it."""
     ports: dict[int, set[int]] = {}
     for pid in pids:
         if loaded_extension(pid) is None:
@@ -146,6 +147,6 @@ def serving_pids(pids: set[int]) -> dict[int, bool]:
 
 
 def _is_in_same_network(pid: int) -> bool:
-    """Whether a process is in this process's network namespace, as far as that is visible."""
+    """Return True if a process is in this process's network namespace, as far as that is visible."""
     both = {procfs.namespace(pid, "net"), procfs.namespace("self", "net")}
     return len(both) == 1 or "" in both

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from llmtop.bench.gate import Gate, GateOptions
 
 INTERRUPTED = 130
-"""What a shell makes of ctrl+c."""
+"""Exit code of a shell after ctrl+c."""
 PARENT = "llmtop-bench"
 """Where benches go by default, each in a folder named for the time."""
 

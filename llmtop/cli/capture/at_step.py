@@ -23,7 +23,7 @@ HEAR_SECONDS = 10.0
 ACCUSE_SECONDS = 8.0
 """Time for this node's own rules to name a rank."""
 _BY_HAND_SECONDS = 60.0
-"""What a person needs to call a command on every node."""
+"""Time that a person needs to start a command on every node."""
 _ACCUSING = ("hung_collective", "straggler")
 
 Say = Callable[[str], None]
@@ -179,7 +179,7 @@ def _accused(job: LocalJob) -> tuple[set[int], str, int | None]:
 
 
 def _name(job: LocalJob) -> str:
-    """What the job is called, on every node alike."""
+    """Name of the job, the same on every node."""
     from collectors.trainings.job_names import JobNames, Member
 
     members = [Member(one.pid, one.pid, one.hello, live=True) for one in job.targets if one.hello is not None]

@@ -179,7 +179,7 @@ def capture(
 
 
 def _length(steps: int | None, seconds: float | None) -> tuple[int | None, float | None]:
-    """Of a length on the command line and one in the configuration, the first."""
+    """Return the length on the command line, else the one in the configuration."""
     context = click.get_current_context()
     asked = {
         name: context.get_parameter_source(name) == ParameterSource.COMMANDLINE for name in ("steps", "seconds")
@@ -255,7 +255,7 @@ def _one(plan: Plan, cancelled: threading.Event, snapshot: TakeSnapshot, as_json
 
 @contextmanager
 def _snapshots(alerts: bool) -> Iterator[TakeSnapshot]:
-    """What is known of this machine, sampled in the background: its GPUs, and all the rest if alerts count."""
+    """Sample this machine in the background: its GPUs, and all other signals if alerts are needed."""
     if alerts:
         with _whole_machine() as take:
             yield take

@@ -46,7 +46,7 @@ class BundlePart(NamedTuple):
 
     name: str
     content: str
-    """What it holds, in words."""
+    """Content of the file, in words."""
     read: Callable[[], str]
 
 
@@ -134,7 +134,8 @@ def _replaced(text: str, replaced: Mapping[str, str]) -> str:
 
 
 def _personal_words() -> dict[str, str]:
-    """What stands for home folder, host and user; the longest first: the home folder holds the user's name."""
+    """Placeholders for home folder, host and user. The longest comes first: the home folder contains the user's
+    name."""
     found = {str(Path.home()): "~"}
     host = platform.node()
     found |= {host: "HOST", host.partition(".")[0]: "HOST"}

@@ -62,7 +62,7 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     trainings: list[TrainingAnswer]
     notes: list[str]
     loading: LoadingCost | None = None
-    """What the loader of the training that was asked for waits for."""
+    """Cost of the data loader of the requested training."""
     kernel: list[KernelAnswer] = []
     """The command that shows the kernel's log, and its output where root may read it."""
 
@@ -209,7 +209,7 @@ def _training(target: Target, found: tuple[Ability, ...]) -> TrainingAnswer:
 
 
 def _kernels() -> list[Check]:
-    """What llmtop kernel needs: ncu to measure, ncu-report to read, and the GPU's counters."""
+    """Requirements of llmtop kernel: ncu to measure, ncu-report to read, and access to the GPU's counters."""
     from llmtop.ncu import read, tool
 
     try:

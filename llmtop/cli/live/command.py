@@ -356,7 +356,7 @@ def alert_stages(
 
 
 def _is_typed(option: str) -> bool:
-    """Whether an option stands on the command line, rather than in the configuration."""
+    """Return True if an option stands on the command line, rather than in the configuration."""
     return click.get_current_context().get_parameter_source(option) is ParameterSource.COMMANDLINE
 
 

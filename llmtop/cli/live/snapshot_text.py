@@ -16,7 +16,7 @@ from llmtop.model.snapshot import Alert, Gpu, Host, Job, Phase, Process, Rank, S
 from llmtop.naming.own_phases import OUTSIDE, phase_label
 
 MAX_PROCESSES = 20
-"""So many are listed; of more, only the number is said."""
+"""Most listed processes; of more, only the number is given."""
 _COLUMNS = (
     ("PID", 8, True),
     ("user", 9, False),
@@ -26,7 +26,7 @@ _COLUMNS = (
     ("CPU", 6, True),
     ("RSS", 9, True),
 )
-"""Of the processes, before the command: title, cells, and whether it stands at the right end of them."""
+"""Columns of the processes, before the command: title, cells, and True if it is aligned to the right."""
 
 
 def render(snapshot: Snapshot, width: int = 80) -> str:
@@ -92,7 +92,7 @@ def _host(snapshot: Snapshot, width: int) -> list[str]:
 
 
 def _links(host: Host) -> Iterable[str]:
-    """What the InfiniBand and RoCE ports carry, and those that are not up."""
+    """Rates of the InfiniBand and RoCE ports, and the ports that are not up."""
     if not host.links:
         return
     received, sent = total_rates(host.links)
@@ -154,7 +154,7 @@ _SUFFIXES: dict[str, Callable[[Gpu], str]] = {
     "sm_active_pct": _activity_source,
     "pcie_tx_bytes_per_s": _pcie_link,
 }
-"""What else is known of a signal, by field: written after its value."""
+"""Additions to a signal's value, by field."""
 
 
 def _trainings(snapshot: Snapshot, width: int) -> list[list[str]]:
@@ -237,12 +237,12 @@ def _idle_text(rank: Rank) -> str:
 
 
 def _gpus_clock(rank: Rank) -> str:
-    """What the second figure of a phase is: with the pauses within it, where there may be any."""
+    """Name of the second figure of a phase: it includes pauses where there may be any."""
     return "GPU clock, pauses in phases included" if gpu_busy.has_phase_bounds(rank) else "GPU clock"
 
 
 def _requests(rank: Rank) -> Iterable[str]:
-    """What hooks see of requests to a language model; nothing of anything else."""
+    """Figures of requests to a language model, from hooks; empty for other processes."""
     for name, values in (
         ("TTFT", (rank.ttft_seconds_p50, rank.ttft_seconds_p95, rank.ttft_seconds_p99)),
         ("TPOT", (rank.tpot_seconds_p50, rank.tpot_seconds_p95, rank.tpot_seconds_p99)),

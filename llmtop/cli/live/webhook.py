@@ -33,7 +33,7 @@ from llmtop.system.inputs import open_input
 from llmtop.version import __version__
 
 TIMEOUT_SECONDS = 10.0
-"""Of each wait for the server."""
+"""Timeout of each wait for the server."""
 RETRY_SECONDS = (2.0, 10.0)
 """Before the second and the third attempt; then the event is given up."""
 LOCK = "notify.lock"
@@ -155,7 +155,7 @@ class Webhook:
         self._sent.append(now)
 
     def _has_turn(self) -> bool:
-        """Whether this monitor posts: of those of a user on a node one does, until it ends."""
+        """Return True if this monitor posts: of those of a user on a node one does, until it ends."""
         if self._lock is None and time.monotonic() >= self._lock_at:
             self._lock_at = time.monotonic() + TURN_SECONDS
             try:
@@ -193,7 +193,7 @@ class Webhook:
         return f"notify: {trouble}; {counted(1, 'event')} was not delivered"
 
     def _post(self, body: bytes) -> tuple[str | None, bool]:
-        """What went wrong, and whether another attempt is useless."""
+        """Return what failed, and True if another attempt is useless."""
         headers = {"Content-Type": "application/json; charset=utf-8", "User-Agent": f"llmtop/{__version__}"}
         try:
             request = urllib.request.Request(self._address, data=body, headers=headers, method="POST")
@@ -209,7 +209,7 @@ class Webhook:
 
 
 def _trouble(error: BaseException) -> str:
-    """What went wrong, by the kind of error alone."""
+    """Describe a failure by the kind of its error alone."""
     reason = getattr(error, "reason", error)
     if isinstance(reason, ssl.SSLError):
         return "the server's certificate is not accepted, or it does not speak TLS"

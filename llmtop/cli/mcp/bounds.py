@@ -6,7 +6,7 @@ import json
 from typing import Any, Final
 
 LARGEST_BYTES: Final = 200_000
-"""Of one answer. Some 50,000 tokens: a longer one would fill the context window of the agent that asked."""
+"""Limit of one answer: some 50,000 tokens. A longer one would fill the context window of the agent that asked."""
 SHORTENED: Final = "_shortened"
 """Key of an answer that was shortened: by the path of a list, how many of its items are left out."""
 _KEPT_ITEMS: Final = (200, 100, 50, 20, 10, 5, 2, 1, 0)

@@ -244,7 +244,7 @@ def _make(folder: Path) -> None:
 
 
 def _read_one(path: Path, row: KernelTime) -> NcuReport:
-    """What ncu measured in a run for one kernel: that kernel alone, if it is there.
+    """Return ncu's measurement of one kernel: that kernel alone, if the run contains it.
 
     Raises:
         UnusableInput, NotPossibleHere: as `llmtop.ncu.read.read`.

@@ -1,4 +1,4 @@
-"""Whether a command that is started here would have its GPUs for itself."""
+"""True if a command that is started here would have its GPUs for itself."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _ANSWER_SECONDS = 30.0
 _LISTED_SECONDS = 2.5
 """The processes on a GPU are polled every two seconds: it must be free for this time."""
 _LEAVING_SECONDS = 5.0
-"""What has just ended holds its memory for a moment."""
+"""A process that has just ended keeps its memory for a moment."""
 
 
 def refuse_used_gpus() -> None:

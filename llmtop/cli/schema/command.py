@@ -21,7 +21,7 @@ class JsonOutput(NamedTuple):
     type: str
     """module:class, imported when its schema is asked for."""
     title: str
-    """What the object is, for the list and for `title` of the schema."""
+    """Name of the object, for the list and for `title` of the schema."""
     commands: tuple[str, ...] = ()
     """Commands that print it with --json."""
 

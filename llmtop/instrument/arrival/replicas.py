@@ -23,7 +23,7 @@ MOST_CANDIDATES = 4
 
 
 class Replica:
-    """What of this process is trained together with other ranks."""
+    """Parts of this process that are trained together with other ranks."""
 
     def __init__(self, module: Any, group: str, candidates: list[search.HeldParameter], gathers: bool) -> None:
         """Keep weak references alone, so that the script's module can be freed.
@@ -40,11 +40,11 @@ class Replica:
         self.group = group
         """The same in all ranks that can be compared with each other, and in no others of the job."""
         self.gathers = gathers
-        """Whether it gathers its parameters from the others within the step, and so waits for them everywhere."""
+        """True if it gathers its parameters from the others within the step, and so waits for them everywhere."""
 
     @property
     def is_there(self) -> bool:
-        """Whether the script still holds it."""
+        """Return True if the script still holds it."""
         return self._module() is not None
 
     def candidates(self) -> list[Any]:
@@ -108,7 +108,7 @@ def _plain_parameters(module: Any) -> Iterator[search.HeldParameter]:
 
 
 def _takes_a_hook(parameter: Any) -> bool:
-    """Whether it is trained; those of other classes are left alone."""
+    """Return True if it is trained; those of other classes are left alone."""
     torch = sys.modules["torch"]
     if type(parameter) is not torch.nn.Parameter:
         return False

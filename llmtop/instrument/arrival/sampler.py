@@ -75,7 +75,7 @@ class _Open:
         self.spoilt = False
 
     def all_events(self) -> list[Any]:
-        """Those that the GPU has yet to pass."""
+        """Return the events that the GPU has not passed yet."""
         return [*self.events.values(), *(behind for _, behind in self.waits or ())]
 
 
@@ -114,17 +114,17 @@ class Sampler:
         self._misses = 0
         self._roles: dict[str, str] = {}
         self._knows_backward = False
-        """Whether backward passes are seen, so that hooks need not be there for longer than one."""
+        """True if backward passes are seen, so that hooks need not be there for longer than one."""
         self._in_backward = self._in_forward = self._had_backward = self._listened = False
 
     @property
     def is_waiting(self) -> bool:
-        """Whether events of earlier steps are still to be read."""
+        """Return True if events of earlier steps are still to be read."""
         return bool(self._pending)
 
     @property
     def is_lost(self) -> bool:
-        """Whether what is sampled is there no more, or is not what trains."""
+        """Return True if what is sampled is there no more, or is not what trains."""
         return not self.replica.is_there or self._misses >= MISSES
 
     # --- between steps, in the training thread ----------------------------------------------------
@@ -150,7 +150,7 @@ class Sampler:
         self._pending.append(step)
 
     def begin_if_due(self, index: int, step_ns: float) -> bool:
-        """Whether the step after that of `index` is sampled, which is then begun.
+        """Return True if the step after that of `index` is sampled, which is then begun.
 
         Args:
             index: of the step that has just ended.
@@ -389,7 +389,7 @@ def _torch() -> Any:
 
 
 def _autograd_is_compiled() -> bool:
-    """Whether backward passes are traced: a hook would be compiled into them."""
+    """Return True if backward passes are traced: a hook would be compiled into them."""
     compiled: Any = sys.modules.get("torch._dynamo.compiled_autograd")
     config: Any = sys.modules.get("torch._dynamo.config")
     return bool(

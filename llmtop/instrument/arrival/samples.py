@@ -17,7 +17,7 @@ class Sample(NamedTuple):
     gpu_ns: dict[str, int]
     """By CUDA events; empty without a GPU."""
     on_host_clock: bool
-    """Whether these are on the host's clock too; else from a zero of their own."""
+    """True if these are on the host's clock too; else from a zero of their own."""
     waited_host_ns: int | None = None
     """How long the host waited for other ranks in the step; None where that was not seen."""
     waited_gpu_ns: int | None = None

@@ -1,1 +1,1 @@
-"""What a monitor may ask of a training: to pause, to record itself."""
+"""Controls that a monitor may request of a training: pause, and record itself."""

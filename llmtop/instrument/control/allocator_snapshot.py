@@ -101,7 +101,8 @@ def _state(optimizer: Any) -> list[Any]:
 
 
 def _addresses(things: list[Any], device_type: str) -> list[int]:
-    """Of the storages of those that are tensors; a sharded one (DTensor) has its own part within."""
+    """Return the addresses of the storages of those that are tensors; a sharded one (DTensor) has its own part
+    within."""
     import torch
 
     found = []

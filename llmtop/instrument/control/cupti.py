@@ -37,7 +37,7 @@ def has_ended() -> None:
 
 
 def is_leaving(torch: Any) -> bool:
-    """Whether CUPTI may be on its way out of this process."""
+    """Return True if CUPTI may be on its way out of this process."""
     leaves = os.environ.get(WORD) == "1" and torch.cuda.is_initialized()
     return leaves and time.monotonic() - _ended_s < GONE_AFTER_SECONDS
 

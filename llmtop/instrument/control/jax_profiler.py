@@ -168,7 +168,8 @@ class JaxProfiler(Recording):
             shutil.rmtree(folder, ignore_errors=True)
 
     def _options(self) -> dict[str, Any]:
-        """What start_trace takes beside the folder, in this JAX: Python's calls are recorded when asked for."""
+        """Return the arguments of start_trace beside the folder, for this JAX: Python's calls are recorded on
+        request."""
         kind = getattr(self._jax.profiler, "ProfileOptions", None)
         if kind is None:
             return {}

@@ -55,7 +55,7 @@ class AskedHere:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a rank is at it."""
+        """Return True if a rank is at it."""
         return any(told.state not in wire.CAPTURE_ENDED for told in self._ranks.values())
 
     def forget(self) -> None:
@@ -159,7 +159,7 @@ class AskedHere:
                 folder.rmdir()
 
     def _greeted(self) -> list[PeerRank]:
-        """Those of this node's trainings that say who they are."""
+        """Return those of this node's trainings that report their identity."""
         found = []
         try:
             files = client.discover(socket_dir.runtime_dir())
@@ -271,7 +271,7 @@ def _main_stack(seen: wire.SampledStacks) -> list[wire.SampledFrame]:
 
 
 def _is_there(peer: PeerRank) -> bool:
-    """Whether its connection is open; updates its Hello."""
+    """Return True if its connection is open; updates its Hello."""
     try:
         peer.states()
     except Gone:
@@ -281,7 +281,7 @@ def _is_there(peer: PeerRank) -> bool:
 
 
 def _is_the_askers(folder: Path, token: str) -> bool:
-    """Whether that folder is this user's, and has that token in it."""
+    """Return True if that folder is this user's, and has that token in it."""
     if not token or not folder.is_absolute():
         return False
     try:

@@ -41,7 +41,7 @@ class _RangeRequester(Protocol):
 
 
 def is_available() -> bool:
-    """Whether this process has loaded a PyTorch that can mark operators; imports nothing."""
+    """Return True if this process has loaded a PyTorch that can mark operators; imports nothing."""
     torch: Any = sys.modules.get("torch")
     found = getattr(getattr(torch, "_C", None), "_autograd", None)
     return hasattr(found, "_enable_profiler") and hasattr(found, "_disable_profiler")
@@ -106,9 +106,9 @@ class OperatorRanges:
         self._send = send
         self._asker = asker
         self._thread = 0
-        """That whose operators are marked; 0 for none yet."""
+        """Thread whose operators are marked; 0 for none yet."""
         self._before: dict[str, tuple[Any, Any]] = {}
-        """What PyTorch's profilers start by, while a wrapper of ours stands there; and that wrapper."""
+        """Start functions of PyTorch's profilers that a wrapper of llmtop replaces, each with that wrapper."""
         self._wanted = True
         self._until = time.monotonic() + max(0.0, min(request.seconds, LONGEST_SECONDS))
 
@@ -230,7 +230,7 @@ def _disable() -> None:
 
 
 def _hides_operators() -> bool:
-    """Whether torch.compile has compiled something, or a CUDA graph has been made."""
+    """Return True if torch.compile has compiled something, or a CUDA graph has been made."""
     counters: Any = getattr(sys.modules.get("torch._dynamo.utils"), "counters", {})
     return bool(counters.get("stats", {}).get("unique_graphs")) or recordings.has_cuda_graph()
 

@@ -34,7 +34,7 @@ MOST_SECONDS = 5.0
 MOST_TAKEN = 3
 """A search for the largest batch that fits meets many errors, and shall not wait at each."""
 HISTORY_ENTRIES = 100_000
-"""Of the history that ``llmtop run --memory-history`` has recorded all the time; the oldest go first."""
+"""Most entries of the history that ``llmtop run --memory-history`` records all the time; the oldest go first."""
 MOST_KEPT = 8
 """Snapshots in the folder: one a GPU of a node, of its last run."""
 _ENDING = socket_dir.MEMORY_SNAPSHOT
@@ -69,7 +69,7 @@ def watch() -> None:
 
 
 def keeps_history() -> bool:
-    """Whether the allocator's history is recorded all the time because the user asked llmtop for it."""
+    """Return True if the allocator's history is recorded all the time because the user asked llmtop for it."""
     return _history_is_ours
 
 
@@ -191,7 +191,7 @@ class _Taken:
 
 
 def ended_by_error(kind: type[BaseException]) -> bool:
-    """Whether the exception that ends this process is of that kind, or was raised because of one."""
+    """Return True if the exception that ends this process is of that kind, or was raised because of one."""
     error: BaseException | None = getattr(sys, "last_value", None)
     seen = 0
     while error is not None and seen < 100:

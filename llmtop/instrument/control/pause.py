@@ -115,7 +115,7 @@ class PauseUnderWay:
 
     @property
     def is_over(self) -> bool:
-        """Whether it has ended, or its monitor has gone."""
+        """Return True if it has ended, or its monitor has gone."""
         return self._ended or self._released.is_set() or self._asker.is_closed
 
     def arm(self) -> None:
@@ -220,7 +220,7 @@ class PauseUnderWay:
 
 
 def _limit(seconds: float) -> float:
-    """What was asked for, in bounds; 0 for what is no number."""
+    """Return the requested seconds within bounds; 0 if it is no number."""
     return max(0.0, min(seconds, MAX_SECONDS))
 
 

@@ -34,7 +34,7 @@ class PeerRank:
         """
         self.hello: wire.Hello | None = None
         self.stacks: wire.SampledStacks | None = None
-        """What `ask_stacks` has brought."""
+        """Reply to `ask_stacks`."""
         self.channel = Channel(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK).remember()
         self.channel.setblocking(False)
         self._framer = wire.Framer()

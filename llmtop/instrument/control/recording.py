@@ -1,4 +1,4 @@
-"""What a way of recording is that a process has of itself, at the boundaries of its steps."""
+"""Interface of a way in which a process records itself at the boundaries of its steps."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Recording(ABC):
     engine: str
     """The capture engine that asks for it, by the name that stands in the Hello and in the request."""
     library = "torch"
-    """What the process must have imported."""
+    """Module that the process must have imported."""
     warmup = 0
     """Steps recorded and thrown away before the first that is kept."""
     least_steps = 1
@@ -27,12 +27,12 @@ class Recording(ABC):
     peak_factor = 1.0
     """How many times the memory that a recording grows by is needed when it stops and writes its file."""
     leaves_threads = False
-    """Whether it starts threads that stay, and that a forked child lacks at its exit."""
+    """True if it starts threads that stay, and that a forked child lacks at its exit."""
 
     @classmethod
     @abstractmethod
     def is_available(cls, module: Any) -> bool:
-        """Whether a process with this library can have it; imports nothing.
+        """Return True if a process with this library can have it; imports nothing.
 
         Args:
             module: the library, which may not be loaded to its end yet.

@@ -1,4 +1,4 @@
-"""What a process can record of itself: PyTorch's profiler, its allocator's history; and a table of them all."""
+"""Table of the ways in which a process records itself: PyTorch's profiler, its allocator's history."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ def _await_gpu(cuda: Any) -> None:
 
 
 def scripts_profiler() -> bool:
-    """Whether the script holds a torch.profiler: starting a second one raises in the script, not here."""
+    """Return True if the script holds a torch.profiler: starting a second one raises in the script, not here."""
     torch = sys.modules["torch"]
     if torch.autograd._profiler_enabled():
         return True
@@ -182,7 +182,7 @@ def scripts_profiler() -> bool:
 
 
 def has_cuda_graph() -> bool:
-    """Whether the process holds a CUDA graph."""
+    """Return True if the process holds a CUDA graph."""
     kind = sys.modules["torch"].cuda.CUDAGraph
     return any(issubclass(type(thing), kind) for thing in gc.get_objects())
 

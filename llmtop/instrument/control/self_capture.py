@@ -39,7 +39,7 @@ class Requester(Protocol):
 
     @property
     def is_closed(self) -> bool:
-        """Whether it has ended."""
+        """Return True if it has ended."""
 
 
 WRITE_SECONDS = 10.0
@@ -50,15 +50,15 @@ _STEP_SECONDS = 2.0
 _lock = threading.Lock()
 _running: SelfCapture | None = None
 _recorded = False
-"""Whether PyTorch's profiler has run here; then threads of its own wait in it for ever."""
+"""True if PyTorch's profiler has run here; then threads of its own wait in it for ever."""
 _has_inherited_profiler = False
-"""Whether it had in the process that this one was forked from."""
+"""True if it had in the process that this one was forked from."""
 _of_thread = threading.local()
-"""What goes when its thread ends."""
+"""Data that ends with its thread."""
 
 
 def engines() -> list[str]:
-    """What this process can take of itself now; imports nothing."""
+    """Return the engines with which this process can record itself now. Imports nothing."""
     loaded = {name: sys.modules.get(kind.library) for name, kind in RECORDINGS.items()}
     found = {name: module for name, module in loaded.items() if module is not None}
     return [name for name, module in found.items() if RECORDINGS[name].is_available(module)]
@@ -110,7 +110,7 @@ def end_with_process(seconds: float) -> bool:
 
 
 def has_inherited_profiler() -> bool:
-    """Whether this process was forked from one in which PyTorch's profiler had run."""
+    """Return True if this process was forked from one in which PyTorch's profiler had run."""
     return _has_inherited_profiler
 
 
@@ -249,7 +249,7 @@ class SelfCapture:
         return f"step {at} has passed: step {index} has ended, and {first} is the first that could be recorded"
 
     def _must_wait(self, index: int) -> bool:
-        """Whether the step that was asked for is still ahead."""
+        """Return True if the step that was asked for is still ahead."""
         at = self.request.at_step
         return at is not None and self._first_if_begun(index) < at
 

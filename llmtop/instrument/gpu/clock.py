@@ -45,7 +45,7 @@ class Timed(NamedTuple):
     host_ns: list[int]
     gpu_ns: list[int]
     drained: list[bool]
-    """Whether the stream had nothing to do when the boundary was reached."""
+    """True if the stream had nothing to do when the boundary was reached."""
 
 
 class TimedSteps:
@@ -94,12 +94,12 @@ class GpuClock:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether events of earlier steps are still to be read."""
+        """Return True if events of earlier steps are still to be read."""
         return bool(self._pending)
 
     @property
     def is_full(self) -> bool:
-        """Whether so many are that no further step is to be timed now."""
+        """Return True if so many are that no further step is to be timed now."""
         return len(self._pending) >= MAX_PENDING
 
     def steps_between(self, step_ns: float) -> int:

@@ -16,10 +16,11 @@ class Events(Protocol):
         """Use the calling thread's current stream from now on."""
 
     def is_capturing(self) -> bool:
-        """Whether the current stream is being captured into a graph, when nothing may be recorded or asked."""
+        """Return True if the current stream is being captured into a graph, when nothing may be recorded or
+        asked."""
 
     def is_drained(self) -> bool:
-        """Whether all work given to the stream so far is done."""
+        """Return True if all work given to the stream so far is done."""
 
     def new(self) -> Any:
         """Make an event that takes the time; nothing is recorded yet."""
@@ -28,7 +29,7 @@ class Events(Protocol):
         """Put the event behind the work given to the stream so far."""
 
     def is_done(self, event: Any) -> bool:
-        """Whether the stream has passed the event."""
+        """Return True if the stream has passed the event."""
 
     def elapsed_ns(self, first: Any, second: Any) -> int:
         """GPU time between two events that the stream has passed."""

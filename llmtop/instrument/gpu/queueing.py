@@ -31,6 +31,6 @@ class CallTimes:
         self._taken_ns.append(ns)
 
     def cost_ns(self) -> int:
-        """Of all of this step together, in ns."""
+        """Return the cost of all events of this step together, in ns."""
         self._least_ns = min([self._least_ns, *self._taken_ns])
         return round(sum(min(ns, MOST * self._least_ns) for ns in self._taken_ns))

@@ -46,7 +46,7 @@ class StreamWaits:
         self._replaced: Any = None
         self._spoilt = False
         self.cost_ns = 0.0
-        """Of a step's events, on average."""
+        """Cost of a step's events, on average."""
         self._calls = CallTimes()
 
     def begin(self) -> None:

@@ -52,7 +52,7 @@ class Channel(socket.socket):
 
     @property
     def is_ours(self) -> bool:
-        """Whether the number is still this socket's."""
+        """Return True if the number is still this socket's."""
         number = self.fileno()
         return number >= 0 and self._inode is not None and _inode_of(number) == self._inode
 
@@ -103,7 +103,7 @@ def pair() -> tuple[Channel, Channel]:
 
 
 class Poll:
-    """What the server sleeps on. Numbers that have been closed come back as readable, so that they are met."""
+    """Poll object of the server. Closed descriptors are returned as readable, so that they are noticed."""
 
     def __init__(self) -> None:
         self._poll = select.poll()

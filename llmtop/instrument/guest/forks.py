@@ -1,4 +1,4 @@
-"""What holds objects of the CUDA driver is never destroyed in a forked child.
+"""Objects of the CUDA driver are never destroyed in a forked child.
 
 CUDA does not work there. The destructor of an event, or of pinned memory that a copy used, calls the driver all
 the same, which fails, and its error in a destructor ends the process: a DataLoader's worker that was forked after

@@ -19,7 +19,7 @@ from llmtop.instrument.guest.sanitize import log_once
 
 _LARGEST_REASON = 200
 _OURS = frozenset({"llmtop", "torch", "msgspec", "nvtx", "numpy"})
-"""Whose exceptions may come out of llmtop's own lines, beside those of Python itself."""
+"""Modules whose exceptions may come out of llmtop's own lines, beside those of Python itself."""
 T = TypeVar("T")
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 
 def raised_by_handler(error: BaseException) -> bool:
-    """Whether a signal's handler raised this error; to be asked while it is being handled."""
+    """Return True if a signal's handler raised this error; to be asked while it is being handled."""
     trace = error.__traceback__
     handlers: set[CodeType] | None = None
     while trace is not None:
@@ -32,7 +32,8 @@ def raised_by_handler(error: BaseException) -> bool:
 
 
 def _was_given(frame: FrameType, interrupted: FrameType | None) -> bool:
-    """Whether a function was called with the frame below it, as Python calls handlers and nothing else does."""
+    """Return True if a function was called with the frame below it, as Python calls handlers and nothing else
+    does."""
     if interrupted is None:
         return False
     code, values = frame.f_code, frame.f_locals

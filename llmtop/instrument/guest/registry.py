@@ -23,7 +23,7 @@ _at_end: dict[EndName, EndCallback] = {}
 _at_fork: dict[ForkName, Callback] = {}
 _after_failure: list[Callback] = []
 jax_steps_are_marked: Callable[[], bool] | None = None
-"""Whether the script's steps are marked for jax.profiler already. The integration for JAX sets it."""
+"""True if the script's steps are marked for jax.profiler already. The integration for JAX sets it."""
 
 
 def at_end(name: EndName, callback: EndCallback) -> None:
@@ -32,7 +32,7 @@ def at_end(name: EndName, callback: EndCallback) -> None:
 
 
 def is_at_end(name: EndName) -> bool:
-    """Whether a module has registered its end."""
+    """Return True if a module has registered its end."""
     return name in _at_end
 
 

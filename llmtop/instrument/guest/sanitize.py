@@ -22,9 +22,9 @@ MAX_METRIC_NAME = 64
 _SHOWN = 40
 
 _warned: set[str] = set()
-"""What this process has been warned about. A forked child, which may have a log of its own, begins anew."""
+"""Warnings that this process has shown. A forked child, which may have a log of its own, starts empty."""
 _said = False
-"""Whether it was printed that publishing is off. A forked child does not repeat it: one line is enough for a
+"""True if it was printed that publishing is off. A forked child does not repeat it: one line is enough for a
 job."""
 
 os.register_at_fork(after_in_child=_warned.clear)
@@ -43,7 +43,7 @@ def _convert_or_none(make: Callable[[Any], T], value: object) -> T | None:
 
 
 def is_on_gpu(value: object) -> bool:
-    """Whether it is a tensor that a GPU may still be computing: to read it would be to wait."""
+    """Return True if it is a tensor that a GPU may still be computing: to read it would be to wait."""
     return bool(_convert_or_none(_is_cuda, value))
 
 

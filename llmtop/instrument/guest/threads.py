@@ -79,7 +79,7 @@ class Thread:
         return not self._alive.locked()
 
     def _is_importing(self) -> bool:
-        """Whether the thread is within an import: searches the file, executes it, or waits for its lock."""
+        """Return True if the thread is within an import: searches the file, executes it, or waits for its lock."""
         frame = sys._current_frames().get(self._ident)
         while frame is not None and frame.f_code.co_filename != _IMPORT_CODE:
             frame = frame.f_back

@@ -1,1 +1,1 @@
-"""Who this process is: launcher, rank, process group, run, declared facts."""
+"""Identity of this process: launcher, rank, process group, run, declared facts."""

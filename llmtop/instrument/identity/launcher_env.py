@@ -15,7 +15,7 @@ from llmtop.system import procfs
 _COMMAND_CHARACTERS = 200
 _TEXT_CHARACTERS = 128
 _DIGITS = 9
-"""What has more is no rank."""
+"""A longer number is no rank."""
 
 
 class Identity(NamedTuple):
@@ -77,7 +77,7 @@ def local_world_size(environment: Mapping[str, str] | None = None) -> int | None
 
 
 def node_names(environment: Mapping[str, str] | None = None) -> list[str]:
-    """What this machine is called: by the system, and by Slurm where that differs."""
+    """Return the names of this machine: from the system, and from Slurm where that differs."""
     env = os.environ if environment is None else environment
     return [name for name in dict.fromkeys((host(), _text(env, "SLURMD_NODENAME"))) if name]
 
@@ -98,7 +98,7 @@ def launch(environment: Mapping[str, str] | None = None) -> LauncherEnv:
 
 
 def _launcher(env: Mapping[str, str]) -> tuple[str, str]:
-    """Who started this rank, and what that calls the run; empty texts for a process that is no rank."""
+    """Return the launcher of this rank and its name of the run; empty texts for a process that is no rank."""
     if _number(env, (variable_names.RANK,)) is not None:
         run_id = _text(env, variable_names.TORCHELASTIC_RUN)
         # "none" is what torchrun calls every run that was given no --rdzv-id.

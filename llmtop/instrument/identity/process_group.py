@@ -19,7 +19,7 @@ OFF = "LLMTOP_JOB_STORE"
 """Set to "off", nothing of llmtop's reads or writes the job's store."""
 _LONGEST = 64
 _WRAPPED = 8
-"""So many stores within one another are opened at most."""
+"""Most stores within one another that are opened."""
 
 
 def learn(facts: Facts) -> bool:

@@ -42,7 +42,7 @@ class Facts:
         self.gpu_model: str | None = None
         self.auto = False
         self.inference = False
-        """Whether hooks see requests to a model, or a loop of forward passes, and no training."""
+        """True if hooks see requests to a model, or a loop of forward passes, and no training."""
         self.started_at = 0.0
         self.wall_clock = WallClock()
         """Asked by the server thread alone. Steps go back in time where the wall clock was set back, and only
@@ -53,7 +53,7 @@ class Facts:
         self.version += 1
 
     def set_kind(self, kind: str) -> None:
-        """What the steps of this process are: "step" or "request"."""
+        """Set the kind of the steps of this process: "step" or "request"."""
         if kind != self.kind:
             self.kind = kind
             self.changed()

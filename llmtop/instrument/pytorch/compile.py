@@ -54,5 +54,5 @@ def keep_untraced() -> None:
 
 
 def is_compiling() -> bool:
-    """Whether torch.compile is tracing the caller, which it answers itself while it does."""
+    """Return True if torch.compile is tracing the caller, which it answers itself while it does."""
     return _asks is not None and _asks()

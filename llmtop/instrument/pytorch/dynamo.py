@@ -41,13 +41,13 @@ class Paused:
 
 
 def has_compiled() -> bool:
-    """Whether compiled code may be there, which is compiled again when functions that it traced change."""
+    """Return True if compiled code may be there, which is compiled again when functions that it traced change."""
     compiler = sys.modules.get("torch._dynamo.convert_frame")
     return compiler is not None and getattr(compiler, "FRAME_COUNTER", 1) > 0
 
 
 def _skip() -> Callable[[CodeType], Any] | None:
-    """What `torch._dynamo.decorators.skip` does, without loading torch._dynamo for it (1 to 2 s)."""
+    """Return the effect of `torch._dynamo.decorators.skip` without loading torch._dynamo (1 to 2 s)."""
     eval_frame: Any = sys.modules.get("torch._C._dynamo.eval_frame")
     if hasattr(eval_frame, "skip_code"):
         skip: Callable[[CodeType], Any] = eval_frame.skip_code

@@ -36,7 +36,7 @@ class HeldParameter:
         self._name = name
 
     def __call__(self) -> Any:
-        """What the module holds under that name now; None where it is there no more."""
+        """Return the module's present value under that name; None if there is none."""
         module = self._module()
         held: Any = None if module is None else own_dict(module, "__dict__").get("_parameters")
         value = held.get(self._name) if issubclass(type(held), dict) else None

@@ -39,7 +39,7 @@ _TOOL_VARIABLES = (
 
 
 def tool_listens() -> bool:
-    """Whether something that records NVTX was there when this process started."""
+    """Return True if something that records NVTX was there when this process started."""
     preload = os.environ.get("LD_PRELOAD", "").lower()
     return any(os.environ.get(name) for name in _TOOL_VARIABLES) or "inject" in preload or "nvtx" in preload
 
@@ -91,7 +91,7 @@ class Watch:
         self.annotate: Annotate | None = None
         """torch's annotation, while a profiler records."""
         self.arrival: PhaseObserver | None = None
-        """What stamps when this rank reaches the collectives, while this step is to be sampled."""
+        """Observer that stamps when this rank reaches the collectives, while this step is sampled."""
         self.step_is_hooked = False
         self._step = PhaseNode(STEP_RANGE, None, "", STEP)
         self._step_range: Any = None
@@ -99,7 +99,8 @@ class Watch:
 
     @property
     def is_needed(self) -> bool:
-        """Whether any observer is set, so that the recorder must notify them at each phase's begin and end."""
+        """Return True if any observer is set, so that the recorder must notify them at each phase's begin and
+        end."""
         wanted = self.nvtx, self.clock, self.annotate, self.arrival
         return any(one is not None for one in wanted) or bool(self._annotated)
 

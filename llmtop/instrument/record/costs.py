@@ -34,7 +34,7 @@ class Costs:
 
     def __init__(self) -> None:
         self.periodic_ns = 0
-        """Of processor time between steps so far, in all."""
+        """Processor time between steps so far, in all."""
         self._step: deque[int] = deque(maxlen=SAMPLES)
         self._phase: deque[int] = deque(maxlen=SAMPLES)
         self._due_ns = 0
@@ -43,15 +43,15 @@ class Costs:
 
     @property
     def has_samples(self) -> bool:
-        """Whether there is a sample."""
+        """Return True if there is a sample."""
         return bool(self._step)
 
     def step_ns(self) -> float:
-        """Of a step without phases."""
+        """Return the cost of a step without phases."""
         return median(tuple(self._step))
 
     def phase_ns(self) -> float:
-        """Of one entry of a phase."""
+        """Return the cost of one entry of a phase."""
         return median(tuple(self._phase))
 
     def sample(self, recorder: State, now: int, ending_ns: int) -> None:

@@ -48,7 +48,7 @@ class _OpenPhase:
 
 
 class Track:
-    """What one thread and task is in the middle of: a step, or the phases before one."""
+    """Open step, or open phases before a step, of one thread and task."""
 
     __slots__ = ("begun", "depth", "owner", "pending", "range", "stack", "step", "times")
 
@@ -82,7 +82,7 @@ class Track:
 
 
 class Tracks:
-    """What is open in each thread and task of a process whose steps overlap."""
+    """Open steps and phases of each thread and task, for a process whose steps overlap."""
 
     def __init__(self, recorder: State, nvtx: Nvtx | None) -> None:
         self._recorder = recorder

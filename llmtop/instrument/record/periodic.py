@@ -1,4 +1,4 @@
-"""What the training thread does between steps now and then: the GPU clock, the allocator, who it is.
+"""Periodic work of the training thread between steps: the GPU clock, the allocator, its identity.
 
 These need the thread that trains: its current device and stream, and no question to CUDA while it captures a
 graph.

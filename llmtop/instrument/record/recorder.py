@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 MAX_NAMES = 1024
 """Names of phases that are remembered; names made from data must not fill the memory."""
 PLAIN = (type(None), float, int)
-"""What is kept as it is: to make a number of anything else might wait for a device."""
+"""Types that are stored unchanged. Converting any other type to a number might wait for a device."""
 
 
 _HELD_BY_US = 2
@@ -46,8 +46,8 @@ _HELD_BY_US = 2
 
 
 class Recorder(State):
-    """What this process publishes. There is one; `get()` returns it. These methods are for hooks, which have no
-    ``with`` to stand in."""
+    """Recorder of this process; `get()` returns the only one. These methods are for hooks, which cannot use
+    ``with``."""
 
     __slots__ = ("by_hand",)
 

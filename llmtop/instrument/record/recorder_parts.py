@@ -67,20 +67,20 @@ class PhaseObserver(Protocol):
 
 
 class MeasuredCosts(Protocol):
-    """What llmtop takes from the training thread, in nanoseconds."""
+    """Time that llmtop takes from the training thread, in nanoseconds."""
 
     periodic_ns: int
-    """Of processor time between steps so far, in all."""
+    """Processor time between steps so far, in all."""
 
     @property
     def has_samples(self) -> bool:
-        """Whether anything has been measured yet."""
+        """Return True if anything has been measured yet."""
 
     def step_ns(self) -> float:
-        """Of a step without phases."""
+        """Return the cost of a step without phases."""
 
     def phase_ns(self) -> float:
-        """Of one entry of a phase."""
+        """Return the cost of one entry of a phase."""
 
     def sample(self, recorder: Any, now: int, ending_ns: int) -> None:
         """Measure again if it is due; called between steps in the training thread.
@@ -96,7 +96,7 @@ class Overlapping(Protocol):
     """Steps and phases identified by thread and task; each call belongs to the calling thread and task."""
 
     thread: int | None
-    """That of the first step; None before."""
+    """Thread of the first step; None before."""
 
     def open_step(self) -> OpenStep | None:
         """The step that the calling thread and task has open."""

@@ -42,13 +42,13 @@ NO_THREAD = 0
 
 
 class Factories:
-    """What makes the parts that are imported late; set by `api`, which knows them."""
+    """Factories of the parts that are imported late; set by `api`."""
 
     __slots__ = ("overlap", "start")
 
     def __init__(self) -> None:
         self.start: Callable[[State, Watch], None] | None = None
-        """What attach() starts."""
+        """Function that attach() starts."""
         self.overlap: Callable[[State, Nvtx | None], Overlapping] | None = None
         """Makes the object that separates overlapping steps."""
 
@@ -83,13 +83,13 @@ class PauseSlot:
 
     def __init__(self) -> None:
         self.request: object = None
-        """What a monitor asked for; it has the boundary hook as long as it is not over."""
+        """Request of a monitor; it owns the boundary hook until it ends."""
         self.holds = False
-        """Whether the training thread waits in that hook: what is raised there then is a signal handler's."""
+        """True if the training thread waits in that hook: what is raised there then is a signal handler's."""
 
 
 class State(OpenPhases):
-    """What this process publishes, and who listens."""
+    """Published state of this process, and its listeners."""
 
     __slots__ = (
         "_watch",
@@ -146,11 +146,12 @@ class State(OpenPhases):
         self.off = bool(os.environ.get(variable_names.OFF))
         self.attached = False
         self.manual_used = False
-        """Whether the script itself calls step(); hooks then keep still."""
+        """True if the script itself calls step(); hooks then keep still."""
         self.boundary_hook: Callable[[int], None] | None = None
         """Called in the training thread right after a step ended, with its index."""
         self.blind: dict[str, str] = {}
-        """What cannot be observed of this script -> why; sent to the monitor until it can."""
+        """Signals that cannot be observed in this script, each with the reason; sent to the monitor until they
+        can."""
         self._reset_requests()
         self._watch = Watch()
         self.go_concurrent_next = False
@@ -174,10 +175,10 @@ class State(OpenPhases):
         self.logged = LoggedValues()
         self.saved = SavedCheckpoints()
         self.tokens_in: dict[int, float] = {}
-        """Of requests that hooks see, how many tokens they came with: by when they began, as rows of the ring say
-        it. A row has no place for what no training has."""
+        """Tokens of the prompts of requests that hooks see, by the start of the request, as in the rows of the
+        ring. A row has no field for values that no training has."""
         self.evaluates = False
-        """Whether hooks see an evaluation go on, also between its forwards and waits, where no phase is open."""
+        """True if hooks see an evaluation go on, also between its forwards and waits, where no phase is open."""
         self.worked = 0
         """When work was last seen that is in no phase (perf_counter ns); see `serve.signs_of_life`."""
         self.first_batch = 0
@@ -257,7 +258,7 @@ class State(OpenPhases):
             self.wake_server()
 
     def time_next_step(self, timed: bool) -> None:
-        """Whether the GPU clock is to time the step that begins now."""
+        """Return True if the GPU clock is to time the step that begins now."""
         self._watch.clock = self.clock if timed else None
         self._rewatch()
 
@@ -333,7 +334,7 @@ class State(OpenPhases):
         self.pause = PauseSlot()
 
     def after_step(self, index: int, now: int) -> None:
-        """What is not done at every step: periodic tasks when they are due, and a capture that counts steps."""
+        """Do the work that is not due at every step: periodic tasks, and a capture that counts steps."""
         try:
             if self.go_concurrent_next:
                 self.go_concurrent()
@@ -386,6 +387,6 @@ class State(OpenPhases):
 
 
 def loop_runs() -> bool:
-    """Whether the calling thread is inside a running asyncio loop."""
+    """Return True if the calling thread is inside a running asyncio loop."""
     events = sys.modules.get("asyncio.events")
     return events is not None and events._get_running_loop() is not None

@@ -69,7 +69,7 @@ class SlowStepStacks:
 
 
 def _compiles() -> bool:
-    """Whether the main thread runs torch.compile's compiler; looks at its frames alone."""
+    """Return True if the main thread runs torch.compile's compiler; looks at its frames alone."""
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
     for _ in range(200):
         if frame is None:

@@ -10,12 +10,12 @@ from llmtop.runs import records
 from llmtop.runs.records import StepRow
 
 _MOST_SAMPLES = 2048
-"""Of a series in a minute, for its percentiles; of more every second is dropped, and so on."""
+"""Most samples of a series in a minute, for its percentiles; of more every second is dropped, and so on."""
 LONG_FACTOR = 3.0
 LONG_SECONDS = 0.5
 """A step is kept in full if it takes so many times the usual one and so much more."""
 FIRST_STEPS = 10
-"""So many first steps are kept in full."""
+"""First steps that are kept in full."""
 _MOST_IN_FULL = 30
 """In a minute; what a minute has more of is in its sums alone."""
 NAN = float("nan")

@@ -82,7 +82,7 @@ class RunLog:
         self._noted = ""
         self._stopping = False
         self.sums_are_final = False
-        """Whether `sums` holds all steps of the process."""
+        """True if `sums` holds all steps of the process."""
         self.has_ended = False
 
     @property

@@ -26,7 +26,7 @@ MOST_GROUPS = 64
 _USUAL = 32
 _C10D = "torch._C._distributed_c10d"
 _DUMPS = ("_dump_nccl_trace_json", "_dump_fr_trace_json")
-"""Of NCCL's own recorder, and of the one that other backends share (gloo)."""
+"""Functions of NCCL's own recorder, and of the one that other backends share (gloo)."""
 
 
 class _Status(msgspec.Struct):

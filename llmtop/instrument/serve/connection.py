@@ -53,7 +53,7 @@ class Monitor:
         self._buffer = b""
         self.subscribed = False
         self.is_closed = False
-        """Whether the connection has ended; read by other threads too."""
+        """True if the connection has ended; read by other threads too."""
         self.since = time.monotonic()
         self.cursor = 0
         """The number of the first step that it has not been sent."""
@@ -79,18 +79,18 @@ class Monitor:
         """The number of the first logged value that it has not been sent."""
         self.saved_version = 0
         self.outside_number = 0
-        """Of the last `wire.Outside` that it was sent."""
+        """Number of the last `wire.Outside` that it was sent."""
         self.stalled_at = ""
         """Where the training waits for a person, as last sent."""
 
     @property
     def has_unsent(self) -> bool:
-        """Whether it has not yet taken what it was sent."""
+        """Return True if it has not yet taken what it was sent."""
         return bool(self._buffer)
 
     @property
     def ready(self) -> bool:
-        """Whether it wants steps and would take them now."""
+        """Return True if it wants steps and would take them now."""
         return self.subscribed and not self._buffer
 
     def write(self, data: bytes) -> None:
@@ -125,7 +125,7 @@ class Monitor:
         return bodies
 
     def has_hung_up(self) -> bool:
-        """Whether the other end closed before it sent anything, as in a flood of connections."""
+        """Return True if the other end closed before it sent anything, as in a flood of connections."""
         try:
             return not self.channel.recv(1, socket.MSG_PEEK)
         except BlockingIOError:

@@ -62,7 +62,7 @@ class OperatorControl(Protocol):
     """NVTX ranges around PyTorch's operators (`control.op_ranges`)."""
 
     def is_available(self) -> bool:
-        """Whether this process can emit them."""
+        """Return True if this process can emit them."""
 
     def handle(
         self, request: wire.OpRanges, recorder: Any, send: Callable[[wire.OpRangesState], None], asker: Any
@@ -78,7 +78,7 @@ class OperatorControl(Protocol):
 
 
 class Controls:
-    """What a monitor can control here. Each callback imports its module at the first call.
+    """Controls that a monitor has here. Each callback imports its module at the first call.
 
     A callback raises whatever that import raises.
     """

@@ -41,12 +41,12 @@ _SAVED_S = 0.1
 _LONGEST_REST_S = 1.0
 
 PAUSE_PCT = 2.0
-"""Of the run's time may a training stand still for monitors."""
+"""Share of the run's time for which a training may pause for monitors."""
 PAUSES_SAVED_S = 20.0
-"""So much at once: ten captures with nsys, each of which has two pauses."""
+"""Pause time that may be saved up: ten captures with nsys, each of which has two pauses."""
 SHORTEST_PAUSE_S = 1.0
-"""What a shorter pause counts as. Those of nsys take 0.3 and 0.6 s; a monitor that asks for one after the other is
-stuck, however short they are."""
+"""Duration that a shorter pause counts as. Pauses of nsys take 0.3 and 0.6 s. A monitor that requests one after
+the other is stuck, however short they are."""
 PAIR_WITHIN_S = 600.0
 
 Clock = Callable[[], float]
@@ -69,7 +69,7 @@ def check(message: wire.FromMonitor) -> None:
 
 
 class Allowance:
-    """So many a second, and no more saved up than `at_once`."""
+    """Rate limit: a number per second, and no more saved up than `at_once`."""
 
     def __init__(self, per_s: float, at_once: float, clock: Clock = time.monotonic) -> None:
         """Begin with a full bucket (token bucket).
@@ -97,7 +97,7 @@ class Allowance:
 
 
 class Intake:
-    """What one monitor has sent."""
+    """Messages that one monitor has sent."""
 
     __slots__ = ("_bytes", "_messages")
 

@@ -1,4 +1,4 @@
-"""What llmtop costs a step of this process, estimated from what it does and what each of that was seen to cost.
+"""Estimated overhead of llmtop per step of this process, from its operations and their measured costs.
 
 The hot path is not timed itself: that would cost more than it does. Its calls are counted anyway, and some are
 timed in their place now and then (`record.costs`). What is done between steps, at the GPU clock's boundaries and

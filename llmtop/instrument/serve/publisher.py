@@ -52,7 +52,7 @@ class Publisher:
         self.stack_sampler = StackSampler(recorder, self._reader.pauses)
 
     def waits_for(self, monitor: Monitor) -> bool:
-        """Whether there is something for this monitor that is worth to wake for.
+        """Return True if there is something for this monitor that is worth to wake for.
 
         Figures of the GPU come after steps and are no reason of their own.
         """
@@ -62,7 +62,7 @@ class Publisher:
         return monitor.ready and monitor.stalled_at != self.stack_sampler.waits_for
 
     def has_steps(self, monitor: Monitor) -> bool:
-        """Whether there is what `send_steps` sends."""
+        """Return True if there is what `send_steps` sends."""
         recorder = self._recorder
         return monitor.ready and (
             monitor.cursor < recorder.ring.count

@@ -78,7 +78,7 @@ class Server:
         self._stopping = False
         self._sent_at = 0.0
         self._sent_count = 0
-        """Of the ring, when was sent last."""
+        """Count of the ring at the last sending."""
         self._comes_fast = False
         self._listen_again_at: float | None = None
         self._path: Path | None = None
@@ -211,7 +211,7 @@ class Server:
                 self._begun.release()
 
     def _has_descriptors(self) -> bool:
-        """Whether the training has left us ours."""
+        """Return True if the training has left us ours."""
         return self._listener is not None and self._listener.is_ours and self._knock_is_ours()
 
     def _knock_is_ours(self) -> bool:

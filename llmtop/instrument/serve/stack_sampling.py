@@ -66,7 +66,7 @@ class StackSampler:
         self._pauses = pauses
         self._describer = StackDescriber()
         self.lock_wait = LockWait()
-        """Of the sleep before a sample; the server begins and ends it."""
+        """Lock wait during the sleep before a sample; the server begins and ends it."""
         self._sampled_at = 0
         """When, as perf_counter ns; 0 for not lately."""
         self._next = 0
@@ -75,12 +75,12 @@ class StackSampler:
         self._found_since = 0
         self._waited: dict[str, int] = {}
         self._judged = 0
-        """Of the time since `_found_since` in ns: for which samples showed whether it waits for the GPU."""
+        """Time since `_found_since`, in ns, for which samples showed whether it waits for the GPU."""
         self.number = 0
-        """Of the message in `outside`."""
+        """Number of the message in `outside`."""
         self.outside: wire.Outside | None = None
         self.waits_for = ""
-        """What the training waits for a person at, in words; "" while it does not."""
+        """Reason why the training waits for a person, in words; "" if it does not."""
 
     def rest_s(self) -> float:
         """Return the seconds until the next sample."""

@@ -29,7 +29,7 @@ _DETAIL = 1000
 _NOT_SENT = "messages that could not be encoded"
 T = TypeVar("T")
 _ERRORS = (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError, UnusableInput)
-"""What encoding raises for a value that no message can hold, or for too large a message."""
+"""Errors of the encoder for a value that no message can hold, or for too large a message."""
 
 
 MAX_PAUSES = 256
@@ -61,7 +61,7 @@ class Batch(NamedTuple):
 
 
 class Shared:
-    """What one round of sending has made for a monitor, for the others that are to get the very same."""
+    """Messages made in one round of sending, shared by all monitors that get the same ones."""
 
     def __init__(self) -> None:
         self._made: dict[tuple[Any, ...], Any] = {}
@@ -71,7 +71,7 @@ class Shared:
         self._made.clear()
 
     def get(self, key: tuple[Any, ...], make: Callable[[], T]) -> T:
-        """What `make` returns, made once a round for a key."""
+        """Return the value of `make`, computed once per round and key."""
         if key in self._made:
             found: T = self._made[key]
             return found

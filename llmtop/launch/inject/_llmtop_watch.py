@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from typing import Any
 
 OWN_PACKAGES = ("llmtop", "msgspec", "nvtx")
-"""What the training's process needs; taken from llmtop's own environment where the training's lacks it."""
+"""Packages that the training's process needs; taken from llmtop's own environment where the training's lacks
+them."""
 PATH = "LLMTOP_RUN_PATH"
 """Set by `llmtop run`: the folders in which its own environment has `OWN_PACKAGES`."""
 ABI = "LLMTOP_RUN_ABI"
@@ -120,11 +121,11 @@ def _write(sentence: str) -> None:
 
 
 _spoken = False
-"""Whether this process has had something to say, be it first or not."""
+"""True if this process has had something to say, be it first or not."""
 
 
 def claim() -> bool:
-    """Whether this process is the first of its run with something to say; all others keep still then."""
+    """Return True if this process is the first of its run with something to say; all others keep still then."""
     global _spoken
     _spoken = True
     try:
@@ -181,7 +182,7 @@ def _what_was_missing() -> str:
 
 
 def _make_importable() -> bool:
-    """Whether llmtop can be imported here, if need be from the environment that `llmtop run` belongs to."""
+    """Return True if llmtop can be imported here, if need be from the environment that `llmtop run` belongs to."""
     from importlib.util import find_spec
 
     missing = [name for name in OWN_PACKAGES if find_spec(name) is None]

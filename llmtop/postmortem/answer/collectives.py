@@ -44,14 +44,14 @@ class Deviation:
     kind: Difference
     call: CollectiveCall
     expected: CollectiveCall
-    """Of another rank."""
+    """Call of another rank."""
     is_sure: bool = True
     """False where the two sides are equally many and only the history decides."""
 
 
 @dataclass
 class CollectiveFacts:
-    """What the dumps of all ranks show together."""
+    """Facts from the dumps of all ranks together."""
 
     waits: list[Wait] = field(default_factory=list)
     deviations: list[Deviation] = field(default_factory=list)

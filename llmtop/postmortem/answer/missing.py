@@ -78,7 +78,7 @@ def missing_evidence(job: JobFacts, culprits: Sequence[Culprit], verdict: Failur
 
 
 def _by_verdict(job: JobFacts, verdict: FailureClass) -> list[str]:
-    """What names the rank where only the class is known."""
+    """Return the evidence that would name the rank where only the class is known."""
     kinds = {mark.kind for mark in job.evidence.marks}
     found = []
     if verdict == "network" and "link_down" not in kinds:

@@ -87,12 +87,12 @@ class RankCase:
 
 
 class _Whole(NamedTuple):
-    """What the errors of all ranks show."""
+    """Summary of the errors of all ranks."""
 
     aborting: frozenset[str]
     """Files with an error that another rank's failure causes."""
     unplaced: frozenset[str]
-    """Of these, where no line names its rank: the first that ended may be that one."""
+    """Those where no line names the rank: the first that ended may be one of them."""
     earliest: tuple[tuple[float, int], ...]
     """Time and rank of the earliest errors of ranks' own, of two ranks at most."""
 

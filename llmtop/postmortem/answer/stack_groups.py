@@ -23,7 +23,7 @@ class RankStack:
     frames: tuple[CodeLine, ...]
     """Innermost first; empty: it could not be read."""
     number: int | None = None
-    """Of the last collective that the rank has called and that has not ended."""
+    """Number of the last collective that the rank has called and that has not ended."""
     error: str = ""
     """Why there is no stack."""
     pid: int | None = None
@@ -69,7 +69,7 @@ def group_ranks(stacks: Sequence[RankStack]) -> list[StackGroup]:
 
 
 def _lines(one: RankStack) -> tuple[object, ...]:
-    """What makes stacks equal: py-spy leaves classes out, and folders differ by node."""
+    """Return the key by which stacks are equal: py-spy leaves classes out, and folders differ by node."""
     return tuple(
         (frame.function.rpartition(".")[2], frame.file.replace("\\", "/").rpartition("/")[2], frame.line)
         for frame in one.frames

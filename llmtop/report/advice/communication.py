@@ -1,4 +1,4 @@
-"""What to do about exposed communication: it depends on what splits the model, and on how many ranks were seen."""
+"""Advice on exposed communication, by the parallelism of the model and the number of captured ranks."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _PATH: Final = (
 
 
 def communication_fix(wrappers: Collection[str], *, one_rank: bool) -> str:
-    """What to do about exposed communication in a training.
+    """Return the advice on exposed communication in a training.
 
     Args:
         wrappers: of "DDP", "FSDP" and "DeepSpeed" those that the capture shows.

@@ -1,4 +1,4 @@
-"""What advice says where torch.compile or CUDA graphs are used already."""
+"""Advice for programs that already use torch.compile or CUDA graphs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What advice says where a model only runs forward: by the id of a finding, what differs from a training."""
+"""Advice for models that only run forward: differences from a training, by the id of a finding."""
 
 from __future__ import annotations
 
@@ -99,4 +99,4 @@ LANGUAGE_FIX: Final[Mapping[str, str]] = {
         "of shapes, no torch.cuda.empty_cache() in the loop."
     ),
 }
-"""Of a server of a language model, or a loop over its tokens: only where kernels or ranges show one."""
+"""Fixes for a server of a language model, or a loop over its tokens: only where kernels or ranges show one."""

@@ -1,4 +1,4 @@
-"""What advice says where the program is JAX's: by the id of a finding, what differs from PyTorch's."""
+"""Advice for JAX programs: differences from PyTorch, by the id of a finding."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What advice says to a CUDA program without a framework: by the id of a finding, what differs from PyTorch's."""
+"""Advice for CUDA programs without a framework: differences from PyTorch, by the id of a finding."""
 
 from __future__ import annotations
 

@@ -23,15 +23,15 @@ class Symptom:
     """One symptom and the tool to start with."""
 
     id: str
-    """What `llmtop which` takes; the id of its alert or finding where there is one."""
+    """Id that `llmtop which` takes: the id of its alert or finding where there is one."""
     title: str
-    """What the user sees."""
+    """Symptom that the user sees."""
     tool: str
     """The first tool."""
     command: str
     """Its command; capital words stand for values of the user's."""
     answer: str
-    """What the tool answers."""
+    """Answer that the tool gives."""
     finding: FindingId | None = None
     """The finding whose advice holds here."""
     alert: AlertId | None = None
@@ -41,7 +41,7 @@ class Symptom:
 
     @property
     def advice(self) -> Advice | None:
-        """What to change and how to confirm it; None where only the tool can say."""
+        """Return the fix and how to confirm it; None where only the tool can find it."""
         return ADVICE[self.finding] if self.finding else None
 
 
@@ -432,7 +432,8 @@ def _text(one: Symptom) -> str:
 
 
 def _has_word(one: Symptom, word: str) -> bool:
-    """Whether a word, or another form of it with the same first four letters or more, is in the symptom's text."""
+    """Return True if a word, or another form of it with the same first four letters or more, is in the
+    symptom's text."""
     return any(
         known == word or (min(len(known), len(word)) >= 4 and (known.startswith(word) or word.startswith(known)))
         for known in _text(one).split()

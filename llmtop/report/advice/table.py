@@ -22,7 +22,7 @@ from llmtop.report.advice.communication import ALL_RANKS, communication_fix
 
 @dataclass(frozen=True)
 class Advice:
-    """What to do about one kind of finding."""
+    """Advice on one kind of finding."""
 
     fix: str
     confirm: str
@@ -45,7 +45,7 @@ FindingId = Literal[
     "elementwise",
     "slow_forward",
 ]
-"""What the report on a capture can find; on a recording the findings are its alerts."""
+"""Findings of a report on a capture. The findings of a recording are its alerts."""
 
 """Names no process: the one in the capture may be gone by the time that a person reads the report."""
 
@@ -230,34 +230,34 @@ ADVICE: Final[Mapping[FindingId, Advice]] = {
 
 @dataclass(frozen=True)
 class Situation:
-    """What advice must fit besides the finding."""
+    """Conditions, besides the finding, that select the advice."""
 
     vendor: str | None = None
     """"NVIDIA", "AMD", "Google" (TPUs), "CPU" (of XLA's operations) or None."""
     workload: str | None = None
     """"training", "inference" or None."""
     graphs: bool = False
-    """Whether CUDA graphs are replayed already."""
+    """True if CUDA graphs are replayed already."""
     framework: str | None = None
     """"JAX", "torch_xla", or None: PyTorch's own."""
     language: bool | None = None
-    """Whether the model takes tokens; None where nothing tells."""
+    """True if the model takes tokens; None where nothing tells."""
     serves: bool = False
-    """Whether prefill and decode of a language model were seen."""
+    """True if prefill and decode of a language model were seen."""
     compiled: bool = False
-    """Whether torch.compile is used already."""
+    """True if torch.compile is used already."""
     plain: bool = False
-    """Whether no framework took part: a CUDA program of its own."""
+    """True if no framework took part: a CUDA program of its own."""
     wrappers: tuple[str, ...] = ()
     """Which of DDP, FSDP and DeepSpeed wrap the model."""
     one_rank: bool = False
-    """Whether the capture has one rank of several."""
+    """True if the capture has one rank of several."""
     python: bool = True
     """False where the capture names a process that runs no Python."""
     convolutions: bool = False
-    """Whether convolutions ran."""
+    """True if convolutions ran."""
     pinned: bool = False
-    """Whether most bytes between host and device are copied from or to pinned memory already."""
+    """True if most bytes between host and device are copied from or to pinned memory already."""
 
 
 _AMD_NEXT: Final[Mapping[str, str]] = {
@@ -368,7 +368,7 @@ def idle_fix(fix: str, waited_pct: float, host_pct: float, host_in: str) -> str:
 
 
 def advice_for(kind: FindingId, situation: Situation) -> Advice:
-    """What to do about a finding, where it was found.
+    """Return the advice on a finding for a situation.
 
     Args:
         kind: the finding's id.
@@ -435,7 +435,7 @@ def _fitting(fix: str, situation: Situation) -> str:
 
 
 def _fix_of_workload(kind: FindingId, situation: Situation) -> str:
-    """What to do in a training, in inference, or in serving a language model."""
+    """Return the fix for a training, for inference, or for serving a language model."""
     fix = ADVICE[kind].fix
     if situation.workload is None and kind in ("h2d_bound", "pageable_copies"):
         return advice_inference.FIX[kind]  # nothing shows that a DataLoader takes part

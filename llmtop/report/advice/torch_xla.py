@@ -1,4 +1,4 @@
-"""What advice says where the program is torch_xla's: by the id of a finding, what differs from PyTorch's."""
+"""Advice for torch_xla programs: differences from PyTorch, by the id of a finding."""
 
 from __future__ import annotations
 

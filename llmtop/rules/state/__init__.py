@@ -1,1 +1,1 @@
-"""What the rules remember from snapshot to snapshot."""
+"""State of the rules from snapshot to snapshot."""

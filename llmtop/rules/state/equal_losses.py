@@ -1,4 +1,4 @@
-"""Whether ranks that logged the same loss for long do not any more."""
+"""True if ranks that logged the same loss for long do not any more."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a loss has stopped moving, and since which step.
+"""True if a loss has stopped moving, and since which step.
 
 Late in a training a loss moves by less than its noise, and a curriculum or a low learning rate ends its fall
 too. So a loss is flat only where no healthy one is: its values are the same, or it has never fallen, or it has
@@ -27,8 +27,9 @@ NEVER_FIRST_STEP: Final = 100
 LEVEL_VALUES: Final = 100
 LEVEL_SPREAD: Final = 0.02
 LEVEL_SPREAD_SHARE: Final = 0.5
-"""Of the usual spread. Of a level at which a loss stays: a model that predicts the same for each input has a
-loss near the logarithm of the number of its classes, with less noise than one that tells inputs apart."""
+"""Share of the usual spread, for a level at which a loss stays. A model that predicts the same for each input
+has a loss near the logarithm of the number of its classes, with less noise than one that separates the
+inputs."""
 LEVEL_ERRORS: Final = 4.0
 
 

@@ -1,4 +1,4 @@
-"""What the rules know of one GPU: its latest values, cleaned, and their means over the last seconds."""
+"""State of one GPU for the rules: its latest values, cleaned, and their means over the last seconds."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class GpuState:
         self.pids: list[int] = []
         """Processes on it that can be seen from here."""
         self.foreign_pids: list[int] = []
-        """Those of which the driver alone knows: the host's pids, of another container, say."""
+        """Pids that only the driver knows: for example the host's pids of another container."""
         self.rank_pids: list[int] = []
         """Attached trainings on it that are alive."""
         self.step_pids: list[int] = []
@@ -73,7 +73,7 @@ class GpuState:
         self.power_share_pct: float | None = None
         """Power as a share of this GPU's limit."""
         self.is_updated = True
-        """Whether this snapshot brought a new sample, or the news that there has been none for long."""
+        """True if this snapshot brought a new sample, or the news that there has been none for long."""
         self._sampled: float | None = None
         self._changed = now
 
@@ -110,7 +110,7 @@ class GpuState:
         return self.gpu.uuid
 
     def concerned_keys(self) -> frozenset[Hashable]:
-        """What an alert about this GPU concerns: the GPU alone."""
+        """Return the keys that an alert about this GPU concerns: the GPU alone."""
         return frozenset((self.gpu.uuid,))
 
     def alert_target(self) -> tuple[str | None, int | None]:
@@ -128,7 +128,7 @@ class GpuState:
 
     @property
     def link_bytes_per_s(self) -> float | None:
-        """What the PCIe link can carry one way, from its present generation and width."""
+        """Return the highest rate of the PCIe link one way, from its present generation and width."""
         return pcie_bytes_per_s(self.gpu.pcie_gen, self.gpu.pcie_width)
 
 

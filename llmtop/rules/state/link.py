@@ -1,4 +1,4 @@
-"""What the rules know of one port of an InfiniBand or RoCE adapter over time."""
+"""State of one port of an InfiniBand or RoCE adapter over time."""
 
 from __future__ import annotations
 

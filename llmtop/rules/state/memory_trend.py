@@ -10,14 +10,14 @@ from typing import Final, NamedTuple
 from llmtop.model.snapshot import Rank
 
 BUCKETS: Final = 8
-"""So many floors in a row must rise; by chance that happens once in 40,000."""
+"""Floors in a row that must rise; by chance that happens once in 40,000."""
 BRIEF_LEAK: Final = (30, 2.0)
 FAST_LEAK: Final = (30, 20.0)
 SLOW_LEAK: Final = (100, 300.0)
 """A bucket closes after so many steps and seconds: 240 steps in some 20 s show a leak that soon fills the GPU, in
 3 minutes a fast one, 40 minutes a slow one."""
 BRIEF_SECONDS: Final = 60.0
-"""What rose for less than this may be chance: three samples are a floor there. So the peaks must rise as well."""
+"""A shorter rise may be chance: three samples are enough for a minimum there. So the peaks must rise as well."""
 _SAMPLES: Final = 3
 
 
@@ -33,8 +33,8 @@ class MemoryRise(NamedTuple):
 
     @property
     def is_brief(self) -> bool:
-        """Whether it was observed for so short that only a rise which fills the GPU soon should raise the
-        alert."""
+        """Return True if it was observed for so short that only a rise which fills the GPU soon should raise
+        the alert."""
         return self.seconds < BRIEF_SECONDS
 
     @property

@@ -35,7 +35,7 @@ ONSET: Final = 8
 its learning rate."""
 ONSET_SHARE: Final = 0.6
 LEAST_RISE: Final = 0.005
-"""Of the first values: a loss near 0 moves by large factors, which mean nothing."""
+"""Share of the first values: a loss near 0 moves by large factors, which mean nothing."""
 ONSET_FACTOR: Final = 1.5
 """From there on it is a spike however slowly it rises."""
 BACK_SIGMAS: Final = 3.0
@@ -50,7 +50,7 @@ class RiseLimits:
     sigmas: float
     factor: float
     times: float
-    """So many times as far off as any of the remembered values."""
+    """Multiple of the farthest remembered value."""
 
 
 @dataclass
@@ -58,7 +58,7 @@ class Excursion:
     """A value that has left its usual range."""
 
     step: int
-    """Of the first value outside the range."""
+    """Step of the first value outside the range."""
     value: float
     """The furthest value."""
     usual_low: float
@@ -69,18 +69,18 @@ class Excursion:
     points: int = 1
     """Values since the first one."""
     is_open: bool = True
-    """Whether the value has not come back."""
+    """True if the value has not come back."""
 
 
 class CurveLimits(NamedTuple):
     """Limits of one kind of values."""
 
     pair: RiseLimits
-    """Of each of two values among three."""
+    """Limits for each of two values among three."""
     single: RiseLimits
-    """Of one value alone."""
+    """Limits for one value alone."""
     is_linear: bool
-    """Whether deviations are compared as shares of the value, as a loss's noise is symmetric in; else as
+    """True if deviations are compared as shares of the value, as a loss's noise is symmetric in; else as
     factors, as a norm's noise is."""
 
 
@@ -88,7 +88,7 @@ class _Range(NamedTuple):
     """The usual range as of the last time that it was computed."""
 
     middle: float
-    """Of the trend, at the value number `at`."""
+    """Middle of the trend, at the value number `at`."""
     slope: float
     """Per value."""
     at: float

@@ -1,4 +1,4 @@
-"""What the rules know of one attached training process, and of those that train together."""
+"""State of one attached training process, and of the processes that train together."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ WORKING_SECONDS: Final = 10.0
 
 
 def rank_key(rank: Rank) -> RankKey:
-    """What names a training process for as long as it lives."""
+    """Return the key of a training process; it is unique for the process's lifetime."""
     return rank.host, rank.pid, finite_or_none(rank.attached_at) or 0.0
 
 
@@ -71,7 +71,8 @@ class RankState:
         self.memory = MemoryTrend()
         self.health = TrainingHealth()
         self.judged_by: list[StepCosts] | None = None
-        """What `recent_steps.judged` found of this snapshot, for the next rule that asks; None: not asked yet."""
+        """Result of `recent_steps.judged` for this snapshot, for the next rule that needs it; None until it is
+        computed."""
         self._last: Step | None = None
 
     def update(self, rank: Rank, now: float, clock_shift: float = 0.0) -> None:
@@ -98,7 +99,7 @@ class RankState:
 
     @property
     def is_stepping(self) -> bool:
-        """Whether it trains now: it runs, and its last step is not long ago for steps of that length."""
+        """Return True if it trains now: it runs, and its last step is not long ago for steps of that length."""
         return self.is_working and not self.rank.inference
 
     @property
@@ -110,7 +111,8 @@ class RankState:
         return self.has_stepped_within(WORKING_SECONDS)
 
     def has_stepped_within(self, seconds: float) -> bool:
-        """Whether the last step ended within so many seconds, or within three usual steps where that is longer.
+        """Return True if the last step ended within so many seconds, or within three usual steps where that is
+        longer.
 
         History that a monitor reads late is not new: `seen_at` counts only where no step has a time.
         """
@@ -119,7 +121,7 @@ class RankState:
         return self.now - last <= max(seconds, 3 * usual)
 
     def is_silent(self, is_raised: bool) -> bool:
-        """Whether it trained and lacks steps now; its figures are of before.
+        """Return True if it trained and lacks steps now; its figures are of before.
 
         Args:
             is_raised: whether an alert about its steps is up, which stays for `WORKING_SECONDS`.
@@ -201,7 +203,8 @@ class RankState:
         return ", ".join(parts)
 
     def concerned_keys(self) -> frozenset[Hashable]:
-        """What an alert about this process concerns: the process, and its GPU where that is known."""
+        """Return the keys that an alert about this process concerns: the process, and its GPU where that is
+        known."""
         return frozenset((self.key,) if self.gpu is None else (self.key, self.gpu.key))
 
     def alert_target(self) -> tuple[str | None, int | None]:
@@ -260,7 +263,7 @@ class JobState:
         """Time of the snapshot that is being judged."""
         self.key = min(rank.key for rank in ranks)
         self.memo: object = None
-        """What the straggler rule found when it last held: its alert stays longer than that can be seen."""
+        """Result of the straggler rule when its condition last held: the alert stays longer than the condition."""
         self.imbalance: object = None
         """The same of the rule for unequal work."""
         self.losses = EqualLosses()
@@ -270,7 +273,7 @@ class JobState:
         self.memo, self.imbalance, self.losses = before.memo, before.imbalance, before.losses
 
     def is_silent(self, is_raised: bool) -> bool:
-        """Whether one of its ranks is (`RankState.is_silent`): the others wait for it."""
+        """Return True if one of its ranks is (`RankState.is_silent`): the others wait for it."""
         return any(state.is_silent(is_raised) for state in self.ranks)
 
     def compare_losses(self) -> None:
@@ -281,7 +284,7 @@ class JobState:
             self.losses.compare()
 
     def concerned_keys(self) -> frozenset[Hashable]:
-        """What an alert about this job concerns: all its ranks and their GPUs."""
+        """Return the keys that an alert about this job concerns: all its ranks and their GPUs."""
         return frozenset().union(*(state.concerned_keys() for state in self.ranks))
 
     def alert_target(self) -> tuple[str | None, int | None]:

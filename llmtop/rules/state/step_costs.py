@@ -11,11 +11,11 @@ from llmtop.naming.phase_names import Role
 from llmtop.rules.state.windows import finite_or_none
 
 LAUNCHING: Final[tuple[Role, ...]] = ("compute", "backward", "optimizer")
-"""What a host does to give a GPU its work."""
+"""Roles in which a host launches work on a GPU."""
 
 
 class StepCosts:
-    """What one step took, in seconds, by the roles of its phases."""
+    """Times of one step, in seconds, by the roles of its phases."""
 
     __slots__ = ("gap", "gpu", "host", "idle", "index", "named", "phases", "total")
 
@@ -25,7 +25,7 @@ class StepCosts:
         """Between the end of the previous step and the start of this one."""
         self.total = step.seconds + gap
         self.named = bool(step.phases)
-        """Whether the steps have phases."""
+        """True if the steps have phases."""
         self.phases = step.phases
         self.host, self.gpu = seconds_by_role(step.phases)
         """Seconds by role; by the GPU's clock None where CUDA events did not time this step."""
@@ -33,7 +33,7 @@ class StepCosts:
 
 
 def host_share_pct(costs: Iterable[StepCosts], roles: Iterable[Role]) -> float:
-    """What these roles took of the steps' whole time, gaps included, by the host's clock."""
+    """Return the share of these roles in the steps' whole time, gaps included, by the host clock."""
     roles, spent, total = tuple(roles), 0.0, 0.0
     for cost in costs:
         total += cost.total
@@ -43,7 +43,7 @@ def host_share_pct(costs: Iterable[StepCosts], roles: Iterable[Role]) -> float:
 
 
 def gpu_share_pct(costs: Iterable[StepCosts], role: Role) -> float | None:
-    """What a role took of the timed steps' whole time by CUDA events; None without a timed step."""
+    """Return the share of a role in the timed steps' whole time by CUDA events; None without a timed step."""
     spent, total = 0.0, 0.0
     for cost in costs:
         if cost.gpu is not None and role in cost.gpu:

@@ -1,4 +1,4 @@
-"""What the logged values of one process show about how it learns."""
+"""State of one process's logged values, from which its learning is judged."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ judged."""
 LR_RISE: Final = 1.0005
 """A learning rate that is so many times what it was before rises; less is rounding."""
 OVERFLOWS: Final = 3
-"""Of the last ten gradient norms: so many that are not finite are more than the loss scale's own search for its
+"""Number of the last ten gradient norms. More that are not finite exceed the loss scale's own search for its
 limit (GradScaler tries twice the scale every 2,000 steps and skips the step that overflows)."""
 SCALE_FALL: Final = 16.0
 """Four halvings (torch's backoff_factor 0.5)."""
@@ -54,16 +54,16 @@ class HealthEvent:
     usual: tuple[float, float] | None = None
     excursion: Excursion | None = None
     is_open: bool = False
-    """Whether it still is so, as far as there is no excursion that shows it."""
+    """True if it still is so, as far as there is no excursion that shows it."""
 
     @property
     def lasts(self) -> bool:
-        """Whether the value has not come back."""
+        """Return True if the value has not come back."""
         return self.is_open if self.excursion is None else self.excursion.is_open
 
 
 class _LearningRate:
-    """Whether the learning rate has risen, so that a rise of the loss may follow it."""
+    """True if the learning rate has risen, so that a rise of the loss may follow it."""
 
     __slots__ = ("is_known", "last", "rose_at")
 
@@ -298,4 +298,4 @@ OTHER_TRAINING: Final = 4
 """Steps with four times as many tokens, or a quarter, are those of another training: curricula of batches and
 sequences double at most."""
 OTHER_STEPS: Final = 3
-"""So many in a row: one batch at the end of an epoch may be small."""
+"""Number in a row: one batch at the end of an epoch may be small."""

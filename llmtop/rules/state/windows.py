@@ -62,7 +62,7 @@ class RecentValues:
 
 
 class Hold:
-    """Whether a condition has held for long enough, with hysteresis.
+    """True if a condition has held for long enough, with hysteresis.
 
     `score` runs from 0 to 1. An interval counts for the condition when it held at both its ends, so a single
     sample proves nothing and two samples suffice once they are `hold_seconds` apart. Before the alert is raised a

@@ -22,7 +22,7 @@ ELEMENT_BYTES = {
 
 
 class Args(msgspec.Struct, gc=False):
-    """Those of an event's arguments that matter here, in the order of files; any event may have any."""
+    """Used arguments of an event, in the order of files; any event may have any."""
 
     sequence: Number = msgspec.field(name="Sequence number", default=None)
     types: msgspec.Raw = msgspec.field(name="Input type", default=_NO_TEXT)

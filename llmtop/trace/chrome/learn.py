@@ -1,4 +1,4 @@
-"""What is found out once of all events of a Chrome trace that are alike: names, kinds, threads, inputs.
+"""Names, kinds, threads and inputs, computed once for all equal events of a Chrome trace.
 
 Names of categories changed over the years ("Kernel", "Runtime", "Operator" in 2021; "kernel", "cuda_runtime",
 "cpu_op" now).
@@ -83,7 +83,7 @@ class TraceIndex:
         """By category and name."""
         self.all: list[EventType] = []
         self.of_work: list[EventType] = []
-        """Of device work; a row of it has the place of its own."""
+        """Types of device work; a row of it has the place of its own."""
         self.threads: dict[tuple[Number, Number], int] = {}
         """By pid and tid as they stand in the file, a place in `owners`."""
         self.owners: list[tuple[int, int]] = []

@@ -24,7 +24,7 @@ NO_NUMBER = re.compile(rb"(?<=[:\[,\s])[-+]?(?:inf|nan|Infinity|NaN)(?=\s*[,}\]]
 """Kineto writes what C++ prints: JSON knows no inf and no nan."""
 
 NO_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""What decoding raises for what is no JSON, or is nested too deep."""
+"""Errors of decoding for text that is not JSON, or is nested too deeply."""
 
 loose_decoder = msgspec.json.Decoder()
 
@@ -42,7 +42,7 @@ _LOOKED_AT = 200
 
 
 def _coarse(event: Event) -> bool:
-    """Whether the time of an event was rounded when it was read."""
+    """Return True if the time of an event was rounded when it was read."""
     return type(event.ts) is float and not -COARSE_US < event.ts < COARSE_US
 
 
@@ -97,11 +97,11 @@ class Parser:
 
 
 TORCH = Parser(Event, ExactEvent, Args)
-"""Of torch.profiler and Kineto."""
+"""Parser of torch.profiler and Kineto."""
 TORCH_MEMORY = Parser(MemoryEvent, ExactMemoryEvent, MemoryArgs)
 """The same with profile_memory."""
 
 
 def is_event(value: Any) -> bool:
-    """Whether decoded JSON is an event, and not what stands within one."""
+    """Return True if decoded JSON is an event, and not what stands within one."""
     return isinstance(value, dict) and "ph" in value

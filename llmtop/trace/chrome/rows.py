@@ -56,7 +56,7 @@ class Rows:
 
 
 class Tables:
-    """What a trace is made of."""
+    """Tables of a trace."""
 
     def __init__(self) -> None:
         self.ops = Rows(7)
@@ -69,6 +69,6 @@ class Tables:
         self.memory = Rows(9)
         """With the columns of its table in the trace but the last, in their order."""
         self.operators = Rows(3)
-        """Of operators with inputs or a sequence number, few of the rows of the host: the row, both numbers."""
+        """Operators with inputs or a sequence number, few of the rows of the host: the row, both numbers."""
         self.groups = Rows(3)
-        """Of the kernels of collectives: row, size of the process group, number of the name."""
+        """Kernels of collectives: row, size of the process group, number of the name."""

@@ -44,7 +44,7 @@ class UnreadableBytes(NamedTuple):
 
 
 class SalvagedEvents(NamedTuple):
-    """What could be saved of a damaged stretch."""
+    """Events recovered from a damaged stretch."""
 
     events: list[Event]
     consumed: int
@@ -149,7 +149,7 @@ class _Scan:
         return at + length
 
     def _past_nesting(self, at: int) -> int | None:
-        """What is nested too deep is passed over as a whole, up to what seems to be the next event."""
+        """Skip a value that is nested too deeply, up to the probable next event."""
         self._budget -= len(self._data) - at
         following = NEXT.search(self._data, at)
         if following is None or self._budget < 0:

@@ -41,7 +41,7 @@ class ClockOffset(NamedTuple):
 class _CollectiveEnds(NamedTuple):
     ends: Ns
     kinds: tuple[tuple[str, int], ...]
-    """What each is, and how large."""
+    """Kind and size of each."""
 
 
 def clock_offset(first: model.Trace, other: model.Trace, shift: int) -> ClockOffset | None:
@@ -70,7 +70,7 @@ def clock_offset(first: model.Trace, other: model.Trace, shift: int) -> ClockOff
 
 
 def _comparable_matches(found: list[tuple[float, ClockOffset]]) -> list[ClockOffset]:
-    """Those matches that are about as good as the best: steps are alike, so some may be whole steps apart.
+    """Return the matches that are about as good as the best: steps are alike, so some may be whole steps apart.
 
     Of these the one that agrees with the steps' own numbers, or else with the clocks, is used.
     """

@@ -24,7 +24,7 @@ from llmtop.trace.xla.fields import XLA
 
 PIECE_BYTES = 1 << 20
 _LARGEST_EVENT = 16 << 20
-"""What has no end within so many bytes is no event. Kineto writes hundreds, with shapes thousands."""
+"""Longest event. Kineto writes hundreds of bytes per event, with shapes thousands."""
 _END = re.compile(rb"[}\s]\s*\]")
 _EVENTS_KEY = re.compile(rb'"traceEvents"\s*:\s*\[')
 _OF_XLA = re.compile(rb'"name"\s*:\s*"/(?:host:CPU|device:)(?![^"]*(?:Compute|Tensors)")')
@@ -45,14 +45,14 @@ _BARE = b"{"
 
 
 class EventStream(Protocol):
-    """What the bytes of a trace come from: a file, or what unpacks it."""
+    """Source of the bytes of a trace: a file, or its decompressor."""
 
     def read(self, size: int) -> bytes:
         """The next `size` bytes or, near the end only, fewer."""
 
 
 class EventCollector(Protocol):
-    """What takes the events of a file and makes a trace of them."""
+    """Consumer of the events of a file that makes a trace of them."""
 
     seen: int
     """Events so far."""
@@ -121,12 +121,12 @@ class _TraceReader:
         self._lost: list[chrome_salvage.UnreadableBytes] = []
         self._places = self._bytes = self._events = 0
         self._exactly = False
-        """Whether the clock of this file needs more digits than a float has."""
+        """True if the clock of this file needs more digits than a float has."""
         self._buffer = b""
         self._offset = 0
         """Where in the file the buffer begins."""
         self._ended = False
-        """Whether the stream is read to its end."""
+        """True if the stream is read to its end."""
         self._cut: int | None = None
         """How many bytes after the last whole event are no event, in a file without an end of its events."""
 
@@ -160,7 +160,7 @@ class _TraceReader:
             wanted = PIECE_BYTES if taken else 2 * wanted
 
     def notes(self) -> list[str]:
-        """What could not be read, and where."""
+        """Return notes on the parts that could not be read."""
         notes = []
         if self._cut is not None and self._cut > 0:
             notes.append(f"the file is cut: its last {self._cut} bytes are no whole event and are left out")
@@ -290,7 +290,7 @@ def _properties(part: bytes) -> dict[str, Any] | None:
 
 
 def _has_content(text: bytes) -> bool:
-    """Whether there is more than blanks and commas."""
+    """Return True if there is more than blanks and commas."""
     blanks = b" \n\r\t,"
     return bool(text[:100].strip(blanks) or text.strip(blanks))
 

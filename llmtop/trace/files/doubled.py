@@ -68,7 +68,7 @@ def _columns(table: model.Table) -> list[npt.NDArray[np.int64]]:
 
 
 def _has_twins(table: model.Table) -> bool:
-    """Whether one of some rows, evenly spread, is there twice."""
+    """Return True if one of some rows, evenly spread, is there twice."""
     if len(table) < 2:
         return False
     rows = np.unique(np.linspace(0, len(table) - 1, _LOOKED_AT).astype(np.int64))

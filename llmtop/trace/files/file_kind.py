@@ -1,4 +1,4 @@
-"""What kind of file a path leads to, by what is in it. Loads nothing heavy: to read a report takes no numpy."""
+"""Kind of the file at a path, from its content. Loads no numpy, which reading a report does not need."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _FOLDED = re.compile(rb'process \d+:"')
 """How folded stacks begin where py-spy names the process, whose command may have ends of lines."""
 _SPEEDSCOPE = b"speedscope.app/file-format-schema"
 HEAD_BYTES = 1 << 20
-"""What of a file is read to tell its kind."""
+"""Bytes read to find the kind of a file."""
 
 
 class Examined(NamedTuple):
@@ -51,11 +51,11 @@ class Examined(NamedTuple):
     path: Path
     kind: Kind
     packed: bool = False
-    """Whether it is gzipped."""
+    """True if it is gzipped."""
 
 
 def examine(path: Path) -> Examined:
-    """What a file is, by what is in it.
+    """Return the kind of a file, from its content.
 
     Raises:
         UnusableInput: it is not there, cannot be read, is empty, or is none of what llmtop reads.
@@ -116,7 +116,7 @@ def _kind_of(path: Path, head: bytes) -> Kind:  # noqa: PLR0911 - a kind each
 
 
 def _is_folded(head: bytes) -> bool:
-    """Whether it begins with a stack and how often it was seen: "outer;inner (file:2) 42"."""
+    """Return True if it begins with a stack and how often it was seen: "outer;inner (file:2) 42"."""
     stack, _, count = head.partition(b"\n")[0].rstrip().rpartition(b" ")
     frames = b";" in stack or stack.endswith(b")")
     return _FOLDED.match(head) is not None or (frames and count.isdigit())

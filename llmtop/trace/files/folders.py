@@ -81,7 +81,7 @@ def _directly_in(folder: Path) -> list[Examined]:
 
 
 def _examine_or_none(path: Path) -> Examined | None:
-    """What it is; None for what cannot be used."""
+    """Return the kind; None for an unusable file."""
     try:
         return examine(path)
     except UnusableInput:
@@ -141,7 +141,7 @@ def _of_one_run(below: list[tuple[Path, list[Examined]]], top: Path, notes: list
 
 
 def _of_ranks(run: Path, own: list[tuple[Path, list[Examined]]]) -> list[Examined]:
-    """Of each rank's folder the newest capture: one rank may have several windows."""
+    """Return the newest capture of each rank's folder: one rank may have several windows."""
     newest: dict[tuple[str, ...], list[Examined]] = {}
     for folder, files in sorted(own, key=lambda one: (_last_change(one[1]), one[0].name)):
         rank = tuple(part for part in folder.relative_to(run).parts if _OF_A_RANK.search(part))

@@ -12,7 +12,7 @@ _FOLD = "stackcollapse-perf.pl > FILE.folded && llmtop report FILE.folded"
 
 
 class ForeignFile(NamedTuple):
-    """What a file is, and the next step."""
+    """Name of a file's format, and the next action."""
 
     what: str
     """After "is": "a profile of Firefox"."""

@@ -21,10 +21,10 @@ class Gunzip:
         self._unpacker = zlib.decompressobj(_GZIP_WINDOW)
         self._done = False
         self.cut = False
-        """Whether the file ended within a member, or was damaged."""
+        """True if the file ended within a member, or was damaged."""
 
     def read(self, size: int) -> bytes:
-        """So many bytes; fewer only at the end, or at the break."""
+        """Return that many bytes; fewer only at the end, or at the break."""
         parts: list[bytes] = []
         wanted = size
         while wanted > 0 and not self._done:

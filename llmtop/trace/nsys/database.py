@@ -29,10 +29,10 @@ NEVER = sanitize.ABSENT
 """Stands for NULL in a column of numbers."""
 
 _DAMAGED = (sqlite3.Error, UnicodeDecodeError)
-"""What reading a damaged file raises; the second for a name that is not UTF-8 any more."""
+"""Errors of reading a damaged file; the second for a name that is no longer UTF-8."""
 
 _SMALL_ROWS = 10_000
-"""Of tables that describe: more are never there."""
+"""Limit of descriptive tables: they never have more rows."""
 _LARGEST_VALUE = 4 << 20
 """Bytes of one value; nsys writes names of some thousands."""
 _WORK_LEAST, _WORK_A_BYTE, _WORK_LOOK = 40_000_000, 30, 100_000

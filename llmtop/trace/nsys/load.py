@@ -30,7 +30,7 @@ _TABLES = {
     *("CUPTI_ACTIVITY_KIND_RUNTIME", "CUPTI_ACTIVITY_KIND_GRAPH_TRACE", "DIAGNOSTIC_EVENT", "GPU_METRICS"),
     *("TARGET_INFO_SESSION_START_TIME", "TARGET_INFO_GPU", "TARGET_INFO_CUDA_DEVICE", "TARGET_INFO_GPU_METRICS"),
 }
-"""What is read of an export."""
+"""Tables read from an export."""
 _PUSH_POP, _START_END, _NVTXT_PUSH_POP, _NVTXT_START_END, _DOMAIN = 59, 60, 70, 71, 75
 """NVTX_EVENTS.eventType (ENUM_NSYS_EVENT_TYPE)."""
 
@@ -341,7 +341,7 @@ def _describe(database: Database, trace: model.Trace) -> None:
 
 
 def _warnings(database: Database, trace: model.Trace) -> None:
-    """What nsys itself found wrong with the capture; its routine remarks at every stop are not repeated."""
+    """Add nsys's own warnings about the capture, except its routine remarks at every stop."""
     query = "SELECT DISTINCT text FROM DIAGNOSTIC_EVENT WHERE severity IN (2, 3)"
     routine = ("Not all ", "No NVTX events", "No CUDA events")
     said = [str(text) for (text,) in database.rows(query, "DIAGNOSTIC_EVENT")]

@@ -22,7 +22,7 @@ from llmtop.trace.intervals import Ns
 Bytes = npt.NDArray[np.uint8]
 
 _BATCH_BYTES = 1 << 19
-"""Of pages that are taken apart at once: so little stays in the processor's cache."""
+"""Bytes of pages that are decoded at once: so little stays in the processor's cache."""
 _INTERIOR, _LEAF = 0x05, 0x0D
 _DEEPEST = 20
 _SPARE = 16

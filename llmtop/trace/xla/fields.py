@@ -9,7 +9,7 @@ from llmtop.trace.chrome.parse import Parser
 
 
 class XlaArgs(msgspec.Struct, gc=False):
-    """Those of an event's arguments that matter here; XLA writes numbers as text."""
+    """Used arguments of an event; XLA writes numbers as text."""
 
     correlation: Number = msgspec.field(name="correlation_id", default=None)
     hlo_op: Number = None

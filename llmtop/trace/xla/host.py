@@ -18,7 +18,7 @@ from llmtop.trace.chrome.rows import Rows
 from llmtop.trace.xla.fields import XlaArgs
 
 STEP_MARK = "StepMarker"
-"""What torch_xla notes for its mark of a step: torch_xla.sync(), xm.mark_step(), the end of torch_xla.step()."""
+"""Name of torch_xla's mark of a step: torch_xla.sync(), xm.mark_step(), the end of torch_xla.step()."""
 _SYNCS = re.compile(r"^Sync(?:Live)?TensorsGraph")
 """How torch_xla calls the compiling and running of what was noted since the last mark."""
 _OF_XLA = re.compile(
@@ -65,19 +65,20 @@ class HostLines:
         self.devices: dict[int, model.TracedGpu] = {}
         """By number, where the file has them."""
         self.of_torch_xla = False
-        """Whether the program is torch_xla's."""
+        """True if the program is torch_xla's."""
         self._drained_at = -1
         """Until when the host waited for a device."""
         self._runs: dict[tuple[int, int], int] | None = None
 
     @property
     def runs_known(self) -> bool:
-        """Whether it is known which hand-over each run of a function is of; once `operations` has been asked."""
+        """Return True if it is known which hand-over each run of a function is of; once `operations` has been
+        asked."""
         return bool(self._runs)
 
     @property
     def has_operations(self) -> bool:
-        """Whether XLA ran operations on threads of the host."""
+        """Return True if XLA ran operations on threads of the host."""
         return bool(self._operations)
 
     def take(self, event: Event, args: XlaArgs, start: int, end: int) -> None:
@@ -184,7 +185,7 @@ class HostLines:
         return model.build(model.HostSpans, _select_process(process, columns))
 
     def operations(self) -> Iterator[tuple[int, int, Number, str, XlaArgs, int]]:
-        """What XLA ran on the host's threads: start, end, thread, name, arguments, and which run it is of, or -1.
+        """Yield XLA's operations on the host's threads: start, end, thread, name, arguments, and the run, or -1.
 
         An operation that only holds others (a loop, a call) is left out for them.
         """

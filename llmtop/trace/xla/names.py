@@ -1,4 +1,4 @@
-"""What XLA's names say: of a copy, and of an operation."""
+"""Meaning of XLA's names of copies and operations."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def parse_bytes(details: str) -> int:
 
 @functools.lru_cache(maxsize=65536)
 def operation_category(operation: str) -> str:
-    """What kind of operation that is, by the name that XLA gave it: it names most after their opcode.
+    """Return the kind of an operation from XLA's name, which usually comes from the opcode.
 
     Args:
         operation: as fusion.3, loop_add_fusion, dot.1, all-reduce-start, wrapped_tanh.

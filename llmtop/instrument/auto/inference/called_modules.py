@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 MAX_SEARCHES = 4
 FIRST_SEARCH_NS = 200_000_000
-"""What is found by `eval()` is called soon after. Each search waits twice as long as the one before."""
+"""A module found by `eval()` is called soon after. Each search waits twice as long as the one before."""
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 _DECORATOR = os.path.join(_TORCH, "utils", "_contextlib.py")
 _is_compiling = torch.compiler.is_compiling
@@ -41,11 +41,11 @@ class Watcher(Timer, Protocol):
     """Receiver of module calls."""
 
     over: bool
-    """Whether the process trains."""
+    """True if the process trains."""
 
     @property
     def recorder(self) -> State:
-        """What the process publishes with."""
+        """Recorder of the process."""
 
 
 class Forwards:
@@ -73,7 +73,7 @@ class Forwards:
             self._without.restore()
 
     def stop_searching(self) -> None:
-        """What the process computes is known: search no more, except for what `eval()` is called on."""
+        """Stop searching, except for modules on which `eval()` is called: the work of the process is known."""
         self.note_call()
 
     def hand_over(self) -> dict[type, TimedClass]:
@@ -162,7 +162,7 @@ class Forwards:
 
 
 def _is_torchs_own() -> bool:
-    """Whether torch itself turns gradients off, as it does to initialise parameters."""
+    """Return True if torch itself turns gradients off, as it does to initialise parameters."""
     frame: Any = sys._getframe(3)
     if frame is not None and frame.f_code.co_filename == _DECORATOR:
         frame = frame.f_back

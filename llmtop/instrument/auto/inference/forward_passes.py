@@ -55,7 +55,7 @@ _gradients = torch.is_grad_enabled
 
 
 class _Here(_local):
-    """What the calling thread is in the middle of."""
+    """Open calls of the calling thread."""
 
     inside = False
     """In a forward pass of an outermost module."""
@@ -66,8 +66,7 @@ class _Here(_local):
 
 
 class Inference:
-    """What a process computes before it has trained, if it ever does. Has the interface of a loop for timed
-    classes."""
+    """Forward passes of a process that has not trained yet. It has the interface of a loop for timed classes."""
 
     optimizing = False
 
@@ -77,7 +76,7 @@ class Inference:
         self._phases = phase_of("prefill"), phase_of("decode"), phase_of("generate")
         self._forward = phase_of("forward")
         self.over = self.recorder.off
-        """Whether the process trains, or must not be observed: then nothing here has any effect."""
+        """True if the process trains, or must not be observed: then nothing here has any effect."""
         self._begin()
         self._generation = Generation(self)
         self._forwards = Forwards(self)
@@ -91,12 +90,12 @@ class Inference:
         self._beginning = RLock()
         """Held while a step begins: of two threads that begin one at once, one finds the other's."""
         self._records = ""
-        """What is recorded: "generate", "tokens" or "forwards"; nothing before that is known."""
+        """Recorded kind: "generate", "tokens" or "forwards"; empty until that is known."""
         self._since = 0
         self._sequences = Sequences()
         self._by_hand: Request | None = None
         self._computing = False
-        """Whether a forward pass of a request by hand is under way."""
+        """True if a forward pass of a request by hand is under way."""
         self._computed = 0
         """When the last forward pass of a request by hand ended."""
 
@@ -143,7 +142,7 @@ class Inference:
 
     @property
     def busy(self) -> bool:
-        """Whether a forward pass is within another one, or within a request."""
+        """Return True if a forward pass is within another one, or within a request."""
         here = self._here
         return here.inside or here.request is not None
 
@@ -214,7 +213,7 @@ class Inference:
             self._leave(step)
 
     def _shows(self) -> bool:
-        """Whether the forward passes so far show that this is no training; publishes the process then."""
+        """Return True if the forward passes so far show that this is no training; publishes the process then."""
         now = perf_counter_ns()
         self._since = self._since or now
         if now - self._since < LOOKED_AT_NS or not self._may_be():
@@ -319,7 +318,8 @@ class Inference:
         return not is_data_worker() and not _is_below_training()
 
     def _is_free(self, goes_on: bool = False) -> bool:
-        """Whether a step may begin in the calling thread. Steps of two threads at once overlap from then on.
+        """Return True if a step may begin in the calling thread. Steps of two threads at once overlap from then
+        on.
 
         Args:
             goes_on: whether it is one more token of sequences that are decoded by hand.
@@ -383,7 +383,7 @@ class Inference:
 
 
 def _is_below_training() -> bool:
-    """Whether a library that trains has called this, if it has not computed a gradient yet."""
+    """Return True if a library that trains has called this, if it has not computed a gradient yet."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         names = _TRAINING.get(str(frame.f_globals.get("__name__")))

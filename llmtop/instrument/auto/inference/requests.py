@@ -59,14 +59,14 @@ class Request:
         self._ends_itself = ends_itself
         self._prepared = 0
         self.preparing = False
-        """Whether inputs are being prepared: a class's own function calls that of its parent."""
+        """True if inputs are being prepared: a class's own function calls that of its parent."""
         self.begun = 0
         self.prefills = 1
         """Forward passes that the prompt takes."""
         self.tokens_in: int | None = None
         self.sequences: int | None = None
         self.tokens_out: int | None = None
-        """Of each sequence."""
+        """Tokens of each sequence."""
 
     def begin(self, now: int) -> None:
         """The prefill begins, at `now` (perf_counter ns)."""

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 
 LEAST = 8, 3
-"""So many forwards have gone on with sequences, and so many times as many as began some, before a script is taken
-for one that decodes: lengths of a data set may follow each other by chance."""
+"""Number of forwards that continue sequences, and their factor over those that begin some, before a script
+counts as one that decodes: lengths of a data set may follow each other by chance."""
 _GROWN = 2
 
 
@@ -32,7 +32,7 @@ class Sequences:
 
     @property
     def decode(self) -> bool:
-        """Whether most of the forward passes so far went on with sequences."""
+        """Return True if most of the forward passes so far went on with sequences."""
         least, times = LEAST
         return self._went_on >= max(least, times * self._began)
 

@@ -21,7 +21,7 @@ from llmtop.instrument.pytorch.search import MAX_NODES, held_by, own_dict
 
 _PRODUCT = re.compile(r"^(Mm|Addmm|Bmm|Baddbmm|Linear|Convolution)Backward\d+$")
 _NEARLY_ALL = 0.9
-"""Of the elements of all products; some models compute a small part, such as a gate, in more bits."""
+"""Share of the elements of all products; some models compute a small part, such as a gate, in more bits."""
 _PEAKS = {torch.bfloat16: "bf16", torch.float16: "fp16"}
 _BY_ACCELERATE = {"bf16": torch.bfloat16, "fp16": torch.float16, "no": None}
 _HALVES = frozenset(_PEAKS)
@@ -52,7 +52,7 @@ def by_graph(tensors: Any) -> torch.dtype | None:
 
 
 def by_autocast(module: Any) -> torch.dtype | None:
-    """That of autocast, if it is on where the module is called, for the device that it is on."""
+    """Return the type of autocast, if it is on where the module is called, for the device that it is on."""
     parameter = _a_parameter(module)
     if parameter is None:
         return None
@@ -95,7 +95,7 @@ def name_of(dtype: torch.dtype | None) -> str | None:
 
 
 def _uses_tf32() -> bool:
-    """Whether products of 32 bits may be computed in 19 on a GPU that can.
+    """Return True if products of 32 bits may be computed in 19 on a GPU that can.
 
     torch 2.9 has a new question for it, and warns of the old one.
     """

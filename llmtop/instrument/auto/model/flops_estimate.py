@@ -25,7 +25,7 @@ MODULES_TOGETHER = "several modules are called side by side"
 
 
 class ModelFacts:
-    """Of the module that is called outermost; of none where there are several."""
+    """Facts on the module that is called outermost; None where there are several."""
 
     __slots__ = ("_again_at", "_autocast", "_by_loss", "_module", "_recorder", "curious", "seen")
 
@@ -34,7 +34,7 @@ class ModelFacts:
         self.seen: dict[int, weakref.ref[Any]] = {}
         """Modules that were called outermost since the last `refresh`, by id()."""
         self.curious = True
-        """Whether `sees_loss` is to be called at the next backward pass."""
+        """True if `sees_loss` is to be called at the next backward pass."""
         self._module: weakref.ref[Any] | None = None
         self._autocast: Any = None
         self._by_loss: Any = None

@@ -38,11 +38,11 @@ _QUANTISED = re.compile(r"Quant|WQLinear|GPTQ|Hqq|FP8|Float8|Int8|[48]bit")
 _OTHER_TOKENS = ("vision_config", "audio_config", "speech_config")
 _LOOKED_UP = (nn.Embedding, nn.EmbeddingBag)
 _LEAST_BYTES = 2
-"""Of an element; what has less is quantised."""
+"""Bytes of an element; an element with fewer is quantised."""
 
 
 class Estimate(NamedTuple):
-    """What a token costs, or why that is not known."""
+    """Cost of a token, or why it is unknown."""
 
     flops_per_token: float | None
     """Forward and backward, on this process."""

@@ -37,11 +37,11 @@ class BusyLoop(Protocol):
 
     @property
     def busy(self) -> bool:
-        """Whether the call is part of another one."""
+        """Return True if the call is part of another one."""
 
     @property
     def optimizing(self) -> bool:
-        """Whether that is an optimizer's step."""
+        """Return True if that is an optimizer's step."""
 
 
 class Timer(Protocol):
@@ -49,13 +49,13 @@ class Timer(Protocol):
 
     @property
     def loop(self) -> BusyLoop:
-        """What is asked first."""
+        """Loop that is asked first."""
 
     def begins(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[[], None] | None:
         """A module is called; returns what is to be called at the end, None for nothing."""
 
     def recovers(self) -> bool:
-        """Whether an optimizer's step that never ended is given up."""
+        """Return True if an optimizer's step that never ended is given up."""
 
     def failed(self, error: BaseException) -> None:
         """Called within `except` where seeing a call has failed: note that it cannot be seen, and why."""
@@ -172,7 +172,7 @@ def _homeless(function: Any, kind: type, code: CodeType) -> Call:
 
 
 def _torchs_own() -> Any:
-    """What `nn.Module` has as `__call__`, if that does no more than the timed one does in its place."""
+    """Return `nn.Module.__call__` if it does no more than the timed version."""
     call: Any = vars(torch.nn.Module).get("__call__")
     code = getattr(call, "__code__", None)
     if code is None or set(code.co_names) != {"_compiled_call_impl", "_call_impl"}:
@@ -181,7 +181,7 @@ def _torchs_own() -> Any:
 
 
 _TOOLS = torch.compiler.is_compiling, sys.getprofile, get_ident, functools.partial, _torchs_own()
-"""Of torch's and Python's, what the timed `__call__` uses; all of it can be pickled by name."""
+"""Functions of torch and Python that the timed `__call__` uses; all of them can be pickled by name."""
 _CODE = next(constant for constant in _timed.__code__.co_consts if isinstance(constant, CodeType))
 _IN_PLACE = None if _TOOLS[-1] is MISSING else in_place_of(_CODE, _TOOLS[-1].__code__)
-"""That of the timed `__call__`, for a class that has torch's."""
+"""Code of the timed `__call__`, for a class that has torch's."""

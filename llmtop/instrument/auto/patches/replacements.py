@@ -11,7 +11,7 @@ MISSING: Any = object()
 
 
 class Replaced:
-    """What was put in the place of functions of classes and modules."""
+    """Replacements of functions of classes and modules."""
 
     def __init__(self) -> None:
         self._given: list[tuple[Any, str, Any, Any]] = []

@@ -39,14 +39,14 @@ _LEARNING_RATE = re.compile(r"(^|[^a-z])(lr|learning[ _-]?rate)([^a-z]|$)", re.I
 
 
 class TrainingLoop(Protocol):
-    """What is asked of the loop that this belongs to."""
+    """Interface of the loop that this belongs to."""
 
     recorder: Recorder
     step_end_detector: StepEndDetector
 
     @property
     def in_training_thread(self) -> bool:
-        """Whether the calling thread is the one that trains."""
+        """Return True if the calling thread is the one that trains."""
 
     @property
     def most_passes(self) -> int:
@@ -77,9 +77,9 @@ class Known:
         self._loop = loop
         self.model = ModelFacts(loop.recorder)
         self.framework: Framework | None = None
-        """What runs the training; None for a loop of the script's own."""
+        """Library that runs the training; None for a loop of the script's own."""
         self.numbers = False
-        """Whether it counts the steps, so that `index` is to be asked at the end of each."""
+        """True if it counts the steps, so that `index` is to be asked at the end of each."""
         self._last: int | None = None
         self._accelerated: dict[str, Any] = {}
         self._listens = False
@@ -262,14 +262,14 @@ def on_host(value: Any) -> float | None:
 
 
 def _learning_rate(optimizer: Any) -> Any:
-    """Of the first group of parameters, without asking a class of the script's."""
+    """Return the learning rate of the first group of parameters, without asking a class of the script's."""
     groups = None if optimizer is None else object.__getattribute__(optimizer, "__dict__").get("param_groups")
     first = groups[0] if type(groups) is list and groups else None
     return first.get("lr") if type(first) is dict else None
 
 
 def make(loop: TrainingLoop) -> Known:
-    """What is known of that loop's training, which the recorder is to ask for from now on."""
+    """Return the facts of that loop's training, which the recorder reads from now on."""
     known = Known(loop)
     recorder = get()
     recorder.hooks.periodic.append(known.discover)

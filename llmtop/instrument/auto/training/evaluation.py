@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class Evaluation:
-    """What may be an evaluation, from the first sign of it on. Keeps neither iterator nor module alive."""
+    """Possible evaluation, from its first sign on. It keeps neither iterator nor module alive."""
 
     __slots__ = (
         "_computed",
@@ -57,15 +57,15 @@ class Evaluation:
         self._waited = 0, 0
         """Time and count of the waits for batches before its first."""
         self._computed = False
-        """Whether a forward that no backward pass followed came after its first batch."""
+        """True if a forward that no backward pass followed came after its first batch."""
         self._since = 0
         """Up to when what belongs to the evaluation is counted, as perf_counter ns."""
         self._counted = 0
-        """What all phases had then, in ns."""
+        """Total of all phases at that time, in ns."""
 
     @property
     def under_way(self) -> bool:
-        """Whether it is one, and goes on."""
+        """Return True if it is one, and goes on."""
         return self._recorder.evaluates
 
     def batch_is_asked_for(self, waits: object) -> Phase | None:
@@ -93,8 +93,8 @@ class Evaluation:
         self._computed = self._waits is not None
 
     def may_be_training(self, feed: object) -> bool:
-        """Whether what is computed now may be part of the step that follows, as the forward of a teacher is: on a
-        batch of the training's, or of an iterator that may be the training's from now on.
+        """Return True if what is computed now may be part of the step that follows, as the forward of a teacher
+        is: on a batch of the training's, or of an iterator that may be the training's from now on.
 
         Args:
             feed: the iterator of the training's batches, None if it has come to its end.
@@ -163,7 +163,7 @@ class Evaluation:
 
 
 def _is_rollout() -> bool:
-    """Whether a policy acts in an environment, rather than is evaluated; no loader gives it its batches.
+    """Return True if a policy acts in an environment, rather than is evaluated; no loader gives it its batches.
 
     The functions that are running name it; where they do not, a library of environments has been imported.
     """

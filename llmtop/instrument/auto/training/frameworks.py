@@ -1,4 +1,4 @@
-"""What a training library knows of a training that it runs: how many steps, which batches make one, what it logs.
+"""Facts that a training library has about its training: number of steps, batches per step, logged values.
 
 Nothing is given to a library: no callback, no logger, no hook, which a script would find in its lists, logs and
 pickles. Its Trainer is found by the call stack, since whatever ends a step is called by it, and then read from the
@@ -18,7 +18,7 @@ from types import FrameType
 from typing import Any, Protocol
 
 MOST_ENTRIES = 64
-"""Of a Trainer's log that are read at once: the last ones."""
+"""Most entries of a Trainer's log that are read at once: the last ones."""
 MOST_POINTS = 512
 """Values with their steps that are kept until they are taken."""
 _NOT_LOGGED = frozenset({"step"})
@@ -31,10 +31,10 @@ class Framework(Protocol):
     lr_name: str
     """How it calls the learning rate."""
     has_own_steps: bool
-    """Whether `take_points` returns what it logs; else what it has logged last belongs to the present step."""
+    """True if `take_points` returns what it logs; else what it has logged last belongs to the present step."""
 
     def belongs_to(self, trainer: Any) -> bool:
-        """Whether this is about that object."""
+        """Return True if this is about that object."""
 
     def steps_done(self) -> int | None:
         """How many optimizer steps it has counted in the fit under way; None when that is over, and where it does
@@ -222,7 +222,8 @@ _WITHOUT_OWNER = frozenset({"accelerate.accelerator", "accelerate.optimizer"})
 
 
 def find_running(known: Framework | None, accelerated: Callable[[], Framework]) -> Framework | None:
-    """What runs the code that calls this: `known` if it still does; None for a loop of the script's own.
+    """Return the framework that runs the calling code: `known` if it still runs; None for a loop of the script's
+    own.
 
     A trainer comes before Accelerate, which it may use. Takes some microseconds.
     """
@@ -243,7 +244,7 @@ def find_running(known: Framework | None, accelerated: Callable[[], Framework]) 
 
 
 def _self_of(frame: FrameType) -> Any:
-    """What a method that runs is a method of; None for other functions."""
+    """Return the object of a running method; None for other functions."""
     code = frame.f_code
     if not code.co_argcount or code.co_varnames[0] != "self":
         return None
@@ -276,7 +277,7 @@ def listen_to_accelerate(tell: Callable[[Any], None]) -> bool:
 
 
 def _progress_of(trainer: Any) -> Any:
-    """What counts the steps of Lightning's one optimizer; None for several, which are counted together."""
+    """Return the step counter of Lightning's one optimizer; None for several, which Lightning counts together."""
     optimizers = getattr(trainer, "optimizers", None)
     if not isinstance(optimizers, list) or len(optimizers) != 1:
         return None

@@ -33,7 +33,7 @@ class LearningSigns:
         self._loop = loop
         self._own: set[str] = set()
         self._last: dict[str, float] = {}
-        """What was put under a name last: the script logs it itself where another number is there."""
+        """Last value stored by name. Another number under that name means that the script logs it itself."""
         self._given_up: set[str] = set()
         self._names_seen: dict[str, int] = {}
         """How many names were logged when the kinds of all were looked at: they only become more."""

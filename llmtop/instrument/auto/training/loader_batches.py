@@ -20,7 +20,7 @@ _MOST_FETCHED = 256
 
 
 class LoaderBatches:
-    """What one iterator has handed out, and what of it no forward pass of the training has used yet."""
+    """Batches that one iterator has returned and that no forward pass of the training has used yet."""
 
     __slots__ = ("_ahead", "_ended", "_fetched", "_may_be_smaller", "_size", "_takes", "iterator")
 
@@ -35,7 +35,7 @@ class LoaderBatches:
         self._fetched: deque[int] = deque(maxlen=_MOST_FETCHED)
         self._ended = False
         self._takes = False
-        """Whether a batch came, or the last one has, since a forward pass took one."""
+        """True if a batch came, or the last one has, since a forward pass took one."""
         self._ahead = ahead
         sampler = waits._index_sampler
         size = sampler.batch_size if type(sampler) is BatchSampler else None

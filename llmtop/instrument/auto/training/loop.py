@@ -77,7 +77,7 @@ class Loop(LoopState):
         return self.evaluation.batch_is_asked_for(waits)
 
     def stands_between_steps(self) -> bool:
-        """Whether no step and no phase is open, so that what comes need not be the training's."""
+        """Return True if no step and no phase is open, so that what comes need not be the training's."""
         r = self.recorder
         return self._step is None and r.open_step is None and r.node is r.root and r.tracks is None
 
@@ -209,7 +209,7 @@ class Loop(LoopState):
         return self._tentative
 
     def tentative_ends(self) -> None:
-        """What may have been a forward has returned or raised."""
+        """A possible forward has returned or raised."""
         self._tentative_ns += perf_counter_ns()
         self.busy = False
         self.evaluation.computes()
@@ -372,7 +372,7 @@ class Loop(LoopState):
             self.lost("the optimizer's steps", error)
 
     def recovers(self) -> bool:
-        """Whether an optimizer's step raised and so had no end, which left the loop busy."""
+        """Return True if an optimizer's step raised and so had no end, which left the loop busy."""
         if self._closure or runs_below(sys.modules["torch.optim.optimizer"].__file__):
             return False
         self._recover()
@@ -487,13 +487,13 @@ class Loop(LoopState):
 
 
 def is_data_worker() -> bool:
-    """Whether this process is a worker of a DataLoader."""
+    """Return True if this process is a worker of a DataLoader."""
     data = sys.modules.get("torch.utils.data")
     return data is not None and data.get_worker_info() is not None
 
 
 def _has_gradients(optimizer: Any) -> bool:
-    """Whether it has something to step with: a first call without gradients only prepares the optimizer."""
+    """Return True if it has something to step with: a first call without gradients only prepares the optimizer."""
     with _unwatched():
         return any(parameter.grad is not None for group in optimizer.param_groups for parameter in group["params"])
 
@@ -509,7 +509,7 @@ def _version_of(parameter: Any) -> tuple[int, int] | None:
 
 
 def runs_below(file: str | None, times: int = 1) -> bool:
-    """Whether so many functions of that file have called what runs now; for what is rare."""
+    """Return True if so many functions of that file have called what runs now; for what is rare."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         if frame.f_code.co_filename == file:
@@ -521,9 +521,8 @@ def runs_below(file: str | None, times: int = 1) -> bool:
 
 
 def _within_another_step() -> bool:
-    """Whether the optimizer's step of a hook was called by one: that of its parent class by its own, or that of an
-    optimizer by one that holds it. Otherwise an earlier one has raised, which no hook reports.
-    """
+    """Return True if the optimizer's step of a hook was called by one: that of its parent class by its own, or
+    that of an optimizer by one that holds it. Otherwise an earlier one has raised, which no hook reports."""
     return runs_below(sys.modules["torch.optim.optimizer"].__file__, times=2)
 
 

@@ -1,4 +1,4 @@
-"""What a `Loop` remembers, of which thread it is, and how it begins anew."""
+"""State of a `Loop`: its thread, its memory, and its reset."""
 
 from __future__ import annotations
 
@@ -117,19 +117,19 @@ class LoopState:
         self.feed: Callable[[], object] = no_parameter
         """Returns the iterator that the batches of the training come from: a weak reference."""
         self.batches: LoaderBatches | None = None
-        """Of the iterator that gave the last batch."""
+        """Batches of the iterator that gave the last batch."""
         self.counted: list[LoaderBatches] = []
-        """Of the last few iterators."""
+        """Batches of the last few iterators."""
         self.evaluation = Evaluation(self.recorder)
         self.trains: set[int] = set()
         """id() of modules that were called with gradients, as a training does."""
         self.trained = False
-        """Whether an outermost module was ever called in training mode with gradients."""
+        """True if an outermost module was ever called in training mode with gradients."""
         self._started = False
         """A first step has ended. It is not recorded: its forward, before the first backward, was not seen."""
         self._step: OpenStep | None = None
         self._own_step = Step()
-        """What `_step` is where it was begun here; used again for each."""
+        """Step object that is reused for each step begun here."""
         self._begun_here = False
         self.watched: Callable[[], Any] = no_parameter
         """Returns a parameter that is trained, or None; keeps no reference to it (see `search.HeldParameter`)."""
@@ -137,7 +137,7 @@ class LoopState:
         self.steps_without_forward = 0
         self.step_end_detector = StepEndDetector()
         self._torch_steps = False
-        """Whether an optimizer of torch's has stepped, as hooks see it: then nothing else ends a step."""
+        """True if an optimizer of torch's has stepped, as hooks see it: then nothing else ends a step."""
         self._passes = self._most_passes = self._foreign = self._foreign_since = 0
         self.known = discovered_facts.make(self)
         self._be_idle()
@@ -187,12 +187,12 @@ class LoopState:
 
     @property
     def attached(self) -> bool:
-        """Whether this process has trained (and not only loaded data, or a model)."""
+        """Return True if this process has trained (and not only loaded data, or a model)."""
         return self.recorder.attached
 
     @property
     def infers(self) -> bool:
-        """Whether what it publishes are requests or forwards, since it has not trained."""
+        """Return True if what it publishes are requests or forwards, since it has not trained."""
         return self.recorder.facts.inference
 
     @property
@@ -202,11 +202,11 @@ class LoopState:
 
     @property
     def in_training_thread(self) -> bool:
-        """Whether the calling thread is the one that trains."""
+        """Return True if the calling thread is the one that trains."""
         return get_ident() == self.thread
 
     def is_foreign(self) -> bool:
-        """Whether the calling thread, another than `thread`, is to be left alone with its training.
+        """Return True if the calling thread, another than `thread`, is to be left alone with its training.
 
         One process shows the steps of one thread. Another takes over when that one has ended, or steps no more.
         """

@@ -33,7 +33,7 @@ NOBODY = -1
 
 
 class _Stepped:
-    """What is remembered of an optimizer that has stepped."""
+    """State of an optimizer that has stepped."""
 
     __slots__ = ("age", "reference", "run", "turns", "under")
 
@@ -88,7 +88,7 @@ class StepEndDetector:
         self._round = FOUNDER
         """Age of the youngest when this round began."""
         self._outer = False
-        """Whether the closer has closed what younger ones did that were made for the occasion."""
+        """True if the closer has closed what younger ones did that were made for the occasion."""
         self._lost: _Stepped | None = None
         """The closer that was given up last."""
         self._doubt = 1
@@ -105,7 +105,8 @@ class StepEndDetector:
         return None if reference is None else reference()
 
     def ends_step(self, optimizer: Any) -> bool:
-        """Whether this step ends a step of the training: of another than `number`, or of that one after others."""
+        """Return True if this step ends a step of the training: of another than `number`, or of that one after
+        others."""
         one = self._seen.get(id(optimizer))
         new = one is None
         if one is None:
@@ -130,7 +131,7 @@ class StepEndDetector:
         return False
 
     def _begins(self, one: _Stepped) -> bool:
-        """Whether one that has never stepped before closes steps from now on."""
+        """Return True if one that has never stepped before closes steps from now on."""
         if one.age == FOUNDER:
             self._closes_around(self._youngest > FOUNDER)
             return True
@@ -140,7 +141,7 @@ class StepEndDetector:
         return True
 
     def _returns(self, one: _Stepped, closing: _Stepped, before: int, continues: bool) -> bool:
-        """Whether one that has stepped earlier, `before` times in a row, takes over from the closer."""
+        """Return True if one that has stepped earlier, `before` times in a row, takes over from the closer."""
         older = one.age < closing.age
         passed_over = one.under not in (NOBODY, closing.age) and before == 1
         if not continues:
@@ -165,7 +166,7 @@ class StepEndDetector:
             self._doubt = max(self._doubt, 2 * self.run // ALONE)
 
     def _is_inner(self, one: _Stepped) -> bool:
-        """Whether an outer optimizer may be waited for, of which this one's steps are the inner loop."""
+        """Return True if an outer optimizer may be waited for, of which this one's steps are the inner loop."""
         if one.age == FOUNDER:
             return False
         if self._outer and self.run == 1 and self.number is not None:
@@ -176,7 +177,7 @@ class StepEndDetector:
         return bool(self._awaited)
 
     def _gives_up(self, one: _Stepped) -> bool:
-        """Whether the closer, or the one that is awaited, is not going to step any more."""
+        """Return True if the closer, or the one that is awaited, is not going to step any more."""
         inner = self._is_inner(one) and (one.run > ALONE * self._doubt or one.turns > self._doubt)
         if not inner and self.others <= LOST_CLOSER * self._doubt:
             return False

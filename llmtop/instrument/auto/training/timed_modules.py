@@ -55,9 +55,9 @@ class Modules:
         """Classes that were timed before this process trained; they keep their `__call__`."""
         self._outermost: set[type] = set()
         self._hidden = False
-        """Whether the classes were taken for want of instances, and are to be thinned out after a step."""
+        """True if the classes were taken for want of instances, and are to be thinned out after a step."""
         self.called = False
-        """Whether an outermost module was called since the last search."""
+        """True if an outermost module was called since the last search."""
         self._searches = 0
         self._searched_at: int | None = None
         """`steps_without_forward` of the loop at the last search: it changes with each step."""
@@ -73,7 +73,7 @@ class Modules:
 
     @property
     def unknown(self) -> bool:
-        """Whether `search_if_unknown()` is to be called at this backward pass."""
+        """Return True if `search_if_unknown()` is to be called at this backward pass."""
         if self._hidden and self._outermost:
             return True
         if self.called or self._level > MAX_LEVELS:
@@ -100,7 +100,7 @@ class Modules:
             report_internal_error(MODULES, error)
 
     def _may_find_more(self) -> bool:
-        """Whether modules that were found last may have been called since.
+        """Return True if modules that were found last may have been called since.
 
         A pipeline has all forward passes of a step before its backward passes: what the first of these finds is
         called in the next step. Elsewhere the search goes on at each backward pass, so that a compiled step is
@@ -188,7 +188,7 @@ class Modules:
         self.loop.lost(MODULES, error)
 
     def recovers(self) -> bool:
-        """Whether it was a failed optimizer's step that had left the loop busy (`Loop.recovers`)."""
+        """Return True if it was a failed optimizer's step that had left the loop busy (`Loop.recovers`)."""
         try:
             return self.loop.recovers()
         except BaseException as error:  # noqa: BLE001 - the door: see guard

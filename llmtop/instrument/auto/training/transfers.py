@@ -70,7 +70,7 @@ def _device_type(tensor: torch.Tensor) -> str:
 
 
 def _goes_to(device_type: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether arguments of Tensor.to name a device of that type; a bare number means CUDA."""
+    """Return True if arguments of Tensor.to name a device of that type; a bare number means CUDA."""
     target = args[0] if args else kwargs.get("device", kwargs.get("other"))
     if isinstance(target, torch.Tensor):
         return _device_type(target) == device_type

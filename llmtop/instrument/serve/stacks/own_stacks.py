@@ -90,7 +90,7 @@ class OwnStackSampling:
         self._pid = os.getpid()
 
     def goes_on(self) -> bool:
-        """Whether it is under way, and in this process rather than the one that this was forked from."""
+        """Return True if it is under way, and in this process rather than the one that this was forked from."""
         return not self.ended.is_set() and self._pid == os.getpid()
 
     def begin(self) -> None:
@@ -207,7 +207,7 @@ def sampled_frame(code: CodeType, instruction: int) -> wire.SampledFrame:
 
 
 def sampled_threads(idents: list[int]) -> list[wire.SampledThread]:
-    """What Python knows of these threads; those that it did not start have neither name nor number."""
+    """Return Python's data on these threads. Threads that Python did not start have neither name nor number."""
     known = {thread.ident: thread for thread in list(getattr(threading, "_active", {}).values())}
     found = []
     for ident in idents:

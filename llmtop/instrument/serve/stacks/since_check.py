@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 MAX_LINES: Final = 5
 """A wider range is not reported."""
 _MAX_BYTES: Final = 16_384
-"""Of code that is decoded: some 3,000 instructions, about 2 ms."""
+"""Limit for code that is decoded: some 3,000 instructions, about 2 ms."""
 _MAX_CODES: Final = 64
 _IS_KNOWN_PYTHON: Final = (3, 11) <= sys.version_info[:2] <= (3, 14)
 _NAMES: Final[Sequence[str]] = getattr(dis, "_all_opname", dis.opname)
@@ -36,7 +36,7 @@ _CALLS_C: Final = re.compile(
 )
 _CALLS_CHEAP: Final = re.compile(r"(?:PRE)?CALL_(?:NO_KW_)?(?:LEN|ISINSTANCE|LIST_APPEND|TYPE_1)")
 _NO_CHECK_BEFORE: Final = re.compile(r"PUSH_EXC_INFO|SEND.*|YIELD_VALUE|CLEANUP_THROW|END_ASYNC_FOR|RERAISE")
-"""What runs before these is not in the order of the instructions."""
+"""Instructions before these do not run in the order in which they are stored."""
 _ENDS: Final = re.compile(r"RETURN_.*|RAISE_VARARGS|RERAISE|JUMP_FORWARD|(?:INSTRUMENTED_)?JUMP_BACKWARD.*")
 """Instructions that the next one does not follow."""
 _NUMBERS: Final = re.compile(
@@ -73,7 +73,7 @@ class Lines(NamedTuple):
 
     @property
     def are_few(self) -> bool:
-        """Whether they help the reader who looks at them."""
+        """Return True if they help the reader who looks at them."""
         return self.last - self.first < MAX_LINES
 
 

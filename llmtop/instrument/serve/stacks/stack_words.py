@@ -18,7 +18,7 @@ from llmtop.instrument.serve.stacks.source_lines import columns, source
 from llmtop.instrument.serve.stacks.waiting_calls import WaitingCalls
 
 MAX_FRAMES: Final = 128
-"""Of a stack, from the innermost on."""
+"""Most frames of a stack, from the innermost on."""
 MAX_WORDS: Final = 120
 """Characters."""
 _MAX_FUNCTIONS: Final = 2048
@@ -84,22 +84,22 @@ _OPTIMIZER_BASE: Final = "/torch/optim/optimizer.py"
 
 
 class _Function(NamedTuple):
-    """What is to be known of the code of a frame; found out once."""
+    """Facts on the code of a frame; computed once."""
 
     package: str
     """The outermost one that it is part of."""
     name: str
     file: str
     is_library: bool
-    """Whether its file was installed, rather than written by the user."""
+    """True if its file was installed, rather than written by the user."""
     is_named: bool
-    """Whether it is reported itself, rather than its caller."""
+    """True if it is reported itself, rather than its caller."""
     compiles: bool
-    """Whether it runs torch.compile's compiler."""
+    """True if it runs torch.compile's compiler."""
 
 
 class _Named(NamedTuple):
-    """What to name of a sample, without its frames."""
+    """Names taken from a sample, without its frames."""
 
     function: _Function
     code: CodeType
@@ -188,7 +188,8 @@ class StackDescriber:
         return "" if seen is None else seen.words or "a call of a library"
 
     def _innermost_own_line(self, frames: list[FrameType], held_lock: bool | None) -> tuple[_Named | str, str]:
-        """What to say in words, or where to read it, and what the thread waits for. Reads no file."""
+        """Return the description or the place of the innermost own line, and what the thread waits for. Reads
+        no file."""
         known = self._functions
         functions = [known.get(frame.f_code) or self._add_function(frame) for frame in frames]
         waits_for = _waits_for(functions)
@@ -251,7 +252,7 @@ class LoopCalls:
 
     def __init__(self) -> None:
         self._common: list[CodeType] | None = None
-        """What all samples of this round have in common, the outermost first."""
+        """Common outer frames of all samples of this round, the outermost first."""
         self._samples = 0
         self._steps = (0, 0)
         """First and last step of this round."""
@@ -302,7 +303,7 @@ def _named(functions: list[_Function], library: str | None) -> int | None:
 
 
 def _is_around_optimizer(functions: list[_Function]) -> bool:
-    """Whether torch's wrapper of an optimizer's step runs, before its first hook or after its last.
+    """Return True if torch's wrapper of an optimizer's step runs, before its first hook or after its last.
 
     The step itself has a phase. The wrapper gives Python's lock up, so a thread that waited for the lock (llmtop's
     own, right after a step) gets it there, and on a busy machine may keep it for long.

@@ -21,7 +21,7 @@ _NAMES: Final = frozenset(
         *("_cuda_synchronize", "float", "int", "bool"),
     }
 )
-"""What is called where the host waits for a result, also of numbers: those of the host are there at once."""
+"""Calls at which the host waits for a result. Results of host numbers are ready at once."""
 _COPIES: Final = frozenset({"to", "cuda"})
 """Calls that wait unless non_blocking is given: a copy of pageable memory."""
 _IN_A_LINE: Final = re.compile(r"\.(?:item|tolist|cpu|numpy|synchronize|nonzero|is_nonzero)\(|\b(?:float|bool)\(")
@@ -41,7 +41,8 @@ class WaitingCalls:
         self._known: dict[tuple[CodeType, int], bool] = {}
 
     def waits(self, code: CodeType, instruction: int, line: int) -> bool:
-        """Whether a thread waits for a GPU that has given up Python's lock there, in its innermost frame."""
+        """Return True if a thread waits for a GPU that has given up Python's lock there, in its innermost
+        frame."""
         key = code, instruction
         known = self._known.get(key)
         if known is None:
@@ -71,7 +72,7 @@ def _waits(code: CodeType, instruction: int, line: int) -> bool:
 
 
 def _call(text: str) -> tuple[str, str]:
-    """What a call calls, without what that is an attribute of, and what it gives it; "" for what is no call.
+    """Return the name of a call without its object, and its arguments; "" if the text is no call.
 
     Not by Python's parser: it emits warnings, which would reach the script's filters.
     """
