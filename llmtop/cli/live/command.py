@@ -140,7 +140,7 @@ def live(
     type=float,
     callback=range_check(0.1, 366 * 86400.0),
     metavar="S",
-    help="Exit after S seconds.",
+    help="Exit S seconds after the first snapshot.",
 )
 @_force
 @_on_alert

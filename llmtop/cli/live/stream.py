@@ -41,6 +41,8 @@ class SnapshotStream:
 
     def __init__(self) -> None:
         self._finished = False
+        self._begun: float | None = None
+        """When the first snapshot arrived, by the monotonic clock; None: not yet."""
         self._wake = InterruptibleSleep()
         self._error: BaseException | None = None
 
@@ -55,7 +57,8 @@ class SnapshotStream:
         Args:
             feed: started here, and closed before this returns.
             consume: called in the feed's thread.
-            seconds: time limit by the monotonic clock; None: none.
+            seconds: time limit from the first snapshot on, by the monotonic clock; None: none. A busy machine
+                takes seconds to start the sources, and the stream would otherwise end without a snapshot.
 
         Raises:
             Exception: what `consume` raised, or what ended a thread; either ends the stream.
@@ -64,6 +67,9 @@ class SnapshotStream:
         def guarded(snapshot: Item) -> None:
             if self._finished:
                 return
+            if self._begun is None:
+                self._begun = time.monotonic()
+                self._wake.set()
             try:
                 consume(snapshot)
             except Exception as error:  # noqa: BLE001  carried to the main thread, which raises it
@@ -93,9 +99,12 @@ class SnapshotStream:
             raise self._error
 
     def _wait(self, seconds: float | None) -> None:
-        until = None if seconds is None else time.monotonic() + seconds
-        while not self._finished and (until is None or time.monotonic() < until):
-            self._wake.wait(None if until is None else until - time.monotonic())
+        while not self._finished:
+            left = None if seconds is None or self._begun is None else self._begun + seconds - time.monotonic()
+            if left is not None and left <= 0:
+                return
+            if self._wake.wait(left):
+                self._wake.clear()
 
 
 @contextmanager

@@ -10,7 +10,11 @@ from pathlib import Path
 
 from llmtop.capture.base.job import Plan, Progress, Target
 from llmtop.capture.base.lock import CaptureLock, Holder
+from llmtop.capture.take import Result
 from llmtop.nsys_cli import tool as nsys
+
+_BUSY = ("since the capture a step takes ", "nsys took longer to start than a training is paused ")
+"""Notes that are true on a machine with other work: steps become longer, nsys takes seconds to start."""
 
 
 def plan(target: Target, parent: Path, **more: object) -> Plan:
@@ -27,6 +31,11 @@ def ranges(sqlite: Path, name: str) -> int:
             (name,),
         ).fetchone()
         return int(count)
+
+
+def odd_notes(result: Result) -> list[str]:
+    """Return the notes of a capture that other work on the machine does not explain."""
+    return [note for note in result.info.notes if not note.startswith(_BUSY)]
 
 
 def touch_within(file: Path) -> Callable[[Progress], None]:
