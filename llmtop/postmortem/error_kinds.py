@@ -62,7 +62,10 @@ _DATA = re.compile(
     r"in DataLoader worker process|UnidentifiedImageError|UnicodeDecodeError|JSONDecodeError|"
     r"DataLoader worker .{0,40}(?:exited|killed)|truncated (?:file|image)|ParquetException|ArrowInvalid",
 )
-_DATA_FILE = re.compile(r"torch/utils/data/|/datasets/|dataloader|dataset", re.IGNORECASE)
+_DATA_FILE = re.compile(
+    r"(?:^|/)torch/utils/data/|(?:(?:site|dist)-packages/|^)(?:datasets|webdataset|torchdata|streaming|litdata)/"
+)
+"""Libraries that load data. Names of a script's own files and folders show nothing: "/mnt/datasets/train.py"."""
 
 
 def error_kind(name: str, message: str) -> ErrorKind:
@@ -106,4 +109,9 @@ def is_data(text: str, files: tuple[str, ...] = ()) -> bool:
         text: the error's name and message.
         files: of its frames, innermost first.
     """
-    return _DATA.search(text) is not None or any(_DATA_FILE.search(file) for file in files[:8])
+    return _DATA.search(text) is not None or any(map(is_data_library, files[:8]))
+
+
+def is_data_library(file: str) -> bool:
+    """Return True for a file of a library that loads data."""
+    return _DATA_FILE.search(file.replace("\\", "/")) is not None

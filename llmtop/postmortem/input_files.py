@@ -153,7 +153,7 @@ def _with_kind(file: NamedFile, evidence: Evidence) -> NamedFile:
         evidence.problems.append(f"{printable(file.name, 120)} is an archive: unpack it with tar -xf")
     elif kind == "binary":
         evidence.problems.append(f"{printable(file.name, 120)} is of no kind that is known")
-    return file._replace(kind=kind, content=head if len(head) < _HEAD and kind == "text" else None)
+    return file._replace(kind=kind, content=head if len(head) < _HEAD and kind in ("text", "json") else None)
 
 
 def _kind_of_head(head: bytes, name: str) -> str:
@@ -207,11 +207,13 @@ def _read_pickles(files: list[NamedFile], evidence: Evidence) -> None:
 def _read_json_file(file: NamedFile, evidence: Evidence) -> bool:
     """Read a JSON file; False where it is none, and a log may begin with a bracket."""
     data: Any
+    raw = file.content
     try:
-        with open_input(file.path) as opened:
-            if os.fstat(opened.fileno()).st_size > _JSON_BYTES:
-                return False
-            raw = opened.read(_JSON_BYTES)
+        if raw is None:
+            with open_input(file.path) as opened:
+                if os.fstat(opened.fileno()).st_size > _JSON_BYTES:
+                    return False
+                raw = opened.read(_JSON_BYTES)
         data = msgspec.json.decode(raw)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return False

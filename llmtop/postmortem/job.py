@@ -40,6 +40,11 @@ class RankFacts:
     """Its own files that are not empty."""
 
     @property
+    def has_facts(self) -> bool:
+        """True if any file shows an error, an end, a stack or a mark of it."""
+        return bool(self.errors or self.ends or self.stacks or self.marks)
+
+    @property
     def is_absent(self) -> bool:
         """True if no file of its own has anything of it."""
         return not (self.dump or self.errors or self.stacks or self.files)
@@ -58,7 +63,10 @@ class JobFacts:
 
     def rank_facts(self, rank: int) -> RankFacts:
         """Return the facts of a rank, which may be the first of it."""
-        return self.ranks.setdefault(rank, RankFacts(rank))
+        found = self.ranks.get(rank)
+        if found is None:
+            found = self.ranks[rank] = RankFacts(rank)
+        return found
 
 
 def build_job(evidence: Evidence) -> JobFacts:

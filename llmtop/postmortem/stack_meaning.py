@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterable, Sequence
+from itertools import takewhile
 from typing import Literal
 
+from llmtop.postmortem.error_kinds import is_data_library
 from llmtop.postmortem.evidence import CodeLine, StackDump, ThreadTrace
 
 Activity = Literal["storage", "data", "stall"]
@@ -18,27 +21,35 @@ _COLLECTIVES = frozenset({
     "reduce_scatter_v", "all_gather_v",
 })  # fmt: skip
 _DISTRIBUTED = re.compile(r"torch/distributed/|torch\\distributed\\|/c10d|ProcessGroup|libnccl|libtorch")
-_LIBRARY = re.compile(r"site-packages/|dist-packages/|/lib/python3|^<frozen|<string>|torch/|\.so(?:\.\d+)*$")
+_LIBRARY = re.compile(
+    r"site-packages/|dist-packages/|/lib/python3|^<frozen|<string>|\.so(?:[.\d]*)$|"
+    r"(?:^|/)torch/(?:_|autograd|cuda|distributed|fx|jit|multiprocessing|nn|optim|utils)[^/]*(?:/|\.py$)|"
+    r"(?:^|/)llmtop/(?:instrument|integrations|launch)/"
+)
+_SHORT_LIBRARY = re.compile(
+    r"^(?:torch\w*|numpy|transformers|accelerate|deepspeed|datasets|lightning|pytorch_lightning|PIL|pandas|pyarrow|"
+    r"fsspec|safetensors|huggingface_hub|webdataset|peft|trl|tqdm|triton|jax|concurrent|multiprocessing|asyncio|"
+    r"json|logging|importlib|ctypes|http|urllib|email|xml|llmtop)/"
+)
+"""Files as py-spy writes them: relative to the folder of packages that they are in."""
+_OWN = re.compile(r"(?:^|/)llmtop/(?:instrument|integrations|launch)/")
+"""Of llmtop within a training: it wraps collectives and loaders."""
 _WRAPPERS = frozenset(
     {"wrapper", "__call__", "_call_impl", "_wrapped_call_impl", "decorate_context", "_fn", "inner"}
 )
-_STORAGE_FUNCTION = re.compile(
-    r"(?:^|_)(?:read|readinto|readline|readlines|open|fopen|stat|listdir|scandir|fsync|pread|mmap|read_bytes|"
-    r"read_text|write|write_bytes|write_text)"
-    r"(?:_|$)",
-    re.IGNORECASE,
+_NATIVE = re.compile(r"\.so(?:[.\d]*)$")
+_NATIVE_FILE_CALL = re.compile(
+    r"^_*(?:libc_|GI_+)*(?:p?readv?|open(?:at)?|f?stat(?:at|x)?|getdents|fsync|p?writev?)(?:64)?(?:_nocancel)?$"
 )
+"""Calls of the C library, which py-spy --native and stacks of the kernel show."""
 _STORAGE_FILE = re.compile(
-    r"serialization\.py|pathlib(?:/|\.py)|shutil\.py|zipfile|tarfile\.py|fsspec|/_io|codecs\.py"
+    r"(?:^|/)(?:pathlib(?:/\w+)?|shutil|zipfile(?:/\w+)?|tarfile|genericpath|glob|torch/serialization|"
+    r"numpy/lib/\w*(?:npyio|format)\w*)\.py$|(?:^|/)(?:fsspec|safetensors)/|^<frozen (?:genericpath|os|posixpath)>"
 )
-_DATA_FUNCTION = re.compile(
-    r"__next__|__getitem__|__iter__|collate|fetch|next_batch|get_batch|load_batch|_next_data|_try_get_data|"
-    r"(?:^|_)(?:load|loader|batch|batches|sample|samples|dataset|data|tokenize|decode|shard|prefetch)(?:_|$)",
-    re.IGNORECASE,
-)
-_DATA_FILE = re.compile(r"torch/utils/data/|dataset|dataloader|data_?load|(?:^|/)data(?:/|\.py$)", re.IGNORECASE)
+_DATA_FUNCTION = "__next__"
+"""Python's own name: the thread asks an iterator for its next item. A script's own names show nothing."""
+_LOCK_FILE = re.compile(r"(?:^|/)(?:threading|queue)\.py|concurrent/futures|multiprocessing/")
 _LOCK_FUNCTION = re.compile(r"^(?:acquire|wait|join|__enter__|get|put|result|_wait_for_tstate_lock)$")
-_LOCK_FILE = re.compile(r"threading\.py|queue\.py|concurrent/futures|multiprocessing/")
 _NATIVE_CALL = re.compile(r"ctypes/|cffi/")
 _NEAR = 12
 """Innermost frames that are looked at: wrappers and libraries lie between a call and its reason."""
@@ -63,11 +74,20 @@ def collective_of(frames: Sequence[CodeLine]) -> str | None:
     return None
 
 
+def is_library(file: str) -> bool:
+    """Return True for a file of Python, of a package that is installed, or of llmtop."""
+    path = file.replace("\\", "/")
+    if _LIBRARY.search(path) or _SHORT_LIBRARY.search(path):
+        return True
+    return "/" not in path and path.removesuffix(".py") in sys.stdlib_module_names
+
+
 def own_line(frames: Iterable[CodeLine]) -> CodeLine | None:
     """Return the innermost frame that is of no library; else the innermost."""
     rows = [frame for frame in frames if frame.function not in _WRAPPERS]
-    own = (frame for frame in rows if not _LIBRARY.search(frame.file))
-    return next(own, rows[0] if rows else None)
+    own = (frame for frame in rows if not is_library(frame.file))
+    typed = (frame for frame in rows if frame.file == "<string>")  # python -c; also what libraries compile
+    return next(own, None) or next(typed, rows[0] if rows else None)
 
 
 def _short(frame: CodeLine) -> str:
@@ -76,16 +96,25 @@ def _short(frame: CodeLine) -> str:
 
 
 def activity_of(frames: Sequence[CodeLine]) -> Activity:
-    """Return what a thread that is in no collective does: "storage", "data" or "stall"."""
-    near = [frame for frame in frames[:_NEAR] if frame.function not in _WRAPPERS]
+    """Return what a thread that is in no collective does: "storage", "data" or "stall".
+
+    Names of the script's own functions and files decide nothing: `read_shard` may sleep.
+    """
+    near = [one for one in frames[:_NEAR] if one.function not in _WRAPPERS and not _OWN.search(one.file)]
     if not near:
         return "stall"
     first = near[0]
-    is_loader = any(_DATA_FILE.search(frame.file) or _DATA_FUNCTION.search(_short(frame)) for frame in near[:8])
+    is_loader = any(is_data_library(frame.file) or _short(frame) == _DATA_FUNCTION for frame in near)
     if _LOCK_FILE.search(first.file) and _LOCK_FUNCTION.match(_short(first)):
-        return "data" if any("torch/utils/data" in frame.file for frame in near) else "stall"
+        return "data" if any(is_data_library(frame.file) for frame in near) else "stall"
     if _NATIVE_CALL.search(first.file):
         return "stall"
-    if _STORAGE_FUNCTION.search(_short(first)) or any(_STORAGE_FILE.search(frame.file) for frame in near[:3]):
+    if any(_reads_files(frame) for frame in takewhile(lambda one: is_library(one.file), near[:3])):
         return "storage"
     return "data" if is_loader else "stall"
+
+
+def _reads_files(frame: CodeLine) -> bool:
+    if _NATIVE.search(frame.file):
+        return _NATIVE_FILE_CALL.match(frame.function) is not None
+    return _STORAGE_FILE.search(frame.file.replace("\\", "/")) is not None

@@ -53,7 +53,7 @@ def _named(report: PostmortemReport) -> list[tuple[int, str]]:
 def test_the_rank_that_has_not_entered_the_collective(tmp_path: Path) -> None:
     waiting = [call(6, state="started", created=30)]
     report = find_culprits([write_dumps(tmp_path, _job({0: waiting, 1: waiting, 2: [], 3: waiting}))])
-    assert _named(report) == [(2, "stall")]
+    assert _named(report) == [(2, "unknown")]
     assert report.culprits[0].number == 6
     assert report.culprits[0].role == "tp1"
     assert [one.ranks for one in report.waiting] == [(0, 1, 3)]
@@ -160,14 +160,28 @@ def test_only_lost_peers_name_nobody(tmp_path: Path) -> None:
     assert report.missing
 
 
-def test_stacks_of_all_ranks_show_the_one_that_is_elsewhere(tmp_path: Path) -> None:
-    inside = 'Timeout (0:00:10)!\nThread 0x00007f0000000001 (most recent call first):\n  File "/env/torch/distributed/distributed_c10d.py", line 3252 in all_reduce\n  File "/job/train.py", line 30 in main\n  File "/job/train.py", line 34 in <module>\n'  # noqa: E501
-    loader = 'Timeout (0:00:10)!\nThread 0x00007f0000000002 (most recent call first):\n  File "/job/train.py", line 7 in next_batch\n  File "/job/train.py", line 34 in <module>\n'  # noqa: E501
+@pytest.mark.parametrize(
+    ("called", "failure"),
+    [
+        ("", "stall"),  # a function of the script may do anything, whatever its name
+        ('  File "/env/lib/python3.12/pathlib.py", line 1013 in open\n', "storage"),
+        ('  File "/env/torch/utils/data/_utils/fetch.py", line 52 in fetch\n', "data"),
+    ],
+)
+def test_stacks_of_all_ranks_show_the_one_that_is_elsewhere(tmp_path: Path, called: str, failure: str) -> None:
+    end = '  File "/job/train.py", line 34 in <module>\n'
+    head = "Timeout (0:00:10)!\nThread 0x00007f000000000{} (most recent call first):\n"
+    own = '  File "/job/train.py", line 7 in read_shard\n'
+    wrapped = '  File "/src/llmtop/instrument/arrival/entries.py", line 90 in all_reduce\n'
+    inside = f'  File "/env/torch/distributed/distributed_c10d.py", line 3252 in all_reduce\n{wrapped}'
+    inside += '  File "/job/train.py", line 30 in main\n'
+    elsewhere = own + called if failure == "data" else called + own
     for rank in _RANKS:
-        write_rank_log(tmp_path, rank, loader if rank == 2 else inside)
+        write_rank_log(tmp_path, rank, head.format(rank) + (elsewhere if rank == 2 else inside) + end)
     report = find_culprits([tmp_path])
-    assert _named(report) == [(2, "data")]
-    assert report.culprits[0].line == "train.py:7 in next_batch"
+    assert _named(report) == [(2, failure)]
+    assert report.culprits[0].line == "train.py:7 in read_shard"
+    assert [one.line for one in report.waiting] == ["train.py:30 in main"]
 
 
 def test_the_oom_killer_by_pid(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from llmtop.format import duration, printable
 from llmtop.hardware.gpu_errors import XIDS, is_program_error, xid_text
+from llmtop.naming.phase_names import role_of
 from llmtop.postmortem.answer.collectives import CollectiveFacts, Wait, group_key
 from llmtop.postmortem.error_kinds import is_data, is_gpu, is_network, is_out_of_memory, is_storage
 from llmtop.postmortem.evidence import (
@@ -118,9 +119,11 @@ def collect_cases(job: JobFacts, shared: CollectiveFacts) -> dict[int, RankCase]
         cases[wait.rank].wait, cases[wait.rank].waits_in = wait, wait.call.operation
         cases[wait.rank].wait_line = own_line(wait.call.frames)
     whole = _whole(job)
-    for case in cases.values():
+    # A file name may name rank 99,999: most of so many ranks have no facts.
+    known = [case for case in cases.values() if case.facts.has_facts]
+    for case in known:
         _find_waiting(case)
-    for case in cases.values():
+    for case in known:
         case.reasons += _of_errors(case, whole)
         case.reasons += _of_ends(case, whole)
         case.reasons += _of_fatal_errors(case)
@@ -131,8 +134,9 @@ def collect_cases(job: JobFacts, shared: CollectiveFacts) -> dict[int, RankCase]
     _add_last_signs(cases)
     _add_stacks(cases)
     _add_silence(cases)
+    deviating = {one.rank for one in shared.deviations}
     for rank, case in cases.items():
-        if case.is_waiting and rank not in {one.rank for one in shared.deviations}:
+        if case.is_waiting and rank not in deviating:
             case.reasons = [one for one in case.reasons if one.is_direct]
         case.reasons.sort(key=lambda one: -one.weight)
     return cases
@@ -346,7 +350,7 @@ def _add_collectives(cases: dict[int, RankCase], shared: CollectiveFacts) -> Non
         if facts.dump is not None and facts.dump.calls:
             last = facts.dump.calls[-1]
             text = f"never entered {what}; last: {last.operation} #{last.seq} of {group_key(last)}"
-            reason = Reason(78, "stall", text, Place(facts.dump.file), is_direct=False)
+            reason = Reason(78, "unknown", text, Place(facts.dump.file), is_direct=False)
         elif any(error.kind != "own" for error in facts.errors):
             continue
         else:
@@ -466,6 +470,9 @@ def _add_stacks(cases: dict[int, RankCase]) -> None:
         if stack is None or thread is None or not thread.frames or case.is_waiting:
             continue
         failure = activity_of(thread.frames)
+        phases = (mark.text for mark in case.facts.marks if mark.kind == "phase")
+        if failure == "stall" and any(role_of(phase) == "input" for phase in phases):
+            failure = "data"
         line = own_line(thread.frames)
         where = line.text if line is not None else thread.frames[0].text
         inner = thread.frames[0]
