@@ -1,8 +1,8 @@
 """Size of a rank's run, and the time to open many: python -m benchmarks.runs_on_disk [--days 30] [--ranks 64].
 
 One day is made by the writer's own sums, steps of 1 s with ten phases and four logged values. Further days and
-ranks repeat its members: as one run, or with --daily as a run a day. The first `llmtop runs` makes the index; then
-`llmtop runs` and `llmtop runs show` are timed, all in new processes.
+ranks repeat it at later times: as one run, or with --daily as a run a day. The first `llmtop runs` makes the
+index, the first `show` keeps the recomputed alerts in it; all commands are new processes.
 """
 
 from __future__ import annotations
@@ -15,6 +15,9 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
+
+from msgspec.structs import replace
 
 from llmtop.instrument.run_log.sums import Sums
 from llmtop.recording.members import pack
@@ -27,25 +30,74 @@ PHASES = (
 )
 
 
-def day() -> tuple[bytes, records.State]:
-    """Return the members of one day and the sums at its end."""
+Day = tuple[list[tuple[list[records.Record], float]], records.State]
+"""Of one day: the records of each member with the second at which they end, and the sums at its end."""
+
+
+def day() -> Day:
+    """Return the records of one day, from second 0 on, and the sums at its end."""
     random.seed(3)
-    sums, found = Sums(0.0, 1.7e9), b""
+    sums, members = Sums(0.0, 0.0), []
     for minute in range(MINUTES):
         for second in range(60):
             number = minute * 60 + second
             spent = [(name, int(8e7 * random.gauss(1, 0.02)), 1) for name in PHASES]
-            row = (number, int(1.7e18 + number * 1e9), int(9.9e8), int(1e9), 4096.0, None, spent)
-            sums.add([row], int(1.7e18))
-        sums.now((minute + 1) * 60.0, 1.7e9 + (minute + 1) * 60)
+            sums.add([(number, int(number * 1e9), int(9.9e8), int(1e9), 4096.0, None, spent)], 0)
+        sums.now((minute + 1) * 60.0, (minute + 1) * 60.0)
         values = {name: random.random() for name in ("loss", "lr", "grad_norm", "tokens")}
         every_tenth = minute % 10 == 9
         made = sums.end_minute(values, repeat_names=every_tenth)
         kept = sums.take_kept()
         made += [] if kept is None else [kept]
         made += [sums.sums()] if every_tenth else []
-        found += pack(records.lines_of(made), sums.state.at, sums.state.at, len(made))
-    return found, sums.sums()
+        members.append((made, (minute + 1) * 60.0))
+    return members, sums.sums()
+
+
+def days_packed(made: Day, days: int, begun: float) -> tuple[bytes, records.State]:
+    """Return the members of some days, one after the other, and the sums at their end.
+
+    Args:
+        made: one day.
+        days: how many.
+        begun: unix time at which the first begins.
+    """
+    members, state = made
+    packed, whole = bytearray(), state
+    for number in range(days):
+        seconds, steps = number * 86400.0, number * MINUTES * 60
+        whole = _later(state, seconds, begun)
+        whole = replace(
+            whole,
+            **{
+                name: getattr(state, name) * (number + 1)
+                for name in ("steps", "intervals", "step_seconds", "tokens")
+            },
+            interval_seconds=state.interval_seconds * (number + 1),
+            phases={name: spent * (number + 1) for name, spent in state.phases.items()},
+            histogram=[(bucket, count * (number + 1)) for bucket, count in state.histogram],
+            last_index=(state.last_index or 0) + steps,
+        )
+        for rows, second in members:
+            at = begun + seconds + second
+            shifted: list[records.Record] = []
+            for row in rows:
+                one: Any = row
+                if isinstance(one, records.State):
+                    one = whole
+                elif isinstance(one, records.Minute):
+                    one = replace(_later(one, seconds, begun), first=one.first + steps, last=one.last + steps)
+                elif isinstance(one, records.KeptSteps):
+                    moved = int((begun + seconds) * 1e9)
+                    one = replace(one, steps=[(row[0] + steps, row[1] + moved, *row[2:]) for row in one.steps])
+                shifted.append(one)
+            packed += pack(records.lines_of(shifted), at, at, len(shifted))
+    return bytes(packed), whole
+
+
+def _later(one: Any, seconds: float, begun: float) -> Any:
+    moved = {name: getattr(one, name) + seconds for name in ("mono", "last_mono") if getattr(one, name, None)}
+    return replace(one, at=one.at + seconds + begun, **moved)
 
 
 def main() -> None:
@@ -55,13 +107,13 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, default=64)
     parser.add_argument("--daily", action="store_true")
     options = parser.parse_args()
-    members, state = day()
-    print(f"{len(members) / (1 << 20):.2f} MiB per rank and day", flush=True)
+    made_day = day()
+    print(f"{len(days_packed(made_day, 1, 0.0)[0]) / (1 << 20):.2f} MiB per rank and day", flush=True)
     with tempfile.TemporaryDirectory() as made:
         runs = options.days if options.daily else 1
         for number in range(runs):
-            write_run(Path(made), number, 1 if options.daily else options.days, options.ranks, (members, state))
-        for action in (["list"], ["list"], ["show"], ["show", "--json"]):
+            write_run(Path(made), number, 1 if options.daily else options.days, options.ranks, made_day)
+        for action in (["list"], ["list"], ["show"], ["show"], ["show", "--json"]):
             what = "" if (Path(made) / index.NAME).exists() else ", the index is made"
             begun = time.monotonic()
             subprocess.run(
@@ -73,19 +125,18 @@ def main() -> None:
         print(f"{(Path(made) / index.NAME).stat().st_size / (1 << 20):.1f} MiB of index", flush=True)
 
 
-def write_run(runs: Path, number: int, days: int, ranks: int, day_made: tuple[bytes, records.State]) -> None:
-    """Write a run of some days; `number` tells it from the others."""
-    members, state = day_made
+def write_run(runs: Path, number: int, days: int, ranks: int, made: Day) -> None:
+    """Write a run of some days; `number` tells it from the others. It ends within the last 60 days."""
     run = runs / folder.RunKey("id", f"bench{number}", "").folder_name
     run.mkdir()
     begun = time.time() - 86400.0 * 60 + 86400.0 * number
+    members, state = days_packed(made, days, begun)
     for rank in range(ranks):
         start = records.Start(source="id", run=f"bench{number}", rank=rank, at=begun, world_size=ranks)
         name = folder.FileName(rank, int(begun * 1000), 100 + rank, f"{rank:08x}").text
         with (run / (name + folder.RUN)).open("wb") as file:
             file.write(pack(records.lines_of([start]), begun, begun, 1))
-            for _ in range(days):
-                file.write(members)
+            file.write(members)
             end = records.End(at=state.at, mono=state.mono)
             file.write(pack(records.lines_of([state, end]), state.at, state.at, 2))
 

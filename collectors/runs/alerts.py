@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
+
+import msgspec
 from msgspec.structs import replace
 
 from collectors.base.pipeline import with_note
 from collectors.gpu_busy import GpuBusy
 from collectors.refigure import RecomputeFigures
 from collectors.runs.snapshots import RunSnapshots
+from llmtop.config import current
 from llmtop.model.alerts import match_previous
 from llmtop.model.severity import severity_rank
 from llmtop.model.snapshot import Alert, Rank, Snapshot, Window
 from llmtop.rules.engine import Rules
+from llmtop.runs import folder, index
 from llmtop.runs.node_notes import NodeNotes, RunAlert
-from llmtop.runs.store import Run
+from llmtop.runs.store import RUNNING, Run
+from llmtop.version import __version__
 
 RECOMPUTED_HOURS, RECOMPUTED_RANK_HOURS = 24.0, 48.0
 """Hours of a longer run, or of one with many ranks, for which alerts are recomputed, from its end: 4 s of
@@ -85,14 +92,54 @@ class RunAlerts:
         return with_note(recomputed, WAS_WATCHED_NOTE if is_watched else RECOMPUTED_NOTE)
 
 
+class _Kept(msgspec.Struct, omit_defaults=True):
+    """What the index holds of a run that has ended."""
+
+    since: float
+    """Unix time since when alerts were recomputed."""
+    alerts: list[RunAlert]
+
+
 def add_recomputed(run: Run, notes: NodeNotes) -> None:
-    """Add to the notes of a run the alerts that rules find for the times at which no monitor watched."""
+    """Add to the notes of a run the alerts that rules find for the times at which no monitor watched.
+
+    Those of a run that has ended are kept in the index of its folder.
+    """
+    runs, key = run.folder.parent, index.RunKey(run.folder.name, run.number)
+    signature = _signature(run) if run.how != RUNNING and folder.is_local(runs.absolute()) else ""
+    kept = _decoded(index.load_alerts(runs, key, signature)) if signature else None
+    if kept is None:
+        kept = _recompute(run, notes)
+        if signature:
+            index.save_alerts(runs, key, signature, msgspec.msgpack.encode(kept))
+    notes.recomputed_since = kept.since
+    notes.alerts = sorted([*notes.alerts, *kept.alerts], key=lambda one: one.since)
+
+
+def _decoded(facts: bytes | None) -> _Kept | None:
+    try:
+        return None if facts is None else msgspec.msgpack.decode(facts, type=_Kept)
+    except msgspec.DecodeError:
+        return None
+
+
+def _signature(run: Run) -> str:
+    """What recomputed alerts depend on: the files of the run, this version, the settings of alerts."""
+    parts = [__version__, repr(current().alerts)]
+    for path in sorted({process.folder for process in run.processes}):
+        with os.scandir(path) as entries:
+            for entry in sorted(entries, key=lambda one: one.name):
+                info = entry.stat()
+                parts.append(f"{entry.name} {info.st_size} {info.st_mtime_ns}")
+    return hashlib.sha256("\n".join(parts).encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def _recompute(run: Run, notes: NodeNotes) -> _Kept:
     at_once = max(len(attempt.processes) for attempt in run.attempts)
     hours = min(RECOMPUTED_HOURS, RECOMPUTED_RANK_HOURS / at_once)
     reader = RunSnapshots(run, notes, max(_LEAST_BYTES, int(hours * _BYTES_PER_HOUR)))
     start = max(0.0, reader.length - hours * 3600)
-    notes.recomputed_since = reader.members[0].first + start
-    notes.alerts = sorted([*notes.alerts, *_recomputed(reader, start)], key=lambda one: one.since)
+    return _Kept(reader.members[0].first + start, _recomputed(reader, start))
 
 
 def _recomputed(reader: RunSnapshots, start: float) -> list[RunAlert]:

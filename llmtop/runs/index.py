@@ -1,5 +1,7 @@
 """Index of the runs of a folder: what `store` has read of processes that have ended, so that it reads them once.
 
+Beside that it has the alerts that were recomputed for runs that have ended.
+
 A file of SQLite beside the runs; readers alone write it, and no training loads this module. The files of runs
 decide: an index that is missing, damaged, of another version or behind is made again silently. Where it cannot be
 written everything is read from the files.
@@ -19,8 +21,8 @@ import msgspec
 from llmtop.runs import records
 
 NAME = "index.sqlite"
-VERSION = 1
-"""Grows with each change of `ProcessFacts` or of a record in it."""
+VERSION = 2
+"""Grows with each change of `ProcessFacts`, of a record in it, or of what recomputed alerts are kept as."""
 _BUSY_SECONDS = 0.2
 _ENDINGS = ("", "-journal", "-wal", "-shm")
 
@@ -43,6 +45,14 @@ class ProcessKey(NamedTuple):
     """Name of its run's folder."""
     stem: str
     """Name of its files without the ending."""
+
+
+class RunKey(NamedTuple):
+    """Which run."""
+
+    folder: str
+    number: int
+    """As of `store.Run`."""
 
 
 class Entry(NamedTuple):
@@ -85,6 +95,38 @@ def load(runs: Path) -> dict[ProcessKey, Entry]:
     return {ProcessKey(where, stem): Entry(signature, facts) for where, stem, signature, facts in rows}
 
 
+def load_alerts(runs: Path, run: RunKey, signature: str) -> bytes | None:
+    """Return the recomputed alerts of a run; None where the index has none of this signature.
+
+    Args:
+        runs: folder of all runs.
+        run: which one.
+        signature: of its files, and of what the rules depend on.
+    """
+    path = runs / NAME
+    if not path.is_file():
+        return None
+    try:
+        with contextlib.closing(_connect(path)) as database:
+            if database.execute("PRAGMA user_version").fetchone() != (VERSION,):
+                return None
+            wanted = "SELECT facts FROM alerts WHERE folder = ? AND number = ? AND signature = ?"
+            row = database.execute(wanted, (*run, signature)).fetchone()
+    except sqlite3.Error:
+        return None
+    return None if row is None or not isinstance(row[0], bytes) else row[0]
+
+
+def save_alerts(runs: Path, run: RunKey, signature: str, facts: bytes) -> None:
+    """Keep the recomputed alerts of a run, where the index holds its processes."""
+    path = runs / NAME
+    if not path.is_file():
+        return
+    with contextlib.suppress(sqlite3.Error), contextlib.closing(_connect(path)) as database, database:
+        if database.execute("PRAGMA user_version").fetchone() == (VERSION,):
+            database.execute("INSERT OR REPLACE INTO alerts VALUES (?, ?, ?, ?)", (*run, signature, facts))
+
+
 def save(runs: Path, changed: Mapping[ProcessKey, Entry], gone: Iterable[ProcessKey]) -> None:
     """Bring the index up to date; one that is unusable is made anew. A folder that cannot be written is left.
 
@@ -116,16 +158,22 @@ def _write(path: Path, changed: Mapping[ProcessKey, Entry], gone: Iterable[Proce
     with contextlib.closing(_connect(path)) as database, database:
         if database.execute("PRAGMA user_version").fetchone() != (VERSION,):
             database.execute("DROP TABLE IF EXISTS processes")
+            database.execute("DROP TABLE IF EXISTS alerts")
             database.execute(f"PRAGMA user_version = {VERSION}")
         database.execute(
             "CREATE TABLE IF NOT EXISTS processes "
             "(folder TEXT, stem TEXT, signature TEXT, facts BLOB, PRIMARY KEY (folder, stem))"
+        )
+        database.execute(
+            "CREATE TABLE IF NOT EXISTS alerts "
+            "(folder TEXT, number INTEGER, signature TEXT, facts BLOB, PRIMARY KEY (folder, number))"
         )
         database.executemany("DELETE FROM processes WHERE folder = ? AND stem = ?", list(gone))
         database.executemany(
             "INSERT OR REPLACE INTO processes VALUES (?, ?, ?, ?)",
             [(*key, *entry) for key, entry in changed.items()],
         )
+        database.execute("DELETE FROM alerts WHERE folder NOT IN (SELECT folder FROM processes)")
 
 
 def _remove(path: Path) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from collectors.replay import ReplayFeed
+from collectors.runs import alerts as alerts_module
 from collectors.runs.alerts import RunAlerts, RunFigures, add_recomputed
 from collectors.runs.past import pasts_of
 from collectors.runs.snapshots import RunSnapshots
@@ -73,11 +74,23 @@ def test_alerts_that_were_seen_and_those_that_are_recomputed(run: store.Run) -> 
     )  # a monitor saw the slow stretch
 
 
-def test_nobody_watched_and_the_slow_stretch_is_found_where_it_was(tmp_path: Path) -> None:
-    write_run(tmp_path, END, HOURS, 2)
+def test_nobody_watched_and_the_slow_stretch_is_found_where_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    where = write_run(tmp_path, END, HOURS, 2)
     (run,) = store.list_runs(tmp_path)
     notes = NodeNotes()
     add_recomputed(run, notes)
+    with (
+        monkeypatch.context() as patch
+    ):  # of a run that has ended they are kept, as long as its files are the same
+        patch.setattr(alerts_module, "RunSnapshots", None)
+        again = NodeNotes()
+        add_recomputed(run, again)
+        assert (again.alerts, again.recomputed_since) == (notes.alerts, notes.recomputed_since)
+        next(where.glob("*.run")).touch()
+        with pytest.raises(TypeError):
+            add_recomputed(run, NodeNotes())
     waits = [alert for alert in notes.alerts if alert.id == "input_bound"]
     assert sorted(alert.rank or 0 for alert in waits) == [0, 1]
     for alert in waits:
