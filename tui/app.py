@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from msgspec.structs import replace
 from rich.cells import cached_cell_len
 from textual.app import SystemCommand
 from textual.message import Message
@@ -31,6 +32,7 @@ from tui.panes import time_line
 from tui.screens.base import LlmtopScreen
 from tui.screens.main import MainScreen
 from tui.screens.registry import screen_class
+from tui.state.earlier_view import EarlierView
 from tui.state.history import SPANS
 from tui.state.past_loader import PastLoader
 from tui.state.process_ref import ProcessRef
@@ -105,6 +107,9 @@ class LlmtopApp(ScreenContext):
         self._ringing: NewAlertFilter | None = None
         self.prepared = prepared
         self._loader = PastLoader(lambda past: self.call_later(self._take_past, past))
+        self._earlier = EarlierView(lambda at, found: self.call_later(self._show_earlier, at, found))
+        self._run_begin: float | None = None
+        """Unix time since when files of runs are known that began before a live screen."""
         self._run = run
         self._draws_past = False
         self._has_shown_end = False
@@ -217,6 +222,8 @@ class LlmtopApp(ScreenContext):
 
     def _take_past(self, past: PastRows) -> None:
         """Show what a run has kept of the time before; drawn once for many pieces."""
+        if not self.replaying:
+            self._run_begin = min(past.begin, self._run_begin or past.begin)
         self.view.history.take_past(past)
         self.view.alerts.add_past([(one.as_alert(), one.until) for one in past.alerts if one.until is not None])
         if not self._draws_past:
@@ -418,9 +425,9 @@ class LlmtopApp(ScreenContext):
         """Move the instant that is shown by a share (-1 to 1) of all that is remembered or recorded."""
         if isinstance(self._feed, ReplayControls):
             self.action_seek(share * self._feed.length)
-        elif self._past is not None and self._past.first_time is not None:
-            newest = self.view.history.newest or self._past.first_time
-            self.action_seek(share * (newest - self._past.first_time))
+        elif self._past is not None and (first := self._first_time()) is not None:
+            newest = self.view.history.newest or first
+            self.action_seek(share * (newest - first))
         else:
             self.notify("No history yet: llmtop has just started.")
 
@@ -469,10 +476,24 @@ class LlmtopApp(ScreenContext):
         view.history.instant, view.paused = None, False
         view.snapshot = self._newest or view.snapshot
 
+    def _first_time(self) -> float | None:
+        """Unix time of the oldest instant that a live screen can show."""
+        seen = None if self._past is None else self._past.first_time
+        known = [one for one in (seen, self._run_begin) if one is not None]
+        return min(known, default=None)
+
     def _show(self, at: float) -> None:
         """Show a live view as it was at this unix time, or nearest to it."""
         view, past = self.view, self._past
-        newest = view.history.newest
+        newest, begin = view.history.newest, self._run_begin
+        seen = None if past is None else past.first_time
+        if begin is not None and seen is not None and at < seen and begin < seen:
+            if at < begin:
+                self.notify("The screen shows the beginning of the run.")
+            view.history.instant, view.paused = max(at, begin), False  # the charts move at once
+            self._earlier.ask(max(at, begin), self._loader.older)
+            self.redraw()
+            return
         found = None if past is None or newest is None or at >= newest else past.snapshot_at(at)
         if past is None or found is None:
             self._go_live()
@@ -482,6 +503,15 @@ class LlmtopApp(ScreenContext):
                 beyond = past.shortened or "The history has no older samples."
                 self.notify(beyond, severity="warning" if past.shortened else "information", markup=False)
             view.history.instant, view.snapshot, view.paused = instant, snapshot, False
+        self.redraw()
+
+    def _show_earlier(self, at: float, snapshot: Snapshot | None) -> None:
+        """Show a snapshot of a run's files, unless another instant is shown by now."""
+        view = self.view
+        if view.history.instant != at or snapshot is None:
+            return
+        held = [one.alert for one in view.history.alerts if one.since <= at <= one.until]
+        view.snapshot = replace(snapshot, alerts=tuple(held))
         self.redraw()
 
     def action_speed(self, factor: float) -> None:

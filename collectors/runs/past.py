@@ -148,12 +148,14 @@ def _minutes(process: store.RankProcess) -> Iterator[PastMinute]:
         )
 
 
-def running_pasts(ranks: Iterable[Rank], until: float) -> Iterator[RunPast]:
-    """Yield the past of the runs that some trainings of this node are part of, then their alerts.
+def running_runs(ranks: Iterable[Rank]) -> Iterator[tuple[Run, dict[RankKey, RankKey]]]:
+    """Yield the runs that some trainings of this node are part of, each with names of processes.
 
     Args:
         ranks: of a live snapshot.
-        until: unix time; what comes later is left out.
+
+    Yields:
+        The run, and the names of `ranks` by what the files call them: in a container they differ.
     """
     folders: dict[Path, dict[RankKey, RankKey]] = {}
     for rank in ranks:
@@ -162,13 +164,24 @@ def running_pasts(ranks: Iterable[Rank], until: float) -> Iterator[RunPast]:
         if found is not None:
             key = rank.host, rank.pid, attached
             folders.setdefault(found.path, {})[rank.host, found.name.pid, attached] = key
-    runs = []
     for path, pids in folders.items():
         for run in store.runs_in(path):
             keys = {(one.start.host, one.name.pid, one.start.at) for one in run.processes if one.start is not None}
             if keys & pids.keys():
-                runs.append(run)
-                yield from pasts_of(run, until=until, pids=pids)
+                yield run, pids
+
+
+def running_pasts(ranks: Iterable[Rank], until: float) -> Iterator[RunPast]:
+    """Yield the past of the runs that some trainings of this node are part of, then their alerts.
+
+    Args:
+        ranks: of a live snapshot.
+        until: unix time; what comes later is left out.
+    """
+    runs = []
+    for run, pids in running_runs(ranks):
+        runs.append(run)
+        yield from pasts_of(run, until=until, pids=pids)
     for run in runs:
         yield past_alerts(run)
 

@@ -33,6 +33,8 @@ class PastLoader:
         self._hand_over = hand_over
         self._uid = os.geteuid()
         self._asked: set[tuple[str, int, float]] = set()
+        self.older: list[Rank] = []
+        """Trainings that ran before anything was seen of them here."""
 
     def start(self, work: Callable[[], Iterator[RunPast]]) -> None:
         """Hand over all that `work` yields."""
@@ -63,6 +65,7 @@ class PastLoader:
         ]
         if new:
             self._asked |= {key_of(rank) for rank in new}
+            self.older += new
             self.start(lambda: _pasts(new, first))
 
     def ask_again(self, snapshot: Snapshot) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from collectors.replay import ReplayFeed
 from collectors.runs import alerts as alerts_module
@@ -17,7 +19,9 @@ from llmtop.runs import store
 from llmtop.runs.node_notes import NodeNotes, read_notes
 from tests.support.generated_run import LAST_SECONDS, STEP_SECONDS, UUID, write_run
 from tests.support.processes import wait_for
+from tests.support.snapshots import rank as rank_seen
 from tests.support.snapshots import snapshot
+from tests.tui.driving import Held, running, text
 from tui.state.history import DAY_SECONDS, History
 from tui.state.past_rows import rows_of
 
@@ -176,3 +180,38 @@ def test_a_run_of_ten_days_is_taken_in_and_room_stays_bounded(tmp_path: Path) ->
     history.span = DAY_SECONDS
     day = [one for one in history.spreads((key, "step"), 40) if one is not None]
     assert len(day) >= 38
+
+
+async def test_a_live_screen_is_rewound_to_before_it_was_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the files of the run: what ranks did then, under the names that the live screen has for them."""
+    monkeypatch.setenv("LLMTOP_RUNS", str(tmp_path))
+    write_run(tmp_path, END, HOURS, 2, with_gpu=True)
+    ranks = [
+        rank_seen(1000 + number, host="vm", rank=number, job="the job", attached_at=BEGIN, uid=os.geteuid())
+        for number in range(2)
+    ]
+    live = replace(snapshot(), time=END + 5, monotonic=END + 5, ranks=tuple(ranks))
+    async with running(Held(live, replace(live, time=END + 6, monotonic=END + 6))) as (app, pilot):
+        while app._run_begin is None or not app.view.history.alerts:
+            await pilot.pause(0.05)
+        app.action_seek(-HOURS * 3600 / 2 + 120)
+        while app.view.snapshot is None or app.view.snapshot.time > END:
+            await pilot.pause(0.05)
+        shown = app.view.snapshot
+        middle = (BEGIN + END) / 2
+        assert shown.time == pytest.approx(middle + 126, abs=31)
+        names = [(rank.pid, rank.rank, rank.job) for rank in shown.ranks]
+        assert names == [(1000, 0, "the job"), (1001, 1, "the job")]
+        assert shown.ranks[0].step_seconds_p50 == pytest.approx(STEP_SECONDS, rel=0.01)
+        assert [gpu.power_watts for gpu in shown.gpus] == [300.0]
+        assert [alert.id for alert in shown.alerts] == ["hot"]
+        assert "REWOUND" in text(app)
+        await pilot.press("H")
+        while app.view.snapshot.time > BEGIN + 60:
+            await pilot.pause(0.05)
+        assert not app.view.snapshot.gpus
+        assert "no monitor recorded GPUs" in app.view.snapshot.host.notes[-1]
+        await pilot.press("L")
+        assert app.view.snapshot.time > END
