@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, get_args, get_origin, get_type_hints
+from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import Meta, Struct, field
@@ -29,7 +30,7 @@ from llmtop.model.setting_ranges import (
     MIN_CLUSTER_INTERVAL_SECONDS,
     MIN_INTERVAL_SECONDS,
 )
-from llmtop.naming.addresses import DCGM_EXPORTER, PROMETHEUS_EXAMPLE, is_server_url
+from llmtop.naming.addresses import DCGM_EXPORTER, PROMETHEUS_EXAMPLE, is_server_url, without_login
 from llmtop.naming.gpu_entries import INDEX, UUID
 from llmtop.naming.lazy_pattern import lazy_pattern
 from llmtop.system.inputs import open_input
@@ -458,7 +459,7 @@ def parse(text: str, path: Path, engines: EngineOptions | None = None) -> Config
         *_wrong_notify(config.notify),
         *_wrong_engines(config.capture, engines),
     ):
-        raise _value_error(text, path, keys, sentence, value)
+        raise value_error(text, path, keys, sentence, value)
     return config
 
 
@@ -482,12 +483,16 @@ def _wrong_values(config: Config) -> Iterator[_Wrong]:
             None,
         )
     if url is not None and not is_server_url(url):
-        near = f' (did you mean "http://{printable(url, 60)}"?)' if _lacks_scheme(url) else ""
+        shown = printable(without_login(url), 60)
+        near = f' (did you mean "http://{shown}"?)' if _lacks_scheme(url) else ""
         yield (
             ["cluster", "prometheus"],
-            f'prometheus = "{printable(url, 60)}": a URL such as "{PROMETHEUS_EXAMPLE}" is wanted{near}',
+            f'prometheus = "{shown}": a URL such as "{PROMETHEUS_EXAMPLE}" is wanted{near}',
             None,
         )
+    elif url is not None and urlsplit(url).password is not None:
+        advice = f'write "{printable(without_login(url), 60)}", set user, and set $LLMTOP_PROMETHEUS_PASSWORD'
+        yield ["cluster", "prometheus"], f"prometheus: the URL holds a password; {advice}", None
     if config.dcgm not in (None, "none") and not is_server_url(config.dcgm):
         yield ["dcgm"], f'dcgm = "{printable(config.dcgm, 60)}": a URL such as "{DCGM_EXPORTER}" is wanted', None
 
@@ -555,7 +560,7 @@ def _refusal(text: str, path: Path, data: dict[str, Any], said: str) -> Unusable
         near = difflib.get_close_matches(unknown[1], known, 1)
         hint = f'did you mean "{near[0]}"?' if near else f"there are {', '.join(known)}"
         place_of = f" of [{'.'.join(inside)}]" if inside else ""
-        return _value_error(
+        return value_error(
             text, path, [*inside, unknown[1]], f'"{printable(unknown[1], 60)}" is no setting{place_of}: {hint}'
         )
     value = _value(data, keys)
@@ -567,10 +572,11 @@ def _refusal(text: str, path: Path, data: dict[str, Any], said: str) -> Unusable
     near = difflib.get_close_matches(value, words, 1) if isinstance(value, str) else []
     meant = f' (did you mean "{near[0]}"?)' if near else ""
     name = inside[-1] if inside else "it"
-    return _value_error(text, path, inside, f"{name} = {shown}: {_wanted(hint)} is wanted{meant}", value)
+    return value_error(text, path, inside, f"{name} = {shown}: {_wanted(hint)} is wanted{meant}", value)
 
 
-def _value_error(text: str, path: Path, keys: Sequence[str], sentence: str, value: Any = None) -> UnusableInput:
+def value_error(text: str, path: Path, keys: Sequence[str], sentence: str, value: Any = None) -> UnusableInput:
+    """Return the error about a setting: file, line and sentence; `keys` are its table and its name."""
     line = _line_of(text.split("\n"), keys, value)
     return UnusableInput(f"{path}, line {line}: {sentence}" if line else f"{path}: {sentence}")
 

@@ -4,20 +4,37 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from llmtop.cli.output import print_json, print_text
-from llmtop.errors import EXIT_DONE
+from llmtop.errors import EXIT_DONE, UnusableInput
+
+if TYPE_CHECKING:
+    from llmtop.config import Config
+
+_NAMED_FILES: Final = (
+    ("cluster", "token_file", "the bearer token"),
+    ("cluster", "ca", "the certificates"),
+    ("notify", "url_file", "the address"),
+)
+"""Table, name, and what the file holds."""
+_READ_BYTES: Final = 4096
+"""Of a named file, to see that it is readable and not empty."""
+_MOST_NAMES: Final = 1000
+"""In a folder, that are compared with a missing name."""
+_REASON_CHARACTERS: Final = 300
 
 
 @click.command()
 @click.option(
     "--check",
     is_flag=True,
-    help="Print one sentence, and exit with 0 if the file is valid or absent, 2 if it is invalid.",
+    help="Also open the files that it names. Print one sentence, and exit with 0 if the file is valid or absent, "
+    "2 if it is invalid.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object: path, exists, settings.")
 def config(*, check: bool, as_json: bool) -> int:
@@ -33,6 +50,8 @@ def config(*, check: bool, as_json: bool) -> int:
 
     path = config_path()  # has been read: a wrong one has ended this command
     exists = os.path.exists(path)
+    if check and exists:
+        _check_named_files(path, current())
     chosen = dict(_differences(msgspec.to_builtins(current()), msgspec.to_builtins(Config())))
     if as_json:
         settings = msgspec.json.decode(without_known_secrets(msgspec.json.encode(chosen).decode()))
@@ -52,6 +71,45 @@ def config(*, check: bool, as_json: bool) -> int:
         for name, value in chosen.items():
             print_text(without_known_secrets(f"{name} = {msgspec.json.encode(value).decode()}"))
     return EXIT_DONE
+
+
+def _check_named_files(path: Path, settings: Config) -> None:
+    """Open the files that the settings name: a command does so only when it needs them.
+
+    Raises:
+        UnusableInput: one of them is missing, no file, empty, or not readable.
+    """
+    from llmtop.config import read_text, value_error
+    from llmtop.format import printable
+    from llmtop.system.inputs import open_input
+
+    for table, name, content in _NAMED_FILES:
+        value = getattr(getattr(settings, table), name)
+        if value is None:
+            continue
+        file_path = Path(value).expanduser()
+        try:
+            with open_input(file_path) as file:
+                is_empty = not file.read(_READ_BYTES).strip()
+            reason = f"{file_path} is empty" if is_empty else ""
+        except UnusableInput as error:
+            reason = str(error)
+        if reason:
+            near = _nearest_file(file_path)
+            advice = f'did you mean "{near}"?' if near else f"write {content} into it, or remove the setting"
+            sentence = f"{name}: {printable(reason, _REASON_CHARACTERS)}; {advice}"
+            raise value_error(read_text(path) or "", path, [table, name], sentence)
+
+
+def _nearest_file(path: Path) -> str | None:
+    """Return the path of a file beside a missing one whose name is similar; None without."""
+    if path.exists():
+        return None
+    try:
+        near = get_close_matches(path.name, sorted(os.listdir(path.parent))[:_MOST_NAMES], 1)
+    except OSError:
+        return None
+    return str(path.parent / near[0]) if near else None
 
 
 def _is_hidden(path: Path) -> bool:

@@ -18,3 +18,9 @@ def is_server_url(url: str) -> bool:
     except ValueError:  # no address of IPv6, or no number as its port
         return False
     return is_usable and not any(letter.isspace() for letter in url)
+
+
+def without_login(url: str) -> str:
+    """Return a URL, also an invalid one, without user and password."""
+    scheme, separator, rest = url.rpartition("://")
+    return scheme + separator + rest.rpartition("@")[2]

@@ -77,6 +77,12 @@ WRONG = (
     ('[cluster]\nprometheus = "node:9090"\n', 2, '(did you mean "http://node:9090"?)'),
     ('[cluster]\nprometheus = "ftp://node"\n', 2, "is wanted"),
     ('[cluster]\nprometheus = "http://node:99999"\n', 2, "is wanted"),
+    (
+        '[cluster]\nprometheus = "http://mira:hunter2@node:9090/x"\n',
+        2,
+        'holds a password; write "http://node:9090/x", set user, and set $LLMTOP_PROMETHEUS_PASSWORD',
+    ),
+    ('[cluster]\nprometheus = "mira:hunter2@node:9090"\n', 2, '(did you mean "http://node:9090"?)'),
     ('dcgm = "http://node:99999/metrics"\n', 1, "is wanted"),
     ("[alerts.straggler]\ncritical_pct = 5\n", 2, "critical_pct = 5 is below step_pct = 10, its default"),
     ("[alerts.straggler]\nstep_pct = 30\ncritical_pct = 25\n", 3, "critical_pct = 25 is below step_pct = 30: 30"),
@@ -92,6 +98,7 @@ def test_what_is_wrong_is_named_with_its_file_and_line(text: str, line: int, sai
     assert str(refused.value).startswith(f"/home/mira/config.toml, line {line}: ")
     assert said in str(refused.value)
     assert "\n" not in str(refused.value)
+    assert "hunter2" not in str(refused.value)
 
 
 @pytest.mark.parametrize(
@@ -149,6 +156,40 @@ def test_config_checks_and_prints_what_is_set(tmp_path: Path) -> None:
     Path(path).unlink()
     none = llmtop(env, "config", "--check")
     assert (none.returncode, none.stdout) == (0, f"{path} does not exist: every setting has its default\n")
+
+
+@pytest.mark.parametrize(("table", "name"), [("cluster", "token_file"), ("cluster", "ca"), ("notify", "url_file")])
+def test_a_file_that_the_configuration_names_is_opened(
+    table: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refusal(named: str) -> str:
+        path = (
+            Path(home(tmp_path, f'[{table}]\n{name} = "{named}"\n')["XDG_CONFIG_HOME"]) / "llmtop" / "config.toml"
+        )
+        config.load(path)
+        with pytest.raises(UnusableInput) as refused:
+            checked("--check")
+        start = f"{path}, line 2: {name}: {named} "
+        assert str(refused.value).startswith(start)
+        return str(refused.value).removeprefix(start)
+
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    try:
+        assert "No such file or directory; write the " in refusal(f"{tmp_path}/secret")
+        (tmp_path / "secrets").write_text("\n")
+        assert refusal(f"{tmp_path}/secret").endswith(f'; did you mean "{tmp_path}/secrets"?')
+        assert refusal(f"{tmp_path}/secrets").startswith("is empty; write the ")
+        assert "it is a folder" in refusal(f"{tmp_path}/config")
+        (tmp_path / "secrets").write_text("x")
+        config.load(
+            Path(
+                home(tmp_path, f'{table}.{name} = "{tmp_path}/secrets"\n')["XDG_CONFIG_HOME"], "llmtop/config.toml"
+            )
+        )
+        assert checked("--check") == 0
+    finally:
+        config._loaded.clear()
+    assert "is valid: 1 setting" in capsys.readouterr().out
 
 
 def test_a_folder_that_may_not_be_entered_is_no_missing_file(
