@@ -143,7 +143,7 @@ class GpuBusy:
 
 
 def _figures_since(rank: Rank, now: float) -> float | None:
-    """From when on the rank's own figures are, by the clock of `now`; None before it has any.
+    """Return the time since when the rank's own figures exist, by the clock of `now`; None before it has any.
 
     What the GPU did before the first of those steps, at loading say, is not theirs.
     """

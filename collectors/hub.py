@@ -166,7 +166,7 @@ class Hub:
         stages: Sequence[Stage] = (),
         whole: bool = False,
     ) -> None:
-        """Remember how to make the sources; that is done by the thread that starts them.
+        """Store how to make the sources; the thread that starts them makes them.
 
         Args:
             make_sources: called once, with the interval.

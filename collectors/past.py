@@ -24,7 +24,7 @@ from llmtop.system import procfs
 
 LIMIT_BYTES = 64 << 20
 IN_MEMORY_BYTES = 4 << 20
-"""Without a disk that has room: some minutes, in memory."""
+"""Limit without a disk that has room: some minutes, in memory."""
 LEAST_SECONDS = 0.9
 """Shortest time between kept snapshots: of faster ones, one a second is kept."""
 PARTS = 4
@@ -48,7 +48,7 @@ class SnapshotHistory:
     """Shown snapshots, to be shown again. The feed's thread writes, any thread reads."""
 
     def __init__(self, folder: Path | None = None, limit_bytes: int = LIMIT_BYTES) -> None:
-        """Remember nothing yet; files are made when the first snapshot comes.
+        """Start empty; files are made when the first snapshot comes.
 
         Args:
             folder: where the file is made; that for temporary files by default.
@@ -120,7 +120,7 @@ class SnapshotHistory:
         return _RecordingPart(writer, Reader(called, file=reading), now, self.shortened is not None)
 
     def _to_memory(self, why: str) -> None:
-        """Go on in memory; what is on the disk stays readable."""
+        """Continue in memory; data on the disk stays readable."""
         self.shortened = f"Rewinding reaches back some minutes only, from memory: {why}"
         self._limit = IN_MEMORY_BYTES
         for part in self._parts:
@@ -150,7 +150,7 @@ class SnapshotHistory:
             return self._parts[0].first if self._parts else None
 
     def close(self) -> None:
-        """Forget all."""
+        """Drop all data."""
         with self._lock:
             self._closed = True
             for part in self._parts:

@@ -200,11 +200,11 @@ class ReplayFeed:
         self._wake.set()
 
     def on_jump(self, callback: Callable[[list[Snapshot]], None]) -> None:
-        """Have `callback` called after each jump with the snapshots before the new position."""
+        """Register `callback`, called after each jump with the snapshots before the new position."""
         self._on_jump = callback
 
     def on_end(self, callback: Callable[[], None]) -> None:
-        """Have `callback` called, in the feed's thread, each time the last snapshot has been shown."""
+        """Register `callback`, called in the feed's thread each time the last snapshot has been shown."""
         self._on_end = callback
 
     def start(self, on_snapshot: Callable[[Snapshot], None]) -> None:

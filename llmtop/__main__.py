@@ -157,7 +157,7 @@ class _Commands(click.Group):
             return super().invoke(ctx)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Let the bare command, and one that starts with an option of `live`, mean `live`."""
+        """Treat the bare command, and one that starts with an option of `live`, as `live`."""
         if ctx.resilient_parsing and not args:  # a shell asks which commands there are
             return super().parse_args(ctx, args)
         if args[:1] == ["help"]:
@@ -258,7 +258,7 @@ def _engine_options() -> dict[str, list[str]]:
 
 
 def _prepare_output() -> None:
-    """Let nothing that cannot be written pass in silence, and no character end a command."""
+    """Make every failed write raise, and no character end a command."""
     if sys.stdout is None:
         sys.stdout = _ClosedOutput()
     for stream in (sys.stdout, sys.stderr):
@@ -280,7 +280,7 @@ def _show_usage(error: click.ClickException) -> None:
 
 
 def _print_error(error: LlmtopError) -> int:
-    """Say what went wrong, and return the exit code."""
+    """Print the error, and return the exit code."""
     with contextlib.suppress(OSError):  # standard error is full, too
         sentence = _without_secrets(_with_arguments_in_line(str(error)))
         print_text("llmtop: " + "\n".join(sentence.splitlines()), err=True)

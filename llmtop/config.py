@@ -302,7 +302,7 @@ class Notify(Struct, frozen=True, forbid_unknown_fields=True):
     """Where alerts and the ends of runs are posted to. The address is a secret: a file has it."""
 
     url_file: Text | None = None
-    """With mode 0600; nothing is posted without it."""
+    """File with the URL, mode 0600; nothing is posted without it."""
     events: Annotated[
         list[Literal["raised", "resolved", "ended"]],
         Meta(min_length=1, description='a list of "raised", "resolved" and "ended"'),

@@ -196,7 +196,7 @@ def is_obeyed(char: str) -> bool:
 
 
 def printable_lines(text: str, *, styled: bool = False) -> str:
-    """Each line of `text` as `printable` gives it.
+    """Return each line of `text` after `printable`.
 
     Args:
         text: one line or several.
@@ -209,7 +209,7 @@ def printable_lines(text: str, *, styled: bool = False) -> str:
 
 
 def shorten_middle(text: str, width: int) -> str:
-    """As `printable`, but what does not fit goes from the middle: names of kernels differ at both ends."""
+    """Return the text after `printable`, shortened in the middle: names of kernels differ at both ends."""
     clean = printable(text[: max(4 * width, 4096)])
     if len(clean) <= width or width < 8:
         return printable(clean, width)

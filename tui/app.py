@@ -51,11 +51,11 @@ INTERVALS = (0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
 MAX_PENDING = 600
 """Snapshots kept for a screen that does not get to them (a terminal that has stopped reading); older ones go."""
 STALE_SECONDS, STALE_TIMES = 4.0, 3.0
-"""Without a snapshot for longer than both (so many times the interval) the screen is not live."""
+"""Time without a snapshot, and multiple of the interval; beyond both the screen is not live."""
 _BEHIND_SECONDS = 0.25
 _PAST_SECONDS = 0.3
 LATEST_START_SECONDS = 2.0
-"""After which the feed starts whether or not the first frame has been drawn."""
+"""Time after which the feed starts even if the first frame has not been drawn."""
 _WIDTHS_KEPT = 1024
 """Texts of which rich remembers the width: what is drawn anew every second is many times fewer."""
 
@@ -125,7 +125,7 @@ class LlmtopApp(ScreenContext):
     # --- life -------------------------------------------------------------------------------------------------
 
     def get_default_screen(self) -> Screen[Any]:
-        """Have the main screen at the bottom of the stack."""
+        """Return the main screen, the lowest of the stack."""
         return MainScreen()
 
     def on_mount(self) -> None:
@@ -245,7 +245,7 @@ class LlmtopApp(ScreenContext):
             self._silence = loop.call_later(patience, self._mark_stale)
 
     def _mark_stale(self) -> None:
-        """Say that the screen is not live, and for how long not."""
+        """Show that the screen is not live, and since when."""
         loop = textual_private.event_loop(self)
         if loop is None or not self.is_running:
             return
@@ -255,7 +255,7 @@ class LlmtopApp(ScreenContext):
             self.redraw()
 
     def redraw(self) -> None:
-        """Have the screen on top show the view as it is; later, if the terminal is busy with earlier frames."""
+        """Redraw the screen on top from the view; later, if the terminal is busy with earlier frames."""
         if self.terminal_is_behind():
             if not self._waiting:
                 self._waiting = True
@@ -282,7 +282,7 @@ class LlmtopApp(ScreenContext):
             self.view.replay = f"{feed.speed:g}× {_clock(feed.position)} of {_clock(feed.length)}{end}"
 
     def _tell_end(self) -> None:
-        """At the demo's end, what to do next; once, and not over another screen."""
+        """Show the next actions at the demo's end; once, and not over another screen."""
         if not self.view.ended:
             self._has_shown_end = False
         elif not self._has_shown_end and isinstance(self.screen, MainScreen):
@@ -447,7 +447,7 @@ class LlmtopApp(ScreenContext):
             self._show(0.0)
 
     def action_span(self, step: int) -> None:
-        """Have all charts cover the next longer span, or the next shorter one where `step` is negative."""
+        """Set all charts to the next longer span, or the next shorter one where `step` is negative."""
         history = self.view.history
         if history.chosen:
             place = SPANS.index(history.span) + step
@@ -521,11 +521,11 @@ class LlmtopApp(ScreenContext):
             self.redraw()
 
     def action_faster(self) -> None:
-        """Ask for snapshots at the next shorter interval of `INTERVALS`."""
+        """Request snapshots at the next shorter interval of `INTERVALS`."""
         self._set_interval(max((i for i in INTERVALS if i < self.view.interval * 0.999), default=INTERVALS[0]))
 
     def action_slower(self) -> None:
-        """Ask for snapshots at the next longer interval of `INTERVALS`."""
+        """Request snapshots at the next longer interval of `INTERVALS`."""
         self._set_interval(min((i for i in INTERVALS if i > self.view.interval * 1.001), default=INTERVALS[-1]))
 
     def _set_interval(self, seconds: float) -> None:
@@ -536,7 +536,7 @@ class LlmtopApp(ScreenContext):
         self.redraw()
 
     def action_gpu_choice(self) -> None:
-        """Go round: all GPUs, those of attached trainings, those asked for at the start.
+        """Choose the next selection: all GPUs, those of attached trainings, those requested at the start.
 
         A live hub asks the driver for no others then.
         """

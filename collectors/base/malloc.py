@@ -20,7 +20,8 @@ eight ranks fill, 700 objects a snapshot stay for good: with a tenth of this, th
 
 
 def share_one_heap() -> None:
-    """Have the threads that start from now on share the main one's; where the C library knows of none, nothing."""
+    """Make the threads that start from now on share the main one's heap; does nothing where the C library has
+    none."""
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
 

@@ -20,7 +20,7 @@ class GpuUse(msgspec.Struct, frozen=True, kw_only=True):
     """A process on a GPU, as the driver lists it."""
 
     pid: int
-    """On this host."""
+    """Pid on this host."""
     gpu_uuid: str
     """UUID of the MIG instance, where the GPU has any."""
     mem_bytes: int | None = None
@@ -45,7 +45,7 @@ class GpuReading(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RanksReading(msgspec.Struct, frozen=True, kw_only=True):
-    """Every training process that this monitor knows of, gone ones included for a while."""
+    """Training processes that this monitor knows, ended ones included for a while."""
 
     ranks: tuple[Rank, ...] = ()
     notes: tuple[str, ...] = ()
@@ -124,7 +124,7 @@ class GpuChoice(Protocol):
 
     @property
     def selection(self) -> str:
-        """In words, for the status line: "all", "attached", or what was asked for ("0,2")."""
+        """Return the selection in words, for the status line: "all", "attached", or the requested one ("0,2")."""
 
     def select(self, selection: str) -> None:
         """Show "all", "attached" (those that attached trainings use), or the listed indices and UUIDs.
@@ -179,8 +179,9 @@ class ReplayControls(Protocol):
         """
 
     def on_end(self, callback: Callable[[], None]) -> None:
-        """Have `callback` called, in the feed's thread, each time the last snapshot has been shown."""
+        """Register `callback`, called in the feed's thread each time the last snapshot has been shown."""
 
     def on_jump(self, callback: Callable[[list[Snapshot]], None]) -> None:
-        """Have `callback` called after each jump, in the feed's thread, with the snapshots that lie before the new
-        position (up to `HISTORY_SECONDS`, oldest first, alerts included), to build histories anew from."""
+        """Register `callback`, called after each jump, in the feed's thread, with the snapshots that lie before
+        the new position (up to `HISTORY_SECONDS`, oldest first, alerts included), to build histories anew
+        from."""

@@ -32,7 +32,7 @@ NONE: Final = "none"
 PATIENCE_SECONDS = 4.0
 """For so long a GPU may lack SM activity before DCGM is asked: GPM needs two samples."""
 POLL_SECONDS, RETRY_SECONDS = 5.0, 60.0
-"""Between two questions, and where the last one had no answer that is of use."""
+"""Time between two polls, and where the last one had no useful answer."""
 RETENTION_SECONDS = 12.0
 """Age at which values are dropped."""
 STALE_SECONDS = 90.0

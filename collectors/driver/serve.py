@@ -28,7 +28,7 @@ _GATHER_SECONDS = 0.005
 
 
 def serve(channel: socket.socket, vendor: str) -> None:
-    """Ask that vendor's driver until the monitor closes its end; then end the process, hung threads and all."""
+    """Poll that vendor's driver until the monitor closes its end; then end the process, hung threads and all."""
     command = channel.recv(PACE.size)
     if len(command) == PACE.size:
         with suppress(BrokenPipeError, ConnectionResetError):

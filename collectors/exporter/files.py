@@ -46,7 +46,7 @@ class Textfile:
         self._thread.start()
 
     def __call__(self, snapshot: Snapshot) -> Snapshot:
-        """Have it written; comes after the stage that counts."""
+        """Write the file; comes after the stage that counts."""
         self._wake.set()
         return snapshot
 

@@ -219,4 +219,4 @@ CLOCK: Final = ExportedSeries(
 )
 
 ALL: Final = tuple(value for value in list(globals().values()) if isinstance(value, ExportedSeries))
-"""Every name of llmtop's own. GPUs have DCGM's names (`collectors.exporter.gpu_series`)."""
+"""Series with llmtop's own names. GPUs have DCGM's names (`collectors.exporter.gpu_series`)."""

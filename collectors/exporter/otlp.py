@@ -58,7 +58,7 @@ class OtlpPush:
         self._thread.start()
 
     def __call__(self, snapshot: Snapshot) -> Snapshot:
-        """Have it pushed; comes after the stage that counts."""
+        """Push the series; comes after the stage that counts."""
         self._wake.set()
         return snapshot
 

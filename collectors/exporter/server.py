@@ -83,7 +83,7 @@ class _Handler(WSGIRequestHandler):
     timeout = LIMIT_SECONDS
 
     def log_message(self, *_args: object) -> None:
-        """Say nothing: the terminal may be a training's."""
+        """Print nothing: the terminal may be a training's."""
 
     def get_stderr(self) -> io.StringIO:
         """Logs nothing, for the same reason; the client gets a 500."""
@@ -96,7 +96,7 @@ class _Handler(WSGIRequestHandler):
 
 
 class _Server(ThreadingWSGIServer):
-    """With a limit on connections, and the handshake of TLS in the connection's own thread."""
+    """Server with a limit on connections, and the handshake of TLS in the connection's own thread."""
 
     request_queue_size = 64
     tls: ssl.SSLContext | None = None
@@ -113,7 +113,7 @@ class _Server(ThreadingWSGIServer):
         self.setup_environ()
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Give the connection a thread; the oldest goes where there are too many."""
+        """Start a thread for the connection; the oldest is closed where there are too many."""
         with self._open_lock:
             self._open[id(request)] = request
             oldest = next(iter(self._open.values())) if len(self._open) > MAX_CONNECTIONS else None
@@ -134,7 +134,7 @@ class _Server(ThreadingWSGIServer):
             super().finish_request(channel, client_address)
 
     def shutdown_request(self, request: Any) -> None:
-        """Forget the connection."""
+        """Drop the connection."""
         with self._open_lock:
             self._open.pop(id(request), None)
         super().shutdown_request(request)

@@ -14,7 +14,7 @@ from prometheus_client import Metric
 from prometheus_client.utils import floatToGoString
 
 _KINDS: Final = {"counter": ("_total", "counter"), "gauge": ("", "gauge"), "unknown": ("", "untyped")}
-"""By the family's type, what its name ends in and what Prometheus calls it: all types that the exporter has."""
+"""Ending of the name and Prometheus's type, by the family's type: all types that the exporter has."""
 _ESCAPES: Final = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
 
 

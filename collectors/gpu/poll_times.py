@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 DISCOVERY_SECONDS = 2.0
-"""Between looks at which GPUs there are; also how soon a missing driver is tried again."""
+"""Time between looks at which GPUs there are; also how soon a missing driver is tried again."""
 FIRST_DISCOVERY_SECONDS = 2.0
 """For so long a reading without GPUs means that they are still being counted; then it has those found so far."""
 RESTART_SECONDS = 5.0
@@ -11,8 +11,8 @@ RESTART_SECONDS = 5.0
 RESTART_SECONDS_BESIDE_HEALTHY = 60.0
 """And than this while some GPU answers, because all of them miss a round then."""
 SLOW_SECONDS = 2.0
-"""Between rounds of slow calls (NVML: 15 to 20 ms a GPU, perhaps under one lock of the driver). NVML's own PCIe
-calls, made only where GPM has no PCIe rates, take 42 ms."""
+"""Time between rounds of slow calls (NVML: 15 to 20 ms a GPU, perhaps under one lock of the driver). NVML's own
+PCIe calls, made only where GPM has no PCIe rates, take 42 ms."""
 SETTLE_SECONDS = 3.0
 """For so long a GPU may take until it has been sampled twice; then what there is has to do."""
 STALE_SECONDS = 2.0

@@ -16,7 +16,7 @@ from llmtop.naming.lazy_pattern import lazy_pattern
 _INDEX = lazy_pattern(f"^{gpu_entries.INDEX}$")
 _UUID = lazy_pattern(f"^{gpu_entries.UUID}$")
 _ROCM_UUID = lazy_pattern(r"^GPU-((?:(?:3[0-9]|6[1-6])-?){16})$")
-"""Each byte a digit of a hexadecimal number in ASCII."""
+"""Pattern of ROCm's UUID: each byte is a hexadecimal digit in ASCII."""
 _CUDA_INDEX = lazy_pattern(r"^\+?(\d{1,9})")
 """CUDA reads the number at the beginning of an entry and takes no offence at the rest."""
 _OLD_MIG = lazy_pattern(r"^MIG-(GPU-[0-9a-fA-F-]+)/(\d{1,4})/(\d{1,4})$")

@@ -141,7 +141,7 @@ def _value_or_none(read: Callable[[], T]) -> T | None:
 
 
 class _Memory(NamedTuple):
-    """In bytes; None where the kernel hides it."""
+    """Memory in bytes; None where the kernel hides it."""
 
     used: int | None
     total: int | None

@@ -39,7 +39,7 @@ class Stat(NamedTuple):
     started_ticks: int
     """When it started, since boot: with the pid it names one process for good."""
     state: str
-    """In psutil's words."""
+    """State in psutil's words."""
     cpu_seconds: float
     """CPU time that it has used, in all its threads."""
     threads: int

@@ -184,7 +184,7 @@ class _TrackedProcess:
         self._pid = pid
         self._process: psutil.Process | None = None
         self._started_ticks: int | None = None
-        """By which it is seen that the pid is still that process's."""
+        """Start time by which the pid is known to be still that process's."""
         self._cpu: tuple[float, float] | None = None
         """Monotonic seconds, and what of a CPU it had used by then."""
         self._has_gpu: bool | None = None

@@ -31,7 +31,7 @@ class RasRank(msgspec.Struct, frozen=True):
     host: str = ""
     pid: int = 0
     collective_counts: dict[str, int] = {}
-    """By operation ("AllReduce"), how many the process has called."""
+    """Number of calls of the process, by operation ("AllReduce")."""
 
 
 class MissingRank(msgspec.Struct, frozen=True):
@@ -64,7 +64,7 @@ _decoder = msgspec.json.Decoder(RasAnswer)
 def ask(
     address: tuple[str, int] = DEFAULT, seconds: float = 2.0 * PATIENCE_SECONDS, owners: Collection[int] = ()
 ) -> RasAnswer:
-    """Ask the process that listens there.
+    """Query the process that listens there.
 
     Args:
         address: host and port, on this machine.

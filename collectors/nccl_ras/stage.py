@@ -26,7 +26,7 @@ from llmtop.system import procfs
 
 QUERY_SECONDS = 10.0
 SECOND_QUERY_SECONDS = 2.0
-"""After the first answer: counts that stand still in two of them do not go on."""
+"""Time after the first answer: counts that are equal in two answers do not go on."""
 VARIABLE = "NCCL_RAS_ADDR"
 
 

@@ -1,4 +1,4 @@
-"""From two answers of NCCL's RAS to communicators that do not go on, and who is behind in them."""
+"""Communicators that do not go on, and the ranks that are behind, from two answers of NCCL's RAS."""
 
 from __future__ import annotations
 

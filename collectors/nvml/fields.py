@@ -195,7 +195,8 @@ class RunningProcess:
 
 
 def running_processes(call: Caller, handle: Any, implausible: ImplausibleValues) -> list[RunningProcess] | None:
-    """Every process with a context on the GPU (compute, graphics, MPS), once each; None when that is refused.
+    """Return every process with a context on the GPU (compute, graphics, MPS), once each; None when that is
+    refused.
 
     A pid that no process can have goes to `implausible`, and the others stay.
     """

@@ -70,7 +70,7 @@ class Gpm:
         return self._values
 
     def free(self) -> None:
-        """Give the samples back to NVML; `read` starts anew after it."""
+        """Free the samples of NVML; `read` starts anew after it."""
         for sample in self._samples:
             self._call("nvmlGpmSampleFree", sample)
         self._samples, self._older_at, self._values = [], None, {}

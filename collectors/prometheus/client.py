@@ -261,7 +261,7 @@ def _number(text: str) -> float | None:
 
 
 def _failure_text(error: Exception) -> str:
-    """In a few words, which httpx has in many forms."""
+    """Return the failure in a few words; httpx has many forms of it."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, OSError) and cause.errno is not None and cause.errno > 0:

@@ -1,4 +1,4 @@
-"""From answers to a `ClusterView`: who is down, hung, late or idle, and which nodes come first."""
+"""`ClusterView` from answers: nodes that are down, hung, late or idle, and the order of nodes."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Cluster:
         self._problems: list[str] = []
         self._mute = False
         self._known: dict[str, float] = {}
-        """By name, when each node of this session answered last, by the server's clock."""
+        """Time of each node's last answer in this session, by name and the server's clock."""
 
     def query_view(
         self,
@@ -294,7 +294,7 @@ _COUNTS = ("ranks", "ranks_without_step", "world_size", "ranks_reporting")
 
 
 def _runs(overview: Mapping[str, list[SeriesValue]]) -> tuple[Run, ...]:
-    """By name and user, the one with the most ranks first."""
+    """Return the runs by name and user, the one with the most ranks first."""
     found: dict[tuple[str, str], Run] = {}
     for tag, field in _RUN_FIELDS.items():
         for sample in overview.get(tag, ()):

@@ -130,7 +130,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     is_stale: bool = False
     """True if that is too old (`node:llmtop_stale:seconds`): nothing of it is shown as of now."""
     clock_ahead_seconds: float | None = None
-    """By how much its clock is ahead of the server's, where that is more than two seconds; negative: behind."""
+    """Seconds by which its clock is ahead of the server's, where that is more than two; negative: behind."""
     rates: NodeRates | None = None
     """Only of nodes on the visible page."""
     cells: tuple[GpuCell, ...] = ()
@@ -139,7 +139,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
 
 NodeOrder = Literal["worst", "name", "power"]
 NODE_ORDERS: Final[tuple[NodeOrder, ...]] = ("worst", "name", "power")
-"""By what nodes can be sorted; power: that with the least share of its limit first."""
+"""Orders of the nodes; power: that with the least share of its limit first."""
 
 
 def ordered_nodes(nodes: Iterable[Node], order: NodeOrder = "worst", *, reverse: bool = False) -> list[Node]:
@@ -171,7 +171,7 @@ class ClusterView(msgspec.Struct, frozen=True, kw_only=True):
     pinned: bool = False
     """True if it is of an instant that was asked for, and not of now."""
     clock_ahead_seconds: float | None = None
-    """By how much the server's clock is ahead of this machine's, where that is more than the question took."""
+    """Seconds by which the server's clock is ahead of this machine's, where that is more than the query took."""
     data_age_seconds: float | None = None
     """How long before that instant the newest of all snapshots was taken, each by its node's own clock."""
     rules: bool | None = None
@@ -202,7 +202,7 @@ class Series(msgspec.Struct, frozen=True, kw_only=True):
     title: str
     unit: str
     values: tuple[float | None, ...]
-    """Each of the same length of time, oldest first; None: a gap."""
+    """Values of equal lengths of time, oldest first; None: a gap."""
 
 
 class NodeCharts(msgspec.Struct, frozen=True, kw_only=True):

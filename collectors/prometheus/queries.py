@@ -34,9 +34,9 @@ _RAS: Final = (
     ("ras behind", "llmtop_ras_behind", ", rank, host, rank_pid"),
     ("ras missing", "llmtop_ras_missing", ", rank, host, rank_pid"),
 )
-"""From NCCL RAS: one node's reply covers all nodes, and several may have queried it."""
+"""Query of NCCL RAS: one node's reply covers all nodes, and several may have queried it."""
 _RECORD: Final = re.compile(r"^ {6}- record: (\S+)\n {8}expr: (.*(?:\n {9,}.*)*)", re.MULTILINE)
-"""As our own file has them: what an expression goes on with is further in."""
+"""Recording rule in llmtop's own file: an expression goes on with deeper indentation."""
 
 
 @cache
@@ -161,7 +161,7 @@ class Queries:
         return union_query(*((tag, self.recorded_series(name)) for tag, name in by_node.items()))
 
     def cells(self, nodes: Collection[str]) -> str:
-        """Each GPU of these nodes, and the bytes per second of their links."""
+        """Return the query for each GPU of these nodes, and the bytes per second of their links."""
         if not self._rules:  # the label "node" is made then, and cannot be selected by: all nodes are asked for
             parts = (("cell", _POWER), *NODE_RATES.items())
             return union_query(*((tag, self.recorded_series(name)) for tag, name in parts))

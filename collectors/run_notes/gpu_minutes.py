@@ -55,7 +55,7 @@ class _GpuSums:
         )
 
     def begin_minute(self) -> None:
-        """Forget the minute; the counter goes on from its last value."""
+        """Start a new minute; the counter goes on from its last value."""
         self.samples, self.signals, self.energy_before = 0, {}, self.gpu.energy_joules
 
 

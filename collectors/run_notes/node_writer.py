@@ -21,7 +21,7 @@ from llmtop.protocol.socket_dir import runtime_dir
 from llmtop.runs.running import find_running
 
 LOCK = "runs.lock"
-"""In the folder of the sockets: monitors that see the same trainings have the same one."""
+"""File in the folder of the sockets: monitors that see the same trainings have the same one."""
 TURN_SECONDS = 5.0
 """How often a monitor that has no turn tries to get it."""
 FIND_SECONDS = 5.0
@@ -65,7 +65,7 @@ class NodeWriter:
             self.trouble = f"{self._left_out} snapshots are in no run: the disk of the runs does not answer"
 
     def close(self) -> None:
-        """Have the last minute written, and the turn given back; waits a moment for it."""
+        """Write the last minute and release the turn; waits a moment for it."""
         try:
             self._waiting.put_nowait(None)
         except queue.Full:

@@ -45,7 +45,7 @@ class KeepRuns:
         return with_note(snapshot, trouble) if trouble else snapshot
 
     def close(self) -> None:
-        """Have written what is known; waits a moment for it."""
+        """Write the present data; waits a moment for it."""
         if self._writer is not None:
             self._writer.close()
             self._writer = None

@@ -23,7 +23,7 @@ from llmtop.runs.store import Run
 ALERTS_SECONDS = 120.0
 """How long the process may take that finds the alerts of a run."""
 _YIELD_MINUTES = 50
-"""After so many the thread that reads lets others have the interpreter."""
+"""Number after which the thread that reads lets others have the interpreter."""
 _STARTS = 4
 """Restarts whose processes get the past of all those before."""
 
@@ -40,7 +40,7 @@ class PastMinute(NamedTuple):
     until: float
     """Unix times."""
     step_seconds: Bounds | None
-    """From start to start."""
+    """Time from start to start."""
     tokens_per_s: float | None
     values: dict[str, float]
     """Logged last."""

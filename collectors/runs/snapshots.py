@@ -24,7 +24,7 @@ SLOT_SECONDS = 30.0
 _WHOLE_NUMBERS = frozenset(("mem_used_bytes", "mem_total_bytes", "pcie_gen", "pcie_width"))
 _TOLERANCE_SECONDS = 1e-6
 _GPU_SECONDS = 5.0
-"""By which the times of a monitor and of a run may lie apart."""
+"""Seconds by which the times of a monitor and of a run may differ."""
 
 
 class SlotRun(NamedTuple):

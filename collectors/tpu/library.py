@@ -30,7 +30,7 @@ class FigureRefused(Exception):
     def __init__(
         self, why: str, *, absent: bool = False, nobody: bool = False, late: bool = False, ignored: bool = False
     ) -> None:
-        """Say why.
+        """Store the reason.
 
         Args:
             why: one clause for a note on the screen.

@@ -27,10 +27,10 @@ WINDOWS: Final = (6, 12, 24)
 """Windows, in steps stamped by all ranks, over which the last rank is determined; the clearest one counts. The
 longest covers about three seconds."""
 NOISE_STEPS: Final = 64
-"""By so many, before and within the window, it is judged how much chance there is."""
+"""Steps before and within the window from which the amount of chance is judged."""
 NEARLY_ALWAYS_PCT: Final = 90.0
 MIN_STEPS: Final = 8
-"""With fewer steps no rank is named."""
+"""Fewest steps for which a rank is named."""
 END: Final = "end"
 PHASES: Final = ("forward", "backward", "waits")
 """Used where gradients are not stamped, since they do not show when a rank arrives (FSDP)."""

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 AGAIN_SECONDS = 30.0
 ANSWER_SECONDS = 10.0
-"""Without a reply within this time, what is known is old and no longer shown."""
+"""Time without a reply after which the known values are too old to be shown."""
 MOST_STUCK = 4
 MOST_IN_FOLDER = 20_000
 """Most files of a checkpoint's folder; one with more has no size."""

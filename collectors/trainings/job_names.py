@@ -27,7 +27,7 @@ class Member(NamedTuple):
     key: Hashable
     """The same for as long as it is known."""
     pid: int
-    """On this host."""
+    """Pid on this host."""
     hello: wire.Hello
     live: bool
     """True if the process still answers."""
@@ -67,7 +67,7 @@ class JobNames:
 
     def __init__(self) -> None:
         self._given: dict[Hashable, tuple[Hashable, str]] = {}
-        """By process: what it had in common with its run, and the name of that."""
+        """By process: its run's identity, and the name of the run."""
 
     def assign_names(self, members: Iterable[Member]) -> dict[Hashable, str]:
         """The name of each one's job, by its key.

@@ -6,7 +6,8 @@ from llmtop.model.snapshot import Step
 
 PENDING_STEPS = 4096
 PENDING_BYTES = 2 << 20
-"""As lines of JSON. A thousand steps with four phases have 0.4 MB; one with 128 long names may have 0.1 MB."""
+"""Size as lines of JSON. A thousand steps with four phases have 0.4 MB; one with 128 long names may have 0.1
+MB."""
 _STEP_BYTES = 200
 _PHASE_BYTES = 64
 
@@ -35,7 +36,7 @@ class PendingSteps:
         return dropped
 
     def replace(self, step: Step) -> bool:
-        """Put a step in the place of an earlier form of it; returns whether the step waits here."""
+        """Replace an earlier form of a step; returns whether the step waits here."""
         if (step.index, step.started_at) not in self._steps:
             return False
         self.add(step)

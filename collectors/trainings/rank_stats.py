@@ -33,7 +33,7 @@ class RankStats:
         self.received = 0
         """Steps so far, on all connections."""
         self.unix_offset_ns: int | None = None
-        """As of the last `wire.Steps`."""
+        """Offset of the last `wire.Steps`."""
         self._clock_moved = False
         self._lost_there = 0
         self._lost_before = 0

@@ -58,7 +58,7 @@ class StepFigures:
             self._take(whole)
 
     def update(self, step: Step) -> None:
-        """Put GPU times to a step that is here already; another step is passed over."""
+        """Add GPU times to a step that is here already; another step is skipped."""
         self._figures = None
         self._following.update(step)
         self._recent.update(step)

@@ -87,7 +87,7 @@ class Sums:
         self.gpu_of_idle = Sum()
         """GPU time of the steps of which the idle time is known."""
         self.phases: dict[str, tuple[Sum, Sum]] = {}
-        """By name: by the host's clock, and by the GPU's."""
+        """Sums by name: by the host clock, and by the GPU's."""
 
     def count(self, counted: CountedStep, sign: int = 1) -> None:
         """Take a step in, or out again."""
@@ -160,7 +160,7 @@ class _Block:
         self.sums: Sums | None = None
         """Sums of more steps."""
         self.requests: dict[int, Step] = {}
-        """By index those of which it is known when their first token was there."""
+        """Requests by index whose first token has a known time."""
 
     def add(self, counted: CountedStep, seconds: float) -> None:
         self.seconds += seconds
@@ -196,7 +196,7 @@ class StepWindow:
         self._blocks: deque[_Block] = deque()
         self._seconds = 0.0
         self._place: dict[int, tuple[_Block, Step]] = {}
-        """By index the last steps, for their GPU times."""
+        """The last steps by index, for their GPU times."""
         self._ordered: list[float] = []
         self._came: list[float] = []
         self._went: list[float] = []
@@ -228,7 +228,7 @@ class StepWindow:
             oldest = self._blocks[0]
 
     def update(self, step: Step) -> None:
-        """Put GPU times to a step that is here already; another step is passed over."""
+        """Add GPU times to a step that is here already; another step is skipped."""
         block, known = self._place.get(step.index, (None, None))
         if block is None or known is None or known.started_at != step.started_at:
             return
@@ -239,12 +239,12 @@ class StepWindow:
             self.sums.count_gpu(step, 1)
 
     def drop_before(self, first: int) -> None:
-        """Forget what was before the step of that index, by which steps have become others."""
+        """Drop the steps before that index, at which steps changed."""
         while self._blocks and (last := self._blocks[0].last) is not None and last.index < first:
             self._drop()
 
     def clear(self) -> None:
-        """Forget all."""
+        """Drop all data."""
         while self._blocks:
             self._drop()
 

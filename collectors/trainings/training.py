@@ -38,7 +38,7 @@ class Training:
     """State of one training process. Its owner sees to it that only one thread is in here at a time."""
 
     def __init__(self, pid: int, engines: bool = True) -> None:
-        """Remember the process as it is now.
+        """Store the present state of the process.
 
         Args:
             pid: this host's.

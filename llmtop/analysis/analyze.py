@@ -1,4 +1,4 @@
-"""From a capture to a report: the whole way, with each part in a file of its own."""
+"""Steps from a capture to a report; each part has a file of its own."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def analyze_trace(
     *,
     page: bool = False,
 ) -> Report:
-    """Say what a trace in memory shows.
+    """Return the report of a trace in memory.
 
     Args:
         trace: what was read of a capture.

@@ -51,7 +51,7 @@ class _RankSamples:
 
     rank: Rank
     steps: dict[tuple[int, float], Step] = field(default_factory=dict)
-    """By number and start, in the order in which they came: a script may count anew in every epoch."""
+    """Steps by number and start, in order of arrival: a script may count anew in every epoch."""
     idle_sum: float = 0.0
     idle_count: int = 0
     """Number of snapshots with a known idle share of its GPU, from the trusted source; bounds are not counted."""
@@ -100,7 +100,7 @@ class _RecordingTotals:
     ranks: dict[int, _RankSamples] = field(default_factory=dict)
     gpus: dict[str, Gpu] = field(default_factory=dict)
     samples: dict[tuple[str, str], array[float]] = field(default_factory=dict)
-    """By GPU and metric: times and values in turn."""
+    """Samples by GPU and metric: times and values in turn."""
     alerts: list[_AlertSpan] = field(default_factory=list)
     more_alerts: int = 0
     """Times that an alert was up which is not among `alerts`, for there were too many."""

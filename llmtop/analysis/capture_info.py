@@ -36,7 +36,8 @@ class CaptureInfo:
     steps_wanted: int | None = None
     """How many whole steps were asked for; None where it was a time, or is not known."""
     ranks: dict[int, int] = field(default_factory=dict)
-    """By the pid on its host; empty where ranks of several hosts were captured, of which two may have one pid."""
+    """Rank by the pid on its host; empty where ranks of several hosts were captured, of which two may have one
+    pid."""
 
 
 def read_capture_info(path: Path) -> CaptureInfo:

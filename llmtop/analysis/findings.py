@@ -1,4 +1,4 @@
-"""From measurements to findings: one for each thing lost, and what else a reader of the capture should know."""
+"""Findings from measurements: one for each loss of time, and further notes on the capture."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class Measurements:
     ranks: dict[int, int] = field(default_factory=dict)
     """Rank by pid, where known."""
     missing: dict[int, UnrecordedKernels] = field(default_factory=dict)
-    """By pid, kernels that are not in the capture."""
+    """Kernels that are not in the capture, by pid."""
     tool: str = ""
     """Tool that recorded the capture."""
     operators: tuple[OperatorTime, ...] = ()

@@ -67,7 +67,7 @@ class WorkFinding:
     summary: str
     evidence: dict[str, Any]
     saves_ms: float | None = None
-    """At most, a step."""
+    """Largest possible saving per step."""
     fills: dict[str, Any] = field(default_factory=dict)
     """Values for the templates of the advice."""
 

@@ -1,4 +1,4 @@
-"""From any path that llmtop writes or captures to a report."""
+"""Report from any path that llmtop writes or captures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a path to a report on Python stacks: the folder of a capture, what is in it, or any folded stacks."""
+"""Report on Python stacks from a path: the folder of a capture, a file in it, or any folded stacks."""
 
 from __future__ import annotations
 

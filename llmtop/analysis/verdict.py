@@ -37,7 +37,7 @@ CLOSE_PCT = 5.0
 """A cause at most so many points behind the first is named beside it: on the next run it may be the first."""
 FEWEST_KERNELS = 10
 LEAST_COVERED_PCT = 0.1
-"""Without repeated steps: fewer kernels than that, or less of the capture's time than that share, show no step."""
+"""Share of the capture's time. Without repeated steps, fewer kernels or a smaller share show no step."""
 _FEWEST_STEPS = 2
 
 KERNEL_GAPS: Final = "kernel_gaps"
@@ -179,7 +179,7 @@ def judge(
 
 
 def _sorted_shares(shares: dict[LossId, float]) -> dict[LossId, float]:
-    """Without the empty ones, the largest first."""
+    """Return the shares without the empty ones, the largest first."""
     return dict(sorted(((kind, share) for kind, share in shares.items() if share > 0), key=lambda item: -item[1]))
 
 

@@ -41,7 +41,7 @@ from llmtop.format import encode_json
 from llmtop.redaction.secret_filter import words_without_secrets
 
 RUNS_COMPARED = 5
-"""With fewer the interval is wide: with three on each side t is 2.8, with five 2.3."""
+"""Runs per side. Fewer give a wide interval: with three on each side t is 2.8, with five 2.3."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,7 +106,7 @@ class Gate:
         return [Variant(tuple(other), BASELINE), Variant(self._command, CANDIDATE)]
 
     def check_environment(self, facts: Mapping[str, str]) -> None:
-        """With --strict, refuse to measure in another environment than the baseline's.
+        """With --strict, raise if the environment is not the baseline's.
 
         Args:
             facts: the main facts of the environment, before the first run.

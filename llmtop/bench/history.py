@@ -36,10 +36,10 @@ class HistoryEntry(msgspec.Struct, frozen=True, kw_only=True):
     time: float
     """Unix time at which it ended."""
     medians: dict[str, float]
-    """By the figure's name, over its runs."""
+    """Median over its runs, by the figure's name."""
     runs: int
     command: str = ""
-    """Without secrets."""
+    """Command line without secrets."""
     decision: str = "none"
     """Decision on this run. A regression stays out of the window of later runs."""
     environment: dict[str, str] = {}

@@ -22,7 +22,7 @@ _UNITS: dict[str, dict[str, float]] = {
     "W": {"W": 1.0},
     "J": {"J": 1.0, "mJ": 1e-3},
 }
-"""By the unit of a figure, what its limit may be written in."""
+"""Units in which the limit of a figure may be written, by the figure's own unit."""
 _ORDER = (
     Decision.REGRESSION.value,
     Decision.UNDECIDABLE.value,
@@ -37,12 +37,12 @@ class FigureLimit(NamedTuple):
     """How much worse a candidate may be."""
 
     text: str
-    """As it was given."""
+    """Limit as the user wrote it."""
     metric: BenchMetric | None
     """The figure; None: the one that is compared."""
     percent: float | None
     amount: float | None = None
-    """In the unit of the figure, where it is not in percent."""
+    """Limit in the unit of the figure, where it is not in percent."""
 
     def percent_of(self, baseline: float | None) -> float | None:
         """Return the limit in percent of the baseline's figure; None where that is unknown."""

@@ -108,7 +108,7 @@ def measure(
 
 
 def _check(found: Bench, out: Path, request: RunRequest, check: Callable[[Mapping[str, str]], None]) -> None:
-    """Let the environment be refused before anything runs."""
+    """Check the environment before anything runs."""
     found.environment = write_environment(out, request, found.settings).main_facts()
     try:
         check(found.environment)
@@ -194,7 +194,7 @@ def next_state(run: BenchRun, settings: BenchSettings) -> State:
 
 
 def summarize_runs(runs: Iterable[BenchRun], settings: BenchSettings) -> dict[str, dict[str, FigureSummary]]:
-    """By variant and figure: median and spread over the runs that count."""
+    """Return median and spread over the runs that count, by variant and figure."""
     values: dict[str, dict[str, list[float]]] = {}
     for run in runs:
         if run.attached and has_enough_steps(run, settings):

@@ -1,4 +1,4 @@
-"""Every engine there is. All that must know of them all asks here."""
+"""Table of all engines, the only place that lists them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ENGINES: dict[str, Engine] = {
         MemoryEngine(),
     )
 }
-"""By name, best first."""
+"""Engines by name, best first."""
 
 
 def engine_named(name: str) -> Engine:

@@ -111,7 +111,7 @@ class PreparedCaptures:
         self._archive = archive
         self._lock = threading.Lock()
         self.taken: list[Story] = []
-        """In the order in which they were opened."""
+        """Stories in the order in which they were opened."""
 
     @cached_property
     def parent(self) -> Path:

@@ -257,7 +257,8 @@ ENOUGH = 0.9
 
 
 def _describe_length(job: CaptureJob, engine: Engine, info: Info, recorded: Recorded, report: Any) -> None:
-    """Say how much was recorded; where it is less than was asked for, report.md and capture.json begin with it."""
+    """Describe the recorded length. If it is shorter than requested, report.md and capture.json begin with
+    that."""
     if recorded.seconds is not None:
         seconds: float | None = recorded.seconds
     else:
@@ -285,7 +286,7 @@ def _prepend_sentence(path: Path, sentence: str) -> None:
 
 
 def _describe_after(job: CaptureJob, info: Info) -> None:
-    """Say what the steps took while it was captured, and since: those that came while the report was made."""
+    """Describe the step time during the capture and after it: steps that came while the report was made."""
     if job.window is None or not job.watch.publishing_pids:
         return
     stopped = job.stopped_ns or job.window[1]
@@ -294,7 +295,7 @@ def _describe_after(job: CaptureJob, info: Info) -> None:
 
 
 def _note_longer_steps(info: Info) -> None:
-    """Say when a tool that cannot leave the process has left its steps longer."""
+    """Note steps that stay longer because a tool cannot leave the process."""
     steps = info.step_seconds
     before, after = steps.before_p50, steps.after_p50
     if steps.profiler_stays and before and after and after > LONGER_AFTER * before:

@@ -76,7 +76,7 @@ class RecordingSummary(msgspec.Struct, frozen=True, kw_only=True):
     path: str
     snapshots: int
     seconds: float
-    """From the first snapshot to the last."""
+    """Time from the first snapshot to the last."""
     bytes: int
 
 

@@ -174,7 +174,7 @@ def compare_reports(before: Report, after: Report) -> Comparison:
 
 
 def _work_clauses(found: Comparison, notes: list[str]) -> list[str]:
-    """In what the work of a step differs; the length of a window without steps is no other work."""
+    """Return the differences in the work of a step; a window without steps has other work only by its length."""
     ratio = other_work_ratio(found) if found.step is not None else None
     amount = [] if ratio is None else [f"{times(ratio)} the work in a step"]
     return [*amount, *(["other kernels or sizes"] if any(notes) else [])]

@@ -13,7 +13,7 @@ _MOST = 0.5
 
 
 def unlike_conditions(before: Report, after: Report, on_work: Sequence[str] = ()) -> tuple[str, ...]:
-    """In what two captures differ before any of them is faster: hardware, precision, then work.
+    """Return the differences between two captures before any speed: hardware, precision, then work.
 
     Args:
         before: the first report.

@@ -67,7 +67,7 @@ _KEYS: tuple[tuple[_By, Callable[[Device], Hashable]], ...] = (
 
 
 def pair_devices(before: Report, after: Report) -> PairedDevices:
-    """Each device of one report with the same one of the other."""
+    """Pair each device of one report with the same device of the other."""
     left = list(enumerate(before.devices)), list(enumerate(after.devices))
     pairs: list[DevicePair] = []
     for by, key in _KEYS:

@@ -13,7 +13,7 @@ from llmtop.format import DASH, counted, duration, number, percent, times
 _SMALL = 0.01
 """Share of a step: a part that is smaller on both sides is shown only with --full."""
 _LARGE_PCT = 100.0
-"""From here on a change is told as so many times."""
+"""Percent from which a change is written as a factor."""
 _BRIEF_ROWS = {
     "step": (20, 6),
     "devices": (8, 2),
@@ -61,7 +61,7 @@ def environment_blocks(found: Comparison) -> list[Paragraph]:
 
 
 def _head(found: Comparison) -> list[Paragraph]:
-    """In what the environments differ, what is compared, and the summary."""
+    """Return the differences of the environments, the compared parts, and the summary."""
     return [
         *environment_blocks(found),
         Paragraph(f"before: {found.before} {_report_origin(found.engine_before, found.steps_before)}", "dim"),
@@ -112,7 +112,7 @@ def _step(found: Comparison, brief: bool) -> Table:
 
 
 def _phases(found: Comparison, brief: bool) -> list[ComparedFigure]:
-    """In brief the outermost ones, the largest change first of what does not come to next to nothing."""
+    """Return the phases; in brief the outermost ones with a share worth reporting, the largest change first."""
     rows = [row for row in found.phases if row.before or row.after]
     if not brief:
         return rows
@@ -225,7 +225,7 @@ def _work_of_window(row: WorkChange) -> tuple[str, ...]:
 
 
 def _part(before: float, after: float) -> str:
-    """By how much of what was there it changed."""
+    """Return the change as a share of the value before."""
     if not before:
         return ""
     change = 100.0 * (after / before - 1)

@@ -32,7 +32,7 @@ class ComparedFigure(msgspec.Struct, frozen=True, kw_only=True):
     change_pct: float | None = None
     """For times: by how many percent of the time before it has changed; None where there was next to none."""
     noise: float | None = None
-    """In the figure's unit: a smaller difference says nothing."""
+    """Noise in the figure's unit: a smaller difference says nothing."""
     moved: bool = False
     speedup: float | None = None
     """For times: before over after."""
@@ -71,7 +71,7 @@ class DeviceChange(msgspec.Struct, frozen=True, kw_only=True):
     after: ComparedDevice
     step: ComparedFigure | None = None
     figures: tuple[ComparedFigure, ...] = ()
-    """As those of the comparison, which are of one of these devices."""
+    """Figures like those of the comparison, which belong to one of these devices."""
     phases: tuple[ComparedFigure, ...] = ()
 
 
@@ -146,11 +146,11 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     environment: tuple[Difference, ...] = ()
     basis: Basis = ""
     step_range_pct: tuple[float, float] | None = None
-    """Between which bounds the step changed, in percent of the one before; where `basis` is "bounded"."""
+    """Bounds of the change of the step, in percent of the one before; where `basis` is "bounded"."""
     same: bool = False
     """True if nothing moved."""
     unlike: tuple[str, ...] = ()
-    """In what the two differ from the start: GPU, precision, work; then no difference in time is one of speed."""
+    """Differences in GPU, precision or work; with any of them no difference in time is one of speed."""
     parts: tuple[ComparedFigure, ...] = ()
     """Parts of the mean step of that device; their sum is the step."""
     devices: tuple[DeviceChange, ...] = ()

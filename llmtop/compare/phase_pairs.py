@@ -21,7 +21,7 @@ _OF_OTHERS = "of other phases"
 def pair_phases(
     before: Sequence[PhaseMean], after: Sequence[PhaseMean]
 ) -> list[tuple[PhaseMean | None, PhaseMean | None]]:
-    """Each phase with the same one of the other side, in the order of a step; None where it has none.
+    """Pair each phase with the same one of the other side, in the order of a step; None where it has none.
 
     By its whole name; by its last part, where that is the only such one; by what it does (load data, step the
     optimizer), where it is the only one left on both sides that does that at the outermost level.

@@ -34,7 +34,7 @@ _LEAST_UNCERTAIN = 0.01
 _SAME_BATCH = 0.02
 
 ENGINE = "run"
-"""As `Comparison.engine_before` and `.engine_after`."""
+"""Name in `Comparison.engine_before` and `.engine_after`."""
 
 
 class _Side(NamedTuple):
@@ -169,7 +169,7 @@ def _noise(
     values: tuple[float, float],
     figure: Callable[[Sequence[Point]], float | None],
 ) -> float:
-    """In seconds: a smaller difference says nothing."""
+    """Return the noise in seconds: a smaller difference says nothing."""
     each = []
     for side, value in zip(points, values, strict=True):
         known = _uncertainty(side, figure)
@@ -352,7 +352,8 @@ def _environment(side: _Side) -> Environment:
 
 
 def _unlike(one: _Side, two: _Side) -> tuple[list[str], list[str]]:
-    """In what two runs differ before any of them is faster: what decides the time of a step, and the command."""
+    """Return the differences between two runs before any speed: conditions that decide the step time, and the
+    command."""
     before, after = (side.run.attempts[-1].leader.start for side in (one, two))
     found = []
     models = [side.gpu_model for side in (one, two)]

@@ -53,7 +53,7 @@ class ValueChange(msgspec.Struct, frozen=True, kw_only=True):
     """The last step that both runs have made; None where they have none in common."""
     before: float | None
     after: float | None
-    """At that step, as far as minutes tell it."""
+    """Value at that step, as far as minutes show it."""
     last_before: float | None
     last_after: float | None
     """The last of each run."""
@@ -81,7 +81,7 @@ class RunRegime(msgspec.Struct, frozen=True, kw_only=True):
     """The first step of it; where only minutes are kept, the first of that minute."""
     last_step: int
     elapsed_seconds: float
-    """From the start of the run until it began."""
+    """Time from the start of the run to the regime's begin."""
     step_seconds: float
     """Median from start to start."""
     kind: str

@@ -38,7 +38,7 @@ class StepTime:
 
     @property
     def bounds(self) -> tuple[float, float]:
-        """Between which lengths, in seconds, the step without a profiler lies: kernels take as long without it."""
+        """Return the bounds of the step without a profiler, in seconds: kernels take as long without it."""
         if self.undisturbed is not None:
             return self.undisturbed, self.undisturbed
         return min(max(self.device_seconds or 0.0, SHORTEST * self.captured), self.captured), self.captured

@@ -111,7 +111,7 @@ def _bounds_text(found: Comparison, step: ComparedFigure, where: str, values: st
 
 
 def _profilers_text(found: Comparison) -> str:
-    """With which profilers."""
+    """Return the names of the profilers."""
     one = "recording" in (found.engine_before, found.engine_after)
     return "with a profiler on one side only" if one else "with two different profilers"
 

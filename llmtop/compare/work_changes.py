@@ -17,7 +17,7 @@ from llmtop.report.model import CollectiveTime, Report
 from llmtop.report.per_step import PerStep
 
 _CALL_PCT = 5.0
-"""By so much must the mean of one kernel or call differ where its spread over steps is not known."""
+"""Percent by which the means of one kernel or call must differ where its spread over steps is unknown."""
 _SMALL = 0.0005
 """Share of a step: a smaller change is not reported, however certain."""
 _AGREE_PCT = 3.0
@@ -29,7 +29,7 @@ _IN_COMMON = 0.2
 _WINDOW = 0.1
 """Share of the kernels in a window: a larger change of their number is reported."""
 _OTHER_SIZE = 1.3
-"""By such a factor must kernels of every kind have changed to be of another size."""
+"""Factor by which kernels of every kind must have changed to be of another size."""
 _LEAST_KINDS = 3
 
 
@@ -40,7 +40,7 @@ class Work:
     name: str
     kind: str
     count: int
-    """In the whole file."""
+    """Count in the whole file."""
     seconds: float
     """All of them together."""
     mean_us: float | None
@@ -131,7 +131,7 @@ def operators_of(report: Report) -> dict[str, Work]:
 
 
 def work_changes(before: dict[str, Work], after: dict[str, Work], on: ComparedSteps) -> tuple[WorkChange, ...]:
-    """Each name before and after; what is worth most first, what did not move last."""
+    """Return each name before and after; the most valuable first, unmoved work last."""
     rows = [_change(before.get(name), after.get(name), on) for name in dict.fromkeys([*before, *after])]
     return _ordered(row for row in rows if row is not None)
 
@@ -224,7 +224,7 @@ def _state(a: _Step, b: _Step, noise: float) -> State:
 
 
 def _state_of_calls(one: Work | None, other: Work | None) -> State:
-    """Without steps: only how long one takes can be told."""
+    """Return the state without steps: only the duration of one call is known."""
     if one is None or other is None:
         return "gone" if other is None else "new"
     if one.mean_us is None or other.mean_us is None:

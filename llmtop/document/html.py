@@ -168,7 +168,7 @@ _MAY_BREAK = Markup("<wbr>")
 
 
 def _kind_colors(kinds: list[str]) -> Iterator[tuple[str, str]]:
-    """Each kind with its colour; phases, which have any name, take turns."""
+    """Yield each kind with its color; phases, which have any name, take turns."""
     others = 0
     for kind in kinds:
         if kind in COLORS:

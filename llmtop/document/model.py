@@ -97,7 +97,7 @@ class Listing:
     most: int = 1 << 30
     """Lines shown in text and Markdown."""
     least: int = 3
-    """As of a table."""
+    """Fewest rows, as for a table."""
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,7 @@ class RooflinePlot:
     title: str
     bytes_per_s: float
     flops_per_s: Mapping[str, float]
-    """By type of number."""
+    """Peak rates by number format."""
     points: Sequence[Point]
     """x in FLOP a byte, y in FLOP/s."""
 

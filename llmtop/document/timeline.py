@@ -1,4 +1,5 @@
-"""Every device over all its whole steps, for a page that zooms: rows of pieces, few however many events there are.
+"""Timeline of every device over all its whole steps, for a page that zooms: rows of pieces, few however many
+events there are.
 
 Times are whole ns since the beginning of the timeline. A row has so few pieces that all rows together stay below a
 limit: where there are more events, neighbours are one piece, which says of how many and how much of it is filled.
@@ -48,4 +49,4 @@ class WholeTimeline(msgspec.Struct, frozen=True, kw_only=True):
     usual: tuple[int, int] | None = None
     """Start and length of that of them with the median length, which is drawn closest."""
     left_out: str = ""
-    """In words: what is in no row."""
+    """Left-out parts, in words."""

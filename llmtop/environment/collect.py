@@ -72,5 +72,5 @@ def as_dict(found: CommandEnvironment) -> dict[str, Any]:
 
 
 def to_json(found: CommandEnvironment) -> bytes:
-    """As environment.json has it."""
+    """Return the content of environment.json."""
     return msgspec.json.format(encode_json(found), indent=2) + b"\n"

@@ -39,7 +39,7 @@ class PythonFacts(msgspec.Struct, frozen=True, kw_only=True):
     cuda: str | None = None
     """CUDA version that torch was built for."""
     packages: list[str] = []
-    """As pip freeze lists them."""
+    """Packages as pip freeze lists them."""
     torch_collect_env: str | None = None
     """Output of python -m torch.utils.collect_env."""
     note: str | None = None
@@ -65,7 +65,7 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
     cuda: str | None = None
     """The newest that the driver can do."""
     gpus: list[dict[str, str]] = []
-    """By the names of `nvidia-smi --query-gpu`."""
+    """GPUs by the names of `nvidia-smi --query-gpu`."""
     gpu_topology: str | None = None
     """Output of nvidia-smi topo -m: PCIe, NVLink and NUMA between the GPUs."""
     nvlink: str | None = None

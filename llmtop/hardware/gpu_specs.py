@@ -36,7 +36,7 @@ class Peak(NamedTuple):
     """The most FLOP/s that a GPU can do with numbers of one type."""
 
     gpu: str
-    """As the datasheet calls it."""
+    """Name in the datasheet."""
     dtype: str
     flops_per_s: float
 
@@ -237,7 +237,7 @@ def estimated_mfu(
     dtype: str | None,
     why_not: str | None,
 ) -> tuple[float | None, str | None]:
-    """As `mfu`, with FLOPs estimated from the number of parameters, which the script has not asked for.
+    """Return `mfu` with FLOPs estimated from the number of parameters, which the script has not declared.
 
     So the result is (None, None) without tokens or a known GPU.
 

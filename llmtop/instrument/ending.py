@@ -31,7 +31,8 @@ _BEFORE_SERVER: tuple[tuple[registry.EndName, bool], ...] = (
     ("capture", False),
     ("pause", False),
 )
-"""In this order; beside each, whether the destructors may still run if it raises."""
+"""Functions before the server ends, in this order; each with True if the destructors may still run when it
+raises."""
 
 
 keeps_run = False
@@ -65,7 +66,7 @@ def _kineto_has_traced() -> bool:
 
 
 def skip_destructors() -> None:
-    """Have the process, once Python has ended, leave at once with its exit code.
+    """Make the process, once Python has ended, exit at once with its exit code.
 
     Functions given to on_exit(3) run last first, so this one before all destructors that are there already. What C
     has buffered is written.

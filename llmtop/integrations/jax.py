@@ -113,7 +113,7 @@ def marks_steps() -> bool:
 
 
 def _begin_observing() -> None:
-    """At the first step: listen to the compiler beside other listeners, and report what cannot be observed."""
+    """Register beside other listeners of the compiler at the first step, and report what cannot be observed."""
     guard.note(_UNSEEN, _WHY)
     jax.monitoring.register_event_duration_secs_listener(_count_compile)
 
@@ -126,7 +126,7 @@ def _count_compile(event: str, seconds: float, **_: Any) -> None:
 
 
 def _publish() -> None:
-    """At the end of a step: who this is among the processes, and what was compiled since."""
+    """Publish at the end of a step: the identity among the processes, and new compilations."""
     if not _process.has_read_rank:
         _process.has_read_rank = True
         _read_rank()

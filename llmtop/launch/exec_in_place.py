@@ -25,7 +25,7 @@ class CommandNotStarted(LlmtopError):
 
 
 def occupy_closed_streams(*, for_command: bool) -> None:
-    """Put /dev/null in the place of standard streams that the caller has closed.
+    """Open /dev/null in the place of standard streams that the caller has closed.
 
     Else the next file or socket of ours would get such a number and be taken for the stream.
 

@@ -8,7 +8,7 @@ import time
 from llmtop.system.procfs import has_variable, is_alive, pids
 
 MARKER = "LLMTOP_RUN_ID"
-"""Every process of one run has this in its environment, so that what it left in the background is found too."""
+"""Variable of every process of one run, by which background processes of the run are found too."""
 POLL_SECONDS = 0.25
 BACKGROUND_POLL_SECONDS = 1.0
 

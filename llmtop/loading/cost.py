@@ -163,7 +163,7 @@ def _has_busy_libraries(seen: LoaderSamples, workers: Sequence[LoaderThread]) ->
 
 
 def _one_reading(pooled: Counter[Part]) -> Counter[Part]:
-    """Give the time in files and in waits for their bytes to the larger of the two: it is one cost."""
+    """Assign the time in files and in waits for their bytes to the larger of the two: it is one cost."""
     largest = max(_READING, key=lambda part: pooled[part])
     merged = Counter({part: share for part, share in pooled.items() if part not in _READING})
     merged[largest] = sum(pooled[part] for part in _READING)

@@ -41,7 +41,7 @@ _LIBRARIES: dict[str, Work] = {
     ).items()
     for name in names.split()
 }
-"""By the name of the package. numpy, scipy and torch do anything, so they say nothing."""
+"""Work by the name of the package. numpy, scipy and torch do anything, so they show nothing."""
 _STANDARD: dict[str, Work] = {
     "gzip.py": "decode",
     "bz2.py": "decode",
@@ -117,7 +117,8 @@ def function(frame: Frame) -> str:
 
 
 def loading_frame(frames: Sequence[Frame], is_generator: IsGenerator) -> int | None:
-    """From which frame on a stack of the training's own thread prepares or awaits a batch; None: it does not.
+    """Return the first frame on a stack of the training's own thread that prepares or awaits a batch; None without
+    one.
 
     Args:
         frames: outermost first.

@@ -41,13 +41,13 @@ class LoaderSamples:
     states: Mapping[int, Counter[Waits]] = field(default_factory=dict)
     """Samples per state, by thread; empty where not sampled."""
     cpu: Mapping[int, CpuTime] = field(default_factory=dict)
-    """By thread, on a CPU and waiting for one."""
+    """CPU time and wait for a CPU, by thread."""
     cores: float | None = None
     """CPUs that it may use."""
     step_seconds: float | None = None
     """The usual step, from start to start."""
     read_bytes_per_s: float | None = None
-    """From storage, all of its processes together."""
+    """Rate of reads from storage, all of its processes together."""
     written_bytes_per_s: float | None = None
     """To storage, likewise."""
     workers: tuple[int, ...] = ()

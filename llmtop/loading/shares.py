@@ -60,7 +60,7 @@ class LoaderThread:
     idle: float = 0.0
     parts: dict[Part, float] = field(default_factory=dict)
     cpu: float | None = None
-    """On a CPU."""
+    """Share on a CPU."""
     cpu_wait: float = 0.0
     """Ready, and waiting for one."""
     shares_lock: bool = False

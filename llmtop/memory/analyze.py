@@ -1,4 +1,4 @@
-"""From snapshots of PyTorch's CUDA allocator to a report: what is held, by whom, when, and what would free it."""
+"""Report from snapshots of PyTorch's CUDA allocator: held memory, its holders and times, and the fix."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def _peak(living: LiveBlocks, curve: Curve) -> MemoryPeak:
 
 
 def _phase_peaks(living: LiveBlocks, curve: Curve) -> tuple[PhasePeak, ...]:
-    """In the order in which phases first ran."""
+    """Return the peaks in the order in which phases first ran."""
     times = living.device.events.time_us
     found: dict[str, list[tuple[int, int]]] = {}
     for phase in living.phases.phases:

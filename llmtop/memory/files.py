@@ -9,7 +9,7 @@ from llmtop.errors import UnusableInput
 from llmtop.trace.files.file_kind import Examined, examine
 
 _SUFFIX = ".memory.pickle"
-"""As captures name them. Another pickle in a folder may be anything; it is read when it is named itself."""
+"""Ending of captures' files. Another pickle in a folder may be anything; it is read when it is named itself."""
 
 
 def memory_files(paths: Sequence[Path]) -> list[Path] | None:

@@ -15,7 +15,7 @@ class StackLine(NamedTuple):
     """One line of a stack."""
 
     file: str
-    """With forward slashes, also where Windows wrote it; empty for a mark of C++ frames."""
+    """File with forward slashes, also where Windows wrote it; empty for a mark of C++ frames."""
     line: int
     function: str
 

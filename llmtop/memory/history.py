@@ -31,9 +31,9 @@ class AllocationLifetimes:
     made: list[int]
     """The events that allocated, in order."""
     freed: dict[int, int]
-    """By such an event: the one that freed it; those that live on are not in it."""
+    """Event that freed each allocation, by its event; those that live on are not in it."""
     living: dict[int, int]
-    """By address: the event that allocated what lives at the end."""
+    """Event that allocated each block that lives at the end, by address."""
     freed_from_before: list[int]
     """Events that freed what was allocated before the first event."""
 

@@ -133,7 +133,7 @@ def _sums(living: LiveBlocks | None) -> dict[_Key, _Sum]:
 
 
 def _lines_by_size(after: LiveBlocks | None, goes_on: list[LeakingLine]) -> dict[int, str]:
-    """By size: the one line that keeps blocks of this size from step to step; where there are two, none."""
+    """Return, by size, the one line that keeps blocks of this size from step to step; none where there are two."""
     if after is None:
         return {}
     lines = {one.line for one in goes_on}

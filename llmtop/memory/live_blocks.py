@@ -332,7 +332,7 @@ class LiveBlocks:
         return sum(piece.bytes for piece in self.pieces if piece.at_peak and piece.stack in of_loss)
 
     def by_holder(self) -> tuple[Held, ...]:
-        """In the order of `HOLDERS`, those that hold something."""
+        """Return the holders of memory in the order of `HOLDERS`."""
         found = {held.name: held for held in self._sums(lambda piece: piece.holder)}
         return tuple(found[holder] for holder in HOLDERS if holder in found)
 

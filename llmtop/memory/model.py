@@ -54,7 +54,7 @@ class Fragmentation(msgspec.Struct, frozen=True, kw_only=True):
     """Free pieces of segments that are also used (inactive split): only allocations that fit can use them, and no
     cache that is emptied gives them back."""
     releasable_bytes: int
-    """In segments that are all free."""
+    """Bytes in segments that are all free."""
     rounding_bytes: int
     """Allocated beyond what was asked for."""
 
@@ -75,7 +75,7 @@ class MemoryPeak(msgspec.Struct, frozen=True, kw_only=True):
     bytes: int
     reserved_bytes: int
     at_seconds: float | None
-    """After the window's beginning."""
+    """Time after the window's beginning."""
     phase: str | None
 
 
@@ -128,7 +128,7 @@ class MemoryDevice(msgspec.Struct, frozen=True, kw_only=True):
     fragmentation: Fragmentation
     holders: tuple[Held, ...]
     lines: tuple[Held, ...]
-    """By the line of the script that allocated it, largest first."""
+    """Memory by the line of the script that allocated it, largest first."""
     modules: tuple[Held, ...]
     sizes: tuple[Held, ...]
     """Blocks without a stack, by the size they asked for."""

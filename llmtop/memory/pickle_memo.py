@@ -24,7 +24,7 @@ _GLOBAL = ord("c")
 
 
 def check_memo(data: mmap.mmap | bytes) -> None:
-    """Go through the opcodes, without doing what they say.
+    """Check the opcodes without executing them.
 
     Args:
         data: the whole pickle, of protocol 2 or later.

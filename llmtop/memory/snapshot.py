@@ -82,7 +82,7 @@ class AllocatorEvents:
     action: Ints
     address: Ints
     bytes: Ints
-    """As requested; of an out-of-memory error what could not be had."""
+    """Requested bytes; for an out-of-memory error the refused ones."""
     stack: Ints
     time_us: Ints
     """Unix time; 0 where the snapshot has none."""
@@ -128,7 +128,7 @@ class MemorySnapshot:
     steps_us: tuple[int, ...] = ()
     """When steps began, in Unix time, and at last when the last one ended."""
     owners: dict[int, str] = field(default_factory=dict)
-    """By address: "parameters", "gradients" or "optimizer", where the training said so."""
+    """Owners by address: "parameters", "gradients" or "optimizer", where the training reported them."""
 
 
 class _PlainData(pickle.Unpickler):
@@ -212,7 +212,7 @@ def _no_snapshot(path: object, why: str) -> UnusableInput:
 
 
 class _Reader:
-    """From lists of dicts to columns; all that is of another form is refused."""
+    """Converter from lists of dicts to columns; data of any other form is refused."""
 
     def __init__(self, source: str, limits: Limits) -> None:
         self._source = source

@@ -39,7 +39,7 @@ class NewAlertFilter:
 
     def __init__(self, up: Iterable[Alert] = ()) -> None:
         self.up: list[Alert] = list(up)
-        """As last reported, each with its GPU and pid if they were ever known."""
+        """Alerts as last reported, each with its GPU and pid if they were ever known."""
 
     def select_new(self, present: Iterable[Alert]) -> list[Alert]:
         """The alerts of `present` that were not up before; one that has gone may come again."""

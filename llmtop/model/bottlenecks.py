@@ -1,4 +1,4 @@
-"""Every bottleneck and every alert, once: its id, and the words for it on every output.
+"""Table of every bottleneck and every alert: its id, and its words on every output.
 
 The ids are a contract: they stand in snapshots, recordings and reports, and in `--on-alert` commands and triggers
 of users. What a person reads is made from the words here, so that the live alert, the verdict on a capture, its

@@ -28,7 +28,7 @@ UTIL_ERROR_POINTS: Final = 8.0
 """How far the mean of GPU-Util was from the truth at most, on six programs."""
 
 WINDOW_SECONDS: Final = 15.0
-"""As far back go the figures of a training's steps, of its GPU and of its waits, unless five steps take longer."""
+"""Length of the figures of a training's steps, of its GPU and of its waits, unless five steps take longer."""
 
 COPIES_OF_LINK: Final = 0.1
 """Below this part of what the PCIe link carries, copies of pinned memory take less than a tenth of the time."""

@@ -14,7 +14,7 @@ _URGENT: Final[tuple[RankState, ...]] = ("stalled", "stopped", "running", "pause
 """The first of these that any rank is in is the state of the job."""
 
 NAME_SEPARATOR: Final = " · "
-"""Between the parts of a job's name."""
+"""Separator of the parts of a job's name."""
 Known = TypeVar("Known")
 
 

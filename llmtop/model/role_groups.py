@@ -17,7 +17,7 @@ class GroupFigure(NamedTuple):
 
     median: float
     spread_pct: float | None
-    """From the smallest to the largest, of the median; None of one rank."""
+    """Spread from the smallest to the largest, in percent of the median; None of one rank."""
 
 
 class RoleGroup(NamedTuple):

@@ -10,6 +10,7 @@ MAX_CAPTURE_SECONDS: Final[float] = 600
 """Longest capture by the clock; a whole number, as the help shows it."""
 MIN_INTERVAL_SECONDS: Final = 0.1
 MAX_INTERVAL_SECONDS: Final = 3600.0
-"""Between two snapshots. GPM wants its samples 100 ms apart; above an hour nothing is live any more."""
+"""Longest time between two snapshots. GPM wants its samples 100 ms apart; above an hour nothing is live any
+more."""
 MIN_CLUSTER_INTERVAL_SECONDS: Final = 1.0
-"""Between two rounds of questions to a Prometheus, which answers all who ask."""
+"""Shortest time between two rounds of queries to a Prometheus, which answers all clients."""

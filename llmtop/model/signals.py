@@ -360,7 +360,7 @@ SIGNALS: tuple[Signal, ...] = (
         column="fp32.active [%]",
     ),
 )  # fmt: skip
-"""In the order of gpu.csv's columns: a new signal goes to the end."""
+"""Signals in the order of gpu.csv's columns: a new signal goes to the end."""
 
 BY_FIELD = {signal.field: signal for signal in SIGNALS}
 
@@ -404,4 +404,4 @@ SERIES = _ordered(
     lambda signal: signal.series,
 )  # fmt: skip
 TPU_METRICS = _ordered(("mem_total_bytes", "mem_used_bytes"), lambda signal: signal.tpu)
-"""In the order in which libtpu is asked."""
+"""Metrics in the order in which libtpu is queried."""

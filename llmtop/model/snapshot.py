@@ -165,9 +165,9 @@ class Phase(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     name: str
     host_seconds: float
-    """By the host's clock, inclusive of nested phases. CUDA is asynchronous: this may be time spent waiting."""
+    """Time by the host clock, inclusive of nested phases. CUDA is asynchronous: this may be time spent waiting."""
     gpu_seconds: float | None = None
-    """Between CUDA events at the phase's boundaries on the current stream; None when not measured."""
+    """Time between CUDA events at the phase's boundaries on the current stream; None when not measured."""
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -178,14 +178,14 @@ class Step(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     started_at: float
     """Unix time, from the training's monotonic clock and the wall clock when it was sent."""
     seconds: float
-    """By the host's monotonic clock, from the start of this step to the end of its last known phase. What follows
-    until the next step starts is part of this step, too, and known when that has come
+    """Time by the host's monotonic clock, from the start of this step to the end of its last known phase. What
+    follows until the next step starts is part of this step, too, and known when that has come
     (`llmtop.step_history.whole_steps`)."""
     interval_seconds: float | None = None
-    """From the start of the previous step to the start of this one: what the previous step cost in all. None for a
-    first step, and where the training was paused between the two."""
+    """Time from the start of the previous step to the start of this one: the whole time of the previous step.
+    None for a first step, and where the training was paused between the two."""
     gpu_seconds: float | None = None
-    """From the training's stream arriving at the begin of this step to its arriving at the end, by CUDA events."""
+    """Time between the training's stream arriving at the begin of this step and at its end, by CUDA events."""
     gpu_idle_seconds: float | None = None
     """Time within the step in which the training's stream had nothing to do, by CUDA events."""
     gpu_host_paced_seconds: float | None = None
@@ -250,8 +250,8 @@ class Window(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """"recent": what the figures of `Rank` are over; "5 min"; or "run": all since this monitor came, with the
     history that the training kept."""
     seconds: float
-    """From the start of its first step to the end of its last; a mean step is this over `steps`, but where steps
-    in between were lost."""
+    """Time from the start of its first step to the end of its last; a mean step is this over `steps`, but where
+    steps in between were lost."""
     steps: int
     step_seconds: float
     """Mean, from start to start."""
@@ -305,7 +305,7 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Activity of the host in the time that no phase covers."""
 
     what: str
-    """In words: "garbage collection", "torch.compile", "train.py:57 loss.item()"."""
+    """Activity in words: "garbage collection", "torch.compile", "train.py:57 loss.item()"."""
     seconds: float
     """Mean a step, over the same steps as `Rank.outside_seconds`: of that, the share of samples that found it."""
 
@@ -351,7 +351,7 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
     """One attached training process: who it is, what its last steps took, what it logged."""
 
     pid: int
-    """On this host."""
+    """Pid on this host."""
     host: str
     uid: int | None = None
     """User id of the process, from this host's kernel."""
@@ -364,7 +364,7 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
     run_id: str | None = None
     """Name that the launcher gives the run: torchrun's --rdzv-id."""
     slurm_job_id: str | None = None
-    """As squeue shows it: "4711", or "4711_3" of an array."""
+    """Job id as squeue shows it: "4711", or "4711_3" of an array."""
     rank: int | None = None
     local_rank: int | None = None
     world_size: int | None = None
@@ -442,7 +442,7 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
     """Share of the last seconds in which the host stood in a call that waits for its GPU (`.item()`, a copy to the
     host), by looks at its stack. None before there were enough looks."""
     gpu_waits: tuple[Cause, ...] = ()
-    """In which calls, the largest first; seconds a step."""
+    """Calls with these waits, the largest first; seconds per step."""
     memory_allocated_bytes: int | None = None
     memory_reserved_bytes: int | None = None
     memory_peak_bytes: int | None = None
@@ -516,7 +516,7 @@ class CommunicatorRank(msgspec.Struct, frozen=True, kw_only=True):
     rank: int
     host: str
     pid: int
-    """As its own process knows it."""
+    """Pid in its own namespace."""
     called: int | None = None
     """How many of the operation it has called; None where it does not answer."""
 
@@ -575,8 +575,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     step: int | None = None
     """Index of the last step that all of them have finished."""
     steps_per_s: float | None = None
-    """Steps per second: of a training the median of its ranks, which step together; of servers the sum of their
-    requests."""
+    """Median over the ranks of a training, which step together; sum over the requests of servers."""
     tokens_per_s: float | None = None
     samples_per_s: float | None = None
     """Sums over the ranks seen; None while not all of them report it, so that no part is taken for the whole."""

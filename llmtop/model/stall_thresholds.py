@@ -1,4 +1,4 @@
-"""From when on a training that makes no step is quiet, and from when on it is stalled."""
+"""Times after which a training without a step counts as quiet, and as stalled."""
 
 QUIET_S = 5.0
 QUIET_STEPS = 5.0

@@ -18,6 +18,6 @@ XSPACE = ".xplane.pb"
 
 PROMETHEUS_RULES = "prometheus-rules.yml"
 PROMETHEUS_RULES_TEMPLATE = "prometheus-rules.template.yml"
-"""In llmtop/data: the recording and alerting rules that ship."""
+"""File in llmtop/data: the recording and alerting rules that ship."""
 
 NCU_REPORT = ".ncu-rep"

@@ -43,7 +43,7 @@ class LaunchFilter:
 
     @property
     def options(self) -> list[str]:
-        """As ncu's options."""
+        """Return ncu's options."""
         function = re.escape(self.function)
         # Whether an expression must fit a whole name or a part of it: this one is for both.
         inside = self.pattern or rf"{re.escape(self.functor)}\b"
@@ -56,7 +56,7 @@ class LaunchFilter:
 
     @property
     def description(self) -> str:
-        """In words: "launches 10 to 14 of NAME"."""
+        """Return the description in words: "launches 10 to 14 of NAME"."""
         first = (self.skip or 0) + 1
         which = f"launch {first}" if self.count == 1 else f"launches {first} to {first + self.count - 1}"
         return f"{which} of {self.function}{f' with {self.functor}' if self.functor else ''}"

@@ -22,7 +22,7 @@ class KernelJudgement(msgspec.Struct, frozen=True, kw_only=True):
     grid: tuple[int, int, int]
     block: tuple[int, int, int]
     seconds: float | None
-    """Under ncu, which empties the caches before each pass."""
+    """Duration under ncu, which empties the caches before each pass."""
     limiter: LimiterId
     word: str
     """The limiter as it is said."""

@@ -27,10 +27,10 @@ class KernelProfile(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     """The function's, without template arguments."""
     demangled: str = ""
-    """With all of them, as ncu writes them."""
+    """Name with all parameters, as ncu writes it."""
     gpu: str = ""
     numbers: dict[str, float]
-    """By ncu's names, in its base units: ns, bytes, percent."""
+    """Values by ncu's names, in its base units: ns, bytes, percent."""
 
     def number(self, *names: str) -> float | None:
         """The first of these counters that was measured; None where none was."""

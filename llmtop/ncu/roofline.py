@@ -88,7 +88,7 @@ def _times(kernel: KernelProfile, *names: str) -> float | None:
 
 
 def _tensor_rates(kernel: KernelProfile) -> list[tuple[str, bool, float, float]]:
-    """By type: FLOP/s of the tensor cores and their dense peak at the kernel's clock."""
+    """Return, by type, FLOP/s of the tensor cores and their dense peak at the kernel's clock."""
     rates: dict[str, tuple[float, float]] = {}
     for name, done in kernel.numbers.items():
         match = _TENSOR.fullmatch(name)

@@ -104,7 +104,7 @@ def export_beside(nsys: Nsys, report: Path, uses_gpu: bool) -> tuple[Path, list[
 
 
 def _export(nsys: Nsys, report: Path, sqlite: Path) -> str | None:
-    """Have nsys write the SQLite; returns why it failed, None when it did not. Nothing half made is left.
+    """Export the report to SQLite with nsys; returns the error, or None. No incomplete file is left.
 
     Raises:
         NotPossibleHere: nsys cannot be started, or does not end.

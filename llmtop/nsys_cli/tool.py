@@ -106,7 +106,7 @@ class Option:
     """Something more that nsys can record, off unless asked for."""
 
     name: str
-    """As the command line has it, without the dashes."""
+    """Name on the command line, without the dashes."""
     summary: str
     cost: str
     """Cost for the training or the waiting person, shown before the key is pressed."""
@@ -270,7 +270,8 @@ def launch_command(session: str, options: Iterable[str] = (), nsys: Nsys | None 
 
 
 def _needs_software_tracing(nsys: Nsys) -> bool:
-    """On Blackwell newer nsys trace by hardware events, and that has lost kernels in the middle of runs."""
+    """Return True on Blackwell, where newer nsys trace by hardware events, which lost kernels in the middle of
+    runs."""
     return any(_BLACKWELL.search(name) for name in procfs.gpu_models()) and nsys.supports("launch", "cuda-sw")
 
 

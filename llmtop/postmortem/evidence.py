@@ -49,7 +49,7 @@ class CollectiveCall(msgspec.Struct, frozen=True, kw_only=True):
     seq: int
     """Number of the collective in its group; of p2p operations among these."""
     operation: str
-    """Without the backend: "all_reduce"."""
+    """Operation without the backend: "all_reduce"."""
     input_sizes: tuple[tuple[int, ...], ...] = ()
     output_sizes: tuple[tuple[int, ...], ...] = ()
     input_dtypes: tuple[str, ...] = ()
@@ -96,7 +96,7 @@ class ThreadTrace:
     """Innermost first."""
     name: str = ""
     thread: int = 0
-    """As the file has it: pthread id, or the kernel's."""
+    """Thread id in the file: pthread id, or the kernel's."""
     state: str = ""
     """py-spy: "active", "idle", "active+gil"."""
     is_main: bool = False

@@ -35,7 +35,7 @@ class NamedFile(NamedTuple):
     name: str
     """Relative to the folder that the user named."""
     kind: str
-    """By its first bytes: "pickle", "json", "text", "empty", "binary", or what has packed it."""
+    """Kind by its first bytes: "pickle", "json", "text", "empty", "binary", or its compression."""
     content: bytes | None = None
     """All of it where it is short."""
 

@@ -101,7 +101,7 @@ def build_job(evidence: Evidence) -> JobFacts:
 
 
 def _add_facts(job: JobFacts) -> None:
-    """Put the facts that have a rank at that rank."""
+    """Assign the facts that have a rank to that rank."""
     evidence = job.evidence
     for error in evidence.errors:
         if (rank := _valid(error.rank)) is not None:
@@ -141,7 +141,7 @@ def _ranks_of_pids(evidence: Evidence) -> dict[int, int]:
 
 
 def _place_dumps(evidence: Evidence) -> None:
-    """Give dumps without a rank that of the log in which a thread of the same id is."""
+    """Give dumps without a rank that of the log with a thread of the same id."""
     threads = {
         trace.thread: stack.rank
         for stack in evidence.stacks

@@ -15,7 +15,7 @@ _MOST_RANKS = 100_000
 
 
 def read_json(data: Any, name: str, rank: int | None, evidence: Evidence) -> str:
-    """Put what decoded JSON holds into the evidence.
+    """Add the content of decoded JSON to the evidence.
 
     Args:
         data: the decoded file.

@@ -21,7 +21,7 @@ class StackSeen(msgspec.Struct, frozen=True, kw_only=True):
     """Stack of the main thread at one moment of a slow step."""
 
     into_seconds: float
-    """After the step before it had ended."""
+    """Time after the step before it had ended."""
     frames: tuple[CodeLine, ...]
     """Innermost first."""
 
@@ -30,11 +30,11 @@ class StepSeen(msgspec.Struct, frozen=True, kw_only=True):
     """One step of the last minutes."""
 
     number: int
-    """By the script's count."""
+    """Number by the script's count."""
     at: float
     """Unix time at which it began."""
     seconds: float
-    """From its start to the next one's; of the newest step to its end."""
+    """Time from its start to the next one's; for the newest step to its end."""
     phases: dict[str, float] = {}
     """Host seconds by phase."""
     stacks: tuple[StackSeen, ...] = ()
@@ -53,11 +53,11 @@ class RankTail(msgspec.Struct, frozen=True, kw_only=True):
     last_sign: float
     """Unix time of the last record."""
     steps: int
-    """In the last minutes."""
+    """Steps in the last minutes."""
     last_step: int | None = None
     median_seconds: float | None = None
     idle_seconds: float | None = None
-    """From the end of the last step to the last record."""
+    """Time from the end of the last step to the last record."""
     phase: str = ""
     """Open at the last record."""
     slowest: StepSeen | None = None

@@ -63,7 +63,7 @@ class LogLine(NamedTuple):
 
     text: str
     number: int
-    """From 1; 0 where the middle of a large file was left out before it."""
+    """Number from 1; 0 where the middle of a large file was left out before it."""
     rank: int | None
     """torch's own prefix "[rank3]:" names a global rank."""
     tag: int | None

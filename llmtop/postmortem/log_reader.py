@@ -172,7 +172,7 @@ class _OneLog:
                 ends.append(ProcessEnd(place, task, host=host, code=code, signal=cause))
 
     def finish(self, said: int | None) -> tuple[int | None, bool]:
-        """Put what was found into the evidence.
+        """Add the findings to the evidence.
 
         Args:
             said: the one rank that the lines name without a prefix.
@@ -270,7 +270,7 @@ class _FailureTable:
             self._output.add(line._replace(text=value, rank=self._rank()), None)
 
     def finish(self) -> None:
-        """Put the errors of the table into the evidence."""
+        """Add the errors of the table to the evidence."""
         self._output.finish()
         self._evidence.errors += self._output.errors
 

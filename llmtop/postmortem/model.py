@@ -54,7 +54,7 @@ class Culprit(msgspec.Struct, frozen=True, kw_only=True, rename={"failure": "cla
     host: str | None = None
     pid: int | None = None
     gpu: str | None = None
-    """As the files name it: an index, or a PCI address."""
+    """GPU as the files name it: an index, or a PCI address."""
     role: str | None = None
     """Names of the process groups that the rank is in, without the default one."""
     line: str | None = None

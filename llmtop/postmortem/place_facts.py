@@ -9,7 +9,7 @@ _APART_SECONDS = 1.0
 
 
 def place_host_ranks(evidence: Evidence) -> None:
-    """Give ends with a host and a local rank the rank that the launcher's map of hosts names."""
+    """Give ends with a host and a local rank the rank from the launcher's map of hosts."""
     first = {mark.host: mark.second for mark in evidence.marks if mark.kind == "host_ranks"}
     for end in evidence.ends:
         if end.rank is not None or end.local_rank is None or end.pid is not None:
@@ -40,7 +40,7 @@ def place_gpus(evidence: Evidence) -> None:
 
 
 def _address(text: str) -> str:
-    """As NCCL writes it: "0000:44:00" or "0000:44:00.0" -> "44000"."""
+    """Return an address as NCCL writes it: "0000:44:00" or "0000:44:00.0" -> "44000"."""
     parts = text.split(".")
     return (parts[0].replace(":", "") + (parts[1] if len(parts) > 1 else "0")).lower().lstrip("0")
 

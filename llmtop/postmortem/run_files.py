@@ -30,7 +30,7 @@ def is_run_file(name: str) -> bool:
 
 
 def read_run_files(files: Iterable[tuple[Path, str]], evidence: Evidence) -> None:
-    """Put what the files of ranks hold into the evidence.
+    """Add the content of the files of ranks to the evidence.
 
     Args:
         files: path and shown name of each.

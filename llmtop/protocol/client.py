@@ -43,7 +43,7 @@ class SocketFile(NamedTuple):
 
     path: Path
     pid: int
-    """As the process that made it knows itself: inside a container another than this host's."""
+    """Pid in the namespace of the process that made it: inside a container another than this host's."""
 
 
 class ConnectionClosed(ConnectionError):
@@ -56,7 +56,7 @@ class NoReply(NotPossibleHere):
     def __init__(self, sentence: str, host_pid: int) -> None:
         super().__init__(sentence)
         self.host_pid = host_pid
-        """From SO_PEERCRED; 0 when it is not known."""
+        """Pid from SO_PEERCRED; 0 when it is unknown."""
 
 
 def discover(directory: Path, owner: int | None = None) -> list[SocketFile]:

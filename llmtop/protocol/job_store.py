@@ -26,7 +26,7 @@ SHOW_STACKS = "stacks"
 POLL_SECONDS = 1.0
 """How often either side looks into the store."""
 LOST_SECONDS = 15.0
-"""After this time without a heartbeat the other side counts as gone."""
+"""Time without a heartbeat after which the other side counts as gone."""
 STATUS_INTERVAL_SECONDS = 3.0
 """Longest interval between heartbeats of a node at work on a request."""
 
@@ -50,13 +50,13 @@ class StoreRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     id: str
     at_step: int
-    """By the script's own count."""
+    """Step by the script's own count."""
     steps: int
     """To be recorded."""
     engine: str
     options: dict[str, bool] = {}
     memory_bytes: int = 0
-    """As `wire.CaptureRequest.memory_bytes`."""
+    """Limit, as in `wire.CaptureRequest.memory_bytes`."""
     ranks: list[int] | None = None
     """Which; None: all of the nodes that are meant."""
     node: str | None = None
@@ -79,9 +79,9 @@ class RankStatus(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     rank: int
     pid: int = 0
-    """On its node."""
+    """Pid on its node."""
     state: str = "asked"
-    """As `wire.CaptureState.state`; "asked" until it has answered."""
+    """State as in `wire.CaptureState.state`; "asked" until it has answered."""
     detail: str = ""
     path: str = ""
     first_step: int | None = None
@@ -131,7 +131,7 @@ class Keys:
 
 
 def encode(message: NodeCard | StoreRequest | NodeStatus) -> bytes:
-    """As it is written."""
+    """Return the bytes of the message."""
     return msgspec.json.encode(message)
 
 

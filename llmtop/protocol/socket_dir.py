@@ -44,7 +44,7 @@ def user_folder(uid: int) -> Path:
 
 
 MEMORY_SNAPSHOT = "-oom.memory.pickle"
-"""After the pid: how the snapshot of a process is called that ended by an out-of-memory error."""
+"""Ending, after the pid, of the snapshot of a process that an out-of-memory error ended."""
 
 
 def memory_snapshot(pid: int) -> Path:

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from types import TracebackType
 
 FIRST_TORCH = (2, 2)
-"""From which on a server knows the bytes with which a client begins."""
+"""First version of torch whose server knows the bytes with which a client begins."""
 MOST_BYTES = 1 << 20
 """Limit of a requested value."""
 _MAGIC = 0x3C85F7CE

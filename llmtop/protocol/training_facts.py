@@ -22,7 +22,7 @@ class SavedCheckpoint(msgspec.Struct, array_like=True, gc=False):
     ended_unix_ns: int
     """When it was complete."""
     taken_ns: int
-    """From the call to its end."""
+    """Time from the call to its end."""
     blocked_ns: int
     """Part of it in which the training thread waited."""
     path: str = ""

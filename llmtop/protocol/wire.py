@@ -48,7 +48,7 @@ class Launch(msgspec.Struct, kw_only=True, omit_defaults=True):
     run_id: str = ""
     """Name that the launcher gives the run, such as torchrun's --rdzv-id."""
     slurm_job_id: str = ""
-    """As squeue shows it: "4711", or "4711_3" of an array."""
+    """Job id as squeue shows it: "4711", or "4711_3" of an array."""
     slurm_step_id: str = ""
     """Step id of a task that srun started."""
     master: str = ""
@@ -65,13 +65,13 @@ class JobStore(msgspec.Struct, kw_only=True):
 
 
 class Hello(msgspec.Struct, tag="hello", kw_only=True):
-    """From the training: who it is. Sent first, and again whenever one of these facts changes."""
+    """Message from the training with its identity. Sent first, and again whenever one of these facts changes."""
 
     protocol: int = PROTOCOL
     version: str = ""
     """llmtop's version in the training's environment."""
     pid: int = 0
-    """As the process knows it; the monitor takes the host's pid from SO_PEERCRED."""
+    """Pid in the namespace of the process; the monitor takes the host's pid from SO_PEERCRED."""
     host: str = ""
     """The machine's name, as the process sees it."""
     command: str = ""
@@ -126,7 +126,7 @@ class PhaseTime(msgspec.Struct, array_like=True, gc=False):
 
     name: str
     host_ns: int
-    """By the host's monotonic clock, all entries together, phases within it included."""
+    """Time by the host's monotonic clock, all entries together, phases within it included."""
     count: int = 1
     """How often it was entered."""
 
@@ -139,9 +139,9 @@ class StepDone(msgspec.Struct, array_like=True, gc=False):
     started_unix_ns: int
     """Its start by the host's monotonic clock, made unix time by the wall clock when it was sent."""
     host_ns: int
-    """From its start to its end, by the host's monotonic clock."""
+    """Time from its start to its end, by the host's monotonic clock."""
     interval_ns: int | None = None
-    """From the start of the step before it to its own, by the same clock; None where there is none."""
+    """Time from the start of the step before it to its own, by the same clock; None where there is none."""
     tokens: float | None = None
     samples: float | None = None
     """How many of either this process worked on in the step; None where the script does not say."""
@@ -151,7 +151,7 @@ class StepDone(msgspec.Struct, array_like=True, gc=False):
 
 
 class Steps(msgspec.Struct, tag="steps", kw_only=True, omit_defaults=True):
-    """From the training: finished steps, oldest first."""
+    """Message from the training with finished steps, oldest first."""
 
     steps: list[StepDone]
     lost: int = 0
@@ -159,7 +159,7 @@ class Steps(msgspec.Struct, tag="steps", kw_only=True, omit_defaults=True):
     metrics: dict[str, float] = {}
     """The latest values given to log(); keys are the script's."""
     logged: list[LoggedValue] = []
-    """Every value of losses, gradient norms, loss scales and learning rates, oldest first."""
+    """Values of losses, gradient norms, loss scales and learning rates, oldest first."""
     history: bool = False
     """True for steps that had finished before this monitor subscribed."""
     first_ordinal: int = 0
@@ -175,27 +175,27 @@ class GpuTime(msgspec.Struct, array_like=True):
 
     index: int
     gpu_ns: int
-    """From the stream's arrival at the step's first boundary to its arrival at the last."""
+    """Time from the stream's arrival at the step's first boundary to its arrival at the last."""
     idle_ns: int | None = None
     """Part of it in which the stream certainly had nothing to do; None where `host_paced_ns` is over 5 %."""
     phases: list[tuple[str, int]] = []
-    """Each phase, by its path, with its time on the stream in ns."""
+    """Phases by path, each with its time on the stream in ns."""
     host_paced_ns: int = 0
     """Part of it in which the GPU kept up with the host from boundary to boundary: it was busy for some of it
     and idle between kernels, and events cannot resolve the shares. Large when launch-bound."""
 
 
 class GpuTimes(msgspec.Struct, tag="gpu", kw_only=True):
-    """From the training: GPU times that became known, thinned so that events cost next to nothing."""
+    """Message from the training with new GPU times, sampled so that events cost next to nothing."""
 
     times: list[GpuTime]
 
 
 class Memory(msgspec.Struct, tag="memory", kw_only=True, omit_defaults=True):
-    """From the training: what torch's allocator has on the GPU, every few steps."""
+    """Message from the training with the GPU memory of torch's allocator, every few steps."""
 
     allocated_bytes: int
-    """In tensors."""
+    """Bytes in tensors."""
     reserved_bytes: int
     """Taken from the driver, in tensors or not."""
     peak_bytes: int | None = None
@@ -206,7 +206,7 @@ class Memory(msgspec.Struct, tag="memory", kw_only=True, omit_defaults=True):
 
 
 class Checkpoints(msgspec.Struct, tag="checkpoints", kw_only=True):
-    """From the training: the last checkpoints that were written, oldest first, all of them each time."""
+    """Message from the training with the last checkpoints, oldest first, all of them each time."""
 
     saved: list[SavedCheckpoint] = []
 
@@ -233,7 +233,8 @@ class CollectiveCount(msgspec.Struct, array_like=True):
 
 
 class Collectives(msgspec.Struct, tag="collectives", kw_only=True):
-    """From the training: no step has ended for a while, and these counts stand still; empty: that is over."""
+    """Message from the training: no step has ended for a while, and these counts stand still; empty: that is
+    over."""
 
     counts: list[CollectiveCount] = []
 
@@ -254,7 +255,7 @@ class Arrival(msgspec.Struct, array_like=True, gc=False):
     """When a rank came to the collectives of one step."""
 
     index: int
-    """As `StepDone.index`."""
+    """Index, as in `StepDone.index`."""
     stamps: list[ArrivalStamp] = []
     on_host_clock: bool = False
     """True if `gpu_ns` is on the host's clock too; else from a zero of its own in each step."""
@@ -265,7 +266,7 @@ class Arrival(msgspec.Struct, array_like=True, gc=False):
 
 
 class Arrivals(msgspec.Struct, tag="arrivals", kw_only=True):
-    """From the training: when it came to the collectives of some steps, the same ones in all ranks."""
+    """Message from the training: its arrivals at the collectives of some steps, the same ones in all ranks."""
 
     arrivals: list[Arrival] = []
     group: str = ""
@@ -275,14 +276,15 @@ class Arrivals(msgspec.Struct, tag="arrivals", kw_only=True):
 
 
 class Overhead(msgspec.Struct, tag="overhead", kw_only=True):
-    """From the training: what llmtop costs it, estimated anew every few seconds."""
+    """Message from the training with llmtop's overhead, estimated anew every few seconds."""
 
     step_ns: int
     """A step, on average since the last of these messages."""
 
 
 class Outside(msgspec.Struct, tag="outside", kw_only=True):
-    """From the training: what the host did in no phase in the last second or so; by looking at it now and then."""
+    """Message from the training: the host's activities outside of phases in the last second or so, from
+    samples."""
 
     over_ns: int = 0
     """How long it was sampled, in phases or not."""
@@ -296,11 +298,11 @@ class Outside(msgspec.Struct, tag="outside", kw_only=True):
 
 
 class StalledAt(msgspec.Struct, tag="standstill", kw_only=True):
-    """From the training: no step is under way, since it waits for a person: at a breakpoint, between the cells of
-    a notebook. Sent when that begins or ends, and to a monitor that comes meanwhile."""
+    """Message from the training: no step runs, because it waits for a person: at a breakpoint, between the
+    cells of a notebook. Sent when that begins or ends, and to a monitor that comes meanwhile."""
 
     where: str = ""
-    """In words: "at a breakpoint"; empty when it goes on."""
+    """Place in words: "at a breakpoint"; empty when it goes on."""
 
 
 CAPTURE_ENDED = ("done", "failed", "cancelled")
@@ -308,7 +310,7 @@ CAPTURE_ENDED = ("done", "failed", "cancelled")
 
 
 class CaptureState(msgspec.Struct, tag="capture_state", kw_only=True, omit_defaults=True):
-    """From the training: how a capture that it was asked for goes."""
+    """Message from the training on the state of a requested capture."""
 
     id: str
     state: str
@@ -328,7 +330,7 @@ class CaptureState(msgspec.Struct, tag="capture_state", kw_only=True, omit_defau
 
 
 class PauseState(msgspec.Struct, tag="pause_state", kw_only=True, omit_defaults=True):
-    """From the training: how a pause that it was asked for goes."""
+    """Message from the training on the state of a requested pause."""
 
     id: str
     state: str
@@ -342,7 +344,7 @@ class PauseState(msgspec.Struct, tag="pause_state", kw_only=True, omit_defaults=
 
 
 class OpRangesState(msgspec.Struct, tag="op_ranges_state", kw_only=True, omit_defaults=True):
-    """From the training: how the marking of its operators goes."""
+    """Message from the training on the state of the marking of its operators."""
 
     id: str
     state: str
@@ -365,9 +367,9 @@ class SampledThread(msgspec.Struct, array_like=True):
     """One thread of the training."""
 
     name: str
-    """As Python knows it; "" where it knows none."""
+    """Name in Python; "" without one."""
     os_id: int | None = None
-    """As the kernel of the process's own namespace numbers it; None where Python does not say."""
+    """Number in the kernel of the process's own namespace; None where Python does not report it."""
 
 
 class SampledStack(msgspec.Struct, array_like=True):
@@ -382,7 +384,7 @@ class SampledStack(msgspec.Struct, array_like=True):
 
 
 class SampledStacks(msgspec.Struct, tag="stacks_seen", kw_only=True, omit_defaults=True):
-    """From the training: the stacks of its own threads; the only answer to a `SampleStacks`."""
+    """Message from the training with the stacks of its own threads; the only answer to a `SampleStacks`."""
 
     id: str
     refused: str = ""
@@ -396,7 +398,7 @@ class SampledStacks(msgspec.Struct, tag="stacks_seen", kw_only=True, omit_defaul
 
 
 class Subscribe(msgspec.Struct, tag="subscribe", kw_only=True):
-    """From the monitor: send me the last `history` steps and all that follow."""
+    """Message from the monitor: send the last `history` steps and all that follow."""
 
     protocol: int = PROTOCOL
     version: str = ""
@@ -408,7 +410,7 @@ class Subscribe(msgspec.Struct, tag="subscribe", kw_only=True):
 
 
 class CaptureRequest(msgspec.Struct, tag="capture", kw_only=True, omit_defaults=True):
-    """From the monitor: record the next `steps` whole steps with an engine that this process offered."""
+    """Message from the monitor: record the next `steps` whole steps with an engine that this process supports."""
 
     id: str
     engine: str
@@ -427,13 +429,13 @@ class CaptureRequest(msgspec.Struct, tag="capture", kw_only=True, omit_defaults=
 
 
 class CaptureCancel(msgspec.Struct, tag="capture_cancel", kw_only=True):
-    """From the monitor: stop that capture; what was recorded may be dropped."""
+    """Message from the monitor: stop that capture; recorded data may be dropped."""
 
     id: str
 
 
 class Pause(msgspec.Struct, tag="pause", kw_only=True, omit_defaults=True):
-    """From the monitor: after a step, when the GPU has done its work, wait there until `Resume`.
+    """Message from the monitor: after a step, when the GPU has done its work, wait there until `Resume`.
 
     The training goes on by itself after `seconds`, and soon after this connection ends.
     """
@@ -449,13 +451,14 @@ class Pause(msgspec.Struct, tag="pause", kw_only=True, omit_defaults=True):
 
 
 class Resume(msgspec.Struct, tag="resume", kw_only=True):
-    """From the monitor: end that pause, or take it back."""
+    """Message from the monitor: end that pause, or withdraw it."""
 
     id: str
 
 
 class OpRanges(msgspec.Struct, tag="op_ranges", kw_only=True, omit_defaults=True):
-    """From the monitor: have NVTX ranges around PyTorch's operators from the end of the present step on, for nsys.
+    """Message from the monitor: add NVTX ranges around PyTorch's operators from the end of the present step on,
+    for nsys.
 
     They end at the end of a step too: with `want` "off", after `seconds`, or when this connection ends.
     """
@@ -468,7 +471,7 @@ class OpRanges(msgspec.Struct, tag="op_ranges", kw_only=True, omit_defaults=True
 
 
 class SampleStacks(msgspec.Struct, tag="look_at_stacks", kw_only=True, omit_defaults=True):
-    """From the monitor: sample the stacks of all threads for a while and send them.
+    """Message from the monitor: sample the stacks of all threads for a while and send them.
 
     It ends early with `StopSampling`, and without a reply when this connection ends.
     """
@@ -481,13 +484,13 @@ class SampleStacks(msgspec.Struct, tag="look_at_stacks", kw_only=True, omit_defa
 
 
 class StopSampling(msgspec.Struct, tag="enough_stacks", kw_only=True):
-    """From the monitor: send the samples now."""
+    """Message from the monitor: send the samples now."""
 
     id: str
 
 
 class Refused(msgspec.Struct, tag="refused", kw_only=True):
-    """From either side, last: why it hangs up."""
+    """Last message from either side: why it closes the connection."""
 
     reason: str
 
@@ -533,7 +536,7 @@ def encode(message: FromTraining | FromMonitor) -> bytes:
 
 
 def add_length(body: bytes) -> bytes:
-    """Put the length of a body in front of it.
+    """Return the body with its length in front.
 
     Raises:
         UnusableInput: larger than `MAX_FRAME`.

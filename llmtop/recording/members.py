@@ -23,7 +23,7 @@ _CHECK_SUBFIELD = b"LC"
 _FEXTRA = 4
 _UNCHECKED_BYTES = _GZIP.size + _EXTRA.size
 HEAD_BYTES = _UNCHECKED_BYTES + _CHECK.size
-"""From the beginning of a member to its deflated data."""
+"""Bytes from the beginning of a member to its deflated data."""
 _PIECE_BYTES = 1 << 16
 _ALIKE_BYTES = 12
 """Bytes that must be equal among the 16 with which a recording begins. Gzip files of other programs have 8 of
@@ -46,7 +46,7 @@ class Head(NamedTuple):
     """Head of a member."""
 
     head_bytes: int
-    """From the beginning of the member to its deflated data."""
+    """Bytes from the beginning of the member to its deflated data."""
     packed: int
     """Bytes of deflated data."""
     first: float

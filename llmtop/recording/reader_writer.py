@@ -209,7 +209,7 @@ class Reader:
         self._searched = 0
         """Up to here no member begins behind the damaged one."""
         self._bad: dict[int, int] = {}
-        """By the place of a member: how many of its snapshots cannot be read."""
+        """Number of unreadable snapshots, by the place of a member."""
         self._file = open_input(self.path) if file is None else file
         try:
             header = self._read_header()

@@ -34,7 +34,7 @@ class OperatorTime(msgspec.Struct, frozen=True, kw_only=True):
     """Pieces of device work: kernels, copies, memsets, CUDA graphs traced as a whole."""
     seconds: float
     share_pct: float
-    """In percent of the time of all device work."""
+    """Percent of the time of all device work."""
     mean_us: float
     """Device time a call."""
     backward_pct: float | None = None
@@ -49,7 +49,7 @@ class OperatorTime(msgspec.Struct, frozen=True, kw_only=True):
     shapes: tuple[OperatorPart, ...] = ()
     kernels: tuple[OperatorPart, ...] = ()
     per_step: tuple[PerStep, ...] = ()
-    """By device; of what no operator launched the count is of pieces of work."""
+    """Time per step by device; for work that no operator launched the count is of pieces of work."""
 
 
 class GemmTime(msgspec.Struct, frozen=True, kw_only=True):
@@ -117,16 +117,16 @@ class TimeBreakdown(msgspec.Struct, frozen=True, kw_only=True):
     workload: Literal["training", "inference"] | None = None
     """None where nothing in the capture tells."""
     told_by: str = ""
-    """In words: what the workload was recognised by."""
+    """Evidence for the workload, in words."""
     passes: tuple[DeviceTimePart, ...] = ()
     """Forward, backward, optimizer, communication and other, in a training."""
     backward_to_forward: float | None = None
     stages: tuple[DeviceTimePart, ...] = ()
     """Prefill and decode, in inference."""
     stages_by: str = ""
-    """In words: what distinguishes them."""
+    """Evidence that separates the stages, in words."""
     operations: tuple[DeviceTimePart, ...] = ()
-    """By kind of XLA's operation, in a capture of jax.profiler."""
+    """Times by kind of XLA's operation, in a capture of jax.profiler."""
     graph_launches: int = 0
     """Calls that replay a CUDA graph."""
     graph_pct: float | None = None

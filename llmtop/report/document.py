@@ -203,7 +203,7 @@ def notes(report: Report) -> list[Block]:
 
 
 def _with_few_phases(report: Report) -> Report:
-    """With the largest of its top-level phases, in the order of a step."""
+    """Return the report with the largest of its top-level phases, in the order of a step."""
     top = [phase for phase in report.phases if "/" not in phase.name]
     by_size = sorted(top, key=lambda phase: -max(phase.share_pct or 0.0, phase.gpu_share_pct or 0.0))
     largest = {id(phase) for phase in by_size[: _BRIEF_ROWS["phases"][0]]}

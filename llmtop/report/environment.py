@@ -46,7 +46,7 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
     diff: str | None = None
     """Beginning of the SHA-256 of the changes to the commit; None without changes."""
     packages: dict[str, str] = {}
-    """By name, as pip freeze tells them."""
+    """Versions by name, as in pip freeze."""
     variables: dict[str, str] = {}
 
 
@@ -57,7 +57,7 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
     before: str | None
     after: str | None
     told: str = ""
-    """In words, where that is shorter than both values: what has changed in a command."""
+    """Change in words, where that is shorter than both values: for example of a command."""
 
 
 def read_environment(path: Path) -> Environment | None:
@@ -168,7 +168,8 @@ def _text(values: dict[str, Any], name: str) -> str | None:
 
 
 def differences(before: Environment | None, after: Environment | None) -> tuple[Difference, ...]:
-    """In what two environments differ, as far as both tell it; with what only one tells, if that one tells more.
+    """Return the differences of two environments, as far as both have the fact; and facts of one alone, if that
+    one has more.
 
     Args:
         before: of the first capture; None where it tells nothing.

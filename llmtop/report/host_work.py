@@ -22,11 +22,11 @@ class SampledFunction(msgspec.Struct, frozen=True, kw_only=True):
     module."""
     samples: int
     share_pct: float
-    """In percent of the samples of this kind and process."""
+    """Percent of the samples of this kind and process."""
     idle_samples: int | None = None
     """While the GPU was idle; None for a process without device work."""
     idle_pct: float | None = None
-    """In percent of the samples of this kind and process while the GPU was idle."""
+    """Percent of the samples of this kind and process while the GPU was idle."""
     call_samples: int | None = None
     """While a launching thread was inside a CUDA call."""
 
@@ -50,9 +50,9 @@ class HostOperatorTime(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     calls: int
     self_seconds: float
-    """Without the operators within it, as torch's key_averages() counts it."""
+    """Time without the operators within it, as in torch's key_averages()."""
     total_seconds: float
-    """With them."""
+    """Time with the operators within it."""
     share_pct: float
     """Self time in percent of that of all operators."""
     self_ms_per_step: float | None = None
@@ -83,7 +83,7 @@ class MemoryUse(msgspec.Struct, frozen=True, kw_only=True):
     reserved_bytes: int | None = None
     """The most that the allocator held, used or not; None where the file does not say."""
     growth_bytes_per_step: float | None = None
-    """From the first whole step's start to the last one's end, a step; None without two whole steps."""
+    """Growth per step from the first whole step's start to the last one's end; None without two whole steps."""
     step_peak_bytes: tuple[int, ...] = ()
     """The peak of each whole step."""
     allocations: int

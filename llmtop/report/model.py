@@ -28,7 +28,7 @@ class StepsJudged(msgspec.Struct, frozen=True, kw_only=True):
     """Which steps the shares are taken over."""
 
     found_by: str
-    """In words: which range marks a step, or why none was found."""
+    """Evidence for the steps, in words: the range that marks a step, or why none was found."""
     inferred: bool = False
     """True if no range marks them: they were seen in what repeats."""
     clock: Literal["device", "host"] = "host"
@@ -44,7 +44,7 @@ class StepsJudged(msgspec.Struct, frozen=True, kw_only=True):
     outliers: tuple[int, ...] = ()
     """Which steps (0 is the first whole one) took more than 1.5 times the median."""
     left_out: str = ""
-    """In words: what of the capture is in no whole step."""
+    """Part of the capture that is in no whole step, in words."""
 
 
 class Correction(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,7 +63,7 @@ class Correction(msgspec.Struct, frozen=True, kw_only=True):
     apart_pct: float | None = None
     """How far the steps before and after the capture lie apart, in percent of the shorter; None: one is known."""
     lost_pct: dict[str, float] = {}
-    """As in `Device`, of the undisturbed step; the verdict is made from these."""
+    """Losses as in `Device`, for the undisturbed step; the verdict is made from these."""
 
 
 class Device(msgspec.Struct, frozen=True, kw_only=True):
@@ -104,7 +104,7 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
     step_seconds: float | None = None
     """The median length of a step on this device."""
     spread_pct: float | None = None
-    """As in `StepsJudged`, of the steps on this device."""
+    """Spread as in `StepsJudged`, for the steps on this device."""
     kernel_seconds: float | None = 0.0
     """Time in kernels, those that ran beside each other added up, in the whole file."""
     kernel_median_us: float | None = None
@@ -124,8 +124,8 @@ class PhaseMean(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     pid: int
     host_seconds: float
-    """By the host's clock, over the host's whole steps, without a first one that the device's shares leave out.
-    CUDA is asynchronous: this may be time spent waiting."""
+    """Time by the host clock, over the host's whole steps, without a first one that the device's shares leave
+    out. CUDA is asynchronous: this may be time spent waiting."""
     gpu_seconds: float | None = None
     """Device time of what was launched in this phase, whenever it ran, over the device's whole steps."""
     share_pct: float | None = None
@@ -166,7 +166,7 @@ class KernelTime(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     """The short name, and the functor after a colon: vectorized_elementwise_kernel: CUDAFunctor_add<float>."""
     short_name: str = ""
-    """Without the functor, as nsys and ncu call it; of hipBLASLt and MIOpen the beginning of it."""
+    """Name without the functor, as in nsys and ncu; for hipBLASLt and MIOpen the beginning of it."""
     functor: str = ""
     pattern: str = ""
     """Fits this kernel's demangled name alone, where others share the short name; empty elsewhere."""
@@ -177,13 +177,13 @@ class KernelTime(msgspec.Struct, frozen=True, kw_only=True):
     count: int
     seconds: float
     share_pct: float
-    """In percent of the time of all kernels."""
+    """Percent of the time of all kernels."""
     mean_us: float
     min_us: float
     max_us: float
     variants: tuple[KernelVariant, ...] = ()
     per_step: tuple[PerStep, ...] = ()
-    """By device."""
+    """Time per step by device."""
     launches: LaunchOrder | None = None
     """Launch order of the hottest kernels, in captures with whole steps."""
 
@@ -369,7 +369,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     source: str
     engine: str
     window_seconds: float
-    """From the first event of the capture to the last."""
+    """Time from the first event of the capture to the last."""
     devices: tuple[Device, ...] = ()
     phases: tuple[PhaseMean, ...] = ()
     kernels: tuple[KernelTime, ...] = ()
@@ -402,7 +402,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     host_operators: tuple[HostOperatorTime, ...] = ()
     """Operators of a capture without device work."""
     operator_free_pct: float | None = None
-    """In which percent of the whole steps no operator was open; of a capture without device work."""
+    """Percent of the whole steps in which no operator was open; for a capture without device work."""
     sampled: tuple[SampledFunction, ...] = ()
     call_places: tuple[CallPlace, ...] = ()
     memory: tuple[MemoryUse, ...] = ()

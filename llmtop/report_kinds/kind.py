@@ -84,7 +84,7 @@ class ReportKind(ABC):
     """One kind of report."""
 
     name: str
-    """As `Engine.report_kind` and the list of captures have it."""
+    """Name in `Engine.report_kind` and in the list of captures."""
     screen: str
     """Class of the screen that shows it (`tui.screens.registry`)."""
     command: str = "report"

@@ -16,7 +16,7 @@ from llmtop.report_kinds.text_kind import TextKind
 from llmtop.system.inputs import Limits
 
 KINDS: tuple[ReportKind, ...] = (RunKind(), MemoryKind(), StacksKind(), KernelsKind(), TextKind(), StepsKind())
-"""In the order in which they examine a path. `StepsKind` refuses what none of them knows."""
+"""Kinds in the order in which they examine a path. `StepsKind` refuses a path that none of them knows."""
 _BY_NAME = {kind.name: kind for kind in KINDS}
 
 

@@ -35,7 +35,7 @@ BACKWARD_SECONDS: Final = 1.0
 """A time that is earlier by less is taken for the same instant; by more, for a seek in a recording. By less than
 that a wall clock that is set moves no stamps either."""
 GAP_SECONDS: Final = 60.0
-"""After a hole this long (a suspended machine, a seek forward) what was seen before proves nothing."""
+"""Length of a hole (a suspended machine, a seek forward) after which earlier values prove nothing."""
 
 _HoldKey = tuple[AlertId, Hashable]
 
@@ -121,7 +121,7 @@ class Rules:
         self._last: float | None = None
         self._clock = MonotonicTime()
         self._clock_shift = 0.0
-        """By how much the wall clock was set since the first snapshot, in seconds."""
+        """Seconds by which the wall clock was set since the first snapshot."""
         self._interval = 0.0
         self._gpus: dict[str, GpuState] = {}
         self._ranks: dict[RankKey, RankState] = {}
@@ -133,7 +133,7 @@ class Rules:
         self._last_texts: dict[_HoldKey, AlertText] = {}
 
     def _advance(self, snapshot: Snapshot) -> float:
-        """Forget everything when the stream jumped; returns the time to judge by, which never goes back."""
+        """Reset the state when the stream jumped; returns the time to judge by, which never goes back."""
         time = self._clock.time_of(snapshot)
         if self._last is not None:
             step = time - self._last

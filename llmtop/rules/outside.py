@@ -24,7 +24,7 @@ OUTSIDE_PCT: Final = limits.threshold_pair(limits.CONFIGURED.outside.step_pct, (
 IDLE_PCT: Final = (5.0, 4.0)
 """Percent of the time: a GPU that is idle for less is kept busy, whatever its host does between phases."""
 LEAST_STEPS: Final = 20
-"""After warm-up: one-time work at the beginning is not counted."""
+"""Steps after warm-up: one-time work at the beginning is not counted."""
 MAIN_PCT: Final = 25.0
 """Percent of the time outside, from which a cause is named."""
 CAUSE_PART: Final = 0.5

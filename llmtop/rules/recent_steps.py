@@ -17,7 +17,7 @@ from llmtop.rules.state.windows import finite_or_none
 WINDOW_STEPS: Final = 8
 """Steps used with the host's clock: few enough to raise an alert within ten."""
 WINDOW_SECONDS: Final = 2.0
-"""As far back when steps are shorter: the workers of a loader may deliver in bursts, one a step each."""
+"""Window when steps are shorter: the workers of a loader may deliver in bursts, one a step each."""
 TIMED_WITHIN: Final = 40
 """How many steps back a step may be that CUDA events timed: they are thinned."""
 WAITED_PCT: Final = limits.threshold_pair(limits.CONFIGURED.input_bound.step_pct, (10.0, 7.0))

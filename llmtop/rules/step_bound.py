@@ -61,7 +61,8 @@ def _waiting_flags(steps: list[StepCosts], pct: float, by_gpu: bool) -> list[boo
 
 
 def _from_first_wait_to_last(steps: list[StepCosts], by_gpu: bool) -> list[StepCosts]:
-    """From after the first step that waited to the last that did: whole periods of a loader that comes in bursts.
+    """Return the steps after the first that waited, to the last that did: whole periods of a loader that delivers
+    in bursts.
 
     The first is left out since it began before the wait did.
     """

@@ -145,7 +145,7 @@ def _latest(states: Sequence[RankState], judged: Iterable[RankState], is_raised:
 
 
 def _late_seconds(arrival: Arrival, step: float, is_raised: bool) -> float | None:
-    """By how much a rank comes last, if that is by enough and in nearly all steps."""
+    """Return the time by which a rank comes last, if that is enough and in nearly all steps; else None."""
     by_pct = LATE_PCT[arrival.clock] if arrival.point in GRADIENT_POINTS else LATE_AT_PHASE_PCT
     least = max(by_pct[is_raised] / 100 * step, LATE_ERRORS[is_raised] * arrival.error_seconds)
     return (

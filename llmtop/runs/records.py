@@ -46,7 +46,7 @@ class Start(msgspec.Struct, tag="start", kw_only=True, omit_defaults=True):
     """These two: `RunKey.source` and `.name`."""
     program: str = ""
     command: str = ""
-    """Without secrets."""
+    """Command line without secrets."""
     folder: str = ""
     """Working directory."""
     host: str = ""
@@ -61,11 +61,11 @@ class Start(msgspec.Struct, tag="start", kw_only=True, omit_defaults=True):
     local_rank: int | None = None
     world_size: int | None = None
     restart: int | None = None
-    """By the launcher's count (torchrun, SLURM); None where it has none."""
+    """Restart by the launcher's count (torchrun, SLURM); None where it has none."""
     launch: Launch = msgspec.field(default_factory=Launch)
     gpu_uuid: str | None = None
     gpu_model: str | None = None
-    """As the driver calls it: "NVIDIA H100 80GB HBM3"."""
+    """Model as the driver calls it: "NVIDIA H100 80GB HBM3"."""
     kind: str = "step"
     auto: bool = False
     torch: str | None = None
@@ -239,7 +239,7 @@ class AlertSeen(msgspec.Struct, tag="alert", kw_only=True, omit_defaults=True):
     since: float | None = None
     """Unix time since when the rule held; `at` is when the monitor saw it."""
     points: list[str] = []
-    """As of `llmtop.model.snapshot.Alert`."""
+    """Points, as in `llmtop.model.snapshot.Alert`."""
     gpu_uuid: str | None = None
 
 

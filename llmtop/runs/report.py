@@ -51,7 +51,7 @@ class RunReport(msgspec.Struct, kw_only=True, frozen=True):
     folder: str
     program: str
     command: str
-    """Without secrets."""
+    """Command line without secrets."""
     host: str
     started: float
     ended: float | None
@@ -67,7 +67,7 @@ class RunReport(msgspec.Struct, kw_only=True, frozen=True):
     steps_unread: int
     """Steps, among all ranks, that are in no figure: they were over before they could be read."""
     step_seconds_p50: float | None
-    """From start to start, exact to 1 %."""
+    """Median from start to start, exact to 1 %."""
     step_seconds_p95: float | None
     tokens: float | None
     """Tokens of all ranks in this folder."""
@@ -90,7 +90,7 @@ class RunReport(msgspec.Struct, kw_only=True, frozen=True):
     """Oldest first. None where they were not read, as in the list of runs; so are the fields after it."""
     captures: list[RunCapture] | None = None
     gpus: list[RunGpu] | None = None
-    """As monitors saw them: empty where none watched."""
+    """GPUs from monitors: empty where none watched."""
     energy: RunEnergy | None = None
     """None also where no monitor recorded power."""
     cost: RunCost | None = None

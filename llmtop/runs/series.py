@@ -41,7 +41,7 @@ class Series(NamedTuple):
     """Series of the lowest rank of a run."""
 
     points: list[Point]
-    """In the order of time, all starts."""
+    """Points in the order of time, all starts."""
     is_full: bool
     """True if each point is one step."""
 

@@ -29,7 +29,7 @@ _STATE_SECONDS = 900.0
 _BACK = re.compile(r"-[1-9]\d{0,5}")
 RESUMED_SECONDS = 24 * 3600.0
 _OVERLAP_SECONDS = 1.0
-"""By which the stamps of a process and of the one that takes its place may be wrong."""
+"""Largest error of the stamps of a process and of the one that takes its place."""
 _STARTS_APART_SECONDS = 120.0
 """Ranks of one start begin within; those of a restart begin after the ranks before have ended."""
 
@@ -64,7 +64,7 @@ class RankProcess:
         )
 
     def forget_files(self) -> None:
-        """Give back the memory of the files that were read; they are read again when they are needed."""
+        """Free the memory of the files that were read; they are read again when they are needed."""
         for name in ("file", "ends", "last_files"):
             vars(self).pop(name, None)
 
@@ -262,7 +262,7 @@ class Run:
 
     @property
     def id(self) -> str:
-        """By which commands call it: eight hexadecimal digits, and ".2" for a second run of that id."""
+        """Return the id that commands use: eight hexadecimal digits, and ".2" for a second run of that id."""
         digits = self.folder.name.rpartition("-")[2]
         return digits if self.number == 1 else f"{digits}.{self.number}"
 
@@ -324,7 +324,7 @@ class _Known:
         self._seen: set[index.ProcessKey] = set()
 
     def fill_in(self, process: RankProcess, signature: str) -> None:
-        """Have a process know what the index has of it, or note it for the index."""
+        """Fill a process from the index, or note it for the index."""
         if not self._is_used:
             return
         key = index.ProcessKey(process.folder.name, process.name.text)

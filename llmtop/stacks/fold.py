@@ -1,4 +1,4 @@
-"""From sampled stacks to a report on them: a tree a thread, the deepest frames, who works and who only waits."""
+"""Report from sampled stacks: a tree per thread, the deepest frames, working and waiting threads."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ class CpuTime(NamedTuple):
     """Kernel accounting of one thread over the window."""
 
     pct: float
-    """On a CPU, in percent of the window."""
+    """Share on a CPU, in percent of the window."""
     wait_pct: float
     """Ready to run, and waiting for a CPU."""
     name: str
-    """As the kernel calls it."""
+    """Name in the kernel."""
     pid: int | None = None
     """Pid of its process."""
 
 
 CpuTimes = Mapping[int, CpuTime]
-"""By the thread's number."""
+"""Times by the thread's number."""
 
 
 def fold(stacks: Iterable[Stack], ranks: Mapping[int, int], cpu: CpuTimes) -> tuple[ProcessStacks, ...]:

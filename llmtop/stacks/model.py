@@ -35,10 +35,10 @@ class StackNode(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     """The function, or the thread's name."""
     file: str = ""
-    """As the interpreter has it; "" for a thread, a shared library's for a native frame."""
+    """File as the interpreter has it; "" for a thread, a shared library's for a native frame."""
     line: int | None = None
     samples: int
-    """With this frame at this place of the stack."""
+    """Samples with this frame at this place of the stack."""
     self_samples: int = 0
     """Samples of these with it innermost."""
     own: bool = False
@@ -64,7 +64,7 @@ class ThreadStacks(msgspec.Struct, frozen=True, kw_only=True):
 
     thread: str
     os_id: int | None = None
-    """As the kernel numbers it."""
+    """Number in the kernel."""
     kind: Kind = "working"
     samples: int
     unit: Literal["samples", "microseconds"] = "samples"
@@ -116,7 +116,7 @@ class Counters(msgspec.Struct, frozen=True, kw_only=True):
     """Percent of the references to the last cache."""
     branch_miss_pct: float | None = None
     bound: Literal["memory", "compute", "neither"] | None = None
-    """By instructions a cycle: under 1 the cores mostly wait for memory, over 2 they compute."""
+    """Bound by instructions a cycle: under 1 the cores mostly wait for memory, over 2 they compute."""
     absent: tuple[str, ...] = ()
     """Counters that this machine does not have."""
 
@@ -138,7 +138,7 @@ class StackReport(msgspec.Struct, frozen=True, kw_only=True):
     processes: tuple[ProcessStacks, ...] = ()
     """Requested processes first, each before those it started."""
     counters: dict[str, Counters] = {}
-    """By the name of a process, of it and its workers; perf alone has them."""
+    """Counters by the name of a process, with its workers; perf alone has them."""
     loading: dict[str, LoadingCost] = {}
     """By the name of a process (`ProcessStacks.name`): what its loader's time goes into, where it waits for "
     "that."""

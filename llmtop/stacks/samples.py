@@ -81,7 +81,7 @@ class ThreadId:
 
     os_id: int | None = None
     name: str = MAIN
-    """As Python knows it; "" where it knows none."""
+    """Name in Python; "" without one."""
 
 
 @dataclass(frozen=True)
@@ -183,7 +183,7 @@ def _path(stack: Stack) -> str:
 
 
 def _word(text: str) -> str:
-    """Without what parts the words of a folded line."""
+    """Return the text without the characters that separate the words of a folded line."""
     return printable(text).replace(";", ",").replace('"', "'")
 
 

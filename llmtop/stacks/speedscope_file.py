@@ -111,7 +111,8 @@ def _sampled(profile: _Profile, unit: Unit) -> list[tuple[list[int], float]]:
 
 
 def _evented(profile: _Profile) -> list[tuple[list[int], float]]:
-    """Each stack with the time for which it was open; a frame that closes out of order closes those within it."""
+    """Return each stack with the time for which it was open; a frame that closes out of order closes those
+    within it."""
     found: list[tuple[list[int], float]] = []
     stack: list[int] = []
     last = profile.events[0].at if profile.events else 0.0

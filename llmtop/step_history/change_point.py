@@ -21,8 +21,8 @@ MORE_SPREAD = 1.5, 0.1
 that is reported when it has lasted. Sooner when it is large and steps are as even as before, since programs that
 take turns on a CPU make them uneven: in their spread by this factor, and to more than this logarithm."""
 NORMAL_AFTER_SECONDS = 1800.0
-"""After so long the new length is the normal one: longer sequences after an hour of short ones are meant. Half an
-hour leaves time to come back to the screen and read it."""
+"""Time after which the new length is the normal one: longer sequences after an hour of short ones are meant.
+Half an hour leaves time to come back to the screen and read it."""
 OF_THE_CHANGE = 0.5
 """A part is named if it has this share of the difference."""
 
@@ -40,7 +40,7 @@ class ChangePoint(NamedTuple):
     before_parts: Mapping[str, float]
     """Median seconds of each part before."""
     before_spread: float
-    """From what one step in eight is below to what one is above, as logarithms, within few steps."""
+    """Spread between the lower and the upper eighth of the steps, as logarithms, within few steps."""
     before_work: Work = NO_WORK
 
     def grown_part(self, level: float, parts: Mapping[str, float]) -> tuple[str, float, float] | None:

@@ -76,7 +76,7 @@ class RareStepFinder:
         self._paying = 0
 
     def set_usual(self, usual_seconds: float, high_seconds: float, parts: dict[str, float]) -> None:
-        """Say what steps take now.
+        """Set the usual step time.
 
         Args:
             usual_seconds: the median step.

@@ -91,7 +91,7 @@ class StepChanges:
         self.restart()
 
     def restart(self) -> None:
-        """Forget everything: the training begins anew."""
+        """Reset: the training begins anew."""
         self._change: Change | None = None
         self._count = 0
         self._index: int | None = None

@@ -16,7 +16,7 @@ class WholeStep(NamedTuple):
 
     step: Step
     seconds: float
-    """From its start to the start of the next step, by the host's monotonic clock."""
+    """Time from its start to the start of the next step, by the host's monotonic clock."""
 
     @property
     def outside(self) -> float:

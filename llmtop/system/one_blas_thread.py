@@ -20,7 +20,8 @@ _OTHERS = ("OMP_NUM_THREADS", "GOTO_NUM_THREADS")
 
 
 def prepare() -> None:
-    """Have numpy loaded so, whenever that is; for processes of llmtop's own, never in a training."""
+    """Make numpy load with one BLAS thread, whenever that is; for processes of llmtop's own, never in a
+    training."""
     if "numpy" not in sys.modules and not any(name in os.environ for name in (_THREADS, *_OTHERS)):
         sys.meta_path.insert(0, _NumpyFinder())
 

@@ -73,7 +73,7 @@ class Table:
 
     start: Ns
     end: Ns
-    """In ns since instant 0 of the trace (`Trace.origin_unix_ns`)."""
+    """Time in ns since instant 0 of the trace (`Trace.origin_unix_ns`)."""
 
     def __len__(self) -> int:
         return len(self.start)
@@ -224,7 +224,7 @@ class StackSamples(Table):
 
 
 HOST_MEMORY = -1
-"""In place of a device's number."""
+"""Value in place of a device's number."""
 
 
 @dataclass(frozen=True)
@@ -267,7 +267,7 @@ class TracedGpu:
     """Facts of the tool on a device; None for a number that it does not give."""
 
     number: int
-    """As in `DeviceOps.device`."""
+    """Number, as in `DeviceOps.device`."""
     name: str | None = None
     uuid: str | None = None
     dram_bytes_per_s: float | None = None
@@ -308,15 +308,15 @@ class Trace:
     """Time that the tool itself took in the traced process."""
     metrics: list[SampledMetric] = field(default_factory=list)
     gpus: dict[int, TracedGpu] = field(default_factory=dict)
-    """By `DeviceOps.device`."""
+    """GPUs by `DeviceOps.device`."""
     gpu_of: dict[tuple[int, int], TracedGpu] = field(default_factory=dict)
     """By process and `DeviceOps.device`, where the tool records it: a process counts the GPUs that it can see, so
     every rank may call its own 0."""
     file_of: dict[int, int] = field(default_factory=dict)
-    """By pid, which of several files that were read together it comes from."""
+    """File of each pid, where several files were read together."""
     ranks: list[TracedRank] = field(default_factory=list)
     process_names: dict[int, str] = field(default_factory=dict)
-    """By pid."""
+    """Names by pid."""
     origin_unix_ns: int | None = None
     """Unix time of the trace's instant 0, in ns; None where the file does not say."""
     notes: list[str] = field(default_factory=list)

@@ -30,7 +30,7 @@ class PreparedForm(Form):
         return [(TARGET, "")]
 
     def lengths(self) -> list[tuple[int | None, float | None]]:
-        """As many steps as were recorded."""
+        """Return the length of the recording."""
         return [(STEPS, None)]
 
     def available_options(self) -> list[Option]:

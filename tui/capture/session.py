@@ -93,7 +93,7 @@ class Capturing:
             self._thread.join(LEAVE_SECONDS)
 
     def _guard(self, work: Callable[[], None]) -> None:
-        """In the thread: nothing that goes wrong with a capture may take the monitor with it."""
+        """Run in the thread: no error of a capture may end the monitor."""
         try:
             work()
         except Cancelled as cancelled:

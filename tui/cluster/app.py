@@ -27,7 +27,7 @@ TICK_SECONDS = 1.0
 
 
 _ASKS = "    press c again to run this command here"
-"""After the command of a capture that `c` shows first."""
+"""Text after the command of a capture that `c` shows first."""
 
 
 class ClusterFeed(Protocol):
@@ -83,7 +83,7 @@ class ClusterApp(TerminalApp):
         super().__init__(ascii=ascii, theme=theme)
 
     def get_default_screen(self) -> Screen[Any]:
-        """Have the nodes at the bottom of the stack."""
+        """Return the nodes, the lowest of the stack."""
         return ClusterScreen(self.state)
 
     def on_mount(self) -> None:
@@ -141,7 +141,7 @@ class ClusterApp(TerminalApp):
         self.redraw()
 
     def _capture(self, words: list[str], asked: bool) -> None:
-        """In a thread: find out whether it can be run here, and run it if it was asked for again."""
+        """Find out in a thread if it can run here, and run it if it was requested again."""
         if not capture_line.can_run():
             hint = "run this command on a node of the job (no rank is attached here)"
             self.post_message(CaptureProgress(f"{capture_line.line(words)}    {hint}", goes_on=False))
@@ -231,7 +231,7 @@ class ClusterApp(TerminalApp):
         self.push_screen(ClusterHelp())
 
     def action_capture(self) -> None:
-        """Say which command captures the accused ranks; pressed again, run it where that can be."""
+        """Show the command that captures the accused ranks; pressed again, run it where that is possible."""
         view = self.state.view
         if view is None or self.state.capturing:
             self.notify(

@@ -35,7 +35,7 @@ def _accused(view: ClusterView) -> tuple[list[int], Run | None]:
 
 
 def line(words: Sequence[str]) -> str:
-    """As it is typed."""
+    """Return the command as typed."""
     return shlex.join(words)
 
 
@@ -72,6 +72,6 @@ class Call:
         return next((text for text in said if " in /" in text), said[-1] if said else "done")
 
     def cancel(self) -> None:
-        """Give the capture up, as ctrl+c does."""
+        """Cancel the capture, as ctrl+c does."""
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGINT)

@@ -22,7 +22,7 @@ class ClusterState:
         self._received: ClusterView | None = None
         """The same with the nodes that were acknowledged."""
         self._acknowledged: dict[str, float] = {}
-        """By node, when that was, by the server's clock."""
+        """Acknowledgement times by node, by the server's clock."""
         self.charts: NodeCharts | None = None
         self.now = 0.0
         """Unix time by this machine, for how old the view is."""

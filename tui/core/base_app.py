@@ -45,7 +45,7 @@ class Reply(Struct):
     screen: object
     """The screen that it was given on; it goes with it."""
     until: float
-    """On the monotonic clock."""
+    """End on the monotonic clock."""
 
 
 @runtime_checkable
@@ -246,7 +246,7 @@ class TerminalApp(HookedApp[int]):
         return failure_of(self)
 
     def on_failure(self, callback: Callable[[BaseException], None]) -> None:
-        """Have `callback` called at the first error that ends the app."""
+        """Register `callback` for the first error that ends the app."""
         self._on_failure = callback
 
     def fail(self, error: BaseException) -> bool:

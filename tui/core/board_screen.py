@@ -157,22 +157,22 @@ class BoardScreen(Screen[None], inherit_bindings=False):
             self.redraw()
 
     def move(self, step: int) -> None:
-        """Go `step` lines on; beyond the ends, to the end."""
+        """Move by `step` lines; beyond the ends, to the end."""
         self.notify("This screen has no line to select and nothing to scroll.")
 
     def action_move(self, step: int) -> None:
-        """Go to the line above or below."""
+        """Move to the line above or below."""
         self.move(step)
         self.redraw()
 
     def action_page(self, share: float) -> None:
-        """Go on by so many pages."""
+        """Move by a share of a page."""
         step = max(round(abs(share) * self.page_lines), 1)
         self.move(step if share > 0 else -step)
         self.redraw()
 
     def action_edge(self, direction: int) -> None:
-        """Go to the first line (-1) or to the last one (1)."""
+        """Move to the first line (-1) or to the last one (1)."""
         self.move(direction * _EDGE)
         self.redraw()
 
@@ -187,10 +187,10 @@ class BoardScreen(Screen[None], inherit_bindings=False):
         return 0
 
     def show_line(self, place: int) -> None:
-        """Go to a line that was found."""
+        """Move to a line that was found."""
 
     def action_search(self) -> None:
-        """Ask what to search for; while it is typed, the first match from here on is shown."""
+        """Open the search; while the user types, the first match from here on is shown."""
         self.searched.origin = self.position()
         self.searched.text = ""
         self.prompt = Prompt(
@@ -216,7 +216,7 @@ class BoardScreen(Screen[None], inherit_bindings=False):
             self._tell_match()
 
     def action_match(self, step: int) -> None:
-        """Go to the next match of the search (1), or to the previous one (-1)."""
+        """Move to the next match of the search (1), or to the previous one (-1)."""
         if not self.searched.text:
             self.notify("No search yet. Press / to search.")
             return
@@ -269,7 +269,7 @@ class BoardScreen(Screen[None], inherit_bindings=False):
         self.redraw()
 
     def press_again(self, name: str) -> None:
-        """Have a key of the table act as if it were pressed: a second click on a line opens it."""
+        """Act as if a key of the table were pressed: a second click on a line opens it."""
         self.terminal_app.call_next(self.terminal_app.action_press, name)
 
     def picture(self) -> str:

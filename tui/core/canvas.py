@@ -47,7 +47,7 @@ class Board(Widget):
         self._rects: list[Rect] = []
         self._rows: list[list[list[Segment]]] = []
         self._lines: list[Row | None] = []
-        """Each line of the screen; None where nothing was painted."""
+        """Lines of the screen; None where nothing was painted."""
         self._drawn_with: CellTheme | None = None
 
     def show(self, parts: Iterable[Placed], theme: CellTheme) -> None:
@@ -88,7 +88,7 @@ class Board(Widget):
         return shown.keys() == {screen, self} and shown[self][0] == app.size.region
 
     def on_resize(self) -> None:
-        """Have everything painted for the new size."""
+        """Paint everything for the new size."""
         self._on_size()
 
     def render_line(self, y: int) -> Strip:

@@ -33,7 +33,7 @@ class Column(Struct, Generic[Subject], frozen=True):
     order: Callable[[Subject, ColumnContext], Comparable] | None = None
     """Sort key, where a table can be sorted; absent values come last."""
     numeric: bool = True
-    """At the right end of its cells, as numbers are."""
+    """True if it is aligned to the right of its cells, as numbers are."""
     strong: bool = False
     key: str = ""
     """The metric whose history may stand behind it (tui/paint/gpu_metrics.py)."""

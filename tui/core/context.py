@@ -17,10 +17,10 @@ class ScreenContext(TerminalApp):
     view: View
     """Newest snapshot, history, and what the person chose."""
     prepared: PreparedCaptures | None = None
-    """In the demo, the captures that are opened in place of taking some."""
+    """Captures that the demo opens in place of taking some."""
 
     def open_screen(self, name: str, *arguments: Any) -> None:
-        """Put a screen on top.
+        """Open a screen on top.
 
         Args:
             name: class of the screen, as in `tui.screens.registry`.
@@ -29,7 +29,7 @@ class ScreenContext(TerminalApp):
         raise NotImplementedError
 
     def action_span(self, step: int) -> None:
-        """Have all charts cover the next longer span of time, or the next shorter one where `step` is negative."""
+        """Set all charts to the next longer span of time, or the next shorter one where `step` is negative."""
         raise NotImplementedError
 
     def action_first(self) -> None:

@@ -1,4 +1,4 @@
-"""Every key of the program in one table. Footer, help, mouse and the palette of commands are made from it.
+"""Table of every key of the program. Footer, help, mouse and the palette of commands are made from it.
 
 One key has one meaning on all screens, `llmtop cluster` among them (`tests/tui/core/test_keys.py`); what a screen
 does for it is its action.

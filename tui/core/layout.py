@@ -20,11 +20,11 @@ _USUAL_HEIGHT, _FEW_LINES = 24, 8
 """Most terminals have 24 rows: who sees there what is wrong must not need a key to read what helps. So there it
 has the second row too, but where the table has so many lines that one of them would have to go for it."""
 HOST_HEIGHT = 30
-"""From this height on a row shows the present state of the machine."""
+"""Height from which a row shows the present state of the machine."""
 _TITLED = 4
 """Rows from which on a table that is cut has titles all the same."""
 FULL_WIDTH, FULL_HEIGHT = 80, 24
-"""From this size on the step names its phases and the time line has power and utilization."""
+"""Size from which the step names its phases and the time line has power and utilization."""
 NAMED_PHASES = 4
 """The longest phases that a screen of that size names."""
 _LEAST_TIMELINE = 4
@@ -37,7 +37,7 @@ _LEAST_TABLE = 3
 
 
 def phase_columns(width: int) -> int:
-    """In how many columns phases are listed where the screen is low."""
+    """Return the number of columns of phases where the screen is low."""
     return 1 if width < 70 else 2
 
 
@@ -75,7 +75,7 @@ class Layout(Struct, frozen=True):
     footer: Rect | None = None
 
     def parts(self) -> Iterator[Rect]:
-        """Every part that has a place, with that place."""
+        """Yield every part that has a place, with that place."""
         single = (
             self.header, self.host, self.notes, self.alerts, self.titles, self.more, self.empty,
             self.steps, self.timeline, self.processes, self.footer,
@@ -235,7 +235,7 @@ def _place_table(
 
 
 def _columns(width: int) -> int:
-    """In how many columns the phases are listed where there is room for all of them."""
+    """Return the number of columns of phases where there is room for all of them."""
     return 1 if width < 70 or width >= 160 else 2
 
 

@@ -12,7 +12,7 @@ class ThemeMemory:
     """One name in a file of its own: the configuration is the person's to write."""
 
     def __init__(self, path: Path | None = None) -> None:
-        """Remember in this file.
+        """Use this file.
 
         Args:
             path: the file; None: below ~/.local/state, or $XDG_STATE_HOME.
@@ -32,7 +32,7 @@ class ThemeMemory:
             return ""
 
     def write(self, name: str) -> None:
-        """Remember a name; where that cannot be, the next run begins with the usual theme, which is no loss."""
+        """Store a name; if that fails, the next run begins with the default theme, which is no loss."""
         with contextlib.suppress(OSError):
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)  # crash logs lie there too
             self._path.write_text(f"{name}\n", encoding="utf-8")

@@ -52,9 +52,9 @@ class Glyphs(Struct, frozen=True):
     capture: str
     """A capture on the time line."""
     above: str
-    """Between the end of an axis and a value beyond it."""
+    """Glyph between the end of an axis and a value beyond it."""
     to: str
-    """Between the ends of a range."""
+    """Glyph between the ends of a range."""
 
 
 UNICODE = Glyphs(

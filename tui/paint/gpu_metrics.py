@@ -27,15 +27,15 @@ class Metric(Struct, frozen=True):
 
     key: str
     label: str
-    """At most seven characters, in cards."""
+    """Label of at most seven characters, in cards."""
     title: str
-    """In words, for large charts."""
+    """Title in words, for large charts."""
     hue: Hue
     value: Callable[[Gpu], float | None]
     limit: Callable[[Gpu], float | None]
     """Upper end of the axis, whose lower end is 0; None when this GPU does not report it."""
     text: Callable[[Gpu], str]
-    """With its unit; an absent value is a dash."""
+    """Text with its unit; an absent value is a dash."""
     axis: Callable[[float], str]
     """A value on the axis, short."""
     optional: bool = False

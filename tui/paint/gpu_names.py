@@ -10,7 +10,7 @@ from tui.paint.gpu_metrics import short_name
 
 
 def labels(gpus: Sequence[Gpu]) -> dict[str, str]:
-    """Each GPU's number by its UUID: the driver's index; "0:1" is the second MIG instance of GPU 0.
+    """Return each GPU's number by its UUID: the driver's index; "0:1" is the second MIG instance of GPU 0.
 
     The driver lists all instances after their GPU. Where that one is not shown, some of its instances may not be
     either, so that counting would name the wrong one: they get the beginning of their UUID instead.

@@ -77,7 +77,7 @@ _PHASES_16 = ("bright_blue", "cyan", "magenta", "green", "white", "bright_cyan",
 
 
 class Palette(Struct, frozen=True):
-    """Every style that a painter may use."""
+    """Styles that a painter may use."""
 
     name: str
     depth: Depth

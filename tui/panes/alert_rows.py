@@ -53,7 +53,7 @@ def points(alert: Alert) -> list[str]:
 
 
 def fitting(clauses: Sequence[str], room: int, gap: str = ", ") -> str:
-    """As many clauses as fit, each of them whole; of the first, its beginning where not even that fits."""
+    """Return as many clauses as fit, each of them whole; of the first, its beginning where not even that fits."""
     said = clip(clauses[0], room) if clauses else ""
     for clause in clauses[1:]:
         if cell_len(said) + len(gap) + cell_len(clause) > room:
@@ -121,7 +121,7 @@ def _untold(rank: Rank, view: View) -> str:
 JUDGED_SECONDS = 5.0
 """Rules judge steps of some seconds; before that nothing is said to be well."""
 IDLE_PCT = 30.0
-"""From so much on an idle GPU needs attention, whatever the reason."""
+"""Percent from which an idle GPU needs attention, whatever the reason."""
 
 
 def _alert(
@@ -208,7 +208,8 @@ def _working_keys(alert: Alert, view: View, screen: str) -> set[str]:
 
 
 def fitting_clause(text: str, room: int) -> str:
-    """As much of a sentence as fits and is whole by itself: to a clause's end, and with no bracket left open."""
+    """Return as much of a sentence as fits and is whole by itself: to a clause's end, and with no bracket left
+    open."""
     if cell_len(text) <= room:
         return text
     for found in reversed(list(_CLAUSE_END.finditer(text))):

@@ -143,7 +143,7 @@ def _engines(asked: Form, lines: list[Row], width: int, theme: CellTheme) -> Non
 
 
 def _fitting_names(names: list[str], room: int) -> str:
-    """As many names as fit whole."""
+    """Return as many names as fit whole."""
     said = ""
     for name in names:
         longer = f"{said}, {name}" if said else name

@@ -14,7 +14,7 @@ Path: TypeAlias = tuple[int, ...]
 """Which node: the places of process, thread, and of each child from the outermost frame on."""
 
 LEAST_PCT = 0.5
-"""Under so much of its thread a frame is only counted."""
+"""Share of its thread below which a frame is only counted."""
 UNFOLDED_PCT = 50.0
 """A frame with so much of its thread is unfolded at first: the one path that most samples took."""
 _BAR = 12

@@ -23,7 +23,7 @@ _LEAST_WIDTH = 28
 
 
 def shown_metrics(gpu: Gpu) -> list[Metric]:
-    """Every figure that this GPU gives, and those that a GPU is expected to give."""
+    """Return every metric that this GPU reports, and those that a GPU is expected to report."""
     return [metric for metric in METRICS if not metric.optional or metric.value(gpu) is not None]
 
 

@@ -10,7 +10,7 @@ from tui.paint.rows import CellTheme, Row
 from tui.state.view import View
 
 _KINDS = {"loss": "", "grad_norm": "gradient norm ", "loss_scale": "loss scale "}
-"""By kind, what stands before the value; a loss stands under its own name."""
+"""Text before the value by kind; a loss stands under its own name."""
 
 
 def paint(rank: Rank, view: View, width: int, theme: CellTheme) -> Row | None:

@@ -113,7 +113,7 @@ def _sort_value(entry: Entry, key: str) -> float | None:
 
 
 USUAL_ORDER = Order("gpu")
-"""As the driver numbers the GPUs; without GPUs, as ranks are numbered."""
+"""Order of the driver's GPU numbers; without GPUs, of the ranks."""
 
 
 def _sum_or_none(one: float | None, other: float | None) -> float | None:
@@ -325,7 +325,7 @@ class NodeTableFrame(Struct, frozen=True):
     context: ColumnContext
     snapshot: Snapshot
     worst: dict[str, Alert]
-    """By GPU; without those of processes that have a line of their own."""
+    """Worst alert by GPU; without those of processes that have a line of their own."""
     of_pid: dict[int, Alert]
     alerts: Counter[str]
     """How many there are, by GPU and by pid in words."""
@@ -477,7 +477,7 @@ _STRIP, _SECOND = Segment("strip"), Segment("second")
 def _paint_line(
     cells: Row, strip: FigureHistory | str, hue: Hue, second: FigureHistory | None, content: _LineContent
 ) -> Row:
-    """Put the histories between the cells: the newest part of a history changes more often than a value."""
+    """Paint the histories between the cells: the newest part of a history changes more often than a value."""
     theme, plan = content.cell_theme, content.plan
     row = Row(content.width)
     for segment in cells.segments:
@@ -540,7 +540,8 @@ def _paint_cells(content: _LineContent) -> Row:
 
 
 def fitting_parts(text: str, room: int, between: str) -> str:
-    """As many of the parts of a text as fit, each whole; of the first, its beginning where not even that fits."""
+    """Return as many of the parts of a text as fit, each whole; of the first, its beginning where not even that
+    fits."""
     first, *others = text.split(between)
     said = clip(first, room)
     for part in others:

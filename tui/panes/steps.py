@@ -381,7 +381,7 @@ def _legend(
 
 
 def _change(now: float, before: float | None, total: float) -> tuple[str, bool]:
-    """By how much a phase is longer than it was, in ms or s; and whether that is much of a step."""
+    """Return the growth of a phase in ms or s; and True if that is much of a step."""
     if before is None:
         return fmt.DASH, False
     grown = now - before

@@ -167,7 +167,7 @@ def _plan(view: View, room: int) -> list[tuple[_Line | str, int]]:
 
 
 def _lines(view: View) -> list[_Line]:
-    """Every figure that has a history here, the most telling first."""
+    """Return every figure that has a history here, the most useful first."""
     snapshot, rank = view.snapshot, view.rank()
     if snapshot is None:
         return []
@@ -555,7 +555,7 @@ def _spans(view: View) -> list[list[tuple[float, float, str, int]]]:
 
 
 def _alerts(view: View, label: int, room: int, tall: int, width: int, theme: CellTheme) -> list[Row]:
-    """From when to when which alert held: its sign where it came, then a line with its name in it."""
+    """Return rows with the time of each alert: its sign where it began, then a line with its name in it."""
     palette, glyphs = theme.palette, theme.glyphs
     lanes = _spans(view)
     cells = view.history.cells(room)

@@ -40,7 +40,7 @@ class CaptureScreen(ScrollingScreen):
     CSS_PATH = "capture.tcss"
 
     def __init__(self, about: ProcessRef | None = None) -> None:
-        """Ask what to capture, or show the capture that runs.
+        """Show the form for a capture, or the running capture.
 
         Args:
             about: the process to propose; None: the one whose steps are shown.
@@ -81,7 +81,8 @@ class CaptureScreen(ScrollingScreen):
         return tuple(sorted(rank.pid for rank in self.view.ranks() if rank.state != "gone"))
 
     def _follow_trainings(self) -> None:
-        """Ask again when trainings have come or gone, and now and then for processes that are not attached."""
+        """Update the form when trainings have come or gone, and now and then for processes that are not
+        attached."""
         if not self._asking or self.llmtop.prepared is not None or self._refilling:
             return
         if self._attached() != self._trainings or monotonic() - self._filled_at > REFILL_SECONDS:
@@ -160,7 +161,7 @@ class CaptureScreen(ScrollingScreen):
         return [title, Row(width), *rows]
 
     def move(self, step: int) -> None:
-        """Go to another line of the form; scroll the result."""
+        """Move to another line of the form; scroll the result."""
         if self._asking:
             assert self._form is not None
             self.found_line = None
@@ -177,14 +178,14 @@ class CaptureScreen(ScrollingScreen):
             super().action_page(share)
 
     def action_edge(self, direction: int) -> None:
-        """Go to the first (-1) or the last (1) line."""
+        """Move to the first (-1) or the last (1) line."""
         if self._asking and self._form is not None:
             self.action_move(direction * len(self._form.fields()))
         else:
             super().action_edge(direction)
 
     def wheel(self, direction: int, y: int) -> None:
-        """Go through the lines of the form; scroll the result."""
+        """Move through the lines of the form; scroll the result."""
         if self._asking:
             self.action_move(direction)
         else:
@@ -221,7 +222,7 @@ class CaptureScreen(ScrollingScreen):
             self.redraw()
 
     def action_change(self, step: int) -> None:
-        """Go to another value of the chosen line."""
+        """Select another value of the chosen line."""
         if self._asking:
             assert self._form is not None
             self._form.change(step)
@@ -230,7 +231,7 @@ class CaptureScreen(ScrollingScreen):
             self.notify("There is no value to change here: press enter to show the capture dialog again.")
 
     def _tell_fixed(self) -> None:
-        """Say why there is no other line to go to."""
+        """Show why there is no other line to go to."""
         if self._form is not None and self._form.fixed:
             self.notify(self._form.fixed)
 

@@ -320,7 +320,7 @@ class CapturesScreen(SortedTable, LlmtopScreen):
             self.app.push_screen(ComparisonScreen(*found))
 
     def action_delete(self) -> None:
-        """Ask whether to delete the chosen capture."""
+        """Open the question before the deletion of the chosen capture."""
         capture = self._capture()
         if capture is not None and capture.state == "running":
             self.notify("This capture is still running; press x in its dialog to cancel it.")
@@ -331,7 +331,7 @@ class CapturesScreen(SortedTable, LlmtopScreen):
             self._tell_none()
 
     def action_keep(self) -> None:
-        """Ask how many of the newest captures to keep."""
+        """Open the question for the number of newest captures to keep."""
         if self._captures:
             self._asks = "keep"
             self.redraw()

@@ -29,7 +29,7 @@ class DemoEndScreen(ScrollingScreen):
         self._at_end = False
 
     def on_mount(self) -> None:
-        """Remember whether the recording has ended: what began anew leaves this screen."""
+        """Store that the recording has ended: when it begins anew, this screen closes."""
         self._at_end = self.view.ended
 
     def redraw(self) -> None:

@@ -124,7 +124,7 @@ class GpuScreen(LlmtopScreen):
         self.redraw()
 
     def move(self, step: int) -> None:
-        """Go to the GPU that is `step` places further; by one, round the ends."""
+        """Move to the GPU that is `step` places further, around the ends."""
         gpus = self.view.gpus()
         if gpus:
             place = (self.view.position() or 0) + step
@@ -132,6 +132,6 @@ class GpuScreen(LlmtopScreen):
             self.view.selected = gpus[place].uuid
 
     def action_gpu_number(self, number: str) -> None:
-        """Go to the GPU of that number."""
+        """Move to the GPU of that number."""
         if self.select_gpu(number):
             self.redraw()

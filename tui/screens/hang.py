@@ -131,7 +131,7 @@ class HangScreen(StacksScreen):
 
 
 def _read_others(pid: int) -> OtherNodes:
-    """Ask the other nodes of the job of that process."""
+    """Query the other nodes of the job of that process."""
     try:
         known = targets.list_attached()
     except LlmtopError as refusal:

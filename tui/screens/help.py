@@ -88,7 +88,7 @@ class HelpScreen(ScrollingScreen):
         return in_two_columns(self._blocks(each), width, each, self.cell_theme)
 
     def _blocks(self, width: int) -> list[list[Row]]:
-        """Every part of the help, each with its title and a blank line below it."""
+        """Return every part of the help, each with its title and a blank line below it."""
         theme, palette = self.cell_theme, self.cell_theme.palette
         own, shared = own_and_shared(
             self._about, replaying=self.llmtop.replaying, demo=self.view.demo, gpus=self.has_gpus()

@@ -229,7 +229,7 @@ class MainScreen(SortedTable, LlmtopScreen):
         return self._arranged(*self._painted_size, node_table.entries(self.view))
 
     def wheel(self, direction: int, y: int) -> None:
-        """On the table select the line above or below; elsewhere a shorter or a longer span."""
+        """Select the line above or below on the table; elsewhere a shorter or a longer span."""
         lines = node_table.entries(self.view)
         plan = self._arranged(self._painted_size[0], self._painted_size[1], lines)
         rows = {rect.y for _, rect in plan.entries} | {rect.y for rect in (plan.titles, plan.more) if rect}

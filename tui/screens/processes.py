@@ -143,7 +143,7 @@ class ProcessesScreen(LlmtopScreen):
         self.redraw()
 
     def action_filter(self) -> None:
-        """Ask which letters the processes must have."""
+        """Open the filter of the processes."""
         self.prompt = Prompt(
             "filter ", self._wanted, self._filter, self._filtered, "letters in pid, user or command"
         )
@@ -165,7 +165,7 @@ class ProcessesScreen(LlmtopScreen):
             await self.llmtop.action_back()
 
     def action_signal(self) -> None:
-        """Ask which signal to send to the chosen process."""
+        """Open the question for the signal to send to the chosen process."""
         rows = self._rows()
         if rows:
             self.app.push_screen(SignalScreen(rows[self._position(rows)]))

@@ -43,7 +43,7 @@ class ReportScreen(ScrollingScreen):
         self.path = path
         self._loaded: Loaded | None = None
         self._compared: tuple[Loaded, Comparison] | None = None
-        """With which baseline, and what came of it."""
+        """Baseline and comparison that were computed last."""
         self._refusal = ""
         self._text: list[str] = []
         """The lines of a report in its engine's own form."""

@@ -79,7 +79,7 @@ class FigureHistory(Struct, frozen=True):
     """One figure over the cells of a row: what is drawn, and the ends of its axis."""
 
     heights: bytes
-    """By cell, as `height` gives them; 0 where nothing is known."""
+    """Heights by cell, as `height` gives them; 0 where nothing is known."""
     low: float
     high: float
     """The ends of the axis."""

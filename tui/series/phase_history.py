@@ -28,7 +28,7 @@ class PhaseHistory:
         """
         self._bucket_seconds = bucket_seconds
         self.names: list[str] = []
-        """In the order in which they run, as far as it is known."""
+        """Names in the order in which the phases run, as far as it is known."""
         self.newest = 0.0
         self.kept: tuple[object, object] | None = None
         """Last drawing, with its key."""

@@ -21,7 +21,7 @@ COARSE_SECONDS, COARSE_BUCKETS = 5.0, 1440
 LONG_BUCKETS = 1440
 """Buckets of a day or longer, where a run is shown that goes back so far: 20 KB a series."""
 SERIES = 208
-"""At 26 KB each they take 5.1 MiB."""
+"""Number of series: at 26 KB each they take 5.1 MiB."""
 _TOGETHER = 8
 """Series whose room is taken together."""
 MOST_COUNTED = 65_535
@@ -159,7 +159,7 @@ class SeriesStore:
         self._room = 0
         """For how many series it has been taken."""
         self.slots: dict[Hashable, int] = {}
-        """By name, where each series is."""
+        """Place of each series by name."""
         self._late = [False] * series
         """True if past values are added to it, as steps are after their end."""
         self._written = [-INF] * series
@@ -200,7 +200,7 @@ class SeriesStore:
         self.rewritten = [number + 1 for number in self.rewritten]
 
     def _copy(self, source: _Level, target: _Level, until: float) -> None:
-        """Put the buckets that begin before an instant (unix time) into longer ones."""
+        """Copy the buckets that begin before an instant (unix time) into longer ones."""
         newest = -1 if source.newest is None else source.newest
         for slot in self.slots.values():
             base = slot * source.keep
@@ -213,7 +213,7 @@ class SeriesStore:
                     )
 
     def put_past(self, slot: int, rows: Sequence[tuple[float, float, float, float, float]]) -> None:
-        """Put values into the empty buckets of one series, each (since, until, mean, lowest, highest)."""
+        """Write values into the empty buckets of one series, each (since, until, mean, lowest, highest)."""
         for level in self._levels:
             newest = level.newest
             if newest is None:
@@ -263,13 +263,13 @@ class SeriesStore:
         return slot
 
     def advance(self, time: float) -> None:
-        """Let time go on to this instant."""
+        """Advance the time to this instant."""
         self.newest = max(self.newest, time)
         for level in self._levels:
             level.advance(math.floor(time / level.seconds))
 
     def put(self, slots: Sequence[int], values: Sequence[float], since: float, until: float) -> None:
-        """Put one value into each of some series, at all resolutions.
+        """Write one value into each of some series, at all resolutions.
 
         Args:
             slots: numbers of the series.
@@ -303,7 +303,7 @@ class SeriesStore:
             self._written[slot] = until
 
     def put_one(self, slot: int, values: Sequence[tuple[float, float, float]]) -> None:
-        """Put values into one series, each (since, until, value) of a stretch that may lie in the past."""
+        """Write values into one series, each (since, until, value) of a stretch that may lie in the past."""
         earliest = INF
         self._late[slot] = True
         for level in self._levels:

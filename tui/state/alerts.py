@@ -26,7 +26,7 @@ class Episode(Struct, eq=False):
 
 
 class AlertLog:
-    """Every alert seen so far. The app adds each snapshot; keys choose or mute an alert."""
+    """Log of every alert seen so far. The app adds each snapshot; keys choose or mute an alert."""
 
     def __init__(self) -> None:
         self._episodes: deque[Episode] = deque(maxlen=MAX_ENDED)
@@ -42,7 +42,7 @@ class AlertLog:
         """How often anything of it may have changed."""
 
     def take(self, snapshot: Snapshot) -> None:
-        """Remember what holds now. A graver alert than the one chosen is shown in its place."""
+        """Store the active alerts. A more severe alert than the chosen one is shown in its place."""
         self.changes += 1
         if self.since is None:
             self.since = snapshot.time
@@ -69,7 +69,8 @@ class AlertLog:
             self._chosen = None
 
     def replace(self, snapshots: Iterable[Snapshot]) -> None:
-        """Forget all and take in these, as after a jump in a recording; what was muted stays so."""
+        """Replace all by the alerts of these snapshots, as after a jump in a recording; muted alerts stay
+        muted."""
         muted = [one.alert for one in self._episodes if one.muted]
         self.changes += 1
         self._episodes.clear()
@@ -84,7 +85,7 @@ class AlertLog:
             self._remember_past()
 
     def add_past(self, alerts: Iterable[tuple[Alert, float]]) -> None:
-        """Remember alerts that ended before anything was seen here.
+        """Add alerts that ended before this monitor's first snapshot.
 
         Args:
             alerts: each with the unix time of its end, the first to end first.

@@ -94,7 +94,7 @@ class _Drawn(Struct):
     since: float = 0.0
     """The `until` of the time before."""
     moved: int = 0
-    """By how many cells all others moved to the left; -1: nothing was kept."""
+    """Number of cells by which all others moved to the left; -1: nothing was kept."""
 
 
 class _Heights(Struct):
@@ -126,7 +126,7 @@ class History:
         self.clear()
 
     def clear(self) -> None:
-        """Forget all."""
+        """Drop all data."""
         self.store = SeriesStore()
         self.first: float | None = None
         """Unix time of the oldest that is known."""
@@ -357,7 +357,7 @@ class History:
         self._cells_of = ()
 
     def extend(self, begin: float) -> None:
-        """Have the charts reach back to an instant, and a quarter longer, as far as that is over two hours.
+        """Extend the charts back to an instant, and a quarter longer, as far as that is over two hours.
 
         Args:
             begin: unix time.

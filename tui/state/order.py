@@ -1,4 +1,4 @@
-"""By which column a table is sorted."""
+"""Column by which a table is sorted."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ STATE = "state"
 
 
 class Order(NamedTuple):
-    """By which column a table is sorted."""
+    """Column by which a table is sorted, and the direction."""
 
     name: str = ""
     """Key of the column, else its title; empty: the usual order."""

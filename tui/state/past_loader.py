@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collectors.runs.past import RunPast
 
 _PAUSE_SECONDS = 0.02
-"""Between pieces, in which the screen takes keys."""
+"""Time between pieces, in which the screen takes keys."""
 _SHORT_SECONDS = 60.0
 """A training that attached so shortly before the monitor sends all that there is."""
 
@@ -48,7 +48,7 @@ class PastLoader:
         threading.Thread(target=run, name="llmtop-past", daemon=True).start()
 
     def ask(self, snapshot: Snapshot, first: float) -> None:
-        """Have the past of trainings read that ran before anything was seen of them here.
+        """Request the past of trainings that ran before this monitor's first snapshot of them.
 
         Args:
             snapshot: a live one.
@@ -69,7 +69,7 @@ class PastLoader:
             self.start(lambda: _pasts(new, first))
 
     def ask_again(self, snapshot: Snapshot) -> None:
-        """Have the past of all trainings read up to now, for charts that reach back further than what is known."""
+        """Request the past of all trainings up to now, for charts that reach back further than the known data."""
         own = [rank for rank in snapshot.ranks if rank.uid == self._uid and rank.attached_at is not None]
         if own:
             self.start(lambda: _pasts(own, snapshot.time))

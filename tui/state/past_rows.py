@@ -22,7 +22,7 @@ PIECE_SECONDS = 4 * 14400.0
 PastRow = tuple[float, float, float, float, float]
 """Unix times from when to when, then mean, lowest, highest."""
 RankKey = tuple[str, int, float]
-"""As of `tui.state.history.key_of`."""
+"""Key, as in `tui.state.history.key_of`."""
 
 
 class PastRows(NamedTuple):
@@ -31,7 +31,7 @@ class PastRows(NamedTuple):
     begin: float
     """Unix time at which the run began."""
     rows: dict[tuple[object, ...], list[PastRow]]
-    """By name of the series."""
+    """Rows by name of the series."""
     phases: dict[RankKey, list[tuple[float, float, Mapping[str, float]]]]
     """(since, until, mean seconds by top-level phase) of each process."""
     gpus: dict[str, Gpu]

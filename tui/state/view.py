@@ -52,7 +52,7 @@ class View(Struct):
     labels: dict[str, str] = {}
     """The numbers of that snapshot's GPUs by UUID: the time line asks for one for each of its rows."""
     replay: str = ""
-    """In a replay, speed and position for the header."""
+    """Speed and position of a replay for the header."""
     demo: bool = False
     """True if the recording is the demo's, which has prepared captures."""
     ended: bool = False

@@ -68,7 +68,7 @@ class TerminalDriver(textual_private.HookedDriver):
         self._showing = textual_private.is_writing(self)
 
     def stop_application_mode(self) -> None:
-        """Give the terminal back to the shell."""
+        """Restore the terminal for the shell."""
         if self._showing:
             # tmux, if its window has grown meanwhile, puts lines of this screen above those of the shell.
             self.write("\x1b[2J")
@@ -96,7 +96,7 @@ class TerminalDriver(textual_private.HookedDriver):
             super().write(data)
 
     def close(self) -> None:
-        """Let what was written go out, and write no more."""
+        """Flush the output, and write no more."""
         super().close()
         textual_private.stop_writing(self)
 

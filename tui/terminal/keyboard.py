@@ -32,7 +32,7 @@ _HELD_FROM = 2
 two that are pressed within `_TOGETHER_SECONDS`, act `_HELD_SECONDS` later."""
 _TOGETHER_SECONDS = 0.01
 _STRING_STARTS = frozenset("]P_^X")
-"""After an escape character these begin a control string (ECMA-48, 5.6: OSC, DCS, APC, PM, SOS)."""
+"""Characters after an escape character that begin a control string (ECMA-48, 5.6: OSC, DCS, APC, PM, SOS)."""
 _STRING_SECONDS = 0.1
 """A control string arrives at once. What comes so long after its last character is typed, though it had no end."""
 

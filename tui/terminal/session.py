@@ -48,7 +48,7 @@ class TerminalGuard:
     """Watches over the terminal for as long as the program runs (a context manager)."""
 
     def __init__(self, ask_to_leave: Callable[[int], None]) -> None:
-        """Remember the terminal as it is now.
+        """Store the present state of the terminal.
 
         Args:
             ask_to_leave: called with the exit code, in a thread of the guard's; must return at once.
@@ -120,7 +120,7 @@ class TerminalGuard:
         self._end(code)
 
     def _end(self, code: int) -> None:
-        """Put the terminal back without the app's help, if it lets itself be put back, and end the process."""
+        """Restore the terminal without the app's help, if possible, and end the process."""
         restoring = threading.Thread(target=self._restore, daemon=True)
         restoring.start()
         restoring.join(0.5)

@@ -1,4 +1,4 @@
-"""Every private name of Textual that the screen needs.
+"""Private names of Textual that the screen needs.
 
 No other file under tui/ uses one (`tests/tui/terminal/test_textual_private.py`).
 Textual may rename them in any release. All are in 8.2.5, the oldest version that pyproject.toml allows, and in
@@ -191,7 +191,7 @@ class HookedDriver(LinuxDriver):
 
 
 def set_initial_size(driver: HookedDriver) -> None:
-    """Have the first frame use the terminal's size; Textual believes the environment until the first resize.
+    """Make the first frame use the terminal's size; Textual uses the environment until the first resize.
 
     `Driver._size` holds since 8.2.5.
     """
@@ -214,7 +214,7 @@ def is_writing(driver: LinuxDriver) -> bool:
 
 
 def stop_writing(driver: LinuxDriver) -> None:
-    """Forget the thread that writes, once it has ended: `LinuxDriver.write` would queue for it forever.
+    """Drop the thread that writes, once it has ended: `LinuxDriver.write` would queue for it forever.
 
     `LinuxDriver._writer_thread` holds since 8.2.5.
     """
@@ -222,7 +222,8 @@ def stop_writing(driver: LinuxDriver) -> None:
 
 
 def disable_mouse(driver: LinuxDriver) -> None:
-    """Have the terminal report no mouse; `disable_input` does it too, but throws away keys that are not read yet.
+    """Turn off the mouse reports of the terminal; `disable_input` does it too, but drops keys that are not read
+    yet.
 
     `LinuxDriver._disable_mouse_support` holds since 8.2.5.
     """

@@ -23,8 +23,8 @@ _FREES = re.compile(r"^(cuda|hip)Free(Host)?$|^cuMemFree(Host)?$")
 _INPUT_BYTES = 256
 _QUIET_SHORTEST_NS = 300_000
 _QUIET_LONG_NS, _QUIET_IN_COMPUTE_NS = 2_000_000, 5_000_000
-"""Without a call for so long the host does something else; in a phase that launches Python and the framework may
-take longer from one launch to the next."""
+"""Time without a call after which the host does other work. In a phase that launches, Python and the framework
+may take longer from one launch to the next."""
 
 
 @dataclass(frozen=True)

@@ -212,7 +212,7 @@ SpanPieces = list[tuple[int, int]]
 
 
 def _add_deepest(pieces: list[tuple[int, int, int]], times: dict[int, SpanPieces]) -> None:
-    """Give each instant of one thread to the innermost of its pieces (begin, end, name), the outer first."""
+    """Assign each instant of one thread to the innermost of its pieces (begin, end, name), the outer first."""
     stack: list[tuple[int, int]] = []  # (end, name) of what is open
     at = 0
     for begin, stop, name in pieces:

@@ -27,13 +27,13 @@ _SILENCE_NS = 2_000_000
 _FEWEST_SENT = 2
 """Copies or broadcasts behind a silence: a batch may be one copy."""
 _PARTS = 10
-"""Without two steps to compare, what comes in more than half of so many equal parts of the capture comes again."""
+"""Number of equal parts of a capture without two steps to compare. Work in more than half of the parts recurs."""
 BEGINS_GRAPH = re.compile(r"^(cuda|cu|hip)StreamBeginCapture", re.I)
 ENDS_GRAPH = re.compile(r"^(cuda|cu|hip)StreamEndCapture", re.I)
 _GRAPH = re.compile(r"^(cuda|cu|hip)(Stream(Begin|End)Capture|GraphInstantiate)", re.I)
 _REPLAYS = re.compile(r"GraphLaunch|HostFunc", re.I)
 _LOADS = re.compile(r"^(cu|hip|cuda)(Module|Library)Load", re.I)
-"""Each loads code that the process has not had so far, however many there are."""
+"""Calls that load code that the process has not had so far, however many there are."""
 _COMPILES = re.compile(
     r"\(dynamo_timed\)$"
     r"|torch/_dynamo/convert_frame\.py\(\d+\): \w*compile"
@@ -158,7 +158,8 @@ def _matching_names(trace: model.Trace, names: Ns, pattern: re.Pattern[str]) -> 
 
 
 def _capture_spans(timeline: DeviceTimeline) -> Spans:
-    """From the begin of each capture of a stream to its end, and while the graph is made ready."""
+    """Return the time of each capture of a stream, from its begin to its end, and the time in which the graph
+    is prepared."""
     calls = timeline.trace.calls
     fits = _matching_names(timeline.trace, calls.name, _GRAPH)
     mine = calls.select(fits)

@@ -16,7 +16,7 @@ from llmtop.trace.groups import distinct_values, grouped
 from llmtop.trace.intervals import Ns, Spans
 
 FEWEST_SAMPLES = 20
-"""With fewer samples no sentence states a share: at 20 the standard error of a share of 50 % is 11 points."""
+"""Fewest samples for a sentence with a share: at 20 the standard error of a share of 50 % is 11 points."""
 
 
 def sampled_functions(

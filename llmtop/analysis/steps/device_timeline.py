@@ -36,7 +36,8 @@ class DeviceTimeline:
     """How many whole steps lie between them; 0 when the bounds are those of the whole capture."""
     launched_from: int = 0
     launched_until: int = 0
-    """Between which instants the host launched these steps, in ns of the trace's clock: it may be far ahead."""
+    """Instants between which the host launched these steps, in ns of the trace's clock: the host may be far
+    ahead."""
     slow_first_ns: int = 0
     """How long the first whole step was, where it is left out because it carries the start of the capture."""
     alone: bool = True
@@ -75,7 +76,7 @@ class DeviceTimeline:
 
     @property
     def length(self) -> int:
-        """From the begin of the first whole step to the end of the last, in ns."""
+        """Return the time from the begin of the first whole step to the end of the last, in ns."""
         return max(self.end_ns - self.begin_ns, 1)
 
     def share(self, nanoseconds: float) -> float:

@@ -82,7 +82,7 @@ def _kernel_rows(trace: model.Trace, process: int) -> Ns:
 
 
 def _infer_from_period(trace: model.Trace, rows: Ns) -> InferredSteps | None:
-    """From one kernel to its next launch, where all that repeats does so in step with it."""
+    """Return steps from one kernel to its next launch, where all repeating work has the same period."""
     names = trace.ops.full_name[rows]
     took = trace.ops.end[rows] - trace.ops.start[rows]
     counts = np.bincount(names, minlength=len(trace.names))
@@ -117,7 +117,7 @@ def _relative_spread(places: Ns) -> float:
 
 
 def _infer_from_bursts(trace: model.Trace, rows: Ns, wanted: list[int], what: str) -> InferredSteps | None:
-    """From the end of one burst of such kernels to the end of the next."""
+    """Return steps from the end of one burst of such kernels to the end of the next."""
     places = np.flatnonzero(np.isin(trace.ops.full_name[rows], wanted))
     if len(places) < FEWEST_MARKS:
         return None

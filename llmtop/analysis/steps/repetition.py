@@ -20,7 +20,7 @@ from llmtop.trace import model
 from llmtop.trace.intervals import Ns
 
 FEWEST_KERNELS = 10
-"""In a step. What repeats after fewer is a part of one."""
+"""Fewest kernels of a step. Work that repeats after fewer is a part of a step."""
 RARER = 0.002
 """Share of the kernels, and of their time, that may come less often than a step: a log, a check, the edges."""
 _FEWEST_STEPS = 3
@@ -37,7 +37,7 @@ _MOST_PARTS = 64
 _EXAMINED = 4
 """How many stretches are searched for parts."""
 _USUAL = 0.9
-"""In so many of the stretches something has to come that comes with each step."""
+"""Share of the stretches in which an event must occur to count as part of each step."""
 _LAYERS = 2
 """More attention than that in one stretch is of several layers, so that the stretch is none."""
 _LEAST_COPY_BYTES = 256

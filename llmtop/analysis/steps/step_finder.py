@@ -409,7 +409,7 @@ def _kinds_of_ranges(names: list[str], rows: Ns) -> tuple[Ns, dict[int, str]]:
 
 
 def rows_by_value(values: Ns) -> Iterator[tuple[int, Ns]]:
-    """Each different value, in ascending order, and the rows that have it, in theirs."""
+    """Yield each different value, in ascending order, with the rows that have it, in theirs."""
     if not len(values):
         return
     order = np.argsort(values, kind="stable")

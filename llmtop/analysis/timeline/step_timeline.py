@@ -20,7 +20,7 @@ from llmtop.trace.intervals import Ns
 _MOST_SPANS = 1500
 """Pieces per row: more than the pixels of a screen; denser events are joined, with their filled share."""
 _MOST_EVENTS = 5000
-"""Without steps the timeline shows the beginning of the capture, this many pieces of device work."""
+"""Most pieces of device work in a timeline without steps, which shows the beginning of the capture."""
 LONGEST_TEXT = 160
 KINDS = {model.MEMCPY: "copy", model.MEMSET: "memset", model.GRAPH: "graph"}
 

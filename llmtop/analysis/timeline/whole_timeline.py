@@ -1,4 +1,4 @@
-"""Every device over all its whole steps as rows of pieces: streams, idle time by cause, host calls, phases."""
+"""Timeline of every device over all its whole steps: streams, idle time by cause, host calls, phases."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def _title(devices: int, steps: list[int]) -> str:
 
 
 def _median_step(timeline: DeviceTimeline | None) -> tuple[int, int] | None:
-    """From when to when the step of median length lasts."""
+    """Return begin and end of the step of median length."""
     if timeline is None or not timeline.counted:
         return None
     step = step_of_median_length(timeline)

@@ -62,8 +62,8 @@ def _deviation_ms(timeline: DeviceTimeline, spans: iv.Spans) -> float | None:
 
 
 def _collective_label(names: list[str], said: int, kernel: int) -> str:
-    """By what PyTorch calls it and, where that is none (send, recv), by the kernel; with a library that is not one
-    of PyTorch's backends: AllToAll (DeepEP)."""
+    """Return PyTorch's name of a collective. Without one (send, recv), return the kernel's name; with a library
+    that is not one of PyTorch's backends: AllToAll (DeepEP)."""
     found = collective_of(names[said]) if said else "other"
     kind = collective_of(names[kernel]) if found == "other" else found
     library = communication_library(names[kernel])

@@ -21,7 +21,8 @@ from llmtop.trace.intervals import Ns
 
 _MOST_ROWS = 60
 _ALL_PCT = 99.0
-"""From here on a step's time is not in its operators, and which of them takes most says nothing about it."""
+"""Share from which the rest of a step is not in its operators, so that the longest operator says nothing about
+it."""
 
 
 def host_operators(trace: model.Trace, steps: dict[int, ProcessSteps]) -> tuple[HostOperatorTime, ...]:

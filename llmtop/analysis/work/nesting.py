@@ -77,7 +77,7 @@ class Nesting:
 
     @staticmethod
     def _parents_on(starts: Ns, ends: Ns) -> Ns:
-        """As `parents`, on one thread: the last span before that lies one level higher."""
+        """Return `parents` on one thread: the last span before that lies one level higher."""
         # How many are open where each begins: those that began before, less those that have ended.
         depth = np.arange(len(starts), dtype=np.int32)
         depth -= np.searchsorted(np.sort(ends), starts, side="right").astype(np.int32)

@@ -60,7 +60,7 @@ class Gemm:
         return 2 * self.batch * self.m * self.n * self.k
 
     def bytes(self, out: int, value: int) -> int:
-        """Each factor read once and the product written once, the least that can be.
+        """Return the bytes of each factor read once and the product written once, the least possible.
 
         Args:
             out: bytes of a value of the product.
@@ -157,7 +157,7 @@ _WRITE_ONLY: Final = {"aten::fill_", "aten::zero_"}
 _PARTS_ONLY: Final = re.compile(
     r"index|gather|scatter|embedding|take|slice|select|unfold|unique|^aten::_?(?:cat|stack)$"
 )
-"""In the names of operators that move parts of their inputs, or whose lists of inputs are not recorded whole."""
+"""Names of operators that move parts of their inputs, or whose lists of inputs are not recorded whole."""
 _INPUTS: Final = dict.fromkeys(("mul", "add", "sub", "div", "maximum", "minimum", "pow"), 2) | dict.fromkeys(
     ("sqrt", "rsqrt", "exp", "log", "neg", "abs", "sigmoid", "tanh", "relu", "silu", "gelu", "reciprocal"), 1
 )

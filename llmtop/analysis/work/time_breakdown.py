@@ -36,7 +36,7 @@ _NVIDIA = re.compile(r"NVIDIA|Tesla|GeForce|Quadro|\b[AHBL]\d{2,3}\b", re.I)
 _BACKWARD_KERNEL = re.compile(
     r"_bwd|bwd_|AttnBwd|FmhaBwd|backward|wgrad|_grad_(?:kernel|weight|input)|GammaBeta", re.I
 )
-"""Without dgrad: a transposed convolution runs forward by these kernels."""
+"""Kernel names of the backward pass, without dgrad: a transposed convolution runs forward by these kernels."""
 _SERVES = re.compile(
     r"reshape_and_cache|paged_?attention|concat_and_cache|store_kv_?cache|BatchDecode|BatchPrefill|mla_decode"
     r"|flash_fwd_splitkv|unified_attention|rotary_embedding_kernel",

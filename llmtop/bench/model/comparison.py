@@ -9,7 +9,7 @@ class FigureChange(msgspec.Struct, frozen=True, kw_only=True):
     """One figure on both sides. Percent are of how much worse the candidate is; negative: better."""
 
     name: str
-    """As in `RunFigures`."""
+    """Name as in `RunFigures`."""
     title: str
     unit: str
     baseline: float
@@ -18,7 +18,7 @@ class FigureChange(msgspec.Struct, frozen=True, kw_only=True):
     worse_pct: float
     worse_low_pct: float
     worse_high_pct: float
-    """Between these it is with 95% confidence."""
+    """Bounds of the change, with 95 % confidence."""
 
     @property
     def is_beyond_noise(self) -> bool:
@@ -40,12 +40,12 @@ class LimitDecision(msgspec.Struct, frozen=True, kw_only=True):
     """Decision on one of several limits of --fail-over."""
 
     limit: str
-    """As it was given: "p95=2ms"."""
+    """Limit as the user wrote it: "p95=2ms"."""
     metric: str
     limit_pct: float | None
-    """In percent of the baseline; None where the baseline is unknown."""
+    """Limit in percent of the baseline; None where the baseline is unknown."""
     decision: str
-    """As of `BenchComparison`."""
+    """Decision, as in `BenchComparison`."""
     reason: str
     advice: str = ""
 
@@ -62,7 +62,7 @@ class BenchComparison(msgspec.Struct, frozen=True, kw_only=True):
     decision: str
     """"ok", "improvement", "regression", "undecidable", or "none" where there is no limit or too little yet."""
     reason: str
-    """In one sentence, with the numbers."""
+    """Reason in one sentence, with the numbers."""
     advice: str = ""
     """How to reach a decision; "" where it is decided."""
     limits: list[LimitDecision] = []
@@ -78,7 +78,7 @@ class BenchComparison(msgspec.Struct, frozen=True, kw_only=True):
     """Steps that were drawn together; None where no steps were."""
     block_reason: str = ""
     differs: list[FactDifference] = []
-    """In what the environments differ."""
+    """Differences between the environments."""
     notes: list[str] = []
     capture: str | None = None
     """Where --capture-on-regression put its capture and the compared report."""
@@ -92,7 +92,7 @@ class RankedValue(msgspec.Struct, frozen=True, kw_only=True):
     """Median of the figure over its runs."""
     runs: int
     behind_pct: float = 0.0
-    """By how much it is worse than the best; 0 of the best."""
+    """Distance to the best in percent; 0 for the best."""
     behind_low_pct: float = 0.0
     behind_high_pct: float = 0.0
     as_good_as_best: bool = True
@@ -109,4 +109,4 @@ class Ranking(msgspec.Struct, frozen=True, kw_only=True):
     differs: bool
     """True if any two values differ by more than noise."""
     summary: str
-    """In one sentence."""
+    """Conclusion in one sentence."""

@@ -1,4 +1,4 @@
-"""In what the environments of two benches differ, and which of it makes their figures hard to compare."""
+"""Differences between the environments of two benches, and the ones that make their figures hard to compare."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ class BenchSettings(msgspec.Struct, frozen=True, kw_only=True):
     runs: int = 3
     """Runs of each variant."""
     to_end: bool = False
-    """Let the command finish by itself once its window is whole."""
+    """True if the command runs to its own end after its window is whole."""
     step_timeout_seconds: float = 1800.0
     """End a run in which no step ends for so long before its window is whole."""
     kill: bool = False
@@ -55,7 +55,7 @@ class MeasuredSteps(msgspec.Struct, frozen=True, kw_only=True):
     started_at: float
     """Unix time at which the first of them began."""
     seconds: float
-    """From there to the end of the last."""
+    """Time from the start of the first step to the end of the last."""
     warmup_steps: int
     """How many before it were dropped."""
     step_seconds: list[float]
@@ -116,13 +116,13 @@ class BenchRun(msgspec.Struct, frozen=True, kw_only=True):
     """One run of the command."""
 
     number: int
-    """From 1, in the order in which they were made."""
+    """Number from 1, in the order in which the runs were made."""
     folder: str
     """Where its files are, relative to the one of all runs."""
     label: str = ""
     """Which variant it is of; "" where there is one alone."""
     command: list[str] = []
-    """As it was started, without secrets."""
+    """Command as it was started, without secrets."""
     variables: dict[str, str] = {}
     """Environment variables set for the run, without secrets."""
     attached: bool = True
@@ -130,7 +130,7 @@ class BenchRun(msgspec.Struct, frozen=True, kw_only=True):
     started_at: float
     """Unix time."""
     wall_seconds: float
-    """From its start to its end, with everything."""
+    """Time from its start to its end, with everything."""
     exit_code: int | None = None
     """Exit code of the command; None where a signal ended it, or it has not ended."""
     signal: str | None = None
@@ -158,7 +158,7 @@ class FigureSummary(msgspec.Struct, frozen=True, kw_only=True):
     lowest: float
     highest: float
     spread_pct: float
-    """From lowest to highest, in percent of the median."""
+    """Difference of highest and lowest, in percent of the median."""
     runs: int
 
 
@@ -173,19 +173,19 @@ class Bench(msgspec.Struct, kw_only=True):
     finished_at: float | None = None
     host: str
     command: list[str]
-    """Without secrets."""
+    """Command line without secrets."""
     settings: BenchSettings
     environment: dict[str, str] = {}
     """The main facts of environment.json: GPUs, driver, CUDA, torch, commit, host."""
     runs: list[BenchRun] = []
     figures: dict[str, dict[str, FigureSummary]] = {}
-    """By the variant's label and the figure's name, over its whole attached runs."""
+    """Figures by the variant's label and the figure's name, over its whole attached runs."""
     comparison: BenchComparison | None = None
-    """With what these runs were held to; None where they were held to nothing."""
+    """Comparison with the reference of these runs; None without a reference."""
     ranking: Ranking | None = None
     """Ranking of the values of --vary."""
     folder: str | None = None
-    """In a baseline: where its artifacts were, for a later comparison of captures."""
+    """Folder of the artifacts of a baseline, for a later comparison of captures."""
     attach_cost_text: str | None = msgspec.field(default=None, name="attaching")
     """Cost of being attached against a bare run, in words; None without a bare run."""
     notes: list[str] = []

@@ -94,7 +94,7 @@ class CommandProcess:
 
     @property
     def wall_seconds(self) -> float:
-        """From its start to its end, or until now."""
+        """Return the time from its start to its end, or until now."""
         return time.monotonic() - self._began if self._seconds is None else self._seconds
 
     @property

@@ -41,7 +41,7 @@ _TEXTS: Final[dict[Unit, Callable[[Any], str]]] = {
     "": str,
     "reasons": _throttle_mask,
 }
-"""As nvidia-smi writes a value of each unit; its bytes are MiB."""
+"""Text of a value in each unit, as nvidia-smi writes it; its bytes are MiB."""
 
 
 def _signal_text(field: str, unit: Unit) -> Callable[[Gpu], str | None]:

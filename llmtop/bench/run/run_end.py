@@ -55,7 +55,7 @@ class RunEnd:
             self._command.interrupt()
 
     def request_end_after_timeout(self) -> None:
-        """As `request_end`; a command that ignores it is left running (or killed) after `KILL_SECONDS`."""
+        """Call `request_end`. A command that ignores it is left running (or killed) after `KILL_SECONDS`."""
         self.has_timed_out = True
         self.request_end()
 

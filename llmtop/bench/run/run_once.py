@@ -30,7 +30,7 @@ class RunRequest:
     """Request for one run."""
 
     number: int
-    """From 1, over all variants."""
+    """Number from 1, over all variants."""
     folder: Path
     """Its own, inside that of all runs; made if it is not there."""
     command: tuple[str, ...]

@@ -17,7 +17,7 @@ class RankSteps:
 
     def __init__(self, rank: Rank) -> None:
         self.rank = rank
-        """As last reported."""
+        """Rank as last reported."""
         self.wholes: list[WholeStep] = []
         self.lost_at: list[tuple[int, int]] = []
         """How many whole steps there were, and how many had been lost by then."""

@@ -22,7 +22,7 @@ INTERVAL_SECONDS = 1.0
 DISCOVERY_SECONDS = 0.1
 """Search interval until the first training has attached: a run of one second must not be missed."""
 SETTLING_SECONDS = 3.0
-"""After the first has, so long still: the other ranks attach, and then looking costs less."""
+"""Time after the first training attached in which the other ranks attach; later, looking costs less."""
 END_SECONDS = 3.0
 """How long the sources have to notice that it has ended."""
 _MOST_SNAPSHOTS = 3600

@@ -36,7 +36,7 @@ REPLICATES = 4000
 WITHIN = 500
 """Draws over blocks of each run."""
 _CELLS = 4_000_000
-"""At most so many steps are drawn of one run at a time, whatever its length: 32 MB."""
+"""Most steps that are drawn from one run at a time, whatever its length: 32 MB."""
 _MORE_DEGREES = 4.0
 """Times as many degrees of freedom as runs alone give, at the most: blocks hold less information than their
 number."""
@@ -129,7 +129,8 @@ def _log_values(runs: Sequence[RunSample]) -> Values:
 
 
 def _step_noise(run: RunSample, figure: StepStatistic | None, length: int, random: np.random.Generator) -> Values:
-    """By how much the noise of its steps moves the logarithm of a run's figure: a value a draw, mean 0."""
+    """Return the shift of the logarithm of a run's figure by the noise of its steps: one value per draw, mean
+    0."""
     if run.steps is None or figure is None or len(run.steps) < 2:
         return np.zeros(WITHIN)
     chunk = max(1, _CELLS // len(run.steps))

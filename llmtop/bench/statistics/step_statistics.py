@@ -12,7 +12,8 @@ from llmtop.errors import UnusableInput
 
 Steps = NDArray[np.float64]
 StepStatistic = Callable[[Steps], Steps]
-"""From seconds of steps, shape (..., steps), to a figure, shape (...), but for a factor that is a run's own."""
+"""Function from seconds of steps, shape (..., steps), to a figure, shape (...), except for a factor of the run
+itself."""
 
 
 def metric_named(name: str, option: str = "--metric") -> BenchMetric:
@@ -34,7 +35,8 @@ def step_statistic(metric: BenchMetric) -> StepStatistic | None:
 
 
 def worse_percent(metric: BenchMetric, log_ratio: float) -> float:
-    """By how many percent a candidate is worse, of the logarithm of candidate over baseline; negative: better.
+    """Return the percent by which a candidate is worse, from the logarithm of candidate over baseline; negative:
+    better.
 
     Of what shall be high it is what the time for the same work grew by, so that 5% mean the same of `steps_per_s`
     and of `mean`.

@@ -20,7 +20,7 @@ class LocalJob:
     """One job, by its ranks on this node."""
 
     targets: tuple[Target, ...]
-    """By rank."""
+    """Targets by rank."""
     world_size: int
     store: wire.JobStore | None
 

@@ -34,7 +34,7 @@ from llmtop.protocol.tcp_store import StoreError, TcpStore
 from llmtop.trace.files.file_kind import TRACES
 
 ANSWER_SECONDS = 5.0
-"""By then a listening node has answered: it polls once per second, and its ranks have 1.5 s."""
+"""Time within which a listening node has answered: it polls once per second, and its ranks have 1.5 s."""
 CANCEL_SECONDS = 4.0
 """How long a call waits at its end for the nodes to have taken it back."""
 FILE_VISIBLE_SECONDS = 5.0
@@ -288,7 +288,7 @@ def _poll(asked: _PendingRequest) -> None:
 
 
 def _cancel(asked: _PendingRequest) -> None:
-    """Have every node end what it is at; waits a moment until they have."""
+    """Make every node end its capture; waits a moment until they have."""
     with suppress(StoreError):
         asked.store.set(asked.keys.beat(asked.number), END)
         asked.store.set(asked.keys.ask(asked.number), b"{}")
@@ -337,7 +337,7 @@ def _truncate(notes: list[str]) -> list[str]:
 
 
 def _write_token(folder: Path) -> str:
-    """By which another node knows this folder for the asker's own."""
+    """Write a token by which another node recognises this folder as the asker's own."""
     token = secrets.token_hex(16)
     path = folder / TOKEN
     number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)

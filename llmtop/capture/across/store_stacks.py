@@ -34,7 +34,7 @@ class OtherNodes:
 
 
 def stacks_of_other_nodes(known: Sequence[Target], pid: int) -> OtherNodes:
-    """Ask for the stacks of all ranks that are not on this node.
+    """Return the stacks of all ranks that are not on this node.
 
     Args:
         known: the attached trainings of this node.

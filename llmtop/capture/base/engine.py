@@ -43,7 +43,7 @@ class Engine(ABC):
     """One way to take a capture. It keeps nothing of a process: several threads ask it about many."""
 
     name: str
-    """As the command line, the folders and capture.json have it."""
+    """Name on the command line, in folder names and in capture.json."""
     description: str
     """Content of its captures, in one clause."""
     has_time_report: bool = True

@@ -15,7 +15,7 @@ from llmtop.protocol.wire import Hello
 from llmtop.system import procfs
 
 STAGES = ("prepare", "start", "record", "stop", "export", "analyse", "done")
-"""In this order; an engine that does a stage in one with the next leaves it out."""
+"""Stages in their order; an engine that does two at once leaves one out."""
 DEFAULT_STEPS = 5
 DEFAULT_SECONDS = 2.0
 """Where steps cannot be counted: at the lengths of step in use, a handful of them."""
@@ -27,7 +27,7 @@ class Cancelled(LlmtopError):
     """The person asked for an end. What was begun has been undone."""
 
     exit_code = 130
-    """As a shell has it for what ctrl+c ended."""
+    """Exit code of a shell for a command that ctrl+c ended."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Target:
     """A training process that a capture is taken of."""
 
     pid: int
-    """On this host."""
+    """Pid on this host."""
     rank: int | None = None
     hello: Hello | None = None
     """Its Hello; None when it is not attached."""
@@ -110,7 +110,7 @@ class CapturedRank:
 
     rank: int
     pid: int
-    """On its host."""
+    """Pid on its host."""
     host: str
 
 
@@ -206,7 +206,7 @@ class CaptureJob:
         return self._cancelled.is_set()
 
     def raise_if_cancelled(self) -> None:
-        """Give up here if the person asked for it.
+        """Raise if the user cancelled the capture.
 
         Raises:
             Cancelled: they did.

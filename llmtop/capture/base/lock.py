@@ -94,7 +94,7 @@ class CaptureLock:
         )
 
     def release(self) -> None:
-        """Let go; nothing stays behind. Twice does no harm."""
+        """Release the lock; nothing stays behind. A second call does nothing."""
         if self._fd < 0:
             return
         with suppress(FileNotFoundError):

@@ -29,9 +29,9 @@ from llmtop.protocol.peer import peer_allowed, peer_credentials
 from llmtop.system import procfs
 
 START_SECONDS = 5.0
-"""By then Kineto records by the clock, or never will: a process asks once a second, libkineto begins two seconds
-after it got the configuration (Config::validate), by a thread that wakes once a second. When that thread wakes
-later, as on a busy machine, libkineto drops the configuration and reports it nowhere
+"""Time by which Kineto records by the clock, or never will: a process asks once a second, libkineto begins two
+seconds after it got the configuration (Config::validate), by a thread that wakes once a second. When that
+thread wakes later, as on a busy machine, libkineto drops the configuration and reports it nowhere
 (ConfigDerivedState::canStart)."""
 MAX_REQUESTS = 6
 """How often a configuration that was dropped is sent. The thread wakes up to a second early, or just in time: one

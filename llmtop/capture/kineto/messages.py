@@ -18,7 +18,7 @@ MAX_MESSAGE = 4096
 
 
 class TraceRequest(msgspec.Struct, tag="wish", kw_only=True, omit_defaults=True):
-    """From a monitor: have that process trace. Hanging up before `Sent` takes it back."""
+    """Message from a monitor: trace that process. Hanging up before `Sent` withdraws it."""
 
     pid: int
     path: str
@@ -28,16 +28,16 @@ class TraceRequest(msgspec.Struct, tag="wish", kw_only=True, omit_defaults=True)
 
 
 class ListPollers(msgspec.Struct, tag="look"):
-    """From a monitor: who is there?"""
+    """Message from a monitor: list the processes."""
 
 
 class Poller(msgspec.Struct, kw_only=True):
     """A process whose Kineto asks this host for work."""
 
     pid: int
-    """On this host."""
+    """Pid on this host."""
     own_pid: int
-    """As it knows itself."""
+    """Pid in its own namespace."""
     ready: bool
     seconds_ago: float
 

@@ -69,7 +69,7 @@ def _spawn(directory: Path, service: int, control: int, watched: int) -> None:
 
 
 def _detach(keep: set[int]) -> None:
-    """Let go of the terminal, the streams, the folder, and every file that a shell handed down."""
+    """Close the terminal, the streams, the folder, and every file that a shell passed on."""
     os.chdir("/")
     null = os.open(os.devnull, os.O_RDWR)
     for fd in (0, 1, 2):

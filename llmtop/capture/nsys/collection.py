@@ -107,7 +107,7 @@ class Collection:
         return self.holder.poll() is not None
 
     def release(self) -> None:
-        """Have it stopped; returns at once."""
+        """Request its stop; returns at once."""
         if not self.is_released and self.holder.stdin is not None:
             self.is_released = True
             with suppress(OSError):  # the shell has ended: nsys refused to start
@@ -115,7 +115,7 @@ class Collection:
                 self.holder.stdin.close()
 
     def close(self) -> None:
-        """Give up what this process holds; the shell stops the collection by itself if it has not yet."""
+        """Close this process's handles; the shell stops the collection by itself if it has not yet."""
         if not self.is_released and self.holder.stdin is not None:
             self.is_released = True
             self.holder.stdin.close()  # without a word: then it pauses the trainings for it itself

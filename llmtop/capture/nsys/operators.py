@@ -90,7 +90,7 @@ class OperatorMarking:
         self._members.clear()
 
     def await_support(self, sleep: Sleep) -> None:
-        """Ask each whether it can be had now.
+        """Wait until each training has reported if its operators can be marked.
 
         Raises:
             NotPossibleHere: not of one of them.
@@ -100,7 +100,7 @@ class OperatorMarking:
         self.notes = [f"{m.target.name}: {m.detail}" for m in self._members if m.detail]
 
     def begin(self) -> None:
-        """Have operators marked from the end of the present step on."""
+        """Start the marking of operators at the end of the present step."""
         self._send("on")
 
     def await_begin(self, sleep: Sleep) -> None:
@@ -118,11 +118,11 @@ class OperatorMarking:
         return False
 
     def end_soon(self) -> None:
-        """Have it end at the end of the present step; does not wait."""
+        """Request the end of the marking after the present step; does not wait."""
         self._send("off")
 
     def end(self, sleep: Sleep) -> list[str]:
-        """Have it end, and wait until it has; returns notes."""
+        """End the marking and wait until it has ended; returns notes."""
         self.end_soon()
         try:
             self._await("off", sleep)

@@ -39,11 +39,11 @@ nsys takes 3 s, most of it for its report."""
 PATIENCE_SECONDS = 10.0
 """How long to wait for the end of a step, or three median steps if that is longer."""
 LONGEST_SECONDS = 5.0
-"""After so long a training goes on by itself: nsys start takes 0.2 s, with GPU metrics 1.0 s."""
+"""Time after which a training goes on by itself: nsys start takes 0.2 s, with GPU metrics 1.0 s."""
 DRAIN_SECONDS = 3.0
 """How long the GPU may take for what the host has launched ahead, or two median steps if that is longer."""
 LEAD_SECONDS = 0.1
-"""In so long a request has certainly reached every rank."""
+"""Time within which a request has certainly reached every rank."""
 _TRIES = 3
 STEPS_KEPT = 8
 """Steps of each training from which its pace is computed."""
@@ -179,7 +179,7 @@ class SessionPause:
         self.close()
 
     def close(self) -> None:
-        """Let them go on, and hang up."""
+        """Resume the trainings, and close the connections."""
         self.resume()
         for member in self._members:
             member.connection.close()
@@ -206,7 +206,7 @@ class SessionPause:
         )
 
     def schedule(self, steps: int) -> bool:
-        """Ask for a pause so many steps after the last one; returns whether that is far enough ahead."""
+        """Request a pause that many steps after the last one; returns whether that is far enough ahead."""
         counts = {member.state.finished if member.state else 0 for member in self._members}
         paces = [member.step_seconds for member in self._members]
         in_step = len(counts) == 1 and max(paces) < 2 * min(paces)
@@ -251,7 +251,7 @@ class SessionPause:
         return True
 
     def resume(self) -> None:
-        """Let all of them go on, and take back what is only asked for; waits until they say so, but not long."""
+        """Resume all of them, and withdraw pending requests; waits for their replies, but not long."""
         asked = [member for member in self._members if member.request is not None]
         for member in asked:
             if member.request is not None:

@@ -162,7 +162,7 @@ def _record(job: CaptureJob, pauses: SessionPause, operators: OperatorMarking, b
 
 
 def _release(collections: list[Collection], pauses: SessionPause) -> None:
-    """Have all of them stopped; what is paused goes on when the part of it that needs a pause is over."""
+    """Stop all of them; paused trainings resume when the part that needs a pause is over."""
     settle = bool(pauses) and not all(collection.is_released for collection in collections)
     for collection in collections:
         collection.release()
@@ -218,7 +218,7 @@ def _lock(job: CaptureJob, nsys: Nsys, session: Session) -> CaptureLock:
 
 
 def _undo(job: CaptureJob, collections: list[Collection], pauses: SessionPause) -> None:
-    """After a cancel: have every collection stopped and its files gone, for as long as a person will wait."""
+    """After a cancel: stop every collection and remove its files, for as long as a person will wait."""
     job.report_progress("cancelling: nsys ends its collection")
     if pauses and not all(collection.is_released for collection in collections):
         limit = time.monotonic() + pause.LONGEST_SECONDS

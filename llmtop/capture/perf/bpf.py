@@ -16,7 +16,7 @@ from llmtop.format import printable
 RUN_SECONDS = 3
 _PATIENCE_SECONDS = 20.0
 _MOST_PROCESSES = 65
-"""As many as for py-spy: the training and 64 workers."""
+"""Most processes, as for py-spy: the training and 64 workers."""
 _MOST_CALLS = 12
 _CALLS = {
     name: dict(zip(("x86_64", "aarch64"), numbers, strict=True))

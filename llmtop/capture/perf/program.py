@@ -137,7 +137,7 @@ class PerfRun:
             os.close(write)
 
     def begin(self) -> None:
-        """Have it begin; returns when it has.
+        """Begin recording; returns when it has begun.
 
         Raises:
             NotPossibleHere: it may not, or has ended; the sentence has its own reason.
@@ -158,7 +158,7 @@ class PerfRun:
         )
 
     def end(self) -> None:
-        """Have it write what it has."""
+        """Write the recorded data."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGINT)
 

@@ -65,7 +65,7 @@ class PerfRecording:
             raise
 
     def begin(self, job: CaptureJob) -> None:
-        """Have all of it begin; returns when it has.
+        """Begin all recordings; returns when all have begun.
 
         Raises:
             NotPossibleHere: perf may not.
@@ -83,7 +83,7 @@ class PerfRecording:
         self._began = time.monotonic()
 
     def end(self) -> None:
-        """Have all of it write what it has."""
+        """Write the data of all recordings."""
         self._ended = time.monotonic()
         for run in self._runs:
             run.end()

@@ -23,7 +23,7 @@ class CpuReading:
     at: float
     """Seconds, monotonic."""
     threads: dict[int, tuple[int, int, str, int]]
-    """By thread: ns on a CPU and ns waiting for one since it began, its name, and its process."""
+    """Times by thread: ns on a CPU and ns waiting for one since it began, its name, and its process."""
 
 
 def read_cpu_times(pids: Collection[int]) -> CpuReading:

@@ -233,7 +233,7 @@ def _belongs(process: SampledProcess, target: Target, asked: Mapping[int, Target
 
 
 def _with_system_name(thread: ThreadId, cpu: Mapping[int, CpuTime]) -> ThreadId:
-    """With the system's name where Python has none and the system's is llmtop's own."""
+    """Return the thread with the system's name, where Python has none and the system's is llmtop's own."""
     known = cpu.get(thread.os_id) if thread.os_id is not None and not thread.name else None
     return thread if known is None or not known.name.startswith("llmtop-") else replace(thread, name=known.name)
 

@@ -26,14 +26,16 @@ from llmtop.system import procfs
 
 RATE_HZ = 100
 NATIVE_RATE_HZ = 5
-"""At each of these the process is stopped, for tens of milliseconds on a busy machine (docs/measurements.md)."""
+"""Samples per second. At each of them the process is stopped, for tens of milliseconds on a busy machine
+(docs/measurements.md)."""
 START_SECONDS = 20.0
 WRITE_SECONDS = 20.0
 DUMP_SECONDS = 5.0
 ENDS_SECONDS = 5.0
 """How long a killed py-spy may take to end."""
 _DUMP_TRIES = 3
-"""Without a pause a stack can change under py-spy's eyes; it then gives up and is asked again."""
+"""Tries of a dump. Without a pause a stack can change while py-spy reads it; it then fails and is started
+again."""
 _UNKNOWN_VERSION = "unsupported version of python"
 _MOST_WORKERS, _AT_ONCE = 64, 8
 
@@ -194,7 +196,7 @@ class PySpyRecording:
             job.sleep(0.01)
 
     def stop(self) -> None:
-        """Ask it to write what it has."""
+        """Make it write its samples."""
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGINT)
 

@@ -1,4 +1,4 @@
-"""In a process of its own, with the training's Python: take one window by torch_xla's own client.
+"""Program for one window of torch_xla's own client, run in its own process with the training's Python.
 
 Usage: PORT FOLDER PACKAGES…. It prints "ready" once torch_xla is loaded, and reads from its input for how many
 milliseconds to record. It imports nothing of llmtop's.

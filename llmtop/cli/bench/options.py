@@ -52,7 +52,7 @@ _NAMES = (
 
 
 def gate_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command these options, which it gets as one `gate`: a `GateOptions`."""
+    """Add these options to a command, which gets them as one `gate`: a `GateOptions`."""
 
     @functools.wraps(command)
     def with_gate(**given: Any) -> Any:

@@ -143,7 +143,7 @@ def _access(url: str, token_file: Path | None, user: str | None, ca: str | None,
 
 
 def _need_client() -> None:
-    """Say what to install where the extra is not.
+    """Raise with the install command where the extra is missing.
 
     Raises:
         NotPossibleHere: httpx is missing.

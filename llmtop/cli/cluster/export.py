@@ -170,7 +170,7 @@ def _check(
 
 
 def _need_client() -> None:
-    """Say what to install where the extra is not.
+    """Raise with the install command where the extra is missing.
 
     Raises:
         NotPossibleHere: prometheus-client is missing.

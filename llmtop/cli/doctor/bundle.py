@@ -175,7 +175,7 @@ def _settings() -> str:
 
 
 def _snapshot() -> str:
-    """By a process of its own: the fault to be reported may end it."""
+    """Return a snapshot taken in a process of its own: the reported fault may end it."""
     try:
         done = run_own_command("--once", "--json", seconds=SNAPSHOT_SECONDS)
     except NotPossibleHere as error:

@@ -21,7 +21,8 @@ _INTEL: Final = "0x8086"
 
 
 def check_gpus() -> list[Check]:
-    """Each maker's in turn; takes up to five seconds where there are GPUs, and next to nothing elsewhere."""
+    """Check the GPUs of each vendor in turn; takes up to five seconds where there are GPUs, and next to nothing
+    elsewhere."""
     from collectors.amd import presence
     from collectors.tpu import presence as tpu_presence
 
@@ -132,7 +133,7 @@ def _tpus(shown: list[Gpu], reading: GpuReading | None) -> Check:
 
 
 def _names(shown: list[Gpu]) -> str:
-    """As "8 x AMD Instinct MI300X"."""
+    """Return the GPUs as "8 x AMD Instinct MI300X"."""
     names = [gpu.name for gpu in shown]
     return ", ".join(f"{names.count(name)} x {name}" for name in dict.fromkeys(names))
 

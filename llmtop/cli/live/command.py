@@ -395,7 +395,7 @@ def show_feed(
 
 
 def _load_asyncio_without_tls() -> None:
-    """Have asyncio do without Python's ssl, as it can: OpenSSL is 2 MiB, and no screen uses TLS."""
+    """Load asyncio without Python's ssl: OpenSSL takes 2 MiB, and no screen uses TLS."""
     if "asyncio" in sys.modules or "ssl" in sys.modules:
         return
     sys.modules["ssl"] = None  # type: ignore[assignment]

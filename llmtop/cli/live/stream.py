@@ -52,7 +52,7 @@ class SnapshotStream:
         self._wake.set()
 
     def run(self, feed: _Feed[Item], consume: Callable[[Item], None], seconds: float | None = None) -> None:
-        """Give each snapshot to a callback until `finish()`, a signal of `ENDING`, or the time limit.
+        """Call a function with each snapshot until `finish()`, a signal of `ENDING`, or the time limit.
 
         Args:
             feed: started here, and closed before this returns.

@@ -18,11 +18,11 @@ from llmtop.errors import EXIT_DONE, NotPossibleHere
 from llmtop.protocol import socket_dir
 
 LOCK = "watcher.lock"
-"""In the folder of the trainings' sockets: held by the watcher, with its pid."""
+"""File in the folder of the trainings' sockets, held by the watcher, with its pid."""
 LOG = "watcher.log"
 """Beside it: what the watcher wrote to stderr since it started."""
 INTERVAL_SECONDS = 3.0
-"""Between samples where no interval is given: a minute has twenty."""
+"""Time between samples where no interval is given: a minute has twenty."""
 START_SECONDS = 30.0
 STOP_SECONDS = 15.0
 _POLL_SECONDS = 0.05

@@ -37,7 +37,7 @@ TIMEOUT_SECONDS = 10.0
 RETRY_SECONDS = (2.0, 10.0)
 """Before the second and the third attempt; then the event is given up."""
 LOCK = "notify.lock"
-"""In the folder of the trainings' sockets."""
+"""File in the folder of the trainings' sockets."""
 _MAX_ADDRESS_BYTES = 4096
 _LIMIT_SECONDS = 60.0
 _RETRIED = frozenset({408, 429, 500, 502, 503, 504})

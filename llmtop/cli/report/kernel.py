@@ -219,7 +219,7 @@ def _run(
 
 
 def _announce(words: list[str], runs: int, seconds: float, folder: Path) -> None:
-    """Say what is about to be done to the user's files and time."""
+    """Print the changes to the user's files and the time that the command takes."""
     often = "once more" if runs == 1 else f"{runs} times more, once for each kernel"
     print_text(
         f"This runs the command {often}, from its beginning, in {printable(os.getcwd())}:\n"

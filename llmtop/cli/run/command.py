@@ -120,7 +120,7 @@ def _summary_target(summary: str) -> str:
 def _report_obstacles(
     environment: dict[str, str], command: tuple[str, ...], program: str, *, quiet: bool
 ) -> dict[str, str]:
-    """Say what is known to go wrong already; else have the command's own processes say how it went."""
+    """Report obstacles that are already known; else let the command's own processes report how it went."""
     from llmtop.launch.environment import announcing_environment, quiet_environment
     from llmtop.launch.inject._llmtop_watch import QUIET
     from llmtop.launch.uninstrumentable import (

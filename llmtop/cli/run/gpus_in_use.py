@@ -26,7 +26,7 @@ _LEAVING_SECONDS = 5.0
 
 
 def refuse_used_gpus() -> None:
-    """Ask the driver who works on the GPUs that a command started here would see; takes some seconds.
+    """Raise if a process works on the GPUs that a command started here would see; takes some seconds.
 
     Raises:
         NotPossibleHere: there is no GPU, the driver does not answer, or another process works on one of them.

@@ -78,7 +78,7 @@ OUTPUTS: Final[dict[str, JsonOutput]] = {
         "llmtop.cli.printed:ConfigSettings", "settings other than the defaults", ("config",)
     ),
 }
-"""By the name that `llmtop schema` takes."""
+"""Outputs by the name that `llmtop schema` takes."""
 
 
 @click.command()

@@ -36,14 +36,14 @@ if TYPE_CHECKING:
     from llmtop.instrument.steps.phase_tree import PhaseNode
 
 EVERY_NS = 100_000_000
-"""Between two sampled steps lies at least this, and at most twice as much; a sample costs some 0.1 ms."""
+"""Shortest time between two sampled steps; at most twice as much. A sample costs some 0.1 ms."""
 MOST_PENDING = 8
 MOST_EVERY = 1024
 AT_ONCE_NS = 200_000
 """Longest time to pass an event on an idle stream for a valid reading of the GPU's clock. That takes some 10 µs,
 where streams do not share one queue (CUDA_DEVICE_MAX_CONNECTIONS=1)."""
 LOOKS = 25
-"""At whether it has been; one takes a microsecond."""
+"""Number of looks at it; one takes a microsecond."""
 BUDGET = 0.001
 """Share of the time that may go into events around waits."""
 MOST_ROLES = 256
@@ -58,7 +58,7 @@ class ArrivalEvents(Events, Protocol):
     """Timing events, and one by which the GPU's clock is laid over the host's."""
 
     def record_aside(self, event: Any) -> bool:
-        """Put the event where nothing is before it; False where there is no such place."""
+        """Record the event where nothing is before it; False where there is no such place."""
 
 
 class _Open:
@@ -100,7 +100,7 @@ class Sampler:
         self._waiting_since: int | None = None
         self.samples = Samples()
         self.spent_ns = 0
-        """In hooks on gradients so far, in all."""
+        """Time in hooks on gradients so far, in all."""
         self._every = 1
         self._step_ns = 0.0
         self._open: _Open | None = None
@@ -108,7 +108,7 @@ class Sampler:
         self._free: list[Any] = []
         self._hooks: list[Any] = []
         self._ready: dict[int, int] = {}
-        """By place among the candidates: when its gradient was ready, in the open step."""
+        """Time at which each candidate's gradient was ready in the open step, by place among the candidates."""
         self._chosen: tuple[int, ...] | None = None
         """Places of the candidates that are ready first and last; None while it is being found out."""
         self._misses = 0
@@ -178,7 +178,7 @@ class Sampler:
         return True
 
     def rest(self, index: int) -> int:
-        """After how many steps it wants to be asked again, which is after the one before it samples."""
+        """Return the number of steps until the next call, which is after the step before its sample."""
         return self._every - 1 - index % self._every or self._every
 
     def read(self) -> None:
@@ -255,7 +255,7 @@ class Sampler:
         return {name: base + events.elapsed_ns(zero, event) for name, event in step.events.items()}
 
     def _listen(self) -> None:
-        """Put a hook on the accumulated gradients that are to be stamped."""
+        """Register a hook on the accumulated gradients that are to be stamped."""
         if self._misses >= MISSES or self._hooks:
             return
         candidates = self.replica.candidates()

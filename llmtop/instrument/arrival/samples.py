@@ -13,9 +13,9 @@ class Sample(NamedTuple):
     step: int
     """Its index."""
     host_ns: dict[str, int]
-    """By this host's monotonic clock."""
+    """Stamps by this host's monotonic clock."""
     gpu_ns: dict[str, int]
-    """By CUDA events; empty without a GPU."""
+    """Stamps by CUDA events; empty without a GPU."""
     on_host_clock: bool
     """True if these are on the host's clock too; else from a zero of their own."""
     waited_host_ns: int | None = None

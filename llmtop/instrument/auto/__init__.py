@@ -40,7 +40,7 @@ _installed: Any = None
 
 
 def install() -> Any:
-    """Put the hooks on torch, once in a process however often it is called.
+    """Install the hooks on torch, once per process however often it is called.
 
     Returns:
         The `Loop` that they notify.

@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any
 
 KEY = "llmtop"
-"""In the snapshot; what reads it is llmtop.memory.snapshot."""
+"""Key in the snapshot; llmtop.memory.snapshot reads it."""
 MOST_MARKS = 200_000
 """Beginnings and ends of phases: a loop that opens thousands a step shall not fill the host's memory."""
 
@@ -28,7 +28,7 @@ class Marks:
     def __init__(self) -> None:
         self.steps_us: list[int] = []
         self.phases: list[dict[str, Any]] = []
-        """As torch's annotations are in a snapshot."""
+        """Phases in the form of torch's annotations in a snapshot."""
 
     def step(self) -> None:
         """A step ends, and the next begins."""

@@ -15,13 +15,13 @@ from typing import Any
 WORD = "TEARDOWN_CUPTI"
 FIRST_CUDA = (12, 6)
 GONE_AFTER_SECONDS = 2.0
-"""By then a training has called CUDA many times."""
+"""Time by which a training has called CUDA many times."""
 
 _ended_s = float("-inf")
 
 
 def leave_when_done(torch: Any) -> None:
-    """Ask PyTorch to let CUPTI go when a recording ends; a word of the user's on it counts. Before it begins.
+    """Make PyTorch release CUPTI when a recording ends; the user's own setting counts. Before it begins.
 
     It is asked for good: what has been torn down once must be made again, of which PyTorch thinks only while the
     word stands.

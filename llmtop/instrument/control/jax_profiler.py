@@ -140,7 +140,7 @@ class JaxProfiler(Recording):
                 session.stop_and_export(self._exported)
 
     def abandon(self) -> None:
-        """Without the wait for the devices, which may never come to an end."""
+        """Stop without the wait for the devices, which may never end."""
         self._recorder.annotate_with(None)
         self._end_mark()
         self._end_session()
@@ -201,7 +201,7 @@ class JaxProfiler(Recording):
             raise RuntimeError("the script began a trace of jax.profiler itself, and this one made way for it")
 
     def _give_way(self) -> None:
-        """In whatever thread of the script asks for JAX's lock."""
+        """Release JAX's lock, in whatever thread of the script requests it."""
         if self._session is not None and os.getpid() == self._pid:
             self._displaced = True
         self._end_session()
@@ -240,7 +240,7 @@ def _devices(jax: Any) -> str:
 
 
 def _put_back(recording: JaxProfiler) -> None:
-    """Give JAX its lock again, if it is ours that lies over it."""
+    """Restore JAX's lock, if llmtop's is in its place."""
     state = _state()
     lock = getattr(state, "lock", None)
     if isinstance(lock, _GivesWay) and lock._give_way == recording._give_way:

@@ -42,7 +42,7 @@ class AskedHere:
         self._status = NodeStatus(host=names[0])
         self._peers: dict[int, PeerRank] = {}
         self._greeting: list[PeerRank] = []
-        """By rank."""
+        """Peers by rank."""
         self._ranks: dict[int, RankStatus] = {}
         self._folder: Path | None = None
         self._made: list[Path] = []

@@ -30,7 +30,7 @@ COMPILED = (
 )
 
 _BEGINS = ("_prepare_profiler", "_enable_profiler", "_enable_profiler_legacy")
-"""By these names of torch.autograd.profiler all its profilers begin."""
+"""Functions of torch.autograd.profiler by which all its profilers begin."""
 
 Send = Callable[[wire.OpRangesState], None]
 
@@ -79,7 +79,7 @@ def handle(request: wire.OpRanges, recorder: Recorder, send: Send, asker: _Range
 
 
 def end_here(recorder: State) -> None:
-    """In the thread that is marked, no more operators are: at the end of the process, or of our own work in it.
+    """End the marking in the marked thread: at the end of the process, or of llmtop's own work in it.
 
     In a forked child as well: it has the thread, and the ranges with it, but no monitor that would end them.
     """
@@ -117,7 +117,7 @@ class OperatorRanges:
         self._wanted = False
 
     def __call__(self, index: int) -> None:
-        """In the training thread, after a step has ended; `index` is the script's own count of it."""
+        """Run in the training thread after a step has ended; `index` is the script's own count of it."""
         if self.ended:
             self._end("failed", "the script has started a profiler of PyTorch's own")
             return
@@ -161,7 +161,7 @@ class OperatorRanges:
         self._thread = 0
 
     def _make_way_for_others(self) -> None:
-        """Have a profiler that the script starts meanwhile find none on: two in a thread are an error of its."""
+        """End the marking before a profiler that the script starts: two in a thread are an error of the script."""
         profiler: Any = sys.modules["torch"].autograd.profiler
 
         def first(begin: Callable[..., Any]) -> Callable[..., Any]:
@@ -205,7 +205,7 @@ def _refusal() -> str:
 
 
 def _enable() -> None:
-    """In this thread, and in backward passes that it starts.
+    """Enable it in this thread, and in backward passes that it starts.
 
     Raises:
         RuntimeError: a profiler is on in this thread.

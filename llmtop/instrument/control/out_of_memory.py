@@ -1,4 +1,4 @@
-"""At an out-of-memory error of a process: a snapshot of its allocator, kept only if the process ends by it.
+"""Snapshot of the allocator at an out-of-memory error of a process, kept only if the process ends by it.
 
 torch has observers for that, any number of them, so none of the user's is taken. They are called in the thread
 that asked for memory, before the error is raised and with no lock held; what one raises would come in the error's
@@ -142,7 +142,7 @@ class _Bounded:
         self._until = until
 
     def write(self, data: Any) -> int:
-        """As a file's."""
+        """Write, as a file does."""
         self._left -= len(data)
         if self._left < 0 or time.monotonic() > self._until:
             raise _TooMuchError(f"more than {MOST_BYTES >> 20} MiB or {MOST_SECONDS:.0f} s")
@@ -177,7 +177,7 @@ class _Taken:
             os.unlink(self.partial)
 
     def end(self) -> None:
-        """At the exit: keep it if an out-of-memory error ended the process."""
+        """At the exit: keep the snapshot if an out-of-memory error ended the process."""
         if os.getpid() != self._pid:
             return  # a forked child: it is its parent's
         with suppress(OSError):

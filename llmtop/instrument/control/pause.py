@@ -124,7 +124,7 @@ class PauseUnderWay:
         self._recorder.boundary_hook = self._at_boundary
 
     def resume(self) -> None:
-        """Let the training go on, or take back what has not begun; from the server thread."""
+        """Resume the training, or withdraw a pause that has not begun; from the server thread."""
         if self._asker.is_closed and self._holding:
             return  # it is in its grace
         self._released.set()
@@ -132,7 +132,7 @@ class PauseUnderWay:
             self._end("resumed")
 
     def _at_boundary(self, index: int) -> None:
-        """In the training thread, after a step has ended; `index` is the script's own count of it."""
+        """Run in the training thread after a step has ended; `index` is the script's own count of it."""
         if self._holding:
             return  # another thread runs steps while the one that waits has none open
         finished, wanted = self._recorder.ring.count, self.request.finished

@@ -57,7 +57,7 @@ class PeerRank:
         self._send(wire.encode(wire.Subscribe(version=__version__, history=0)) + wire.encode(request))
 
     def ask_stacks(self, number: str) -> None:
-        """Ask for one sample of its stacks; it subscribes to nothing.
+        """Request one sample of its stacks; it subscribes to nothing.
 
         Raises:
             Gone: it takes nothing more.

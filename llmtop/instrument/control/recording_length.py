@@ -75,7 +75,7 @@ class RecordingLength:
 
 
 class MemoryGrowth:
-    """By how much this process's own memory has grown; a single jump is the script's own, and is left out.
+    """Growth of this process's own memory; a single jump is the script's own, and is left out.
 
     What a profiler keeps grows with every step. A script that loads a checkpoint or makes a buffer grows at once.
     """

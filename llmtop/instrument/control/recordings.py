@@ -86,7 +86,7 @@ class TorchProfiler(Recording):
         cupti.has_ended()
 
     def abandon(self) -> None:
-        """Without the wait for the GPU that `stop` begins with: a collective may never come to an end."""
+        """Stop without the wait for the GPU that `stop` begins with: a collective may never end."""
         import torch
 
         self._recorder.annotate_with(None)
@@ -102,7 +102,7 @@ class TorchProfiler(Recording):
 
 
 class MemoryHistory(Recording):
-    """Every allocation and release of the CUDA allocator, with Python stacks, over some steps."""
+    """Recording of every allocation and release of the CUDA allocator, with Python stacks, over some steps."""
 
     engine = "memory"
 
@@ -190,4 +190,4 @@ def has_cuda_graph() -> bool:
 RECORDINGS: dict[str, type[Recording]] = {
     kind.engine: kind for kind in (TorchProfiler, JaxProfiler, MemoryHistory)
 }
-"""By the name of the engine, best first."""
+"""Recordings by the name of the engine, best first."""

@@ -115,7 +115,7 @@ def has_inherited_profiler() -> bool:
 
 
 def forget_after_fork() -> None:
-    """In a forked child: the capture is the parent's, and so is whatever thread holds the lock."""
+    """In a forked child: drop the capture, which is the parent's, as is the thread that holds the lock."""
     global _has_inherited_profiler, _lock, _recorded, _running
     _has_inherited_profiler = _has_inherited_profiler or _recorded
     _recorded = False
@@ -200,7 +200,7 @@ class SelfCapture:
         return True
 
     def thread_ends(self) -> None:
-        """In the training thread, when that ends before the process."""
+        """Run in the training thread when that ends before the process."""
         # A forked child has the same thread, and nothing to end: the capture is its parent's.
         mine = os.getpid() == self._pid and get_ident() == self._thread
         if mine and not self._writing and not self.ended.is_set():
@@ -254,7 +254,7 @@ class SelfCapture:
         return at is not None and self._first_if_begun(index) < at
 
     def _at_boundary(self, index: int) -> None:
-        """In the training thread, after a step has ended."""
+        """Run in the training thread after a step has ended."""
         try:
             self._advance(index)
         except Exception as error:  # whatever PyTorch raises, the training goes on
@@ -343,7 +343,7 @@ class SelfCapture:
             self.ended.set()
 
     def _write(self) -> None:
-        """In the capture's own thread."""
+        """Run in the capture's own thread."""
         recording = self._recording
         try:
             if recording is None:

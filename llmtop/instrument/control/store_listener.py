@@ -58,7 +58,7 @@ def end_with_process() -> None:
 
 
 def forget_after_fork() -> None:
-    """In a forked child: the connection is the parent's."""
+    """In a forked child: drop the connection, which is the parent's."""
     global _listener
     if _listener is not None:
         _listener.forget()

@@ -29,7 +29,7 @@ from llmtop.instrument.steps.phase_tree import HIDDEN
 BUDGET = 0.001
 """Share of the training thread's time that the GPU clock may take."""
 MAX_MARKS = 512
-"""In one step; a step with more boundaries is not timed."""
+"""Most boundaries of one step; a step with more is not timed."""
 MAX_PENDING = 16
 """Steps whose events the GPU has not passed yet; no further one is timed until it has."""
 FIRST_COST_NS = 100_000
@@ -87,7 +87,7 @@ class GpuClock:
         self._pending: deque[tuple[int, list[_Mark]]] = deque()
         self._spoilt = False
         self.spent_ns = 0
-        """At boundaries so far, in all."""
+        """Time at boundaries so far, in all."""
         self._calls = CallTimes()
         self._spent_ns = 0
         self._cost_ns = float(FIRST_COST_NS)

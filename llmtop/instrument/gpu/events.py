@@ -26,7 +26,7 @@ class Events(Protocol):
         """Make an event that takes the time; nothing is recorded yet."""
 
     def record(self, event: Any) -> None:
-        """Put the event behind the work given to the stream so far."""
+        """Record the event behind the work given to the stream so far."""
 
     def is_done(self, event: Any) -> bool:
         """Return True if the stream has passed the event."""
@@ -57,7 +57,7 @@ class CudaEvents:
         event.record(self._stream)
 
     def record_aside(self, event: Any) -> bool:
-        """Put the event on a stream that no work is given to; False where something is on it after all."""
+        """Record the event on a stream without work; False where something is on it after all."""
         if self._aside is None:
             self._aside = self._cuda.Stream()
         if not self._aside.query():  # torch has 32 streams, and may have given the script the same

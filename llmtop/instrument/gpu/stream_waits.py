@@ -50,7 +50,7 @@ class StreamWaits:
         self._calls = CallTimes()
 
     def begin(self) -> None:
-        """From now on record the waits of the stream that is current in this thread."""
+        """Record the waits of the stream that is current in this thread from now on."""
         self._stream, self._spoilt = self._cuda.current_stream(), False
         self._calls.clear()
         self._before = self._class.__dict__.get("wait_event")

@@ -1,4 +1,4 @@
-"""From the boundaries of a timed step to GPU time per phase, and to what of it the GPU was idle.
+"""GPU time per phase, and its idle part, from the boundaries of a timed step.
 
 Between two boundaries the stream is busy, or idle, or both; events alone show which in three cases:
 

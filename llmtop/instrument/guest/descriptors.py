@@ -84,7 +84,7 @@ class Channel(socket.socket):
             self.detach()
 
     def __del__(self) -> None:
-        """In place of socket's own, which would close the number whosever it is by now."""
+        """Replace socket's own destructor, which would close the number even if another file has it by now."""
         if self.fileno() >= 0:
             self.close()
 

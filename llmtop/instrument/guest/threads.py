@@ -28,7 +28,7 @@ _IMPORT_SECONDS = 0.1
 """How long an exit waits for a thread that is within an import: usual ones take 20 to 50 ms, and one over a
 network may take any time."""
 _IMPORT_CODE = "<frozen importlib._bootstrap>"
-"""In which file Python's tracebacks place the function that imports."""
+"""File in which Python's tracebacks place the function that imports."""
 
 
 class Thread:

@@ -30,7 +30,7 @@ _noted: dict[str, int] = {}
 
 
 def note(coordinates: Mapping[str, int]) -> None:
-    """Remember coordinates that no group's name shows."""
+    """Store coordinates that no group's name shows."""
     _noted.update({role: at for role, at in coordinates.items() if _NAME.match(role) and not _UNNAMED.match(role)})
 
 

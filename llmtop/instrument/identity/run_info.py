@@ -49,7 +49,7 @@ class Facts:
         there."""
 
     def changed(self) -> None:
-        """Have Hello sent to all monitors again, at the next turn of the server."""
+        """Send Hello to all monitors again, at the next turn of the server."""
         self.version += 1
 
     def set_kind(self, kind: str) -> None:

@@ -18,7 +18,7 @@ _asks: Callable[[], bool] | None = None
 
 
 def untraced(stand_in: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Have the compiler take `stand_in`, of the same signature, for the decorated function."""
+    """Make the compiler use `stand_in`, of the same signature, for the decorated function."""
 
     def register(function: Any) -> Any:
         _replaced.append((function, stand_in))

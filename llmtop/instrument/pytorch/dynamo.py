@@ -14,7 +14,7 @@ from typing import Any
 
 
 def keep_out() -> None:
-    """Have torch.compile run the functions of llmtop and nvtx that are loaded now as they are.
+    """Make torch.compile run the loaded functions of llmtop and nvtx as they are.
 
     Where a compiled function calls one of them it may still be traced, so that breaks no graph.
     """

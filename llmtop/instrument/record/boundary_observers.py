@@ -134,7 +134,7 @@ class Watch:
         self._close(node)
 
     def move(self, slot: int, target: int) -> None:
-        """Have the GPU's clock count what it recorded for one slot to another."""
+        """Move the GPU clock's record of one slot to another."""
         if self.clock is not None:
             self.clock.move(slot, target)
 

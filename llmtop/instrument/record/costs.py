@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 SAMPLES = 15
 """Medians are over the last so many; one takes some 0.2 ms."""
 SOON_NS = 1_000_000_000
-"""Between the first samples."""
+"""Time between the first samples."""
 LATER_NS = 10_000_000_000
-"""Between all others: 0.002 % of the time."""
+"""Time between all others: 0.002 % of the time."""
 _SWEPT_BYTES = 1 << 20
-"""As large as a core's second cache."""
+"""Size of a core's second cache."""
 
 
 class Costs:

@@ -24,7 +24,7 @@ class OpenPhases:
     __slots__ = ("cells", "cut", "left_out", "node", "paths", "root", "watch", "zeros")
 
     def clear(self) -> None:
-        """Forget all phases, open ones and known names, as a forked child must."""
+        """Drop all phases, open ones and known names, as a forked child must."""
         self.paths = Paths()
         self.root = PhaseNode("", None, "", HIDDEN)
         self.node = self.root
@@ -39,7 +39,7 @@ class OpenPhases:
         """Why something is not in the numbers -> how often."""
 
     def count_left_out(self, reason: str) -> None:
-        """Remember that something is not in the numbers, and why; the monitor shows it."""
+        """Store that something is missing in the numbers, and why; the monitor shows it."""
         self.left_out[reason] = self.left_out.get(reason, 0) + 1
 
     def new_node(self, here: PhaseNode, name: str) -> PhaseNode:
@@ -58,7 +58,7 @@ class OpenPhases:
             self.zeros.append(0)
 
     def close_down_to(self, node: PhaseNode) -> None:
-        """Give up phases that are open within `node`."""
+        """Drop phases that are open within `node`."""
         while self.node is not node:
             if self.watch is not None:
                 self.watch.give_up(self.node)
@@ -84,7 +84,7 @@ class OpenPhases:
         return True
 
     def give_up_open(self) -> None:
-        """At a boundary of a step: phases that are open belong to no step.
+        """Drop open phases at a boundary of a step: they belong to no step.
 
         What ended within them before this step does: it moves up to where it stands without them, so that a loader
         used within ``phase("epoch")`` is still the step's ``dataload``.
@@ -121,7 +121,7 @@ class OpenPhases:
             self.cells[node.slot] = self.cells[node.slot + 1] = 0
 
     def forget_cells(self) -> None:
-        """Give up all that has been counted since the last step."""
+        """Drop all counts since the last step."""
         self.close_down_to(self.root)
         self.fit(self.paths.cells - 2)
         self.cells[:] = self.zeros

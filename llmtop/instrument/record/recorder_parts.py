@@ -130,4 +130,4 @@ class PublishingServer(Protocol):
         """Send what is left, and wait a moment for the thread to end."""
 
     def forget_after_fork(self) -> None:
-        """In a forked child: let go of the sockets, which are the parent's as the thread is."""
+        """In a forked child: close the sockets, which are the parent's as the thread is."""

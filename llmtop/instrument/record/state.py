@@ -67,7 +67,7 @@ class HookCallbacks:
         self.reset()
 
     def reset(self) -> None:
-        """Forget what a forked child does not do."""
+        """Drop the state that a forked child does not need."""
         self.periodic: list[Callable[[], None]] = []
         """Called in the training thread some times a second, after a step: by these hooks find out what they can
         know beside the steps, and what has been loaded only now."""
@@ -238,14 +238,14 @@ class State(OpenPhases):
         return index if type(index) is int else self.next_index
 
     def count_left_out(self, reason: str) -> None:
-        """Remember that something is not in the numbers, and why; the monitor shows it."""
+        """Store that something is missing in the numbers, and why; the monitor shows it."""
         super().count_left_out(reason)
         if self.left_out[reason] == 1:
             self.facts.changed()
             self.wake_server()
 
     def cannot_see(self, what: str, why: str) -> None:
-        """Remember that something of this script cannot be seen; the monitor shows it."""
+        """Store that something of this script cannot be observed; the monitor shows it."""
         if what not in self.blind:
             self.blind[what] = why
             self.facts.changed()
@@ -308,7 +308,7 @@ class State(OpenPhases):
         self.pending = NEVER
 
     def go_concurrent(self) -> None:
-        """From now on steps may overlap: every call is assigned by its thread and task. For good."""
+        """Allow steps to overlap from now on: every call is assigned by its thread and task. This is permanent."""
         self.go_concurrent_next = False
         if self.tracks is not None or self.off:
             return

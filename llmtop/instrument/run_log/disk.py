@@ -45,7 +45,7 @@ class Disk(Protocol):
         """
 
     def close(self) -> None:
-        """Let go of descriptors; what was handed over is still written."""
+        """Close the descriptors; handed-over data is still written."""
 
 
 class OwnDisk:

@@ -17,7 +17,7 @@ LONG_SECONDS = 0.5
 FIRST_STEPS = 10
 """First steps that are kept in full."""
 _MOST_IN_FULL = 30
-"""In a minute; what a minute has more of is in its sums alone."""
+"""Most rows per minute; further ones are in the sums of the minute alone."""
 NAN = float("nan")
 
 

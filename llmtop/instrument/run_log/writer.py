@@ -33,11 +33,11 @@ if TYPE_CHECKING:
     from llmtop.instrument.record.state import State
 
 TURN_S = 1.0
-"""At most so much is unwritten when the process is killed."""
+"""Longest time for which data is unwritten when the process is killed."""
 _SHORTEST_TURN_S = 0.2
 _MINUTE_S = 60.0
 SIGN_S = 5.0
-"""Without a step a sign of life is written so often."""
+"""Time without a step after which a sign of life is written."""
 LAST_S = 120.0
 """A file of the last minutes is written for so long, then the other one anew."""
 LAST_BYTES = 8 << 20
@@ -106,7 +106,7 @@ class RunLog:
             self._close()
 
     def stop(self) -> None:
-        """Have the last turn written; waits a moment for it. In the thread that ends the process."""
+        """Write the last turn; waits a moment for it. In the thread that ends the process."""
         self._stopping = True
         try:
             self._knock.send(b"!")
@@ -121,7 +121,7 @@ class RunLog:
             self._print_summary(self._sums.sums(), key.folder_name[-RUN_ID_CHARACTERS:], self._recorder.facts.rank)
 
     def forget(self) -> None:
-        """In a forked child: close what is the parent's."""
+        """In a forked child: close the parent's files."""
         self._close()
 
     def _open_knock(self) -> None:

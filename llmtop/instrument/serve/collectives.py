@@ -75,7 +75,7 @@ class CollectiveWatch:
 
 
 _Counts = dict[tuple[str, str], tuple[int, int | None]]
-"""By recorder and process group: the numbers of the collectives last enqueued and last completed."""
+"""Numbers of the collectives last enqueued and last completed, by recorder and process group."""
 
 
 def _counts() -> _Counts:
@@ -101,7 +101,7 @@ def is_quiet(recorder: State) -> bool:
 
 
 def _collective_count(source: str, group: str, enqueued: int, completed: int | None) -> wire.CollectiveCount:
-    """With the group's name, and what the operation of the last number is."""
+    """Return the count with the group's name and the operation of the last number."""
     # Who waits nowhere, as the rank that the others wait for, has no operation under way to name the group by.
     mine = _entries(source, group, only_active=True) or _entries(source, group, only_active=False)
     named = next((entry for entry in reversed(mine) if entry.process_group), None)

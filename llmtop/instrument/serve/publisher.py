@@ -74,7 +74,7 @@ class Publisher:
         return monitor.ready and monitor.facts_version != self._recorder.facts.version
 
     def greet(self, monitor: Monitor) -> None:
-        """Say who the training is."""
+        """Send the identity of the training."""
         monitor.facts_version = self._recorder.facts.version
         self._write(
             monitor,
@@ -263,7 +263,7 @@ class Publisher:
             self._write(monitor, self._shared.get(("outside", sampler.number), lambda: self.encoded(outside)))
 
     def end_round(self) -> None:
-        """Forget what was encoded for all monitors of this round of sending."""
+        """Drop the messages encoded for all monitors of this round of sending."""
         self._shared.forget()
 
     def encoded(self, message: wire.FromTraining) -> bytes:

@@ -44,7 +44,8 @@ HOLD_S = 0.016
 """Steps that finish within this time of a message go into one; within 20 ms a step is to be out, unless all
 monitors accept a delay."""
 MOST_HOLD_S = 0.5
-"""At most, however long a monitor can wait: with the second in which it reads, a step is shown within two."""
+"""Longest delay, however long a monitor can wait: with the second in which it reads, a step is shown within
+two."""
 MOST_HELD = SIZE // 8
 """Where so many steps came within one hold it is the shortest again: the ring is to lose none."""
 MAX_MONITORS = 32
@@ -94,7 +95,7 @@ class Server:
         self._knocked: Channel | None = None
         self._poll = descriptors.Poll()
         self._knocks = descriptors.Poll()
-        """Without the sockets of monitors."""
+        """Poll object without the sockets of monitors."""
         self._pace = limits.Pace()
         self._captures_allowed = limits.Allowance(limits.CAPTURES_PER_S, limits.CAPTURES_AT_ONCE)
         self._stacks_allowed = limits.Allowance(limits.STACKS_PER_S, limits.STACKS_AT_ONCE)
@@ -429,7 +430,7 @@ class Server:
         return HOLD_S if self._comes_fast else max(HOLD_S, min(holds, default=HOLD_S))
 
     def _send_all(self) -> None:
-        """Give every monitor that is able to take it all that is new."""
+        """Send all new data to every monitor that can take it."""
         if self._monitors and self._recorder.hooks.refresh is not None:
             self._recorder.hooks.refresh(self._stopping)
         count = self._recorder.ring.count

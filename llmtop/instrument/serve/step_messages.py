@@ -1,4 +1,4 @@
-"""From the ring to messages: what one monitor has not been sent yet."""
+"""Messages from the ring: data that one monitor has not been sent yet."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class StepReader:
         """When the training was seen to stand still, oldest first; no interval goes across."""
         self._wall_clock = recorder.facts.wall_clock if wall_clock is None else wall_clock
         self.unix_offset_ns = 0
-        """By which the stamps of the steps last read were made unix time."""
+        """Offset with which the stamps of the steps last read were made unix time."""
 
     def read(self, first: int, limit: int = BATCH) -> tuple[int, list[StepArray]]:
         """Up to `limit` finished steps from number `first` on, and the number of the first of them."""

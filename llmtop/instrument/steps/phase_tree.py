@@ -25,7 +25,7 @@ class Paths:
 
     def __init__(self) -> None:
         self.names: list[str] = [""]
-        """By slot / 2; the first is `HIDDEN`."""
+        """Names by slot / 2; the first is `HIDDEN`."""
         self.order: tuple[int, ...] = ()
         """Slot / 2 of each path, as they follow each other in a step (`arrange`)."""
         self._slots: dict[str, int] = {}

@@ -100,7 +100,8 @@ def _what_stderr_is() -> tuple[int, int] | None:
 
 
 _stderr = _what_stderr_is()
-"""As this process was given it: a file that the script has put in its place is not ours to write to."""
+"""Standard error as this process received it: llmtop does not write to a file that the script has put in its
+place."""
 
 
 def _write(sentence: str) -> None:
@@ -136,14 +137,14 @@ def claim() -> bool:
 
 
 def attached() -> None:
-    """Say that this run is watched, once for all its processes; called when its socket listens."""
+    """Print that this run is watched, once for all its processes; called when its socket listens."""
     if claim():
         place = os.path.dirname(os.environ[TOLD]) if os.environ.get("LLMTOP_DIR") else ""
         _write("attached; watch with: " + (f"LLMTOP_DIR={place} llmtop" if place else "llmtop"))
 
 
 def kept(path: str) -> None:
-    """Say where the snapshot lies of a process that has ended by an out-of-memory error."""
+    """Print the place of the snapshot of a process that an out-of-memory error ended."""
     _write("out of memory; to see the allocations, run: llmtop report " + path)
 
 

@@ -1,4 +1,4 @@
-"""From the facts of all ranks to the answer: who failed first, who only waited, what would tell more."""
+"""Answer from the facts of all ranks: who failed first, who only waited, and the missing evidence."""
 
 from __future__ import annotations
 

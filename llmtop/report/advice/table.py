@@ -225,7 +225,7 @@ ADVICE: Final[Mapping[FindingId, Advice]] = {
         next="llmtop capture --engine torch.profiler --option stacks   # which lines",
     ),
 }
-"""By the id of a finding: for a training on a GPU of NVIDIA's."""
+"""Advice by the id of a finding: for a training on a GPU of NVIDIA's."""
 
 
 @dataclass(frozen=True)

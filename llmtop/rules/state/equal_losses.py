@@ -22,7 +22,7 @@ class Divergence(NamedTuple):
     metric: str
     step: int
     values: Mapping[Hashable, float]
-    """By rank, at the last compared step."""
+    """Values by rank, at the last compared step."""
     odd: tuple[Hashable, ...]
     """Ranks that differ from most others; all of them where none has a majority."""
     equal_steps: int

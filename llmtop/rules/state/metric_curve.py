@@ -29,7 +29,7 @@ one: a share of harder batches shows its tail in so many."""
 CONSISTENT: Final = 1.4826
 """Makes the median absolute deviation of normal noise its standard deviation."""
 LEAST_SPREAD: Final = 0.002
-"""In log space; of a smoothed value that hardly moves."""
+"""Spread in log space of a smoothed value that hardly moves."""
 ONSET: Final = 8
 """Values within which a spike rises, where the learning rate is unknown: a loss that rises more slowly may follow
 its learning rate."""
@@ -37,7 +37,7 @@ ONSET_SHARE: Final = 0.6
 LEAST_RISE: Final = 0.005
 """Share of the first values: a loss near 0 moves by large factors, which mean nothing."""
 ONSET_FACTOR: Final = 1.5
-"""From there on it is a spike however slowly it rises."""
+"""Factor from which it is a spike however slowly it rises."""
 BACK_SIGMAS: Final = 3.0
 LONGEST: Final = 500
 """Values after which a level that does not come back is the usual one."""
@@ -125,7 +125,7 @@ class MetricCurve:
         self.restart(0)
 
     def restart(self, judge_from: int) -> None:
-        """Forget the usual range, and judge no value of a step below `judge_from`."""
+        """Drop the usual range, and judge no value of a step below `judge_from`."""
         self._window: deque[float] = deque(maxlen=WINDOW)
         self._deviations: deque[float] = deque(maxlen=REMEMBERED)
         self._recent: deque[float] = deque()
@@ -286,7 +286,7 @@ class MetricCurve:
             self.restart(step + 1)
 
     def _remember(self, value: float) -> None:
-        """Remember a value that came back: the next one alone must be as high, or it is this training's noise."""
+        """Store a value that came back: the next one alone must be as high, or it is this training's noise."""
         scaled = math.log(value) if self._in_logs else value
         times, deviation = self._limits.single.times, max(scaled - self._expected(), 0.0)
         is_share = self._in_logs and self._limits.is_linear

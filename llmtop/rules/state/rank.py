@@ -23,9 +23,9 @@ RankKey = tuple[str, int, float]
 
 STEPS_KEPT: Final = 64
 SILENT_SECONDS: Final = 3.0
-"""Without a step, and three usual steps: no alert about steps is raised any more."""
+"""Time without a step, and without three usual steps, after which no alert about steps is raised."""
 WORKING_SECONDS: Final = 10.0
-"""Without a step: those that are up end. A rank that evaluates for some seconds keeps them."""
+"""Time without a step after which active alerts end. A rank that evaluates for some seconds keeps them."""
 
 
 def rank_key(rank: Rank) -> RankKey:
@@ -58,7 +58,7 @@ class RankState:
         self.rank = rank
         self.gpu: GpuState | None = None
         self.process: Process | None = None
-        """As the snapshot that is being judged has it; None where it does not list it."""
+        """Process in the judged snapshot; None where the snapshot does not list it."""
         self.load_per_cpu: float | None = None
         """Threads of the machine that run or wait for a CPU, per CPU; None where unknown."""
         self.now = now
@@ -235,7 +235,7 @@ class RankState:
             self.steps.append(StepCosts(step, gap))
 
     def _fill_in(self, step: Step) -> None:
-        """Put GPU times that came late into the step they belong to."""
+        """Add late GPU times to the step they belong to."""
         for place in range(len(self.steps) - 1, -1, -1):
             if self.steps[place].index == step.index:
                 self.steps[place] = _step_costs(step, self.steps[place].gap)
@@ -269,7 +269,7 @@ class JobState:
         self.losses = EqualLosses()
 
     def keep(self, before: JobState) -> None:
-        """Go on from what was known of the same job when it had other ranks, or they were in another state."""
+        """Continue from the state of the same job when it had other ranks, or they were in another state."""
         self.memo, self.imbalance, self.losses = before.memo, before.imbalance, before.losses
 
     def is_silent(self, is_raised: bool) -> bool:

@@ -22,7 +22,7 @@ class StepCosts:
     def __init__(self, step: Step, gap: float) -> None:
         self.index = step.index
         self.gap = gap
-        """Between the end of the previous step and the start of this one."""
+        """Time between the end of the previous step and the start of this one."""
         self.total = step.seconds + gap
         self.named = bool(step.phases)
         """True if the steps have phases."""

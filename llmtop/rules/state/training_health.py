@@ -141,7 +141,7 @@ class TrainingHealth:
 
     def __init__(self) -> None:
         self.events: dict[str, HealthEvent] = {}
-        """By alert id."""
+        """Events by alert id."""
         self.new_losses: list[tuple[str, int, float]] = []
         """Losses of this snapshot, NaN where they are not finite."""
         self.shown: dict[MetricKind, tuple[str, float | None]] = {}

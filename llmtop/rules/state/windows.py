@@ -48,7 +48,7 @@ class RecentValues:
             self._sum -= values.popleft()[1]
 
     def clear(self) -> None:
-        """Forget all values."""
+        """Drop all values."""
         self._values.clear()
         self._sum = 0.0
 

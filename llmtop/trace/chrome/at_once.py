@@ -205,7 +205,7 @@ def _natural_numbers(values: list[Any]) -> Ns | None:
 
 
 def _whole_numbers(values: list[Any], default: int) -> Ns:
-    """Each as `int_or` has it."""
+    """Return each value after `int_or`."""
     column = np.array(values)
     if column.dtype != np.int64 or (np.abs(column) >= LARGEST).any():
         column = np.array([int_or(value, default) for value in values], dtype=np.int64)

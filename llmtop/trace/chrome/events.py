@@ -1,4 +1,4 @@
-"""From events of a Chrome trace to columns.
+"""Columns from events of a Chrome trace.
 
 Some arguments changed their names over the years ("external id", "inDevice"). ts and dur are µs, since
 `baseTimeNanoseconds` where the file has that, else since 1970 or boot.

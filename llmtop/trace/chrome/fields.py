@@ -85,7 +85,7 @@ class ExactMemoryEvent(MemoryEvent, gc=False):
 PRODUCT_US = 2.0**42
 """Up to here a float of µs times 1000 is the nearest whole number of ns."""
 COARSE_US = 2.0**43
-"""From 102 days on a float of µs is more than a nanosecond off; of µs since 1970 it is 128."""
+"""Microseconds from which (102 days) a float is more than a nanosecond off; of µs since 1970 it is 128."""
 _NUMBER = re.compile(r"\s*[-+]?\d+(?:\.\d*)?(?:[eE][-+]?\d{1,2})?\s*$")
 _LONGEST_TIME = 40
 _plain_numbers = msgspec.json.Encoder(decimal_format="number")

@@ -80,18 +80,18 @@ class TraceIndex:
     def __init__(self) -> None:
         self.names = model.Names()
         self.what: dict[tuple[str | None, str | None], EventType] = {}
-        """By category and name."""
+        """Event types by category and name."""
         self.all: list[EventType] = []
         self.of_work: list[EventType] = []
         """Types of device work; a row of it has the place of its own."""
         self.threads: dict[tuple[Number, Number], int] = {}
-        """By pid and tid as they stand in the file, a place in `owners`."""
+        """Places in `owners`, by pid and tid as they stand in the file."""
         self.owners: list[tuple[int, int]] = []
         """Process and thread."""
         self.inputs: dict[tuple[bytes, bytes], int] = {}
-        """By shapes and types, the number of their text; 0 for what is too long to be worth its memory."""
+        """Numbers of texts by shapes and types; 0 for a text that is too long to be worth its memory."""
         self.collectives: dict[Any, int] = {}
-        """By what the file calls a collective, the number of its name."""
+        """Numbers of names, by the file's name of a collective."""
         self.process_names: dict[int, str] = {}
         self._processes: dict[Number, int] = {}
         self._devices: dict[Number, int] = {}

@@ -65,9 +65,9 @@ class Tables:
         self.ranges = Rows(7)
         self.host = Rows(6)
         self.overhead = Rows(2)
-        """Each with the columns of its table in the trace, in their order."""
+        """Overheads with the columns of their table in the trace, in their order."""
         self.memory = Rows(9)
-        """With the columns of its table in the trace but the last, in their order."""
+        """Memory events with the columns of their table in the trace but the last, in their order."""
         self.operators = Rows(3)
         """Operators with inputs or a sequence number, few of the rows of the host: the row, both numbers."""
         self.groups = Rows(3)

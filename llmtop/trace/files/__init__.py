@@ -1,1 +1,1 @@
-"""From a path to a trace: file kinds, compression, loaders, several ranks merged."""
+"""Trace from a path: file kinds, compression, loaders, several ranks merged."""

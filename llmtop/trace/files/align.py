@@ -23,7 +23,7 @@ NEARLY_ALL = 90
 LEAST_NS = 200_000
 """Less is left as it is: the ends themselves are no closer."""
 _TIGHT_NS = 30_000
-"""On two H100 the ends of the same collectives were 5 to 27 µs apart, those of others mostly more."""
+"""Tolerance: on two H100 the ends of the same collectives were 5 to 27 µs apart, those of others mostly more."""
 _MOST = 2000
 _MOST_LAGS = 256
 _TOGETHER = frozenset({"AllReduce", "AllGather", "ReduceScatter", "AllToAll"})

@@ -30,7 +30,7 @@ _EVENTS_KEY = re.compile(rb'"traceEvents"\s*:\s*\[')
 _OF_XLA = re.compile(rb'"name"\s*:\s*"/(?:host:CPU|device:)(?![^"]*(?:Compute|Tensors)")')
 """How XLA's profiler names its planes, before all other events; names of TensorFlow's old timeline go on."""
 _WITH_MEMORY = re.compile(rb'"profile_memory"\s*:\s*(?:1|true)|"\[memory\]"')
-"""In the header of a trace with allocations; of older PyTorch the name of such an event."""
+"""Mark in the header of a trace with allocations; for older PyTorch the name of such an event."""
 _FIRST_EVENT = re.compile(rb'\{\s*"ph"\s*:\s*"')
 _HEADER_LIMIT = 64 << 20
 _TAIL_LIMIT = 64 << 20

@@ -15,7 +15,7 @@ class ForeignFile(NamedTuple):
     """Name of a file's format, and the next action."""
 
     what: str
-    """After "is": "a profile of Firefox"."""
+    """Text after "is": "a profile of Firefox"."""
     next: str
     """A command or an address, as a clause of its own; FILE stands for the file's path."""
 

@@ -1,4 +1,4 @@
-"""From a path to a trace: unpacked or exported first where it must be, the files of several ranks as one."""
+"""Trace from a path: unpacked or exported first where needed, the files of several ranks as one."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def _load_unpacked(path: Path, limits: Limits) -> model.Trace:
 
 
 def _export_with_nsys(path: Path, limits: Limits) -> model.Trace:
-    """Have nsys export a report to SQLite, in a temporary folder."""
+    """Export a report to SQLite with nsys, in a temporary folder."""
     from llmtop.nsys_cli.export import export_into
 
     with tempfile.TemporaryDirectory(prefix="llmtop-") as folder:

@@ -1,4 +1,4 @@
-"""In a process of its own: print what xprof makes of an .xplane.pb as a Chrome trace. Usage: FILE
+"""Program, run in its own process, that prints an .xplane.pb as a Chrome trace with xprof. Usage: FILE
 
 Native code over a foreign file: what becomes of it shall be this process's affair alone.
 """

@@ -90,7 +90,7 @@ class Database:
         self.columns = {name: self._columns(name) for name in self.tables.intersection(tables)}
 
     def close(self) -> None:
-        """Give the file back."""
+        """Close the file."""
         self.connection.close()
         if self._pages is not None:
             self._pages.close()

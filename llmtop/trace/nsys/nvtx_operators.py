@@ -25,7 +25,7 @@ class OperatorRange(NamedTuple):
     sequence: int
     """One more than autograd's sequence number; 0 where there is none."""
     inputs: str
-    """As `HostSpans.inputs` has them; the types are not in the range's name. Empty where not recorded."""
+    """Inputs as in `HostSpans.inputs`; the types are not in the range's name. Empty where not recorded."""
 
 
 def parse_operator_range(text: str) -> OperatorRange | None:

@@ -63,7 +63,7 @@ class Pages:
         self._usable = self._size - head[20]
 
     def close(self) -> None:
-        """Give the file back; a second call does nothing."""
+        """Close the file; a second call does nothing."""
         if self._file >= 0:
             os.close(self._file)
         self._file = -1

@@ -1,4 +1,4 @@
-"""From events of XLA's profiler, as jax.profiler and torch_xla's have them (`*.trace.json.gz`), to columns.
+"""Columns from events of XLA's profiler in the form of jax.profiler and torch_xla (`*.trace.json.gz`).
 
 A process of the file is a plane: `/device:GPU:0`, `/device:TPU:0`, `/host:CPU`; a thread of it is a line: of a
 stream, of a thread. All arguments are text. ts and dur are µs since the trace began. On a GPU each kernel, copy or
@@ -25,7 +25,8 @@ from llmtop.trace.xla.host import HostLines
 
 _LATEST_US = 4e12
 MOST_EVENTS = 1_000_000
-"""As many as XLA writes into this kind of file; beyond that it drops some, and only .xplane.pb has them all."""
+"""Most events that XLA writes into this kind of file; beyond that it drops some, and only .xplane.pb has them
+all."""
 _DEVICE = re.compile(r"^/device:(GPU|TPU):(\d{1,6})")
 _STREAM = re.compile(r"^Stream #(\d{1,18})")
 _OVERHEAD = "CUPTI overhead"
@@ -199,7 +200,7 @@ class XlaCollector:
         return trace
 
     def _take_operations(self) -> None:
-        """On the CPU: what XLA ran on the threads of the host is the device's work."""
+        """Take operations on the CPU: work that XLA ran on the threads of the host is the device's work."""
         for start, end, line, text, args, run in self._host.operations():
             stream = self._streams.setdefault((0, line), len(self._streams))
             name = self.names.number(printable(text, model.LONGEST_NAME))

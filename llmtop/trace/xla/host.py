@@ -63,7 +63,7 @@ class HostLines:
         self._step_names: set[int] = set()
         self._threads: dict[Number, int] = {}
         self.devices: dict[int, model.TracedGpu] = {}
-        """By number, where the file has them."""
+        """Devices by number, where the file has them."""
         self.of_torch_xla = False
         """True if the program is torch_xla's."""
         self._drained_at = -1
@@ -139,7 +139,7 @@ class HostLines:
         self._spans.extend((start, end, thread, number(printable(shown, 400))))
 
     def _learn_devices(self, text: str) -> None:
-        """As a capture of llmtop writes them: "0=NVIDIA H100 80GB HBM3|1=…"."""
+        """Read the devices from the form of llmtop's captures: "0=NVIDIA H100 80GB HBM3|1=…"."""
         for one in text.split("|")[:_MOST_DEVICES]:
             number, _, kind = one.partition("=")
             if number.isascii() and number.isdigit() and len(number) < _DIGITS and kind:

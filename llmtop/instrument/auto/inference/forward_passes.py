@@ -58,7 +58,7 @@ class _Here(_local):
     """Open calls of the calling thread."""
 
     inside = False
-    """In a forward pass of an outermost module."""
+    """True in a forward pass of an outermost module."""
     request: Request | None = None
     """A call of `generate`."""
     step: Step | None = None

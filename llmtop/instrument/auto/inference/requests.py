@@ -128,7 +128,7 @@ class Request:
 
 
 def keep_input(recorder: Recorder, step: OpenStep, tokens: int) -> None:
-    """Remember how many tokens an open step came with; by when it began, as rows of the ring are."""
+    """Store the number of prompt tokens of an open step, by its start, as rows of the ring are."""
     inputs = recorder.tokens_in
     begun = recorder.begun if recorder.tracks is None else getattr(step.track, "begun", None)
     if begun is not None:

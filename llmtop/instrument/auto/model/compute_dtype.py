@@ -88,7 +88,7 @@ def by_parameters(module: Any) -> torch.dtype | None:
 
 
 def name_of(dtype: torch.dtype | None) -> str | None:
-    """As the peaks of GPUs are listed; None for what is not known or not listed."""
+    """Return the name in the list of GPU peaks; None for an unknown or unlisted type."""
     if dtype is torch.float32:
         return "tf32" if _uses_tf32() else "fp32"
     return None if dtype is None else _PEAKS.get(dtype)

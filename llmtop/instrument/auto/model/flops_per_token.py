@@ -26,9 +26,9 @@ from llmtop.instrument.identity.declared_facts import FLOPS_PER_PARAMETER_AND_TO
 from llmtop.instrument.pytorch.search import held_by, own_dict
 
 _EXPERTS = re.compile(r"M[oO]E(?![a-z])|Moe(?=[A-Z0-9_]|$)|Expert|Router|MixtureOf")
-"""In the name of a class."""
+"""Pattern in the name of a class."""
 _EXPERT_CHILD = re.compile(r"(^|_)(experts?|router|moe)($|_)")
-"""In the name under which a module is held."""
+"""Pattern in the name under which a module is held."""
 _EXPERT_COUNTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 _OTHER_ARITHMETIC = frozenset(
     {"torchao", "transformer_engine", "bitsandbytes", "optimum", "quanto", "hqq", "auto_gptq", "gptqmodel", "awq"}

@@ -111,7 +111,7 @@ class TimedClass:
         kind.__call__ = self._call = call
 
     def restore(self) -> None:
-        """Give the class back what it had."""
+        """Restore the original function of the class."""
         if vars(self.kind).get("__call__") is not self._call:
             return
         if self._own is MISSING:

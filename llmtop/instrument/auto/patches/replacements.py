@@ -17,7 +17,7 @@ class Replaced:
         self._given: list[tuple[Any, str, Any, Any]] = []
 
     def put(self, owner: Any, name: str, function: Callable[..., Any]) -> None:
-        """Put a function in the place of what `owner` has under that name, be it its own or inherited."""
+        """Replace the function that `owner` has under that name, its own or inherited."""
         own = vars(owner).get(name, MISSING)
         setattr(owner, name, function)
         self._given.append((owner, name, own, function))

@@ -33,7 +33,7 @@ _PATH_ARGUMENTS: dict[str, tuple[int | None, tuple[str, ...]]] = {
     "save_model": (2, ("save_directory",)),
     "save_checkpoint": (1, ("filepath",)),
 }
-"""By function, where its path stands among the arguments and how it is called."""
+"""Position and name of the path among the arguments, by function."""
 
 
 class _Depth(threading.local):

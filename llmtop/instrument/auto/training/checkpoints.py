@@ -38,7 +38,7 @@ _LATER: Mapping[str, Mapping[str, str]] = {
     **{f"{name}.trainer.trainer": {"Trainer.save_checkpoint": "checkpoint"} for name in _LIGHTNING},
     **{f"{name}.loops.evaluation_loop": {"_EvaluationLoop.run": "evaluation"} for name in _LIGHTNING},
 }
-"""By module, what is called there -> the phase that it is."""
+"""Phase of each function, by module."""
 
 _is_compiling = torch.compiler.is_compiling
 _left = dict(_LATER)

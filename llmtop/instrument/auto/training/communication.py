@@ -33,7 +33,7 @@ class Ranks:
         self.several = False
 
     def refresh(self) -> None:
-        """Ask: before the first backward pass, and some times a second after a step."""
+        """Update: before the first backward pass, and some times a second after a step."""
         self.several = dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
 
 

@@ -225,7 +225,7 @@ class LoopState:
         return False
 
     def trains_module(self, number: int) -> None:
-        """Remember the id() of a module that is called as a training does."""
+        """Store the id() of a module that is called as a training does."""
         if len(self.trains) >= MAX_TRAINED:
             self.trains.clear()
         self.trains.add(number)

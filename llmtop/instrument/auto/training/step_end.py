@@ -95,7 +95,7 @@ class StepEndDetector:
         """How many times as patient as at first, since it came back after all."""
 
     def remember_optimizers(self, optimizers: list[Any]) -> None:
-        """Remember the optimizers that were there when the training began."""
+        """Store the optimizers that existed when the training began."""
         self._founders = [weakref.ref(optimizer) for optimizer in optimizers]
         self._awaited = [weakref.ref(optimizer) for optimizer in optimizers if id(optimizer) not in self._seen]
 

@@ -36,7 +36,7 @@ MAX_LEVELS = 4
 MAX_CLASSES = 32
 """More candidates than this are not outermost modules."""
 STEPS_WITHOUT = 2
-"""After so many steps without a forward pass another model may have taken over: the search begins again."""
+"""Steps without a forward pass after which another model may have taken over: the search begins again."""
 MAX_SEARCHES = 5
 MODULES = "the modules of this script"
 

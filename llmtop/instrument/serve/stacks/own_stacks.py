@@ -28,7 +28,7 @@ from llmtop.protocol import wire
 
 MAX_RATE_HZ: Final = 50.0
 MAX_THREADS: Final = 256
-"""At one look, beside the main thread."""
+"""Most threads in one sample, beside the main thread."""
 MAX_STACKS: Final = 4000
 """Different ones that are remembered; others are counted."""
 _MAX_NAME: Final = 120

@@ -130,7 +130,7 @@ class StackDescriber:
         self._loop = LoopCalls()
 
     def forget(self) -> None:
-        """Let go of all that was remembered."""
+        """Drop all stored data."""
         self.__init__()  # type: ignore[misc]
 
     def describe(self, thread: int, step: int, held_lock: bool | None = False) -> StackDescription | None:
