@@ -1,4 +1,4 @@
-"""Whether anything grows: a monitor, a recording and a training with steps of 1 ms, side by side for an hour.
+"""Whether anything grows: a monitor at 1 Hz, one at 10 Hz, a recording and a training with steps of 1 ms, for an hour.
 
 Eight stand-in GPUs, the real screen in a pseudo-terminal. After a sixth of the time (10 minutes of an hour)
 resident memory and open descriptors of each are watched to the end. LLMTOP_BENCH_MINUTES (60) shortens it; what is
@@ -35,6 +35,7 @@ EDGE_SHARE = 1 / 10
 SAMPLE_SECONDS = 5.0
 STEP_MS = 1.0
 MOST_MIB_PER_HOUR = 1.0
+FAST_SECONDS = 0.1
 COLUMNS, LINES = 200, 50
 _LLMTOP = [sys.executable, "-m", "llmtop"]
 
@@ -63,7 +64,7 @@ class _Watched:
 
 
 def run() -> Iterator[Result]:
-    """Start the three, wait, and compare."""
+    """Start them, wait, and compare."""
     if shutil.which("gcc") is None:
         raise SkipBenchmark("gcc is needed")
     minutes = float(os.environ.get("LLMTOP_BENCH_MINUTES", MINUTES))
@@ -96,7 +97,13 @@ def _start(directory: Path, closing: ExitStack) -> Iterator[_Watched]:
     env = nvml_stub.environment(
         nvml_stub.build(),
         scenario.write(directory / "scenario"),
-        **environment(LLMTOP_DIR=str(sockets), TERM="xterm-256color", COLORTERM="truecolor", LC_ALL="C.UTF-8"),
+        **environment(
+            LLMTOP_DIR=str(sockets),
+            LLMTOP_RUNS=str(directory / "runs"),
+            TERM="xterm-256color",
+            COLORTERM="truecolor",
+            LC_ALL="C.UTF-8",
+        ),
     )
     training = [
         sys.executable,
@@ -111,6 +118,8 @@ def _start(directory: Path, closing: ExitStack) -> Iterator[_Watched]:
     recording = [*_LLMTOP, "record", str(directory / "soak.llmtop.gz")]
     yield _Watched("recording", _background(recording, env, closing))
     yield _Watched("monitor", _in_terminal(_LLMTOP, env, closing))
+    fast = [*_LLMTOP, "--interval", str(FAST_SECONDS)]
+    yield _Watched("monitor at 10 Hz", _in_terminal(fast, env, closing))
 
 
 def _background(command: list[str], env: dict[str, str], closing: ExitStack) -> subprocess.Popen[bytes]:

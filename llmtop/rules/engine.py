@@ -38,6 +38,8 @@ GAP_SECONDS: Final = 60.0
 """Length of a hole (a suspended machine, a seek forward) after which earlier values prove nothing."""
 
 _HoldKey = tuple[AlertId, Hashable]
+_STEPPING: Final = (RankState, JobState)
+"""What makes steps."""
 
 
 class _RuleSubject(Protocol):
@@ -203,7 +205,7 @@ class Rules:
                 if job.key in before:
                     job.keep(before[job.key])
         for job in self._jobs:
-            job.now = now
+            job.now, job.works = now, None
             job.compare_losses()
 
     def _take_links(self, snapshot: Snapshot, now: float) -> None:
@@ -258,12 +260,13 @@ class Rules:
         evaluations: list[_RuleEvaluation],
     ) -> None:
         for subject in subjects:
+            silent: dict[bool, bool] = {}
             for rule in rules:
                 hold = self._holds.get((rule.id, subject.key))
                 holds = False
                 if subject.is_updated:
                     is_raised = hold is not None and hold.is_raised
-                    holds = not _lacks_steps(rule, subject, is_raised) and rule.holds(subject, is_raised)
+                    holds = not _lacks_steps(rule, subject, is_raised, silent) and rule.holds(subject, is_raised)
                     if hold is None:
                         if not holds:
                             continue
@@ -279,12 +282,21 @@ def _load_per_cpu(host: Host) -> float | None:
     return None if host.load_1m is None or not cpus else host.load_1m / cpus
 
 
-def _lacks_steps(rule: Rule[Subject], subject: Subject, is_raised: bool) -> bool:
+def _lacks_steps(rule: Rule[Subject], subject: Subject, is_raised: bool, silent: dict[bool, bool]) -> bool:
     """Return True if the rule is about steps, and the training makes none now: what `stalled` explains is about
-    steps."""
-    return (
-        isinstance(subject, RankState | JobState) and "stalled" in rule.covered_by and subject.is_silent(is_raised)
-    )
+    steps.
+
+    Args:
+        rule: the rule.
+        subject: what it is evaluated for.
+        is_raised: whether its alert is up.
+        silent: what `is_silent` returned for this subject in this round, by its argument; filled here.
+    """
+    if "stalled" not in rule.covered_by or not isinstance(subject, _STEPPING):
+        return False
+    if is_raised not in silent:
+        silent[is_raised] = subject.is_silent(is_raised)
+    return silent[is_raised]
 
 
 def _is_visible(process: Process) -> bool:

@@ -41,7 +41,7 @@ class RankWork(NamedTuple):
     seconds: float
     step_seconds: float
     by_gpu: bool
-    roles: tuple[Role, ...] = ()
+    roles: tuple[Role, ...]
     """Roles that count as work."""
 
 
@@ -65,33 +65,45 @@ class Imbalance(NamedTuple):
 
 
 def work_of(job: JobState) -> list[RankWork]:
-    """Return the median own work of each rank that trains; empty where the ranks cannot be compared."""
+    """Return the median own work of each rank that trains; empty where the ranks cannot be compared.
+
+    The same for all rules of a round.
+    """
+    if not isinstance(job.works, list):
+        job.works = _find_work(job)
+    return job.works
+
+
+def _find_work(job: JobState) -> list[RankWork]:
     ranks = [state for state in job.ranks if state.is_stepping]
     if len(ranks) < 2:
         return []
     by_gpu = all(timed_steps(state) for state in ranks)
-    found: list[RankWork] = []
+    windows: list[list[StepCosts]] = []
     waits = True
     for state in ranks:
         steps = [step for step in state.recent(STEPS) if step.named and (step.gpu is not None or not by_gpu)]
         if len(steps) < 3:
             return []
-        waits &= any("comm" in _seconds(step, by_gpu) for step in steps)
-        found.append(RankWork(state, 0.0, median([step.total for step in steps]), by_gpu))
+        waits = waits and any("comm" in _seconds(step, by_gpu) for step in steps)
+        windows.append(steps)
     roles = own_roles(waits_are_apart=waits)
     return [
-        one._replace(
-            roles=roles,
-            seconds=median(
-                [
-                    sum(_seconds(step, by_gpu).get(role, 0.0) for role in roles)
-                    for step in one.state.recent(STEPS)
-                    if step.named and (step.gpu is not None or not by_gpu)
-                ]
-            ),
+        RankWork(
+            state,
+            median([_work_in(step, by_gpu, roles) for step in steps]),
+            median([step.total for step in steps]),
+            by_gpu,
+            roles,
         )
-        for one in found
+        for state, steps in zip(ranks, windows, strict=True)
     ]
+
+
+def _work_in(step: StepCosts, by_gpu: bool, roles: tuple[Role, ...]) -> float:
+    """Seconds of a step that went into these roles."""
+    spent = _seconds(step, by_gpu)
+    return sum([spent.get(role, 0.0) for role in roles])
 
 
 def _seconds(step: StepCosts, by_gpu: bool) -> dict[Role, float]:
@@ -140,7 +152,7 @@ def _is_lasting(found: Imbalance, works: Sequence[RankWork], is_raised: bool) ->
 
 def _work_by_step(one: RankWork) -> dict[int, float]:
     return {
-        step.index: sum(_seconds(step, one.by_gpu).get(role, 0.0) for role in one.roles)
+        step.index: _work_in(step, one.by_gpu, one.roles)
         for step in one.state.recent(LASTING_STEPS[1] + STEPS)
         if step.named and (step.gpu is not None or not one.by_gpu)
     }

@@ -38,8 +38,10 @@ class RankState:
 
     is_updated = True
     __slots__ = (
+        "_idle_seconds",
         "_last",
         "_set_by",
+        "_three_steps",
         "gpu",
         "health",
         "judged_by",
@@ -74,6 +76,8 @@ class RankState:
         """Result of `recent_steps.judged` for this snapshot, for the next rule that needs it; None until it is
         computed."""
         self._last: Step | None = None
+        self._idle_seconds = self._three_steps = 0.0
+        """Since the last step, and what three usual steps take, as of the last update: every rule asks for them."""
 
     def update(self, rank: Rank, now: float, clock_shift: float = 0.0) -> None:
         """Take the rank as the snapshot at `now` has it, and its new steps.
@@ -94,6 +98,10 @@ class RankState:
                 self._add(step)
         for step in rank.gpu_updates:
             self._fill_in(step)
+        last = self.last_step_at
+        self._idle_seconds = now - (self.seen_at if last is None else last)
+        usual = finite_or_none(rank.step_seconds_p50) or finite_or_none(rank.step_seconds) or 0.0
+        self._three_steps = 3 * usual
         self.memory.add(now, rank)
         self.health.add(now, rank)
 
@@ -116,9 +124,7 @@ class RankState:
 
         History that a monitor reads late is not new: `seen_at` counts only where no step has a time.
         """
-        usual = finite_or_none(self.rank.step_seconds_p50) or finite_or_none(self.rank.step_seconds) or 0.0
-        last = self.seen_at if self.last_step_at is None else self.last_step_at
-        return self.now - last <= max(seconds, 3 * usual)
+        return self._idle_seconds <= max(seconds, self._three_steps)
 
     def is_silent(self, is_raised: bool) -> bool:
         """Return True if it trained and lacks steps now; its figures are of before.
@@ -255,7 +261,7 @@ class JobState:
     """The ranks of one training that are visible here; a training of one process is a job too."""
 
     is_updated = True
-    __slots__ = ("imbalance", "key", "losses", "memo", "now", "ranks")
+    __slots__ = ("imbalance", "key", "losses", "memo", "now", "ranks", "works")
 
     def __init__(self, ranks: Sequence[RankState]) -> None:
         self.ranks = tuple(ranks)
@@ -266,6 +272,8 @@ class JobState:
         """Result of the straggler rule when its condition last held: the alert stays longer than the condition."""
         self.imbalance: object = None
         """The same of the rule for unequal work."""
+        self.works: object = None
+        """What `imbalance.work_of` found of this snapshot, for the next rule that asks; None: not asked yet."""
         self.losses = EqualLosses()
 
     def keep(self, before: JobState) -> None:
