@@ -4,8 +4,8 @@ Eight GPUs (the driver's stand-in, which answers at once), terminals of 200x50; 
 one attached on each GPU. nvitop and an older commit of this repository run beside it, or in turns with it.
 LLMTOP_BENCH_SECONDS (60) is how long processor time and memory are watched; 600 shows that memory stays flat.
 
-All start as pip installs them, with compiled bytecode: compiling it anew takes 100 ms of a start. The trainings keep
-their runs in a folder of their own: a monitor reads an earlier run of the same command once, which takes 0.3 s.
+All start as pip installs them, with compiled bytecode: compiling it anew takes 100 ms of a start. The trainings
+keep their runs in a folder of their own: a monitor reads an earlier run of the same command, which takes 0.3 s.
 """
 
 from __future__ import annotations

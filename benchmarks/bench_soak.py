@@ -1,4 +1,4 @@
-"""Whether anything grows: a monitor at 1 Hz, one at 10 Hz, a recording and a training with steps of 1 ms, for an hour.
+"""Whether anything grows in an hour: monitors at 1 and at 10 Hz, a recording and a training with steps of 1 ms.
 
 Eight stand-in GPUs, the real screen in a pseudo-terminal. After a sixth of the time (10 minutes of an hour)
 resident memory and open descriptors of each are watched to the end. LLMTOP_BENCH_MINUTES (60) shortens it; what is

@@ -5,7 +5,6 @@ A library or a test that never calls `load` has the defaults: nothing here reads
 
 from __future__ import annotations
 
-import difflib
 import math
 import os
 import re
@@ -525,8 +524,15 @@ def _wrong_engines(capture: Capture, engines: EngineOptions | None) -> Iterator[
             yield ["capture", "options"], _unknown("options", option, whose, options), option
 
 
+def _nearest(word: str, known: list[str]) -> list[str]:
+    """The known word that a word is most like, in a list; empty where none is like it."""
+    import difflib  # for a wrong word alone
+
+    return difflib.get_close_matches(word, known, 1)
+
+
 def _unknown(name: str, value: str, kind: str, known: list[str]) -> str:
-    near = difflib.get_close_matches(value, known, 1)
+    near = _nearest(value, known)
     hint = f'did you mean "{near[0]}"?' if near else f"there are {', '.join(known) or 'none'}"
     return f'{name} = "{printable(value, 60)}" is no {kind}: {hint}'
 
@@ -557,7 +563,7 @@ def _refusal(text: str, path: Path, data: dict[str, Any], said: str) -> Unusable
     unknown = _UNKNOWN.search(said)
     if unknown:
         known = _setting_names(inside)
-        near = difflib.get_close_matches(unknown[1], known, 1)
+        near = _nearest(unknown[1], known)
         hint = f'did you mean "{near[0]}"?' if near else f"there are {', '.join(known)}"
         place_of = f" of [{'.'.join(inside)}]" if inside else ""
         return value_error(
@@ -569,7 +575,7 @@ def _refusal(text: str, path: Path, data: dict[str, Any], said: str) -> Unusable
     shown = printable(written, 60)
     hint = _hint(inside)
     words = _choices(hint) or re.findall(r'"(\w+)"', _wanted(hint))
-    near = difflib.get_close_matches(value, words, 1) if isinstance(value, str) else []
+    near = _nearest(value, words) if isinstance(value, str) else []
     meant = f' (did you mean "{near[0]}"?)' if near else ""
     name = inside[-1] if inside else "it"
     return value_error(text, path, inside, f"{name} = {shown}: {_wanted(hint)} is wanted{meant}", value)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
-import secrets
 import stat
 import tempfile
 from collections.abc import Mapping
@@ -60,6 +58,8 @@ class RunKey(NamedTuple):
     @property
     def folder_name(self) -> str:
         """Name of the run's folder; ends in the eight digits by which commands call the run."""
+        import hashlib  # loads OpenSSL, 0.7 MiB; a monitor reads runs and names none
+
         digest = hashlib.blake2b("\0".join(self).encode(errors="replace"), digest_size=4).hexdigest()
         return "-".join((_safe(self.program) or "python", _safe(self.name) or self.source, digest))
 
@@ -83,7 +83,7 @@ class FileName(NamedTuple):
 
 def new_name(rank: int | None, started: float) -> FileName:
     """Return a name that no other process has; `started` is unix time in seconds."""
-    return FileName(rank, int(started * 1000), os.getpid(), secrets.token_hex(4))
+    return FileName(rank, int(started * 1000), os.getpid(), os.urandom(4).hex())
 
 
 def parsed_name(name: str) -> tuple[FileName, str] | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 import time
@@ -369,6 +368,8 @@ def find_run(path: Path, wanted: str | None) -> Run:
     fitting = fitting or [run for run in runs if run.id.startswith(wanted)]
     if not fitting:
         known = list(dict.fromkeys(name for run in reversed(runs) for name in (run.id, run.name) if name))
+        import difflib
+
         near = difflib.get_close_matches(wanted, known, 1)
         hint = f" The nearest is {near[0]}." if near else ""
         raise UnusableInput(f"No run {printable(wanted, 60)} is kept in {path}.{hint} List the runs: llmtop runs")

@@ -7,8 +7,8 @@ it may leave out the process, the thread, or the files.
 
 from __future__ import annotations
 
+import os
 import re
-import sysconfig
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -24,7 +24,7 @@ _PROCESS = re.compile(r'process (?P<pid>\d+):"(?P<command>.*?)";(?=process \d+:"
 _BEGINS = re.compile(r'process \d+:"')
 _LIBRARY = re.compile(r"(?:^|/)(?:site-packages|dist-packages|lib/python3[^/]*)/|^<|^[a-z_]+$|^$")
 _NATIVE = re.compile(r"\.so(?:\.[\d.]+)?$|\.(?:c|cc|cpp|cxx|cu|cuh|h|hpp|inl)$|/(?:python|pypy)[\d.]*$|^\[")
-_NOT_OWN = (sysconfig.get_paths()["stdlib"] + "/", str(Path(__file__).resolve().parents[1]) + "/")
+_NOT_OWN = (os.path.dirname(os.__file__) + "/", str(Path(__file__).resolve().parents[1]) + "/")
 _LONGEST_COMMAND = 160
 _LONGEST_FRAME = 4096
 MAIN = "MainThread"

@@ -10,9 +10,12 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
+from typing import TYPE_CHECKING, cast
+
+if TYPE_CHECKING:
+    from importlib.abc import Loader  # takes 3 ms to load
 
 _THREADS = "OPENBLAS_NUM_THREADS"
 _OTHERS = ("OMP_NUM_THREADS", "GOTO_NUM_THREADS")
@@ -26,7 +29,7 @@ def prepare() -> None:
         sys.meta_path.insert(0, _NumpyFinder())
 
 
-class _NumpyFinder(MetaPathFinder):
+class _NumpyFinder:
     """Finds numpy as usual, once."""
 
     def find_spec(
@@ -37,11 +40,11 @@ class _NumpyFinder(MetaPathFinder):
         sys.meta_path.remove(self)
         spec = PathFinder.find_spec(fullname, path, target)
         if spec is not None and spec.loader is not None:
-            spec.loader = _SingleThreadedLoader(spec.loader)
+            spec.loader = cast("Loader", _SingleThreadedLoader(spec.loader))
         return spec
 
 
-class _SingleThreadedLoader(Loader):
+class _SingleThreadedLoader:
     """Loads a module as its own loader does, with the variable set meanwhile."""
 
     def __init__(self, loader: Loader) -> None:

@@ -25,6 +25,7 @@ ROOT = "/proc"
 CAP_SYS_PTRACE, CAP_SYS_ADMIN, CAP_PERFMON = 19, 21, 38
 """Numbers of capabilities (linux/capability.h)."""
 _CHUNK_BYTES = 1 << 16
+_MAPPED = re.compile(rb"^(?:\S+ +){5}(\S.*)$", re.MULTILINE)
 _MEMORY = re.compile(rb"^(MemTotal|MemAvailable|SwapTotal|SwapFree): +(\d+) kB$", re.MULTILINE)
 
 
@@ -133,8 +134,8 @@ def environ(pid: int) -> dict[str, str]:
         raise NotPossibleHere(
             f"there is no process {pid} on this machine; llmtop --once lists the trainings"
         ) from None
-    pairs = (entry.partition(b"=") for entry in raw.split(b"\0") if b"=" in entry)
-    return {os.fsdecode(name): os.fsdecode(value) for name, _, value in pairs}
+    pairs = (entry.partition("=") for entry in os.fsdecode(raw).split("\0") if "=" in entry)
+    return {name: value for name, _, value in pairs}
 
 
 def has_variable(pid: int, entry: bytes) -> bool:
@@ -211,8 +212,8 @@ def mapped_files(pid: int) -> list[str]:
     Raises:
         OSError: the process is gone, or belongs to another user.
     """
-    lines = (line.split(maxsplit=5) for line in read(pid, "maps").decode(errors="replace").splitlines())
-    return list(dict.fromkeys(fields[5] for fields in lines if len(fields) > 5))
+    names = dict.fromkeys(_MAPPED.findall(read(pid, "maps")))
+    return [name.decode(errors="replace") for name in names]
 
 
 def is_memory_readable(pid: int) -> bool:

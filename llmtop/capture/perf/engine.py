@@ -23,7 +23,6 @@ from llmtop.document.model import Document
 from llmtop.model.snapshot import LoadingCost
 from llmtop.naming import file_names
 from llmtop.nsys_cli.tool import Option
-from llmtop.stacks.document import stacks_document
 from llmtop.stacks.fold import CpuTime, fold
 from llmtop.stacks.model import Counters, ProcessStacks, StackReport, ThreadStacks
 from llmtop.stacks.samples import Stack, folded, speedscope
@@ -170,6 +169,8 @@ class _WindowReport:
             loading=self._loading,
             notes=tuple(self._recorded.notes),
         )
+        from llmtop.stacks.document import stacks_document  # a monitor loads this module to ask what it refuses
+
         return stacks_document(report), msgspec.to_builtins(report)
 
 

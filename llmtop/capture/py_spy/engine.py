@@ -26,7 +26,6 @@ from llmtop.errors import NotPossibleHere
 from llmtop.model.snapshot import LoadingCost
 from llmtop.naming import file_names
 from llmtop.nsys_cli.tool import Option
-from llmtop.stacks.document import stacks_document
 from llmtop.stacks.fold import CpuTime, fold
 from llmtop.stacks.model import ProcessStacks, StackReport
 from llmtop.stacks.samples import SampledProcess, Stack, ThreadId, folded, speedscope
@@ -224,6 +223,8 @@ def _finish(
         loading=loading,
         notes=tuple(notes),
     )
+    from llmtop.stacks.document import stacks_document  # a monitor loads this module to ask what it refuses
+
     recorded.report = (stacks_document(report), msgspec.to_builtins(report))
     return recorded
 

@@ -77,7 +77,7 @@ class RankState:
         computed."""
         self._last: Step | None = None
         self._idle_seconds = self._three_steps = 0.0
-        """Since the last step, and what three usual steps take, as of the last update: every rule asks for them."""
+        """Since the last step, and what three usual steps take, as of the last update: each rule asks for both."""
 
     def update(self, rank: Rank, now: float, clock_shift: float = 0.0) -> None:
         """Take the rank as the snapshot at `now` has it, and its new steps.
