@@ -19,6 +19,8 @@ class ColumnContext(NamedTuple):
     """Numbers of the GPUs as they are written, by UUID."""
     now: float
     """Unix time of the snapshot."""
+    still: frozenset[int] = frozenset()
+    """Pids of the trainings that run no step now (tui/state/stalled.py)."""
 
 
 class Column(Struct, Generic[Subject], frozen=True):

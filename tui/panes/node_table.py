@@ -33,12 +33,14 @@ from tui.panes.words import short_command
 from tui.series.heights import FigureHistory
 from tui.state.history import key_of
 from tui.state.order import STATE, Order
-from tui.state.stalled import stands_still
+from tui.state.stalled import open_collective, still_pids
 from tui.state.view import View
 
 LEAST_STATE = 18
 """Cells: the longest word of an alert, and before it the short word of its severity."""
 _LEAST_STRIP = 10
+_USED_UTIL_PCT, _USED_BYTES = 5.0, 1 << 30
+"""Utilization and memory that no idle GPU shows: the driver itself keeps under 1 GiB, an idle H200 reads 0 %."""
 _MOST_STATE = 34
 _LEAST_WIDTH, _WIDE_GAPS = 60, 120
 _HEAD = 2
@@ -177,11 +179,11 @@ def _gpu_column(title: str, width: int, weight: int, key: str, *, strong: bool =
 def _rank_column(
     title: str, width: int, weight: int, key: str, write: Callable[[Rank], str], *, strong: bool = False
 ) -> Column[Entry]:
-    def text(entry: Entry, _around: ColumnContext) -> str:
+    def text(entry: Entry, around: ColumnContext) -> str:
         rank = entry.rank
         if rank is None:
             return ""
-        return fmt.DASH if key in _OF_NOW and stands_still(rank) else write(rank)
+        return fmt.DASH if key in _OF_NOW and rank.pid in around.still else write(rank)
 
     return Column(title, width, weight, text, strong=strong, key=key)
 
@@ -358,7 +360,7 @@ def table(view: View, shown: Sequence[Entry], width: int) -> NodeTableFrame | No
     return NodeTableFrame(
         plan=_plan(width, _absent(shown), max(map(len, labels.values()), default=0)),
         figure=_figure(shown),
-        context=ColumnContext(labels, snapshot.time),
+        context=ColumnContext(labels, snapshot.time, still_pids(snapshot)),
         snapshot=snapshot,
         worst=worst,
         of_pid=of_pid,
@@ -605,18 +607,23 @@ def _state(frame: NodeTableFrame, entry: Entry, loud: Alert | None, theme: CellT
     whose = "" if gpu is None else fmt.printable(ownership.owner_text(gpu.uuid, frame.snapshot))
     if waits or whose:
         return waits or f"ok {theme.glyphs.dot} {whose}", palette.warning
-    return _running(frame, rank), palette.dim
+    return _running(frame, rank, theme), palette.dim
 
 
 def _waits_in(rank: Rank, theme: CellTheme) -> str:
     """The collective in which a rank stands while no step ends; empty where it stands in none."""
-    stuck = [one for one in rank.collectives if one.completed is not None and one.completed < one.enqueued]
-    return f"waits {theme.glyphs.dot} in {fmt.printable(stuck[0].operation or 'a collective')}" if stuck else ""
+    stuck = open_collective(rank)
+    name = "" if stuck is None else fmt.printable(stuck.operation or "a collective")
+    return f"waits {theme.glyphs.dot} in {name}" if name else ""
 
 
-def _running(frame: NodeTableFrame, rank: Rank) -> str:
+def _running(frame: NodeTableFrame, rank: Rank, theme: CellTheme) -> str:
     if rank.lost:
-        return f"lost {fmt.count(rank.lost)} steps"
+        forms = (
+            f"ok {theme.glyphs.dot} {fmt.count(rank.lost)} steps not received",
+            f"{fmt.count(rank.lost)} not received",
+        )
+        return forms[len(forms[0]) > frame.plan.state]
     other_job = frame.several and rank.job != frame.job
     return f"another job: {fmt.printable(rank.job).replace(' · ', ' ')}" if other_job else "ok"
 
@@ -625,6 +632,11 @@ def _count(frame: NodeTableFrame, entry: Entry) -> int:
     if entry.gpu is not None and not entry.again:
         return frame.alerts[entry.gpu.uuid]
     return 0 if entry.rank is None else frame.alerts[f"pid {entry.rank.pid}"]
+
+
+def _is_used(gpu: Gpu) -> bool:
+    """Return True if some process must use the GPU, even if none is listed: those of other containers are not."""
+    return (gpu.util_pct or 0.0) >= _USED_UTIL_PCT or (gpu.mem_used_bytes or 0) >= _USED_BYTES
 
 
 def _unattached(frame: NodeTableFrame, gpu: Gpu | None, theme: CellTheme) -> str:
@@ -638,7 +650,7 @@ def _unattached(frame: NodeTableFrame, gpu: Gpu | None, theme: CellTheme) -> str
     processes = [one for one in frame.snapshot.processes if one.gpu_uuid == gpu.uuid]
     kind = f"MIG{dot}" if gpu.mig_parent_uuid is not None else ""
     if not processes:
-        return f"{kind}no process"
+        return f"{kind}{'hidden process' if _is_used(gpu) else 'no process'}"
     named = short_command(processes[0].command) or f"pid {processes[0].pid}"
     named += f" +{len(processes) - 1} more" if len(processes) > 1 else ""
     whose = fmt.printable(ownership.owner_text(gpu.uuid, frame.snapshot))

@@ -6,7 +6,7 @@ The same holds for groups of ranks with one coordinate of a parallel dimension, 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 
 from msgspec import Struct
@@ -25,13 +25,13 @@ from tui.paint.rows import CellTheme, Row, clip, frame, pad
 from tui.panes.phase_bars import bar, parts, step_seconds
 from tui.panes.words import job_and_ranks
 from tui.state.order import STATE, Order
-from tui.state.stalled import stands_still
+from tui.state.stalled import still_pids
 from tui.state.view import View
 
 
-def _now(rank: Rank, text: str) -> str:
-    """Return the present activity of a rank; a dash for a stopped rank."""
-    return fmt.DASH if stands_still(rank) else text
+def _of_now(write: Callable[[Rank], str]) -> Callable[[Rank, ColumnContext], str]:
+    """Return what writes a cell on what a rank does now: a dash for one that stands still."""
+    return lambda rank, around: fmt.DASH if rank.pid in around.still else write(rank)
 
 
 COLUMNS: tuple[Column[Rank], ...] = (
@@ -46,20 +46,20 @@ COLUMNS: tuple[Column[Rank], ...] = (
     Column("step", 9, 4, lambda r, _: fmt.DASH if r.step is None else f"{r.step:,}", lambda r, _: r.step),
     Column("took", 8, 1, lambda r, _: fmt.duration(r.step_seconds), lambda r, _: r.step_seconds, strong=True),
     Column("p50", 8, 2, lambda r, _: fmt.duration(r.step_seconds_p50), lambda r, _: r.step_seconds_p50),
-    Column("idle", 6, 5, lambda r, _: _now(r, gpu_busy.idle_cell(r)), lambda r, _: gpu_busy.idle_pct(r)),
-    Column("tok/s", 6, 6, lambda r, _: _now(r, fmt.count(r.tokens_per_s)), lambda r, _: r.tokens_per_s),
+    Column("idle", 6, 5, _of_now(gpu_busy.idle_cell), lambda r, _: gpu_busy.idle_pct(r)),
+    Column("tok/s", 6, 6, _of_now(lambda r: fmt.count(r.tokens_per_s)), lambda r, _: r.tokens_per_s),
     Column("pid", 8, 7, lambda r, _: str(r.pid), lambda r, _: r.pid),
 )
 Line = Job | RoleGroup | Rank
 _MOST_ROLE_CELLS = 24
 _LEAST_BAR = 23
 """Cells: the title with the end of the axis."""
-_WORD = 22
-"""Cells kept for a state, an alert with its severity and its age, or a count of lost steps."""
+_WORD = 23
+"""Cells kept for a state, an alert with its severity and its age, or a count of steps that did not arrive."""
 
 
 class _RankTableFrame(Struct, frozen=True):
-    """Data that all lines of the table share."""
+    """What all lines of the table have in common."""
 
     columns: tuple[Column[Rank], ...]
     bar_width: int
@@ -99,7 +99,7 @@ def paint(
         context=(
             ColumnContext({}, 0.0)
             if view.snapshot is None
-            else ColumnContext(gpu_names.labels(view.snapshot.gpus), view.snapshot.time)
+            else ColumnContext(gpu_names.labels(view.snapshot.gpus), view.snapshot.time, still_pids(view.snapshot))
         ),
         chosen=None if chosen is None else chosen.pid,
         cell_theme=theme,
@@ -132,8 +132,7 @@ def paint(
 
 
 def lines(view: View, role: str = "") -> list[Line]:
-    """Return the lines of the table: the ranks, with a line for each job before its ranks if there are several
-    jobs.
+    """What the table has a line for: the ranks, and before those of each job the job, where there are several.
 
     Args:
         view: the snapshot and the order.
@@ -218,7 +217,7 @@ def _title(view: View, count: int, role: str, theme: CellTheme) -> list[tuple[st
 
 
 def _job_rate(job: Job) -> list[str]:
-    """Return the rate of a job over all its ranks."""
+    """What the ranks of a job do in a second, all together."""
     texts = []
     if job.tokens_per_s is not None:
         texts.append(f"{fmt.count(job.tokens_per_s)} tokens/s")
@@ -360,5 +359,5 @@ def _line(table: _RankTableFrame, rank: Rank, alert: Alert | None) -> Row:
         inks = {"stalled": palette.critical, "paused": palette.dim}
         row.add(rank.state.upper(), inks.get(rank.state, palette.warning))
     elif rank.lost:
-        row.add(f"lost {fmt.count(rank.lost)} steps", palette.dim)
+        row.add(f"{fmt.count(rank.lost)} steps not received", palette.dim)
     return row

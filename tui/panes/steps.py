@@ -22,7 +22,7 @@ from tui.panes.phase_bars import Clock, Part, bar, block, letters, parts, step_s
 from tui.panes.words import short_command
 from tui.series.phase_history import BUCKET_SECONDS
 from tui.state.history import key_of
-from tui.state.stalled import stalled_seconds, stands_still
+from tui.state.stalled import stalled_seconds, still_pids
 from tui.state.view import View
 
 _HINT = (
@@ -232,7 +232,7 @@ def _figures(rank: Rank, view: View) -> list[tuple[str, str, str]]:
     mean = step_seconds(rank, parts(rank), "host")
     if rank.step_seconds_p50 and abs(mean - rank.step_seconds_p50) > _MEAN_APART * rank.step_seconds_p50:
         figures.append(("mean", fmt.duration(mean), ""))
-    steps_now = not stands_still(rank)
+    steps_now = view.snapshot is None or rank.pid not in still_pids(view.snapshot)
     if rank.ttft_seconds_p50 is not None:  # what a server is judged by comes before the mean of its requests
         figures.insert(1, ("TTFT", fmt.duration(rank.ttft_seconds_p50), ""))
         figures.insert(2, ("TPOT", fmt.duration(rank.tpot_seconds_p50), ""))

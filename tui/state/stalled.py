@@ -1,14 +1,18 @@
-"""True if a training has made no step for long: its figures are then of what was before."""
+"""Which trainings make no steps: their rates and idle shares are of what was before."""
 
 from __future__ import annotations
 
-from llmtop.model.snapshot import Rank
+from typing import Final
+
+from llmtop.model.bottlenecks import AlertId
+from llmtop.model.snapshot import CollectiveCount, Rank, Snapshot
 from llmtop.model.stall_thresholds import quiet_seconds
 
+_NO_STEPS: Final[tuple[AlertId, ...]] = ("stalled", "hung_collective")
 # The training checks its collectives against the median step. Here rates leave the screen, which must
 # not flicker with slow steps: so this compares with p95, and a checkpoint does not count.
 _RARE = 1.5
-"""Multiple of the rare long steps."""
+"""So many times the long steps that come now and then."""
 
 
 def stalled_seconds(rank: Rank, now: float) -> float | None:
@@ -21,7 +25,23 @@ def stalled_seconds(rank: Rank, now: float) -> float | None:
     return silent if silent >= max(usual, rare) else None
 
 
-def stands_still(rank: Rank) -> bool:
-    """Return True if no step of the rank is under way by its state: what it did before is then not what it does
-    now."""
-    return rank.state in ("stalled", "stopped", "gone")
+def open_collective(rank: Rank) -> CollectiveCount | None:
+    """Return the collective that the rank has entered and that does not complete while no step ends, or None."""
+    return next(
+        (one for one in rank.collectives if one.completed is not None and one.completed < one.enqueued), None
+    )
+
+
+def still_pids(snapshot: Snapshot) -> frozenset[int]:
+    """Return the processes that run no step now by their state, an open collective, or an alert.
+
+    Beside such a state, tokens per second or an idle share of earlier steps would contradict it.
+    """
+    accused = {one.pid or one.gpu for one in snapshot.alerts if one.id in _NO_STEPS}
+    return frozenset(
+        one.pid
+        for one in snapshot.ranks
+        if one.state != "running"
+        or not accused.isdisjoint((one.pid, one.gpu_uuid))
+        or open_collective(one) is not None
+    )
