@@ -94,10 +94,12 @@ class _ClosedOutput(io.TextIOBase):
     """Stands for a standard output that the caller closed: click would drop every word, and exit with 0."""
 
     def write(self, _text: str) -> int:
-        raise NotPossibleHere("standard output is closed")
+        raise NotPossibleHere("standard output is closed: start llmtop with a standard output, such as > FILE")
 
     def fileno(self) -> int:
-        raise NotPossibleHere("standard output is closed")  # its number may belong to a socket by now
+        raise NotPossibleHere(
+            "standard output is closed: start llmtop with a standard output, such as > FILE"
+        )  # its number may belong to a socket by now
 
 
 class _Commands(click.Group):

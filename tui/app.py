@@ -546,6 +546,8 @@ class LlmtopApp(ScreenContext):
             self._feed.select(view.selection)
         else:
             view.only_attached = view.selection == "attached"
+        words = {"all": "all GPUs", "attached": "the GPUs that attached trainings use"}
+        self.notify(f"The table shows {words.get(view.selection, f'GPUs {view.selection}')}.")
         self.redraw()
 
     def action_next_theme(self) -> None:

@@ -83,7 +83,10 @@ def ask(
             connection.settimeout(max(0.1, until - time.monotonic()))
             found = listeners(*connection.getpeername()[:2])
             if not is_trusted(found, owners):
-                raise NotPossibleHere(f"{where} is ignored: {name_uids(untrusted_uids(found, owners))}")
+                raise NotPossibleHere(
+                    f"{where} is ignored: {name_uids(untrusted_uids(found, owners))}, and only root and the "
+                    "owners of the job are trusted"
+                )
             lines = connection.makefile("rb")
             for command in (f"CLIENT PROTOCOL {PROTOCOL}", "SET FORMAT json", f"TIMEOUT {PATIENCE_SECONDS}"):
                 connection.sendall(f"{command}\n".encode())

@@ -85,7 +85,7 @@ def _by_rank(rank: int, known: Sequence[Target]) -> Target:
             f"({', '.join(str(target.pid) for target in same)})"
         )
     there = ", ".join(str(target.rank) for target in known if target.rank is not None) or "none"
-    raise UnusableInput(f"no attached process is rank {rank}; attached ranks: {there}")
+    raise UnusableInput(f"no attached process is rank {rank}; the attached ranks are: {there}")
 
 
 def _is_one_job(known: Sequence[Target]) -> bool:

@@ -36,7 +36,8 @@ def start(recorder: State, watch: Watch) -> None:
     library = threads.replaced_by()
     if library is not None:
         raise NotPossibleHere(
-            f"{library} has replaced the threads and sockets of this process, which llmtop needs"
+            f"{library} has replaced the threads and sockets of this process, and llmtop works only with the "
+            "original ones"
         )
     facts = recorder.facts
     facts.started_at = time.time()

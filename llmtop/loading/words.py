@@ -3,19 +3,11 @@
 from __future__ import annotations
 
 from llmtop.format import duration, percent_text, rate
+from llmtop.model.loading_causes import CAUSE_NAMES
 from llmtop.model.snapshot import LoadingCost
 
 _IS = {
-    "decode": "decoding",
-    "tokenize": "tokenizing",
-    "collate": "collating",
-    "disk": "waiting for the disk",
-    "network": "waiting for the network",
-    "lock": "waiting for a shared lock",
-    "gil": "waiting for Python's lock (GIL)",
-    "file": "reading files",
-    "sleep": "sleeping",
-    "transfer": "transferring batches between processes",
+    **CAUSE_NAMES,
     "start": "starting workers",
     "own": "code of the script",
     "unseen": "code whose stacks cannot be read",

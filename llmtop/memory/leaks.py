@@ -175,7 +175,10 @@ def _judged(
         )
     if by_line and sum(by_line.values()) >= _HALF * rise:
         line = max(by_line, key=lambda name: by_line[name])
-        return "grown", f"{words}, most at {line} ({size(by_line[line])}); whether it goes on is not known."
+        return (
+            "grown",
+            f"{words}, most at {line} ({size(by_line[line])}); two snapshots do not show whether it continues.",
+        )
     largest = device.grown[0]
     share = (
         f"; the largest part are {largest.name} (+{size(largest.bytes)})"

@@ -150,7 +150,7 @@ def find_option(name: str) -> Option:
     for known in OPTIONS:
         if known.name == name:
             return known
-    raise UnusableInput(f"nsys has no option {name!r} here; there are: {', '.join(o.name for o in OPTIONS)}")
+    raise UnusableInput(f"nsys has no option {name!r} here; it has: {', '.join(o.name for o in OPTIONS)}")
 
 
 def find_nsys(environ: Mapping[str, str] | None = None) -> Nsys:

@@ -542,7 +542,7 @@ def add_length(body: bytes) -> bytes:
         UnusableInput: larger than `MAX_FRAME`.
     """
     if len(body) > MAX_FRAME:
-        raise UnusableInput(f"a message of {len(body)} bytes is over the {MAX_FRAME} that a frame may have")
+        raise UnusableInput(f"a message has {len(body):,} bytes, over the limit of {MAX_FRAME:,}")
     return _LENGTH.pack(len(body)) + body
 
 
@@ -637,9 +637,14 @@ class Framer:
         while len(self._buffer) - start >= _LENGTH.size:
             (length,) = _LENGTH.unpack_from(self._buffer, start)
             if length > self._largest:
-                raise UnusableInput(f"a frame of {length} bytes was announced; the limit is {self._largest}")
+                raise UnusableInput(
+                    f"a message of {length:,} bytes was announced, over the limit of {self._largest:,}: it is not "
+                    "of llmtop"
+                )
             if self._most is not None and len(bodies) >= self._most:
-                raise UnusableInput(f"the other process sent more than {self._most} messages in one read")
+                raise UnusableInput(
+                    f"the other process sent more than {self._most:,} messages at once, which is the limit"
+                )
             end = start + _LENGTH.size + length
             if len(self._buffer) < end:
                 break

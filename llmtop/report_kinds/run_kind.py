@@ -69,7 +69,9 @@ class RunKind(ReportKind):
             raise UnusableInput(f"Both names are of run {runs[0].id}. Name two runs of the list: llmtop runs")
         found = compare_runs(*runs)
         if fail_over is not None and found.step is None:
-            raise UnusableInput("--fail-over compares step times, and one run has no step with a known length")
+            raise UnusableInput(
+                "--fail-over compares step times, and one of the two runs has none: remove --fail-over"
+            )
         return _RunComparison(found)
 
 

@@ -24,7 +24,7 @@ DRAM_LOW: Final = (20.0, 25.0)
 MEM_UTIL_LOW: Final = (10.0, 15.0)
 """Stands in for SM activity where that is absent: 0 on spin and hang, 24 to 100 on every working state."""
 
-MEASUREMENT_SOURCE: Final = "measured on H200s: spin, hung all-reduce, and six kinds of real work"
+MEASUREMENT_SOURCE: Final = "measured on H200s: a spinning kernel, a hung all-reduce, and six kinds of real work"
 
 
 def _threshold(pair: tuple[float, float], is_raised: bool) -> float:
@@ -106,7 +106,8 @@ LOW_POWER_FULL_UTIL: Final = Rule[GpuState](
         condition=f"util at least {UTIL_FULL[0]:.0f} %, power under {POWER_LOW[0]:.0f} % of the limit, SM active "
         f"under {SM_LOW[0]:.0f} % and DRAM under {DRAM_LOW[0]:.0f} %; where SM activity is unavailable, memory "
         f"util under {MEM_UTIL_LOW[0]:.0f} % instead",
-        source=f"{MEASUREMENT_SOURCE}; NVIDIA's DCGM guide (SM activity under 50 % is likely ineffective)",
+        source=f"{MEASUREMENT_SOURCE}; NVIDIA's DCGM guide: a GPU with SM activity under 50 % is likely badly "
+        "used",
         hold_seconds=3.0,
         clear_seconds=5.0,
         fields=("util_pct", "power_watts", "sm_active_pct", "dram_active_pct", "mem_util_pct"),
@@ -182,9 +183,11 @@ POWER_CAPPED: Final = Rule[GpuState](
     text=RuleText(
         meaning="The driver lowers the SM clock to stay within the power limit. This is normal for dense matrix "
         "work on a healthy GPU.",
-        condition=f"clock-event reason {clock_events.SW_POWER_CAP}, SM clock below its maximum, "
+        condition=f"the driver lowers the clocks for the reason {clock_events.SW_POWER_CAP}, the SM clock is "
+        "below its maximum, "
         f"at least {100 * _NEAR_LIMIT:.0f} % of the power limit drawn, util at least {_WORKING_UTIL:.0f} %",
-        source="NVML's clock-event reasons; a bf16 GEMM on an H200 runs at 1455 of 1980 MHz that way",
+        source="the driver reports why it lowers the clocks (NVML); a bf16 matrix product on a healthy H200 runs "
+        "at 1455 of 1980 MHz for this reason",
         hold_seconds=3.0,
         clear_seconds=5.0,
         fields=("power_watts", "sm_clock_mhz", "util_pct"),
@@ -221,8 +224,9 @@ THROTTLED: Final = Rule[GpuState](
     text=RuleText(
         meaning="The GPU or its driver lowers the clocks to protect it. In a synchronous job every other GPU "
         "waits for this one.",
-        condition="a clock-event reason among " + ", ".join(_THROTTLE) + " while the GPU works",
-        source="NVML's clock-event reasons",
+        condition="the driver lowers the clocks of a working GPU for one of these reasons: "
+        + ", ".join(_THROTTLE),
+        source="the driver reports why it lowers the clocks (NVML clock-event reasons)",
         hold_seconds=2.0,
         clear_seconds=10.0,
         fields=("sm_clock_mhz", "temperature_c", "power_watts"),
@@ -271,7 +275,8 @@ MEMORY_BOUND: Final = Rule[GpuState](
         "not.",
         condition=f"DRAM active at least {DRAM_BOUND[0]:.0f} %, tensor active under {TENSOR_IDLE[0]:.0f} %, "
         f"util at least {MEMORY_BOUND_UTIL:.0f} %, as means over {WINDOW_SECONDS:.0f} s",
-        source=f"{MEASUREMENT_SOURCE} (elementwise chain: DRAM 88, tensor 0.3)",
+        source=f"{MEASUREMENT_SOURCE}; in a memory-bound elementwise kernel, DRAM was active 88 % of the time, "
+        "the tensor cores 0.3 %",
         hold_seconds=3.0,
         clear_seconds=6.0,
         fields=("dram_active_pct", "tensor_active_pct", "sm_active_pct"),

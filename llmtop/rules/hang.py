@@ -258,7 +258,8 @@ STALLED: Final = Rule[JobState](
         condition=f"no step ends, and no other work is observed, for {STALLED_SECONDS:.0f} s and for "
         f"{STALLED_STEPS:.0f} times the median step; at once if a signal has stopped one of several ranks. "
         "Not for a single process that a signal has stopped, nor while one rank does other work",
-        source="the steps of the training by the host clock; the blocking rank by steps and GPUs",
+        source="the end of each step by the host clock; the blocking rank is found by comparing the steps and the "
+        "GPUs of all ranks",
         clear_seconds=0.0,
         fields=("step_seconds", "util_pct", "power_watts"),
     ),

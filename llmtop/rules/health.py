@@ -142,7 +142,7 @@ def _not_finite(found: _Found, job: JobState) -> AlertText:
         job,
         "critical",
         what=f"The {word} is NaN or Inf {lasts} step {event.step:,}",
-        first=f"{word} is NaN or Inf, step {event.step}",
+        first=f"{word} is NaN or Inf, step {event.step:,}",
         advice="restart from a checkpoint and skip this batch; "
         f"check the data of step {event.step:,}; lower the learning rate if it happens again"
         f"{f'; {_gpu_errors(found.ranks[0])}' if alone else ''}",
@@ -160,11 +160,11 @@ def _spike(found: _Found, job: JobState) -> AlertText:
         job,
         "critical" if is_diverged else "warning",
         what=f"The loss rose to {fmt.figure(value)} at step {event.step:,}",
-        first=f"loss rose to {fmt.figure(value)} at step {event.step}",
+        first=f"loss rose to {fmt.figure(value)} at step {event.step:,}",
         advice=(
             "restart from a checkpoint 100 steps before; skip 200 to 500 batches, or lower the learning rate"
             if is_diverged
-            else f"check the data of step {event.step}; skip this batch if it happens again; "
+            else f"check the data of step {event.step:,}; skip this batch if it happens again; "
             "if the loss stays high, restart from a checkpoint with a lower learning rate"
         ),
         other="the loss is still high" if stays else "the loss is normal again",
@@ -179,8 +179,8 @@ def _norm_jump(found: _Found, job: JobState) -> AlertText:
         job,
         "warning",
         what=f"The gradient norm jumped to {fmt.figure(value)} at step {event.step:,}",
-        first=f"norm jumped to {fmt.figure(value)} at step {event.step}",
-        advice=f"check the data of step {event.step}; clip the gradient norm, or skip "
+        first=f"norm jumped to {fmt.figure(value)} at step {event.step:,}",
+        advice=f"check the data of step {event.step:,}; clip the gradient norm, or skip "
         "steps whose norm is above the usual range",
     )
 
@@ -192,7 +192,7 @@ def _scale_collapse(found: _Found, job: JobState) -> AlertText:
         job,
         "critical" if event.value is not None and event.value < limits.LEAST_SCALE else "warning",
         what=f"The loss scale fell to {fmt.figure(event.value)} at step {event.step:,}",
-        first=f"loss scale: {fmt.figure(event.value)}, step {event.step}",
+        first=f"loss scale: {fmt.figure(event.value)}, step {event.step:,}",
         advice="lower the learning rate, or train in bfloat16; "
         "check the gradients for NaN and Inf: they overflow in many steps",
     )
@@ -205,7 +205,7 @@ def _flat(found: _Found, job: JobState) -> AlertText:
         job,
         "info",
         what=f"The loss has stayed at {fmt.figure(event.value)} since step {event.step:,}",
-        first=f"loss is unchanged since step {event.step}",
+        first=f"loss is unchanged since step {event.step:,}",
         advice="check the learning rate and which parameters train; "
         "check that the data still changes; no action if the training has converged",
         other=f"loss {fmt.figure(event.value)}",
@@ -265,7 +265,7 @@ def _diverged_alert(job: JobState) -> AlertText:
         "check that all ranks reduce gradients and loss in one process group",
         subject_rank=one if others else None,
         points=complete_clauses(
-            f"losses of ranks differ, step {found.step}",
+            f"losses of ranks differ, step {found.step:,}",
             f"{one.role_label} has {fmt.figure(value)}" if others else f"{len(found.values)} ranks",
             f"the others have {fmt.figure(usual)}" if others else "",
             f"equal for {found.equal_steps:,} steps before",
@@ -285,8 +285,9 @@ NON_FINITE: Final = _event_rule(
     RuleText(
         meaning="If such a gradient is applied, the parameters and all later losses are NaN.",
         condition="a logged loss, gradient norm or loss scale is NaN or Inf; where there is a loss scale, "
-        f"{limits.OVERFLOWS} of the last ten gradient norms",
-        source="torch.amp.GradScaler skips a step that overflows and halves the scale: one Inf is its own search",
+        f"{limits.OVERFLOWS} of the last ten gradient norms are",
+        source="torch.amp.GradScaler raises the scale until a gradient overflows, skips that step and halves the "
+        "scale: a single Inf is normal",
         clear_seconds=5.0,
     ),
 )
@@ -300,9 +301,10 @@ LOSS_SPIKE: Final = _event_rule(
         f"{100 * (_LOSS.pair.factor - 1):.0f} % above the trend, and {_LOSS.pair.times} times the largest "
         f"deviation of the last {REMEMBERED} values. Or one loss is {_LOSS.single.sigmas:.0f} standard "
         "deviations, "
-        f"{100 * (_LOSS.single.factor - 1):.0f} % and {_LOSS.single.times} times; critical after "
-        f"{DIVERGED_POINTS} values. {_NOT_JUDGED}",
-        source="seven deviations: the spike score of OLMo 2; going back 100 steps: PaLM, section 5.1",
+        f"{100 * (_LOSS.single.factor - 1):.0f} % and {_LOSS.single.times} times that deviation above it; "
+        f"critical if this lasts for {DIVERGED_POINTS} values. {_NOT_JUDGED}",
+        source="the limit of seven standard deviations is that of the spike score of OLMo 2; going back 100 steps "
+        "is the method of PaLM (section 5.1)",
         hold_seconds=1.0,
         clear_seconds=5.0,
     ),
@@ -314,12 +316,12 @@ GRAD_NORM_JUMP: Final = _event_rule(
     RuleText(
         meaning="A single batch moves the parameters far more than usual, unless its gradient is clipped.",
         condition=f"two of three norms are {_NORM.pair.sigmas:.0f} standard deviations above the trend, "
-        f"{_NORM.pair.factor:.0f} times the trend, and {_NORM.pair.times} times the largest deviation of "
+        f"{_NORM.pair.factor:.0f} times the trend, and {_NORM.pair.times} times the largest deviation of the last "
         f"{REMEMBERED} values. Or one norm is {_NORM.single.sigmas:.0f} standard deviations, "
-        f"{_NORM.single.factor:.0f} times and {_NORM.single.times} times. "
+        f"{_NORM.single.factor:.0f} times the trend and {_NORM.single.times} times that deviation above it. "
         f"{_NOT_JUDGED}",
-        source="seven deviations: the spike score of OLMo 2, which counts gradient norms too; ZClip and AdaGC "
-        "clip far below",
+        source="the limit of seven standard deviations is that of the spike score of OLMo 2, which counts "
+        "gradient norms too; ZClip and AdaGC clip at far smaller norms",
         hold_seconds=1.0,
         clear_seconds=5.0,
     ),
@@ -333,8 +335,8 @@ LOSS_SCALE_COLLAPSE: Final = _event_rule(
         "0.",
         condition=f"the loss scale falls to a {limits.SCALE_FALL:.0f}th within {limits.SCALE_STEPS} steps, once "
         f"it has stayed for {limits.FIRST_STEPS} or grown; or below {limits.LEAST_SCALE:.0f}",
-        source="torch.amp.GradScaler: at most one halving in growth_interval (2,000 steps) once the scale fits; "
-        "fairseq and DeepSpeed end a training at their least scale",
+        source="torch.amp.GradScaler halves a fitting scale at most once in growth_interval (2,000 steps); "
+        "fairseq and DeepSpeed end a training that reaches their smallest scale",
         clear_seconds=5.0,
     ),
 )
@@ -346,7 +348,7 @@ LOSS_FLAT: Final = _event_rule(
         "converged.",
         condition=f"{SAME_VALUES} equal losses in a row; or no fall by {NEVER_PCT:.0f} % in the first "
         f"{NEVER_BLOCKS * BLOCK} values; or {LEVEL_VALUES} values at a level above the usual range",
-        source="no published criterion: cases that no healthy loss has",
+        source="no criterion is published; these three cases do not occur in a healthy training",
         clear_seconds=5.0,
     ),
     frozenset({"non_finite"}),
@@ -370,8 +372,8 @@ RANKS_DIVERGED: Final = Rule[JobState](
         meaning="The ranks no longer train the same model: silent data corruption, or a missing all-reduce.",
         condition=f"losses that all ranks logged as equal for {LEAST_EQUAL} steps differ in {LEAST_DIFFERENT} "
         "steps",
-        source="a loss that all ranks reduce together has the same bits on each; losses of single ranks differ "
-        "from the first step",
+        source="a loss that is averaged over all ranks is exactly equal on each of them; losses of single ranks "
+        "differ from the first step on, and are not judged",
         clear_seconds=5.0,
     ),
 )

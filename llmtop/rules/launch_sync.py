@@ -281,7 +281,7 @@ SYNC_BOUND: Final = Rule[RankState](
         f".cpu(), `if tensor`) take {SAMPLED_PCT[0]:.0f} % of the time in samples of the host stack, or "
         f"{SAMPLED_LEAST_PCT[0]:.0f} % and half of the busy time of the GPU. Or a phase named for waiting (sync, "
         f"item) takes {SYNC_PCT[0]:.0f} % of most steps",
-        source="thresholds in common use: 20 % of the time in synchronization, 15 % idle",
+        source="common thresholds for a profile: 20 % of the time in synchronization, 15 % idle",
         hold_seconds=3.0,
         clear_seconds=5.0,
         fields=("gpu_busy_pct", "util_pct", "sm_active_pct"),

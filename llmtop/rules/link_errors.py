@@ -32,7 +32,7 @@ def _alert(port: LinkState) -> AlertText:
             "tx_bytes_per_s": port.link.tx_bytes_per_s,
         },
         next="check the cable and the switch port; run: ibstat. NCCL waits while lost data is sent again",
-        points=complete_clauses(*counts, name, "check the cable"),
+        points=complete_clauses(*counts, f"on {name}", "NCCL waits while data is sent again"),
     )
 
 
@@ -44,8 +44,8 @@ LINK_ERRORS: Final = Rule[LinkState](
         meaning="The adapter sends lost data again. Every rank of the job waits for the slowest link.",
         condition=f"within {fmt.duration(WINDOW_SECONDS)}, at least {MIN_ERRORS} new errors of one counter of the "
         f"port, or {LINK_DOWNED} rose by {MIN_LINK_DOWNED}",
-        source="infiniband-diags: ibqueryerrors' example of error thresholds has 10; the kernel's "
-        "sysfs-class-infiniband says what each counter is",
+        source="the threshold of 10 is that of the example of ibqueryerrors (infiniband-diags); the kernel "
+        "describes the counters in sysfs-class-infiniband",
     ),
 )
 

@@ -97,7 +97,8 @@ _PRESSURE: Final = RuleText(
     condition=f"the allocator of PyTorch retried or raised an out-of-memory error within the last "
     f"{_RETRY_SECONDS:.0f} s, or an out-of-memory error has ended the process. Nearly full memory alone raises no "
     "alert: many trainings and servers use it as planned",
-    source="torch.cuda.memory_stats (num_alloc_retries, num_ooms), NVML's memory in use",
+    source="counters of PyTorch's allocator (torch.cuda.memory_stats: num_alloc_retries, num_ooms), and the "
+    "memory in use by NVML",
     clear_seconds=5.0,
     fields=("mem_used_bytes", "memory_allocated_bytes", "memory_reserved_bytes"),
 )

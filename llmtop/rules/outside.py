@@ -176,7 +176,7 @@ OUTSIDE: Final = Rule[RankState](
         f"of the step; above a load of {MOST_LOAD:.0f} per CPU, always only then. Never for a training without "
         "phases, nor while its "
         f"GPU is idle for under {IDLE_PCT[0]:.0f} % of the time",
-        source="the same threshold as for waiting for data (alert input_bound)",
+        source="the threshold is that of the alert INPUT-BOUND for waiting for data",
         hold_seconds=2.0,
         clear_seconds=5.0,
         fields=("step_seconds",),

@@ -245,8 +245,8 @@ WORK_AT_RISK: Final = Rule[JobState](
         meaning="If the training fails now, all work since the last checkpoint is lost.",
         condition=f"the last complete checkpoint is {RISK_HOURS:g} h old, or the training has saved none since it "
         "began (only where llmtop sees the checkpoints)",
-        source="alerts.work_at_risk.hours in config.toml; Llama 3 (arXiv 2407.21783): an interruption every 3 h "
-        "on 16,384 GPUs",
+        source="the hours are alerts.work_at_risk.hours in config.toml; Llama 3 was interrupted every 3 h on "
+        "16,384 GPUs (arXiv 2407.21783)",
         clear_seconds=2.0,
     ),
 )
@@ -256,10 +256,11 @@ CHECKPOINT_INTERVAL: Final = Rule[JobState](
     describe=_interval_alert,
     text=RuleText(
         meaning="Checkpoints are saved too often and cost time, or too rarely, so that a failure costs more work.",
-        condition=f"the interval is {FAR_FACTOR[0]:g} times the optimum or a {FAR_FACTOR[0]:g}th of it, and at "
-        f"least {WASTE_PCT:g} % of the time is lost",
-        source="Young and Daly: sqrt(2 x cost x mean time between failures) - cost; the mean time from "
-        f"alerts.checkpoint_interval.failure_hours, else {GPU_HOURS_PER_FAILURE:,.0f} h of one GPU (Llama 3)",
+        condition=f"the interval is {FAR_FACTOR[0]:g} times the optimum or longer, or 1/{FAR_FACTOR[0]:g} of it "
+        f"or shorter, and at least {WASTE_PCT:g} % of the time is lost",
+        source="the optimum is that of Young and Daly: sqrt(2 x cost of a checkpoint x mean time between "
+        "failures) - cost; the mean time is alerts.checkpoint_interval.failure_hours in config.toml, else "
+        f"{GPU_HOURS_PER_FAILURE:,.0f} h of one GPU (Llama 3)",
         hold_seconds=5.0,
         clear_seconds=10.0,
     ),
@@ -272,7 +273,8 @@ CHECKPOINT_DISK_FULL: Final = Rule[JobState](
         meaning="A checkpoint that does not fit on the disk stops most trainings, or is incomplete.",
         condition=f"less space is free than the last checkpoint took; or the disk is full within "
         f"{DISK_SECONDS[0] / 3600:.0f} h at the rate of the last checkpoints, and before the training ends",
-        source="statvfs on this machine, after each checkpoint and every 30 s",
+        source="the free space of the file system (statvfs), read on this machine after each checkpoint and every "
+        "30 s",
         clear_seconds=10.0,
     ),
 )

@@ -153,7 +153,7 @@ def _slower_alert(job: JobState) -> AlertText:
     return AlertText(
         severity="info" if is_explained else "warning",
         summary=f"Steps of {state.label}{where} take {_factor_text(factor)} as long as before since step "
-        f"{change.since_step}, {_ago_text(ago)}: {why}.",
+        f"{change.since_step:,}, {_ago_text(ago)}: {why}.",
         evidence={
             "times_as_long": factor,
             "since_step": change.since_step,
@@ -169,7 +169,7 @@ def _slower_alert(job: JobState) -> AlertText:
         since=since,
         points=complete_clauses(
             *(added.clauses if added is not None and is_explained else _points(change)),
-            f"{_factor_text(factor)} as long since step {change.since_step}",
+            f"{_factor_text(factor)} as long since step {change.since_step:,}",
         ),
     )
 

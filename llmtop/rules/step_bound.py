@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from llmtop import format as fmt
+from llmtop.model.loading_causes import cause_name
 from llmtop.naming.phase_names import role_of
 from llmtop.rules.inference import next_step, step_noun
 from llmtop.rules.launch_sync import LAUNCH_BOUND, SYNC_BOUND, is_launching_dominant
@@ -192,7 +193,7 @@ def _input_bound_alert(state: RankState) -> AlertText:
         ),
         points=complete_clauses(
             f"waits for data {fmt.percent_text(evidence['dataload_host_pct'])} of the {step_noun(state)}",
-            "" if cost is None or cost.cause == "unknown" else f"loader: {cost.cause.replace('_', ' ')}",
+            "" if cost is None or cost.cause == "unknown" else f"loader: {cause_name(cost.cause)}",
             "no GPU" if _uses_no_gpu(state) else short_idle_text(evidence, evidence["dataload_gpu_pct"]),
         ),
     )
@@ -212,8 +213,8 @@ INPUT_BOUND: Final = Rule[RankState](
         f"{UTIL_STARVED[0]:.0f} %. Or rare long steps that wait for data take that share of the time. Never "
         "while the GPU is busy, nor if kernel launches leave it idle for twice as long. "
         "On a machine without a GPU, by the host clock alone",
-        source="checked on an H200 with planted waits of 30 % and 60 %; a healthy run had 79 % by the host "
-        "clock and 0.1 % by the GPU clock",
+        source="checked on an H200 with planted waits of 30 % and 60 % of the step; in a healthy run, the waits "
+        "took 79 % by the host clock, but 0.1 % by the GPU clock",
         clear_seconds=4.0,
         fields=("gpu_busy_pct", "util_pct", "sm_active_pct", "power_watts"),
     ),
@@ -334,7 +335,8 @@ COMMUNICATION_BOUND: Final = Rule[RankState](
         condition=f"every rank, even the slowest, waits {COMM_PCT[0]:.0f} % of the step for collectives after "
         "its last gradient; or communication phases take that share of the step and under "
         f"{SM_STARVED[0]:.0f} % of the SMs are active",
-        source="thresholds in common use: communication over 10 % of a step; SM activity: NVIDIA's DCGM guide",
+        source="a common threshold for a profile: communication over 10 % of a step; the limit on SM activity is "
+        "that of NVIDIA's DCGM guide",
         hold_seconds=2.0,
         clear_seconds=5.0,
         fields=("sm_active_pct", "util_pct", "power_watts"),

@@ -473,8 +473,8 @@ STRAGGLER: Final = Rule[JobState](
         f"{WINDOW_STEPS} steps; {RATIO_PCT[0]:.0f} % is enough if the work of the other ranks takes under "
         f"{100 * RATIO[0]:.0f} % of its time. Critical from {CRITICAL_PCT:.0f} % of the step",
         source="two H200 with one rank 40 % slower: its forward took 5.2 ms, 3.4 ms on the other rank; both "
-        "backward times were equal, and exposed communication was 1.3 % and 13.5 %; arrivals: two H100, four "
-        "planted causes",
+        "backward times were equal, and exposed communication was 1.3 % and 13.5 %; the arrival "
+        "times were checked on two H100 with four planted causes",
         clear_seconds=5.0,
         fields=("step_seconds", "gpu_idle_pct"),
     ),

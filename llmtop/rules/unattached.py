@@ -112,7 +112,7 @@ LAUNCHES_SLOWLY: Final = Rule[GpuState](
         condition=f"no process on it reports steps, a kernel runs in {WORKS_UTIL:.0f} to {UTIL_LAUNCH:.0f} % "
         f"of the time, and SM activity is under {100 * SM_PER_UTIL[0]:.0f} % of that, at under "
         f"{POWER_SMALL[0]:.0f} % of the power limit",
-        source="measured: six programs on an H100, and an H200 at known loads (docs/measurements.md)",
+        source="measured with six programs on an H100, and on an H200 at known loads (docs/measurements.md)",
         hold_seconds=10.0,
         clear_seconds=10.0,
         fields=("util_pct", "sm_active_pct", "power_watts"),
@@ -127,8 +127,8 @@ LOW_ACTIVITY: Final = Rule[GpuState](
         meaning="The GPU often waits for its process, or the kernels use only a small part of the GPU.",
         condition=f"no process on the GPU is attached, and GPU-Util is between {WORKS_UTIL:.0f} and "
         f"{UTIL_LITTLE[0]:.0f} %, or under {SM_LITTLE[0]:.0f} % of the SMs are active",
-        source="NVIDIA's DCGM guide (SM activity under 50 % is likely ineffective); trainings without a "
-        "bottleneck: 99 % util",
+        source="NVIDIA's DCGM guide: a GPU with SM activity under 50 % is likely badly used; trainings without a "
+        "bottleneck have 99 % util",
         hold_seconds=15.0,
         clear_seconds=15.0,
         fields=("util_pct", "sm_active_pct", "power_watts"),

@@ -210,7 +210,7 @@ def test_a_training_is_chosen_by_pid_by_rank_or_by_being_the_only_one(start: Sta
     )
     assert [target.pid for target in targets.choose_targets(ranks=[1])] == [one.pid]
     assert [target.rank for target in targets.choose_targets(pids=[zero.pid])] == [0]
-    with pytest.raises(UnusableInput, match="no attached process is rank 7; attached ranks: 0, 1"):
+    with pytest.raises(UnusableInput, match="no attached process is rank 7; the attached ranks are: 0, 1"):
         targets.choose_targets(ranks=[7])
     other = start()
     with pytest.raises(UnusableInput, match=rf"several trainings run here: .*{other.pid}.*--pid or --rank"):

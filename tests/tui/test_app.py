@@ -384,7 +384,7 @@ async def test_a_number_that_no_gpu_has_is_answered_with_those_there_are() -> No
     async with running(Held(replace(scene(gpus=8, seconds=5)[-1], gpus=shown))) as (app, pilot):
         await pilot.press("1")
         await pilot.pause()
-        assert reply(app) == "There is no GPU 1: 2, 5."
+        assert reply(app) == "There is no GPU 1. GPUs on the screen: 2, 5."
         await pilot.press("5")
         await pilot.pause()
         assert app.view.selected == uuid(5)

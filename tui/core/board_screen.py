@@ -130,7 +130,11 @@ class BoardScreen(Screen[None], inherit_bindings=False):
 
     def is_key_shown(self, key: Key) -> bool:
         """Return True if the footer names a key of this screen now."""
-        return True
+        return key.action.partition("(")[0] not in self.refused_actions()
+
+    def refused_actions(self) -> frozenset[str]:
+        """Return the actions that could only answer why not: the footer leaves out their keys."""
+        return frozenset() if self.terminal_app.depth in ("full", "256") else frozenset({"next_theme"})
 
     def labels(self) -> Mapping[str, str]:
         """Return replacements of the footer's labels: what a key does now, and to which process."""

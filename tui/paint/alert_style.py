@@ -132,7 +132,7 @@ def subject(alert: Alert, snapshot: Snapshot, *, with_roles: bool = True) -> str
     ]
     if not parts and alert.pid is not None:
         parts.append(f"pid {alert.pid}")
-    return " ".join(parts) or "this machine"
+    return " ".join(parts) or ("the job" if alert.id == "hung_collective" else "this machine")
 
 
 def _job_suffix(rank: Rank, snapshot: Snapshot) -> str:

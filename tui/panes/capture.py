@@ -78,7 +78,13 @@ def form(asked: Form, width: int, theme: CellTheme) -> tuple[list[Row], dict[int
         f"{fmt.size(ARMED_LIMITS.disk_bytes)} in total"
     )
     if (WHEN, "") in asked.fields():
-        line(WHEN, "", "when", when, much or f"or when one of {len(CONDITIONS) - 1} conditions holds")
+        line(
+            WHEN,
+            "",
+            "when",
+            when,
+            much or f"left, right: start at one of {len(CONDITIONS) - 1} conditions instead",
+        )
     lines.append(_room(asked, width, theme))
     lines.append(Row(width).end(theme.palette.text))
     for text in _details(asked, current):

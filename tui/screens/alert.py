@@ -72,6 +72,11 @@ class AlertScreen(ScrollingScreen):
         name = self.target_process().name if self.alert() is not None else ""
         return {"stacks": f"stacks of {name}", "capture": f"capture {name}"} if name else {}
 
+    def refused_actions(self) -> frozenset[str]:
+        """See `BoardScreen.refused_actions`: with one alert there is no next one."""
+        several = len(self.view.alerts.all(self.view.snapshot)) > 1
+        return super().refused_actions() | ({"next_alert"} if not several else set())
+
     def action_next_alert(self) -> None:
         """Choose the next alert."""
         present = self.view.alerts.all(self.view.snapshot)

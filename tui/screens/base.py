@@ -111,7 +111,7 @@ class LlmtopScreen(BoardScreen):
         if number in labels:
             self.view.selected = gpus[labels.index(number)].uuid
             return True
-        self.notify(f"There is no GPU {number}: {', '.join(labels)}." if labels else NO_GPU)
+        self.notify(f"There is no GPU {number}. GPUs on the screen: {', '.join(labels)}." if labels else NO_GPU)
         return False
 
     def header_and_footer(self, width: int, height: int) -> tuple[list[Placed], Rect]:
@@ -141,13 +141,13 @@ class LlmtopScreen(BoardScreen):
             shown = [key for key in here if key.label and self.is_key_shown(key)]
             return footer_row.footer(shown, width, theme, labels, self.PINNED)
 
-        made_of = (self.NAME, replaying, demo, gpus, width, theme, labels)
+        made_of = (self.NAME, replaying, demo, gpus, width, theme, labels, self.refused_actions())
         self.footer_now = self.view.kept.get("footer", made_of, paint)
         return self.footer_now.row
 
     def is_key_shown(self, key: Key) -> bool:
-        """Return False for keys that need a GPU on a machine without one."""
-        return not key.gpu or self.has_gpus()
+        """Return False for keys that need a GPU on a machine without one, and for those that would refuse."""
+        return super().is_key_shown(key) and (not key.gpu or self.has_gpus())
 
     def has_gpus(self) -> bool:
         """Return True if there is a GPU, or one may be hidden by what the person chose."""

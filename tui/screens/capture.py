@@ -239,6 +239,11 @@ class CaptureScreen(ScrollingScreen):
     def _asking(self) -> bool:
         return self._asks and self._form is not None and not self._looking and not self._capturing.busy
 
+    def refused_actions(self) -> frozenset[str]:
+        """See `BoardScreen.refused_actions`: without a process to capture, enter starts nothing."""
+        nothing = self._asking and self._form is not None and self._form.plan() is None
+        return super().refused_actions() | ({"go"} if nothing else set())
+
     def action_go(self) -> None:
         """Start the capture of the form; after a capture, show the form again."""
         if self._capturing.busy or self._looking:

@@ -257,6 +257,11 @@ class CapturesScreen(SortedTable, LlmtopScreen):
         else:
             self.llmtop.open_screen(kind_named(capture.report_kind).screen, capture.path)
 
+    def refused_actions(self) -> frozenset[str]:
+        """See `BoardScreen.refused_actions`: only captures with a verdict are compared."""
+        capture = self._capture()
+        return super().refused_actions() | ({"compare"} if capture is not None and not capture.verdict else set())
+
     def action_kernels(self) -> None:
         """Open what ncu measured, where it lies beside the chosen capture."""
         capture = self._capture()

@@ -51,7 +51,7 @@ class HangScreen(StacksScreen):
         world = self._world()
         pids = [one.pid for one in stacks if one.pid is not None]
         if pids and world > len(stacks):
-            self._other_nodes = "asking the other nodes through the job's store"
+            self._other_nodes = "requesting the stacks of the other nodes"
             pid = pids[0]
             self.in_background(
                 lambda: _read_others(pid),

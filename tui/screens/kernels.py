@@ -28,7 +28,7 @@ def open_beside(screen: LlmtopScreen, capture: Path) -> None:
         screen.llmtop.open_screen(kind_named("kernels").screen, capture)
     else:
         line = f"llmtop kernel {fmt.printable(capture.name)} --run"
-        screen.notify(f"No {_SUFFIX} file beside this capture; to create one: {line}", markup=False)
+        screen.notify(f"To measure the kernels of this capture with ncu ({_SUFFIX}): {line}", markup=False)
 
 
 def reports(place: Path) -> list[Path]:

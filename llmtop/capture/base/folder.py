@@ -302,7 +302,7 @@ def remove(folder: Path) -> int:
     try:
         shutil.rmtree(folder)
     except OSError as error:
-        raise NotPossibleHere(f"{folder} cannot be removed: {error.strerror}") from None
+        raise NotPossibleHere(f"{folder} cannot be removed: {error.strerror}; check its permissions") from None
     return freed
 
 

@@ -43,7 +43,9 @@ def path_for(job: CaptureJob, target: Target, ending: str = ENDING) -> Path:
     try:
         folder.mkdir(exist_ok=True)
     except OSError as error:
-        raise NotPossibleHere(f"{folder} cannot be created: {error.strerror}") from None
+        raise NotPossibleHere(
+            f"{folder} cannot be created: {error.strerror}; choose another folder with --out"
+        ) from None
     rank, _ = rank_and_world_size(target)
     stem = target.file_stem if rank is None else f"rank{rank}"
     path = folder / f"{stem}{ending}"

@@ -103,7 +103,7 @@ def checks() -> list[Check]:
     if not found:
         says = "neither bpftrace nor BCC's tools are installed"
         return [Check(name="eBPF", ok=None, says=says, command="sudo apt-get install bpftrace")]
-    root = "" if os.geteuid() == 0 else "; they need root"
+    root = "" if os.geteuid() == 0 else " (installed; they run as root only)"
     return [
         Check(
             name="eBPF",

@@ -22,7 +22,7 @@ from llmtop.system.tcp_sockets import sockets_of
 
 VARIABLE: Final = "LLMTOP_XLA_PORT"
 """Environment variable with the port, where it must be given: of the training, else of the monitor."""
-START: Final = "torch_xla.debug.profiler.start_server(9012)   # in the script, which keeps what it returns"
+START: Final = "torch_xla.debug.profiler.start_server(9012)   # in the script; keep the returned object"
 _EXTENSION: Final = re.compile(r"/\S.*/_XLAC\.[^/]*\.so$")
 _PACKAGES: Final = re.compile(r"^(/.*?/(?:site|dist)-packages)/")
 _SPEAKS_SECONDS: Final = 1.0

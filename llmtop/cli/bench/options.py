@@ -25,18 +25,19 @@ _OPTIONS = (
     click.option("--history", type=_file, metavar="FILE",
                  help="Compare with the medians of the last benches in FILE, and add this one."),
     click.option("--window", type=click.IntRange(3, 1000), default=10, show_default=True, metavar="N",
-                 help="With --history: number of last benches."),
+                 help="With --history: compare with this many last benches."),
     click.option("--vary", multiple=True, metavar="NAME=V1,V2,…",
                  help="Run with each value of an environment variable, or of {} in COMMAND, and rank the values."),
     click.option("--fail-over", multiple=True, callback=_parse_limits, metavar="[NAME=]LIMIT",
                  help="Exit with 1 if the result is worse by more than LIMIT percent (5 or 5%) and more than the "
-                 "noise; with 3 if noise hides a decision. tokens/s=3 limits that metric; p95=2ms is in the "
-                 "unit of the metric. "
+                 "noise; with 3 if the noise is too large to decide. tokens/s=3 limits that metric; p95=2ms is in "
+                 "the unit of the metric. "
                  "Repeatable."),
     click.option("--metric", metavar="NAME",
                  help="Metric to compare: tokens_per_s, steps_per_s, mean, p50, p95, p99, ttft, …  "
                  "[default: the first available rate]"),
-    click.option("--strict", is_flag=True, help="Refuse a baseline of another environment (exit code 2)."),
+    click.option("--strict", is_flag=True, help="Refuse a baseline whose environment (GPU, driver, packages) "
+    "differs (exit code 2)."),
     click.option("--capture-on-regression", "capture", is_flag=True,
                  help="After a regression, run once more with a profiler and compare the captures; with "
                  "--save-baseline, store a capture of the baseline."),

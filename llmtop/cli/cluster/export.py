@@ -29,7 +29,7 @@ LOOPBACK = "127.0.0.1"
 
 def _otlp_url(_ctx: click.Context, _param: click.Parameter, value: str | None) -> str | None:
     if value is not None and not is_server_url(value):
-        raise click.BadParameter("an http or https address is wanted, such as http://host:4318/v1/metrics")
+        raise click.BadParameter("pass an http or https address, such as http://host:4318/v1/metrics")
     return value
 
 
@@ -68,7 +68,7 @@ def _otlp_url(_ctx: click.Context, _param: click.Parameter, value: str | None) -
 @click.option(
     "--dcgm-exporter",
     metavar="URL",
-    help="Leave out GPU metrics that the dcgm-exporter at URL exports already. The word none exports all. "
+    help="Leave out GPU metrics that the dcgm-exporter at URL exports already. none instead of URL: export all. "
     f"Default: {DCGM_EXPORTER}, if root or this user runs it.",
 )
 @click.option(

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 _ASK_SECONDS = 3.0
 """Time for the drivers to list their devices."""
-_UNTRIED: Final = "not tested on hardware, only with a simulated amdsmi library"
-_TPU_UNTRIED: Final = "not tested on hardware, only with tpu-info and a simulated libtpu"
+_UNTRIED: Final = "support is not tested on hardware, only with a simulated amdsmi library"
+_TPU_UNTRIED: Final = "support is not tested on hardware, only with tpu-info and a simulated libtpu"
 _INTEL: Final = "0x8086"
 
 
@@ -110,7 +110,7 @@ def _amd(shown: list[Gpu], reading: GpuReading | None) -> Check:
     if shown:
         return Check(name=name, ok=True, says=f"{_names(shown)} ({_UNTRIED})")
     if not count and library is None:
-        return Check(name=name, ok=None, says=f"none found (amdsmi; {_UNTRIED})")
+        return Check(name=name, ok=None, says=f"none found by amdsmi ({_UNTRIED})")
     if not presence.has_binding():
         says = "the AMD driver or library is installed, the Python package amdsmi is not"
         return Check(name=name, ok=False, says=says, command="pip install 'llmtop-monitor[amd]'")
@@ -125,7 +125,7 @@ def _tpus(shown: list[Gpu], reading: GpuReading | None) -> Check:
         note = _note(reading, "TPU: ")
         return Check(name=name, ok=True, says=f"{_names(shown)} ({_TPU_UNTRIED})" + (f"; {note}" if note else ""))
     if not count:
-        return Check(name=name, ok=None, says=f"none found (tpu-info; {_TPU_UNTRIED})")
+        return Check(name=name, ok=None, says=f"none found by tpu-info ({_TPU_UNTRIED})")
     if not presence.has_binding():
         says = f"{count} found, but the Python package tpu-info is not installed"
         return Check(name=name, ok=False, says=says, command="pip install 'llmtop-monitor[tpu]'")

@@ -148,7 +148,8 @@ def live(
 @click.option(
     "--daemon",
     is_flag=True,
-    help="Write no recording; in the background, add GPU signals, alerts and captures to runs of trainings.",
+    help="Start a watcher in the background: it adds GPU signals, alerts and captures to the runs of trainings, "
+    "and writes no recording.",
 )
 @click.option("--stop", is_flag=True, help="With --daemon: end the watcher in the background.")
 @click.option(
@@ -169,11 +170,15 @@ def record(
 ) -> int:
     """Write a recording to FILE without a screen, until ctrl+c, SIGTERM or --seconds.
 
-    With --daemon there is no FILE: a watcher adds to the runs of llmtop runs. A user has one on a node.
+    With --daemon there is no FILE: a watcher in the background adds GPU signals and alerts to the runs that llmtop
+    runs lists. Each user can have one watcher on a node.
     """
     if daemon:
         if file is not None or force or as_json or (stop and foreground):
-            raise UnusableInput("--daemon takes no FILE, --force or --json, and either --stop or --foreground")
+            raise UnusableInput(
+                "--daemon cannot be combined with FILE, --force or --json; pass at most one of --stop and "
+                "--foreground"
+            )
         return _watch(interval, gpus, seconds, on_alert, stop=stop, foreground=foreground)
     if stop or foreground:
         raise UnusableInput("--stop and --foreground need --daemon: llmtop record --daemon --stop")

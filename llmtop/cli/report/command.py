@@ -85,7 +85,7 @@ def report(
     callback=parse_percent,
     metavar="PCT",
     help="Exit with 1 if the median step is slower by more than PCT percent (5 or 5%) and more than the noise; "
-    "with 3 if that is open: two different profilers, or other hardware, precision or work.",
+    "with 3 if it cannot be decided: two different profilers, or other hardware, precision or work.",
 )
 @markdown_option
 @html_option

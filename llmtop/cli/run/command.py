@@ -17,7 +17,11 @@ from llmtop.naming import variable_names
     context_settings={"allow_interspersed_args": False},
     short_help="Start a training, attached, without changing it.",
 )
-@click.option("--auto/--no-auto", default=True, help="Publish the steps and phases of a PyTorch loop by hooks.")
+@click.option(
+    "--auto/--no-auto",
+    default=True,
+    help="Time the steps and phases of a PyTorch training by hooks (default), or not.",
+)
 @click.option("--nsys", is_flag=True, help="Start the command under nsys, so that nsys captures are available.")
 @click.option(
     "--with",
@@ -29,7 +33,8 @@ from llmtop.naming import variable_names
 @click.option(
     "--kineto/--no-kineto",
     default=None,
-    help="Host the Kineto daemon, for captures of processes that are not attached (default: with --no-auto).",
+    help="Run the Kineto daemon beside the command, to capture PyTorch processes that are not attached (default: "
+    "with --no-auto).",
 )
 @click.option(
     "--memory-history",
@@ -46,8 +51,8 @@ from llmtop.naming import variable_names
     "--summary",
     default="auto",
     metavar="short|long|off|FILE",
-    help="Summary on stderr when the training ends in order, or in FILE.  [default: short, if stderr is a "
-    "terminal]",
+    help="Print a summary on stderr when the training ends in order, or write it to FILE.  [default: short, if "
+    "stderr is a terminal]",
 )
 @click.option("--quiet", "-q", is_flag=True, help="Print no message on stderr about attaching.")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[--] COMMAND [ARGS]...")
@@ -67,7 +72,8 @@ def run(
 
     COMMAND replaces this process and keeps its terminal, streams, signals, job control and exit code. Every
     Python process below it that imports torch publishes data loading, host-to-device copies, forward, backward,
-    optimizer and whole steps. Python started with -I, -E or -S does not, nor a script that calls llmtop.step().
+    optimizer and whole steps. Python started with -I, -E or -S publishes nothing. A script that
+    calls llmtop.step() publishes the steps that it marks itself.
     One line on stderr reports that llmtop has attached, or at the end why not. With -q, or LLMTOP_QUIET=1, there
     is no line.
 

@@ -193,7 +193,10 @@ def test_an_output_that_is_closed_is_one_sentence(arguments: tuple[str, ...]) ->
         check=False,
         timeout=60,
     )
-    assert (done.returncode, done.stderr) == (3, b"llmtop: standard output is closed\n")
+    assert (done.returncode, done.stderr) == (
+        3,
+        b"llmtop: standard output is closed: start llmtop with a standard output, such as > FILE\n",
+    )
 
 
 @pytest.mark.slow("one command stands for all; each is a process", kept=("--once",))
