@@ -172,13 +172,23 @@ def _weight(dump: FlightDump) -> tuple[int, int, int]:
 
 
 def _add_error(facts: RankFacts, error: PythonError) -> None:
-    for known in facts.errors:
-        if known.name == error.name and known.message[:120] == error.message[:120]:
-            known.time = known.time or error.time
-            known.frames = known.frames or error.frames
-            known.code = known.code or error.code
+    for place, known in enumerate(facts.errors):
+        if known.name != error.name:
+            continue
+        is_bare = _is_bare(known)
+        if is_bare or _is_bare(error) or known.message[:120] == error.message[:120]:
+            whole, other = (error, known) if is_bare else (known, error)
+            whole.time = whole.time or other.time
+            whole.frames = whole.frames or other.frames
+            whole.code = whole.code or other.code
+            facts.errors[place] = whole
             return
     facts.errors.append(error)
+
+
+def _is_bare(error: PythonError) -> bool:
+    """True for an error of a run file, which keeps the class alone."""
+    return not error.message and not error.frames
 
 
 def _add_mark(job: JobFacts, mark: Mark) -> None:

@@ -11,6 +11,7 @@ import msgspec
 from llmtop.errors import NotPossibleHere, UnusableInput
 from llmtop.format import encode_json
 from llmtop.postmortem.evidence import CodeLine
+from llmtop.postmortem.stack_meaning import without_own
 from llmtop.runs import folder, records, store
 
 TAIL_SCHEMA = 1
@@ -175,5 +176,5 @@ def _step(numbered: tuple[int, records.StepRow], seconds: float, stacks: Sequenc
 def _stacks(found: Iterable[records.Stacks]) -> Iterable[StackSeen]:
     for one in found:
         if one.threads:
-            frames = tuple(CodeLine(function, file, line) for function, file, line in one.threads[0].frames)
-            yield StackSeen(into_seconds=one.seconds, frames=frames)
+            frames = (CodeLine(function, file, line) for function, file, line in one.threads[0].frames)
+            yield StackSeen(into_seconds=one.seconds, frames=without_own(frames))

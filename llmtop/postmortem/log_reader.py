@@ -24,6 +24,7 @@ _MPI_CODE = re.compile(r"^\s*Exit code: +(\d{1,3})\b")
 _CLOSING = re.compile(r"Sending process (\d+) closing signal")
 _FIELD = re.compile(r"^\s*(time|host|rank|exitcode|error_file|traceback)\s*: (.*)$")
 _WHAT = re.compile(r"^\s*what\(\): +(.{1,600})")
+_LAST_OF_TRACEBACK = re.compile(r"((?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception)): (.+)")
 _TERMINATED = re.compile(r"terminate called after throwing an instance of '(.{1,120})'")
 _SHELL = re.compile(r"line \d+: +(\d+) (Killed|Segmentation fault|Aborted|Bus error|Terminated)")
 _SIGNALS = {
@@ -113,6 +114,11 @@ class _OneLog:
             return
         if self._add_mpi_end(text, place):
             return
+        last = _LAST_OF_TRACEBACK.match(text)
+        if last is not None and (line.rank is not None or last[1].endswith("OutOfMemoryError")):
+            # Its beginning is not in the log. torch's hook for exceptions writes the prefix with a rank.
+            name, kind = last[1].rpartition(".")[2], error_kind(last[1], last[2])
+            stream.errors.append(PythonError(place, name, last[2][:3000], rank, host=line.host, kind=kind))
         self._add_error(text, place, rank)
         self._add_end(text, place, line.host)
         if (lost := self._lost_gpu.add(text, place)) is not None:

@@ -90,6 +90,12 @@ def own_line(frames: Iterable[CodeLine]) -> CodeLine | None:
     return next(own, None) or next(typed, rows[0] if rows else None)
 
 
+def without_own(frames: Iterable[CodeLine]) -> tuple[CodeLine, ...]:
+    """Return a stack without frames of llmtop, which wraps collectives and loaders of a training."""
+    rows = tuple(frames)
+    return tuple(frame for frame in rows if not _OWN.search(frame.file)) or rows
+
+
 def _short(frame: CodeLine) -> str:
     """The function without its class, which py-spy writes."""
     return frame.function.rpartition(".")[2]

@@ -149,6 +149,9 @@ def test_the_class_of_an_error(tmp_path: Path, error: str, failure: str) -> None
     prefixed = "".join(f"[rank1]: {line}\n" for line in traceback_text(error, in_collective=False).splitlines())
     (tmp_path / "job.log").write_text(prefixed)
     assert _named(find_culprits([tmp_path])) == [(1, failure)]
+    if ": " in error:  # the end of a traceback, as where a log was searched for errors
+        (tmp_path / "job.log").write_text("2024-11-20 14:37:16 " + prefixed.splitlines()[-1] + "\nmore\n")
+        assert _named(find_culprits([tmp_path])) == [(1, failure)]
 
 
 def test_only_lost_peers_name_nobody(tmp_path: Path) -> None:

@@ -86,7 +86,7 @@ def test_an_error_without_a_rank_is_not_given_to_the_first_failure_beside_anothe
     errors = traceback_text(_OOM, in_collective=False) + traceback_text("ValueError: bad", in_collective=False)
     report = _report(tmp_path, job=errors + _TABLE.format(time="22:45:52", rank=2, pid=10))
     assert _named(report) == [(2, "exception")]
-    assert "traceback is in no file" in report.culprits[0].summary
+    assert "no file has a whole traceback" in report.culprits[0].summary
 
 
 def test_a_segmentation_fault_in_a_collective_that_the_launcher_saw_first(tmp_path: Path) -> None:

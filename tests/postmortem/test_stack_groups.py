@@ -8,9 +8,11 @@ from llmtop.postmortem.evidence import CodeLine
 _INSIDE = (
     CodeLine("all_reduce", "/env/site-packages/torch/distributed/distributed_c10d.py", 3252),
     CodeLine("wrapper", "/env/site-packages/torch/distributed/c10d_logger.py", 83),
+    CodeLine("timed", "/src/llmtop/instrument/auto/communication.py", 104),
     CodeLine("train", "/job/train.py", 90),
 )
 _LOADING = (
+    CodeLine("timed", "/src/llmtop/instrument/auto/loaders.py", 60),
     CodeLine("DataLoader.__next__", "/env/site-packages/torch/utils/data/dataloader.py", 700),
     CodeLine("train", "/job/train.py", 88),
 )

@@ -222,7 +222,7 @@ def _of_ends(case: RankCase, whole: _Whole) -> Iterator[Reason]:
             weight = 40 if end.place.file in whole.unplaced else 80 if end.is_first else 55
             text = f"exited with code {end.code} and no traceback"
             if end.code == 1:  # Python's code after an exception that nothing caught
-                text = "exited with code 1, as after an exception; its traceback is in no file"
+                text = "exited with code 1, as after an exception; no file has a whole traceback of it"
             yield Reason(weight, "exception" if end.code == 1 else "exited", text, end.place)
 
 

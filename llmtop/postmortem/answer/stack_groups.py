@@ -10,7 +10,7 @@ from llmtop.postmortem.evidence import SAMPLED, CodeLine, Evidence, Mark, Place,
 from llmtop.postmortem.job import build_job
 from llmtop.postmortem.model import PostmortemReport
 from llmtop.postmortem.rank_text import rank_list
-from llmtop.postmortem.stack_meaning import collective_of, own_line
+from llmtop.postmortem.stack_meaning import collective_of, own_line, without_own
 
 _LIVE = Place("live stacks")
 
@@ -44,6 +44,7 @@ class StackGroup:
 
 def group_ranks(stacks: Sequence[RankStack]) -> list[StackGroup]:
     """Return the groups of equal stacks: those that are in no collective first, then the largest."""
+    stacks = [replace(one, frames=without_own(one.frames)) for one in stacks]
     numbers: dict[tuple[object, ...], set[int]] = {}
     for one in stacks:
         if one.frames and one.number is not None:
