@@ -56,6 +56,7 @@ class RankTail(msgspec.Struct, frozen=True, kw_only=True):
     steps: int
     """Steps in the last minutes."""
     last_step: int | None = None
+    """By the sums where it is older than the last minutes."""
     median_seconds: float | None = None
     idle_seconds: float | None = None
     """Time from the end of the last step to the last record."""
@@ -118,7 +119,8 @@ def rank_tail(process: store.RankProcess) -> RankTail:
     """Return the last minutes of one process."""
     found = list(process.last_records())
     rows = process.last_steps()
-    stacks = [one for one in found if isinstance(one, records.Stacks)]
+    # By time: the newest ones are written again at the beginning of a new file.
+    stacks = list({one.mono: one for one in found if isinstance(one, records.Stacks)}.values())
     signs = [one for one in found if isinstance(one, records.Sign)]
     start, end = process.start, process.end
     seconds = _lengths(rows)
@@ -126,6 +128,8 @@ def rank_tail(process: store.RankProcess) -> RankTail:
     last = rows[-1][1] if rows else None
     ended = (last[1] + last[2]) * _NS if last is not None else None
     finished = rows[-1][0] + 1 if rows else 0
+    idle = signs[-1].idle_seconds if signs else None
+    known = process.state
     return RankTail(
         rank=process.rank,
         host=start.host if start is not None else "",
@@ -134,9 +138,9 @@ def rank_tail(process: store.RankProcess) -> RankTail:
         error=end.error if end is not None else "",
         last_sign=process.last_sign,
         steps=len(rows),
-        last_step=last[0] if last is not None else None,
+        last_step=last[0] if last is not None else known.last_index if known is not None else None,
         median_seconds=statistics.median(seconds) if seconds else None,
-        idle_seconds=max(0.0, process.last_sign - ended) if ended is not None else None,
+        idle_seconds=max(0.0, process.last_sign - ended) if ended is not None else idle,
         phase=signs[-1].phase if signs else "",
         slowest=_step(rows[slowest], seconds[slowest], stacks) if slowest is not None else None,
         running=tuple(_stacks(one for one in stacks if one.finished >= finished)),

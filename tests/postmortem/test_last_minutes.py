@@ -112,9 +112,9 @@ def test_what_runs_between_two_steps_belongs_to_the_first_of_them() -> None:
 
     starts = (10.0, 10.1, 13.2, 13.3)
     steps = [(n, (n + 1, int(at * 1e9), 50_000_000, None, None, None, [])) for n, at in enumerate(starts)]
-    found = [stacks(2, 11.0, 0.85), stacks(2, 12.0, 1.85), stacks(4, 14.0, 0.65)]
+    found = [stacks(2, 11.0, 0.85), stacks(2, 12.0, 1.85), stacks(4, 14.0, 0.65), stacks(4, 14.0, 0.65)]
     process = SimpleNamespace(
-        last_records=lambda: found, last_steps=lambda: steps, start=None, end=None, rank=0,
+        last_records=lambda: found, last_steps=lambda: steps, start=None, end=None, state=None, rank=0,
         name=SimpleNamespace(pid=7), how="killed", last_sign=14.0,
     )  # fmt: skip
     tail = rank_tail(cast("RankProcess", process))

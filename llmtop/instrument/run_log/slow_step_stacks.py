@@ -42,6 +42,7 @@ class SlowStepStacks:
         self._step = -1
         self._taken = 0
         self._next = 0.0
+        self._newest: records.Stacks | None = None
 
     def add(self, rows: Iterable[records.StepRow]) -> None:
         """Take finished steps, of which the median is."""
@@ -65,7 +66,19 @@ class SlowStepStacks:
             return None
         self._next = mono + LEAST_SECONDS_APART
         self._taken += 1
-        return records.Stacks(at=at, mono=mono, finished=finished, seconds=seconds, threads=_threads())
+        self._newest = records.Stacks(at=at, mono=mono, finished=finished, seconds=seconds, threads=_threads())
+        return self._newest
+
+    def of_running(self, ring: Ring) -> list[records.Stacks]:
+        """Return the newest stacks where the step that they are of still runs.
+
+        They are written again when a new file of the last minutes begins: a hang may last longer than two files.
+
+        Args:
+            ring: of the recorder.
+        """
+        newest = self._newest
+        return [newest] if newest is not None and newest.finished == ring.count else []
 
 
 def _compiles() -> bool:

@@ -229,9 +229,9 @@ class RunLog:
         """Write the other file of the last minutes from now on."""
         self._last = 1 - self._last
         self._last_at, self._last_bytes = mono, 0
-        self._append(
-            folder.LAST[self._last], [self._start_record(), self._sums.sums()], effort=_EFFORT_LAST, anew=True
-        )
+        found: list[records.Record] = [self._start_record(), self._sums.sums()]
+        found += self._slow.of_running(self._recorder.ring)
+        self._append(folder.LAST[self._last], found, effort=_EFFORT_LAST, anew=True)
 
     def _end_minute(self, mono: float) -> None:
         self._minute_at = mono + _MINUTE_S

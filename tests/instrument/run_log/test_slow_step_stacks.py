@@ -62,8 +62,11 @@ def test_a_slow_step_is_sampled_once_a_second_and_ten_times() -> None:
     assert len(taken) == MOST_IN_A_STEP
     assert taken[0] > 100.3
     assert min(later - sooner for sooner, later in pairwise(taken)) > 0.99
+    (kept,) = stacks.of_running(ring)
+    assert kept.mono == taken[-1]
     ring.count += 1
     ring.rows[(ring.count - 1) & MASK] = (20, 130_000_000_000, STEP_NS, STEP_NS)
+    assert not stacks.of_running(ring), "that step is over"
     assert stacks.sample(ring, 140.0, 0.0) is not None, "the next slow step has ten of its own"
 
 
