@@ -1,4 +1,5 @@
-"""Planted faults of `llmtop postmortem`: cases, truths, the judge, hostile files, five faults recorded again."""
+"""Planted faults of `llmtop postmortem`: cases, truths, the judge, hostile files. tests/postmortem/test_plants.py
+records five of the faults again."""
 
 from __future__ import annotations
 
@@ -11,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from tests.support.postmortem_cases import EVIDENCE, case_ids
-from tests.support.postmortem_faults import FAULTS, LIVE
+from tests.support.postmortem_faults import FAULTS
 from tests.support.postmortem_hostile import MARKER, hostile_files
 from tests.support.postmortem_plants import judge, truths, unpack
-from tests.support.postmortem_recording import RANKS, record
+from tests.support.postmortem_recording import RANKS
 from tests.support.processes import REPOSITORY
 
 CLASSES = frozenset({
@@ -148,27 +149,3 @@ def test_hostile_files_harm_a_reader_that_unpickles_them(tmp_path: Path) -> None
     written["truncated to 70%"](path)
     with pytest.raises((EOFError, pickle.UnpicklingError)):
         pickle.loads(path.read_bytes())
-
-
-@pytest.mark.torch
-@pytest.mark.slow("a job of four ranks each: CI alone finds that torch records a fault otherwise", kept=())
-@pytest.mark.timeout(300)
-@pytest.mark.parametrize("name", LIVE)
-def test_a_fault_is_recorded_again(name: str, tmp_path: Path) -> None:
-    record(name, tmp_path / "recording")
-    fault = FAULTS[name]
-    dumps = {path.name for path in (tmp_path / "recording" / "dumps").iterdir() if path.suffix != ".json"}
-    launched = (tmp_path / "recording" / "launcher.node-a.log").read_text()
-    assert dumps
-    if name == "subgroup":
-        assert str(fault.rank) in dumps
-    elif name != "shape":  # there gloo aborts a rank that receives too much
-        assert str(fault.rank) not in dumps
-    if name == "exception":
-        assert f"[rank{fault.rank}]: UnicodeDecodeError" in launched
-    if name == "killed":
-        assert "SIGKILL" in (tmp_path / "recording" / "launcher.node-b.log").read_text()
-    if name == "gil":
-        assert "active+gil" in (tmp_path / "recording" / "stacks" / f"{fault.rank}.txt").read_text()
-    if name == "shape":
-        assert "Received data size doesn't match" in launched

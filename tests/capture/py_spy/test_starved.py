@@ -28,6 +28,9 @@ from tests.support.processes import wait_for
 
 pytestmark = pytest.mark.torch
 PLANT = Path(__file__).parent / "starved" / "plant.py"
+ENOUGH = 30
+"""Samples from which a cause that takes three quarters of the time is named (Wilson's lower end is 0.57); py-spy
+takes fewer in three seconds where other programs have the CPUs."""
 
 
 @contextmanager
@@ -51,8 +54,17 @@ def starved(kind: str, workers: int, folder: str = "") -> Iterator[subprocess.Po
         process.stdout.close()
 
 
-def captured(process: subprocess.Popen[str], folder: Path, seconds: float = 3.0) -> LoadingCost | None:
-    """What a capture of it says."""
+def captured(process: subprocess.Popen[str], folder: Path) -> LoadingCost | None:
+    """What a capture of it says, a longer one where the first had too few samples."""
+    cost = None
+    for seconds in (3.0, 10.0, 30.0):
+        cost = _captured(process, folder, seconds)
+        if cost is not None and cost.looks >= ENOUGH:
+            break
+    return cost
+
+
+def _captured(process: subprocess.Popen[str], folder: Path, seconds: float) -> LoadingCost | None:
     before = {one.pid for one in psutil.Process(process.pid).children(recursive=True)}
     plan = Plan(engine="py-spy", targets=(Target(process.pid),), parent=folder / "captures", seconds=seconds)
     result = take.take(plan)
@@ -165,13 +177,15 @@ def test_a_slow_network_is_named(tmp_path: Path) -> None:
 @pytest.mark.slow("test_what_a_loader_waits_for_is_named finds the same fault")
 def test_looks_of_the_screen_and_of_the_alert_say_the_same_and_leave_nothing() -> None:
     with starved("lock", 4) as process:
-        cost = sample_burst(process.pid, 0.01)
+        cost = wait_for(lambda: _with_enough(sample_burst(process.pid, 0.01)), what="a burst with enough samples")
         watching = LoadingMonitor(process.pid)
-        looks = [watching.add(py_spy.dump(process.pid)) for _ in range(12)]
+        look = wait_for(lambda: _with_enough(watching.add(py_spy.dump(process.pid))), what="enough samples")
         watching.close()
         assert procfs.status(process.pid).get("TracerPid", "0") == "0"
         assert not [one for one in psutil.Process(process.pid).children() if "py-spy" in one.name()]
-    assert cost is not None
     assert cost.cause == "lock", cost.summary
-    assert looks[-1] is not None
-    assert looks[-1].cause == "lock", looks[-1].summary
+    assert look.cause == "lock", look.summary
+
+
+def _with_enough(cost: LoadingCost | None) -> LoadingCost | None:
+    return cost if cost is not None and cost.looks >= ENOUGH else None
