@@ -87,8 +87,11 @@ def test_a_window_with_steps_phases_and_operations_changes_no_result(loop: Any) 
     report = report_of(folder)
     assert report.engine == "jax.profiler"
     assert report.steps.count in (5, 6), "the first is left out where the start of the capture slowed it down"
-    assert {"dataload", "update of the weights"} <= {phase.name for phase in report.phases}
-    assert report.verdict == "input_bound"
+    phases = {phase.name: phase.host_seconds for phase in report.phases}
+    assert {"dataload", "update of the weights"} <= set(phases)
+    assert phases["dataload"] >= 0.005, "what the loop sleeps"
+    # "idle" where other programs have the CPUs: the computation then waits for one, beside the sleep of the loop.
+    assert report.verdict in ("input_bound", "idle")
     assert report.devices[0].pid == training.process.pid
     assert report.operators
     names = sorted(path.name.partition(".")[2] for path in (folder / "traces").iterdir())

@@ -183,7 +183,9 @@ def test_looks_of_the_screen_and_of_the_alert_say_the_same_and_leave_nothing() -
         watching.close()
         assert procfs.status(process.pid).get("TracerPid", "0") == "0"
         assert not [one for one in psutil.Process(process.pid).children() if "py-spy" in one.name()]
+    assert cost is not None
     assert cost.cause == "lock", cost.summary
+    assert look is not None
     assert look.cause == "lock", look.summary
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import asyncio
+import functools
 import inspect
 import re
 from collections.abc import Iterator
@@ -247,6 +248,7 @@ def _own_names(tree: ast.ClassDef) -> set[str]:
     return {name for name in names if _is_private(name)}
 
 
+@functools.cache  # inspect parses the whole module each time
 def _names(one: type[Any]) -> tuple[set[str], ast.ClassDef]:
     tree = ast.parse(inspect.cleandoc("\n" + inspect.getsource(one))).body[0]
     assert isinstance(tree, ast.ClassDef)
