@@ -22,6 +22,7 @@ from llmtop.recording.reader_writer import Reader, Writer
 from tests.support import nvml_stub, preloaded
 from tests.support.processes import REPOSITORY, environment, wait_for
 from tests.support.snapshots import gpu, snapshot
+from tests.support.trainings import socket_of
 
 DEMO = str(REPOSITORY / "llmtop" / "data" / "demo.llmtop.gz")
 Llmtop = Callable[..., subprocess.Popen[str]]
@@ -75,8 +76,7 @@ def test_once_shows_gpus_and_a_training_on_a_page(llmtop: Llmtop, runtime_dir: P
         env=environment(LLMTOP_DIR=str(runtime_dir), RANK="0", WORLD_SIZE="1"),
         stdout=subprocess.DEVNULL,
     )
-    wait_for(lambda: list(runtime_dir.iterdir()))
-    time.sleep(0.3)
+    socket_of(runtime_dir, training.pid)
     out, err = finished(llmtop("--once"))
     training.kill()
     training.wait(100)
@@ -261,18 +261,18 @@ def test_the_screen_records_too_and_the_recording_plays_on_it(
     env = nvml_stub.environment(nvml_stub.build(), scenario, **environment(LLMTOP_DIR=str(runtime_dir)))
     env |= {"TERM": "xterm-256color", "LC_ALL": "C.UTF-8"}
 
-    def watch(*arguments: str) -> None:
+    def watch(*arguments: str, until: Callable[[], bool] = lambda: True) -> None:
         screen = pexpect.spawn(
             sys.executable, ["-m", "llmtop", *arguments], env=env, dimensions=(45, 140), timeout=60
         )
         screen.expect_exact("H200")
-        time.sleep(1.5)
+        wait_for(until)
         screen.send("q")
         screen.expect(pexpect.EOF)
         screen.close()
         assert screen.exitstatus == 0
 
-    watch("--interval", "0.25", "--record", str(path))
+    watch("--interval", "0.25", "--record", str(path), until=lambda: path.exists() and Reader(path).count >= 3)
     assert Reader(path).count >= 3
     watch("replay", str(path))
 

@@ -111,13 +111,17 @@ while done < 40_000:
     with llmtop.step(), llmtop.phase("forward"): pass
     done += 1
     while done > 10_000 * (time.perf_counter() - begun): pass
-time.sleep(5)  # a process that ends waits only a moment for its monitors
+input()  # a process that ends waits only a moment for its monitors
 """
     with Training(script) as training:
         reader = Heard(connect(runtime_dir, training))
         sleeper = Heard(connect(runtime_dir, training))
         training.go()
-        reader.to_the_end(60)
+        reader.until(
+            lambda: (batch := reader.batches[-1:]) and batch[0].first_ordinal + len(batch[0].steps) == 40_000
+        )
+        training.go()
+        reader.to_the_end()
         sleeper.to_the_end()
         training.finish()
     for heard in (reader, sleeper):
