@@ -56,6 +56,22 @@ def test_blocks_are_single_steps_where_neighbours_are_unrelated_and_longer_where
     assert "+0.7" in tied.reason or "+0.8" in tied.reason
 
 
+def test_blocks_are_as_long_as_the_paper_says_for_a_moving_average() -> None:
+    """Steps x[t] = e[t] + e[t - lag]: autocovariance 2 at lag 0, 1 at `lag`, else 0. For lag 5, by hand after
+    Politis and White: G = 2 * 5 * 1, D = 4 / 3 * (2 + 2) ** 2, length (2 G ** 2 / D * 2000) ** (1 / 3) = 26.6."""
+    noise = 0.03 * np.random.default_rng(1).normal(size=2006)
+    found = block_length([np.exp(noise[5:2005] + noise[:2000])])
+    assert 24 <= found.steps <= 30
+    assert found.reason.startswith("steps up to 5 apart are related")
+    # Their K is 5 for samples of any size in use: relations beyond five unrelated lags are not looked for.
+    assert block_length([np.exp(noise[6:2006] + noise[:2000])]).steps == 1
+
+
+def test_steps_that_are_related_at_every_lag_are_related_up_to_half_of_a_run() -> None:
+    alternating = np.exp(0.1 * np.array([1.0, -1.0] * 4))
+    assert block_length([alternating] * 10).reason.startswith("steps up to 4 apart are related")
+
+
 def test_blocks_of_steps_that_never_vary_or_of_next_to_none_are_told() -> None:
     assert block_length([np.full(40, 0.1)]) == (1, "all steps are equally long")
     assert block_length([np.array([0.1, 0.2])]).steps == 1
@@ -144,3 +160,23 @@ def test_a_rate_and_the_mean_step_tell_the_same_percent() -> None:
 def test_an_unknown_metric_is_answered_with_those_there_are() -> None:
     with pytest.raises(UnusableInput, match=r"'speed'; there are: .*tokens_per_s.*p95"):
         metric_named("speed")
+
+
+def test_runs_closer_together_than_their_noise_have_the_degrees_of_that_noise() -> None:
+    """400 steps of 3 % make noise of variance 0.03 ** 2 / 400 in a run's mean. Four runs whose logarithms vary by
+    1.5 times less have 3 * 1.5 ** 2 degrees of freedom, two such groups (Welch, Satterthwaite) twice as many."""
+    random = np.random.default_rng(7)
+    apart = math.sqrt(0.03**2 / 400 / 1.5 * 3 / 4)
+    runs = [
+        RunSample(math.exp(sign * apart), np.exp(0.03 * random.normal(size=400))) for sign in (1, -1, 1, -1) * 2
+    ]
+    found = change_interval(runs[:4], runs[4:], MEAN)
+    assert found.degrees == pytest.approx(13.5, rel=0.3)
+
+
+def test_the_noise_of_related_steps_is_near_that_of_an_autoregression() -> None:
+    """The variance of the mean of 40 steps of an AR(1) of 0.8 is known; blocks of such short runs find less."""
+    runs = [RunSample(0.1, run.steps) for run in _runs(0.1, 20, 40, 0, alike=0.8)]
+    found = change_interval(runs[:10], runs[10:], MEAN)
+    mean_variance = 0.03**2 / 40 * (1.8 / 0.2 - 2 * 0.8 * (1 - 0.8**40) / (40 * 0.2**2))
+    assert 0.6 < found.error / math.sqrt(mean_variance * 2 / 10) < 1.1
