@@ -17,3 +17,9 @@ def test_a_uuid_may_be_a_secret_only_as_a_value_that_is_no_hash(
     hashed: bool, assigned: bool, random: bool
 ) -> None:
     assert is_random(UUID, hashed=hashed, assigned=assigned) is random
+
+
+def test_random_letters_and_digits_are_random_where_their_pairs_happen_to_be_common() -> None:
+    """Drawn with `random.Random(1)` from 0-9a-z: they change between letters and digits as no words do."""
+    for drawn in ("zaden6fils6t6tp5ursm", "7vstns1dikw4pyb06lec", "558pts6dbutex8w7qwet"):
+        assert is_random(drawn, hashed=False, assigned=True)
