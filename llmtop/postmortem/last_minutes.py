@@ -124,7 +124,11 @@ def rank_tail(process: store.RankProcess) -> RankTail:
     signs = [one for one in found if isinstance(one, records.Sign)]
     start, end = process.start, process.end
     seconds = _lengths(rows)
-    slowest = max(range(len(rows)), key=lambda place: seconds[place], default=None)
+    place = max(range(len(rows)), key=lambda place: seconds[place], default=None)
+    slowest = _step(rows[place], seconds[place], stacks) if place is not None else None
+    before = _step_before(rows[0], stacks) if rows else None
+    if slowest is not None and before is not None and before.seconds > slowest.seconds:
+        slowest = before
     last = rows[-1][1] if rows else None
     ended = (last[1] + last[2]) * _NS if last is not None else None
     finished = rows[-1][0] + 1 if rows else 0
@@ -142,7 +146,7 @@ def rank_tail(process: store.RankProcess) -> RankTail:
         median_seconds=statistics.median(seconds) if seconds else None,
         idle_seconds=max(0.0, process.last_sign - ended) if ended is not None else idle,
         phase=signs[-1].phase if signs else "",
-        slowest=_step(rows[slowest], seconds[slowest], stacks) if slowest is not None else None,
+        slowest=slowest,
         running=tuple(_stacks(one for one in stacks if one.finished >= finished)),
     )
 
@@ -175,6 +179,16 @@ def _step(numbered: tuple[int, records.StepRow], seconds: float, stacks: Sequenc
         phases={name: ns * _NS for name, ns, _ in row[6]},
         stacks=tuple(_stacks([*(one for one in stacks if one.finished == finished), *after])),
     )
+
+
+def _step_before(numbered: tuple[int, records.StepRow], stacks: Sequence[records.Stacks]) -> StepSeen | None:
+    """The step before the oldest that is known, by the time since its start; its phases are unknown."""
+    finished, row = numbered
+    if row[3] is None:
+        return None
+    seconds = row[3] * _NS
+    seen = tuple(_stacks(one for one in stacks if one.finished == finished))
+    return StepSeen(number=row[0] - 1, at=row[1] * _NS - seconds, seconds=seconds, stacks=seen)
 
 
 def _stacks(found: Iterable[records.Stacks]) -> Iterable[StackSeen]:

@@ -122,6 +122,11 @@ def test_what_runs_between_two_steps_belongs_to_the_first_of_them() -> None:
     assert tail.slowest.number == 2
     assert [round(one.into_seconds, 2) for one in tail.slowest.stacks] == [0.9, 1.9]
     assert len(tail.running) == 1
+    steps[0] = (0, (*steps[0][1][:3], 300_000_000_000, *steps[0][1][4:]))  # a step that is in neither file
+    found.append(stacks(0, -2.0, 280.0))
+    tail = rank_tail(cast("RankProcess", process))
+    assert tail.slowest is not None
+    assert (tail.slowest.number, tail.slowest.seconds, len(tail.slowest.stacks)) == (0, 300.0, 1)
 
 
 def test_no_run_is_told_from_a_wrong_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
