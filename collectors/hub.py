@@ -246,7 +246,7 @@ class Hub:
 
     def poll(self) -> Snapshot:
         """Make one snapshot from what the sources have now; starts them if nothing has."""
-        sources = self._started()
+        sources = self._start_sources()
         reading, host = sources.gpu.latest(), sources.host.latest()
         ranks, processes = sources.ranks.latest(), sources.processes.latest()
         snapshot = self._compose(reading, host, processes, ranks)
@@ -281,7 +281,7 @@ class Hub:
         if self._closed:
             return
         try:
-            self._started()
+            self._start_sources()
         except Exception as error:  # noqa: BLE001  a screen without a word would be all that is seen of it
             note = f"a fault in llmtop itself: nothing can be watched ({error!r})"
             on_snapshot(Snapshot(time=time.time(), host=Host(name=platform.node(), notes=(note,))))
@@ -311,7 +311,7 @@ class Hub:
 
     def _wait_for_rates(self, deadline: float) -> bool:
         """Wait until all that needs two samples is known; returns whether it is."""
-        sources = self._started()
+        sources = self._start_sources()
         while not self._closed:
             if _has_rates(sources, self._sampled):
                 return True
@@ -329,7 +329,7 @@ class Hub:
             self._pause(0.02)
 
     def _have_read(self, tick: float) -> bool:
-        sources = self._started()
+        sources = self._start_sources()
         unix = time.time() - (time.monotonic() - tick)
         if any(gpu.error is None and (gpu.sampled_at or 0.0) < unix for gpu in sources.gpu.latest().gpus):
             return False
@@ -340,12 +340,12 @@ class Hub:
         """Wait a moment for the driver: a first snapshot without GPUs would say that there are none."""
         deadline = time.monotonic() + FIRST_SECONDS
         while not self._closed and time.monotonic() < deadline:
-            reading = self._started().gpu.latest()
+            reading = self._start_sources().gpu.latest()
             if reading.gpus or reading.notes:
                 break
             self._pause(0.02)
 
-    def _started(self) -> Sources:
+    def _start_sources(self) -> Sources:
         with self._lock:
             if self._sources is None:
                 self._sources = self._make_sources(self._interval)

@@ -73,12 +73,12 @@ class SnapshotHistory:
             if self._newest is not None and now < self._newest + LEAST_SECONDS:
                 return  # or another boot's: a time that occurs twice is no key
             self._newest = now
-            why = self._written(snapshot, now)
+            why = self._write_snapshot(snapshot, now)
             if why is not None and self.shortened is None:
                 self._to_memory(why)
-                self._written(snapshot, now)
+                self._write_snapshot(snapshot, now)
 
-    def _written(self, snapshot: Snapshot, now: float) -> str | None:
+    def _write_snapshot(self, snapshot: Snapshot, now: float) -> str | None:
         """Write a snapshot; returns why it could not be."""
         try:
             self._part(snapshot, now).writer.write(snapshot)

@@ -574,11 +574,11 @@ def _refusal(text: str, path: Path, data: dict[str, Any], said: str) -> Unusable
     written = str(value) if is_odd else msgspec.json.encode(value, enc_hook=str).decode(errors="replace")
     shown = printable(written, 60)
     hint = _hint(inside)
-    words = _choices(hint) or re.findall(r'"(\w+)"', _wanted(hint))
+    words = _choices(hint) or re.findall(r'"(\w+)"', _expected_values(hint))
     near = _nearest(value, words) if isinstance(value, str) else []
     meant = f' (did you mean "{near[0]}"?)' if near else ""
     name = inside[-1] if inside else "it"
-    return value_error(text, path, inside, f"{name} = {shown}: {_wanted(hint)} is wanted{meant}", value)
+    return value_error(text, path, inside, f"{name} = {shown}: {_expected_values(hint)} is wanted{meant}", value)
 
 
 def value_error(text: str, path: Path, keys: Sequence[str], sentence: str, value: Any = None) -> UnusableInput:
@@ -654,7 +654,7 @@ def _choices(hint: Any) -> list[str]:
     return [word for inner in get_args(hint) for word in _choices(inner)]
 
 
-def _wanted(hint: Any) -> str:
+def _expected_values(hint: Any) -> str:
     """Values that a setting takes, in words; "table" for a table."""
     for one in (hint, *get_args(hint)):
         for meta in getattr(one, "__metadata__", ()):

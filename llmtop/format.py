@@ -74,7 +74,7 @@ def watts(value: float | None) -> str:
 
 def size(value: float | None) -> str:
     """Bytes in binary units with three significant digits: "79.6 GiB"."""
-    return _scaled(value, 1024.0, _BINARY, " ")
+    return _scale_text(value, 1024.0, _BINARY, " ")
 
 
 def short_rate(value: float | None) -> str:
@@ -91,13 +91,13 @@ def short_rate(value: float | None) -> str:
 
 def rate(value: float | None) -> str:
     """Bytes per second in decimal units, as links and disks are rated: "55.9 GB/s"."""
-    text = _scaled(value, 1000.0, _RATES, " ")
+    text = _scale_text(value, 1000.0, _RATES, " ")
     return text if text == DASH else text + "/s"
 
 
 def count(value: float | None) -> str:
     """A count in decimal units with three significant digits: "63.5k"."""
-    return _scaled(value, 1000.0, _DECIMAL, "")
+    return _scale_text(value, 1000.0, _DECIMAL, "")
 
 
 def pid_text(pid: int) -> str:
@@ -112,7 +112,7 @@ def counted(value: float, noun: str) -> str:
     return f"{number} {noun}" if number == "1" else f"{number} {noun}s"
 
 
-def _scaled(value: float | None, base: float, units: tuple[str, ...], gap: str) -> str:
+def _scale_text(value: float | None, base: float, units: tuple[str, ...], gap: str) -> str:
     if value is None or _absent(value):
         return DASH
     sign, amount, step = ("-" if value < 0 else ""), abs(value), 0

@@ -132,9 +132,9 @@ class LlmtopApp(ScreenContext):
         """Start the feed once the first frame is drawn."""
         self.follow_theme()
         if isinstance(self._feed, ReplayControls):
-            self._feed.on_jump(self._jumped)
+            self._feed.on_jump(self._on_jump)
             if self.view.demo:
-                self._feed.on_end(self._ended)
+                self._feed.on_end(self._on_end)
         # Not before the first frame is out: the live feed imports its sources when it starts. And by a timer, in
         # case that frame never comes to an end on a machine under load.
         self.call_after_refresh(self._begin)
@@ -178,10 +178,10 @@ class LlmtopApp(ScreenContext):
             self._past.write(snapshot)
         self._queue(snapshot)
 
-    def _ended(self) -> None:
+    def _on_end(self) -> None:
         self.call_later(self.redraw)
 
-    def _jumped(self, before: list[Snapshot]) -> None:
+    def _on_jump(self, before: list[Snapshot]) -> None:
         self._queue(before)
 
     def _queue(self, item: Snapshot | list[Snapshot]) -> None:

@@ -69,7 +69,7 @@ def slow_values(call: AmdCaller, handle: Any) -> Values:
     energy = call("amdsmi_get_energy_count", handle) or {}
     count, unit = _number(energy.get("energy_accumulator")), _number(energy.get("counter_resolution"))
     return {
-        "power_limit_watts": _scaled(_number(cap.get("power_cap")), 1e-6),
+        "power_limit_watts": _scale_or_none(_number(cap.get("power_cap")), 1e-6),
         "mem_temperature_c": _temperature(call, handle, "VRAM"),
         "energy_joules": None if count is None or unit is None else count * unit * 1e-6,
         "pcie_gen": _GENERATIONS.get(int(_number(pcie.get("pcie_speed")) or 0)),
@@ -148,5 +148,5 @@ def _number(value: Any) -> float | None:
     return value
 
 
-def _scaled(value: float | None, factor: float) -> float | None:
+def _scale_or_none(value: float | None, factor: float) -> float | None:
     return None if value is None else value * factor

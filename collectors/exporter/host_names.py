@@ -32,8 +32,8 @@ class HostNames:
                 and "*" allows any.
         """
         self._any = ANY in allowed
-        self._suffixes = tuple(_normalized(name) for name in allowed if name.startswith("."))
-        self._names = {"localhost", *map(_normalized, allowed), *_own_names()}
+        self._suffixes = tuple(_normalize(name) for name in allowed if name.startswith("."))
+        self._names = {"localhost", *map(_normalize, allowed), *_own_names()}
         self._lock = threading.Lock()
         self._asked_at: float | None = None
 
@@ -53,13 +53,13 @@ class HostNames:
             if self._asked_at is None or time.monotonic() - self._asked_at > _RETRY_SECONDS:
                 with suppress(OSError, UnicodeError):
                     name, aliases, _ = socket.gethostbyaddr(socket.gethostname())
-                    self._names.update(map(_normalized, (name, *aliases)))
+                    self._names.update(map(_normalize, (name, *aliases)))
                 self._asked_at = time.monotonic()
 
 
 def _own_names() -> set[str]:
     """The host name, short and whole, and with each domain that names are searched in."""
-    name = _normalized(socket.gethostname())
+    name = _normalize(socket.gethostname())
     short = name.partition(".")[0]
     return {name, short, *(f"{short}.{domain}" for domain in _search_domains(RESOLVER))} - {""}
 
@@ -71,7 +71,7 @@ def _search_domains(file: Path) -> set[str]:
         return set()
     found = (line.split() for line in lines)
     domains = {
-        _normalized(word) for words in found if words and words[0] in ("search", "domain") for word in words[1:]
+        _normalize(word) for words in found if words and words[0] in ("search", "domain") for word in words[1:]
     }
     return domains - {""}
 
@@ -81,7 +81,7 @@ def _name_in(host: str) -> str:
     host = host.strip()
     if host.startswith("["):
         return host[1:].partition("]")[0].partition("%")[0]
-    return _normalized(host.rpartition(":")[0] if host.count(":") == 1 else host)
+    return _normalize(host.rpartition(":")[0] if host.count(":") == 1 else host)
 
 
 def _is_address(name: str) -> bool:
@@ -92,5 +92,5 @@ def _is_address(name: str) -> bool:
     return True
 
 
-def _normalized(name: str) -> str:
+def _normalize(name: str) -> str:
     return name.lower().removesuffix(".")

@@ -175,7 +175,7 @@ class MetricsServer:
             NotPossibleHere: the port is taken, or not for this user.
         """
         tls = None if certfile is None else _tls(certfile, keyfile)
-        family, number = _resolved(address, port)
+        family, number = _resolve(address, port)
         kind = _Server6 if family == socket.AF_INET6 else _Server
         try:
             self._server = make_server(
@@ -198,7 +198,7 @@ class MetricsServer:
         self._server.server_close()
 
 
-def _resolved(address: str, port: int) -> tuple[int, str]:
+def _resolve(address: str, port: int) -> tuple[int, str]:
     try:
         found = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (OSError, UnicodeError, OverflowError):

@@ -46,9 +46,9 @@ def fast_values(call: Caller, handle: Any, implausible: ImplausibleValues) -> Va
     values = memory_values(call, handle)
     if utilization is not None:
         values["util_pct"], values["mem_util_pct"] = float(utilization.gpu), float(utilization.memory)
-    values["power_watts"] = _scaled(call("nvmlDeviceGetPowerUsage", handle), 1e-3)
-    values["temperature_c"] = _scaled(_temperature(call, handle), 1.0)
-    values["sm_clock_mhz"] = _scaled(call("nvmlDeviceGetClockInfo", handle, pynvml.NVML_CLOCK_SM), 1.0)
+    values["power_watts"] = _scale_or_none(call("nvmlDeviceGetPowerUsage", handle), 1e-3)
+    values["temperature_c"] = _scale_or_none(_temperature(call, handle), 1.0)
+    values["sm_clock_mhz"] = _scale_or_none(call("nvmlDeviceGetClockInfo", handle, pynvml.NVML_CLOCK_SM), 1.0)
     reasons = call.first(
         ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons"), handle
     )
@@ -107,12 +107,12 @@ def slow_values(call: Caller, handle: Any) -> Values:
     if energy is None:
         energy = call("nvmlDeviceGetTotalEnergyConsumption", handle)
     return {
-        "power_limit_watts": _scaled(limit, 1e-3),
-        "sm_clock_max_mhz": _scaled(call("nvmlDeviceGetMaxClockInfo", handle, pynvml.NVML_CLOCK_SM), 1.0),
+        "power_limit_watts": _scale_or_none(limit, 1e-3),
+        "sm_clock_max_mhz": _scale_or_none(call("nvmlDeviceGetMaxClockInfo", handle, pynvml.NVML_CLOCK_SM), 1.0),
         "pcie_gen": call("nvmlDeviceGetCurrPcieLinkGeneration", handle),
         "pcie_width": call("nvmlDeviceGetCurrPcieLinkWidth", handle),
-        "mem_temperature_c": _scaled(mem_temperature, 1.0),
-        "energy_joules": _scaled(energy, 1e-3),
+        "mem_temperature_c": _scale_or_none(mem_temperature, 1.0),
+        "energy_joules": _scale_or_none(energy, 1e-3),
     }
 
 
@@ -153,13 +153,13 @@ def pcie_values(call: Caller, handle: Any) -> Values:
     if tx is None and rx is None:
         return {}
     return {
-        "pcie_tx_bytes_per_s": _scaled(tx, 1000.0),  # the driver's KB
-        "pcie_rx_bytes_per_s": _scaled(rx, 1000.0),
+        "pcie_tx_bytes_per_s": _scale_or_none(tx, 1000.0),  # the driver's KB
+        "pcie_rx_bytes_per_s": _scale_or_none(rx, 1000.0),
         "pcie_source": "nvml",
     }
 
 
-def _scaled(value: float | None, factor: float) -> float | None:
+def _scale_or_none(value: float | None, factor: float) -> float | None:
     return None if value is None else value * factor
 
 

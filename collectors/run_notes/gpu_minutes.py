@@ -48,7 +48,7 @@ class _GpuSums:
             samples=self.samples,
             pids=pids,
             signals={
-                field: (_rounded(total / number), _rounded(least), _rounded(most))
+                field: (_round_digits(total / number), _round_digits(least), _round_digits(most))
                 for field, (number, total, least, most) in self.signals.items()
             },
             energy_joules=None if used is None or used < 0 else round(used, 3),  # a driver that begins anew
@@ -87,5 +87,5 @@ class GpuMinutes:
         return found
 
 
-def _rounded(value: float) -> float:
+def _round_digits(value: float) -> float:
     return float(f"{value:.{_DIGITS}g}")

@@ -105,9 +105,9 @@ def add_recomputed(run: Run, notes: NodeNotes) -> None:
 
     Those of a run that has ended are kept in the index of its folder.
     """
-    runs, key = run.folder.parent, index.RunKey(run.folder.name, run.number)
+    runs, key = run.folder.parent, index.RunPlace(run.folder.name, run.number)
     signature = _signature(run) if run.how != RUNNING and folder.is_local(runs.absolute()) else ""
-    kept = _decoded(index.load_alerts(runs, key, signature)) if signature else None
+    kept = _decode_facts(index.load_alerts(runs, key, signature)) if signature else None
     if kept is None:
         kept = _recompute(run, notes)
         if signature:
@@ -116,7 +116,7 @@ def add_recomputed(run: Run, notes: NodeNotes) -> None:
     notes.alerts = sorted([*notes.alerts, *kept.alerts], key=lambda one: one.since)
 
 
-def _decoded(facts: bytes | None) -> _Kept | None:
+def _decode_facts(facts: bytes | None) -> _Kept | None:
     try:
         return None if facts is None else msgspec.msgpack.decode(facts, type=_Kept)
     except msgspec.DecodeError:
@@ -139,10 +139,10 @@ def _recompute(run: Run, notes: NodeNotes) -> _Kept:
     hours = min(RECOMPUTED_HOURS, RECOMPUTED_RANK_HOURS / at_once)
     reader = RunSnapshots(run, notes, max(_LEAST_BYTES, int(hours * _BYTES_PER_HOUR)))
     start = max(0.0, reader.length - hours * 3600)
-    return _Kept(reader.members[0].first + start, _recomputed(reader, start))
+    return _Kept(reader.members[0].first + start, _recompute_alerts(reader, start))
 
 
-def _recomputed(reader: RunSnapshots, start: float) -> list[RunAlert]:
+def _recompute_alerts(reader: RunSnapshots, start: float) -> list[RunAlert]:
     """Return the alerts that rules find from a position on (seconds), oldest first."""
     rules, figures, busy = Rules(), RunFigures(reader), GpuBusy()
     found: list[RunAlert] = []

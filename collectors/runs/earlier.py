@@ -56,10 +56,12 @@ class EarlierSnapshots:
             instant: unix time.
         """
         instant = max(instant, self.first or instant)
-        found = [(known, shown) for known in self._runs if (shown := _shown(known.reader, instant)) is not None]
+        found = [
+            (known, shown) for known in self._runs if (shown := _snapshot_at(known.reader, instant)) is not None
+        ]
         if not found:
             return None
-        ranks = [_named(known, rank) for known, shown in found for rank in shown.ranks]
+        ranks = [_rename_rank(known, rank) for known, shown in found for rank in shown.ranks]
         gpus = {gpu.uuid: gpu for _, shown in found for gpu in shown.gpus}
         note = BEFORE_NOTE if gpus else f"{BEFORE_NOTE}; no monitor recorded GPUs then"
         whole = replace(
@@ -73,7 +75,7 @@ class EarlierSnapshots:
         return with_note(whole, note)
 
 
-def _shown(reader: RunSnapshots, instant: float) -> Snapshot | None:
+def _snapshot_at(reader: RunSnapshots, instant: float) -> Snapshot | None:
     """The last snapshot of a run at or before an instant, with its figures."""
     begin = reader.members[0].first
     place = reader.position_before(instant - begin)
@@ -88,7 +90,7 @@ def _shown(reader: RunSnapshots, instant: float) -> Snapshot | None:
     return shown
 
 
-def _named(known: _Known, rank: Rank) -> Rank:
+def _rename_rank(known: _Known, rank: Rank) -> Rank:
     """The rank as the live screen names it."""
     pid = known.pids.get((rank.host, rank.pid, rank.attached_at or 0.0), rank.pid)
     return replace(rank, pid=pid, job=known.job)

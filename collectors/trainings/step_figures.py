@@ -180,10 +180,10 @@ class StepFigures:
         names = tuple(phase.name for phase in step.phases)
         if names != self._newest:
             self._newest = names
-            self._order = _merged(names, self._order)
+            self._order = _merge_names(names, self._order)
 
 
-def _merged(newest: Iterable[str], before: Iterable[str]) -> list[str]:
+def _merge_names(newest: Iterable[str], before: Iterable[str]) -> list[str]:
     order = list(newest)
     placed, following = set(order), 0
     for name in before:

@@ -123,7 +123,7 @@ class _RecordingTotals:
             own = self.ranks.setdefault(rank.pid, _RankSamples(rank))
             own.add(rank, most=min(_MOST_STEPS, max(_MOST_STEPS_OF_ALL // len(self.ranks), 100)))
         for alert in snapshot.alerts:
-            held = self._held(alert)
+            held = self._find_span(alert)
             if held is None:
                 if len(self.alerts) >= _MOST_ALERTS:
                     self.more_alerts += 1
@@ -137,7 +137,7 @@ class _RecordingTotals:
                 held.last = alert
             self._by_names[held.last.id, held.last.gpu, held.last.pid] = held
 
-    def _held(self, alert: Alert) -> _AlertSpan | None:
+    def _find_span(self, alert: Alert) -> _AlertSpan | None:
         """Return the stored span of this alert. An alert without a training continues the span that just ended."""
         names = (alert.id, alert.gpu, alert.pid)
         exact = self._by_names.get(names)

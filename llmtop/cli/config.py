@@ -22,8 +22,8 @@ _NAMED_FILES: Final = (
     ("notify", "url_file", "the address"),
 )
 """Table, name, and what the file holds."""
-_READ_BYTES: Final = 4096
-"""Of a named file, to see that it is readable and not empty."""
+_CHECKED_BYTES: Final = 4096
+"""Bytes read from a named file to check that it is readable and not empty."""
 _MOST_NAMES: Final = 1000
 """In a folder, that are compared with a missing name."""
 _REASON_CHARACTERS: Final = 300
@@ -90,7 +90,7 @@ def _check_named_files(path: Path, settings: Config) -> None:
         file_path = Path(value).expanduser()
         try:
             with open_input(file_path) as file:
-                is_empty = not file.read(_READ_BYTES).strip()
+                is_empty = not file.read(_CHECKED_BYTES).strip()
             reason = f"{file_path} is empty" if is_empty else ""
         except UnusableInput as error:
             reason = str(error)

@@ -44,14 +44,14 @@ def verdict_change(
     return True, f"The bottleneck changed: {was} to {now}."
 
 
-def _lost(report: Report) -> dict[str, float]:
+def _losses(report: Report) -> dict[str, float]:
     device = next((device for device in report.devices if device.judged), None)
     return {} if device is None else DeviceShares.of(device, correction_of(report)).lost_pct
 
 
 def _same_training_reason(before: Report, after: Report, relative: float) -> str:
     """Why the same training may have got both verdicts; "" where it may not."""
-    one, two = _lost(before), _lost(after)
+    one, two = _losses(before), _losses(after)
     if not one and not two:
         return ""
 

@@ -133,7 +133,7 @@ def operators_of(report: Report) -> dict[str, Work]:
 def work_changes(before: dict[str, Work], after: dict[str, Work], on: ComparedSteps) -> tuple[WorkChange, ...]:
     """Return each name before and after; the most valuable first, unmoved work last."""
     rows = [_change(before.get(name), after.get(name), on) for name in dict.fromkeys([*before, *after])]
-    return _ordered(row for row in rows if row is not None)
+    return _sort_rows(row for row in rows if row is not None)
 
 
 def kind_changes(before: dict[str, Work], after: dict[str, Work], on: ComparedSteps) -> tuple[WorkChange, ...]:
@@ -141,7 +141,7 @@ def kind_changes(before: dict[str, Work], after: dict[str, Work], on: ComparedSt
     kinds = dict.fromkeys(work.kind for work in [*before.values(), *after.values()])
     together = [{kind: _together(kind, side.values()) for kind in kinds} for side in (before, after)]
     rows = [_change(together[0][kind], together[1][kind], on) for kind in kinds]
-    return _ordered(row for row in rows if row is not None)
+    return _sort_rows(row for row in rows if row is not None)
 
 
 def _together(kind: str, rows: Iterable[Work]) -> Work | None:
@@ -166,7 +166,7 @@ def _together(kind: str, rows: Iterable[Work]) -> Work | None:
     return Work(kind, kind, count, seconds, None, per_step)
 
 
-def _ordered(rows: Iterable[WorkChange]) -> tuple[WorkChange, ...]:
+def _sort_rows(rows: Iterable[WorkChange]) -> tuple[WorkChange, ...]:
     def place(row: WorkChange) -> tuple[bool, float, str]:
         worth = abs(row.worth_seconds or 0.0)
         largest = max(row.seconds_before or 0.0, row.seconds_after or 0.0)

@@ -70,7 +70,8 @@ def write_html(document: Document) -> str:
         title=document.title,
         warning=document.warning,
         groups=[
-            (kind, [_drawn(block) for block in blocks]) for kind, blocks in groupby(document.blocks, key=_kind)
+            (kind, [_template_block(block) for block in blocks])
+            for kind, blocks in groupby(document.blocks, key=_kind)
         ],
         has_timeline=any(isinstance(block, WholeTimeline) for block in document.blocks),
         most_rows=_MOST_ROWS,
@@ -83,7 +84,7 @@ def _kind(block: Block) -> str:
     return "Item" if isinstance(block, Paragraph) and block.is_item else type(block).__name__
 
 
-def _drawn(block: Block) -> Any:
+def _template_block(block: Block) -> Any:
     """Return a block for the template: itself, or its drawing."""
     if isinstance(block, WholeTimeline):
         return _timeline(block)

@@ -42,10 +42,10 @@ def _block(block: Block) -> str:
     if isinstance(block, Finding):
         return _finding(block)
     if isinstance(block, Table):
-        return _titled(block.title, _table(block))
+        return _with_title(block.title, _table(block))
     if isinstance(block, Listing | AreaChart):
         lines = block_lines(block, _WIDTH)
-        return _titled(block.title, _code("\n".join(line.text for line in lines if line.role != "title")))
+        return _with_title(block.title, _code("\n".join(line.text for line in lines if line.role != "title")))
     return ""  # what only a page can draw
 
 
@@ -56,7 +56,7 @@ def _paragraph(block: Paragraph) -> str:
     return f"**{text}**" if block.role in ("title", "warning") else text
 
 
-def _titled(title: str, text: str) -> str:
+def _with_title(title: str, text: str) -> str:
     return f"## {escape(title)}\n\n{text}" if title else text
 
 

@@ -61,13 +61,13 @@ def document_lines(document: Document, width: int) -> list[Line]:
     if document.warning:
         blocks = (Paragraph(document.warning, "warning", most_lines=3), *blocks)
     if most is None:
-        return _joined(blocks, [block_lines(block, width) for block in blocks])
-    lines = _fitted(blocks, width, most, whole=True) or _fitted(blocks, width, most, whole=False)
+        return _join_blocks(blocks, [block_lines(block, width) for block in blocks])
+    lines = _fit_blocks(blocks, width, most, whole=True) or _fit_blocks(blocks, width, most, whole=False)
     last = block_lines(blocks[-1], width)
     return lines if len(lines) <= most else [*lines[: most - len(last)], *last]
 
 
-def _fitted(blocks: Sequence[Block], width: int, most: int, *, whole: bool) -> list[Line]:
+def _fit_blocks(blocks: Sequence[Block], width: int, most: int, *, whole: bool) -> list[Line]:
     """The lines of all blocks, with as many rows as there is room for.
 
     Args:
@@ -80,7 +80,7 @@ def _fitted(blocks: Sequence[Block], width: int, most: int, *, whole: bool) -> l
     rows = [_row_count(block) for block in blocks]
     least = [block.least if isinstance(block, Table | Listing) else 0 for block in blocks]
     parts = [_few_rows(block, width, whole, count) for block, count in zip(blocks, rows, strict=True)]
-    while len(lines := _joined(blocks, parts)) > most and any(rows):
+    while len(lines := _join_blocks(blocks, parts)) > most and any(rows):
         # The longest goes first; of equal ones the last, which is the least important.
         longest, place = max(
             (max(count - few, 0), place) for place, (count, few) in enumerate(zip(rows, least, strict=True))
@@ -112,7 +112,7 @@ def _row_count(block: Block) -> int:
     return min(len(block.lines), block.most) if isinstance(block, Listing) else 0
 
 
-def _joined(blocks: Sequence[Block], parts: Sequence[list[Line]]) -> list[Line]:
+def _join_blocks(blocks: Sequence[Block], parts: Sequence[list[Line]]) -> list[Line]:
     """The lines of all blocks, with blank lines where they stand apart."""
     lines: list[Line] = []
     before: Block | None = None

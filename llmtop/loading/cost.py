@@ -96,14 +96,16 @@ def decide(
     cost = LoadingCost(
         cause=cause,
         summary="",
-        share_pct=_rounded(parts.get(part)) if part is not None and cause not in ("slow_worker", "cpu") else None,
-        shares={name: _rounded(share) or 0.0 for name, share in parts.items()},
+        share_pct=_round_or_none(parts.get(part))
+        if part is not None and cause not in ("slow_worker", "cpu")
+        else None,
+        shares={name: _round_or_none(share) or 0.0 for name, share in parts.items()},
         library=library or None,
         place=place or None,
         workers=_number([one for one in found.threads if one.worker]),
-        workers_needed=None if cause in _NOT_MORE else _needed(found),
+        workers_needed=None if cause in _NOT_MORE else _needed_workers(found),
         cores=seen.cores,
-        wait_pct=_rounded(100 * found.wait),
+        wait_pct=_round_or_none(100 * found.wait),
         save_seconds=None if seen.step_seconds is None else found.wait * seen.step_seconds,
         read_bytes_per_s=seen.read_bytes_per_s,
         looks=sum(one.samples for one in found.threads),
@@ -226,7 +228,7 @@ def _library_and_place(threads: Sequence[LoaderThread], part: Part | None) -> tu
     return library, found.most_common(1)[0][0] if found else ""
 
 
-def _needed(found: LoadingShares) -> int | None:
+def _needed_workers(found: LoadingShares) -> int | None:
     # Where hardly anything but waiting was seen, what it does besides is known by its upper bound alone.
     within = 1.0 - _wilson(found.wait_samples, found.samples)[0]
     busy = sum(one.busy for one in found.threads)
@@ -245,5 +247,5 @@ def _wilson(part: int, whole: int) -> tuple[float, float]:
     return (middle - spread) / (1 + z2 / whole), (middle + spread) / (1 + z2 / whole)
 
 
-def _rounded(value: float | None) -> float | None:
+def _round_or_none(value: float | None) -> float | None:
     return None if value is None else round(value, 1)

@@ -69,7 +69,7 @@ class _Source:
 
     def _note(self, node: ast.AST) -> None:
         if isinstance(node, ast.Import | ast.ImportFrom):
-            self._imported(node)
+            self._add_import(node)
         elif isinstance(node, ast.Assign):
             for target in node.targets:
                 self._values.setdefault(ast.unparse(target), node.value)
@@ -79,11 +79,11 @@ class _Source:
             for line in range(node.lineno, (node.end_lineno or node.lineno) + 1):
                 self._calls.setdefault(line, []).append(node.func)
         elif isinstance(node, ast.With):
-            self._entered(node)
+            self._add_with(node)
         elif isinstance(node, ast.Subscript):
             self._calls.setdefault(node.lineno, []).append(node.value)
 
-    def _imported(self, node: ast.Import | ast.ImportFrom) -> None:
+    def _add_import(self, node: ast.Import | ast.ImportFrom) -> None:
         for name in node.names:
             if isinstance(node, ast.ImportFrom):
                 self._names[name.asname or name.name] = f"{node.module or ''}.{name.name}"
@@ -93,7 +93,7 @@ class _Source:
                 first = name.name.split(".")[0]
                 self._names[first] = first
 
-    def _entered(self, node: ast.With) -> None:
+    def _add_with(self, node: ast.With) -> None:
         for item in node.items:
             self._calls.setdefault(item.context_expr.lineno, []).append(item.context_expr)
             if item.optional_vars is not None:
@@ -107,7 +107,11 @@ class _Source:
         """Return the full name of what an expression is or comes from; "" where unknown."""
         if isinstance(node, ast.Call | ast.Subscript) and depth < _DEEPEST:
             inner = node.func if isinstance(node, ast.Call) else node.value
-            made = self._returned(inner.id) if isinstance(node, ast.Call) and isinstance(inner, ast.Name) else None
+            made = (
+                self._returned_expression(inner.id)
+                if isinstance(node, ast.Call) and isinstance(inner, ast.Name)
+                else None
+            )
             return self._full(inner if made is None else made, depth + 1)
         if not isinstance(node, ast.Name | ast.Attribute) or depth >= _DEEPEST:
             return ""
@@ -121,7 +125,7 @@ class _Source:
         owner = self._full(node.value, depth + 1)
         return f"{owner}.{node.attr}" if owner else ""
 
-    def _returned(self, name: str) -> ast.expr | None:
+    def _returned_expression(self, name: str) -> ast.expr | None:
         """Return what a function of this file returns, where it is one expression."""
         made = [function for function in self._functions if function.name == name]
         returns = [node.value for one in made[:1] for node in ast.walk(one) if isinstance(node, ast.Return)]

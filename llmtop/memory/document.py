@@ -129,27 +129,30 @@ def _tables(device: MemoryDevice) -> list[Table]:
     ]
     growing = [(one.line, one.holder, size(one.bytes_per_step), str(one.blocks)) for one in device.growing]
     made = (
-        Table("Held by", columns(("holder",), numbers), list(map(_held, device.holders)), most=8),
+        Table("Held by", columns(("holder",), numbers), list(map(_holder_row, device.holders)), most=8),
         Table("Peak by phase", columns(("phase",), ("peak", "grows by", "times")), phases),
         Table(
             "Lines that allocated it",
             columns(("line", "holder"), numbers, cut="middle"),
-            [(one.name, one.holder, *_held(one)[1:]) for one in device.lines],
+            [(one.name, one.holder, *_holder_row(one)[1:]) for one in device.lines],
         ),
         Table("Kept in every step", columns(("line", "holder"), ("a step", "blocks"), cut="middle"), growing),
         Table(
             "Modules whose forward pass allocated it",
             columns(("module",), numbers, cut="start"),
-            list(map(_held, device.modules)),
+            list(map(_holder_row, device.modules)),
         ),
         Table(
-            "Without a stack, by size", columns(("size",), numbers), [_held(one) for one in device.sizes], most=6
+            "Without a stack, by size",
+            columns(("size",), numbers),
+            [_holder_row(one) for one in device.sizes],
+            most=6,
         ),
     )
     return [table for table in made if table.rows]
 
 
-def _held(one: Held) -> tuple[str, str, str, str]:
+def _holder_row(one: Held) -> tuple[str, str, str, str]:
     return one.name, size(one.bytes), DASH if one.peak_bytes is None else size(one.peak_bytes), str(one.blocks)
 
 

@@ -63,7 +63,7 @@ def memory_findings(report: MemoryReport) -> tuple[MemoryFinding, ...]:
     device = fullest(report.devices)
     if device is None:
         return ()
-    wrong = [*_out_of_memory(report.devices), *_leak(report.devices), *_fragmented(device)]
+    wrong = [*_out_of_memory(report.devices), *_leak(report.devices), *_fragmentation_findings(device)]
     worth = WORTH_PCT / 100 * _most(device)
     advice = [one for one in _advice(device, report) if (one.saves_at_most_bytes or 0) >= max(worth, 1)]
     return (*wrong, *sorted(advice, key=lambda one: -(one.saves_at_most_bytes or 0)))
@@ -143,7 +143,7 @@ def _leak(devices: tuple[MemoryDevice, ...]) -> list[MemoryFinding]:
     return found
 
 
-def _fragmented(device: MemoryDevice) -> list[MemoryFinding]:
+def _fragmentation_findings(device: MemoryDevice) -> list[MemoryFinding]:
     """Reserved beyond the most that was ever allocated. At the end of a step much is free in any training."""
     if device.peak is None or device.expandable_segments or device.out_of_memory:
         return []

@@ -67,7 +67,7 @@ def find_growth(pairs: list[tuple[MemorySnapshot, MemorySnapshot]]) -> LeakRepor
             goes_on = list(find_leaks(two, second[number])) if number in second else []
             steady.append(goes_on)
             devices.append(_device(number, two.source, first.get(number), second.get(number), goes_on))
-    verdict, summary = _judged(devices, steady)
+    verdict, summary = _judge_growth(devices, steady)
     return LeakReport(
         before=", ".join(one.source for one, _ in pairs),
         after=", ".join(two.source for _, two in pairs),
@@ -144,7 +144,7 @@ def _lines_by_size(after: LiveBlocks | None, goes_on: list[LeakingLine]) -> dict
     return {asked: next(iter(of)) for asked, of in found.items() if len(of) == 1}
 
 
-def _judged(
+def _judge_growth(
     devices: list[DeviceGrowth], steady: list[list[LeakingLine]]
 ) -> tuple[Literal["leak", "grown", "unknown", "same"], str]:
     """The word for it, and a sentence, about the device that grew most."""

@@ -245,7 +245,7 @@ class LiveBlocks:
             return holder_of(maker, role, stackless=not stack, kept=self._outlives_step(row, number))
         if maker is None and stack and role == "other" and self._is_state_by_size(row):
             return "optimizer"
-        return holder_of(maker, role, stackless=not stack, kept=self._kept(row, number))
+        return holder_of(maker, role, stackless=not stack, kept=self._outlived_phase(row, number))
 
     def _outlives_step(self, row: int, number: int) -> bool:
         """Return True if what the optimizer's step allocated is there when the next pass begins, or at the end."""
@@ -312,7 +312,7 @@ class LiveBlocks:
         scores = {number for number in {piece.stack for piece in self.pieces} if is_of_attention(stacks[number])}
         return sum(piece.bytes for piece in self.pieces if piece.at_peak and piece.stack in scores)
 
-    def _kept(self, row: int, number: int) -> bool | None:
+    def _outlived_phase(self, row: int, number: int) -> bool | None:
         """Return True if an allocation outlived the phase it was made in; without phases, until the optimizer's
         step."""
         freed = self.lives.freed.get(row, NOT_FREED)

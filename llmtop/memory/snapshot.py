@@ -155,7 +155,7 @@ def load(path: Path, limits: Limits = DEFAULT) -> MemorySnapshot:
     with open_input(path) as file:
         try:
             limits.check_snapshot(path, os.fstat(file.fileno()).st_size)
-            data = _unpickled(file)
+            data = _unpickle(file)
         except _Code as error:
             raise UnusableInput(
                 f"{path} asks for {printable(str(error), 80)}, and a memory snapshot is plain data: it was not "
@@ -189,7 +189,7 @@ _DAMAGE = (
 """Errors of the unpickler for damaged bytes."""
 
 
-def _unpickled(file: io.BufferedReader) -> Any:
+def _unpickle(file: io.BufferedReader) -> Any:
     import gc
 
     with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
@@ -228,25 +228,29 @@ class _Reader:
     def read(self, data: Any) -> MemorySnapshot:
         if not isinstance(data, dict) or not isinstance(data.get("segments"), list):
             raise _no_snapshot(self._source, "it has no list of segments")
-        traces = _listed(data.get("device_traces"))
+        traces = _list_or_raise(data.get("device_traces"))
         segments: dict[int, list[dict[str, Any]]] = {}
         for segment in data["segments"]:
             segments.setdefault(_whole(segment.get("device", 0)), []).append(segment)
         numbers = sorted({*segments, *(number for number, trace in enumerate(traces) if trace)})
         self._limits.check_number(self._source, "devices", len(numbers))
-        rows = sum(len(_listed(trace)) for trace in traces)
-        rows += sum(len(_listed(segment.get("blocks"))) for all_of in segments.values() for segment in all_of)
+        rows = sum(len(_list_or_raise(trace)) for trace in traces)
+        rows += sum(
+            len(_list_or_raise(segment.get("blocks"))) for all_of in segments.values() for segment in all_of
+        )
         self._limits.check_events(self._source, rows, 0)
         ours = data.get(LLMTOP_PREFIX)
         ours = ours if isinstance(ours, dict) else {}
-        for error in _listed(ours.get("out_of_memory")):
+        for error in _list_or_raise(ours.get("out_of_memory")):
             failed = FailedAllocation(
                 _whole(error["wanted_bytes"]), _whole(error["device_free_bytes"]), self._stack(error.get("frames"))
             )
             self._failed.setdefault(_whole(error["device"]), []).append(failed)
         devices = tuple(
             self._device(
-                number, segments.get(number, []), _listed(traces[number]) if 0 <= number < len(traces) else []
+                number,
+                segments.get(number, []),
+                _list_or_raise(traces[number]) if 0 <= number < len(traces) else [],
             )
             for number in numbers
         )
@@ -254,12 +258,12 @@ class _Reader:
             source=self._source,
             devices=devices,
             stacks=tuple(self._stacks),
-            phases=_phases(_listed(data.get("external_annotations"))),
-            steps_us=tuple(sorted(_whole(at) for at in _listed(ours.get("steps_us")))),
+            phases=_phases(_list_or_raise(data.get("external_annotations"))),
+            steps_us=tuple(sorted(_whole(at) for at in _list_or_raise(ours.get("steps_us")))),
             owners={
                 _whole(address): _text(kind)
                 for kind, addresses in (ours.get("owners") or {}).items()
-                for address in _listed(addresses)
+                for address in _list_or_raise(addresses)
             },
         )
 
@@ -267,7 +271,7 @@ class _Reader:
         rows: list[tuple[int, int, int, int, int, int]] = []
         for place, segment in enumerate(segments):
             address = _whole(segment["address"])
-            for block in _listed(segment.get("blocks")):
+            for block in _list_or_raise(segment.get("blocks")):
                 rows.append(self._block(block, address, place))
                 address += rows[-1][1]
         blocks = Blocks(*_columns(rows, 6))
@@ -316,7 +320,7 @@ class _Reader:
             return 0
         known = self._by_identity.get(id(frames))
         if known is None:
-            kept = _listed(frames)[:_DEEPEST]
+            kept = _list_or_raise(frames)[:_DEEPEST]
             same = tuple(map(id, kept))
             known = self._by_frames.get(same)
             if known is None:
@@ -339,7 +343,7 @@ def _columns(rows: Sequence[tuple[int, ...]], count: int) -> list[Ints]:
     return list(np.array(rows, np.int64).T)
 
 
-def _listed(value: Any) -> list[Any]:
+def _list_or_raise(value: Any) -> list[Any]:
     if value is None:
         return []
     if not isinstance(value, list | tuple):

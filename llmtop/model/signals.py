@@ -365,7 +365,7 @@ SIGNALS: tuple[Signal, ...] = (
 BY_FIELD = {signal.field: signal for signal in SIGNALS}
 
 
-def _ordered(first: Sequence[str], facet: Callable[[Signal], T | None]) -> tuple[tuple[Signal, T], ...]:
+def _signals_with_facet(first: Sequence[str], facet: Callable[[Signal], T | None]) -> tuple[tuple[Signal, T], ...]:
     """The signals that have this facet, with it: `first` by field, then the others in the table's order."""
     rest = [signal.field for signal in SIGNALS if signal.field not in first]
     signals = [BY_FIELD[field] for field in (*first, *rest)]
@@ -373,7 +373,7 @@ def _ordered(first: Sequence[str], facet: Callable[[Signal], T | None]) -> tuple
 
 
 # Orders that are part of what users know. A new signal need not be named: it comes last.
-CHARTS = _ordered(
+CHARTS = _signals_with_facet(
     (
         "util_pct", "power_watts", "mem_used_bytes", "sm_active_pct", "tensor_active_pct", "dram_active_pct",
         "temperature_c", "sm_clock_mhz", "pcie_rx_bytes_per_s", "pcie_tx_bytes_per_s", "nvlink_rx_bytes_per_s",
@@ -381,14 +381,14 @@ CHARTS = _ordered(
     ),
     lambda signal: signal.chart,
 )  # fmt: skip
-CELLS = _ordered(
+CELLS = _signals_with_facet(
     (
         "power_watts", "util_pct", "sm_active_pct", "tensor_active_pct", "dram_active_pct", "mem_used_bytes",
         "temperature_c", "sm_clock_mhz",
     ),
     lambda signal: signal.cell,
 )  # fmt: skip
-ONCE_ITEMS = _ordered(
+ONCE_ITEMS = _signals_with_facet(
     (
         "util_pct", "mem_util_pct", "power_watts", "mem_used_bytes", "temperature_c", "sm_clock_mhz",
         "sm_active_pct", "sm_occupancy_pct", "tensor_active_pct", "dram_active_pct", "pcie_rx_bytes_per_s",
@@ -396,12 +396,12 @@ ONCE_ITEMS = _ordered(
     ),
     lambda signal: signal.once,
 )  # fmt: skip
-SERIES = _ordered(
+SERIES = _signals_with_facet(
     (
         "util_pct", "mem_util_pct", "power_watts", "power_limit_watts", "energy_joules", "mem_used_bytes",
         "mem_total_bytes", "sm_clock_mhz", "temperature_c",
     ),
     lambda signal: signal.series,
 )  # fmt: skip
-TPU_METRICS = _ordered(("mem_total_bytes", "mem_used_bytes"), lambda signal: signal.tpu)
+TPU_METRICS = _signals_with_facet(("mem_total_bytes", "mem_used_bytes"), lambda signal: signal.tpu)
 """Metrics in the order in which libtpu is queried."""

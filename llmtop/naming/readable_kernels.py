@@ -64,7 +64,9 @@ def label_of(short: str, full: str) -> KernelLabel:
     functor = functor_of(full)
     if functor:
         return KernelLabel(f"{short}: {functor}", short, functor)
-    return _cutlass(short, full) or _amd(full) or _mangled(full) or _triton(short) or KernelLabel(short, short)
+    return (
+        _cutlass(short, full) or _amd(full) or _mangled_label(full) or _triton(short) or KernelLabel(short, short)
+    )
 
 
 def _cutlass(short: str, full: str) -> KernelLabel | None:
@@ -130,7 +132,7 @@ _GENERIC: Final = frozenset(
 _NAMESPACE: Final = re.compile(r"^(?:_GLOBAL_.*|at|c10|native|cutlass|ck|ck_tile|std|cuda|flash|detail)$")
 
 
-def _mangled(full: str) -> KernelLabel | None:
+def _mangled_label(full: str) -> KernelLabel | None:
     """A name that the profiler did not demangle: its path, and what a generic template computes."""
     path = mangled_path(full)
     if not path:

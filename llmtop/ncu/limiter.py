@@ -112,7 +112,7 @@ def limiter(kernel: KernelProfile) -> Limiter:
     units = _units(kernel)
     if units is None:
         return _by_chosen_counters(kernel)
-    found = _tensor(units) or _conflicts(kernel, units) or _uncoalesced(kernel, units)
+    found = _tensor(units) or _conflicts(kernel, units) or _uncoalesced_limiter(kernel, units)
     if found is None:
         found = _busiest(kernel, units) if units.top >= BUSY_PCT else _waiting(kernel, units)
     return found
@@ -280,7 +280,7 @@ def _conflicts(kernel: KernelProfile, units: _Units) -> Limiter | None:
     )
 
 
-def _uncoalesced(kernel: KernelProfile, units: _Units) -> Limiter | None:
+def _uncoalesced_limiter(kernel: KernelProfile, units: _Units) -> Limiter | None:
     wasted = kernel.wasted_pct
     if wasted is None or wasted < WASTED_PCT or (units.dram_bound and _is_merged(kernel)):
         return None

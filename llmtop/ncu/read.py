@@ -64,7 +64,7 @@ def read(path: Path) -> tuple[list[KernelProfile], int]:
     python_path = ncu_report_folder()
     if python_path is None:
         raise NotPossibleHere(f"{path} is read with NVIDIA's ncu-report, which is not installed here: {INSTALL}")
-    found = _extracted(path, python_path)
+    found = _extract(path, python_path)
     if found.error:
         raise UnusableInput(f"{path} cannot be read by ncu-report: {printable(found.error, 200)}")
     if not found.kernels:
@@ -74,7 +74,7 @@ def read(path: Path) -> tuple[list[KernelProfile], int]:
     return found.kernels, found.left_out
 
 
-def _extracted(path: Path, python_path: str) -> _Extracted:
+def _extract(path: Path, python_path: str) -> _Extracted:
     environment = dict(os.environ)
     if python_path:
         environment["PYTHONPATH"] = os.pathsep.join([python_path, *filter(None, [os.environ.get("PYTHONPATH")])])

@@ -47,7 +47,7 @@ def readings(kernel: KernelProfile) -> tuple[CounterReading, ...]:
         _issue,
         _stalls,
         _caches,
-        _shared,
+        _shared_memory_readings,
         _coalescing,
         _spills,
         _grid,
@@ -252,7 +252,7 @@ def _caches(kernel: KernelProfile) -> Iterator[CounterReading]:
         )
 
 
-def _shared(kernel: KernelProfile) -> Iterator[CounterReading]:
+def _shared_memory_readings(kernel: KernelProfile) -> Iterator[CounterReading]:
     total = kernel.conflicts_pct()
     if total is None:
         return

@@ -57,7 +57,7 @@ def find_ncu(environ: Mapping[str, str] | None = None) -> NcuTool:
     if given:
         return _usable(Path(given))
     on_path = shutil.which("ncu", path=environ.get("PATH"))
-    candidates = [*([Path(on_path)] if on_path else []), *_installed()]
+    candidates = [*([Path(on_path)] if on_path else []), *_installed_tools()]
     if not candidates:
         raise NotPossibleHere(f"ncu (Nsight Compute) is not installed: {WHERE}")
     answers = [_try(path) for path in candidates]
@@ -74,7 +74,7 @@ def _try(path: Path) -> NcuTool | NotPossibleHere:
         return refusal
 
 
-def _installed() -> Iterator[Path]:
+def _installed_tools() -> Iterator[Path]:
     for pattern in _PLACES:
         yield from sorted(Path("/").glob(pattern.lstrip("/")), reverse=True)
 

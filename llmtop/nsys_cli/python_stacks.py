@@ -100,9 +100,9 @@ def read_python_stacks(path: Path) -> Iterator[PythonStack]:
     with path.open(encoding="utf-8", errors="replace") as lines:
         for line in lines:
             if not strings and line.startswith('{"data"'):
-                strings = [html.unescape(str(text)) for text in _decoded(line).get("data", [])]
+                strings = [html.unescape(str(text)) for text in _decode_line(line).get("data", [])]
             elif '"NvtxEvent"' in line and len(line) < _MOST_LINE:
-                event = _decoded(line).get("NvtxEvent", {})
+                event = _decode_line(line).get("NvtxEvent", {})
                 if event.get("Type") == _DOMAIN_CREATE and event.get("Text") == DOMAIN:
                     domains.add(str(event.get("DomainId")))
                 elif event.get("Type") == _MARK and str(event.get("DomainId")) in domains:
@@ -110,7 +110,7 @@ def read_python_stacks(path: Path) -> Iterator[PythonStack]:
                         yield _stack(event, strings)
 
 
-def _decoded(line: str) -> dict[str, Any]:
+def _decode_line(line: str) -> dict[str, Any]:
     try:
         found = json.loads(line)
     except ValueError:

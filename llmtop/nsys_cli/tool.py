@@ -167,7 +167,7 @@ def find_nsys(environ: Mapping[str, str] | None = None) -> Nsys:
     first = _try(Path(on_path)) if on_path else None
     if isinstance(first, Nsys):
         return first
-    others = [_try(candidate) for candidate in _installed()]
+    others = [_try(candidate) for candidate in _installed_tools()]
     usable = [nsys for nsys in others if isinstance(nsys, Nsys)]
     if usable:
         return max(usable, key=lambda nsys: nsys.version)
@@ -191,7 +191,7 @@ def nsys_at(path: Path) -> Nsys:
     return _usable(path)
 
 
-def _installed() -> Iterator[Path]:
+def _installed_tools() -> Iterator[Path]:
     for pattern in _PLACES:
         yield from sorted(Path("/").glob(pattern.lstrip("/")))
 

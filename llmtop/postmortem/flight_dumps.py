@@ -47,7 +47,7 @@ def read_pickles(paths: Sequence[Path]) -> list[FlightDump | DumpAnswer]:
     while len(found) < len(paths):
         batch = paths[len(found) : len(found) + _BATCH]
         lines = _child_lines(batch)
-        found += [_decoded(line) for line in lines]
+        found += [_decode_line(line) for line in lines]
         if len(lines) < len(batch):  # the child ended by a limit
             found.append(DumpAnswer(error="it takes more time or memory than a dump needs"))
     return found
@@ -71,7 +71,7 @@ def _child_lines(paths: Sequence[Path]) -> list[bytes]:
     return out.splitlines()
 
 
-def _decoded(line: bytes) -> FlightDump | DumpAnswer:
+def _decode_line(line: bytes) -> FlightDump | DumpAnswer:
     try:
         answer = _answers.decode(line)
         return answer if answer.error or answer.memory is not None else _dumps.decode(line)

@@ -84,11 +84,11 @@ def _read_ras(data: dict[str, Any], name: str, _rank: int | None, evidence: Evid
     if not isinstance(communicators, list):
         return False
     rows = [one for one in communicators if isinstance(one, dict)]
-    largest = max((len(_listed(one.get("ranks"))) for one in rows), default=0)
+    largest = max((len(_list_or_empty(one.get("ranks"))) for one in rows), default=0)
     for one in rows[:1000]:
-        ranks = [row for row in _listed(one.get("ranks"))[:_MOST_RANKS] if isinstance(row, dict)]
+        ranks = [row for row in _list_or_empty(one.get("ranks"))[:_MOST_RANKS] if isinstance(row, dict)]
         is_world = len(ranks) == largest
-        for row in _listed(one.get("missing_ranks"))[:_MOST_RANKS]:
+        for row in _list_or_empty(one.get("missing_ranks"))[:_MOST_RANKS]:
             if isinstance(row, dict):
                 evidence.marks.append(_ras_mark("ras_dead", row, name, "does not reply to NCCL RAS", is_world))
         most: dict[str, int] = {}
@@ -105,7 +105,7 @@ def _read_ras(data: dict[str, Any], name: str, _rank: int | None, evidence: Evid
     return True
 
 
-def _listed(value: Any) -> list[Any]:
+def _list_or_empty(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
 
 

@@ -65,7 +65,7 @@ def unpack_log(path: Path, packer: str, most: int) -> UnpackedLog:
     head, last, note = bytearray(), deque[bytes](), ""
     total = kept = 0
     with open_input(path) as raw:
-        unpacked = _opened(cast("IO[bytes]", raw), packer)
+        unpacked = _open_unpacked(cast("IO[bytes]", raw), packer)
         try:
             while chunk := unpacked.read(_CHUNK):
                 total += len(chunk)
@@ -92,7 +92,7 @@ def unpack_log(path: Path, packer: str, most: int) -> UnpackedLog:
     return UnpackedLog(bytes(head), b"".join(last), note)
 
 
-def _opened(raw: IO[bytes], packer: str) -> IO[bytes]:
+def _open_unpacked(raw: IO[bytes], packer: str) -> IO[bytes]:
     if packer == "gzip":
         return cast("IO[bytes]", gzip.GzipFile(fileobj=raw))
     if packer == "bzip2":

@@ -154,7 +154,7 @@ def dump_of(data: Any) -> dict[str, Any]:
         return {"memory": _memory_of(data)}
     if not isinstance(data.get("entries", data.get("pg_status")), list | dict):
         raise ValueError("it has no entries of a flight recorder")
-    entries, status = _listed(data.get("entries")), _mapped(data.get("pg_status"))
+    entries, status = _list_or_empty(data.get("entries")), _dict_or_empty(data.get("pg_status"))
     completed = {
         str(name): last
         for name, one in list(status.items())[:4096]
@@ -173,11 +173,11 @@ def dump_of(data: Any) -> dict[str, Any]:
     }
 
 
-def _listed(value: Any) -> list[Any]:
+def _list_or_empty(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
-def _mapped(value: Any) -> dict[Any, Any]:
+def _dict_or_empty(value: Any) -> dict[Any, Any]:
     return value if isinstance(value, dict) else {}
 
 
@@ -189,7 +189,7 @@ def _groups(data: dict[str, Any], status: dict[str, Any], rows: list[dict[str, A
         if isinstance(group, list | tuple) and len(group) == 2:
             names[str(entry.get("pg_id"))] = (str(group[0])[:_TEXT_CHARACTERS], _text(group[1]))
     found: dict[str, dict[str, Any]] = {}
-    for name, one in list(_mapped(data.get("pg_config")).items())[:4096]:
+    for name, one in list(_dict_or_empty(data.get("pg_config")).items())[:4096]:
         if isinstance(one, dict) and (ranks := _ranks(one.get("ranks"))):
             found[str(one.get("name") or name)[:_TEXT_CHARACTERS]] = {
                 "text": _text(one.get("desc")),
@@ -200,12 +200,12 @@ def _groups(data: dict[str, Any], status: dict[str, Any], rows: list[dict[str, A
             continue
         name, text = names.get(str(number), (str(number), ""))
         group_of = found.setdefault(name, {"text": text, "ranks": []})
-        group_of["enqueued"] = _counted(one.get("last_enqueued_collective"))
-        group_of["completed"] = _counted(one.get("last_completed_collective"))
+        group_of["enqueued"] = _count_or_none(one.get("last_enqueued_collective"))
+        group_of["completed"] = _count_or_none(one.get("last_completed_collective"))
     return found
 
 
-def _counted(value: Any) -> int | None:
+def _count_or_none(value: Any) -> int | None:
     number = _whole(value)
     return None if number is None or number < 0 else number
 

@@ -91,7 +91,7 @@ def memory_table(report: Report) -> Table:
             f"{row.peak_seconds:.3f} s",
             size(row.start_bytes),
             size(row.end_bytes),
-            _signed(row.growth_bytes_per_step),
+            _signed_size(row.growth_bytes_per_step),
             size(row.reserved_bytes),
             size(row.largest_bytes),
             row.largest_by or DASH,
@@ -118,7 +118,7 @@ def _memory(row: MemoryUse | MemoryOperator) -> str:
     return f"{where} ({kind})" if kind else where
 
 
-def _signed(value: float | None) -> str:
+def _signed_size(value: float | None) -> str:
     if value is None:
         return DASH
     return f"{'-' if value < 0 else ''}{size(abs(value))}"
@@ -131,7 +131,7 @@ def memory_operator_table(report: Report) -> Table:
             row.name,
             _memory(row),
             size(row.bytes),
-            _signed(row.net_bytes),
+            _signed_size(row.net_bytes),
             size(row.largest_bytes),
             count(row.allocations),
         )

@@ -36,7 +36,7 @@ class RunKind(ReportKind):
             if _is_run(path):
                 raise UnusableInput(
                     f"{printable(str(path))} is a run, not a capture. Show it: "
-                    f"llmtop runs show {printable(_wanted(path))}".rstrip()
+                    f"llmtop runs show {printable(_run_name(path))}".rstrip()
                 )
         return None
 
@@ -104,7 +104,7 @@ def _is_run(path: Path) -> bool:
     return str(path).startswith(SCHEME) and not os.path.lexists(path)
 
 
-def _wanted(path: Path) -> str:
+def _run_name(path: Path) -> str:
     return str(path)[len(SCHEME) :]
 
 
@@ -113,6 +113,6 @@ def _find(path: Path) -> Run:
 
     runs = folder.runs_folder().path
     try:
-        return store.find_run(runs, _wanted(path) or None)
+        return store.find_run(runs, _run_name(path) or None)
     except OSError as error:
         raise NotPossibleHere(f"{error.filename or runs} cannot be read: {error.strerror}") from None

@@ -47,8 +47,8 @@ class ProcessKey(NamedTuple):
     """Name of its files without the ending."""
 
 
-class RunKey(NamedTuple):
-    """Which run."""
+class RunPlace(NamedTuple):
+    """Folder and number of a run: its key in the index."""
 
     folder: str
     number: int
@@ -95,7 +95,7 @@ def load(runs: Path) -> dict[ProcessKey, Entry]:
     return {ProcessKey(where, stem): Entry(signature, facts) for where, stem, signature, facts in rows}
 
 
-def load_alerts(runs: Path, run: RunKey, signature: str) -> bytes | None:
+def load_alerts(runs: Path, run: RunPlace, signature: str) -> bytes | None:
     """Return the recomputed alerts of a run; None where the index has none of this signature.
 
     Args:
@@ -117,7 +117,7 @@ def load_alerts(runs: Path, run: RunKey, signature: str) -> bytes | None:
     return None if row is None or not isinstance(row[0], bytes) else row[0]
 
 
-def save_alerts(runs: Path, run: RunKey, signature: str, facts: bytes) -> None:
+def save_alerts(runs: Path, run: RunPlace, signature: str, facts: bytes) -> None:
     """Keep the recomputed alerts of a run, where the index holds its processes."""
     path = runs / NAME
     if not path.is_file():

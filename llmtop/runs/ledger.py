@@ -91,7 +91,9 @@ def ledger_of(run: Run) -> Ledger:
             if follows is not None:
                 stop = min(max(_failure(attempt, stop), spent_until), follows.started)
                 spent[DOWN] += follows.started - stop
-            _add_process(spent, process, stop, _saved(attempt, stop) if follows is not None else None)
+            _add_process(
+                spent, process, stop, _last_checkpoint_time(attempt, stop) if follows is not None else None
+            )
         rest = ended - begun - sum(spent.values())
         spent[UNKNOWN] += rest
         if spent[UNKNOWN] < 0:  # stamps of two clocks that differ by less than a step
@@ -125,7 +127,7 @@ def _failure(attempt: Attempt, otherwise: float) -> float:
     return min([*failed, *killed, *ended], default=otherwise)
 
 
-def _saved(attempt: Attempt, stop: float) -> float | None:
+def _last_checkpoint_time(attempt: Attempt, stop: float) -> float | None:
     """Unix time of the last checkpoint of a start; None without any."""
     times = [
         process.unix_offset + process.state.checkpoint_mono

@@ -103,7 +103,7 @@ def read_notes(run: Run) -> NodeNotes:
         for one in found:
             if isinstance(one, records.CaptureSeen):
                 captures[one.path] = RunCapture(at=one.at, path=one.path, engine=one.engine, verdict=one.verdict)
-    notes.watched = _joined(notes.watched)
+    notes.watched = _join_stretches(notes.watched)
     notes.gpu_minutes.sort(key=lambda one: one.at)
     notes.captures = sorted(captures.values(), key=lambda one: one.at)
     alerts.end(run.last_sign)
@@ -179,7 +179,7 @@ def _new_alert(one: records.AlertSeen) -> RunAlert:
     )
 
 
-def _joined(stretches: list[tuple[float, float]]) -> list[tuple[float, float]]:
+def _join_stretches(stretches: list[tuple[float, float]]) -> list[tuple[float, float]]:
     """Stretches without overlap; those of monitors that took turns are one."""
     found: list[tuple[float, float]] = []
     for begin, end in sorted(stretches):

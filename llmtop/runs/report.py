@@ -149,7 +149,7 @@ def report_of(run: Run, notes: NodeNotes | None = None) -> RunReport:
         values=leaders[-1].last_values(),
         records_dropped=sum(state.dropped for state in all_states),
         bytes_damaged=sum(process.damaged_bytes for process in run.processes),
-        **({} if notes is None else _watched(notes, run.started, run.started + ledger.wall_seconds)),
+        **({} if notes is None else _watched_fields(notes, run.started, run.started + ledger.wall_seconds)),
         **({} if notes is None else _energy(run, notes, gpu_hours)),
     )
 
@@ -159,7 +159,7 @@ def _energy(run: Run, notes: NodeNotes, gpu_hours: float | None) -> dict[str, An
     return {"energy": energy, "cost": cost_of(energy, gpu_hours, current().runs)}
 
 
-def _watched(notes: NodeNotes, begin: float, end: float) -> dict[str, Any]:
+def _watched_fields(notes: NodeNotes, begin: float, end: float) -> dict[str, Any]:
     seconds = sum(max(0.0, min(until, end) - max(since, begin)) for since, until in notes.watched)
     return {
         "alerts": notes.alerts,

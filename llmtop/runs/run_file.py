@@ -119,14 +119,14 @@ class RunFile:
             self.damaged_bytes += len(member.data)
             return
         for line in lines.splitlines():
-            record = _decoded(line)
+            record = _decode_record(line)
             if record is None:
                 self.unreadable_records += 1
             else:
                 yield record
 
 
-def _decoded(line: bytes) -> Record | None:
+def _decode_record(line: bytes) -> Record | None:
     """Return a record; None where this version does not know its type, or it is damaged."""
     try:
         return _decoder.decode(line)

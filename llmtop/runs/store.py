@@ -106,7 +106,7 @@ class RankProcess:
         newest = max(states, key=lambda state: state.mono, default=None)
         if self._needs_whole_file(newest):
             newest = None if self.file is None else self.file.newest(records.State) or newest
-        return newest if newest is None else _continued(newest, self.last_files)
+        return newest if newest is None else _add_last_minutes(newest, self.last_files)
 
     def _needs_whole_file(self, newest: records.State | None) -> bool:
         """Return True if newer sums may stand in the middle of the file, which `ends` leaves out."""
@@ -309,7 +309,7 @@ def list_runs(path: Path) -> list[Run]:
     for run_folder in folders:
         found += runs_in(run_folder, known)
     known.save()
-    return sorted(_resumed(found), key=lambda run: run.last_sign)
+    return sorted(_join_resumed_runs(found), key=lambda run: run.last_sign)
 
 
 class _Known:
@@ -380,7 +380,7 @@ def find_run(path: Path, wanted: str | None) -> Run:
     return fitting[-1]
 
 
-def _resumed(runs: list[Run]) -> list[Run]:
+def _join_resumed_runs(runs: list[Run]) -> list[Run]:
     """Join runs without an id that go on where another one failed after a checkpoint: the same command, folder and
     host, within `RESUMED_SECONDS`."""
     open_ends: dict[tuple[str, ...], Run] = {}
@@ -453,7 +453,7 @@ def _joins(run: Run, process: RankProcess) -> bool:
     return True
 
 
-def _continued(state: records.State, files: list[RunFile]) -> records.State:
+def _add_last_minutes(state: records.State, files: list[RunFile]) -> records.State:
     """Return sums that hold the steps after them as well, which the files of the last minutes have."""
     counts, phases = dict(state.histogram), dict(state.phases)
     total = msgspec.structs.replace(state, stalls=dict(state.stalls))

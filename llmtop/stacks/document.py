@@ -135,10 +135,10 @@ def _working(process: ProcessStacks) -> list[ThreadStacks]:
 
 
 def _single_thread_tree(process: ProcessStacks, thread: ThreadStacks) -> Shown:
-    return Shown(_titled(f"{process.name}, {thread.thread}", [thread]), thread.tree, thread.hottest)
+    return Shown(_tree_title(f"{process.name}, {thread.thread}", [thread]), thread.tree, thread.hottest)
 
 
-def _titled(name: str, threads: list[ThreadStacks]) -> str:
+def _tree_title(name: str, threads: list[ThreadStacks]) -> str:
     number = sum(thread.samples for thread in threads)
     if threads[0].unit == "microseconds":
         return f"{name}: {duration(number / 1e6)}" + (" together" if len(threads) > 1 else "")
@@ -168,7 +168,7 @@ def _together(parent: str, workers: int, name: str, threads: list[ThreadStacks])
         )
     which = f"{len(threads)} of {workers} workers" if len(threads) < workers else counted(workers, "worker")
     return Shown(
-        _titled(f"{which} of {parent}, {name}", threads),
+        _tree_title(f"{which} of {parent}, {name}", threads),
         merge_trees([thread.tree for thread in threads]),
         tuple(sorted(hot.values(), key=lambda frame: -frame.self_samples)),
     )

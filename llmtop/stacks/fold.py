@@ -65,11 +65,11 @@ def fold(stacks: Iterable[Stack], ranks: Mapping[int, int], cpu: CpuTimes) -> tu
     return tuple(
         one
         for asked in sorted(first, key=lambda one: (one.rank is None, one.rank or 0, one.pid or 0))
-        for one in (asked, *_started(made, asked))
+        for one in (asked, *_started_processes(made, asked))
     ) + tuple(one for one in made if one.started_by not in (None, *(asked.pid for asked in first)))
 
 
-def _started(made: list[ProcessStacks], by: ProcessStacks) -> list[ProcessStacks]:
+def _started_processes(made: list[ProcessStacks], by: ProcessStacks) -> list[ProcessStacks]:
     own = [one for one in made if by.pid is not None and one.started_by == by.pid]
     return sorted(own, key=lambda one: one.pid or 0)
 

@@ -86,7 +86,7 @@ def read_speedscope(data: bytes, what: str) -> tuple[list[Stack], Unit]:
         thread = ThreadId(None, printable(profile.name, 80) or f"profile {place}")
         if len(file.profiles) == 1:
             thread = ThreadId(None, MAIN)
-        pairs: Any = _evented(profile) if profile.type == "evented" else _sampled(profile, unit)
+        pairs: Any = _evented_stacks(profile) if profile.type == "evented" else _sampled_stacks(profile, unit)
         try:
             found += (
                 Stack(None, thread, tuple(frames[frame] for frame in stack), min(round(weight * scale), _MOST))
@@ -104,13 +104,13 @@ def _is_evented(file: _File) -> bool:
     return any(profile.type == "evented" for profile in file.profiles)
 
 
-def _sampled(profile: _Profile, unit: Unit) -> list[tuple[list[int], float]]:
+def _sampled_stacks(profile: _Profile, unit: Unit) -> list[tuple[list[int], float]]:
     weights = profile.weights if unit == "microseconds" or profile.unit == "none" else []
     given = weights or [1.0] * len(profile.samples)
     return list(zip(profile.samples, given, strict=False))
 
 
-def _evented(profile: _Profile) -> list[tuple[list[int], float]]:
+def _evented_stacks(profile: _Profile) -> list[tuple[list[int], float]]:
     """Return each stack with the time for which it was open; a frame that closes out of order closes those
     within it."""
     found: list[tuple[list[int], float]] = []

@@ -233,14 +233,14 @@ class StepChanges:
                 values = series_of([*before, *after], name, usual)
                 shift = median(values[-width:]) - median(values[:-width])
                 if now % width == 0:
-                    self._past(name)[scale].add(now, shift)
+                    self._past_values(name)[scale].add(now, shift)
                 if abs(shift) < least or (short and shift > 0):
                     continue
-                if self._changed([*before, *after], values, name, scale, least):
+                if self._is_confirmed([*before, *after], values, name, scale, least):
                     return True
         return False
 
-    def _past(self, name: str | None) -> tuple[PastValues, ...]:
+    def _past_values(self, name: str | None) -> tuple[PastValues, ...]:
         past = self._values.get(name)
         if past is None:
             if len(self._values) > 2 * MOST_PARTS:
@@ -251,7 +251,7 @@ class StepChanges:
     def _usual_shift(self, name: str | None, scale: int, until: int) -> float:
         """Return the usual shift of windows of that length. There are few long windows at first; shorter ones
         shift more."""
-        past = self._past(name)
+        past = self._past_values(name)
         known, usual = past[scale].usual(until)
         while known < ENOUGH and scale:
             scale -= 1
@@ -259,7 +259,7 @@ class StepChanges:
             usual = max(usual, shorter)
         return usual
 
-    def _changed(
+    def _is_confirmed(
         self, blocks: list[Block], values: list[float], name: str | None, scale: int, least: float
     ) -> bool:
         """Return whether the shift passes the closer check and is reported."""

@@ -31,7 +31,7 @@ def read_all(path: str) -> bytes:
     Raises:
         OSError: it cannot be read, or the script has closed its descriptor meanwhile.
     """
-    with _opened(path, os.O_RDONLY) as number:
+    with _open_own(path, os.O_RDONLY) as number:
         pieces = []
         while piece := os.read(number(), _READ_BYTES):
             pieces.append(piece)
@@ -50,7 +50,7 @@ def write(path: str, flags: int, data: bytes, mode: int = 0o600) -> None:
     Raises:
         OSError: it cannot be written, or the script has closed its descriptor meanwhile.
     """
-    with _opened(path, flags, mode) as number:
+    with _open_own(path, flags, mode) as number:
         size, done = os.fstat(number()).st_size, 0
         try:
             while done < len(data):
@@ -62,7 +62,7 @@ def write(path: str, flags: int, data: bytes, mode: int = 0o600) -> None:
 
 
 @contextlib.contextmanager
-def _opened(path: str, flags: int, mode: int = 0o600) -> Iterator[Callable[[], int]]:
+def _open_own(path: str, flags: int, mode: int = 0o600) -> Iterator[Callable[[], int]]:
     """Open a file; what is yielded returns its number as long as it is the file's, else raises OSError."""
     number = os.open(path, flags | os.O_CLOEXEC, mode)
     identity = _identity_by_path(path, number)

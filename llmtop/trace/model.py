@@ -437,11 +437,11 @@ def build(table: type[TableT], columns: dict[str, Any]) -> TableT:
         values = np.asarray(columns.get(column.name, np.zeros(rows, dtype=kind)), dtype=kind)
         if len(values) != rows:
             raise ValueError(f"{table.__name__}.{column.name} has {len(values)} rows, not {rows}")
-        made[column.name] = _alike(values)
+        made[column.name] = _constant_column(values)
     return table(**made)
 
 
-def _alike(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def _constant_column(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """A column whose rows are all the same, as a process as a rule, in the memory of one of them."""
     if len(values) > 1 and values[0] == values[-1] and bool((values == values[0]).all()):
         return np.broadcast_to(values[0].copy(), values.shape)

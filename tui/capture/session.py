@@ -144,9 +144,9 @@ class Capturing:
             self._schedule_redraw()
 
     def _schedule_redraw(self) -> None:
-        self._app.call_later(self._changed)
+        self._app.call_later(self._on_change)
 
-    def _changed(self) -> None:
+    def _on_change(self) -> None:
         """Redraw what shows the capture; runs in the app's loop."""
         if self.watching is not None:
             self.watching()

@@ -19,13 +19,13 @@ _LINES = 2
 
 def command(view: ClusterView) -> list[str]:
     """`llmtop capture` of the ranks that hang or are late, else of two that stand for all; of the largest run."""
-    accused, run = _accused(view)
+    accused, run = _accused_ranks(view)
     world = (run.ranks if run is not None else None) or max([0, *accused]) + 1
     ranks = add_reference_ranks(accused, world) if world > 1 else (0,)
     return ["llmtop", "capture", "--at-step", AHEAD, "--ranks", ",".join(map(str, ranks))]
 
 
-def _accused(view: ClusterView) -> tuple[list[int], Run | None]:
+def _accused_ranks(view: ClusterView) -> tuple[list[int], Run | None]:
     late = [one for one in view.late if one.is_straggler]
     named = [one for one in view.hung if one.rank] or late or list(view.late[:1])
     name = named[0].run if named else None

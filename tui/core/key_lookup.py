@@ -69,7 +69,7 @@ def answer(name: str, character: str | None, screen: str, *, replaying: bool, de
         replaying: whether a recording is shown.
         demo: whether there are prepared captures beside it.
     """
-    shown = _written(name, character)
+    shown = _key_text(name, character)
     known = [key for key in KEYS if name in key.names and (demo or key.demo != "only")]
     places = [key for key in known if key.fits(replaying=replaying, demo=demo)]
     for key in known:
@@ -104,7 +104,7 @@ _MOVES = frozenset({"up", "down", "left", "right", "pageup", "pagedown", "tab", 
 """Keys with an effect of its own on each screen: where they do nothing, no other screen is named."""
 
 
-def _written(name: str, character: str | None) -> str:
+def _key_text(name: str, character: str | None) -> str:
     return character if character and character.isprintable() and not character.isspace() else name
 
 

@@ -66,12 +66,12 @@ class Scrolling(BoardScreen):
         if below > 0 and shown:
             text = f"   {below + 1} more lines {self.cell_theme.glyphs.more}"
             shown[-1] = Row(room).add(text, self.cell_theme.palette.dim)
-        shown = [self._marked(row, number) for number, row in enumerate(shown, self.top)]
+        shown = [self._mark_matches(row, number) for number, row in enumerate(shown, self.top)]
         shown += [Row(room) for _ in range(body.height - len(shown))]
         ended = [row.end(self.cell_theme.palette.text) for row in shown]
         return [*placed, Placed(Rect(self.MARGIN, body.y, room, body.height), ended)]
 
-    def _marked(self, row: Row, number: int) -> Row:
+    def _mark_matches(self, row: Row, number: int) -> Row:
         """The row with what is searched for marked in it, the present match most."""
         palette = self.cell_theme.palette
         style = palette.cursor if number == self.found_line else palette.selected

@@ -15,7 +15,7 @@ _KINDS = {"loss": "", "grad_norm": "gradient norm ", "loss_scale": "loss scale "
 
 def paint(rank: Rank, view: View, width: int, theme: CellTheme) -> Row | None:
     """Return the row; None where nothing of it is known."""
-    texts = [*_logged(rank), *_saved(rank, view)]
+    texts = [*_logged_texts(rank), *_saved_texts(rank, view)]
     if not texts:
         return None
     row = Row(width)
@@ -29,10 +29,10 @@ def paint(rank: Rank, view: View, width: int, theme: CellTheme) -> Row | None:
 
 def is_known(rank: Rank, view: View) -> bool:
     """Return whether there is such a row."""
-    return bool(_logged(rank) or _saved(rank, view))
+    return bool(_logged_texts(rank) or _saved_texts(rank, view))
 
 
-def _logged(rank: Rank) -> list[str]:
+def _logged_texts(rank: Rank) -> list[str]:
     found: dict[str, str] = {}
     for name, value in rank.metrics.items():
         kind = metric_kind(name)
@@ -42,7 +42,7 @@ def _logged(rank: Rank) -> list[str]:
     return [found[kind] for kind in _KINDS if kind in found]
 
 
-def _saved(rank: Rank, view: View) -> list[str]:
+def _saved_texts(rank: Rank, view: View) -> list[str]:
     snapshot = view.snapshot
     if snapshot is None:
         return []

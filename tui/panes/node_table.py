@@ -599,7 +599,7 @@ def _state(frame: NodeTableFrame, entry: Entry, loud: Alert | None, theme: CellT
     if gpu is not None and gpu.error and not entry.again:
         return f"ERROR {theme.glyphs.dot} {fmt.printable(gpu.error)}", palette.critical
     if rank is None:
-        return _unattached(frame, gpu, theme), palette.dim
+        return _unattached_users(frame, gpu, theme), palette.dim
     if rank.state != "running":
         inks = {"stalled": palette.critical, "paused": palette.dim, "gone": palette.dim}
         return rank.state.upper(), inks.get(rank.state, palette.warning)
@@ -639,7 +639,7 @@ def _is_used(gpu: Gpu) -> bool:
     return (gpu.util_pct or 0.0) >= _USED_UTIL_PCT or (gpu.mem_used_bytes or 0) >= _USED_BYTES
 
 
-def _unattached(frame: NodeTableFrame, gpu: Gpu | None, theme: CellTheme) -> str:
+def _unattached_users(frame: NodeTableFrame, gpu: Gpu | None, theme: CellTheme) -> str:
     """Return the users of a GPU on which no training is attached."""
     if gpu is None:
         return ""

@@ -138,17 +138,17 @@ def lines(view: View, role: str = "") -> list[Line]:
         view: the snapshot and the order.
         role: by which the ranks of each job are grouped; "": not grouped.
     """
-    ranks, jobs = _sorted(view.ranks(), view), view.jobs()
+    ranks, jobs = _sort_ranks(view.ranks(), view), view.jobs()
     if len(jobs) < 2:
-        return _grouped(ranks, role)
+        return _group_lines(ranks, role)
     entries: list[Line] = []
     for job in jobs:
-        entries += [job, *_grouped([rank for rank in ranks if rank.job == job.name], role)]
+        entries += [job, *_group_lines([rank for rank in ranks if rank.job == job.name], role)]
     named = {job.name for job in jobs}
     return entries + [rank for rank in ranks if rank.job not in named]
 
 
-def _grouped(ranks: list[Rank], role: str) -> list[Line]:
+def _group_lines(ranks: list[Rank], role: str) -> list[Line]:
     """Return the lines of one job's ranks, in groups if any of them has that role."""
     if not any(role in rank.roles for rank in ranks):
         return list(ranks)
@@ -188,7 +188,7 @@ def _role_cells(view: View) -> int:
 USUAL_ORDER = Order("rank")
 
 
-def _sorted(ranks: list[Rank], view: View) -> list[Rank]:
+def _sort_ranks(ranks: list[Rank], view: View) -> list[Rank]:
     """The ranks in the chosen order; by the state, those with the most severe alert first."""
     order, snapshot = view.rank_order, view.snapshot
     column = next((one for one in (*COLUMNS, _roles_column(0)) if one.name == order.name), None)

@@ -386,7 +386,7 @@ def _size(value: float | None) -> str:
 
 
 def _chart(line: _Line, view: View, label: int, room: int, tall: int, width: int, theme: CellTheme) -> list[Row]:
-    past = _past(line, view.history, room, tall)
+    past = _past_heights(line, view.history, room, tall)
     kept = view.kept.get
     named = kept((line.name, "label"), (line.label, line.value, label, theme), lambda: _label(line, label, theme))
     ends = past.low, past.high, past.least, past.most, line.limit, any(past.heights), tall, room, width, theme
@@ -480,7 +480,7 @@ def _changes(line: _Line, history: History) -> bool:
     return past.least != past.most
 
 
-def _past(line: _Line, history: History, room: int, tall: int) -> FigureHistory:
+def _past_heights(line: _Line, history: History, room: int, tall: int) -> FigureHistory:
     if line.axis == "zero":
         return history.heights_from_zero(line.name, room, tall)
     if line.axis == "between":

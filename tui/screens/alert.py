@@ -58,7 +58,7 @@ class AlertScreen(ScrollingScreen):
                 if alert is chosen:
                     self._chosen_line = len(rows)
                 self._alert(rows, alert, snapshot, width, chosen=alert is chosen)
-        self._past(rows, width)
+        self._add_past(rows, width)
         return rows
 
     def keep_in_sight(self, room: int, count: int) -> None:
@@ -101,7 +101,7 @@ class AlertScreen(ScrollingScreen):
         self._all, self._follow = not self._all, True
         self.redraw()
 
-    def _past(self, rows: list[Row], width: int) -> None:
+    def _add_past(self, rows: list[Row], width: int) -> None:
         past, snapshot = self.view.alerts.ended_alerts(), self.view.snapshot
         if not past or snapshot is None:
             return
@@ -144,7 +144,7 @@ class AlertScreen(ScrollingScreen):
             rule = None
         if rule is not None:
             self._entry(rows, "means", alert_style.sentence(alert) + rule.meaning, width)
-            self._entry(rows, "holds if", f"{rule.condition}{_held(rule.hold_seconds)}", width)
+            self._entry(rows, "holds if", f"{rule.condition}{_hold_text(rule.hold_seconds)}", width)
             self._entry(rows, "based on", rule.source, width)
         evidence = "   ".join(f"{key} {_number(value)}" for key, value in alert.evidence.items())
         self._entry(rows, "evidence", evidence, width)
@@ -188,7 +188,7 @@ def _moment(since: float, now: float) -> str:
     return time.strftime("%H:%M:%S" if same_day else "%m-%d %H:%M:%S", then)
 
 
-def _held(seconds: float) -> str:
+def _hold_text(seconds: float) -> str:
     return f"; for {seconds:g} s" if seconds else ""
 
 

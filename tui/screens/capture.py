@@ -67,7 +67,7 @@ class CaptureScreen(ScrollingScreen):
 
     def on_mount(self) -> None:
         """Show the running capture, or search for processes to capture."""
-        self._capturing.watching = self._changed
+        self._capturing.watching = self._on_change
         self.set_interval(FOLLOW_SECONDS, self._follow_trainings)
         if not self._capturing.busy:
             self._ask()
@@ -76,7 +76,7 @@ class CaptureScreen(ScrollingScreen):
         """Leave the capture to itself: it goes on without its dialog."""
         self._capturing.watching = None
 
-    def _attached(self) -> tuple[int, ...]:
+    def _attached_pids(self) -> tuple[int, ...]:
         """pids of the trainings on the screen."""
         return tuple(sorted(rank.pid for rank in self.view.ranks() if rank.state != "gone"))
 
@@ -85,8 +85,8 @@ class CaptureScreen(ScrollingScreen):
         attached."""
         if not self._asking or self.llmtop.prepared is not None or self._refilling:
             return
-        if self._attached() != self._trainings or monotonic() - self._filled_at > REFILL_SECONDS:
-            self._refilling, self._trainings = True, self._attached()
+        if self._attached_pids() != self._trainings or monotonic() - self._filled_at > REFILL_SECONDS:
+            self._refilling, self._trainings = True, self._attached_pids()
             self.in_background(capturable_processes, self._refill, "llmtop-targets")
 
     def _refill(self, found: tuple[CapturableProcess, ...]) -> None:
@@ -106,12 +106,12 @@ class CaptureScreen(ScrollingScreen):
     def _ask(self) -> None:
         """Fill the form; asking every process and tool is done in a thread."""
         self._asks, self._looking, self.top, self.found_line = True, True, 0, None
-        self._trainings = self._attached()
+        self._trainings = self._attached_pids()
         prepared, snapshot = self.llmtop.prepared, self.view.snapshot
         if prepared is None:
             self.in_background(capturable_processes, self._fill, "llmtop-targets")
         else:
-            self.in_background(partial(_prepared, prepared, snapshot), self._fill_prepared, "llmtop-targets")
+            self.in_background(partial(_prepared_form, prepared, snapshot), self._fill_prepared, "llmtop-targets")
 
     def _fill_prepared(self, found: PreparedForm | LlmtopError) -> None:
         self._looking = False
@@ -133,7 +133,7 @@ class CaptureScreen(ScrollingScreen):
         taken = self._capturing.result
         return super().command() if taken is None else taken.copy_command
 
-    def _changed(self) -> None:
+    def _on_change(self) -> None:
         self.redraw()
 
     def keep_in_sight(self, room: int, count: int) -> None:
@@ -277,7 +277,7 @@ class CaptureScreen(ScrollingScreen):
             await self.llmtop.action_back()
 
 
-def _prepared(prepared: PreparedCaptures, snapshot: Snapshot | None) -> PreparedForm | LlmtopError:
+def _prepared_form(prepared: PreparedCaptures, snapshot: Snapshot | None) -> PreparedForm | LlmtopError:
     """The demo's form, or the sentence why there is none."""
     from tui.capture.prepared_form import prepared_form
 
@@ -293,7 +293,7 @@ class RepeatScreen(CaptureScreen):
     def on_mount(self) -> None:
         """Begin the last capture again; ask what to capture where there was none, or its process has ended."""
         plan = _last.get("plan")
-        self._capturing.watching = self._changed
+        self._capturing.watching = self._on_change
         self.set_interval(FOLLOW_SECONDS, self._follow_trainings)
         if (
             plan is None

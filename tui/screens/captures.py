@@ -348,7 +348,7 @@ class CapturesScreen(SortedTable, LlmtopScreen):
 
     def _delete(self, captures: list[StoredCapture]) -> None:
         self._asks = ""
-        outcomes = [_removed(capture.path) for capture in captures]
+        outcomes = [_remove_capture(capture.path) for capture in captures]
         freed = [outcome for outcome in outcomes if isinstance(outcome, int)]
         for outcome in outcomes:
             if isinstance(outcome, LlmtopError):
@@ -367,7 +367,7 @@ class CapturesScreen(SortedTable, LlmtopScreen):
             await self.llmtop.action_back()
 
 
-def _removed(path: Path) -> int | LlmtopError:
+def _remove_capture(path: Path) -> int | LlmtopError:
     """The bytes that are free now, or the sentence why the capture could not be deleted."""
     try:
         return folder.remove(path)

@@ -49,9 +49,9 @@ class DemoEndScreen(ScrollingScreen):
         for command, does in _OWN:
             rows.append(Row(width).add(f"   {pad(command, room)}", palette.code).add(f"  {does}", palette.dim))
         rows.append(Row(width))
-        return [*rows, *self._captured(width), Row(width), *self._alert_summary(width)]
+        return [*rows, *self._captured_rows(width), Row(width), *self._alert_summary(width)]
 
-    def _captured(self, width: int) -> list[Row]:
+    def _captured_rows(self, width: int) -> list[Row]:
         """How far the person came with the captures."""
         palette, prepared = self.cell_theme.palette, self.llmtop.prepared
         from llmtop.capture.prepared import FIXED, STARVED

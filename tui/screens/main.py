@@ -57,18 +57,18 @@ class MainScreen(SortedTable, LlmtopScreen):
         now = monotonic()
         if now - self._looked_at > _CAPTURES_SECONDS and os.path.isdir(file_names.CAPTURES):
             self._looked_at = now
-            self.in_background(_captures, self._marked, "llmtop-listing")
+            self.in_background(_captures, self._on_captures, "llmtop-listing")
 
-    def _marked(self, captures: tuple[tuple[float, str], ...]) -> None:
+    def _on_captures(self, captures: tuple[tuple[float, str], ...]) -> None:
         if captures != self.view.captures:
             self.view.captures = captures
             super().redraw()
 
     def layout_now(self, width: int, height: int) -> Layout:
         """Where everything goes at this size."""
-        return self._arranged(width, height, node_table.entries(self.view))
+        return self._arrange(width, height, node_table.entries(self.view))
 
-    def _arranged(self, width: int, height: int, lines: list[Entry]) -> Layout:
+    def _arrange(self, width: int, height: int, lines: list[Entry]) -> Layout:
         view = self.view
         snapshot = view.snapshot
         rank = view.rank()
@@ -92,9 +92,9 @@ class MainScreen(SortedTable, LlmtopScreen):
         """Paint every part where the layout puts it."""
         lines = node_table.entries(self.view)
         self._painted_size = width, height + self.reply_rows
-        plan = self._arranged(width, height + self.reply_rows, lines)
+        plan = self._arrange(width, height + self.reply_rows, lines)
         if self.reply_rows:
-            plan = _shortened(plan, self.reply_rows)
+            plan = _shorten_layout(plan, self.reply_rows)
         self.page_lines = max(len(plan.entries), 1)
         return [*self._bars(plan), *self._table(plan, lines), *self._training(plan)]
 
@@ -172,7 +172,7 @@ class MainScreen(SortedTable, LlmtopScreen):
     def click(self, x: int, y: int) -> None:
         """Select the GPU under the pointer, a second click opens it; open the alerts or the processes."""
         lines = node_table.entries(self.view)
-        plan = self._arranged(self._painted_size[0], self._painted_size[1], lines)
+        plan = self._arrange(self._painted_size[0], self._painted_size[1], lines)
         if plan.alerts is not None and plan.alerts.y <= y < plan.alerts.y + plan.alerts.height:
             self.press_again("a")
         elif plan.processes is not None and plan.processes.y <= y < plan.processes.y + plan.processes.height:
@@ -226,12 +226,12 @@ class MainScreen(SortedTable, LlmtopScreen):
             self.notify(f"Sorted by {order.name}, {'largest' if order.reverse else 'smallest'} first.")
 
     def _plan_now(self) -> Layout:
-        return self._arranged(*self._painted_size, node_table.entries(self.view))
+        return self._arrange(*self._painted_size, node_table.entries(self.view))
 
     def wheel(self, direction: int, y: int) -> None:
         """Select the line above or below on the table; elsewhere a shorter or a longer span."""
         lines = node_table.entries(self.view)
-        plan = self._arranged(self._painted_size[0], self._painted_size[1], lines)
+        plan = self._arrange(self._painted_size[0], self._painted_size[1], lines)
         rows = {rect.y for _, rect in plan.entries} | {rect.y for rect in (plan.titles, plan.more) if rect}
         if y in rows and len(self.view.gpus()) > 1:
             self.action_move(direction)
@@ -321,7 +321,7 @@ class MainScreen(SortedTable, LlmtopScreen):
             self.llmtop.open_screen("GpuScreen")
 
 
-def _shortened(plan: Layout, rows: int) -> Layout:
+def _shorten_layout(plan: Layout, rows: int) -> Layout:
     """The layout without its last rows: the lowest pane gives them, and nothing else moves."""
     footer = None if plan.footer is None else plan.footer._replace(y=plan.footer.y - rows)
     end = plan.height - (plan.footer is not None) - rows

@@ -145,14 +145,14 @@ class ProcessesScreen(LlmtopScreen):
     def action_filter(self) -> None:
         """Open the filter of the processes."""
         self.prompt = Prompt(
-            "filter ", self._wanted, self._filter, self._filtered, "letters in pid, user or command"
+            "filter ", self._wanted, self._filter, self._on_filter, "letters in pid, user or command"
         )
         self.redraw()
 
     def _filter(self, text: str) -> None:
         self._wanted = text
 
-    def _filtered(self, kept: bool) -> None:
+    def _on_filter(self, kept: bool) -> None:
         if not kept:
             self._wanted = ""
 

@@ -1,4 +1,4 @@
-"""Makes snapshots from before a live screen was started, of the files of runs, in a thread."""
+"""Snapshots of the time before the live screen was started, made from the files of runs in a thread."""
 
 from __future__ import annotations
 
@@ -13,42 +13,42 @@ if TYPE_CHECKING:
 
 
 class EarlierView:
-    """Makes one snapshot at a time; of wishes that come meanwhile only the newest is kept."""
+    """Makes one snapshot at a time; only the newest of several waiting requests is served."""
 
     def __init__(self, hand_over: Callable[[float, Snapshot | None], object]) -> None:
-        """Read nothing yet.
+        """Store the callback; no file is read yet.
 
         Args:
-            hand_over: called in a thread with the instant that was wished and its snapshot; None: there is none.
+            hand_over: called in a thread with the requested instant and its snapshot, or None without one.
         """
         self._hand_over = hand_over
         self._lock = threading.Lock()
-        self._wish: float | None = None
+        self._requested: float | None = None
         self._works = False
         self._made: EarlierSnapshots | None = None
         self._trainings = 0
 
     def ask(self, instant: float, ranks: Sequence[Rank]) -> None:
-        """Have a snapshot made.
+        """Request a snapshot.
 
         Args:
             instant: unix time.
             ranks: trainings that ran before the screen was started.
         """
         with self._lock:
-            self._wish = instant
+            self._requested = instant
             if self._works:
                 return
             self._works = True
         threading.Thread(target=self._work, args=(list(ranks),), name="llmtop-earlier", daemon=True).start()
 
     def _work(self, ranks: list[Rank]) -> None:
-        while (instant := self._next_wish()) is not None:
+        while (instant := self._next_request()) is not None:
             self._hand_over(instant, self._made_at(instant, ranks))
 
-    def _next_wish(self) -> float | None:
+    def _next_request(self) -> float | None:
         with self._lock:
-            instant, self._wish = self._wish, None
+            instant, self._requested = self._requested, None
             self._works = instant is not None
             return instant
 

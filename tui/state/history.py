@@ -174,11 +174,11 @@ class History:
     def seconds(self) -> float:
         """How much time every chart covers."""
         if self.span is not None:
-            return self.span if self.chosen else self._filled(self.span)
+            return self.span if self.chosen else self._filled_span(self.span)
         known = self.end - (self.end if self.first is None else self.first)
         return next((one for one in _ALL_SPANS if known <= one or one >= self.store.reach_seconds), _ALL_SPANS[-1])
 
-    def _filled(self, usual: float) -> float:
+    def _filled_span(self, usual: float) -> float:
         """A span that what is known fills, at most the usual one; the same while an earlier instant is shown."""
         if self.newest is not None and self.first is not None and self.end >= self.newest:
             self._known = self.newest - self.first
@@ -471,7 +471,7 @@ class History:
             return FigureHistory(bytes(max(count, 0)), 0.0, 0.0, None, None)
         known = self._heights.get((name, count))
         axis = (0.0, 0.0 if limit is None else limit, rows)
-        return self._past(name, drawn, known, axis, None, None)
+        return self._past_heights(name, drawn, known, axis, None, None)
 
     def heights_from_zero(self, name: Name, count: int, rows: int = 1) -> FigureHistory:
         """Return heights on an axis from 0 to what the values need; what lies far above the others is clipped.
@@ -487,14 +487,14 @@ class History:
         known = self._heights.get((name, count))
         if known is not None and drawn.moved == 0 and known.axis[2] == rows and known.axis[1] > 0:
             least, most = _extremes(drawn.spreads[drawn.changed_from :], known.past.least, known.past.most)
-            return self._past(name, drawn, known, known.axis, least, most)
+            return self._past_heights(name, drawn, known, known.axis, least, most)
         means = sorted(one[0] for one in drawn.spreads if one is not None)
         least, most = _extremes(drawn.spreads, None, None)
         limit = 0.0
         if means and most is not None:
             usual, upper = median(means), means[int(_CLIPPED_FROM * (len(means) - 1))]
             limit = nice_limit(max(1.25 * usual, min(most, 2.0 * usual), upper) or most)
-        return self._past(name, drawn, known, (0.0, limit, rows), least, most)
+        return self._past_heights(name, drawn, known, (0.0, limit, rows), least, most)
 
     def heights_in_range(self, name: Name, count: int, rows: int = 1) -> FigureHistory:
         """The same on an axis from the lowest to the highest value in the span."""
@@ -509,9 +509,9 @@ class History:
         low, high = least or 0.0, most or 0.0
         if high <= low:  # flat: a low line
             low, high = low - (abs(low) or 1.0) / 8, low + (abs(low) or 1.0)
-        return self._past(name, drawn, known, (low, high, rows), least, most)
+        return self._past_heights(name, drawn, known, (low, high, rows), least, most)
 
-    def _past(
+    def _past_heights(
         self,
         name: Name,
         drawn: _Drawn,

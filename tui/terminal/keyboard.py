@@ -92,7 +92,7 @@ class Keyboard:
         found: list[Message] = self._end_of_paste(now)
         if self._held and now - self._differed >= _HELD_SECONDS:
             found += self._release()
-        return [*found, *self._guarded(self._parser.tick())]
+        return [*found, *self._parse_safely(self._parser.tick())]
 
     # --- typed ------------------------------------------------------------------------------------------------
 
@@ -139,7 +139,7 @@ class Keyboard:
             message
             for character in text
             if not self._is_in_string(character)
-            for message in self._guarded(self._parser.feed(character))
+            for message in self._parse_safely(self._parser.feed(character))
         ]
 
     def _is_in_string(self, character: str) -> bool:
@@ -157,7 +157,7 @@ class Keyboard:
             return True
         return False
 
-    def _guarded(self, parsed: Iterable[Message]) -> list[Message]:
+    def _parse_safely(self, parsed: Iterable[Message]) -> list[Message]:
         try:
             found = list(parsed)
         except Exception:  # noqa: BLE001  the parser is not ours, and any bytes may come

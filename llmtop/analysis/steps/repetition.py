@@ -132,7 +132,7 @@ def period_of(kernels: LaunchedKernels, marks: Ns) -> int | None:
     counts = kernels.counts(places)
     sizes = counts.sum(axis=1)
     longest = min((len(places) - 1) // 2, _MOST_PERIODS)
-    alike = np.array([_alike(counts, sizes, period) for period in range(1, longest + 1)])
+    alike = np.array([_shared_fraction(counts, sizes, period) for period in range(1, longest + 1)])
     if not len(alike):
         return 1
     if alike.max() < _LEAST_ALIKE and np.median(sizes) >= FEWEST_KERNELS:
@@ -145,7 +145,7 @@ def period_of(kernels: LaunchedKernels, marks: Ns) -> int | None:
     return period
 
 
-def _alike(counts: npt.NDArray[np.float64], sizes: npt.NDArray[np.float64], period: int) -> float:
+def _shared_fraction(counts: npt.NDArray[np.float64], sizes: npt.NDArray[np.float64], period: int) -> float:
     """The share of kernels that a stretch has in common with the one a period later, over all of them."""
     common = np.minimum(counts[:-period], counts[period:]).sum()
     return float(common / max(np.maximum(sizes[:-period], sizes[period:]).sum(), 1.0))

@@ -162,13 +162,13 @@ class _Places:
 
     def module(self, mine: Ns, weight: Ns) -> str:
         """The module around most of it."""
-        return self._around(self._modules, mine, weight).removeprefix(MODULE)
+        return self._enclosing_frame(self._modules, mine, weight).removeprefix(MODULE)
 
     def source(self, mine: Ns, weight: Ns) -> str:
         """The line of the program around most of it."""
-        return self._around(self._lines, mine, weight)
+        return self._enclosing_frame(self._lines, mine, weight)
 
-    def _around(self, frames: Nesting, mine: Ns, weight: Ns) -> str:
+    def _enclosing_frame(self, frames: Nesting, mine: Ns, weight: Ns) -> str:
         if not len(frames):
             return ""
         host, rows = self._trace.host, self._nesting.rows[mine]

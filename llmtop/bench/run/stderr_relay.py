@@ -25,7 +25,7 @@ def main(memory: int) -> None:
         signal.signal(number, signal.SIG_IGN)  # the command may have something to write at ctrl+c
     line = held = b""
     while data := os.read(0, _READ_BYTES):
-        held = _without_interrupt(held + data) if held or _is_interrupted(memory) else _passed(data)
+        held = _without_interrupt(held + data) if held or _is_interrupted(memory) else _pass_chunk(data)
         *ended, line = (line + data).replace(b"\r", b"\n").split(b"\n")
         line = line[-LINE_BYTES:]
         last = next((one for one in (line, *reversed(ended)) if one.strip()), None)
@@ -39,7 +39,7 @@ def _is_interrupted(memory: int) -> bool:
     return os.pread(memory, 1, LINE_BYTES) == INTERRUPTED
 
 
-def _passed(data: bytes) -> bytes:
+def _pass_chunk(data: bytes) -> bytes:
     _pass_on(data)
     return b""
 
@@ -55,7 +55,7 @@ def _without_interrupt(data: bytes) -> bytes:
         lines = data.split(b"\n")
         end = next((at for at, line in enumerate(lines[:-1]) if at and not line.startswith((b" ", b"\t"))), None)
         if end is None:
-            return data if len(data) < _HELD_BYTES else _passed(data)
+            return data if len(data) < _HELD_BYTES else _pass_chunk(data)
         if lines[end].strip() != b"KeyboardInterrupt":
             _pass_on(b"\n".join(lines[: end + 1]) + b"\n")
         data = b"\n".join(lines[end + 1 :])

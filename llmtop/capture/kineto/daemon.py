@@ -265,7 +265,7 @@ class FabricHost:
         elif (
             "\n" in message.path or not os.path.isabs(message.path) or not (message.steps or message.milliseconds)
         ):
-            self._send(caller, wire.Refused(reason="a wish needs an absolute path and a length"))
+            self._send(caller, wire.Refused(reason="a request needs an absolute path and a length"))
         else:
             caller.request = message
 

@@ -1,4 +1,4 @@
-"""The Kineto engine: hand a wish to the host of the fabric, then watch for the file."""
+"""The Kineto engine: send a request to the host of the fabric, then watch for the file."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class HostConnection:
             raise NotPossibleHere(f"{directory} is served by uid {uid}: run llmtop as that user")
 
     def close(self) -> None:
-        """Hang up; a wish not yet sent on is taken back."""
+        """Hang up; a request that has not been sent on is withdrawn."""
         self._socket.close()
 
     def send(self, message: messages.FromMonitor) -> None:

@@ -152,7 +152,7 @@ def _without_accused(choice: RankChoice, job: LocalJob, say: Say) -> RankChoice:
 
     if not choice.accused:
         return choice
-    ranks, where, usual = _accused(job)
+    ranks, where, usual = _accused_ranks(job)
     chosen = add_reference_ranks(ranks, job.world_size, usual)
     shown = ", ".join(map(str, chosen))
     if ranks:
@@ -162,7 +162,7 @@ def _without_accused(choice: RankChoice, job: LocalJob, say: Say) -> RankChoice:
     return RankChoice(ranks=chosen)
 
 
-def _accused(job: LocalJob) -> tuple[set[int], str, int | None]:
+def _accused_ranks(job: LocalJob) -> tuple[set[int], str, int | None]:
     """Return the accused ranks, the source, and a rank with a median wait where known.
 
     The source is the site's Prometheus, else this node's own rules.

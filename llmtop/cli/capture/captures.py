@@ -40,7 +40,7 @@ def captures(*, out: Path | None, names: tuple[str, ...], keep: int | None, stop
         )
         _remove([one.path for one in gone], as_json)
     elif names:
-        _remove(_named(parent, names), as_json)
+        _remove(_named_captures(parent, names), as_json)
     else:
         _list(parent, as_json)
     return EXIT_DONE
@@ -75,7 +75,7 @@ def _list(parent: Path, as_json: bool) -> None:
         print_text(line, err=True)
 
 
-def _named(parent: Path, names: tuple[str, ...]) -> list[Path]:
+def _named_captures(parent: Path, names: tuple[str, ...]) -> list[Path]:
     from llmtop.capture.base import folder
 
     if "all" in names:

@@ -107,14 +107,14 @@ def redacted(text: str, replaced: Mapping[str, str]) -> str:
     try:
         value = json.loads(text)
     except ValueError:
-        return _replaced(without_secrets(text), replaced)
+        return _replace_words(without_secrets(text), replaced)
     return json.dumps(_redacted_value("", value, replaced), indent=1, ensure_ascii=False) + "\n"
 
 
 def _redacted_value(name: str, value: Any, replaced: Mapping[str, str]) -> Any:
     if isinstance(value, dict):
         return {
-            _replaced(without_secrets(key), replaced): _redacted_value(key, one, replaced)
+            _replace_words(without_secrets(key), replaced): _redacted_value(key, one, replaced)
             for key, one in value.items()
         }
     if isinstance(value, list):
@@ -122,11 +122,11 @@ def _redacted_value(name: str, value: Any, replaced: Mapping[str, str]) -> Any:
     if isinstance(value, str) and name in _PERSONAL:
         return name.upper()
     if isinstance(value, str):
-        return _replaced(variable_without_secrets(name, value), replaced)
+        return _replace_words(variable_without_secrets(name, value), replaced)
     return value
 
 
-def _replaced(text: str, replaced: Mapping[str, str]) -> str:
+def _replace_words(text: str, replaced: Mapping[str, str]) -> str:
     if not replaced:
         return text
     words = "|".join(map(re.escape, replaced))

@@ -127,7 +127,7 @@ def live(
             print_snapshots(hub)
         else:
             code = show_feed(hub, ascii=ascii, theme=theme)
-    return _recorded(recorder) or code
+    return _finish_recording(recorder) or code
 
 
 @click.command()
@@ -214,7 +214,7 @@ def record(
         print_json(facts)
     else:
         print_text(f"{reader.count} snapshots over {reader.length:.1f} s, {facts.bytes} bytes: {file}", err=True)
-    return _recorded(recorder)
+    return _finish_recording(recorder)
 
 
 def _watch(
@@ -438,7 +438,7 @@ def _recorder(path: Path, force: bool) -> RecordStage:
     return RecordStage(path, host=platform.node(), overwrite=force, environment=machine_environment())
 
 
-def _recorded(recorder: RecordStage | None) -> int:
+def _finish_recording(recorder: RecordStage | None) -> int:
     """Return the exit code after the recorder is closed; prints why a recording ended early."""
     if recorder is None or recorder.error is None:
         return EXIT_DONE

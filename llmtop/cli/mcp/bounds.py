@@ -28,7 +28,7 @@ def bounded(answer: dict[str, Any], largest: int = LARGEST_BYTES) -> dict[str, A
         return answer
     for kept in _KEPT_ITEMS:
         left_out: dict[str, int] = {}
-        short = _shortened(answer, "$", kept, left_out)
+        short = _shorten(answer, "$", kept, left_out)
         short[SHORTENED] = left_out
         if _size(short) <= largest:
             return dict(short)
@@ -39,14 +39,14 @@ def _size(value: Any) -> int:
     return len(json.dumps(value, ensure_ascii=False).encode())
 
 
-def _shortened(value: Any, path: str, kept: int, left_out: dict[str, int]) -> Any:
+def _shorten(value: Any, path: str, kept: int, left_out: dict[str, int]) -> Any:
     if isinstance(value, dict):
-        return {name: _shortened(one, f"{path}.{name}", kept, left_out) for name, one in value.items()}
+        return {name: _shorten(one, f"{path}.{name}", kept, left_out) for name, one in value.items()}
     if isinstance(value, list):
         if len(value) > kept:
             key = path if len(left_out) < _KEPT_ITEMS[0] else "others"
             left_out[key] = left_out.get(key, 0) + len(value) - kept
-        return [_shortened(one, f"{path}[]", kept, left_out) for one in value[:kept]]
+        return [_shorten(one, f"{path}[]", kept, left_out) for one in value[:kept]]
     if isinstance(value, str) and len(value) > _LONGEST_TEXT:
         return value[:_LONGEST_TEXT] + "…"
     return value

@@ -79,7 +79,7 @@ def kernel(
     if (markdown or html is not None) and not run_it:
         raise click.UsageError("--markdown and --html need results of ncu: add --run, or pass an .ncu-rep file")
     report, rows = read_hot_kernels(path, top)
-    words = list(command) or _recorded(report)
+    words = list(command) or _command_words(report)
     if not run_it:
         _print_commands(path, report, rows, words, as_json)
         return EXIT_DONE
@@ -119,7 +119,7 @@ def read_hot_kernels(path: Path, top: int) -> tuple[Report, list[KernelTime]]:
     return report, rows
 
 
-def _recorded(report: Report) -> list[str]:
+def _command_words(report: Report) -> list[str]:
     """The words of the training's command; its quotes are not recorded."""
     told = report.environment.command if report.environment is not None else None
     return told.split() if told else []

@@ -53,7 +53,7 @@ def print_rendered(
     elif markdown:
         print_text(found.markdown(), nl=False)
     elif html is None:
-        print_text(found.text(text_width(), _paint if _colored() else None, full=full), nl=False, styled=True)
+        print_text(found.text(text_width(), _paint if _uses_color() else None, full=full), nl=False, styled=True)
 
 
 def _write(path: Path, text: str) -> None:
@@ -63,7 +63,7 @@ def _write(path: Path, text: str) -> None:
         raise NotPossibleHere(f"{path} cannot be written: {error.strerror}") from None
 
 
-def _colored() -> bool:
+def _uses_color() -> bool:
     return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 

@@ -143,7 +143,7 @@ class Sampler:
         if self._ready:
             self._choose()
         elif self._listened and self._had_backward:
-            self._missed()
+            self._note_missing_gradient()
         if step.spoilt or step.index != index or not step.host_ns:
             self._recycle(step)
             return
@@ -294,13 +294,13 @@ class Sampler:
         """Which of the parameters with a hook were ready first and last in the step that has ended."""
         first, last = min(self._ready, key=self._ready.__getitem__), max(self._ready, key=self._ready.__getitem__)
         if self._chosen is not None and len(self._ready) < len(self._chosen):
-            self._missed()
+            self._note_missing_gradient()
             return
         if self._chosen is not None:
             self._misses = 0
         self._chosen = (first,) if first == last else (first, last)
 
-    def _missed(self) -> None:
+    def _note_missing_gradient(self) -> None:
         """A gradient was not computed in this step: find anew which are."""
         self._misses += 1
         self._chosen = None

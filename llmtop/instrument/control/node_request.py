@@ -65,7 +65,7 @@ class AskedHere:
 
     def begin(self) -> None:
         """Send the request to the chosen ranks."""
-        greeting = self._greeted()
+        greeting = self._greeted_peers()
         wanted = None if self._ask.ranks is None else set(self._ask.ranks)
         mine = {}
         for peer in greeting:
@@ -158,7 +158,7 @@ class AskedHere:
             with contextlib.suppress(OSError):
                 folder.rmdir()
 
-    def _greeted(self) -> list[PeerRank]:
+    def _greeted_peers(self) -> list[PeerRank]:
         """Return those of this node's trainings that report their identity."""
         found = []
         try:

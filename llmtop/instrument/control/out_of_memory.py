@@ -61,7 +61,7 @@ def watch() -> None:
         try:
             if os.environ.get(variable_names.MEMORY_HISTORY):
                 _record_history(torch)
-            attach(_observed)
+            attach(_on_out_of_memory)
         except Exception as error:  # noqa: BLE001 - to the one door, which passes on what is the script's
             guard.report_internal_error("out-of-memory errors", error)
 
@@ -83,7 +83,7 @@ def _record_history(torch: Any) -> None:
     _history_is_ours = True
 
 
-def _observed(device: int, wanted: int, _allowed: int, device_free: int) -> None:
+def _on_out_of_memory(device: int, wanted: int, _allowed: int, device_free: int) -> None:
     """Called by torch at every out-of-memory error."""
     global _errors, _taken
     if not _busy.acquire(blocking=False):

@@ -229,7 +229,7 @@ class SelfCapture:
         if self.request.at_step is None or not self._recorder.ring.count:
             return ""
         ring = self._recorder.ring
-        return self._passed(int(ring.rows[(ring.count - 1) & MASK][0]))
+        return self._passed_step_text(int(ring.rows[(ring.count - 1) & MASK][0]))
 
     def _first_if_begun(self, index: int) -> int:
         """Which step would be the first if it began after step `index`; scripts may count by tens."""
@@ -238,7 +238,7 @@ class SelfCapture:
         by = max(1, index - int(before[0])) if before else 1
         return index + by * (1 + RECORDINGS[self.request.engine].warmup)
 
-    def _passed(self, index: int) -> str:
+    def _passed_step_text(self, index: int) -> str:
         """Why the step that was asked for cannot be the first any more, once step `index` has ended."""
         at = self.request.at_step
         if at is None:
@@ -300,7 +300,7 @@ class SelfCapture:
             return
         if self._must_wait(index):
             return
-        passed = self._passed(index)
+        passed = self._passed_step_text(index)
         if passed:
             self._unhook("failed", passed)
             return

@@ -56,7 +56,7 @@ class StreamWaits:
         self._before = self._class.__dict__.get("wait_event")
         if self._before is None:
             return
-        self._replaced = self._class.wait_event = self._timed(self._before)
+        self._replaced = self._class.wait_event = self._time_wait(self._before)
 
     def end(self) -> Pairs | None:
         """End the recording; return the events before and after each wait, None where unknown."""
@@ -78,7 +78,7 @@ class StreamWaits:
         for pair in pairs:
             self._free += pair
 
-    def _timed(self, wait_event: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
+    def _time_wait(self, wait_event: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
         def timed(stream: Any, event: Any) -> None:
             looked_at = self._stream is not None and not self._is_compiling() and stream == self._stream
             before = self._record(stream) if looked_at else None

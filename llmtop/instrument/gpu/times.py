@@ -40,7 +40,7 @@ def gpu_time(timed: Timed, names: list[str]) -> wire.GpuTime:
         timed: its boundaries.
         names: phase names by slot / 2.
     """
-    drained = _drained(timed)
+    drained = _drained_boundaries(timed)
     open_slots: list[tuple[int, int]] = []
     phases: dict[int, int] = {}
     idle_ns = host_paced_ns = 0
@@ -71,7 +71,7 @@ def _name(slot: int, names: list[str]) -> str:
     return "" if slot == STEP else names[slot >> 1]
 
 
-def _drained(timed: Timed) -> list[bool]:
+def _drained_boundaries(timed: Timed) -> list[bool]:
     lags = [gpu - host for gpu, host in zip(timed.gpu_ns, timed.host_ns, strict=True)]
     shortest = min((lag for lag, drained in zip(lags, timed.drained, strict=True) if drained), default=None)
     if shortest is None:

@@ -221,7 +221,7 @@ class Phase:
         return None
 
     def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        return _decorated(function, lambda: self)
+        return _decorate(function, lambda: self)
 
 
 class Step:
@@ -326,10 +326,10 @@ class Step:
             r.after_step(index, now)
 
     def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        return _decorated(function, lambda: Step(self.tokens, self.samples, self.kind, self.index))
+        return _decorate(function, lambda: Step(self.tokens, self.samples, self.kind, self.index))
 
 
-def _decorated(function: Callable[..., Any], around: Callable[[], Phase | Step]) -> Callable[..., Any]:
+def _decorate(function: Callable[..., Any], around: Callable[[], Phase | Step]) -> Callable[..., Any]:
     try:
         from llmtop.instrument.record.decorators import decorate
 

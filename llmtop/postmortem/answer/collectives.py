@@ -145,13 +145,13 @@ def _wait_of(
             blocked.append(other)
     record = dump.groups.get(call.group)
     if not is_world(call) and not (record is not None and record.ranks):
-        missing += _unlisted(call, others | {rank}, members, dumps, job)
+        missing += _unlisted_ranks(call, others | {rank}, members, dumps, job)
     if not is_open and not missing:
         return None
     return Wait(rank, call, tuple(missing), tuple(blocked))
 
 
-def _unlisted(
+def _unlisted_ranks(
     call: CollectiveCall,
     seen: set[int],
     members: dict[str, set[int]],

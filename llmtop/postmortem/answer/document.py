@@ -29,9 +29,9 @@ def postmortem_document(report: PostmortemReport, *, full: bool) -> Document:
     if report.victims:
         text = f"Failed because a peer had gone, or ended by the launcher: {rank_list(report.victims)}."
         blocks.append(Paragraph(text))
-    blocks += _listed("What to do", report.next)
-    blocks += _listed("Missing evidence", report.missing)
-    blocks += _listed("Not read", report.notes if full else report.notes[:3])
+    blocks += _item_blocks("What to do", report.next)
+    blocks += _item_blocks("Missing evidence", report.missing)
+    blocks += _item_blocks("Not read", report.notes if full else report.notes[:3])
     return Document(_TITLE, blocks, most_lines=None if full else BRIEF_LINES)
 
 
@@ -88,5 +88,5 @@ def _waiting(report: PostmortemReport, *, full: bool) -> Table:
     return Table("Ranks that only waited", columns(titles, cut="end"), rows, most=1 << 20 if full else 6)
 
 
-def _listed(title: str, texts: tuple[str, ...]) -> list[Block]:
+def _item_blocks(title: str, texts: tuple[str, ...]) -> list[Block]:
     return [Heading(title), *(Paragraph(text, is_item=True) for text in texts)] if texts else []

@@ -392,8 +392,8 @@ def find_symptoms(query: str) -> list[Symptom]:
     Returns:
         The one with that id or name; else those that have all of the words, in the table's order; may be empty.
     """
-    wanted = _normalized(query)
-    exact = [one for one in SYMPTOMS if wanted in (_normalized(one.id), _normalized(name_of(one.id)))]
+    wanted = _normalize(query)
+    exact = [one for one in SYMPTOMS if wanted in (_normalize(one.id), _normalize(name_of(one.id)))]
     if exact or not wanted:
         return exact
     words = [word for word in wanted.split() if word not in _FILLERS] or wanted.split()
@@ -407,7 +407,7 @@ def nearest_symptoms(query: str, most: int = 3) -> list[Symptom]:
         query: words of the user.
         most: how many at most.
     """
-    asked = [word for word in _normalized(query).split() if word not in _FILLERS]
+    asked = [word for word in _normalize(query).split() if word not in _FILLERS]
 
     def nearness(one: Symptom) -> float:
         known = _text(one).split()
@@ -423,12 +423,12 @@ _FILLERS: Final = frozenset(
 )
 
 
-def _normalized(text: str) -> str:
+def _normalize(text: str) -> str:
     return " ".join(re.findall(r"[^\W_]+", text.lower()))
 
 
 def _text(one: Symptom) -> str:
-    return _normalized(f"{one.id} {one.title} {one.words} {name_of(one.id)}")
+    return _normalize(f"{one.id} {one.title} {one.words} {name_of(one.id)}")
 
 
 def _has_word(one: Symptom, word: str) -> bool:

@@ -145,8 +145,8 @@ class MetricCurve:
         """Return the lowest and the highest usual value now; None before there are enough values."""
         if self._range is None:
             return None
-        middle, off = self._expected(), BACK_SIGMAS * self._range.spread
-        return self._unscaled(middle - off), self._unscaled(middle + off)
+        middle, off = self._expected_value(), BACK_SIGMAS * self._range.spread
+        return self._unscale(middle - off), self._unscale(middle + off)
 
     def add(self, step: int, value: float, *, is_lr_known: bool) -> bool:
         """Take the finite value of a step.
@@ -174,7 +174,7 @@ class MetricCurve:
         if known is None or step < self._judge_from:
             self._take_usual(scaled)
             return False
-        deviation = scaled - self._expected()
+        deviation = scaled - self._expected_value()
         if self._is_outlier(deviation, scaled, is_lr_known):
             self._hits.append((step, value))
             if self._begins(deviation):
@@ -185,12 +185,12 @@ class MetricCurve:
         self._take_usual(scaled)
         return False
 
-    def _expected(self) -> float:
+    def _expected_value(self) -> float:
         known = self._range
         assert known is not None, "asked for only once it is known"
         return known.middle + known.slope * (self._number - known.at)
 
-    def _unscaled(self, scaled: float) -> float:
+    def _unscale(self, scaled: float) -> float:
         return math.exp(min(scaled, 700.0)) if self._in_logs else scaled
 
     def _rise(self, factor: float) -> float:
@@ -242,7 +242,7 @@ class MetricCurve:
         """Return how large a rise is beside the values at the beginning."""
         if not self._in_logs or self._first is None:
             return 1.0
-        expected = self._expected()
+        expected = self._expected_value()
         return math.exp(min(expected + deviation - self._first, 700.0)) - math.exp(
             min(expected - self._first, 700.0)
         )
@@ -275,7 +275,7 @@ class MetricCurve:
         excursion.points += 1
         excursion.value = max(excursion.value, value)
         self._returns.append(scaled)
-        back = median(self._returns) - self._expected() <= BACK_SIGMAS * known.spread
+        back = median(self._returns) - self._expected_value() <= BACK_SIGMAS * known.spread
         if not back:
             excursion.last_step = step
         if len(self._returns) == 5 and back:
@@ -288,13 +288,13 @@ class MetricCurve:
     def _remember(self, value: float) -> None:
         """Store a value that came back: the next one alone must be as high, or it is this training's noise."""
         scaled = math.log(value) if self._in_logs else value
-        times, deviation = self._limits.single.times, max(scaled - self._expected(), 0.0)
+        times, deviation = self._limits.single.times, max(scaled - self._expected_value(), 0.0)
         is_share = self._in_logs and self._limits.is_linear
         self._deviations.append(math.log1p(math.expm1(deviation) / times) if is_share else deviation / times)
 
     def _take_usual(self, scaled: float) -> None:
         if self._range is not None:
-            self._recent.append(scaled - self._expected())
+            self._recent.append(scaled - self._expected_value())
             if len(self._recent) > RECENT:
                 self._deviations.append(self._recent.popleft())
         self._window.append(scaled)

@@ -75,18 +75,18 @@ class Collector:
             self._one_by_one(events)
             return
         for event in others:
-            self._untimed(event)
+            self._add_untimed(event)
 
     def _one_by_one(self, events: list[Event]) -> None:
         for event in events:
             if event.ph == "X":
-                self._timed(event, event.ts, event.dur)
+                self._add_timed(event, event.ts, event.dur)
             elif event.ph in ("B", "E"):
                 self._half(event)
             else:
-                self._untimed(event)
+                self._add_untimed(event)
 
-    def _untimed(self, event: Event) -> None:
+    def _add_untimed(self, event: Event) -> None:
         """The name of a process, or an allocation or a release of memory."""
         if event.ph == "i" and event.name == _MEMORY:
             self._memory(event, event.args)
@@ -116,9 +116,11 @@ class Collector:
         elif stack:
             begun = stack.pop()
             known = begun.ts is not None and event.ts is not None
-            self._timed(begun, begun.ts, float(Decimal(event.ts or 0) - Decimal(begun.ts or 0)) if known else None)
+            self._add_timed(
+                begun, begun.ts, float(Decimal(event.ts or 0) - Decimal(begun.ts or 0)) if known else None
+            )
 
-    def _timed(self, event: Event, begin: float | None, took: float | None) -> None:
+    def _add_timed(self, event: Event, begin: float | None, took: float | None) -> None:
         learnt, tables = self._learnt, self._tables
         what = learnt.what.get((event.cat, event.name)) or learnt.add_event_type(event.cat, event.name)
         kind = what.kind

@@ -144,7 +144,7 @@ class _Scan:
         if event is None:
             self._budget -= length
             return None if self._budget < 0 else at
-        self._understood(at, at + length)
+        self._mark_good(at, at + length)
         self._events.append(event)
         return at + length
 
@@ -159,7 +159,7 @@ class _Scan:
         self._good = end
         return end
 
-    def _understood(self, start: int, end: int) -> None:
+    def _mark_good(self, start: int, end: int) -> None:
         if start > self._good:
             self._leave_out(self._good, start)
         self._good = end

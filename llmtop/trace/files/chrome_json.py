@@ -228,17 +228,17 @@ class _TraceReader:
         rest = self._buffer
         if rest.lstrip()[:1] == b"]":
             self.tail = rest.lstrip()[1:]
-            return self._closed()
+            return self._is_closed()
         closes = list(_END.finditer(rest, max(0, len(rest) - (64 << 10))))
         for close in closes[-1 : -1 - _TRIES : -1]:
             events = self._parser.parse_objects(rest[: close.end() - 1].rstrip().rstrip(b","), self._exactly)
             if events is not None:
                 self._add(events)
                 self.tail = rest[close.end() :]
-                return self._closed()
+                return self._is_closed()
         return False
 
-    def _closed(self) -> bool:
+    def _is_closed(self) -> bool:
         """The end of the events was seen; whether the end of the file was too is noted."""
         if self.header != _BARE and self.header and not self.tail.rstrip().endswith(b"}"):
             self._cut = 0
@@ -252,7 +252,7 @@ class _TraceReader:
         self._drop(found.end)
         self._fill(_TAIL_LIMIT)
         self.tail = self._buffer
-        self._closed()
+        self._is_closed()
 
     def _take(self, found: chrome_salvage.SalvagedEvents) -> None:
         self._add(found.events)

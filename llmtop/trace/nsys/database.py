@@ -76,7 +76,7 @@ class Database:
             self.connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
             if sys.version_info >= (3, 11):
                 self.connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LARGEST_VALUE)
-            self.connection.set_progress_handler(self._worked, _WORK_LOOK)
+            self.connection.set_progress_handler(self._on_progress, _WORK_LOOK)
             # No function of a foreign schema, and no mapped file: one that shrinks would take the process with it.
             self.connection.execute("PRAGMA trusted_schema = OFF")
             self.connection.execute("PRAGMA mmap_size = 0")
@@ -95,7 +95,7 @@ class Database:
         if self._pages is not None:
             self._pages.close()
 
-    def _worked(self) -> int:
+    def _on_progress(self) -> int:
         """Called by SQLite now and then; anything but 0 ends the query."""
         self._work -= _WORK_LOOK
         return int(self._work < 0 and not self._limits.lifted)
@@ -104,10 +104,10 @@ class Database:
         try:
             return {row[1] for row in self.connection.execute(f'PRAGMA table_info("{table}")')} | {"rowid"}
         except _DAMAGED as error:
-            self._damaged(table, error, "is left out")
+            self._note_damage(table, error, "is left out")
             return set()
 
-    def _damaged(self, table: str, error: Exception, left_out: str) -> None:
+    def _note_damage(self, table: str, error: Exception, left_out: str) -> None:
         if self._work < 0:
             self._limits.check_work(self.source)
         self.notes.append(f"{table} is damaged ({_error_text(error)}): {left_out}")
@@ -166,7 +166,7 @@ class Database:
                 self._rows += len(rows)
                 self._limits.check_events(self.source, self._rows, self._bytes)
         except _DAMAGED as error:
-            self._damaged(table, error, f"{read} of its rows were read, the rest is left out")
+            self._note_damage(table, error, f"{read} of its rows were read, the rest is left out")
         return blocks
 
     def stream(self, query: str, table: str) -> Iterator[tuple[Any, ...]]:
@@ -182,7 +182,7 @@ class Database:
                 if read * _LEAST_ROW_BYTES + text > self._bytes:
                     raise sqlite3.DatabaseError("more than the file can hold")
         except _DAMAGED as error:
-            self._damaged(table, error, f"{read} of its rows were read, the rest is left out")
+            self._note_damage(table, error, f"{read} of its rows were read, the rest is left out")
 
     def rows(self, query: str, table: str) -> list[tuple[Any, ...]]:
         """The rows of a small query; none when the table is not there or damaged."""
@@ -191,7 +191,7 @@ class Database:
         try:
             return self.connection.execute(query).fetchmany(_SMALL_ROWS)
         except _DAMAGED as error:
-            self._damaged(table, error, "it is left out")
+            self._note_damage(table, error, "it is left out")
             return []
 
     def names(

@@ -68,11 +68,11 @@ class XlaCollector:
         self.seen += len(events)
         for event in events:
             if event.ph == "X":
-                self._timed(event)
+                self._add_timed(event)
             elif event.ph == "M":
-                self._named(event)
+                self._add_name(event)
 
-    def _named(self, event: Event) -> None:
+    def _add_name(self, event: Event) -> None:
         name = event.args.name if event.args is not None else None
         if not isinstance(name, str):
             return
@@ -81,7 +81,7 @@ class XlaCollector:
         elif event.name == "thread_name":
             self._lines[(event.pid, event.tid)] = printable(name, 200)
 
-    def _timed(self, event: Event) -> None:
+    def _add_timed(self, event: Event) -> None:
         ts, took = event.ts, event.dur
         if ts is None or took is None or not (-_LATEST_US < ts < _LATEST_US and -_LATEST_US < took < _LATEST_US):
             self._broken += 1

@@ -231,7 +231,7 @@ class Inference:
                 request.first_token()
                 request.tokens_out = (request.tokens_out or 0) + 1
             return
-        self._answered()
+        self._end_request()
         request = self._by_hand = self._request(module, ends_itself=False)
         if self._sequences.shape is not None:
             batch, length = self._sequences.shape
@@ -245,7 +245,7 @@ class Inference:
         self._computed = perf_counter_ns()
         self.recorder.saw_work()
 
-    def _answered(self) -> None:
+    def _end_request(self) -> None:
         """The request before ended with its last forward pass."""
         request, self._by_hand = self._by_hand, None
         if request is not None and self.recorder.open_step is request.step:
@@ -271,7 +271,7 @@ class Inference:
         with self._beginning:
             if not self._is_free():
                 return None
-            self._answered()
+            self._end_request()
             if self._records != "generate":
                 if not self._may_be():
                     return None

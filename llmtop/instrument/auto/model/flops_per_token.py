@@ -60,12 +60,12 @@ def estimate(module: Any) -> Estimate:
     modules in it.
     """
     try:
-        return Estimate(float(FLOPS_PER_PARAMETER_AND_TOKEN * _multiplied(module)), None)
+        return Estimate(float(FLOPS_PER_PARAMETER_AND_TOKEN * _multiplied_parameters(module)), None)
     except _NotKnownError as reason:
         return Estimate(None, str(reason))
 
 
-def _multiplied(root: Any) -> int:
+def _multiplied_parameters(root: Any) -> int:
     """How many parameters each token is multiplied with.
 
     Raises:

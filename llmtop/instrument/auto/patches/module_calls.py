@@ -105,7 +105,7 @@ class TimedClass:
         own = None if self._own is MISSING else self._own
         if own is not None and type(own) is not FunctionType:
             own = _bound(own)
-        call = _timed(kind, own, self.listener, _TOOLS)
+        call = _timed_call(kind, own, self.listener, _TOOLS)
         if callable(self._own):
             functools.update_wrapper(call, self._own)
         kind.__call__ = self._call = call
@@ -120,7 +120,7 @@ class TimedClass:
             self.kind.__call__ = self._own
 
 
-def _timed(kind: Any, own: Call | None, timer: CallListener, tools: tuple[Any, ...]) -> Call:
+def _timed_call(kind: Any, own: Call | None, timer: CallListener, tools: tuple[Any, ...]) -> Call:
     is_compiling, profiler, in_training_thread, bound, torchs = tools
 
     def __call__(module: Any, /, *args: Any, **kwargs: Any) -> Any:  # noqa: N807
@@ -182,6 +182,6 @@ def _torchs_own() -> Any:
 
 _TOOLS = torch.compiler.is_compiling, sys.getprofile, get_ident, functools.partial, _torchs_own()
 """Functions of torch and Python that the timed `__call__` uses; all of them can be pickled by name."""
-_CODE = next(constant for constant in _timed.__code__.co_consts if isinstance(constant, CodeType))
+_CODE = next(constant for constant in _timed_call.__code__.co_consts if isinstance(constant, CodeType))
 _IN_PLACE = None if _TOOLS[-1] is MISSING else in_place_of(_CODE, _TOOLS[-1].__code__)
 """Code of the timed `__call__`, for a class that has torch's."""

@@ -48,7 +48,7 @@ _shared_calls: CheckpointCalls | None = None
 def listen(loop: Loop) -> None:
     """Time `torch.save`, and what `time_loaded_modules` finds from now on."""
     save = torch.serialization.save
-    timed = _timed(save, loop, "checkpoint", "torch.save")
+    timed = _time_function(save, loop, "checkpoint", "torch.save")
     torch.serialization.save = timed
     if torch.save is save:
         torch.save = timed
@@ -67,12 +67,12 @@ def time_loaded_modules(loop: Loop) -> None:
             try:
                 function = vars(owner).get(name) if owner is not None else None
                 if callable(function):
-                    setattr(owner, name, _timed(function, loop, phase, name))
+                    setattr(owner, name, _time_function(function, loop, phase, name))
             except (AttributeError, TypeError) as error:  # one that cannot be changed is left alone
                 report_internal_error(CHECKPOINTS, error)
 
 
-def _timed(function: Callable[..., Any], loop: Loop, phase_name: str, name: str) -> Callable[..., Any]:
+def _time_function(function: Callable[..., Any], loop: Loop, phase_name: str, name: str) -> Callable[..., Any]:
     calls = _calls(loop) if phase_name == "checkpoint" else None
 
     @functools.wraps(function)

@@ -78,13 +78,13 @@ def _listen(loop: Loop) -> None:
     for name in COLLECTIVES:
         collective = getattr(c10d, name, None)
         if collective is not None:
-            timed = _timed(collective, loop)
+            timed = _time_collective(collective, loop)
             setattr(c10d, name, timed)
             setattr(dist, name, timed)
-    dist.Work.wait = _timed(dist.Work.wait, loop)
+    dist.Work.wait = _time_collective(dist.Work.wait, loop)
 
 
-def _timed(collective: Callable[..., Any], loop: Loop) -> Callable[..., Any]:
+def _time_collective(collective: Callable[..., Any], loop: Loop) -> Callable[..., Any]:
     @functools.wraps(collective)
     def timed(*args: Any, **kwargs: Any) -> Any:
         phase = None

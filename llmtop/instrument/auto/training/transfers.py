@@ -28,10 +28,10 @@ def time_copies_to(device_type: str, loop: Loop) -> None:
     """Time copies from host memory to devices of that type."""
     for name in NAMES:
         copy = getattr(torch.Tensor, name)
-        setattr(torch.Tensor, name, _timed(copy, loop, device_type, into=name == "copy_"))
+        setattr(torch.Tensor, name, _time_copy(copy, loop, device_type, into=name == "copy_"))
 
 
-def _timed(copy: Callable[..., Any], loop: Loop, device_type: str, *, into: bool) -> Callable[..., Any]:
+def _time_copy(copy: Callable[..., Any], loop: Loop, device_type: str, *, into: bool) -> Callable[..., Any]:
     is_target = functools.partial(_goes_to, device_type)
     name = copy.__name__
 

@@ -206,7 +206,7 @@ class StackDescriber:
         number = self._loop.count()
         runs_loop = next((one for one in functions[len(functions) - number :] if one.is_named), None)
         library = runs_loop.package if runs_loop is not None and runs_loop.is_library else None
-        named = _named(functions[lines.depth :], library)
+        named = _frame_to_name(functions[lines.depth :], library)
         if named is None or _is_around_optimizer(functions[lines.depth : lines.depth + named]):
             return "", waits_for
         frame = frames[lines.depth + named]
@@ -291,7 +291,7 @@ class LoopCalls:
         return self._found
 
 
-def _named(functions: list[_Function], library: str | None) -> int | None:
+def _frame_to_name(functions: list[_Function], library: str | None) -> int | None:
     """Which frame to name: the innermost of the script's own, or of the library that runs the loop."""
     first = None
     for place, function in enumerate(functions):
