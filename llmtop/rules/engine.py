@@ -260,11 +260,11 @@ class Rules:
         evaluations: list[_RuleEvaluation],
     ) -> None:
         for subject in subjects:
-            silent: dict[bool, bool] = {}
+            key, is_updated, silent = subject.key, subject.is_updated, dict[bool, bool]()
             for rule in rules:
-                hold = self._holds.get((rule.id, subject.key))
+                hold = self._holds.get((rule.id, key))
                 holds = False
-                if subject.is_updated:
+                if is_updated:
                     is_raised = hold is not None and hold.is_raised
                     holds = not _lacks_steps(rule, subject, is_raised, silent) and rule.holds(subject, is_raised)
                     if hold is None:

@@ -317,7 +317,8 @@ class SeriesStore:
                 earliest = min(earliest, first * level.seconds)
                 for bucket in range(max(first, newest - level.keep + 1), last + 1):
                     number, total, low, high = gathered.get(bucket, (0, 0.0, INF, -INF))
-                    gathered[bucket] = (number + 1, total + value, min(low, value), max(high, value))
+                    low, high = value if value < low else low, value if value > high else high
+                    gathered[bucket] = number + 1, total + value, low, high
             for bucket, (number, total, low, high) in gathered.items():
                 level.merge(slot, bucket, number, total, low, high)
         self._written[slot] = self.newest

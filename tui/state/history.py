@@ -488,7 +488,7 @@ class History:
         if known is not None and drawn.moved == 0 and known.axis[2] == rows and known.axis[1] > 0:
             least, most = _extremes(drawn.spreads[drawn.changed_from :], known.past.least, known.past.most)
             return self._past_heights(name, drawn, known, known.axis, least, most)
-        means = sorted(one[0] for one in drawn.spreads if one is not None)
+        means = sorted([one[0] for one in drawn.spreads if one is not None])
         least, most = _extremes(drawn.spreads, None, None)
         limit = 0.0
         if means and most is not None:
