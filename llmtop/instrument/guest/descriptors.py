@@ -1,8 +1,10 @@
 """Sockets whose number may be taken from them: a training may close every descriptor that it did not open.
 
 The number then belongs to whatever the script opens next, and to write to it or close it would harm that. The
-kernel knows a socket by its inode, which stays the same in forked children; so before each use of a number its
-inode is checked. A `select.poll` is used rather than an epoll, because that has no descriptor to lose.
+kernel numbers its sockets, and a number stays the same in forked children; so before each use of a descriptor the
+socket's number (its cookie, or its inode where it has none) is checked. Python keeps its lock while it asks for a
+cookie, and gives it up for an inode: a training that waits for the lock would take it then, and this thread would
+wait. A `select.poll` is used rather than an epoll, because that has no descriptor to lose.
 """
 
 from __future__ import annotations
@@ -13,17 +15,22 @@ import os
 import select
 import socket
 import stat
+import sys
 from typing import Any
 
 _FIRST = 3
 """The lowest number for a socket of ours: a training started with a closed stderr has 2 free, and what C code
 writes to stderr must not reach a monitor."""
+_SO_COOKIE = 57
+_COOKIE_BYTES = 8
+"""From <asm-generic/socket.h>; Python's `socket` does not name it."""
+_LOST = (errno.EBADF, errno.ENOTSOCK)
 
 
 class Channel(socket.socket):
     """A socket that does nothing, and does not even close itself, once its number belongs to the script."""
 
-    _inode: tuple[int, int] | None = None
+    _identity: bytes | tuple[int, int] | None = None
 
     def __init__(self, family: int = -1, type: int = -1, proto: int = -1, fileno: int | None = None) -> None:
         """Open a socket, then move it to a descriptor of `_FIRST` or above: low numbers are the script's.
@@ -47,14 +54,26 @@ class Channel(socket.socket):
 
     def remember(self) -> Channel:
         """Take the number for this socket's own from now on; returns itself."""
-        self._inode = _inode_of(self.fileno())
+        self._identity = self._identify()
         return self
 
     @property
     def is_ours(self) -> bool:
         """Return True if the number is still this socket's."""
-        number = self.fileno()
-        return number >= 0 and self._inode is not None and _inode_of(number) == self._inode
+        return self._identity is not None and self._identify() == self._identity
+
+    def _identify(self) -> bytes | tuple[int, int] | None:
+        """What tells the socket behind the number from all others; None where there is none."""
+        if sys.platform == "linux":
+            try:
+                cookie = self.getsockopt(socket.SOL_SOCKET, _SO_COOKIE, _COOKIE_BYTES)
+                if cookie.strip(b"\0"):
+                    return cookie
+            except OSError as error:
+                if error.errno in _LOST:
+                    return None
+            # A kernel before Linux 4.12, or one that only resembles Linux, gives none.
+        return _inode_of(self.fileno())
 
     def take(self) -> Channel:
         """Accept one connection.

@@ -9,6 +9,7 @@ preempted is none.
 
 from __future__ import annotations
 
+import math
 import resource
 import sys
 import time
@@ -26,6 +27,8 @@ class LockWait:
         self._switches = 0
         self._began = 0
         self._longest_ns = 0
+        self.late_ns: int | None = None
+        """How late the last sleep ended by its timeout; None where an event ended it."""
         self.held: bool | None = None
         """After the last sleep: False where the lock was free at its end, True where another thread held it until
         it was requested; None where neither is certain."""
@@ -37,7 +40,8 @@ class LockWait:
             timeout_s: after which it ends; None: at an event only.
         """
         self._switches, self._began = _voluntary_switches(), time.perf_counter_ns()
-        self._longest_ns = -1 if timeout_s is None else round(1e9 * timeout_s)
+        # poll() sleeps for whole milliseconds, rounded up.
+        self._longest_ns = -1 if timeout_s is None else 1_000_000 * math.ceil(1e3 * timeout_s)
 
     def end(self, timed_out: bool) -> None:
         """Call right after it.
@@ -45,14 +49,15 @@ class LockWait:
         Args:
             timed_out: whether no event ended it: events come from the training, and so not at random.
         """
-        self.held = None
-        if _OWN is None or not timed_out or self._longest_ns <= 0:
+        self.held = self.late_ns = None
+        if timed_out and self._longest_ns > 0:
+            self.late_ns = time.perf_counter_ns() - self._began - self._longest_ns
+        if _OWN is None or self.late_ns is None:
             return
         waits = _voluntary_switches() - self._switches - 1
-        late_ns = time.perf_counter_ns() - self._began - self._longest_ns
         if waits <= 0:
             self.held = False
-        elif waits >= _WAITS_WHEN_ASKED and late_ns >= 1e9 * sys.getswitchinterval():
+        elif waits >= _WAITS_WHEN_ASKED and self.late_ns >= 1e9 * sys.getswitchinterval():
             self.held = True
 
 

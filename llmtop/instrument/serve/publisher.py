@@ -29,6 +29,8 @@ Write = Callable[["Monitor", bytes], None]
 ROLES_SECONDS = 60.0
 FIRST_ROLES_SECONDS = 2.0
 """Until there are any."""
+RARELY_S = 0.25
+"""Interval between looks at what the clock says and is seldom due. A training waits for the lock meanwhile."""
 
 
 class Publisher:
@@ -48,6 +50,8 @@ class Publisher:
         self._shared = Shared()
         self._overhead = OverheadEstimate(recorder)
         self._roles_due = 0.0
+        self._rarely_due = 0.0
+        self._looks = True
         self._write = write
         self.stack_sampler = StackSampler(recorder, self._reader.pauses)
 
@@ -81,15 +85,28 @@ class Publisher:
             self.encoded(hello(self._recorder, self._controls)) or self.encoded(wire.Hello(pid=os.getpid())),
         )
 
+    def begin_round(self, is_last: bool) -> None:
+        """Begin to send; `is_last`: nothing is sent after this round."""
+        now = time.monotonic()
+        self._looks = is_last or now >= self._rarely_due
+        if self._looks:
+            self._rarely_due = now + RARELY_S
+            self._read_roles(now)
+
+    def send_rare(self, monitor: Monitor) -> None:
+        """Send a sign of life, the collective counters and the overhead, where they are due."""
+        if self._looks:
+            self.send_sign_of_life(monitor)
+            self.send_collectives(monitor)
+            self.send_overhead(monitor)
+
     def greet_again(self, monitor: Monitor) -> None:
         """Send the training's identity if it has changed since the last time."""
-        self._read_roles()
         if self._has_facts(monitor):
             self.greet(monitor)
 
-    def _read_roles(self) -> None:
+    def _read_roles(self, now: float) -> None:
         """Read now and then which part of the model this rank holds: groups are made at any time."""
-        now = time.monotonic()
         facts = self._recorder.facts
         if now < self._roles_due or (facts.world_size or 1) < 2:
             return

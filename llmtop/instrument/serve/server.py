@@ -31,6 +31,7 @@ from llmtop.instrument.serve import limits, signs_of_life
 from llmtop.instrument.serve.connection import Monitor
 from llmtop.instrument.serve.hello import Controls
 from llmtop.instrument.serve.publisher import Publisher
+from llmtop.instrument.serve.stack_sampling import odd_fraction
 from llmtop.instrument.steps.ring import SIZE
 from llmtop.model.stall_thresholds import COUNTS_LOOK_S
 from llmtop.protocol import client, socket_dir, wire
@@ -46,6 +47,9 @@ monitors accept a delay."""
 MOST_HOLD_S = 0.5
 """Longest delay, however long a monitor can wait: with the second in which it reads, a step is shown within
 two."""
+HOLD_VARIES_BY = 0.25
+"""By up to so much is a hold shorter: the stack of the training is sampled when it ends, and samples at even
+distances see steps of that length at one place only."""
 MOST_HELD = SIZE // 8
 """Where so many steps came within one hold it is the shortest again: the ring is to lose none."""
 MAX_MONITORS = 32
@@ -56,6 +60,8 @@ _EXIT_PATIENCE_S = 0.2
 _RETRY_S = 1.0
 _CHECK_DESCRIPTORS_S = 5.0
 """While monitors are there: a training that closes all descriptors closes also what would wake the thread."""
+_SAMPLE_WITHIN_S = 0.1
+"""A sample of the training's stack waits so long for the next message, instead of waking the thread itself."""
 _LISTEN_WAIT_S = 1.0
 """How long attach() waits until there is a socket; on a slow disk it comes later."""
 _KNOCKS = 4096
@@ -78,6 +84,8 @@ class Server:
         """For the one monitor that has asked."""
         self._stopping = False
         self._sent_at = 0.0
+        self._due_at = 0.0
+        """When what is new is to be sent."""
         self._sent_count = 0
         """Count of the ring at the last sending."""
         self._comes_fast = False
@@ -247,7 +255,7 @@ class Server:
                 self._serve(self._monitors[descriptor], events)
         self._publisher.sample_stack(self._monitors.values())
         now = time.monotonic()
-        if now - self._sent_at >= self._hold_s() or self._states or self._stacks:
+        if now >= self._due_at or self._states or self._stacks:
             self._send_all()
         if self._listen_again_at is not None and now >= self._listen_again_at:
             self._listen_again_at = None
@@ -274,11 +282,13 @@ class Server:
         """Seconds to sleep at most; asks the training thread to wake us when there is nothing to be sent yet."""
         due: list[float] = []
         if any(monitor.ready for monitor in self._monitors.values()):
-            due += signs_of_life.LIFE_S, COUNTS_LOOK_S, self._publisher.stack_sampler.rest_s()
-            rest = self._hold_s() - (time.monotonic() - self._sent_at)
+            due += signs_of_life.LIFE_S, COUNTS_LOOK_S
+            rest = self._due_at - time.monotonic()
             if rest > 0:
                 due.append(rest)
-            else:
+            if rest <= 0 or rest > _SAMPLE_WITHIN_S:
+                due.append(self._publisher.stack_sampler.rest_s())
+            if rest <= 0:
                 self._recorder.waiting = True
                 # A step that ended before this line has not woken this thread.
                 told = self._states or self._stacks
@@ -368,6 +378,7 @@ class Server:
             monitor.history_until = ring.count
             monitor.cursor = max(ring.oldest(), ring.count - max(0, message.history))
             monitor.hold_s = min(max(message.every_ms / 1000, 0.0), MOST_HOLD_S)
+            self._schedule()
             self._send_all()
 
     def _capture(self, monitor: Monitor, message: wire.CaptureRequest | wire.CaptureCancel) -> None:
@@ -424,10 +435,11 @@ class Server:
 
     # --- sending -------------------------------------------------------------------------------------------------
 
-    def _hold_s(self) -> float:
-        """How long what is new waits for what comes after it: as long as the monitor may that may least."""
+    def _schedule(self) -> None:
+        """Set how long what is new waits for what comes after it: as long as the monitor may that may least."""
         holds = [monitor.hold_s for monitor in self._monitors.values() if monitor.subscribed]
-        return HOLD_S if self._comes_fast else max(HOLD_S, min(holds, default=HOLD_S))
+        hold = HOLD_S if self._comes_fast else max(HOLD_S, min(holds, default=HOLD_S))
+        self._due_at = self._sent_at + hold * (1 - HOLD_VARIES_BY * odd_fraction(time.perf_counter_ns()))
 
     def _send_all(self) -> None:
         """Send all new data to every monitor that can take it."""
@@ -435,6 +447,8 @@ class Server:
             self._recorder.hooks.refresh(self._stopping)
         count = self._recorder.ring.count
         self._comes_fast, self._sent_count = count - self._sent_count > MOST_HELD, count
+        sent_at = self._sent_at
+        self._publisher.begin_round(self._stopping)
         states = b"".join(self._publisher.encoded(self._states.popleft()) for _ in range(len(self._states)))
         for _ in range(len(self._stacks)):
             asked, answer = self._stacks.popleft()
@@ -453,11 +467,11 @@ class Server:
             self._publisher.send_gpu(monitor)
             self._publisher.send_arrivals(monitor)
             self._publisher.send_checkpoints(monitor)
-            self._publisher.send_sign_of_life(monitor)
-            self._publisher.send_collectives(monitor)
-            self._publisher.send_overhead(monitor)
+            self._publisher.send_rare(monitor)
             self._publisher.send_stack_samples(monitor)
         self._publisher.end_round()
+        if self._sent_at != sent_at:
+            self._schedule()
 
     def _write(self, monitor: Monitor, data: bytes) -> None:
         had_unsent = monitor.has_unsent
@@ -478,6 +492,7 @@ class Server:
         descriptor = monitor.channel.fileno()
         if self._monitors.pop(descriptor, None) is not None:
             self._poll.unregister(descriptor)
+            self._schedule()
         monitor.is_closed = True
         monitor.channel.close()
 

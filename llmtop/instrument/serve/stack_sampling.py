@@ -1,8 +1,9 @@
 """Samples the training thread's stack from the server thread: untimed work, and waits for a person.
 
-The training thread does nothing for it. While a monitor is subscribed, its stack is sampled ten times per second
-at most (twenty cost the server thread 0.2 % of a core more), and less often the longer ago the last step ended;
-each sample stands for the time since the one before. Only samples outside of phases are described in words.
+The training thread does nothing for it. While a monitor is subscribed, its stack is sampled some six times per
+second, and less often the longer ago the last step ended; each sample stands for the time since the one before.
+Each time that the server thread wakes it may take Python's lock from the training, so where a message is due soon
+the sample is taken then. Only samples outside of phases are described in words.
 
 A sample for which the training thread kept Python's lock until it was requested is described by the lines since
 the check before (`since_check`). One that waited for less is counted and not described: the thread has passed
@@ -13,7 +14,8 @@ tells it. `gc.callbacks` would be exact, but what a signal's handler raises with
 
 Whether it waits for its GPU is looked at in phases as well. Such a wait holds no lock of Python's; so a look that
 does not get the lock at once has met a thread that ran Python. Where that thread is found once it gives the lock
-up says nothing of the moment meant: it would mostly be the next wait, however short that is.
+up says nothing of the moment meant: it would mostly be the next wait, however short that is. Nor does a look when
+an event of the training ended the sleep: that is no moment of chance.
 """
 
 from __future__ import annotations
@@ -22,7 +24,6 @@ import gc
 import threading
 import time
 from collections import deque
-from time import sleep
 from typing import TYPE_CHECKING, Final
 
 from llmtop.instrument.serve.lock_wait import LockWait
@@ -43,11 +44,12 @@ searched."""
 TELL_NS: Final = 1_000_000_000
 MAX_CAUSES: Final = 32
 COLLECTS: Final = "garbage collection"
-APART_NS: Final = 1_000_000, 3_000_000
-"""The least, and how much more at most, from when this thread runs to when it asks for Python's lock again: it may
-run just because the training has come to a wait."""
+EARLY_NS: Final = 25_000_000
+"""A timeout for another reason serves for a sample that is due so soon: each time that this thread wakes, the
+training waits for Python's lock."""
 AT_ONCE_NS: Final = 200_000
 """How late it gets the lock if no thread holds it: the kernel's slack of 50 µs, and a thread's waking up."""
+_FRACTIONS: Final = 1 << 20
 LATE_NS: Final = 8_000_000
 """A sample this late had to wait for more than Python's switch interval."""
 
@@ -76,6 +78,8 @@ class StackSampler:
         self._waited: dict[str, int] = {}
         self._judged = 0
         """Time since `_found_since`, in ns, for which samples showed whether it waits for the GPU."""
+        self._unjudged = 0
+        """Since the last sample that showed it, in ns."""
         self.number = 0
         """Number of the message in `outside`."""
         self.outside: wire.Outside | None = None
@@ -98,21 +102,24 @@ class StackSampler:
     def sample(self) -> None:
         """Sample the training thread if it is due."""
         now = time.perf_counter_ns()
-        if now < self._next:
+        if now < self._next - (0 if self.lock_wait.late_ns is None else EARLY_NS):
             return
-        recorder, late = self._recorder, now - self._next
+        recorder, late = self._recorder, self.lock_wait.late_ns or 0
         since_step = now - recorder.ring.last_end()
         if not self._sampled_at:
             self._sampled_at = self._found_since = now
         # What passed while it stood still is nothing that it did.
         between, self._sampled_at = 0 if self.waits_for else now - self._sampled_at, now
-        self._next = now + min(max(SAMPLE_NS + _odd(now) % SAMPLE_NS, since_step // FEWER_BY), REST_NS)
+        usual = int(SAMPLE_NS * (1 + odd_fraction(now)))
+        self._next = now + min(max(usual, since_step // FEWER_BY), REST_NS)
         tracks = recorder.tracks
         thread = recorder.thread if tracks is None else tracks.thread
         if not thread or recorder.facts.kind != "step":
             return
         collections, self._collections = self._collections, gc.get_stats()[2]["collections"]
         in_no_phase = tracks is None and recorder.node is recorder.root and not recorder.evaluates
+        if between and not self.waits_for and tracks is None and recorder.ring.count:
+            self._sample_gpu_wait(thread, between)  # first: to read a line of source gives up the lock
         may_wait = since_step >= REST_NS
         if may_wait or (between and in_no_phase):
             seen = self._describer.describe(thread, recorder.ring.count, self.lock_wait.held)
@@ -130,19 +137,18 @@ class StackSampler:
                 self._describer.note_calls(thread, recorder.ring.count)
             if self.waits_for:
                 self._note_pause("", now)
-        if between and not self.waits_for and tracks is None and recorder.ring.count:
-            self._sample_gpu_wait(thread, between)
         if now - self._found_since >= TELL_NS:
             self._finish_message(now)
 
     def _sample_gpu_wait(self, thread: int, between: int) -> None:
         """Sample whether the training waits for its GPU; the sample stands for the time since the one before."""
-        least, more = APART_NS
-        asked = time.perf_counter_ns()
-        apart = least + _odd(asked) % more
-        sleep(apart / 1e9)
-        self._judged += between
-        if time.perf_counter_ns() - asked - apart > AT_ONCE_NS:
+        self._unjudged += between
+        late = self.lock_wait.late_ns
+        if late is None:
+            return  # an event of the training woke this thread, and so not at random
+        self._judged += self._unjudged
+        between, self._unjudged = self._unjudged, 0
+        if late > AT_ONCE_NS or self.lock_wait.held is not False:
             return
         words = self._describer.waits_for_gpu(thread, self._recorder.ring.count)
         if words:
@@ -150,7 +156,7 @@ class StackSampler:
 
     def _forget_waits(self) -> None:
         self._waited = {}
-        self._judged = 0
+        self._judged = self._unjudged = 0
 
     def _note_pause(self, waits_for: str, now: int) -> None:
         if waits_for and self.waits_for:
@@ -183,6 +189,7 @@ def _add(found: dict[str, int], words: str, ns: int) -> None:
     found[words] = found.get(words, 0) + ns
 
 
-def _odd(now: int) -> int:
-    """Return a pseudo-random number: samples at even distances see steps of that length at one place only."""
-    return (now >> 4) * 2_654_435_761 >> 7
+def odd_fraction(now: int) -> float:
+    """Return a pseudo-random number from 0 to 1, made from a stamp: the script's own random numbers stay as they
+    are. Samples at even distances see steps of that length at one place only."""
+    return ((now >> 4) * 2_654_435_761 >> 7) % _FRACTIONS / _FRACTIONS

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from llmtop.errors import UnusableInput
 from llmtop.format import printable
 from llmtop.instrument.guest import sanitize
-from llmtop.instrument.steps.ring import FIELDS, Row
+from llmtop.instrument.steps.ring import FIELDS
 from llmtop.protocol import wire
 
 if TYPE_CHECKING:
@@ -99,38 +99,44 @@ class StepReader:
         self._wall_clock = recorder.facts.wall_clock if wall_clock is None else wall_clock
         self.unix_offset_ns = 0
         """Offset with which the stamps of the steps last read were made unix time."""
+        self._order: tuple[int, ...] = ()
+        self._places: list[tuple[str, int]] = []
 
     def read(self, first: int, limit: int = BATCH) -> tuple[int, list[StepArray]]:
         """Up to `limit` finished steps from number `first` on, and the number of the first of them."""
         start, rows = self._ring.read(first, limit)
-        self.unix_offset_ns = self._wall_clock.offset_ns()
-        return start, [self._step(row) for row in rows]
-
-    def _step(self, row: Row) -> StepArray:
-        index, begun, host_ns, interval, tokens, samples = row[:FIELDS]
-        names = self._names
-        order = self._recorder.paths.order
-        if len(order) < len(names) - 1:  # a name is new, as far as known until a step has ended
-            order = self._recorder.paths.arrange(self._recorder.root, self._ring.last_end())
-        cells = row[FIELDS:]
-        known = len(cells) // 2
-        if interval >= 0 and self.pauses and self._was_paused(begun - interval, begun):
-            interval = -1
+        self.unix_offset_ns = offset = self._wall_clock.offset_ns()
+        places = self._phases_in_order()
         tokens_in = self._recorder.tokens_in
-        return (
-            index,
-            begun + self.unix_offset_ns,
-            host_ns,
-            interval if interval >= 0 else None,
-            tokens if tokens is None or -_PLAIN < tokens < _PLAIN else _finite(tokens),
-            samples if samples is None or -_PLAIN < samples < _PLAIN else _finite(samples),
-            [
-                (names[place], cells[2 * place], cells[2 * place + 1])
-                for place in order
-                if place < known and cells[2 * place + 1]
-            ],
-            *((tokens_in.get(begun),) if tokens_in else ()),
-        )
+        steps: list[StepArray] = []
+        for row in rows:
+            index, begun, host_ns, interval, tokens, samples = row[:FIELDS]
+            known = len(row)
+            if interval >= 0 and self.pauses and self._was_paused(begun - interval, begun):
+                interval = -1
+            steps.append(
+                (
+                    index,
+                    begun + offset,
+                    host_ns,
+                    interval if interval >= 0 else None,
+                    tokens if tokens is None or -_PLAIN < tokens < _PLAIN else _finite(tokens),
+                    samples if samples is None or -_PLAIN < samples < _PLAIN else _finite(samples),
+                    [(name, row[at], row[at + 1]) for name, at in places if at < known and row[at + 1]],
+                    *((tokens_in.get(begun),) if tokens_in else ()),
+                )
+            )
+        return start, steps
+
+    def _phases_in_order(self) -> list[tuple[str, int]]:
+        """The name of each phase, and where its nanoseconds stand in a row."""
+        names, paths = self._names, self._recorder.paths
+        order = paths.order
+        if len(order) < len(names) - 1:  # a name is new, as far as known until a step has ended
+            order = paths.arrange(self._recorder.root, self._ring.last_end())
+        if order is not self._order:
+            self._order, self._places = order, [(names[place], FIELDS + 2 * place) for place in order]
+        return self._places
 
     def _was_paused(self, begun: int, ended: int) -> bool:
         return any(pause.begun < ended and pause.ended > begun for pause in self.pauses)
