@@ -6,6 +6,7 @@ wall clock may be set meanwhile. Figures are by the host's clock.
 
 from __future__ import annotations
 
+import functools
 import math
 import struct
 from typing import Any
@@ -31,6 +32,8 @@ STALL_SECONDS = 10.0
 BUCKET_RATIO = 1.02
 """Ratio of the upper to the lower bound of a bucket of a `State.histogram`: percentiles are exact to 1 %."""
 _FIRST_BUCKET_SECONDS = 1e-6
+_NAMES = 1024
+"""Of phases, for which is remembered what they are."""
 
 StepRow = tuple[Any, ...]
 """A `wire.StepDone` as it is sent: number, start (unix ns), host ns, interval ns, tokens, samples, phases, ..."""
@@ -326,12 +329,14 @@ def values_of(names: Names, minute: Minute) -> dict[str, float]:
     return {name: value for name, value in zip(names.values, numbers, strict=False) if not math.isnan(value)}
 
 
+@functools.lru_cache(_NAMES)
 def is_checkpoint(phase: str) -> bool:
     """Return True if a phase saves a checkpoint, by its name."""
     name = phase.lower()
     return "checkpoint" in name or "ckpt" in name or "save" in name
 
 
+@functools.lru_cache(_NAMES)
 def is_evaluation(phase: str) -> bool:
     """Return True if a phase is an evaluation, by its name."""
     name = phase.lower()

@@ -1,13 +1,15 @@
 """Measures the cost of llmtop's own calls in the training thread, at intervals between steps.
 
 In a loop of its own a phase costs half a microsecond, between the matrix products of a real step five times that:
-the interpreter's code and data are out of the caches by then. So the calls are timed where they are cold: right
-after a step, and with the caches emptied before. What is timed are the recorder's own methods on a phase that is
-not reported; nothing of it is in any step, and no observer of phases sees it.
+the interpreter's code and data are out of the caches by then. So the calls are timed where they are cold, right
+after a step and with the caches emptied before, and once more where they are not. The less time a step has between
+two calls, the less of the caches it replaces. What is timed are the recorder's own methods on a phase that is not
+reported; nothing of it is in any step, and no observer of phases sees it.
 """
 
 from __future__ import annotations
 
+from _thread import get_native_id
 from collections import deque
 from statistics import median
 from time import perf_counter_ns
@@ -15,8 +17,10 @@ from typing import TYPE_CHECKING
 
 from llmtop.instrument.record.recorder import Phase, Step
 from llmtop.instrument.steps.phase_tree import HIDDEN, PhaseNode
+from llmtop.instrument.steps.ring import FIELDS, MASK
 
 if TYPE_CHECKING:
+    from llmtop.instrument.record.recorder_parts import WorkingTime
     from llmtop.instrument.record.state import State
 
 SAMPLES = 15
@@ -27,6 +31,8 @@ LATER_NS = 10_000_000_000
 """Time between all others: 0.002 % of the time."""
 _SWEPT_BYTES = 1 << 20
 """Size of a core's second cache."""
+COLD_AFTER_NS = 32_000
+"""A step that has so long between two calls has replaced that cache by then: a core reads some 32 bytes a ns."""
 
 
 class Costs:
@@ -35,6 +41,10 @@ class Costs:
     def __init__(self) -> None:
         self.periodic_ns = 0
         """Processor time between steps so far, in all."""
+        self.native_id = get_native_id()
+        """Number by which the system knows the thread that trains."""
+        self.others: list[WorkingTime] = []
+        """Working times of llmtop's other threads, for which the training may wait."""
         self._step: deque[int] = deque(maxlen=SAMPLES)
         self._phase: deque[int] = deque(maxlen=SAMPLES)
         self._due_ns = 0
@@ -64,16 +74,18 @@ class Costs:
         """
         if now < self._due_ns or recorder.open_step is not None or recorder.node is not recorder.root:
             return
+        self.native_id = get_native_id()
         self._due_ns = now + (SOON_NS if len(self._step) < SAMPLES else LATER_NS)
         children, watch, kept = recorder.root.children, recorder.watch, recorder.root.children.get("")
         pending, begun, index = recorder.pending, recorder.begun, recorder.next_index
         children[""] = hidden = PhaseNode("", recorder.root, "", HIDDEN)
         recorder.watch = None
         try:
-            entering = self._enter(self._ended)
-            leaving = self._leave()
-            self._phase.append(entering + leaving)
-            self._step.append(ending_ns + self._enter(Step()))
+            cold = self._enter(self._ended) + self._leave()
+            warm = min(self._time_warm() for _ in range(3))
+            share = _cold_share(recorder, warm / max(cold, 1))
+            self._phase.append(round(cold * share))
+            self._step.append(round((ending_ns + self._enter(Step())) * share))
         finally:
             recorder.open_step = None
             recorder.node, recorder.watch = recorder.root, watch
@@ -96,5 +108,24 @@ class Costs:
         self._ended.__exit__(None, None, None)
         return perf_counter_ns() - begun
 
+    def _time_warm(self) -> int:
+        begun = perf_counter_ns()
+        self._ended.__enter__()
+        self._ended.__exit__(None, None, None)
+        return perf_counter_ns() - begun
+
     def _empty_caches(self) -> None:
         self._sweep.find(b"\x01")
+
+
+def _cold_share(recorder: State, warm: float) -> float:
+    """What a call in the last step cost, of what one costs when all is out of the caches.
+
+    Args:
+        recorder: of this process; a step has ended.
+        warm: what a call costs when nothing is, of the same.
+    """
+    row = recorder.ring.rows[(recorder.ring.count - 1) & MASK]
+    between = row[2] / (2 * (1 + sum(row[FIELDS + 1 :: 2])))
+    cold: float = min(1.0, between / COLD_AFTER_NS)
+    return cold + (1 - cold) * min(warm, 1.0)

@@ -66,11 +66,24 @@ class PhaseObserver(Protocol):
         """Called when a phase, or the step, ends."""
 
 
+class WorkingTime(Protocol):
+    """How long another thread of llmtop's has worked, in nanoseconds."""
+
+    busy_ns: int
+    """Time for which it has worked so far."""
+    ran_ns: int
+    """Of these, for which the training thread ran."""
+
+
 class MeasuredCosts(Protocol):
     """Time that llmtop takes from the training thread, in nanoseconds."""
 
     periodic_ns: int
     """Processor time between steps so far, in all."""
+    native_id: int
+    """The system's number of the training thread."""
+    others: list[WorkingTime]
+    """Working times of llmtop's other threads, for which the training may wait."""
 
     @property
     def has_samples(self) -> bool:

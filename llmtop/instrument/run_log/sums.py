@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from llmtop.runs import records
 from llmtop.runs.records import StepRow
@@ -35,18 +35,16 @@ class Series:
         self._stride = 1
         self._skip = 0
 
-    def add(self, seconds: float) -> None:
-        """Add a duration."""
-        self.count += 1
-        self.total += seconds
-        self.least = min(self.least, seconds)
-        self.most = max(self.most, seconds)
-        if self._skip:
-            self._skip -= 1
-            return
-        self._skip = self._stride - 1
-        self._samples.append(seconds)
-        if len(self._samples) >= _MOST_SAMPLES:
+    def add(self, seconds: Sequence[float]) -> None:
+        """Add durations, at least one."""
+        self.count += len(seconds)
+        self.total += sum(seconds)
+        self.least = min(self.least, *seconds)
+        self.most = max(self.most, *seconds)
+        kept = seconds[self._skip :: self._stride]
+        self._samples.extend(kept)
+        self._skip += len(kept) * self._stride - len(seconds)
+        while len(self._samples) >= _MOST_SAMPLES:
             self._samples = self._samples[::2]
             self._stride *= 2
 
@@ -101,7 +99,10 @@ class Sums:
         return self.state.mono - self._begun
 
     def add(self, rows: Iterable[StepRow], mono_offset_ns: int) -> None:
-        """Add finished steps."""
+        """Add finished steps. Python's lock is held meanwhile: what can be is done once for all of them."""
+        hosts: list[float] = []
+        intervals: list[float] = []
+        phases: dict[str, list[float]] = {}
         for row in rows:
             records.add_step(self.state, self._phases, self._histogram, row, mono_offset_ns)
             index, _, host_ns, interval_ns, tokens, samples, spent = row[:7]
@@ -109,19 +110,28 @@ class Sums:
                 self._first = index
             self._last = index
             self._steps += 1
-            self._step.add(host_ns / 1e9)
+            hosts.append(host_ns / 1e9)
             if interval_ns is not None:
-                self._interval.add(interval_ns / 1e9)
+                intervals.append(interval_ns / 1e9)
             if tokens is not None:
                 self._tokens = (self._tokens or 0.0) + tokens
             if samples is not None:
                 self._samples = (self._samples or 0.0) + samples
             for name, ns, _ in spent:
-                series = self._series.get(name)
-                if series is None:
-                    series = self._series[name] = Series()
-                series.add(ns / 1e9)
+                into = phases.get(name)
+                if into is None:
+                    into = phases[name] = []
+                into.append(ns / 1e9)
             self._keep(row)
+        if hosts:
+            self._step.add(hosts)
+        if intervals:
+            self._interval.add(intervals)
+        for name, seconds in phases.items():
+            series = self._series.get(name)
+            if series is None:
+                series = self._series[name] = Series()
+            series.add(seconds)
 
     def lose(self, steps: int) -> None:
         """Count steps that were over before they could be read."""

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from llmtop.errors import NotPossibleHere
 from llmtop.instrument.guest import descriptors, registry, sanitize, threads
 from llmtop.instrument.guest.sanitize import log_once
+from llmtop.instrument.record.taken_time import TakenTime
 from llmtop.instrument.run_log import identity
 from llmtop.instrument.run_log.disk import Disk, DiskTrouble, open_disk
 from llmtop.instrument.run_log.slow_step_stacks import SlowStepStacks
@@ -57,6 +58,7 @@ class RunLog:
         self._recorder = recorder
         self._clock = WallClock()
         self._reader = StepReader(recorder, self._clock)
+        self._taken = TakenTime(recorder)
         since = time.time() - recorder.facts.started_at if recorder.facts.started_at else 0.0
         self._started_mono = time.monotonic() - min(max(since, 0.0), _MINUTE_S)
         self._open_knock()
@@ -97,7 +99,9 @@ class RunLog:
             while not self._stopping:
                 if not (self._knocked.is_ours and self._knock.is_ours):
                     self._open_knock()  # the script has closed what it did not open
+                self._taken.end()
                 self._poll.poll(self._turn_s)
+                self._taken.begin()
                 if not self._stopping:
                     self._turn()
             self._finish()

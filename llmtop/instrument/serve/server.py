@@ -27,6 +27,7 @@ from llmtop.instrument.guest import descriptors, sanitize, threads
 from llmtop.instrument.guest.descriptors import Channel
 from llmtop.instrument.guest.interrupts import raised_by_handler
 from llmtop.instrument.guest.sanitize import log_once
+from llmtop.instrument.record.taken_time import TakenTime
 from llmtop.instrument.serve import limits, signs_of_life
 from llmtop.instrument.serve.connection import Monitor
 from llmtop.instrument.serve.hello import Controls
@@ -78,6 +79,7 @@ class Server:
         self._recorder = recorder
         self._controls = controls
         self._publisher = Publisher(recorder, controls, self._write)
+        self._taken = TakenTime(recorder)
         self._monitors: dict[int, Monitor] = {}
         self._states: deque[wire.CaptureState | wire.PauseState | wire.OpRangesState] = deque()
         self._stacks: deque[tuple[Monitor, wire.SampledStacks]] = deque()
@@ -273,9 +275,11 @@ class Server:
         if rest > 0:
             poll, timeout_s = self._knocks, rest if timeout_s is None else min(rest, timeout_s)
         lock_wait = self._publisher.stack_sampler.lock_wait
+        self._taken.end()
         lock_wait.begin(timeout_s)
         events = poll.poll(timeout_s)
         lock_wait.end(timed_out=not events)
+        self._taken.begin()
         return events
 
     def _timeout(self) -> float | None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from itertools import pairwise
 from pathlib import Path
 
@@ -78,6 +80,45 @@ def test_what_calls_cost_is_found_out_without_a_trace_in_the_steps(runtime_dir: 
         assert phases["forward"][0] >= 1_000_000
     for before, after in pairwise(steps):
         assert after["interval"] >= before["took"], "a step's beginning is not moved back into the one before"
+
+
+TAKEN = """
+import sys, threading, time
+from types import SimpleNamespace
+from llmtop.instrument.record.taken_time import TakenTime, processor_ns, thread_clock
+
+costs = SimpleNamespace(native_id=threading.get_native_id(), others=[])
+clock = thread_clock(costs.native_id)
+taken = TakenTime(SimpleNamespace(costs=costs))
+stop = threading.Event()
+
+def beside():
+    taken.begin()
+    if sys.argv[1] == "holds":
+        sum(range(5_000_000))
+    until = processor_ns(clock) + 50_000_000
+    while sys.argv[1] == "sleeps" and processor_ns(clock) < until:
+        time.sleep(0.01)
+    taken.end()
+    stop.set()
+
+sys.setswitchinterval(100)
+thread = threading.Thread(target=beside)
+thread.start()
+while not stop.is_set():
+    sum(range(1000))
+    time.sleep(0)
+print(len(costs.others), taken.busy_ns, taken.ran_ns, processor_ns(thread_clock(1 << 22)))
+"""
+
+
+@pytest.mark.parametrize("other", ["holds", "sleeps"])
+def test_a_training_waits_for_a_thread_that_holds_the_lock_and_for_no_other(other: str) -> None:
+    done = subprocess.run([sys.executable, "-c", TAKEN, other], capture_output=True, text=True, check=True)
+    others, busy, ran, of_no_thread = map(int, done.stdout.split())
+    assert (others, of_no_thread) == (1, 0)
+    assert busy > 0
+    assert (ran >= 50_000_000) == (other == "sleeps")
 
 
 def test_a_monitor_is_told_again_and_again(runtime_dir: Path) -> None:
