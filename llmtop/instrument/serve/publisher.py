@@ -51,7 +51,7 @@ class Publisher:
         self._overhead = OverheadEstimate(recorder)
         self._roles_due = 0.0
         self._rarely_due = 0.0
-        self._looks = True
+        self._is_rare_due = True
         self._write = write
         self.stack_sampler = StackSampler(recorder, self._reader.pauses)
 
@@ -88,14 +88,14 @@ class Publisher:
     def begin_round(self, is_last: bool) -> None:
         """Begin to send; `is_last`: nothing is sent after this round."""
         now = time.monotonic()
-        self._looks = is_last or now >= self._rarely_due
-        if self._looks:
+        self._is_rare_due = is_last or now >= self._rarely_due
+        if self._is_rare_due:
             self._rarely_due = now + RARELY_S
             self._read_roles(now)
 
     def send_rare(self, monitor: Monitor) -> None:
         """Send a sign of life, the collective counters and the overhead, where they are due."""
-        if self._looks:
+        if self._is_rare_due:
             self.send_sign_of_life(monitor)
             self.send_collectives(monitor)
             self.send_overhead(monitor)
