@@ -67,7 +67,8 @@ def test_an_orderly_end_is_kept_with_every_step(tmp_path: Path) -> None:
 
 
 def test_a_killed_training_loses_at_most_its_last_second(tmp_path: Path) -> None:
-    process = start(tmp_path / "runs", 100_000, 0.005)
+    asked = "from llmtop.instrument import api\napi._recorder.first_batch = time.perf_counter_ns()\nfor number"
+    process = start(tmp_path / "runs", 100_000, 0.005, STEPS.replace("for number", asked, 1))
     assert process.stdout is not None
     wait_for(lambda: list((tmp_path / "runs").glob("*/*.last*")))
     begun = time.monotonic()
@@ -84,6 +85,7 @@ def test_a_killed_training_loses_at_most_its_last_second(tmp_path: Path) -> None
     # A busy machine may run the writer late, the training as well: what it had done 2 s before is there.
     assert kept.state.steps >= sum(at < times[-1] - 2.0 for at in times)
     assert kept.state.steps <= told + 200
+    assert kept.state.first_batch_mono is not None
     assert kept.damaged_bytes == 0
 
 

@@ -158,10 +158,13 @@ class RunLog:
     def _turn(self) -> None:
         mono, at = self._now()
         self._sums.now(mono, at)
-        if self._recorder.first_batch and self._sums.state.first_batch_mono is None:
+        is_first = bool(self._recorder.first_batch) and self._sums.state.first_batch_mono is None
+        if is_first:
             self._sums.state.first_batch_mono = self._recorder.first_batch / 1e9
         found: list[records.Record] = []
         self._read_steps(found)
+        if is_first:
+            found.append(self._sums.sums())  # the next sums may come after the process was killed
         self._read_values(found, at)
         if not found and mono >= self._sign_at:
             found.append(self._sign(mono, at))
