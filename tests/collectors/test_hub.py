@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from itertools import pairwise
+from pathlib import Path
 from typing import Generic, TypeVar
 
 import pytest
@@ -15,7 +16,7 @@ from msgspec.structs import replace
 from collectors.base.periodic_thread import PeriodicThread, last_tick
 from collectors.base.source import Feed, GpuChoice, GpuReading, RanksReading
 from collectors.gpu.selection import GpuSelection, with_whole_uuids
-from collectors.hub import Hub, Sources, next_round, sampling_delay
+from collectors.hub import Hub, Sources, live_sources, next_round, sampling_delay
 from llmtop.errors import UnusableInput
 from llmtop.model.snapshot import Alert, Gpu, Host, Process, Rank, Snapshot, to_json
 from tests.support.processes import wait_for
@@ -213,6 +214,16 @@ def test_a_driver_that_never_answers_does_not_keep_the_rest_back() -> None:
     machine.hub.close()
 
 
+def test_closing_ends_the_sleep_before_the_next_round() -> None:
+    machine = Machine(60.0)
+    machine.gpu.value = GpuReading(notes=("no NVIDIA driver here",))
+    got: list[Snapshot] = []
+    machine.hub.start(got.append)
+    wait_for(lambda: got)
+    machine.hub.close()
+    assert "llmtop-hub" not in {thread.name for thread in threading.enumerate()}
+
+
 def test_sources_that_cannot_be_made_are_said_on_the_screen() -> None:
     def broken(_interval: float) -> Sources:
         raise ImportError("no module named pynvml")
@@ -225,16 +236,24 @@ def test_sources_that_cannot_be_made_are_said_on_the_screen() -> None:
     hub.close()
 
 
-def test_once_waits_for_a_second_sample_of_each_gpu() -> None:
+class Sampling(Given[GpuReading]):
+    """A GPU source that has a new sample at every fourth look, beside GPUs that never have one."""
+
+    def __init__(self, *others: Gpu) -> None:
+        super().__init__(GpuReading())
+        self._others, self._looks = others, 0
+
+    def latest(self) -> GpuReading:
+        sample = 1 + self._looks // 4
+        self._looks += 1
+        return GpuReading(gpus=(gpu(0, sampled_at=float(sample), util_pct=10.0 * sample), *self._others))
+
+
+@pytest.mark.parametrize("others", [(), (gpu(1, error="lost"),)], ids=["each has two", "one is lost"])
+def test_once_waits_for_a_second_sample_of_each_gpu(others: tuple[Gpu, ...]) -> None:
     machine = Machine()
-
-    def second_sample() -> None:
-        time.sleep(0.2)
-        machine.gpu.value = GpuReading(gpus=(gpu(0, sampled_at=2.0, util_pct=50.0), gpu(1, error="lost")))
-
-    machine.gpu.value = GpuReading(gpus=(gpu(0, sampled_at=1.0), gpu(1, error="lost")))
-    threading.Thread(target=second_sample).start()
-    assert machine.hub.first_snapshot(20.0).gpus[0].util_pct == 50.0
+    machine.gpu = Sampling(*others)
+    assert machine.hub.first_snapshot(20.0).gpus[0].util_pct == 20.0
     machine.hub.close()
 
 
@@ -477,3 +496,13 @@ def test_a_recording_begins_with_a_snapshot_that_has_rates(given: dict[str, obje
     machine.hub.close()
     assert got[0].host.cpu_pct == 5.0
     assert got[0].gpus[0].sampled_at == 2.0
+
+
+def test_of_all_users_no_stage_goes_by_what_a_process_says(tmp_path: Path) -> None:
+    """Where NCCL is asked stands in a process's environment, which is another user's word."""
+    stages = [
+        {type(stage).__name__ for stage in live_sources(1.0, tmp_path, all_users=all_users).before_rules}
+        for all_users in (False, True)
+    ]
+    assert stages[0] - stages[1] >= {"NcclRas", "LoaderCosts"}
+    assert stages[1] == {"GpuBusy", "DcgmActivity"}

@@ -222,7 +222,7 @@ def test_the_same_environment_is_not_worth_a_line(tmp_path: Path) -> None:
     one, two = _launching(tmp_path, "nsys", 8_000, _THERE), _launching(tmp_path, "nsys", 8_000, _THERE)
     found = compare_reports(load_report(one), load_report(two))
     assert found.environment == ()
-    assert written.short_comparison(found).startswith("before: ")
+    assert written.short_comparison(found).startswith("before:")
 
 
 @pytest.mark.slow("one kind of damage stands for all; each compares captures", kept=("{",))

@@ -23,7 +23,9 @@ for _ in range(3):
     optimizer.step()
 """
 LOADS = """
+import warnings
 from torch.utils.data import DataLoader, Dataset
+warnings.filterwarnings("ignore", "This DataLoader will create")  # on one core
 class Data(Dataset):
     def __len__(self):
         return 4

@@ -39,6 +39,7 @@ KNOWN = {
     "an option with =": ("--password=correct{}", "horse"),
     "an option whose value is a name of secrets": ("--api-key {} --x", "argumentsecret"),
     "an option with = and a name of secrets": ("--hub-token={}", "anothersecret"),
+    "a pin": ("unlock --user-pin {} --x", "4711"),
     "a variable": ("DB_PASSWORD={} python x", "hunter2"),
     "json": ('{{"password": "{}"}}', "hunter two"),
     "python": ('+    api_key = "{}"', "abcdef"),
@@ -96,6 +97,7 @@ eval.py --revision 9fceb02d0ae598e95dc970b74767f19372d61af8 --key-value-heads 8 
 /root/.cache/huggingface/hub/models--gpt2/snapshots/607a30d783dfa663caf39e06633721c8d4cfcd7e/model.safetensors
 llmtop-monitor @ git+https://github.com/org/repo@9fceb02d0ae598e95dc970b74767f19372d61af8
 git@github.com:org/repo.git ssh://git@github.com/org/repo.git https://github.com/org/repo.git
+launch --cpu-pin 4711 --pin-to-cpu 4712 train.py
 index 15a23dc..f915104 100644
 commit f915104aa0c2b7c84e5ad35d7e5cd2a4ff0fe1b2
     token = tokens[i]
