@@ -62,6 +62,8 @@ and put the header first, as comments; ``steps`` is required, the rest as needed
     #: slow = why            (run with ``-m slow`` only)
     #: hands = yes           (a run with the calls by hand; ``hands.steps = 24`` and so on are for that one alone;
                              ``hands = both`` is one below ``llmtop run`` besides, ``both.steps``; or "hands both")
+    #: compiler = loaded     (the first step of an optimizer loads torch._dynamo, as for users; without this
+                             line `digest.seed` leaves it out, for it takes a second of both runs)
     #: says = words          (a line on stderr that begins with "llmtop: " and has these words)
     #: line = none           (`llmtop run` does not say that it has attached, having no stream to say it on; or
                              "attached", though nothing is heard any more when a monitor comes)

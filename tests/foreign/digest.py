@@ -27,6 +27,8 @@ from typing import Any
 
 OUT = "FOREIGN_OUT"
 """The folder for what is found."""
+LIGHT = "FOREIGN_LIGHT"
+"""Set where the optimizers of torch are to leave the compiler unloaded."""
 WATCHED = "FOREIGN_WATCHED"
 """Set where a monitor comes at the end of each process, and is to be waited for."""
 PATIENCE_S = 60.0
@@ -48,6 +50,36 @@ def seed(number: int = 0) -> None:
         sys.modules["numpy"].random.seed(number)
     if "torch" in sys.modules:
         sys.modules["torch"].manual_seed(number)
+        if os.environ.get(LIGHT) and "torch._dynamo" not in sys.modules:
+            _leave_compiler_unloaded(sys.modules["torch"].optim)
+
+
+def _leave_compiler_unloaded(optim: Any) -> None:
+    """Take the import of torch._dynamo out of the steps of optimizers: it takes as long as that of torch itself.
+
+    The functions stay the same ones; their code lacks the import and the breaks of a graph that is not compiled.
+    """
+    for made in vars(optim.Optimizer).values():
+        if (own := getattr(made, "__wrapped__", None)) is not None:
+            own.__dynamo_disable = own  # what a first call looks for, and else has the compiler make
+    for kind in vars(optim).values():
+        step = vars(kind).get("step") if isinstance(kind, type) else None
+        code = getattr(step, "__code__", None)
+        if code is not None and code.co_name == "_use_grad" and code.co_freevars == ("func",):
+            place = {"co_filename": code.co_filename, "co_firstlineno": code.co_firstlineno}
+            step.__code__ = _with_gradients_off(None).__code__.replace(co_name="_use_grad", **place)
+
+
+def _with_gradients_off(func: Any) -> Any:
+    def _use_grad(*args: Any, **kwargs: Any) -> Any:
+        before = torch.is_grad_enabled()  # type: ignore[name-defined]  # noqa: F821  of torch.optim.optimizer
+        try:
+            torch.set_grad_enabled(args[0].defaults["differentiable"])  # type: ignore[name-defined]  # noqa: F821
+            return func(*args, **kwargs)
+        finally:
+            torch.set_grad_enabled(before)  # type: ignore[name-defined]  # noqa: F821
+
+    return _use_grad
 
 
 def add(name: str, value: Any) -> None:

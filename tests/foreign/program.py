@@ -27,6 +27,7 @@ _KEYS = frozenset(
         "stdin",
         "needs",
         "by_hand",
+        "compiler",
         "passing_threads",
         "slow",
         "hands",

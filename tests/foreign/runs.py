@@ -135,6 +135,8 @@ class Run:
         env |= {digest.OUT: str(self._out), "LLMTOP_DIR": str(self._sockets)}
         if self._kind != "plain":
             env[digest.WATCHED] = "1"
+        if not self._program.says("compiler"):
+            env[digest.LIGHT] = "1"
         if self._kind in ("hands", "both"):
             env[hands.HANDS] = "1"
         return env

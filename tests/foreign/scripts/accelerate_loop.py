@@ -1,4 +1,5 @@
 #: steps = 6
+#: compiler = loaded
 #: phases = dataload forward backward optimizer
 #: needs = accelerate
 #: slow = loads Accelerate

@@ -1,4 +1,5 @@
 #: steps = none
+#: compiler = loaded
 #: needs = accelerate
 #: slow = loads Accelerate in two ranks more
 #: hands = hands
@@ -38,6 +39,7 @@ def train(rank):
     digest.add("seen", seen)
     digest.model(net, optimizer.optimizer)
     digest.end(f"rank{rank}", children=False)
+    torch.distributed.barrier()
     torch.distributed.destroy_process_group()
 
 

@@ -1,4 +1,5 @@
 #: steps = 6
+#: compiler = loaded
 #: phases = dataload forward backward optimizer
 #: samples = 12
 #: hands = yes

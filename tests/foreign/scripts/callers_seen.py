@@ -1,4 +1,5 @@
 #: steps = 12
+#: compiler = loaded
 """Forward passes that look at who has called them: warnings with a stacklevel, frames by number, a logger."""
 
 import inspect

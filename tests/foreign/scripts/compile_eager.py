@@ -1,4 +1,5 @@
 #: steps = 6..8
+#: compiler = loaded
 #: slow = torch.compile loads the compiler
 """A compiled model (backend "eager"), then a compiled step: not one graph or break more.
 

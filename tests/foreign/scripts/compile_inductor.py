@@ -1,4 +1,5 @@
 #: steps = 6..8
+#: compiler = loaded
 #: slow = compiles C++
 #: passing_threads = ThreadPoolExecutor-*
 """A compiled model (backend "inductor"), then a compiled step: not one graph or break more.

@@ -1,4 +1,5 @@
 #: steps = none
+#: compiler = loaded
 #: line = none
 #: steps[rank0] = 8
 #: steps[rank1] = 8
@@ -50,6 +51,7 @@ def train():
     digest.add("statistics", net._get_ddp_logging_data()["num_parameter_tensors"])
     digest.model(net, optimizer)
     digest.end(f"rank{rank}", children=False)
+    dist.barrier()
     dist.destroy_process_group()
 
 

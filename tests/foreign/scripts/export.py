@@ -1,4 +1,5 @@
 #: steps = 4
+#: compiler = loaded
 #: slow = torch.export loads the compiler
 """torch.export of a model before and after its training: the same graph, and one that runs."""
 

@@ -1,4 +1,5 @@
 #: steps = 5
+#: compiler = loaded
 """Models, optimizers, batches and losses are freed by their last reference, without the garbage collector."""
 
 import gc

@@ -1,4 +1,5 @@
 #: steps = none
+#: compiler = loaded
 #: steps[rank0] = 6
 #: steps[rank1] = 6
 """FSDP2 over gloo: sharded blocks, mixed precision, clipped norms, a gathered state_dict."""
@@ -52,6 +53,7 @@ for rank in range(2):
     dist.init_process_group("gloo", init_method=f"file://{os.getcwd()}/meeting", rank=rank, world_size=2)
     digest.seed(rank)
     train(rank)
+    dist.barrier()
     dist.destroy_process_group()
     sys.exit()
 codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in children]

@@ -1,4 +1,5 @@
 #: steps = 6
+#: compiler = loaded
 #: phases = dataload forward backward optimizer
 #: tokens = 64
 #: needs = transformers

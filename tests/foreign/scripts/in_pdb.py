@@ -1,4 +1,5 @@
 #: steps = 5
+#: compiler = loaded
 #: run = {python} -m pdb -c "break train" -c continue -c next -c continue {script}
 #: stdin = q
 #: slow = one of many, and none of them is fast

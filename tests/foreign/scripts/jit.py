@@ -1,4 +1,5 @@
 #: steps = 10
+#: compiler = loaded
 """Models that are traced and scripted before, in the middle of, and after their training."""
 
 import warnings

@@ -1,4 +1,5 @@
 #: steps = 8
+#: compiler = loaded
 #: needs = lightning
 #: slow = loads Lightning
 #: hands = hands

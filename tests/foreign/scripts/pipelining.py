@@ -46,6 +46,7 @@ for rank in range(2):
     dist.init_process_group("gloo", init_method=f"file://{os.getcwd()}/meeting", rank=rank, world_size=2)
     digest.seed(rank)
     train(rank)
+    dist.barrier()
     dist.destroy_process_group()
     sys.exit()
 codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in children]

@@ -1,4 +1,5 @@
 #: steps = 12
+#: compiler = loaded
 #: phases = dataload forward backward optimizer
 #: tokens = 48
 #: samples = 4

@@ -1,4 +1,5 @@
 #: steps = 8
+#: compiler = loaded
 #: env = KINETO_LOG_LEVEL=99
 #: slow = one of many, and none of them is fast
 """cProfile, tracemalloc, faulthandler and torch.profiler, all of the user's own, around the loop."""

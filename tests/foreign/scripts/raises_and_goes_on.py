@@ -1,4 +1,5 @@
 #: steps = 9
+#: compiler = loaded
 #: phases = forward backward optimizer
 """Errors in forward, backward and the optimizer are caught, and the training goes on with the next batch."""
 

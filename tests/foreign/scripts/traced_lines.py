@@ -1,4 +1,5 @@
 #: steps = 4
+#: compiler = loaded
 """sys.settrace, sys.setprofile: the lines of the user's file that a debugger or coverage would see."""
 
 import sys

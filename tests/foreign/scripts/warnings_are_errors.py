@@ -1,4 +1,5 @@
 #: steps = 6
+#: compiler = loaded
 #: run = {python} -W error -X dev -bb {script}
 #: hands = yes
 #: hands.steps = 6

@@ -1,4 +1,5 @@
 #: steps = 5
+#: compiler = loaded
 #: env = PYTHONPATH={folder}/site
 #: slow = one of many, and none of them is fast
 """A sitecustomize.py of the user's that imports torch itself."""
