@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 
 import pytest
 
-from tests.support.docstring_sections import Function, counts, fault, stale_arguments
+from tests.support.docstring_sections import PACKAGES, ROOT, Function, counts, fault, stale_arguments
 
 pytestmark = pytest.mark.shape
 
 LEAST_SHARE = 0.9
 """Of the functions that need sections; all but two had them when this was written."""
+
+
+UNCLEAR_STARTS = frozenset({
+    "As", "By", "Have", "Let", "Of", "So", "That", "Those", "Told", "What", "Whether", "Who", "Whose",
+})  # fmt: skip
+"""First words that leave out the noun. A noun comes first, for a function a verb."""
 
 
 def _function(docstring: str, signature: str = "seconds: float, path: Path") -> Function:
@@ -28,6 +35,28 @@ def test_most_functions_that_need_sections_have_them() -> None:
 
 def test_args_of_every_function_name_its_parameters() -> None:
     assert not list(stale_arguments())
+
+
+def first_words(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Yield the line and the first word of each docstring, those of fields and constants included."""
+    for node in ast.walk(tree):
+        for statement in getattr(node, "body", None) if isinstance(getattr(node, "body", None), list) else ():
+            if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
+                words = str(statement.value.value).split(maxsplit=1)
+                yield statement.lineno, words[0] if words else ""
+
+
+def test_a_docstring_begins_with_a_noun_or_a_verb() -> None:
+    planted = ast.parse('"""What is read."""\nA = 1\n"""Of a step."""\n')
+    assert [word for _, word in first_words(planted)] == ["What", "Of"]
+    files = [file for package in PACKAGES for file in sorted((ROOT / package).rglob("*.py"))]
+    found = [
+        f"{file.relative_to(ROOT)}:{line} {word}"
+        for file in files
+        for line, word in first_words(ast.parse(file.read_text()))
+        if word in UNCLEAR_STARTS
+    ]
+    assert not found, "write a noun phrase, or an imperative for a function"
 
 
 def test_a_section_with_unit_and_meaning_counts() -> None:

@@ -177,8 +177,8 @@ class _TrackedProcess:
 
     def __init__(self, pid: int) -> None:
         self.facts: _ProcessInfo | None = None
-        """As of the last poll. None before it, and when the process has ended or is not the one that the driver
-        means."""
+        """Facts of the last poll. None before it, and when the process has ended or is not the one that the
+        driver means."""
         self.looked_at = -math.inf
         """Monotonic seconds."""
         self._pid = pid

@@ -30,7 +30,7 @@ class XidEvents:
         self._set: Any = None
         self._refused = False
         self._xids: dict[int, tuple[float, float]] = {}
-        """By number, oldest first: time of the last event, in unix seconds to be shown, and in monotonic
+        """Time of the last event by Xid number, oldest first: in unix seconds for display, and in monotonic
         seconds."""
 
     def poll(self, handle: Any) -> None:

@@ -93,7 +93,7 @@ class RunAlerts:
 
 
 class _Kept(msgspec.Struct, omit_defaults=True):
-    """What the index holds of a run that has ended."""
+    """Recomputed alerts of an ended run, as stored in the index."""
 
     since: float
     """Unix time since when alerts were recomputed."""
@@ -124,7 +124,8 @@ def _decode_facts(facts: bytes | None) -> _Kept | None:
 
 
 def _signature(run: Run) -> str:
-    """What recomputed alerts depend on: the files of the run, this version, the settings of alerts."""
+    """Return the hash of all inputs of recomputed alerts: the files of the run, this version, the settings of
+    alerts."""
     parts = [__version__, repr(current().alerts)]
     for path in sorted({process.folder for process in run.processes}):
         with os.scandir(path) as entries:

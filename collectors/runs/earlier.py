@@ -23,7 +23,7 @@ _FULL_SECONDS = 60.0
 class _Known(NamedTuple):
     reader: RunSnapshots
     job: str
-    """As the live screen calls it."""
+    """Name of the job on the live screen."""
     pids: dict[tuple[str, int, float], int]
     """On this host, by host, pid and start as the files have them: they differ in a container."""
 

@@ -67,7 +67,7 @@ class JobNames:
 
     def __init__(self) -> None:
         self._given: dict[Hashable, tuple[Hashable, str]] = {}
-        """By process: its run's identity, and the name of the run."""
+        """Identity and name of the run, by process."""
 
     def assign_names(self, members: Iterable[Member]) -> dict[Hashable, str]:
         """The name of each one's job, by its key.

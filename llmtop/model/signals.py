@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     T = TypeVar("T")
     Unit: TypeAlias = Literal["%", "W", "J", "°C", "MHz", "B", "B/s", "", "reasons"]
-    """Of the field's value; "": a plain number; "reasons": names of clock-event reasons."""
+    """Unit of the field's value; "": a plain number; "reasons": names of clock-event reasons."""
     Hue: TypeAlias = Literal["compute", "energy", "transfer"]
     Maker: TypeAlias = Literal["NVIDIA", "AMD", "Google"]
     Limit: TypeAlias = Literal["total", "pcie", "nvlink"]

@@ -105,8 +105,8 @@ def _tensor_rates(kernel: KernelProfile) -> list[tuple[str, bool, float, float]]
 
 
 def _scalar_rates(kernel: KernelProfile) -> list[tuple[str, bool, float, float]]:
-    """By type: FLOP/s of the other pipes and their peak at the kernel's clock, as ncu's roofline section has
-    them."""
+    """Return, by type, FLOP/s of the other pipes and their peak at the kernel's clock, as in ncu's roofline
+    section."""
     rates = []
     clock = kernel.number("smsp__cycles_elapsed.avg.per_second")
     for dtype, (singles, fused, times) in _SCALAR.items():

@@ -35,7 +35,7 @@ class NcuTool:
 
     path: Path
     version: str
-    """As it says: "2025.3.1.0"."""
+    """Version in its output: "2025.3.1.0"."""
 
     @property
     def python_path(self) -> str:

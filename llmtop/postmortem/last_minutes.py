@@ -56,7 +56,7 @@ class RankTail(msgspec.Struct, frozen=True, kw_only=True):
     steps: int
     """Steps in the last minutes."""
     last_step: int | None = None
-    """By the sums where it is older than the last minutes."""
+    """Last step; from the sums where it is older than the last minutes."""
     median_seconds: float | None = None
     idle_seconds: float | None = None
     """Time from the end of the last step to the last record."""

@@ -33,7 +33,7 @@ _SHORT_LIBRARY = re.compile(
 )
 """Files as py-spy writes them: relative to the folder of packages that they are in."""
 _OWN = re.compile(r"(?:^|/)llmtop/(?:instrument|integrations|launch)/")
-"""Of llmtop within a training: it wraps collectives and loaders."""
+"""Files of llmtop within a training: it wraps collectives and loaders."""
 _WRAPPERS = frozenset(
     {"wrapper", "__call__", "_call_impl", "_wrapped_call_impl", "decorate_context", "_fn", "inner"}
 )

@@ -39,7 +39,7 @@ GAP_SECONDS: Final = 60.0
 
 _HoldKey = tuple[AlertId, Hashable]
 _STEPPING: Final = (RankState, JobState)
-"""What makes steps."""
+"""Subjects that make steps."""
 
 
 class _RuleSubject(Protocol):

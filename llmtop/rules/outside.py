@@ -28,8 +28,9 @@ LEAST_STEPS: Final = 20
 MAIN_PCT: Final = 25.0
 """Percent of the time outside, from which a cause is named."""
 CAUSE_PART: Final = 0.5
-"""Of the threshold, that the named causes take together; without such a cause `NO_CAUSE_TIMES` the threshold
-counts: what a loop does besides its phases is 10 to 11 % of the steps of healthy trainings on a busy machine."""
+"""Share of the threshold that the named causes take together. Without such a cause `NO_CAUSE_TIMES` the
+threshold counts: the rest of a loop besides its phases is 10 to 11 % of the steps of healthy trainings on a
+busy machine."""
 NO_CAUSE_TIMES: Final = 2.0
 MOST_LOAD: Final = 4.0
 """Threads per CPU, above which a share without a cause is no finding: where a step loses the CPU is chance. At 13

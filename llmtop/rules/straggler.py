@@ -38,8 +38,9 @@ RATIO_PCT: Final = limits.threshold_pair(0.3 * BEHIND_PCT[0], (3.0, 2.0))
 own part of a slowdown, since the others wait there: 30 % more computing shows in forward alone, as 7 % of the
 step, and by the host's clock, which sees launching and not the work, as 4 %. Equal H200s differ by 0.2 %."""
 SM_MORE_PCT: Final = 1.0
-"""By the host's clock on a GPU, where launching may be slow without harm: so much more of its SMs must be active,
-where that is known, since it does not wait. 83 against 74 when one of two ranks had 40 % more to compute."""
+"""Percent by which more of its SMs must be active, where that is known, by the host clock on a GPU: launching
+may be slow there without harm, but SM activity does not wait. 83 against 74 when one of two ranks had 40 %
+more to compute."""
 CRITICAL_PCT: Final = limits.CONFIGURED.straggler.critical_pct or max(STRAGGLER_CRITICAL_PCT, 2 * BEHIND_PCT[0])
 """A configured threshold above 20 % leaves warnings, too: critical is then from twice that on."""
 WINDOW_STEPS: Final = 12
@@ -59,11 +60,11 @@ LATE_ERRORS: Final = (6.0, 3.0)
 a fifth of a step, by chance; in some hours of that, resampled, six was reached once, and four every few
 minutes."""
 FREE_PACED_PCT: Final = 25.0
-"""Of the time in which the GPU of one of the ranks waits for its host. Hosts that launch too slowly do not wait
-for each other: one may be ahead by any distance, at no cost, while its GPU stands in a collective. Two equal ranks
-under FSDP2 on H100s were 6 and 11 ms of a step apart for seconds, now the one and now the other ahead. The one
-behind waited for its host in 38 to 71 % of the time; or its GPU stood in collectives, and the other's waited for
-its host in 74 to 92."""
+"""Percent of the time in which the GPU of one of the ranks waits for its host. Hosts that launch too slowly do
+not wait for each other: one may be ahead by any distance, at no cost, while its GPU stands in a collective.
+Two equal ranks under FSDP2 on H100s were 6 and 11 ms of a step apart for seconds, now the one and now the
+other ahead. The one behind waited for its host in 38 to 71 % of the time; or its GPU stood in collectives,
+and the other's waited for its host in 74 to 92."""
 OWN_MORE_PCT: Final = (5.0, 3.5)
 """Percent of the step by which the host of such a rank must be longer at one phase than the others' hosts,
 which are slow as well. Those two differed by 0.9 % at most; planted ranks by 40 and more."""

@@ -52,7 +52,7 @@ class RunPlace(NamedTuple):
 
     folder: str
     number: int
-    """As of `store.Run`."""
+    """Number, as in `store.Run`."""
 
 
 class Entry(NamedTuple):

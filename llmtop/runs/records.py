@@ -33,7 +33,7 @@ BUCKET_RATIO = 1.02
 """Ratio of the upper to the lower bound of a bucket of a `State.histogram`: percentiles are exact to 1 %."""
 _FIRST_BUCKET_SECONDS = 1e-6
 _NAMES = 1024
-"""Of phases, for which is remembered what they are."""
+"""Most phases whose role is remembered."""
 
 StepRow = tuple[Any, ...]
 """A `wire.StepDone` as it is sent: number, start (unix ns), host ns, interval ns, tokens, samples, phases, ..."""

@@ -55,7 +55,7 @@ class RunFile:
         with path.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
             self.is_whole = not ends_only or size <= END_BYTES + end_bytes
-            """Whether all of it was read."""
+            """True if all of it was read."""
             if not self.is_whole:
                 first = file.read(END_BYTES)
                 file.seek(size - end_bytes)

@@ -140,8 +140,7 @@ class StackReport(msgspec.Struct, frozen=True, kw_only=True):
     counters: dict[str, Counters] = {}
     """Counters by the name of a process, with its workers; perf alone has them."""
     loading: dict[str, LoadingCost] = {}
-    """By the name of a process (`ProcessStacks.name`): what its loader's time goes into, where it waits for "
-    "that."""
+    """Cost of the data loader by the name of a process (`ProcessStacks.name`), where it waits for the loader."""
     notes: tuple[str, ...] = ()
     """Left-out parts, with the reason."""
     stopped_early: str | None = None

@@ -310,8 +310,8 @@ class Trace:
     gpus: dict[int, TracedGpu] = field(default_factory=dict)
     """GPUs by `DeviceOps.device`."""
     gpu_of: dict[tuple[int, int], TracedGpu] = field(default_factory=dict)
-    """By process and `DeviceOps.device`, where the tool records it: a process counts the GPUs that it can see, so
-    every rank may call its own 0."""
+    """GPUs by process and `DeviceOps.device`, where the tool records it: a process counts the GPUs that it can
+    see, so every rank may call its own 0."""
     file_of: dict[int, int] = field(default_factory=dict)
     """File of each pid, where several files were read together."""
     ranks: list[TracedRank] = field(default_factory=list)

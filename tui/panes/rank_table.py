@@ -59,7 +59,7 @@ _WORD = 23
 
 
 class _RankTableFrame(Struct, frozen=True):
-    """What all lines of the table have in common."""
+    """Data that all lines of the table share."""
 
     columns: tuple[Column[Rank], ...]
     bar_width: int
@@ -132,7 +132,8 @@ def paint(
 
 
 def lines(view: View, role: str = "") -> list[Line]:
-    """What the table has a line for: the ranks, and before those of each job the job, where there are several.
+    """Return the lines of the table: the ranks, with a line for each job before its ranks if there are several
+    jobs.
 
     Args:
         view: the snapshot and the order.
@@ -217,7 +218,7 @@ def _title(view: View, count: int, role: str, theme: CellTheme) -> list[tuple[st
 
 
 def _job_rate(job: Job) -> list[str]:
-    """What the ranks of a job do in a second, all together."""
+    """Return the rate of a job over all its ranks."""
     texts = []
     if job.tokens_per_s is not None:
         texts.append(f"{fmt.count(job.tokens_per_s)} tokens/s")

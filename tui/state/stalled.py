@@ -12,7 +12,7 @@ _NO_STEPS: Final[tuple[AlertId, ...]] = ("stalled", "hung_collective")
 # The training checks its collectives against the median step. Here rates leave the screen, which must
 # not flicker with slow steps: so this compares with p95, and a checkpoint does not count.
 _RARE = 1.5
-"""So many times the long steps that come now and then."""
+"""Multiple of the rare long steps."""
 
 
 def stalled_seconds(rank: Rank, now: float) -> float | None:

@@ -1,5 +1,5 @@
-"""What `perf stat -j` counted, a process with its workers: rates, and what the hardware counters say where it "
-"has any."
+"""Counters of `perf stat -j` for a process with its workers: rates, and the hardware counters where the machine
+has any.
 
 Instructions a cycle: under 1 the cores mostly wait, as a rule for memory; over 2 they compute (Brendan Gregg, "CPU
 Utilization is Wrong", 2017, whose limits for 4-wide cores these are). On most virtual machines there are none.

@@ -63,7 +63,7 @@ class Channel(socket.socket):
         return self._identity is not None and self._identify() == self._identity
 
     def _identify(self) -> bytes | tuple[int, int] | None:
-        """What tells the socket behind the number from all others; None where there is none."""
+        """Return the identity of the socket behind the number; None where there is none."""
         if sys.platform == "linux":
             try:
                 cookie = self.getsockopt(socket.SOL_SOCKET, _SO_COOKIE, _COOKIE_BYTES)

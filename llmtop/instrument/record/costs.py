@@ -119,7 +119,7 @@ class Costs:
 
 
 def _cold_share(recorder: State, warm: float) -> float:
-    """What a call in the last step cost, of what one costs when all is out of the caches.
+    """Return the cost of a call in the last step as a share of its cost with cold caches.
 
     Args:
         recorder: of this process; a step has ended.

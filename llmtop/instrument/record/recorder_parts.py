@@ -72,7 +72,7 @@ class WorkingTime(Protocol):
     busy_ns: int
     """Time for which it has worked so far."""
     ran_ns: int
-    """Of these, for which the training thread ran."""
+    """Part of this time in which the training thread ran."""
 
 
 class MeasuredCosts(Protocol):

@@ -32,7 +32,7 @@ class TakenTime:
         self.busy_ns = 0
         """For which this thread worked."""
         self.ran_ns = 0
-        """Of these, for which the training thread ran."""
+        """Part of this time in which the training thread ran."""
 
     def begin(self) -> None:
         """Call when this thread has Python's lock again after a sleep."""
@@ -61,7 +61,7 @@ def thread_clock(native_id: int) -> int:
 
 
 def processor_ns(clock: int) -> int:
-    """What that clock shows; 0 once the thread has ended."""
+    """Return the time of that clock; 0 once the thread has ended."""
     try:
         return time.clock_gettime_ns(clock)
     except OSError:

@@ -49,7 +49,7 @@ MOST_HOLD_S = 0.5
 """Longest delay, however long a monitor can wait: with the second in which it reads, a step is shown within
 two."""
 HOLD_VARIES_BY = 0.25
-"""By up to so much is a hold shorter: the stack of the training is sampled when it ends, and samples at even
+"""Share by which a hold may be shorter. The stack of the training is sampled when it ends, and samples at even
 distances see steps of that length at one place only."""
 MOST_HELD = SIZE // 8
 """Where so many steps came within one hold it is the shortest again: the ring is to lose none."""

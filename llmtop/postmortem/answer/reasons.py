@@ -93,7 +93,7 @@ class _Whole(NamedTuple):
     aborting: frozenset[str]
     """Files with an error that another rank's failure causes."""
     unplaced: frozenset[str]
-    """Those where no line names the rank: the first that ended may be one of them."""
+    """Entries where no line names the rank: the first that ended may be one of them."""
     earliest: tuple[tuple[float, int], ...]
     """Time and rank of the earliest errors of ranks' own, of two ranks at most."""
 

@@ -61,7 +61,7 @@ class GpuState:
         self.rank_pids: list[int] = []
         """Attached trainings on it that are alive."""
         self.step_pids: list[int] = []
-        """Those of them that report steps or requests."""
+        """Processes among them that report steps or requests."""
         self.error_text = ""
         """The last error, kept for as long as its alert is up."""
         self.reasons: frozenset[str] | None = None

@@ -273,7 +273,8 @@ class JobState:
         self.imbalance: object = None
         """The same of the rule for unequal work."""
         self.works: object = None
-        """What `imbalance.work_of` found of this snapshot, for the next rule that asks; None: not asked yet."""
+        """Result of `imbalance.work_of` for this snapshot, for the next rule that needs it; None until it is
+        computed."""
         self.losses = EqualLosses()
 
     def keep(self, before: JobState) -> None:

@@ -178,7 +178,8 @@ class LoopState:
         report_internal_error(what, error)
 
     def stands_down(self) -> bool:
-        """Whether to record nothing, because the script does it itself. What was begun is then given up."""
+        """Return True to record nothing, because the script does it itself. A step that was begun is then
+        dropped."""
         r = self.recorder
         r.saw_work()
         if r.manual_used and self._step is not None:
