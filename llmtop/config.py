@@ -19,7 +19,7 @@ import msgspec
 from msgspec import Meta, Struct, field
 
 from llmtop.errors import UnusableInput
-from llmtop.format import encode_json, escaped_json, printable, size
+from llmtop.format import encode_json, escaped_json, nearest_word, printable, size
 from llmtop.model.bottlenecks import AlertId
 from llmtop.model.setting_ranges import (
     MAX_CAPTURE_SECONDS,
@@ -524,16 +524,9 @@ def _wrong_engines(capture: Capture, engines: EngineOptions | None) -> Iterator[
             yield ["capture", "options"], _unknown("options", option, whose, options), option
 
 
-def _nearest(word: str, known: list[str]) -> list[str]:
-    """The known word that a word is most like, in a list; empty where none is like it."""
-    import difflib  # for a wrong word alone
-
-    return difflib.get_close_matches(word, known, 1)
-
-
 def _unknown(name: str, value: str, kind: str, known: list[str]) -> str:
-    near = _nearest(value, known)
-    hint = f'did you mean "{near[0]}"?' if near else f"there are {', '.join(known) or 'none'}"
+    near = nearest_word(value, known)
+    hint = f'did you mean "{near}"?' if near else f"there are {', '.join(known) or 'none'}"
     return f'{name} = "{printable(value, 60)}" is no {kind}: {hint}'
 
 
@@ -563,8 +556,8 @@ def _refusal(text: str, path: Path, data: dict[str, Any], said: str) -> Unusable
     unknown = _UNKNOWN.search(said)
     if unknown:
         known = _setting_names(inside)
-        near = _nearest(unknown[1], known)
-        hint = f'did you mean "{near[0]}"?' if near else f"there are {', '.join(known)}"
+        near = nearest_word(unknown[1], known)
+        hint = f'did you mean "{near}"?' if near else f"there are {', '.join(known)}"
         place_of = f" of [{'.'.join(inside)}]" if inside else ""
         return value_error(
             text, path, [*inside, unknown[1]], f'"{printable(unknown[1], 60)}" is no setting{place_of}: {hint}'
@@ -575,8 +568,8 @@ def _refusal(text: str, path: Path, data: dict[str, Any], said: str) -> Unusable
     shown = printable(written, 60)
     hint = _hint(inside)
     words = _choices(hint) or re.findall(r'"(\w+)"', _expected_values(hint))
-    near = _nearest(value, words) if isinstance(value, str) else []
-    meant = f' (did you mean "{near[0]}"?)' if near else ""
+    near = nearest_word(value, words) if isinstance(value, str) else None
+    meant = f' (did you mean "{near}"?)' if near else ""
     name = inside[-1] if inside else "it"
     return value_error(text, path, inside, f"{name} = {shown}: {_expected_values(hint)} is wanted{meant}", value)
 

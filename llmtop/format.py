@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import re
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 TYPE_CHECKING = False  # loading typing would take a training's Python some milliseconds
 if TYPE_CHECKING:
@@ -301,3 +301,10 @@ def _encodable(value: Any) -> Any:
     if isinstance(value, dict):
         return {_encodable(key): _encodable(one) for key, one in value.items()}
     return [_encodable(one) for one in value] if isinstance(value, list | tuple) else value
+
+
+def nearest_word(word: str, known: Iterable[str]) -> str | None:
+    """Return the known word that is most like a word; None where none is like it."""
+    import difflib  # for a wrong word alone
+
+    return next(iter(difflib.get_close_matches(word, list(known), 1)), None)

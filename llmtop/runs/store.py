@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from llmtop.errors import UnusableInput
-from llmtop.format import counted, printable
+from llmtop.format import counted, nearest_word, printable
 from llmtop.runs import folder, index, records
 from llmtop.runs.run_file import FileMember, RunFile
 from llmtop.system import procfs
@@ -368,10 +368,8 @@ def find_run(path: Path, wanted: str | None) -> Run:
     fitting = fitting or [run for run in runs if run.id.startswith(wanted)]
     if not fitting:
         known = list(dict.fromkeys(name for run in reversed(runs) for name in (run.id, run.name) if name))
-        import difflib
-
-        near = difflib.get_close_matches(wanted, known, 1)
-        hint = f" The nearest is {near[0]}." if near else ""
+        near = nearest_word(wanted, known)
+        hint = f" The nearest is {near}." if near else ""
         raise UnusableInput(f"No run {printable(wanted, 60)} is kept in {path}.{hint} List the runs: llmtop runs")
     if len({run.id for run in fitting}) > 1 and wanted != fitting[-1].name:
         raise UnusableInput(
