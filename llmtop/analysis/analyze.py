@@ -27,6 +27,7 @@ from llmtop.analysis.idle.sampled_functions import sampled_functions
 from llmtop.analysis.idle.sync_calls import wait_places
 from llmtop.analysis.notes import capture_notes
 from llmtop.analysis.roofline import roofline_text
+from llmtop.analysis.start_up import without_start_up
 from llmtop.analysis.steps.device_timeline import DeviceTimeline, device_timelines
 from llmtop.analysis.steps.phase_times import phase_times
 from llmtop.analysis.steps.step_finder import (
@@ -41,7 +42,7 @@ from llmtop.analysis.steps.unprofiled_step import UnprofiledStep
 from llmtop.analysis.steps.work_by_step import WorkSteps
 from llmtop.analysis.timeline.step_timeline import step_timeline
 from llmtop.analysis.timeline.whole_timeline import whole_timeline
-from llmtop.analysis.verdict import Judgement, judge, loss_shares, setup_ns
+from llmtop.analysis.verdict import Judgement, judge, loss_shares, missing_evidence, setup_ns
 from llmtop.analysis.verdict_text import left_out_text, verdict_sentence
 from llmtop.analysis.work.collectives import collective_times, exposed_pct, find_straggler
 from llmtop.analysis.work.copies import copy_times
@@ -160,7 +161,9 @@ def analyze_trace(
     measured = _measure(trace, command, timelines, per_process, phases, read_unprofiled_step=read_unprofiled_step)
     drawn = None
     if page:
-        drawn = whole_timeline(timelines, measured.gaps, phases, measured.ranks, measured.judgement.timeline)
+        drawn = whole_timeline(
+            measured.timelines, measured.gaps, phases, measured.ranks, measured.judgement.timeline
+        )
     return _build_report(trace, measured, per_process, phases, drawn)
 
 
@@ -246,10 +249,7 @@ def _measure(
         read_unprofiled_step: returns how long the training's steps took before and after the capture.
     """
     operator_calls(trace)  # kept by the trace; first, since it needs much memory for a moment
-    gaps = [
-        attribute_idle_time(timeline, _busy_with_other_processes(timeline, timelines), phases[timeline.process])
-        for timeline in timelines
-    ]
+    timelines, gaps = _judged_part(timelines, phases)
     missing = unrecorded_kernels(trace)
     judgement = judge(timelines, gaps, missing, read_unprofiled_step())
     main = judgement.timeline
@@ -286,6 +286,28 @@ def _measure(
         memory=uses,
         memory_operators=memory_operators,
     )
+
+
+def _judged_part(
+    timelines: list[DeviceTimeline], phases: dict[int, list[PhaseSpans]]
+) -> tuple[list[DeviceTimeline], list[Gaps]]:
+    """Return the timelines with their idle time, without what comes once before a part that can be judged."""
+    gaps = _gaps(timelines, phases)
+    shorter = without_start_up(timelines, gaps)
+    if not any(one.begins_after for one in shorter):
+        return timelines, gaps
+    kept = [
+        (after, own) if after.begins_after and not missing_evidence(after, own) else (before, all_of_it)
+        for after, own, before, all_of_it in zip(shorter, _gaps(shorter, phases), timelines, gaps, strict=True)
+    ]
+    return [timeline for timeline, _ in kept], [found for _, found in kept]
+
+
+def _gaps(timelines: list[DeviceTimeline], phases: dict[int, list[PhaseSpans]]) -> list[Gaps]:
+    return [
+        attribute_idle_time(timeline, _busy_with_other_processes(timeline, timelines), phases[timeline.process])
+        for timeline in timelines
+    ]
 
 
 def _devices(trace: model.Trace, measured: Measurements) -> tuple[Device, ...]:
@@ -356,10 +378,7 @@ def _judged_steps(own: ProcessSteps | None, timeline: DeviceTimeline | None, tra
     on_device = timeline is not None and timeline.counted > 0
     seconds = (np.diff(timeline.bounds) / 1e9).tolist() if timeline is not None and on_device else own.seconds
     if not seconds or (timeline is not None and not on_device):
-        return StepsJudged(
-            found_by=own.why_none_on_device,
-            left_out="nothing: the shares are of the time from first to last device activity",
-        )
+        return StepsJudged(found_by=own.why_none_on_device, left_out=_left_out_without_steps(timeline))
     median = float(np.median(seconds))
     return StepsJudged(
         found_by=own.found_by,
@@ -373,6 +392,12 @@ def _judged_steps(own: ProcessSteps | None, timeline: DeviceTimeline | None, tra
         outliers=tuple(i for i, value in enumerate(seconds) if value > _OUTLIER * median),
         left_out=left_out_text(own, timeline, trace),
     )
+
+
+def _left_out_without_steps(timeline: DeviceTimeline | None) -> str:
+    if timeline is not None and timeline.begins_after:
+        return timeline.begins_after
+    return "nothing: the shares are of the time from first to last device activity"
 
 
 def _device(

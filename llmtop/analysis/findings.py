@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import msgspec
@@ -13,13 +13,13 @@ from llmtop.analysis.idle.idle_causes import CAUSES, Gaps
 from llmtop.analysis.idle.launches import launch_calls
 from llmtop.analysis.idle.longest_gaps import deepest_during
 from llmtop.analysis.idle.missing_kernels import UnrecordedKernels
-from llmtop.analysis.idle.nonrecurring_work import longest_setup
+from llmtop.analysis.idle.nonrecurring_work import longest_setup, sends_weights
 from llmtop.analysis.idle.off_cpu import OFF_CPU_FIX
 from llmtop.analysis.idle.sampled_functions import most_sampled_during
 from llmtop.analysis.steps.device_timeline import DeviceTimeline
 from llmtop.analysis.verdict import BORDER_PCT, CAUSE_OF, NEAR_PCT, ONE_OFF, Judgement
 from llmtop.analysis.verdict_text import good_capture, main_off_cpu_cause
-from llmtop.analysis.work.collectives import Straggler, slower_phase
+from llmtop.analysis.work.collectives import Straggler, collective_times, slower_phase
 from llmtop.analysis.work.time_breakdown import SERVERS_OPERATORS
 from llmtop.format import (
     count,
@@ -184,10 +184,14 @@ _OF_THE_WORK: Final = ("fp32_matrix", "unfused_attention", "elementwise", "copie
 
 
 def _findings_without_steps(measured: Measurements) -> list[Finding]:
-    """Findings on kernels and copies that need no steps. None is about idle time, and none is critical."""
+    """Findings on the device's work that need no steps. None is about idle time, and none is critical."""
     copies = _pageable_copies_finding(measured)
     work = [finding for finding in _work_findings(measured) if finding.id in _OF_THE_WORK]
-    found = [*work, *([copies] if copies is not None else [])]
+    # What a program sends while it starts are its weights.
+    starts = measured.judgement.one_off_pct >= BORDER_PCT
+    losses = [] if starts else _loss_findings(measured)
+    exposed = [one for one in losses if one.id == "communication_bound" and (one.share_pct or 0.0) >= BORDER_PCT]
+    found = [*exposed, *work, *([copies] if copies is not None else [])]
     return [msgspec.structs.replace(one, severity="info", saves_at_most_ms=None) for one in found]
 
 
@@ -293,13 +297,18 @@ def _loss_findings(measured: Measurements) -> list[Finding]:
         words = f"{heading}: {percent_text(share, 1)} {_share_basis(timeline)}"
         if saves is not None:
             words += f", {duration(saves / 1e3)} of {duration(step)}"
+        if evidence.get("most_in"):
+            words += f", most of it {evidence['most_in']}"
         deepest = _host_during_loss(measured, timeline, verdict)
         if deepest is not None:
             words += f"; the host was in {printable(deepest[0], 100)} for {percent_text(deepest[1])} of that time"
             evidence |= {"host_in": deepest[0], "host_in_pct_of_idle": deepest[1]}
         more = {"device": timeline.device, "command": measured.command}
+        where = measured.situation
+        if str(evidence.get("most_in")).startswith(("AllToAll", "SendRecv")):
+            where = replace(where, wrappers=())  # what DDP and FSDP send is something else
         one = _finding_with_advice(
-            verdict, severity, share, f"{words}.", evidence, saves=saves, where=measured.situation, **more
+            verdict, severity, share, f"{words}.", evidence, saves=saves, where=where, **more
         )
         fix = OFF_CPU_FIX[off_cpu] if off_cpu else _fix_of_loss(verdict, one.fix, evidence)
         found.append(msgspec.structs.replace(one, fix=fix))
@@ -328,6 +337,8 @@ def _host_during_loss(
     measured: Measurements, timeline: DeviceTimeline, verdict: LossId
 ) -> tuple[str, float] | None:
     """The operator or frame that was deepest on the host for much of what a loss took, where one stands out."""
+    if verdict == "kernel_gaps":
+        return None  # the host had launched in time
     causes = [cause for cause, counts_for in CAUSE_OF.items() if counts_for == verdict]
     gaps = measured.gaps[measured.timelines.index(timeline)]
     found = deepest_during(timeline, gaps, causes) if causes else None
@@ -338,7 +349,7 @@ def _host_during_loss(
 
 def _share_basis(timeline: DeviceTimeline) -> str:
     """Return what the shares of a device are of, in words."""
-    return "of the step" if timeline.counted else "of the time from first to last device activity"
+    return "of the step" if timeline.counted else f"of {timeline.extent_text}"
 
 
 def _evidence(measured: Measurements, timeline: DeviceTimeline, verdict: LossId, share: float) -> dict[str, Any]:
@@ -370,9 +381,11 @@ def _evidence(measured: Measurements, timeline: DeviceTimeline, verdict: LossId,
         if big is not None:
             evidence |= {"direction": big.direction, "from": big.source_memory, "gb_per_s": big.gb_per_s}
     elif verdict == "communication_bound":
-        evidence["nccl_pct"] = timeline.share(timeline.ns_in_steps(timeline.nccl))
-        evidence["exposed_pct"] = share
+        most = max(collective_times([timeline]), key=lambda one: one.exposed_pct, default=None)
+        evidence["most_in"] = most.name if most is not None and 2 * most.exposed_pct > share else None
         exposed, whole = timeline.ns_in_steps(timeline.exposed_nccl), timeline.ns_in_steps(timeline.nccl)
+        # Of the same time as the share: without one-off work.
+        evidence |= {"nccl_pct": share * whole / max(exposed, 1), "exposed_pct": share}
         evidence["overlapped_pct_of_nccl"] = 100.0 * (1 - exposed / max(whole, 1))
     elif verdict == "input_bound":
         worst = _most_idle_phase(timeline, [row for row in measured.phases if role_of(row.name) == "input"])
@@ -503,7 +516,8 @@ def _allocations_finding(measured: Measurements) -> Finding | None:
 
 def _stopping_allocations(measured: Measurements) -> list[ApiTime]:
     """Calls that allocate or free device memory; those in the order of a stream do not stop the GPU."""
-    return [row for row in measured.api if row.kind == "allocation" and not row.name.endswith("Async")]
+    rows = [row for row in measured.api if row.kind == "allocation" and not row.name.endswith("Async")]
+    return [row for row in rows if "Host" not in row.name]
 
 
 def _allocations_by_kernel(measured: Measurements, timeline: DeviceTimeline) -> Finding | None:
@@ -530,7 +544,7 @@ def _pageable_copies_finding(measured: Measurements) -> Finding | None:
         return None
     row = max(rows, key=lambda row: row.bytes)
     share = timeline.share(timeline.ns_in_steps(timeline.pageable_copies))
-    if row.largest_bytes < 1 << 20 or share < 1.0:
+    if row.largest_bytes < 1 << 20 or share < 1.0 or (not timeline.counted and sends_weights(timeline)):
         return None
     summary = (
         f"{count(row.count)} {'copy' if row.count == 1 else 'copies'} {row.direction} from or to pageable memory"

@@ -11,7 +11,6 @@ import msgspec
 from msgspec.structs import replace
 
 from llmtop.errors import UnusableInput
-from llmtop.loading.cost import decide
 from llmtop.loading.seen import LoaderSamples
 from llmtop.naming import file_names
 from llmtop.report.environment import stopped_early_of
@@ -110,6 +109,8 @@ def _counted_in(process: ProcessStacks, unit: Unit) -> ProcessStacks:
 
 
 def _load_folded(files: list[Path], source: Path, limits: Limits) -> StackReport:
+    from llmtop.loading.cost import decide  # every report asks first whether its file holds stacks
+
     processes: list[ProcessStacks] = []
     loading = {}
     for file in files:

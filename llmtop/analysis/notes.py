@@ -44,9 +44,10 @@ def capture_notes(
             )
         if not timeline.counted:
             found_by = steps[timeline.process].why_none_on_device
+            over = "the time from its first to its last activity"
             notes.append(
                 f"{where}: no whole step on the device ({found_by}); "
-                "its shares are of the time from its first to its last activity"
+                f"its shares are of {timeline.extent_text if timeline.begins_after else over}"
             )
         elif timeline.slow_first:
             notes.append(

@@ -19,6 +19,7 @@ _MATH: tuple[KernelKind, ...] = ("GEMM", "convolution", "attention")
 
 _UNKNOWN_PCT = 50.0
 _FP32_PCT = 50.0
+_MOSTLY_PCT = 60.0
 _NEAR_PCT = 60.0
 """Share of the roof: large products of cuBLAS reach 60 to 80 % of the datasheet's dense peak."""
 
@@ -51,7 +52,8 @@ def roofline_text(
     shares = ", ".join(f"{kind} {percent_text(100 * s / everything)}" for kind, s in list(by_kind.items())[:4])
     fp32 = _full_fp32_pct(kernels)
     unknown = 100.0 * by_kind.get("other", 0.0) / everything
-    text = f"Kernel time without communication: {shares}. {_ceiling_text(judgement, math, fp32, unknown)}"
+    ceiling = _ceiling_text(judgement, math, fp32, unknown, _why_memory(breakdown, gemms))
+    text = f"Kernel time without communication: {shares}. {ceiling}"
     text += _metrics_text(trace, timeline.device)
     text += _balance_text(trace.gpu(timeline.process, timeline.device), (gemms[0].dtype or "") if gemms else "")
     return text + _gemm_rates_text(gemms) + _counters_text(breakdown, bool(gemms))
@@ -87,7 +89,7 @@ def _counters_text(breakdown: TimeBreakdown | None, shapes: bool) -> str:
         if shapes or (breakdown is not None and (breakdown.framework or breakdown.plain_program))
         else f" Recorded with shapes ({capture}), matrix products show their rates here."
     )
-    return f"{how} At which roof any other kernel is, only {tool}."
+    return f"{how} At which roof {'any other' if shapes else 'a'} kernel is, only {tool}."
 
 
 def _full_fp32_pct(kernels: tuple[KernelTime, ...]) -> float:
@@ -98,7 +100,20 @@ def _full_fp32_pct(kernels: tuple[KernelTime, ...]) -> float:
     return 100.0 * plain / whole if whole else 0.0
 
 
-def _ceiling_text(judgement: Judgement, math: float, fp32: float, unknown: float) -> str:
+def _why_memory(breakdown: TimeBreakdown | None, gemms: tuple[GemmTime, ...]) -> str:
+    """Why memory limits most matrix work, as the end of a sentence; "" where nothing shows that it does."""
+    decode = (
+        next((one for one in breakdown.stages if one.name == "decode"), None) if breakdown is not None else None
+    )
+    if decode is not None and decode.share_pct >= _MOSTLY_PCT:
+        return "decode, in which a product reads its weights for few tokens"
+    known = sum(row.seconds for row in gemms if row.limit is not None)
+    if known and 100 * sum(row.seconds for row in gemms if row.limit == "memory") >= _MOSTLY_PCT * known:
+        return "products of so few rows or columns that reading them takes longer than computing"
+    return ""
+
+
+def _ceiling_text(judgement: Judgement, math: float, fp32: float, unknown: float, why_memory: str) -> str:
     """Which roof limits the kernels, by what they compute.
 
     Args:
@@ -106,6 +121,7 @@ def _ceiling_text(judgement: Judgement, math: float, fp32: float, unknown: float
         math: percent of kernel time that is matrix work.
         fp32: percent of the matrix work that is in full fp32.
         unknown: percent of kernel time in kernels of unknown kind.
+        why_memory: why memory limits most of the matrix work; "" where nothing shows that it does.
     """
     if judgement.verdict != "gpu_bound":
         of = "of the step" if judgement.timeline is None or judgement.timeline.counted else "of the time"
@@ -116,20 +132,24 @@ def _ceiling_text(judgement: Judgement, math: float, fp32: float, unknown: float
         return f"The ceiling here is not a kernel's: {lost}."
     if unknown >= _UNKNOWN_PCT:
         return f"{percent_text(unknown)} is kernels of unknown kind, so their ceiling is unknown."
-    if math >= 60.0 and fp32 >= _FP32_PCT:
-        return (
-            f"{percent_text(math)} is matrix work and {percent_text(fp32)} of that in full fp32, so the ceiling "
-            "is compute without tensor cores: TF32 or bf16 (fp16 before Ampere) raises it where the GPU has them."
-        )
     if math >= 60.0:
-        return (
-            f"{percent_text(math)} is matrix work, so the ceiling is compute (tensor cores): precision and shapes."
-        )
+        return f"{percent_text(math)} is matrix work{_matrix_ceiling_text(fp32, why_memory)}"
     if math <= 35.0:
         return (
             f"Only {percent_text(math)} is matrix work, so the ceiling is memory bandwidth: fuse what moves data."
         )
     return f"{percent_text(math)} is matrix work, the rest moves data: both compute and memory bandwidth matter."
+
+
+def _matrix_ceiling_text(fp32: float, why_memory: str) -> str:
+    if why_memory:
+        return f", most of it {why_memory}: the ceiling is memory bandwidth."
+    if fp32 >= _FP32_PCT:
+        return (
+            f" and {percent_text(fp32)} of that in full fp32, so the ceiling is compute without tensor cores: "
+            "TF32 or bf16 (fp16 before Ampere) raises it where the GPU has them."
+        )
+    return ", so the ceiling is compute (tensor cores): precision and shapes."
 
 
 def _metrics_text(trace: model.Trace, device: int) -> str:

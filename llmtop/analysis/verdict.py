@@ -197,11 +197,7 @@ def missing_evidence(timeline: DeviceTimeline, gaps: Gaps) -> str:
     kernels = int((timeline.ops.kind == model.KERNEL).sum()) + FEWEST_KERNELS * timeline.graphs
     low, high = timeline.trace.window
     setup, idle = setup_ns(gaps), timeline.idle.total
-    over = (
-        counted(timeline.counted, "whole step")
-        if timeline.counted
-        else "the time from first to last device activity"
-    )
+    over = counted(timeline.counted, "whole step") if timeline.counted else timeline.extent_text
     # A benchmark of copies has no kernels: whole steps that copies fill are judged by them.
     copies = timeline.share(timeline.ns_in_steps(timeline.only_host_copies))
     if not kernels and (timeline.counted < _FEWEST_STEPS or copies < BORDER_PCT):

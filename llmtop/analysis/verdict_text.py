@@ -72,11 +72,7 @@ def verdict_sentence(
     if judgement.lacks:
         text = f"unknown: {judgement.lacks}: no verdict. {good_capture(trace.framework, plain=plain)}"
         return text + _unreliable_text(missing.get(timeline.process))
-    over = (
-        counted(timeline.counted, "whole step")
-        if timeline.counted
-        else "the time from first to last device activity"
-    )
+    over = counted(timeline.counted, "whole step") if timeline.counted else timeline.extent_text
     if not judgement.correction.reason:
         over = "the step without the profiler"
     where = _device_text(timeline, trace)

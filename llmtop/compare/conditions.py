@@ -28,9 +28,11 @@ def unlike_conditions(before: Report, after: Report, on_work: Sequence[str] = ()
 
 def _unlike_gpus(before: Report, after: Report) -> list[str]:
     names = [{device.name for device in report.devices if device.name} for report in (before, after)]
-    if not all(names) or names[0] == names[1]:
+    # Of AMD's GPUs a trace has no name.
+    makers = [None if report.makeup is None else report.makeup.vendor for report in (before, after)]
+    if names[0] == names[1] or not (all(names) or (all(makers) and makers[0] != makers[1])):
         return []
-    one, two = (", ".join(sorted(side)) for side in names)
+    one, two = (", ".join(sorted(side)) or f"one of {maker}'s" for side, maker in zip(names, makers, strict=True))
     return [f"GPU {one} before, {two} after"]
 
 

@@ -133,6 +133,7 @@ _LIBRARY: Final = re.compile(
     r"\bat::|\bc10::|N2at6native|cudnn|cublas|cutlass|nvjet|Cijk_|xmma|triton_|_?sgemm_|gemmk?\d|gemv|gemmSN|splitK|nccl|rccl"
     r"|flash|fmha|fbgemm|cub::|thrust::|cask|wgrad|dgrad|_s\d+gemm|^(?:ampere|volta|turing|maxwell|sm\d\d|hopper)_"
     r"|deep_gemm|vllm|sgl|fusion|aiter|ck::|miopen|rocblas|hipblaslt|Tensile|multi_tensor|elementwise_kernel"
+    r"|^_matmul_ogs_|^_p_matmul_ogs"  # triton-lang/triton: python/triton_kernels/triton_kernels/matmul_ogs.py
     r"|^(?:bmm|gemm)_(?:Mx)?E\d+m\d+|^fmhaSm\d"  # TensorRT-LLM's generated kernels, also in FlashInfer
 )
 

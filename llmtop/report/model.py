@@ -287,6 +287,8 @@ class CollectiveTime(msgspec.Struct, frozen=True, kw_only=True):
     ms_deviation: float | None = None
     """How far the time in single steps lies from the mean: the standard deviation."""
     share_pct: float
+    exposed_pct: float = 0.0
+    """Of the same time as `share_pct`, in which it ran alone."""
     message_bytes: float | None = None
     """Mean size of a message: the larger of what goes in and out of a rank; None where the file does not say."""
     ranks: int | None = None

@@ -182,7 +182,7 @@ def _collectives(report: Report) -> Table:
             row.name,
             number(row.count_per_step, 1),
             duration(None if row.ms_per_step is None else row.ms_per_step / 1e3),
-            duration(None if row.exposed_ms_per_step is None else row.exposed_ms_per_step / 1e3),
+            _exposed(row),
             percent(row.share_pct, 1),
         )
         if sized:
@@ -194,6 +194,13 @@ def _collectives(report: Report) -> Table:
     if sized:
         numbers += ("message", "algorithm", "bus", "fastest bus")
     return Table("Communication", columns(("GPU", "collective"), numbers), rows, most=32)
+
+
+def _exposed(row: CollectiveTime) -> str:
+    """How long it ran alone in a step; without steps, for which part of the time."""
+    if row.exposed_ms_per_step is None:
+        return percent(row.exposed_pct, 1)
+    return duration(row.exposed_ms_per_step / 1e3)
 
 
 def _gpu(report: Report, row: GapTime | LongGap | CollectiveTime) -> str:

@@ -40,6 +40,7 @@ def test_without_steps_no_figure_is_a_step_s(stepless: Report) -> None:
     assert [row.share_pct > 0 for row in stepless.collectives] == [True]
     for row in stepless.collectives:
         assert (row.count_per_step, row.ms_per_step, row.exposed_ms_per_step) == (None, None, None)
+        assert row.exposed_pct == pytest.approx(row.share_pct), "nothing runs beside it"
     for finding in stepless.findings:
         assert not [key for key in finding.evidence if key.endswith("per_step")], finding
         assert finding.saves_at_most_ms is None
@@ -59,6 +60,20 @@ def test_without_steps_no_word_is_of_a_step(stepless: Report) -> None:
     assert "--launch-count 5" in hot.next
     for render in (written.text, written.markdown, written.html):
         assert "of steps" not in render(stepless)
+
+
+def test_exposed_communication_is_named_without_a_verdict(tmp_path: Path) -> None:
+    capture = Capture()
+    capture.call("cudaDeviceSynchronize", 0, 1_000_000)
+    for i in range(6):
+        at = 10_000 + i * 100
+        capture.kernel(at, at + 48, launched=at - 50, name=NCCL if i % 2 else f"gemm_{i}")
+    report = analyze_trace(capture.trace(tmp_path))
+    assert report.verdict == "unknown"
+    finding = _finding(report, "communication_bound")
+    assert finding is not None
+    assert finding.severity == "info"
+    assert "most of it AllReduce" in finding.summary
 
 
 def test_one_is_told_in_the_singular(tmp_path: Path) -> None:

@@ -44,6 +44,14 @@ def test_other_hardware_is_the_first_sentence(tmp_path: Path) -> None:
     assert _first_sentence(found) == "Not alike: GPU NVIDIA H100 80GB HBM3 before, NVIDIA GeForce RTX 3060 after"
 
 
+def test_a_gpu_without_a_name_is_another_maker_s(tmp_path: Path) -> None:
+    after = _report(tmp_path, BF16, gpu="")
+    assert after.makeup is not None
+    after = structs.replace(after, makeup=structs.replace(after.makeup, vendor="AMD"))
+    found = compare_reports(_report(tmp_path, BF16), after)
+    assert _first_sentence(found) == "Not alike: GPU NVIDIA H100 80GB HBM3 before, one of AMD's after"
+
+
 def test_another_precision_is_the_first_sentence(tmp_path: Path) -> None:
     found = compare_reports(_report(tmp_path, FP32, took=1800), _report(tmp_path, BF16))
     assert found.unlike[0] == "matrix products in fp32 before, bf16 after"

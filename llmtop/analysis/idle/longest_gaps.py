@@ -6,6 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from llmtop.analysis.idle import cuda_calls as cuda
 from llmtop.analysis.idle.idle_causes import CAUSES, Gaps
@@ -22,8 +23,8 @@ _MOST_HOST_LINES = 4
 _PYTHON_LINE_NS = 100_000
 _FINEST = 100
 """A function that takes less than this part of a gap counts for its caller."""
-_MOST_EXAMINED = 40
-"""Most gaps per cause that are examined for the host's activity in them."""
+_MOST_EXAMINED = 100
+"""Most gaps per cause that are examined for the host's activity in them: a share is then within some 10 points."""
 
 
 def longest_gaps(
@@ -52,27 +53,39 @@ def deepest_during(timeline: DeviceTimeline, gaps: Gaps, causes: Collection[str]
         causes: keys of `CAUSES`.
 
     Returns:
-        The operator or Python frame, with the percent of the examined time; None where the capture has neither.
+        The operator or Python frame, with the percent of that idle time; None where the capture has neither.
     """
     weight = np.sum([gaps.by_cause[cause] for cause in causes], axis=0)
-    chosen = np.argsort(-weight, kind="stable")[:_MOST_EXAMINED]
-    chosen = chosen[weight[chosen] > 0]
+    chosen, share = _examined(weight)
     if not len(timeline.trace.host) or not len(chosen):
         return None
     host = _rows_in_spans(timeline.trace.host, timeline, _select_gaps(gaps, chosen.tolist()))
     if len(timeline.launchers) > 1:
         # One of them launches while the others wait for it in the C library.
         host = host.select(host.kind != model.OS_CALL)
-    total, times = 0, dict[int, int]()
-    for gap in chosen.tolist():
+    shares = dict[int, float]()
+    for gap, part in zip(chosen.tolist(), share.tolist(), strict=True):
         start, end = int(gaps.spans.starts[gap]), int(gaps.spans.ends[gap])
-        total += end - start
         for name, took in _deepest_times(host, start, end).items():
-            times[name] = times.get(name, 0) + took
-    if not times:
+            shares[name] = shares.get(name, 0.0) + part * took / (end - start)
+    if not shares:
         return None
-    name = max(times, key=lambda number: times[number])
-    return timeline.trace.names[name], 100.0 * times[name] / total
+    name = max(shares, key=lambda number: shares[number])
+    return timeline.trace.names[name], 100.0 * shares[name]
+
+
+def _examined(weight: Ns) -> tuple[Ns, npt.NDArray[np.float64]]:
+    """Return which gaps are examined, and which part of the whole idle time each stands for.
+
+    All of them or, of many, those at even distances along the idle time: a long gap as often as it is long.
+    """
+    found = np.flatnonzero(weight > 0)
+    along = np.cumsum(weight[found])
+    if len(found) <= _MOST_EXAMINED:
+        return found, weight[found] / along[-1:]
+    places = (np.arange(_MOST_EXAMINED) + 0.5) / _MOST_EXAMINED * along[-1]
+    chosen, times = np.unique(np.searchsorted(along, places), return_counts=True)
+    return found[chosen], times / _MOST_EXAMINED
 
 
 @dataclass(frozen=True)

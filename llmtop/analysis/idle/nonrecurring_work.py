@@ -26,6 +26,8 @@ LONG_CALL_NS = 1_000_000
 _SILENCE_NS = 2_000_000
 _FEWEST_SENT = 2
 """Copies or broadcasts behind a silence: a batch may be one copy."""
+_FEWEST_WEIGHTS = 10
+"""Copies of the tensors of a model: a batch is a few."""
 _PARTS = 10
 """Number of equal parts of a capture without two steps to compare. Work in more than half of the parts recurs."""
 BEGINS_GRAPH = re.compile(r"^(cuda|cu|hip)StreamBeginCapture", re.I)
@@ -112,6 +114,20 @@ def _find_long_calls(timeline: DeviceTimeline) -> Ns:
     return np.asarray(rows[once | _matching_names(trace, calls.name[rows], _LOADS)])
 
 
+def sends_weights(timeline: DeviceTimeline) -> bool:
+    """Whether most of what is copied from pageable memory are a model's weights.
+
+    They are many copies to the device before the first matrix product, unlike a batch.
+    """
+    products = LaunchedKernels.from_trace(timeline.trace, timeline.process).products
+    if not len(products):
+        return False
+    ops = timeline.ops
+    copies = (ops.kind == model.MEMCPY) & (ops.source_memory == model.PAGEABLE)
+    before = copies & (ops.start < timeline.trace.calls.start[products].min())
+    return bool(before.sum() >= _FEWEST_WEIGHTS and 2 * ops.bytes[before].sum() > ops.bytes[copies].sum())
+
+
 def _start_up_spans(timeline: DeviceTimeline) -> Spans:
     """The silences of a program that has computed nothing yet, before it copies or broadcasts its weights.
 
@@ -119,8 +135,10 @@ def _start_up_spans(timeline: DeviceTimeline) -> Spans:
     launching threads, and ends before several copies to the device (or broadcasts), which the first matrix product
     follows.
     """
+    if timeline.counted:
+        return iv.EMPTY
     kernels = LaunchedKernels.from_trace(timeline.trace, timeline.process)
-    if timeline.counted or not len(kernels.products):
+    if not len(kernels.products):
         return iv.EMPTY
     calls, trace = timeline.trace.calls, timeline.trace
     first = int(calls.start[kernels.products].min())

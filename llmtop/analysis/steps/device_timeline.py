@@ -18,6 +18,8 @@ from llmtop.trace.intervals import Ns, Spans
 
 _BETWEEN_HOST_AND_DEVICE = (model.HOST_TO_DEVICE, model.DEVICE_TO_HOST)
 
+_FIRST_TO_LAST = "the time from first to last device activity"
+
 
 @dataclass(frozen=True)
 class DeviceTimeline:
@@ -40,6 +42,8 @@ class DeviceTimeline:
     ahead."""
     slow_first_ns: int = 0
     """How long the first whole step was, where it is left out because it carries the start of the capture."""
+    begins_after: str = ""
+    """What before the bounds is left out, in words: only without steps."""
     alone: bool = True
     """True if its process worked on no other GPU."""
 
@@ -73,6 +77,11 @@ class DeviceTimeline:
     def slow_first(self) -> bool:
         """Return True if the first whole step was left out because it carries the start of the capture."""
         return self.slow_first_ns > 0
+
+    @property
+    def extent_text(self) -> str:
+        """What the shares are of, without steps."""
+        return f"the time after {self.begins_after}" if self.begins_after else _FIRST_TO_LAST
 
     @property
     def length(self) -> int:

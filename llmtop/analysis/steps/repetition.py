@@ -208,6 +208,28 @@ def group_marks(kernels: LaunchedKernels, marks: Ns, period: int) -> Ns:
     return chosen
 
 
+def repeating_ns(kernels: LaunchedKernels, marks: Ns) -> int:
+    """Return how long the stretches between marks took on the host, in ns, whose neighbour has the same kernels.
+
+    Args:
+        kernels: of the process.
+        marks: instants in ns, in order.
+
+    Returns:
+        0 with fewer than three such stretches, or where they may be layers.
+    """
+    marks = marks[:_MOST_MARKS]
+    places = kernels.places(marks)
+    if len(places) <= _FEWEST_STEPS or places[-1] == places[0] or may_be_layers(kernels, marks):
+        return 0
+    counts = kernels.counts(places)
+    sizes = counts.sum(axis=1)
+    common = np.minimum(counts[:-1], counts[1:]).sum(axis=1)
+    same = common >= (1 - _AS_GOOD) * np.maximum(sizes[:-1], sizes[1:])
+    repeats = (np.append(same, False) | np.append(False, same)) & (sizes >= FEWEST_KERNELS)
+    return int(np.diff(marks)[repeats].sum()) if repeats.sum() >= _FEWEST_STEPS else 0
+
+
 def may_be_layers(kernels: LaunchedKernels, marks: Ns) -> bool:
     """Return True if what marks divide may be the layers of one pass instead of steps.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
@@ -9,11 +10,13 @@ from typing import Any, Final
 import numpy as np
 
 from llmtop.analysis.steps.device_timeline import DeviceTimeline
+from llmtop.analysis.work.operators import launching_operators, matching_names
 from llmtop.format import duration
 from llmtop.naming.communication import collective_of, communication_library
 from llmtop.report.model import CollectiveTime, PhaseMean
 from llmtop.trace import intervals as iv
 from llmtop.trace import model
+from llmtop.trace.intervals import Ns
 
 UNEVEN_PCT = 5.0
 """Share of a step. The exposed NCCL time of the two ranks of a healthy run differed by 0.2 points on two H200s,
@@ -25,12 +28,13 @@ def collective_times(timelines: list[DeviceTimeline]) -> tuple[CollectiveTime, .
     that has none."""
     rows = []
     for timeline in timelines:
-        ops = timeline.ops.select(
-            timeline.is_nccl & (timeline.ops.start >= timeline.begin_ns) & (timeline.ops.start < timeline.end_ns)
-        )
-        if not len(ops):
+        inside = (timeline.ops.start >= timeline.begin_ns) & (timeline.ops.start < timeline.end_ns)
+        chosen = np.flatnonzero(timeline.is_nccl & inside)
+        if not len(chosen):
             continue
-        used, which = np.unique(np.stack([ops.collective, ops.full_name], axis=1), axis=0, return_inverse=True)
+        ops = timeline.ops.select(chosen)
+        said = np.where(ops.collective > 0, ops.collective, _names_of_operators(timeline, chosen))
+        used, which = np.unique(np.stack([said, ops.full_name], axis=1), axis=0, return_inverse=True)
         names = np.array([_collective_label(timeline.trace.names, *pair) for pair in used.tolist()])[
             which.reshape(-1)
         ]
@@ -48,10 +52,24 @@ def collective_times(timelines: list[DeviceTimeline]) -> tuple[CollectiveTime, .
                     ms_deviation=_deviation_ms(timeline, spans),
                     exposed_ms_per_step=timeline.per_step_ms(exposed),
                     share_pct=timeline.share(spans.total),
+                    exposed_pct=timeline.share(exposed),
                     **_bandwidth(name.partition(" (")[0], mine),
                 )
             )
     return tuple(rows)
+
+
+def _names_of_operators(timeline: DeviceTimeline, chosen: Ns) -> Ns:
+    """The name of PyTorch's operator that launched each of these kernels (nccl:all_to_all); 0 for others."""
+    trace = timeline.trace
+    row = launching_operators(trace)[timeline.rows[chosen]]
+    if not len(trace.host):
+        return np.zeros(len(chosen), dtype=np.int64)
+    name = trace.host.name[np.maximum(row, 0)]
+    return np.where((row >= 0) & matching_names(trace, _OPERATOR.match)[name], name, 0)
+
+
+_OPERATOR: Final = re.compile(r"(?:nccl:|c10d::|_c10d_functional::)")
 
 
 def _deviation_ms(timeline: DeviceTimeline, spans: iv.Spans) -> float | None:

@@ -45,6 +45,8 @@ GRAPHS_FIX: Final[Mapping[str, str]] = {
     ),
     "small_kernels": "Fuse them: torch.compile, fused norms, losses and optimizers, larger batches.",
 }
+GRAPHS_NEXT: Final[Mapping[str, str]] = {"small_kernels": ""}
+"""In a graph that is replayed nothing breaks."""
 WITHOUT_COMPILING: Final = (
     ("(torch.compile, fused", "(fused"),
     ("Fuse them: torch.compile, fused", "Fuse them: fused"),

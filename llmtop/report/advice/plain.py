@@ -39,6 +39,7 @@ FIX: Final[Mapping[str, str]] = {
         "several times as fast."
     ),
 }
+CONFIRM: Final[Mapping[str, str]] = {"input_bound": "idle time by input disappears"}
 NEXT: Final[Mapping[str, str]] = {
     "allocations": "",
     "fp32_matrix": "",

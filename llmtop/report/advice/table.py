@@ -398,7 +398,8 @@ def _for_program(kind: FindingId, situation: Situation) -> Advice:
         following = advice_plain.NEXT.get(kind, plain.next)
         if not situation.python:
             following = advice_plain.NEXT_WITHOUT_PYTHON.get(kind, following)
-        return Advice(advice_plain.FIX.get(kind, plain.fix), plain.confirm, following)
+        confirm = advice_plain.CONFIRM.get(kind, plain.confirm)
+        return Advice(advice_plain.FIX.get(kind, plain.fix), confirm, following)
     fix, following = _fix_of_workload(kind, situation), plain.next
     if kind == "communication_bound" and (situation.workload != "inference" or situation.one_rank):
         fix = communication_fix(situation.wrappers, one_rank=situation.one_rank)
@@ -408,6 +409,7 @@ def _for_program(kind: FindingId, situation: Situation) -> Advice:
         fix, confirm = _PINNED_H2D, _PINNED_CONFIRM
     if situation.graphs:
         fix = advice_compiled.GRAPHS_FIX.get(kind, fix)
+        following = advice_compiled.GRAPHS_NEXT.get(kind, following)
     elif situation.compiled and not (situation.serves and kind in advice_inference.LANGUAGE_FIX):
         fix = advice_compiled.COMPILED_FIX.get(kind, fix)
         following = advice_compiled.COMPILED_NEXT.get(kind, following)

@@ -6,6 +6,7 @@ them; any that are not are left to it. New names are learnt in the order of the 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from operator import attrgetter
 from typing import Any
 
@@ -21,6 +22,9 @@ from llmtop.trace.intervals import Ns
 
 _WHAT = attrgetter("cat", "name")
 _OWNER = attrgetter("pid", "tid")
+_BEGIN, _TOOK = attrgetter("ts"), attrgetter("dur")
+_DEVICE, _STREAM = attrgetter("device"), attrgetter("stream")
+_NO_NUMBER = (TypeError, ValueError, OverflowError)
 
 
 class BatchCollector:
@@ -35,7 +39,7 @@ class BatchCollector:
 
     def add_all(self, timed: list[Event]) -> bool:
         """Take all of them; returns False, with none taken, if one must be converted by itself."""
-        begin, took = _numbers([event.ts for event in timed]), _numbers([event.dur for event in timed])
+        begin, took = _numbers(timed, _BEGIN), _numbers(timed, _TOOK)
         if begin is None or took is None:
             return False
         place = self._places(timed)
@@ -54,8 +58,8 @@ class BatchCollector:
         rows, events = select(kind == learn.CALL)
         if events:
             found = [event.args.correlation if event.args is not None else -1 for event in events]
-            owners = self._owners(timed, events)
-            self._tables.calls.add((start[rows], end[rows], *owners, name[rows], _whole_numbers(found, -1)))
+            correlation = _whole_numbers(found, -1)
+            self._tables.calls.add((start[rows], end[rows], *self._owners(timed, events), name[rows], correlation))
         rows, events = select((kind == learn.OPERATOR) | (kind == learn.PYTHON))
         if events:
             operator = kind[rows] == learn.OPERATOR
@@ -74,13 +78,12 @@ class BatchCollector:
 
     def _places(self, timed: list[Event]) -> Ns:
         """Return for each event the number of its kind, category and name as a row of what was learnt."""
-        known = self._learnt.what.get
-        found = list(map(known, map(_WHAT, timed)))
+        known = self._learnt.places
         try:
-            return np.array([what.place for what in found], dtype=np.int64)  # type: ignore[union-attr]
-        except AttributeError:  # one is new
+            return np.fromiter(map(known.__getitem__, map(_WHAT, timed)), np.int64, len(timed))
+        except KeyError:  # one is new
             self._learn(timed)
-            return np.array([known(_WHAT(event)).place for event in timed], dtype=np.int64)  # type: ignore[union-attr]
+            return np.fromiter(map(known.__getitem__, map(_WHAT, timed)), np.int64, len(timed))
 
     def _shared_by_all(self) -> Ns:
         known = self._learnt.all
@@ -125,7 +128,7 @@ class BatchCollector:
         inputs = np.zeros(len(rows), dtype=np.int64)
         shaped = [place for place, one in enumerate(given) if len(one.dims) > EMPTY_LIST]
         if shaped:
-            keys = [(bytes(given[place].dims), bytes(given[place].types)) for place in shaped]
+            keys = [b"\0".join((given[place].dims, given[place].types)) for place in shaped]
             known = self._learnt.inputs
             try:
                 inputs[shaped] = [known[key] for key in keys]
@@ -139,10 +142,10 @@ class BatchCollector:
     def _work(self, events: list[Event], start: Ns, end: Ns, number: Ns) -> None:
         base, learnt = len(self._tables.ops), self._learnt
         given = [event.args or NO_ARGS for event in events]
-        device = _natural_numbers([one.device for one in given])
+        device = _natural_numbers(given, _DEVICE)
         if device is None:
             device = np.array([device_of(learnt, event) for event in events], dtype=np.int64)
-        stream = _natural_numbers([one.stream for one in given])
+        stream = _natural_numbers(given, _STREAM)
         if stream is None:
             stream = np.array([stream_of(event) for event in events], dtype=np.int64)
         sizes = [one.bytes for one in given]
@@ -187,26 +190,30 @@ def record_message(learnt: TraceIndex, tables: Tables, row: int, arguments: Args
     return min(elements, 1 << 50) * ELEMENT_BYTES.get(str(arguments.dtype), 0)
 
 
-def _numbers(values: list[Any]) -> npt.NDArray[np.float64] | None:
+def _numbers(events: list[Event], field: Callable[[Any], Any]) -> npt.NDArray[np.float64] | None:
     """Times in µs that a float holds to the nanosecond; None if one is missing, or needs more."""
-    column = np.array(values)
-    if column.dtype not in (np.float64, np.int64):
-        return None if len(values) else column.astype(np.float64)
-    column = column.astype(np.float64, copy=False)
+    try:
+        column = np.fromiter(map(field, events), np.float64, len(events))
+    except _NO_NUMBER:
+        return None
     return column if bool((np.abs(column) < PRODUCT_US).all()) else None
 
 
-def _natural_numbers(values: list[Any]) -> Ns | None:
+def _natural_numbers(given: list[Args], field: Callable[[Any], Any]) -> Ns | None:
     """Numbers from 0 on; None if one is none."""
-    column = np.array(values)
-    if column.dtype != np.int64 or int(column.min()) < 0 or int(column.max()) >= LARGEST:
+    try:
+        column = np.fromiter(map(field, given), np.int64, len(given))
+    except _NO_NUMBER:
         return None
-    return column
+    return column if int(column.min()) >= 0 and int(column.max()) < LARGEST else None
 
 
 def _whole_numbers(values: list[Any], default: int) -> Ns:
     """Return each value after `int_or`."""
-    column = np.array(values)
-    if column.dtype != np.int64 or (np.abs(column) >= LARGEST).any():
+    try:
+        column = np.fromiter(values, np.int64, len(values))
+    except _NO_NUMBER:
+        column = np.full(len(values), LARGEST)
+    if (np.abs(column) >= LARGEST).any():
         column = np.array([int_or(value, default) for value in values], dtype=np.int64)
     return column

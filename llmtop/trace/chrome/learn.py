@@ -81,6 +81,8 @@ class TraceIndex:
         self.names = model.Names()
         self.what: dict[tuple[str | None, str | None], EventType] = {}
         """Event types by category and name."""
+        self.places: dict[tuple[str | None, str | None], int] = {}
+        """Their places in `all`."""
         self.all: list[EventType] = []
         self.of_work: list[EventType] = []
         """Types of device work; a row of it has the place of its own."""
@@ -88,7 +90,7 @@ class TraceIndex:
         """Places in `owners`, by pid and tid as they stand in the file."""
         self.owners: list[tuple[int, int]] = []
         """Process and thread."""
-        self.inputs: dict[tuple[bytes, bytes], int] = {}
+        self.inputs: dict[bytes, int] = {}
         """Numbers of texts by shapes and types; 0 for a text that is too long to be worth its memory."""
         self.collectives: dict[Any, int] = {}
         """Numbers of names, by the file's name of a collective."""
@@ -116,6 +118,7 @@ class TraceIndex:
             self.of_work.append(what)
         self.all.append(what)
         self.what[(category, text)] = what
+        self.places[(category, text)] = what.place
         return what
 
     def _copy(self, text: str) -> EventType:
@@ -152,10 +155,10 @@ class TraceIndex:
 
     def inputs_of(self, dims: msgspec.Raw, types: msgspec.Raw) -> int:
         """The number of the text of an operator's inputs."""
-        key = (bytes(dims), bytes(types))
+        key = b"\0".join((dims, types))
         known = self.inputs.get(key)
         if known is None:
-            known = self.inputs[key] = self._learn_inputs(*key)
+            known = self.inputs[key] = self._learn_inputs(bytes(dims), bytes(types))
         return known
 
     def _learn_inputs(self, dims: bytes, types: bytes) -> int:

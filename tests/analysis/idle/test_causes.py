@@ -178,6 +178,33 @@ def test_the_longest_call_that_sets_up_is_one_of_the_examined_time(tmp_path: Pat
     assert "the longest cudaFree (6.00 s)" in report.summary
 
 
+@pytest.mark.parametrize("repeats", [True, False], ids=["passes", "one pass after another kind"])
+def test_a_start_up_is_left_out_before_passes_that_repeat_alone(tmp_path: Path, repeats: bool) -> None:
+    capture = Capture()
+    capture.kernel(10, 100, launched=0, name="first")
+    capture.call("cudaFree", 200, 600_000)
+    at = 601_000.0
+    # Three passes with a backward, then six without one: no period fits all of them.
+    for index in range(9):
+        kinds = ("forward", "backward") if index < 3 else ("forward",)
+        begin = at
+        for kind in kinds:
+            for kernel in range(40 if kind == "forward" else 120):
+                name = f"{kind}_exp_kernel_{kernel % 8 + (0 if repeats else 8 * index)}"
+                capture.kernel(at + 20, at + 1018, launched=at, name=name)
+                at += 1000
+        capture.range("Forward", begin, begin + 40_000)
+    report = report_of(capture, tmp_path)
+    assert report.steps.count == 0
+    if repeats:
+        assert report.verdict == "gpu_bound"
+        assert "of the time after a start-up of 601 ms is lost" in report.summary
+        assert report.steps.left_out == "a start-up of 601 ms"
+    else:
+        assert report.verdict == "unknown"
+        assert "is one-off work" in report.summary
+
+
 def test_work_without_a_recorded_launch_that_runs_while_the_host_waits_was_launched_before(tmp_path: Path) -> None:
     capture = Capture()
     for step in range(6):
