@@ -35,7 +35,7 @@ help:
 	@echo "make newcomer     clone into an empty folder as an ordinary user and run README, tutorial and all command blocks"
 	@echo "make constraints  write constraints.txt anew: the newest version of each package"
 	@echo "make lint         ruff, mypy --strict, import-linter, and the tests that read the source (@pytest.mark.shape)"
-	@echo "make bench        every figure in docs/figures.md, as ratios against a peer or a primitive"
+	@echo "make bench        the benchmarks; those with a table in docs/figures.md write it"
 	@echo "make words        print every sentence of screens, alerts, doctor, help and errors, with examples"
 	@echo "make screenshots  draw the pictures under screenshots/ again"
 
@@ -170,7 +170,7 @@ format: $(VENV)/dev
 	$(BIN)/ruff format .
 
 bench: $(VENV)/bench
-	$(BIN)/python -m benchmarks
+	$(BIN)/python -m benchmarks --write
 
 # KIND=alert (doctor, error, help, screen) prints one kind.
 words: $(VENV)/app

@@ -1,4 +1,6 @@
-"""Run all benchmarks, or those named: python -m benchmarks [NAME ...]. Exits 1 when a promise is broken.
+"""Run all benchmarks, or those named: python -m benchmarks [--write] [NAME ...]. Exits 1 when a promise is broken.
+
+With --write the figures also replace those in docs/figures.md, of the benchmarks that have a table there.
 
 A benchmark is a module bench_NAME.py here with `run() -> Iterable[Result]`; it raises `SkipBenchmark` with the
 reason when what it measures against is not on this machine.
@@ -7,10 +9,12 @@ reason when what it measures against is not on this machine.
 from __future__ import annotations
 
 import importlib
+import os
 import platform
 import sys
 from pathlib import Path
 
+from benchmarks import figures
 from benchmarks.result import Result, SkipBenchmark
 
 
@@ -21,25 +25,34 @@ def _names() -> list[str]:
 def _line(result: Result) -> str:
     limit = "" if result.limit is None else f"  (at most {result.limit:g})"
     sign = "" if result.is_within_limit else "  OVER"
-    return f"  {result.name:<52} {result.value:>10.4g} {result.unit}{limit}{sign}  {result.note}"
+    within = "" if result.interval is None else " [{:.4g}, {:.4g}]".format(*result.interval)
+    return f"  {result.name:<52} {result.value:>10.4g}{within} {result.unit}{limit}{sign}  {result.note}"
 
 
 def main(wanted: list[str]) -> int:
     """Run and print; returns the exit code."""
+    writes = "--write" in wanted
+    wanted = [name for name in wanted if name != "--write"]
     unknown = set(wanted) - set(_names())
     if unknown:
         print(f"no benchmark is called {', '.join(sorted(unknown))}; there are: {', '.join(_names())}")
         return 2
-    print(f"{platform.platform()}, Python {platform.python_version()}")
+    machine = f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}"
+    print(f"{platform.platform()}, {machine}")
     broken = 0
     for name in wanted or _names():
         print(name, flush=True)
+        results: list[Result] = []
         try:
             for result in importlib.import_module(f"benchmarks.bench_{name}").run():
+                results.append(result)
                 print(_line(result), flush=True)
                 broken += not result.is_within_limit
         except SkipBenchmark as reason:
             print(f"  skipped: {reason}")
+            continue
+        if writes:
+            figures.write(name, machine, results)
     return 1 if broken else 0
 
 

@@ -1,18 +1,16 @@
-"""What being watched adds to a training step, in the training thread, beside TraceML and two primitives.
+"""What llmtop adds to a training step, in the training thread, beside TraceML and two primitives.
 
-Each way runs in a process of its own (`benchmarks.training_step`), in turns, so that a busy machine weighs on all;
-what it adds is its step less the plain one. Manual, auto and the floor alternate with the plain step in one
-process, so theirs are told to a microsecond; TraceML stays in the whole process, so its is the difference between
-processes, which is told to some 20. Manual and auto are also held, in turns, to what they were at commit 77553bc.
+What it adds, watched or not, and what it says that it does, are measured by blocks in turns within one process
+(`benchmarks.training_blocks`), so that a busy machine weighs on all; the same for the floor. TraceML stays in the
+whole process, so its is the difference between processes, which is told to some 20 us. By hand and `llmtop run`
+are also held, in turns of processes, to what they were at commit 551f3bb.
 """
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import json
 import os
-import signal
 import statistics
 import subprocess
 import sys
@@ -20,38 +18,31 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 from benchmarks.older import checkout
-from benchmarks.result import Result, SkipBenchmark
+from benchmarks.result import Result, SkipBenchmark, spread
 
 REPOSITORY = Path(__file__).resolve().parents[1]
-ROUNDS, PAIRS, SECONDS = 3, 9, 1.5
-OLDER = "77553bc"
+ROUNDS, PAIRS, SECONDS = 3, 6, 1.5
+OLDER = "551f3bb"
 """The commit that the costs are held to (docs/figures.md)."""
-TURNS, TURN_SECONDS = 24, 2.5
+TURNS, TURN_SECONDS = 10, 2.0
 """Many and short: where the memory of a process happens to lie moves what it tells by some 15 us either way."""
-SAYING_SECONDS = 6.0
-"""What llmtop costs is estimated anew every two seconds, the first time without what its server costs."""
+BLOCKS = (
+    ("manual", "usual", 30, "by hand, a step of"),
+    ("manual", "short", 20, "by hand, a step of"),
+    ("manual", "long", 40, "by hand, a step of"),
+    ("manual", "many", 15, "by hand, 31 phases in a step of"),
+    ("manual", "tiny", 10, "by hand, one phase in a step of"),
+    ("auto", "usual", 30, "llmtop run, a step of"),
+)
+"""Way, kind of step, seconds, words."""
+ADDED_LIMITS = {("manual", "usual"): 20.0, ("auto", "usual"): 28.0}
+WATCHED_LIMIT = 8.0
+WATCHED_KINDS = ("usual", "short", "long")
+SAID_LIMIT = 1.3
 STAMPED_STEPS = 20_000
-
-WATCH = """
-import sys
-import time
-from pathlib import Path
-from llmtop.protocol import wire
-from llmtop.protocol.client import Connection, discover
-while not (found := discover(Path(sys.argv[1]))):
-    time.sleep(0.02)
-connection = Connection.open(found[0].path)
-print("watching", flush=True)
-while True:
-    try:
-        for message in connection.receive(5):
-            if isinstance(message, wire.Overhead):
-                print(message.step_ns, flush=True)
-    except ConnectionError:
-        break
-"""
 
 
 class _Stamp:
@@ -73,34 +64,36 @@ def _environment(directory: str, root: Path = REPOSITORY) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(root), "LLMTOP_DIR": directory, "OMP_NUM_THREADS": "1"}
 
 
-def _measure(
-    way: str,
-    watcher: str | None = None,
-    messages: list[int] | None = None,
-    seconds: float = SECONDS,
-    root: Path = REPOSITORY,
-) -> dict[str, float | None]:
-    """One run of one way; `watcher`: None, "reading" or "stopped" (SIGSTOP); `told` gets what it hears; `root`:
-    where the llmtop lies that is measured."""
-    with tempfile.TemporaryDirectory(prefix="lt-") as directory, contextlib.ExitStack() as closing:
-        env = _environment(directory, root)
-        watching = _watch(directory, env, closing, stopped=watcher == "stopped") if watcher else None
+def _measure(way: str, seconds: float = SECONDS, root: Path = REPOSITORY) -> dict[str, float | None]:
+    """One run of one way; `root`: where the llmtop lies that is measured."""
+    with tempfile.TemporaryDirectory(prefix="lt-") as directory:
         command = [sys.executable, str(REPOSITORY / "benchmarks" / "training_step.py"), way, str(seconds)]
         if way == "auto":
             command = [sys.executable, "-m", "llmtop", "run", "--", *command]
         if way == "traceml":
             command = _under_traceml(directory)
-        done = subprocess.run(
-            command, cwd=root, env=env, capture_output=True, text=True, check=False, timeout=3600
-        )
-        printed = [line for line in done.stdout.splitlines() if line.startswith("{")]
-        if done.returncode != 0 or not printed:
-            last = (done.stderr.strip().splitlines() or ["no word"])[-1]
-            raise SkipBenchmark(f"{way} ended with {done.returncode}: {last}")
-        medians: dict[str, float | None] = json.loads(printed[-1])
-        if messages is not None and watching is not None:
-            messages += [int(word) for word in watching.communicate(timeout=20)[0].split() if word.isdecimal()]
+        medians: dict[str, float | None] = _printed(way, command, _environment(directory, root), root)
         return medians
+
+
+def _blocks(way: str, kind: str, seconds: float, *, run_log: bool = False) -> Any:
+    """What `benchmarks.training_blocks` prints."""
+    with tempfile.TemporaryDirectory(prefix="lt-") as directory:
+        command = [sys.executable, "-m", "benchmarks.training_blocks", way, kind, str(seconds)]
+        if way == "auto":
+            command = [sys.executable, "-m", "llmtop", "run", "--", *command]
+        env = _environment(directory) | ({} if run_log else {"LLMTOP_RUN_LOG": "0"})
+        return _printed(f"{way}, {kind}", command, env, REPOSITORY)
+
+
+def _printed(what: str, command: list[str], env: dict[str, str], root: Path) -> Any:
+    """The JSON object that a command prints last."""
+    done = subprocess.run(command, cwd=root, env=env, capture_output=True, text=True, check=False, timeout=900)
+    printed = [line for line in done.stdout.splitlines() if line.startswith("{")]
+    if done.returncode != 0 or not printed:
+        last = (done.stderr.strip().splitlines() or ["no word"])[-1]
+        raise SkipBenchmark(f"{what} ended with {done.returncode}: {last}")
+    return json.loads(printed[-1])
 
 
 def _under_traceml(directory: str) -> list[str]:
@@ -109,28 +102,6 @@ def _under_traceml(directory: str) -> list[str]:
     script = REPOSITORY / "benchmarks" / "training_step.py"
     options = ["--mode", "summary", "--logs-dir", directory, "--run-name", "bench", "--no-save-training-output"]
     return [str(launcher), "run", *options, str(script), "--args", "traceml", str(SECONDS)]
-
-
-def _watch(
-    directory: str, env: dict[str, str], closing: contextlib.ExitStack, *, stopped: bool
-) -> subprocess.Popen[str]:
-    command = [sys.executable, "-c", WATCH, directory]
-    process = subprocess.Popen(
-        command, env=env, cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    )
-    closing.callback(process.wait)
-    closing.callback(process.kill)
-    if stopped:
-
-        def stop_when_watching() -> None:
-            assert process.stdout is not None
-            if process.stdout.readline():
-                process.send_signal(signal.SIGSTOP)
-
-        import threading
-
-        threading.Thread(target=stop_when_watching, daemon=True).start()
-    return process
 
 
 def _bare() -> tuple[float, float]:
@@ -173,41 +144,66 @@ def _bare() -> tuple[float, float]:
     return statistics.median(taken[ours]), statistics.median(taken[bare])
 
 
-def _added_overhead(way: str, watcher: str | None = None) -> float:
-    """Microseconds that a way with its own plain steps adds: the median over the rounds."""
-    rounds = [_measure(way, watcher) for _ in range(ROUNDS)]
+def _added_to_floor() -> float:
+    """Microseconds that the floor adds: the median over the rounds."""
+    rounds = [_measure("floor") for _ in range(ROUNDS)]
     return statistics.median((one["watched"] or 0.0) - (one["plain"] or 0.0) for one in rounds)
 
 
-def _added_to_base(way: str) -> float:
-    """Microseconds that a way without plain steps of its own adds to the "base" run beside it: the median."""
-    taken = []
-    for _ in range(PAIRS):
-        base = _measure("base")["watched"] or 0.0
-        taken.append((_measure(way)["watched"] or 0.0) - base)
-    return statistics.median(taken)
-
-
-def _in_turns(way: str, older: Path) -> tuple[float, float]:
-    """Microseconds that a way adds now, and with the llmtop below `older`: medians of runs in turns."""
+def _in_turns(way: str, older: Path) -> tuple[list[float], list[float]]:
+    """Microseconds that a way adds now, and with the llmtop below `older`, by runs in turns."""
     added: dict[Path, list[float]] = {REPOSITORY: [], older: []}
     for turn in range(TURNS):
         for root in (REPOSITORY, older)[:: 1 if turn % 2 else -1]:
             one = _measure(way, seconds=TURN_SECONDS, root=root)
             added[root].append((one["watched"] or 0.0) - (one["plain"] or 0.0))
-    return statistics.median(added[REPOSITORY]), statistics.median(added[older])
+    return added[REPOSITORY], added[older]
 
 
-def _reported_overhead(way: str) -> float:
-    """Microseconds that a way says of itself that it costs a step, to a monitor: the median over the rounds."""
-    rounds = []
-    for _ in range(ROUNDS):
-        told: list[int] = []
-        _measure(way, "reading", told, seconds=SAYING_SECONDS)
-        if not told:
-            raise SkipBenchmark(f"{way} has not said what it costs")
-        rounds.append(told[-1] / 1e3)
-    return statistics.median(rounds)
+def _by_blocks() -> Iterator[Result]:
+    for way, kind, seconds, words in BLOCKS:
+        found = _blocks(way, kind, seconds)
+        plain, added = found["plain"], {state: spread(values) for state, values in found["added"].items()}
+        name = f"{words} {plain / 1e3:.2g} ms" if plain > 100 else f"{words} {plain:.2g} µs"
+        alone, screen = added["alone"], added["screen"]
+        yield Result(f"{name}, added", alone.value, "µs", ADDED_LIMITS.get((way, kind)), "", alone.interval)
+        limit = WATCHED_LIMIT if kind in WATCHED_KINDS else None
+        for state, who in (("watching", "the screen"), ("watching both", "the screen and the exporter")):
+            more = added[state]
+            yield Result(f"  watched by {who}, more than that", more.value, "µs", limit, "", more.interval)
+        if screen.interval[0] <= 0:
+            continue  # too uncertain on this machine to hold anything against it
+        said, note = found["said"], f"{found['said']:.1f} µs said, {screen.value:.1f} µs measured"
+        ratio = _cost_ratio(said, screen.value)
+        yield Result("  what it says that it costs, over that", ratio, "x", SAID_LIMIT, note)
+
+
+def _beside_older() -> Iterator[Result]:
+    with tempfile.TemporaryDirectory(prefix="lt-") as folder:
+        checkout(OLDER, Path(folder))
+        for way, most in (("manual", 1.03), ("auto", 1.1)):
+            now, older = _in_turns(way, Path(folder))
+            less = spread([one - other for one, other in zip(now, older, strict=True)])
+            before = statistics.median(older)
+            note = f"{statistics.median(now):.1f} µs against {before:.1f}, {TURNS} runs each"
+            ends = (1 + less.interval[0] / before, 1 + less.interval[1] / before)
+            yield Result(f"{way}, over {OLDER}'s", statistics.median(now) / before, "x", most, note, ends)
+
+
+def _beside_traceml() -> Iterator[Result]:
+    if importlib.util.find_spec("traceml_ai") is None:
+        return
+    taken: dict[str, list[float]] = {"traceml": [], "manual": [], "auto": []}
+    for _ in range(PAIRS):
+        base = _measure("base")["watched"] or 0.0
+        taken["traceml"].append((_measure("traceml")["watched"] or 0.0) - base)
+        for way in ("manual", "auto"):
+            one = _measure(way)
+            taken[way].append((one["watched"] or 0.0) - (one["plain"] or 0.0))
+    traceml = spread(taken["traceml"])
+    yield Result("TraceML, added", traceml.value, "µs", None, "", traceml.interval)
+    for way, most in (("manual", 1 / 8), ("auto", 1 / 5)):
+        yield Result(f"{way} over TraceML", statistics.median(taken[way]) / traceml.value, "x", most)
 
 
 def _cost_ratio(said: float, true: float) -> float:
@@ -224,33 +220,9 @@ def run() -> Iterator[Result]:
         ours, bare = _bare()
     yield Result("step with four phases", ours / 1e3, "µs", note="nothing in it, in the training thread")
     yield Result("  over five bare stamping context managers", ours / bare, "x", 4.0, f"{bare / 1e3:.2f} µs")
-    yield Result("floor: stamps and a memory-map write, added", _added_overhead("floor"), "µs")
-    manual = _added_overhead("manual")
-    yield Result("manual: step() and four phases, added", manual, "µs", note="no monitor")
-    watched = {watcher: _added_overhead("manual", watcher) for watcher in ("reading", "stopped")}
-    for watcher, added in watched.items():
-        yield Result(f"  with a monitor {watcher}", added, "µs")
-    said = _reported_overhead("manual")
-    yield Result(
-        "  what it says that it costs, over that",
-        _cost_ratio(said, watched["reading"]),
-        "x",
-        2.0,
-        f"{said:.1f} µs",
-    )
-    auto = _added_overhead("auto")
-    yield Result("auto: llmtop run, added", auto, "µs", 40.0)
-    said = _reported_overhead("auto")
-    yield Result("  what it says that it costs, over that", _cost_ratio(said, auto), "x", 2.0, f"{said:.1f} µs")
-    with tempfile.TemporaryDirectory(prefix="lt-") as folder:
-        checkout(OLDER, Path(folder))
-        for way, most in (("manual", 1.03), ("auto", 1.1)):
-            now, older = _in_turns(way, Path(folder))
-            note = f"{now:.1f} µs against {older:.1f}, {TURNS} runs each"
-            yield Result(f"{way}, over {OLDER}'s", now / older, "x", most, note)
-    if importlib.util.find_spec("traceml_ai") is None:
-        return
-    traceml = _added_to_base("traceml")
-    yield Result("TraceML, added", traceml, "µs")
-    yield Result("manual over TraceML", manual / traceml, "x", 1 / 40)
-    yield Result("auto over TraceML", auto / traceml, "x", 1 / 4)
+    yield Result("floor: stamps and a memory-map write, added", _added_to_floor(), "µs")
+    yield from _by_blocks()
+    waited = _blocks("manual", "usual", 1, run_log=True)["waited"]
+    yield Result("what a step waits for the threads that serve and write", waited, "µs", note="by processor time")
+    yield from _beside_older()
+    yield from _beside_traceml()

@@ -82,7 +82,7 @@ class Costs:
         recorder.watch = None
         try:
             cold = self._enter(self._ended) + self._leave()
-            warm = min(self._time_warm() for _ in range(3))
+            warm = median([self._time_warm() for _ in range(3)])
             share = _cold_share(recorder, warm / max(cold, 1))
             self._phase.append(round(cold * share))
             self._step.append(round((ending_ns + self._enter(Step())) * share))
