@@ -181,7 +181,10 @@ class Client:
         except httpx.TimeoutException:
             raise self._late() from None
         except (httpx.HTTPError, httpx.InvalidURL) as error:
-            raise QueryError(f"{self.name} cannot be reached: {_failure_text(error)}", whole=True) from None
+            raise QueryError(
+                f"{self.name} cannot be reached: {_failure_text(error)}; check the URL, and that Prometheus runs",
+                whole=True,
+            ) from None
         return self._checked_reply(bytes(body), status, printable(kind, 40))
 
     def _late(self) -> QueryError:

@@ -488,7 +488,7 @@ def _small_kernels_finding(measured: Measurements) -> Finding | None:
         f"{percent_text(small, 1)} of {counted(evidence['kernels'], 'kernel')} are shorter than 10 µs "
         f"(median {duration(evidence['kernel_median_us'] / 1e6)})"
     )
-    summary += f", {count(a_step)} a step." if a_step is not None else "."
+    summary += f", {count(a_step)} per step." if a_step is not None else "."
     return _finding_with_advice(
         "small_kernels", "info", None, summary, evidence, command=measured.command, where=measured.situation
     )

@@ -90,7 +90,8 @@ class Result:
 
     @property
     def _steps(self) -> str:
-        steps = self.info.steps
+        counted_steps = getattr(self.report, "steps", None)  # the report uses as many as were asked for
+        steps = self.info.steps if counted_steps is None else counted_steps.count
         if steps is None:
             return ""
         return f", {counted(steps, 'whole step')}" if steps else ", no step ended in it (take a longer window)"

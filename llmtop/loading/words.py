@@ -93,7 +93,7 @@ def advice_of(cost: LoadingCost) -> str:
     parts = [_DO[cost.cause]] if cost.cause in _DO else []
     if cost.workers_needed is not None and cost.cause not in ("cpu", "worker_threads"):
         parts.append(_workers(cost))
-    if cost.wait_pct is not None:
+    if cost.wait_pct is not None and (parts or cost.looks):
         most = f"{percent_text(cost.wait_pct)} of the step"
         if cost.save_seconds is not None:
             most = f"{duration(cost.save_seconds)} ({percent_text(cost.wait_pct)}) of the step"

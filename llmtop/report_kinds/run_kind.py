@@ -115,4 +115,6 @@ def _find(path: Path) -> Run:
     try:
         return store.find_run(runs, _run_name(path) or None)
     except OSError as error:
-        raise NotPossibleHere(f"{error.filename or runs} cannot be read: {error.strerror}") from None
+        raise NotPossibleHere(
+            f"{error.filename or runs} cannot be read: {error.strerror}; check its permissions"
+        ) from None

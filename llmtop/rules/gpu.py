@@ -183,9 +183,9 @@ POWER_CAPPED: Final = Rule[GpuState](
     text=RuleText(
         meaning="The driver lowers the SM clock to stay within the power limit. This is normal for dense matrix "
         "work on a healthy GPU.",
-        condition=f"the driver lowers the clocks for the reason {clock_events.SW_POWER_CAP}, the SM clock is "
-        "below its maximum, "
-        f"at least {100 * _NEAR_LIMIT:.0f} % of the power limit drawn, util at least {_WORKING_UTIL:.0f} %",
+        condition=f"the driver lowers the clocks for the reason {clock_events.SW_POWER_CAP}; the SM clock is "
+        f"below its maximum, the power draw at least {100 * _NEAR_LIMIT:.0f} % of the limit, and util at least "
+        f"{_WORKING_UTIL:.0f} %",
         source="the driver reports why it lowers the clocks (NVML); a bf16 matrix product on a healthy H200 runs "
         "at 1455 of 1980 MHz for this reason",
         hold_seconds=3.0,

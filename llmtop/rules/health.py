@@ -315,11 +315,11 @@ GRAD_NORM_JUMP: Final = _event_rule(
     _norm_jump,
     RuleText(
         meaning="A single batch moves the parameters far more than usual, unless its gradient is clipped.",
-        condition=f"two of three norms are {_NORM.pair.sigmas:.0f} standard deviations above the trend, "
-        f"{_NORM.pair.factor:.0f} times the trend, and {_NORM.pair.times} times the largest deviation of the last "
-        f"{REMEMBERED} values. Or one norm is {_NORM.single.sigmas:.0f} standard deviations, "
-        f"{_NORM.single.factor:.0f} times the trend and {_NORM.single.times} times that deviation above it. "
-        f"{_NOT_JUDGED}",
+        condition=f"two of three norms are {_NORM.pair.sigmas:.0f} standard deviations above the trend; "
+        f"they are also {_NORM.pair.factor:.0f} times the trend, and {_NORM.pair.times} times the largest "
+        f"deviation of the last {REMEMBERED} values. Or one norm is {_NORM.single.sigmas:.0f} standard "
+        f"deviations, {_NORM.single.factor:.0f} times the trend and {_NORM.single.times} times that deviation "
+        f"above it. {_NOT_JUDGED}",
         source="the limit of seven standard deviations is that of the spike score of OLMo 2, which counts "
         "gradient norms too; ZClip and AdaGC clip at far smaller norms",
         hold_seconds=1.0,

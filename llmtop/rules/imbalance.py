@@ -279,7 +279,7 @@ IMBALANCE: Final = Rule[JobState](
         f"to its larger number of tokens; the difference is {LASTING_ERRORS[0]:g} standard errors over "
         f"{LASTING_STEPS[0]} to {LASTING_STEPS[1]} steps",
         source="measured: pipeline stages of equal work differ by up to 3 %. The work of a rank is the time of "
-        "its phases without waits, by CUDA events if all ranks have them, else by the host clock",
+        "its phases without waits: by CUDA events if all ranks have them, else by the host clock",
         hold_seconds=2.0,
         clear_seconds=5.0,
         fields=("step_seconds",),

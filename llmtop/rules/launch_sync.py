@@ -277,10 +277,10 @@ SYNC_BOUND: Final = Rule[RankState](
     covered_by=frozenset({"stalled", "hung_collective", "straggler", "input_bound", "h2d_bound"}),
     text=RuleText(
         meaning="After each wait, the GPU is idle until the next kernels are launched.",
-        condition=f"the GPU is idle {IDLE_PCT[0]:.0f} % of the time or more, and calls that wait for it (.item(), "
-        f".cpu(), `if tensor`) take {SAMPLED_PCT[0]:.0f} % of the time in samples of the host stack, or "
-        f"{SAMPLED_LEAST_PCT[0]:.0f} % and half of the busy time of the GPU. Or a phase named for waiting (sync, "
-        f"item) takes {SYNC_PCT[0]:.0f} % of most steps",
+        condition=f"the GPU is idle {IDLE_PCT[0]:.0f} % of the time or more; and calls that wait for it (.item(), "
+        f".cpu(), `if tensor`) are in {SAMPLED_PCT[0]:.0f} % of the samples of the host stack. "
+        f"{SAMPLED_LEAST_PCT[0]:.0f} % are enough if that is half of the busy time of the GPU. Or a phase named "
+        f"for waiting (sync, item) takes {SYNC_PCT[0]:.0f} % of most steps",
         source="common thresholds for a profile: 20 % of the time in synchronization, 15 % idle",
         hold_seconds=3.0,
         clear_seconds=5.0,

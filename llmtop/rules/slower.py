@@ -236,9 +236,9 @@ SLOWER: Final = Rule[JobState](
         "all phases are longer at once, only after 15 s to 60 s. A note (INFO) if more samples or "
         "longer sequences explain it. Never in the first 24 steps after warm-up. It ends after "
         f"{NORMAL_AFTER_SECONDS / 60:.0f} minutes, or when steps are nearly as short as before. Or "
-        f"in the first hour, the median over 60 s is {LEAST_FACTOR} times that of the first hour of the last run "
-        "of "
-        "the same command, GPU model and world size that ended in order, with equal tokens and samples per step",
+        f"in the first hour: the median over 60 s is {LEAST_FACTOR} times that of the first hour of an earlier "
+        "run. That is the last run of the same command that ended in order; its GPU model, world size, tokens and "
+        "samples per step are the same",
         source="earlier steps of the same training; checked on healthy CPU trainings on a busy machine and on GPU "
         "trainings, resampled in blocks, with planted changes of 15 % to 5x",
         fields=("step_seconds_mean", "step_seconds_p50"),

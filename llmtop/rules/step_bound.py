@@ -258,9 +258,9 @@ H2D_BOUND: Final = Rule[RankState](
         meaning="The GPU waits for data that is copied from host memory over PCIe.",
         condition=f"the GPU receives {fmt.rate(RX_LOW_BYTES_PER_S[0])} or more over PCIe while under "
         f"{SM_LAUNCH[0]:.0f} % of the SMs are active and the training runs steps. Not if the rate is under "
-        f"{100 * RX_OF_LINK:.0f} % of the link rate ({100 * RX_POLLS_OF_LINK:.0f} % with several ranks, whose "
-        "kernels poll host memory while they wait) and the host spends under "
-        f"{RX_WAIT_PCT[0]:.0f} % of the time in waiting calls and copies",
+        f"{100 * RX_OF_LINK:.0f} % of the link rate, and the host spends under {RX_WAIT_PCT[0]:.0f} % of the time "
+        f"in waiting calls and copies. With several ranks the former limit is {100 * RX_POLLS_OF_LINK:.0f} %, "
+        "because their kernels poll host memory while they wait",
         source="measured on an H200: a training with slow pageable copies receives 8.3 GB/s at 0.4 % SM "
         "activity, a healthy training needs only 0.03 GB/s",
         hold_seconds=2.0,

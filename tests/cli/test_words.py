@@ -29,7 +29,7 @@ FORBIDDEN = re.compile(
 MOST_WORDS = 25
 LEFT = {"alert": 0, "doctor": 0, "error": 0, "help": 0, "screen": 1}
 """How many sentences still have a forbidden word: only ever lowered."""
-LONG_LEFT = {"alert": 13, "doctor": 0, "error": 0, "help": 0, "screen": 0}
+LONG_LEFT = {"alert": 12, "doctor": 0, "error": 0, "help": 0, "screen": 0}
 """How many sentences still have more than `MOST_WORDS` words between full stops, colons and semicolons.
 
 Those of alerts are conditions of rules, which are definitions, and whole sentences with all their pieces."""

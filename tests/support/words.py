@@ -214,6 +214,7 @@ def _row_advice(badge: str, texts: list[str]) -> str:
 def _alerts() -> Iterator[_Root]:
     """The sentence, the clauses and the advice of each alert."""
     advice: dict[str, list[str]] = {}
+    own_advice: dict[str, list[str]] = {}
     calls = [
         (module, node)
         for module in _modules("llmtop/rules")
@@ -226,6 +227,7 @@ def _alerts() -> Iterator[_Root]:
             scope = Scope(module).around(node)
             found = [one.text for one in variants(given["next"], scope)]
             advice.setdefault(_badge(scope), []).extend(found)
+            own_advice.setdefault(module.place, []).extend(found)
     for module, node in calls:
         if called(node) in ("AlertText", "complete_clauses"):
             scope = Scope(module).around(node)
@@ -248,13 +250,13 @@ def _alerts() -> Iterator[_Root]:
                     if not isinstance(one, ast.Starred) or value_of(one, scope) is not None
                 ]
                 row = ast.Call(func=_COMMA, args=[ast.Tuple(elts=parts)], keywords=[], lineno=node.lineno)
+                below = _row_advice(badge, advice.get(badge, []))
+                if module.place.endswith("slower_than_run.py"):
+                    below = _row_advice("", own_advice[module.place])
                 subject = "GPU 3" if module.place.endswith(("gpu.py", "unattached.py")) else "rank 5"
                 if scope.function is not None and scope.function.name in _WITHOUT_RANK:
                     subject = "this machine"
-                frame = (
-                    f"row of the main screen: ▲ {badge} 1m 31s {subject} "
-                    f"{{}}{_row_advice(badge, advice.get(badge, []))}"
-                )
+                frame = f"row of the main screen: ▲ {badge} 1m 31s {subject} {{}}{below}"
                 yield _Root("alert", row, scope, frame)
 
 
@@ -291,6 +293,8 @@ def _health_alerts() -> Iterator[_Root]:
 
 def _badge(scope: Scope) -> str:
     """The badge of the rule whose alert a function writes, itself or for the function that does."""
+    if scope.module.place.endswith("slower_than_run.py"):
+        return BOTTLENECKS["slower"].badge  # the rule itself is in slower.py
     wanted = {scope.function.name} if scope.function is not None else set()
     while True:
         calls = {
@@ -328,7 +332,9 @@ def _doctor() -> Iterator[_Root]:
             fix = _first(command, scope) if called(node) != "print_text" else ""
             name = _first(given["name"], scope) if "name" in given else ""
             mark = {True: "ok", False: "NO"}.get(getattr(given.get("ok"), "value", None), "-")
-            begin = f"{mark} {name}: " if name else _engine_frame(module) if called(node) == "Refusal" else ""
+            begin = (
+                f"{mark} {name}: " if name else _engine_frame(module, node) if called(node) == "Refusal" else ""
+            )
             for text in texts:
                 yield _Root("doctor", text, scope, begin + "{}" + (f" | to fix: {fix}" if fix else ""))
 
@@ -338,13 +344,17 @@ def _first(node: ast.AST | None, scope: Scope) -> str:
     return variants(node, scope)[0].text if node is not None else ""
 
 
-def _engine_frame(module: Module) -> str:
-    """How doctor begins the line of the engine whose file it is."""
+def _engine_frame(module: Module, refusal: ast.Call) -> str:
+    """How doctor begins the line of the engine that refuses."""
     folder = module.place.removeprefix("llmtop/capture/").split("/")[0]
     engine = {"in_process": "torch.profiler", "py_spy": "py-spy"}.get(folder, folder)
+    engine = {"jax_profiler.py": "jax.profiler", "sessions.py": "torch.profiler"}.get(
+        module.place.rpartition("/")[2], engine
+    )
+    target = "pid 4711, not attached" if "is not attached" in ast.unparse(refusal) else "pid 4711 rank 5, attached"
     if not module.place.startswith("llmtop/capture/"):
         return ""
-    return f"pid 4711 rank 5, attached: python train.py | NO {engine.removesuffix('.py')}: "
+    return f"{target}: python train.py | NO {engine.removesuffix('.py')}: "
 
 
 def _errors() -> Iterator[_Root]:

@@ -26,12 +26,12 @@ ENDING = {"ctrl+c", "ctrl+z", "ctrl+p"}
 WRONG = ("i", "I", "Q", "P", "f5", "ctrl+a", "ctrl+x", "dollar_sign", "insert", "é", "%", "1", "tab", "delete")
 """Keys without a meaning on most screens."""
 WAYS: dict[str, tuple[tuple[str, ...], str]] = {
-    keys.MAIN: ((), "time line"),
+    keys.MAIN: ((), "util"),
     keys.GPU: (("1",), "GPU 1"),
     keys.ALERTS: (("a",), "holds if"),
     keys.HELP: (("question_mark",), "Keys on"),
     keys.PROCESSES: (("p",), "processes"),
-    keys.RANKS: (("r",), "phases by host"),
+    keys.RANKS: (("r",), "phases"),
     keys.CAPTURE: (("c",), "No training can be captured"),
     keys.STACKS: (("s",), "Python stacks"),
     keys.CAPTURES: (("o",), "memory"),
@@ -78,6 +78,8 @@ async def open_screen(app: LlmtopApp, pilot: Pilot[int], name: str) -> None:
     while len(app.screen_stack) > 1:
         app.pop_screen()
     await pilot.pause()
+    assert isinstance(app.screen, BoardScreen)
+    app.screen.prompt = None
     app.view.selected, app.view.rank_pid, app.view.history.span = None, None, 300.0
     app.clear_reply()
     way, words = WAYS[name]

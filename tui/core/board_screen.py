@@ -202,7 +202,7 @@ class BoardScreen(Screen[None], inherit_bindings=False):
             "",
             self._search_changed,
             self._search_ended,
-            "type the letters to search for on this screen, then enter",
+            "type letters to find on this screen, then enter",
         )
         self.redraw()
 

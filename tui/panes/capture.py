@@ -45,7 +45,9 @@ def form(asked: Form, width: int, theme: CellTheme) -> tuple[list[Row], dict[int
         row = Row(width).add(f" {theme.glyphs.selected if here else ' '} ", theme.palette.selected)
         row.add(pad(label, _LABEL), theme.palette.dim)
         row.add(f"‹ {text} ›" if here else f"  {text}  ", theme.palette.cursor if here else theme.palette.strong)
-        said = fitting_clause(note, row.free_cells - 2) or note
+        head, colon, rest = note.partition(": ")
+        inner = fitting_clause(rest, row.free_cells - 4 - len(head)) if colon else ""
+        said = f"{head}: {inner}" if inner else note if colon else fitting_clause(note, row.free_cells - 2) or note
         lines.append(row.add(f"  {said}", theme.palette.dim).end(theme.palette.text))
 
     if not asked.groups:
@@ -83,7 +85,7 @@ def form(asked: Form, width: int, theme: CellTheme) -> tuple[list[Row], dict[int
             "",
             "when",
             when,
-            much or f"left, right: start at one of {len(CONDITIONS) - 1} conditions instead",
+            much or f"left, right: start when one of {len(CONDITIONS) - 1} conditions holds",
         )
     lines.append(_room(asked, width, theme))
     lines.append(Row(width).end(theme.palette.text))

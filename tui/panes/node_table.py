@@ -564,7 +564,7 @@ def _strip(frame: NodeTableFrame, entry: Entry, view: View) -> tuple[FigureHisto
     past = view.history.heights_of((entry.gpu.uuid, key), room, BY_KEY[key].limit(entry.gpu))
     if entry.gpu.mig_parent_uuid is not None and not any(past.heights):
         index = entry.gpu.index
-        forms = (f"part of GPU {index}, which reports power as a whole", f"part of GPU {index}", "")
+        forms = (f"part of GPU {index}; only the whole GPU has a power value", f"part of GPU {index}", "")
         return next(f"  {text}" for text in forms if len(text) + 2 <= room), hue
     return past, hue
 

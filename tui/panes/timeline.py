@@ -9,6 +9,7 @@ from msgspec import Struct
 from rich.style import Style
 
 from llmtop import format as fmt
+from llmtop.naming.kernel_names import kind_text
 from llmtop.report.model import Span, Timeline, TimelineRow
 from tui.core.layout import Rect
 from tui.paint.rows import CellTheme, Row, clip, pad
@@ -196,7 +197,7 @@ def _middle(timeline: Timeline, window: ShownStretch, width: int, theme: CellThe
 def _legend(kinds: list[str], width: int, theme: CellTheme) -> list[Row]:
     rows = [Row(width).add(" ", theme.palette.dim)]
     for kind in kinds:
-        words = f"{kind.replace('_', ' ')}   "
+        words = f"{kind_text(kind).replace('_', ' ')}   "
         if len(words) + 2 > rows[-1].free_cells:
             rows.append(Row(width).add(" ", theme.palette.dim))
         rows[-1].add(f"{LETTERS[kind]} ", _style(kind, theme)).add(words, theme.palette.dim)

@@ -240,9 +240,15 @@ class CaptureScreen(ScrollingScreen):
         return self._asks and self._form is not None and not self._looking and not self._capturing.busy
 
     def refused_actions(self) -> frozenset[str]:
-        """See `BoardScreen.refused_actions`: without a process to capture, enter starts nothing."""
-        nothing = self._asking and self._form is not None and self._form.plan() is None
-        return super().refused_actions() | ({"go"} if nothing else set())
+        """See `BoardScreen.refused_actions`: what the dialog, a running capture or its result has no use for."""
+        refused = set[str]() if self._asking else {"change", "whole"}
+        if self._asking and self._form is not None and self._form.plan() is None:
+            refused.add("go")
+        if self._capturing.busy:
+            refused.add("go")
+        else:
+            refused.add("cancel")
+        return super().refused_actions() | refused
 
     def action_go(self) -> None:
         """Start the capture of the form; after a capture, show the form again."""

@@ -82,7 +82,9 @@ def choose_step(wanted: StepChoice, watch: StepListener) -> ChosenStep:
     soonest = last + by * (_MIN_STEPS_AHEAD + math.ceil(MIN_LEAD_SECONDS / median))
     step = last + by * wanted.number if wanted.relative else wanted.number
     if not wanted.relative and step <= last:
-        raise UnusableInput(f"step {step} has passed: step {last} has ended; --at-step +20 is 20 steps from now")
+        raise UnusableInput(
+            f"step {wanted.number} has passed: step {last} has ended; --at-step +20 is 20 steps from now"
+        )
     if not wanted.relative and step < soonest:
         raise UnusableInput(
             f"step {step} is too early to notify all ranks: step {last} has ended, and a step takes "

@@ -25,7 +25,7 @@ _OPTIONS = (
     click.option("--history", type=_file, metavar="FILE",
                  help="Compare with the medians of the last benches in FILE, and add this one."),
     click.option("--window", type=click.IntRange(3, 1000), default=10, show_default=True, metavar="N",
-                 help="With --history: compare with this many last benches."),
+                 help="With --history: compare with the medians of the last N benches."),
     click.option("--vary", multiple=True, metavar="NAME=V1,V2,…",
                  help="Run with each value of an environment variable, or of {} in COMMAND, and rank the values."),
     click.option("--fail-over", multiple=True, callback=_parse_limits, metavar="[NAME=]LIMIT",

@@ -68,7 +68,7 @@ def _otlp_url(_ctx: click.Context, _param: click.Parameter, value: str | None) -
 @click.option(
     "--dcgm-exporter",
     metavar="URL",
-    help="Leave out GPU metrics that the dcgm-exporter at URL exports already. none instead of URL: export all. "
+    help="Leave out GPU metrics that the dcgm-exporter at URL exports already. Pass none to export all of them. "
     f"Default: {DCGM_EXPORTER}, if root or this user runs it.",
 )
 @click.option(
