@@ -27,6 +27,7 @@ def reports(plant: Any) -> dict[str, dict[str, Any]]:
     for begin in range(0, count, EACH):
         made = []
         seconds_each = sum(values[begin : begin + EACH] for values in plant.phases.values())
+        ends = time + seconds_each.mean(1).cumsum()
         for rank in range(ranks):
             steps = []
             for place in range(begin, min(begin + EACH, count)):
@@ -40,7 +41,7 @@ def reports(plant: Any) -> dict[str, dict[str, Any]]:
                 steps.append(
                     Step(
                         index=place,
-                        started_at=time,
+                        started_at=float(ends[place - begin]) - seconds,
                         seconds=seconds,
                         interval_seconds=seconds,
                         phases=tuple(phases),
@@ -60,12 +61,12 @@ def reports(plant: Any) -> dict[str, dict[str, Any]]:
                     step_seconds_p50=step,
                     steps_per_s=1 / step,
                     tokens_per_s=None if tokens is None else tokens / step,
-                    last_step_at=time,
+                    last_step_at=float(ends[-1]),
                     attached_at=1.0,
                     new_steps=tuple(steps),
                 )
             )
-        time += max(float(seconds_each.mean()) * EACH, 1.0)
+        time = float(ends[-1])
         for alert in rules.apply(Snapshot(time=time, host=Host(name="node"), ranks=tuple(made))).alerts:
             if alert.id in ("imbalance", "straggler"):
                 found[alert.id] = dict(alert.evidence)
