@@ -1,10 +1,10 @@
 """What the health features add to a step: logged losses and learning rates, and `clip_grad_norm_`.
 
-Steps with and without these features alternate in one process, in a random order in each pair: two processes of one
-training differ by more than the cost. "by hand" has llmtop.step, three phases and llmtop.log; "llmtop run" has its
-hooks, llmtop.log and a clipped gradient. Without the features llmtop.log still keeps the last number of each name,
-as it did before. The time is the processor time of the training thread, so that other programs of a busy machine
-count only by what they do to its caches.
+Steps with and without these features alternate in one process, in a random order in each pair: two processes of
+one training differ by more than the cost. "by hand" has llmtop.step, three phases and llmtop.log; "llmtop run"
+has its hooks, llmtop.log and a clipped gradient. Without the features llmtop.log still keeps the last number of
+each name, as it did before. The time is the processor time of the training thread, so that other programs of a
+busy machine count only by what they do to its caches.
 """
 
 from __future__ import annotations

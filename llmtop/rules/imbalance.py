@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from statistics import fmean, median, stdev
+from statistics import NormalDist, fmean, median, stdev
 from typing import Final, NamedTuple
 
 from llmtop import format as fmt
@@ -29,7 +29,8 @@ LASTING_STEPS: Final = (24, 48)
 """Steps that show whether a difference lasts: at least, and at most."""
 LASTING_ERRORS: Final = (4.0, 2.5)
 """Multiples of its standard error that the difference must reach, to raise and to stay raised: batches of
-unequal length that are equal on average differ by any amount over a dozen steps."""
+unequal length that are equal on average differ by any amount over a dozen steps. These are for one group of ranks
+given beforehand: the largest of many groups differs by chance, so their number raises the limit (Bonferroni)."""
 TOKENS_FACTOR: Final = 1.05
 STAGE: Final = "pp"
 
@@ -57,6 +58,8 @@ class Imbalance(NamedTuple):
     other_seconds: float
     step_seconds: float
     ranks: int
+    choices: int
+    """Groups of which these ranks are the one with the most work."""
 
     @property
     def share_pct(self) -> float:
@@ -147,7 +150,20 @@ def _is_lasting(found: Imbalance, works: Sequence[RankWork], is_raised: bool) ->
         - median([steps[index] for is_heavy, steps in series if not is_heavy])
         for index in sorted(common)[-LASTING_STEPS[1] :]
     ]
-    return fmean(more) >= LASTING_ERRORS[is_raised] * stdev(more) / math.sqrt(len(more))
+    return is_beyond_chance(more, found.choices, is_raised)
+
+
+def is_beyond_chance(more: Sequence[float], choices: int, is_raised: bool) -> bool:
+    """Return whether the longest of some ranks or groups is so by more than chance.
+
+    Args:
+        more: of each step the seconds by which it takes longer than the others; at least two steps.
+        choices: number of ranks or groups of which it is the longest.
+        is_raised: whether the alert is up.
+    """
+    normal = NormalDist()
+    errors = normal.inv_cdf(1.0 - normal.cdf(-LASTING_ERRORS[is_raised]) / choices)
+    return fmean(more) >= errors * stdev(more) / math.sqrt(len(more))
 
 
 def _work_by_step(one: RankWork) -> dict[int, float]:
@@ -185,6 +201,7 @@ def _by_role(name: str, works: Sequence[RankWork], least: float, step: float) ->
         other_seconds=median([seconds for at in light for seconds in groups[at]]),
         step_seconds=step,
         ranks=len(works),
+        choices=len(groups),
     )
 
 
@@ -201,7 +218,7 @@ def _by_tokens(works: Sequence[RankWork], least: float, step: float) -> Imbalanc
     if factor < TOKENS_FACTOR or more < least or works[place].seconds > usual * factor * TOKENS_FACTOR:
         return None
     state = works[place].state
-    return Imbalance(None, (), (state,), works[place].seconds, usual, step, len(works))
+    return Imbalance(None, (), (state,), works[place].seconds, usual, step, len(works), len(works))
 
 
 def _tokens_per_step(state: RankState) -> float | None:
