@@ -39,6 +39,10 @@ class RanksScreen(SortedTable, LlmtopScreen):
         rows = rank_table.paint(self.view, *body[2:], self.cell_theme, framed=body.height >= 4, top=self._top)
         return [*placed, Placed(body, rows)]
 
+    def refused_actions(self) -> frozenset[str]:
+        """See `BoardScreen.refused_actions`: ranks without named parallel groups are not grouped."""
+        return super().refused_actions() | (frozenset() if rank_table.roles(self.view) else {"next_group"})
+
     def action_next_group(self) -> None:
         """Group by the next role that ranks have; after the last one by none."""
         roles = rank_table.roles(self.view)
