@@ -1,4 +1,5 @@
-"""What comes once at the beginning of a capture without steps: left out where it says nothing of the rest.
+"""Start-up of a capture without steps: work that comes once at the beginning is left out where it says nothing of
+the rest.
 
 A capture of a whole program begins with calls that come once. Where the rest of it is passes that repeat, with a
 range around each, the rest is judged by itself. A capture of a running program may begin while the GPU does work
@@ -84,7 +85,7 @@ def _end_of_start_up(timeline: DeviceTimeline, gaps: Gaps) -> int | None:
 
 
 def _repeats(timeline: DeviceTimeline) -> bool:
-    """Whether ranges of one name divide most of the time into passes with the same kernels."""
+    """Return True if ranges of one name divide most of the time into passes with the same kernels."""
     ranges = own_ranges(timeline.trace, timeline.process)
     ranges = ranges.select((ranges.end != model.OPEN) & (ranges.start >= timeline.begin_ns))
     kernels = LaunchedKernels.from_trace(timeline.trace, timeline.process)

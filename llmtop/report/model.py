@@ -288,7 +288,7 @@ class CollectiveTime(msgspec.Struct, frozen=True, kw_only=True):
     """How far the time in single steps lies from the mean: the standard deviation."""
     share_pct: float
     exposed_pct: float = 0.0
-    """Of the same time as `share_pct`, in which it ran alone."""
+    """Percent of the same time as `share_pct` in which it ran alone."""
     message_bytes: float | None = None
     """Mean size of a message: the larger of what goes in and out of a rank; None where the file does not say."""
     ranks: int | None = None

@@ -115,7 +115,7 @@ def _find_long_calls(timeline: DeviceTimeline) -> Ns:
 
 
 def sends_weights(timeline: DeviceTimeline) -> bool:
-    """Whether most of what is copied from pageable memory are a model's weights.
+    """Return True if most copies from pageable memory are a model's weights.
 
     They are many copies to the device before the first matrix product, unlike a batch.
     """

@@ -43,7 +43,7 @@ class DeviceTimeline:
     slow_first_ns: int = 0
     """How long the first whole step was, where it is left out because it carries the start of the capture."""
     begins_after: str = ""
-    """What before the bounds is left out, in words: only without steps."""
+    """Part before the bounds that is left out, in words: only without steps."""
     alone: bool = True
     """True if its process worked on no other GPU."""
 
@@ -80,7 +80,7 @@ class DeviceTimeline:
 
     @property
     def extent_text(self) -> str:
-        """What the shares are of, without steps."""
+        """Return the base of the shares, without steps."""
         return f"the time after {self.begins_after}" if self.begins_after else _FIRST_TO_LAST
 
     @property

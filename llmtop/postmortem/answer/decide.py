@@ -47,6 +47,8 @@ CLASS_WORDS: dict[FailureClass, str] = {
     "exited": "exited early",
     "unknown": "reason unknown",
 }
+_ALIVE: frozenset[FailureClass] = frozenset({"stopped", "stall", "storage", "data"})
+"""Classes of a rank that has not ended: it keeps the others waiting."""
 
 
 def find_culprits(paths: Sequence[Path]) -> PostmortemReport:
@@ -251,7 +253,8 @@ def _summary(
         return _summary_without_culprit(job, shared, tied)
     first = culprits[0]
     who = f"Rank {first.rank}" + (f" on {first.host}" if first.host else "")
-    text = f"{who} failed first ({CLASS_WORDS[first.failure]}): {first.summary}."
+    deed = "holds up the job" if first.failure in _ALIVE else "failed first"
+    text = f"{who} {deed} ({CLASS_WORDS[first.failure]}): {first.summary}."
     if len(culprits) > 1:
         text += f" The same holds for {rank_list([one.rank for one in culprits[1:]])}."
     waited = sorted({rank for one in waiting for rank in one.ranks})
