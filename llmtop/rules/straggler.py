@@ -95,7 +95,7 @@ class Straggler(NamedTuple):
     step_seconds: float
     clock: str
     roles: tuple[Role, ...]
-    """What counts as its own work."""
+    """Roles that count as its own work."""
     own_steps: list[StepCosts]
     other_steps: list[list[StepCosts]]
     """The steps by which that was judged: its own, and those of each of the others."""
