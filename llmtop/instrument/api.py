@@ -186,12 +186,14 @@ def log(**metrics: object) -> None:
         metrics: numbers by the name under which they are shown; a name keeps its last number.
     """
     try:
-        known, logged = _recorder.metrics, _recorder.logged
+        known, logged, index = _recorder.metrics, _recorder.logged, -1
         for name, value in metrics.items():
             if name in known and (type(value) is float or (type(value) is int and -LARGEST < value < LARGEST)):
                 known[name] = value
                 if name in logged.names:
-                    logged.add(name, value, _recorder.current_index())
+                    if index < 0:
+                        index = _recorder.current_index()
+                    logged.add(name, value, index)
             else:
                 _recorder.log_other(name, value)
         if _recorder.waiting:

@@ -63,6 +63,7 @@ class Known:
         "_failed",
         "_gpu",
         "_gpu_due",
+        "_hears_lightning",
         "_last",
         "_listens",
         "_loop",
@@ -82,7 +83,7 @@ class Known:
         """True if it counts the steps, so that `index` is to be asked at the end of each."""
         self._last: int | None = None
         self._accelerated: dict[str, Any] = {}
-        self._listens = False
+        self._listens = self._hears_lightning = False
         self._arrived: dict[str, float] = {}
         """Numbers that were on a GPU."""
         self._gpu: GpuMetrics | None = None
@@ -146,6 +147,9 @@ class Known:
         self.numbers = found is not None and type(found.steps_done()) is int
         if not self._listens and isinstance(found, frameworks.Accelerated):
             self._listens = frameworks.listen_to_accelerate(self._passes)
+        if isinstance(found, frameworks.LightningTrainer):
+            self._hears_lightning = self._hears_lightning or frameworks.listen_to_lightning(self._passes_lightning)
+            found.has_own_steps = self._hears_lightning
 
     def _publish_counts(self) -> None:
         """Publish the number of steps and the batches per step, where these are new."""
@@ -189,6 +193,24 @@ class Known:
                         self._accelerated[name] = number
                         self._keep(sanitize.metric_name(name), number, self._loop.recorder.current_index())
             self._loop.recorder.wake_server()
+        except BaseException as error:  # noqa: BLE001 - the door
+            report_internal_error(WHAT_IT_LOGS, error)
+
+    def _passes_lightning(self, values: dict[Any, Any]) -> None:
+        """A LightningModule logs a value: keep it with its step if it shows how the training learns."""
+        try:
+            if not self._loop.in_training_thread:
+                return
+            recorder = self._loop.recorder
+            for name, value in values.items():
+                shown = sanitize.metric_name(name) if type(name) is str else ""
+                if not shown or shown in self._theirs or not recorder.logged.watch(shown):
+                    continue
+                if sanitize.is_on_gpu(value):
+                    if self._gpu is not None:
+                        self._gpu.take(shown, value, recorder.current_index())
+                elif (number := on_host(value)) is not None:
+                    self._keep(shown, number, recorder.current_index())
         except BaseException as error:  # noqa: BLE001 - the door
             report_internal_error(WHAT_IT_LOGS, error)
 

@@ -4,7 +4,8 @@ Nothing is given to a library: no callback, no logger, no hook, which a script w
 pickles. Its Trainer is found by the call stack, since whatever ends a step is called by it, and then read from the
 side through a weak reference: attributes alone, and none that would make the library do something (that of
 Lightning which counts the steps to come, for one, sets up loaders). What a version of a library has not got is
-absent. One call of a library is listened to, since nothing keeps what passes through it: `Accelerator.log`.
+absent. Two calls of libraries are listened to: `Accelerator.log`, since nothing keeps what passes through it, and
+`LightningModule.log`, since Lightning keeps the last value of a name alone, without its step.
 """
 
 from __future__ import annotations
@@ -96,7 +97,8 @@ class HuggingFaceTrainer:
                 self._values.update((name, entry[name]) for name in list(entry) if name not in _NOT_LOGGED)
                 step = entry.get("step")
                 if type(step) is int:
-                    self._points += [(step, name, value) for name, value in list(entry.items()) if name != "step"]
+                    index = max(step - 1, 0)  # it counts from 1
+                    self._points += [(index, name, value) for name, value in list(entry.items()) if name != "step"]
             del self._points[:-MOST_POINTS]
         epoch = getattr(state, "epoch", None)
         if epoch is not None:
@@ -113,9 +115,10 @@ class LightningTrainer:
     """The Trainer of Lightning, under either of its names."""
 
     lr_name = "lr"
-    has_own_steps = False
 
-    def __init__(self, trainer: Any) -> None:
+    def __init__(self, trainer: Any, *, has_own_steps: bool = False) -> None:
+        """`has_own_steps`: what `LightningModule.log` is given is kept at once, with the step of that moment."""
+        self.has_own_steps = has_own_steps
         self._trainer = _weak(trainer)
         self._state = _weak(getattr(trainer, "state", None))
         self._progress = _weak(_progress_of(trainer))
@@ -218,6 +221,7 @@ _OWNERS: dict[str, Callable[[Any], Framework]] = {
     "pytorch_lightning.trainer.trainer": LightningTrainer,
 }
 """Modules whose methods run a training -> what reads the object that they are methods of."""
+_LIGHTNING_MODULES = ("lightning.pytorch.core.module", "pytorch_lightning.core.module")
 _WITHOUT_OWNER = frozenset({"accelerate.accelerator", "accelerate.optimizer"})
 
 
@@ -274,6 +278,33 @@ def listen_to_accelerate(tell: Callable[[Any], None]) -> bool:
 
     kind.log = log_and_publish  # type: ignore[union-attr]  # Accelerate is not followed by mypy here
     return True
+
+
+def listen_to_lightning(tell: Callable[[Any], None]) -> bool:
+    """Call `tell` with a dictionary of each value that a LightningModule logs in training; it must not raise.
+
+    Returns:
+        Whether that could be done; not before the script has imported Lightning.
+    """
+    kinds = [getattr(sys.modules.get(name), "LightningModule", None) for name in _LIGHTNING_MODULES]
+    found = [kind for kind in kinds if isinstance(kind, type) and callable(vars(kind).get("log"))]
+    for kind in found:
+        kind.log = _publishing(vars(kind)["log"], tell)  # type: ignore[attr-defined]  # see listen_to_accelerate
+    return bool(found)
+
+
+def _publishing(log: Callable[..., Any], tell: Callable[[Any], None]) -> Callable[..., Any]:
+    import torch  # which Lightning has loaded
+
+    is_compiling, has_gradients = torch.compiler.is_compiling, torch.is_grad_enabled
+
+    @functools.wraps(log)
+    def log_and_publish(self: Any, name: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
+        if not is_compiling() and has_gradients():
+            tell({name: value})
+        return log(self, name, value, *args, **kwargs)
+
+    return log_and_publish
 
 
 def _progress_of(trainer: Any) -> Any:
