@@ -31,8 +31,8 @@ def parameter_variants(text: str, command: Sequence[str]) -> list[Variant]:
     values = [value.strip() for value in listed.split(",")]
     if not has_placeholder and not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
         raise UnusableInput(
-            f"--vary {text}: give a variable of the environment and its values (NUM_WORKERS=2,4,8), or put {{}} "
-            "into the command where the value belongs"
+            f"--vary {text}: write an environment variable with its values (NUM_WORKERS=2,4,8), or the values "
+            "alone (2,4,8) with {{}} in the command in their place"
         )
     if "" in values or len(values) < 2 or len(set(values)) < len(values) or len(values) > _MOST:
         raise UnusableInput(f"--vary {text}: give from two to {_MOST} different values, with a comma between them")

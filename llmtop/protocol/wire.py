@@ -643,7 +643,8 @@ class Framer:
                 )
             if self._most is not None and len(bodies) >= self._most:
                 raise UnusableInput(
-                    f"the other process sent more than {self._most:,} messages at once, which is the limit"
+                    f"the process at the other end of the socket sent more than {self._most:,} messages at "
+                    "once, over the limit: it is not of llmtop"
                 )
             end = start + _LENGTH.size + length
             if len(self._buffer) < end:

@@ -245,7 +245,7 @@ def _sync_bound_alert(state: RankState) -> AlertText:
     steps = state.recent(WINDOW_STEPS)
     named = host_share_pct(steps, ("sync",))
     evidence["waiting_calls_pct"] = found
-    where, share = f" ({total_seconds(steps)})", max(named, found or 0.0)
+    where, share = f" (over the {total_seconds(steps)})", max(named, found or 0.0)
     if found is not None and found >= named:  # by stack samples over the window of the rank's figures
         where = ""
         if wait is not None:

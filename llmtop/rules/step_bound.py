@@ -138,8 +138,9 @@ def _rare_input_alert(state: RankState, share_pct: float) -> AlertText:
     evidence |= {"rare_wait_pct": share_pct, "rare_step_seconds": rare.seconds, "rare_every_steps": rare.every}
     return AlertText(
         severity="warning",
-        summary=f"{rank_name(state)} waits for data {often}, which then takes {fmt.duration(rare.seconds)}: "
-        f"{fmt.percent_text(share_pct)} of the time (host clock), and {idle_or_activity_text(evidence)}.",
+        summary=f"{rank_name(state)} waits for data {often} (such a step takes {fmt.duration(rare.seconds)}). "
+        f"These waits take {fmt.percent_text(share_pct)} of the time (host clock), and "
+        f"{idle_or_activity_text(evidence)}.",
         evidence=evidence,
         next=next_step(
             state,
@@ -206,13 +207,13 @@ INPUT_BOUND: Final = Rule[RankState](
     covered_by=frozenset({"stalled", "hung_collective", "straggler", "h2d_bound", "low_power_full_util"}),
     text=RuleText(
         meaning="The GPU is idle until the data loader delivers the next batch.",
-        condition=f"in two or more of the last {WINDOW_STEPS} steps (or {WINDOW_SECONDS:.0f} s), "
-        f"waiting for data takes {WAITED_PCT[0]:.0f} % or more by the host clock and by CUDA events, while "
-        "the GPU is idle. Without CUDA events, the GPU is idle for the same share, "
-        f"or under {SM_STARVED[0]:.0f} % of its SMs are active, or utilization is under "
-        f"{UTIL_STARVED[0]:.0f} %. Or rare long steps that wait for data take that share of the time. Never "
-        "while the GPU is busy, nor if kernel launches leave it idle for twice as long. "
-        "On a machine without a GPU, by the host clock alone",
+        condition=f"in two or more of the last {WINDOW_STEPS} steps, or of the last {WINDOW_SECONDS:.0f} s if "
+        f"those are shorter, waiting for data takes {WAITED_PCT[0]:.0f} % of the step by the host clock and by "
+        "CUDA events. The GPU is idle meanwhile. Without CUDA events, the GPU is idle for "
+        f"{WAITED_PCT[0]:.0f} % of the time, or under {SM_STARVED[0]:.0f} % of its SMs are active, or utilization "
+        f"is under {UTIL_STARVED[0]:.0f} %. Rare long steps count if their waits for data take "
+        f"{WAITED_PCT[0]:.0f} % of the time. The alert does not hold if kernel launches leave the GPU idle for "
+        "twice as long as these waits. Without a GPU, the host clock alone decides",
         source="checked on an H200 with planted waits of 30 % and 60 % of the step; in a healthy run, the waits "
         "took 79 % by the host clock, but 0.1 % by the GPU clock",
         clear_seconds=4.0,

@@ -128,8 +128,8 @@ def _stack(line: str, number: int, what: str, known: dict[str, Frame]) -> Stack:
     rest, _, count = line.rpartition(" ")
     if not (count.isascii() and count.isdigit() and rest) or len(count) > 15:
         raise UnusableInput(
-            f"line {number} of {what} is not a stack with a number of samples, such as "
-            f"main;train 12: {printable(line, 60)}"
+            f'line {number} of {what} is "{printable(line, 60)}": a stack ends with its number of samples, such '
+            'as "main;train 12"'
         )
     process: SampledProcess | None = None
     while match := _PROCESS.match(rest):

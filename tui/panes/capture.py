@@ -85,7 +85,7 @@ def form(asked: Form, width: int, theme: CellTheme) -> tuple[list[Row], dict[int
             "",
             "when",
             when,
-            much or f"left, right: start when one of {len(CONDITIONS) - 1} conditions holds",
+            much or f"left, right: choose one of {len(CONDITIONS) - 1} conditions that start the capture",
         )
     lines.append(_room(asked, width, theme))
     lines.append(Row(width).end(theme.palette.text))

@@ -33,9 +33,13 @@ _READING = (
         "Times by two clocks. CUDA is asynchronous: the host time of a phase may be a wait for an earlier phase.",
     ),
     ("interval", "From the start of a step to the start of the next, with the gap between them."),
-    ("charts", "Each chart has a fixed scale: 0 to 100 %, or to the limit. A blank is a missing sample."),
+    (
+        "charts",
+        "Each chart has a fixed scale: 0 to 100 %, or 0 to a limit of the GPU, such as its memory. A blank is a "
+        "missing sample.",
+    ),
     (fmt.DASH, "The driver or the training does not report this value."),
-    ("red, amber", "Colours of alerts only. Each alert also has a word and a shape, so colour is never needed."),
+    ("red, amber", "Colors of alerts only. Each alert also has a word and a shape, so color is never needed."),
 )
 _OF_GPUS = ("util", "power", "SM")
 _SIGNS = (

@@ -83,7 +83,7 @@ class StacksScreen(ScrollingScreen):
         if self._pid is None:
             why = self._about.why if self._about is not None else ""
             text = (
-                f"{why or 'no training is attached'}; for the stacks of any Python process, run: py-spy dump "
+                f"{why or 'no training is attached'}. To read the stacks of any Python process, run: py-spy dump "
                 "--pid PID"
             )
             return [

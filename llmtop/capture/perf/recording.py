@@ -106,7 +106,10 @@ class PerfRecording:
         try:
             return counters.read_counters(self._counts.read_text(), max(self._ended - self._began, 1e-3))
         except OSError as error:
-            raise NotPossibleHere(f"perf wrote no counters to {self._counts}: {error.strerror}") from None
+            raise NotPossibleHere(
+                f"perf left no readable file of counters ({self._counts}: {error.strerror}); choose another "
+                "engine, such as py-spy"
+            ) from None
         finally:
             self._counts.unlink(missing_ok=True)
 

@@ -34,7 +34,7 @@ from llmtop.naming import variable_names
     "--kineto/--no-kineto",
     default=None,
     help="Run the Kineto daemon beside the command, to capture PyTorch processes that are not attached (default: "
-    "with --no-auto).",
+    "on with --no-auto, else off).",
 )
 @click.option(
     "--memory-history",
