@@ -91,10 +91,7 @@ def _next_step(gpu: GpuState) -> str:
             f"on the host, read the Python stacks of pid {foreign[0]} (it cannot be seen from here, perhaps "
             "it is in another container)"
         )
-    return (
-        "on the host, find the process that uses this GPU with nvidia-smi; for its Python stacks, run: "
-        "py-spy dump --pid PID"
-    )
+    return "on the host, find the GPU's process with nvidia-smi; for its Python stacks, run: py-spy dump --pid PID"
 
 
 LOW_POWER_FULL_UTIL: Final = Rule[GpuState](

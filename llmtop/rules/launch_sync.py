@@ -254,7 +254,7 @@ def _sync_bound_alert(state: RankState) -> AlertText:
     return AlertText(
         severity="warning",
         summary=f"{rank_name(state)} waits for the GPU in {fmt.percent_text(share)} of each "
-        f"{step_noun(state)}{where} instead of launching the next work; {idle_or_activity_text(evidence)}.",
+        f"{step_noun(state)}{where} instead of launching work; {idle_or_activity_text(evidence)}.",
         evidence=evidence,
         next=next_step(
             state,

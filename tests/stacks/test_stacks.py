@@ -233,7 +233,7 @@ class TestCommand:
             (
                 "a.folded",
                 b"main (a.py:1);x 3\nnot a stack\n",
-                "line 2 of .*a.folded is not a stack with a number",
+                "line 2 of .*a.folded is .not a stack.: a stack ends with its number",
             ),
             ("a.txt", b"some words\n", "neither a capture"),
         ],
