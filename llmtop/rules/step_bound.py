@@ -207,9 +207,9 @@ INPUT_BOUND: Final = Rule[RankState](
     covered_by=frozenset({"stalled", "hung_collective", "straggler", "h2d_bound", "low_power_full_util"}),
     text=RuleText(
         meaning="The GPU is idle until the data loader delivers the next batch.",
-        condition=f"waiting for data takes {WAITED_PCT[0]:.0f} % of the step by the host clock and by CUDA events, in "
-        f"two or more of the last {WINDOW_STEPS} steps. If those are shorter than {WINDOW_SECONDS:.0f} s, the last "
-        f"{WINDOW_SECONDS:.0f} s count. The GPU is idle meanwhile. Without CUDA events, the GPU is idle for "
+        condition=f"waiting for data takes {WAITED_PCT[0]:.0f} % of the step by the host clock and by CUDA events, "
+        f"in two or more of the last {WINDOW_STEPS} steps. If those are shorter than {WINDOW_SECONDS:.0f} s, the "
+        f"last {WINDOW_SECONDS:.0f} s count. The GPU is idle meanwhile. Without CUDA events, the GPU is idle for "
         f"{WAITED_PCT[0]:.0f} % of the time, or under {SM_STARVED[0]:.0f} % of its SMs are active, or utilization "
         f"is under {UTIL_STARVED[0]:.0f} %. Rare long steps count if their waits for data take "
         f"{WAITED_PCT[0]:.0f} % of the time. The alert does not hold if kernel launches leave the GPU idle for "
