@@ -207,13 +207,15 @@ INPUT_BOUND: Final = Rule[RankState](
     covered_by=frozenset({"stalled", "hung_collective", "straggler", "h2d_bound", "low_power_full_util"}),
     text=RuleText(
         meaning="The GPU is idle until the data loader delivers the next batch.",
-        condition=f"waiting for data takes {WAITED_PCT[0]:.0f} % of the step by the host clock and by CUDA events, "
-        f"in two or more of the last {WINDOW_STEPS} steps. If those are shorter than {WINDOW_SECONDS:.0f} s, the "
-        f"last {WINDOW_SECONDS:.0f} s count. The GPU is idle meanwhile. Without CUDA events, the GPU is idle for "
-        f"{WAITED_PCT[0]:.0f} % of the time, or under {SM_STARVED[0]:.0f} % of its SMs are active, or utilization "
-        f"is under {UTIL_STARVED[0]:.0f} %. Rare long steps count if their waits for data take "
-        f"{WAITED_PCT[0]:.0f} % of the time. The alert does not hold if kernel launches leave the GPU idle for "
-        "twice as long as these waits. Without a GPU, the host clock alone decides",
+        condition=f"waiting for data takes {WAITED_PCT[0]:.0f} % of the step by the host clock and by CUDA "
+        f"events, in two or more of the last {WINDOW_STEPS} steps. "
+        f"If those are shorter than {WINDOW_SECONDS:.0f} s, the last {WINDOW_SECONDS:.0f} s count. "
+        "The GPU is idle meanwhile. "
+        f"Without CUDA events, the GPU is idle for {WAITED_PCT[0]:.0f} % of the time, "
+        f"or under {SM_STARVED[0]:.0f} % of its SMs are active, or utilization is under {UTIL_STARVED[0]:.0f} %. "
+        f"Rare long steps count if their waits for data take {WAITED_PCT[0]:.0f} % of the time. "
+        "The alert does not hold if kernel launches leave the GPU idle for twice as long as these waits. "
+        "Without a GPU, the host clock alone decides",
         source="checked on an H200 with planted waits of 30 % and 60 % of the step; in a healthy run, the waits "
         "took 79 % by the host clock, but 0.1 % by the GPU clock",
         clear_seconds=4.0,
