@@ -166,7 +166,7 @@ def events_pct(rank: Rank) -> float | None:
 
 
 def _gpus_with_unlisted_memory(snapshot: Snapshot) -> set[str]:
-    """The GPUs whose memory is used by more than the processes that are listed."""
+    """Return the GPUs whose memory is used by more than the processes that are listed."""
     held: dict[str, int | None] = {}
     for process in snapshot.processes:
         uuid, mine = process.gpu_uuid, process.gpu_mem_bytes
@@ -182,7 +182,7 @@ def _gpus_with_unlisted_memory(snapshot: Snapshot) -> set[str]:
 
 
 def _exclusive_gpus(snapshot: Snapshot, with_unlisted: set[str]) -> dict[tuple[str, int], str]:
-    """The GPUs on which one training alone computes, by its host and pid."""
+    """Return the GPUs on which one training alone computes, by its host and pid."""
     listed: dict[str, list[Process]] = {}
     for process in snapshot.processes:
         if process.gpu_uuid is not None and process.gpu_computes:

@@ -66,7 +66,7 @@ def live_sources(
     unattended: bool = False,
     keep_runs: bool = False,
 ) -> Sources:
-    """The sources of this machine: its GPUs, the host, the processes and the attached trainings.
+    """Return the sources of this machine: its GPUs, the host, the processes and the attached trainings.
 
     Args:
         interval: seconds between snapshots.
@@ -114,7 +114,7 @@ def live_sources(
 
 
 def _of_user(*, sample_loaders: bool, on_every_node: bool) -> tuple[Stage, ...]:
-    """The stages that look at processes of this user."""
+    """Return the stages that look at processes of this user."""
     from collectors.nccl_ras.stage import NcclRas
     from collectors.trainings.loading import LoaderCosts
     from collectors.trainings.run_references import RunReferences
@@ -375,7 +375,8 @@ def sampling_delay(interval: float) -> float:
 
 
 def next_round(due: float, now: float, interval: float) -> float:
-    """When the round after the one due at `due` is: after the next instant of the sources, so that nothing drifts.
+    """Return when the round after the one due at `due` is: after the next instant of the sources, so that nothing
+    drifts.
 
     Of the rounds that a slow consumer made impossible only the latest is held, at once.
     """

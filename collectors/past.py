@@ -96,7 +96,7 @@ class SnapshotHistory:
         return self._parts[-1]
 
     def _new_recording(self, snapshot: Snapshot, now: float) -> _RecordingPart:
-        """An empty recording that has no name."""
+        """Return an empty recording that has no name."""
         if self.shortened is None:
             free = shutil.disk_usage(self._folder).free
             if free < FREE_TIMES * self._limit:
@@ -128,7 +128,8 @@ class SnapshotHistory:
                 part.writer.flush()
 
     def snapshot_at(self, time: float) -> tuple[float, Snapshot] | None:
-        """The last snapshot at or before this unix time, else the first; with its time. None without any."""
+        """Return the last snapshot at or before this unix time, else the first; with its time. None without
+        any."""
         with self._lock:
             for number, part in enumerate(reversed(self._parts)):
                 oldest = number + 1 == len(self._parts)

@@ -22,7 +22,7 @@ class RecomputeFigures:
         return "the figures of recorded steps"
 
     def __call__(self, snapshot: Snapshot) -> Snapshot:
-        """The snapshot with its ranks' figures made anew."""
+        """Return the snapshot with its ranks' figures made anew."""
         known, self._ranks = self._ranks, {}
         ranks = []
         for rank in snapshot.ranks:

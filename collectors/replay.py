@@ -73,7 +73,7 @@ class SnapshotReader(Protocol):
         """Yield (position in seconds, snapshot) from the first at or after `start`."""
 
     def position_before(self, position: float) -> float | None:
-        """The position of the last snapshot at or before this one; None if there is none."""
+        """Return the position of the last snapshot at or before this one; None if there is none."""
 
     def refresh(self) -> bool:
         """Take in what was written since; returns whether there is anything."""

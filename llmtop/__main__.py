@@ -127,7 +127,7 @@ class _Commands(click.Group):
         return super().resolve_command(ctx, args)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """The commands, from the table alone; the options of the live monitor besides llmtop's own."""
+        """Return the commands, from the table alone; the options of the live monitor besides llmtop's own."""
         if not incomplete.startswith("-"):
             return [
                 CompletionItem(name, help=text)
@@ -171,7 +171,7 @@ class _Commands(click.Group):
 
 
 def _unknown_command(name: str) -> str:
-    """The sentence for a command that there is not."""
+    """Return the sentence for a command that there is not."""
     import difflib
 
     near = difflib.get_close_matches(name, COMMANDS, n=1, cutoff=0.6)
@@ -305,7 +305,7 @@ def _with_arguments_in_line(sentence: str) -> str:
 
 
 def _output_failed(error: Exception) -> LlmtopError | None:
-    """The sentence for an error of writing to standard output, as on a full disk; None for any other."""
+    """Return the sentence for an error of writing to standard output, as on a full disk; None for any other."""
     frames = traceback.extract_tb(error.__traceback__)
     if not isinstance(error, OSError) or not frames or frames[-1].filename != click.echo.__code__.co_filename:
         return None

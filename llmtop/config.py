@@ -339,7 +339,7 @@ def notify_body(template: str | None, event: dict[str, Any]) -> bytes:
 
 
 def _inside_a_string(value: Any) -> str:
-    """A value as it stands between the quotes of a JSON string; numbers may stand without quotes."""
+    """Return a value as it stands between the quotes of a JSON string; numbers may stand without quotes."""
     if value is None:
         return ""
     text = value if isinstance(value, str) else f"{value:g}" if isinstance(value, float) else str(value)
@@ -369,7 +369,7 @@ _loaded: list[Config] = []
 
 
 def current() -> Config:
-    """The settings of this process: those that `load` read, else the defaults."""
+    """Return the settings of this process: those that `load` read, else the defaults."""
     return _loaded[0] if _loaded else Config()
 
 
@@ -581,7 +581,8 @@ def value_error(text: str, path: Path, keys: Sequence[str], sentence: str, value
 
 
 def _line_of(lines: list[str], keys: Sequence[str], value: Any) -> int:
-    """The line on which a key stands, 1 for the first; that of the value, where it is of a list; 0: not found."""
+    """Return the line on which a key stands, 1 for the first; that of the value, where it is of a list; 0: not
+    found."""
     table: list[str] = []
     best = 0
     for number, line in enumerate(lines, 1):
@@ -636,12 +637,12 @@ def _setting_names(keys: Sequence[str]) -> list[str]:
 
 
 def _hint(keys: Sequence[str]) -> Any:
-    """The type of a setting, with what is annotated to it."""
+    """Return the type of a setting, with what is annotated to it."""
     return get_type_hints(_struct_at(keys[:-1]), include_extras=True).get(keys[-1]) if keys else None
 
 
 def _choices(hint: Any) -> list[str]:
-    """The words that a setting takes, where it takes only some."""
+    """Return the words that a setting takes, where it takes only some."""
     if get_origin(hint) is Literal:
         return [str(one) for one in get_args(hint)]
     return [word for inner in get_args(hint) for word in _choices(inner)]

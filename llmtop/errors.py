@@ -73,7 +73,7 @@ def check_open_files() -> None:
 
 
 def too_many_open_files(error: BaseException) -> NotPossibleHere | None:
-    """The sentence for an error that the limit of open files caused; None for any other error."""
+    """Return the sentence for an error that the limit of open files caused; None for any other error."""
     if not isinstance(error, OSError) or error.errno not in (errno.EMFILE, errno.ENFILE):
         return None
     where = f" ({error.filename})" if error.filename else ""

@@ -49,7 +49,8 @@ def figure(value: float | None) -> str:
 
 
 def plain(value: float, digits: int) -> str:
-    """A number with so many significant digits, never in scientific notation: "100" where %.2g gives "1e+02"."""
+    """Return a number with so many significant digits, never in scientific notation: "100" where %.2g gives
+    "1e+02"."""
     text = f"{value + 0.0:.{digits}g}"
     if "e" not in text:  # nor are inf and nan such numbers
         return text
@@ -58,17 +59,17 @@ def plain(value: float, digits: int) -> str:
 
 
 def percent(value: float | None, digits: int = 0) -> str:
-    """A value that is in percent already, in a table cell, on an axis or beside a label: "94%"."""
+    """Return a value that is in percent already, in a table cell, on an axis or beside a label: "94%"."""
     return number(value, digits, "%")
 
 
 def percent_text(value: float | None, digits: int = 0) -> str:
-    """A value that is in percent already, in a sentence: "94 %"."""
+    """Return a value that is in percent already, in a sentence: "94 %"."""
     return number(value, digits, " %")
 
 
 def watts(value: float | None) -> str:
-    """A power in whole watts: "686 W"."""
+    """Return a power in whole watts: "686 W"."""
     return number(value, 0, " W")
 
 
@@ -96,12 +97,13 @@ def rate(value: float | None) -> str:
 
 
 def count(value: float | None) -> str:
-    """A count in decimal units with three significant digits: "63.5k"."""
+    """Return a count in decimal units with three significant digits: "63.5k"."""
     return _scale_text(value, 1000.0, _DECIMAL, "")
 
 
 def pid_text(pid: int) -> str:
-    """A process of a report: its pid, and in which file it is where a process of another file has the same one."""
+    """Return a process of a report: its pid, and in which file it is where a process of another file has the
+    same one."""
     file, own = divmod(pid, PIDS_APART)
     return f"{own} (file {file + 1})" if file else str(own)
 

@@ -562,7 +562,7 @@ class LlmtopApp(ScreenContext):
         self.theme = names[(current + 1) % len(names)]
 
     def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
-        """The palette of commands: every key's action, and Textual's choice of themes."""
+        """Yield the palette of commands: every key's action, and Textual's choice of themes."""
         yield SystemCommand("Theme", "Choose a colour theme from the list of all themes", self.action_change_theme)
         here = screen.NAME if isinstance(screen, LlmtopScreen) else ""
         for key in keys.for_screen(here, replaying=self.replaying, demo=self.view.demo):

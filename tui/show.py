@@ -79,7 +79,7 @@ def run(app: TerminalApp) -> int:
 
 @contextmanager
 def _thread_errors_to(app: TerminalApp) -> Iterator[None]:
-    """An error that ends a thread ends the screen as well: it would go on with what no longer moves."""
+    """Yield an error that ends a thread ends the screen as well: it would go on with what no longer moves."""
     before = threading.excepthook
 
     def end(error: threading.ExceptHookArgs) -> None:

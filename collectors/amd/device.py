@@ -106,11 +106,11 @@ class AmdSampler:
         return {name: value for one in (self._slow, self._fast) if one for name, value in one.implausible.items()}
 
     def functions_refused_with(self, code: int) -> set[str]:
-        """The functions that answered `code` in the last rounds."""
+        """Return the functions that answered `code` in the last rounds."""
         return {name for refusals in self._refusals() for name, answer in refusals.items() if answer == code}
 
     def functions_refused_without_reason(self) -> set[str]:
-        """The functions that were refused for no reason given, while others answered."""
+        """Return the functions that were refused for no reason given, while others answered."""
         if self._fast is None or not self._fast.answered:
             return set()
         return {name for refusals in self._refusals() for name, code in refusals.items() if is_unspecific(code)}

@@ -10,7 +10,7 @@ _AMD = "0x1002"
 
 
 def gpu_count() -> int:
-    """How many GPUs AMD's kernel driver has here; those built into a CPU count too."""
+    """Return how many GPUs AMD's kernel driver has here; those built into a CPU count too."""
     if not os.path.isdir("/sys/module/amdgpu"):
         return 0
     vendors = (

@@ -110,7 +110,7 @@ class AmdSource:
         self._on_fresh()
 
     def _load(self) -> AmdCaller | None:
-        """The binding, which loads the library and resolves every function at import."""
+        """Return the binding, which loads the library and resolves every function at import."""
         try:
             import amdsmi
         except (KeyError, OSError):  # it prints that there is no library, and goes on
@@ -167,7 +167,8 @@ class AmdSource:
 
 
 def _with_distinct_uuids(rows: list[Values]) -> list[Values]:
-    """The rows with UUIDs that differ: under virtual machines and partitions several GPUs may say the same."""
+    """Return the rows with UUIDs that differ: under virtual machines and partitions several GPUs may say the
+    same."""
     seen: set[str] = set()
     for row in rows:
         if row["uuid"] in seen:

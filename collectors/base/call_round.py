@@ -24,6 +24,6 @@ class CallRound:
         self.answered = False
 
     def waiting(self) -> tuple[str, float] | None:
-        """The call that this thread is inside of, and for how many seconds; for other threads to ask."""
+        """Return the call that this thread is inside of, and for how many seconds; for other threads to ask."""
         inside = self._inside
         return None if inside is None else (inside[0], time.monotonic() - inside[1])

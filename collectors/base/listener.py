@@ -25,7 +25,7 @@ class Listener(NamedTuple):
 
 
 def listeners(address: str, port: int) -> frozenset[Listener]:
-    """The sockets that may accept a connection to this address; empty where none is seen.
+    """Return the sockets that may accept a connection to this address; empty where none is seen.
 
     A container's port that is forwarded by packet filter rules has no listener in this network namespace.
 
@@ -54,7 +54,7 @@ def is_trusted(found: Collection[Listener], owners: Collection[int] = ()) -> boo
 
 
 def uids_of(pids: Iterable[int]) -> frozenset[int]:
-    """The uids of processes of this machine, without those that are gone or hidden."""
+    """Return the uids of processes of this machine, without those that are gone or hidden."""
     found = set()
     for pid in pids:
         with suppress(OSError):
@@ -63,7 +63,7 @@ def uids_of(pids: Iterable[int]) -> frozenset[int]:
 
 
 def untrusted_uids(found: Collection[Listener], owners: Collection[int] = ()) -> tuple[int, ...]:
-    """The uids of those of the sockets that `is_trusted` does not trust."""
+    """Return the uids of those of the sockets that `is_trusted` does not trust."""
     return tuple(sorted({listener.uid for listener in found if not is_trusted((listener,), owners)}))
 
 
@@ -74,6 +74,6 @@ def name_uids(uids: Collection[int]) -> str:
 
 
 def _overflow_uid() -> int:
-    """The uid that stands for all that this user namespace has no number of: it may be any user's."""
+    """Return the uid that stands for all that this user namespace has no number of: it may be any user's."""
     uid = procfs.kernel_setting("kernel", "overflowuid")
     return _USUAL_OVERFLOW_UID if uid is None else uid

@@ -13,7 +13,7 @@ Stage = Callable[[Snapshot], Snapshot]
 
 
 def with_note(snapshot: Snapshot, note: str) -> Snapshot:
-    """The snapshot with one more sentence for the person at the screen."""
+    """Return the snapshot with one more sentence for the person at the screen."""
     return replace(snapshot, host=replace(snapshot.host, notes=(*snapshot.host.notes, encodable(note))))
 
 

@@ -65,7 +65,7 @@ class Source(Protocol[Reading_co]):
         """
 
     def latest(self) -> Reading_co:
-        """The newest reading; returns at once, and starts no sampling."""
+        """Return the newest reading; returns at once, and starts no sampling."""
 
     def close(self) -> None:
         """Stop sampling; returns within a second even if a driver call hangs."""
@@ -75,7 +75,8 @@ class TimedSource(Source[Reading_co], Protocol[Reading_co]):
     """A source whose readings have a time."""
 
     def read_at(self) -> float | None:
-        """When what `latest()` gives was read: seconds of the monotonic clock; None before the first time."""
+        """Return when what `latest()` gives was read: seconds of the monotonic clock; None before the first
+        time."""
 
 
 GpuSource = Source[GpuReading]

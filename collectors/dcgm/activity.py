@@ -162,7 +162,7 @@ def parse_activity(text: str, now: float) -> dict[Place, dict[str, float]]:
 
 
 def _with_missing_values(gpu: Gpu, values: Mapping[Place, Mapping[str, float]]) -> Gpu:
-    """The GPU with what it lacks; what the driver itself gives stays."""
+    """Return the GPU with what it lacks; what the driver itself gives stays."""
     instance = "" if gpu.mig_gpu_instance is None else str(gpu.mig_gpu_instance)
     told = values.get((gpu.mig_parent_uuid or gpu.uuid, instance), {})
     fresh: dict[str, object] = {name: value for name, value in told.items() if getattr(gpu, name) is None}

@@ -187,7 +187,7 @@ def isolate(parent: int) -> socket.socket:
 
 
 def _open_null_device() -> int:
-    """A descriptor that takes what is written, or refuses it where a root folder has no /dev/null."""
+    """Return a descriptor that takes what is written, or refuses it where a root folder has no /dev/null."""
     try:
         return os.open(os.devnull, os.O_RDWR)
     except OSError:

@@ -57,7 +57,7 @@ _FRAMEBUFFER: Final = "DCGM_FI_DEV_FB_"
 def families(
     gpus: Collection[Gpu], host: str, xids: LastXids, others: Collection[tuple[str, str]]
 ) -> Iterator[GaugeMetricFamily | UntypedMetricFamily]:
-    """The series of these GPUs; what is absent is left out.
+    """Yield the series of these GPUs; what is absent is left out.
 
     Args:
         gpus: of a snapshot.

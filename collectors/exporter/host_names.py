@@ -58,7 +58,7 @@ class HostNames:
 
 
 def _own_names() -> set[str]:
-    """The host name, short and whole, and with each domain that names are searched in."""
+    """Return the host name, short and whole, and with each domain that names are searched in."""
     name = _normalize(socket.gethostname())
     short = name.partition(".")[0]
     return {name, short, *(f"{short}.{domain}" for domain in _search_domains(RESOLVER))} - {""}
@@ -77,7 +77,7 @@ def _search_domains(file: Path) -> set[str]:
 
 
 def _name_in(host: str) -> str:
-    """The name or address of "name:port", "[address]:port" and the like."""
+    """Return the name or address of "name:port", "[address]:port" and the like."""
     host = host.strip()
     if host.startswith("["):
         return host[1:].partition("]")[0].partition("%")[0]

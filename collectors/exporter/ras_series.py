@@ -49,7 +49,7 @@ def _communicator_labels(stuck: StuckCommunicator, ranks: tuple[Rank, ...]) -> t
 
 
 def _process_group(here: list[Rank]) -> str:
-    """The one process group in which the attached ranks of it wait: torch knows its name, NCCL does not.
+    """Return the one process group in which the attached ranks of it wait: torch knows its name, NCCL does not.
 
     Where they wait in several, the right one is unknown.
     """

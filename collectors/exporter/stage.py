@@ -187,7 +187,7 @@ def _rank_labels(rank: Rank) -> _RankLabels:
 
 
 def _one_per_process(ranks: Iterable[Rank]) -> list[Rank]:
-    """One of each process: a series that stands twice in an answer makes it void for those who fetch it."""
+    """Return one of each process: a series that stands twice in an answer makes it void for those who fetch it."""
     found: dict[int, Rank] = {}
     for rank in ranks:
         known = found.get(rank.pid)
@@ -243,7 +243,7 @@ def _alerts(snapshot: Snapshot) -> Iterator[Metric]:
 def _family_with_values(
     series: ExportedSeries, values: Iterable[tuple[tuple[str, ...], float | None]]
 ) -> Iterator[CounterMetricFamily | GaugeMetricFamily]:
-    """The family, if there is anything in it: what is absent is left out."""
+    """Yield the family, if there is anything in it: what is absent is left out."""
     known = {labels: value for labels, value in values if value is not None}
     if known:
         yield _family(series, known.items())

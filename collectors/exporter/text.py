@@ -19,7 +19,7 @@ _ESCAPES: Final = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
 
 
 def page(families: Iterable[Metric]) -> bytes:
-    """The text of these, in Prometheus' format 0.0.4.
+    """Return the text of these, in Prometheus' format 0.0.4.
 
     Args:
         families: counters, gauges and untyped ones, without timestamps, whose names and labels need no quotes.

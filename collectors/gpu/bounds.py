@@ -41,7 +41,8 @@ def plausible_pid(pid: int) -> bool:
 
 
 def plausible_values(values: Values, implausible: ImplausibleValues) -> Values:
-    """The values without those that cannot be, which go to `implausible`. NaN is a driver's way to say "none"."""
+    """Return the values without those that cannot be, which go to `implausible`. NaN is a driver's way to say
+    "none"."""
     sound: Values = {}
     for name, value in values.items():
         bounds = _SIMPLE.get(name)

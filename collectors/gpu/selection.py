@@ -61,7 +61,8 @@ class GpuSelection:
 
     @classmethod
     def default(cls) -> GpuSelection:
-        """The GPUs that CUDA_VISIBLE_DEVICES lets a program started from this shell use; all, if it is not set.
+        """Return the GPUs that CUDA_VISIBLE_DEVICES lets a program started from this shell use; all, if it is not
+        set.
 
         As CUDA reads it, where that can be known before the GPUs are: the first entry decides whether all are
         numbers or UUIDs, the first that is neither ends the list, and one that comes twice means no GPU at all.
@@ -80,7 +81,7 @@ class GpuSelection:
         return ",".join(self.wanted) if self.mode == "given" else self.mode
 
     def choose(self, gpus: tuple[Gpu, ...], ranks: Sequence[Rank]) -> tuple[tuple[Gpu, ...], tuple[str, ...]]:
-        """The GPUs to show, in their order, and sentences on what was asked for and is not there."""
+        """Return the GPUs to show, in their order, and sentences on what was asked for and is not there."""
         if not gpus:
             return gpus, ()
         if self.mode == "attached":
@@ -124,7 +125,7 @@ class GpuSelection:
         return f"{_VISIBLE}{value} lets programs started here use no GPU; all are shown"
 
     def _matching_uuids(self, want: str, gpus: tuple[Gpu, ...]) -> set[str]:
-        """The UUIDs of the GPUs that an index or (the beginning of) a UUID means."""
+        """Return the UUIDs of the GPUs that an index or (the beginning of) a UUID means."""
         if not _INDEX.match(want):
             return _uuids_with_prefix(want, gpus)
         if want not in self._uuids:
@@ -137,7 +138,8 @@ class GpuSelection:
 
 
 def with_whole_uuids(ranks: tuple[Rank, ...], gpus: tuple[Gpu, ...]) -> tuple[Rank, ...]:
-    """The trainings with the GPU's own UUID where CUDA_VISIBLE_DEVICES gave them a shorter or an older name."""
+    """Return the trainings with the GPU's own UUID where CUDA_VISIBLE_DEVICES gave them a shorter or an older
+    name."""
     known = {gpu.uuid for gpu in gpus}
     return tuple(_with_whole_uuid(rank, gpus) if _is_unknown(rank, known) else rank for rank in ranks)
 
@@ -171,7 +173,7 @@ def _uuids_with_prefix(want: str, gpus: tuple[Gpu, ...]) -> set[str]:
 
 
 def _cuda_visible_entries(visible: str) -> tuple[str, ...]:
-    """The entries up to the first of another kind than the first one; none where one comes twice."""
+    """Return the entries up to the first of another kind than the first one; none where one comes twice."""
     entries = [part.strip() for part in visible.split(",")]
     by_uuid = bool(_UUID.match(entries[0]))
     named: list[str] = []

@@ -19,5 +19,5 @@ def slow_offset(index: int, interval: float) -> float:
 
 
 def separate_offset(index: int) -> float:
-    """The same where each GPU has a place of its own."""
+    """Return the same where each GPU has a place of its own."""
     return AFTER_FAST_SECONDS - (index + 1) * SPACING_SECONDS

@@ -38,7 +38,8 @@ def limit_notes(
 
 
 def cpus_allowed(usable: int | None, quota: float | None, cores: int | None) -> float | None:
-    """How many CPUs a program may use by affinity and quota; None where that is all there are, or unknown."""
+    """Return how many CPUs a program may use by affinity and quota; None where that is all there are, or
+    unknown."""
     known = [float(limit) for limit in (usable, quota) if limit is not None]
     allowed = min(known, default=None)
     return None if allowed is None or cores is None or allowed >= cores else allowed

@@ -81,7 +81,7 @@ class HostSource:
         self._thread.set_seconds(self._interval)
 
     def latest(self) -> Host:
-        """The last reading; without values when the system has stopped answering."""
+        """Return the last reading; without values when the system has stopped answering."""
         patience = max(3 * self._interval, STALE_SECONDS)
         notes = self._limits if self._thread.fault is None else (*self._limits, self._thread.fault)
         if self._read_at is not None and time.monotonic() - self._read_at > patience:
@@ -93,7 +93,7 @@ class HostSource:
         return msgspec.structs.replace(self._host, user=self._user, notes=notes)
 
     def read_at(self) -> float | None:
-        """When the last reading was made, in monotonic seconds."""
+        """Return when the last reading was made, in monotonic seconds."""
         return self._read_at
 
     def close(self) -> None:
@@ -184,7 +184,7 @@ def _counters() -> _Counters:
 
 @lru_cache(maxsize=1)
 def _cached_disks(_names: tuple[str, ...]) -> set[str]:
-    """The whole disks for as long as there are these: /sys is asked again when one comes or goes."""
+    """Return the whole disks for as long as there are these: /sys is asked again when one comes or goes."""
     return whole_disks()
 
 
@@ -202,7 +202,7 @@ def whole_disks(sys_block: Path = Path("/sys/block")) -> set[str]:
 
 
 def physical_interfaces(names: list[str], sys_net: Path = Path("/sys/class/net")) -> list[str]:
-    """Which of the interfaces carry traffic of this machine to others, each byte once."""
+    """Return which of the interfaces carry traffic of this machine to others, each byte once."""
     real = [name for name in names if (sys_net / name / "device").exists()]
     return real or [name for name in names if name != "lo"]
 

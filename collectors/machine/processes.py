@@ -297,7 +297,8 @@ def _value_or_none(read: Callable[[], T]) -> T | None:
 
 
 def _command(process: psutil.Process) -> str | None:
-    """The command line without secrets, or the name in brackets where there is none (zombies, kernel threads)."""
+    """Return the command line without secrets, or the name in brackets where there is none (zombies, kernel
+    threads)."""
     words = _value_or_none(process.cmdline)
     if words:
         return _encodable(_displayed_command(tuple(words))[:COMMAND_LENGTH])
@@ -318,5 +319,6 @@ def _displayed_command(words: tuple[str, ...]) -> str:
 
 
 def _encodable(text: str | None) -> str | None:
-    """A text without the half characters by which Python keeps bytes that are no UTF-8: JSON cannot hold them."""
+    """Return a text without the half characters by which Python keeps bytes that are no UTF-8: JSON cannot hold
+    them."""
     return None if text is None else text.encode("utf-8", "replace").decode("utf-8")

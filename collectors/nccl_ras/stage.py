@@ -54,7 +54,7 @@ class NcclRas:
         return "NCCL's RAS"
 
     def __call__(self, snapshot: Snapshot) -> Snapshot:
-        """The snapshot with what is known of communicators that do not go on."""
+        """Return the snapshot with what is known of communicators that do not go on."""
         suspects = suspect_processes(snapshot)
         here = known_processes(snapshot) if suspects else {}
         with self._lock:
@@ -98,7 +98,7 @@ def suspect_processes(snapshot: Snapshot) -> dict[int, int]:
 
 
 def known_processes(snapshot: Snapshot) -> dict[int, int]:
-    """All processes that are attached or on a GPU, likewise."""
+    """Return all processes that are attached or on a GPU, likewise."""
     return _as_called(snapshot, {rank.pid for rank in snapshot.ranks} | {one.pid for one in snapshot.processes})
 
 
@@ -138,7 +138,7 @@ def _is_quiet(rank: Rank, now: float) -> bool:
 
 
 def _address(pids: Iterable[int]) -> tuple[str, int]:
-    """The address configured for the processes, or NCCL's default."""
+    """Return the address configured for the processes, or NCCL's default."""
     for pid in pids:
         try:
             given = procfs.environ(pid).get(VARIABLE, "")

@@ -95,7 +95,7 @@ def _local_processes(
 
 
 def _differing_operation(one: RasCommunicator) -> tuple[str | None, int | None]:
-    """The operation that not all have called equally often, and how often most have; the first such."""
+    """Return the operation that not all have called equally often, and how often most have; the first such."""
     for operation in dict.fromkeys(name for rank in one.ranks for name in rank.collective_counts):
         counts = [rank.collective_counts.get(operation, 0) for rank in one.ranks]
         if min(counts) < max(counts):

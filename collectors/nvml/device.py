@@ -64,7 +64,7 @@ class _RoundValues:
 
     @classmethod
     def empty(cls) -> _RoundValues:
-        """The sample of a thread that has made no round yet: nothing, at time 0."""
+        """Return the sample of a thread that has made no round yet: nothing, at time 0."""
         sample = cls({}, {}, None, {})
         sample.at = sample.unix = 0.0
         return sample
@@ -191,11 +191,11 @@ class DeviceSampler:
         return any(wait is not None and wait[1] > seconds for wait in waits)
 
     def functions_refused_with(self, code: int) -> set[str]:
-        """The functions that answered `code` in the last rounds."""
+        """Return the functions that answered `code` in the last rounds."""
         return {name for refusals in self._refusals() for name, answer in refusals.items() if answer == code}
 
     def functions_refused_without_reason(self) -> set[str]:
-        """The functions that were refused for no reason given, while others answered."""
+        """Return the functions that were refused for no reason given, while others answered."""
         if not self._fast.answered:
             return set()
         return {name for refusals in self._refusals() for name, code in refusals.items() if is_unspecific(code)}

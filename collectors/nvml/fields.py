@@ -216,7 +216,7 @@ def running_processes(call: Caller, handle: Any, implausible: ImplausibleValues)
 
 
 def _list(call: Caller, handle: Any, kind: str, implausible: ImplausibleValues) -> list[RunningProcess] | None:
-    """One list, in the version of its struct that makes most sense.
+    """Return one list, in the version of its struct that makes most sense.
 
     Drivers 535.43 to 535.86 have a longer struct behind the newest version's symbol; read with the usual one, many
     pids are 0 or -1. Their second version is sound. Where both have as many odd pids, the driver means them.

@@ -42,7 +42,7 @@ class Instance:
 
 
 def find_instances(call: Caller, handle: Any) -> tuple[Instance, ...]:
-    """The MIG instances of the GPU with that handle; none where MIG is off or the driver does not say."""
+    """Return the MIG instances of the GPU with that handle; none where MIG is off or the driver does not say."""
     mode = call("nvmlDeviceGetMigMode", handle)
     count = call("nvmlDeviceGetMaxMigDeviceCount", handle) if mode and mode[0] else 0
     handles = ((i, call("nvmlDeviceGetMigDeviceHandleByIndex", handle, i)) for i in range(count or 0))

@@ -217,7 +217,7 @@ def _init_error_text(code: int) -> str:
 
 
 def _vague_note(samplers: Iterable[DeviceSampler]) -> str | None:
-    """One sentence on the calls that the driver refuses without a reason, if any."""
+    """Return one sentence on the calls that the driver refuses without a reason, if any."""
     functions = sorted({name for one in samplers for name in one.functions_refused_without_reason()})
     if not functions:
         return None
@@ -225,7 +225,7 @@ def _vague_note(samplers: Iterable[DeviceSampler]) -> str | None:
 
 
 def _permission_note(samplers: Iterable[DeviceSampler]) -> str | None:
-    """One sentence on what the driver keeps from this user, if anything."""
+    """Return one sentence on what the driver keeps from this user, if anything."""
     functions = sorted(
         set().union(*(one.functions_refused_with(pynvml.NVML_ERROR_NO_PERMISSION) for one in samplers))
     )

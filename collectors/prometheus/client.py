@@ -213,7 +213,7 @@ class Client:
 
 
 def split_url(url: str) -> SplitResult:
-    """The parts of a server's URL.
+    """Return the parts of a server's URL.
 
     Raises:
         UnusableInput: no URL of http or https.
@@ -227,13 +227,13 @@ def split_url(url: str) -> SplitResult:
 
 
 def redacted_url(url: str) -> str:
-    """A URL without the name and the password in it."""
+    """Return a URL without the name and the password in it."""
     head, at, tail = url.rpartition("@")
     return f"{head.partition('://')[0]}://{tail}" if at and "://" in head else url
 
 
 def read_token(path: Path) -> str:
-    """The token in a file.
+    """Return the token in a file.
 
     Raises:
         NotPossibleHere: it cannot be read.
@@ -255,7 +255,7 @@ def _series(reply: _Reply) -> list[_Series]:
 
 
 def _number(text: str) -> float | None:
-    """The value; None for what is no number (NaN, an infinity), which nothing is drawn of."""
+    """Return the value; None for what is no number (NaN, an infinity), which nothing is drawn of."""
     try:
         value = float(text)
     except ValueError:

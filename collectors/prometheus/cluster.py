@@ -160,7 +160,7 @@ class Cluster:
         )
 
     def _ask(self, promql: str, at: float | None) -> tuple[SeriesValue, ...]:
-        """The samples; none where there is no answer, which is noted. A mute server is not asked more."""
+        """Return the samples; none where there is no answer, which is noted. A mute server is not asked more."""
         if self._mute:
             return ()
         try:
@@ -267,7 +267,7 @@ def _one(samples: list[SeriesValue] | None) -> float | None:
 
 @lru_cache(maxsize=16384)
 def _label_text(text: str) -> str:
-    """A label for people; the same ones come with every answer."""
+    """Return a label for people; the same ones come with every answer."""
     return printable(text, LONGEST_NAME)
 
 
@@ -348,7 +348,7 @@ def _nodes(
     hung: Iterable[HungRank],
     critical: Iterable[NodeAlert],
 ) -> list[Node]:
-    """All nodes, the worst first; among equals the one whose GPUs draw least, then by name."""
+    """Return all nodes, the worst first; among equals the one whose GPUs draw least, then by name."""
     mean, least, idle = (
         {_text(one, "node"): one.value for one in found.power.get(tag, ())} for tag in ("mean", "least", "idle")
     )

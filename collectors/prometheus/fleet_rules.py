@@ -130,7 +130,7 @@ def _values() -> dict[str, str]:
 
 
 def _ratio(counter: str, per: str) -> str:
-    """One counter over another, in the shortest window that holds enough steps."""
+    """Return one counter over another, in the shortest window that holds enough steps."""
     return " or ".join(
         f"(increase({counter}[{window}]) / (increase({per}[{window}]) > 0) "
         f"and on (instance, job, pid) increase(llmtop_steps_total[{window}]) >= {MIN_STEPS})"
@@ -139,7 +139,7 @@ def _ratio(counter: str, per: str) -> str:
 
 
 def _missing_text() -> str:
-    """A comment that lists the live rules without a fleet rule, in the order of their ids."""
+    """Return a comment that lists the live rules without a fleet rule, in the order of their ids."""
     head = (
         "These live rules have no rule of their own here: the named series is not exported. "
         'llmtop_alert{id="..."} has what llmtop on the node itself reports.'

@@ -119,7 +119,7 @@ class Queries:
         )
 
     def reporting_ranks(self, run: str, uid: str) -> str:
-        """The numbers of the ranks of a run that are exported."""
+        """Return the numbers of the ranks of a run that are exported."""
         return f'group by (rank) (llmtop_rank_info{{run={quote(run)},uid={quote(uid)},rank!=""}})'
 
     @property
@@ -218,5 +218,5 @@ def union_query(*parts: tuple[str, str]) -> str:
 
 
 def quote(text: str) -> str:
-    """A text as PromQL writes it."""
+    """Return a text as PromQL writes it."""
     return json.dumps(text, ensure_ascii=False)

@@ -65,7 +65,7 @@ def is_overdue(view: ClusterView, now: float) -> bool:
 
 
 def run_text(run: Run, width: int | None = None) -> str:
-    """One run in a line, with as many of its figures as fit whole.
+    """Return one run in a line, with as many of its figures as fit whole.
 
     Args:
         run: the run.

@@ -150,6 +150,6 @@ def locked(path: Path) -> int | None:
 
 
 def _command() -> str:
-    """Which command of llmtop this process is; "" for another program."""
+    """Return which command of llmtop this process is; "" for another program."""
     words = [word for word in sys.argv[1:2] if not word.startswith("-")]
     return words[0] if words else "live"

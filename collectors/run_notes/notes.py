@@ -173,7 +173,8 @@ class RunNotes:
                 )
 
     def _parents(self) -> set[Path]:
-        """Where captures of these trainings may be: beside this monitor, beside a training, where configured."""
+        """Return where captures of these trainings may be: beside this monitor, beside a training, where
+        configured."""
         found = {Path.cwd() / file_names.CAPTURES}
         chosen = config.current().capture.out
         if chosen is not None:

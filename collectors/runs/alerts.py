@@ -42,7 +42,7 @@ class RunFigures:
         return "the figures of a run"
 
     def __call__(self, snapshot: Snapshot) -> Snapshot:
-        """The snapshot with its ranks' figures."""
+        """Return the snapshot with its ranks' figures."""
         made, in_full = self._recompute(snapshot), self._reader.is_in_full(snapshot.time)
         ranks = tuple(
             replace(new if in_full else kept, change=new.change, rare=new.rare, windows=self._windows(new))
@@ -51,7 +51,7 @@ class RunFigures:
         return replace(made, ranks=ranks)
 
     def _windows(self, rank: Rank) -> tuple[Window, ...]:
-        """The recent steps, and the run by its own sums: five minutes are not known step by step."""
+        """Return the recent steps, and the run by its own sums: five minutes are not known step by step."""
         whole = self._reader.whole_window(rank)
         recent = [window for window in rank.windows if window.name == "recent"]
         return (*recent, whole) if recent and whole is not None else ()
@@ -74,7 +74,7 @@ class RunAlerts:
         return "the alerts of a run"
 
     def __call__(self, snapshot: Snapshot) -> Snapshot:
-        """The snapshot with its alerts."""
+        """Return the snapshot with its alerts."""
         at = snapshot.time
         recomputed = self._rules.apply(snapshot)
         is_watched = self._notes.is_watched(at)

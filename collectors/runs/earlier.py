@@ -76,7 +76,7 @@ class EarlierSnapshots:
 
 
 def _snapshot_at(reader: RunSnapshots, instant: float) -> Snapshot | None:
-    """The last snapshot of a run at or before an instant, with its figures."""
+    """Return the last snapshot of a run at or before an instant, with its figures."""
     begin = reader.members[0].first
     place = reader.position_before(instant - begin)
     if place is None:
@@ -91,6 +91,6 @@ def _snapshot_at(reader: RunSnapshots, instant: float) -> Snapshot | None:
 
 
 def _rename_rank(known: _Known, rank: Rank) -> Rank:
-    """The rank as the live screen names it."""
+    """Return the rank as the live screen names it."""
     pid = known.pids.get((rank.host, rank.pid, rank.attached_at or 0.0), rank.pid)
     return replace(rank, pid=pid, job=known.job)

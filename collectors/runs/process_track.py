@@ -211,7 +211,7 @@ class ProcessTrack:
         return None
 
     def _last_index(self, at: float, found: MinuteSteps | None) -> int | None:
-        """The number of the last finished step, where none is new."""
+        """Return the number of the last finished step, where none is new."""
         place = bisect_right(self._ends, at)
         if place:
             return self._steps[place - 1].index

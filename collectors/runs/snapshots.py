@@ -126,7 +126,7 @@ class RunSnapshots:
                 yield at - begin, self.snapshot_at(at, at - slots.seconds)
 
     def position_before(self, position: float) -> float | None:
-        """The position of the last snapshot at or before this one; None if there is none."""
+        """Return the position of the last snapshot at or before this one; None if there is none."""
         begin = self.members[0].first
         at = begin + position + _TOLERANCE_SECONDS
         place = bisect_right(self.members, at, key=lambda one: one.first) - 1

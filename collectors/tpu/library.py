@@ -86,7 +86,7 @@ class TpuInfo:
         return found
 
     def figures(self, port: int, metric: str) -> dict[int, float]:
-        """A figure of each device that the process at that port has, by the device's id.
+        """Return a figure of each device that the process at that port has, by the device's id.
 
         Raises:
             FigureRefused: libtpu does not report it.
@@ -164,6 +164,6 @@ def ports(pids: set[int], environ: Callable[[int], dict[str, str]]) -> list[int]
 
 
 def _numbers(text: str) -> list[int]:
-    """The ports in the value of `VARIABLE`."""
+    """Return the ports in the value of `VARIABLE`."""
     words = [word.strip() for word in text.split(",")]
     return [int(word) for word in words if word.isascii() and word.isdigit() and 0 < int(word) < 65536]

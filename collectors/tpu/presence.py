@@ -12,7 +12,7 @@ DEVICES = Path("/sys/bus/pci/devices")
 
 
 def chip_count() -> int:
-    """How many PCI devices of this machine are TPUs."""
+    """Return how many PCI devices of this machine are TPUs."""
     return sum(
         _text(device / "vendor") == _GOOGLE and _text(device / "device") in _TPUS for device in DEVICES.glob("*")
     )

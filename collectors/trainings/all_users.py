@@ -59,7 +59,7 @@ class AllUsersSource:
         return self._looked and all(source.is_settled() for source in self._known_sources().values())
 
     def latest(self) -> RanksReading:
-        """The trainings of all users, by uid."""
+        """Return the trainings of all users, by uid."""
         readings = [source.latest() for _, source in sorted(self._known_sources().items())]
         return RanksReading(
             ranks=tuple(rank for reading in readings for rank in reading.ranks),

@@ -84,7 +84,7 @@ class _Member(NamedTuple):
 
 
 def compare_arrivals(members: Iterable[tuple[Rank, StepStamps]]) -> list[Rank]:
-    """The ranks in the same order, with how they come to the collectives of their steps."""
+    """Return the ranks in the same order, with how they come to the collectives of their steps."""
     ranks: list[Rank] = []
     groups: dict[tuple[str, str], list[_Member]] = {}
     for place, (rank, stamped) in enumerate(members):
@@ -100,7 +100,7 @@ def compare_arrivals(members: Iterable[tuple[Rank, StepStamps]]) -> list[Rank]:
 
 
 def _latest_per_rank(group: list[_Member]) -> list[_Member]:
-    """One process for each rank: of a run that was started again, the one that attached last."""
+    """Return one process for each rank: of a run that was started again, the one that attached last."""
     by_rank: dict[int | None, _Member] = {}
     for member in sorted(group, key=lambda one: one.rank.attached_at or 0.0):
         by_rank[member.rank.rank] = member
@@ -138,7 +138,8 @@ def _compare_group(group: list[_Member]) -> dict[int, dict[str, object]]:
 
 
 def _waits(rows: Sequence[_StepRow], ranks: int, point: str) -> list[float] | list[None]:
-    """How long each rank waits for the one that comes last to a point, in seconds: median of the last steps."""
+    """Return how long each rank waits for the one that comes last to a point, in seconds: median of the last
+    steps."""
     waited = [one for row in rows if (one := row.waits_ns(point)) is not None][-WINDOWS[-1] :]
     if len(waited) < MIN_STEPS:
         return [None] * ranks
@@ -146,7 +147,7 @@ def _waits(rows: Sequence[_StepRow], ranks: int, point: str) -> list[float] | li
 
 
 def _common_steps(group: list[_Member]) -> list[list[wire.Arrival]]:
-    """The last steps that all of them have stamped, the stamps of each in the order of the members."""
+    """Return the last steps that all of them have stamped, the stamps of each in the order of the members."""
     first, *others = group
     indices = [index for index in first.stamped.steps if all(index in one.stamped.steps for one in others)]
     return [[one.stamped.steps[index] for one in group] for index in indices]
@@ -193,7 +194,7 @@ class _StepRow(NamedTuple):
         return None if came is None else [max(came) - mine for mine in came]
 
     def _arrival_ns(self, point: str) -> list[float] | None:
-        """When each came, in ns from an instant that they share; to the waits, less what it waited."""
+        """Return when each came, in ns from an instant that they share; to the waits, less what it waited."""
         if not self.has(point) or not (self.directly or point == WAITS or self.has(END)):
             return None
         if point == WAITS:
@@ -201,7 +202,7 @@ class _StepRow(NamedTuple):
         return [float(one[point] - (0 if self.directly else one[END])) for one in self.stamps]
 
     def exposed_ns(self, *, by_gradients: bool) -> float | None:
-        """How long the one that waited least did so: from its last gradient to the end, or in all."""
+        """Return how long the one that waited least did so: from its last gradient to the end, or in all."""
         if not by_gradients:
             return float(min(one[WAITS] for one in self.stamps)) if self.has(WAITS) else None
         last = GRADIENT_POINTS[1]
@@ -240,11 +241,11 @@ def _last_pct(window: Sequence[float]) -> float:
 
 
 def _noise(late_ns: Sequence[float]) -> float:
-    """The standard deviation of what is chance in each, by the differences of neighbours: a rank that has become
-    late adds a single one."""
+    """Return the standard deviation of what is chance in each, by the differences of neighbours: a rank that
+    has become late adds a single one."""
     return 1.4826 / math.sqrt(2) * median(abs(b - a) for a, b in pairwise(late_ns))
 
 
 def _error(noise_ns: float, window: Sequence[float]) -> float:
-    """The standard error of the median of a window."""
+    """Return the standard error of the median of a window."""
     return max(1.2533 * noise_ns / math.sqrt(len(window)), 1.0)

@@ -101,7 +101,7 @@ class Bounds:
         return f"it has {' and '.join(parts)}, which are left out" if parts else None
 
     def take(self, messages: Iterable[wire.FromTraining]) -> Iterator[wire.FromTraining]:
-        """The messages of a training without what goes beyond the limits."""
+        """Yield the messages of a training without what goes beyond the limits."""
         for message in messages:
             match message:
                 case wire.Steps():
@@ -241,7 +241,7 @@ def bounded_hello(message: wire.Hello) -> wire.Hello:
 
 
 def _launch(message: wire.Launch) -> wire.Launch:
-    """The same in a line: these texts become names."""
+    """Return the same in a line: these texts become names."""
     return wire.Launch(
         **{name: printable(getattr(message, name), _LAUNCH_TEXT) for name in message.__struct_fields__}
     )

@@ -70,7 +70,7 @@ class JobNames:
         """Identity and name of the run, by process."""
 
     def assign_names(self, members: Iterable[Member]) -> dict[Hashable, str]:
-        """The name of each one's job, by its key.
+        """Return the name of each one's job, by its key.
 
         Args:
             members: all that are known now; who is not among them is forgotten.
@@ -139,7 +139,7 @@ def _short(run_id: str) -> str:
 
 
 def _rendezvous_text(master: str) -> str:
-    """Where ranks meet, in few words: ":29500" on this machine, "node:29500", the name of a file."""
+    """Return where ranks meet, in few words: ":29500" on this machine, "node:29500", the name of a file."""
     if master.startswith("file:"):
         return master.rpartition("/")[2]
     address, _, port = master.rpartition(":")
@@ -147,7 +147,7 @@ def _rendezvous_text(master: str) -> str:
 
 
 def program_of(command: str) -> str:
-    """The program of a command line: "train.py", the name of a module, or "python"."""
+    """Return the program of a command line: "train.py", the name of a module, or "python"."""
     words = command.split()
     name = words[0].rpartition("/")[2] if words else ""
     if not name.startswith("python"):

@@ -35,7 +35,7 @@ class LoaderCosts:
         return "what loaders cost"
 
     def __call__(self, snapshot: Snapshot) -> Snapshot:
-        """The snapshot with what is known of the loaders of trainings that wait for them."""
+        """Return the snapshot with what is known of the loaders of trainings that wait for them."""
         waiting = {rank.pid: rank for rank in snapshot.ranks if is_waiting_for_data(rank)}
         now = time.monotonic()
         with self._lock:

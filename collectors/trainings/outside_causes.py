@@ -35,7 +35,7 @@ class OutsideCauses:
         self._open.clear()
 
     def figures(self, outside_seconds: float | None, window_seconds: float | None) -> tuple[Cause, ...]:
-        """The largest of what was seen, as parts of the time outside phases.
+        """Return the largest of what was seen, as parts of the time outside phases.
 
         Args:
             outside_seconds: mean a step in no phase; None where that is not known.

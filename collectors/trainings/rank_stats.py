@@ -75,7 +75,7 @@ class RankStats:
                 self._update(_with_gpu_times(step, times))
 
     def take_new(self) -> tuple[Step, ...]:
-        """The steps since the last call, oldest first."""
+        """Return the steps since the last call, oldest first."""
         return self._new.take()
 
     def take_updates(self) -> tuple[Step, ...]:
@@ -149,7 +149,7 @@ def _request_figures(done: wire.StepDone) -> dict[str, float | None]:
 
 
 def _first_token(step: Step, gpu_seconds: float | None) -> dict[str, float | None]:
-    """The same by the GPU's clock where that is later: the host may run ahead of the GPU."""
+    """Return the same by the GPU's clock where that is later: the host may run ahead of the GPU."""
     first, each = step.ttft_seconds, step.tpot_seconds
     if first is None or gpu_seconds is None or gpu_seconds <= first:
         return {}

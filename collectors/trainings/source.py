@@ -128,7 +128,7 @@ class StepsSource:
             return self._scanned and not self._opening and all(one.has_history for one in self._trainings.values())
 
     def latest(self) -> RanksReading:
-        """All trainings by rank, with the steps since the last call: each is handed over once."""
+        """Return all trainings by rank, with the steps since the last call: each is handed over once."""
         with self._lock:
             now = time.monotonic()
             until = now + _LATEST_SECONDS
@@ -334,7 +334,7 @@ def _pid_of(path: Path) -> int:
 
 
 def with_job(rank: Rank, hello: wire.Hello, job: str) -> Rank:
-    """The rank with the name of its job, and how that was started."""
+    """Return the rank with the name of its job, and how that was started."""
     launch = hello.launch
     return replace(
         rank,

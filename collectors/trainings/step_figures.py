@@ -14,7 +14,7 @@ from llmtop.step_history.whole_steps import WholeStep, WholeStepBuilder, request
 
 
 def steps_left(total: int | None, last: int | None) -> int | None:
-    """How many of `total` steps come after the one of index `last`; None where either is not known."""
+    """Return how many of `total` steps come after the one of index `last`; None where either is not known."""
     return None if total is None or last is None else max(0, total - last - 1)
 
 

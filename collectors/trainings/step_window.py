@@ -249,7 +249,8 @@ class StepWindow:
             self._drop()
 
     def lengths(self) -> list[float]:
-        """The lengths of all steps in it, in ascending order; not to be changed, and good until the next step."""
+        """Return the lengths of all steps in it, in ascending order; not to be changed, and good until the next
+        step."""
         came, went = self._came, self._went
         if len(came) + len(went) > _FEW:
             self._ordered = sorted(chain.from_iterable(block.lengths for block in self._blocks))
@@ -267,11 +268,11 @@ class StepWindow:
         return self._first_tokens > 0
 
     def first_tokens(self) -> list[float]:
-        """How long requests took to their first token, in ascending order."""
+        """Return how long requests took to their first token, in ascending order."""
         return sorted(_finite(step.ttft_seconds for block in self._blocks for step in block.requests.values()))
 
     def each_token(self) -> list[float]:
-        """How long requests took for each token after the first, in ascending order."""
+        """Return how long requests took for each token after the first, in ascending order."""
         return sorted(_finite(step.tpot_seconds for block in self._blocks for step in block.requests.values()))
 
     def mean_phases(self, order: Sequence[str]) -> tuple[Phase, ...]:

@@ -225,7 +225,7 @@ def _build_report(
 
 
 def _straggler_text(found: tuple[Finding, ...]) -> str:
-    """The sentence on the straggler; "" where there is none."""
+    """Return the sentence on the straggler; "" where there is none."""
     return next((one.summary for one in found if one.id == "straggler"), "")
 
 
@@ -347,7 +347,7 @@ def _longest_steps(steps: dict[int, ProcessSteps]) -> ProcessSteps | None:
 
 
 def _busy_with_other_processes(timeline: DeviceTimeline, timelines: list[DeviceTimeline]) -> Spans:
-    """When other processes ran something on the same device."""
+    """Return when other processes ran something on the same device."""
     own = (timeline.process, timeline.device)
     sets = [
         other.busy

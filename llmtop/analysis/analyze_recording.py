@@ -172,7 +172,7 @@ def analyze_recording(path: str | Path, limits: Limits = DEFAULT) -> Report:
 
 
 def with_notes(report: Report, notes: list[str]) -> Report:
-    """The report with more notes."""
+    """Return the report with more notes."""
     return msgspec.structs.replace(report, notes=(*report.notes, *notes))
 
 
@@ -223,7 +223,7 @@ def analyze_snapshots(
 
 
 def _counted_steps(own: _RankSamples) -> list[WholeStep]:
-    """The steps that count: whole ones after warm-up, in order; requests as they are."""
+    """Return the steps that count: whole ones after warm-up, in order; requests as they are."""
     following, found = WholeStepBuilder(), []
     for step in own.steps.values():
         whole = WholeStep(step, step.seconds) if step.kind == "request" else following.add(step)
@@ -233,7 +233,7 @@ def _counted_steps(own: _RankSamples) -> list[WholeStep]:
 
 
 def _idle_pct(own: _RankSamples) -> float | None:
-    """How idle its GPU was; None when not measured.
+    """Return how idle its GPU was; None when not measured.
 
     Where the recording does not say, as the shipped demo: the share of the steps in which the training's stream
     was empty, by CUDA events.
@@ -252,7 +252,7 @@ def _idle_pct(own: _RankSamples) -> float | None:
 
 
 def _verdict(seen: _RecordingTotals, idle: dict[int, float | None]) -> tuple[Verdict, int | None]:
-    """The verdict by the GPU's idle share, and by the alert that was up longest; unknown without either."""
+    """Return the verdict by the GPU's idle share, and by the alert that was up longest; unknown without either."""
     total = max(seen.last - seen.first, 1e-9)
     up = ((kind, held.seconds) for kind in BOUND_IDS for held in seen.alerts if held.last.id == kind)
     longest: dict[BoundId, float] = {}
@@ -278,7 +278,7 @@ def _has_idle_lower_bound(own: _RankSamples) -> bool:
 def _devices(
     seen: _RecordingTotals, steps: dict[int, list[WholeStep]], idle: dict[int, float | None], worst: int | None
 ) -> Iterable[Device]:
-    """A row for each rank, with its GPU's name."""
+    """Yield a row for each rank, with its GPU's name."""
     for pid, own in seen.ranks.items():
         gpu = seen.gpus.get(own.rank.gpu_uuid or "")
         lengths = [whole.seconds for whole in steps[pid]]
@@ -345,7 +345,7 @@ def _step_times(steps: list[WholeStep]) -> StepsJudged:
 
 
 def _findings(seen: _RecordingTotals) -> tuple[Finding, ...]:
-    """A finding for each alert that was raised, the longest first."""
+    """Return a finding for each alert that was raised, the longest first."""
     total = max(seen.last - seen.first, 1e-9)
     found = []
     for held in sorted(seen.alerts, key=lambda held: (-severity_rank(held.last.severity), -held.seconds)):

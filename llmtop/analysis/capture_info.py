@@ -70,7 +70,7 @@ def read_capture_info(path: Path) -> CaptureInfo:
 
 
 def _steps_wanted(found: dict[str, Any]) -> int | None:
-    """The steps that were asked for, but not of an engine that records a time whatever it is asked for."""
+    """Return the steps that were asked for, but not of an engine that records a time whatever it is asked for."""
     wanted = found.get("steps_wanted")
     is_count = type(wanted) is int and 0 < wanted < _MOST_STEPS
     return wanted if is_count and found.get("engine") not in _TIME_BASED else None

@@ -153,7 +153,7 @@ def findings(measured: Measurements) -> tuple[Finding, ...]:
 
 
 def _with_limits_of_one_rank(found: list[Finding], measured: Measurements) -> list[Finding]:
-    """The findings; the first one says what one rank alone cannot show."""
+    """Return the findings; the first one says what one rank alone cannot show."""
     if not found or not measured.is_one_rank or found[0].id == "communication_bound":
         return found
     first = msgspec.structs.replace(found[0], summary=f"{found[0].summary} {ONE_RANK}")
@@ -198,7 +198,8 @@ def _findings_without_steps(measured: Measurements) -> list[Finding]:
 def _finding_with_advice(
     kind: FindingId, severity: Severity, share: float | None, summary: str, evidence: dict[str, Any], **more: Any
 ) -> Finding:
-    """A finding with its advice; `more` fills the templates, `saves` is what it saves at most, ms a step."""
+    """Return a finding with its advice; `more` fills the templates, `saves` is what it saves at most, ms a
+    step."""
     advice = advice_for(kind, more.pop("where", None) or Situation())
     saves = more.pop("saves", None)
     return Finding(
@@ -219,7 +220,7 @@ def _finding_with_advice(
 
 
 def _records_lost_findings(measured: Measurements) -> list[Finding]:
-    """One finding for each process of whose kernels some were not recorded."""
+    """Return one finding for each process of whose kernels some were not recorded."""
     found = []
     judged = measured.judgement.timeline
     for row in measured.missing.values():
@@ -274,7 +275,7 @@ def _nonrecurring_finding(measured: Measurements) -> Finding | None:
 
 
 def _loss_findings(measured: Measurements) -> list[Finding]:
-    """One finding for each cause that the judged device loses time to."""
+    """Return one finding for each cause that the judged device loses time to."""
     judgement = measured.judgement
     timeline = judgement.timeline
     if timeline is None:
@@ -320,7 +321,7 @@ _FEW_KERNELS = 10
 
 
 def _fix_of_loss(verdict: LossId, fix: str, evidence: dict[str, Any]) -> str:
-    """The advice on a loss without what the capture's own figures rule out."""
+    """Return the advice on a loss without what the capture's own figures rule out."""
     if verdict == "idle":
         waited = evidence.get("idle_dependency_pct", 0.0)
         return idle_fix(fix, waited, evidence["share_pct"] - waited, str(evidence.get("host_in", "")))
@@ -336,7 +337,8 @@ def _fix_of_loss(verdict: LossId, fix: str, evidence: dict[str, Any]) -> str:
 def _host_during_loss(
     measured: Measurements, timeline: DeviceTimeline, verdict: LossId
 ) -> tuple[str, float] | None:
-    """The operator or frame that was deepest on the host for much of what a loss took, where one stands out."""
+    """Return the operator or frame that was deepest on the host for much of what a loss took, where one stands
+    out."""
     if verdict == "kernel_gaps":
         return None  # the host had launched in time
     causes = [cause for cause, counts_for in CAUSE_OF.items() if counts_for == verdict]
@@ -353,7 +355,7 @@ def _share_basis(timeline: DeviceTimeline) -> str:
 
 
 def _evidence(measured: Measurements, timeline: DeviceTimeline, verdict: LossId, share: float) -> dict[str, Any]:
-    """The numbers that show the loss which the verdict is named after."""
+    """Return the numbers that show the loss which the verdict is named after."""
     gaps = measured.gaps[measured.timelines.index(timeline)]
     evidence: dict[str, Any] = {"device": timeline.device, "pid": timeline.process, "share_pct": share}
     for cause, counts_for in CAUSE_OF.items():
@@ -418,20 +420,20 @@ def launch_evidence(timeline: DeviceTimeline) -> dict[str, Any]:
 
 
 def _wait_place_text(place: WaitPlace) -> str:
-    """Where calls wait, in words: 120 x cudaStreamSynchronize in optimizer by aten::item."""
+    """Return where calls wait, in words: 120 x cudaStreamSynchronize in optimizer by aten::item."""
     words = f"{count(place.calls_per_step)} {place.call}"
     words += f" in {place.phase}" if place.phase else ""
     return words + (f" by {place.operator}" if place.operator else "")
 
 
 def _place_of_waits(measured: Measurements) -> str | None:
-    """The place of the program whose calls wait longest, by recorded stacks."""
+    """Return the place of the program whose calls wait longest, by recorded stacks."""
     waits = [one for one in measured.call_places if one.kind == "sync"]
     return f"{waits[0].place} ({waits[0].call})" if waits else None
 
 
 def _most_idle_phase(timeline: DeviceTimeline, phases: list[PhaseMean]) -> PhaseMean | None:
-    """The phase in which the GPU was idle longest; of a phase and the one around it, the inner one."""
+    """Return the phase in which the GPU was idle longest; of a phase and the one around it, the inner one."""
     own = (timeline.process, timeline.device)
     idle = [row for row in phases if (row.pid, row.device) == own and row.gpu_idle_seconds]
     return max(idle, key=lambda row: (row.gpu_idle_seconds or 0.0, row.name.count("/")), default=None)

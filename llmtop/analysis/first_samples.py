@@ -217,7 +217,8 @@ _LEAST_HOT_PCT = 5.0
 
 
 def _hot_kernel_finding(measured: WorkMeasurements, timeline: DeviceTimeline) -> WorkFinding | None:
-    """The kernel with the most time, with the command that profiles some of its launches in a later step."""
+    """Return the kernel with the most time, with the command that profiles some of its launches in a later
+    step."""
     compute = [row for row in measured.kernels if row.kind != "NCCL"]
     if not compute or not timeline.kernels_known:
         return None

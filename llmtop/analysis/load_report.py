@@ -89,7 +89,7 @@ def load_report(
 
 
 def stacks_only_message(path: Path) -> str:
-    """The sentence on a capture of Python stacks where one with steps is needed."""
+    """Return the sentence on a capture of Python stacks where one with steps is needed."""
     return f"{path} holds Python stacks, which have no steps and no verdict; llmtop report {path} shows them"
 
 

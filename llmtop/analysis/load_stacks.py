@@ -86,7 +86,7 @@ def _load_folder(folder: Path, limits: Limits) -> StackReport | None:
 
 
 def _read_written(path: Path, limits: Limits) -> StackReport | None:
-    """A report on stacks; None where it is another one, or other JSON."""
+    """Return a report on stacks; None where it is another one, or other JSON."""
     data = read_input(path, limits)
     try:
         opening = _opening.decode(data)
@@ -104,7 +104,7 @@ def _read_stacks(data: bytes, what: str) -> tuple[list[Stack], Unit]:
 
 
 def _counted_in(process: ProcessStacks, unit: Unit) -> ProcessStacks:
-    """The process with threads that count so."""
+    """Return the process with threads that count so."""
     return replace(process, threads=tuple(replace(thread, unit=unit) for thread in process.threads))
 
 

@@ -31,7 +31,7 @@ def roofline_text(
     gemms: tuple[GemmTime, ...] = (),
     breakdown: TimeBreakdown | None = None,
 ) -> str:
-    """A few sentences on how near the kernels come to the GPU's peaks; empty without kernels.
+    """Return a few sentences on how near the kernels come to the GPU's peaks; empty without kernels.
 
     Args:
         trace: what was read of a capture.
@@ -60,7 +60,7 @@ def roofline_text(
 
 
 def _gemm_rates_text(gemms: tuple[GemmTime, ...]) -> str:
-    """How near the matrix products come to their roofs, by the recorded shapes."""
+    """Return how near the matrix products come to their roofs, by the recorded shapes."""
     known = [row for row in gemms if row.roof_pct is not None]
     total = sum(row.seconds for row in known)
     if not total:
@@ -101,7 +101,7 @@ def _full_fp32_pct(kernels: tuple[KernelTime, ...]) -> float:
 
 
 def _why_memory(breakdown: TimeBreakdown | None, gemms: tuple[GemmTime, ...]) -> str:
-    """Why memory limits most matrix work, as the end of a sentence; "" where nothing shows that it does."""
+    """Return why memory limits most matrix work, as the end of a sentence; "" where nothing shows that it does."""
     decode = (
         next((one for one in breakdown.stages if one.name == "decode"), None) if breakdown is not None else None
     )
@@ -114,7 +114,7 @@ def _why_memory(breakdown: TimeBreakdown | None, gemms: tuple[GemmTime, ...]) ->
 
 
 def _ceiling_text(judgement: Judgement, math: float, fp32: float, unknown: float, why_memory: str) -> str:
-    """Which roof limits the kernels, by what they compute.
+    """Return which roof limits the kernels, by what they compute.
 
     Args:
         judgement: of the capture.
@@ -175,8 +175,8 @@ _VALUE_BYTES: Final = {"fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2, "fp8": 1}
 
 
 def _balance_text(gpu: model.TracedGpu | None, dtype: str) -> str:
-    """The machine balance: how many FLOPs a kernel must do for each byte that it moves before arithmetic and not
-    the memory limit it (Williams, Waterman, Patterson, Roofline, 2009).
+    """Return the machine balance: how many FLOPs a kernel must do for each byte that it moves before arithmetic
+    and not the memory limit it (Williams, Waterman, Patterson, Roofline, 2009).
 
     Args:
         gpu: whose; None where the capture does not name it.

@@ -60,7 +60,7 @@ def _shortened(timeline: DeviceTimeline, begin: int, words: str) -> DeviceTimeli
 
 
 def _end_of_wait(timeline: DeviceTimeline, gaps: Gaps) -> int | None:
-    """When work had ended that was launched before the capture; None where the capture begins with none.
+    """Return when work had ended that was launched before the capture; None where the capture begins with none.
 
     What was launched in time waited for something that the capture does not show, before nearly all other work.
     """
@@ -74,7 +74,8 @@ def _end_of_wait(timeline: DeviceTimeline, gaps: Gaps) -> int | None:
 
 
 def _end_of_start_up(timeline: DeviceTimeline, gaps: Gaps) -> int | None:
-    """When the last of the calls that set up had returned, but for stray ones; None without enough of them."""
+    """Return when the last of the calls that set up had returned, but for stray ones; None without enough of
+    them."""
     setup = np.sum([gaps.by_cause[cause] for cause, kind in CAUSE_OF.items() if kind == ONE_OFF], axis=0)
     if timeline.share(float(setup.sum())) < BORDER_PCT:
         return None

@@ -184,7 +184,8 @@ def _sorted_shares(shares: dict[LossId, float]) -> dict[LossId, float]:
 
 
 def _idle_shares(gaps: Gaps, share_pct: float) -> dict[str, float]:
-    """The share of idle time that has no verdict of its own, divided among its causes, the largest first."""
+    """Return the share of idle time that has no verdict of its own, divided among its causes, the largest
+    first."""
     totals = {cause: gaps.total(cause) for cause, verdict in CAUSE_OF.items() if verdict == "idle"}
     everything = max(sum(totals.values()), 1)
     shares = {cause: share_pct * total / everything for cause, total in totals.items() if total}
@@ -192,7 +193,8 @@ def _idle_shares(gaps: Gaps, share_pct: float) -> dict[str, float]:
 
 
 def missing_evidence(timeline: DeviceTimeline, gaps: Gaps) -> str:
-    """Why no verdict can rest on what a device did in a capture, as the end of a sentence; "" if one can."""
+    """Return why no verdict can rest on what a device did in a capture, as the end of a sentence; "" if one
+    can."""
     # A graph that was traced as a whole is a step's worth of kernels.
     kernels = int((timeline.ops.kind == model.KERNEL).sum()) + FEWEST_KERNELS * timeline.graphs
     low, high = timeline.trace.window

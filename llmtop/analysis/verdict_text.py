@@ -112,7 +112,7 @@ def _device_text(timeline: DeviceTimeline, trace: model.Trace) -> str:
 
 
 def _step_text(judgement: Judgement, steps: int) -> str:
-    """How long a step takes that the shares are of: a mean without what no later step repeats."""
+    """Return how long a step takes that the shares are of: a mean without what no later step repeats."""
     text = f"A step takes {duration(judgement.step_seconds)} on average"
     if steps == 1:
         text = f"The step takes {duration(judgement.step_seconds)}"

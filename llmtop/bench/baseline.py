@@ -17,7 +17,8 @@ BASELINE, CANDIDATE = "baseline", "candidate"
 
 
 def counted_runs(found: Bench, label: str = "") -> list[BenchRun]:
-    """The attached runs of one variant that have a window to judge by, in the order in which they were made."""
+    """Return the attached runs of one variant that have a window to judge by, in the order in which they were
+    made."""
     return [
         run for run in found.runs if run.attached and run.label == label and has_enough_steps(run, found.settings)
     ]

@@ -22,7 +22,7 @@ MIN_RUNS = 2
 
 
 def metric_value(run: BenchRun, metric: BenchMetric) -> float | None:
-    """A figure of a run as far as it can be compared by ratio; None where it is absent or 0."""
+    """Return a figure of a run as far as it can be compared by ratio; None where it is absent or 0."""
     value = getattr(run.figures, metric.name)
     return float(value) if value is not None and value > 0 else None
 
@@ -56,7 +56,7 @@ def metric_change(
     paired: bool,
     confidence: float | None = None,
 ) -> ChangeInterval | None:
-    """The change of one figure with its interval; None where a run lacks it, or there are too few.
+    """Return the change of one figure with its interval; None where a run lacks it, or there are too few.
 
     Args:
         baseline: its runs that count.
@@ -129,7 +129,7 @@ def compare_runs(
 def _decision(
     found: ChangeInterval | None, metric: BenchMetric, limit: float | None, runs: tuple[int, int]
 ) -> tuple[str, str, str]:
-    """The decision, why, and what would decide it; `runs` of the baseline and of the candidate."""
+    """Return the decision, why, and what would decide it; `runs` of the baseline and of the candidate."""
     if found is None:
         reason = (
             f"{counted(runs[0], 'run')} of the baseline and {counted(runs[1], 'run')} of the candidate count; "

@@ -245,7 +245,8 @@ class Gate:
 
 
 def _percent(limit: FigureLimit | None, baseline: Sequence[float | None]) -> float | None:
-    """The limit in percent of the median of the baseline's figures; 0 without any, when nothing is judged."""
+    """Return the limit in percent of the median of the baseline's figures; 0 without any, when nothing is
+    judged."""
     if limit is None:
         return None
     values = [value for value in baseline if value]

@@ -47,7 +47,7 @@ class HistoryEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_history(path: Path) -> list[HistoryEntry]:
-    """All lines, oldest first; none where there is no file yet.
+    """Return all lines, oldest first; none where there is no file yet.
 
     Raises:
         UnusableInput: a line is damaged, or it is no such file.
@@ -171,7 +171,7 @@ def _count_text(number: int) -> str:
 
 
 def _predict_change(earlier: np.ndarray, now: np.ndarray) -> ChangeInterval:
-    """The change from the middle of earlier medians to this one, all as logarithms."""
+    """Return the change from the middle of earlier medians to this one, all as logarithms."""
     spread = float(earlier.var(ddof=1))
     own = float(now.var(ddof=1)) / len(now) * _OF_A_MEDIAN if len(now) > 1 else 0.0
     error = math.sqrt(spread / len(earlier) + max(spread, own))

@@ -45,7 +45,7 @@ class Variant:
 
 
 def interleave(variants: Sequence[Variant], runs: int) -> list[Variant]:
-    """The order of runs: each variant once in every round, first and last in turns.
+    """Return the order of runs: each variant once in every round, first and last in turns.
 
     So what drifts over minutes (heat, a neighbour) touches all of them alike.
     """

@@ -96,7 +96,7 @@ def _compare(found: Bench, baseline: Bench | None, place: Path, folder: Path) ->
 
 
 def _newest(place: Path) -> Path | None:
-    """The folder of the last capture made there."""
+    """Return the folder of the last capture made there."""
     found = sorted((info.parent for info in place.glob(f"*/{INFO}")), key=lambda path: path.name)
     return found[-1] if found else None
 

@@ -19,7 +19,7 @@ from llmtop.system import procfs
 
 @dataclass(frozen=True)
 class Ability:
-    """True if one engine can capture one process now."""
+    """Ability of one engine to capture one process now."""
 
     engine: str
     is_supported: bool
@@ -49,7 +49,7 @@ def _ability(engine: Engine, target: Target, alive: bool) -> Ability:
 
 
 def best_engine(found: tuple[Ability, ...]) -> str | None:
-    """The best engine that can; None if none can."""
+    """Return the best engine that can; None if none can."""
     return next(
         (ability.engine for ability in found if ability.is_supported and ENGINES[ability.engine].has_time_report),
         None,

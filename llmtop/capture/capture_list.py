@@ -161,7 +161,7 @@ def removable_captures(
 
 
 def baseline(parent: Path) -> Path | None:
-    """The capture that is marked as baseline; None where none is, or it has been removed."""
+    """Return the capture that is marked as baseline; None where none is, or it has been removed."""
     try:
         name = (parent / _MARK).read_text(errors="replace").strip()
     except OSError:
@@ -192,7 +192,7 @@ def default_parent() -> Path:
 
 
 def taken_at_text(taken_at: float) -> str:
-    """When a capture was taken: the time of the day, with the day before it where that is another."""
+    """Return when a capture was taken: the time of the day, with the day before it where that is another."""
     then = time.localtime(taken_at)
     same_day = time.strftime("%F", then) == time.strftime("%F")
     return time.strftime("%H:%M:%S" if same_day else "%m-%d %H:%M", then)

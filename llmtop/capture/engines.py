@@ -32,7 +32,7 @@ ENGINES: dict[str, Engine] = {
 
 
 def engine_named(name: str) -> Engine:
-    """The engine of that name.
+    """Return the engine of that name.
 
     Raises:
         UnusableInput: there is none.

@@ -146,7 +146,7 @@ class PreparedCaptures:
         )
 
     def _members(self) -> dict[str, dict[str, str]]:
-        """The archive's members by engine and name.
+        """Return the archive's members by engine and name.
 
         Raises:
             NotPossibleHere: it is missing or damaged.

@@ -409,7 +409,7 @@ def _fail(job: CaptureJob, info: Info, error: BaseException) -> None:
 
 
 def copy_command(path: Path) -> str:
-    """The scp command that brings a folder to the machine it is called on."""
+    """Return the scp command that brings a folder to the machine it is called on."""
     user = os.environ.get("USER") or os.environ.get("LOGNAME") or "root"
     host, port = socket.gethostname(), "22"
     connection = os.environ.get("SSH_CONNECTION", "").split()
@@ -432,6 +432,6 @@ def open_command(path: Path, open_with: str) -> str:
 
 
 def report_data(result: Result) -> Any:
-    """The report as data for JSON: what report.json has; None where there is none."""
+    """Return the report as data for JSON: what report.json has; None where there is none."""
     path = result.folder / file_names.REPORT
     return msgspec.json.decode(path.read_bytes()) if path.is_file() else None

@@ -14,7 +14,7 @@ from llmtop.system import procfs
 
 
 def list_attached() -> tuple[Target, ...]:
-    """All trainings that answer, by rank and pid; takes up to two seconds for each that is stopped."""
+    """Return all trainings that answer, by rank and pid; takes up to two seconds for each that is stopped."""
     try:
         files = client.discover(socket_dir.runtime_dir())
     except NotPossibleHere:
@@ -42,7 +42,7 @@ def list_unattached(known: frozenset[int] = frozenset()) -> tuple[Target, ...]:
 
 
 def choose_targets(pids: Sequence[int] = (), ranks: Sequence[int] = ()) -> tuple[Target, ...]:
-    """The processes that were named, or, if none was, those of the one training there is.
+    """Return the processes that were named, or, if none was, those of the one training there is.
 
     Raises:
         UnusableInput: no such process or rank, or several trainings and none was named.

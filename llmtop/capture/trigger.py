@@ -90,7 +90,7 @@ class SlowSteps:
         self._seen: dict[int, int] = {}
 
     def check(self) -> str | None:
-        """Why the condition fires now, in a sentence; None while it does not."""
+        """Return why the condition fires now, in a sentence; None while it does not."""
         for pid, steps in self._watch.steps_within(0).items():
             seen, offset = self._seen.get(pid, self._armed_ns), self._watch.unix_offset_ns(pid)
             for index, step in enumerate(steps):
@@ -130,7 +130,7 @@ class NewAlerts:
         return tuple(alert for alert in alerts if self._condition.id in (None, alert.id))
 
     def check(self) -> str | None:
-        """Why the condition fires now, in a sentence; None while it does not."""
+        """Return why the condition fires now, in a sentence; None while it does not."""
         new = self._raised.select_new(self._alerts())
         return f"{self._condition}: {new[0].summary}" if new else None
 
@@ -200,7 +200,7 @@ def _check_room(parent: Path, limits: TriggerLimits) -> None:
 def _wait(
     plan: Plan, conditions: list[Condition], cancelled: threading.Event, snapshot: Callable[[], Snapshot | None]
 ) -> str | None:
-    """The reason, or None when cancelled."""
+    """Return the reason, or None when cancelled."""
     watch = StepListener([(target.pid, target.socket) for target in plan.targets if target.socket])
     try:
         if not watch.publishing_pids and any(isinstance(condition, SlowStep) for condition in conditions):

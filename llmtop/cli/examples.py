@@ -105,7 +105,7 @@ EXAMPLES: Final[dict[str, tuple[tuple[str, str], ...]]] = {
 
 
 def epilog(command: str) -> str:
-    """The examples of a command as click shows them below its options; empty for one that has none."""
+    """Return the examples of a command as click shows them below its options; empty for one that has none."""
     lines = EXAMPLES.get(command, ())
     if not lines:
         return ""

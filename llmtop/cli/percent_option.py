@@ -8,7 +8,7 @@ import click
 
 
 def parse_percent(_ctx: click.Context, _param: click.Parameter, value: str | None) -> float | None:
-    """The value of --fail-over: a number of percent, with or without the sign (5, 5%)."""
+    """Return the value of --fail-over: a number of percent, with or without the sign (5, 5%)."""
     if value is None:
         return None
     try:

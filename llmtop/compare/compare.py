@@ -103,15 +103,15 @@ class _ReportPair:
     def figures(
         self, pair: DevicePair, steps: tuple[StepTime | None, StepTime | None]
     ) -> tuple[ComparedFigure, ...]:
-        """The shares of a device, and its work in a step."""
+        """Return the shares of a device, and its work in a step."""
         judged = MovedKinds(self.alike, self.alike or self.basis == "undisturbed")
         time = device_time(pair, self.relative, self.complete)
         rows = figures_of(pair, self.shares(pair), self.relative, steps, judged)
         return (*rows, *([time] if time is not None else []))
 
     def rows(self, side: int) -> list[PhaseMean]:
-        """The phases of one side (0 or 1), means over the devices that are on both sides; of all processes where
-        no device is."""
+        """Return the phases of one side (0 or 1), means over the devices that are on both sides; of all
+        processes where no device is."""
         report = (self.before, self.after)[side]
         if not self.paired.pairs:
             return mean_phases(report.phases)
@@ -216,7 +216,7 @@ def is_undecided(comparison: Comparison, limit_pct: float) -> bool:
 
 
 def _device(both: _ReportPair, pair: DevicePair) -> DeviceChange:
-    """One device before and after, by itself."""
+    """Return one device before and after, by itself."""
     one, two = step_time(both.before, pair.before), step_time(both.after, pair.after)
     step = None
     if one is not None and two is not None and pair.has_steps:
@@ -234,7 +234,7 @@ def _device(both: _ReportPair, pair: DevicePair) -> DeviceChange:
 
 
 def _rows_of(report: Report, device: Device) -> list[PhaseMean]:
-    """The phases of one device; of a process without device work those of the process."""
+    """Return the phases of one device; of a process without device work those of the process."""
     own = [row for row in report.phases if row.pid == device.pid and row.device in (device.device, None)]
     return mean_phases(own)
 

@@ -42,7 +42,8 @@ def _unlike_precision(before: Report, after: Report) -> list[str]:
 
 
 def matrix_precision(report: Report) -> str | None:
-    """The type in which most of the time of matrix products and convolutions is computed; None without one."""
+    """Return the type in which most of the time of matrix products and convolutions is computed; None without
+    one."""
     seconds: Counter[str | None] = Counter()
     for kernel in report.kernels:
         for variant in kernel.variants:

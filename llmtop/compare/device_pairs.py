@@ -105,7 +105,7 @@ def _pair_label(device: Device) -> str:
 
 
 def _main(pairs: list[DevicePair]) -> DevicePair | None:
-    """The same from both sides: judged on both, else on one, else any."""
+    """Return the same from both sides: judged on both, else on one, else any."""
     ranked = sorted(
         pairs,
         key=lambda pair: (
@@ -118,7 +118,7 @@ def _main(pairs: list[DevicePair]) -> DevicePair | None:
 
 
 def compared_device(device: Device) -> ComparedDevice:
-    """How a device is named in a comparison."""
+    """Return how a device is named in a comparison."""
     return ComparedDevice(
         device=device.device, pid=device.pid, rank=device.rank, uuid=device.uuid, judged=device.judged
     )

@@ -94,7 +94,7 @@ def _tables(found: Comparison, brief: bool) -> dict[str, Table]:
 
 
 def _step(found: Comparison, brief: bool) -> Table:
-    """The step, what it is made of, and what is lost of it."""
+    """Return the step, what it is made of, and what is lost of it."""
     rows = [found.step] if found.step is not None else []
     rows += [row for row in found.figures if row.unit == "s"]
     longest = max((row.before or 0.0) + (row.after or 0.0) for row in found.parts) if found.parts else 0.0
@@ -143,7 +143,7 @@ def _show(value: float | None, unit: str) -> str:
 
 
 def _difference(row: ComparedFigure) -> tuple[str, str]:
-    """A change as a difference, and as a part of what was there."""
+    """Return a change as a difference, and as a part of what was there."""
     if row.before is None or row.after is None:
         return DASH, row.told
     if row.unit == "pct":
@@ -233,13 +233,13 @@ def _part(before: float, after: float) -> str:
 
 
 def _both_counts(before: float | None, after: float | None) -> str:
-    """How often, once where it is the same on both sides."""
+    """Return how often, once where it is the same on both sides."""
     one, two = _count_text(before), _count_text(after)
     return one if one == two else f"{one} -> {two}"
 
 
 def _count_text(value: float | None) -> str:
-    """A count, or a mean of counts with one decimal."""
+    """Return a count, or a mean of counts with one decimal."""
     text = number(value, 1)
     return text.removesuffix(".0")
 
@@ -268,7 +268,7 @@ def _collectives(found: Comparison, brief: bool) -> Table:
 
 
 def _findings(found: Comparison) -> list[Block]:
-    """One line a state: what is new, what is gone, what stayed."""
+    """Return one line a state: what is new, what is gone, what stayed."""
     lines: list[Block] = []
     for state in ("new", "gone", "stayed"):
         rows = [_finding(row) for row in found.findings if row.state == state]

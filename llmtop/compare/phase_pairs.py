@@ -67,7 +67,7 @@ def phase_changes(
     step_seconds: float | None,
     judged: tuple[bool, bool],
 ) -> tuple[ComparedFigure, ...]:
-    """The phases of one device (or means over several) by both clocks.
+    """Return the phases of one device (or means over several) by both clocks.
 
     Args:
         before: of the first report, one row a name.
@@ -104,7 +104,7 @@ def phase_changes(
 
 
 def mean_phases(rows: Sequence[PhaseMean]) -> list[PhaseMean]:
-    """One row a name: means over the devices."""
+    """Return one row a name: means over the devices."""
     by_name: dict[str, list[PhaseMean]] = {}
     for row in rows:
         by_name.setdefault(row.name, []).append(row)

@@ -54,7 +54,7 @@ class _Side(NamedTuple):
         return next((start.gpu_model for start in starts if start.gpu_model), None)
 
     def points_between(self, first: float, last: float) -> list[Point]:
-        """The points whose middle step is one of these, by number."""
+        """Return the points whose middle step is one of these, by number."""
         return [point for point in self.made if first <= (point.first + point.last) / 2 <= last]
 
 
@@ -124,7 +124,7 @@ def _run_side(side: _Side) -> RunSide:
 
 
 def _common_steps(one: _Side, two: _Side) -> tuple[int, int] | None:
-    """The numbers of the first and the last step that both have made; None without any."""
+    """Return the numbers of the first and the last step that both have made; None without any."""
     if not one.made or not two.made:
         return None
     first, last = max(one.made[0].first, two.made[0].first), min(one.made[-1].last, two.made[-1].last)
@@ -135,7 +135,7 @@ def _common_steps(one: _Side, two: _Side) -> tuple[int, int] | None:
 
 
 def _median(points: Sequence[Point]) -> float | None:
-    """The median step of points, each weighted by its steps."""
+    """Return the median step of points, each weighted by its steps."""
     known = [point for point in points if point.step_seconds is not None]
     if not known:
         return None
@@ -152,7 +152,8 @@ def _mean_phase(name: str) -> Callable[[Sequence[Point]], float | None]:
 
 
 def _uncertainty(points: Sequence[Point], figure: Callable[[Sequence[Point]], float | None]) -> float | None:
-    """How far a figure of one run may be off, by what equal parts of the run differ by; None for a run too short.
+    """Return how far a figure of one run may be off, by what equal parts of the run differ by; None for a run too
+    short.
 
     Neighbouring steps resemble each other, so the steps themselves are no independent values.
     """
@@ -180,7 +181,8 @@ def _noise(
 def _step(
     sides: tuple[_Side, _Side], points: tuple[list[Point], ...], common: tuple[int, int] | None
 ) -> ComparedFigure | None:
-    """The median step: of whole runs as `llmtop runs show` has it, else of the steps that both have made."""
+    """Return the median step: of whole runs as `llmtop runs show` has it, else of the steps that both have
+    made."""
     whole = [common is None or (side.made[0].first, side.made[-1].last) == common for side in sides]
     own = [
         side.report.step_seconds_p50 if all(whole) else _median(kept)
@@ -280,7 +282,7 @@ def _values(sides: tuple[_Side, _Side], common: tuple[int, int] | None) -> tuple
 
 
 def _regimes(side: _Side, which: str) -> list[RunRegime]:
-    """The stretches of a run whose steps are alike; empty where it is too short to be searched."""
+    """Return the stretches of a run whose steps are alike; empty where it is too short to be searched."""
     points = [point for point in side.made if point.step_seconds is not None]
     points = points[1:] if side.series.is_full else points  # the first step holds what is compiled
     changes = find_changes([point.step_seconds or 0.0 for point in points])
@@ -413,7 +415,7 @@ def _step_text(step: ComparedFigure | None, details: RunComparison) -> str:
 
 
 def _regime_texts(regimes: Sequence[RunRegime]) -> list[str]:
-    """The largest change within each run, in a sentence."""
+    """Return the largest change within each run, in a sentence."""
     found = []
     for which in ("before", "after"):
         own = [one for one in regimes if one.side == which]

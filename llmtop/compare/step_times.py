@@ -45,13 +45,13 @@ class StepTime:
 
 
 def correction_of(report: Report) -> Correction | None:
-    """How the shares of a report were corrected by the undisturbed run; None where they were not."""
+    """Return how the shares of a report were corrected by the undisturbed run; None where they were not."""
     found = report.correction
     return found if found is not None and not found.reason and found.undisturbed_seconds else None
 
 
 def step_time(report: Report, device: Device | None) -> StepTime | None:
-    """The step on one device of a report.
+    """Return the step on one device of a report.
 
     Args:
         report: of a capture or a recording.
@@ -109,7 +109,7 @@ def basis_of(before: Report, after: Report, a: StepTime | None, b: StepTime | No
 
 
 def step_change(a: StepTime, b: StepTime, basis: Basis) -> tuple[ComparedFigure, tuple[float, float] | None]:
-    """How the step changed, and between which bounds in percent where only those are known."""
+    """Return how the step changed, and between which bounds in percent where only those are known."""
     use = basis != "captured"
     one = a.undisturbed if use and a.undisturbed is not None else a.captured
     two = b.undisturbed if use and b.undisturbed is not None else b.captured
@@ -136,7 +136,7 @@ def step_change(a: StepTime, b: StepTime, basis: Basis) -> tuple[ComparedFigure,
 def time_change(
     name: str, before: float | None, after: float | None, noise: float | None, judged: bool = True
 ) -> ComparedFigure:
-    """A time before and after; None on a side that does not have it.
+    """Return a time before and after; None on a side that does not have it.
 
     Args:
         name: of the figure.
@@ -163,7 +163,7 @@ def time_change(
 
 
 def factor_text(before: float, after: float) -> str:
-    """A change of which percent say nothing, in words; "" for any other."""
+    """Return a change of which percent say nothing, in words; "" for any other."""
     if before == after:
         return ""
     small, large = min(before, after), max(before, after)

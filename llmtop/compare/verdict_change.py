@@ -50,7 +50,7 @@ def _losses(report: Report) -> dict[str, float]:
 
 
 def _same_training_reason(before: Report, after: Report, relative: float) -> str:
-    """Why the same training may have got both verdicts; "" where it may not."""
+    """Return why the same training may have got both verdicts; "" where it may not."""
     one, two = _losses(before), _losses(after)
     if not one and not two:
         return ""
@@ -69,7 +69,7 @@ def _same_training_reason(before: Report, after: Report, relative: float) -> str
 
 
 def _profiler_reason(before: Report, after: Report, steps: tuple[StepTime | None, StepTime | None]) -> str:
-    """Why two profilers alone may have made the difference; "" where they cannot have."""
+    """Return why two profilers alone may have made the difference; "" where they cannot have."""
     why = "different profilers took part, and each adds idle time of its own"
     verdicts = (before.verdict, after.verdict)
     if "gpu_bound" not in verdicts:

@@ -46,7 +46,7 @@ def has_no_change(found: Comparison) -> bool:
 def comparison_summary(
     found: Comparison, same: bool, paired: PairedDevices, verdict: str, work_seconds: tuple[float, ...] | None
 ) -> str:
-    """The step, where its change comes from, and the bottleneck.
+    """Return the step, where its change comes from, and the bottleneck.
 
     Args:
         found: the figures.
@@ -130,7 +130,7 @@ def _main_cause_text(found: Comparison) -> str:
 
 
 def other_work_ratio(found: Comparison) -> float | None:
-    """How many times as much work is done after; None where it is as much, or cannot be told."""
+    """Return how many times as much work is done after; None where it is as much, or cannot be told."""
     ratio = found.work_ratio
     return None if ratio is None or abs(ratio - 1) <= _AS_MUCH else ratio
 
@@ -164,12 +164,12 @@ def difference(seconds: float) -> str:
 
 
 def _part(change_pct: float) -> str:
-    """A change in percent; from ten times on, in times."""
+    """Return a change in percent; from ten times on, in times."""
     return f"{signed(change_pct)} %" if change_pct < _LARGE_PCT else f"{times(1 + change_pct / 100)} as much"
 
 
 def signed(value: float) -> str:
-    """A number with its sign and one decimal; what rounds to nothing is +0.0."""
+    """Return a number with its sign and one decimal; what rounds to nothing is +0.0."""
     return f"{round(value, 1) + 0.0:+.1f}"
 
 
@@ -225,7 +225,7 @@ def _basis_note(before: Report, after: Report, found: Comparison) -> list[str]:
 
 
 def _bounds_reason(before: Report, after: Report) -> str:
-    """Why the step without the profiler is not known, as the end of a sentence."""
+    """Return why the step without the profiler is not known, as the end of a sentence."""
     for word, report in (("first", before), ("second", after)):
         if report.correction is not None and report.correction.reason:
             return f" (of the {word} {report.correction.reason})"

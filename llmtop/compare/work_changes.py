@@ -116,7 +116,7 @@ def compared_steps(
 
 
 def kernels_of(report: Report) -> dict[str, Work]:
-    """The kernels of a report by name and functor."""
+    """Return the kernels of a report by name and functor."""
     return {
         row.name: Work(row.name, row.kind, row.count, row.seconds, row.mean_us, row.per_step)
         for row in report.kernels
@@ -124,7 +124,7 @@ def kernels_of(report: Report) -> dict[str, Work]:
 
 
 def operators_of(report: Report) -> dict[str, Work]:
-    """The operators of a report, and what none of them launched by how it was launched."""
+    """Return the operators of a report, and what none of them launched by how it was launched."""
     return {
         row.name: Work(row.name, "", row.calls, row.seconds, row.mean_us, row.per_step) for row in report.operators
     }
@@ -137,7 +137,7 @@ def work_changes(before: dict[str, Work], after: dict[str, Work], on: ComparedSt
 
 
 def kind_changes(before: dict[str, Work], after: dict[str, Work], on: ComparedSteps) -> tuple[WorkChange, ...]:
-    """The same by what kernels compute: names change with the GPU, the library and the shape."""
+    """Return the same by what kernels compute: names change with the GPU, the library and the shape."""
     kinds = dict.fromkeys(work.kind for work in [*before.values(), *after.values()])
     together = [{kind: _together(kind, side.values()) for kind in kinds} for side in (before, after)]
     rows = [_change(together[0][kind], together[1][kind], on) for kind in kinds]
@@ -179,7 +179,7 @@ def _sort_rows(rows: Iterable[WorkChange]) -> tuple[WorkChange, ...]:
 
 
 def _change(one: Work | None, other: Work | None, on: ComparedSteps) -> WorkChange | None:
-    """One name before and after; None for what is in no whole step of either."""
+    """Return one name before and after; None for what is in no whole step of either."""
     some = one or other
     if some is None:
         return None
@@ -235,7 +235,8 @@ def _state_of_calls(one: Work | None, other: Work | None) -> State:
 
 
 def work_ratio(before: dict[str, Work], after: dict[str, Work], on: ComparedSteps) -> float | None:
-    """How many times as much work is done after, in a step or, without steps, in the window; None if unclear.
+    """Return how many times as much work is done after, in a step or, without steps, in the window; None if
+    unclear.
 
     It is told by how often kernels or operators run, if most of them, by time, agree. Where gradients are
     accumulated over more batches, steps were told apart in another way, or a window is longer, it is not 1, and
@@ -294,7 +295,7 @@ def size_change_text(kinds: Iterable[WorkChange]) -> str:
 
 
 def _weighted_median(rows: list[tuple[float, float]]) -> float:
-    """The value in the middle of ascending (value, weight)."""
+    """Return the value in the middle of ascending (value, weight)."""
     half, passed = sum(weight for _, weight in rows) / 2, 0.0
     for value, weight in rows:
         passed += weight
@@ -354,7 +355,7 @@ def _collective(
     has_steps = min(steps) > 0
 
     def both(of: Callable[[CollectiveTime], float | None]) -> tuple[float | None, float | None]:
-        """A figure a step on both sides; 0 on a side that has steps and no such collective."""
+        """Return a figure a step on both sides; 0 on a side that has steps and no such collective."""
         if not has_steps:
             return None, None
         return 0.0 if one is None else of(one), 0.0 if other is None else of(other)

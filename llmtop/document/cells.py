@@ -25,7 +25,7 @@ def shorten(text: str, width: int, cut: Literal["start", "middle", "end", "never
 
 
 def _first(text: str, width: int) -> str:
-    """The first characters that take at most so many cells."""
+    """Return the first characters that take at most so many cells."""
     end = min(len(text), width)
     while width_of(text[:end]) > width:
         end -= 1

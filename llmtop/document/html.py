@@ -80,7 +80,7 @@ def write_html(document: Document) -> str:
 
 
 def _kind(block: Block) -> str:
-    """The name by which the page's template knows a block."""
+    """Return the name by which the page's template knows a block."""
     return "Item" if isinstance(block, Paragraph) and block.is_item else type(block).__name__
 
 
@@ -156,7 +156,7 @@ _PARTS = re.compile(r"(?<=[_<,/.:;=&|])(?=[^_<,/.:;=&|\s])")
 
 
 def _with_line_breaks(text: str) -> Markup:
-    """The text, escaped; in long words, names of kernels and files, a line may end between their parts."""
+    """Return the text, escaped; in long words, names of kernels and files, a line may end between their parts."""
     made, after = Markup(), 0
     text = clean(text)
     for word in _LONG_WORD.finditer(text):

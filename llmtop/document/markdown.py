@@ -74,7 +74,8 @@ def _finding(finding: Finding) -> str:
 
 
 def _code(text: str) -> str:
-    """A fenced block; the fence is longer than any run of backticks in the text, so nothing can end it early."""
+    """Return a fenced block; the fence is longer than any run of backticks in the text, so nothing can end it
+    early."""
     fence = "`" * max(3, 1 + max(map(len, re.findall(r"`+", text)), default=0))
     return f"{fence}\n{text}\n{fence}"
 

@@ -116,7 +116,7 @@ class _Plane:
         return parts
 
     def roofs(self, bytes_per_s: float, peaks: Mapping[str, float]) -> list[str]:
-        """The memory's slope up to the highest peak, and each peak from there on."""
+        """Return the memory's slope up to the highest peak, and each peak from there on."""
         parts = []
         first = max(self._x[0], self._y[0] / bytes_per_s)
         highest = max(peaks.values())
@@ -130,7 +130,7 @@ class _Plane:
         return parts
 
     def point(self, point: Point, heaviest: float) -> str:
-        """One circle; its text is shown when the pointer is on it."""
+        """Return one circle; its text is shown when the pointer is on it."""
         x, y = self._at(point.x, point.y)
         radius = max(2.5, 12 * math.sqrt(point.weight / heaviest))
         return (

@@ -56,7 +56,7 @@ def _total(widths: Sequence[int]) -> int:
 
 
 def _shrunk(widths: list[int], least: list[int], room: int) -> list[int]:
-    """The widths, the widest of those that may shrink first made smaller until they fit."""
+    """Return the widths, the widest of those that may shrink first made smaller until they fit."""
     while (excess := _total(widths) - room) > 0:
         shrinkable = sorted((width, place) for place, width in enumerate(widths) if width > least[place])
         if not shrinkable:

@@ -68,7 +68,7 @@ def document_lines(document: Document, width: int) -> list[Line]:
 
 
 def _fit_blocks(blocks: Sequence[Block], width: int, most: int, *, whole: bool) -> list[Line]:
-    """The lines of all blocks, with as many rows as there is room for.
+    """Return the lines of all blocks, with as many rows as there is room for.
 
     Args:
         blocks: of a document.
@@ -97,7 +97,7 @@ def _fit_blocks(blocks: Sequence[Block], width: int, most: int, *, whole: bool) 
 
 
 def _few_rows(block: Block, width: int, whole: bool, count: int) -> list[Line]:
-    """The lines of a block with so many rows; nothing of a table without rows."""
+    """Return the lines of a block with so many rows; nothing of a table without rows."""
     if not isinstance(block, Table | Listing):
         return block_lines(block, width)
     if not count:
@@ -106,14 +106,14 @@ def _few_rows(block: Block, width: int, whole: bool, count: int) -> list[Line]:
 
 
 def _row_count(block: Block) -> int:
-    """How many rows a block has that may be left out."""
+    """Return how many rows a block has that may be left out."""
     if isinstance(block, Table):
         return min(len(block.rows), block.most)
     return min(len(block.lines), block.most) if isinstance(block, Listing) else 0
 
 
 def _join_blocks(blocks: Sequence[Block], parts: Sequence[list[Line]]) -> list[Line]:
-    """The lines of all blocks, with blank lines where they stand apart."""
+    """Return the lines of all blocks, with blank lines where they stand apart."""
     lines: list[Line] = []
     before: Block | None = None
     for block, part in zip(blocks, parts, strict=True):
@@ -190,7 +190,7 @@ def _title(text: str, width: int) -> list[Line]:
 
 
 def _first_lines(lines: list[str], most: int | None, width: int) -> list[str]:
-    """The first lines; where there are more, the last one ends with "…" and closes brackets."""
+    """Return the first lines; where there are more, the last one ends with "…" and closes brackets."""
     if most is None or len(lines) <= most:
         return lines
     before, shown = lines[: most - 1], lines[most - 1]
@@ -246,7 +246,7 @@ def _chart(chart: AreaChart, width: int) -> list[str]:
 
 
 def _spread(values: Sequence[int], columns: int) -> list[int]:
-    """The most of the values that fall into each column."""
+    """Return the most of the values that fall into each column."""
     count = len(values)
     edges = [place * count // columns for place in range(columns + 1)]
     return [max(values[first : max(last, first + 1)]) for first, last in itertools.pairwise(edges)]

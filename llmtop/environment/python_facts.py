@@ -65,7 +65,7 @@ def find_python(command: Sequence[str], variables: Mapping[str, str]) -> str | N
 
 
 def _by_first_line(program: str | None) -> str | None:
-    """The Python of a script such as torchrun, accelerate or deepspeed."""
+    """Return the Python of a script such as torchrun, accelerate or deepspeed."""
     try:
         with open(program or "", "rb") as file:
             first = file.readline(512).decode(errors="replace")

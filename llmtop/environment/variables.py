@@ -83,5 +83,5 @@ def select_variables(variables: Mapping[str, str]) -> dict[str, str]:
 
 
 def omitted_names(variables: Mapping[str, str]) -> list[str]:
-    """The names of others that may matter."""
+    """Return the names of others that may matter."""
     return sorted(name for name in variables if name.startswith(_NAMED) and name not in ALLOWED)

@@ -38,5 +38,5 @@ BITS: Final[dict[int, str]] = {
 
 
 def reason_names(bits: int) -> tuple[str, ...]:
-    """The names of the reasons in a mask; a bit that has no name here is named by its value."""
+    """Return the names of the reasons in a mask; a bit that has no name here is named by its value."""
     return tuple(BITS.get(1 << place, f"reason_{1 << place:#x}") for place in range(64) if bits >> place & 1)

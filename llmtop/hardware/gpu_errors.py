@@ -83,7 +83,7 @@ _UNCORRECTABLE: Final = re.compile(r"^\d+ uncorrectable memory error")
 
 
 def xid_text(number: int) -> str:
-    """An Xid with its short meaning."""
+    """Return an Xid with its short meaning."""
     return f"Xid {number}: {XIDS.get(number, _UNKNOWN)[1]}"
 
 

@@ -71,7 +71,8 @@ _PEAKS: tuple[tuple[str, str, dict[str, float]], ...] = (
 
 
 def peak(gpu_name: str, dtype: str) -> Peak | None:
-    """The dense peak of a GPU, or None for one that is not in the table, a MIG instance, or a dtype it lacks.
+    """Return the dense peak of a GPU, or None for one that is not in the table, a MIG instance, or a dtype it
+    lacks.
 
     Args:
         gpu_name: as NVML gives it: "NVIDIA H200", "NVIDIA A100-SXM4-80GB".
@@ -112,7 +113,8 @@ _GB_PER_S: tuple[tuple[str, float], ...] = (
 
 
 def memory_bytes_per_s(gpu_name: str) -> float | None:
-    """The most that a GPU moves to and from its memory; None for one not in the table, and for a MIG instance.
+    """Return the most that a GPU moves to and from its memory; None for one not in the table, and for a MIG
+    instance.
 
     Args:
         gpu_name: as NVML gives it.
@@ -132,7 +134,8 @@ _TENSOR_CORES: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
 
 
 def tensor_core_types(gpu_name: str) -> tuple[str, ...]:
-    """The types that a GPU's tensor cores compute in instead of fp32; empty for one without, or that is not known.
+    """Return the types that a GPU's tensor cores compute in instead of fp32; empty for one without, or that is not
+    known.
 
     Args:
         gpu_name: as NVML gives it; also of GPUs whose peaks are in no table.
@@ -173,7 +176,8 @@ _PCIE_LANE_BYTES_PER_S: Final = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.969e9, 5:
 
 
 def pcie_bytes_per_s(generation: int | None, lanes: int | None) -> float | None:
-    """The most that a PCIe link carries in one direction; None where the driver reports no generation or width."""
+    """Return the most that a PCIe link carries in one direction; None where the driver reports no generation or
+    width."""
     lane = _PCIE_LANE_BYTES_PER_S.get(generation or 0)
     return lane * lanes if lane is not None and lanes else None
 
@@ -194,7 +198,8 @@ Bridges between cards count as links: by them the H200 NVL has 900 GB/s, the H10
 
 @lru_cache(64)  # a screen asks at every drawing
 def nvlink_bytes_per_s(gpu_name: str) -> float | None:
-    """The most that all NVLinks of a GPU carry together in one direction; None for one that is not in the table.
+    """Return the most that all NVLinks of a GPU carry together in one direction; None for one that is not in the
+    table.
 
     Args:
         gpu_name: as NVML gives it.

@@ -133,7 +133,7 @@ def phase(name: str) -> Phase:
 
 
 def _first_use(name: str) -> Phase:
-    """The phase of a name that the script has not used before, or that is no name at all."""
+    """Return the phase of a name that the script has not used before, or that is no name at all."""
     if is_compiling():
         return _UnrecordedPhase("")
     try:

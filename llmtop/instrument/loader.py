@@ -25,7 +25,7 @@ _wait = phase_of(DATALOAD)
 
 
 def timed_loader(iterable: Any) -> Any:
-    """A loader like this one, whose waits are timed. One that is timed already is returned as it is."""
+    """Return a loader like this one, whose waits are timed. One that is timed already is returned as it is."""
     kind = type(iterable)
     if kind is Loader or kind in _classes.values():
         return iterable
@@ -44,7 +44,7 @@ def timed_loader(iterable: Any) -> Any:
 
 
 def _timed_class(kind: Any) -> type:
-    """A subclass that differs in its iteration alone."""
+    """Return a subclass that differs in its iteration alone."""
 
     def __iter__(self: Any) -> Iterator[Any]:  # noqa: N807
         return _Waits(self, super(timed, self).__iter__)
@@ -128,7 +128,8 @@ class _Waits(Iterator[T]):
 
 
 def _wait_for(waits: Any, take: Callable[[], T], begun: int = 0) -> T:
-    """The next item. The end of the data is none, so the wait for it belongs to no step and is not counted."""
+    """Return the next item. The end of the data is none, so the wait for it belongs to no step and is not
+    counted."""
     phase: Any = _wait
     try:
         if _hooks.before_batch is not None:

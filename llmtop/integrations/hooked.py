@@ -11,7 +11,7 @@ from llmtop.instrument.record import recorder
 
 
 def hooked_loop() -> Loop:
-    """The loop of this process, with the hooks on.
+    """Return the loop of this process, with the hooks on.
 
     Raises:
         ImportError: this torch is too old for them.

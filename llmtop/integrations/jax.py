@@ -74,7 +74,7 @@ class JaxStep:
             step.__exit__(kind, error, trace)
 
     def __call__(self, function: F) -> F:
-        """The function with each call of it a step: the outermost, not one that jax.jit traces."""
+        """Return the function with each call of it a step: the outermost, not one that jax.jit traces."""
 
         @functools.wraps(function)
         def stepping(*args: Any, **kwargs: Any) -> Any:

@@ -20,7 +20,7 @@ _LIBRARIES = ("lightning.pytorch", "pytorch_lightning")
 
 
 def _profiler_class() -> Any:
-    """The Profiler of the library that the script has imported, else of the one that is installed."""
+    """Return the Profiler of the library that the script has imported, else of the one that is installed."""
     known = [name for name in _LIBRARIES if name in sys.modules]
     known += [name for name in _LIBRARIES if importlib.util.find_spec(name.partition(".")[0]) is not None]
     return importlib.import_module(f"{(known or _LIBRARIES)[0]}.profilers").Profiler
@@ -106,7 +106,7 @@ class LlmtopProfiler(_Profiler):  # type: ignore[misc]  # which class that is sh
 
 
 def _total_steps(trainer: Any) -> int | None:
-    """How many optimizer steps the fit will have, as far as the trainer's own limits say."""
+    """Return how many optimizer steps the fit will have, as far as the trainer's own limits say."""
     if trainer.max_steps is not None and trainer.max_steps > 0:
         return int(trainer.max_steps)
     batches = trainer.num_training_batches

@@ -18,7 +18,7 @@ INJECT = Path(__file__).resolve().parent / "inject"
 
 
 def instrumented_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """The environment with what has every Python (but one started with -I, -E or -S) wait for torch.
+    """Return the environment with what has every Python (but one started with -I, -E or -S) wait for torch.
 
     Calling it twice (`llmtop run` below `llmtop run`) adds nothing the second time.
     """
@@ -54,7 +54,7 @@ def quiet_environment(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _home(package: str) -> str:
-    """The folder in which this interpreter finds a package."""
+    """Return the folder in which this interpreter finds a package."""
     spec = importlib.util.find_spec(package)
     if spec is None or spec.origin is None:
         raise NotPossibleHere(

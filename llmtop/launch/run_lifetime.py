@@ -14,7 +14,7 @@ BACKGROUND_POLL_SECONDS = 1.0
 
 
 def new_marker() -> str:
-    """A value for `MARKER` that no other run has."""
+    """Return a value for `MARKER` that no other run has."""
     return secrets.token_hex(8)
 
 

@@ -39,7 +39,8 @@ _START_OTHERS = frozenset({
 
 
 def unsupported_python_flag(command: Sequence[str]) -> str | None:
-    """The option by which a Python with this command line ignores what `llmtop run` prepared; None without one."""
+    """Return the option by which a Python with this command line ignores what `llmtop run` prepared; None
+    without one."""
     if not command or not PYTHON.match(Path(command[0]).name):
         return None
     words = iter(command[1:])

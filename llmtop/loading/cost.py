@@ -124,7 +124,7 @@ def _with_sentence(cost: LoadingCost, found: LoadingShares, slow: LoaderThread |
 def _cause(
     seen: LoaderSamples, found: LoadingShares, pooled: Counter[Part], busy: float
 ) -> tuple[str, LoaderThread | None]:
-    """The word, and the worker that it is about where it is about one."""
+    """Return the word, and the worker that it is about where it is about one."""
     workers = [one for one in found.threads if one.worker]
     if busy <= 0 or _has_busy_libraries(seen, workers):
         return ("unknown" if busy <= 0 else "worker_threads"), None
@@ -173,7 +173,8 @@ def _one_reading(pooled: Counter[Part]) -> Counter[Part]:
 
 
 def _own_code(seen: LoaderSamples, found: LoadingShares) -> str:
-    """The word for code of the script's own: whether one more worker would find half of the CPU that it takes."""
+    """Return the word for code of the script's own: whether one more worker would find half of the CPU that it
+    takes."""
     if any(one.shares_lock for one in found.threads):
         return "unknown"  # on a busy machine a wait for the GIL looks like a wait for a CPU
     takes = [one.cpu + one.cpu_wait for one in found.threads if one.cpu is not None]
@@ -192,12 +193,13 @@ def _wanted_cpus(found: LoadingShares) -> float:
 
 
 def _number(workers: Sequence[LoaderThread]) -> int:
-    """How many there are at a time."""
+    """Return how many there are at a time."""
     return max(round(sum(one.present for one in workers)), 1) if workers else 0
 
 
 def _slow(workers: Sequence[LoaderThread], within: float, *, spare: bool) -> LoaderThread | None:
-    """The worker that holds the others up: it is busy, and each of them waits for more than half as long."""
+    """Return the worker that holds the others up: it is busy, and each of them waits for more than half as
+    long."""
     if len(workers) < 2 or any(one.present < 1 for one in workers):
         return None
     slowest = max(workers, key=lambda one: one.busy)
@@ -213,7 +215,7 @@ def _part_of(cause: str, parts: dict[Part, float]) -> Part | None:
 
 
 def _library_and_place(threads: Sequence[LoaderThread], part: Part | None) -> tuple[str, str]:
-    """The library and the line of the script under which most of a part was seen."""
+    """Return the library and the line of the script under which most of a part was seen."""
     libraries: Counter[str] = Counter()
     places: Counter[str] = Counter()
     stood: Counter[str] = Counter()

@@ -151,7 +151,8 @@ def _is_llmtop(stack: Stack) -> bool:
 
 
 def _workers(seen: LoaderSamples, calls: Calls, samples: int) -> list[LoaderThread]:
-    """The first threads of the processes that load; where no stack of any could be read, what their states say."""
+    """Return the first threads of the processes that load; where no stack of any could be read, what their
+    states say."""
     by: dict[int, list[Stack]] = {}
     whole: dict[int, list[Stack]] = {}
     for stack in seen.stacks:
@@ -196,7 +197,7 @@ def _has(stack: Stack, file: str) -> bool:
 
 
 def _others(seen: LoaderSamples, calls: Calls, samples: int) -> list[LoaderThread]:
-    """The training's other threads that do something: one that prefetches, a pool."""
+    """Return the training's other threads that do something: one that prefetches, a pool."""
     by: dict[int, list[Stack]] = {}
     for stack in seen.stacks:
         if _own(stack, seen) and not _is_main_thread(stack, seen) and stack.thread.os_id is not None:
@@ -302,7 +303,7 @@ def _take(one: LoaderThread, kind: Part, share: float, takes: Sequence[Part] = _
 
 
 def _others_cpu(seen: LoaderSamples, pid: int, thread: int) -> float:
-    """How many CPUs the other threads of a process had."""
+    """Return how many CPUs the other threads of a process had."""
     return sum(one.pct for number, one in seen.cpu.items() if one.pid == pid and number != thread) / 100
 
 

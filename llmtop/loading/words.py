@@ -37,7 +37,7 @@ _DO = {
 
 
 def sentence(cost: LoadingCost, slow: int | None, cpu_wait_pct: float) -> str:
-    """The sentence.
+    """Return the sentence.
 
     Args:
         cost: all but the sentence.

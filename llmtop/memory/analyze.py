@@ -74,7 +74,7 @@ def build_report(snapshots: Sequence[MemorySnapshot], environment_path: Path | N
 
 
 def live_devices(snapshot: MemorySnapshot) -> list[LiveBlocks]:
-    """The devices of a snapshot on which there is anything, with what lives on them."""
+    """Return the devices of a snapshot on which there is anything, with what lives on them."""
     stacks, phases = StackTable(snapshot.stacks), PhasesInTime(snapshot)
     used = [one for one in snapshot.devices if len(one.segment_bytes) or len(one.events) or one.failed]
     return [LiveBlocks(snapshot, device, stacks, phases) for device in used]
@@ -129,7 +129,7 @@ def _fragmentation(device: DeviceMemory) -> Fragmentation:
 
 
 def _first_us(living: LiveBlocks) -> int | None:
-    """When the window began; None where the history has no times."""
+    """Return when the window began; None where the history has no times."""
     times = living.device.events.time_us
     return int(times[0]) if len(times) and int(times[0]) > 0 else None
 
@@ -176,7 +176,7 @@ def _phase_peaks(living: LiveBlocks, curve: Curve) -> tuple[PhasePeak, ...]:
 
 
 def _timeline(times: Ints, curve: Curve) -> MemoryTimeline:
-    """The most in each stretch; where nothing happened, what was held before it."""
+    """Return the most in each stretch; where nothing happened, what was held before it."""
     timed = len(times) > 1 and int(times[0]) > 0 and bool((np.diff(times) >= 0).all()) and times[-1] > times[0]
     at = times if timed else np.arange(len(times))
     count = min(_STRETCHES, max(1, len(at)))

@@ -83,7 +83,7 @@ def _findings(report: MemoryReport) -> list[Finding]:
 
 
 def _device(device: MemoryDevice) -> list[Block]:
-    """All of one device."""
+    """Return all of one device."""
     blocks: list[Block] = [Heading(f"GPU {device.device}, {PurePath(device.source).name}")]
     blocks += [Paragraph(text, is_item=True) for text in _figures(device)]
     if device.timeline is not None:
@@ -122,7 +122,7 @@ def timeline_chart(timeline: MemoryTimeline) -> AreaChart:
 
 
 def _tables(device: MemoryDevice) -> list[Table]:
-    """The tables of one device that have rows, the most important first."""
+    """Return the tables of one device that have rows, the most important first."""
     numbers = ("now", "peak", "blocks")
     phases = [
         (one.name, size(one.peak_bytes), size(one.median_growth_bytes), str(one.count)) for one in device.phases
@@ -157,7 +157,7 @@ def _holder_row(one: Held) -> tuple[str, str, str, str]:
 
 
 def _stacks(device: MemoryDevice) -> list[Listing]:
-    """The stacks of what grows and of the largest lines."""
+    """Return the stacks of what grows and of the largest lines."""
     stacks = [(f"{size(one.bytes_per_step)} a step {one.line}", one.stack) for one in device.growing]
     largest = [(f"{size(max(one.bytes, one.peak_bytes or 0))} {one.name}", one.stack) for one in device.lines]
     stacks = stacks[:_MOST_STACKS] + largest[:_MOST_STACKS]

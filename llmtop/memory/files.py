@@ -13,7 +13,7 @@ _SUFFIX = ".memory.pickle"
 
 
 def memory_files(paths: Sequence[Path]) -> list[Path] | None:
-    """The memory snapshots that paths lead to; None where they lead to something else.
+    """Return the memory snapshots that paths lead to; None where they lead to something else.
 
     Args:
         paths: files, or folders of captures, which have a snapshot a rank.

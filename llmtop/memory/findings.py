@@ -19,7 +19,7 @@ _GPUS = 8
 
 
 def fullest(devices: tuple[MemoryDevice, ...]) -> MemoryDevice | None:
-    """The device that holds most; the one that findings are about."""
+    """Return the device that holds most; the one that findings are about."""
     return max(devices, key=_most, default=None)
 
 
@@ -28,7 +28,7 @@ def _most(device: MemoryDevice) -> int:
 
 
 def memory_summary(report: MemoryReport) -> str:
-    """How much is held by whom, in a sentence or two."""
+    """Return how much is held by whom, in a sentence or two."""
     device = fullest(report.devices)
     if device is None:
         return "No device memory is reserved."
@@ -70,7 +70,8 @@ def memory_findings(report: MemoryReport) -> tuple[MemoryFinding, ...]:
 
 
 def _out_of_memory(devices: tuple[MemoryDevice, ...]) -> list[MemoryFinding]:
-    """The last error on each device: those before it may have been caught, and answered by a smaller batch."""
+    """Return the last error on each device: those before it may have been caught, and answered by a smaller
+    batch."""
     return [_of_error(device) for device in devices if device.out_of_memory]
 
 
@@ -233,7 +234,7 @@ _UNCAST = (
 
 
 def _state_words(holds: dict[str, int]) -> str:
-    """The subject and the verb: those of the state that hold something."""
+    """Return the subject and the verb: those of the state that hold something."""
     names = [_holder_words(name) for name in _STATE if holds.get(name, 0)]
     words = " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names) or "the state"
     return f"{words[:1].upper()}{words[1:]} {'holds' if words.endswith('state') and len(names) < 2 else 'hold'}"

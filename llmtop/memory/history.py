@@ -127,7 +127,7 @@ class PhasesInTime:
         return self._phase[place] if place >= 0 else -1
 
     def named(self, number: int) -> AllocatorPhase | None:
-        """The phase of that number."""
+        """Return the phase of that number."""
         return self.phases[number] if number >= 0 else None
 
     def role(self, number: int) -> str:

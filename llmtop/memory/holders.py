@@ -136,7 +136,7 @@ def is_of_loss(stack: Stack) -> bool:
 
 
 def innermost_line(stack: Stack) -> str:
-    """The innermost line of the script's own code; of a library where there is none, "" without a stack."""
+    """Return the innermost line of the script's own code; of a library where there is none, "" without a stack."""
     if not stack:
         return ""
     python = [frame for frame in stack if frame.file] or list(stack)
@@ -156,7 +156,8 @@ def _is_library(file: str) -> bool:
 
 
 def innermost_module(stack: Stack) -> str:
-    """The innermost `forward` of a module that is none of torch's, with its line; else of torch's; "" outside."""
+    """Return the innermost `forward` of a module that is none of torch's, with its line; else of torch's; ""
+    outside."""
     passes = [frame for frame in stack if frame.function == "forward"]
     own = next((frame for frame in passes if "/torch/nn/" not in frame.file), None)
     inner = next((frame for frame in passes if "/torch/nn/modules/" in frame.file), None)

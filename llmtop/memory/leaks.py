@@ -147,7 +147,7 @@ def _lines_by_size(after: LiveBlocks | None, goes_on: list[LeakingLine]) -> dict
 def _judge_growth(
     devices: list[DeviceGrowth], steady: list[list[LeakingLine]]
 ) -> tuple[Literal["leak", "grown", "unknown", "same"], str]:
-    """The word for it, and a sentence, about the device that grew most."""
+    """Return the word for it, and a sentence, about the device that grew most."""
     place = max(
         range(len(devices)),
         key=lambda number: devices[number].allocated_after_bytes - devices[number].allocated_before_bytes,

@@ -145,7 +145,7 @@ class LiveBlocks:
         self.pieces = [*self._from_blocks(), *self._freed_since()]
 
     def time_us(self, row: int) -> int:
-        """When an event was; 0 where that is not recorded."""
+        """Return when an event was; 0 where that is not recorded."""
         return cast(int, self._times[row])
 
     def _from_blocks(self) -> Iterable[Piece]:
@@ -389,5 +389,5 @@ class LiveBlocks:
 
 
 def size_name(asked: int) -> str:
-    """A size that tells blocks apart: in bytes, and readable."""
+    """Return a size that tells blocks apart: in bytes, and readable."""
     return f"blocks of {size(asked)} ({asked:,} B)" if asked >= 1024 else f"blocks of {asked} B"

@@ -231,5 +231,5 @@ _encoder = msgspec.json.Encoder()
 
 
 def to_json(report: MemoryReport | LeakReport) -> bytes:
-    """The report as JSON, in one line."""
+    """Return the report as JSON, in one line."""
     return encode_json(report, _encoder.encode)

@@ -30,7 +30,7 @@ def match_previous(before: Sequence[Alert], present: Sequence[Alert]) -> list[in
 
 
 def with_known_target(alert: Alert, before: Alert) -> Alert:
-    """The alert with its GPU and pid if they were ever known: a training may end before its alert does."""
+    """Return the alert with its GPU and pid if they were ever known: a training may end before its alert does."""
     return replace(alert, gpu=alert.gpu or before.gpu, pid=before.pid if alert.pid is None else alert.pid)
 
 
@@ -42,7 +42,7 @@ class NewAlertFilter:
         """Alerts as last reported, each with its GPU and pid if they were ever known."""
 
     def select_new(self, present: Iterable[Alert]) -> list[Alert]:
-        """The alerts of `present` that were not up before; one that has gone may come again."""
+        """Return the alerts of `present` that were not up before; one that has gone may come again."""
         waiting = list(present)
         places = match_previous(self.up, waiting)
         self.up = [

@@ -149,7 +149,8 @@ BOTTLENECKS: Final[Mapping[BottleneckId, Bottleneck]] = {
 
 
 def find_bottleneck(bottleneck_id: str) -> Bottleneck | None:
-    """The words for an id that comes from outside (a recording, a report); None for one of a newer version."""
+    """Return the words for an id that comes from outside (a recording, a report); None for one of a newer
+    version."""
     return _BY_TEXT.get(bottleneck_id)
 
 

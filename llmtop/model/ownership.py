@@ -6,13 +6,13 @@ from llmtop.model.snapshot import Process, Snapshot
 
 
 def other_user(process: Process, snapshot: Snapshot) -> str | None:
-    """The user of a process, if that is another than the monitor's; None also where either is not known."""
+    """Return the user of a process, if that is another than the monitor's; None also where either is not known."""
     me = snapshot.host.user
     return None if me is None or process.user in (None, me) else process.user
 
 
 def other_users_on(gpu_uuid: str, snapshot: Snapshot) -> list[str]:
-    """The other users who have processes on a GPU, each once."""
+    """Return the other users who have processes on a GPU, each once."""
     found = (other_user(one, snapshot) for one in snapshot.processes if one.gpu_uuid == gpu_uuid)
     return [user for user in dict.fromkeys(found) if user is not None]
 

@@ -26,14 +26,15 @@ class RoleSeconds(NamedTuple):
 
 
 def work_role(name: str) -> Role:
-    """The role of a phase as a part of the step; what its name does not say is computing."""
+    """Return the role of a phase as a part of the step; what its name does not say is computing."""
     role = role_of(name)
     return "compute" if role in ("other", "step") else role
 
 
 @lru_cache(maxsize=1024)
 def _role_change(name: str) -> tuple[Role | None, Role | None]:
-    """Which role a phase's time belongs to, and which it has to be taken from since phases nest; None: neither.
+    """Return which role a phase's time belongs to, and which it has to be taken from since phases nest; None:
+    neither.
 
     Every phase's time includes what is nested in it, so a nested phase counts only where it changes the role.
     """

@@ -10,5 +10,6 @@ SEVERITIES: Final[tuple[Severity, ...]] = ("info", "warning", "critical")
 
 
 def severity_rank(severity: str) -> int:
-    """The place in `SEVERITIES`: 0 info, 1 warning, 2 critical; 0 too for a word that a newer version wrote."""
+    """Return the place in `SEVERITIES`: 0 info, 1 warning, 2 critical; 0 too for a word that a newer version
+    wrote."""
     return next((place for place, known in enumerate(SEVERITIES) if known == severity), 0)

@@ -366,7 +366,7 @@ BY_FIELD = {signal.field: signal for signal in SIGNALS}
 
 
 def _signals_with_facet(first: Sequence[str], facet: Callable[[Signal], T | None]) -> tuple[tuple[Signal, T], ...]:
-    """The signals that have this facet, with it: `first` by field, then the others in the table's order."""
+    """Return the signals that have this facet, with it: `first` by field, then the others in the table's order."""
     rest = [signal.field for signal in SIGNALS if signal.field not in first]
     signals = [BY_FIELD[field] for field in (*first, *rest)]
     return tuple((signal, found) for signal in signals if (found := facet(signal)))

@@ -176,7 +176,8 @@ def communication_library(name: str) -> str | None:
 
 
 def collective_of(name: str) -> str:
-    """The collective a kernel carries out: AllReduce for ncclDevKernel_AllReduce_Sum_f32_RING_LL, or "other"."""
+    """Return the collective a kernel carries out: AllReduce for ncclDevKernel_AllReduce_Sum_f32_RING_LL, or
+    "other"."""
     # Template arguments and parameters name other things.
     head = _ANONYMOUS.sub("", name[:HEAD])
     head = re.split(r"[<(]", head, maxsplit=1)[0]

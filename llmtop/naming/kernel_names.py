@@ -214,7 +214,7 @@ def computes_products(name: str) -> bool:
 
 @functools.lru_cache(maxsize=4096)
 def matrix_type(name: str) -> str | None:
-    """The type of numbers that a matrix product or convolution computes in: "fp32" is without tensor cores.
+    """Return the type of numbers that a matrix product or convolution computes in: "fp32" is without tensor cores.
 
     Args:
         name: the full name.

@@ -146,8 +146,8 @@ _COMPILED: Final = (
 
 
 def without_number(name: str) -> str:
-    """A name without the count at its end, ProfilerStep#7 is ProfilerStep; of what torch.compile made, without the
-    hash or the numbers."""
+    """Return a name without the count at its end, ProfilerStep#7 is ProfilerStep; of what torch.compile made,
+    without the hash or the numbers."""
     if name.startswith(("## Call", "Torch-Compiled")):
         return next((short for pattern, short in _COMPILED if pattern.match(name)), name)
     # Only the end is searched: in a name of thousands of digits the pattern would start at each of them.
@@ -212,6 +212,6 @@ def computes(role: Role) -> bool:
 
 
 def _words(name: str) -> str:
-    """The words of a name in lower case, one space between two."""
+    """Return the words of a name in lower case, one space between two."""
     words = (word.lower() for word in _WORD.findall(name))
     return " ".join(_JOINED.get(word, word) for word in words)

@@ -99,7 +99,7 @@ def _cutlass(short: str, full: str) -> KernelLabel | None:
 
 
 def _tile(text: str) -> tuple[str, str]:
-    """The tile of a CUTLASS kernel, and a pattern of it as nsys, torch.profiler and ncu write it."""
+    """Return the tile of a CUTLASS kernel, and a pattern of it as nsys, torch.profiler and ncu write it."""
     tiles = [match.groups() for match in _TILE.finditer(text)]
     if tiles:  # the first ones may be the shape of a cluster
         values = max(tiles, key=lambda sizes: [int(sizes[0]) * int(sizes[1]) * int(sizes[2])])
@@ -133,7 +133,7 @@ _NAMESPACE: Final = re.compile(r"^(?:_GLOBAL_.*|at|c10|native|cutlass|ck|ck_tile
 
 
 def _mangled_label(full: str) -> KernelLabel | None:
-    """A name that the profiler did not demangle: its path, and what a generic template computes."""
+    """Return a name that the profiler did not demangle: its path, and what a generic template computes."""
     path = mangled_path(full)
     if not path:
         return None
@@ -146,7 +146,7 @@ def _mangled_label(full: str) -> KernelLabel | None:
 
 
 def _triton(short: str) -> KernelLabel | None:
-    """A kernel of torch.compile's with the names of many operators: the first ones, and its number."""
+    """Return a kernel of torch.compile's with the names of many operators: the first ones, and its number."""
     found = _TRITON.match(short)
     if found is None or len(short) <= _LONG:
         return None

@@ -33,7 +33,7 @@ _ISSUE_SLOTS: Final = 4.0
 
 
 def dram_pct(kernel: KernelProfile) -> float | None:
-    """How busy device memory was, in percent of what it can do; None where nothing of it was counted.
+    """Return how busy device memory was, in percent of what it can do; None where nothing of it was counted.
 
     Reads and writes count against one peak. Where only bytes were counted, the peak is the datasheet's.
     """
@@ -49,7 +49,7 @@ def dram_pct(kernel: KernelProfile) -> float | None:
 
 
 def dram_counted(kernel: KernelProfile) -> str:
-    """How busy device memory was, in words that name a direction that was not counted; "" without any."""
+    """Return how busy device memory was, in words that name a direction that was not counted; "" without any."""
     share = dram_pct(kernel)
     if share is None:
         return ""
@@ -74,7 +74,7 @@ def dram_bytes_per_s(kernel: KernelProfile) -> float | None:
 
 
 def issue_pct(kernel: KernelProfile) -> float | None:
-    """How many of the slots for instructions were used, in percent; None where none was counted."""
+    """Return how many of the slots for instructions were used, in percent; None where none was counted."""
     active = kernel.number("smsp__issue_active.avg.pct_of_peak_sustained_active")
     per_cycle = kernel.number("sm__inst_executed.avg.per_cycle_active", "sm__inst_issued.avg.per_cycle_active")
     if active is not None:

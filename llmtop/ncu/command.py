@@ -63,7 +63,7 @@ class LaunchFilter:
 
 
 def launches_of(row: KernelTime, kernels: Sequence[KernelTime] = ()) -> LaunchFilter:
-    """Which launches hold one of this kernel that takes about its mean time or longer.
+    """Return which launches hold one of this kernel that takes about its mean time or longer.
 
     Args:
         row: the kernel.
@@ -86,7 +86,7 @@ def launches_of(row: KernelTime, kernels: Sequence[KernelTime] = ()) -> LaunchFi
 
 
 def functor_word(functor: str) -> str:
-    """A functor without the type that it works on, or the sizes."""
+    """Return a functor without the type that it works on, or the sizes."""
     return functor.partition("<")[0].partition(" ")[0]
 
 
@@ -96,7 +96,7 @@ def launches_a_step(row: KernelTime) -> float:
 
 
 def arguments(launches: LaunchFilter, file: str | Path, ncu: str = "ncu") -> list[str]:
-    """The words of the command, up to the one that is profiled.
+    """Return the words of the command, up to the one that is profiled.
 
     Clocks are left as they are: at the base clock a kernel is another one than in training. ncu ends the program
     once it has its launches.
@@ -111,7 +111,7 @@ def arguments(launches: LaunchFilter, file: str | Path, ncu: str = "ncu") -> lis
 
 
 def command_line(launches: LaunchFilter, file: str | Path, command: str) -> str:
-    """The command to be copied into a shell.
+    """Return the command to be copied into a shell.
 
     Args:
         launches: what is profiled.
@@ -122,6 +122,6 @@ def command_line(launches: LaunchFilter, file: str | Path, command: str) -> str:
 
 
 def file_stem(row: KernelTime) -> str:
-    """A file's name for a kernel's report, without its ending."""
+    """Return a file's name for a kernel's report, without its ending."""
     words = re.sub(r"[^A-Za-z0-9_]+", "-", row.name).strip("-")
     return f"ncu-{words[:80]}"

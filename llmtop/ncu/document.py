@@ -26,7 +26,7 @@ def report_blocks(report: NcuReport) -> list[Block]:
 
 
 def _kernel(kernel: KernelJudgement) -> list[Block]:
-    """The limiter, the place under the roofs, what is poor with what to do, then what is not."""
+    """Return the limiter, the place under the roofs, what is poor with what to do, then what is not."""
     about = f"{kernel.gpu or 'a GPU'}, grid {_three(kernel.grid)}, block {_three(kernel.block)}"
     if kernel.seconds is not None:
         about += f", {duration(kernel.seconds)} with cold caches"

@@ -73,7 +73,7 @@ def judge_kernel(kernel: KernelProfile) -> KernelJudgement:
 
 
 def ncu_report(path: Path, kernels: Sequence[KernelProfile], left_out: int = 0) -> NcuReport:
-    """All kernels of a report, judged.
+    """Return all kernels of a report, judged.
 
     Args:
         path: of the report.
@@ -84,7 +84,7 @@ def ncu_report(path: Path, kernels: Sequence[KernelProfile], left_out: int = 0) 
 
 
 def ncu_report_of_one(path: Path, kernels: Sequence[KernelProfile], place: int, note: str) -> NcuReport:
-    """One kernel of a report, judged.
+    """Return one kernel of a report, judged.
 
     Args:
         path: of the report.

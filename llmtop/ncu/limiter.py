@@ -150,7 +150,7 @@ def _counted_conflicts(kernel: KernelProfile) -> Limiter | None:
 
 
 def _few_blocks(kernel: KernelProfile) -> str:
-    """A clause on a grid of fewer blocks than SMs; "" where there are enough."""
+    """Return a clause on a grid of fewer blocks than SMs; "" where there are enough."""
     small = _small_grid(kernel)
     return f"; also, {small.sentence.removesuffix('.')}" if small is not None else ""
 
@@ -360,7 +360,8 @@ _PIPES = {
 
 
 def _busiest_pipe(kernel: KernelProfile) -> tuple[str, float]:
-    """The pipe of an SM that is used most, without the tensor cores, and for how much of the time in percent.
+    """Return the pipe of an SM that is used most, without the tensor cores, and for how much of the time in
+    percent.
 
     An instruction of fp64, or of fp32 on some GPUs, keeps its pipe for several cycles: ncu has both figures.
     """
@@ -409,7 +410,7 @@ def _waiting(kernel: KernelProfile, units: _Units) -> Limiter:
 
 
 def _more_work(kernel: KernelProfile) -> str:
-    """How to have more in flight: by more warps only where an SM has places for them."""
+    """Return how to have more in flight: by more warps only where an SM has places for them."""
     loads = "more independent loads a thread (unrolling, vector loads, asynchronous copies)"
     if _is_occupied(kernel):
         return f"More work in flight with the warps that are there: {loads}."
@@ -447,7 +448,7 @@ _ATOMICS_PCT = 20.0
 
 
 def _idle_text(kernel: KernelProfile) -> str:
-    """A sentence on SMs without a block that no last wave explains; "" where they are few."""
+    """Return a sentence on SMs without a block that no last wave explains; "" where they are few."""
     idle, seconds = kernel.sm_idle_pct, kernel.seconds
     if idle is None or idle < IDLE_SM_PCT:
         return ""

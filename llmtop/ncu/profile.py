@@ -33,7 +33,7 @@ class KernelProfile(msgspec.Struct, frozen=True, kw_only=True):
     """Values by ncu's names, in its base units: ns, bytes, percent."""
 
     def number(self, *names: str) -> float | None:
-        """The first of these counters that was measured; None where none was."""
+        """Return the first of these counters that was measured; None where none was."""
         return next((self.numbers[name] for name in names if name in self.numbers), None)
 
     @property
@@ -147,7 +147,7 @@ class KernelProfile(msgspec.Struct, frozen=True, kw_only=True):
         return self.sectors(operation) / requests if requests else None
 
     def bytes_a_sector(self, operation: str) -> float | None:
-        """How many of a sector's 32 bytes threads asked for; None where nothing was loaded or stored so.
+        """Return how many of a sector's 32 bytes threads asked for; None where nothing was loaded or stored so.
 
         Older versions of ncu write it in percent of the sector.
         """

@@ -31,14 +31,14 @@ class _Extracted(msgspec.Struct):
 
 
 def library() -> str | None:
-    """Where ncu_report is; None where it is not installed. Loads nothing."""
+    """Return where ncu_report is; None where it is not installed. Loads nothing."""
     found = importlib.util.find_spec("ncu_report")
     return found.origin if found is not None else None
 
 
 def ncu_report_folder() -> str | None:
-    """Where ncu_report can be imported from: "" where it is installed, else the folder of an Nsight Compute that
-    brings one; None where it cannot be had."""
+    """Return where ncu_report can be imported from: "" where it is installed, else the folder of an Nsight
+    Compute that brings one; None where it cannot be had."""
     if library() is not None:
         return ""
     try:
@@ -48,7 +48,7 @@ def ncu_report_folder() -> str | None:
 
 
 def read(path: Path) -> tuple[list[KernelProfile], int]:
-    """The kernels of a report, in the order in which they ran, and how many more were left out.
+    """Return the kernels of a report, in the order in which they ran, and how many more were left out.
 
     Args:
         path: the report.

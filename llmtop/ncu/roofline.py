@@ -48,7 +48,7 @@ class RooflinePoint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def roofline_point(kernel: KernelProfile) -> RooflinePoint | None:
-    """Where a kernel stands; None where FLOPs or bytes were not counted, or it did none."""
+    """Return where a kernel stands; None where FLOPs or bytes were not counted, or it did none."""
     seconds, bandwidth = kernel.seconds, kernel.number("dram__bytes.sum.per_second")
     peak_bytes = _times(kernel, "dram__bytes.sum.peak_sustained", "dram__cycles_elapsed.avg.per_second")
     rates = [*_tensor_rates(kernel), *_scalar_rates(kernel)]

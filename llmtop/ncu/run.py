@@ -105,7 +105,8 @@ def _failure(said: str, log: Path, launches: LaunchFilter, code: int | None, lat
 
 
 def select_launch(row: KernelTime, kernels: Sequence[KernelProfile]) -> KernelProfile | None:
-    """The launch of that kernel among those that were profiled; of several the longest. None where there is none.
+    """Return the launch of that kernel among those that were profiled; of several the longest. None where there is
+    none.
 
     Args:
         row: the kernel as the capture has it.

@@ -47,7 +47,7 @@ class NcuTool:
 
 
 def find_ncu(environ: Mapping[str, str] | None = None) -> NcuTool:
-    """The ncu to use: `$LLMTOP_NCU`, else the first on PATH, else the newest in NVIDIA's usual places.
+    """Return the ncu to use: `$LLMTOP_NCU`, else the first on PATH, else the newest in NVIDIA's usual places.
 
     Raises:
         NotPossibleHere: there is none that answers.
@@ -101,7 +101,7 @@ def _usable(path: Path) -> NcuTool:
 
 
 def counters_refused() -> str:
-    """Why this process may not read the GPU's counters; "" where nothing is known that forbids it."""
+    """Return why this process may not read the GPU's counters; "" where nothing is known that forbids it."""
     if not procfs.are_gpu_counters_restricted():
         return ""
     if any(map(procfs.has_capability, (procfs.CAP_SYS_ADMIN, procfs.CAP_PERFMON))):

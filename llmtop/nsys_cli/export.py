@@ -22,7 +22,7 @@ _RECORDS_NEWER_NVTX = (2025, 3)
 
 
 def importer(nsys: Nsys) -> Path | None:
-    """The program of that nsys which makes a report of raw data; None where it is not beside it."""
+    """Return the program of that nsys which makes a report of raw data; None where it is not beside it."""
     real = nsys.path.resolve()
     for folder in (real.parent, real.parent.parent, real.parent.parent / "nsight"):
         for found in folder.glob("host-linux-*/QdstrmImporter"):
@@ -137,7 +137,7 @@ def _error_line(said: str, report: Path, sqlite: Path) -> str | None:
 
 
 def _read_error(sqlite: Path) -> str | None:
-    """Why a file cannot be read as an export; None if it can."""
+    """Return why a file cannot be read as an export; None if it can."""
     try:
         if not sqlite.is_file():
             return "it wrote no file"

@@ -142,7 +142,7 @@ OPTIONS: tuple[Option, ...] = (
 
 
 def find_option(name: str) -> Option:
-    """The option of that name.
+    """Return the option of that name.
 
     Raises:
         UnusableInput: there is none.
@@ -154,7 +154,7 @@ def find_option(name: str) -> Option:
 
 
 def find_nsys(environ: Mapping[str, str] | None = None) -> Nsys:
-    """The nsys to use: `$LLMTOP_NSYS`, else the first on PATH, else the newest in NVIDIA's usual places.
+    """Return the nsys to use: `$LLMTOP_NSYS`, else the first on PATH, else the newest in NVIDIA's usual places.
 
     Raises:
         NotPossibleHere: there is none, or none is new enough; the sentence names what to install or set.
@@ -183,7 +183,7 @@ def _try(path: Path) -> Nsys | NotPossibleHere:
 
 
 def nsys_at(path: Path) -> Nsys:
-    """The nsys at that path.
+    """Return the nsys at that path.
 
     Raises:
         NotPossibleHere: it is missing, does not run, or is too old.
@@ -219,7 +219,8 @@ def _version(path: Path, changed: int) -> tuple[int, ...]:
 
 
 def child_environment() -> dict[str, str]:
-    """The environment for an nsys that llmtop calls: this one, without what an outer nsys may have put there.
+    """Return the environment for an nsys that llmtop calls: this one, without what an outer nsys may have put
+    there.
 
     A monitor that itself runs in a pane under `nsys launch` must not have its children injected.
     """
@@ -230,12 +231,12 @@ def child_environment() -> dict[str, str]:
 
 
 def new_session_name() -> str:
-    """A name for ``--session-new`` that no other session has; nsys wants a letter first."""
+    """Return a name for ``--session-new`` that no other session has; nsys wants a letter first."""
     return f"llmtop-{os.getpid()}-{os.urandom(3).hex()}"
 
 
 def launch_command(session: str, options: Iterable[str] = (), nsys: Nsys | None = None) -> list[str]:
-    """The command line to put before a training's own, so that its windows can be captured later.
+    """Return the command line to put before a training's own, so that its windows can be captured later.
 
     Args:
         session: the session's name, from `new_session_name()`.
@@ -291,7 +292,7 @@ class Session:
 
 
 def list_sessions(nsys: Nsys) -> tuple[Session, ...]:
-    """All sessions of this user that are alive.
+    """Return all sessions of this user that are alive.
 
     Raises:
         NotPossibleHere: nsys does not answer.
@@ -307,7 +308,7 @@ def list_sessions(nsys: Nsys) -> tuple[Session, ...]:
 
 
 def session_of(pid: int) -> str | None:
-    """The id of the nsys session that the process was started in; None when it was in none.
+    """Return the id of the nsys session that the process was started in; None when it was in none.
 
     Raises:
         NotPossibleHere: the process is gone, or belongs to another user.
@@ -316,7 +317,7 @@ def session_of(pid: int) -> str | None:
 
 
 def find_session(pid: int) -> tuple[Nsys, Session]:
-    """The session of a process, and an nsys that knows it.
+    """Return the session of a process, and an nsys that knows it.
 
     A session answers only to the version that made it; where the nsys of `find_nsys()` does not list it, the one
     that the process was launched with may.
@@ -353,7 +354,7 @@ def _try_find() -> Nsys | NotPossibleHere:
 
 
 def _nsys_beside_injection(environ: Mapping[str, str]) -> Iterator[Nsys | NotPossibleHere]:
-    """The nsys next to the library that was injected into the process: the very one that launched it."""
+    """Yield the nsys next to the library that was injected into the process: the very one that launched it."""
     library = environ.get(variable_names.NVTX_INJECTION) or environ.get(variable_names.CUDA_INJECTION)
     beside = Path(library).with_name("nsys") if library else None
     if beside is not None and beside.is_file() and procfs.is_trusted(beside):

@@ -54,7 +54,7 @@ def failure_reason(said: str) -> str | None:
 
 
 def _readable_line(line: str) -> str:
-    """The line without what stands in NVIDIA's source; empty where it is part of a block, or no words."""
+    """Return the line without what stands in NVIDIA's source; empty where it is part of a block, or no words."""
     before, thrown, _ = line.partition(": Throw in ")
     if thrown:
         return before.rpartition(" ")[0].rstrip(": ")
@@ -68,5 +68,5 @@ def _exception_text(text: str) -> str:
 
 
 def _unescape(value: str) -> str:
-    r"""A quoted value as it was before `\n` and `\"` were put into it."""
+    r"""Return a quoted value as it was before `\n` and `\"` were put into it."""
     return re.sub(r"\\(.)", lambda match: "\n" if match[1] == "n" else match[1], value)

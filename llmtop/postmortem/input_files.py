@@ -111,7 +111,8 @@ def find_files(paths: Sequence[Path], evidence: Evidence) -> list[NamedFile]:
 
 
 def _files_below(folder: Path) -> list[Path]:
-    """The files below a folder by name, `MOST_INPUT_FILES` and one at most; links to folders are not followed."""
+    """Return the files below a folder by name, `MOST_INPUT_FILES` and one at most; links to folders are not
+    followed."""
     found: list[Path] = []
     folders = [os.fspath(folder)]
     while folders and len(found) <= MOST_INPUT_FILES:
@@ -138,7 +139,7 @@ def _is_file(entry: os.DirEntry[str]) -> bool:
 
 
 def _with_kind(file: NamedFile, evidence: Evidence) -> NamedFile:
-    """The file with its kind by its first bytes, and with its content where that is all."""
+    """Return the file with its kind by its first bytes, and with its content where that is all."""
     try:
         with open_input(file.path) as opened:
             head = opened.read(_HEAD)
@@ -174,7 +175,7 @@ def _problem(file: NamedFile, error: Exception) -> str:
 
 
 def _last_attempts(files: list[NamedFile], evidence: Evidence) -> list[NamedFile]:
-    """The files without those of earlier restarts of torchrun."""
+    """Return the files without those of earlier restarts of torchrun."""
     attempts = [attempt_of_path(PurePath(one.name)) for one in files]
     last = max((one for one in attempts if one is not None), default=None)
     kept = [one for one, attempt in zip(files, attempts, strict=True) if attempt in (None, last)]

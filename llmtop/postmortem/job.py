@@ -206,7 +206,7 @@ def _add_mark(job: JobFacts, mark: Mark) -> None:
 
 
 def _written_world(evidence: Evidence) -> int | None:
-    """The number of ranks that logs write; None where none does."""
+    """Return the number of ranks that logs write; None where none does."""
     numbers = [mark.number for mark in evidence.marks if mark.kind in ("world", "process") and mark.number > 1]
     return max(numbers, default=None)
 

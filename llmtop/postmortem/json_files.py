@@ -116,7 +116,7 @@ def _counts(row: dict[str, Any]) -> dict[str, int]:
 
 
 def _ras_mark(kind: Any, row: dict[str, Any], name: str, text: str, is_world: bool) -> Mark:
-    """A mark of one rank of a communicator; a rank of a smaller communicator is known by its pid alone."""
+    """Return a mark of one rank of a communicator; a rank of a smaller communicator is known by its pid alone."""
     rank, pid = row.get("rank"), row.get("pid")
     return Mark(
         kind,

@@ -182,7 +182,7 @@ def _step(numbered: tuple[int, records.StepRow], seconds: float, stacks: Sequenc
 
 
 def _step_before(numbered: tuple[int, records.StepRow], stacks: Sequence[records.Stacks]) -> StepSeen | None:
-    """The step before the oldest that is known, by the time since its start; its phases are unknown."""
+    """Return the step before the oldest that is known, by the time since its start; its phases are unknown."""
     finished, row = numbered
     if row[3] is None:
         return None

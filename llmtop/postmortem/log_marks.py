@@ -177,7 +177,7 @@ def _of_torch(text: str, place: Place, rank: int | None) -> list[Mark]:
 
 
 def _of_named(text: str, place: Place, rank: int | None) -> list[Mark]:
-    """A rank that a checker in the training or torch's analyzer of dumps names."""
+    """Return a rank that a checker in the training or torch's analyzer of dumps names."""
     if (found := _GPU_ERROR.search(text)) is not None:
         return [Mark("gpu_error", place, found["text"], rank if rank is not None else int(found["rank"]))]
     if (found := _RERUN.search(text)) is not None:

@@ -206,7 +206,7 @@ class _OneLog:
 def _end(
     place: Place, code: int, *, rank: int | None, pid: int | None, host: str = "", is_first: bool = False
 ) -> ProcessEnd:
-    """An end as torchrun writes it: a negative exit code is a signal."""
+    """Return an end as torchrun writes it: a negative exit code is a signal."""
     return ProcessEnd(
         place,
         rank,

@@ -97,7 +97,7 @@ def without_own(frames: Iterable[CodeLine]) -> tuple[CodeLine, ...]:
 
 
 def _short(frame: CodeLine) -> str:
-    """The function without its class, which py-spy writes."""
+    """Return the function without its class, which py-spy writes."""
     return frame.function.rpartition(".")[2]
 
 

@@ -134,7 +134,7 @@ def _thread(value: Any) -> int:
 
 
 def _ranks(value: Any) -> list[int]:
-    """The ranks of `pg_config`: a list as text ("[0, 1]"), or a list."""
+    """Return the ranks of `pg_config`: a list as text ("[0, 1]"), or a list."""
     if isinstance(value, str):
         value = [int(one) for one in value.strip("[] ")[: 1 << 20].split(",") if one.strip().isdigit()]
     return [one for one in value if _whole(one) is not None][: 1 << 20] if isinstance(value, list | tuple) else []
@@ -211,7 +211,7 @@ def _count_or_none(value: Any) -> int | None:
 
 
 def _memory_of(data: dict[str, Any]) -> list[dict[str, Any]]:
-    """The failed allocations of an allocator snapshot, oldest first."""
+    """Return the failed allocations of an allocator snapshot, oldest first."""
     found = []
     traces = data.get("device_traces")
     for device, trace in enumerate(traces[:64] if isinstance(traces, list) else []):

@@ -60,7 +60,7 @@ class NoReply(NotPossibleHere):
 
 
 def discover(directory: Path, owner: int | None = None) -> list[SocketFile]:
-    """The sockets of training processes, stale ones included, by pid.
+    """Return the sockets of training processes, stale ones included, by pid.
 
     Args:
         directory: usually `socket_dir.runtime_dir()`.
@@ -253,7 +253,7 @@ class Connection:
             ) from None
 
     def fileno(self) -> int:
-        """The descriptor for select() and poll(): readable when `receive` has something to do."""
+        """Return the descriptor for select() and poll(): readable when `receive` has something to do."""
         return self._socket.fileno()
 
     def close(self) -> None:
@@ -321,7 +321,7 @@ class Connection:
         return message
 
     def _command(self, text: str) -> str:
-        """The training's command line without secrets, which monitors show and write to files.
+        """Return the training's command line without secrets, which monitors show and write to files.
 
         By its words where this machine's kernel has them: in what it sent, blanks within a word are lost.
         """

@@ -136,7 +136,7 @@ def encode(message: NodeCard | StoreRequest | NodeStatus) -> bytes:
 
 
 def decode(kind: type[T], body: bytes) -> T | None:
-    """A value of that kind; None for what is none."""
+    """Return a value of that kind; None for what is none."""
     try:
         return decode_checked(msgspec.json.Decoder(kind), body)
     except msgspec.DecodeError:

@@ -17,7 +17,7 @@ MAX_DIRECTORY_BYTES = 85
 
 
 def runtime_dir(uid: int | None = None) -> Path:
-    """Where the sockets are: `$LLMTOP_DIR`, else ``/tmp/llmtop-<uid>``.
+    """Return where the sockets are: `$LLMTOP_DIR`, else ``/tmp/llmtop-<uid>``.
 
     Not XDG_RUNTIME_DIR: it is unset under SLURM, sudo and containers, so the two sides would disagree. A ``~`` is
     the user's home; a relative path begins at the folder in which the program stands, so that both sides agree
@@ -39,7 +39,7 @@ def runtime_dir(uid: int | None = None) -> Path:
 
 
 def user_folder(uid: int) -> Path:
-    """A user's own directory, where `$LLMTOP_DIR` is not set."""
+    """Return a user's own directory, where `$LLMTOP_DIR` is not set."""
     return Path("/tmp") / f"llmtop-{uid}"
 
 
@@ -48,7 +48,7 @@ MEMORY_SNAPSHOT = "-oom.memory.pickle"
 
 
 def memory_snapshot(pid: int) -> Path:
-    """Where the memory snapshot of a process lies if it has ended by an out-of-memory error.
+    """Return where the memory snapshot of a process lies if it has ended by an out-of-memory error.
 
     Raises:
         NotPossibleHere: as `runtime_dir`.
@@ -115,7 +115,7 @@ def make_dir(directory: Path) -> None:
 
 
 def no_socket_message(directory: Path, error: OSError) -> str:
-    """The sentence for a directory in which no socket can be made."""
+    """Return the sentence for a directory in which no socket can be made."""
     return (
         f"no socket can be made in {directory}: {error.strerror or error}; set LLMTOP_DIR to a folder of yours "
         "that can be written, for the training and for llmtop"

@@ -89,7 +89,7 @@ class TcpStore:
         return said == _READY
 
     def get(self, key: str) -> bytes | None:
-        """The value; None where there is none. Nothing waits for one."""
+        """Return the value; None where there is none. Nothing waits for one."""
         if not self.check(key):
             return None
         self._send(bytes([_GET]) + _text(key.encode()))

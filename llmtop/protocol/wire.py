@@ -547,7 +547,7 @@ def add_length(body: bytes) -> bytes:
 
 
 def message_printed_name(pid: int) -> str:
-    """A name as in `MESSAGE_PRINTED_NAME` that no other run has."""
+    """Return a name as in `MESSAGE_PRINTED_NAME` that no other run has."""
     return f"{pid}-{os.urandom(4).hex()}.told"
 
 
@@ -587,7 +587,7 @@ _opening = msgspec.msgpack.Decoder(_Opening)
 
 
 def message_opening(body: bytes | memoryview) -> tuple[str, int, str]:
-    """The (type, protocol, version) of a message, also of one that this version cannot decode.
+    """Return the (type, protocol, version) of a message, also of one that this version cannot decode.
 
     Raises:
         msgspec.DecodeError: not a message of llmtop at all.

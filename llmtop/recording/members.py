@@ -31,7 +31,7 @@ them or fewer."""
 
 
 def _begins(head_bytes: int) -> bytes:
-    """The bytes before the first numbers that differ, of a head of that size."""
+    """Return the bytes before the first numbers that differ, of a head of that size."""
     extra = head_bytes - _GZIP.size + len(_SUBFIELD) + 2
     return _GZIP.pack(b"\x1f\x8b", 8, _FEXTRA, 0, 0, 255, extra, _SUBFIELD, _EXTRA.size)
 
@@ -184,7 +184,7 @@ def is_cut_in_head(file: BinaryIO, size: int) -> bool:
 
 
 def unpack(file: BinaryIO, member: RecordingMember, *, lifted: bool = False) -> bytes:
-    """The lines of a member.
+    """Return the lines of a member.
 
     Args:
         file: the recording.

@@ -281,7 +281,8 @@ class Reader:
         return len(self.members) > known
 
     def _head(self, size: int) -> Head | None:
-        """The head of the next member, made anew from its data where it is damaged; None where no member is."""
+        """Return the head of the next member, made anew from its data where it is damaged; None where no member
+        is."""
         head = head_at(self._file, self._end, size)
         if head is not None and not is_head_doubtful(self._file, self._end, head, size):
             return head
@@ -298,7 +299,7 @@ class Reader:
         return Head(head_bytes, packed, *(times or (0.0, 0.0, 0)))
 
     def _next_member(self, size: int) -> int | None:
-        """Where a whole member begins behind a damaged one; None where none does, or not yet."""
+        """Return where a whole member begins behind a damaged one; None where none does, or not yet."""
         at = max(self._end + 1, self._searched)
         while at < size:
             self._file.seek(at)
@@ -339,7 +340,7 @@ class Reader:
                     yield position, snapshot
 
     def _member_at(self, position: float) -> int:
-        """The last member that begins before the position: several may begin at it."""
+        """Return the last member that begins before the position: several may begin at it."""
         low, high = 0, len(self.members)
         while low < high:
             middle = (low + high) // 2
@@ -350,7 +351,7 @@ class Reader:
         return max(0, low - 1)
 
     def position_before(self, position: float) -> float | None:
-        """The position of the last snapshot at or before this one; None if there is none."""
+        """Return the position of the last snapshot at or before this one; None if there is none."""
         until = bisect_right(self.members, position + _EXACT, key=lambda member: member.position)
         for member in reversed(self.members[:until]):
             found = [at for at, _ in self._with_positions(member, self._lines(member)) if at <= position + _EXACT]
@@ -366,7 +367,7 @@ class Reader:
         return max(0.0, median(gaps)) if gaps else 0.0
 
     def _with_positions(self, member: RecordingMember, lines: bytes) -> Iterator[tuple[float, Snapshot]]:
-        """A member's snapshots with their positions, which never run back as a wall clock may."""
+        """Yield a member's snapshots with their positions, which never run back as a wall clock may."""
         clock, base, offset = MonotonicTime(), None, 0.0
         for snapshot in self._decode(member, lines):
             now = clock.time_of(snapshot)
@@ -385,7 +386,7 @@ class Reader:
             return None
 
     def _read_header(self) -> Header | None:
-        """The first member; None if it is damaged and members with snapshots follow."""
+        """Return the first member; None if it is damaged and members with snapshots follow."""
         size = os.fstat(self._file.fileno()).st_size
         if size == 0:
             raise UnusableInput(f"{self.path} is empty: not even the beginning of a recording is in it")
@@ -472,7 +473,7 @@ class Reader:
 
 
 def _header_in(lines: bytes) -> Header | None:
-    """The header of a recording, if that is what is in these lines."""
+    """Return the header of a recording, if that is what is in these lines."""
     try:
         header = msgspec.json.decode(lines, type=Header)
     except _UNREADABLE:

@@ -12,14 +12,14 @@ _ANOTHER_BOOT_SECONDS = 1.0
 
 
 class MonotonicTime:
-    """Return the unix time of each snapshot of a stream, without any setting of the wall clock since the first."""
+    """Unix time of each snapshot of a stream, without any setting of the wall clock since the first."""
 
     def __init__(self) -> None:
         self._first: Snapshot | None = None
         self._newest: float | None = None
 
     def time_of(self, snapshot: Snapshot) -> float:
-        """The time of the next snapshot of the stream.
+        """Return the time of the next snapshot of the stream.
 
         Where its monotonic clock begins anew (another machine's recording is joined on) so does this.
         """

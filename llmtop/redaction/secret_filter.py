@@ -129,13 +129,13 @@ def is_secret_name(name: str) -> bool:
 
 
 def without_secrets(text: str) -> str:
-    """A command line, an address or any other text with `MASK` in place of each secret."""
+    """Return a command line, an address or any other text with `MASK` in place of each secret."""
     known = without_known_secrets(text)
     return _WORD.sub(lambda found: _without_random(found, known), known)
 
 
 def without_known_secrets(text: str) -> str:
-    """A sentence with `MASK` in place of what a name or a form says to be a secret; names of files stay."""
+    """Return a sentence with `MASK` in place of what a name or a form says to be a secret; names of files stay."""
     if not text:
         return text
     text = _PRIVATE_KEY.sub(MASK, text)
@@ -154,7 +154,7 @@ def without_known_secrets(text: str) -> str:
 
 
 def words_without_secrets(words: Sequence[str]) -> list[str]:
-    """The words of a command line, likewise; a word may be a secret by the option before it."""
+    """Return the words of a command line, likewise; a word may be a secret by the option before it."""
     found: list[str] = []
     before = ""
     others = _NO_PASSWORD_OPTION.search(" ".join(word[:200] for word in words[:8])) is not None

@@ -172,7 +172,8 @@ def details(report: Report) -> list[Block]:
 
 
 def _roofline(report: Report) -> list[RooflinePlot]:
-    """The matrix products under the roofs; nothing without sizes, or for a GPU whose peaks are not known."""
+    """Return the matrix products under the roofs; nothing without sizes, or for a GPU whose peaks are not
+    known."""
     roof = next((roof for roof in report.roofs if roof.bytes_per_s and roof.flops_per_s), None)
     rows = [row for row in report.gemms if row.flops_per_byte and row.tflops_per_s > 0]
     if roof is None or not roof.bytes_per_s:
@@ -227,7 +228,7 @@ def _timeline(report: Report) -> list[WholeTimeline]:
 
 
 def _whole_from_step(timeline: Timeline) -> WholeTimeline:
-    """The one step of a report that was made without a page in mind."""
+    """Return the one step of a report that was made without a page in mind."""
     kinds: dict[str, int] = {}
     texts: dict[str, int] = {}
     rows = []

@@ -233,7 +233,8 @@ def _names_text(names: tuple[str, ...]) -> str | None:
 
 
 def words_changed(before: str, after: str) -> str:
-    """Which words of a command went (-) and which came (+); "" where that is no shorter than both commands."""
+    """Return which words of a command went (-) and which came (+); "" where that is no shorter than both
+    commands."""
     import difflib
 
     one, other = _words(before), _words(after)
@@ -248,7 +249,7 @@ def words_changed(before: str, after: str) -> str:
 
 
 def _words(command: str) -> list[str]:
-    """The words of a command; an option and its value are one."""
+    """Return the words of a command; an option and its value are one."""
     try:
         words = shlex.split(command)
     except ValueError:

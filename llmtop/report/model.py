@@ -424,7 +424,7 @@ _decoder = msgspec.json.Decoder(Report)
 
 
 def to_json(report: Report) -> bytes:
-    """The report as one line of JSON; a float that is not finite becomes null."""
+    """Return the report as one line of JSON; a float that is not finite becomes null."""
     return encode_json(report, _encoder.encode)
 
 

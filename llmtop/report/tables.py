@@ -20,7 +20,8 @@ from llmtop.report.model import CollectiveTime, GapTime, LongGap, Report
 
 
 def tables(report: Report) -> dict[str, Table]:
-    """All tables that have rows, in the order in which a reader wants them, each by the name of what it is of."""
+    """Return all tables that have rows, in the order in which a reader wants them, each by the name of what it
+    is of."""
     made = {
         "devices": _devices(report),
         "phases": _phases(report),
@@ -74,7 +75,7 @@ def _devices(report: Report) -> Table:
 def _without_absent(
     heading: str, heads: Sequence[Column], rows: Sequence[tuple[str, ...]], absent: tuple[str, ...], most: int
 ) -> Table:
-    """A table without those of the columns named in `absent` in which no row has a value."""
+    """Return a table without those of the columns named in `absent` in which no row has a value."""
     kept = [
         place
         for place, head in enumerate(heads)
@@ -197,14 +198,14 @@ def _collectives(report: Report) -> Table:
 
 
 def _exposed(row: CollectiveTime) -> str:
-    """How long it ran alone in a step; without steps, for which part of the time."""
+    """Return how long it ran alone in a step; without steps, for which part of the time."""
     if row.exposed_ms_per_step is None:
         return percent(row.exposed_pct, 1)
     return duration(row.exposed_ms_per_step / 1e3)
 
 
 def _gpu(report: Report, row: GapTime | LongGap | CollectiveTime) -> str:
-    """Which GPU a row is about; with the process, where several call different ones by the same number."""
+    """Return which GPU a row is about; with the process, where several call different ones by the same number."""
     alike = sum(device.device == row.device for device in report.devices)
     return f"GPU {row.device}" if alike < 2 else f"GPU {row.device}, pid {pid_text(row.pid)}"
 
@@ -279,7 +280,7 @@ def _metrics(report: Report) -> Table:
 
 
 def _sparkline(values: tuple[float | None, ...], cells: int = 40) -> str:
-    """A row of blocks on a fixed axis; a blank where nothing was measured."""
+    """Return a row of blocks on a fixed axis; a blank where nothing was measured."""
     levels = "▁▂▃▄▅▆▇█"
     drawn = []
     for cell in range(cells):

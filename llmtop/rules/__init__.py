@@ -47,7 +47,7 @@ _TEXTS: Final[dict[str, RuleText]] = {
 
 
 def rule_text(alert_id: str) -> RuleText:
-    """The rule behind an alert, in words; KeyError for an id that no rule has."""
+    """Return the rule behind an alert, in words; KeyError for an id that no rule has."""
     return _TEXTS[alert_id]
 
 

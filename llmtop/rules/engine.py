@@ -57,7 +57,7 @@ class _RuleSubject(Protocol):
         """Keys of the GPUs and processes that an alert about the subject concerns."""
 
     def alert_target(self) -> tuple[str | None, int | None]:
-        """The GPU's UUID and the pid that an alert about the subject carries."""
+        """Return the GPU's UUID and the pid that an alert about the subject carries."""
 
 
 Subject = TypeVar("Subject", bound=_RuleSubject)
@@ -81,7 +81,7 @@ class _RuleEvaluation(NamedTuple):
 
 
 def explain(alert_id: str) -> RuleText:
-    """The rule behind an alert, in words.
+    """Return the rule behind an alert, in words.
 
     Raises:
         KeyError: no rule has that id (an alert of a newer version, in a recording).

@@ -82,7 +82,7 @@ def _low_power_alert(gpu: GpuState) -> AlertText:
 
 
 def _next_step(gpu: GpuState) -> str:
-    """How to see what runs there, by a pid that means something here."""
+    """Return how to see what runs there, by a pid that means something here."""
     pids, foreign = sorted(set(gpu.rank_pids or gpu.pids)), sorted(set(gpu.foreign_pids))
     if pids:
         return stack_advice(f"pid {pids[0]}", pids[0])

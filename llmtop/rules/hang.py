@@ -32,7 +32,7 @@ ACTIVE_BYTES_PER_S: Final = 1e6
 
 
 def stalled_ranks(job: JobState) -> list[RankState]:
-    """The ranks without a step for too long; a server without requests is not stalled."""
+    """Return the ranks without a step for too long; a server without requests is not stalled."""
     return [state for state in job.ranks if state.rank.state == "stalled" and state.rank.kind == "step"]
 
 
@@ -134,7 +134,7 @@ def seconds_without_step(state: RankState, now: float) -> float | None:
 
 
 def _last_progress_at(state: RankState) -> float | None:
-    """When a process finished its last step, or attached, if it has not finished any; unix seconds."""
+    """Return when a process finished its last step, or attached, if it has not finished any; unix seconds."""
     return finite_or_none(state.rank.attached_at) if state.last_step_at is None else state.last_step_at
 
 
@@ -145,7 +145,7 @@ def _is_gpu_working(state: RankState) -> bool:
 
 
 def _stalled_since(stalled: list[RankState]) -> float | None:
-    """When the stalled ranks finished their last step, in unix seconds."""
+    """Return when the stalled ranks finished their last step, in unix seconds."""
     times = [_last_progress_at(state) for state in stalled]
     return min((time for time in times if time is not None), default=None)
 

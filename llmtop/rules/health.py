@@ -356,7 +356,7 @@ LOSS_FLAT: Final = _event_rule(
 
 
 def _values_text(value: float | None, usual: float | None, all_values: Iterable[float]) -> str:
-    """The value that differs beside the others'; without a majority the lowest and the highest."""
+    """Return the value that differs beside the others'; without a majority the lowest and the highest."""
     if usual is not None:
         return f"{fmt.figure(value)}, the others {fmt.figure(usual)}"
     known = [one for one in all_values if not math.isnan(one)]

@@ -74,7 +74,8 @@ def _main_wait(state: RankState) -> Cause | None:
 
 
 def _unexplained_idle(state: RankState, steps: list[StepCosts]) -> float | None:
-    """How idle the GPU is beyond what long steps that come now and then, and time outside of phases, explain.
+    """Return how idle the GPU is beyond what long steps that come now and then, and time outside of phases,
+    explain.
 
     Between requests it has nothing to do.
     """
@@ -155,7 +156,7 @@ def _is_launch_bound(state: RankState, is_raised: bool) -> bool:
 
 
 def _noun(state: RankState) -> str:
-    """The step in a clause that fits a narrow row."""
+    """Return the step in a clause that fits a narrow row."""
     noun = step_noun(state)
     return "the step" if noun == "step" else noun
 

@@ -121,7 +121,7 @@ def _is_more_than_noise(state: RankState, share: float) -> bool:
 
 
 def _main_causes(state: RankState) -> list[Cause]:
-    """The causes to name, the largest first."""
+    """Return the causes to name, the largest first."""
     outside = finite_or_none(state.rank.outside_seconds) or 0.0
     return [cause for cause in state.rank.outside_causes if cause.seconds * 100.0 >= MAIN_PCT * outside][:2]
 

@@ -47,12 +47,13 @@ RX_WAIT_PCT: Final = (10.0, 7.0)
 
 
 def pick_threshold(pair: tuple[float, float], is_raised: bool) -> float:
-    """The threshold of a pair: to stay raised where its alert is `up`, else to be raised."""
+    """Return the threshold of a pair: to stay raised where its alert is `up`, else to be raised."""
     return pair[1] if is_raised else pair[0]
 
 
 def steps_to_evaluate(state: RankState) -> list[StepCosts]:
-    """The steps to judge by, or none: too few, or the last one is long ago. The same for all rules of a round."""
+    """Return the steps to judge by, or none: too few, or the last one is long ago. The same for all rules of a
+    round."""
     if state.judged_by is None:
         state.judged_by = _find_steps_to_evaluate(state)
     return state.judged_by
@@ -69,7 +70,7 @@ def _find_steps_to_evaluate(state: RankState) -> list[StepCosts]:
 
 
 def latest_steps(state: RankState) -> list[StepCosts]:
-    """The last eight steps, or as many as took two seconds; oldest first."""
+    """Return the last eight steps, or as many as took two seconds; oldest first."""
     steps, seconds, count = state.recent(TIMED_WITHIN), 0.0, 0
     for step in reversed(steps):
         if count >= WINDOW_STEPS and seconds >= WINDOW_SECONDS:
@@ -80,14 +81,15 @@ def latest_steps(state: RankState) -> list[StepCosts]:
 
 
 def total_seconds(steps: list[StepCosts]) -> str:
-    """How much time these steps are of: a share of them is of another window than the figures of the rank, which
-    stand beside it on the screen, and may differ from theirs. Rounded, so that it seldom changes."""
+    """Return how much time these steps are of: a share of them is of another window than the figures of the
+    rank, which stand beside it on the screen, and may differ from theirs. Rounded, so that it seldom
+    changes."""
     seconds = sum(step.total for step in steps)
     return f"last {max(round(seconds, 1), 0.1) if seconds < 0.95 else round(seconds)} s"
 
 
 def timed_steps(state: RankState, count: int = 2) -> list[StepCosts]:
-    """The last steps that CUDA events timed, newest last; none when they are too long ago."""
+    """Return the last steps that CUDA events timed, newest last; none when they are too long ago."""
     newest = state.steps[-1].index if state.steps else 0
     known: list[StepCosts] = []
     for step in reversed(state.steps):
@@ -111,7 +113,7 @@ def is_in_most_steps(steps: list[StepCosts], role: Role, pct: float) -> bool:
 
 
 def mean_sm_active_pct(state: RankState) -> float | None:
-    """The mean SM activity of the last seconds; None where it is absent."""
+    """Return the mean SM activity of the last seconds; None where it is absent."""
     return None if state.gpu is None else state.gpu.mean("sm_active_pct")
 
 
@@ -173,7 +175,8 @@ def is_copying(state: RankState, is_raised: bool) -> bool:
 
 
 def _idle_evidence(state: RankState, known: list[StepCosts]) -> dict[str, Any]:
-    """How idle the GPU is: in the steps that it is about, where events saw more there than in the whole window."""
+    """Return how idle the GPU is: in the steps that it is about, where events saw more there than in the whole
+    window."""
     rank, idle, events = state.rank, estimate_idle(state), idle_share_pct(known)
     if events is not None and (idle is None or events > idle + gpu_busy.AGREE_POINTS):
         return {"gpu_idle_pct": events, "gpu_idle_source": "events", "gpu_idle_is": None}
@@ -187,7 +190,7 @@ def _idle_evidence(state: RankState, known: list[StepCosts]) -> dict[str, Any]:
 def role_evidence(
     state: RankState, role: Role, window: tuple[list[StepCosts], list[StepCosts]] | None = None
 ) -> dict[str, Any]:
-    """The numbers of an alert about what a rank's steps spend on a role.
+    """Return the numbers of an alert about what a rank's steps spend on a role.
 
     Args:
         state: of the rank.
@@ -210,13 +213,13 @@ def role_evidence(
 
 
 def rank_name(state: RankState) -> str:
-    """The rank at the beginning of a sentence: "Rank 1 (pid 1446, GPU 1)"."""
+    """Return the rank at the beginning of a sentence: "Rank 1 (pid 1446, GPU 1)"."""
     label = state.label[0].upper() + state.label[1:]
     return f"{label} ({state.location})" if state.location else label
 
 
 def activity_text(state: RankState) -> str:
-    """How many of its SMs work, or how often one does, as a part of a sentence."""
+    """Return how many of its SMs work, or how often one does, as a part of a sentence."""
     sm = mean_sm_active_pct(state)
     if sm is not None:
         return f"{fmt.percent_text(sm, 1)} of its SMs are active"
@@ -238,13 +241,13 @@ def idle_text(evidence: dict[str, Any]) -> str | None:
 
 
 def _known_idle_pct(evidence: dict[str, Any]) -> float | None:
-    """The idle share in percent; None where unknown, and for a lower bound that rounds to 0."""
+    """Return the idle share in percent; None where unknown, and for a lower bound that rounds to 0."""
     idle: float | None = evidence["gpu_idle_pct"]
     return None if idle is None or (evidence["gpu_idle_is"] and idle <= 0.5) else idle
 
 
 def short_idle_text(evidence: dict[str, Any], dry: float | None = None) -> str:
-    """The same in a few words, for one row of the screen; arguments as of `idle_or_activity_text`."""
+    """Return the same in a few words, for one row of the screen; arguments as of `idle_or_activity_text`."""
     idle, sm = _known_idle_pct(evidence), evidence["sm_active_pct"]
     if idle is not None:
         return f"GPU idle {'≥ ' if evidence['gpu_idle_is'] else ''}{fmt.percent_text(idle)}"
@@ -262,7 +265,7 @@ def short_activity_text(state: RankState) -> str:
 
 
 def idle_or_activity_text(evidence: dict[str, Any], dry: float | None = None) -> str:
-    """How idle the GPU is, or else what is known of it, as a part of a sentence.
+    """Return how idle the GPU is, or else what is known of it, as a part of a sentence.
 
     Args:
         evidence: as of `role_evidence`.

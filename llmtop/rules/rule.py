@@ -92,7 +92,7 @@ FIRST_ADVICE: Final = 54
 
 
 def complete_clauses(*texts: str) -> tuple[str, ...]:
-    """The clauses without an absent number in them."""
+    """Return the clauses without an absent number in them."""
     return tuple(text for text in texts if text and DASH not in text)
 
 

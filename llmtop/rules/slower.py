@@ -98,7 +98,7 @@ def _is_explained(change: Change) -> bool:
 
 
 def _recent_slowdown(state: RankState) -> Change | None:
-    """The change of a training that goes on, if its steps have been longer for less than half an hour."""
+    """Return the change of a training that goes on, if its steps have been longer for less than half an hour."""
     rank, change = state.rank, state.rank.change
     # Requests and batches of inference are as long as what they ask for.
     if change is None or rank.kind != "step" or rank.inference or rank.state != "running":
@@ -114,7 +114,7 @@ def _recent_slowdown(state: RankState) -> Change | None:
 
 
 def _most_likely_cause(job: JobState) -> tuple[RankState, Change] | None:
-    """The rank that is most likely the cause, and its change."""
+    """Return the rank that is most likely the cause, and its change."""
     changed = [(state, change) for state in job.ranks if (change := _recent_slowdown(state)) is not None]
     return min(
         changed,
@@ -209,7 +209,7 @@ def _part_text(change: Change) -> str:
 
 
 def _grown_part_text(change: Change, width: int) -> str:
-    """The part that takes longer, its name in so many characters at most."""
+    """Return the part that takes longer, its name in so many characters at most."""
     grown = f"{fmt.duration(change.part_before_seconds)} → {fmt.duration(change.part_after_seconds)}"
     return f"{fmt.shorten_middle(phase_label(change.part or ''), width)} {grown}"
 

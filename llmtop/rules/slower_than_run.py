@@ -72,7 +72,8 @@ def _is_young(state: RankState) -> bool:
 
 
 def _lasting_median(rank: Rank) -> float | None:
-    """The least of the medians of long enough windows and of the recent one, so that steps are still that long."""
+    """Return the least of the medians of long enough windows and of the recent one, so that steps are still
+    that long."""
     long_enough = [window for window in rank.windows if _is_long_enough(window)]
     medians = [finite_or_none(window.step_seconds_p50) for window in long_enough]
     recent = finite_or_none(rank.step_seconds_p50)

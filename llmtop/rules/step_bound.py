@@ -72,7 +72,7 @@ def _from_first_wait_to_last(steps: list[StepCosts], by_gpu: bool) -> list[StepC
 
 
 def _recent_timed_steps(state: RankState) -> list[StepCosts]:
-    """The recent steps that CUDA events timed; the last two that they did where these are fewer."""
+    """Return the recent steps that CUDA events timed; the last two that they did where these are fewer."""
     known = [step for step in latest_steps(state) if step.gpu is not None]
     return known if len(known) > 1 else timed_steps(state)
 
@@ -277,7 +277,7 @@ H2D_BOUND: Final = Rule[RankState](
 
 
 def _exposed_pct(state: RankState) -> float | None:
-    """The share of the step in which even the rank that comes last waits for communication alone."""
+    """Return the share of the step in which even the rank that comes last waits for communication alone."""
     exposed, step = finite_or_none(state.rank.exposed_seconds), finite_or_none(state.rank.step_seconds_p50)
     return 100 * exposed / step if exposed is not None and step and state.is_stepping else None
 

@@ -125,7 +125,7 @@ def _is_stamped(job: JobState) -> bool:
 
 
 def find_last_rank(job: JobState, is_raised: bool) -> LastRank | None:
-    """The rank that comes last in nearly all steps and by enough; None without one.
+    """Return the rank that comes last in nearly all steps and by enough; None without one.
 
     The easier thresholds are for the rank that the alert names already; no other is accused by them.
     """
@@ -204,7 +204,7 @@ def _spent_by_role(
 
 
 def _own_work(spent: dict[Role, list[float]], roles: tuple[Role, ...]) -> tuple[dict[Role, float], list[float]]:
-    """The median over steps of each role's seconds, and a rank's own work in each step, the least first."""
+    """Return the median over steps of each role's seconds, and a rank's own work in each step, the least first."""
     usual = {role: median(spent[role]) for role in roles}
     return usual, sorted(map(sum, zip(*(spent[role] for role in roles), strict=True)))
 
@@ -217,7 +217,8 @@ def _is_distinct(own_steps: list[float], others: list[list[float]]) -> bool:
 def _longest_phase(
     own_steps: list[StepCosts], others: list[list[StepCosts]], role: Role, by_gpu: bool
 ) -> PhaseTimes | None:
-    """The phase of that role in which one rank differs most from the others; None if that clock timed none."""
+    """Return the phase of that role in which one rank differs most from the others; None if that clock timed
+    none."""
 
     def usual(steps: list[StepCosts]) -> dict[str, float]:
         found: dict[str, list[float]] = {}
@@ -242,8 +243,8 @@ def _window(state: RankState, by_gpu: bool) -> list[StepCosts]:
 
 
 def find_straggler(job: JobState) -> Straggler | None:
-    """The rank that waits least among those with the same work, whatever the distance; None where none can be
-    compared."""
+    """Return the rank that waits least among those with the same work, whatever the distance; None where none
+    can be compared."""
     found = [late for group in peers(job) if (late := _find_among(group)) is not None]
     return max(found, key=lambda late: (late.is_distinct, late.share_pct), default=None)
 
@@ -359,7 +360,7 @@ def _is_lasting(job: JobState, late: Straggler, is_raised: bool) -> bool:
 
 
 def _host_work(state: RankState, roles: tuple[Role, ...]) -> dict[int, float]:
-    """The seconds of these roles in each of the last steps, by the host's clock."""
+    """Return the seconds of these roles in each of the last steps, by the host's clock."""
     return {
         step.index: sum((step.host or {}).get(role, 0.0) for role in roles)
         for step in state.recent(LASTING_STEPS[0] + WINDOW_STEPS)

@@ -120,7 +120,7 @@ def _rank(process: RankProcess) -> int:
 
 
 def _failure(attempt: Attempt, otherwise: float) -> float:
-    """When a start that was followed by another one failed: with the first of its ranks that ended."""
+    """Return when a start that was followed by another one failed: with the first of its ranks that ended."""
     failed = [one.ended for one in attempt.processes if one.how == FAILED]
     killed = [one.ended + _UNWRITTEN_SECONDS for one in attempt.processes if one.how == KILLED]
     ended = [one.ended for one in attempt.processes if one.how == ENDED]

@@ -56,7 +56,7 @@ def blocks(report: RunReport) -> list[Block]:
 
 
 def _most_severe(alerts: list[RunAlert]) -> list[RunAlert]:
-    """The most severe ones where there are too many, in the order in which they came."""
+    """Return the most severe ones where there are too many, in the order in which they came."""
     if len(alerts) > MOST_ALERTS:
         alerts = sorted(alerts, key=lambda one: (-severity_rank(one.severity), -one.since))[:MOST_ALERTS]
     return sorted(alerts, key=lambda one: one.since)

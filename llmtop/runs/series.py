@@ -46,7 +46,7 @@ class Series(NamedTuple):
     """True if each point is one step."""
 
     def lasting_points(self) -> list[Point]:
-        """The points without those of steps that a later start has made again, by number."""
+        """Return the points without those of steps that a later start has made again, by number."""
         kept: list[Point] = []
         least = math.inf
         for point in reversed(self.points):
@@ -141,7 +141,7 @@ class _Row(NamedTuple):
 
 
 def _last_rows(process: RankProcess) -> list[_Row]:
-    """The steps of the last minutes, oldest first."""
+    """Return the steps of the last minutes, oldest first."""
     found: dict[int, _Row] = {}
     values: dict[str, float] = {}
     newest: int | None = None

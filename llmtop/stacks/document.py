@@ -69,7 +69,7 @@ def _workers(number: int) -> str:
 
 
 def sampling_text(report: StackReport) -> str:
-    """How they were taken, in one sentence."""
+    """Return how they were taken, in one sentence."""
     by = {
         "py-spy": "py-spy from outside",
         "training": "the training itself",
@@ -85,7 +85,7 @@ def sampling_text(report: StackReport) -> str:
 
 
 def summary(report: StackReport) -> str:
-    """Where the first thread stands most often, in one sentence."""
+    """Return where the first thread stands most often, in one sentence."""
     first = next((one for one in shown_trees(report)), None)
     if first is None or not first.tree.samples:
         return "No thread was active during the samples."
@@ -101,7 +101,7 @@ def summary(report: StackReport) -> str:
 
 
 def _deepest_own(tree: StackNode) -> StackNode | None:
-    """The innermost frame of the script that the most samples of its like go through."""
+    """Return the innermost frame of the script that the most samples of its like go through."""
     found, node = None, tree
     while node.children:
         node = node.children[0]
@@ -113,7 +113,7 @@ def _deepest_own(tree: StackNode) -> StackNode | None:
 
 
 def shown_trees(report: StackReport) -> list[Shown]:
-    """The trees of threads that work, the same thread of several workers as one."""
+    """Return the trees of threads that work, the same thread of several workers as one."""
     found: list[Shown] = []
     groups: dict[tuple[int, str], list[ThreadStacks]] = {}
     workers: dict[int, int] = {}
@@ -194,7 +194,7 @@ def merge_trees(trees: list[StackNode]) -> StackNode:
 
 
 def tree_lines(root: StackNode, least_pct: float = 1.0, whole: bool = True) -> Iterator[str]:
-    """The tree as lines of text with the share of each frame.
+    """Yield the tree as lines of text with the share of each frame.
 
     Args:
         root: the thread.
@@ -222,7 +222,7 @@ def tree_lines(root: StackNode, least_pct: float = 1.0, whole: bool = True) -> I
 
 
 def _only_child(node: StackNode) -> StackNode | None:
-    """The one frame that all samples of this one go on to."""
+    """Return the one frame that all samples of this one go on to."""
     one = len(node.children) == 1 and not node.self_samples
     return node.children[0] if one else None
 
@@ -284,7 +284,7 @@ def loading_text(report: StackReport) -> list[str]:
 
 
 def _hot_table(one: Shown, most: int) -> Table:
-    """The frames that are innermost most often."""
+    """Return the frames that are innermost most often."""
     total = max(one.tree.samples, 1)
     rows = [
         (
@@ -299,7 +299,7 @@ def _hot_table(one: Shown, most: int) -> Table:
 
 
 def _idle_threads_text(report: StackReport) -> list[str]:
-    """The threads that only wait, and llmtop's own, in a sentence each."""
+    """Return the threads that only wait, and llmtop's own, in a sentence each."""
     waiting: dict[str, int] = {}
     ours = 0
     for process in report.processes:

@@ -150,7 +150,7 @@ class _TreeBuilder:
 
 
 def tree(name: str, stacks: Iterable[Stack]) -> StackNode:
-    """The stacks of one thread as a tree whose root is the thread."""
+    """Return the stacks of one thread as a tree whose root is the thread."""
     root = _TreeBuilder(None)
     for stack in stacks:
         node = root
@@ -177,7 +177,7 @@ def _grown(node: _TreeBuilder, name: str) -> StackNode:
 
 
 def hottest(stacks: Iterable[Stack], top: int = _HOTTEST) -> tuple[HotFrame, ...]:
-    """The frames of one thread that were most often innermost."""
+    """Return the frames of one thread that were most often innermost."""
     innermost: Counter[str] = Counter()
     anywhere: Counter[str] = Counter()
     own: dict[str, bool] = {}

@@ -152,7 +152,7 @@ _decoder = msgspec.json.Decoder(StackReport)
 
 
 def to_json(report: StackReport) -> bytes:
-    """The report as one line of JSON."""
+    """Return the report as one line of JSON."""
     return encode_json(report, _encoder.encode)
 
 

@@ -58,7 +58,7 @@ class Frame:
 
 
 def shortened(file: str) -> str:
-    """A library's file from the package on: "torch/optim/sgd.py"."""
+    """Return a library's file from the package on: "torch/optim/sgd.py"."""
     for part in ("site-packages/", "dist-packages/"):
         if part in file:
             return file.rpartition(part)[2]
@@ -110,7 +110,8 @@ def read_folded(text: str, what: str = "py-spy's output") -> list[Stack]:
 
 
 def _lines(text: str) -> Iterator[tuple[int, str]]:
-    """The lines with their numbers; the command of a process may have ends of lines, and goes on in the next."""
+    """Yield the lines with their numbers; the command of a process may have ends of lines, and goes on in the
+    next."""
     with_processes = _BEGINS.match(text) is not None
     begun, whole = 1, ""
     for number, line in enumerate(text.split("\n"), 1):
@@ -163,7 +164,7 @@ def _frame(text: str, known: dict[str, Frame]) -> Frame:
 
 
 def folded(stacks: list[Stack]) -> bytes:
-    """The stacks as folded text, for flamegraph.pl, speedscope, inferno and `llmtop report`."""
+    """Return the stacks as folded text, for flamegraph.pl, speedscope, inferno and `llmtop report`."""
     return "".join(f"{_path(stack)} {stack.samples}\n" for stack in stacks).encode(errors="replace")
 
 

@@ -44,7 +44,7 @@ class ChangePoint(NamedTuple):
     before_work: Work = NO_WORK
 
     def grown_part(self, level: float, parts: Mapping[str, float]) -> tuple[str, float, float] | None:
-        """The part that changed most the way the step did, with its seconds before and after."""
+        """Return the part that changed most the way the step did, with its seconds before and after."""
         sign = 1.0 if level > self.before else -1.0
         each = [
             (name, self.before_parts.get(name, 0.0), parts.get(name, 0.0))

@@ -122,7 +122,7 @@ class RareStepFinder:
         self._paying = 0
 
     def costliest(self) -> RareSteps | None:
-        """The kind that costs most; None where none costs enough to be reported."""
+        """Return the kind that costs most; None where none costs enough to be reported."""
         kinds = [kind for kind in self._kinds() if len(kind) > 1]
         elapsed, count = self._elapsed - self._began, self._count - self._began_count
         if not kinds or elapsed <= 0:
@@ -180,7 +180,7 @@ class RareStepFinder:
 
 
 def _regular_interval(ordinals: list[int]) -> float | None:
-    """The steps from one to the next where that is regular."""
+    """Return the steps from one to the next where that is regular."""
     gaps = [b - a for a, b in pairwise(ordinals)]
     if len(gaps) < 2:
         return None

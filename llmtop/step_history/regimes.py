@@ -117,7 +117,7 @@ def _change(kind: str, log: float, before: float, step: int) -> Change:
 
 
 def _best_split(logs: NDArray[np.float64], first: int, last: int) -> int:
-    """The place from `first` to `last` at which two means describe the values best (least squares)."""
+    """Return the place from `first` to `last` at which two means describe the values best (least squares)."""
     places = np.arange(first, last + 1)
     heads = np.cumsum(logs)[places - 1]
     number, total = len(logs), logs.sum()

@@ -64,7 +64,7 @@ class PastValues:
             self._values.pop()
 
     def usual(self, until: int) -> tuple[int, float]:
-        """How many there were until then, and what none of them exceeds, nor would by their spread."""
+        """Return how many there were until then, and what none of them exceeds, nor would by their spread."""
         ordered = sorted([value for at, value in self._values if at <= until])
         if not ordered:
             return 0, 0.0
@@ -137,7 +137,7 @@ def series_of(blocks: Sequence[Block], name: str | None, usual: float) -> list[f
 
 
 def best_split(levels: list[float]) -> int:
-    """The place at which two means describe the values best (least squares)."""
+    """Return the place at which two means describe the values best (least squares)."""
     number, total = len(levels), sum(levels)
     best, place, head = -1.0, 0, 0.0
     for at, level in enumerate(levels[:-1], 1):

@@ -42,7 +42,7 @@ def read_limits(pid: procfs.Pid = "self", mount: Path = _MOUNT) -> CgroupLimits:
 
 
 def _folders(pid: procfs.Pid, mount: Path) -> list[tuple[Path, Path]]:
-    """Where the controllers' files of a process lie, each with the root of its hierarchy."""
+    """Return where the controllers' files of a process lie, each with the root of its hierarchy."""
     places = []
     for line in procfs.text(pid, "cgroup").splitlines():
         _, controllers, path = (*line.split(":", 2), "", "")[:3]

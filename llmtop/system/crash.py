@@ -19,14 +19,14 @@ KEPT_LOGS = 20
 
 
 def log_dir() -> Path:
-    """Where the logs are: ``$XDG_STATE_HOME/llmtop``, else ``~/.local/state/llmtop``."""
+    """Return where the logs are: ``$XDG_STATE_HOME/llmtop``, else ``~/.local/state/llmtop``."""
     state = os.environ.get("XDG_STATE_HOME", "")
     # A relative path is to be ignored (XDG Base Directory Specification).
     return (Path(state) if state.startswith("/") else Path("~/.local/state").expanduser()) / "llmtop"
 
 
 def new_log() -> Path | None:
-    """A name for the log of this process, in a folder that is there; None if that cannot be written."""
+    """Return a name for the log of this process, in a folder that is there; None if that cannot be written."""
     with contextlib.suppress(OSError, RuntimeError):  # RuntimeError: a user without a home
         directory = log_dir()
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -36,7 +36,8 @@ def new_log() -> Path | None:
 
 
 def _log_elsewhere() -> Path | None:
-    """A log in a new folder where temporary files are: anyone may write there, so the folder must be ours."""
+    """Return a log in a new folder where temporary files are: anyone may write there, so the folder must be
+    ours."""
     with contextlib.suppress(OSError):
         return Path(tempfile.mkdtemp(prefix="llmtop-")) / "error.log"
     return None

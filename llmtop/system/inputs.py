@@ -57,11 +57,11 @@ class Limits:
     times that in memory."""
 
     def unpacked_bytes(self, on_disk: int) -> int:
-        """How many bytes a packed file of `on_disk` bytes may unpack to."""
+        """Return how many bytes a packed file of `on_disk` bytes may unpack to."""
         return max(self.least_unpacked_bytes, self.unpacked_ratio * on_disk)
 
     def events(self, on_disk: int) -> int:
-        """How many events a file of `on_disk` bytes may have."""
+        """Return how many events a file of `on_disk` bytes may have."""
         return self.least_events + on_disk // self.bytes_an_event
 
     def check_unpacked(self, path: object, unpacked: int, on_disk: int) -> None:
@@ -167,7 +167,7 @@ def open_input(path: Path) -> io.BufferedReader:
 
 
 def read_input(path: Path, limits: Limits = DEFAULT) -> bytes:
-    """The bytes of a small file: a report, or what describes a capture.
+    """Return the bytes of a small file: a report, or what describes a capture.
 
     Raises:
         UnusableInput: as `open_input`, or it is larger than any such file.
@@ -189,7 +189,7 @@ def file_bytes(path: Path) -> int:
 
 
 def _what_it_is(path: Path) -> str:
-    """A socket cannot even be opened, and the kernel's error text does not name the reason."""
+    """Return a socket cannot even be opened, and the kernel's error text does not name the reason."""
     try:
         kind = stat.S_IFMT(path.stat().st_mode)
     except OSError:

@@ -72,7 +72,7 @@ def read(*parts: object) -> bytes:
 
 
 def _read_once(*parts: object) -> bytes:
-    """The same of a file that the kernel gives in one piece (stat, status): no call to find its end."""
+    """Return the same of a file that the kernel gives in one piece (stat, status): no call to find its end."""
     if _own_files is not None:
         return cast("bytes", _own_files.read_all(path(*parts)))
     descriptor = os.open(path(*parts), os.O_RDONLY | os.O_CLOEXEC)
@@ -119,7 +119,7 @@ def own_pids() -> set[int]:
 
 
 def environ(pid: int) -> dict[str, str]:
-    """The environment that a process was started with.
+    """Return the environment that a process was started with.
 
     Raises:
         NotPossibleHere: it is gone, or belongs to another user.
@@ -159,7 +159,7 @@ def words(pid: Pid) -> list[str]:
 
 
 def command(pid: int) -> str | None:
-    """The command line, blanks between the words, without secrets: it is shown, and written to files.
+    """Return the command line, blanks between the words, without secrets: it is shown, and written to files.
 
     None when the process is gone or a kernel thread.
     """
@@ -255,7 +255,7 @@ def is_stopped(pid: int) -> bool:
 
 
 def started_ticks(pid: int) -> int | None:
-    """When the process started, in clock ticks since boot: with the pid it names one process for good."""
+    """Return when the process started, in clock ticks since boot: with the pid it names one process for good."""
     try:
         return int(stat_fields(pid)[19])
     except (OSError, IndexError, ValueError):
@@ -277,7 +277,7 @@ def stat_fields(pid: int, thread: int | None = None) -> list[str]:
 
 
 def status(pid: int) -> dict[str, str]:
-    """The fields of /proc/PID/status; empty when the process is gone."""
+    """Return the fields of /proc/PID/status; empty when the process is gone."""
     lines = text(pid, "status").splitlines()
     return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
 
@@ -307,7 +307,7 @@ def io_bytes(pid: int) -> tuple[int, int]:
 
 
 def parent(pid: int) -> int | None:
-    """The pid of a process's parent; None when the process is gone."""
+    """Return the pid of a process's parent; None when the process is gone."""
     found = status(pid).get("PPid")
     return int(found) if found else None
 
@@ -490,7 +490,7 @@ def gpu_models() -> tuple[str, ...]:
 
 
 def driver_version() -> str | None:
-    """The version of NVIDIA's kernel driver; None without one."""
+    """Return the version of NVIDIA's kernel driver; None without one."""
     match = re.search(r"\b(\d{3}\.\d+(?:\.\d+)?)\b", text("driver", "nvidia", "version"))
     return match[1] if match else None
 

@@ -61,7 +61,7 @@ def unmapped_address(address: str) -> str:
 
 
 def _address(words: str) -> str:
-    """An address as the kernel prints it: words of 32 bits, each in this machine's byte order."""
+    """Return an address as the kernel prints it: words of 32 bits, each in this machine's byte order."""
     raw = b"".join(
         int(words[place : place + 8], 16).to_bytes(4, sys.byteorder) for place in range(0, len(words), 8)
     )

@@ -30,8 +30,8 @@ class WallClock:
 
 
 def _measure_offset() -> tuple[int, int]:
-    """The offset, and by how much it may be wrong: a thread that loses its core between two clocks reads them
-    at different times."""
+    """Return the offset, and by how much it may be wrong: a thread that loses its core between two clocks reads
+    them at different times."""
     best = (0, 1 << 62)
     for _ in range(_TRIES):
         before = time.monotonic_ns()

@@ -15,12 +15,13 @@ _SPARE = 1 << 20
 
 
 def distinct_values(column: npt.NDArray[np.signedinteger]) -> Ns:
-    """The different values of a column, ascending."""
+    """Return the different values of a column, ascending."""
     return rank_values(column, inverse=False)[0]
 
 
 def grouped(*columns: npt.NDArray[np.signedinteger]) -> tuple[list[tuple[int, ...]], Ns]:
-    """The different combinations of the values of columns of equal length, ascending, and which each row has."""
+    """Return the different combinations of the values of columns of equal length, ascending, and which each row
+    has."""
     key = np.zeros(len(columns[0]), dtype=np.int64)
     values: list[Ns] = []
     sizes: list[int] = []

@@ -42,7 +42,8 @@ EMPTY = Spans(_NONE, _NONE)
 
 
 def union(starts: Ns, ends: Ns) -> Spans:
-    """The instants that lie in any of the intervals, which may overlap, touch, be empty or come in any order.
+    """Return the instants that lie in any of the intervals, which may overlap, touch, be empty or come in any
+    order.
 
     An interval that ends before it starts counts as empty.
     """
@@ -150,7 +151,7 @@ def time_before(a: Spans, instants: Ns) -> Ns:
 
 
 def overlap_per_interval(a: Spans, parts: Spans) -> Ns:
-    """How much of `parts` lies in each interval of `a`, in ns.
+    """Return how much of `parts` lies in each interval of `a`, in ns.
 
     Args:
         a: a set.

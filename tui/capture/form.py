@@ -33,7 +33,7 @@ TARGET, ENGINE, LENGTH, OPTIONS, WHEN = "target", "engine", "length", "options",
 
 
 def _usual_length() -> tuple[int | None, float | None]:
-    """The configured length, else the default."""
+    """Return the configured length, else the default."""
     usual = config.current().capture
     return (None, usual.seconds) if usual.seconds else (usual.steps or DEFAULT_STEPS, None)
 
@@ -121,7 +121,7 @@ class Form:
         return ENGINES.get(self.engine)
 
     def _best(self) -> str:
-        """The engine that the configuration asks for where it can, else the first that can."""
+        """Return the engine that the configuration asks for where it can, else the first that can."""
         preferred = config.current().capture.engine
         if preferred and any(one.is_supported for one in self.abilities() if one.engine == preferred):
             return preferred
@@ -140,7 +140,7 @@ class Form:
         return self.chosen_engine.available_options(pauses)
 
     def option_refusal(self, name: str) -> Refusal | None:
-        """Why one of these cannot be had on this machine; None if it can."""
+        """Return why one of these cannot be had on this machine; None if it can."""
         return None if self.chosen_engine is None else self.chosen_engine.option_refusal(name)
 
     def fields(self) -> list[tuple[str, str]]:
@@ -175,7 +175,8 @@ class Form:
         return fresh
 
     def unavailable(self) -> list[Ability]:
-        """The engines that cannot capture what is chosen, nsys apart: its line says how to start under it."""
+        """Return the engines that cannot capture what is chosen, nsys apart: its line says how to start under
+        it."""
         return [one for one in self.abilities() if not one.is_supported and one.engine != ALWAYS_LISTED]
 
     def change(self, step: int) -> None:
@@ -210,7 +211,7 @@ class Form:
             self.length = (DEFAULT_STEPS, None) if self._can_count_steps() else (None, DEFAULT_SECONDS)
 
     def lengths(self) -> list[tuple[int | None, float | None]]:
-        """The lengths there are: steps where they can be counted, and seconds."""
+        """Return the lengths there are: steps where they can be counted, and seconds."""
         usual_steps, usual_seconds = _usual_length()
         counts = sorted({*STEPS, *([usual_steps] if usual_steps else [])})
         lengths = sorted({*SECONDS, *([usual_seconds] if usual_seconds else [])})

@@ -11,7 +11,7 @@ from tui.capture.form import TARGET, CapturableProcess, Form
 
 
 def prepared_form(prepared: PreparedCaptures, snapshot: Snapshot | None) -> PreparedForm:
-    """The dialog's answers for what the screen shows now.
+    """Return the dialog's answers for what the screen shows now.
 
     Raises:
         NotPossibleHere: the captures cannot be read.

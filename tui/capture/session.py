@@ -33,7 +33,7 @@ _of_apps: WeakKeyDictionary[App[int], Capturing] = WeakKeyDictionary()
 def capture_of(
     app: App[int], snapshot: Callable[[], Snapshot | None], prepared: PreparedCaptures | None = None
 ) -> Capturing:
-    """The one of this app, which opens prepared captures where there are some."""
+    """Return the one of this app, which opens prepared captures where there are some."""
     found = _of_apps.get(app)
     if found is None:
         found = _of_apps[app] = Capturing(app, snapshot, prepared)

@@ -97,7 +97,7 @@ def _add_clock(row: Row, state: ClusterState, view: ClusterView, cell_theme: Cel
 
 
 def header_line(width: int, cell_theme: CellTheme) -> Row:
-    """The first line of the help."""
+    """Return the first line of the help."""
     return Row(width).add(" llmtop cluster ", cell_theme.palette.header_strong).end(cell_theme.palette.header)
 
 
@@ -170,7 +170,7 @@ def _wrong_rows(view: ClusterView, width: int, cell_theme: CellTheme, stale: boo
 
 
 def _capture_rows(state: ClusterState, width: int, cell_theme: CellTheme) -> list[Row]:
-    """The command in full: it may take several rows."""
+    """Return the command in full: it may take several rows."""
     words = f" {cell_theme.glyphs.selected} {fmt.printable(state.capture)}" if state.capture else ""
     return [
         _plain(words[at : at + width], width, cell_theme.palette.strong)
@@ -227,7 +227,7 @@ def _grid(
 
 
 def _grid_title(state: ClusterState, start: int, shown: int, width: int, cell_theme: CellTheme) -> Row:
-    """Which nodes are shown, by what they are sorted, and what a cell is."""
+    """Return which nodes are shown, by what they are sorted, and what a cell is."""
     palette, glyphs = cell_theme.palette, cell_theme.glyphs
     row = Row(width).add(f" nodes {start + 1} to {start + shown} of {len(state.nodes)}, sorted by", palette.dim)
     ends = []
@@ -275,7 +275,7 @@ def _charts(
 
 
 def _chart_rows(state: ClusterState, node: str, width: int, height: int, cell_theme: CellTheme) -> Iterator[Row]:
-    """The charts of one node, in as many rows as there are; those that have no two rows are left out."""
+    """Yield the charts of one node, in as many rows as there are; those that have no two rows are left out."""
     charts = state.charts
     title = f" {node}, the last {fmt.duration(state.span)}"
     if state.at is not None:
@@ -313,14 +313,14 @@ def _chart(series: Series, width: int, height: int, cell_theme: CellTheme) -> It
 
 
 def _figure(value: float, unit: str) -> str:
-    """A value of a chart, written as on every other screen."""
+    """Return a value of a chart, written as on every other screen."""
     if unit == " s":
         return fmt.duration(value)
     return fmt.percent(value) if unit == "%" else f"{fmt.plain(value, 3)}{unit}"
 
 
 def stretch(values: tuple[float | None, ...], width: int) -> list[float]:
-    """One value a column; NaN where there is a gap."""
+    """Return one value a column; NaN where there is a gap."""
     if not values:
         return [nan] * width
     picked = (values[place * len(values) // width] for place in range(width))

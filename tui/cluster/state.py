@@ -120,7 +120,7 @@ class ClusterState:
         return start, start + max(1, self.page_size)
 
     def place_at(self, x: int, y: int) -> int | None:
-        """The node at a cell of the screen, by its place in `nodes`; None where there is none."""
+        """Return the node at a cell of the screen, by its place in `nodes`; None where there is none."""
         line = y - self.first_row
         if not 0 <= line < self.columns:
             return None

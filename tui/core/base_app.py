@@ -141,7 +141,8 @@ class TerminalApp(HookedApp[int]):
         self.call_later(self.redraw)
 
     def reply_for(self, screen: object) -> Reply | None:
-        """The message to show on a screen; None where there is none, it is over, or it was of another screen."""
+        """Return the message to show on a screen; None where there is none, it is over, or it was of another
+        screen."""
         if self.reply is not None and (self.reply.screen is not screen or time.monotonic() >= self.reply.until):
             self.reply = None
         return self.reply
@@ -217,7 +218,7 @@ class TerminalApp(HookedApp[int]):
         return _DEPTHS.get(self.console.color_system, "full")
 
     def _first_theme(self, name: str | None) -> str:
-        """The theme that is asked for, else the one chosen last, else the usual one for this terminal."""
+        """Return the theme that is asked for, else the one chosen last, else the usual one for this terminal."""
         if name is not None:
             return theme_named(name)
         if self.depth not in ("full", "256"):

@@ -85,7 +85,7 @@ class BoardScreen(Screen[None], inherit_bindings=False):
                 board.show(self.painted(*board.size), self.cell_theme)
 
     def painted(self, width: int, height: int) -> list[Placed]:
-        """All of the screen; a message or the prompt takes its rows from what is above the footer."""
+        """Return all of the screen; a message or the prompt takes its rows from what is above the footer."""
         below = self._rows_above_footer(width, height)
         self.reply_rows = len(below)
         placed = self.parts(width, height - len(below))

@@ -92,7 +92,7 @@ class Board(Widget):
         self._on_size()
 
     def render_line(self, y: int) -> Strip:
-        """One line, as it was painted; until it is painted for a new size, cut or filled to that."""
+        """Return one line, as it was painted; until it is painted for a new size, cut or filled to that."""
         return self._line(y, self.size.width)
 
     def _line(self, y: int, width: int) -> Strip:
@@ -102,7 +102,8 @@ class Board(Widget):
         return row.strip(ascii_only=self._drawn_with.glyphs.ascii).adjust_cell_length(width)
 
     def render_lines(self, crop: Region) -> list[Strip]:
-        """The lines as they were painted: they have all their styles, so none of Textual's is laid over them."""
+        """Return the lines as they were painted: they have all their styles, so none of Textual's is laid over
+        them."""
         width = self.size.width  # which Textual works out anew each time
         lines = [self._line(y, width) for y in crop.line_range]
         if crop.column_span == (0, width):
@@ -128,7 +129,7 @@ class _Lines(CompositorUpdate):
 def _changed_lines(
     rects: list[Rect], before: list[list[list[Segment]]], after: list[list[list[Segment]]]
 ) -> set[int]:
-    """The lines of the screen on which something differs."""
+    """Return the lines of the screen on which something differs."""
     return {
         rect.y + index
         for rect, old, new in zip(rects, before, after, strict=True)
@@ -138,7 +139,7 @@ def _changed_lines(
 
 
 def _regions(lines: set[int], width: int) -> list[Region]:
-    """The lines as regions over the whole width, neighbours put together."""
+    """Return the lines as regions over the whole width, neighbours put together."""
     regions: list[Region] = []
     for y in sorted(lines):
         if regions and regions[-1].bottom == y:
@@ -150,7 +151,7 @@ def _regions(lines: set[int], width: int) -> list[Region]:
 
 
 def _whole_lines(placed: list[Placed], lines: set[int], width: int, theme: CellTheme) -> Iterable[tuple[int, Row]]:
-    """The lines asked for, each put together from the parts that lie on it."""
+    """Yield the lines asked for, each put together from the parts that lie on it."""
     across: dict[int, list[tuple[int, Row]]] = {y: [] for y in lines}
     for rect, rows in placed:
         for index, row in enumerate(rows):

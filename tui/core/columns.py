@@ -90,7 +90,7 @@ def title_cells(title: str, width: int, lead: str, sign: str, *, right: bool = T
 
 
 def columns_titled(columns: Sequence[Column[Subject]], titles: Sequence[str] | None) -> list[Column[Subject]]:
-    """The columns with these titles, in that order; None: all."""
+    """Return the columns with these titles, in that order; None: all."""
     if titles is None:
         return list(columns)
     by_title = {column.title: column for column in columns}
@@ -105,7 +105,7 @@ def fitting(
     always: Sequence[Column[Subject]] = (),
     reserve: Callable[[Column[Subject], int], int] = lambda _column, _chosen: 0,
 ) -> list[Column[Subject]]:
-    """The columns that fit, in their own order.
+    """Return the columns that fit, in their own order.
 
     Args:
         columns: all of the table.

@@ -24,14 +24,14 @@ class Footer(NamedTuple):
     spans: tuple[KeySpan, ...]
 
     def key_at(self, column: int) -> str:
-        """The key at a column; "" where there is none."""
+        """Return the key at a column; "" where there is none."""
         return next((span.name for span in self.spans if span.start <= column < span.end), "")
 
 
 def footer(
     keys: Sequence[Key], width: int, theme: CellTheme, labels: Mapping[str, str] | None = None, pinned: str = ""
 ) -> Footer:
-    """The keys that work here. Those without room are in the help, which is always named.
+    """Return the keys that work here. Those without room are in the help, which is always named.
 
     Args:
         keys: in the order of their worth; the last is always shown.

@@ -40,7 +40,8 @@ def title_of(screen: str) -> str:
 def own_and_shared(
     screen: str, *, replaying: bool = False, demo: bool = False, gpus: bool = True
 ) -> tuple[list[Key], list[Key]]:
-    """The keys of one screen for its help, each sentence once: its own, and those that work (nearly) everywhere.
+    """Return the keys of one screen for its help, each sentence once: its own, and those that work (nearly)
+    everywhere.
 
     Args:
         screen: `NAME` of the screen.
@@ -94,7 +95,7 @@ def _places(where: Sequence[str]) -> str:
 
 
 def _meant(name: str, screen: str, *, replaying: bool, demo: bool) -> Key | None:
-    """The key of the screen that a wrong one is mistaken for: another case, or without ctrl or alt."""
+    """Return the key of the screen that a wrong one is mistaken for: another case, or without ctrl or alt."""
     near = (name.swapcase(), name.rpartition("+")[2], f"ctrl+{name}") if name not in _MOVES else ()
     here = for_screen(screen, replaying=replaying, demo=demo)
     return next((key for one in near for key in here if one in key.names), None)

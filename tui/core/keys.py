@@ -642,7 +642,7 @@ KEYS: tuple[Key, ...] = (
 
 
 def for_screen(screen: str, *, replaying: bool = False, demo: bool = False) -> list[Key]:
-    """The keys that work on a screen, in the footer's order."""
+    """Return the keys that work on a screen, in the footer's order."""
     found: list[Key] = []
     taken: set[str] = set()
     for key in KEYS:
@@ -654,6 +654,6 @@ def for_screen(screen: str, *, replaying: bool = False, demo: bool = False) -> l
 
 
 def alert_keys(*, replaying: bool, demo: bool = False, screen: str = "") -> list[Key]:
-    """The keys that act on the shown alert; of one screen, if one is given."""
+    """Return the keys that act on the shown alert; of one screen, if one is given."""
     found = [key for key in KEYS if key.alert and key.fits(replaying=replaying, demo=demo)]
     return [key for key in found if not screen or key.is_on(screen)]

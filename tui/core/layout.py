@@ -85,14 +85,14 @@ class Layout(Struct, frozen=True):
 
 
 def alert_rows(height: int, lines: int) -> int:
-    """How many rows the shown alert has on a screen of this height, with so many lines in the table."""
+    """Return how many rows the shown alert has on a screen of this height, with so many lines in the table."""
     if height < 5:
         return 0
     return 2 if height > ONE_ALERT_ROW or (height == _USUAL_HEIGHT and lines <= _FEW_LINES) else 1
 
 
 def visible(count: int, room: int, alerting: Collection[int], selected: int | None) -> list[int]:
-    """Which of `count` lines are shown when only `room` can be, in the order in which they are shown.
+    """Return which of `count` lines are shown when only `room` can be, in the order in which they are shown.
 
     The first ones, or those up to the selected one. An alerting line that is not among them replaces the last
     one, a second one the line above it: no other line moves.
@@ -262,7 +262,7 @@ def _share(room: int, least: _Shares, *, wanted_table: int, full_steps: int, row
 
 
 def _hint_in_one_row(shares: _Shares) -> _Shares:
-    """How to attach a training has one row where its box has no room; the time line gets the others."""
+    """Return how to attach a training has one row where its box has no room; the time line gets the others."""
     steps = min(shares.steps, 1)
     return shares._replace(steps=steps, timeline=shares.timeline + shares.steps - steps)
 
@@ -280,7 +280,7 @@ def _least(room: int, lines: int, *, trains: bool, phases: int, width: int) -> _
 
 
 def _least_of_a_small_screen(room: int, lines: int, *, trains: bool, phases: int, width: int) -> _Shares:
-    """The same on a smaller one: the step in one row, then its two bars, then its phases."""
+    """Return the same on a smaller one: the step in one row, then its two bars, then its phases."""
     wanted_table = _wanted_table(lines)
     least_table = min(wanted_table, _LEAST_TABLE)
     steps = min(_TITLE_AND_BARS if trains else 1, max(room - least_table - 2, 0))

@@ -80,15 +80,15 @@ class Search:
         """The line from which the search began."""
 
     def matches(self, lines: list[str]) -> list[int]:
-        """The lines with the text in them; capital letters count only where some are typed."""
+        """Return the lines with the text in them; capital letters count only where some are typed."""
         if not self.text:
             return []
         folded = self.text == self.text.lower()
         return [place for place, line in enumerate(lines) if self.text in (line.lower() if folded else line)]
 
     def next_match(self, lines: list[str], position: int, step: int) -> int | None:
-        """The next matching line after a position, or before it where `step` is negative; at the end, from the
-        other end. None: no line matches."""
+        """Return the next matching line after a position, or before it where `step` is negative; at the end,
+        from the other end. None: no line matches."""
         found = self.matches(lines)
         if not found:
             return None

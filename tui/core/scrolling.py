@@ -72,7 +72,7 @@ class Scrolling(BoardScreen):
         return [*placed, Placed(Rect(self.MARGIN, body.y, room, body.height), ended)]
 
     def _mark_matches(self, row: Row, number: int) -> Row:
-        """The row with what is searched for marked in it, the present match most."""
+        """Return the row with what is searched for marked in it, the present match most."""
         palette = self.cell_theme.palette
         style = palette.cursor if number == self.found_line else palette.selected
         return highlighted(row, self.searched.text, style) if self.searched.text else row

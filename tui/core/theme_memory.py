@@ -24,7 +24,7 @@ class ThemeMemory:
         self._path = path
 
     def read(self) -> str:
-        """The name; empty where none is remembered."""
+        """Return the name; empty where none is remembered."""
         try:
             with self._path.open(encoding="utf-8", errors="replace") as file:
                 return file.read(_LONGEST).strip()

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def alert_word(alert: Alert) -> str:
-    """The one word for an alert, in capitals, the same at every size."""
+    """Return the one word for an alert, in capitals, the same at every size."""
     known = bottlenecks.find_bottleneck(alert.id)
     return known.badge if known else fmt.printable(alert.id).replace("_", " ").upper()
 
@@ -67,12 +67,13 @@ def alert_rank(alert: Alert) -> int:
 
 
 def ordered(alerts: tuple[Alert, ...]) -> list[Alert]:
-    """The alerts, the worst first, then what a step waits for before that steps are slower, then the oldest."""
+    """Return the alerts, the worst first, then what a step waits for before that steps are slower, then the
+    oldest."""
     return sorted(alerts, key=lambda alert: (-alert_rank(alert), alert.id == "slower", alert.since))
 
 
 def age(alert: Alert, now: float) -> str:
-    """How long an alert has held, in whole seconds so that its width is steady."""
+    """Return how long an alert has held, in whole seconds so that its width is steady."""
     return age_of(now - alert.since)
 
 
@@ -86,7 +87,7 @@ def age_of(seconds: float) -> str:
 
 
 def duration_text(alert: Alert, until: float) -> str:
-    """How long an alert held that has gone."""
+    """Return how long an alert held that has gone."""
     return elapsed(until - alert.since)
 
 
@@ -100,7 +101,7 @@ def subjects(alert: Alert, snapshot: Snapshot) -> tuple[str, str, str, str]:
 
 
 def alerts_by_gpu(snapshot: Snapshot) -> dict[str, Alert]:
-    """The worst alert of each GPU: its own, or of a training process that runs on it."""
+    """Return the worst alert of each GPU: its own, or of a training process that runs on it."""
     gpu_of = {rank.pid: rank.gpu_uuid for rank in snapshot.ranks}
     worst: dict[str, Alert] = {}
     for alert in reversed(ordered(snapshot.alerts)):
@@ -111,7 +112,7 @@ def alerts_by_gpu(snapshot: Snapshot) -> dict[str, Alert]:
 
 
 def alert_of_rank(snapshot: Snapshot, rank: Rank) -> Alert | None:
-    """The worst alert that names this training process."""
+    """Return the worst alert that names this training process."""
     return next((alert for alert in ordered(snapshot.alerts) if alert.pid == rank.pid), None)
 
 
@@ -136,18 +137,18 @@ def subject(alert: Alert, snapshot: Snapshot, *, with_roles: bool = True) -> str
 
 
 def _job_suffix(rank: Rank, snapshot: Snapshot) -> str:
-    """Which of several jobs a rank is of: each of them has a rank 0."""
+    """Return which of several jobs a rank is of: each of them has a rank 0."""
     return f" of {fmt.printable(rank.job)}" if rank.job and len(snapshot.jobs) > 1 else ""
 
 
 def badge(alert: Alert, theme: CellTheme) -> Style:
-    """The style of an alert as a filled badge."""
+    """Return the style of an alert as a filled badge."""
     palette = theme.palette
     return (palette.info, palette.warning_badge, palette.critical_badge)[alert_rank(alert)]
 
 
 def ink(item: Alert | Finding, theme: CellTheme) -> Style:
-    """The style of an alert or a finding as letters or a frame."""
+    """Return the style of an alert or a finding as letters or a frame."""
     palette = theme.palette
     return (palette.info, palette.warning, palette.critical)[severity_rank(item.severity)]
 

@@ -9,7 +9,7 @@ from tui.paint.glyphs import Glyphs
 
 
 def spark(levels: Iterable[int], width: int, glyphs: Glyphs) -> str:
-    """One row of eighth blocks, newest at the right; an absent sample is a blank, a zero the lowest block.
+    """Return one row of eighth blocks, newest at the right; an absent sample is a blank, a zero the lowest block.
 
     Args:
         levels: at most `width` heights as `tui.series.heights.level` makes them.
@@ -19,7 +19,7 @@ def spark(levels: Iterable[int], width: int, glyphs: Glyphs) -> str:
 
 
 def area(values: Sequence[float], width: int, height: int, limit: float | None, glyphs: Glyphs) -> list[str]:
-    """A chart of a series over several rows, top first.
+    """Return a chart of a series over several rows, top first.
 
     Args:
         values: at most `width` of the newest are drawn; NaN is absent.
@@ -46,7 +46,7 @@ _DOTS = ((0x40, 0x80), (0x04, 0x20), (0x02, 0x10), (0x01, 0x08))
 def braille(
     values: Sequence[tuple[float, float, float] | None], width: int, height: int, limit: float | None
 ) -> list[str]:
-    """A line chart of two samples a cell and four levels a row, joined so that a jump shows as a stroke.
+    """Return a line chart of two samples a cell and four levels a row, joined so that a jump shows as a stroke.
 
     Args:
         values: mean, lowest and highest of each sample, or None for an absent one; the extremes are strokes, too.

@@ -43,7 +43,7 @@ class Metric(Struct, frozen=True):
 
 
 def short_name(name: str) -> str:
-    """A GPU's model without its maker: "H200"."""
+    """Return a GPU's model without its maker: "H200"."""
     return fmt.printable(name).removeprefix("NVIDIA ").removeprefix("GeForce ")
 
 
@@ -52,7 +52,8 @@ _TOTALS: dict[Unit, tuple[float, str]] = {"W": (1.0, " W"), "B": (GIB, " GiB")}
 
 
 def total_text(signal: Signal, gpu: Gpu) -> str:
-    """A signal against its total, without the unit: "686/700" W, "113/141" GiB; alone if the total is absent."""
+    """Return a signal against its total, without the unit: "686/700" W, "113/141" GiB; alone if the total is
+    absent."""
     divisor, _ = _TOTALS[signal.unit]
     value, total = getattr(gpu, signal.field), getattr(gpu, signal.total)
     digits = 1 if signal.unit == "B" and total is not None and total < 16 * GIB else 0

@@ -38,7 +38,7 @@ def sort_value(label: str | None) -> float | None:
 
 
 def label(gpu: Gpu, gpus: Sequence[Gpu]) -> str:
-    """The number of a GPU among these, as it is written on the screen."""
+    """Return the number of a GPU among these, as it is written on the screen."""
     return labels(gpus).get(gpu.uuid, str(gpu.index))
 
 

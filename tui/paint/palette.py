@@ -127,7 +127,7 @@ class Palette(Struct, frozen=True):
 
     @classmethod
     def build(cls, theme: Theme, depth: Depth) -> Palette:
-        """The table for a theme at what the terminal can show."""
+        """Return the table for a theme at what the terminal can show."""
         if depth == "mono":
             return _mono()
         if depth == "16" or theme.ansi:

@@ -50,7 +50,7 @@ def _add_cells(row: Row, heights: bytes, base: int, usual: Style, spike: Style, 
 
 @lru_cache(maxsize=256)
 def _runs(heights: bytes, base: int, levels: str) -> tuple[tuple[str, bool], ...]:
-    """The characters of a row, and whether they stand out; most rows are the same for some frames."""
+    """Return the characters of a row, and whether they stand out; most rows are the same for some frames."""
     table = _table(base, levels)
     if not heights or max(heights) < SPIKE:
         return ((heights.decode("latin-1").translate(table), False),)
@@ -61,5 +61,5 @@ def _runs(heights: bytes, base: int, levels: str) -> tuple[tuple[str, bool], ...
 
 @lru_cache(maxsize=64)
 def _table(base: int, levels: str) -> dict[int, str]:
-    """The character for each height in a row that begins `base` eighths above the axis."""
+    """Return the character for each height in a row that begins `base` eighths above the axis."""
     return {value + spike: levels[min(max(value - base, 0), 8)] for value in range(SPIKE) for spike in (0, SPIKE)}

@@ -98,7 +98,7 @@ class Row:
         return self
 
     def cut(self, width: int, limit: int | None = None) -> Row:
-        """A row with the first `width` cells of this one, and of the same limit if no other is given."""
+        """Return a row with the first `width` cells of this one, and of the same limit if no other is given."""
         row = Row(self.limit if limit is None else limit)
         for text, style, _ in self.segments:
             fitting = set_cell_size(text, min(cell_len(text), width - row.used))
@@ -134,11 +134,11 @@ class Row:
         return self.fill_to(self.limit, style)
 
     def plain(self) -> str:
-        """The text of the row without its styles."""
+        """Return the text of the row without its styles."""
         return "".join(segment.text for segment in self.segments)
 
     def strip(self, *, ascii_only: bool) -> Strip:
-        """The row as Textual draws it."""
+        """Return the row as Textual draws it."""
         if ascii_only:
             return CompactStrip([Segment(to_ascii(text), style) for text, style, _ in self.segments], self.used)
         return CompactStrip(self.segments, self.used)
@@ -184,7 +184,8 @@ def elapsed(seconds: float) -> str:
 
 
 def highlighted(row: Row, text: str, style: Style) -> Row:
-    """A row with each occurrence of a text in another style; capital letters count only where `text` has some."""
+    """Return a row with each occurrence of a text in another style; capital letters count only where `text` has
+    some."""
     plain = row.plain()
     shown = plain.lower() if text == text.lower() else plain
     if not text or text not in shown or len(shown) != len(plain):
@@ -203,7 +204,7 @@ def highlighted(row: Row, text: str, style: Style) -> Row:
 
 
 def blank(width: int, theme: CellTheme) -> Row:
-    """A row of blanks in the screen's own style."""
+    """Return a row of blanks in the screen's own style."""
     return Row(width).end(theme.palette.text)
 
 

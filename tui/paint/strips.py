@@ -26,7 +26,7 @@ class CompactStrip(Strip):
     __slots__ = ()
 
     def render(self, console: Console) -> str:
-        """The row as text with escape sequences, in the terminal's plain state before and after."""
+        """Return the row as text with escape sequences, in the terminal's plain state before and after."""
         cached = cached_render(self)
         return cache_render(self, rendered(segments_of(self), console)) if cached is None else cached
 
@@ -38,7 +38,7 @@ _MOST_CHANGES = 4096
 
 
 def rendered(segments: Iterable[Segment], console: Console) -> str:
-    """A row as text with escape sequences, in the terminal's plain state before and after."""
+    """Return a row as text with escape sequences, in the terminal's plain state before and after."""
     system = _SYSTEMS.get(console.color_system or "", ColorSystem.TRUECOLOR)
     parts: list[str] = []
     before: Style | None = None
@@ -58,7 +58,7 @@ def rendered(segments: Iterable[Segment], console: Console) -> str:
 
 
 def _change(before: Style | None, style: Style, system: ColorSystem) -> str:
-    """The escape sequence that leads from one style to another."""
+    """Return the escape sequence that leads from one style to another."""
     if before == style:
         return ""
     if before is not None and _same_but_for_color(before, style):

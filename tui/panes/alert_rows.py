@@ -48,7 +48,7 @@ def paint(view: View, width: int, height: int, theme: CellTheme) -> list[Row]:
 
 
 def points(alert: Alert) -> list[str]:
-    """The reason in clauses, the cause first."""
+    """Return the reason in clauses, the cause first."""
     return [fmt.printable(text) for text in alert.points]
 
 
@@ -153,7 +153,8 @@ def _alert(
 
 
 def _other_alerts(count: int, room: int) -> str:
-    """How many alerts there are besides; the reason comes first, so in fewer words where that needs the room."""
+    """Return how many alerts there are besides; the reason comes first, so in fewer words where that needs the
+    room."""
     if not count:
         return ""
     return f"+{count} more (A) " if len(f"+{count} more (A) ") <= room else f"+{count} (A) "
@@ -201,7 +202,7 @@ _PRESSED = re.compile(r"\b[Pp]ress (\S)(?=[\s.,;:)]|$)")
 
 
 def _working_keys(alert: Alert, view: View, screen: str) -> set[str]:
-    """The keys that act on a screen now; those about a process only where the alert has one."""
+    """Return the keys that act on a screen now; those about a process only where the alert has one."""
     here = keys.for_screen(screen, replaying=bool(view.replay), demo=view.demo)
     pid = None if view.snapshot is None else process_ref.alert_process(alert, view.snapshot).pid
     return {name for key in here if pid is not None or view.demo or not key.about for name in key.names}
@@ -267,7 +268,7 @@ def _next_row(alert: Alert, unmuted: list[Alert], view: View, width: int, theme:
 
 
 def _next_alert(alert: Alert, unmuted: list[Alert], snapshot: Snapshot, room: int) -> str:
-    """Which alert the key for the next one shows; with fewer words where there is less room."""
+    """Return which alert the key for the next one shows; with fewer words where there is less room."""
     if len(unmuted) < 2:
         return ""
     following = unmuted[(unmuted.index(alert) + 1) % len(unmuted)]

@@ -33,7 +33,7 @@ _STAGE_WORDS = {
 
 
 def form(asked: Form, width: int, theme: CellTheme) -> tuple[list[Row], dict[int, int]]:
-    """The form, and of each row that can be chosen which of `Form.fields` it is."""
+    """Return the form, and of each row that can be chosen which of `Form.fields` it is."""
     lines: list[Row] = []
     places: dict[int, int] = {}
     fields = asked.fields()
@@ -95,7 +95,7 @@ def form(asked: Form, width: int, theme: CellTheme) -> tuple[list[Row], dict[int
 
 
 def _details(asked: Form, current: tuple[str, str]) -> list[str]:
-    """All about the line that the person is on, where the line itself had to be cut."""
+    """Return all about the line that the person is on, where the line itself had to be cut."""
     kind, name = current
     if kind == OPTIONS:
         option = next(one for one in asked.available_options() if one.name == name)
@@ -195,7 +195,7 @@ def length_words(length: tuple[int | None, float | None]) -> str:
 
 
 def progress_rows(capturing: Capturing, width: int, theme: CellTheme) -> list[Row]:
-    """The stages of a capture, those done with their seconds, the present one with how far it is."""
+    """Return the stages of a capture, those done with their seconds, the present one with how far it is."""
     palette = theme.palette
     plan, progress = capturing.plan, capturing.progress
     rows = [_headline(plan, width, theme), Row(width).end(palette.text)]
@@ -222,7 +222,7 @@ def _exports(plan: Plan | None) -> bool:
 def _stage(
     name: str, times: tuple[float | None, float | None], progress: Progress | None, width: int, theme: CellTheme
 ) -> Row:
-    """One stage; `progress` is set for the present one, `times` are when it began and ended."""
+    """Return one stage; `progress` is set for the present one, `times` are when it began and ended."""
     palette, (began, ended) = theme.palette, times
     row = Row(width)
     words = pad(_STAGE_WORDS[name], 22)
@@ -270,7 +270,7 @@ def outcome(capturing: Capturing, width: int, theme: CellTheme) -> list[Row]:
 
 
 def result(taken: Result, width: int, theme: CellTheme) -> list[Row]:
-    """Where it is, how it gets elsewhere, and its report."""
+    """Return where it is, how it gets elsewhere, and its report."""
     palette = theme.palette
     early = taken.info.stopped_early
     rows = _paragraph(fmt.printable(early, 400), width, palette.warning, theme) if early else []

@@ -92,7 +92,7 @@ def title_at(columns: Sequence[Column[StoredCapture]], x: int) -> str:
 
 
 def plan(width: int) -> list[Column[StoredCapture]]:
-    """The columns that fit, and the command where there is room for some of it."""
+    """Return the columns that fit, and the command where there is room for some of it."""
     room, titles_wanted = width - 4, config.current().columns.captures
     columns = fitting(columns_titled(COLUMNS, titles_wanted), room, _GAP)
     used = sum(column.width + _GAP for column in columns)
@@ -101,7 +101,7 @@ def plan(width: int) -> list[Column[StoredCapture]]:
 
 
 def titles(columns: Sequence[Column[StoredCapture]], order: Order, width: int, theme: CellTheme) -> Row:
-    """The titles of the columns; that of the order has the sign of its direction."""
+    """Return the titles of the columns; that of the order has the sign of its direction."""
     row = Row(width)
     for place, column in enumerate(columns):
         chosen, lead = column.name == order.name, " " * _GAP if place else "    "
@@ -122,7 +122,7 @@ def line(
     chosen: bool,
     sign: str,
 ) -> Row:
-    """One capture.
+    """Return one capture.
 
     Args:
         sign: "B" for the baseline, "1" for the one that the next is compared with; else a blank.
@@ -138,7 +138,7 @@ def line(
 
 
 def details(capture: StoredCapture, width: int, theme: CellTheme) -> list[Row]:
-    """The chosen capture: its folder, how to get it to one's own machine, and what opens it there."""
+    """Return the chosen capture: its folder, how to get it to one's own machine, and what opens it there."""
     palette = theme.palette
     rows = []
     for label, text, style in (

@@ -35,7 +35,7 @@ class FlameLine(NamedTuple):
 
 
 def threads(report: StackReport, *, waiting: bool) -> Iterator[tuple[Path, ProcessStacks, ThreadStacks]]:
-    """The threads to show: those that work and the first of each process; with `waiting`, all."""
+    """Yield the threads to show: those that work and the first of each process; with `waiting`, all."""
     for place, process in enumerate(report.processes):
         for number, thread in enumerate(process.threads):
             if waiting or thread.kind == "working" or number == 0:
@@ -43,7 +43,8 @@ def threads(report: StackReport, *, waiting: bool) -> Iterator[tuple[Path, Proce
 
 
 def initially_opened(report: StackReport) -> set[Path]:
-    """The nodes that are unfolded when a report is opened: of each working thread the path most samples took."""
+    """Return the nodes that are unfolded when a report is opened: of each working thread the path most samples
+    took."""
     opened: set[Path] = set()
     for at, _, thread in threads(report, waiting=False):
         node, path = (thread.tree if thread.kind == "working" else None), at
@@ -159,7 +160,7 @@ def _cursor(theme: CellTheme, chosen: bool) -> str:
 
 
 def _place(node: StackNode) -> str:
-    """Where it stands: the script's own file by its name, a library's from the package on."""
+    """Return where it stands: the script's own file by its name, a library's from the package on."""
     name = node.file
     for part in ("site-packages/", "dist-packages/"):
         name = name.rpartition(part)[2]

@@ -79,7 +79,7 @@ def _header_facts(view: View, snapshot: Snapshot, room: int, theme: CellTheme) -
 
 
 def _job(view: View) -> list[str]:
-    """The run that is shown: which of several, how far it is, what it logged first."""
+    """Return the run that is shown: which of several, how far it is, what it logged first."""
     rank, jobs, job = view.rank(), view.jobs(), view.job()
     if rank is None:
         return []
@@ -100,7 +100,7 @@ def _job(view: View) -> list[str]:
 
 
 def host(view: View, width: int, theme: CellTheme) -> Row:
-    """A line on CPU, memory, disk and network of this machine."""
+    """Return a line on CPU, memory, disk and network of this machine."""
     palette = theme.palette
     row = Row(width)
     if view.snapshot is None:
@@ -137,7 +137,7 @@ def _host_figures(now: Host) -> list[tuple[str, str, int]]:
 
 
 def notes(view: View, width: int, theme: CellTheme) -> Row:
-    """The first sentence for the person at the screen, and how many more there are."""
+    """Return the first sentence for the person at the screen, and how many more there are."""
     palette = theme.palette
     found = () if view.snapshot is None else view.snapshot.host.notes
     if not found:

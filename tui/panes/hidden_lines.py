@@ -14,7 +14,7 @@ from tui.panes.node_table import Entry
 
 
 def paint(hidden: Sequence[Entry], shown: Sequence[Entry], loud: int, width: int, theme: CellTheme) -> Row:
-    """The line that sums up those for which there is no room.
+    """Return the line that sums up those for which there is no room.
 
     Args:
         hidden: the lines without a row.

@@ -57,7 +57,8 @@ class Entry(Struct, frozen=True):
 
 
 def entries(view: View) -> list[Entry]:
-    """The lines: GPUs in the driver's order with the ranks on them, then the ranks without a GPU that is shown.
+    """Return the lines: GPUs in the driver's order with the ranks on them, then the ranks without a GPU that is
+    shown.
 
     In another order, if the person has chosen one; all ranks of one GPU stay together.
     """
@@ -77,7 +78,7 @@ def entries(view: View) -> list[Entry]:
 
 
 def _in_order(found: list[Entry], view: View) -> list[Entry]:
-    """The lines sorted by the chosen column; by the state, those with the most severe alert first."""
+    """Return the lines sorted by the chosen column; by the state, those with the most severe alert first."""
     blocks: list[list[Entry]] = []
     for entry in found:
         if entry.again:
@@ -247,7 +248,7 @@ class _Plan(Struct, frozen=True):
 
 @lru_cache(maxsize=16)
 def _plan(width: int, absent: frozenset[str], number: int) -> _Plan:
-    """The columns that fit beside a strip and the state; those without a value anywhere are left out.
+    """Return the columns that fit beside a strip and the state; those without a value anywhere are left out.
 
     Args:
         width: cells of a line.
@@ -373,7 +374,7 @@ def table(view: View, shown: Sequence[Entry], width: int) -> NodeTableFrame | No
 
 
 def titles(frame: NodeTableFrame, width: int, span: str, order: Order, theme: CellTheme) -> Row:
-    """The line above the table.
+    """Return the line above the table.
 
     Args:
         frame: what `table` made.
@@ -554,7 +555,7 @@ def fitting_parts(text: str, room: int, between: str) -> str:
 
 
 def _strip(frame: NodeTableFrame, entry: Entry, view: View) -> tuple[FigureHistory | str, Hue]:
-    """The history of the figure that the table shows, or why there is none; and in which colours."""
+    """Return the history of the figure that the table shows, or why there is none; and in which colours."""
     key, _, hue = frame.figure
     room = frame.plan.strip
     if entry.gpu is None and entry.rank is not None:
@@ -591,7 +592,7 @@ def _alert(frame: NodeTableFrame, entry: Entry) -> Alert | None:
 
 
 def _state(frame: NodeTableFrame, entry: Entry, loud: Alert | None, theme: CellTheme) -> tuple[str, Style]:
-    """The word for how it goes, and why: an alert, a rank's state, whose GPU it is."""
+    """Return the word for how it goes, and why: an alert, a rank's state, whose GPU it is."""
     palette, rank, gpu = theme.palette, entry.rank, entry.gpu
     if loud is not None:
         count = _count(frame, entry) - 1
@@ -611,7 +612,7 @@ def _state(frame: NodeTableFrame, entry: Entry, loud: Alert | None, theme: CellT
 
 
 def _waits_in(rank: Rank, theme: CellTheme) -> str:
-    """The collective in which a rank stands while no step ends; empty where it stands in none."""
+    """Return the collective in which a rank stands while no step ends; empty where it stands in none."""
     stuck = open_collective(rank)
     name = "" if stuck is None else fmt.printable(stuck.operation or "a collective")
     return f"waits {theme.glyphs.dot} in {name}" if name else ""

@@ -36,7 +36,7 @@ class Part(Struct, frozen=True):
     """Or `REST`."""
 
     def seconds(self, clock: Clock) -> float | None:
-        """How long the phase took by the clock asked for; None when that was not measured."""
+        """Return how long the phase took by the clock asked for; None when that was not measured."""
         return self.phase.host_seconds if clock == "host" else self.phase.gpu_seconds
 
 
@@ -62,18 +62,18 @@ def _top(rank: Rank) -> list[Phase]:
 
 
 def colors(rank: Rank) -> dict[str, int]:
-    """The same for the top-level phases of a training."""
+    """Return the same for the top-level phases of a training."""
     return colors_of([phase.name for phase in _top(rank)])
 
 
 def parts(rank: Rank) -> list[Part]:
-    """The top-level phases in the order in which they run. Nested ones lie inside these and count once."""
+    """Return the top-level phases in the order in which they run. Nested ones lie inside these and count once."""
     known = colors(rank)
     return [Part(phase, known[phase.name]) for phase in _top(rank)]
 
 
 def letters(names: Sequence[str]) -> dict[str, str]:
-    """A letter for each phase, the first of its name that no other one has; time in none has a dot."""
+    """Return a letter for each phase, the first of its name that no other one has; time in none has a dot."""
     found: dict[str, str] = {OUTSIDE: "·"}
     for name in names:
         if name not in found:
@@ -112,7 +112,7 @@ def with_untimed(rank: Rank, shown: Sequence[Part]) -> list[Part]:
 
 
 def step_seconds(rank: Rank, shown: Sequence[Part], clock: Clock | None = None) -> float:
-    """The mean step from start to start, or all phases where they are longer: by one clock, or by either.
+    """Return the mean step from start to start, or all phases where they are longer: by one clock, or by either.
 
     Both bars are drawn to the scale of the latter. GPU times are not known of every step, so where steps differ
     their means may be longer than the mean step.

@@ -32,7 +32,7 @@ def _age_seconds(process: Process, now: float) -> str:
 
 
 def _place(process: Process, around: ColumnContext) -> float | None:
-    """Where a process's GPU stands among all."""
+    """Return where a process's GPU stands among all."""
     return gpu_names.sort_value(around.gpus.get(process.gpu_uuid or ""))
 
 
@@ -45,7 +45,7 @@ def _column(
     *,
     numeric: bool = True,
 ) -> Column[Process]:
-    """A column that is sorted by what it shows."""
+    """Return a column that is sorted by what it shows."""
     return Column(
         title, width, weight, lambda p, _: text(value(p)), lambda p, _: cast(Comparable, value(p)), numeric
     )
@@ -106,7 +106,8 @@ def rows_of(snapshot: Snapshot, column: int, *, reverse: bool, wanted: str) -> l
 
 
 def plan(width: int, by: int, snapshot: Snapshot | None = None) -> list[Column[Process]]:
-    """The columns that fit; the one sorted by and the command always do, and the user where there are others."""
+    """Return the columns that fit; the one sorted by and the command always do, and the user where there are
+    others."""
     chosen = columns_titled(COLUMNS, config.current().columns.processes)
     if len(chosen) < len(COLUMNS):
         ends = [column for column in chosen if column is _COMMAND]

@@ -190,7 +190,7 @@ USUAL_ORDER = Order("rank")
 
 
 def _sort_ranks(ranks: list[Rank], view: View) -> list[Rank]:
-    """The ranks in the chosen order; by the state, those with the most severe alert first."""
+    """Return the ranks in the chosen order; by the state, those with the most severe alert first."""
     order, snapshot = view.rank_order, view.snapshot
     column = next((one for one in (*COLUMNS, _roles_column(0)) if one.name == order.name), None)
     if snapshot is None or not order.name:
@@ -230,7 +230,7 @@ def _job_rate(job: Job) -> list[str]:
 
 
 def _job(table: _RankTableFrame, job: Job) -> Row:
-    """The line of a job: its name, how many ranks of it are here, and what they do together."""
+    """Return the line of a job: its name, how many ranks of it are here, and what they do together."""
     theme, palette = table.cell_theme, table.cell_theme.palette
     row = Row(table.width)
     dot = f" {theme.glyphs.dot} "
@@ -244,7 +244,7 @@ def _job(table: _RankTableFrame, job: Job) -> Row:
 
 
 def _group(table: _RankTableFrame, group: RoleGroup) -> Row:
-    """The line of a group: its name, and the median and the spread of its ranks."""
+    """Return the line of a group: its name, and the median and the spread of its ranks."""
     theme, palette = table.cell_theme, table.cell_theme.palette
     texts = [fmt.counted(len(group.ranks), "rank")]
     clock = f"by {group.work_clock} clock"
@@ -273,7 +273,7 @@ def _visible_entries(
 
 @lru_cache(maxsize=8)
 def _plan(width: int, role_cells: int) -> tuple[tuple[Column[Rank], ...], int]:
-    """The columns that fit, and the cells of the bar.
+    """Return the columns that fit, and the cells of the bar.
 
     Args:
         width: cells of a line.

@@ -43,7 +43,7 @@ def verdict(
 def findings(
     report: Report, chosen: int, unfolded: set[int], width: int, theme: CellTheme
 ) -> tuple[list[Row], list[int]]:
-    """The findings, the chosen one marked; returns the rows and at which of them each finding begins."""
+    """Return the findings, the chosen one marked; returns the rows and at which of them each finding begins."""
     rows = [Row(width), Row(width).add(" Findings", theme.palette.strong)]
     if not report.findings:
         none = (

@@ -82,7 +82,7 @@ def paint(view: View, width: int, height: int, theme: CellTheme) -> list[Row]:
 
 
 def _short(rank: Rank, shown: list[Part], total: float, width: int, theme: CellTheme) -> Row:
-    """All of it in one row: how long a step takes, and what of."""
+    """Return all of it in one row: how long a step takes, and what of."""
     palette = theme.palette
     clock: Clock = "gpu" if any(part.phase.gpu_seconds is not None for part in shown) else "host"
     row = Row(width).add(f" step {fmt.number(rank.step)} ", palette.dim)
@@ -101,7 +101,8 @@ def _short(rank: Rank, shown: list[Part], total: float, width: int, theme: CellT
 
 
 def _longest(shown: list[Part], clock: Clock, total: float, most: int, room: int) -> str:
-    """The longest phases with their share and duration, as many as fit, each whole; the first one in any case."""
+    """Return the longest phases with their share and duration, as many as fit, each whole; the first one in any
+    case."""
     ordered = sorted(shown, key=lambda part: -(part.seconds(clock) or 0.0))
     said = "GPU" if clock == "gpu" else "host"
     for place, part in enumerate(ordered[:most]):
@@ -204,12 +205,12 @@ def _content(
 
 
 def clocks_of(shown: list[Part]) -> list[Clock]:
-    """The clocks by which these phases were measured, the host's first."""
+    """Return the clocks by which these phases were measured, the host's first."""
     return ["host", "gpu"] if any(part.phase.gpu_seconds is not None for part in shown) else ["host"]
 
 
 def _rows_of_phases(rank: Rank, shown: list[Part], width: int) -> int:
-    """The rows that the longest phases and the titles above them need."""
+    """Return the rows that the longest phases and the titles above them need."""
     return 1 + ceil(min(len(with_untimed(rank, shown)), NAMED_PHASES) / phase_columns(width + 2))
 
 
@@ -272,12 +273,12 @@ def _idle(rank: Rank) -> tuple[str, str]:
 
 
 def _gpu_heading(rank: Rank) -> str:
-    """The GPU's clock, and that it is a bound where the GPU may have paused within the phases."""
+    """Return the GPU's clock, and that it is a bound where the GPU may have paused within the phases."""
     return "GPU≤" if gpu_busy.has_phase_bounds(rank) else "GPU"
 
 
 def _request_figures(rank: Rank) -> list[tuple[str, str, str]]:
-    """The rest of what is known of requests to a language model; of other steps nothing."""
+    """Return the rest of what is known of requests to a language model; of other steps nothing."""
     figures: list[tuple[str, str, str]] = []
     for name, p95, p99 in (
         ("TTFT", rank.ttft_seconds_p95, rank.ttft_seconds_p99),
@@ -303,7 +304,7 @@ def _bar_row(clock: Clock, rank: Rank, shown: list[Part], total: float, width: i
 
 
 def _details(rank: Rank, view: View, measured: list[Part], width: int, height: int, theme: CellTheme) -> list[Row]:
-    """The table of phases, in columns as it needs, and beside it what has to be known about the figures."""
+    """Return the table of phases, in columns as it needs, and beside it what has to be known about the figures."""
     before = _earlier_phases(rank, view)
     shown, total = with_untimed(rank, measured), step_seconds(rank, measured, "host")
     needed = next((n for n in (1, 2, 3) if 1 + ceil(len(shown) / n) <= height), 3)

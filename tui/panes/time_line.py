@@ -66,7 +66,7 @@ class _Line(Struct, frozen=True):
 
 
 def rows_wanted(view: View) -> int:
-    """How many rows there are at least to show, without the ruler."""
+    """Return how many rows there are at least to show, without the ruler."""
     rank = view.rank()
     lanes = 1 + bool(view.snapshot is not None and view.snapshot.alerts)
     if rank is None:
@@ -247,7 +247,8 @@ def _rates(view: View, rank: Rank) -> list[_Line]:
 
 
 def shown_gpu(view: View, rank: Rank | None) -> Gpu | None:
-    """The GPU that rows are of: the selected one, that of the shown alert, the one that draws least of its limit.
+    """Return the GPU that rows are of: the selected one, that of the shown alert, the one that draws least of its
+    limit.
 
     The least only where it lies apart from the others; else the GPU of the training shown, else the first.
     """
@@ -265,7 +266,7 @@ def shown_gpu(view: View, rank: Rank | None) -> Gpu | None:
 
 
 def _lowest(gpus: Sequence[Gpu]) -> str | None:
-    """The GPU in use whose share of its power limit lies furthest below the others, if it does."""
+    """Return the GPU in use whose share of its power limit lies furthest below the others, if it does."""
     shares = {
         gpu.uuid: gpu.power_watts / gpu.power_limit_watts
         for gpu in gpus
@@ -283,7 +284,8 @@ _APART = 0.1
 
 
 def _power_and_utilization(view: View, gpu: Gpu, *, is_core: bool = False) -> list[_Line]:
-    """Both on an axis from 0 to 100 %, power against its limit: little power at full utilization is seen."""
+    """Return both on an axis from 0 to 100 %, power against its limit: little power at full utilization is
+    seen."""
     number = f"{view.gpu_label(gpu)} " if len(view.gpus()) > 1 else ""
     prefix = f"GPU{number}" if number else ""
     limit = gpu.power_limit_watts
@@ -314,7 +316,8 @@ def _power_and_utilization(view: View, gpu: Gpu, *, is_core: bool = False) -> li
 
 
 def _whole(view: View, gpu: Gpu) -> Gpu:
-    """The GPU itself; of a MIG instance, whose power the driver does not give, the GPU that it is a part of."""
+    """Return the GPU itself; of a MIG instance, whose power the driver does not give, the GPU that it is a part
+    of."""
     if gpu.mig_parent_uuid is None or gpu.power_watts is not None:
         return gpu
     return next((one for one in view.gpus() if one.uuid == gpu.mig_parent_uuid), gpu)
@@ -427,13 +430,13 @@ def _label(line: _Line, label: int, theme: CellTheme) -> Row:
 
 
 def _scale_rows(line: _Line, past: FigureHistory, tall: int, room: int, theme: CellTheme) -> list[Row]:
-    """The ends of the axis, as many cells as there are at the right of the chart."""
+    """Return the ends of the axis, as many cells as there are at the right of the chart."""
     texts = _scale(line, past, tall, room - 1, theme)
     return [Row(room).add(f" {text}" if text else "", theme.palette.dim) for text in texts]
 
 
 def _scale(line: _Line, past: FigureHistory, tall: int, room: int, theme: CellTheme) -> list[str]:
-    """The ends of the axis, a row each; where values go beyond the upper one, how far."""
+    """Return the ends of the axis, a row each; where values go beyond the upper one, how far."""
     if not past.high > past.low or not any(past.heights):
         return [""] * tall
     if (line.axis == "between" and past.least == past.most) or (line.axis == "zero" and past.most == 0):
@@ -459,7 +462,7 @@ def _with_one_unit(one: str, between: str, other: str) -> str:
 
 
 def _value(value: float) -> str:
-    """A logged value on the axis, in few cells."""
+    """Return a logged value on the axis, in few cells."""
     return f"{value:.2g}"
 
 
@@ -489,7 +492,7 @@ def _past_heights(line: _Line, history: History, room: int, tall: int) -> Figure
 
 
 def _phases(view: View, label: int, room: int, width: int, theme: CellTheme) -> Row:
-    """How a step was made up, in bars side by side: each is of one stretch of the span."""
+    """Return how a step was made up, in bars side by side: each is of one stretch of the span."""
     palette = theme.palette
     row = Row(width).add(pad(" phases", label), palette.dim).add(" ", palette.text)
     rank = view.rank()

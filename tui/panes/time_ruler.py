@@ -61,7 +61,7 @@ def _clock(at: float) -> str:
 
 
 def _moment(at: float, end: float) -> str:
-    """The time of the day, with the day before it where the axis ends on another."""
+    """Return the time of the day, with the day before it where the axis ends on another."""
     then = time.localtime(at)
     same_day = time.strftime("%F", then) == time.strftime("%F", time.localtime(end))
     return _clock(at) if same_day else time.strftime("%m-%d %H:%M", then)

@@ -44,7 +44,7 @@ class ShownStretch(Struct, frozen=True):
         return self.end - self.start
 
     def moved(self, share: float, whole: float) -> ShownStretch:
-        """The stretch shifted by a share of its length, within a step of `whole` seconds."""
+        """Return the stretch shifted by a share of its length, within a step of `whole` seconds."""
         start = min(max(self.start + share * self.seconds, 0.0), whole - self.seconds)
         return ShownStretch(start, start + self.seconds)
 
@@ -66,7 +66,7 @@ class Cell(Struct, frozen=True):
 
 
 def cells(spans: Sequence[Span], window: ShownStretch, width: int) -> list[Cell]:
-    """The pieces of a row that lie in the window, put into `width` columns."""
+    """Return the pieces of a row that lie in the window, put into `width` columns."""
     length = window.seconds / width
     filled = [0.0] * width
     kinds: list[dict[str, float]] = [{} for _ in range(width)]
@@ -152,7 +152,7 @@ def _style(kind: str, theme: CellTheme) -> Style:
 
 
 def _phases(lane: TimelineRow, window: ShownStretch, width: int, theme: CellTheme) -> Row:
-    """The row of bars with the phases' names in them."""
+    """Return the row of bars with the phases' names in them."""
     palette, glyphs = theme.palette, theme.glyphs
     row = Row(LABEL + 1 + width).add(pad(f" {fmt.printable(lane.label)}", LABEL) + " ", palette.text)
     colors = colors_of([span.kind for span in lane.spans])

@@ -11,7 +11,8 @@ from tui.state.view import View
 
 
 def users(gpu: Gpu, view: View, theme: CellTheme) -> str:
-    """The attached training on this GPU, else how many processes use it, and whose; why its clock is low."""
+    """Return the attached training on this GPU, else how many processes use it, and whose; why its clock is
+    low."""
     if view.snapshot is None:
         return ""
     dot = f" {theme.glyphs.dot} "

@@ -39,7 +39,7 @@ class AlertScreen(ScrollingScreen):
         self._follow = False
 
     def alert(self) -> Alert | None:
-        """The chosen one, else the most severe."""
+        """Return the chosen one, else the most severe."""
         return self.view.alerts.selected_alert(self.view.alerts.all(self.view.snapshot))
 
     def lines(self, width: int) -> list[Row]:
@@ -182,7 +182,7 @@ class AlertScreen(ScrollingScreen):
 
 
 def _moment(since: float, now: float) -> str:
-    """When something began: the time of the day, with the day before it where that is another."""
+    """Return when something began: the time of the day, with the day before it where that is another."""
     then = time.localtime(since)
     same_day = time.strftime("%F", then) == time.strftime("%F", time.localtime(now))
     return time.strftime("%H:%M:%S" if same_day else "%m-%d %H:%M:%S", then)

@@ -66,18 +66,18 @@ class LlmtopScreen(BoardScreen):
         threading.Thread(target=run, name=name, daemon=True).start()
 
     def alert(self) -> Alert | None:
-        """The alert that keys act on here."""
+        """Return the alert that keys act on here."""
         return None
 
     def target_process(self) -> ProcessRef:
-        """The process that keys are about here: the alert's, else the one whose steps are shown."""
+        """Return the process that keys are about here: the alert's, else the one whose steps are shown."""
         alert, snapshot = self.alert(), self.view.snapshot
         if alert is None or snapshot is None:
             return process_ref.rank_process(self.view.rank())
         return process_ref.alert_process(alert, snapshot)
 
     def command(self) -> str:
-        """The command or line that is shown here, for the key that copies it; empty where there is none."""
+        """Return the command or line that is shown here, for the key that copies it; empty where there is none."""
         alert, about = self.alert(), self.target_process()
         if about.pid is None:
             return "" if alert is None else alert.next

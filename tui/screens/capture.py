@@ -129,7 +129,7 @@ class CaptureScreen(ScrollingScreen):
         self.redraw()
 
     def command(self) -> str:
-        """The line that brings the capture that was taken to another machine."""
+        """Return the line that brings the capture that was taken to another machine."""
         taken = self._capturing.result
         return super().command() if taken is None else taken.copy_command
 
@@ -143,7 +143,7 @@ class CaptureScreen(ScrollingScreen):
             self.top = max(min(self.top, self._cursor), self._cursor - seen + 1)
 
     def lines(self, width: int) -> list[Row]:
-        """The form, the stages, or the result."""
+        """Return the form, the stages, or the result."""
         theme, now = self.cell_theme, self._capturing
         self._cursor, self._places = None, {}
         if now.busy:
@@ -284,7 +284,7 @@ class CaptureScreen(ScrollingScreen):
 
 
 def _prepared_form(prepared: PreparedCaptures, snapshot: Snapshot | None) -> PreparedForm | LlmtopError:
-    """The demo's form, or the sentence why there is none."""
+    """Return the demo's form, or the sentence why there is none."""
     from tui.capture.prepared_form import prepared_form
 
     try:

@@ -102,7 +102,7 @@ class CapturesScreen(SortedTable, LlmtopScreen):
     # --- painting ---------------------------------------------------------------------------------------------
 
     def parts(self, width: int, height: int) -> list[Placed]:
-        """A title, the list, and below it the chosen one or what is asked."""
+        """Return a title, the list, and below it the chosen one or what is asked."""
         placed, body = self.header_and_footer(width, height)
         captures, palette = self._captures, self.cell_theme.palette
         rows = [self._title(width)]
@@ -178,7 +178,7 @@ class CapturesScreen(SortedTable, LlmtopScreen):
     # --- choosing ---------------------------------------------------------------------------------------------
 
     def _chosen_index(self) -> int | None:
-        """Where the chosen capture stands; the newest where it is gone."""
+        """Return where the chosen capture stands; the newest where it is gone."""
         paths = [one.path for one in self._captures or []]
         if not paths:
             return None
@@ -192,7 +192,7 @@ class CapturesScreen(SortedTable, LlmtopScreen):
         return capture_store.removable_captures(self._newest_first, self._keep, self._baseline)
 
     def command(self) -> str:
-        """The line that brings the chosen capture to another machine."""
+        """Return the line that brings the chosen capture to another machine."""
         capture = self._capture()
         return "" if capture is None else capture.copy_command
 
@@ -368,7 +368,7 @@ class CapturesScreen(SortedTable, LlmtopScreen):
 
 
 def _remove_capture(path: Path) -> int | LlmtopError:
-    """The bytes that are free now, or the sentence why the capture could not be deleted."""
+    """Return the bytes that are free now, or the sentence why the capture could not be deleted."""
     try:
         return folder.remove(path)
     except LlmtopError as error:

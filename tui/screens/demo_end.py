@@ -52,7 +52,7 @@ class DemoEndScreen(ScrollingScreen):
         return [*rows, *self._captured_rows(width), Row(width), *self._alert_summary(width)]
 
     def _captured_rows(self, width: int) -> list[Row]:
-        """How far the person came with the captures."""
+        """Return how far the person came with the captures."""
         palette, prepared = self.cell_theme.palette, self.llmtop.prepared
         from llmtop.capture.prepared import FIXED, STARVED
 
@@ -69,7 +69,7 @@ class DemoEndScreen(ScrollingScreen):
         return [Row(width).add(f" {line}", palette.text) for line in wrap(said, max(width - 2, 20))]
 
     def _alert_summary(self, width: int) -> list[Row]:
-        """The alerts of the recording, the first to come first."""
+        """Return the alerts of the recording, the first to come first."""
         palette, alerts = self.cell_theme.palette, self.view.alerts
         begun = alerts.since
         told = [one for one in reversed(alerts.ended_alerts()) if alert_style.alert_rank(one.alert) > 0]

@@ -118,7 +118,7 @@ class HangScreen(StacksScreen):
         return [*rows, Row(width)]
 
     def target_process(self) -> ProcessRef:
-        """The rank that is in no collective, else the process whose stacks are shown."""
+        """Return the rank that is in no collective, else the process whose stacks are shown."""
         named = self._report.culprits[0] if self._is_grouped and self._report and self._report.culprits else None
         if named is None or named.pid is None:
             return super().target_process()
@@ -140,7 +140,7 @@ def _read_others(pid: int) -> OtherNodes:
 
 
 def _stacks_of(found: OtherNodes) -> list[RankStack]:
-    """The ranks of other nodes as those of this one; a rank without an answer has no stack, and why."""
+    """Return the ranks of other nodes as those of this one; a rank without an answer has no stack, and why."""
     shown = [
         RankStack(
             rank,

@@ -114,7 +114,7 @@ class HelpScreen(ScrollingScreen):
 def key_blocks(
     about: str, own: Sequence[Key], shared: Sequence[Key], width: int, theme: CellTheme
 ) -> list[list[Row]]:
-    """The keys of one screen, then those that other screens have too.
+    """Return the keys of one screen, then those that other screens have too.
 
     Args:
         about: `NAME` of the screen.
@@ -151,7 +151,7 @@ def in_two_columns(blocks: list[list[Row]], width: int, each: int, theme: CellTh
 
 
 def block(title: str, entries: Sequence[tuple[str, str, Style]], width: int, theme: CellTheme) -> list[Row]:
-    """A title, an entry each with its name, its text and the style of the name, and a blank line."""
+    """Return a title, an entry each with its name, its text and the style of the name, and a blank line."""
     rows = [Row(width).add(title, theme.palette.strong)]
     for name, text, style in entries:
         bold = Style(color=style.color, bold=True, bgcolor=theme.palette.text.bgcolor)
@@ -170,7 +170,8 @@ def _signs(theme: CellTheme) -> list[tuple[str, str, Style]]:
 
 
 def _phases(width: int, theme: CellTheme) -> list[Row]:
-    """A stretch of a bar for each of the usual phases; others take the colours and letters that are free."""
+    """Return a stretch of a bar for each of the usual phases; others take the colours and letters that are
+    free."""
     palette = theme.palette
     colors = phase_bars.colors_of(_PHASES[:-1])
     letters = phase_bars.letters(_PHASES)

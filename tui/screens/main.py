@@ -65,7 +65,7 @@ class MainScreen(SortedTable, LlmtopScreen):
             super().redraw()
 
     def layout_now(self, width: int, height: int) -> Layout:
-        """Where everything goes at this size."""
+        """Return where everything goes at this size."""
         return self._arrange(width, height, node_table.entries(self.view))
 
     def _arrange(self, width: int, height: int, lines: list[Entry]) -> Layout:
@@ -142,7 +142,8 @@ class MainScreen(SortedTable, LlmtopScreen):
             yield Placed(plan.processes, self._processes(plan.processes))
 
     def _processes(self, rect: Rect) -> list[Row]:
-        """The processes, whose figures are the least telling and the dearest to draw: anew every few seconds."""
+        """Return the processes, whose figures are the least telling and the dearest to draw: anew every few
+        seconds."""
         from tui.panes import process_table
 
         snapshot = self.view.snapshot
@@ -322,7 +323,7 @@ class MainScreen(SortedTable, LlmtopScreen):
 
 
 def _shorten_layout(plan: Layout, rows: int) -> Layout:
-    """The layout without its last rows: the lowest pane gives them, and nothing else moves."""
+    """Return the layout without its last rows: the lowest pane gives them, and nothing else moves."""
     footer = None if plan.footer is None else plan.footer._replace(y=plan.footer.y - rows)
     end = plan.height - (plan.footer is not None) - rows
     cut = {
@@ -338,7 +339,7 @@ def _shorten_layout(plan: Layout, rows: int) -> Layout:
 
 
 def _entry_at(plan: Layout, x: int, y: int) -> int | None:
-    """The line of the table at a place of the screen."""
+    """Return the line of the table at a place of the screen."""
     inside = (place for place, at in plan.entries if at.x <= x < at.x + at.width and at.y <= y < at.y + at.height)
     return next(inside, None)
 

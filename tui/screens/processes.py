@@ -41,7 +41,7 @@ class ProcessesScreen(LlmtopScreen):
         return table.rows_of(snapshot, self._sorted_by, reverse=self._reverse, wanted=self._wanted)
 
     def _position(self, rows: list[Process]) -> int:
-        """Where the chosen process stands now; the first if it is gone."""
+        """Return where the chosen process stands now; the first if it is gone."""
         names = [_name(process) for process in rows]
         return names.index(self._chosen) if self._chosen in names else 0
 
@@ -87,7 +87,7 @@ class ProcessesScreen(LlmtopScreen):
         return row.end(palette.text)
 
     def target_process(self) -> ProcessRef:
-        """The chosen process."""
+        """Return the chosen process."""
         rows = self._rows()
         if not rows:
             return super().target_process()

@@ -28,7 +28,7 @@ class RanksScreen(SortedTable, LlmtopScreen):
         self._width, self._framed = 0, True
 
     def parts(self, width: int, height: int) -> list[Placed]:
-        """The table from the first visible line on; its frame counts the lines."""
+        """Return the table from the first visible line on; its frame counts the lines."""
         placed, body = self.header_and_footer(width, height)
         room = max(body.height - 3, 1)
         self._width, self._framed = body.width, body.height >= 4

@@ -81,7 +81,7 @@ class ReportScreen(ScrollingScreen):
             self.top = max(min(self.top, places[self._chosen]), end - room)
 
     def lines(self, width: int) -> list[Row]:
-        """The verdict, the findings, the tables."""
+        """Return the verdict, the findings, the tables."""
         if self._text:
             rows = [Row(width)]
             for line in self._text:

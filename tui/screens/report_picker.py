@@ -38,7 +38,7 @@ _baseline: list[Loaded] = []
 
 
 def baseline() -> Loaded | None:
-    """The report that others are held against."""
+    """Return the report that others are held against."""
     return _baseline[0] if _baseline else None
 
 

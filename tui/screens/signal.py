@@ -28,7 +28,7 @@ class SignalScreen(ModalScreen[None]):
         self._process = process
 
     def compose(self) -> ComposeResult:
-        """Which process, and what can be sent."""
+        """Return which process, and what can be sent."""
         process = self._process
         what = f"{process.pid}  {fmt.printable(process.user or '')}\n{fmt.printable(process.command or '')}"
         with Vertical(id="box"):

@@ -116,7 +116,7 @@ class StacksScreen(ScrollingScreen):
         return [*rows, *(() if named else loading)]
 
     def target_process(self) -> ProcessRef:
-        """The process whose stacks are shown."""
+        """Return the process whose stacks are shown."""
         return ProcessRef() if self._pid is None else ProcessRef(self._pid, f"pid {self._pid}", by_alert=True)
 
     def command(self) -> str:
@@ -142,7 +142,8 @@ class StacksScreen(ScrollingScreen):
 
 
 def thread_rows(thread: ThreadStack, width: int, theme: CellTheme) -> list[Row]:
-    """One thread: its name and state, then its frames, innermost first; the script's own line stands out."""
+    """Return one thread: its name and state, then its frames, innermost first; the script's own line stands
+    out."""
     palette = theme.palette
     state = ", ".join(word for word, holds in (("running", thread.active), ("GIL", thread.owns_gil)) if holds)
     whose = "" if thread.worker is None else f"worker {thread.worker}, "
@@ -167,7 +168,8 @@ def loading_rows(cost: LoadingCost, width: int, theme: CellTheme) -> list[Row]:
 
 
 def _read_stacks(watching: LoadingMonitor) -> tuple[int, tuple[ThreadStack, ...], str, LoadingCost | None]:
-    """The stacks of a process, or the sentence that says why not; and what its loader costs, where it waits."""
+    """Return the stacks of a process, or the sentence that says why not; and what its loader costs, where it
+    waits."""
     try:
         found = py_spy.dump(watching.pid)
         return watching.pid, found, "", watching.add(found)

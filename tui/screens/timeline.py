@@ -27,7 +27,7 @@ class TimelineScreen(LlmtopScreen):
         self._top = 0
 
     def parts(self, width: int, height: int) -> list[Placed]:
-        """A title, then the rows of the window."""
+        """Return a title, then the rows of the window."""
         placed, body = self.header_and_footer(width, height)
         theme = self.cell_theme
         step = "the beginning" if self.timeline.step is None else f"whole step {self.timeline.step}"

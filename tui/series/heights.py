@@ -17,7 +17,7 @@ _FAR = 2
 
 
 def level(value: float | None, limit: float | None, rows: int = 1) -> int:
-    """How high to draw a value in eighths of a row, 8 for each row: 0 absent, 1 the lowest, all at 97 %."""
+    """Return how high to draw a value in eighths of a row, 8 for each row: 0 absent, 1 the lowest, all at 97 %."""
     if value is None or limit is None or not math.isfinite(value) or not 0 < limit < math.inf:
         return 0
     eighths = value / limit * 8.0 * rows + 0.25

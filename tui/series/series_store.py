@@ -66,7 +66,7 @@ class Cells(NamedTuple):
         return cls(math.floor(end / seconds) - count + 1, count, seconds)
 
     def index_of(self, time: float) -> int:
-        """The cell that an instant lies in, counted from the first; negative before it."""
+        """Return the cell that an instant lies in, counted from the first; negative before it."""
         return math.floor(time / self.seconds) - self.first
 
 
@@ -229,11 +229,11 @@ class SeriesStore:
         self.rewritten[slot] += 1
 
     def slot(self, name: Hashable) -> int | None:
-        """Where a series is; None if there is none of that name."""
+        """Return where a series is; None if there is none of that name."""
         return self.slots.get(name)
 
     def make(self, name: Hashable, idle_since: float = -INF) -> int | None:
-        """Where a series is, made if it is new.
+        """Return where a series is, made if it is new.
 
         Args:
             name: of the series.
@@ -326,7 +326,7 @@ class SeriesStore:
             self.rewritten[slot] += 1
 
     def _level(self, cells: Cells) -> _Level:
-        """The finest one that reaches back to the first cell."""
+        """Return the finest one that reaches back to the first cell."""
         begin = cells.first * cells.seconds
         for level in self._levels:
             if level.reaches(begin):
@@ -334,7 +334,7 @@ class SeriesStore:
         return self._levels[-1]
 
     def unsettled_seconds(self, slot: int, cells: Cells) -> float:
-        """How long before an instant values may still have come into a series since then.
+        """Return how long before an instant values may still have come into a series since then.
 
         What is put in as it is read goes on in the bucket of the last reading, at most.
         """
@@ -380,7 +380,8 @@ class SeriesStore:
         return found
 
     def _stretches(self, cells: Cells, start: int, until: float) -> _Stretches:
-        """Which buckets the cells from the one counted `start` on are of: the same for most series of a frame."""
+        """Return which buckets the cells from the one counted `start` on are of: the same for most series of a
+        frame."""
         key = cells, start, until, self.newest
         known = self._cut.get(key)
         if known is not None:

@@ -128,7 +128,7 @@ class AlertLog:
         return sorted(found, key=self.is_muted)
 
     def selected_alert(self, among: list[Alert]) -> Alert | None:
-        """The one that is shown of these: the chosen one, else the first."""
+        """Return the one that is shown of these: the chosen one, else the first."""
         if self._chosen is not None:
             for alert in among:
                 if self.episode(alert) is self._chosen:
@@ -162,11 +162,11 @@ class AlertLog:
         return list(reversed(self._gone))
 
     def last_ended(self) -> Episode | None:
-        """The one that went last, if any did."""
+        """Return the one that went last, if any did."""
         return self._gone[-1] if self._gone else None
 
     def ended_count(self) -> int:
-        """How many that have gone are remembered."""
+        """Return how many that have gone are remembered."""
         return len(self._gone)
 
 

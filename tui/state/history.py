@@ -179,13 +179,14 @@ class History:
         return next((one for one in _ALL_SPANS if known <= one or one >= self.store.reach_seconds), _ALL_SPANS[-1])
 
     def _filled_span(self, usual: float) -> float:
-        """A span that what is known fills, at most the usual one; the same while an earlier instant is shown."""
+        """Return a span that what is known fills, at most the usual one; the same while an earlier instant is
+        shown."""
         if self.newest is not None and self.first is not None and self.end >= self.newest:
             self._known = self.newest - self.first
         return next((one for one in _ALL_SPANS if self._known <= one < usual), usual)
 
     def cells(self, count: int) -> Cells:
-        """The span cut into so many cells."""
+        """Return the span cut into so many cells."""
         of = self.newest, self.first, self.instant, self._span, self.chosen
         if of != self._cells_of:
             self._cells_of, self._cells = of, {}
@@ -424,7 +425,7 @@ class History:
     # --- reading ------------------------------------------------------------------------------------------------
 
     def spreads(self, name: Name, count: int) -> list[Spread | None]:
-        """One figure over so many cells; None where nothing is known."""
+        """Return one figure over so many cells; None where nothing is known."""
         drawn = self._brought_up(name, count)
         return [None] * max(count, 0) if drawn is None else drawn.spreads
 
@@ -497,7 +498,7 @@ class History:
         return self._past_heights(name, drawn, known, (0.0, limit, rows), least, most)
 
     def heights_in_range(self, name: Name, count: int, rows: int = 1) -> FigureHistory:
-        """The same on an axis from the lowest to the highest value in the span."""
+        """Return the same on an axis from the lowest to the highest value in the span."""
         drawn = self._brought_up(name, count)
         if drawn is None:
             return FigureHistory(bytes(max(count, 0)), 0.0, 0.0, None, None)
@@ -520,7 +521,7 @@ class History:
         least: float | None,
         most: float | None,
     ) -> FigureHistory:
-        """The heights of all cells, of which those stay that were drawn on the same axis before."""
+        """Return the heights of all cells, of which those stay that were drawn on the same axis before."""
         low, limit, rows = axis
         if known is not None and known.axis == axis and known.drawn is drawn:
             return known.past
@@ -542,20 +543,20 @@ class History:
         return known.cells.first + drawn.moved == drawn.cells.first and known.until == drawn.since
 
     def levels(self, uuid: str, key: str, count: int) -> bytes:
-        """How high the cells of one figure of one GPU are drawn, 0 to 8, on the figure's own axis."""
+        """Return how high the cells of one figure of one GPU are drawn, 0 to 8, on the figure's own axis."""
         gpu = self._gpus.get(uuid)
         limit = None if gpu is None else BY_KEY[key].limit(gpu)
         return bytes(one % SPIKE for one in self.heights_of((uuid, key), count, limit).heights)
 
     def gpu(self, uuid: str, key: str, count: int) -> array[float]:
-        """The means of one figure of one GPU over so many cells; NaN where nothing is known."""
+        """Return the means of one figure of one GPU over so many cells; NaN where nothing is known."""
         return array("f", [NAN if one is None else one.mean for one in self.spreads((uuid, key), count)])
 
 
 def _extremes(
     spreads: list[Spread | None], least: float | None, most: float | None
 ) -> tuple[float | None, float | None]:
-    """The lowest and the highest of all values, and of those known before."""
+    """Return the lowest and the highest of all values, and of those known before."""
     lows = [one[1] for one in spreads if one is not None]
     if not lows:
         return least, most

@@ -21,7 +21,7 @@ class ProcessRef(NamedTuple):
 
 
 def rank_process(rank: Rank | None) -> ProcessRef:
-    """The process whose steps are shown."""
+    """Return the process whose steps are shown."""
     return ProcessRef() if rank is None else ProcessRef(rank.pid, name(rank))
 
 
@@ -31,7 +31,8 @@ def name(rank: Rank) -> str:
 
 
 def alert_process(alert: Alert, snapshot: Snapshot) -> ProcessRef:
-    """The process that an alert is about: the one it names, else a training on its GPU, else a process on it."""
+    """Return the process that an alert is about: the one it names, else a training on its GPU, else a process
+    on it."""
     if alert.pid is not None:
         rank = next((one for one in snapshot.ranks if one.pid == alert.pid), None)
         if rank is not None and rank.state == "gone":

@@ -59,7 +59,7 @@ class View(Struct):
     """True if a recording has been shown to its end."""
 
     def gpus(self) -> tuple[Gpu, ...]:
-        """The GPUs to show: all of the snapshot, or only those that attached trainings use."""
+        """Return the GPUs to show: all of the snapshot, or only those that attached trainings use."""
         if self.snapshot is None:
             return ()
         if not self.only_attached:
@@ -68,7 +68,7 @@ class View(Struct):
         return tuple(gpu for gpu in self.snapshot.gpus if gpu.uuid in used)
 
     def gpu_label(self, gpu: Gpu) -> str:
-        """The number of a GPU, as it is written on the screen."""
+        """Return the number of a GPU, as it is written on the screen."""
         if self.snapshot is None:
             return str(gpu.index)
         if self.labels_of is not self.snapshot:
@@ -76,19 +76,19 @@ class View(Struct):
         return self.labels.get(gpu.uuid, str(gpu.index))
 
     def position(self) -> int | None:
-        """Where the selected GPU stands in `gpus()`."""
+        """Return where the selected GPU stands in `gpus()`."""
         return next((i for i, gpu in enumerate(self.gpus()) if gpu.uuid == self.selected), None)
 
     def jobs(self) -> tuple[Job, ...]:
-        """The jobs, in the order in which they began; none where the recording knows of none."""
+        """Return the jobs, in the order in which they began; none where the recording knows of none."""
         return () if self.snapshot is None else self.snapshot.jobs
 
     def job_of(self, rank: Rank) -> Job | None:
-        """The job that this process is a rank of."""
+        """Return the job that this process is a rank of."""
         return next((job for job in self.jobs() if job.name == rank.job), None)
 
     def job(self) -> Job | None:
-        """The job of the process whose steps are shown."""
+        """Return the job of the process whose steps are shown."""
         rank = self.rank()
         return None if rank is None else self.job_of(rank)
 
@@ -109,7 +109,7 @@ class View(Struct):
         return list(self.sorted_ranks)
 
     def rank(self) -> Rank | None:
-        """The process whose steps are shown: the chosen one, else the one that the shown alert is about."""
+        """Return the process whose steps are shown: the chosen one, else the one that the shown alert is about."""
         of = self.rank_pid, self.selected, self.alerts.changes
         if self.rank_of[0] is not self.snapshot or self.rank_of[1] != of:
             self.rank_of, self.rank_found = (self.snapshot, of), self._rank()

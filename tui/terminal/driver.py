@@ -190,7 +190,7 @@ class TerminalDriver(textual_private.HookedDriver):
 
     @contextlib.contextmanager
     def _opened_for_reading(self) -> Iterator[int]:
-        """The terminal, so that a read never waits.
+        """Yield the terminal, so that a read never waits.
 
         What a shell took while this process was in the background, poll still promised. The descriptor that we
         were given must stay as it is, because the shell has the same one.

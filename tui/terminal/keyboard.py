@@ -184,7 +184,7 @@ class Keyboard:
         return rest, [PasteEvent(paste.text)]
 
     def _end_of_paste(self, now: float) -> list[Message]:
-        """The paste of which no more comes. What lost its end mark is dropped."""
+        """Return the paste of which no more comes. What lost its end mark is dropped."""
         paste = self._paste
         if paste is None or not paste.is_over(now):
             return []

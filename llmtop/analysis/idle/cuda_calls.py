@@ -29,7 +29,7 @@ _ALLOCATION = re.compile(
 
 
 def unversioned_name(name: str) -> str:
-    """A function's name without the version that nsys keeps: cudaLaunchKernel_v7000 is cudaLaunchKernel."""
+    """Return a function's name without the version that nsys keeps: cudaLaunchKernel_v7000 is cudaLaunchKernel."""
     return _VERSION.sub("", name)
 
 
@@ -48,12 +48,12 @@ def call_kind(name: str) -> int:
 
 
 def call_kinds(trace: model.Trace) -> Ns:
-    """The kind of each name of the trace; meaningful for names of API calls."""
+    """Return the kind of each name of the trace; meaningful for names of API calls."""
     return trace.once("kinds", None, lambda: np.array([call_kind(name) for name in trace.names], dtype=np.int64))
 
 
 def api_times(trace: model.Trace, timelines: list[DeviceTimeline]) -> tuple[ApiTime, ...]:
-    """All calls by function, whole file, most time first."""
+    """Return all calls by function, whole file, most time first."""
     calls = trace.calls
     if not len(calls):
         return ()

@@ -137,7 +137,8 @@ def _rows_of_launchers(
 
 
 def _host_call_kinds(timeline: DeviceTimeline, rows: Ns) -> Ns:
-    """The kind of each call; a call that copies is a big COPY, a SYNC (a value read back) or else a LAUNCH."""
+    """Return the kind of each call; a call that copies is a big COPY, a SYNC (a value read back) or else a
+    LAUNCH."""
     trace = timeline.trace
     kinds = cuda.call_kinds(trace)[trace.calls.name[rows]]
     kinds = np.where(kinds == cuda.COPY, cuda.LAUNCH, kinds)
@@ -155,7 +156,7 @@ def _host_call_kinds(timeline: DeviceTimeline, rows: Ns) -> Ns:
 
 
 def _input_ranges(timeline: DeviceTimeline) -> Spans:
-    """When the launching threads waited for input, by ranges that come in at least half of the steps."""
+    """Return when the launching threads waited for input, by ranges that come in at least half of the steps."""
     ranges = own_ranges(timeline.trace, timeline.process)
     ranges = ranges.select(_rows_of_launchers(ranges, timeline) & (ranges.end != model.OPEN))
     waits = input_ranges(timeline.trace, timeline.process, ranges)
@@ -182,7 +183,7 @@ def _compute_phases(phases: list[PhaseSpans]) -> Spans:
 
 
 def _quiet_spans(timeline: DeviceTimeline, quiet: Spans, compute: Spans, rows: Ns) -> tuple[Spans, Spans]:
-    """The stretches without a CUDA call that come before a copy of input, and the others that are long.
+    """Return the stretches without a CUDA call that come before a copy of input, and the others that are long.
 
     A stretch inside a phase of the step's own work is neither, unless it is very long: there the host is preparing
     launches.

@@ -132,7 +132,8 @@ def attribute_idle_time(timeline: DeviceTimeline, others: Spans, phases: list[Ph
 
 
 def _queued_spans(idle: Spans, launched: Ns) -> dict[str, Spans]:
-    """The end of each gap from the launch of the work that ends it: all of it, if that was launched before."""
+    """Return the end of each gap from the launch of the work that ends it: all of it, if that was launched
+    before."""
     waits = idle.ends - launched
     late = launched > idle.starts
     short = waits <= QUEUED_NS
@@ -149,14 +150,15 @@ def _queued_spans(idle: Spans, launched: Ns) -> dict[str, Spans]:
 
 
 def _ending_ops(timeline: DeviceTimeline, idle: Spans) -> Ns:
-    """The op that starts where each gap ends."""
+    """Return the op that starts where each gap ends."""
     starts = timeline.ops.start
     found = np.minimum(np.searchsorted(starts, idle.ends), len(starts) - 1)
     return np.where(starts[found] == idle.ends, found, -1)
 
 
 def _launch_return_times(timeline: DeviceTimeline, idle: Spans, ending: Ns) -> Ns:
-    """When the call that launched the op at the end of each gap returned, within the gap; its end if unknown.
+    """Return when the call that launched the op at the end of each gap returned, within the gap; its end if
+    unknown.
 
     Where the call was not recorded and the host waited for the GPU throughout the gap, it returned before the gap:
     what runs while the host waits had been launched.
@@ -172,7 +174,7 @@ def _launch_return_times(timeline: DeviceTimeline, idle: Spans, ending: Ns) -> N
 
 
 def _is_waited_through(timeline: DeviceTimeline, idle: Spans) -> npt.NDArray[np.bool_]:
-    """Which gaps lie within a call of the process that waits for the GPU."""
+    """Return which gaps lie within a call of the process that waits for the GPU."""
     trace = timeline.trace
     waiting = (call_kinds(trace) == SYNC)[trace.calls.name] & (trace.calls.process == timeline.process)
     spans = iv.union(trace.calls.start[waiting], trace.calls.end[waiting])
@@ -209,7 +211,7 @@ def _divide_late_time(
 
 
 def _wait_debt(timeline: DeviceTimeline, waits: Spans, starts: Ns, idle: Ns) -> Ns:
-    """How much of each gap the debt of the waits before it covers."""
+    """Return how much of each gap the debt of the waits before it covers."""
     owed = np.zeros(len(starts), dtype=np.int64)
     debt = 0
     for low, high in zip(timeline.bounds[:-1].tolist(), timeline.bounds[1:].tolist(), strict=True):

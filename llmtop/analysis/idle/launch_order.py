@@ -72,7 +72,7 @@ def _launch_order(row: KernelTime, timelines: Sequence[DeviceTimeline]) -> Launc
 
 
 def _longest_window(marked: npt.NDArray[np.bool_]) -> int:
-    """How many launches in a row hold at least one that is marked, if these launches repeat for ever."""
+    """Return how many launches in a row hold at least one that is marked, if these launches repeat for ever."""
     places = np.flatnonzero(marked)
     round_the_end = len(marked) - int(places[-1]) + int(places[0])
     return int(max([round_the_end, *np.diff(places).tolist()]))

@@ -131,15 +131,15 @@ def _describe_gap(
 
 
 def _last_ended_row(ops: model.DeviceOps, instant: int) -> int:
-    """The row of what ended last by an instant; -1 where nothing had. Work runs beside other work: what began last
-    is not always what ended last."""
+    """Return the row of what ended last by an instant; -1 where nothing had. Work runs beside other work: what
+    began last is not always what ended last."""
     begun = int(np.searchsorted(ops.start, instant))
     ended = np.where(ops.end[:begun] <= instant, ops.end[:begun], np.iinfo(np.int64).min)
     return int(np.argmax(ended)) if begun and ended.max() > np.iinfo(np.int64).min else -1
 
 
 def _phase_at(phases: list[PhaseSpans], instant: int) -> str:
-    """The innermost phase that the host was in."""
+    """Return the innermost phase that the host was in."""
     at = np.array([instant], dtype=np.int64)
     inside = [phase.path for phase in phases if iv.contains(phase.spans, at)[0]]
     return max(inside, key=lambda path: path.count("/"), default="")
@@ -201,7 +201,8 @@ def _covered_by_name(table: model.ApiCalls, start: int, end: int) -> dict[int, i
 
 
 def _deepest_times(host: model.HostSpans, start: int, end: int) -> dict[int, int]:
-    """How long each operator or frame was the deepest that was open on its thread, by name, in ns of the gap.
+    """Return how long each operator or frame was the deepest that was open on its thread, by name, in ns of the
+    gap.
 
     Args:
         host: operators and frames in order of their start, the outer first.

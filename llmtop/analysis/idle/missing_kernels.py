@@ -82,7 +82,8 @@ def _certain_run_time(ended: Ns, launched_at: Ns) -> int:
 
 
 def _last_sync_begin(trace: model.Trace, process: int) -> int:
-    """When the last call began that waited for the device and came back: what was launched before has run."""
+    """Return when the last call began that waited for the device and came back: what was launched before has
+    run."""
     calls = trace.calls
     waits = (cuda.call_kinds(trace) == cuda.SYNC)[calls.name] & (calls.process == process)
     return int(calls.start[waits].max()) if waits.any() else 0
@@ -95,7 +96,7 @@ def _matching_calls(trace: model.Trace, pattern: re.Pattern[str]) -> npt.NDArray
 
 
 def _calls_during_capture(trace: model.Trace) -> npt.NDArray[np.bool_]:
-    """Which calls were made while their process captured a stream into a CUDA graph: those run nothing."""
+    """Return which calls were made while their process captured a stream into a CUDA graph: those run nothing."""
     calls = trace.calls
     begins, ends = _matching_calls(trace, BEGINS_GRAPH), _matching_calls(trace, ENDS_GRAPH)
     inside = np.zeros(len(calls), dtype=bool)

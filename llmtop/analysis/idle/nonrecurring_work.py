@@ -57,7 +57,8 @@ def setup_spans(timeline: DeviceTimeline) -> dict[str, Spans]:
 
 
 def longest_setup(timeline: DeviceTimeline) -> str:
-    """The call that set something up and took longest: `hipLaunchKernel of gemm_kernel (6.54 ms)`; "" for none."""
+    """Return the call that set something up and took longest: `hipLaunchKernel of gemm_kernel (6.54 ms)`; ""
+    for none."""
     rows, calls, names = _long_calls(timeline), timeline.trace.calls, timeline.trace.names
     # A call before the first device activity is in no share.
     inside = np.minimum(calls.end[rows], timeline.end_ns) - np.maximum(calls.start[rows], timeline.begin_ns)
@@ -82,7 +83,7 @@ def _long_spans(timeline: DeviceTimeline) -> Spans:
 
 
 def _long_calls(timeline: DeviceTimeline) -> Ns:
-    """The rows of the calls that set something up once."""
+    """Return the rows of the calls that set something up once."""
     key = (
         timeline.process,
         timeline.device,
@@ -129,7 +130,7 @@ def sends_weights(timeline: DeviceTimeline) -> bool:
 
 
 def _start_up_spans(timeline: DeviceTimeline) -> Spans:
-    """The silences of a program that has computed nothing yet, before it copies or broadcasts its weights.
+    """Return the silences of a program that has computed nothing yet, before it copies or broadcasts its weights.
 
     Only where the capture has no steps: in a step nothing starts. A silence is as long without a CUDA call of the
     launching threads, and ends before several copies to the device (or broadcasts), which the first matrix product
@@ -169,7 +170,7 @@ def _launched_kernels(timeline: DeviceTimeline, rows: Ns) -> dict[int, tuple[int
 
 
 def _matching_names(trace: model.Trace, names: Ns, pattern: re.Pattern[str]) -> npt.NDArray[np.bool_]:
-    """Which of these names (rows of `Trace.names`) the pattern is found in."""
+    """Return which of these names (rows of `Trace.names`) the pattern is found in."""
     what = f"named {pattern.pattern}"
     fits = trace.once(what, None, lambda: np.array([bool(pattern.search(name)) for name in trace.names]))
     return np.asarray(fits[names])

@@ -47,7 +47,8 @@ def sampled_functions(
 
 
 def _of_working_threads(trace: model.Trace, pid: int) -> npt.NDArray[np.bool_]:
-    """Which samples are of the threads with the ranges of a process without device work; all, if none is."""
+    """Return which samples are of the threads with the ranges of a process without device work; all, if none
+    is."""
     threads = np.unique(trace.ranges.thread[trace.ranges.process == pid])
     chosen = np.isin(trace.samples.thread, threads) & (trace.samples.process == pid)
     return chosen if chosen.any() else np.ones(len(chosen), dtype=bool)
@@ -88,7 +89,7 @@ def _functions(
 
 
 def _usual_callers(samples: model.StackSamples) -> dict[int, int]:
-    """The caller that most samples of each function have."""
+    """Return the caller that most samples of each function have."""
     keys, which = grouped(samples.name, samples.caller)
     order = np.argsort(np.bincount(which, minlength=len(keys)), kind="stable").tolist()
     return {keys[row][0]: keys[row][1] for row in order}

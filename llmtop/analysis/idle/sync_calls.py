@@ -49,7 +49,7 @@ def wait_places(timeline: DeviceTimeline, phases: list[PhaseSpans]) -> tuple[Wai
 
 
 def _innermost_phases(instants: Ns, phases: list[PhaseSpans]) -> Ns:
-    """The innermost phase that each instant lies in; -1 for none."""
+    """Return the innermost phase that each instant lies in; -1 for none."""
     inside = np.full(len(instants), -1, dtype=np.int64)
     for index in sorted(range(len(phases)), key=lambda i: phases[i].path.count("/")):
         inside = np.where(iv.contains(phases[index].spans, instants), index, inside)
@@ -57,8 +57,8 @@ def _innermost_phases(instants: Ns, phases: list[PhaseSpans]) -> Ns:
 
 
 def _innermost_operators(rows: model.ApiCalls, trace: model.Trace) -> Ns:
-    """The name of the innermost operator of the framework around each call of a process; 0, the empty name, for
-    none."""
+    """Return the name of the innermost operator of the framework around each call of a process; 0, the empty
+    name, for none."""
     found = np.zeros(len(rows), dtype=np.int64)
     # Thread ids repeat across processes, in containers as a rule.
     mine = (trace.host.kind == model.OPERATOR) & (trace.host.process == rows.process[0])

@@ -172,7 +172,7 @@ class DeviceTimeline:
         return iv.complement(self.busy, self.begin_ns, self.end_ns)
 
     def ns_in_steps(self, spans: Spans) -> int:
-        """How much of a set lies in whole steps, ns."""
+        """Return how much of a set lies in whole steps, ns."""
         return iv.clip(spans, self.begin_ns, self.end_ns).total
 
     @functools.cached_property
@@ -243,7 +243,7 @@ def _is_first_step_slow(bounds: Ns) -> bool:
 
 
 def _step_bounds(trace: model.Trace, rows: Ns, steps: ProcessSteps) -> tuple[Ns, Ns, int]:
-    """Where the steps begin on the device, where the host began them, and how many they are.
+    """Return where the steps begin on the device, where the host began them, and how many they are.
 
     The host runs ahead of the device, and work that was launched before the capture began is not in the file. So
     a step begins on the device where the first work that the host launched in it starts, not where the host began
@@ -282,7 +282,7 @@ around 105 ms of kernels) shows nothing about the device's steps."""
 
 
 def _host_bounds(steps: ProcessSteps, whole: Ns, *, launches_known: bool) -> tuple[Ns, Ns, int]:
-    """The host's own edges, when the device's cannot be had (no API calls in the file, or one step only).
+    """Return the host's own edges, when the device's cannot be had (no API calls in the file, or one step only).
 
     Args:
         steps: of the process.

@@ -71,7 +71,8 @@ def _are_steady(found: InferredSteps, kernels: int) -> bool:
 
 
 def _kernel_rows(trace: model.Trace, process: int) -> Ns:
-    """The rows of the kernels and graphs of a process on the GPU that runs most, in order of their start."""
+    """Return the rows of the kernels and graphs of a process on the GPU that runs most, in order of their
+    start."""
     work = np.isin(trace.ops.kind, (model.KERNEL, model.GRAPH))
     rows = np.flatnonzero((trace.ops.process == process) & work)
     if not len(rows):
@@ -111,7 +112,7 @@ def _infer_from_period(trace: model.Trace, rows: Ns) -> InferredSteps | None:
 
 
 def _relative_spread(places: Ns) -> float:
-    """How unevenly places lie: the standard deviation of the distances over their mean."""
+    """Return how unevenly places lie: the standard deviation of the distances over their mean."""
     apart = np.diff(places)
     return float(np.std(apart) / max(float(np.mean(apart)), 1.0))
 
@@ -133,7 +134,7 @@ def _infer_from_bursts(trace: model.Trace, rows: Ns, wanted: list[int], what: st
 
 
 def _launch_times(trace: model.Trace, rows: Ns) -> Ns:
-    """When these kernels were launched, in order; when they ran, where that is not known of all."""
+    """Return when these kernels were launched, in order; when they ran, where that is not known of all."""
     called = trace.launched_by[rows]
     known = len(trace.calls) > 0 and bool((called >= 0).all())
     return np.unique(trace.calls.start[called] if known else trace.ops.start[rows])

@@ -24,7 +24,7 @@ than this part of what it works on its busiest one, it has no phases there."""
 
 
 def phase_times(steps: ProcessSteps, phases: list[PhaseSpans], timelines: list[DeviceTimeline]) -> list[PhaseMean]:
-    """The phases of one process, means over its whole steps, in the order in which they occur in a step.
+    """Return the phases of one process, means over its whole steps, in the order in which they occur in a step.
 
     Args:
         steps: of the process.
@@ -129,7 +129,7 @@ def _row(name: str, steps: ProcessSteps, host: Spans, gpu: _PhaseFigures, count:
 
 
 def _place_in_step(steps: ProcessSteps, starts: Ns) -> float:
-    """Where in a step a phase begins, as a share of the step: the median over the steps."""
+    """Return where in a step a phase begins, as a share of the step: the median over the steps."""
     if not len(starts):
         return 0.0
     at = np.clip(np.searchsorted(steps.starts, starts, side="right") - 1, 0, len(steps) - 1)

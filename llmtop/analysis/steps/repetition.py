@@ -80,7 +80,7 @@ class LaunchedKernels:
         return np.searchsorted(self.launched, marks)
 
     def counts(self, places: Ns) -> npt.NDArray[np.float64]:
-        """How often each name comes between places, shape (stretches, names)."""
+        """Return how often each name comes between places, shape (stretches, names)."""
         names = int(self.name.max()) + 1 if len(self.name) else 1
         inside = np.arange(places[0], places[-1])
         stretch = np.searchsorted(places, inside, side="right") - 1
@@ -146,7 +146,7 @@ def period_of(kernels: LaunchedKernels, marks: Ns) -> int | None:
 
 
 def _shared_fraction(counts: npt.NDArray[np.float64], sizes: npt.NDArray[np.float64], period: int) -> float:
-    """The share of kernels that a stretch has in common with the one a period later, over all of them."""
+    """Return the share of kernels that a stretch has in common with the one a period later, over all of them."""
     common = np.minimum(counts[:-period], counts[period:]).sum()
     return float(common / max(np.maximum(sizes[:-period], sizes[period:]).sum(), 1.0))
 
@@ -252,7 +252,8 @@ def _is_like_steps(kernels: LaunchedKernels, marks: Ns) -> bool:
 
 
 def _most_attention(kernels: LaunchedKernels, marks: Ns) -> float:
-    """How often the attention kernel that is most frequent there comes in the usual stretch between marks."""
+    """Return how often the attention kernel that is most frequent there comes in the usual stretch between
+    marks."""
     attends = kernels.counts(kernels.places(marks))[:, kernels.chosen_names(_attends)]
     return float(np.median(attends.max(axis=1))) if attends.shape[1] else 0.0
 

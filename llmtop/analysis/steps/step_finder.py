@@ -93,7 +93,7 @@ def select_steps(steps: ProcessSteps, wanted: int | tuple[int, int] | None) -> P
 
 
 def own_ranges(trace: model.Trace, process: int) -> model.Ranges:
-    """The ranges of a process that its training (not a library) made, in order of their start."""
+    """Return the ranges of a process that its training (not a library) made, in order of their start."""
     ranges = trace.ranges.select(trace.ranges.process == process)
     mine = ranges.select(~_library_names(trace.names, ranges.domain) & ~_library_names(trace.names, ranges.name))
     # A range that encloses another and starts with it comes first.
@@ -101,14 +101,14 @@ def own_ranges(trace: model.Trace, process: int) -> model.Ranges:
 
 
 def _library_names(names: list[str], rows: Ns) -> npt.NDArray[np.bool_]:
-    """Which of these names (rows of `names`) are a library's."""
+    """Return which of these names (rows of `names`) are a library's."""
     used, at = np.unique(rows, return_inverse=True)
     library = [bool(LIBRARY_DOMAINS.match(names[n])) or names[n].startswith("nccl") for n in used.tolist()]
     return np.array(library, dtype=bool)[at.reshape(-1)]
 
 
 def deepest_nesting(ranges: model.Ranges) -> int:
-    """How deep the ranges of any thread lie in each other; those without an end are not counted."""
+    """Return how deep the ranges of any thread lie in each other; those without an end are not counted."""
     closed = ranges.select((ranges.end != model.OPEN) & (ranges.end > ranges.start))
     if not len(closed):
         return 0
@@ -121,7 +121,7 @@ def deepest_nesting(ranges: model.Ranges) -> int:
 
 
 def find_steps(trace: model.Trace, process: int) -> ProcessSteps:
-    """The whole steps of a process.
+    """Return the whole steps of a process.
 
     By the first of these that occurs: a range named like a step (step, train_step, ProfilerStep#7, iteration 12);
     torch_xla's own marks; the ends of the optimizer's range; the beginnings of the range that waits for input; the
@@ -295,7 +295,7 @@ def _steps_from_marker(
 def _steps_from_regularity(
     trace: model.Trace, process: int, ranges: model.Ranges, base: BaseNames
 ) -> ProcessSteps | None:
-    """The outermost ranges of a thread whose starts are the most evenly spaced, of at least three.
+    """Return the outermost ranges of a thread whose starts are the most evenly spaced, of at least three.
 
     What comes once or twice (a range around everything, an evaluation) hides nothing that lies in it. Of layers
     and the like so many make a step as the kernels need to repeat.
@@ -337,7 +337,7 @@ class _Marks:
 
 
 def _unevenness(intervals: Ns, tolerant: bool) -> float:
-    """How far intervals spread, in parts of what is usual; `tolerant`: a few may take much longer."""
+    """Return how far intervals spread, in parts of what is usual; `tolerant`: a few may take much longer."""
     if not len(intervals):
         return np.inf
     if tolerant:
@@ -369,7 +369,7 @@ def _regular_candidates(names: list[str], ranges: model.Ranges, thread: int) -> 
 
 
 def _steps_between(trace: model.Trace, process: int, marks: _Marks, period: int, why: str) -> ProcessSteps:
-    """The steps from one start of a range to the `period`-th after it."""
+    """Return the steps from one start of a range to the `period`-th after it."""
     label, starts = trace.names[marks.name], marks.starts
     if period == 1:
         how = f"from the start of one range {label!r} to the next{why}"
@@ -418,7 +418,7 @@ def rows_by_value(values: Ns) -> Iterator[tuple[int, Ns]]:
 
 
 def _outermost(ranges: model.Ranges) -> Ns:
-    """The rows of the ranges of one thread, in order of their start, that lie in no other range."""
+    """Return the rows of the ranges of one thread, in order of their start, that lie in no other range."""
     if not len(ranges):
         return np.empty(0, dtype=np.int64)
     reach = np.concatenate([[np.iinfo(np.int64).min], np.maximum.accumulate(ranges.end)[:-1]])
@@ -435,7 +435,8 @@ class PhaseSpans:
 
 
 def _encloses_steps(ranges: model.Ranges, steps: ProcessSteps) -> npt.NDArray[np.bool_]:
-    """Which ranges of one thread hold two whole steps or, where there are none, all other ranges: no phases."""
+    """Return which ranges of one thread hold two whole steps or, where there are none, all other ranges: no
+    phases."""
     if not len(ranges):
         return np.zeros(0, dtype=bool)
     if len(steps) > 1:
@@ -451,7 +452,8 @@ _MOST_PHASES = 40
 
 
 def find_phases(trace: model.Trace, steps: ProcessSteps) -> list[PhaseSpans]:
-    """The phases of a process, by the ranges on its steps' thread; the range that marks a whole step is none.
+    """Return the phases of a process, by the ranges on its steps' thread; the range that marks a whole step is
+    none.
 
     Nested ones have their parents' names before theirs. At most 40, the longest.
     """

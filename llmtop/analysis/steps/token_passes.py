@@ -44,17 +44,18 @@ class TokenPasses:
     """When its token had been chosen."""
 
     def rows(self, *, prefill: bool) -> npt.NDArray[np.bool_]:
-        """Which rows of the device work belong to passes of that stage."""
+        """Return which rows of the device work belong to passes of that stage."""
         return np.asarray((self.of >= 0) & (self.prefill[self.of] == prefill))
 
     def seconds(self, *, prefill: bool) -> float:
-        """How long such a pass takes on average, on the device's clock."""
+        """Return how long such a pass takes on average, on the device's clock."""
         mine = self.prefill == prefill
         return float((self.ends - self.starts)[mine].mean()) / 1e9
 
 
 def token_passes(trace: model.Trace) -> TokenPasses | None:
-    """The passes on the device that has most of them; None where nothing distinguishes prompts from tokens."""
+    """Return the passes on the device that has most of them; None where nothing distinguishes prompts from
+    tokens."""
     ops = trace.ops
     chooses = _matching_names(trace, lambda name: TOKEN_CHOICE.search(name) is not None)[ops.full_name] & (
         ops.kind == model.KERNEL
@@ -73,7 +74,7 @@ def token_passes(trace: model.Trace) -> TokenPasses | None:
 
 
 def _find_passes(trace: model.Trace, rows: Ns, marks: Ns) -> TokenPasses | None:
-    """The passes of these rows, each of which ends with the row at one of these places."""
+    """Return the passes of these rows, each of which ends with the row at one of these places."""
     ops = trace.ops
     number = np.searchsorted(marks, np.arange(len(rows)))  # behind the last mark: of a pass that did not end
     names = ops.full_name[rows]
@@ -111,7 +112,7 @@ def _separates_stages(prefill: npt.NDArray[np.bool_], decodes: npt.NDArray[np.bo
 
 
 def _matching_names(trace: model.Trace, fits: Callable[[str], bool]) -> npt.NDArray[np.bool_]:
-    """Which of the names of device work fit."""
+    """Return which of the names of device work fit."""
     like = np.zeros(len(trace.names), dtype=bool)
     for number in distinct_values(trace.ops.full_name).tolist():
         like[number] = fits(trace.names[number])

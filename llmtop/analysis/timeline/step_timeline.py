@@ -26,7 +26,7 @@ KINDS = {model.MEMCPY: "copy", model.MEMSET: "memset", model.GRAPH: "graph"}
 
 
 def step_timeline(timeline: DeviceTimeline, gaps: Gaps, phases: list[PhaseSpans]) -> Timeline:
-    """The step of median length on a device; the beginning of the capture when it has no steps."""
+    """Return the step of median length on a device; the beginning of the capture when it has no steps."""
     step, low, high = _median_step(timeline)
     rows = [
         TimelineRow(label=f"GPU {timeline.device}", lane="gpu", spans=_gpu_row(timeline, low, high, nccl=False)),
@@ -81,7 +81,7 @@ def _gap_row(gaps: Gaps, low: int, high: int) -> tuple[Span, ...]:
 
 
 def _host_rows(timeline: DeviceTimeline, low: int, high: int) -> list[TimelineRow]:
-    """The rows of a step's timeline that show the launching threads, one each."""
+    """Return the rows of a step's timeline that show the launching threads, one each."""
     calls = timeline.trace.calls
     kinds = cuda.call_kinds(timeline.trace)
     names = timeline.trace.names

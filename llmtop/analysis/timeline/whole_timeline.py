@@ -182,7 +182,7 @@ def _step_row(timeline: DeviceTimeline) -> _Events:
 
 
 def _stream_rows(timeline: DeviceTimeline) -> list[_Events]:
-    """A row for each stream, the busiest first: work of one stream never runs at once."""
+    """Return a row for each stream, the busiest first: work of one stream never runs at once."""
     ops, names = timeline.ops, timeline.trace.names
     by = launching_operators(timeline.trace)[timeline.rows]
     operator = np.where(by >= 0, timeline.trace.host.name[by], -1) if len(timeline.trace.host) else by
@@ -217,7 +217,7 @@ def _idle_row(gaps: Gaps) -> _Events:
 
 
 def _host_rows(timeline: DeviceTimeline) -> list[_Events]:
-    """The rows of the threads that launch, the main one first."""
+    """Return the rows of the threads that launch, the main one first."""
     calls, names = timeline.trace.calls, timeline.trace.names
     kinds = cuda.call_kinds(timeline.trace)
 
@@ -248,7 +248,7 @@ def _phase_rows(phases: list[PhaseSpans]) -> _Events:
 
 
 def _most_pieces_per_row(lengths: list[int]) -> int:
-    """The most pieces of a row with which all rows together have no more than `MOST_PIECES`."""
+    """Return the most pieces of a row with which all rows together have no more than `MOST_PIECES`."""
     low, high = 1, MOST_PIECES
     while low < high:
         middle = (low + high + 1) // 2
@@ -294,7 +294,8 @@ def _pieces(
 
 
 def _first_of_each(row: _Events, window: tuple[int, int], most: int) -> Ns:
-    """The first event of each piece; neighbours that begin in one cell of time are one, long ones stay alone."""
+    """Return the first event of each piece; neighbours that begin in one cell of time are one, long ones stay
+    alone."""
     number = len(row.start)
     if number <= most:
         return np.arange(number)

@@ -60,7 +60,8 @@ def collective_times(timelines: list[DeviceTimeline]) -> tuple[CollectiveTime, .
 
 
 def _names_of_operators(timeline: DeviceTimeline, chosen: Ns) -> Ns:
-    """The name of PyTorch's operator that launched each of these kernels (nccl:all_to_all); 0 for others."""
+    """Return the name of PyTorch's operator that launched each of these kernels (nccl:all_to_all); 0 for
+    others."""
     trace = timeline.trace
     row = launching_operators(trace)[timeline.rows[chosen]]
     if not len(trace.host):
@@ -73,7 +74,7 @@ _OPERATOR: Final = re.compile(r"(?:nccl:|c10d::|_c10d_functional::)")
 
 
 def _deviation_ms(timeline: DeviceTimeline, spans: iv.Spans) -> float | None:
-    """How far the time that lies in single steps is from its mean; None without whole steps."""
+    """Return how far the time that lies in single steps is from its mean; None without whole steps."""
     if not timeline.counted:
         return None
     return float(np.std(np.diff(iv.time_before(spans, timeline.bounds)))) / 1e6

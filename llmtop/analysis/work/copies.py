@@ -10,7 +10,7 @@ from llmtop.trace import model
 
 
 def copy_times(trace: model.Trace) -> tuple[CopyTime, ...]:
-    """All copies and memsets, whole file, all devices; most time first."""
+    """Return all copies and memsets, whole file, all devices; most time first."""
     ops = trace.ops
     rows = []
     copies = ops.select(ops.kind == model.MEMCPY)

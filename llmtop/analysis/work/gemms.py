@@ -33,7 +33,8 @@ def gpu_roofs(trace: model.Trace) -> tuple[Roof, ...]:
 
 
 def _find_roofs(trace: model.Trace) -> list[Roof | None]:
-    """One for each GPU that each process calls by a number: several processes may call different ones alike."""
+    """Return one for each GPU that each process calls by a number: several processes may call different ones
+    alike."""
     found = []
     for device, process in grouped(trace.ops.device, trace.ops.process)[0]:
         gpu = trace.gpu(process, device)
@@ -60,7 +61,7 @@ class _Group:
 
 
 def gemm_times(trace: model.Trace, known: tuple[Roof, ...]) -> tuple[GemmTime, ...]:
-    """The matrix products of the whole file whose shapes were recorded, most time first.
+    """Return the matrix products of the whole file whose shapes were recorded, most time first.
 
     Args:
         trace: what was read of a capture.
@@ -144,8 +145,8 @@ def _row(group: _Group, total_ns: float, kernel: str, roof: Roof | None) -> Gemm
 
 
 def _compute_type(dtype: str | None, kernel: str) -> str | None:
-    """The type that it computes in: four-byte factors may go through the tensor cores as TF32, which the kernel's
-    name shows; where it does not, it is unknown."""
+    """Return the type that it computes in: four-byte factors may go through the tensor cores as TF32, which the
+    kernel's name shows; where it does not, it is unknown."""
     said = matrix_type(kernel) if kind_of(kernel) in ("GEMM", "convolution") else None
     if dtype == "fp32":
         return said if said in ("fp32", "tf32") else None

@@ -61,7 +61,7 @@ def hlo_times(trace: model.Trace, steps: WorkSteps) -> tuple[OperatorTime, ...]:
 def _kernels(
     trace: model.Trace, which: npt.NDArray[np.int64], took: npt.NDArray[np.int64]
 ) -> dict[int, tuple[OperatorPart, ...]]:
-    """The device work of each group by its full name, most time first."""
+    """Return the device work of each group by its full name, most time first."""
     keys, at = grouped(which, trace.ops.full_name)
     counts, sums = np.bincount(at), np.bincount(at, weights=took)
     found: dict[int, list[OperatorPart]] = {}

@@ -70,7 +70,7 @@ def host_operators(trace: model.Trace, steps: dict[int, ProcessSteps]) -> tuple[
 
 
 def _self_times(host: model.HostSpans, nesting: Nesting) -> tuple[Ns, Ns]:
-    """How long each operator took, and of that how long no operator within it was open, in ns."""
+    """Return how long each operator took, and of that how long no operator within it was open, in ns."""
     took = host.end[nesting.rows] - host.start[nesting.rows]
     parents = nesting.parents
     inner = parents >= 0
@@ -89,7 +89,7 @@ def _called_by_itself(nesting: Nesting, name: Ns) -> npt.NDArray[np.bool_]:
 def _in_steps(
     host: model.HostSpans, rows: Ns, steps: dict[int, ProcessSteps]
 ) -> tuple[npt.NDArray[np.bool_], int]:
-    """Which operators began in whole steps of their process, and how many such steps there are."""
+    """Return which operators began in whole steps of their process, and how many such steps there are."""
     inside, count = np.zeros(len(rows), dtype=bool), 0
     for pid, own in steps.items():
         if len(own):
@@ -155,17 +155,17 @@ class _Places:
         return Nesting(host, np.flatnonzero(chosen[host.name] & (host.kind == model.PYTHON)))
 
     def shape(self, mine: Ns, weight: Ns) -> str:
-        """The shapes of the inputs with most self time of some of the operators."""
+        """Return the shapes of the inputs with most self time of some of the operators."""
         inputs = self._trace.host.inputs[self._nesting.rows[mine]].astype(np.int64)
         number = _heaviest(inputs, weight)
         return shape_text(self._trace.names[number]) if number > 0 else ""
 
     def module(self, mine: Ns, weight: Ns) -> str:
-        """The module around most of it."""
+        """Return the module around most of it."""
         return self._enclosing_frame(self._modules, mine, weight).removeprefix(MODULE)
 
     def source(self, mine: Ns, weight: Ns) -> str:
-        """The line of the program around most of it."""
+        """Return the line of the program around most of it."""
         return self._enclosing_frame(self._lines, mine, weight)
 
     def _enclosing_frame(self, frames: Nesting, mine: Ns, weight: Ns) -> str:
@@ -178,6 +178,6 @@ class _Places:
 
 
 def _heaviest(values: Ns, weight: Ns) -> int:
-    """The value with most weight."""
+    """Return the value with most weight."""
     different, which = np.unique(values, return_inverse=True)
     return int(different[int(np.argmax(np.bincount(which.reshape(-1), weights=weight)))]) if len(values) else 0

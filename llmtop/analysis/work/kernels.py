@@ -15,7 +15,7 @@ from llmtop.trace.intervals import Ns
 
 
 def kernel_times(trace: model.Trace, steps: WorkSteps) -> tuple[KernelTime, ...]:
-    """All kernels by short name and functor, whole file, all devices; most time first.
+    """Return all kernels by short name and functor, whole file, all devices; most time first.
 
     Args:
         trace: what was read of a capture.
@@ -79,7 +79,7 @@ def _groups(trace: model.Trace, kernels: model.DeviceOps) -> tuple[Ns, list[Kern
 
 
 def _launching_operators(trace: model.Trace, mine: Ns, group: Ns, took: Ns) -> dict[int, str]:
-    """The operator that launched most of the time of each group; a group without operators is left out."""
+    """Return the operator that launched most of the time of each group; a group without operators is left out."""
     row = launching_operators(trace)[mine]
     known = row >= 0
     if not known.any():
@@ -97,7 +97,7 @@ def _launching_operators(trace: model.Trace, mine: Ns, group: Ns, took: Ns) -> d
 def _kernel_variants(
     trace: model.Trace, kernels: model.DeviceOps, group: Ns, took: Ns
 ) -> dict[int, list[KernelVariant]]:
-    """The full names in each group, most time first."""
+    """Return the full names in each group, most time first."""
     pairs, which = grouped(group, kernels.full_name)
     counts = np.bincount(which)
     sums = np.bincount(which, weights=took)

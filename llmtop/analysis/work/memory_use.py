@@ -36,7 +36,8 @@ def memory_use(
 
 
 def _requesters(trace: model.Trace, events: model.MemoryEvents) -> Ns:
-    """The name of who each event is of: the innermost operator, else the place, else the innermost range; or 0."""
+    """Return the name of who each event is of: the innermost operator, else the place, else the innermost
+    range; or 0."""
     host, ranges = trace.host, trace.ranges
     operators = Nesting(host, np.flatnonzero(host.kind == model.OPERATOR))
     at = operators.innermost(events.process, events.thread, events.start)
@@ -77,7 +78,7 @@ def _use(trace: model.Trace, events: model.MemoryEvents, by: Ns, steps: ProcessS
 
 
 def _by_step(start: Ns, every: Ns, steps: ProcessSteps | None) -> tuple[float | None, tuple[int, ...]]:
-    """How much the level rises a whole step, and the peak of each whole step.
+    """Return how much the level rises a whole step, and the peak of each whole step.
 
     Args:
         start: of the events, ns, ascending.

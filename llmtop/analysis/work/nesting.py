@@ -96,7 +96,7 @@ class Nesting:
         return np.where((parents >= 0) & (ends[parents] <= starts), -1, parents)
 
     def innermost(self, process: Ns, thread: Ns, instants: Ns) -> Ns:
-        """The position of the innermost span that each instant lies in; -1 for none.
+        """Return the position of the innermost span that each instant lies in; -1 for none.
 
         Args:
             process: on which process and

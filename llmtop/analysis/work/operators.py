@@ -67,7 +67,7 @@ class OperatorCalls:
 
 
 def operator_calls(trace: model.Trace) -> OperatorCalls:
-    """The operators that launched something, worked out once for a trace."""
+    """Return the operators that launched something, worked out once for a trace."""
     return trace.once("operator calls", None, lambda: _operator_calls(trace))
 
 
@@ -97,7 +97,7 @@ def _backward_nodes(trace: model.Trace, rows: Ns) -> Ns:
 
 
 def _recomputed_operators(trace: model.Trace, rows: Ns, backward: Ns) -> npt.NDArray[np.bool_]:
-    """Which operators are a forward pass that backward runs again.
+    """Return which operators are a forward pass that backward runs again.
 
     Autograd counts them, or an operator around them, as it does any forward operator; what a backward operator
     calls itself it does not count.
@@ -184,7 +184,7 @@ def operator_times(trace: model.Trace, steps: WorkSteps | None = None) -> tuple[
 
 
 def _work_while_operators_recorded(trace: model.Trace) -> npt.NDArray[np.bool_]:
-    """Which device work was launched from its process's first operator to the end of its last."""
+    """Return which device work was launched from its process's first operator to the end of its last."""
     by, host, chosen = trace.launched_by, trace.host, np.ones(len(trace.ops), dtype=bool)
     if not trace.operators_of_a_part:
         return chosen
@@ -200,7 +200,7 @@ def _work_while_operators_recorded(trace: model.Trace) -> npt.NDArray[np.bool_]:
 def _kernels_by_name(
     trace: model.Trace, chosen: npt.NDArray[np.bool_], group: Ns, took: Ns
 ) -> dict[int, tuple[OperatorPart, ...]]:
-    """The device work of each group by its full name, most time first."""
+    """Return the device work of each group by its full name, most time first."""
     keys, which = grouped(group[chosen], trace.ops.full_name[chosen])
     counts = np.bincount(which)
     sums = np.bincount(which, weights=took[chosen])
@@ -234,7 +234,7 @@ def _parts_by_shape(
     seconds: npt.NDArray[np.float64],
     kernels: tuple[OperatorPart, ...],
 ) -> tuple[OperatorPart, ...]:
-    """The calls by the shapes of their inputs; with the rate where they only move data."""
+    """Return the calls by the shapes of their inputs; with the rate where they only move data."""
     inputs = trace.host.inputs[calls].astype(np.int64)
     moves = bool(kernels) and kind_of(kernels[0].name) == "elementwise"
     found = []
@@ -307,7 +307,7 @@ class _Labels:
 
 
 def _source_places(trace: model.Trace, calls: OperatorCalls) -> tuple[_Labels, _Labels]:
-    """The module and the source line of each call; of a backward one those of its forward."""
+    """Return the module and the source line of each call; of a backward one those of its forward."""
     host = trace.host
     made_for = _forward_operators(trace, calls.backward)
     where = np.where((calls.backward >= 0) & ~calls.again, made_for, calls.rows)
@@ -328,7 +328,7 @@ def _source_places(trace: model.Trace, calls: OperatorCalls) -> tuple[_Labels, _
 
 
 def _module_paths(trace: model.Trace, modules: Nesting, at: Ns) -> tuple[list[str], Ns]:
-    """The classes of the modules around each position, outermost first, as places in a list."""
+    """Return the classes of the modules around each position, outermost first, as places in a list."""
     paths: dict[int, str] = {-1: ""}
     parents = modules.parents
 
@@ -388,5 +388,5 @@ def _forward_operators(trace: model.Trace, backward: Ns) -> Ns:
 
 
 def _normalized_name(name: str) -> str:
-    """An operator's name as autograd's nodes are named after it: aten::_to_copy and ToCopy are "tocopy"."""
+    """Return an operator's name as autograd's nodes are named after it: aten::_to_copy and ToCopy are "tocopy"."""
     return name.rpartition("::")[2].replace("_", "").lower()

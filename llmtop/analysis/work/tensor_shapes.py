@@ -98,7 +98,7 @@ def _parse_list(text: str) -> list[Any]:
 
 
 def shape_text(text: str) -> str:
-    """The tensors among the inputs for a reader: 8944x1024, 1024x2816 bf16."""
+    """Return the tensors among the inputs for a reader: 8944x1024, 1024x2816 bf16."""
     parts, last = [], None
     for shape, dtype in parse_inputs(text):
         if shape is None:
@@ -130,7 +130,8 @@ _FACTORS: Final = {
 
 
 def parse_gemm(operator: str, text: str) -> Gemm | None:
-    """The matrix product that an operator computes; None if it is none, or its shapes are not those of one."""
+    """Return the matrix product that an operator computes; None if it is none, or its shapes are not those of
+    one."""
     places = _FACTORS.get(operator)
     if places is None:
         return None
@@ -195,7 +196,8 @@ def moved_bytes(operator: str, text: str) -> int | None:
 
 
 def _values_of_result(tensors: list[tuple[Shape, str | None]]) -> int | None:
-    """How many values the result has: as the inputs together, spread over one another; None if they do not fit."""
+    """Return how many values the result has: as the inputs together, spread over one another; None if they do
+    not fit."""
     widest = max(len(shape) for shape, _ in tensors)
     spread = [(1,) * (widest - len(shape)) + shape for shape, _ in tensors]
     if any(len({size for size in column if size != 1}) > 1 for column in zip(*spread, strict=True)):
@@ -205,7 +207,7 @@ def _values_of_result(tensors: list[tuple[Shape, str | None]]) -> int | None:
 
 
 def _bytes_of_result(operator: str, tensors: list[tuple[Shape, str | None]]) -> int:
-    """The bytes of a value of the result, by PyTorch's promotion of types.
+    """Return the bytes of a value of the result, by PyTorch's promotion of types.
 
     A scalar promotes only from integers to floating point, whose default is fp32
     (https://pytorch.org/docs/stable/tensor_attributes.html#type-promotion-doc).

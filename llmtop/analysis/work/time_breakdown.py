@@ -152,7 +152,7 @@ def _attention_parts(trace: model.Trace, row: Ns) -> WorkMask:
 
 
 def _per_pass(answers: TokenPasses, stage: str) -> dict[str, Any]:
-    """How many passes of a stage there are, and how long one takes."""
+    """Return how many passes of a stage there are, and how long one takes."""
     if stage not in ("prefill", "decode"):
         return {}
     prefill = stage == "prefill"
@@ -287,7 +287,8 @@ def _passes(trace: model.Trace, row: Ns, calls: OperatorCalls) -> dict[str, Work
 def _compare_passes(
     trace: model.Trace, passes: dict[str, WorkMask], parts: dict[str, DeviceTimePart]
 ) -> tuple[dict[str, DeviceTimePart], float | None]:
-    """The parts, with forward and backward as one where nothing separates them, and the ratio of their times.
+    """Return the parts, with forward and backward as one where nothing separates them, and the ratio of their
+    times.
 
     The ratio is None where one of them is absent, or a part of backward is not in it.
     """

@@ -33,7 +33,7 @@ def is_compiled(trace: model.Trace) -> bool:
 
 
 def parallel_wrappers(trace: model.Trace) -> tuple[str, ...]:
-    """Which of DDP, FSDP and DeepSpeed wrap the model, by what each leaves in a capture."""
+    """Return which of DDP, FSDP and DeepSpeed wrap the model, by what each leaves in a capture."""
     return tuple(name for name, pattern in _WRAPPERS if _any_host_name(trace, pattern.search))
 
 

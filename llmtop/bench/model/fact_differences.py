@@ -33,5 +33,5 @@ def fact_differences(before: Mapping[str, str], after: Mapping[str, str]) -> lis
 
 
 def difference_texts(differs: Sequence[FactDifference]) -> list[str]:
-    """A clause each: "driver: 570.1 -> 580.2"."""
+    """Return a clause each: "driver: 570.1 -> 580.2"."""
     return [f"{one.name}: {one.before or 'not told'} -> {one.after or 'not told'}" for one in differs]

@@ -19,7 +19,7 @@ _NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
 
 
 def render_junit(found: Bench) -> bytes:
-    """The whole file."""
+    """Return the whole file."""
     cases = [_run(run, has_enough_steps(run, found.settings) or not run.attached) for run in found.runs]
     if found.comparison is not None and found.comparison.limit_pct is not None:
         cases.append(_decision(found.comparison))

@@ -11,7 +11,7 @@ from llmtop.format import DASH, count, counted, duration, figure, number, percen
 
 
 def value_text(value: float | None, unit: str) -> str:
-    """A figure with its unit; of a rate without, since its title has it."""
+    """Return a figure with its unit; of a rate without, since its title has it."""
     if value is None:
         return DASH
     if unit == "s":
@@ -43,13 +43,13 @@ def _row(change: FigureChange) -> tuple[str, ...]:
 
 
 def _interval_text(low: float, high: float) -> str:
-    """An interval in percent."""
+    """Return an interval in percent."""
     digits = 1 if max(abs(low), abs(high)) < 100.0 else 0
     return f"{low + 0.0:+.{digits}f} … {high + 0.0:+.{digits}f}%"
 
 
 def ranking_table(found: Ranking) -> Table:
-    """The values, best first."""
+    """Return the values, best first."""
     rows = []
     alone = not any(value.as_good_as_best for value in found.values[1:])
     for place, value in enumerate(found.values):
@@ -111,7 +111,7 @@ def comparison_sentences(found: BenchComparison) -> list[str]:
 
 
 def headline(found: Bench) -> tuple[str, str]:
-    """One word for what it came to, and the sentence to it."""
+    """Return one word for what it came to, and the sentence to it."""
     if found.comparison is not None:
         decision = found.comparison.decision
         return ("compared" if decision == "none" else decision), found.comparison.reason

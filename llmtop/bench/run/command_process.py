@@ -137,7 +137,7 @@ class CommandProcess:
         return self._known[pid]
 
     def remaining_pids(self) -> list[int]:
-        """The processes of this run that are alive, without the first."""
+        """Return the processes of this run that are alive, without the first."""
         entry = f"{run_lifetime.MARKER}={self._marker}".encode()
         return [
             pid

@@ -23,7 +23,8 @@ _BITS: Final = {name: bit for bit, name in BITS.items()}
 
 
 def _throttle_mask(reasons: tuple[str, ...]) -> str:
-    """The driver's bit mask again; a reason without a name here has its bit in its name ("reason_0x800")."""
+    """Return the driver's bit mask again; a reason without a name here has its bit in its name
+    ("reason_0x800")."""
     bits = 0
     for name in reasons:
         bits |= _BITS.get(name) or int(name.partition("_0x")[2] or "0", 16)

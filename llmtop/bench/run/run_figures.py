@@ -130,7 +130,7 @@ def _power(gpus: dict[str, list[Gpu]], joules: float | None, window: MeasuredSte
 def _busy(
     gpus: dict[str, list[Gpu]], measured: Sequence[WholeStep], ranks: Sequence[RankSteps]
 ) -> BusyEstimate | None:
-    """How busy the GPUs were, by the witness that is believed; the mean where there are several."""
+    """Return how busy the GPUs were, by the witness that is believed; the mean where there are several."""
     found = []
     events = _events_pct(measured)
     paced = ranks[0].rank.gpu_host_paced_pct

@@ -21,7 +21,7 @@ from llmtop.naming import variable_names
 
 
 def run_result(run: BenchRun, settings: BenchSettings, watch: RunWatch, command: CommandProcess) -> BenchRun:
-    """The run with all that was measured of it.
+    """Return the run with all that was measured of it.
 
     Args:
         run: what is known of it whatever it measured.
@@ -66,7 +66,7 @@ def _verdict(watch: RunWatch, window: MeasuredSteps) -> tuple[str, str]:
 def _incomplete_notes(
     run: BenchRun, settings: BenchSettings, steps: RunSteps, window: MeasuredSteps | None
 ) -> list[str]:
-    """Why there is no whole window, and what to do; empty where there is one."""
+    """Return why there is no whole window, and what to do; empty where there is one."""
     if window is not None and window.whole:
         return []
     wanted = f"{settings.steps} steps" if settings.steps is not None else f"{settings.seconds:g} s"

@@ -88,7 +88,7 @@ class RunSteps:
         return bool(self._ranks)
 
     def measured_steps(self, settings: BenchSettings) -> list[WholeStep]:
-        """The steps after warm-up that are measured, as far as they are there."""
+        """Return the steps after warm-up that are measured, as far as they are there."""
         ranks = self.ranks
         after = ranks[0].wholes[settings.warmup :] if ranks else []
         if settings.steps is not None:
@@ -108,7 +108,7 @@ class RunSteps:
         return sum(whole.seconds for whole in measured) >= (settings.seconds or 0.0) and len(measured) > 1
 
     def measured_window(self, settings: BenchSettings) -> MeasuredSteps | None:
-        """The window; None where no step came after warm-up."""
+        """Return the window; None where no step came after warm-up."""
         measured, ranks = self.measured_steps(settings), self.ranks
         if not measured:
             return None

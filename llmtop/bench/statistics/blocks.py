@@ -20,7 +20,8 @@ class BlockLength(NamedTuple):
 
 
 def block_length(runs: Sequence[Steps]) -> BlockLength:
-    """The length at which a circular block bootstrap of the mean errs least, from the runs' autocorrelation.
+    """Return the length at which a circular block bootstrap of the mean errs least, from the runs'
+    autocorrelation.
 
     After Politis and White, "Automatic block-length selection for the dependent bootstrap", Econometric Reviews 23
     (2004), with the correction of Patton, Politis and White, ibid. 28 (2009): the autocorrelation counts up to
@@ -74,7 +75,7 @@ def _covariance(runs: Sequence[Steps], most: int) -> Steps:
 
 
 def _last_significant_lag(correlation: Steps, chance: float, quiet: int) -> int:
-    """The last lag before `quiet` ones in a row (fewer at the end) that are no more than chance."""
+    """Return the last lag before `quiet` ones in a row (fewer at the end) that are no more than chance."""
     for lag in range(1, len(correlation)):
         if bool(np.all(np.abs(correlation[lag : lag + quiet]) < chance)):
             return lag - 1

@@ -70,7 +70,7 @@ def decide(found: ChangeInterval, metric: BenchMetric, limit: float) -> GateVerd
 
 
 def change_text(worse: float) -> str:
-    """A change in words: "6.1% worse", "0.4% better", "the same"."""
+    """Return a change in words: "6.1% worse", "0.4% better", "the same"."""
     if math.isclose(worse, 0.0, abs_tol=0.005):
         return "the same"
     return (
@@ -81,7 +81,8 @@ def change_text(worse: float) -> str:
 
 
 def required_runs(found: ChangeInterval, limit: float, runs: int) -> int | None:
-    """How many runs would bring the noise down to half the limit, if it stays as it is; None: over a hundred.
+    """Return how many runs would bring the noise down to half the limit, if it stays as it is; None: over a
+    hundred.
 
     Args:
         found: the change with its noise.

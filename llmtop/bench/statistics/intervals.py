@@ -92,7 +92,7 @@ def change_interval(
     paired: bool = False,
     confidence: float = CONFIDENCE,
 ) -> ChangeInterval:
-    """The change from `baseline` to `candidate`, with what noise leaves open.
+    """Return the change from `baseline` to `candidate`, with what noise leaves open.
 
     Args:
         baseline: its runs, two or more.

@@ -30,7 +30,7 @@ def metric_named(name: str, option: str = "--metric") -> BenchMetric:
 
 
 def step_statistic(metric: BenchMetric) -> StepStatistic | None:
-    """How a figure comes of the steps of a run; None where a run has it as a whole and no step does."""
+    """Return how a figure comes of the steps of a run; None where a run has it as a whole and no step does."""
     return _STEP_STATISTICS.get(metric.name)
 
 

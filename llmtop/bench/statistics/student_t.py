@@ -10,7 +10,7 @@ _POINTS = 20001
 
 
 def t_quantile(probability: float, degrees: float) -> float:
-    """The value that a t-distributed number stays below with this probability.
+    """Return the value that a t-distributed number stays below with this probability.
 
     With x = sqrt(degrees) tan(angle) its density is cos(angle) ** (degrees - 1) but for a factor, which is summed
     up and looked up backwards; right to three digits for what intervals need.

@@ -35,7 +35,7 @@ class LocalJob:
 
 
 def find_job(known: Sequence[Target], pid: int | None = None) -> LocalJob:
-    """The job that has ranks here.
+    """Return the job that has ranks here.
 
     Args:
         known: the attached trainings of this node.
@@ -100,7 +100,7 @@ def list_nodes(store: TcpStore, prefix: str) -> dict[int, NodeCard]:
 
 
 def open_store(job: LocalJob) -> TcpStore:
-    """The job's store.
+    """Return the job's store.
 
     Raises:
         NotPossibleHere: it has none, or it cannot be reached; the sentence names the alternative.
@@ -119,7 +119,7 @@ def open_store(job: LocalJob) -> TcpStore:
 
 
 def manual_command(job: LocalJob, step: int) -> str:
-    """The commands that ask every node by itself, where the store cannot be had."""
+    """Return the commands that ask every node by itself, where the store cannot be had."""
     hello = job.targets[0].hello
     slurm = hello.launch.slurm_job_id if hello is not None else ""
     command = f"llmtop capture --at-step {step} --ranks here"

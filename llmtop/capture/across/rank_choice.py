@@ -53,7 +53,7 @@ def median_rank(waits_seconds: Mapping[int, float]) -> int | None:
 
 
 def add_reference_ranks(accused: Iterable[int], world_size: int, median: int | None = None) -> tuple[int, ...]:
-    """The ranks to capture where some are accused: with their neighbours, and one that is as most are.
+    """Return the ranks to capture where some are accused: with their neighbours, and one that is as most are.
 
     Args:
         accused: the ranks; none: rank 0 and the one in the middle stand for all.

@@ -73,7 +73,7 @@ class Engine(ABC):
 
     @abstractmethod
     def refusal(self, target: Target) -> Refusal | None:
-        """Why it cannot capture a process that is alive; None if it can. May take 0.1 s."""
+        """Return why it cannot capture a process that is alive; None if it can. May take 0.1 s."""
 
     def find_unattached(self, pids: Collection[int]) -> dict[int, bool]:
         """Return the unattached processes that were started so that this engine can capture them.
@@ -105,7 +105,7 @@ class Engine(ABC):
         return False
 
     def available_options(self, pauses: bool) -> list[Option]:
-        """The options that a capture can have.
+        """Return the options that a capture can have.
 
         Args:
             pauses: whether it pauses the process unasked.
@@ -113,7 +113,7 @@ class Engine(ABC):
         return [option for option in self.options if not option.at_launch]
 
     def option_refusal(self, name: str) -> Refusal | None:
-        """Why one of its options cannot be had on this machine; None if it can."""
+        """Return why one of its options cannot be had on this machine; None if it can."""
         return None
 
     def check_options(self, names: Collection[str]) -> None:
@@ -153,10 +153,10 @@ class Engine(ABC):
         """Learn from the report that was made of its traces (a `llmtop.report.model.Report`)."""
 
     def viewer_file(self, trace: Path) -> Path:
-        """The file that `open_with` shows, which lies beside a trace that a report is made of, or is it."""
+        """Return the file that `open_with` shows, which lies beside a trace that a report is made of, or is it."""
         return trace
 
     def restart_command(self, target: Target) -> str:
-        """The command that starts a process again so that this engine can capture it."""
+        """Return the command that starts a process again so that this engine can capture it."""
         flag = f"{self.launch_flag} " if self.launch_flag else ""
         return f"llmtop run {flag}-- {printable(target.command or 'COMMAND', 120)}"

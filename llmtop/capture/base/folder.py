@@ -227,7 +227,7 @@ def total_bytes(folder: Path) -> int:
 
 
 def list_files(folder: Path) -> list[Path]:
-    """All files below a folder; none where that is not there."""
+    """Return all files below a folder; none where that is not there."""
     found = []
     for place, _, names in os.walk(folder):  # what may not be read, or went a moment ago, is passed over
         paths = (Path(place) / name for name in names)
@@ -244,12 +244,12 @@ def _is_file(path: Path) -> bool:
 
 
 def list_infos(parent: Path) -> list[tuple[Path, Info]]:
-    """The captures in a folder, oldest first; what is damaged or foreign is left out."""
+    """Return the captures in a folder, oldest first; what is damaged or foreign is left out."""
     return list_infos_and_errors(parent)[0]
 
 
 def list_infos_and_errors(parent: Path) -> tuple[list[tuple[Path, Info]], list[str]]:
-    """The captures in a folder, oldest first, and a sentence for each that cannot be read."""
+    """Return the captures in a folder, oldest first, and a sentence for each that cannot be read."""
     found, refused = [], []
     for path in _capture_folders(parent):
         info = _read_or_error(path)
@@ -280,7 +280,7 @@ def _read_or_error(folder: Path) -> Info | str:
 
 
 def _capture_folders(parent: Path) -> list[Path]:
-    """The folders that claim to be captures."""
+    """Return the folders that claim to be captures."""
     try:
         names = sorted(os.listdir(parent))
     except OSError:
@@ -312,7 +312,7 @@ def discard(folder: Path) -> None:
 
 
 def git_state(pid: int) -> Git | None:
-    """The commit of the folder that a process works in; None outside a repository or without git."""
+    """Return the commit of the folder that a process works in; None outside a repository or without git."""
     try:
         folder = procfs.folder(pid)
     except OSError:

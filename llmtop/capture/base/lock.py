@@ -39,7 +39,7 @@ class Holder(msgspec.Struct, kw_only=True, omit_defaults=True):
     """The pid under capture."""
 
     def held_seconds(self) -> float:
-        """How long it has captured."""
+        """Return how long it has captured."""
         now = time.monotonic()
         if self.began > now:  # of before the machine was started
             return max(0.0, time.time() - self.since)
@@ -122,7 +122,7 @@ def orphaned_captures() -> list[tuple[Path, Holder]]:
 
 
 def running_captures() -> list[Holder]:
-    """The captures that run now, of this user."""
+    """Return the captures that run now, of this user."""
     found = []
     for path in sorted(socket_dir.runtime_dir().glob(f"{PREFIX}*.lock")):
         if _read_if_unheld(path) is None:

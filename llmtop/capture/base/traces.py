@@ -29,7 +29,7 @@ _CHUNK = 1 << 22
 
 
 def path_for(job: CaptureJob, target: Target, ending: str = ENDING) -> Path:
-    """Where the trace of one process is to be written; the folder is there.
+    """Return where the trace of one process is to be written; the folder is there.
 
     Args:
         job: the capture.

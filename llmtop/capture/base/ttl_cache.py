@@ -21,7 +21,7 @@ class TtlCache(Generic[Answer]):
         self._known: dict[Hashable, tuple[float, Answer]] = {}
 
     def get(self, key: Hashable, find: Callable[[], Answer]) -> Answer:
-        """The answer of the last `FRESH_SECONDS`, else a new one."""
+        """Return the answer of the last `FRESH_SECONDS`, else a new one."""
         now = time.monotonic()
         with self._lock:
             self._known = {k: v for k, v in self._known.items() if now - v[0] < FRESH_SECONDS}

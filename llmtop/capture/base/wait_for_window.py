@@ -45,7 +45,7 @@ def wait_window(job: CaptureJob, begin_ns: int, is_full: Callable[[], bool] = la
 
 
 def recording_seconds(job: CaptureJob) -> float:
-    """How long to record when steps were asked for and cannot be counted."""
+    """Return how long to record when steps were asked for and cannot be counted."""
     median = job.watch.median_seconds()
     steps = job.plan.steps or 1
     return DEFAULT_SECONDS if median is None else max((steps + 1 + SPARE_STEPS) * median, 0.1)

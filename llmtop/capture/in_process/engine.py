@@ -54,7 +54,7 @@ class InProcessEngine(Engine):
         return self.unavailable_refusal(target)
 
     def unavailable_refusal(self, target: Target) -> Refusal:
-        """Why an attached process does not support it."""
+        """Return why an attached process does not support it."""
         if target.hello is None or target.hello.torch is None:
             return Refusal(self.unavailable_reason)
         if target.hello.engines:  # it lists others of this kind, so its llmtop knows this one
@@ -65,7 +65,7 @@ class InProcessEngine(Engine):
         )
 
     def missing_device_refusal(self, target: Target) -> Refusal:
-        """Why a process with PyTorch, which lists other engines of this kind, does not list this one."""
+        """Return why a process with PyTorch, which lists other engines of this kind, does not list this one."""
         return Refusal(
             "the training runs another version of llmtop, without this engine: restart it with this one",
             self.restart_command(target),
@@ -97,7 +97,7 @@ class InProcessEngine(Engine):
         return self._collect(requests)
 
     def path_for(self, job: CaptureJob, target: Target) -> Path:
-        """Where a process is to write its file."""
+        """Return where a process is to write its file."""
         return job.folder / f"{target.file_stem}{self.suffix}"
 
     def complete_file(self, target: Target, path: Path) -> None:
@@ -176,7 +176,7 @@ def _start_text(job: CaptureJob) -> str:
 
 
 def steps_to_record(job: CaptureJob, engine: Engine) -> int:
-    """How many steps a process is asked to record where it is not asked for seconds."""
+    """Return how many steps a process is asked to record where it is not asked for seconds."""
     # By the device's clock a step ends where the next begins, so the last one needs a step after it.
     return (job.plan.steps or DEFAULT_STEPS) + (1 if engine.has_time_report else 0)
 

@@ -105,7 +105,7 @@ def bind() -> tuple[Path, socket.socket, socket.socket]:
 
 
 def kineto_config(request: messages.TraceRequest) -> bytes:
-    """The text that makes Kineto record so many steps, or so long."""
+    """Return the text that makes Kineto record so many steps, or so long."""
     lines = [f"ACTIVITIES_LOG_FILE={request.path}", "ACTIVITIES_WARMUP_PERIOD_SECS=0"]
     if request.steps:
         lines += [
@@ -295,7 +295,7 @@ def _new_directory() -> Path:
 
 
 def _sender(ancillary: list[tuple[int, int, bytes]]) -> int | None:
-    """The pid that the kernel vouches for, if it is this user's (or root's)."""
+    """Return the pid that the kernel vouches for, if it is this user's (or root's)."""
     for level, kind, data in ancillary:
         if (level, kind) == (socket.SOL_SOCKET, socket.SCM_CREDENTIALS) and len(data) >= _CREDENTIALS.size:
             pid, uid, _ = _CREDENTIALS.unpack_from(data)

@@ -147,7 +147,7 @@ def list_pollers(directory: Path) -> list[messages.Poller]:
 
 
 def training_pids(directory: Path) -> list[int]:
-    """The pids among them that train: no launcher, no worker that was spawned to load data.
+    """Return the pids among them that train: no launcher, no worker that was spawned to load data.
 
     Raises:
         NotPossibleHere: no host is there.

@@ -79,7 +79,7 @@ class Collection:
         return os.pread(self.log_fd, size, 0).decode(errors="replace").replace("\r", "\n")
 
     def exit_status(self, step: str) -> int | None:
-        """The exit status of "start" or "stop"; None while it runs."""
+        """Return the exit status of "start" or "stop"; None while it runs."""
         codes = [int(code) for name, code in _MARK.findall(self.log()) if name == step]
         return codes[-1] if codes else None
 
@@ -179,7 +179,7 @@ def _environment() -> dict[str, str]:
 
 
 def _scratch_folder(pid: int) -> Path:
-    """Where nsys keeps a collection before it is a report."""
+    """Return where nsys keeps a collection before it is a report."""
     return Path(procfs.environ(pid).get("NSYS_AGENT_TMP_DIR", "/tmp"))
 
 

@@ -14,7 +14,8 @@ from llmtop.nsys_cli import tool as nsys
 
 
 def capture_state(path: Path, info: Info) -> str:
-    """A capture's state, where "running" is believed only while some llmtop really captures its processes."""
+    """Return a capture's state, where "running" is believed only while some llmtop really captures its
+    processes."""
     if info.state != "running":
         return info.state
     busy = {holder.target for holder in running_captures()}
@@ -37,7 +38,7 @@ def orphan_messages() -> list[str]:
 
 
 def _collecting_nsys(holder: Holder) -> nsys.Nsys | None:
-    """The nsys with which a leftover session can be stopped; None if it collects no more."""
+    """Return the nsys with which a leftover session can be stopped; None if it collects no more."""
     try:
         found, session = nsys.find_session(holder.target)
     except NotPossibleHere:

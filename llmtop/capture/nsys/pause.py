@@ -276,8 +276,8 @@ class SessionPause:
             member.send(member.request)
 
     def _common_step_count(self) -> int | None:
-        """A count of steps that all of them have still before them, for those that run in step; None for one
-        process alone, and for several that count differently: each then pauses after its present step."""
+        """Return a count of steps that all of them have still before them, for those that run in step; None for
+        one process alone, and for several that count differently: each then pauses after its present step."""
         behind = self._members if len(self._members) > 1 else []
         until = time.monotonic() + 3 * LEAD_SECONDS
         while behind and time.monotonic() < until:  # a training sends nothing to a reader that is far behind

@@ -9,7 +9,7 @@ from llmtop.system import procfs
 
 
 def gpu_metrics_refusal() -> Refusal | None:
-    """Why the GPU's counters cannot be had; None if they can, or if there is no driver to ask."""
+    """Return why the GPU's counters cannot be had; None if they can, or if there is no driver to ask."""
     if os.geteuid() == 0 or not procfs.are_gpu_counters_restricted():
         return None
     return Refusal(
@@ -20,7 +20,8 @@ def gpu_metrics_refusal() -> Refusal | None:
 
 
 def cpu_sampling_refusal() -> Refusal | None:
-    """Why CPU samples of the whole machine cannot be had; None if they can, or if the kernel has none to give.
+    """Return why CPU samples of the whole machine cannot be had; None if they can, or if the kernel has none to
+    give.
 
     What `llmtop run --nsys` started is none of nsys's descendants: only the whole machine covers it.
     """

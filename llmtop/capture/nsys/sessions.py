@@ -15,7 +15,7 @@ _cache: TtlCache[tuple[Nsys, Session] | None] = TtlCache()
 
 
 def live_session(pid: int) -> tuple[Nsys, Session] | None:
-    """The nsys session of a process, and an nsys that knows it; None if it has none, or that has ended."""
+    """Return the nsys session of a process, and an nsys that knows it; None if it has none, or that has ended."""
 
     def find() -> tuple[Nsys, Session] | None:
         try:
@@ -44,7 +44,7 @@ def can_pause(target: Target) -> bool:
 
 
 def tracer_refusal(target: Target, restart: str) -> Refusal | None:
-    """Why nothing else that needs CUPTI can record a process; None if nsys does not trace it.
+    """Return why nothing else that needs CUPTI can record a process; None if nsys does not trace it.
 
     Args:
         target: the process.

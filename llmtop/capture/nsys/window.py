@@ -172,7 +172,7 @@ def _release(collections: list[Collection], pauses: SessionPause) -> None:
 
 
 def _sessions(targets: tuple[Target, ...]) -> list[tuple[Nsys, Session, list[Target]]]:
-    """The sessions of the targets; the ranks under one `nsys launch` share one.
+    """Return the sessions of the targets; the ranks under one `nsys launch` share one.
 
     Raises:
         NotPossibleHere: a target has none, or it is not safe to collect in it once more.

@@ -75,7 +75,8 @@ QUESTIONS = (
 
 
 def question_command(question: Question, pid: int) -> list[str]:
-    """How it is asked here: by bpftrace, else by BCC, which knows of one process only; [] where neither is there.
+    """Return how it is asked here: by bpftrace, else by BCC, which knows of one process only; [] where neither is
+    there.
 
     Args:
         question: one of `QUESTIONS`.
@@ -131,7 +132,7 @@ def answer_question(question: Question, pid: int) -> str:
 
 
 def _answer_lines(text: str) -> list[str]:
-    """The lines of an answer: system calls by name, the most frequent first."""
+    """Return the lines of an answer: system calls by name, the most frequent first."""
     lines = [line for line in text.splitlines() if line.strip() and not line.startswith("Attaching ")]
     counted = [(int(found[2]), int(found[1])) for line in lines if (found := _COUNT.match(line))]
     rest = [printable(line, 120) for line in lines if not _COUNT.match(line)]

@@ -84,7 +84,7 @@ def check() -> Check:
 
 
 def _try_perf() -> str:
-    """Why it cannot count this very process; "" if it can."""
+    """Return why it cannot count this very process; "" if it can."""
     command = [find_perf(), "stat", "-e", "task-clock:u", "-p", str(os.getpid()), "--", "true"]
     try:
         done = subprocess.run(

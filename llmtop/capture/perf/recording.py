@@ -91,7 +91,7 @@ class PerfRecording:
             self._python.stop()
 
     def python_stacks(self, job: CaptureJob) -> list[Stack]:
-        """The stacks that py-spy saw meanwhile."""
+        """Return the stacks that py-spy saw meanwhile."""
         if self._python is None:
             return []
         try:
@@ -114,7 +114,7 @@ class PerfRecording:
             self._counts.unlink(missing_ok=True)
 
     def read_stacks(self) -> script.PerfStacks:
-        """The stacks that perf recorded.
+        """Return the stacks that perf recorded.
 
         Raises:
             NotPossibleHere: it left none, or they cannot be read.

@@ -129,7 +129,7 @@ def _thread(one: ThreadStacks, where: str, unit: str) -> ThreadStacks:
 
 
 def _merge_processes(each: list[tuple[ProcessStacks, ...]]) -> list[ProcessStacks]:
-    """The same process's threads in one; what perf saw on CPUs comes first."""
+    """Return the same process's threads in one; what perf saw on CPUs comes first."""
     by_pid: dict[int | None, list[ProcessStacks]] = {}
     for processes in each:
         for process in processes:

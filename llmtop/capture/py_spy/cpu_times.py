@@ -38,7 +38,7 @@ def read_cpu_times(pids: Collection[int]) -> CpuReading:
 
 
 def cpu_shares(first: CpuReading, last: CpuReading) -> dict[int, CpuTime]:
-    """The share of the time between that each thread was on a CPU; of those that were there both times."""
+    """Return the share of the time between that each thread was on a CPU; of those that were there both times."""
     passed = max((last.at - first.at) * 1e9, 1.0)
     return {
         thread: CpuTime(
@@ -50,7 +50,7 @@ def cpu_shares(first: CpuReading, last: CpuReading) -> dict[int, CpuTime]:
 
 
 def descendant_pids(pids: Collection[int]) -> list[int]:
-    """The processes that these have started, and those that these have, by pid."""
+    """Return the processes that these have started, and those that these have, by pid."""
     found: set[int] = set()
     for pid in pids:
         with suppress(psutil.Error):

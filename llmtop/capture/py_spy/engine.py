@@ -33,7 +33,7 @@ from llmtop.system import procfs
 
 
 def dump(pid: int) -> tuple[stacks.ThreadStack, ...]:
-    """The stacks of all Python threads now, those of workers too; pauses nothing.
+    """Return the stacks of all Python threads now, those of workers too; pauses nothing.
 
     Raises:
         NotPossibleHere: not permitted, no Python process, or gone; and it is not attached to llmtop.
@@ -157,7 +157,7 @@ class PySpyEngine(Engine):
 
 
 def _start_sampler(job: CaptureJob, target: Target) -> _Sampler:
-    """A sampler that samples: py-spy, or where that cannot, the training itself.
+    """Return a sampler that samples: py-spy, or where that cannot, the training itself.
 
     Raises:
         NotPossibleHere: neither can.

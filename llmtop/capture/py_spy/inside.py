@@ -95,7 +95,7 @@ class StackRequest:
 
 
 def find_socket(pid: int) -> Path | None:
-    """The socket of an attached training; None where it has none."""
+    """Return the socket of an attached training; None where it has none."""
     try:
         files = client.discover(socket_dir.runtime_dir())
     except NotPossibleHere:

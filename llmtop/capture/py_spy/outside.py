@@ -68,7 +68,7 @@ def check_access(pid: int) -> None:
 
 
 def dump(pid: int) -> tuple[stacks.ThreadStack, ...]:
-    """The stacks of all Python threads now, workers' too; takes some 0.05 s a process and pauses nothing.
+    """Return the stacks of all Python threads now, workers' too; takes some 0.05 s a process and pauses nothing.
 
     Raises:
         NotPossibleHere: not permitted, no Python process, one that py-spy does not know, or gone.
@@ -130,7 +130,7 @@ def _run_dump(pid: int, worker: int | None) -> tuple[stacks.ThreadStack, ...]:
 
 
 def failure_reason(pid: int, text: str) -> str:
-    """Why py-spy cannot read a process, from what it printed."""
+    """Return why py-spy cannot read a process, from what it printed."""
     if not procfs.is_alive(pid):
         return f"process {pid} has ended"
     lines = [line.strip() for line in text.splitlines() if line.strip()]

@@ -10,7 +10,7 @@ from llmtop.system import procfs
 
 
 def refusal(pid: int) -> Refusal | None:
-    """Why the process cannot be read and the one command that would change it; None if it can."""
+    """Return why the process cannot be read and the one command that would change it; None if it can."""
     try:
         return None if procfs.is_memory_readable(pid) else _refusal(pid)
     except FileNotFoundError:

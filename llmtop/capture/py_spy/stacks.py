@@ -30,7 +30,7 @@ class ThreadStack:
     """The pid of its process, where that is one which the process asked for has started."""
 
     def own_frame(self) -> int | None:
-        """The index of the innermost frame of the user's own code: where the script stands."""
+        """Return the index of the innermost frame of the user's own code: where the script stands."""
         return next((index for index, frame in enumerate(self.frames) if frame.own), None)
 
     @property
@@ -91,7 +91,7 @@ def read_dump(data: bytes, pid: int, worker: int | None = None) -> tuple[ThreadS
 
 
 def sort_threads(threads: list[ThreadStack]) -> tuple[ThreadStack, ...]:
-    """The main thread first, then active ones; workers after the process that started them."""
+    """Return the main thread first, then active ones; workers after the process that started them."""
     return tuple(
         sorted(threads, key=lambda t: (t.worker is not None, t.worker or 0, t.name != MAIN, not t.active, t.name))
     )

@@ -138,7 +138,7 @@ def storage_bytes(pids: Collection[int]) -> dict[int, tuple[int, int]]:
 
 
 def usable_cores(pid: int) -> float:
-    """How many CPUs a process may use: by its affinity, and by the quota of its cgroup and those above."""
+    """Return how many CPUs a process may use: by its affinity, and by the quota of its cgroup and those above."""
     try:
         most = float(len(os.sched_getaffinity(pid)))
     except OSError:

@@ -181,6 +181,6 @@ def client_command(pid: int, port: int, folder: Path) -> list[str]:
 
 
 def _environment(pid: int) -> dict[str, str]:
-    """The training's, for the places of its libraries, without what would be done to it."""
+    """Return the training's, for the places of its libraries, without what would be done to it."""
     given = procfs.environ(pid)
     return {name: value for name, value in given.items() if not name.startswith(_LEFT_OUT)} | _OWN

@@ -33,12 +33,12 @@ _NO_TORCH_XLA: Final = Refusal("the process has not imported torch_xla")
 
 
 def loaded_extension(pid: int) -> Path | None:
-    """The library of torch_xla that a process has loaded; None if it has none, or may not be inspected."""
+    """Return the library of torch_xla that a process has loaded; None if it has none, or may not be inspected."""
     return next((Path(name) for name in _mapped_files(pid) if _EXTENSION.match(name)), None)
 
 
 def package_folders(pid: int) -> list[str]:
-    """The folders of packages from which a process has loaded libraries, that of torch_xla first."""
+    """Return the folders of packages from which a process has loaded libraries, that of torch_xla first."""
     found = [match[1] for name in _mapped_files(pid) if (match := _PACKAGES.match(name))]
     own = loaded_extension(pid)
     return list(dict.fromkeys([*([] if own is None else [str(own.parent)]), *found]))
@@ -72,7 +72,8 @@ def candidate_ports(pid: int) -> list[int]:
 
 
 def refusal(pid: int) -> Refusal | None:
-    """Why no window can be had of a process by torch_xla's profiler; None if one can. Asks the kernel alone."""
+    """Return why no window can be had of a process by torch_xla's profiler; None if one can. Asks the kernel
+    alone."""
     if loaded_extension(pid) is None:
         return _NO_TORCH_XLA
     try:
@@ -85,7 +86,7 @@ def refusal(pid: int) -> Refusal | None:
 
 
 def profiler_port(pid: int) -> int:
-    """The port on which the profiler of a process listens.
+    """Return the port on which the profiler of a process listens.
 
     Raises:
         NotPossibleHere: none is one, or several may be.

@@ -43,7 +43,7 @@ class AtStepOptions:
 def prepare_plan(
     asked: AtStepOptions, plan: Callable[[tuple[Target, ...]], Plan], say: Say
 ) -> tuple[Plan, Engine | None]:
-    """The plan of such a capture, and what records it where that is not the engine itself.
+    """Return the plan of such a capture, and what records it where that is not the engine itself.
 
     Args:
         asked: what was asked for.
@@ -108,7 +108,7 @@ def _refuse_without_store(job: LocalJob, step: int) -> None:
 
 
 def _local_targets(choice: RankChoice, job: LocalJob) -> tuple[Target, ...] | None:
-    """The targets, if all that is asked for is on this node; else None.
+    """Return the targets, if all that is asked for is on this node; else None.
 
     Raises:
         UnusableInput: there is no such rank.
@@ -147,7 +147,7 @@ def _wait_for_listeners(watch: StepListener) -> None:
 
 
 def _without_accused(choice: RankChoice, job: LocalJob, say: Say) -> RankChoice:
-    """The choice with the ranks that "accused" stands for."""
+    """Return the choice with the ranks that "accused" stands for."""
     from llmtop.capture.across.rank_choice import RankChoice, add_reference_ranks
 
     if not choice.accused:
@@ -187,7 +187,7 @@ def _name(job: LocalJob) -> str:
 
 
 def _named_here(job: LocalJob) -> tuple[set[int], dict[int, float]]:
-    """The ranks of this node that its rules name, and how long each of the others waits, seconds a step."""
+    """Return the ranks of this node that its rules name, and how long each of the others waits, seconds a step."""
     from collectors.hub import live_hub
     from llmtop.model.snapshot import Snapshot
 

@@ -230,7 +230,7 @@ class _AtStep(NamedTuple):
 
 
 def _beginning_at_a_step() -> str:
-    """The first engine that can."""
+    """Return the first engine that can."""
     from llmtop.capture.engines import ENGINES
 
     return next(engine.name for engine in ENGINES.values() if engine.supports_start_step)

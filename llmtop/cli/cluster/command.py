@@ -100,7 +100,8 @@ def cluster(
 
 
 def server_url() -> str | None:
-    """The server's URL where the command line does not name one: of the environment, else of the configuration."""
+    """Return the server's URL where the command line does not name one: of the environment, else of the
+    configuration."""
     from llmtop.config import current
 
     return os.environ.get(VARIABLE) or current().cluster.prometheus

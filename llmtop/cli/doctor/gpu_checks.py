@@ -139,7 +139,7 @@ def _names(shown: list[Gpu]) -> str:
 
 
 def _note(reading: GpuReading | None, head: str) -> str:
-    """The first note of one driver's; "" where it has none."""
+    """Return the first note of one driver's; "" where it has none."""
     notes = () if reading is None else reading.notes
     return next((note.removeprefix(head) for note in notes if note.startswith(head)), "")
 

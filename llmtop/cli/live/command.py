@@ -32,7 +32,7 @@ _DEMO_BEGINS = 15.0
 
 
 def range_check(low: float, high: float) -> Callable[[click.Context, click.Parameter, float | None], float | None]:
-    """A check that click calls with the option's value. click.FloatRange lets NaN through."""
+    """Return a check that click calls with the option's value. click.FloatRange lets NaN through."""
 
     def check(_ctx: click.Context, _param: click.Parameter, value: float | None) -> float | None:
         if value is not None and not low <= value <= high:

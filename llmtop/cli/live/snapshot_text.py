@@ -113,7 +113,7 @@ def _gpu(gpu: Gpu, snapshot: Snapshot, width: int) -> list[str]:
 
 
 def _signals(gpu: Gpu) -> Iterable[str]:
-    """The signals that the GPU's maker gives; those that share a name are one item."""
+    """Return the signals that the GPU's maker gives; those that share a name are one item."""
     items: dict[str, str] = {}
     for signal, item in ONCE_ITEMS:
         name = item.names.get(gpu.vendor)

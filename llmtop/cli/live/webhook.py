@@ -223,7 +223,7 @@ def _trouble(error: BaseException) -> str:
 
 
 def _event(event: str, snapshot: Snapshot, alert: Alert | None, rank: Rank | None, skipped: int) -> dict[str, Any]:
-    """All fields that a body may name (`NOTIFY_FIELDS`); None where there is none."""
+    """Return all fields that a body may name (`NOTIFY_FIELDS`); None where there is none."""
     if alert is not None:
         rank = next((one for one in snapshot.ranks if one.pid == alert.pid), None)
     job = None if rank is None else rank.job

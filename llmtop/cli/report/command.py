@@ -13,7 +13,7 @@ from llmtop.system.inputs import Limits
 
 
 def _steps(_ctx: click.Context, _param: click.Parameter, value: str | None) -> int | tuple[int, int] | None:
-    """The value of --steps: a number of steps (5), or a range of them (2:7)."""
+    """Return the value of --steps: a number of steps (5), or a range of them (2:7)."""
     if value is None:
         return None
     match = re.fullmatch(r"(\d+)(?::(\d+))?", value)

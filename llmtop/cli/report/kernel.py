@@ -99,7 +99,8 @@ def kernel(
 
 
 def read_hot_kernels(path: Path, top: int) -> tuple[Report, list[KernelTime]]:
-    """The report and its hottest kernels, collectives left out: a rank that is replayed alone would wait for ever.
+    """Return the report and its hottest kernels, collectives left out: a rank that is replayed alone would wait
+    for ever.
 
     Raises:
         UnusableInput: no capture with kernels, or not of a GPU of NVIDIA's.
@@ -120,7 +121,7 @@ def read_hot_kernels(path: Path, top: int) -> tuple[Report, list[KernelTime]]:
 
 
 def _command_words(report: Report) -> list[str]:
-    """The words of the training's command; its quotes are not recorded."""
+    """Return the words of the training's command; its quotes are not recorded."""
     told = report.environment.command if report.environment is not None else None
     return told.split() if told else []
 

@@ -69,7 +69,7 @@ def _wait_for_reading(source: GpuSource) -> str:
 
 
 def visible_gpus(gpus: tuple[Gpu, ...], environ: Mapping[str, str]) -> tuple[Gpu, ...]:
-    """The GPUs that CUDA_VISIBLE_DEVICES lets a program see; all where it is not set."""
+    """Return the GPUs that CUDA_VISIBLE_DEVICES lets a program see; all where it is not set."""
     chosen = environ.get(variable_names.CUDA_DEVICES)
     if chosen is None:
         return gpus
@@ -84,7 +84,7 @@ def visible_gpus(gpus: tuple[Gpu, ...], environ: Mapping[str, str]) -> tuple[Gpu
 
 
 def in_use_reason(reading: GpuReading, gpus: tuple[Gpu, ...]) -> str:
-    """Why these GPUs are not free, in a sentence; "" if they are."""
+    """Return why these GPUs are not free, in a sentence; "" if they are."""
     if not gpus:
         return "no NVIDIA GPU can be seen here, and ncu needs one: llmtop doctor says what is missing"
     for gpu in gpus:

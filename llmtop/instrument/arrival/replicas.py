@@ -55,7 +55,7 @@ class Replica:
 
 
 def find(roots: Iterable[Any]) -> Replica | None:
-    """The first module in these trees that trains together with other ranks; None without one."""
+    """Return the first module in these trees that trains together with other ranks; None without one."""
     for module in _modules(roots):
         names = {kind.__name__ for kind in type(module).__mro__ if str(kind.__module__).startswith("torch.")}
         if "DistributedDataParallel" in names:
@@ -100,7 +100,7 @@ def _modules(roots: Iterable[Any]) -> Iterator[Any]:
 
 
 def _plain_parameters(module: Any) -> Iterator[search.HeldParameter]:
-    """The trained parameters in the order in which they were registered."""
+    """Yield the trained parameters in the order in which they were registered."""
     for one in _in_order(module, set()):
         for name, parameter in search.named_by(one, "_parameters"):
             if _takes_a_hook(parameter):
@@ -132,13 +132,13 @@ def _ends(parameters: list[search.HeldParameter]) -> list[search.HeldParameter]:
 
 
 def _ranks_of(process_group: Any) -> list[int]:
-    """The global ranks of a process group."""
+    """Return the global ranks of a process group."""
     dist: Any = sys.modules["torch.distributed"]
     return [] if process_group is None else [int(rank) for rank in dist.get_process_group_ranks(process_group)]
 
 
 def _ranks_of_mesh(module: Any) -> list[int]:
-    """The global ranks over which a module's parameters are split or copied."""
+    """Return the global ranks over which a module's parameters are split or copied."""
     native = sys.modules["torch"]._C
     for one in _modules([module]):
         for parameter in search.held_by(one, "_parameters"):

@@ -37,7 +37,7 @@ class Samples:
         self.count += 1
 
     def read(self, first: int) -> tuple[int, list[Sample]]:
-        """All samples from number `first` on that are kept, and the number after the last of them."""
+        """Return all samples from number `first` on that are kept, and the number after the last of them."""
         stop = self.count
         kept = [self._kept[number % KEPT] for number in range(max(first, stop - KEPT + 1, 0), stop)]
         return stop, [sample for sample in kept if sample is not None]

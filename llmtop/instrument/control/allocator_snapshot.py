@@ -71,7 +71,7 @@ def add_marks(snapshot: dict[str, Any], marks: Marks, owners: dict[str, list[int
 
 
 def owners(device_type: str = "cuda") -> dict[str, list[int]]:
-    """Where the parameters of all optimizers lie, and what the optimizers keep for them.
+    """Return where the parameters of all optimizers lie, and what the optimizers keep for them.
 
     Both stay where they are from step to step; the capture's own records give the rest. Scans all objects of the
     process, so it is called in a thread of the capture's own.

@@ -43,7 +43,7 @@ def is_leaving(torch: Any) -> bool:
 
 
 def cuda_of(torch: Any) -> tuple[int, ...]:
-    """The version of CUDA that torch was built for: (12, 8); () without one."""
+    """Return the version of CUDA that torch was built for: (12, 8); () without one."""
     version = getattr(getattr(torch, "version", None), "cuda", None)
     try:
         return tuple(int(part) for part in str(version).split(".")[:2])

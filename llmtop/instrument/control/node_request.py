@@ -260,7 +260,7 @@ class AskedHere:
 
 
 def _main_stack(seen: wire.SampledStacks) -> list[wire.SampledFrame]:
-    """The frames of the main thread, innermost first."""
+    """Return the frames of the main thread, innermost first."""
     main = {number for number, thread in enumerate(seen.threads) if thread.name == _MAIN_THREAD_NAME}
     stack = next((one for one in seen.stacks if one.thread in main), None)
     if stack is None:

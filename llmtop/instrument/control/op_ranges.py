@@ -193,7 +193,8 @@ class OperatorRanges:
 
 
 def _refusal() -> str:
-    """Why operators cannot be marked now. In the server thread, where a try marks none of the training's."""
+    """Return why operators cannot be marked now. In the server thread, where a try marks none of the
+    training's."""
     if recordings.scripts_profiler():
         return "the script has a profiler of PyTorch's own, and two cannot run"
     try:

@@ -110,7 +110,7 @@ def _on_out_of_memory(device: int, wanted: int, _allowed: int, device_free: int)
 
 
 def _snapshot(torch: Any) -> dict[str, Any]:
-    """The allocator's state; with its history where that is ours, and so of a known size."""
+    """Return the allocator's state; with its history where that is ours, and so of a known size."""
     if _history_is_ours or not torch._C._cuda_isHistoryEnabled():
         found: dict[str, Any] = torch.cuda.memory._snapshot()
         return found
@@ -118,7 +118,8 @@ def _snapshot(torch: Any) -> dict[str, Any]:
 
 
 def _frames(frame: FrameType | None) -> list[dict[str, Any]]:
-    """The stack that asked for memory; autograd's own threads have none, and the main thread waits for them."""
+    """Return the stack that asked for memory; autograd's own threads have none, and the main thread waits for
+    them."""
     if frame is None:
         frame = sys._current_frames().get(threading.main_thread().ident or 0)
     found: list[dict[str, Any]] = []

@@ -225,7 +225,7 @@ def _limit(seconds: float) -> float:
 
 
 def _devices() -> list[int]:
-    """The GPUs on which PyTorch has a context here: to wait for another one would make one."""
+    """Return the GPUs on which PyTorch has a context here: to wait for another one would make one."""
     torch: Any = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_initialized():
         return []

@@ -40,7 +40,8 @@ class Recording(ABC):
 
     @classmethod
     def refusal(cls) -> str:
-        """Why it cannot be had in this process now; "" if it can. In the server thread, and may take long."""
+        """Return why it cannot be had in this process now; "" if it can. In the server thread, and may take
+        long."""
         return ""
 
     @abstractmethod

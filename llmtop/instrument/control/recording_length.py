@@ -67,7 +67,7 @@ class RecordingLength:
         return full
 
     def so_far(self) -> str:
-        """How much of it there was, to follow "the training ended"."""
+        """Return how much of it there was, to follow "the training ended"."""
         seconds = self.seconds
         if seconds is None or self._seconds is None:
             return " before it was complete"

@@ -213,7 +213,7 @@ class SelfCapture:
         self._unhook(*(("cancelled", "") if self._cancelled else ("failed", reason)))
 
     def _refusal(self) -> str:
-        """Why it cannot be done; in the server thread."""
+        """Return why it cannot be done; in the server thread."""
         if self.request.engine not in engines():
             return f"{self.request.engine} is not offered by this process"
         if self._recorder.op_ranges is not None:
@@ -232,14 +232,14 @@ class SelfCapture:
         return self._passed_step_text(int(ring.rows[(ring.count - 1) & MASK][0]))
 
     def _first_if_begun(self, index: int) -> int:
-        """Which step would be the first if it began after step `index`; scripts may count by tens."""
+        """Return which step would be the first if it began after step `index`; scripts may count by tens."""
         ring = self._recorder.ring
         before = ring.rows[(ring.count - 2) & MASK] if ring.count > 1 else ()
         by = max(1, index - int(before[0])) if before else 1
         return index + by * (1 + RECORDINGS[self.request.engine].warmup)
 
     def _passed_step_text(self, index: int) -> str:
-        """Why the step that was asked for cannot be the first any more, once step `index` has ended."""
+        """Return why the step that was asked for cannot be the first any more, once step `index` has ended."""
         at = self.request.at_step
         if at is None:
             return ""

@@ -61,7 +61,8 @@ class TimedSteps:
         self.count += 1
 
     def read(self, first: int) -> tuple[int, list[Timed]]:
-        """The times of all steps from number `first` on that are kept, and the number after the last of them."""
+        """Return the times of all steps from number `first` on that are kept, and the number after the last of
+        them."""
         stop = self.count
         kept = [self._kept[number % KEPT] for number in range(max(first, stop - KEPT + 1, 0), stop)]
         return stop, [timed for timed in kept if timed is not None]

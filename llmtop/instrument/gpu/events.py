@@ -79,7 +79,7 @@ def initialised_cuda() -> Any:
 
 
 def uuid(cuda: Any) -> str | None:
-    """The UUID of the calling thread's device in NVML's form; None when torch is too old to say."""
+    """Return the UUID of the calling thread's device in NVML's form; None when torch is too old to say."""
     device = cuda.current_device()
     visible = os.environ.get(variable_names.CUDA_DEVICES, "").split(",")
     if device < len(visible) and visible[device].strip().startswith("MIG-"):
@@ -89,6 +89,6 @@ def uuid(cuda: Any) -> str | None:
 
 
 def model(cuda: Any) -> str | None:
-    """The name of the calling thread's device, as its driver calls it."""
+    """Return the name of the calling thread's device, as its driver calls it."""
     name: object = getattr(cuda.get_device_properties(cuda.current_device()), "name", None)
     return name if isinstance(name, str) and name else None

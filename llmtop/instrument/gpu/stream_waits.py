@@ -89,7 +89,7 @@ class StreamWaits:
         return timed
 
     def _record(self, stream: Any) -> Any:
-        """An event put on the stream now; None where that cannot be."""
+        """Return an event put on the stream now; None where that cannot be."""
         begun, events = perf_counter_ns(), self._events
         if self._spoilt:
             return None

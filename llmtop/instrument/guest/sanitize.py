@@ -52,7 +52,7 @@ def _is_cuda(value: object) -> bool:
 
 
 def number(value: Any) -> float | None:
-    """A number that can be read without waiting for a device; None for anything else."""
+    """Return a number that can be read without waiting for a device; None for anything else."""
     return value if type(value) is float else None if is_on_gpu(value) else _convert_or_none(_float, value)
 
 
@@ -62,19 +62,19 @@ def _float(value: Any) -> float:
 
 
 def whole(value: Any, otherwise: int) -> int:
-    """A step's index as an int that fits a message; `otherwise` for anything else."""
+    """Return a step's index as an int that fits a message; `otherwise` for anything else."""
     found = value if type(value) is int else None if is_on_gpu(value) else _convert_or_none(int, value)
     return found if found is not None and -LARGEST < found < LARGEST else otherwise
 
 
 def name(value: object) -> str:
-    """A phase's name as it is shown: never empty, printable, without the separator of nested phases."""
+    """Return a phase's name as it is shown: never empty, printable, without the separator of nested phases."""
     plain = value if type(value) is str else None if is_on_gpu(value) else _convert_or_none(str, value)
     return printable((plain or "").replace("/", ".") or "unnamed")
 
 
 def metric_name(value: str) -> str:
-    """A metric's name as it is shown."""
+    """Return a metric's name as it is shown."""
     return (
         value[:MAX_METRIC_NAME]
         if type(value) is str and value.isprintable()
@@ -83,7 +83,7 @@ def metric_name(value: str) -> str:
 
 
 def describe(value: object) -> str:
-    """A value of the script's as it is shown in a sentence: short and printable."""
+    """Return a value of the script's as it is shown in a sentence: short and printable."""
     if type(value) is str:
         return repr(value if len(value) <= _SHOWN else value[:_SHOWN] + "…")
     if type(value) is int and value.bit_length() > 4 * _SHOWN:

@@ -146,7 +146,7 @@ def wait_until(true: Callable[[], bool], seconds: float) -> bool:
 
 
 def replaced_by() -> str | None:
-    """Which library has put greenlets in the place of this process's threads and sockets; None: none has.
+    """Return which library has put greenlets in the place of this process's threads and sockets; None: none has.
 
     A thread of ours would run on such stand-ins, in the training's own thread, and could stop it for good.
     """

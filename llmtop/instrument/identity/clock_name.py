@@ -9,7 +9,8 @@ from llmtop.system import procfs
 
 @functools.cache
 def clock_name() -> str:
-    """A name for it: the machine's boot, and the time namespace that the process is in. Empty where unknown.
+    """Return a name for it: the machine's boot, and the time namespace that the process is in. Empty where
+    unknown.
 
     A host name identifies neither: containers of one machine have different ones, and two machines the same.
     """

@@ -30,7 +30,7 @@ _DTYPE_MODULES = ("torch", "numpy", "numpy.dtypes")
 
 
 def steps(argument: str, value: object, least: int, otherwise: str) -> int | None:
-    """A number of steps; None, and a warning, for what is none.
+    """Return a number of steps; None, and a warning, for what is none.
 
     Args:
         argument: of attach(), by name.
@@ -46,7 +46,7 @@ def steps(argument: str, value: object, least: int, otherwise: str) -> int | Non
 
 
 def amount(argument: str, value: object) -> float | None:
-    """A count of parameters or operations; None, and a warning, for what is none."""
+    """Return a count of parameters or operations; None, and a warning, for what is none."""
     number = _number(value)
     if number is not None and number > 0 and math.isfinite(number * FLOPS_PER_PARAMETER_AND_TOKEN):
         return number
@@ -55,7 +55,8 @@ def amount(argument: str, value: object) -> float | None:
 
 
 def dtype(value: object) -> str | None:
-    """The name of a dtype; None, and a warning, for what is none. One that is not known is kept as it is."""
+    """Return the name of a dtype; None, and a warning, for what is none. One that is not known is kept as it
+    is."""
     text = None
     if isinstance(value, str):
         text = str.__str__(value)

@@ -27,7 +27,7 @@ class Identity(NamedTuple):
 
 
 class LauncherEnv(NamedTuple):
-    """Return how this process was started (`wire.Launch`); "" where unknown."""
+    """Start of this process (`wire.Launch`); "" where unknown."""
 
     program: str
     launcher: str
@@ -60,7 +60,7 @@ _LAUNCHERS: tuple[tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]], ...]
 
 
 def from_environment(environment: Mapping[str, str] | None = None) -> Identity:
-    """The ranks that the launcher put into the environment."""
+    """Return the ranks that the launcher put into the environment."""
     env = os.environ if environment is None else environment
     for rank_names, local_names, size_names in _LAUNCHERS:
         rank = _number(env, rank_names)
@@ -70,7 +70,7 @@ def from_environment(environment: Mapping[str, str] | None = None) -> Identity:
 
 
 def local_world_size(environment: Mapping[str, str] | None = None) -> int | None:
-    """How many ranks there are on this node; None where the launcher does not say."""
+    """Return how many ranks there are on this node; None where the launcher does not say."""
     env = os.environ if environment is None else environment
     names = ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MV2_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
     return _number(env, names)
@@ -115,19 +115,19 @@ def _launcher(env: Mapping[str, str]) -> tuple[str, str]:
 
 
 def _slurm_job(env: Mapping[str, str]) -> str:
-    """The job as squeue and scancel call it: "4711", and "4711_3" the task 3 of an array."""
+    """Return the job as squeue and scancel call it: "4711", and "4711_3" the task 3 of an array."""
     array, task = _text(env, "SLURM_ARRAY_JOB_ID"), _text(env, "SLURM_ARRAY_TASK_ID")
     return f"{array}_{task}" if array and task else _text(env, "SLURM_JOB_ID", "SLURM_JOBID")
 
 
 def _master(env: Mapping[str, str]) -> str:
-    """Where the ranks meet, "node:29500"."""
+    """Return where the ranks meet, "node:29500"."""
     address, port = _text(env, "MASTER_ADDR"), _text(env, variable_names.MASTER_PORT)
     return f"{address}:{port}" if address and port else ""
 
 
 def program() -> str:
-    """The script, without its folder: "train.py"; a package that is run is called by its own name.
+    """Return the script, without its folder: "train.py"; a package that is run is called by its own name.
 
     sys.argv has it in a process of multiprocessing too, whose command line is Python's own.
     """
@@ -137,7 +137,7 @@ def program() -> str:
 
 
 def program_name(path: str) -> str:
-    """The script's name without its folder; "python" where there is none."""
+    """Return the script's name without its folder; "python" where there is none."""
     folder, _, name = path.rpartition("/")
     if name == "__main__.py":
         name = folder.rpartition("/")[2]
@@ -147,7 +147,7 @@ def program_name(path: str) -> str:
 
 
 def _text(env: Mapping[str, str], *names: str) -> str:
-    """The first of these variables that is set, made printable and cut to a sensible length."""
+    """Return the first of these variables that is set, made printable and cut to a sensible length."""
     return next((printable(text)[:_TEXT_CHARACTERS] for name in names if (text := env.get(name, "").strip())), "")
 
 
@@ -165,6 +165,6 @@ def host() -> str:
 
 
 def command() -> str:
-    """The command line as the system knows it, cut to a sensible length."""
+    """Return the command line as the system knows it, cut to a sensible length."""
     words = procfs.text("self", "cmdline").rstrip("\0").split("\0")
     return " ".join(words)[:_COMMAND_CHARACTERS]

@@ -48,7 +48,8 @@ def learn(facts: Facts) -> bool:
 
 
 def _store(master: str, environment: Mapping[str, str], world_size: int | None) -> Store | None:
-    """Where captures of several nodes are asked for: nowhere if all ranks are here, or met by something else."""
+    """Return where captures of several nodes are asked for: nowhere if all ranks are here, or met by something
+    else."""
     here = local_world_size(environment)
     if not master or master.startswith("file:") or environment.get(OFF) == "off":
         return None

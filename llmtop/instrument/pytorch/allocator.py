@@ -21,7 +21,8 @@ class Reading(NamedTuple):
 
 
 def read(cuda: Any) -> Reading | None:
-    """The allocator of the calling thread's device; None when another one is plugged in that keeps no figures."""
+    """Return the allocator of the calling thread's device; None when another one is plugged in that keeps no
+    figures."""
     try:
         stats = cuda.memory_stats()
     except Exception as error:  # a pluggable allocator may raise what it likes

@@ -62,7 +62,8 @@ def _skip() -> Callable[[CodeType], Any] | None:
 
 
 def _codes(things: Iterable[Any], file: str) -> Iterator[CodeType]:
-    """The code of functions, methods and properties that were written in that file, and code that stands alone."""
+    """Yield the code of functions, methods and properties that were written in that file, and code that stands
+    alone."""
     for found in list(things):
         if isinstance(found, CodeType):
             yield found

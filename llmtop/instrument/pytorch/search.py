@@ -73,7 +73,7 @@ def find_modules(*, trained: bool = True) -> FoundModules:
 
 
 def children(parents: Iterable[nn.Module], *, trained: bool = True) -> list[nn.Module]:
-    """The modules one level below that have something to train; containers are replaced by their modules.
+    """Return the modules one level below that have something to train; containers are replaced by their modules.
 
     Args:
         trained: False: also modules whose parameters are all frozen.
@@ -97,7 +97,8 @@ def _is_wanted(module: nn.Module, trained: bool) -> bool:
 
 
 def watchable(modules: Iterable[nn.Module]) -> HeldParameter | None:
-    """A trained parameter that can be asked for its version without running code of its class; None for none."""
+    """Return a trained parameter that can be asked for its version without running code of its class; None for
+    none."""
     for module in modules:
         for one in _module_tree(module):
             for name, parameter in named_by(one, "_parameters"):
@@ -130,7 +131,7 @@ def _parameters(module: nn.Module) -> Iterator[Any]:
 
 
 def _module_tree(module: nn.Module) -> Iterator[nn.Module]:
-    """The module and all below it, each once."""
+    """Yield the module and all below it, each once."""
     waiting, seen = [module], {id(module)}
     for one in waiting:
         yield one
@@ -141,12 +142,12 @@ def _module_tree(module: nn.Module) -> Iterator[nn.Module]:
 
 
 def held_by(module: nn.Module, name: str) -> list[Any]:
-    """The values of its `_parameters` or `_modules`; none where it has not got what torch puts there."""
+    """Return the values of its `_parameters` or `_modules`; none where it has not got what torch puts there."""
     return [value for _, value in named_by(module, name)]
 
 
 def named_by(module: nn.Module, name: str) -> list[tuple[str, Any]]:
-    """The same with the name that each is held under."""
+    """Return the same with the name that each is held under."""
     held = own_dict(module, "__dict__").get(name)
     values = held.items() if issubclass(type(held), dict) else ()
     wanted = torch.Tensor if name == "_parameters" else nn.Module

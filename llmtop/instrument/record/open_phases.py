@@ -43,7 +43,7 @@ class OpenPhases:
         self.left_out[reason] = self.left_out.get(reason, 0) + 1
 
     def new_node(self, here: PhaseNode, name: str) -> PhaseNode:
-        """The node for a phase entered at this place for the first time."""
+        """Return the node for a phase entered at this place for the first time."""
         node = here.child(name, self.paths)
         if node.name != name:
             self.count_left_out(f"phases over the limit of {MAX_PATHS} names or {MAX_DEPTH} levels")

@@ -26,7 +26,7 @@ Owner = tuple[int, Any]
 
 
 def _here() -> Owner:
-    """The calling thread and, under asyncio, its running task."""
+    """Return the calling thread and, under asyncio, its running task."""
     tasks = sys.modules.get("asyncio.tasks")
     events = sys.modules.get("asyncio.events")
     if tasks is None or events is None or events._get_running_loop() is None:
@@ -92,7 +92,7 @@ class Tracks:
         self._current: ContextVar[Track | None] = ContextVar("llmtop-step", default=None)
 
     def open_step(self) -> OpenStep | None:
-        """The step that the calling thread and task has open."""
+        """Return the step that the calling thread and task has open."""
         track = self._own()
         return track.step if track is not None else None
 
@@ -176,7 +176,7 @@ class Tracks:
         track.times = {}
 
     def _own(self) -> Track | None:
-        """The track of this thread and task; a child task sees its parent's, which is not its own."""
+        """Return the track of this thread and task; a child task sees its parent's, which is not its own."""
         track = self._current.get()
         return track if track is not None and track.owner == _here() else None
 
@@ -193,7 +193,7 @@ class Tracks:
         return track
 
     def _open_range(self, name: str) -> Any:
-        """A range that may end in another order than others of its thread: tasks take turns."""
+        """Return a range that may end in another order than others of its thread: tasks take turns."""
         return None if self._nvtx is None else self._nvtx.start(name)
 
     def _close_range(self, handle: Any) -> None:

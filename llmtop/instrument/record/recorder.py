@@ -358,12 +358,12 @@ _phases: dict[str, Phase] = {}
 
 
 def get() -> Recorder:
-    """The recorder of this process; there is one from import on."""
+    """Return the recorder of this process; there is one from import on."""
     return _recorder
 
 
 def phase_of(name: str) -> Phase:
-    """The one `Phase` of that name."""
+    """Return the one `Phase` of that name."""
     try:
         found = _phases.get(name)
     except TypeError:

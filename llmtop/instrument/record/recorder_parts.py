@@ -112,7 +112,7 @@ class Overlapping(Protocol):
     """Thread of the first step; None before."""
 
     def open_step(self) -> OpenStep | None:
-        """The step that the calling thread and task has open."""
+        """Return the step that the calling thread and task has open."""
 
     def enter(self, name: str) -> None:
         """A phase begins in the calling thread or task."""

@@ -56,7 +56,7 @@ class TakenTime:
 
 
 def thread_clock(native_id: int) -> int:
-    """The clock with the processor time of a thread of this process."""
+    """Return the clock with the processor time of a thread of this process."""
     return ~native_id << 3 | _OF_THREAD
 
 

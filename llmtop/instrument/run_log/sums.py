@@ -209,7 +209,7 @@ class Sums:
         return found
 
     def _few_series(self) -> dict[str, Series]:
-        """The series of the largest phases; all else is one."""
+        """Return the series of the largest phases; all else is one."""
         ordered = sorted(self._series, key=lambda name: self._series[name].total, reverse=True)
         wanted = set(ordered[: records.PHASE_SERIES])
         found = {name: series for name, series in self._series.items() if name in wanted}

@@ -108,7 +108,7 @@ class Monitor:
         self._buffer = data[sent:]
 
     def read(self) -> list[bytes] | None:
-        """The bodies of the frames that have come; None when it disconnected.
+        """Return the bodies of the frames that have come; None when it disconnected.
 
         Raises:
             OSError: it has gone.

@@ -162,7 +162,7 @@ class PauseBudget:
         self._is_second = False
 
     def refusal(self) -> str:
-        """Why there is none to be had now, and when there will be; "" for one that is allowed."""
+        """Return why there is none to be had now, and when there will be; "" for one that is allowed."""
         now = self._earn()
         self._is_second = now < self._pair_until
         if self._is_second or self._left > 0:

@@ -147,7 +147,7 @@ class Publisher:
         metrics: dict[str, float],
         logged: list[tuple[int, str, float]],
     ) -> Batch:
-        """The steps from number `cursor` on for a monitor that has lost so many before."""
+        """Return the steps from number `cursor` on for a monitor that has lost so many before."""
         first, steps = self._reader.read(cursor)
         history = first < history_until
         if history:
@@ -182,7 +182,7 @@ class Publisher:
             self._write(monitor, data)
 
     def _gpu_times(self, read: tuple[int, list[Any]]) -> tuple[int, bytes]:
-        """How far was read, and the message with what was."""
+        """Return how far was read, and the message with what was."""
         following, timed = read
         names = self._recorder.paths.names
         return following, self.encoded(wire.GpuTimes(times=[gpu_time(step, names) for step in timed]))
@@ -203,7 +203,7 @@ class Publisher:
             self._write(monitor, data)
 
     def _arrivals(self, group: str, read: tuple[int, list[Sample]]) -> tuple[int, bytes]:
-        """How far was read, and the message with what was."""
+        """Return how far was read, and the message with what was."""
         following, samples = read
         told = [
             wire.Arrival(
@@ -284,5 +284,5 @@ class Publisher:
         self._shared.forget()
 
     def encoded(self, message: wire.FromTraining) -> bytes:
-        """A message as bytes; none, counted as left out, where it holds what no message can."""
+        """Return a message as bytes; none, counted as left out, where it holds what no message can."""
         return encoded(message, self._recorder.count_left_out)

@@ -37,6 +37,6 @@ def pending_message(monitor: Monitor, recorder: State) -> wire.Alive | None:
 
 
 def _last_begin(node: PhaseNode) -> int:
-    """When a phase below `node` last began, as perf_counter ns; 0 for never."""
+    """Return when a phase below `node` last began, as perf_counter ns; 0 for never."""
     # Copied: the training thread may enter one for the first time meanwhile.
     return max((max(one.begun, _last_begin(one)) for one in list(node.children.values())), default=0)

@@ -129,7 +129,7 @@ class StepReader:
         return start, steps
 
     def _phases_in_order(self) -> list[tuple[str, int]]:
-        """The name of each phase, and where its nanoseconds stand in a row."""
+        """Return the name of each phase, and where its nanoseconds stand in a row."""
         names, paths = self._names, self._recorder.paths
         order = paths.order
         if len(order) < len(names) - 1:  # a name is new, as far as known until a step has ended
@@ -148,7 +148,7 @@ def _finite(count: float) -> float | None:
 
 
 def message_of(steps: list[StepArray], **fields: Any) -> wire.Steps:
-    """The message with these steps; `fields` are its others."""
+    """Return the message with these steps; `fields` are its others."""
     return wire.Steps(steps=cast(list[wire.StepDone], steps), **fields)
 
 
@@ -167,8 +167,8 @@ def encode_steps(message: wire.Steps) -> bytes:
 
 
 def encoded(message: wire.FromTraining, note: Callable[[str], None]) -> bytes:
-    """A message as bytes with its length in front. None, after a call of `note`, where it holds an invalid
-    value."""
+    """Return a message as bytes with its length in front. None, after a call of `note`, where it holds an
+    invalid value."""
     try:
         return wire.encode(message)
     except _ERRORS:

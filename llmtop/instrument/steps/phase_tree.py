@@ -31,7 +31,7 @@ class Paths:
         self._slots: dict[str, int] = {}
 
     def slot(self, path: str) -> int:
-        """The slot of `path`, a new one if need be; `HIDDEN` when there are too many."""
+        """Return the slot of `path`, a new one if need be; `HIDDEN` when there are too many."""
         slot = self._slots.get(path)
         if slot is None:
             if len(self.names) > MAX_PATHS:
@@ -118,7 +118,7 @@ class PhaseNode:
         return node
 
     def in_order(self, step_ended: int) -> list[PhaseNode]:
-        """All nodes below this one as they last began, each before those within it; for any thread."""
+        """Return all nodes below this one as they last began, each before those within it; for any thread."""
         found: list[PhaseNode] = []
         for node in sorted(self.children.values(), key=lambda one: (one.begun <= step_ended, one.begun)):
             found.append(node)
@@ -126,7 +126,7 @@ class PhaseNode:
         return found
 
     def subtree(self) -> list[PhaseNode]:
-        """All nodes below this one."""
+        """Return all nodes below this one."""
         found: list[PhaseNode] = []
         for node in self.children.values():
             found.append(node)

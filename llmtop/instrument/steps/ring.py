@@ -38,11 +38,11 @@ class Ring:
         self.rows: list[Row] = [()] * SIZE
 
     def oldest(self) -> int:
-        """The number of the oldest step that can still be read."""
+        """Return the number of the oldest step that can still be read."""
         return max(0, self.count - SIZE + 1)
 
     def last_end(self) -> int:
-        """When the last finished step ended, as perf_counter ns; 0 before the first."""
+        """Return when the last finished step ended, as perf_counter ns; 0 before the first."""
         count = self.count
         if not count:
             return 0

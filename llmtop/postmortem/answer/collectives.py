@@ -108,7 +108,7 @@ def _members(job: JobFacts, dumps: dict[int, FlightDump]) -> dict[str, set[int]]
 
 
 def _pending(dump: FlightDump) -> CollectiveCall | None:
-    """The oldest call that has not completed."""
+    """Return the oldest call that has not completed."""
     return next((call for call in dump.calls if not call.is_done), None)
 
 
@@ -170,7 +170,7 @@ def _unlisted_ranks(
 
 
 def _peer(call: CollectiveCall, members: list[int]) -> int | None:
-    """The other side of a p2p operation: "recv 3<-0", "send 1->2", by ranks in the group."""
+    """Return the other side of a p2p operation: "recv 3<-0", "send 1->2", by ranks in the group."""
     _, _, ends = call.operation.partition(" ")
     _, _, other = ends.partition("<-") if "<-" in ends else ends.partition("->")
     if not other.isdigit():
@@ -214,7 +214,7 @@ def _deviations(dumps: dict[int, FlightDump]) -> list[Deviation]:
 
 
 def _minority(calls: dict[int, CollectiveCall], dumps: dict[int, FlightDump]) -> list[Deviation]:
-    """The ranks whose call differs from what most ranks called."""
+    """Return the ranks whose call differs from what most ranks called."""
     counts = Counter(_signature(call) for call in calls.values()).most_common()
     is_majority = len(counts) == 1 or counts[0][1] > counts[1][1]
     if is_majority:
@@ -240,7 +240,7 @@ def _was_called_before(call: CollectiveCall, dump: FlightDump) -> bool:
 
 
 def _symbol(call: CollectiveCall) -> tuple[object, ...]:
-    """One call in the program's order, so that ranks of different groups can be compared."""
+    """Return one call in the program's order, so that ranks of different groups can be compared."""
     line = own_line(call.frames) or CodeLine("", "", 0)
     return (*_signature(call), is_world(call), line.file, line.line)
 

@@ -145,7 +145,7 @@ def _first_time(case: RankCase) -> float:
 
 
 def _failure_of(case: RankCase) -> FailureClass:
-    """The class of the strongest reason that has one: "stall" only where no reason is more specific."""
+    """Return the class of the strongest reason that has one: "stall" only where no reason is more specific."""
     strong = [one for one in case.reasons if one.weight >= _LEAST_WEIGHT]
     specific = [one.failure for one in strong if one.failure not in _GENERAL]
     if specific:
@@ -291,7 +291,7 @@ def _text_of_unplaced(failure: Mark | PythonError | ProcessEnd) -> str:
 
 
 def _mismatch(job: JobFacts) -> PythonError | None:
-    """The first error about arguments that differ between ranks; None without one."""
+    """Return the first error about arguments that differ between ranks; None without one."""
     errors = (error for facts in job.ranks.values() for error in facts.errors)
     return next((error for error in errors if error.kind == "mismatch"), None)
 

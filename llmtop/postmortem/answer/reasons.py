@@ -280,7 +280,7 @@ def _of_marks(case: RankCase) -> Iterator[Reason]:
 
 
 def _of_state(mark: Mark) -> Iterator[Reason]:
-    """A process state of ps: stopped, or in a call of the kernel that no signal ends."""
+    """Yield a process state of ps: stopped, or in a call of the kernel that no signal ends."""
     state = mark.text.removeprefix("state ")[:1]
     if state in ("T", "t"):
         yield Reason(90, "stopped", f"ps: stopped by a signal ({mark.text})", mark.place)

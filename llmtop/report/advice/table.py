@@ -349,7 +349,7 @@ def pageable_results_fix(*, plain: bool) -> str:
 
 
 def idle_fix(fix: str, waited_pct: float, host_pct: float, host_in: str) -> str:
-    """The advice on idle time without a cause, for what was seen of it.
+    """Return the advice on idle time without a cause, for what was seen of it.
 
     Args:
         fix: of the finding "idle"; advice on launched work that waited comes last.
@@ -388,7 +388,7 @@ def advice_for(kind: FindingId, situation: Situation) -> Advice:
 
 
 def _for_program(kind: FindingId, situation: Situation) -> Advice:
-    """The advice for a program, whatever it runs on."""
+    """Return the advice for a program, whatever it runs on."""
     plain = ADVICE[kind]
     words = _FRAMEWORKS.get(situation.framework or "")
     if words is not None:

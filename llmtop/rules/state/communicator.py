@@ -49,7 +49,7 @@ class CommunicatorState:
         return own.union(*(state.concerned_keys() for state in self.ranks))
 
     def alert_target(self) -> tuple[str | None, int | None]:
-        """The rank behind where it runs here; else a process of it here, which waits."""
+        """Return the rank behind where it runs here; else a process of it here, which waits."""
         behind = {one.pid for one in self.stuck.behind}
         pid = next((pid for pid in self.stuck.pids if pid in behind), None)
         pid = pid if pid is not None else next(iter(self.stuck.pids), None)

@@ -114,7 +114,7 @@ class GpuState:
         return frozenset((self.gpu.uuid,))
 
     def alert_target(self) -> tuple[str | None, int | None]:
-        """The GPU's UUID, and the pid of the attached training on it when there is exactly one."""
+        """Return the GPU's UUID, and the pid of the attached training on it when there is exactly one."""
         return self.gpu.uuid, self.rank_pids[0] if len(self.rank_pids) == 1 else None
 
     @property
@@ -123,7 +123,7 @@ class GpuState:
         return f"GPU {self.gpu.number}"
 
     def mean(self, name: str) -> float | None:
-        """The mean of a measure over the last seconds, None while it is absent."""
+        """Return the mean of a measure over the last seconds, None while it is absent."""
         return self.windows[name].mean()
 
     @property

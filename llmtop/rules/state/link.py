@@ -45,7 +45,7 @@ class LinkState:
                 yield error, now - min(counts.get(error, now) for _, counts in self._counts)
 
     def concerned_keys(self) -> frozenset[Hashable]:
-        """The port alone: which process uses it is not known."""
+        """Return the port alone: which process uses it is not known."""
         return frozenset((self.key,))
 
     def alert_target(self) -> tuple[str | None, int | None]:

@@ -130,5 +130,5 @@ class MemoryTrend:
                 floors.add(now, rank.step, rank.memory_allocated_bytes)
 
     def growths(self) -> Iterator[MemoryRise]:
-        """The rises of the floor that were steady, the briefest first."""
+        """Return the rises of the floor that were steady, the briefest first."""
         return (growth for floors in self._floors if (growth := floors.growth()) is not None)

@@ -161,7 +161,7 @@ class RankState:
         return self._steps_to_evaluate(unix)
 
     def recent(self, count: int) -> list[StepCosts]:
-        """The last so many steps, oldest first.
+        """Return the last so many steps, oldest first.
 
         A stream without single steps (`new_steps`) still has their means: then those are the only step.
         """
@@ -171,7 +171,8 @@ class RankState:
         return self._means(finite_or_none(rank.step_seconds_p50) or finite_or_none(rank.step_seconds))
 
     def window_means(self) -> list[StepCosts]:
-        """The mean step of the rank's window as the only step, to be compared with figures of that window."""
+        """Return the mean step of the rank's window as the only step, to be compared with figures of that
+        window."""
         return self._means(finite_or_none(self.rank.step_seconds_mean)) if self.rank.phases else []
 
     def _means(self, length: float | None) -> list[StepCosts]:
@@ -214,7 +215,7 @@ class RankState:
         return frozenset((self.key,) if self.gpu is None else (self.key, self.gpu.key))
 
     def alert_target(self) -> tuple[str | None, int | None]:
-        """The UUID of the process's GPU, and its pid."""
+        """Return the UUID of the process's GPU, and its pid."""
         return self.rank.gpu_uuid if self.gpu is None else self.gpu.gpu.uuid, self.rank.pid
 
     def _restart(self) -> None:
@@ -297,7 +298,7 @@ class JobState:
         return frozenset().union(*(state.concerned_keys() for state in self.ranks))
 
     def alert_target(self) -> tuple[str | None, int | None]:
-        """The GPU's UUID and the pid of the job's first rank, which stand for the job in an alert."""
+        """Return the GPU's UUID and the pid of the job's first rank, which stand for the job in an alert."""
         return self.ranks[0].alert_target()
 
     @property

@@ -53,7 +53,7 @@ def gpu_share_pct(costs: Iterable[StepCosts], role: Role) -> float | None:
 
 
 def idle_share_pct(costs: Iterable[StepCosts]) -> float | None:
-    """The share of the timed steps' whole time in which the stream was empty; None without a timed step."""
+    """Return the share of the timed steps' whole time in which the stream was empty; None without a timed step."""
     idle, total = 0.0, 0.0
     for cost in costs:
         if cost.idle is not None:

@@ -63,7 +63,7 @@ class HealthEvent:
 
 
 class _LearningRate:
-    """True if the learning rate has risen, so that a rise of the loss may follow it."""
+    """Watch for a rise of the learning rate: a rise of the loss may follow it."""
 
     __slots__ = ("is_known", "last", "rose_at")
 

@@ -53,16 +53,16 @@ class RecentValues:
         self._sum = 0.0
 
     def mean(self) -> float | None:
-        """The plain mean, None without values."""
+        """Return the plain mean, None without values."""
         return self._sum / len(self._values) if self._values else None
 
     def since(self, time: float) -> list[float]:
-        """The values seen at unix `time` or later, oldest first."""
+        """Return the values seen at unix `time` or later, oldest first."""
         return [value for seen, value in self._values if seen >= time]
 
 
 class Hold:
-    """True if a condition has held for long enough, with hysteresis.
+    """State of a condition that must hold for long enough, with hysteresis.
 
     `score` runs from 0 to 1. An interval counts for the condition when it held at both its ends, so a single
     sample proves nothing and two samples suffice once they are `hold_seconds` apart. Before the alert is raised a

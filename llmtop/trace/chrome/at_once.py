@@ -162,14 +162,14 @@ class BatchCollector:
 
 
 def device_of(learnt: TraceIndex, event: Event) -> int:
-    """The number of the device on which a piece of work ran."""
+    """Return the number of the device on which a piece of work ran."""
     arguments = event.args or NO_ARGS
     device = int_or(arguments.device if arguments.device is not None else arguments.inDevice, -1)
     return device if device >= 0 else learnt.device(event.pid)
 
 
 def stream_of(event: Event) -> int:
-    """The stream of a piece of device work."""
+    """Return the stream of a piece of device work."""
     stream = event.args.stream if event.args is not None else None
     return int_or(stream if stream is not None else event.tid, 0)
 

@@ -179,7 +179,7 @@ class Collector:
         self._tables.ops.extend((start, end, *place, size, what.number))
 
     def _device_ops(self) -> model.DeviceOps:
-        """All device work, with what all of one name have in common."""
+        """Return all device work, with what all of one name have in common."""
         ops, groups = self._tables.ops, self._tables.groups
         columns: dict[str, Any] = {name: ops.pop_column(place) for place, name in enumerate(_ROW_OF_WORK)}
         what = ops.pop_column(len(_ROW_OF_WORK))

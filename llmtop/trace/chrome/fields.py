@@ -92,7 +92,7 @@ _plain_numbers = msgspec.json.Encoder(decimal_format="number")
 
 
 def lenient_event(raw: Any, event: type[Event] = Event, args: type[msgspec.Struct] = Args) -> Event:
-    """An event of which single fields may have any type; what does not fit is dropped.
+    """Return an event of which single fields may have any type; what does not fit is dropped.
 
     Args:
         raw: decoded JSON.
@@ -119,7 +119,7 @@ def lenient_event(raw: Any, event: type[Event] = Event, args: type[msgspec.Struc
 
 
 def _time(value: Any) -> int | float | Decimal | None:
-    """A time in µs; some programs write it as text."""
+    """Return a time in µs; some programs write it as text."""
     if isinstance(value, int | float | Decimal):
         return value
     if not isinstance(value, str) or len(value) > _LONGEST_TIME or not _NUMBER.match(value):

@@ -130,7 +130,8 @@ class TraceIndex:
         return EventType(MEMCPY, name, name, direction, source, target)
 
     def thread(self, event: Event) -> int:
-        """The place of an event's owner. Ids are numbers as a rule; a name gets one below zero, each its own."""
+        """Return the place of an event's owner. Ids are numbers as a rule; a name gets one below zero, each its
+        own."""
         key = (event.pid, event.tid)
         place = self.threads.get(key)
         if place is None:
@@ -145,7 +146,8 @@ class TraceIndex:
         return place
 
     def device(self, named: Number) -> int:
-        """The device that stands where a process does, in events that do not say theirs: a number, or a name."""
+        """Return the device that stands where a process does, in events that do not say theirs: a number, or a
+        name."""
         device = self._devices.get(named)
         if device is None:
             last = _LAST_NUMBER.search(named) if isinstance(named, str) else None
@@ -154,7 +156,7 @@ class TraceIndex:
         return device
 
     def inputs_of(self, dims: msgspec.Raw, types: msgspec.Raw) -> int:
-        """The number of the text of an operator's inputs."""
+        """Return the number of the text of an operator's inputs."""
         key = b"\0".join((dims, types))
         known = self.inputs.get(key)
         if known is None:
@@ -171,7 +173,7 @@ class TraceIndex:
         return self.names.number(printable(f"{shapes.decode()} {kinds.decode()}", model.LONGEST_NAME))
 
     def collective(self, name: Number) -> int:
-        """The number of a collective's name."""
+        """Return the number of a collective's name."""
         known = self.collectives.get(name)
         if known is None:
             known = self.collectives[name] = self.names.number(printable(str(name or ""), model.LONGEST_NAME))
@@ -192,7 +194,7 @@ _PLAIN = re.compile(r"^[A-Za-z_]\w*$")
 
 
 def short_kernel_name(full: str) -> str:
-    """The name of a kernel without return type, namespaces, template arguments and parameters.
+    """Return the name of a kernel without return type, namespaces, template arguments and parameters.
 
     What nsys calls the short name: "void at::native::foo<int>(int*)" is "foo".
     """

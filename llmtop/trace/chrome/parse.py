@@ -30,7 +30,7 @@ loose_decoder = msgspec.json.Decoder()
 
 
 def _number(text: str) -> float | Decimal:
-    """A fraction in the file, exactly where a float would round it away."""
+    """Return a fraction in the file, exactly where a float would round it away."""
     value = float(text)
     return Decimal(text) if COARSE_US <= abs(value) < _BEYOND else value
 
@@ -64,7 +64,8 @@ class Parser:
         self._one_exactly = msgspec.json.Decoder(exact)
 
     def parse_objects(self, objects: bytes | memoryview, exactly: bool = False) -> list[Event] | None:
-        """The events of a text of whole objects with commas between, as tools write them today; None if it is not.
+        """Return the events of a text of whole objects with commas between, as tools write them today; None if it
+        is not.
 
         Args:
             objects: the text.
@@ -88,7 +89,7 @@ class Parser:
             return None
 
     def parse_loosely(self, text: bytes) -> Event | None:
-        """One object with numbers that JSON has not, text that is not UTF-8, or fields of another type."""
+        """Return one object with numbers that JSON has not, text that is not UTF-8, or fields of another type."""
         plain = NO_NUMBER.sub(b"null", text.decode("utf-8", "replace").encode())
         try:
             return lenient_event(_loose_exactly.decode(plain), self._event, self._args)

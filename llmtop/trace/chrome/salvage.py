@@ -104,13 +104,13 @@ class _Scan:
         return self._broken_off(at)
 
     def _next_event(self, good: int) -> int | None:
-        """Where the next event begins, behind a place up to which all was understood."""
+        """Return where the next event begins, behind a place up to which all was understood."""
         follows = _COMMA.match(self._data, good)
         self._good = good if follows is None else follows.end()
         return self._good if self._data[self._good : self._good + 1] == b"{" else self._resume(self._good - 1)
 
     def _resume(self, failed: int) -> int | None:
-        """Where an event can begin next; None if nowhere."""
+        """Return where an event can begin next; None if nowhere."""
         found = _START.search(self._data, failed + 1)
         return None if found is None else found.start()
 

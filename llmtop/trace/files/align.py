@@ -82,7 +82,7 @@ def _comparable_matches(found: list[tuple[float, ClockOffset]]) -> list[ClockOff
 
 
 def _collective_ends(trace: model.Trace) -> _CollectiveEnds:
-    """The ends of the collectives of the largest group, in the order in which they began."""
+    """Return the ends of the collectives of the largest group, in the order in which they began."""
     ops = trace.ops
     named = {number: name for number, name in enumerate(trace.names) if is_collective(name)}
     chosen = ops.select((ops.kind == model.KERNEL) & np.isin(ops.full_name, list(named)))
@@ -105,14 +105,14 @@ def _collective_kind(names: list[str], said: int, kernel: int) -> str:
 
 
 def _step_shift(first: model.Trace, other: model.Trace, shift: int) -> int:
-    """How far the same steps are apart where both number theirs, else 0: right to about a step."""
+    """Return how far the same steps are apart where both number theirs, else 0: right to about a step."""
     one, two = _step_starts(first), _step_starts(other)
     apart = [two[name] + shift - one[name] for name in one.keys() & two.keys()]
     return int(np.median(apart)) if apart else 0
 
 
 def _step_starts(trace: model.Trace) -> dict[str, int]:
-    """When each step that has a number began, by its range's name."""
+    """Return when each step that has a number began, by its range's name."""
     numbers = [number for number, name in enumerate(trace.names) if name.startswith("ProfilerStep#")]
     ranges = trace.ranges.select(np.isin(trace.ranges.name, numbers))
     return {

@@ -48,7 +48,7 @@ class EventStream(Protocol):
     """Source of the bytes of a trace: a file, or its decompressor."""
 
     def read(self, size: int) -> bytes:
-        """The next `size` bytes or, near the end only, fewer."""
+        """Return the next `size` bytes or, near the end only, fewer."""
 
 
 class EventCollector(Protocol):

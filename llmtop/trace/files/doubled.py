@@ -83,7 +83,7 @@ def _has_twins(table: model.Table) -> bool:
 
 
 def _second_rows(table: model.Table) -> npt.NDArray[np.bool_]:
-    """Which rows have the same values as an earlier one."""
+    """Return which rows have the same values as an earlier one."""
     columns = _columns(table)
     order = np.lexsort(columns)
     same = np.ones(max(len(order) - 1, 0), dtype=bool)

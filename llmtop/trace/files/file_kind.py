@@ -81,7 +81,7 @@ def examine(path: Path) -> Examined:
 
 
 def _kind_of(path: Path, head: bytes) -> Kind:  # noqa: PLR0911 - a kind each
-    """The kind of a file that begins like that, unpacked."""
+    """Return the kind of a file that begins like that, unpacked."""
     if head.startswith(_SQLITE):
         return "nsys-sqlite"
     if head.startswith(_NCU_REPORT) or path.suffix == file_names.NCU_REPORT:

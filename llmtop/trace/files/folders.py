@@ -64,7 +64,8 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _directly_in(folder: Path) -> list[Examined]:
-    """The captures that lie in a folder itself, or in its folder of PyTorch's traces; none if there are none."""
+    """Return the captures that lie in a folder itself, or in its folder of PyTorch's traces; none if there are
+    none."""
     files = _files(folder)
     for endings in ((".sqlite", ".sqlite.gz"), (".nsys-rep",)):
         found = [path for path in files if path.name.endswith(endings)]
@@ -89,7 +90,7 @@ def _examine_or_none(path: Path) -> Examined | None:
 
 
 def _runs_in(folder: Path) -> list[Path]:
-    """The folders of the traces that jax.profiler or TensorBoard have put there, oldest first."""
+    """Return the folders of the traces that jax.profiler or TensorBoard have put there, oldest first."""
     return [run for run in _folders_in(folder / _RUNS) if _holds_trace(run)]
 
 
@@ -105,7 +106,8 @@ def _folders_in(folder: Path) -> list[Path]:
 
 
 def _capture_folders(folder: Path) -> list[tuple[Path, list[Examined]]]:
-    """The folders below with captures in them, each with these; nothing is looked for below such a folder."""
+    """Return the folders below with captures in them, each with these; nothing is looked for below such a
+    folder."""
     found: list[tuple[Path, list[Examined]]] = []
     level, seen = _folders_in(folder), 0
     for _ in range(_DEEPEST):
@@ -131,7 +133,8 @@ def _captures_or_none(folder: Path) -> list[Examined]:
 
 
 def _of_one_run(below: list[tuple[Path, list[Examined]]], top: Path, notes: list[str]) -> list[Examined]:
-    """The captures of the newest run: folders beside each other that are named after ranks are of one run."""
+    """Return the captures of the newest run: folders beside each other that are named after ranks are of one
+    run."""
     runs: dict[Path, list[tuple[Path, list[Examined]]]] = {}
     for folder, files in below:
         around = [path for path in (folder, *folder.parents) if path.is_relative_to(top) and path != top]
@@ -150,12 +153,12 @@ def _of_ranks(run: Path, own: list[tuple[Path, list[Examined]]]) -> list[Examine
 
 
 def _last_change(files: Iterable[Examined]) -> float:
-    """When the last of some files was changed; seconds since 1970."""
+    """Return when the last of some files was changed; seconds since 1970."""
     return max((file.path.stat().st_mtime for file in files), default=0.0)
 
 
 def _newest(runs: list[tuple[Path, list[Examined]]], top: Path, notes: list[str]) -> list[Examined]:
-    """The captures of the newest of several runs, with a note on the others.
+    """Return the captures of the newest of several runs, with a note on the others.
 
     Runs in one folder are named by their time, and copies lose the time of a file: there the last name is newest.
     """

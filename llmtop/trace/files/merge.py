@@ -17,7 +17,7 @@ _NAMED = ("name", "full_name", "domain", "inputs", "collective", "place", "calle
 
 
 def merge(traces: list[model.Trace], source: str) -> model.Trace:
-    """All events on one time line.
+    """Return all events on one time line.
 
     Where every file has the origin of its times (or none does, as in old Chrome traces, which count from one
     clock) they are aligned by that; the clocks of one machine agree. Those of several are aligned by the ends of
@@ -65,7 +65,7 @@ def merge(traces: list[model.Trace], source: str) -> model.Trace:
 
 
 def _with_numbers_apart(processes: Ns, apart: dict[int, int]) -> Ns:
-    """The pids of rows as the merged trace has them."""
+    """Return the pids of rows as the merged trace has them."""
     if len(set(apart.values())) < 2:
         return processes + next(iter(apart.values()), 0)
     different, which = np.unique(processes, return_inverse=True)
@@ -73,7 +73,7 @@ def _with_numbers_apart(processes: Ns, apart: dict[int, int]) -> Ns:
 
 
 def _measured_offset(first: model.Trace, trace: model.Trace, shift: int, merged: model.Trace) -> int:
-    """How far a file's clock is ahead of the first file's, which is noted; 0 where they agree."""
+    """Return how far a file's clock is ahead of the first file's, which is noted; 0 where they agree."""
     of_first = (first.origin_unix_ns or 0) - merged.origin_unix_ns if merged.origin_unix_ns else 0
     found = align.clock_offset(first, trace, shift - of_first)
     if found is None:

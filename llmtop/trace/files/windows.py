@@ -54,7 +54,7 @@ def processes_apart(traces: list[model.Trace], shifts: list[int]) -> list[dict[i
 def _earlier_window(
     seen: dict[int, list[tuple[int, int, int | None]]], pid: int, rank: int | None, low: int, high: int
 ) -> int | None:
-    """The process of earlier files that this is, by its number there; None for none."""
+    """Return the process of earlier files that this is, by its number there; None for none."""
     for target, spans in seen.items():
         same_rank = rank is not None and any(rank == other for _, _, other in spans)
         same_pid = target % PIDS_APART == pid and all(

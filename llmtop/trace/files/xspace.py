@@ -86,7 +86,7 @@ def load(path: Path, limits: Limits) -> model.Trace:
 
 
 def _failure_text(path: Path, said: bytes) -> Exception:
-    """Why xprof gave no events, in a sentence."""
+    """Return why xprof gave no events, in a sentence."""
     lines = said.decode(errors="replace").strip().splitlines()
     last = printable(lines[-1], 160) if lines else ""
     if "ModuleNotFoundError" in last or "ImportError" in last:

@@ -113,7 +113,8 @@ class Database:
         self.notes.append(f"{table} is damaged ({_error_text(error)}): {left_out}")
 
     def numbers(self, table: str, columns: dict[str, int], where: str = "") -> dict[str, Ns]:
-        """The columns of a table as int64; `columns` gives what stands for NULL or a column that is not there."""
+        """Return the columns of a table as int64; `columns` gives what stands for NULL or a column that is not
+        there."""
         present = self.columns.get(table, set())
         if not present:
             return {name: np.empty(0, dtype=np.int64) for name in columns}
@@ -130,7 +131,8 @@ class Database:
         return {name: np.ascontiguousarray(table_of_rows[:, i]) for i, name in enumerate(columns)}
 
     def _from_pages(self, table: str, columns: dict[str, int]) -> dict[str, Ns] | None:
-        """The columns straight from the file, ten times faster; None for a table that only SQLite can read."""
+        """Return the columns straight from the file, ten times faster; None for a table that only SQLite can
+        read."""
         before, read = self._rows, 0
         blocks: list[tuple[Ns, ...]] = []
         try:
@@ -170,7 +172,7 @@ class Database:
         return blocks
 
     def stream(self, query: str, table: str) -> Iterator[tuple[Any, ...]]:
-        """The rows of a query, one by one; none when the table is not there, fewer when it is damaged."""
+        """Yield the rows of a query, one by one; none when the table is not there, fewer when it is damaged."""
         if table not in self.columns:
             return
         read = text = 0
@@ -185,7 +187,7 @@ class Database:
             self._note_damage(table, error, f"{read} of its rows were read, the rest is left out")
 
     def rows(self, query: str, table: str) -> list[tuple[Any, ...]]:
-        """The rows of a small query; none when the table is not there or damaged."""
+        """Return the rows of a small query; none when the table is not there or damaged."""
         if table not in self.columns:
             return []
         try:
@@ -229,7 +231,7 @@ class Database:
 
 
 def printable_name(value: object) -> str:
-    """A name in the file as it may be printed, no longer than names are in a trace."""
+    """Return a name in the file as it may be printed, no longer than names are in a trace."""
     return printable(str(value), model.LONGEST_NAME)
 
 
@@ -246,7 +248,7 @@ def _block(rows: list[tuple[Any, ...]], width: int) -> Ns:
 
 
 def int_or_never(value: object) -> int:
-    """A value of any type as a number; `NEVER` for what is none, or beyond what times and counts can be."""
+    """Return a value of any type as a number; `NEVER` for what is none, or beyond what times and counts can be."""
     try:
         number = int(value)  # type: ignore[call-overload]  # anything may come; what is no number is caught
     except (TypeError, ValueError, OverflowError):

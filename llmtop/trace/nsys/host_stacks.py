@@ -83,7 +83,8 @@ def _chosen(rows: dict[str, Ns], which: npt.NDArray[np.bool_]) -> dict[str, Ns]:
 def _frames(
     database: Database, frames: dict[str, Ns], names: model.Names, second: Any
 ) -> tuple[tuple[Ns, Ns], tuple[Ns, Ns]]:
-    """The names of the innermost frames, and of the frames that `second` chooses, each with the ids of stacks."""
+    """Return the names of the innermost frames, and of the frames that `second` chooses, each with the ids of
+    stacks."""
     order = np.lexsort((frames["stackDepth"], frames["id"]))
     ordered = {name: column[order] for name, column in frames.items()}
     labels, which = _frame_names(database, ordered)
@@ -119,7 +120,7 @@ def _frame_names(database: Database, frames: dict[str, Ns]) -> tuple[list[str], 
 
 
 def _looked_up(ids: Ns, keys: Ns, values: Ns) -> Ns:
-    """The value of each id; 0 where there is none. `keys` are ascending."""
+    """Return the value of each id; 0 where there is none. `keys` are ascending."""
     if not len(keys):
         return np.zeros(len(ids), dtype=np.int64)
     at = np.minimum(np.searchsorted(keys, ids), len(keys) - 1)
@@ -177,7 +178,7 @@ def _python_samples(database: Database, trace: model.Trace, names: model.Names) 
 
 
 def _main_threads(rows: list[tuple[int, int, int, list[str]]]) -> set[tuple[int, int]]:
-    """The pids with the numbers of their main threads, whose outermost frame is a module's."""
+    """Return the pids with the numbers of their main threads, whose outermost frame is a module's."""
     seen: dict[tuple[int, int], list[bool]] = {}
     for _, tid, thread, frames in rows:
         seen.setdefault(((tid >> 24) & 0xFFFFFF, thread), []).append(frames[-1].endswith(_OUTERMOST))

@@ -286,7 +286,7 @@ def _texts(
 
 
 def _plain_range_name(text: str, row: int, marked: dict[int, tuple[int, int]], names: model.Names) -> str:
-    """The name of a range without what PyTorch adds to that of an operator, which is noted in `marked`."""
+    """Return the name of a range without what PyTorch adds to that of an operator, which is noted in `marked`."""
     operator = nvtx_operators.parse_operator_range(text)
     if operator is None:
         return text

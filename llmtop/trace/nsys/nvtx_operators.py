@@ -29,7 +29,7 @@ class OperatorRange(NamedTuple):
 
 
 def parse_operator_range(text: str) -> OperatorRange | None:
-    """The operator that a range marks; None for a range of anything else."""
+    """Return the operator that a range marks; None for a range of anything else."""
     if not any(mark in text for mark in _MARKS):
         return None
     found = _OPERATOR.match(text)

@@ -65,7 +65,7 @@ def read_off_cpu(database: Database, trace: model.Trace) -> model.OffCpu:
 
 
 def _reasons(database: Database, states: Ns, blocks: Ns) -> Ns:
-    """Why by the two columns that newer versions have; 0 where they do not say."""
+    """Return why by the two columns that newer versions have; 0 where they do not say."""
     found = np.zeros(len(states), dtype=np.int64)
     for table, values, reasons in ((_STATES, states, _OF_STATE), (_BLOCKS, blocks, _OF_BLOCK)):
         named = {
@@ -81,7 +81,7 @@ def _reasons(database: Database, states: Ns, blocks: Ns) -> Ns:
 
 
 def _reasons_by_calls(trace: model.Trace, owner: Ns, begin: Ns) -> Ns:
-    """Why by the call of the C library that a thread was in when it lost its CPU."""
+    """Return why by the call of the C library that a thread was in when it lost its CPU."""
     waits = trace.host.select(trace.host.kind == model.OS_CALL)
     found = np.zeros(len(owner), dtype=np.int64)
     if not len(waits):

@@ -71,7 +71,7 @@ class Pages:
     def columns(
         self, connection: sqlite3.Connection, table: str, wanted: dict[str, int]
     ) -> Iterator[tuple[Ns, ...]]:
-        """The columns of a table, some thousand rows at a time, in the order in which SQLite has them.
+        """Yield the columns of a table, some thousand rows at a time, in the order in which SQLite has them.
 
         Args:
             connection: to the same file, for what the table is.
@@ -105,7 +105,7 @@ class Pages:
         return flat
 
     def _leaves(self, root: int) -> Ns:
-        """The numbers of a table's leaves in the order of its rows."""
+        """Return the numbers of a table's leaves in the order of its rows."""
         level = np.array([root], dtype=np.int64)
         for _ in range(_DEEPEST):
             flat = self._read(level[:1])
@@ -128,7 +128,7 @@ class Pages:
         return np.asarray(flat[at[:, None] + np.arange(4)] @ np.array([1 << 24, 1 << 16, 1 << 8, 1]))
 
     def _cells(self, flat: Bytes) -> tuple[Ns, Ns]:
-        """Where in these leaves each row begins, and where its page ends."""
+        """Return where in these leaves each row begins, and where its page ends."""
         heads = flat[:-_SPARE].reshape(-1, self._size)
         counts = (heads[:, 3].astype(np.int64) << 8) + heads[:, 4]
         room = (self._size - 8) // 2
@@ -144,7 +144,7 @@ class Pages:
     def _rows(
         self, flat: Bytes, columns: int, places: list[int], defaults: list[int], number: int | None
     ) -> tuple[Ns, ...]:
-        """The wanted columns; that at the place `number` is the row's number, and empty in the row."""
+        """Return the wanted columns; that at the place `number` is the row's number, and empty in the row."""
         at, page_end = self._cells(flat)
         payload, at = _varint(flat, at)
         row, at = _varint(flat, at)
@@ -208,7 +208,7 @@ def _varint(flat: Bytes, at: Ns) -> tuple[Ns, Ns]:
 
 
 def _numbers(flat: Bytes, at: Ns, kind: Bytes, default: int) -> Ns:
-    """The values of one column."""
+    """Return the values of one column."""
     if ((kind == _FLOAT) | (kind >= _TEXT)).any():
         raise UnsupportedTable
     # Eight bytes from each value's first on, highest first; what lies behind the value is shifted out again.

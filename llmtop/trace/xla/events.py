@@ -131,7 +131,7 @@ class XlaCollector:
         self._ops.extend((*span, kind, *place, name, full, correlation, size, direction, *memories, hlo, module))
 
     def _operation(self, args: XlaArgs, row: int) -> tuple[int, int]:
-        """The numbers of the XLA operation that the work of that row is of, and of its module."""
+        """Return the numbers of the XLA operation that the work of that row is of, and of its module."""
         if args.hlo_op is None:
             return 0, 0
         number = self.names.number

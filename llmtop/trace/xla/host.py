@@ -202,7 +202,7 @@ class HostLines:
                 yield one.start, one.end, line, one.text, one.args, self._runs.get(_run_key(one), -1)
 
     def _find_runs(self) -> dict[tuple[int, int], int]:
-        """Which hand-over of a function each of its runs is of: empty where that is uncertain.
+        """Return which hand-over of a function each of its runs is of: empty where that is uncertain.
 
         XLA numbers runs in their order. The last runs are those of the hand-overs in the file if the host waited
         for all of them at the end; none may have begun before its own.

@@ -148,4 +148,4 @@ def test_nvidia_s_gpus_come_first_and_neither_hides_the_other(libtpu: Libtpu, tm
 def test_doctor_names_them_as_untried(libtpu: Libtpu) -> None:
     (check,) = [one for one in libtpu.command("doctor", "--json")["checks"] if one["name"] == "TPUs"]
     assert check["ok"] is True
-    assert check["says"].startswith("4 x TPU v6e (not tested on hardware")
+    assert check["says"].startswith("4 x TPU v6e (support is not tested on hardware")

@@ -104,7 +104,7 @@ class Inference:
         self._begin()
 
     def trains(self, modules: Modules) -> bool:
-        """The first backward pass, or step of an optimizer: from now on this is a training.
+        """Return the first backward pass, or step of an optimizer: from now on this is a training.
 
         Args:
             modules: what times the classes of modules from now on.
@@ -283,7 +283,7 @@ class Inference:
         return request
 
     def prepares(self, model: Any) -> Request | None:
-        """A model prepares the inputs of a forward pass; returns the request that this is for, if any.
+        """Return a model prepares the inputs of a forward pass; returns the request that this is for, if any.
 
         Its `preparing` is to be set back when that has been done.
         """

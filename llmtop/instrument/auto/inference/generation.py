@@ -40,7 +40,7 @@ class Asked(Protocol):
         """`generate` is called; returns the request that this is, if it is one."""
 
     def prepares(self, model: Any) -> Request | None:
-        """A model prepares the inputs of a forward pass; returns the request that this is for, if any."""
+        """Return a model prepares the inputs of a forward pass; returns the request that this is for, if any."""
 
     def request_ends(self, request: Request) -> None:
         """`generate` has returned."""
@@ -149,7 +149,7 @@ def _ids(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[int, int] | 
 
 
 def _prefills(model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], prompt: tuple[int, int] | None) -> int:
-    """How many forward passes the prompt takes: one, but where it is cut into chunks."""
+    """Return how many forward passes the prompt takes: one, but where it is cut into chunks."""
     config = kwargs.get("generation_config", args[1] if len(args) > 1 else None)
     chunk = kwargs.get("prefill_chunk_size")
     for one in (config, getattr(model, "generation_config", None)):
@@ -162,7 +162,7 @@ def _prefills(model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], prom
 def _new_tokens(
     model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], output: Any
 ) -> tuple[int | None, int | None]:
-    """How many sequences came out, and how many new tokens each has."""
+    """Return how many sequences came out, and how many new tokens each has."""
     shape = shape_of(output if isinstance(output, torch.Tensor) else getattr(output, "sequences", None))
     if shape is None:
         return None, None

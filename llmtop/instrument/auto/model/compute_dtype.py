@@ -106,7 +106,7 @@ def _uses_tf32() -> bool:
 
 
 def _a_parameter(module: Any) -> Any:
-    """The first of the first module that holds any."""
+    """Return the first of the first module that holds any."""
     waiting, seen = [module], {id(module)}
     for one in waiting:
         for parameter in held_by(one, "_parameters"):

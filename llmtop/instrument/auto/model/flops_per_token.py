@@ -54,7 +54,7 @@ class _NotKnownError(Exception):
 
 
 def estimate(module: Any) -> Estimate:
-    """The operations of one token in the outermost module of a training step.
+    """Return the operations of one token in the outermost module of a training step.
 
     Nothing of the module's is called: it is read by its own dictionaries. Takes some microseconds for each of the
     modules in it.
@@ -66,7 +66,7 @@ def estimate(module: Any) -> Estimate:
 
 
 def _multiplied_parameters(root: Any) -> int:
-    """How many parameters each token is multiplied with.
+    """Return how many parameters each token is multiplied with.
 
     Raises:
         _NotKnownError: that would be wrong for this model.
@@ -92,7 +92,7 @@ def _multiplied_parameters(root: Any) -> int:
 
 
 def _modules(root: Any) -> Iterator[Any]:
-    """The module and all within it, each once.
+    """Yield the module and all within it, each once.
 
     Raises:
         _NotKnownError: one is held under the name of an expert.
@@ -131,7 +131,7 @@ def _check(module: Any) -> None:
 
 
 def _plain(thing: Any, name: str) -> Any:
-    """An attribute that is simply there; None for one that code of a class would make up."""
+    """Return an attribute that is simply there; None for one that code of a class would make up."""
     return None if thing is None else inspect.getattr_static(thing, name, None)
 
 

@@ -161,7 +161,7 @@ def _bound(own: Any) -> Call:
 
 
 def _homeless(function: Any, kind: type, code: CodeType) -> Call:
-    """A copy of the function as if written where its code says, beside that class, and with no globals."""
+    """Return a copy of the function as if written where its code says, beside that class, and with no globals."""
     home = torch.nn.Module.__module__ if code is _IN_PLACE else kind.__module__
     made = FunctionType(
         code, {"__builtins__": __builtins__, "__name__": home}, "__call__", None, function.__closure__

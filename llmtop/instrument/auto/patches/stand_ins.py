@@ -34,20 +34,20 @@ def in_place_of(code: CodeType, other: CodeType) -> CodeType:
 
 
 def _same_line(size: int) -> bytes:
-    """The table of CPython 3.10 for so many bytes of instructions in one line."""
+    """Return the table of CPython 3.10 for so many bytes of instructions in one line."""
     whole, rest = divmod(size, 254)
     return bytes((254, 0)) * whole + (bytes((rest, 0)) if rest else b"")
 
 
 def _last_call(code: Any) -> _Place:
-    """Where the expression stands that is returned last: its place comes just before that of the return."""
+    """Return where the expression stands that is returned last: its place comes just before that of the return."""
     places = [place for place in code.co_positions() if place[0] is not None]
     line, end, first, last = next((place for place in reversed(places) if place != places[-1]), places[-1])
     return line, line if end is None else end, first, last
 
 
 def _entries(units: int, place: _Place) -> Iterator[bytes]:
-    """The table of CPython 3.11 and later for so many instructions, all of them there."""
+    """Yield the table of CPython 3.11 and later for so many instructions, all of them there."""
     line, end, first, last = place
     for done in range(0, units, _UNITS_AN_ENTRY):
         length = min(_UNITS_AN_ENTRY, units - done) - 1

@@ -22,9 +22,9 @@ from llmtop.instrument.guest.sanitize import MAX_METRICS
 from llmtop.naming.metric_names import BATCH_TOKENS
 
 WHAT = "the tokens of batches"
-EVERY_NS = 1_000_000_000
+READ_EVERY_NS = 1_000_000_000
 """One reading of a mask of 262,144 numbers takes 0.2 to 0.4 ms: 0.04 %."""
-_NEVER = 1 << 62
+_NOT_AGAIN = 1 << 62
 MOST_NUMBERS = 1 << 18
 _SAMPLES = 16
 _LENGTHS = ("lengths", "length", "seq_lens", "seqlens", "seq_lengths", "input_lengths")
@@ -51,11 +51,11 @@ class BatchLengths:
         now = perf_counter_ns()
         if now < self._due:
             return
-        self._due = now + EVERY_NS
+        self._due = now + READ_EVERY_NS
         try:
             self._read(batch)
         except BaseException as error:  # noqa: BLE001 - the door: in the script's own call
-            self._due = _NEVER
+            self._due = _NOT_AGAIN
             report_internal_error(WHAT, error)
 
     def _read(self, batch: Any) -> None:

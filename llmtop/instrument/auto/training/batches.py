@@ -29,7 +29,8 @@ class _Started:
         self.begun = self.ended = 0
 
     def take(self, waits: Any) -> int:
-        """When the wait for the first batch began (perf_counter ns); 0 where its iterator was made long before.
+        """Return when the wait for the first batch began (perf_counter ns); 0 where its iterator was made long
+        before.
 
         Starting the workers is part of that wait, if it follows at once.
         """

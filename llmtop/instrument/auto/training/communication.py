@@ -24,7 +24,7 @@ _listening = False
 
 
 class Ranks:
-    """True if this process has other ranks. torch answers by four functions of Python's, so it is not asked at
+    """Check for other ranks of this process. torch answers by four functions of Python's, so it is not asked at
     each backward pass."""
 
     __slots__ = ("several",)

@@ -110,7 +110,7 @@ class Known:
             report_internal_error(WHAT_IT_KNOWS, error)
 
     def index(self) -> int | None:
-        """The library's number of the step that ends now; None where it does not say.
+        """Return the library's number of the step that ends now; None where it does not say.
 
         A library that has not counted on since the step before runs this one no more (another trainer does, or
         the script itself), or counts something else.
@@ -270,7 +270,8 @@ class Known:
 
 
 def on_host(value: Any) -> float | None:
-    """A number that is here already; None for a tensor on whatever device, which one might have to wait for."""
+    """Return a number that is here already; None for a tensor on whatever device, which one might have to wait
+    for."""
     kind = type(value)
     if kind is float:
         return float(value)

@@ -69,7 +69,8 @@ class Evaluation:
         return self._recorder.evaluates
 
     def batch_is_asked_for(self, waits: object) -> Phase | None:
-        """A batch of an iterator that is not the training's, between steps; returns the phase if that is this."""
+        """Return a batch of an iterator that is not the training's, between steps; returns the phase if that is
+        this."""
         if self._waits is None or self._waits() is not waits:
             self.begins_with(waits)
             return None
@@ -104,7 +105,7 @@ class Evaluation:
         return feed is None or self._waited[1] > 0
 
     def goes_on(self, *, as_judged: bool) -> bool:
-        """A forward without gradients, between steps; returns whether it is part of an evaluation.
+        """Return a forward without gradients, between steps; returns whether it is part of an evaluation.
 
         Args:
             as_judged: whether it would be one by itself.

@@ -38,14 +38,14 @@ class Framework(Protocol):
         """Return True if this is about that object."""
 
     def steps_done(self) -> int | None:
-        """How many optimizer steps it has counted in the fit under way; None when that is over, and where it does
-        not count them as llmtop does. Asked at each step."""
+        """Return how many optimizer steps it has counted in the fit under way; None when that is over, and
+        where it does not count them as llmtop does. Asked at each step."""
 
     def total_steps(self) -> int | None:
-        """How many it will have, by its own limits; None for none."""
+        """Return how many it will have, by its own limits; None for none."""
 
     def accumulation(self, most_passes: int) -> int | None:
-        """How many batches make a step; `most_passes` backward passes have been seen in one."""
+        """Return how many batches make a step; `most_passes` backward passes have been seen in one."""
 
     def logged_metrics(self) -> dict[str, Any]:
         """Its latest logged values: numbers, and tensors that may be on a GPU."""

@@ -90,8 +90,8 @@ class Loop(LoopState):
             (phase or self.dataload).__exit__(None, None, None)
 
     def side_phase(self, name: str) -> Phase | None:
-        """The phase for something that is no part of a step's work, such as a checkpoint; None where it is part
-        of something else.
+        """Return the phase for something that is no part of a step's work, such as a checkpoint; None where it is
+        part of something else.
 
         Args:
             name: "checkpoint" or "evaluation".
@@ -115,7 +115,7 @@ class Loop(LoopState):
         self.recorder.forget_pending()
 
     def h2d(self) -> Phase | None:
-        """The phase for a copy to the device that begins now; None when it is part of something else."""
+        """Return the phase for a copy to the device that begins now; None when it is part of something else."""
         if self.recorder.evaluates and self._step is None:
             return None
         if (
@@ -299,7 +299,7 @@ class Loop(LoopState):
             self._end_step()
 
     def waits(self) -> Phase | None:
-        """The phase for a collective that blocks Python; None when it is not to be counted."""
+        """Return the phase for a collective that blocks Python; None when it is not to be counted."""
         if self._waiting or (self.recorder.evaluates and self._step is None):
             return None
         return self._communication if self.attached and self.in_training_thread else None
@@ -499,8 +499,8 @@ def _has_gradients(optimizer: Any) -> bool:
 
 
 def _version_of(parameter: Any) -> tuple[int, int] | None:
-    """How often it and its gradient were changed in place (-1 without one); asked past whatever of the script's
-    watches calls of torch."""
+    """Return how often it and its gradient were changed in place (-1 without one); asked past whatever of the
+    script's watches calls of torch."""
     if parameter is None:
         return None
     with _unwatched():
@@ -527,7 +527,7 @@ def _within_another_step() -> bool:
 
 
 def make(again: Callable[[], Loop]) -> Loop:
-    """The loop of this process, and of every child that it forks; `again` finds that of any other."""
+    """Return the loop of this process, and of every child that it forks; `again` finds that of any other."""
     loop = Loop(again)
     loop.recorder.hooks.before_batch = loop.batch_is_asked_for
     os.register_at_fork(after_in_child=loop.reset)

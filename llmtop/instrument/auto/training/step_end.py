@@ -100,7 +100,7 @@ class StepEndDetector:
         self._awaited = [weakref.ref(optimizer) for optimizer in optimizers if id(optimizer) not in self._seen]
 
     def optimizer(self) -> Any:
-        """The optimizer that closes steps; None when there is none, or it is no more."""
+        """Return the optimizer that closes steps; None when there is none, or it is no more."""
         reference = None if self._closer is None else self._closer.reference
         return None if reference is None else reference()
 

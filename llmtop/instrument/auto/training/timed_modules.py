@@ -81,7 +81,8 @@ class Modules:
         return True
 
     def roots(self) -> list[Any]:
-        """The outermost modules with something to train, the one that was called last for the first time first."""
+        """Return the outermost modules with something to train, the one that was called last for the first time
+        first."""
         return [root for reference in reversed(self._roots) if (root := reference()) is not None]
 
     def search_if_unknown(self) -> None:

@@ -167,7 +167,7 @@ class StackSamples:
         innermost = None  # type: ignore[assignment]
 
     def to_message(self, request: str) -> wire.SampledStacks:
-        """All of it as a message that fits into a frame; the rarest stacks are left out first."""
+        """Return all of it as a message that fits into a frame; the rarest stacks are left out first."""
         most = sorted(self._stacks.items(), key=lambda item: -item[1])
         while True:
             message = self._message(request, most)

@@ -13,7 +13,8 @@ _MAX_FILE_BYTES: Final = 4 << 20
 
 
 def columns(code: CodeType, instruction: int, line: int) -> slice:
-    """Which part of the line runs, in bytes: one call of several; all of it where Python (3.10) does not know."""
+    """Return which part of the line runs, in bytes: one call of several; all of it where Python (3.10) does not
+    know."""
     positions = getattr(code, "co_positions", None)
     if positions is None or instruction < 0:
         return slice(None)
@@ -25,7 +26,7 @@ def columns(code: CodeType, instruction: int, line: int) -> slice:
 
 
 def source(file: str, line: int, columns: slice) -> str:
-    """A part of a line of a file, stripped; "" where it cannot be read."""
+    """Return a part of a line of a file, stripped; "" where it cannot be read."""
     return _line(file, line).encode()[columns].decode(errors="replace").strip()
 
 

@@ -173,7 +173,7 @@ class StackDescriber:
         self._loop.add(codes, step)
 
     def waits_for_gpu(self, thread: int, step: int) -> str:
-        """The line at which a thread waits for its GPU; "" where it does not. Arguments as of `describe`.
+        """Return the line at which a thread waits for its GPU; "" where it does not. Arguments as of `describe`.
 
         To be asked just when the thread gave up Python's lock, which all that waits does at once.
         """
@@ -292,7 +292,7 @@ class LoopCalls:
 
 
 def _frame_to_name(functions: list[_Function], library: str | None) -> int | None:
-    """Which frame to name: the innermost of the script's own, or of the library that runs the loop."""
+    """Return which frame to name: the innermost of the script's own, or of the library that runs the loop."""
     first = None
     for place, function in enumerate(functions):
         if function.is_named:
