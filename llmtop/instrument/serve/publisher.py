@@ -94,8 +94,11 @@ class Publisher:
             self._read_roles(now)
 
     def send_rare(self, monitor: Monitor) -> None:
-        """Send a sign of life, the collective counters and the overhead, where they are due."""
-        if self._is_rare_due:
+        """Send a sign of life, the collective counters and the overhead, where they are due.
+
+        A new monitor gets them at once: without a sign of life it would report a stall.
+        """
+        if self._is_rare_due or monitor.lively_at < 0.0:
             self.send_sign_of_life(monitor)
             self.send_collectives(monitor)
             self.send_overhead(monitor)
