@@ -55,8 +55,8 @@ def test_where_threads_are_greenlets_it_stays_off_and_says_so(runtime_dir: Path)
     with Training(PATCHED + "import llmtop\nfor _ in range(3):\n    with llmtop.step(): pass\n") as training:
         assert training.finish() == (
             "",
-            "llmtop: not publishing: greens has replaced the threads and sockets of this process, which llmtop "
-            "needs\n",
+            "llmtop: not publishing: greens has replaced the threads and sockets of this process, and llmtop "
+            "works only with the original ones\n",
         )
     assert sockets(runtime_dir) == []
 

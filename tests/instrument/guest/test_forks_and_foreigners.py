@@ -237,8 +237,8 @@ def frame(body: bytes) -> bytes:
     ("sent", "reason"),
     [
         (frame(b"garbage"), "not a message of llmtop"),
-        (b"GET / HTTP/1.1\r\n\r\n", "frame"),
-        (struct.pack("<I", wire.MAX_FRAME + 1), "frame"),
+        (b"GET / HTTP/1.1\r\n\r\n", "a message of"),
+        (struct.pack("<I", wire.MAX_FRAME + 1), "a message of"),
         (frame(msgspec.msgpack.encode({"type": "subscribe", "protocol": 99, "version": "9"})), "protocol 1"),
         (frame(msgspec.msgpack.encode({"type": "subscribe", "protocol": 0})), "protocol 1"),
         (frame(msgspec.msgpack.encode({"type": "subscribe", "protocol": 1, "history": "all"})), "not a message"),
@@ -359,7 +359,7 @@ input()
     ("sent", "sentence"),
     [
         (frame(b"garbage"), "not a message of llmtop"),
-        (struct.pack("<I", 1 << 30), "1073741824 bytes"),
+        (struct.pack("<I", 1 << 30), "1,073,741,824 bytes"),
         (frame(msgspec.msgpack.encode({"type": "hello", "protocol": 2, "version": "3.0"})), "upgrade this llmtop"),
         (frame(msgspec.msgpack.encode({"type": "hello", "protocol": 0})), "restart the training"),
         (frame(msgspec.msgpack.encode({"type": "hello", "protocol": 1, "rank": "first"})), "not a message"),
