@@ -179,6 +179,8 @@ class _PendingTrace:
     began: bool = False
     """True if the process has been seen to record."""
     asked_at: float = 0.0
+    idle_since: float = 0.0
+    """Time from which the process, which has recorded, polls again and has not begun a file."""
 
     @property
     def requested_path(self) -> Path:
@@ -376,6 +378,10 @@ def _poll_host(wait: _PendingTrace, limits: _Limits) -> None:
     if asked_after < START_SECONDS or wait.final_path.exists() or wait.request is None:
         return
     if wait.began:
+        # Kineto polls in one thread and makes the file in another, which a busy machine keeps waiting.
+        wait.idle_since = now if wait.partial_path.exists() else wait.idle_since or now
+        if now - wait.idle_since < START_SECONDS:
+            return
         raise NotPossibleHere(
             f"Kineto in {wait.target.name} has recorded, but wrote no file: check that the disk has space and "
             "that it can write "
