@@ -148,7 +148,8 @@ def _interval_alert(job: JobState) -> AlertText:
     saved, too_often = found.last.saved, found.factor < 1
     actual, optimum = (fmt.duration(found.actual), fmt.duration(float(round(found.optimum))))
     waste, least = found.waste_pct(found.actual), found.waste_pct(found.optimum)
-    failure = fmt.duration(float(round(found.failure_seconds)))
+    days = found.failure_seconds / 86400.0
+    failure = fmt.counted(round(days), "day") if days >= 2.0 else fmt.duration(float(round(found.failure_seconds)))
     return AlertText(
         severity="info",
         summary=f"Checkpoints, of {fmt.duration(saved.blocked_seconds)} each, are saved every {actual}: that "
