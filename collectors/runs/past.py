@@ -52,7 +52,7 @@ class RankPast(NamedTuple):
     """The minutes of one rank over all starts of its run, oldest first."""
 
     keys: list[RankKey]
-    """Its processes: each is shown with this past."""
+    """Live processes of this rank: each of them is shown with these minutes."""
     minutes: list[PastMinute]
 
 

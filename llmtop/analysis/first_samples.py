@@ -59,7 +59,7 @@ class WorkMeasurements(Protocol):
 
 @dataclass(frozen=True)
 class WorkFinding:
-    """Finding on the device's work, without advice."""
+    """Finding on kernels and copies (time, number format, kind), without advice."""
 
     kind: FindingId
     severity: Severity

@@ -66,7 +66,7 @@ class ComparedSteps:
     steps: tuple[tuple[int, int], ...]
     """How many whole steps these have."""
     step_seconds: float
-    """The longer of the two."""
+    """Step time of the slower side, in seconds."""
 
     def of(self, work: Work | None, side: int) -> _Step:
         """Return the time of some work in a step of one side (0 or 1); over the whole window where steps are

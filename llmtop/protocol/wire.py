@@ -186,7 +186,7 @@ class GpuTime(msgspec.Struct, array_like=True):
 
 
 class GpuTimes(msgspec.Struct, tag="gpu", kw_only=True):
-    """Message from the training with new GPU times, sampled so that events cost next to nothing."""
+    """Message from the training with new GPU times of steps and phases, from sampled CUDA events."""
 
     times: list[GpuTime]
 

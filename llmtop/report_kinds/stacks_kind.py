@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class StacksKind(ReportKind):
-    """A tree of frames a thread."""
+    """Kind of report on stacks: a tree of frames per thread."""
 
     name = "stacks"
     screen = "FlameScreen"

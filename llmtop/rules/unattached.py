@@ -19,7 +19,7 @@ SM_PER_UTIL: Final = (0.35, 0.45)
 """SM activity over GPU-Util is what kernels fill of the GPU while they run. Launch-bound programs had 0.02 to
 0.24, those that wait for data or launch large kernels too slowly 0.66 and more."""
 POWER_SMALL: Final = (40.0, 45.0)
-"""Per cent of the power limit."""
+"""Percent of the power limit, to raise and to stay raised."""
 UTIL_LITTLE: Final = (60.0, 70.0)
 SM_LITTLE: Final = (40.0, 50.0)
 """DCGM's guide: below 50 % SM activity a GPU is likely used ineffectively."""

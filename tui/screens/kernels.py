@@ -23,7 +23,7 @@ _SUFFIX = file_names.NCU_REPORT
 
 
 def open_beside(screen: LlmtopScreen, capture: Path) -> None:
-    """Open what ncu wrote into a capture's folder; where there is nothing, say how to get it."""
+    """Open the screen of ncu's reports in a capture's folder; without reports, show the command that makes one."""
     if reports(capture):
         screen.llmtop.open_screen(kind_named("kernels").screen, capture)
     else:

@@ -39,7 +39,7 @@ class View(Struct):
     silent_seconds: float | None = None
     """For how long nothing has come, once that is too long for the screen to be live."""
     captures: tuple[tuple[float, str], ...] = ()
-    """Captures of the last hours: unix time, and a text with engine and verdict."""
+    """Captures within the charts' history: unix time, and a text with the capture engine and the verdict."""
     sorted_of: Snapshot | None = None
     sorted_ranks: list[Rank] = []
     """The ranks of that snapshot in their order, which is asked for many times a frame."""

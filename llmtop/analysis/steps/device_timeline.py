@@ -117,7 +117,7 @@ class DeviceTimeline:
 
     @functools.cached_property
     def kernels(self) -> Spans:
-        """When a kernel ran, in the whole file."""
+        """Merged times in which any kernel ran, over the whole file."""
         return self._union(self.ops.kind == model.KERNEL)
 
     @functools.cached_property

@@ -83,7 +83,7 @@ def node_names(environment: Mapping[str, str] | None = None) -> list[str]:
 
 
 def launch(environment: Mapping[str, str] | None = None) -> LauncherEnv:
-    """Return the key that the ranks of this process's run share, as far as the environment has it."""
+    """Return how this process was launched, from its environment; "" where a variable is missing."""
     env = os.environ if environment is None else environment
     launcher, run_id = _launcher(env)
     step = _text(env, "SLURM_STEP_ID", "SLURM_STEPID")

@@ -32,7 +32,7 @@ LATER_NS = 10_000_000_000
 _SWEPT_BYTES = 1 << 20
 """Size of a core's second cache."""
 COLD_AFTER_NS = 32_000
-"""A step that has so long between two calls has replaced that cache by then: a core reads some 32 bytes a ns."""
+"""Time between two calls in which a step replaces the core's second cache: a core reads some 32 bytes a ns."""
 
 
 class Costs:

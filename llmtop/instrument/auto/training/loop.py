@@ -115,7 +115,7 @@ class Loop(LoopState):
         self.recorder.forget_pending()
 
     def h2d(self) -> Phase | None:
-        """Return the phase for a copy to the device that begins now; None when it is part of something else."""
+        """Return the phase for a copy to the device that begins now; None within another phase."""
         if self.recorder.evaluates and self._step is None:
             return None
         if (
