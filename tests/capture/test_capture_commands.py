@@ -106,7 +106,7 @@ def test_a_capture_that_cannot_be_is_one_sentence_and_an_exit_code(
 def test_nothing_to_capture_is_told(runtime_dir: Path) -> None:
     done = llmtop("capture", "--rank", "0")
     assert done.returncode == 2
-    assert "attached ranks: none" in done.stderr
+    assert "the attached ranks are: none" in done.stderr
 
 
 def test_ctrl_c_gives_up_the_capture_and_not_the_training(start: Start, tmp_path: Path) -> None:

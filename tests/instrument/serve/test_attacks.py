@@ -123,7 +123,7 @@ def _open(path: Path) -> Connection | None:
         (attackers.frame(attackers.UNKNOWN) * 300, "more than 200 messages"),
         (attackers.frame(b"") * 300, "not a message"),
         (attackers.frame(msgspec.msgpack.encode({"type": "wave", "x": b"x" * 10_000})) * 150, "1 MiB"),
-        (attackers.frame(msgspec.msgpack.encode({"type": "wave", "x": b"x" * 100_000})), "the limit is 16384"),
+        (attackers.frame(msgspec.msgpack.encode({"type": "wave", "x": b"x" * 100_000})), "limit of 16,384"),
         (attackers.frame(b"\x82\xa4type\xa4wave\xa1x" + b"\x91" * 15_000 + b"\xc0"), "nested too deeply"),
         (attackers.frame(b"\x91" * 15_000), "not a message"),
         (attackers.frame(b"\x81\xa4type\xa3\xff\xfe\xfd"), "not UTF-8"),
@@ -131,7 +131,7 @@ def _open(path: Path) -> Connection | None:
         (wire.encode(wire.CaptureCancel(id="x" * 10_000)), "longer than any can be"),
         (wire.encode(wire.Pause(id="x" * 129)), "longer than any can be"),
         (wire.encode(wire.CaptureRequest(id="a", engine="e", path="/" + "x" * 5000)), "longer than any can be"),
-        (wire.encode(wire.CaptureCancel(id="x" * ((1 << 20) - 100))), "the limit is 16384"),
+        (wire.encode(wire.CaptureCancel(id="x" * ((1 << 20) - 100))), "limit of 16,384"),
     ],
 )
 def test_what_goes_too_far_is_told_why_and_hung_up_on(runtime_dir: Path, sent: bytes, reason: str) -> None:
