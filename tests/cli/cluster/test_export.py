@@ -161,7 +161,8 @@ llmtop.attach()
 while True:
     with llmtop.step():
         time.sleep(0.05)
-    print(recorder.get().server._hold_s(), flush=True)
+    monitors = list(recorder.get().server._monitors.values())
+    print(min((one.hold_s for one in monitors if one.subscribed), default=0.0), flush=True)
 """
     with Training(script, LLMTOP_DIR=str(runtime_dir)) as training:
         assert training.stdout is not None

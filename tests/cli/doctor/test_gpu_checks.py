@@ -33,7 +33,7 @@ def test_amds_gpus_are_named_as_untried(runtime_dir: Path, tmp_path: Path) -> No
     scenario = AmdScenario(tmp_path / "amd")
     checks = doctor(runtime_dir, **amd_stub.environment(amd_stub.build(), scenario.path))
     assert checks["AMD GPUs"]["ok"] is True
-    assert "8 x AMD Instinct MI300X (not tested on hardware" in checks["AMD GPUs"]["says"]
+    assert "8 x AMD Instinct MI300X (support is not tested on hardware" in checks["AMD GPUs"]["says"]
     assert checks["driver"]["ok"] is (None if procfs.driver_version() is None else True)
 
 
@@ -55,7 +55,7 @@ def test_tpus_and_torch_xla_are_told_and_what_would_change_that(
 ) -> None:
     checks = doctor(runtime_dir)
     assert checks["TPUs"]["ok"] is None
-    assert checks["TPUs"]["says"].startswith("none found (tpu-info")
+    assert checks["TPUs"]["says"].startswith("none found by tpu-info")
     assert "not tested on hardware" in checks["TPUs"]["says"]
     assert "start_server(9012)" in checks["torch_xla"]["command"]
     assert "not on TPUs" in checks["torch_xla"]["says"]
