@@ -46,6 +46,12 @@ def has_compiled() -> bool:
     return compiler is not None and getattr(compiler, "FRAME_COUNTER", 1) > 0
 
 
+def module_classes() -> list[type]:
+    """Return the class of modules that torch.compile() makes; empty while the compiler is not loaded."""
+    found = getattr(sys.modules.get("torch._dynamo.eval_frame"), "OptimizedModule", None)
+    return [found] if isinstance(found, type) else []
+
+
 def _skip() -> Callable[[CodeType], Any] | None:
     """Return the effect of `torch._dynamo.decorators.skip` without loading torch._dynamo (1 to 2 s)."""
     eval_frame: Any = sys.modules.get("torch._C._dynamo.eval_frame")

@@ -120,7 +120,8 @@ class Forwards:
     def _evaluates(self, module: Any) -> None:
         """The script calls `eval()` on a module, which it may be about to call."""
         if not self._inference.over and issubclass(type(module), nn.Module):
-            self._time([type(module)])
+            # torch.compile() may be next, and is quick where the compiler is loaded: too quick for a search.
+            self._time([type(module), *dynamo.module_classes()])
             if not self._next_search_ns:
                 self._next_search_ns = perf_counter_ns() + FIRST_SEARCH_NS
 
