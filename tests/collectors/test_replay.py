@@ -148,7 +148,8 @@ def test_nothing_comes_while_paused(recording: Path) -> None:
     assert feed.paused
     held = feed.position
     feed.seek(3.0)  # the thread passes through its waiting point and stays paused
-    wait_for(lambda: feed.position == pytest.approx(3.0))
+    wait_for(lambda: watch.shown[-1] == pytest.approx(3.0))
+    assert feed.position == pytest.approx(3.0)
     count = len(watch.shown)
     assert held != feed.position
     feed.set_speed(2.0)
