@@ -2,7 +2,7 @@
 
 What it adds, watched or not, and what it says that it does, are measured by blocks in turns within one process
 (`benchmarks.training_blocks`), so that a busy machine weighs on all; the same for the floor. TraceML stays in the
-whole process, so its is the difference between processes, which is told to some 20 us. By hand and `llmtop run`
+whole process, so its cost is the difference between processes, which is known to some 20 us. By hand and `llmtop run`
 are also held, in turns of processes, to what they were at commit 551f3bb.
 """
 

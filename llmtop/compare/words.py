@@ -130,7 +130,7 @@ def _main_cause_text(found: Comparison) -> str:
 
 
 def other_work_ratio(found: Comparison) -> float | None:
-    """Return how many times as much work is done after; None where it is as much, or cannot be told."""
+    """Return the factor of the work after over before; None where it is equal, or unknown."""
     ratio = found.work_ratio
     return None if ratio is None or abs(ratio - 1) <= _AS_MUCH else ratio
 

@@ -28,7 +28,7 @@ def _most(device: MemoryDevice) -> int:
 
 
 def memory_summary(report: MemoryReport) -> str:
-    """Return how much is held by whom, in a sentence or two."""
+    """Return the largest holders of memory, in a sentence or two."""
     device = fullest(report.devices)
     if device is None:
         return "No device memory is reserved."
