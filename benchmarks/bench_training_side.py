@@ -2,8 +2,8 @@
 
 What it adds, watched or not, and what it says that it does, are measured by blocks in turns within one process
 (`benchmarks.training_blocks`), so that a busy machine weighs on all; the same for the floor. TraceML stays in the
-whole process, so its cost is the difference between processes, which is known to some 20 us. By hand and `llmtop run`
-are also held, in turns of processes, to what they were at commit 551f3bb.
+whole process, so its cost is the difference between processes, which is known to some 20 us. By hand and
+`llmtop run` are also compared, in turns of processes, with commit 551f3bb.
 """
 
 from __future__ import annotations
