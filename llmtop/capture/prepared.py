@@ -52,22 +52,23 @@ class Story:
 STARVED = Story(
     "input_sleep",
     "the starved training",
-    "A GPT on an H200 whose data comes late, as on the screen; a smaller one: a step takes 14 ms when it is fed.",
-    "The recording comes with that fix made: press enter twice, and the training is captured after it.",
+    "A GPT on an H200 that waits for its data loader, as on the screen. It is smaller: its step takes 14 ms "
+    "without that wait.",
+    "A second capture has that fix: press enter twice to open it.",
     "input_bound",
 )
 FIXED = Story(
     "healthy_medium",
     "the same training, fixed",
-    "The same GPT on the same H200 with its batches ready in time, which is what the report's fix (workers, "
-    "prefetching) brings.",
+    "The same GPT on the same H200 with the fix of the report: workers and prefetching have each batch ready in "
+    "time.",
     "o lists both captures; there v compares this one with the one before the fix.",
 )
 LAUNCHING = Story(
     "launch_tiny",
     "the launch-bound training",
     "A tiny model on an H200 with an optimizer that launches a kernel for each parameter, as on the screen.",
-    "No capture after this fix is prepared; of the starved training there is one.",
+    "The demo has no capture with this fix. It has one for the starved training.",
     "launch_bound",
 )
 STORIES = (STARVED, FIXED, LAUNCHING)
