@@ -11,9 +11,6 @@ if TYPE_CHECKING:
 
     MetricKind = Literal["loss", "grad_norm", "loss_scale", "lr"]
 
-BATCH_TOKENS = "batch_tokens"
-"""Tokens without padding per batch, which hooks read off masks and lengths."""
-
 _NOT_TRAINING = lazy_pattern(r"(^|[^a-z])(eval|val|valid|validation|test|best|avg|ema|smooth|smoothed)([^a-z]|$)")
 _KINDS: tuple[tuple[MetricKind, re.Pattern[str]], ...] = (
     ("loss_scale", lazy_pattern(r"(loss|grad|gradient)[ _-]?scaler?$|^scaler?$|^scaler?[/._-]scale$")),

@@ -13,7 +13,6 @@ from typing import Final, NamedTuple
 
 from llmtop import format as fmt
 from llmtop.model.phase_costs import own_roles
-from llmtop.naming.metric_names import BATCH_TOKENS
 from llmtop.naming.phase_names import Role
 from llmtop.rules.rule import AlertText, Rule, RuleText, complete_clauses
 from llmtop.rules.state.rank import JobState, RankState
@@ -208,7 +207,7 @@ def _by_role(name: str, works: Sequence[RankWork], least: float, step: float) ->
 
 def _by_tokens(works: Sequence[RankWork], least: float, step: float) -> Imbalance | None:
     """Return the one rank that has as much more work as it has more tokens."""
-    tokens = _tokens_per_step([one.state for one in works])
+    tokens = [_tokens_per_step(one.state) for one in works]
     place = max(range(len(works)), key=lambda index: works[index].seconds)
     others = [one.seconds for index, one in enumerate(works) if index != place]
     own, theirs = tokens[place], [one for index, one in enumerate(tokens) if index != place and one is not None]
@@ -222,17 +221,9 @@ def _by_tokens(works: Sequence[RankWork], least: float, step: float) -> Imbalanc
     return Imbalance(None, (), (state,), works[place].seconds, usual, step, len(works), len(works))
 
 
-def _tokens_per_step(states: Sequence[RankState]) -> list[float | None]:
-    """Return the tokens of each rank's step: without padding where the batches of all ranks show it."""
-    without_padding = [finite_or_none(state.rank.metrics.get(BATCH_TOKENS)) for state in states]
-    if None not in without_padding:
-        return [
-            tokens * (state.rank.accumulation_steps or 1)
-            for tokens, state in zip(without_padding, states, strict=True)
-            if tokens is not None
-        ]
-    rates = [(finite_or_none(one.rank.tokens_per_s), finite_or_none(one.rank.steps_per_s)) for one in states]
-    return [tokens / steps if tokens is not None and steps else None for tokens, steps in rates]
+def _tokens_per_step(state: RankState) -> float | None:
+    tokens, steps = finite_or_none(state.rank.tokens_per_s), finite_or_none(state.rank.steps_per_s)
+    return tokens / steps if tokens is not None and steps else None
 
 
 def peers(job: JobState) -> list[list[RankState]]:
@@ -263,9 +254,9 @@ def _imbalance_alert(job: JobState) -> AlertText:
         name = f"{fmt.printable(found.role, 12)} {', '.join(map(str, found.coordinates[:4]))}"
         who, verb = f"the {len(found.heavy)} ranks of {name} (of {found.ranks} ranks)", "have"
     own, others = fmt.duration(found.seconds), fmt.duration(found.other_seconds)
+    own_tokens = _tokens_per_step(first)
     rest = [state for state in job.ranks if all(state is not one for one in found.heavy)]
-    own_tokens, *rest_tokens = _tokens_per_step([first, *rest])
-    tokens = [one for one in rest_tokens if one is not None]
+    tokens = [one for state in rest if (one := _tokens_per_step(state)) is not None]
     return AlertText(
         severity="warning" if found.share_pct >= 10.0 else "info",
         summary=f"{who[0].upper() + who[1:]} {verb} more work: {own} per step, {others} on the other ranks, "

@@ -21,11 +21,6 @@ _modes = getattr(torch._C, "_len_torch_function_stack", _unknown)
 """Number of active modes of the script, which see every call."""
 
 
-def has_modes() -> bool:
-    """Return whether a mode of the script sees each call of torch; True where that is unknown."""
-    return bool(_modes())
-
-
 _LEVELS = 4
 
 

@@ -13,7 +13,6 @@ from weakref import ref
 from torch.utils.data import dataloader
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from llmtop.instrument.auto.training.batch_lengths import BatchLengths
 from llmtop.instrument.auto.training.loader_batches import LoaderBatches
 from llmtop.instrument.auto.training.loop import Loop, is_compiling
 from llmtop.naming.own_phases import DATALOAD
@@ -61,7 +60,6 @@ def listen(loop: Loop) -> None:
     # Every iterator of a DataLoader inherits this one method, and none overrides it, since torch 1.2.
     fetch = _BaseDataLoaderIter.__next__
     recorder = loop.recorder
-    lengths = BatchLengths(loop)
 
     @functools.wraps(fetch)
     def __next__(self: Any) -> Any:  # noqa: N807
@@ -104,7 +102,6 @@ def listen(loop: Loop) -> None:
         except BaseException as error:  # noqa: BLE001
             loop.batches = None
             loop.lost("the sizes of batches", error)
-        lengths.take(batch)
         return batch
 
     _BaseDataLoaderIter.__next__ = __next__
