@@ -47,7 +47,7 @@ IDLE_SM_PCT = 20.0
 _NO_WASTE = 1.25
 """Bytes that DRAM moves over those that threads asked for: below, caches put spread accesses together."""
 _FULL_WARP = 32
-_PRODUCTS_PCT = 5.0
+PRODUCTS_PCT = 5.0
 """Percent of the time of the tensor pipe: above, products already use it."""
 
 STALLS = {
@@ -234,12 +234,17 @@ def _fewer_instructions(kernel: KernelProfile) -> str:
     name = kernel.demangled or kernel.name
     if _busiest_pipe(kernel)[0] == "fp64":
         return f"fp32 where the accuracy allows it: most GPUs have few fp64 units. {fewer}"
-    if kind_of(name) not in ("GEMM", "convolution", "attention"):
+    if not is_product(kernel):
         return fewer
-    if (kernel.tensor_pct or 0.0) >= _PRODUCTS_PCT:
+    if (kernel.tensor_pct or 0.0) >= PRODUCTS_PCT:
         return f"Larger tiles, so that more of the instructions are products. {fewer}"
     own = "" if is_from_a_library(name) else "Compare it with the library's product (cuBLAS). "
     return f"{own}Give products to the tensor cores (bf16, TF32). {fewer}"
+
+
+def is_product(kernel: KernelProfile) -> bool:
+    """Return True if the kernel's name is that of a matrix product, a convolution or attention."""
+    return kind_of(kernel.demangled or kernel.name) in ("GEMM", "convolution", "attention")
 
 
 def _units(kernel: KernelProfile) -> _Units | None:

@@ -8,7 +8,7 @@ import msgspec
 
 from llmtop.format import figure, percent_text, size
 from llmtop.ncu.chosen import sectors_text, stall_groups
-from llmtop.ncu.limiter import ACHIEVED, BUSY_PCT, IDLE_SM_PCT, stall_text
+from llmtop.ncu.limiter import ACHIEVED, BUSY_PCT, IDLE_SM_PCT, PRODUCTS_PCT, is_product, stall_text
 from llmtop.ncu.profile import SECTOR_BYTES, KernelProfile
 
 _PCT = ".pct_of_peak_sustained_elapsed"
@@ -135,7 +135,8 @@ def _tensor(kernel: KernelProfile) -> Iterator[CounterReading]:
     value = kernel.tensor_pct
     if value is None:
         return
-    used = value >= 1.0  # some moves of constants count as its instructions
+    # Some moves of constants count as its instructions: a kernel without products has up to 3 %.
+    used = value >= (1.0 if is_product(kernel) else PRODUCTS_PCT)
     yield CounterReading(
         name="tensor pipe active",
         value=value,
