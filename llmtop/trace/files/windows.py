@@ -94,8 +94,10 @@ def without_unrecorded_time(
         closed[index] -= cut
     most = max(len(files) for files in several.values())
     which = ", ".join(str(pid % PIDS_APART) for pid in sorted(several)[:4]) + (", …" if len(several) > 4 else "")
+    pids = {pid for own in apart for pid, by in own.items() if pid + by in several}
+    whose = "process" if len(pids) <= len(several) else "rank, which was started again"
     notes.append(
-        f"pid {which}: {most} files are windows of one process; the {duration(cut / 1e9)} between them were not "
+        f"pid {which}: {most} files are windows of one {whose}; the {duration(cut / 1e9)} between them were not "
         "recorded and are left out; one step may consist of the end of one file and the beginning of the next"
     )
     return closed

@@ -108,7 +108,9 @@ def test_xgmi_rates_are_what_the_links_carried_without_pcie(scenario: AmdScenari
     gpu = gpu_when(amd, 0, lambda gpu: (gpu.xgmi_rx_bytes_per_s or 0) > 0)
     carried, most = (4 << 20) * 1024, (time.monotonic() - before) + 2.5
     assert gpu.xgmi_rx_bytes_per_s is not None
-    assert carried / most < gpu.xgmi_rx_bytes_per_s <= carried / 0.1
+    assert (
+        carried / most < gpu.xgmi_rx_bytes_per_s <= carried / 0.01
+    )  # two rounds of a busy machine may be that near
     assert gpu.xgmi_tx_bytes_per_s == pytest.approx(2 * gpu.xgmi_rx_bytes_per_s)
     scenario.set(0, xgmi_read_kib=5, xgmi_write_kib=5).write()
     gpu_when(amd, 0, lambda gpu: gpu.xgmi_rx_bytes_per_s is None)  # reset: no rate, and no negative one

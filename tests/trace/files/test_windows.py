@@ -44,7 +44,9 @@ def test_two_windows_of_one_process_are_one_process(tmp_path: Path, rank: int | 
 def test_a_rank_that_was_started_again_is_one_rank(tmp_path: Path) -> None:
     _window(tmp_path, "a.json", 0, 3, pid=42)
     _window(tmp_path, "b.json", 60e6, 3, pid=77)
-    assert [device.pid for device in _report(tmp_path).devices] == [42]
+    report = _report(tmp_path)
+    assert [device.pid for device in report.devices] == [42]
+    assert any("windows of one rank, which was started again" in note for note in report.notes)
 
 
 def test_two_windows_of_two_ranks_stay_aligned(tmp_path: Path) -> None:
