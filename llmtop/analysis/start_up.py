@@ -45,16 +45,16 @@ def _without_start_up(timeline: DeviceTimeline, gaps: Gaps) -> DeviceTimeline:
         return timeline
     begin = _end_of_wait(timeline, gaps)
     if begin is not None:
-        return _shortened(timeline, begin, "a wait of {} for work from before the capture")
+        return _shorten_timeline(timeline, begin, "a wait of {} for work from before the capture")
     begin = _end_of_start_up(timeline, gaps)
     if begin is None:
         return timeline
-    shorter = _shortened(timeline, begin, "a start-up of {}")
+    shorter = _shorten_timeline(timeline, begin, "a start-up of {}")
     enough = shorter.ns_in_steps(timeline.busy) >= _LEAST_REST * timeline.busy.total
     return shorter if enough and _repeats(shorter) else timeline
 
 
-def _shortened(timeline: DeviceTimeline, begin: int, words: str) -> DeviceTimeline:
+def _shorten_timeline(timeline: DeviceTimeline, begin: int, words: str) -> DeviceTimeline:
     took = duration((begin - timeline.begin_ns) / 1e9)
     return replace(timeline, bounds=np.array([begin, timeline.end_ns]), begins_after=words.format(took))
 

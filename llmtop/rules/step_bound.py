@@ -207,8 +207,8 @@ INPUT_BOUND: Final = Rule[RankState](
     covered_by=frozenset({"stalled", "hung_collective", "straggler", "h2d_bound", "low_power_full_util"}),
     text=RuleText(
         meaning="The GPU is idle until the data loader delivers the next batch.",
-        condition=f"waiting for data takes {WAITED_PCT[0]:.0f} % of the step by the host clock and by CUDA "
-        f"events, in two or more of the last {WINDOW_STEPS} steps. "
+        condition=f"waiting for data takes {WAITED_PCT[0]:.0f} % or more of the step by the host clock and by "
+        f"CUDA events, in two or more of the last {WINDOW_STEPS} steps. "
         f"If those are shorter than {WINDOW_SECONDS:.0f} s, the last {WINDOW_SECONDS:.0f} s count. "
         "The GPU is idle meanwhile. "
         f"Without CUDA events, the GPU is idle for {WAITED_PCT[0]:.0f} % of the time, "

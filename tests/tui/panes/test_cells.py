@@ -160,9 +160,9 @@ def _states() -> Iterator[tuple[str, Snapshot]]:
     for state in get_args(RankState):
         yield "ok" if state == "running" else state.upper(), replace(busy, ranks=(replace(first, state=state),))
     for alert_id in get_args(AlertId):
-        told = Alert(id=alert_id, severity="warning", since=moment.time, summary="why", gpu=card.uuid)
-        yield BOTTLENECKS[alert_id].badge, replace(busy, alerts=(replace(told, pid=first.pid),))
-        yield BOTTLENECKS[alert_id].badge, replace(busy, alerts=(told,))
+        raised = Alert(id=alert_id, severity="warning", since=moment.time, summary="why", gpu=card.uuid)
+        yield BOTTLENECKS[alert_id].badge, replace(busy, alerts=(replace(raised, pid=first.pid),))
+        yield BOTTLENECKS[alert_id].badge, replace(busy, alerts=(raised,))
     open_one = CollectiveCount(group="default", enqueued=8, completed=7, operation="all_reduce")
     yield "waits", replace(busy, ranks=(replace(first, collectives=(open_one,)),))
     bound = replace(first, gpu_busy_pct=99.8, gpu_busy_bound=True)
